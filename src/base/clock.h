@@ -1,0 +1,8 @@
+/* clock -- seconds that only go forward, and the wall clock. */
+#ifndef BASE_CLOCK_H
+#define BASE_CLOCK_H
+
+double clock_seconds(void);        /* monotonic */
+double clock_wall(void);           /* seconds since 1970 */
+
+#endif

@@ -1,0 +1,38 @@
+/* dtype -- the element types and exact conversions between them. A type is a value, never a build flag. */
+#ifndef BASE_DTYPE_H
+#define BASE_DTYPE_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_U8, DTYPE_COUNT };
+
+size_t dtype_bytes(enum dtype type);
+const char *dtype_name(enum dtype type);                 /* "f32", "bf16", ... */
+bool dtype_parse(const char *name, enum dtype *type);    /* false when unknown */
+
+/* dst[i] = src[i] rounded to nearest even; f32, bf16, f16 and f64 in any pair. Single-threaded, for files and tests. */
+void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t count);
+
+static inline float bf16_to_f32(uint16_t h)
+{
+    uint32_t bits = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint16_t f32_to_bf16(float f)              /* to nearest even; NaN stays NaN */
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((bits >> 16) | 0x0040u);
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float f16_to_f32(uint16_t h);
+uint16_t f32_to_f16(float f);
+
+#endif
