@@ -4,21 +4,26 @@
 #include "zero/zero.h"
 
 struct decoder;
-/* One sequence of at most `tokens` positions; prompts are fed in chunks of at most `chunk` tokens. */
-enum status decoder_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph, struct zero *zero,
-                           int64_t tokens, int64_t chunk, struct decoder **decoder);
+/* One sequence of at most `tokens` positions; prompts are fed in chunks of at most `chunk` tokens.
+ */
+enum status decoder_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
+                           struct zero *zero, int64_t tokens, int64_t chunk,
+                           struct decoder **decoder);
 void decoder_destroy(struct decoder *decoder);
-void decoder_reset(struct decoder *decoder);                     /* position 0, empty cache */
+void decoder_reset(struct decoder *decoder); /* position 0, empty cache */
 int64_t decoder_position(const struct decoder *decoder);
-/* Feed `count` tokens after those already fed; *logits (V, host, owned by the decoder) are those after the last one. */
-enum status decoder_feed(struct decoder *decoder, const int32_t *tokens, int64_t count, const float **logits);
+/* Feed `count` tokens after those already fed; *logits (V, host, owned by the decoder) are those
+ * after the last one. */
+enum status decoder_feed(struct decoder *decoder, const int32_t *tokens, int64_t count,
+                         const float **logits);
 
-/* Choosing the next token. temperature 0 is greedy; top_k 0 and top_p 1 are off. `random` in [0, 1). Deterministic ties:
- * the lowest id. `order` has room for `vocab` ids. */
+/* Choosing the next token. temperature 0 is greedy; top_k 0 and top_p 1 are off. `random` in [0,
+ * 1). Deterministic ties: the lowest id. `order` has room for `vocab` ids. */
 struct sampling {
     double temperature, top_p;
     int64_t top_k;
 };
-int32_t sampling_pick(const struct sampling *sampling, const float *logits, int64_t vocab, double random, int32_t *order);
+int32_t sampling_pick(const struct sampling *sampling, const float *logits, int64_t vocab,
+                      double random, int32_t *order);
 
 #endif

@@ -1,7 +1,8 @@
-/* engine -- walks the units of a micro-batch: forward, loss, backward, recomputation; evaluation and decoding.
+/* engine -- walks the units of a micro-batch: forward, loss, backward, recomputation; evaluation
+ * and decoding.
  *
- * The engine owns the activations and the order of passes; it knows neither model types nor shards nor files. A step's
- * result is a function of the parameters and the ordered list of micro-batches.
+ * The engine owns the activations and the order of passes; it knows neither model types nor shards
+ * nor files. A step's result is a function of the parameters and the ordered list of micro-batches.
  */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
@@ -10,29 +11,31 @@
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 
 struct engine_config {
-    int recompute;                /* enum recompute */
-    int64_t micro_batch;          /* B: sequences of a micro-batch */
-    int64_t tokens;               /* T */
-    int64_t micro_batches;        /* M of a step; 0 = evaluation only: no backward buffers */
+    int recompute;         /* enum recompute */
+    int64_t micro_batch;   /* B: sequences of a micro-batch */
+    int64_t tokens;        /* T */
+    int64_t micro_batches; /* M of a step; 0 = evaluation only: no backward buffers */
 };
 
-extern const struct option_table engine_options;      /* engine.recompute */
+extern const struct option_table engine_options; /* engine.recompute */
 
 struct engine;
 /* `graph` and `zero` are borrowed and outlive the engine. */
-enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph, struct zero *zero,
-                          const struct engine_config *config, struct engine **engine);
+enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
+                          struct zero *zero, const struct engine_config *config,
+                          struct engine **engine);
 void engine_destroy(struct engine *engine);
 
-/* Where the tokens and labels of micro-batch m of the coming step go: host memory, (B, T) each. Fill all M, then step. */
+/* Where the tokens and labels of micro-batch m of the coming step go: host memory, (B, T) each.
+ * Fill all M, then step. */
 void engine_batch(struct engine *engine, int64_t m, int32_t **tokens, int32_t **labels);
 
 struct engine_result {
-    double loss;                  /* mean over the step's valid labels */
+    double loss; /* mean over the step's valid labels */
     double grad_norm;
     int64_t label_count;
-    bool skipped;                 /* loss or a gradient was not finite: nothing was updated */
-    int bad_tensor;               /* first tensor with a non-finite gradient, -1: the loss itself */
+    bool skipped;   /* loss or a gradient was not finite: nothing was updated */
+    int bad_tensor; /* first tensor with a non-finite gradient, -1: the loss itself */
     int64_t bad_index;
 };
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */
@@ -41,11 +44,12 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
 /* Loss sum and count of valid labels of the micro-batch in place 0; parameters are left alone. */
 enum status engine_eval(struct engine *engine, double *loss_sum, int64_t *label_count);
 
-/* Only the gradients of the filled micro-batches, no update: read them with zero_read_gradient. For tests and tools. */
+/* Only the gradients of the filled micro-batches, no update: read them with zero_read_gradient. For
+ * tests and tools. */
 enum status engine_gradients(struct engine *engine, struct engine_result *result);
 
-/* Logits of the last `count` positions of each sequence of the micro-batch in place 0 without a cache, to the host:
- * (B, count, V) fp32. Needs room for them on the device: for tests. */
+/* Logits of the last `count` positions of each sequence of the micro-batch in place 0 without a
+ * cache, to the host: (B, count, V) fp32. Needs room for them on the device: for tests. */
 enum status engine_logits(struct engine *engine, int64_t count, float *logits);
 
 #endif

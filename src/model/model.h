@@ -1,7 +1,7 @@
 /* model -- GPT-2 and Llama as units: sizes, presets, and the graph that store and engine work on.
  *
- * Tensors carry the names and the orientation of Hugging Face files, so that files need no conversion: GPT-2's matrices
- * are [in][out], Llama's [out][in].
+ * Tensors carry the names and the orientation of Hugging Face files, so that files need no
+ * conversion: GPT-2's matrices are [in][out], Llama's [out][in].
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -11,33 +11,37 @@
 enum model_arch { MODEL_GPT2, MODEL_LLAMA };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
 
-/* Sizes. 0 (or -1 for tied) means: from the preset, or derived. model_resolve fills every field in. */
+/* Sizes. 0 (or -1 for tied) means: from the preset, or derived. model_resolve fills every field in.
+ */
 struct model_config {
-    int preset;                   /* index into model_presets; 0 = none */
-    int arch;                     /* enum model_arch */
+    int preset; /* index into model_presets; 0 = none */
+    int arch;   /* enum model_arch */
     int64_t layers, heads, kv_heads, width, ff, context, vocab;
-    int64_t head_width;           /* width / heads unless a file says otherwise */
-    int tied;                     /* 0 no, 1 yes, 2 as the preset or architecture has it (choices no|yes|auto) */
+    int64_t head_width; /* width / heads unless a file says otherwise */
+    int tied; /* 0 no, 1 yes, 2 as the preset or architecture has it (choices no|yes|auto) */
     double norm_eps;
     double init_std;
     double rope_theta;
-    int rope_scaling;             /* enum rope_scaling */
+    int rope_scaling; /* enum rope_scaling */
     double rope_factor, rope_low, rope_high;
-    int64_t rope_original;        /* original_max_position_embeddings */
-    const char *path;             /* a Hugging Face directory to start from; "" = none */
+    int64_t rope_original; /* original_max_position_embeddings */
+    const char *path;      /* a Hugging Face directory to start from; "" = none */
 };
 
-extern const struct option_table model_options;             /* model.* over struct model_config */
+extern const struct option_table model_options; /* model.* over struct model_config */
 
-/* Apply the preset under what was set, derive what was not, and check: errors name the key, what is wrong and what would
- * do ("model.heads: 6 does not divide model.width 128; try 4 or 8"). */
-enum status model_resolve(struct env *env, const struct options *options, struct model_config *config);
+/* Apply the preset under what was set, derive what was not, and check: errors name the key, what is
+ * wrong and what would do ("model.heads: 6 does not divide model.width 128; try 4 or 8"). */
+enum status model_resolve(struct env *env, const struct options *options,
+                          struct model_config *config);
 /* Check a complete configuration (as read from a file). */
 enum status model_check(struct env *env, const struct model_config *config);
 
 struct model;
-/* Builds the graph and the rotary table on the device. `config` is copied. Nothing is written on a dry device. */
-enum status model_create(struct device *device, const struct model_config *config, struct model **model);
+/* Builds the graph and the rotary table on the device. `config` is copied. Nothing is written on a
+ * dry device. */
+enum status model_create(struct device *device, const struct model_config *config,
+                         struct model **model);
 void model_destroy(struct model *model);
 const struct unit_graph *model_graph(const struct model *model);
 const struct model_config *model_config(const struct model *model);

@@ -1,17 +1,20 @@
-/* ops -- the mathematics of a transformer on device buffers, forward and backward; back ends "ref" and "cpu".
+/* ops -- the mathematics of a transformer on device buffers, forward and backward; back ends "ref"
+ * and "cpu".
  *
- * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are dense and row-major. A
- * `void *` is of the table's compute type (ops->type: f32 on the CPU, f64 too in "ref"); statistics are always `float`
- * and losses `double`, so that they mean the same everywhere. Backward functions OVERWRITE the gradients they write unless
- * they say otherwise: only the store adds.
+ * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are dense
+ * and row-major. A `void *` is of the table's compute type (ops->type: f32 on the CPU, f64 too in
+ * "ref"); statistics are always `float` and losses `double`, so that they mean the same everywhere.
+ * Backward functions OVERWRITE the gradients they write unless they say otherwise: only the store
+ * adds.
  *
- * "ref" is plain loops with double sums and defines what is right. A back end's table is filled from ref and then
- * overridden with what the machine does better, so no slot is ever empty.
+ * "ref" is plain loops with double sums and defines what is right. A back end's table is filled
+ * from ref and then overridden with what the machine does better, so no slot is ever empty.
  *
- * Bits: a result depends on the values and the shape, never on the number of threads (docs/determinism.md).
+ * Bits: a result depends on the values and the shape, never on the number of threads
+ * (docs/determinism.md).
  *
- * Letters: R rows (= B * T tokens), B batch, T tokens of a sequence, C width, V vocabulary, F feed-forward width,
- * H query heads, G key/value heads (H is a multiple of G), D head width.
+ * Letters: R rows (= B * T tokens), B batch, T tokens of a sequence, C width, V vocabulary, F
+ * feed-forward width, H query heads, G key/value heads (H is a multiple of G), D head width.
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -21,127 +24,154 @@ struct ops_backend;
 
 struct ops {
     const struct ops_backend *backend;
-    struct device *device;        /* borrowed */
-    enum dtype type;              /* compute type */
-    int threads;                  /* from the device's env */
+    struct device *device; /* borrowed */
+    enum dtype type;       /* compute type */
+    int threads;           /* from the device's env */
 };
 
 /* `backend` "ref" (f32 or f64) or "cpu" (f32). The caller destroys *ops. */
-enum status ops_create(struct device *device, const char *backend, enum dtype type, struct ops **ops);
+enum status ops_create(struct device *device, const char *backend, enum dtype type,
+                       struct ops **ops);
 void ops_destroy(struct ops *ops);
 
-/* Elements of a flat range are worked on in whole blocks of this many: slices of shards start at multiples of it. */
+/* Elements of a flat range are worked on in whole blocks of this many: slices of shards start at
+ * multiples of it. */
 #define OPS_BLOCK 64
 
 /* What changes from step to step and is read by enqueued work; one struct in device memory. */
 struct step_scalars {
-    float loss_scale;             /* loss_scale / (count of valid labels): factor of the loss gradient */
-    float lr;                     /* of this step */
-    float correction1;            /* 1 - beta1^t */
-    float correction2;            /* 1 - beta2^t */
-    float grad_scale;             /* clipping times 1 / loss_scale: factor of the summed gradient before AdamW */
+    float loss_scale;  /* loss_scale / (count of valid labels): factor of the loss gradient */
+    float lr;          /* of this step */
+    float correction1; /* 1 - beta1^t */
+    float correction2; /* 1 - beta2^t */
+    float
+        grad_scale; /* clipping times 1 / loss_scale: factor of the summed gradient before AdamW */
 };
 
-/* --- linear layers: y = x W + b. W is stored [out][in] (Llama, PyTorch's Linear) or [in][out] (GPT-2's Conv1D) ----------- */
+/* --- linear layers: y = x W + b. W is stored [out][in] (Llama, PyTorch's Linear) or [in][out]
+ * (GPT-2's Conv1D) */
 struct linear {
     int64_t in, out;
-    bool out_in;                  /* W is [out][in] */
+    bool out_in; /* W is [out][in] */
 };
-void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows, const void *x, const void *w,
-                const void *bias /* (out) or NULL */, void *y /* (R, out) */);
+void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                const void *x, const void *w, const void *bias /* (out) or NULL */,
+                void *y /* (R, out) */);
 /* pre = x W + b; y = gelu(pre) */
-void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows, const void *x,
-                     const void *w, const void *bias, void *pre, void *y);
+void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                     const void *x, const void *w, const void *bias, void *pre, void *y);
 /* dx = dy W^T */
-void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows, const void *dy,
-                   const void *w, void *dx);
+void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                   const void *dy, const void *w, void *dx);
 /* For a layer whose input was gelu(pre): dpre = (dy W^T) * gelu'(pre), (R, in) */
-void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows, const void *dy,
-                         const void *w, const void *pre, void *dpre);
-/* dw = x^T dy in W's own orientation, dbias = column sums of dy (NULL: none). `add` adds to dw and dbias instead: for a
- * unit that goes through its rows in chunks fixed by the shape. */
-void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows, const void *x,
-                   const void *dy, bool add, void *dw, void *dbias);
+void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                         const void *dy, const void *w, const void *pre, void *dpre);
+/* dw = x^T dy in W's own orientation, dbias = column sums of dy (NULL: none). `add` adds to dw and
+ * dbias instead: for a unit that goes through its rows in chunks fixed by the shape. */
+void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                   const void *x, const void *dy, bool add, void *dw, void *dbias);
 
-/* --- norms, fused with the residual add ---------------------------------------------------------------------------------- */
+/* --- norms, fused with the residual add ----------------------------------------------------- */
 enum norm_kind { NORM_LAYER, NORM_RMS };
 struct norm {
     enum norm_kind kind;
     int64_t width;
     double eps;
 };
-/* sum = residual + branch (branch NULL: sum = residual); y = norm(sum) * weight + bias. mean and rstd are (R) and are kept
- * for the backward pass (mean is not touched by NORM_RMS). `sum` may be `residual`, and may be NULL when branch is NULL.
- * The bits are those of: add, round to the compute type, norm of the rounded sum. */
-void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows, const void *residual,
-                  const void *branch, const void *weight, const void *bias /* NULL: none */, void *sum, void *y,
-                  float *mean, float *rstd);
+/* sum = residual + branch (branch NULL: sum = residual); y = norm(sum) * weight + bias. mean and
+ * rstd are (R) and are kept for the backward pass (mean is not touched by NORM_RMS). `sum` may be
+ * `residual`, and may be NULL when branch is NULL. The bits are those of: add, round to the compute
+ * type, norm of the rounded sum. */
+void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                  const void *residual, const void *branch, const void *weight,
+                  const void *bias /* NULL: none */, void *sum, void *y, float *mean, float *rstd);
 /* y again from the kept sum, mean and rstd: the same bits as ops_add_norm gave. */
-void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows, const void *sum,
-                    const void *weight, const void *bias, const float *mean, const float *rstd, void *y);
-/* dsum_out = dsum (NULL: 0) + gradient through the norm; dsum_out may be dsum or dy. dweight and dbias (NULL: none) are
- * summed over fixed blocks of rows in a fixed order; `scratch` has ops_norm_scratch bytes. */
-void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows, const void *dy,
-                       const void *sum, const void *weight, const float *mean, const float *rstd, const void *dsum,
-                       void *dsum_out, void *dweight, void *dbias, void *scratch);
+void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                    const void *sum, const void *weight, const void *bias, const float *mean,
+                    const float *rstd, void *y);
+/* dsum_out = dsum (NULL: 0) + gradient through the norm; dsum_out may be dsum or dy. dweight and
+ * dbias (NULL: none) are summed over fixed blocks of rows in a fixed order; `scratch` has
+ * ops_norm_scratch bytes. */
+void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                       const void *dy, const void *sum, const void *weight, const float *mean,
+                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
+                       void *dbias, void *scratch);
 size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
-void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b, void *sum);
+void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
+             void *sum);
 
-/* --- activations ----------------------------------------------------------------------------------------------------------- */
-void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y);   /* tanh form */
-void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre, const void *dy,
-                       void *dpre /* may be dy */);
+/* --- activations ---------------------------------------------------------------------------- */
+void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+              void *y); /* tanh form */
+void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                       const void *dy, void *dpre /* may be dy */);
 /* gate_up (R, 2F): gate in the first F columns, up in the last; y = silu(gate) * up, (R, F) */
-void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff, const void *gate_up, void *y);
-void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff, const void *gate_up,
-                         const void *dy, void *dgate_up /* may be gate_up */);
+void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                const void *gate_up, void *y);
+void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                         const void *gate_up, const void *dy, void *dgate_up /* may be gate_up */);
 
-/* --- attention --------------------------------------------------------------------------------------------------------------- */
+/* --- attention ------------------------------------------------------------------------------ */
 struct attention {
-    int64_t batch, tokens, heads, kv_heads, head_width;    /* B T H G D */
+    int64_t batch, tokens, heads, kv_heads, head_width; /* B T H G D */
 };
-/* Rotate-half RoPE in place on the query and key columns of qkv (B, T, (H + 2G) D): pairs (i, i + D/2). table (positions,
- * D/2, 2) holds cos and sin; row t of a sequence uses table row first + t. `inverse` turns the other way: the backward. */
-void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table, int64_t first,
-              bool inverse, void *qkv);
-/* Causal softmax(q k^T / sqrt(D)) v. qkv (B, T, (H + 2G) D): all query heads, then key heads, then value heads; query
- * head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the softmax's denominator. The T x T matrix
- * never exists. */
-void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv, void *out, float *lse,
-                   void *scratch);
-void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
-                            const void *out, const float *lse, const void *dout, void *dqkv, void *scratch);
-size_t ops_attention_scratch(const struct ops *ops, struct attention a);     /* enough for both */
-/* Decoding: a.tokens new positions after `past` old ones. Their keys and values are put into cache_k and cache_v
- * (B, room, G D) at rows past .. past + T - 1 first; then each attends to all rows up to its own. */
-void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past, int64_t room,
-                          const void *qkv, void *cache_k, void *cache_v, void *out, void *scratch);
+/* Rotate-half RoPE in place on the query and key columns of qkv (B, T, (H + 2G) D): pairs (i, i +
+ * D/2). table (positions, D/2, 2) holds cos and sin; row t of a sequence uses table row first + t.
+ * `inverse` turns the other way: the backward. */
+void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
+              int64_t first, bool inverse, void *qkv);
+/* Causal softmax(q k^T / sqrt(D)) v. qkv (B, T, (H + 2G) D): all query heads, then key heads, then
+ * value heads; query head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the
+ * softmax's denominator. The T x T matrix never exists. */
+void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
+                   void *out, float *lse, void *scratch);
+void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
+                            const void *qkv, const void *out, const float *lse, const void *dout,
+                            void *dqkv, void *scratch);
+size_t ops_attention_scratch(const struct ops *ops, struct attention a); /* enough for both */
+/* Decoding: a.tokens new positions after `past` old ones. Their keys and values are put into
+ * cache_k and cache_v (B, room, G D) at rows past .. past + T - 1 first; then each attends to all
+ * rows up to its own. */
+void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
+                          int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,
+                          void *scratch);
 
-/* --- embedding and loss --------------------------------------------------------------------------------------------------------- */
+/* --- embedding and loss --------------------------------------------------------------------- */
 struct embedding {
-    int64_t batch, tokens, width, vocab, positions;        /* positions: rows of wpe, 0 when there is none */
+    int64_t batch, tokens, width, vocab,
+        positions; /* positions: rows of wpe, 0 when there is none */
 };
 /* out (B, T, C) = wte[token] + wpe[first + t]; wpe NULL: none */
-void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e, const int32_t *tokens, const void *wte,
-                   const void *wpe, int64_t first, void *out);
-/* dwte (V, C) and dwpe (positions, C) are overwritten whole; contributions are added in row order. */
-void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e, const int32_t *tokens,
-                            const void *dout, void *dwte, void *dwpe, void *scratch);
+void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
+                   const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
+                   void *out);
+/* dwte (V, C) and dwpe (positions, C) are overwritten whole; contributions are added in row order.
+ */
+void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
+                            const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
+                            void *scratch);
 size_t ops_embedding_scratch(const struct ops *ops, struct embedding e);
-/* losses[r] = -log softmax(logits[r])[labels[r]], 0 where the label is -1. With `gradient`, logits become
- * (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1); otherwise they are left alone. */
-void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab, const int32_t *labels,
-                       bool gradient, const struct step_scalars *scalars, void *logits, double *losses);
+/* losses[r] = -log softmax(logits[r])[labels[r]], 0 where the label is -1. With `gradient`, logits
+ * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1); otherwise they
+ * are left alone. */
+void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
+                       void *logits, double *losses);
 /* *sum = values[0] + values[1] + ... in that order */
-void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values, double *sum);
+void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
+             double *sum);
 
-/* --- flat ranges: the store's arithmetic. Types are named because they are not the compute type ------------------------------------ */
-void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type, const void *src,
-              enum dtype src_type, int64_t count);
-/* sums[b] = sum of squares of elements 64 b .. 64 b + 63 in double (the last block may be short); x is f32. */
-void ops_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count, double *sums);
+/* --- flat ranges: the store's arithmetic. Types are named because they are not
+ * the compute type */
+void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
+              const void *src, enum dtype src_type, int64_t count);
+/* sums[b] = sum of squares of elements 64 b .. 64 b + 63 in double (the last block may be short); x
+ * is f32. */
+void ops_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                     double *sums);
 /* *first = index of the first element that is not finite, -1 when all are; x is f32. */
-void ops_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count, int64_t *first);
+void ops_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                        int64_t *first);
 
 /* AdamW, decoupled decay: g = grad * grad_scale; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
  * p -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). All of it in f32. */
@@ -150,14 +180,16 @@ struct adamw {
 };
 struct adamw_segment {
     int64_t count;
-    float *param;                 /* fp32 master */
-    void *copy;                   /* the parameter in copy_type, rounded to nearest; NULL when param is all there is */
+    float *param; /* fp32 master */
+    void
+        *copy; /* the parameter in copy_type, rounded to nearest; NULL when param is all there is */
     enum dtype copy_type;
     const float *grad;
     float *m, *v;
-    float lr_mul, decay;          /* decay: weight_decay * wd_mul */
+    float lr_mul, decay; /* decay: weight_decay * wd_mul */
 };
-void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper, const struct step_scalars *scalars,
-               const struct adamw_segment *segments, int segment_count);
+void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
+               const struct step_scalars *scalars, const struct adamw_segment *segments,
+               int segment_count);
 
 #endif

@@ -1,5 +1,5 @@
-/* ops_impl -- the slots of an ops back end; for src/ops only. Contracts are those of the faces in ops/ops.h, one slot a
- * face, with the same arguments. */
+/* ops_impl -- the slots of an ops back end; for src/ops only. Contracts are those of the faces in
+ * ops/ops.h, one slot a face, with the same arguments. */
 #ifndef OPS_OPS_IMPL_H
 #define OPS_OPS_IMPL_H
 #include "ops/ops.h"
@@ -10,43 +10,50 @@ struct ops_backend {
     /* Bring the process into the state the back end needs (BLAS threads); NULL: nothing to do. */
     enum status (*open)(struct env *env);
 
-    void (*linear)(struct ops *, struct stream *, struct linear, int64_t, const void *, const void *, const void *,
-                   void *);
-    void (*linear_gelu)(struct ops *, struct stream *, struct linear, int64_t, const void *, const void *,
-                        const void *, void *, void *);
-    void (*linear_dx)(struct ops *, struct stream *, struct linear, int64_t, const void *, const void *, void *);
-    void (*linear_dx_dgelu)(struct ops *, struct stream *, struct linear, int64_t, const void *, const void *,
-                            const void *, void *);
-    void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t, const void *, const void *, bool, void *,
-                      void *);
-    void (*add_norm)(struct ops *, struct stream *, struct norm, int64_t, const void *, const void *, const void *,
-                     const void *, void *, void *, float *, float *);
-    void (*norm_apply)(struct ops *, struct stream *, struct norm, int64_t, const void *, const void *, const void *,
-                       const float *, const float *, void *);
-    void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t, const void *, const void *,
-                          const void *, const float *, const float *, const void *, void *, void *, void *, void *);
+    void (*linear)(struct ops *, struct stream *, struct linear, int64_t, const void *,
+                   const void *, const void *, void *);
+    void (*linear_gelu)(struct ops *, struct stream *, struct linear, int64_t, const void *,
+                        const void *, const void *, void *, void *);
+    void (*linear_dx)(struct ops *, struct stream *, struct linear, int64_t, const void *,
+                      const void *, void *);
+    void (*linear_dx_dgelu)(struct ops *, struct stream *, struct linear, int64_t, const void *,
+                            const void *, const void *, void *);
+    void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t, const void *,
+                      const void *, bool, void *, void *);
+    void (*add_norm)(struct ops *, struct stream *, struct norm, int64_t, const void *,
+                     const void *, const void *, const void *, void *, void *, float *, float *);
+    void (*norm_apply)(struct ops *, struct stream *, struct norm, int64_t, const void *,
+                       const void *, const void *, const float *, const float *, void *);
+    void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t, const void *,
+                          const void *, const void *, const float *, const float *, const void *,
+                          void *, void *, void *, void *);
     size_t (*norm_scratch)(const struct ops *, struct norm, int64_t);
     void (*add)(struct ops *, struct stream *, int64_t, const void *, const void *, void *);
     void (*gelu)(struct ops *, struct stream *, int64_t, const void *, void *);
-    void (*gelu_backward)(struct ops *, struct stream *, int64_t, const void *, const void *, void *);
+    void (*gelu_backward)(struct ops *, struct stream *, int64_t, const void *, const void *,
+                          void *);
     void (*swiglu)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
-    void (*swiglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *, const void *, void *);
-    void (*rope)(struct ops *, struct stream *, struct attention, const float *, int64_t, bool, void *);
-    void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *, float *, void *);
-    void (*attention_backward)(struct ops *, struct stream *, struct attention, const void *, const void *,
-                               const float *, const void *, void *, void *);
+    void (*swiglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
+                            const void *, void *);
+    void (*rope)(struct ops *, struct stream *, struct attention, const float *, int64_t, bool,
+                 void *);
+    void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *,
+                      float *, void *);
+    void (*attention_backward)(struct ops *, struct stream *, struct attention, const void *,
+                               const void *, const float *, const void *, void *, void *);
     size_t (*attention_scratch)(const struct ops *, struct attention);
-    void (*attention_cached)(struct ops *, struct stream *, struct attention, int64_t, int64_t, const void *, void *,
-                             void *, void *, void *);
-    void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *, const void *, const void *,
-                      int64_t, void *);
-    void (*embedding_backward)(struct ops *, struct stream *, struct embedding, const int32_t *, const void *, void *,
-                               void *, void *);
+    void (*attention_cached)(struct ops *, struct stream *, struct attention, int64_t, int64_t,
+                             const void *, void *, void *, void *, void *);
+    void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *,
+                      const void *, const void *, int64_t, void *);
+    void (*embedding_backward)(struct ops *, struct stream *, struct embedding, const int32_t *,
+                               const void *, void *, void *, void *);
     size_t (*embedding_scratch)(const struct ops *, struct embedding);
     void (*cross_entropy)(struct ops *, struct stream *, int64_t, int64_t, const int32_t *, bool,
                           const struct step_scalars *, void *, double *);
     void (*sum)(struct ops *, struct stream *, int64_t, const double *, double *);
-    void (*cast)(struct ops *, struct stream *, void *, enum dtype, const void *, enum dtype, int64_t);
+    void (*cast)(struct ops *, struct stream *, void *, enum dtype, const void *, enum dtype,
+                 int64_t);
     void (*square_sums)(struct ops *, struct stream *, const float *, int64_t, double *);
     void (*find_nonfinite)(struct ops *, struct stream *, const float *, int64_t, int64_t *);
     void (*adamw)(struct ops *, struct stream *, struct adamw, const struct step_scalars *,
@@ -54,7 +61,7 @@ struct ops_backend {
 };
 
 /* The back ends compiled in. Each fills a whole table; cpu starts from ref's. */
-void ops_ref_fill(struct ops_backend *table, enum dtype type);   /* f32 or f64 */
-void ops_cpu_fill(struct ops_backend *table);                    /* overrides what it has */
+void ops_ref_fill(struct ops_backend *table, enum dtype type); /* f32 or f64 */
+void ops_cpu_fill(struct ops_backend *table);                  /* overrides what it has */
 
 #endif

@@ -1,18 +1,21 @@
 /* unit -- the contract between model, store and engine.
  *
- * A model is an ordered list of units (embedding, block ..., head) over tables of tensors, parameters and pieces:
+ * A model is an ordered list of units (embedding, block ..., head) over tables of tensors,
+ * parameters and pieces:
  *
- *     tensor   what files, users and the optimizer's groups see: one name, one shape, one initial distribution
- *     param    one or more tensors fused along their first dimension (q, k, v; gate, up): what a unit computes with
- *     piece    one or more params: what is gathered, released and reduced as one flat range
- *     unit     uses params, by index; a tied param is used by two units and is a piece of its own
+ *     tensor   what files, users and the optimizer's groups see: a name, a shape, a distribution
+ *     param    one or more tensors fused along their first dimension (q, k, v; gate, up)
+ *     piece    one or more params: gathered, released and reduced as one flat range
+ *     unit     computes with params; a tied param is used by two units and is a piece of its own
  *
- * A unit type is a table of passes. Each pass says which of the unit's params it reads and of which it writes gradients;
- * the unit says which buffers it needs and how long each must live. A pass only enqueues work: it allocates nothing and
- * never waits. Who shards the params, where the buffers lie and when a pass runs is not the unit's business.
+ * A unit type is a table of passes. Each pass says which of the unit's params it reads and of which
+ * it writes gradients; the unit says which buffers it needs and how long each must live. A pass
+ * only enqueues work: it allocates nothing and never waits. Who shards the params, where the
+ * buffers lie and when a pass runs is not the unit's business.
  *
- * Between units goes the residual stream as a pair: `residual` and, not yet added to it, `pending` (the last branch), so
- * that add and norm fuse across the boundary. The gradient of both is the same tensor, so backward carries one.
+ * Between units goes the residual stream as a pair: `residual` and, not yet added to it, `pending`
+ * (the last branch), so that add and norm fuse across the boundary. The gradient of both is the
+ * same tensor, so backward carries one.
  */
 #ifndef UNIT_UNIT_H
 #define UNIT_UNIT_H
@@ -20,16 +23,21 @@
 
 enum { UNIT_NAME = 96, UNIT_MAX_USES = 16, UNIT_MAX_BUFFERS = 32 };
 
-/* --- what there is to learn ------------------------------------------------------------------------------------------- */
-enum unit_init { INIT_ZERO, INIT_ONE, INIT_NORMAL /* deviation init_scale */, INIT_UNIFORM /* +- init_scale */ };
+/* --- what there is to learn ----------------------------------------------------------------- */
+enum unit_init {
+    INIT_ZERO,
+    INIT_ONE,
+    INIT_NORMAL /* deviation init_scale */,
+    INIT_UNIFORM /* +- init_scale */
+};
 
 struct unit_tensor {
-    char name[UNIT_NAME];         /* as in files: "model.layers.3.self_attn.q_proj.weight" */
+    char name[UNIT_NAME]; /* as in files: "model.layers.3.self_attn.q_proj.weight" */
     int dims;
     int64_t shape[4];
     enum unit_init init;
     double init_scale;
-    bool decay;                   /* weight decay applies (not to norms and biases) */
+    bool decay; /* weight decay applies (not to norms and biases) */
 };
 
 struct unit_param {
@@ -42,87 +50,95 @@ struct unit_piece {
     int first_param, param_count; /* params of one piece are neighbours */
 };
 
-/* --- passes --------------------------------------------------------------------------------------------------------------- */
+/* --- passes --------------------------------------------------------------------------------- */
 enum pass {
-    PASS_FORWARD,                 /* stream in, stream out, keep what backward needs */
-    PASS_REBUILD,                 /* fill the buffers that were not kept, from those that were */
-    PASS_BACKWARD,                /* gradient of the output stream in, of the input stream out; params' gradients */
-    PASS_LOSS,                    /* last unit: losses, its params' gradients and that of its input stream */
-    PASS_EVAL,                    /* last unit: losses only */
-    PASS_LOGITS,                  /* last unit: logits of the last positions */
-    PASS_DECODE,                  /* forward with a cache of keys and values */
+    PASS_FORWARD,  /* stream in, stream out, keep what backward needs */
+    PASS_REBUILD,  /* fill the buffers that were not kept, from those that were */
+    PASS_BACKWARD, /* gradient of the output stream in, of the input stream out; params' gradients
+                    */
+    PASS_LOSS,     /* last unit: losses, its params' gradients and that of its input stream */
+    PASS_EVAL,     /* last unit: losses only */
+    PASS_LOGITS,   /* last unit: logits of the last positions */
+    PASS_DECODE,   /* forward with a cache of keys and values */
     PASS_COUNT
 };
 
-/* How long a buffer lives. "selective" recomputes what is cheap to make again, "full" everything but the input sum. */
+/* How long a buffer lives. "selective" recomputes what is cheap to make again, "full" everything
+ * but the input sum. */
 enum keep {
-    KEEP_ALWAYS,                  /* from forward to backward in every mode */
-    KEEP_UNLESS_FULL,             /* made again by PASS_REBUILD under full recomputation */
-    KEEP_UNLESS_SELECTIVE,        /* made again under selective and full */
-    KEEP_NOT,                     /* inside one pass only */
+    KEEP_ALWAYS,           /* from forward to backward in every mode */
+    KEEP_UNLESS_FULL,      /* made again by PASS_REBUILD under full recomputation */
+    KEEP_UNLESS_SELECTIVE, /* made again under selective and full */
+    KEEP_NOT,              /* inside one pass only */
 };
 
 struct unit_buffer {
     const char *name;
     size_t bytes;
     enum keep keep;
-    uint32_t passes;              /* KEEP_NOT: bit p = pass p uses it, so that passes can share the place */
+    uint32_t passes; /* KEEP_NOT: bit p = pass p uses it, so that passes can share the place */
 };
 
 struct unit_shape {
-    int64_t batch, tokens;        /* B sequences of T tokens */
+    int64_t batch, tokens; /* B sequences of T tokens */
 };
 
 struct unit;
 
-/* One pass over one micro-batch, filled in by the engine. Pointers are device memory unless said otherwise. */
+/* One pass over one micro-batch, filled in by the engine. Pointers are device memory unless said
+ * otherwise. */
 struct unit_run {
     struct ops *ops;
     struct stream *stream;
     enum pass pass;
     struct unit_shape shape;
-    const int32_t *tokens;                  /* (B, T) */
-    const int32_t *labels;                  /* (B, T), -1 = not counted */
+    const int32_t *tokens; /* (B, T) */
+    const int32_t *labels; /* (B, T), -1 = not counted */
     const struct step_scalars *scalars;
 
-    const void *params[UNIT_MAX_USES];      /* of the uses this pass reads, in the compute type */
-    void *grads[UNIT_MAX_USES];             /* of the uses this pass writes: to be overwritten */
-    void *buffers[UNIT_MAX_BUFFERS];        /* as declared, in that order */
-    enum keep rebuild;                      /* PASS_REBUILD: every buffer with keep >= rebuild is to be made again */
+    const void *params[UNIT_MAX_USES]; /* of the uses this pass reads, in the compute type */
+    void *grads[UNIT_MAX_USES];        /* of the uses this pass writes: to be overwritten */
+    void *buffers[UNIT_MAX_BUFFERS];   /* as declared, in that order */
+    enum keep rebuild; /* PASS_REBUILD: every buffer with keep >= rebuild is to be made again */
 
-    const void *residual, *pending;         /* input stream (B, T, C); pending may be NULL; both NULL for the first unit */
-    void *room;                             /* (B, T, C) for one output tensor; valid until the next unit has run */
-    const void *out_residual, *out_pending; /* set by forward: into the unit's own buffers, or `room` */
-    void *gradient;                         /* (B, T, C) backward: of the output stream in, of the input stream out */
+    const void *residual,
+        *pending; /* input stream (B, T, C); pending may be NULL; both NULL for the first unit */
+    void *room;   /* (B, T, C) for one output tensor; valid until the next unit has run */
+    const void *out_residual,
+        *out_pending; /* set by forward: into the unit's own buffers, or `room` */
+    void *gradient;   /* (B, T, C) backward: of the output stream in, of the input stream out */
 
-    double *loss;                           /* PASS_LOSS, PASS_EVAL: sum of the losses of this micro-batch */
-    void *logits;                           /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
+    double *loss; /* PASS_LOSS, PASS_EVAL: sum of the losses of this micro-batch */
+    void *logits; /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
     int64_t logit_tokens;
-    void *cache;                            /* PASS_DECODE: cache_bytes of this unit */
-    int64_t past, cache_tokens;             /* positions in the cache already, and room for */
+    void *cache;                /* PASS_DECODE: cache_bytes of this unit */
+    int64_t past, cache_tokens; /* positions in the cache already, and room for */
 };
 
 typedef void unit_pass_fn(const struct unit *unit, struct unit_run *run);
 
 struct unit_type {
     const char *name;
-    uint32_t reads[PASS_COUNT];             /* bit u: the pass reads params[u] */
-    uint32_t writes[PASS_COUNT];            /* bit u: the pass writes grads[u] */
-    unit_pass_fn *run[PASS_COUNT];          /* NULL: the unit has no such pass */
-    /* Fill `list` (room for UNIT_MAX_BUFFERS) and return how many; order is that of unit_run.buffers. */
-    int (*buffers)(const struct unit *unit, const struct ops *ops, struct unit_shape shape, struct unit_buffer *list);
+    uint32_t reads[PASS_COUNT];    /* bit u: the pass reads params[u] */
+    uint32_t writes[PASS_COUNT];   /* bit u: the pass writes grads[u] */
+    unit_pass_fn *run[PASS_COUNT]; /* NULL: the unit has no such pass */
+    /* Fill `list` (room for UNIT_MAX_BUFFERS) and return how many; order is that of
+     * unit_run.buffers. */
+    int (*buffers)(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
+                   struct unit_buffer *list);
     /* Bytes of the decoding cache for `batch` sequences of `tokens`; NULL: needs none. */
-    size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch, int64_t tokens);
+    size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch,
+                          int64_t tokens);
 };
 
-#define UNIT_ALL_USES 0xffffffffu           /* in reads and writes: every use the unit has */
+#define UNIT_ALL_USES 0xffffffffu /* in reads and writes: every use the unit has */
 
 struct unit {
-    char name[UNIT_NAME];                   /* "block 3" */
+    char name[UNIT_NAME]; /* "block 3" */
     const struct unit_type *type;
-    const void *self;                       /* borrowed: the type's own sizes and tables */
+    const void *self; /* borrowed: the type's own sizes and tables */
     int use_count;
-    int uses[UNIT_MAX_USES];                /* indices of params */
+    int uses[UNIT_MAX_USES]; /* indices of params */
 };
 
 /* A whole model as store and engine see it. The tables are owned by whoever built it. */
@@ -132,18 +148,21 @@ struct unit_graph {
     const struct unit_piece *pieces;
     const struct unit *units;
     int tensor_count, param_count, piece_count, unit_count;
-    int64_t stream_width;                   /* C of the residual stream */
-    int64_t vocab;                          /* tokens are 0 .. vocab-1 */
-    int64_t context;                        /* longest sequence */
+    int64_t stream_width; /* C of the residual stream */
+    int64_t vocab;        /* tokens are 0 .. vocab-1 */
+    int64_t context;      /* longest sequence */
 };
 
-int64_t unit_tensor_count(const struct unit_tensor *tensor);                           /* elements */
-int64_t unit_param_count(const struct unit_graph *graph, int param);                   /* elements of all its tensors */
-int64_t unit_graph_count(const struct unit_graph *graph);                              /* elements of all tensors */
+int64_t unit_tensor_count(const struct unit_tensor *tensor); /* elements */
+int64_t unit_param_count(const struct unit_graph *graph,
+                         int param);                      /* elements of all its tensors */
+int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all tensors */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);
-void unit_run_pass(const struct unit *unit, enum pass pass, struct unit_run *run);     /* CHECKs that it has the pass */
-/* The tables are consistent (indices, names unique, neighbours, last unit has a loss): CHECKs, with the name. */
+void unit_run_pass(const struct unit *unit, enum pass pass,
+                   struct unit_run *run); /* CHECKs that it has the pass */
+/* The tables are consistent (indices, names unique, neighbours, last unit has a loss): CHECKs, with
+ * the name. */
 void unit_graph_check(const struct unit_graph *graph);
 
 #endif

@@ -1,28 +1,31 @@
 /* zero -- the store: parameters, gradients and optimizer state of a graph, cut among their owners.
  *
- * The engine asks for the params of a unit before a pass and lets go of them after it, hands gradients over when a pass has
- * written them, and asks for the update when all micro-batches of a step are in. Which rank holds what is decided here and
- * seen nowhere else. All memory is taken by zero_create; a step allocates nothing.
+ * The engine asks for the params of a unit before a pass and lets go of them after it, hands
+ * gradients over when a pass has written them, and asks for the update when all micro-batches of a
+ * step are in. Which rank holds what is decided here and seen nowhere else. All memory is taken by
+ * zero_create; a step allocates nothing.
  *
- * A step's gradient is the sum of its micro-batches in their order: the first is stored, the others are added in fp32, one
- * after the other. A param that several units use has one sum for each use; the uses are added once, in unit order.
+ * A step's gradient is the sum of its micro-batches in their order: the first is stored, the others
+ * are added in fp32, one after the other. A param that several units use has one sum for each use;
+ * the uses are added once, in unit order.
  */
 #ifndef ZERO_ZERO_H
 #define ZERO_ZERO_H
 #include "base/options.h"
 #include "unit/unit.h"
 
-struct zero_group {               /* optimizer.groups: the last that matches a tensor's name wins */
-    const char *match;            /* glob */
+struct zero_group {    /* optimizer.groups: the last that matches a tensor's name wins */
+    const char *match; /* glob */
     double lr_mul, wd_mul;
 };
 
 struct zero_config {
     double beta1, beta2, eps, weight_decay;
-    double clip;                  /* of the global gradient norm; 0 = off */
-    const struct zero_group *groups;   /* borrowed */
+    double clip;                     /* of the global gradient norm; 0 = off */
+    const struct zero_group *groups; /* borrowed */
     int group_count;
-    int64_t micro_batches;        /* of a step; 0 = the store only reads (evaluation, sampling): no gradients, no optimizer */
+    int64_t micro_batches; /* of a step; 0 = the store only reads (evaluation, sampling): no
+                              gradients, no optimizer */
 };
 
 struct zero;
@@ -30,36 +33,44 @@ enum status zero_create(struct ops *ops, struct stream *stream, const struct uni
                         const struct zero_config *config, struct zero **zero);
 void zero_destroy(struct zero *zero);
 
-/* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host --------------------------------- */
-enum status zero_init(struct zero *zero, uint64_t seed);           /* value = f(seed, tensor name, element) */
+/* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host ------ */
+enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
-enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count, const float *values);
+enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
+                       const float *values);
 
-/* --- inside a step, called by the engine ----------------------------------------------------------------------------------- */
+/* --- inside a step, called by the engine ---------------------------------------------------- */
 /* Pointers to the params that `pass` of unit `u` reads, valid until the release. */
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run);
 void zero_release(struct zero *zero, int u, enum pass pass);
-/* Places for the gradients that `pass` of unit `u` writes; then, when the pass is enqueued, hand them over as part of
- * micro-batch m of the step. */
+/* Places for the gradients that `pass` of unit `u` writes; then, when the pass is enqueued, hand
+ * them over as part of micro-batch m of the step. */
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t m, struct unit_run *run);
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t m);
 
-/* --- the end of a step ----------------------------------------------------------------------------------------------------- */
+/* --- the end of a step ---------------------------------------------------------------------- */
 struct zero_verdict {
-    double grad_norm;             /* of the whole gradient, unscaled, before clipping; not finite when a gradient is not */
-    int bad_tensor;               /* first tensor with a non-finite gradient, -1: none */
-    int64_t bad_index;            /* and the element in it */
+    double grad_norm;  /* of the whole gradient, unscaled, before clipping; not finite when a
+                          gradient is not */
+    int bad_tensor;    /* first tensor with a non-finite gradient, -1: none */
+    int64_t bad_index; /* and the element in it */
 };
-/* Sum the uses, form the norm, find what is not finite. `scale` is what the loss was multiplied with. */
+/* Sum the uses, form the norm, find what is not finite. `scale` is what the loss was multiplied
+ * with. */
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict);
-/* AdamW with clipping, for step t = 1, 2, ... (bias correction) and learning rate lr. Only after a finite verdict. */
-enum status zero_update(struct zero *zero, int64_t t, double lr, double scale, const struct zero_verdict *verdict);
+/* AdamW with clipping, for step t = 1, 2, ... (bias correction) and learning rate lr. Only after a
+ * finite verdict. */
+enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
+                        const struct zero_verdict *verdict);
 
-/* The step's scalars in device memory; zero_loss_scale sets the factor of the loss gradient for the coming passes. */
+/* The step's scalars in device memory; zero_loss_scale sets the factor of the loss gradient for the
+ * coming passes. */
 const struct step_scalars *zero_scalars(const struct zero *zero);
 void zero_loss_scale(struct zero *zero, double scale, int64_t label_count);
 
-/* For tests and tools: the summed gradient of one tensor (valid between zero_judge and the next step). */
-enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
+/* For tests and tools: the summed gradient of one tensor (valid between zero_judge and the next
+ * step). */
+enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
+                               float *out);
 
 #endif

@@ -1,0 +1,131 @@
+/* unit -- counting over the tables of a graph, and the check that they are consistent. */
+#include "unit/unit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t unit_tensor_count(const struct unit_tensor *tensor)
+{
+    int64_t count = 1;
+    for (int d = 0; d < tensor->dims; d++)
+        count *= tensor->shape[d];
+    return count;
+}
+
+int64_t unit_param_count(const struct unit_graph *graph, int param)
+{
+    const struct unit_param *p = &graph->params[param];
+    int64_t count = 0;
+    for (int t = 0; t < p->tensor_count; t++)
+        count += unit_tensor_count(&graph->tensors[p->first_tensor + t]);
+    return count;
+}
+
+int64_t unit_graph_count(const struct unit_graph *graph)
+{
+    int64_t count = 0;
+    for (int t = 0; t < graph->tensor_count; t++)
+        count += unit_tensor_count(&graph->tensors[t]);
+    return count;
+}
+
+bool unit_reads(const struct unit *unit, enum pass pass, int use)
+{
+    return unit->type->reads[pass] >> use & 1;
+}
+
+bool unit_writes(const struct unit *unit, enum pass pass, int use)
+{
+    return unit->type->writes[pass] >> use & 1;
+}
+
+void unit_run_pass(const struct unit *unit, enum pass pass, struct unit_run *run)
+{
+    CHECK(unit->type->run[pass] != NULL);
+    run->pass = pass;
+    unit->type->run[pass](unit, run);
+}
+
+/* --- the check ----------------------------------------------------------------------------------
+ */
+
+_Noreturn static void inconsistent(const char *name, const char *why)
+{
+    fprintf(stderr, "sifr: the model's tables are inconsistent: '%s' %s\n", name, why);
+    abort();
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp((*(const struct unit_tensor *const *)a)->name,
+                  (*(const struct unit_tensor *const *)b)->name);
+}
+
+static void check_names_unique(const struct unit_graph *graph)
+{
+    const struct unit_tensor **sorted = malloc((size_t)graph->tensor_count * sizeof *sorted);
+    CHECK(sorted != NULL);
+    for (int t = 0; t < graph->tensor_count; t++)
+        sorted[t] = &graph->tensors[t];
+    qsort(sorted, (size_t)graph->tensor_count, sizeof *sorted, compare_names);
+    for (int t = 1; t < graph->tensor_count; t++)
+        if (strcmp(sorted[t - 1]->name, sorted[t]->name) == 0)
+            inconsistent(sorted[t]->name, "names two tensors");
+    free(sorted);
+}
+
+static void check_tensors(const struct unit_graph *graph)
+{
+    int next_tensor = 0;
+    for (int p = 0; p < graph->param_count; p++) {
+        const struct unit_param *param = &graph->params[p];
+        const char *name = graph->tensors[param->first_tensor].name;
+        if (param->first_tensor != next_tensor || param->tensor_count < 1)
+            inconsistent(name, "does not follow the tensors of the param before it");
+        next_tensor += param->tensor_count;
+        if (unit_param_count(graph, p) < 1)
+            inconsistent(name, "is empty");
+    }
+    CHECK_EQ(next_tensor, graph->tensor_count);
+}
+
+static void check_pieces(const struct unit_graph *graph)
+{
+    int next_param = 0;
+    for (int i = 0; i < graph->piece_count; i++) {
+        const struct unit_piece *piece = &graph->pieces[i];
+        if (piece->first_param != next_param || piece->param_count < 1)
+            inconsistent(piece->name, "does not follow the params of the piece before it");
+        for (int p = next_param; p < next_param + piece->param_count; p++)
+            CHECK_EQ(graph->params[p].piece, i);
+        next_param += piece->param_count;
+    }
+    CHECK_EQ(next_param, graph->param_count);
+}
+
+static void check_units(const struct unit_graph *graph)
+{
+    for (int u = 0; u < graph->unit_count; u++) {
+        const struct unit *unit = &graph->units[u];
+        bool last = u == graph->unit_count - 1;
+        CHECK_LE(unit->use_count, UNIT_MAX_USES);
+        for (int i = 0; i < unit->use_count; i++)
+            if (unit->uses[i] < 0 || unit->uses[i] >= graph->param_count)
+                inconsistent(unit->name, "uses a param that does not exist");
+        if (last && !unit->type->run[PASS_LOSS])
+            inconsistent(unit->name, "is the last unit and has no loss pass");
+        if (!last && (!unit->type->run[PASS_FORWARD] || !unit->type->run[PASS_BACKWARD]))
+            inconsistent(unit->name, "has no forward or no backward pass");
+    }
+}
+
+void unit_graph_check(const struct unit_graph *graph)
+{
+    CHECK_LT(0, graph->unit_count);
+    CHECK_LT(0, graph->stream_width);
+    check_tensors(graph);
+    check_names_unique(graph);
+    check_pieces(graph);
+    check_units(graph);
+}

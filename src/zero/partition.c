@@ -1,0 +1,84 @@
+/* partition -- the layout of pieces; arithmetic only. */
+#include "zero/partition.h"
+
+static int64_t round_up(int64_t count, int64_t multiple)
+{
+    return (count + multiple - 1) / multiple * multiple;
+}
+
+static void lay_out(struct partition *p)
+{
+    for (int i = 0; i < p->graph->piece_count; i++) {
+        const struct unit_piece *piece = &p->graph->pieces[i];
+        int64_t offset = 0;
+        for (int q = piece->first_param; q < piece->first_param + piece->param_count; q++) {
+            p->param_offset[q] = offset;
+            offset += round_up(unit_param_count(p->graph, q), OPS_BLOCK);
+        }
+        p->piece_count[i] = round_up(offset, (int64_t)OPS_BLOCK * p->owners);
+    }
+}
+
+enum status partition_create(struct env *env, const struct unit_graph *graph, int owners,
+                             struct partition *p)
+{
+    *p = (struct partition){.graph = graph, .owners = owners};
+    enum status st;
+    size_t params = (size_t)graph->param_count, pieces = (size_t)graph->piece_count;
+    TRY_OR(undo,
+           mem_alloc_array(env, MEM_OTHER, "partition", params, sizeof(int64_t), &p->param_offset));
+    TRY_OR(undo,
+           mem_alloc_array(env, MEM_OTHER, "partition", pieces, sizeof(int64_t), &p->piece_count));
+    lay_out(p);
+    return STATUS_OK;
+undo:
+    partition_free(env, p);
+    return st;
+}
+
+void partition_free(struct env *env, struct partition *p)
+{
+    mem_free(env, p->param_offset);
+    mem_free(env, p->piece_count);
+    *p = (struct partition){0};
+}
+
+int64_t partition_slice(const struct partition *p, int piece)
+{
+    return p->piece_count[piece] / p->owners;
+}
+
+/* The param that holds tensor t: params follow each other in the order of their tensors. */
+static int param_of_tensor(const struct unit_graph *graph, int tensor)
+{
+    int low = 0, high = graph->param_count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (graph->params[middle].first_tensor <= tensor)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+struct place partition_tensor(const struct partition *p, int tensor)
+{
+    const struct unit_graph *graph = p->graph;
+    int param = param_of_tensor(graph, tensor);
+    int64_t first = p->param_offset[param];
+    for (int t = graph->params[param].first_tensor; t < tensor; t++)
+        first += unit_tensor_count(&graph->tensors[t]);
+    return (struct place){graph->params[param].piece, first,
+                          unit_tensor_count(&graph->tensors[tensor])};
+}
+
+struct place partition_clip(const struct partition *p, struct place place, int owner)
+{
+    int64_t slice = partition_slice(p, place.piece);
+    int64_t begin = place.first > owner * slice ? place.first : owner * slice;
+    int64_t end = place.first + place.count;
+    if (end > (owner + 1) * slice)
+        end = (owner + 1) * slice;
+    return (struct place){place.piece, begin, end > begin ? end - begin : 0};
+}

@@ -1,0 +1,36 @@
+/* partition -- where each param lies in the flat range of its piece, and which slice of it each
+ * owner has.
+ *
+ *     piece   | param 0 .....|pad| param 1 ...........|pad| ... |pad to 64 x owners|
+ *     slices  |   owner 0    |   owner 1    |   owner 2    |    all of one length
+ *
+ * Params start at multiples of OPS_BLOCK, so blocks of 64 never straddle two params and slices are
+ * whole blocks.
+ */
+#ifndef ZERO_PARTITION_H
+#define ZERO_PARTITION_H
+#include "unit/unit.h"
+
+struct partition {
+    const struct unit_graph *graph; /* borrowed */
+    int owners;
+    int64_t *param_offset; /* (params) first element, in its piece */
+    int64_t *piece_count;  /* (pieces) elements with padding: a multiple of OPS_BLOCK * owners */
+};
+
+enum status partition_create(struct env *env, const struct unit_graph *graph, int owners,
+                             struct partition *p);
+void partition_free(struct env *env, struct partition *p);
+
+int64_t partition_slice(const struct partition *p, int piece); /* elements of one owner's slice */
+
+/* Where tensor t is: its piece and first element there. */
+struct place {
+    int piece;
+    int64_t first, count;
+};
+struct place partition_tensor(const struct partition *p, int tensor);
+/* The part of `place` that owner `owner` has; count 0 when it has nothing of it. */
+struct place partition_clip(const struct partition *p, struct place place, int owner);
+
+#endif

@@ -1,0 +1,153 @@
+/* rig -- a small model on a device with its store and engine, and seeded batches: for the engine's tests. */
+#ifndef TESTS_ENGINE_RIG_H
+#define TESTS_ENGINE_RIG_H
+#include "testing.h"
+#include "base/rng.h"
+#include "engine/decoder.h"
+#include "engine/engine.h"
+#include "model/model.h"
+
+struct rig_config {
+    struct model_config model;
+    const char *device, *ops; /* NULL: "cpu" */
+    int threads, recompute;
+    int64_t batch, tokens, micro_batches;
+    double clip;
+};
+
+struct rig {
+    struct env *env;
+    struct device *device;
+    struct ops *ops;
+    struct stream *stream;
+    struct model *model;
+    struct zero *zero;
+    struct engine *engine;
+    struct rig_config config;
+};
+
+/* Odd sizes on purpose: no width is a multiple of 64. */
+static inline struct model_config rig_gpt2(void)
+{
+    return (struct model_config){.arch = MODEL_GPT2,
+                                 .layers = 3,
+                                 .heads = 3,
+                                 .kv_heads = 3,
+                                 .width = 36,
+                                 .head_width = 12,
+                                 .ff = 100,
+                                 .context = 24,
+                                 .vocab = 61,
+                                 .tied = 1,
+                                 .norm_eps = 1e-5,
+                                 .init_std = 0.08,
+                                 .path = ""};
+}
+
+static inline struct model_config rig_llama(void)
+{
+    return (struct model_config){.arch = MODEL_LLAMA,
+                                 .layers = 3,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .width = 40,
+                                 .head_width = 10,
+                                 .ff = 52,
+                                 .context = 24,
+                                 .vocab = 67,
+                                 .tied = 0,
+                                 .norm_eps = 1e-5,
+                                 .init_std = 0.08,
+                                 .rope_theta = 10000.0,
+                                 .path = ""};
+}
+
+static inline void rig_destroy(struct rig *rig)
+{
+    engine_destroy(rig->engine);
+    zero_destroy(rig->zero);
+    model_destroy(rig->model);
+    stream_destroy(rig->stream);
+    ops_destroy(rig->ops);
+    device_destroy(rig->device);
+    rig->engine = NULL, rig->zero = NULL, rig->model = NULL;
+    rig->stream = NULL, rig->ops = NULL, rig->device = NULL;
+}
+
+static inline enum status rig_build(struct rig *rig)
+{
+    const struct rig_config *c = &rig->config;
+    struct zero_config zero = {.beta1 = 0.9,
+                               .beta2 = 0.95,
+                               .eps = 1e-8,
+                               .weight_decay = 0.1,
+                               .clip = c->clip,
+                               .micro_batches = c->micro_batches};
+    struct engine_config engine = {.recompute = c->recompute,
+                                   .micro_batch = c->batch,
+                                   .tokens = c->tokens,
+                                   .micro_batches = c->micro_batches};
+    TRY(device_create(rig->env, c->device ? c->device : "cpu", 0, &rig->device));
+    TRY(ops_create(rig->device, c->ops ? c->ops : "cpu", DTYPE_F32, &rig->ops));
+    TRY(stream_create(rig->device, "compute", &rig->stream));
+    TRY(model_create(rig->device, &c->model, &rig->model));
+    TRY(zero_create(rig->ops, rig->stream, model_graph(rig->model), &zero, &rig->zero));
+    return engine_create(rig->ops, rig->stream, model_graph(rig->model), rig->zero, &engine,
+                         &rig->engine);
+}
+
+/* Everything on `env`, with parameters from seed 1. */
+static inline enum status rig_create(struct env *env, struct rig_config config, struct rig *rig)
+{
+    *rig = (struct rig){.env = env, .config = config};
+    env->threads = config.threads > 0 ? config.threads : 1;
+    enum status st = rig_build(rig);
+    if (st == STATUS_OK && !device_is_dry(rig->device))
+        st = zero_init(rig->zero, 1);
+    if (st != STATUS_OK)
+        rig_destroy(rig);
+    return st;
+}
+
+/* Micro-batch m of step `step`: random tokens, about one label in eight masked. */
+static inline void rig_fill(struct rig *rig, int64_t step, int64_t m)
+{
+    int32_t *tokens, *labels;
+    struct rng rng = rng_stream(99, "batch");
+    int64_t rows = rig->config.batch * rig->config.tokens;
+    uint64_t vocab = (uint64_t)rig->config.model.vocab;
+    engine_batch(rig->engine, m, &tokens, &labels);
+    for (int64_t i = 0; i < rows; i++) {
+        uint64_t at = (uint64_t)((step * 100 + m) * rows + i) * 2;
+        tokens[i] = (int32_t)rng_below(rng, at, vocab);
+        labels[i] = (int32_t)rng_below(rng, at + 1, vocab + vocab / 8);
+        if (labels[i] >= (int32_t)vocab)
+            labels[i] = -1;
+    }
+}
+
+static inline struct engine_result rig_step(struct rig *rig, int64_t step)
+{
+    struct engine_result result;
+    for (int64_t m = 0; m < rig->config.micro_batches; m++)
+        rig_fill(rig, step, m);
+    assert_ok(engine_step(rig->engine, step + 1, 1e-2, &result));
+    return result;
+}
+
+/* All parameters one after the other; free() it. */
+static inline float *rig_params(struct rig *rig, int64_t *count)
+{
+    const struct unit_graph *graph = model_graph(rig->model);
+    *count = unit_graph_count(graph);
+    float *all = malloc((size_t)*count * sizeof *all), *next = all;
+    assert_non_null(all);
+    for (int t = 0; t < graph->tensor_count; t++) {
+        int64_t n = unit_tensor_count(&graph->tensors[t]);
+        assert_ok(zero_read(rig->zero, t, 0, n, next));
+        next += n;
+    }
+    return all;
+}
+
+#endif

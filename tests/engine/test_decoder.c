@@ -1,0 +1,106 @@
+/* Decoding with a cache agrees with a whole forward pass; sampling picks what it says. */
+#include <math.h>
+
+#include "engine/rig.h"
+
+static double distance(const float *a, const float *b, int64_t count)
+{
+    double difference = 0.0, norm = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        difference += (a[i] - b[i]) * (double)(a[i] - b[i]);
+        norm += b[i] * (double)b[i];
+    }
+    return sqrt(difference / norm);
+}
+
+static void compare_with_forward(struct model_config model, int64_t chunk)
+{
+    enum { TOKENS = 21 };
+    struct env env = testing_env(2);
+    struct rig rig;
+    struct decoder *decoder;
+    struct rig_config config = {.model = model, .threads = 2, .batch = 1, .tokens = TOKENS};
+    assert_ok(rig_create(&env, config, &rig));
+    int64_t vocab = model.vocab;
+    float *whole = malloc((size_t)(TOKENS * vocab) * sizeof *whole);
+    int32_t *tokens, *labels;
+    rig_fill(&rig, 0, 0);
+    engine_batch(rig.engine, 0, &tokens, &labels);
+    assert_ok(engine_logits(rig.engine, TOKENS, whole));
+    assert_ok(decoder_create(rig.ops, rig.stream, model_graph(rig.model), rig.zero, model.context,
+                             chunk, &decoder));
+    for (int round = 0; round < 2; round++) { /* twice: reset forgets the first */
+        decoder_reset(decoder);
+        for (int64_t at = 0, n = 5; at < TOKENS; at += n, n = 1) {
+            const float *logits;
+            assert_ok(decoder_feed(decoder, tokens + at, n, &logits));
+            assert_int_equal(decoder_position(decoder), at + n);
+            assert_true(distance(logits, whole + (at + n - 1) * vocab, vocab) < 1e-5);
+        }
+    }
+    free(whole);
+    decoder_destroy(decoder);
+    rig_destroy(&rig);
+    env_destroy(&env);
+}
+
+static void test_cached_logits_agree_with_a_whole_forward(void **state)
+{
+    (void)state;
+    for (int64_t chunk = 1; chunk <= 8; chunk += 3) {
+        compare_with_forward(rig_gpt2(), chunk);
+        compare_with_forward(rig_llama(), chunk);
+    }
+}
+
+static void test_greedy_takes_the_largest_and_the_lowest_of_equals(void **state)
+{
+    (void)state;
+    const float logits[] = {0.0f, 3.0f, 1.0f, 3.0f};
+    int32_t order[4];
+    struct sampling greedy = {.temperature = 0.0, .top_p = 1.0};
+    assert_int_equal(sampling_pick(&greedy, logits, 4, 0.99, order), 1);
+}
+
+static void test_top_k_and_top_p_cut_the_tail(void **state)
+{
+    (void)state;
+    const float logits[] = {logf(0.1f), logf(0.5f), logf(0.3f), logf(0.1f)};
+    int32_t order[4];
+    struct sampling top_k = {.temperature = 1.0, .top_p = 1.0, .top_k = 2};
+    struct sampling top_p = {.temperature = 1.0, .top_p = 0.7};
+    for (int i = 0; i < 100; i++) {
+        int32_t a = sampling_pick(&top_k, logits, 4, i / 100.0, order);
+        int32_t b = sampling_pick(&top_p, logits, 4, i / 100.0, order);
+        assert_int_equal(a, i < 62 ? 1 : a == 1 && i == 62 ? 1 : 2); /* 0.5 / 0.8 = 0.625 */
+        assert_int_equal(a, b);
+    }
+}
+
+static void test_frequencies_follow_the_probabilities(void **state)
+{
+    (void)state;
+    const double share[] = {0.1, 0.5, 0.3, 0.1};
+    float logits[4];
+    int32_t order[4];
+    int hits[4] = {0};
+    struct sampling plain = {.temperature = 1.0, .top_p = 1.0};
+    for (int i = 0; i < 4; i++)
+        logits[i] = (float)log(share[i]) + 5.0f;
+    for (int i = 0; i < 10000; i++)
+        hits[sampling_pick(&plain, logits, 4, rng_uniform(rng_stream(1, "s"), (uint64_t)i),
+                           order)]++;
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs(hits[i] / 1e4 - share[i]) < 0.02);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cached_logits_agree_with_a_whole_forward),
+        cmocka_unit_test(test_greedy_takes_the_largest_and_the_lowest_of_equals),
+        cmocka_unit_test(test_top_k_and_top_p_cut_the_tail),
+        cmocka_unit_test(test_frequencies_follow_the_probabilities),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,30 @@
+/* testing -- what every test needs before cmocka: its headers in the right order, and an env whose log is kept. */
+#ifndef TESTS_TESTING_H
+#define TESTS_TESTING_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/env.h"
+
+/* Errors are expected in tests: they are kept by the log (log_first_error) and not printed. */
+static inline void testing_quiet(void *user, enum log_level level, const char *line)
+{
+    (void)user, (void)level, (void)line;
+}
+
+static inline struct env testing_env(int threads)
+{
+    struct env env;
+    assert_int_equal(env_create(&env, testing_quiet, NULL, LOG_INFO, threads), STATUS_OK);
+    return env;
+}
+
+#define assert_ok(call) assert_int_equal((call), STATUS_OK)
+
+#endif
