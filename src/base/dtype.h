@@ -1,4 +1,5 @@
-/* dtype -- the element types and exact conversions between them. A type is a value, never a build flag. */
+/* dtype -- the element types and exact conversions between them. A type is a value, never a build
+ * flag. */
 #ifndef BASE_DTYPE_H
 #define BASE_DTYPE_H
 #include <stdbool.h>
@@ -6,14 +7,25 @@
 #include <stdint.h>
 #include <string.h>
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_U8, DTYPE_COUNT };
+enum dtype {
+    DTYPE_F32,
+    DTYPE_BF16,
+    DTYPE_F16,
+    DTYPE_F64,
+    DTYPE_I32,
+    DTYPE_I64,
+    DTYPE_U8,
+    DTYPE_COUNT
+};
 
 size_t dtype_bytes(enum dtype type);
-const char *dtype_name(enum dtype type);                 /* "f32", "bf16", ... */
-bool dtype_parse(const char *name, enum dtype *type);    /* false when unknown */
+const char *dtype_name(enum dtype type);              /* "f32", "bf16", ... */
+bool dtype_parse(const char *name, enum dtype *type); /* false when unknown */
 
-/* dst[i] = src[i] rounded to nearest even; f32, bf16, f16 and f64 in any pair. Single-threaded, for files and tests. */
-void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t count);
+/* dst[i] = src[i] rounded to nearest even; f32, bf16, f16 and f64 in any pair. Single-threaded, for
+ * files and tests. */
+void dtype_convert(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
+                   int64_t count);
 
 static inline float bf16_to_f32(uint16_t h)
 {
@@ -23,7 +35,7 @@ static inline float bf16_to_f32(uint16_t h)
     return f;
 }
 
-static inline uint16_t f32_to_bf16(float f)              /* to nearest even; NaN stays NaN */
+static inline uint16_t f32_to_bf16(float f) /* to nearest even; NaN stays NaN */
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);

@@ -1,4 +1,5 @@
-/* file -- whole files: mapped reads, atomic writes, folders, globs. Errors name the path and the system's reason. */
+/* file -- whole files: mapped reads, atomic writes, folders, globs. Errors name the path and the
+ * system's reason. */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 #include <stdbool.h>
@@ -7,31 +8,36 @@
 #include "base/env.h"
 
 struct file_map {
-    const uint8_t *data;      /* NULL when the file is empty */
+    const uint8_t *data; /* NULL when the file is empty */
     size_t bytes;
 };
 
-enum status file_map_open(struct env *env, const char *path, struct file_map *map);   /* read-only, whole file */
+enum status file_map_open(struct env *env, const char *path,
+                          struct file_map *map); /* read-only, whole file */
 void file_map_close(struct file_map *map);
 
-/* The whole file as a NUL-terminated block (mem_free it); refused with a reason above `limit` bytes. */
+/* The whole file as a NUL-terminated block (mem_free it); refused with a reason above `limit`
+ * bytes. */
 enum status file_read(struct env *env, const char *path, size_t limit, char **text, size_t *bytes);
 
-/* Write beside `path`, fsync, rename over it, fsync the folder: a reader sees the old file or the new one. */
+/* Write beside `path`, fsync, rename over it, fsync the folder: a reader sees the old file or the
+ * new one. */
 enum status file_write_atomic(struct env *env, const char *path, const void *data, size_t bytes);
 
-enum status dir_create(struct env *env, const char *path);            /* with parents; fine when it exists */
+enum status dir_create(struct env *env, const char *path); /* with parents; fine when it exists */
 enum status dir_sync(struct env *env, const char *path);
-bool file_exists(const char *path);                                   /* file or folder */
-bool dir_is_empty(const char *path);                                  /* also true when it does not exist */
-enum status path_join(struct env *env, const char *folder, const char *name, char **path);   /* mem_free it */
+bool file_exists(const char *path);  /* file or folder */
+bool dir_is_empty(const char *path); /* also true when it does not exist */
+enum status path_join(struct env *env, const char *folder, const char *name,
+                      char **path); /* mem_free it */
 
 /* Paths that match a glob, sorted by bytes; a pattern without wildcard characters must exist. */
 struct path_list {
     char **paths;
     int count;
 };
-enum status path_glob(struct env *env, const char *pattern, struct path_list *list);  /* none = STATUS_IO */
+enum status path_glob(struct env *env, const char *pattern,
+                      struct path_list *list); /* none = STATUS_IO */
 void path_list_free(struct env *env, struct path_list *list);
 
 #endif

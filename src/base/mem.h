@@ -1,8 +1,9 @@
-/* mem -- memory by category and name: every block is counted, and the n-th allocation can be made to fail.
+/* mem -- memory by category and name: every block is counted, and the n-th allocation can be made
+ * to fail.
  *
- * All host memory of the engine is taken here (device back ends count what they take through mem_count). Blocks are
- * zeroed and aligned to 64 bytes; blocks of a megabyte and more come from the system page by page (huge pages where
- * the system gives them). The account is thread-safe.
+ * All host memory of the engine is taken here (device back ends count what they take through
+ * mem_count). Blocks are zeroed and aligned to 64 bytes; blocks of a megabyte and more come from
+ * the system page by page (huge pages where the system gives them). The account is thread-safe.
  */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
@@ -11,15 +12,15 @@
 #include "base/status.h"
 
 /* What a byte is for. The words are those of metrics.jsonl and `sifr plan`. */
-#define MEM_CATEGORIES(X)                                                                                              \
-    X(PARAMS, "params")                                                                                                \
-    X(GRADS, "grads")                                                                                                  \
-    X(OPTIMIZER, "optimizer")                                                                                          \
-    X(SLOTS, "slots")                                                                                                  \
-    X(ACTIVATIONS, "activations")                                                                                      \
-    X(SCRATCH, "scratch")                                                                                              \
-    X(COMM, "comm")                                                                                                    \
-    X(LOADER, "loader")                                                                                                \
+#define MEM_CATEGORIES(X)         \
+    X(PARAMS, "params")           \
+    X(GRADS, "grads")             \
+    X(OPTIMIZER, "optimizer")     \
+    X(SLOTS, "slots")             \
+    X(ACTIVATIONS, "activations") \
+    X(SCRATCH, "scratch")         \
+    X(COMM, "comm")               \
+    X(LOADER, "loader")           \
     X(OTHER, "other")
 
 enum mem_category {
@@ -33,32 +34,37 @@ struct env;
 struct mem;
 
 struct mem *mem_create(void);
-void mem_destroy(struct mem *mem);                 /* NULL is fine; CHECKs that nothing is still counted */
+void mem_destroy(struct mem *mem); /* NULL is fine; CHECKs that nothing is still counted */
 const char *mem_category_word(enum mem_category category);
 
-/* *out = `bytes` zeroed bytes (at least one), counted under (category, name). `name` is copied. On failure *out is
- * NULL, the error says category, name and size, and STATUS_MEMORY comes back. `out` is the address of any pointer. */
-enum status mem_alloc(struct env *env, enum mem_category category, const char *name, size_t bytes, void *out);
+/* *out = `bytes` zeroed bytes (at least one), counted under (category, name). `name` is copied. On
+ * failure *out is NULL, the error says category, name and size, and STATUS_MEMORY comes back. `out`
+ * is the address of any pointer. */
+enum status mem_alloc(struct env *env, enum mem_category category, const char *name, size_t bytes,
+                      void *out);
 /* count * size with an overflow check. */
-enum status mem_alloc_array(struct env *env, enum mem_category category, const char *name, size_t count, size_t size,
-                            void *out);
-/* Grow *block to `bytes` (contents kept, new part zeroed), same category and name. On failure *block is unchanged. */
+enum status mem_alloc_array(struct env *env, enum mem_category category, const char *name,
+                            size_t count, size_t size, void *out);
+/* Grow *block to `bytes` (contents kept, new part zeroed), same category and name. On failure
+ * *block is unchanged. */
 enum status mem_resize(struct env *env, void *block, size_t bytes);
-void mem_free(struct env *env, void *block);       /* NULL is fine */
+void mem_free(struct env *env, void *block); /* NULL is fine */
 enum status mem_strdup(struct env *env, const char *text, char **copy);
 
-/* Count or uncount bytes that a device back end holds elsewhere. Subject to injected failure like mem_alloc. */
+/* Count or uncount bytes that a device back end holds elsewhere. Subject to injected failure like
+ * mem_alloc. */
 enum status mem_count(struct env *env, enum mem_category category, const char *name, size_t bytes);
 void mem_uncount(struct env *env, enum mem_category category, const char *name, size_t bytes);
 
 /* The account. */
-size_t mem_bytes(const struct mem *mem, enum mem_category category);   /* now */
-size_t mem_peak(const struct mem *mem, enum mem_category category);    /* largest so far */
+size_t mem_bytes(const struct mem *mem, enum mem_category category); /* now */
+size_t mem_peak(const struct mem *mem, enum mem_category category);  /* largest so far */
 size_t mem_total(const struct mem *mem);
 size_t mem_total_peak(const struct mem *mem);
-int64_t mem_allocation_count(const struct mem *mem);                   /* how many so far */
+int64_t mem_allocation_count(const struct mem *mem); /* how many so far */
 typedef void mem_visit_fn(void *user, enum mem_category category, const char *name, size_t bytes);
-void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user); /* every (category, name) with bytes > 0 now */
+void mem_visit(const struct mem *mem, mem_visit_fn *visit,
+               void *user); /* every (category, name) with bytes > 0 now */
 
 /* Make the n-th allocation from now (1 = the next) fail; 0 turns it off. */
 void mem_fail_at(struct mem *mem, int64_t n);

@@ -1,25 +1,26 @@
 /* status -- one enum for everything that can go wrong in the world, with its text and exit code.
  *
- * Four kinds of failure have four answers: the world failed (return enum status; who first knows says so with FAIL),
- * enqueued work failed (it sticks to the stream and is asked for once a step), we failed (CHECK prints and aborts),
- * the user asked for what we do not do (STATUS_CONFIG at start-up). FAIL is in base/env.h.
+ * Four kinds of failure have four answers: the world failed (return enum status; who first knows
+ * says so with FAIL), enqueued work failed (it sticks to the stream and is asked for once a step),
+ * we failed (CHECK prints and aborts), the user asked for what we do not do (STATUS_CONFIG at
+ * start-up). FAIL is in base/env.h.
  */
 #ifndef BASE_STATUS_H
 #define BASE_STATUS_H
 
 /*    name       exit  text */
-#define STATUS_CODES(X)                                                                                                \
-    X(OK,        0, "done")                                                                                            \
-    X(IO,        1, "a file or folder could not be read or written")                                                   \
-    X(FORMAT,    1, "a file does not hold what it should")                                                             \
-    X(MEMORY,    1, "out of memory")                                                                                   \
-    X(DEVICE,    1, "the device failed")                                                                               \
-    X(STOPPED,   1, "stopped by a signal")                                                                             \
-    X(INTERNAL,  1, "internal error")                                                                                  \
-    X(USAGE,     2, "wrong use of the command")                                                                        \
-    X(CONFIG,    2, "wrong configuration")                                                                             \
-    X(DIVERGED,  3, "training diverged")                                                                               \
-    X(FIT,       4, "does not fit in memory")
+#define STATUS_CODES(X)                                       \
+    X(OK, 0, "done")                                          \
+    X(IO, 1, "a file or folder could not be read or written") \
+    X(FORMAT, 1, "a file does not hold what it should")       \
+    X(MEMORY, 1, "out of memory")                             \
+    X(DEVICE, 1, "the device failed")                         \
+    X(STOPPED, 1, "stopped by a signal")                      \
+    X(INTERNAL, 1, "internal error")                          \
+    X(USAGE, 2, "wrong use of the command")                   \
+    X(CONFIG, 2, "wrong configuration")                       \
+    X(DIVERGED, 3, "training diverged")                       \
+    X(FIT, 4, "does not fit in memory")
 
 enum status {
 #define X(name, exit_code, text) STATUS_##name,
@@ -27,38 +28,40 @@ enum status {
 #undef X
 };
 
-const char *status_name(enum status st);     /* "IO" */
-const char *status_text(enum status st);     /* "a file or folder could not be read or written" */
-int status_exit_code(enum status st);        /* what the command returns for it */
+const char *status_name(enum status st); /* "IO" */
+const char *status_text(enum status st); /* "a file or folder could not be read or written" */
+int status_exit_code(enum status st);    /* what the command returns for it */
 
 /* Pass a failure on without a word: who first knew has said it. */
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        enum status try_st_ = (call);                                                                                  \
-        if (try_st_ != STATUS_OK)                                                                                      \
-            return try_st_;                                                                                            \
+#define TRY(call)                     \
+    do {                              \
+        enum status try_st_ = (call); \
+        if (try_st_ != STATUS_OK)     \
+            return try_st_;           \
     } while (0)
 
-/* The same inside a constructor: needs a local `enum status st` and jumps to the label that undoes what was done. */
-#define TRY_OR(label, call)                                                                                            \
-    do {                                                                                                               \
-        if ((st = (call)) != STATUS_OK)                                                                                \
-            goto label;                                                                                                \
+/* The same inside a constructor: needs a local `enum status st` and jumps to the label that undoes
+ * what was done. */
+#define TRY_OR(label, call)             \
+    do {                                \
+        if ((st = (call)) != STATUS_OK) \
+            goto label;                 \
     } while (0)
 
 /* Broken invariants: both values are printed and the process aborts, in release builds too. */
 #define CHECK(condition) ((condition) ? (void)0 : check_failed(#condition, __FILE__, __LINE__))
-#define CHECK_EQ(a, b) CHECK_OP(a, ==, b)
-#define CHECK_LE(a, b) CHECK_OP(a, <=, b)
-#define CHECK_LT(a, b) CHECK_OP(a, <, b)
-#define CHECK_OP(a, op, b)                                                                                             \
-    do {                                                                                                               \
-        long long check_a_ = (long long)(a), check_b_ = (long long)(b);                                                \
-        if (!(check_a_ op check_b_))                                                                                   \
-            check_op_failed(#a " " #op " " #b, check_a_, check_b_, __FILE__, __LINE__);                                \
+#define CHECK_EQ(a, b)   CHECK_OP(a, ==, b)
+#define CHECK_LE(a, b)   CHECK_OP(a, <=, b)
+#define CHECK_LT(a, b)   CHECK_OP(a, <, b)
+#define CHECK_OP(a, op, b)                                                              \
+    do {                                                                                \
+        long long check_a_ = (long long)(a), check_b_ = (long long)(b);                 \
+        if (!(check_a_ op check_b_))                                                    \
+            check_op_failed(#a " " #op " " #b, check_a_, check_b_, __FILE__, __LINE__); \
     } while (0)
 
 _Noreturn void check_failed(const char *what, const char *file, int line);
-_Noreturn void check_op_failed(const char *what, long long a, long long b, const char *file, int line);
+_Noreturn void check_op_failed(const char *what, long long a, long long b, const char *file,
+                               int line);
 
 #endif

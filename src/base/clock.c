@@ -1,0 +1,20 @@
+/* clock -- the system's two clocks as seconds. */
+#include "base/clock.h"
+#include <time.h>
+
+static double seconds(clockid_t id)
+{
+    struct timespec now;
+    clock_gettime(id, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+double clock_seconds(void)
+{
+    return seconds(CLOCK_MONOTONIC);
+}
+
+double clock_wall(void)
+{
+    return seconds(CLOCK_REALTIME);
+}

@@ -1,0 +1,31 @@
+/* env -- makes and unmakes the bundle that a rank hands down. */
+#include "base/env.h"
+
+#include <sched.h>
+
+enum status env_create(struct env *env, log_sink_fn *sink, void *user, enum log_level level,
+                       int threads)
+{
+    CHECK_LE(1, threads);
+    *env = (struct env){.threads = threads};
+    env->log = log_create(sink, user, level);
+    env->mem = mem_create();
+    if (env->log && env->mem)
+        return STATUS_OK;
+    env_destroy(env);
+    return STATUS_MEMORY;
+}
+
+void env_destroy(struct env *env)
+{
+    mem_destroy(env->mem);
+    log_destroy(env->log);
+    *env = (struct env){0};
+}
+
+int env_available_threads(void)
+{
+    cpu_set_t mask;
+    int count = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+    return count > 0 ? count : 1;
+}

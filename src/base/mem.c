@@ -1,0 +1,376 @@
+/* mem -- the account of memory, and the blocks that know which line of it they are on.
+ *
+ *     | header: bytes, mapped bytes, line, guard | the caller's block ...
+ *     ^ 64-byte boundary                         ^ 64-byte boundary
+ *
+ * Every block carries its size and its line (category, name) in the 64 bytes before it, so mem_free
+ * needs nothing but the pointer. Lines live in a small hash table until mem_destroy: a name that
+ * comes back finds its line, and a step that frees and takes the same names touches no other
+ * memory. Small blocks come from the C library; from LARGE_BYTES up they are mapped, which gives
+ * zero pages for nothing and lets the system use huge ones. Under AddressSanitizer all
+ * that a machine can have comes from the C library, where overruns are seen.
+ *
+ * Invariant: totals == sum over categories == sum over lines, and a line never goes below zero
+ * (CHECKed).
+ */
+#include "base/mem.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "base/env.h"
+#include "base/text.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define EVERY_BLOCK_SMALL 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(EVERY_BLOCK_SMALL)
+static const size_t LARGE_BYTES = (size_t)1 << 40;
+#else
+static const size_t LARGE_BYTES = (size_t)1 << 20;
+#endif
+
+enum { ALIGN = 64, LINE_BUCKETS = 256 };
+static const uint64_t GUARD = 0x5eed0fb10c4ull;
+
+struct line {
+    struct line *next; /* in its bucket */
+    enum mem_category category;
+    size_t bytes;
+    char name[];
+};
+
+struct header {
+    size_t bytes;        /* the caller's */
+    size_t mapped_bytes; /* the whole mapping; 0 = from the C library */
+    struct line *line;   /* borrowed */
+    uint64_t guard;
+};
+_Static_assert(sizeof(struct header) <= ALIGN, "the header fits before the block");
+
+struct tally {
+    size_t now, peak;
+};
+
+struct mem {
+    pthread_mutex_t lock;
+    struct line *buckets[LINE_BUCKETS];
+    struct tally categories[MEM_CATEGORY_COUNT], total;
+    int64_t allocation_count;
+    int64_t until_failure; /* 1 = the next fails, 0 = off */
+};
+
+/* --- the account ---------------------------------------------------------------------------- */
+
+const char *mem_category_word(enum mem_category category)
+{
+    static const char *const words[] = {
+#define X(name, word) [MEM_##name] = word,
+        MEM_CATEGORIES(X)
+#undef X
+    };
+    CHECK_LT((unsigned)category, MEM_CATEGORY_COUNT);
+    return words[category];
+}
+
+struct mem *mem_create(void)
+{
+    struct mem *mem = calloc(1, sizeof *mem);
+    if (mem)
+        pthread_mutex_init(&mem->lock, NULL);
+    return mem;
+}
+
+static void print_leak(void *user, enum mem_category category, const char *name, size_t bytes)
+{
+    (void)user;
+    fprintf(stderr, "still held: %zu bytes of %s '%s'\n", bytes, mem_category_word(category), name);
+}
+
+void mem_destroy(struct mem *mem)
+{
+    if (!mem)
+        return;
+    mem_visit(mem, print_leak, NULL);
+    CHECK_EQ(mem->total.now, 0);
+    for (int i = 0; i < LINE_BUCKETS; i++) {
+        for (struct line *line = mem->buckets[i], *next; line; line = next) {
+            next = line->next;
+            free(line);
+        }
+    }
+    pthread_mutex_destroy(&mem->lock);
+    free(mem);
+}
+
+static unsigned bucket_of(enum mem_category category, const char *name)
+{
+    uint32_t hash = 2166136261u ^ (uint32_t)category;
+    for (; *name; name++)
+        hash = (hash ^ (uint8_t)*name) * 16777619u;
+    return (hash ^ hash >> 16) % LINE_BUCKETS;
+}
+
+/* The line of (category, name), made when it is new and `make` is set; NULL = not there, or no
+ * memory. */
+static struct line *find_line(struct mem *mem, enum mem_category category, const char *name,
+                              bool make)
+{
+    struct line **bucket = &mem->buckets[bucket_of(category, name)];
+    for (struct line *line = *bucket; line; line = line->next)
+        if (line->category == category && strcmp(line->name, name) == 0)
+            return line;
+    size_t name_bytes = strlen(name) + 1;
+    struct line *line = make ? malloc(sizeof *line + name_bytes) : NULL;
+    if (!line)
+        return NULL;
+    *line = (struct line){.next = *bucket, .category = category};
+    memcpy(line->name, name, name_bytes);
+    *bucket = line;
+    return line;
+}
+
+static void tally_move(struct tally *tally, size_t more, size_t less)
+{
+    tally->now += more - less;
+    if (tally->now > tally->peak)
+        tally->peak = tally->now;
+}
+
+/* Give back `less` bytes of the line and take `more`, at once: a resize shows only its growth in
+ * the peak. */
+static void line_move(struct mem *mem, struct line *line, size_t more, size_t less)
+{
+    CHECK(less <= line->bytes);
+    line->bytes += more - less;
+    tally_move(&mem->categories[line->category], more, less);
+    tally_move(&mem->total, more, less);
+}
+
+/* Every taking of memory passes here once; false = this one was chosen to fail. */
+static bool admit(struct mem *mem)
+{
+    mem->allocation_count++;
+    return mem->until_failure == 0 || --mem->until_failure > 0;
+}
+
+static enum status fail_memory(struct env *env, enum mem_category category, const char *name,
+                               size_t bytes)
+{
+    char human[32];
+    return FAIL(env, MEMORY, "out of memory: cannot take %s for %s '%s'",
+                text_human_bytes(human, (double)bytes), mem_category_word(category), name);
+}
+
+/* --- blocks from the system ----------------------------------------------------------------- */
+
+static void *block_of(struct header *header)
+{
+    return (char *)header + ALIGN;
+}
+
+static struct header *header_of(void *block)
+{
+    struct header *header = (struct header *)((char *)block - ALIGN);
+    CHECK(header->guard == GUARD);
+    return header;
+}
+
+/* A zeroed block with its header, not yet on any line; NULL = the system has none. */
+static struct header *system_take(size_t bytes)
+{
+    if (bytes > SIZE_MAX / 2)
+        return NULL;
+    size_t whole = (bytes + 2 * ALIGN - 1) / ALIGN * ALIGN, mapped = 0;
+    struct header *header;
+    if (bytes >= LARGE_BYTES) {
+        header = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (header == MAP_FAILED)
+            return NULL;
+        madvise(header, whole, MADV_HUGEPAGE);
+        mapped = whole;
+    } else {
+        header = aligned_alloc(ALIGN, whole);
+        if (!header)
+            return NULL;
+        memset(header, 0, whole);
+    }
+    *header = (struct header){.bytes = bytes, .mapped_bytes = mapped, .guard = GUARD};
+    return header;
+}
+
+static void system_give(struct header *header)
+{
+    size_t mapped = header->mapped_bytes;
+    header->guard = 0;
+    if (mapped)
+        munmap(header, mapped);
+    else
+        free(header);
+}
+
+/* --- allocation ----------------------------------------------------------------------------- */
+
+enum status mem_alloc(struct env *env, enum mem_category category, const char *name, size_t bytes,
+                      void *out)
+{
+    struct mem *mem = env->mem;
+    void *block = NULL;
+    bytes = bytes ? bytes : 1;
+    pthread_mutex_lock(&mem->lock);
+    struct line *line = admit(mem) ? find_line(mem, category, name, true) : NULL;
+    pthread_mutex_unlock(&mem->lock);
+
+    struct header *header = line ? system_take(bytes) : NULL;
+    if (header) {
+        header->line = line;
+        pthread_mutex_lock(&mem->lock);
+        line_move(mem, line, bytes, 0);
+        pthread_mutex_unlock(&mem->lock);
+        block = block_of(header);
+    }
+    memcpy(out, &block, sizeof block);
+    return block ? STATUS_OK : fail_memory(env, category, name, bytes);
+}
+
+enum status mem_alloc_array(struct env *env, enum mem_category category, const char *name,
+                            size_t count, size_t size, void *out)
+{
+    size_t bytes;
+    if (!__builtin_mul_overflow(count, size, &bytes))
+        return mem_alloc(env, category, name, bytes, out);
+    memset(out, 0, sizeof(void *));
+    return FAIL(env, MEMORY, "out of memory: cannot take %zu times %zu bytes for %s '%s'", count,
+                size, mem_category_word(category), name);
+}
+
+enum status mem_resize(struct env *env, void *block, size_t bytes)
+{
+    struct mem *mem = env->mem;
+    void *old_block;
+    memcpy(&old_block, block, sizeof old_block);
+    CHECK(old_block != NULL);
+    struct header *old = header_of(old_block);
+    struct line *line = old->line;
+    bytes = bytes ? bytes : 1;
+
+    pthread_mutex_lock(&mem->lock);
+    bool admitted = admit(mem);
+    pthread_mutex_unlock(&mem->lock);
+    struct header *fresh = admitted ? system_take(bytes) : NULL;
+    if (!fresh)
+        return fail_memory(env, line->category, line->name, bytes);
+    fresh->line = line;
+    memcpy(block_of(fresh), old_block, old->bytes < bytes ? old->bytes : bytes);
+
+    pthread_mutex_lock(&mem->lock);
+    line_move(mem, line, bytes, old->bytes);
+    pthread_mutex_unlock(&mem->lock);
+    system_give(old);
+    void *fresh_block = block_of(fresh);
+    memcpy(block, &fresh_block, sizeof fresh_block);
+    return STATUS_OK;
+}
+
+void mem_free(struct env *env, void *block)
+{
+    if (!block)
+        return;
+    struct header *header = header_of(block);
+    pthread_mutex_lock(&env->mem->lock);
+    line_move(env->mem, header->line, 0, header->bytes);
+    pthread_mutex_unlock(&env->mem->lock);
+    system_give(header);
+}
+
+enum status mem_strdup(struct env *env, const char *text, char **copy)
+{
+    size_t bytes = strlen(text) + 1;
+    TRY(mem_alloc(env, MEM_OTHER, "string", bytes, copy));
+    memcpy(*copy, text, bytes);
+    return STATUS_OK;
+}
+
+enum status mem_count(struct env *env, enum mem_category category, const char *name, size_t bytes)
+{
+    struct mem *mem = env->mem;
+    pthread_mutex_lock(&mem->lock);
+    struct line *line = admit(mem) ? find_line(mem, category, name, true) : NULL;
+    if (line)
+        line_move(mem, line, bytes, 0);
+    pthread_mutex_unlock(&mem->lock);
+    return line ? STATUS_OK : fail_memory(env, category, name, bytes);
+}
+
+void mem_uncount(struct env *env, enum mem_category category, const char *name, size_t bytes)
+{
+    pthread_mutex_lock(&env->mem->lock);
+    struct line *line = find_line(env->mem, category, name, false);
+    CHECK(line != NULL);
+    line_move(env->mem, line, 0, bytes);
+    pthread_mutex_unlock(&env->mem->lock);
+}
+
+/* --- questions ------------------------------------------------------------------------------ */
+
+static struct tally read_tally(const struct mem *mem, const struct tally *tally)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&mem->lock;
+    pthread_mutex_lock(lock);
+    struct tally copy = *tally;
+    pthread_mutex_unlock(lock);
+    return copy;
+}
+
+size_t mem_bytes(const struct mem *mem, enum mem_category category)
+{
+    CHECK_LT((unsigned)category, MEM_CATEGORY_COUNT);
+    return read_tally(mem, &mem->categories[category]).now;
+}
+
+size_t mem_peak(const struct mem *mem, enum mem_category category)
+{
+    CHECK_LT((unsigned)category, MEM_CATEGORY_COUNT);
+    return read_tally(mem, &mem->categories[category]).peak;
+}
+
+size_t mem_total(const struct mem *mem)
+{
+    return read_tally(mem, &mem->total).now;
+}
+
+size_t mem_total_peak(const struct mem *mem)
+{
+    return read_tally(mem, &mem->total).peak;
+}
+
+int64_t mem_allocation_count(const struct mem *mem)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&mem->lock;
+    pthread_mutex_lock(lock);
+    int64_t count = mem->allocation_count;
+    pthread_mutex_unlock(lock);
+    return count;
+}
+
+void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&mem->lock;
+    pthread_mutex_lock(lock);
+    for (int i = 0; i < LINE_BUCKETS; i++)
+        for (const struct line *line = mem->buckets[i]; line; line = line->next)
+            if (line->bytes > 0)
+                visit(user, line->category, line->name, line->bytes);
+    pthread_mutex_unlock(lock);
+}
+
+void mem_fail_at(struct mem *mem, int64_t n)
+{
+    pthread_mutex_lock(&mem->lock);
+    mem->until_failure = n;
+    pthread_mutex_unlock(&mem->lock);
+}

@@ -1,0 +1,231 @@
+/* options_help -- the tables for people: --help, the man page's OPTIONS, and the words for
+ * completion.
+ *
+ *     Training:
+ *       -n, --train.steps=N        optimizer steps to take [1000]
+ *           --train.schedule=NAME  how the learning rate moves: constant, linear,
+ *                                  cosine or wsd [cosine]
+ *
+ * Tables with the same title are one group, in the order of binding. The help column is the same
+ * for the whole page; a flag that is too long for it stands on a line of its own.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/options_impl.h"
+
+enum { LEFT_BYTES = 192, COLUMN_MAX = 36, WIDTH_MIN = 40 };
+
+/* "--train.steps=N", "--[no-]train.shuffle" */
+static void describe_flag(const struct option *option, char *out, size_t bytes)
+{
+    bool fallback_true = option->fallback && strcmp(option->fallback, "true") == 0;
+    if (option->type == OPTION_BOOL)
+        snprintf(out, bytes, "--%s%s", fallback_true ? "[no-]" : "", option->key);
+    else
+        snprintf(out, bytes, "--%s=%s", option->key, option_value_name(option));
+}
+
+/* "how the rate moves: constant, linear or cosine [cosine]" */
+static void describe_help(const struct option *option, struct text *help)
+{
+    const char *before = option->help ? ": " : "";
+    text_add(help, option->help ? option->help : "");
+    for (int i = 0; option->type == OPTION_CHOICE && option->choices[i]; i++) {
+        text_printf(help, "%s%s", before, option->choices[i]);
+        before = option->choices[i + 1] && option->choices[i + 2] ? ", " : " or ";
+    }
+    if (option->type == OPTION_LIST) {
+        char fields[256];
+        option_describe_fields(option, fields, sizeof fields);
+        text_printf(help, "%sa list of %s", before, fields);
+    }
+    bool shown = option->fallback && *option->fallback;
+    if (shown && !(option->type == OPTION_BOOL && strcmp(option->fallback, "false") == 0))
+        text_printf(help, "%s[%s]", help->bytes ? " " : "", option->fallback);
+}
+
+/* Is binding `i` the first that shows its title? */
+static bool opens_group(const struct options *options, int i)
+{
+    if (options->bindings[i].option->hidden)
+        return false;
+    for (int j = 0; j < i; j++)
+        if (!options->bindings[j].option->hidden &&
+            strcmp(options->bindings[j].title, options->bindings[i].title) == 0)
+            return false;
+    return true;
+}
+
+typedef void visit_fn(void *user, const struct option *option);
+
+/* Visit the options of binding `first`'s group in order. */
+static void each_of_group(const struct options *options, int first, visit_fn *visit, void *user)
+{
+    for (int i = first; i < options->count; i++)
+        if (!options->bindings[i].option->hidden &&
+            strcmp(options->bindings[i].title, options->bindings[first].title) == 0)
+            visit(user, options->bindings[i].option);
+}
+
+/* --- help ----------------------------------------------------------------------------------- */
+
+struct page {
+    struct text *text;
+    struct text help; /* of the option at hand */
+    int width, column;
+    bool letters; /* some option has one: leave place */
+};
+
+static int describe_left(const struct page *page, const struct option *option, char *out)
+{
+    char flag[LEFT_BYTES - 16];
+    describe_flag(option, flag, sizeof flag);
+    if (option->letter)
+        return snprintf(out, LEFT_BYTES, "  -%c, %s", option->letter, flag);
+    return snprintf(out, LEFT_BYTES, "  %s%s", page->letters ? "    " : "", flag);
+}
+
+/* Bytes of the next piece that is not broken: a word, or "name: VALUE". */
+static int piece_bytes(const char *words)
+{
+    size_t bytes = strcspn(words, " ");
+    while (bytes > 0 && words[bytes - 1] == ':' && words[bytes])
+        bytes += 1 + strcspn(words + bytes + 1, " ");
+    return (int)bytes;
+}
+
+/* Add words from `column` on, a new line before a piece that would pass the width. */
+static void print_wrapped(struct page *page, const char *words)
+{
+    int at = page->column;
+    while (*words) {
+        int bytes = piece_bytes(words);
+        bool first = at == page->column;
+        if (!first && at + 1 + bytes > page->width) {
+            text_printf(page->text, "\n%*s", page->column, "");
+            at = page->column;
+            first = true;
+        }
+        text_printf(page->text, "%s%.*s", first ? "" : " ", bytes, words);
+        at += bytes + !first;
+        words += bytes + (words[bytes] == ' ');
+    }
+}
+
+static void print_help_line(void *user, const struct option *option)
+{
+    struct page *page = user;
+    char left[LEFT_BYTES];
+    int used = describe_left(page, option, left);
+    text_clear(&page->help);
+    describe_help(option, &page->help);
+    text_add(page->text, left);
+    if (page->help.bytes > 0) {
+        if (used + 2 > page->column)
+            text_printf(page->text, "\n%*s", page->column, "");
+        else
+            text_printf(page->text, "%*s", page->column - used, "");
+        print_wrapped(page, text_string(&page->help));
+    }
+    text_add(page->text, "\n");
+}
+
+static void find_column(struct page *page, const struct options *options)
+{
+    char left[LEFT_BYTES];
+    int limit = page->width / 2 < COLUMN_MAX ? page->width / 2 : COLUMN_MAX;
+    for (int i = 0; i < options->count; i++)
+        page->letters |=
+            options->bindings[i].option->letter && !options->bindings[i].option->hidden;
+    for (int i = 0; i < options->count; i++) {
+        int column = describe_left(page, options->bindings[i].option, left) + 2;
+        if (!options->bindings[i].option->hidden && column <= limit && column > page->column)
+            page->column = column;
+    }
+    page->column = page->column ? page->column : limit;
+}
+
+void options_print_help(const struct options *options, struct text *text, int width)
+{
+    struct page page = {.text = text, .width = width < WIDTH_MIN ? WIDTH_MIN : width};
+    text_init(&page.help, options->env);
+    find_column(&page, options);
+    bool any = false;
+    for (int i = 0; i < options->count; i++) {
+        if (!opens_group(options, i))
+            continue;
+        const char *title = options->bindings[i].title;
+        text_printf(text, "%s%c%s:\n", any ? "\n" : "", toupper((unsigned char)title[0]),
+                    *title ? title + 1 : "");
+        each_of_group(options, i, print_help_line, &page);
+        any = true;
+    }
+    text_free(&page.help);
+}
+
+/* --- man page ------------------------------------------------------------------------------- */
+
+/* Text that troff shows as it stands. */
+static void print_troff(struct text *text, const char *string)
+{
+    if (*string == '.' || *string == '\'')
+        text_add(text, "\\&");
+    for (; *string; string++) {
+        if (*string == '\\')
+            text_add(text, "\\e");
+        else if (*string == '-')
+            text_add(text, "\\-");
+        else
+            text_add_bytes(text, string, 1);
+    }
+}
+
+static void print_man_entry(void *user, const struct option *option)
+{
+    struct text *text = user, help;
+    text_add(text, ".TP\n");
+    if (option->letter)
+        text_printf(text, "\\fB\\-%c\\fR, ", option->letter);
+    bool fallback_true = option->fallback && strcmp(option->fallback, "true") == 0;
+    bool boolean = option->type == OPTION_BOOL;
+    text_printf(text, "\\fB\\-\\-%s", boolean && fallback_true ? "[no\\-]" : "");
+    print_troff(text, option->key);
+    text_add(text, "\\fR");
+    if (!boolean) {
+        text_add(text, "=\\fI");
+        print_troff(text, option_value_name(option));
+        text_add(text, "\\fR");
+    }
+    text_add(text, "\n");
+    text_init(&help, text->env);
+    describe_help(option, &help);
+    print_troff(text, text_string(&help));
+    text_add(text, "\n");
+    text_free(&help);
+}
+
+void options_print_man(const struct options *options, struct text *text)
+{
+    text_add(text, ".SH OPTIONS\n");
+    for (int i = 0; i < options->count; i++) {
+        if (!opens_group(options, i))
+            continue;
+        const char *title = options->bindings[i].title;
+        text_printf(text, ".SS %c", toupper((unsigned char)title[0]));
+        print_troff(text, *title ? title + 1 : "");
+        text_add(text, "\n");
+        each_of_group(options, i, print_man_entry, text);
+    }
+}
+
+/* --- completion ----------------------------------------------------------------------------- */
+
+void options_print_flags(const struct options *options, struct text *text)
+{
+    for (int i = 0; i < options->count; i++) {
+        const struct option *option = options->bindings[i].option;
+        if (!option->hidden)
+            text_printf(text, "--%s%s\n", option->key, option->type == OPTION_BOOL ? "" : "=");
+    }
+}

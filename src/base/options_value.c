@@ -1,0 +1,254 @@
+/* options_value -- from text to a value of the option's type, checked; or a message that says what
+ * is allowed.
+ *
+ * Values of every source pass here, so a flag, a YAML key and a variable obey one grammar. Numbers
+ * are read in the C locale whatever the program's is.
+ */
+#include <locale.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include "base/options_impl.h"
+
+enum { MESSAGE_BYTES = 1024 };
+
+/* snprintf at the end of what `out` holds; what does not fit is dropped. */
+__attribute__((format(printf, 3, 4))) static void append(char *out, size_t bytes,
+                                                         const char *format, ...)
+{
+    size_t used = strlen(out);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out + used, bytes - used, format, args);
+    va_end(args);
+}
+
+/* --- messages ------------------------------------------------------------------------------- */
+
+enum status options_fail(struct options *options, const struct option_site *site,
+                         const char *format, ...)
+{
+    char message[MESSAGE_BYTES] = "";
+    append(message, sizeof message, "%s", site->origin);
+    if (site->line > 0)
+        append(message, sizeof message, ":%d", site->line);
+    /* A flag or variable is its own name; a file needs the key as well. */
+    bool named = site->source == SOURCE_ENVIRONMENT || site->origin[0] == '-';
+    if (!site->key)
+        append(message, sizeof message, ": ");
+    else if (!named)
+        append(message, sizeof message, ": %s", site->key);
+    if (site->field)
+        append(message, sizeof message, "[%d].%s", site->item, site->field);
+    if (site->key)
+        append(message, sizeof message, " ");
+
+    size_t used = strlen(message);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message + used, sizeof message - used, format, args);
+    va_end(args);
+    for (char *c = message; *c; c++)
+        if ((unsigned char)*c < ' ')
+            *c = ' ';
+    if (site->source == SOURCE_FLAG)
+        return FAIL(options->env, USAGE, "%s", message);
+    return FAIL(options->env, CONFIG, "%s", message);
+}
+
+const char *option_value_name(const struct option *option)
+{
+    if (option->value_name)
+        return option->value_name;
+    switch (option->type) {
+    case OPTION_BOOL: return "BOOL";
+    case OPTION_INT: return "N";
+    case OPTION_REAL: return "X";
+    case OPTION_STRING: return "TEXT";
+    case OPTION_CHOICE: return "NAME";
+    case OPTION_LIST: return "LIST";
+    }
+    return "VALUE";
+}
+
+void option_describe_fields(const struct option *option, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "{");
+    for (int i = 0; i < option->field_count; i++)
+        append(out, bytes, "%s%s: %s", i ? ", " : "", option->fields[i].key,
+               option_value_name(&option->fields[i]));
+    append(out, bytes, "}");
+}
+
+static void describe_range(const struct option *option, char *out, size_t bytes)
+{
+    /* From 2^63 up an int64 has no bound. */
+    bool low = option->ranged && option->min > -0x1p63,
+         high = option->ranged && option->max < 0x1p63;
+    if (low && high)
+        append(out, bytes, " from %.15g to %.15g", option->min, option->max);
+    else if (low)
+        append(out, bytes, " of at least %.15g", option->min);
+    else if (high)
+        append(out, bytes, " of at most %.15g", option->max);
+}
+
+static void describe(const struct option *option, char *out, size_t bytes)
+{
+    char fields[256];
+    switch (option->type) {
+    case OPTION_BOOL: snprintf(out, bytes, "true or false"); break;
+    case OPTION_INT: snprintf(out, bytes, "a whole number"); break;
+    case OPTION_REAL: snprintf(out, bytes, "a number"); break;
+    case OPTION_STRING: snprintf(out, bytes, "a text"); break;
+    case OPTION_CHOICE:
+        snprintf(out, bytes, "one of ");
+        for (int i = 0; option->choices[i]; i++)
+            append(out, bytes, "%s%s", i ? ", " : "", option->choices[i]);
+        break;
+    case OPTION_LIST:
+        option_describe_fields(option, fields, sizeof fields);
+        snprintf(out, bytes, "a list of %s", fields);
+        break;
+    }
+    if (option->type == OPTION_INT || option->type == OPTION_REAL)
+        describe_range(option, out, bytes);
+}
+
+enum status options_fail_type(struct options *options, const struct option *option,
+                              const struct option_site *site, const char *given)
+{
+    char wanted[512];
+    describe(option, wanted, sizeof wanted);
+    return options_fail(options, site, "must be %s, not %s", wanted, given);
+}
+
+static enum status fail_text(struct options *options, const struct option *option,
+                             const struct option_site *site, const char *text)
+{
+    char given[160];
+    snprintf(given, sizeof given, strlen(text) > 64 ? "'%.64s...'" : "'%.64s'", text);
+    if (option->type == OPTION_CHOICE) {
+        int count = 0;
+        while (option->choices[count])
+            count++;
+        const char *near = options_nearest(text, option->choices, count);
+        if (near)
+            append(given, sizeof given, " (did you mean '%s'?)", near);
+    }
+    return options_fail_type(options, option, site, given);
+}
+
+/* --- reading -------------------------------------------------------------------------------- */
+
+static bool read_bool(const char *text, bool *value)
+{
+    static const char *const words[] = {"false", "true", "no", "yes", "off", "on", "0", "1"};
+    for (int i = 0; i < 8; i++) {
+        if (strcasecmp(text, words[i]) == 0) {
+            *value = i % 2;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* [+-] digits, single underscores between them, then k, M or G. */
+static bool read_integer(const char *text, int64_t *value)
+{
+    bool negative = *text == '-', overflow = false;
+    const char *c = text + (*text == '-' || *text == '+');
+    int64_t total = 0;
+    if (*c < '0' || *c > '9')
+        return false;
+    for (; (*c >= '0' && *c <= '9') || *c == '_'; c++) {
+        if (*c == '_' && (c[1] < '0' || c[1] > '9'))
+            return false;
+        if (*c == '_')
+            continue;
+        int digit = *c - '0';
+        overflow |= __builtin_mul_overflow(total, 10, &total);
+        overflow |= __builtin_add_overflow(total, negative ? -digit : digit, &total);
+    }
+    int64_t factor = *c == 'k' || *c == 'K' ? 1000
+                     : *c == 'M'            ? 1000000
+                     : *c == 'G'            ? 1000000000
+                                            : 1;
+    c += factor > 1;
+    overflow |= __builtin_mul_overflow(total, factor, value);
+    return *c == 0 && !overflow;
+}
+
+static bool read_real(const char *text, double *value)
+{
+    const char *unsigned_text = text + (*text == '-' || *text == '+');
+    if (strcmp(unsigned_text, "inf") == 0 || strcmp(unsigned_text, ".inf") == 0) {
+        *value = *text == '-' ? -INFINITY : INFINITY;
+        return true;
+    }
+    if (*text == 0 || text[strspn(text, "0123456789+-.eE")] != 0)
+        return false;
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!plain)
+        return false;
+    char *end;
+    *value = strtod_l(text, &end, plain);
+    freelocale(plain);
+    return *end == 0 && isfinite(*value);
+}
+
+static bool read_choice(const char *text, const char *const *choices, int *value)
+{
+    for (*value = 0; choices[*value]; ++*value)
+        if (strcmp(text, choices[*value]) == 0)
+            return true;
+    return false;
+}
+
+static bool in_range(const struct option *option, double value)
+{
+    return !option->ranged || (option->min <= value && value <= option->max);
+}
+
+size_t option_value_bytes(const struct option *option)
+{
+    switch (option->type) {
+    case OPTION_BOOL: return sizeof(bool);
+    case OPTION_INT: return sizeof(int64_t);
+    case OPTION_REAL: return sizeof(double);
+    case OPTION_STRING: return sizeof(const char *);
+    case OPTION_CHOICE: return sizeof(int);
+    case OPTION_LIST: return sizeof(struct option_list);
+    }
+    CHECK(!"an option has a type");
+    return 0;
+}
+
+enum status options_parse_scalar(struct options *options, const struct option *option,
+                                 const char *text, const struct option_site *site,
+                                 union option_value *value)
+{
+    bool read = false;
+    switch (option->type) {
+    case OPTION_BOOL: read = read_bool(text, &value->boolean); break;
+    case OPTION_INT:
+        read = read_integer(text, &value->integer) && in_range(option, (double)value->integer);
+        break;
+    case OPTION_REAL: read = read_real(text, &value->real) && in_range(option, value->real); break;
+    case OPTION_STRING: return options_own_string(options, text, strlen(text), &value->string);
+    case OPTION_CHOICE: read = read_choice(text, option->choices, &value->choice); break;
+    case OPTION_LIST: break;
+    }
+    return read ? STATUS_OK : fail_text(options, option, site, text);
+}
+
+enum status options_parse(struct options *options, const struct option *option, const char *text,
+                          const struct option_site *site, union option_value *value)
+{
+    if (option->type == OPTION_LIST)
+        return options_parse_list(options, option, text, site, value);
+    return options_parse_scalar(options, option, text, site, value);
+}

@@ -1,0 +1,232 @@
+/* Blocks are zeroed, aligned and counted; the n-th fails when told; leaks are named; threads may
+ * share an account. */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/fixture.h"
+
+static void assert_zeroed(const char *block, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (block[i])
+            fail_msg("byte %zu is not zero", i);
+}
+
+static void test_blocks(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 63, 64, 65, 4096, (1 << 20) - 1, 1 << 20, 3 << 20};
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        char *block;
+        size_t counted = sizes[i] ? sizes[i] : 1;
+        assert_int_equal(mem_alloc(env, MEM_GRADS, "bucket", sizes[i], &block), STATUS_OK);
+        assert_int_equal((uintptr_t)block % 64, 0);
+        assert_zeroed(block, counted);
+        memset(block, 0xff, counted);
+        assert_int_equal(mem_bytes(env->mem, MEM_GRADS), counted);
+        mem_free(env, block);
+        assert_int_equal(mem_bytes(env->mem, MEM_GRADS), 0);
+    }
+    mem_free(env, NULL);
+    assert_int_equal(mem_peak(env->mem, MEM_GRADS), 3 << 20);
+    fixture_close(&f);
+}
+
+struct seen {
+    int lines;
+    size_t bytes[8];
+};
+
+static void see(void *user, enum mem_category category, const char *name, size_t bytes)
+{
+    struct seen *seen = user;
+    assert_int_equal(category, MEM_SLOTS);
+    assert_true(name[0] >= 'a' && name[0] <= 'h');
+    seen->lines++;
+    seen->bytes[name[0] - 'a'] = bytes;
+}
+
+static void test_account(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    void *a, *a2, *b;
+    char name[] = "a";
+    mem_alloc(env, MEM_SLOTS, name, 10, &a);
+    mem_alloc(env, MEM_SLOTS, name, 20, &a2);
+    name[0] = 'b'; /* the account has its own copy of the name */
+    mem_alloc(env, MEM_SLOTS, name, 5, &b);
+    assert_int_equal(mem_count(env, MEM_SLOTS, "c", 100), STATUS_OK);
+
+    struct seen seen = {0};
+    mem_visit(env->mem, see, &seen);
+    assert_int_equal(seen.lines, 3);
+    assert_int_equal(seen.bytes[0], 30);
+    assert_int_equal(seen.bytes[1], 5);
+    assert_int_equal(seen.bytes[2], 100);
+    assert_int_equal(mem_total(env->mem), 135);
+    assert_int_equal(mem_allocation_count(env->mem), 4);
+
+    mem_uncount(env, MEM_SLOTS, "c", 100);
+    mem_free(env, a);
+    mem_free(env, a2);
+    mem_free(env, b);
+    seen = (struct seen){0};
+    mem_visit(env->mem, see, &seen);
+    assert_int_equal(seen.lines, 0);
+    assert_int_equal(mem_total_peak(env->mem), 135);
+    assert_int_equal(mem_peak(env->mem, MEM_SLOTS), 135);
+    assert_int_equal(mem_peak(env->mem, MEM_PARAMS), 0);
+    assert_string_equal(mem_category_word(MEM_OPTIMIZER), "optimizer");
+    fixture_close(&f);
+}
+
+static void test_resize(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {3, 100, 5000, 1 << 20, 5 << 20, 10};
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    char *block;
+    mem_alloc(env, MEM_LOADER, "buffer", 2, &block);
+    memcpy(block, "ab", 2);
+    size_t before = 2;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        assert_int_equal(mem_resize(env, &block, sizes[i]), STATUS_OK);
+        assert_memory_equal(block, "ab", 2);
+        if (sizes[i] > before)
+            assert_zeroed(block + before, sizes[i] - before);
+        assert_int_equal((uintptr_t)block % 64, 0);
+        assert_int_equal(mem_bytes(env->mem, MEM_LOADER), sizes[i]);
+        before = sizes[i];
+    }
+    assert_int_equal(mem_peak(env->mem, MEM_LOADER), 5 << 20);
+
+    char *same = block;
+    mem_fail_at(env->mem, 1);
+    assert_int_equal(mem_resize(env, &block, 99), STATUS_MEMORY);
+    assert_ptr_equal(block, same);
+    assert_int_equal(mem_bytes(env->mem, MEM_LOADER), 10);
+    mem_free(env, block);
+    fixture_close(&f);
+}
+
+static void test_failure(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    void *a, *b = &a;
+    mem_fail_at(env->mem, 2);
+    assert_int_equal(mem_alloc(env, MEM_PARAMS, "w", 8, &a), STATUS_OK);
+    assert_int_equal(mem_alloc(env, MEM_PARAMS, "block 3", 12 << 20, &b), STATUS_MEMORY);
+    assert_null(b);
+    assert_string_equal(log_first_error(env->log),
+                        "out of memory: cannot take 12.0 MiB for params 'block 3'");
+    assert_int_equal(mem_count(env, MEM_PARAMS, "device", 8), STATUS_OK);
+    mem_fail_at(env->mem, 1);
+    assert_int_equal(mem_count(env, MEM_PARAMS, "device", 8), STATUS_MEMORY);
+    mem_fail_at(env->mem, 1);
+    mem_fail_at(env->mem, 0);
+    mem_uncount(env, MEM_PARAMS, "device", 8);
+    mem_free(env, a);
+
+    /* What no machine has, and what does not fit a size_t. */
+    assert_int_equal(mem_alloc(env, MEM_OTHER, "all", SIZE_MAX, &b), STATUS_MEMORY);
+    assert_int_equal(mem_alloc(env, MEM_OTHER, "all", SIZE_MAX / 4, &b), STATUS_MEMORY);
+    b = &a;
+    assert_int_equal(mem_alloc_array(env, MEM_OTHER, "all", SIZE_MAX / 2, 3, &b), STATUS_MEMORY);
+    assert_null(b);
+    assert_int_equal(mem_alloc_array(env, MEM_OTHER, "few", 5, 3, &b), STATUS_OK);
+    assert_int_equal(mem_total(env->mem), 15);
+    mem_free(env, b);
+    fixture_close(&f);
+}
+
+static void test_strdup(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    char *copy;
+    assert_int_equal(mem_strdup(env, "sifr", &copy), STATUS_OK);
+    assert_string_equal(copy, "sifr");
+    mem_free(env, copy);
+    mem_fail_at(env->mem, 1);
+    assert_int_equal(mem_strdup(env, "sifr", &copy), STATUS_MEMORY);
+    fixture_close(&f);
+}
+
+static void test_leak_is_named(void **state)
+{
+    (void)state;
+    int ends[2];
+    char said[512] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct env env;
+        dup2(ends[1], 2);
+        signal(SIGABRT, SIG_DFL);
+        if (env_create(&env, NULL, NULL, LOG_ERROR, 1) == STATUS_OK &&
+            mem_count(&env, MEM_COMM, "ring", 77) == STATUS_OK)
+            env_destroy(&env);
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    for (ssize_t got; (got = read(ends[0], said + used, sizeof said - 1 - used)) > 0;)
+        used += (size_t)got;
+    close(ends[0]);
+    int result;
+    waitpid(child, &result, 0);
+    assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT);
+    assert_contains(said, "77 bytes of comm 'ring'");
+}
+
+static void *churn(void *user)
+{
+    struct env *env = user;
+    char *block, name[16];
+    for (int i = 0; i < 2000; i++) {
+        snprintf(name, sizeof name, "name %d", i % 7);
+        if (mem_alloc(env, i % MEM_CATEGORY_COUNT, name, (size_t)(i % 100) + 1, &block))
+            return "failed";
+        if (mem_resize(env, &block, (size_t)(i % 100) + 50))
+            return "failed";
+        mem_free(env, block);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, churn, env), 0);
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        assert_null(result);
+    }
+    assert_int_equal(mem_allocation_count(env->mem), 4 * 2 * 2000);
+    fixture_close(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocks),        cmocka_unit_test(test_account),
+        cmocka_unit_test(test_resize),        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_leak_is_named), cmocka_unit_test(test_strdup),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,116 @@
+/* The command line in all its forms, and what it refuses. */
+#include "base/options_fixture.h"
+
+enum { WORDS = 16 };
+
+struct line {
+    const char *words[WORDS];
+    int count;
+};
+
+/* Load the NULL-terminated arguments. */
+static enum status flags(struct options_fixture *o, struct line *line, char *const *argv)
+{
+    int argc = 0;
+    while (argv[argc])
+        argc++;
+    return options_load_flags(o->options, argc, argv, line->words, &line->count);
+}
+#define ARGS(...)         \
+    (char *const[])       \
+    {                     \
+        __VA_ARGS__, NULL \
+    }
+
+static void test_forms(void **state)
+{
+    struct options_fixture *o = *state;
+    struct line line;
+    assert_int_equal(flags(o, &line,
+                           ARGS("train", "--train.steps=5", "--train.lr", "0.5", "--train.dry",
+                                "--no-train.shuffle", "more", "--json=no", "--out", "-", "-")),
+                     STATUS_OK);
+    assert_int_equal(line.count, 3);
+    assert_string_equal(line.words[0], "train");
+    assert_string_equal(line.words[1], "more");
+    assert_string_equal(line.words[2], "-");
+    assert_int_equal(o->v.train.steps, 5);
+    assert_true(o->v.train.lr == 0.5);
+    assert_true(o->v.train.dry);
+    assert_false(o->v.train.shuffle);
+    assert_false(o->v.command.json);
+    assert_string_equal(o->v.command.out, "-");
+    assert_string_equal(options_origin(o->options, "train.lr"), "--train.lr");
+}
+
+static void test_letters(void **state)
+{
+    struct options_fixture *o = *state;
+    struct line line;
+    assert_int_equal(flags(o, &line, ARGS("-n4", "-c", "-7", "-jq")), STATUS_OK);
+    assert_int_equal(o->v.train.steps, 4);
+    assert_int_equal(o->v.command.count, -7);
+    assert_true(o->v.command.json && o->v.command.quiet);
+    assert_int_equal(flags(o, &line, ARGS("-jn", "6", "x")), STATUS_OK);
+    assert_int_equal(o->v.train.steps, 6);
+    assert_int_equal(line.count, 1);
+    assert_string_equal(options_origin(o->options, "train.steps"), "-n");
+}
+
+static void test_more_forms(void **state)
+{
+    struct options_fixture *o = *state;
+    struct line line;
+    assert_int_equal(flags(o, &line, ARGS("--out=a=b", "--", "--train.steps=9", "-n")), STATUS_OK);
+    assert_string_equal(o->v.command.out, "a=b");
+    assert_int_equal(line.count, 2);
+    assert_string_equal(line.words[0], "--train.steps=9");
+    assert_int_equal(o->v.train.steps, 1000);
+    assert_int_equal(flags(o, &line, ARGS("--train.steps=1", "--train.steps=2")), STATUS_OK);
+    assert_int_equal(o->v.train.steps, 2);
+    assert_int_equal(flags(o, &line, ARGS("--optimizer.groups=[{lr-mul: 1}]")), STATUS_USAGE);
+    assert_int_equal(flags(o, &line, ARGS("--optimizer.groups", "[{lr_mul: 3, match: x}]")),
+                     STATUS_OK);
+    assert_int_equal(o->v.train.groups.count, 1);
+    assert_int_equal(flags(o, &line, ARGS("--out=")), STATUS_OK);
+    assert_string_equal(o->v.command.out, "");
+    assert_int_equal(options_load_flags(o->options, 0, NULL, NULL, &line.count), STATUS_OK);
+}
+
+static void test_refusals(void **state)
+{
+    struct options_fixture *o = *state;
+    struct line line;
+    assert_refused(o, flags(o, &line, ARGS("--train.stpes=1")), USAGE,
+                   "unknown flag '--train.stpes' (did you mean '--train.steps'?)");
+    assert_refused(o, flags(o, &line, ARGS("--no-such")), USAGE, "unknown flag '--no-such'");
+    assert_refused(o, flags(o, &line, ARGS("-x")), USAGE, "unknown flag '-x'");
+    assert_refused(o, flags(o, &line, ARGS("--out")), USAGE, "--out wants a value: --out=DIR");
+    assert_refused(o, flags(o, &line, ARGS("--out", "--json")), USAGE,
+                   "--out wants a value: --out=DIR");
+    assert_refused(o, flags(o, &line, ARGS("-n")), USAGE, "-n wants a value: --train.steps=N");
+    assert_refused(o, flags(o, &line, ARGS("--train.steps=abc")), USAGE,
+                   "--train.steps must be a whole number of at least 1, not 'abc'");
+    assert_refused(o, flags(o, &line, ARGS("-nx")), USAGE,
+                   "-n must be a whole number of at least 1, not 'x'");
+    assert_refused(o, flags(o, &line, ARGS("--no-out")), USAGE,
+                   "only a bare boolean has a --no- form, not '--no-out'");
+    assert_refused(o, flags(o, &line, ARGS("--no-json=1")), USAGE,
+                   "only a bare boolean has a --no- form, not '--no-json=1'");
+    char *longest = malloc(5001);
+    memset(longest, '-', 5000);
+    longest[5000] = 0;
+    assert_int_equal(flags(o, &line, ARGS(longest)), STATUS_USAGE);
+    free(longest);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        OPTIONS_TEST(test_forms),
+        OPTIONS_TEST(test_letters),
+        OPTIONS_TEST(test_more_forms),
+        OPTIONS_TEST(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
