@@ -174,15 +174,15 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, 
                         int64_t *first);
 
 /* AdamW, decoupled decay: g = grad * grad_scale; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
- * p -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). All of it in f32. */
+ * p -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). All of it in f32, but
+ * 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
 struct adamw {
-    float beta1, beta2, eps;
+    double beta1, beta2, eps;
 };
 struct adamw_segment {
     int64_t count;
     float *param; /* fp32 master */
-    void
-        *copy; /* the parameter in copy_type, rounded to nearest; NULL when param is all there is */
+    void *copy;   /* the parameter rounded to copy_type; NULL when param is all there is */
     enum dtype copy_type;
     const float *grad;
     float *m, *v;

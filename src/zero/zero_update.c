@@ -165,7 +165,7 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     s->correction2 = (float)(1.0 - pow(c->beta2, (double)t));
     s->grad_scale = (float)(clip_factor(c->clip, verdict->grad_norm) / scale);
     device_copy(zero->stream, zero->scalars, s, sizeof *s);
-    struct adamw hyper = {(float)c->beta1, (float)c->beta2, (float)c->eps};
+    struct adamw hyper = {c->beta1, c->beta2, c->eps};
     ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments, zero->segment_count);
     return stream_sync(zero->stream);
 }

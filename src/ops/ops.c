@@ -1,0 +1,416 @@
+/* ops -- the faces: back ends by name, argument checks, and the call into the table.
+ *
+ * A face checks what is cheap to check (shapes, missing pointers, the stream's device) even on a
+ * dry device, so that `sifr plan` finds a wrong shape too; then it does nothing on a dry device
+ * or on a stream that has failed. Values (tokens, labels) are for the back ends to check.
+ */
+#include "ops/ops.h"
+#include <stdio.h>
+#include <string.h>
+#include "ops/ops_impl.h"
+
+/* The back ends compiled in: the only place that knows their names. Each table begins as ref's. */
+static const struct {
+    const char *name;
+    void (*fill)(struct ops_backend *table); /* NULL: ref itself */
+} backends[] = {
+    {"ref", NULL},
+    {"cpu", ops_cpu_fill},
+};
+enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
+
+struct ops_with_table {
+    struct ops base;
+    struct ops_backend table;
+};
+
+static enum status fail_unknown(struct env *env, const char *name)
+{
+    char known[128] = "";
+    size_t used = 0;
+    for (int i = 0; i < BACKEND_COUNT; i++) {
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i == 0 ? "" : ", ",
+                                 backends[i].name);
+        CHECK_LT(used, sizeof known);
+    }
+    return FAIL(env, CONFIG, "there are no ops '%s'; there are: %s", name, known);
+}
+
+static enum status fill_table(struct env *env, const char *name, enum dtype type,
+                              struct ops_backend *table)
+{
+    int found = 0;
+    while (found < BACKEND_COUNT && strcmp(backends[found].name, name) != 0)
+        found++;
+    if (found == BACKEND_COUNT)
+        return fail_unknown(env, name);
+    ops_ref_fill(table, type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32);
+    if (backends[found].fill != NULL)
+        backends[found].fill(table);
+    if (!table->supports(type))
+        return FAIL(env, CONFIG, "ops '%s' do not compute in %s", name, dtype_name(type));
+    return STATUS_OK;
+}
+
+enum status ops_create(struct device *device, const char *backend, enum dtype type,
+                       struct ops **ops)
+{
+    enum status st;
+    struct env *env = device_env(device);
+    struct ops_with_table *o;
+    TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *o, &o));
+    TRY_OR(undo_self, fill_table(env, backend, type, &o->table));
+    if (o->table.open != NULL)
+        TRY_OR(undo_self, o->table.open(env));
+    o->base =
+        (struct ops){.backend = &o->table, .device = device, .type = type, .threads = env->threads};
+    *ops = &o->base;
+    return STATUS_OK;
+undo_self:
+    mem_free(env, o);
+    return st;
+}
+
+void ops_destroy(struct ops *ops)
+{
+    if (ops != NULL)
+        mem_free(device_env(ops->device), ops);
+}
+
+/* Whether a checked call is to be made. */
+static bool ready(const struct ops *ops, const struct stream *stream)
+{
+    CHECK(stream_device(stream) == ops->device);
+    return !stream_failed(stream) && !device_is_dry(ops->device);
+}
+
+/* --- linear --------------------------------------------------------------------------------- */
+
+static void check_linear(struct linear l, int64_t rows)
+{
+    CHECK_LT(0, l.in);
+    CHECK_LT(0, l.out);
+    CHECK_LT(0, rows);
+}
+
+void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                const void *x, const void *w, const void *bias, void *y)
+{
+    check_linear(l, rows);
+    CHECK(x && w && y);
+    if (ready(ops, stream))
+        ops->backend->linear(ops, stream, l, rows, x, w, bias, y);
+}
+
+void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                     const void *x, const void *w, const void *bias, void *pre, void *y)
+{
+    check_linear(l, rows);
+    CHECK(x && w && pre && y);
+    if (ready(ops, stream))
+        ops->backend->linear_gelu(ops, stream, l, rows, x, w, bias, pre, y);
+}
+
+void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                   const void *dy, const void *w, void *dx)
+{
+    check_linear(l, rows);
+    CHECK(dy && w && dx);
+    if (ready(ops, stream))
+        ops->backend->linear_dx(ops, stream, l, rows, dy, w, dx);
+}
+
+void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                         const void *dy, const void *w, const void *pre, void *dpre)
+{
+    check_linear(l, rows);
+    CHECK(dy && w && pre && dpre);
+    if (ready(ops, stream))
+        ops->backend->linear_dx_dgelu(ops, stream, l, rows, dy, w, pre, dpre);
+}
+
+void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                   const void *x, const void *dy, bool add, void *dw, void *dbias)
+{
+    check_linear(l, rows);
+    CHECK(x && dy && dw);
+    if (ready(ops, stream))
+        ops->backend->linear_dw(ops, stream, l, rows, x, dy, add, dw, dbias);
+}
+
+/* --- norms ---------------------------------------------------------------------------------- */
+
+static void check_norm(struct norm n, int64_t rows)
+{
+    CHECK(n.kind == NORM_LAYER || n.kind == NORM_RMS);
+    CHECK(n.eps >= 0);
+    CHECK_LT(0, n.width);
+    CHECK_LT(0, rows);
+}
+
+void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                  const void *residual, const void *branch, const void *weight, const void *bias,
+                  void *sum, void *y, float *mean, float *rstd)
+{
+    check_norm(n, rows);
+    CHECK(residual && weight && y && rstd);
+    CHECK(sum != NULL || branch == NULL);
+    CHECK(mean != NULL || n.kind == NORM_RMS);
+    if (ready(ops, stream))
+        ops->backend->add_norm(ops, stream, n, rows, residual, branch, weight, bias, sum, y, mean,
+                               rstd);
+}
+
+void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                    const void *sum, const void *weight, const void *bias, const float *mean,
+                    const float *rstd, void *y)
+{
+    check_norm(n, rows);
+    CHECK(sum && weight && rstd && y);
+    CHECK(mean != NULL || n.kind == NORM_RMS);
+    if (ready(ops, stream))
+        ops->backend->norm_apply(ops, stream, n, rows, sum, weight, bias, mean, rstd, y);
+}
+
+void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                       const void *dy, const void *sum, const void *weight, const float *mean,
+                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
+                       void *dbias, void *scratch)
+{
+    check_norm(n, rows);
+    CHECK(dy && sum && weight && rstd && dsum_out && scratch);
+    CHECK(mean != NULL || n.kind == NORM_RMS);
+    if (ready(ops, stream))
+        ops->backend->norm_backward(ops, stream, n, rows, dy, sum, weight, mean, rstd, dsum,
+                                    dsum_out, dweight, dbias, scratch);
+}
+
+size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
+{
+    check_norm(n, rows);
+    return ops->backend->norm_scratch(ops, n, rows);
+}
+
+void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
+             void *sum)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || (a && b && sum));
+    if (ready(ops, stream) && count > 0)
+        ops->backend->add(ops, stream, count, a, b, sum);
+}
+
+/* --- activations ---------------------------------------------------------------------------- */
+
+void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || (pre && y));
+    if (ready(ops, stream) && count > 0)
+        ops->backend->gelu(ops, stream, count, pre, y);
+}
+
+void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                       const void *dy, void *dpre)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || (pre && dy && dpre));
+    if (ready(ops, stream) && count > 0)
+        ops->backend->gelu_backward(ops, stream, count, pre, dy, dpre);
+}
+
+void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                const void *gate_up, void *y)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, ff);
+    CHECK(gate_up && y);
+    if (ready(ops, stream))
+        ops->backend->swiglu(ops, stream, rows, ff, gate_up, y);
+}
+
+void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                         const void *gate_up, const void *dy, void *dgate_up)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, ff);
+    CHECK(gate_up && dy && dgate_up);
+    if (ready(ops, stream))
+        ops->backend->swiglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up);
+}
+
+/* --- attention ------------------------------------------------------------------------------ */
+
+static void check_attention(struct attention a)
+{
+    CHECK_LT(0, a.batch);
+    CHECK_LT(0, a.tokens);
+    CHECK_LT(0, a.heads);
+    CHECK_LT(0, a.kv_heads);
+    CHECK_LT(0, a.head_width);
+    CHECK_EQ(a.heads % a.kv_heads, 0);
+}
+
+void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
+              int64_t first, bool inverse, void *qkv)
+{
+    check_attention(a);
+    CHECK_EQ(a.head_width % 2, 0);
+    CHECK_LE(0, first);
+    CHECK(table && qkv);
+    if (ready(ops, stream))
+        ops->backend->rope(ops, stream, a, table, first, inverse, qkv);
+}
+
+void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
+                   void *out, float *lse, void *scratch)
+{
+    check_attention(a);
+    CHECK(qkv && out && lse && scratch);
+    if (ready(ops, stream))
+        ops->backend->attention(ops, stream, a, qkv, out, lse, scratch);
+}
+
+void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
+                            const void *qkv, const void *out, const float *lse, const void *dout,
+                            void *dqkv, void *scratch)
+{
+    check_attention(a);
+    CHECK(qkv && out && lse && dout && dqkv && scratch);
+    if (ready(ops, stream))
+        ops->backend->attention_backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
+}
+
+size_t ops_attention_scratch(const struct ops *ops, struct attention a)
+{
+    check_attention(a);
+    return ops->backend->attention_scratch(ops, a);
+}
+
+void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
+                          int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,
+                          void *scratch)
+{
+    check_attention(a);
+    CHECK_LE(0, past);
+    CHECK_LE(past + a.tokens, room);
+    CHECK(qkv && cache_k && cache_v && out && scratch);
+    if (ready(ops, stream))
+        ops->backend->attention_cached(ops, stream, a, past, room, qkv, cache_k, cache_v, out,
+                                       scratch);
+}
+
+/* --- embedding and loss --------------------------------------------------------------------- */
+
+static void check_embedding(struct embedding e)
+{
+    CHECK_LT(0, e.batch);
+    CHECK_LT(0, e.tokens);
+    CHECK_LT(0, e.width);
+    CHECK_LT(0, e.vocab);
+    CHECK_LE(0, e.positions);
+}
+
+void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
+                   const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
+                   void *out)
+{
+    check_embedding(e);
+    CHECK(tokens && wte && out);
+    CHECK_LE(0, first);
+    if (wpe != NULL)
+        CHECK_LE(first + e.tokens, e.positions);
+    if (ready(ops, stream))
+        ops->backend->embedding(ops, stream, e, tokens, wte, wpe, first, out);
+}
+
+void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
+                            const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
+                            void *scratch)
+{
+    check_embedding(e);
+    CHECK(tokens && dout && dwte && scratch);
+    if (dwpe != NULL)
+        CHECK_LE(e.tokens, e.positions);
+    if (ready(ops, stream))
+        ops->backend->embedding_backward(ops, stream, e, tokens, dout, dwte, dwpe, scratch);
+}
+
+size_t ops_embedding_scratch(const struct ops *ops, struct embedding e)
+{
+    check_embedding(e);
+    return ops->backend->embedding_scratch(ops, e);
+}
+
+void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
+                       void *logits, double *losses)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, vocab);
+    CHECK(labels && logits && losses);
+    CHECK(scalars != NULL || !gradient);
+    if (ready(ops, stream))
+        ops->backend->cross_entropy(ops, stream, rows, vocab, labels, gradient, scalars, logits,
+                                    losses);
+}
+
+void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
+             double *sum)
+{
+    CHECK_LE(0, count);
+    CHECK((count == 0 || values) && sum);
+    if (ready(ops, stream))
+        ops->backend->sum(ops, stream, count, values, sum);
+}
+
+/* --- flat ranges ---------------------------------------------------------------------------- */
+
+static bool is_real(enum dtype type)
+{
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
+}
+
+void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
+              const void *src, enum dtype src_type, int64_t count)
+{
+    CHECK_LE(0, count);
+    CHECK(is_real(dst_type) && is_real(src_type));
+    CHECK(count == 0 || (dst && src));
+    if (ready(ops, stream) && count > 0)
+        ops->backend->cast(ops, stream, dst, dst_type, src, src_type, count);
+}
+
+void ops_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                     double *sums)
+{
+    CHECK_LE(0, count);
+    CHECK(count == 0 || (x && sums));
+    if (ready(ops, stream) && count > 0)
+        ops->backend->square_sums(ops, stream, x, count, sums);
+}
+
+void ops_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                        int64_t *first)
+{
+    CHECK_LE(0, count);
+    CHECK((count == 0 || x) && first);
+    if (ready(ops, stream))
+        ops->backend->find_nonfinite(ops, stream, x, count, first);
+}
+
+void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
+               const struct step_scalars *scalars, const struct adamw_segment *segments,
+               int segment_count)
+{
+    CHECK_LE(0, segment_count);
+    CHECK(scalars && (segment_count == 0 || segments));
+    for (int i = 0; i < segment_count; i++) {
+        const struct adamw_segment *s = &segments[i];
+        CHECK_LE(0, s->count);
+        CHECK(s->count == 0 || (s->param && s->grad && s->m && s->v));
+        CHECK(s->copy == NULL || is_real(s->copy_type));
+    }
+    if (ready(ops, stream) && segment_count > 0)
+        ops->backend->adamw(ops, stream, hyper, scalars, segments, segment_count);
+}

@@ -1,0 +1,110 @@
+/* ops_bench -- timing over the same descriptions as the tests. A sample is as many calls as make
+ * it longer than the clock's grain; the result is the median sample. */
+#include "ops/ops_bench.h"
+#include <stdlib.h>
+#include "base/clock.h"
+#include "ops/ops_trial.h"
+
+/* R 1024 rows are a micro-batch of 4 x 256 tokens; widths are those of the 124M model. */
+#define MATMUL(r, i, o)   .rows = (r), .linear = {.in = (i), .out = (o)}
+#define BLOCK_ATTENTION   .attention = {4, 256, 12, 12, 64}
+#define GROUPED_ATTENTION .attention = {4, 256, 32, 8, 64}
+#define LAYER             .rows = 1024, .norm = {NORM_LAYER, 768, 1e-5}, .bias = 1, .branch = 1
+#define RMS               .rows = 1024, .norm = {NORM_RMS, 768, 1e-5}, .branch = 1
+#define ELEMENTS          .count = 1024 * 3072
+#define PARAMETERS        .count = 4 * 1024 * 1024
+
+const struct ops_bench_case ops_bench_cases[] = {
+    {"matmul 2048", {"linear", MATMUL(2048, 2048, 2048)}},
+    {"matmul 1024x768x768", {"linear", MATMUL(1024, 768, 768), .bias = true}},
+    {"matmul 1024x768x3072", {"linear", MATMUL(1024, 768, 3072), .bias = true}},
+    {"matmul 1024x3072x768", {"linear", MATMUL(1024, 3072, 768), .bias = true}},
+    {"matmul + gelu", {"linear_gelu", MATMUL(1024, 768, 3072), .bias = true}},
+    {"matmul dx", {"linear_dx", MATMUL(1024, 768, 3072)}},
+    {"matmul dx + gelu'", {"linear_dx_dgelu", MATMUL(1024, 3072, 768)}},
+    {"matmul dw", {"linear_dw", MATMUL(1024, 768, 3072), .bias = true}},
+    {"matmul dw add", {"linear_dw", MATMUL(1024, 768, 3072), .bias = true, .add = true}},
+    {"logits 256x768x8192", {"linear", .rows = 256, .linear = {768, 8192, true}}},
+    {"logits dx", {"linear_dx", .rows = 256, .linear = {768, 8192, true}}},
+    {"logits dw", {"linear_dw", .rows = 256, .linear = {768, 8192, true}}},
+    {"decode 1x768x3072", {"linear", MATMUL(1, 768, 3072), .bias = true}},
+    {"attention", {"attention", BLOCK_ATTENTION}},
+    {"attention backward", {"attention_backward", BLOCK_ATTENTION}},
+    {"attention grouped", {"attention", GROUPED_ATTENTION}},
+    {"attention grouped backward", {"attention_backward", GROUPED_ATTENTION}},
+    {"attention cached",
+     {"attention_cached", .attention = {1, 1, 12, 12, 64}, .past = 1000, .room = 1024}},
+    {"rope", {"rope", GROUPED_ATTENTION}},
+    {"layer norm", {"add_norm", LAYER}},
+    {"layer norm backward", {"norm_backward", LAYER}},
+    {"rms norm", {"add_norm", RMS}},
+    {"rms norm backward", {"norm_backward", RMS}},
+    {"add", {"add", ELEMENTS}},
+    {"gelu", {"gelu", ELEMENTS}},
+    {"gelu backward", {"gelu_backward", ELEMENTS}},
+    {"swiglu", {"swiglu", .rows = 1024, .width = 2048}},
+    {"swiglu backward", {"swiglu_backward", .rows = 1024, .width = 2048}},
+    {"embedding", {"embedding", .embedding = {4, 256, 768, 8192, 256}}},
+    {"embedding backward", {"embedding_backward", .embedding = {4, 256, 768, 8192, 256}}},
+    {"cross entropy", {"cross_entropy", .rows = 1024, .width = 8192}},
+    {"cross entropy gradient", {"cross_entropy_gradient", .rows = 1024, .width = 8192}},
+    {"cast f32 to bf16", {"cast", PARAMETERS, .from = DTYPE_F32, .to = DTYPE_BF16}},
+    {"cast bf16 to f32", {"cast", PARAMETERS, .from = DTYPE_BF16, .to = DTYPE_F32}},
+    {"square sums", {"square_sums", PARAMETERS}},
+    {"adamw", {"adamw", PARAMETERS, .to = DTYPE_F32}},
+    {"adamw bf16", {"adamw", PARAMETERS, .to = DTYPE_BF16}},
+};
+const int ops_bench_case_count = sizeof ops_bench_cases / sizeof ops_bench_cases[0];
+
+enum { SAMPLES_MIN = 3, SAMPLES_MAX = 25 };
+
+/* Seconds of one call, as the mean over `calls` calls. */
+static double sample(struct ops_trial *trial, struct stream *stream, int64_t calls)
+{
+    double start = clock_seconds();
+    for (int64_t i = 0; i < calls; i++)
+        ops_trial_run(trial);
+    stream_sync(stream);
+    return (clock_seconds() - start) / (double)calls;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure(struct ops_trial *trial, struct stream *stream, double min_seconds,
+                    struct ops_bench_result *result)
+{
+    const struct ops_call *call = ops_trial_call(trial);
+    double samples[SAMPLES_MAX], first = sample(trial, stream, 1) + 1e-9, spent = 0;
+    int64_t calls = 1 + (int64_t)(min_seconds / SAMPLES_MAX / first);
+    int count = 0;
+    while (count < SAMPLES_MAX && (count < SAMPLES_MIN || spent < min_seconds)) {
+        samples[count] = sample(trial, stream, calls);
+        spent += samples[count++] * (double)calls;
+    }
+    qsort(samples, (size_t)count, sizeof samples[0], by_size);
+    double seconds = samples[count / 2];
+    *result = (struct ops_bench_result){.seconds = seconds,
+                                        .gflops = call->flops / seconds * 1e-9,
+                                        .gbytes_per_second = ops_call_bytes(call) / seconds * 1e-9,
+                                        .calls = calls * count};
+}
+
+enum status ops_bench_run(struct ops *ops, const struct ops_case *c, double min_seconds,
+                          struct ops_bench_result *result)
+{
+    enum status st;
+    struct stream *stream;
+    struct ops_trial *trial;
+    TRY(stream_create(ops->device, "bench", &stream));
+    TRY_OR(undo_stream, ops_trial_create(ops, stream, c, 1, &trial));
+    measure(trial, stream, min_seconds, result);
+    st = stream_sync(stream);
+    ops_trial_destroy(trial);
+undo_stream:
+    stream_destroy(stream);
+    return st;
+}

@@ -1,0 +1,110 @@
+/* ops_cases -- the table of described ops, and lists of tensors. The descriptions are in
+ * ops_cases_layers.c, ops_cases_attention.c and ops_cases_flat.c. */
+#include "ops/ops_cases.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "ops/ops_cases_impl.h"
+
+const struct ops_op ops_ops[] = {
+#define X(op, from, limit)          \
+    {.name = #op,                   \
+     .forward = from,               \
+     .bound = limit,                \
+     .describe = ops_describe_##op, \
+     .run = ops_run_##op},
+    OPS_LIST(X)
+#undef X
+};
+const int ops_op_count = sizeof ops_ops / sizeof ops_ops[0];
+
+const struct ops_op *ops_find_op(const char *name)
+{
+    int i = 0;
+    while (i < ops_op_count && strcmp(ops_ops[i].name, name) != 0)
+        i++;
+    CHECK_LT(i, ops_op_count);
+    return &ops_ops[i];
+}
+
+const struct ops_tensor *ops_find_tensor(const struct ops_call *call, const char *name)
+{
+    for (int i = 0; i < call->count; i++) {
+        if (strcmp(call->tensors[i].name, name) == 0)
+            return &call->tensors[i];
+    }
+    return NULL;
+}
+
+double ops_call_bytes(const struct ops_call *call)
+{
+    double bytes = 0;
+    for (int i = 0; i < call->count; i++) {
+        const struct ops_tensor *t = &call->tensors[i];
+        double times = t->role == OPS_SCRATCH ? 0 : t->role == OPS_IN_OUT ? 2 : 1;
+        bytes += times * (double)t->count * (double)dtype_bytes(t->type);
+    }
+    return bytes;
+}
+
+struct ops_tensor *ops_add_tensor(struct ops_call *call, const char *name, enum ops_role role,
+                                  enum dtype type, int64_t count)
+{
+    CHECK_LT(call->count, OPS_CALL_TENSORS);
+    struct ops_tensor *t = &call->tensors[call->count++];
+    *t = (struct ops_tensor){.name = name, .role = role, .type = type, .count = count, .scale = 1};
+    return t;
+}
+
+void ops_add_scratch(struct ops_call *call, size_t bytes)
+{
+    ops_add_tensor(call, "scratch", OPS_SCRATCH, DTYPE_U8, (int64_t)bytes);
+}
+
+void *ops_at(const struct ops_call *call, const char *name)
+{
+    const struct ops_tensor *t = ops_find_tensor(call, name);
+    return t != NULL ? t->data : NULL;
+}
+
+/* Append to a text of OPS_CASE_NAME bytes. */
+__attribute__((format(printf, 2, 3))) static void append(char *out, const char *format, ...)
+{
+    size_t used = strlen(out);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out + used, OPS_CASE_NAME - used, format, args);
+    va_end(args);
+}
+
+#define LL(value) ((long long)(value))
+
+char *ops_case_name(const struct ops_case *c, char *out)
+{
+    struct attention a = c->attention;
+    struct embedding e = c->embedding;
+    snprintf(out, OPS_CASE_NAME, "%s", c->op);
+    if (c->rows > 0)
+        append(out, " R%lld", LL(c->rows));
+    if (c->linear.in > 0)
+        append(out, " %lldx%lld %s", LL(c->linear.in), LL(c->linear.out),
+               c->linear.out_in ? "[out][in]" : "[in][out]");
+    if (c->norm.width > 0)
+        append(out, " %s C%lld", c->norm.kind == NORM_LAYER ? "layer" : "rms", LL(c->norm.width));
+    if (a.batch > 0)
+        append(out, " B%lld T%lld H%lld G%lld D%lld", LL(a.batch), LL(a.tokens), LL(a.heads),
+               LL(a.kv_heads), LL(a.head_width));
+    if (c->room > 0)
+        append(out, " past %lld of %lld", LL(c->past), LL(c->room));
+    if (e.batch > 0)
+        append(out, " B%lld T%lld C%lld V%lld P%lld", LL(e.batch), LL(e.tokens), LL(e.width),
+               LL(e.vocab), LL(e.positions));
+    if (c->width > 0)
+        append(out, " x %lld", LL(c->width));
+    if (c->count > 0)
+        append(out, " n %lld", LL(c->count));
+    if (c->from != c->to)
+        append(out, " %s to %s", dtype_name(c->from), dtype_name(c->to));
+    append(out, "%s%s%s", c->bias ? " bias" : "", c->branch ? " branch" : "", c->add ? " add" : "");
+    return out;
+}

@@ -1,0 +1,101 @@
+/* ops_cases_attention -- descriptions of rotary embedding and attention. */
+#include "ops/ops_cases_impl.h"
+
+static int64_t qkv_count(struct attention a)
+{
+    return a.batch * a.tokens * (a.heads + 2 * a.kv_heads) * a.head_width;
+}
+
+static int64_t out_count(struct attention a)
+{
+    return a.batch * a.tokens * a.heads * a.head_width;
+}
+
+OPS_DESCRIBE(rope)
+{
+    struct attention a = c->attention;
+    ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, (c->first + a.tokens) * a.head_width)->draw =
+        OPS_ANGLES;
+    ops_add_tensor(call, "qkv", OPS_IN_OUT, ops->type, qkv_count(a));
+    call->flops = 3 * (double)qkv_count(a);
+}
+
+OPS_RUN(rope)
+{
+    ops_rope(ops, stream, c->attention, ops_at(call, "table"), c->first, false,
+             ops_at(call, "qkv"));
+}
+
+OPS_DESCRIBE(rope_inverse)
+{
+    ops_describe_rope(ops, c, call);
+    struct ops_tensor *dqkv = &call->tensors[call->count - 1];
+    dqkv->name = "dqkv";
+    dqkv->cogradient_of = dqkv->gradient_of = "qkv";
+}
+
+OPS_RUN(rope_inverse)
+{
+    ops_rope(ops, stream, c->attention, ops_at(call, "table"), c->first, true,
+             ops_at(call, "dqkv"));
+}
+
+/* Of one of the two products of the forward pass, above the diagonal not counted. */
+static double attention_flops(struct attention a)
+{
+    return (double)(a.batch * a.heads) * (double)(a.tokens * (a.tokens + 1)) * (double)a.head_width;
+}
+
+OPS_DESCRIBE(attention)
+{
+    struct attention a = c->attention;
+    ops_add_tensor(call, "qkv", OPS_IN, ops->type, qkv_count(a));
+    ops_add_tensor(call, "out", OPS_OUT, ops->type, out_count(a));
+    ops_add_tensor(call, "lse", OPS_OUT, DTYPE_F32, a.batch * a.heads * a.tokens);
+    ops_add_scratch(call, ops_attention_scratch(ops, a));
+    call->flops = 2 * attention_flops(a);
+}
+
+OPS_RUN(attention)
+{
+    ops_attention(ops, stream, c->attention, ops_at(call, "qkv"), ops_at(call, "out"),
+                  ops_at(call, "lse"), ops_at(call, "scratch"));
+}
+
+OPS_DESCRIBE(attention_backward)
+{
+    struct attention a = c->attention;
+    ops_add_tensor(call, "qkv", OPS_IN, ops->type, qkv_count(a));
+    ops_add_tensor(call, "out", OPS_IN, ops->type, out_count(a));
+    ops_add_tensor(call, "lse", OPS_IN, DTYPE_F32, a.batch * a.heads * a.tokens);
+    ops_add_tensor(call, "dout", OPS_IN, ops->type, out_count(a))->cogradient_of = "out";
+    ops_add_tensor(call, "dqkv", OPS_OUT, ops->type, qkv_count(a))->gradient_of = "qkv";
+    ops_add_scratch(call, ops_attention_scratch(ops, a));
+    call->flops = 5 * attention_flops(a); /* scores again, dv, dP, dq, dk */
+}
+
+OPS_RUN(attention_backward)
+{
+    ops_attention_backward(ops, stream, c->attention, ops_at(call, "qkv"), ops_at(call, "out"),
+                           ops_at(call, "lse"), ops_at(call, "dout"), ops_at(call, "dqkv"),
+                           ops_at(call, "scratch"));
+}
+
+OPS_DESCRIBE(attention_cached)
+{
+    struct attention a = c->attention;
+    int64_t cache_count = a.batch * c->room * a.kv_heads * a.head_width;
+    ops_add_tensor(call, "qkv", OPS_IN, ops->type, qkv_count(a));
+    ops_add_tensor(call, "cache_k", OPS_IN_OUT, ops->type, cache_count);
+    ops_add_tensor(call, "cache_v", OPS_IN_OUT, ops->type, cache_count);
+    ops_add_tensor(call, "out", OPS_OUT, ops->type, out_count(a));
+    ops_add_scratch(call, ops_attention_scratch(ops, a));
+    call->flops = 4 * (double)out_count(a) * ((double)c->past + 0.5 * (double)(a.tokens + 1));
+}
+
+OPS_RUN(attention_cached)
+{
+    ops_attention_cached(ops, stream, c->attention, c->past, c->room, ops_at(call, "qkv"),
+                         ops_at(call, "cache_k"), ops_at(call, "cache_v"), ops_at(call, "out"),
+                         ops_at(call, "scratch"));
+}

@@ -1,0 +1,178 @@
+/* ops_cases_flat -- descriptions of embedding, loss and the store's arithmetic on flat ranges. */
+#include "ops/ops_cases_impl.h"
+
+/* --- embedding and loss ---------------------------------------------------------------------- */
+
+static void add_tokens(struct ops_call *call, struct embedding e)
+{
+    struct ops_tensor *tokens =
+        ops_add_tensor(call, "tokens", OPS_IN, DTYPE_I32, e.batch * e.tokens);
+    tokens->draw = OPS_BELOW;
+    tokens->bound = e.vocab;
+}
+
+OPS_DESCRIBE(embedding)
+{
+    struct embedding e = c->embedding;
+    int64_t count = e.batch * e.tokens * e.width;
+    add_tokens(call, e);
+    ops_add_tensor(call, "wte", OPS_IN, ops->type, e.vocab * e.width);
+    if (e.positions > 0)
+        ops_add_tensor(call, "wpe", OPS_IN, ops->type, e.positions * e.width);
+    ops_add_tensor(call, "out", OPS_OUT, ops->type, count);
+    call->flops = (double)count;
+}
+
+OPS_RUN(embedding)
+{
+    ops_embedding(ops, stream, c->embedding, ops_at(call, "tokens"), ops_at(call, "wte"),
+                  ops_at(call, "wpe"), c->first, ops_at(call, "out"));
+}
+
+OPS_DESCRIBE(embedding_backward)
+{
+    struct embedding e = c->embedding;
+    int64_t count = e.batch * e.tokens * e.width;
+    add_tokens(call, e);
+    ops_add_tensor(call, "dout", OPS_IN, ops->type, count)->cogradient_of = "out";
+    ops_add_tensor(call, "dwte", OPS_OUT, ops->type, e.vocab * e.width)->gradient_of = "wte";
+    if (e.positions > 0)
+        ops_add_tensor(call, "dwpe", OPS_OUT, ops->type, e.positions * e.width)->gradient_of =
+            "wpe";
+    ops_add_scratch(call, ops_embedding_scratch(ops, e));
+    call->flops = 2 * (double)count;
+}
+
+OPS_RUN(embedding_backward)
+{
+    ops_embedding_backward(ops, stream, c->embedding, ops_at(call, "tokens"), ops_at(call, "dout"),
+                           ops_at(call, "dwte"), ops_at(call, "dwpe"), ops_at(call, "scratch"));
+}
+
+static void add_loss_inputs(struct ops_call *call, const struct ops_case *c, enum ops_role role,
+                            enum dtype type)
+{
+    struct ops_tensor *labels = ops_add_tensor(call, "labels", OPS_IN, DTYPE_I32, c->rows);
+    labels->draw = OPS_LABELS;
+    labels->bound = c->width;
+    ops_add_tensor(call, "logits", role, type, c->rows * c->width)->scale = 2;
+    call->flops = 4 * (double)c->rows * (double)c->width;
+}
+
+OPS_DESCRIBE(cross_entropy)
+{
+    add_loss_inputs(call, c, OPS_IN, ops->type);
+    ops_add_tensor(call, "losses", OPS_OUT, DTYPE_F64, c->rows);
+}
+
+OPS_RUN(cross_entropy)
+{
+    ops_cross_entropy(ops, stream, c->rows, c->width, ops_at(call, "labels"), false, NULL,
+                      ops_at(call, "logits"), ops_at(call, "losses"));
+}
+
+OPS_DESCRIBE(cross_entropy_gradient)
+{
+    add_loss_inputs(call, c, OPS_IN_OUT, ops->type);
+    call->tensors[call->count - 1].gradient_of = "logits";
+    ops_add_tensor(call, "scalars", OPS_IN, DTYPE_F32, sizeof(struct step_scalars) / sizeof(float))
+        ->draw = OPS_SCALARS;
+    /* Not an argument: says what the gradient of each loss is. */
+    struct ops_tensor *dlosses = ops_add_tensor(call, "dlosses", OPS_IN, DTYPE_F64, c->rows);
+    dlosses->draw = OPS_CONSTANT;
+    dlosses->center = (double)OPS_LOSS_SCALE;
+    dlosses->cogradient_of = "losses";
+    ops_add_tensor(call, "losses_again", OPS_OUT, DTYPE_F64, c->rows);
+}
+
+OPS_RUN(cross_entropy_gradient)
+{
+    ops_cross_entropy(ops, stream, c->rows, c->width, ops_at(call, "labels"), true,
+                      ops_at(call, "scalars"), ops_at(call, "logits"),
+                      ops_at(call, "losses_again"));
+}
+
+OPS_DESCRIBE(sum)
+{
+    (void)ops;
+    ops_add_tensor(call, "values", OPS_IN, DTYPE_F64, c->count)->center = 1;
+    ops_add_tensor(call, "sum", OPS_OUT, DTYPE_F64, 1);
+    call->flops = (double)c->count;
+}
+
+OPS_RUN(sum)
+{
+    ops_sum(ops, stream, c->count, ops_at(call, "values"), ops_at(call, "sum"));
+}
+
+/* --- flat ranges ----------------------------------------------------------------------------- */
+
+OPS_DESCRIBE(cast)
+{
+    (void)ops;
+    ops_add_tensor(call, "src", OPS_IN, c->from, c->count);
+    ops_add_tensor(call, "dst", OPS_OUT, c->to, c->count);
+}
+
+OPS_RUN(cast)
+{
+    ops_cast(ops, stream, ops_at(call, "dst"), c->to, ops_at(call, "src"), c->from, c->count);
+}
+
+OPS_DESCRIBE(square_sums)
+{
+    (void)ops;
+    ops_add_tensor(call, "x", OPS_IN, DTYPE_F32, c->count);
+    ops_add_tensor(call, "sums", OPS_OUT, DTYPE_F64, (c->count + OPS_BLOCK - 1) / OPS_BLOCK);
+    call->flops = 2 * (double)c->count;
+}
+
+OPS_RUN(square_sums)
+{
+    ops_square_sums(ops, stream, ops_at(call, "x"), c->count, ops_at(call, "sums"));
+}
+
+OPS_DESCRIBE(find_nonfinite)
+{
+    (void)ops;
+    struct ops_tensor *x = ops_add_tensor(call, "x", OPS_IN, DTYPE_F32, c->count);
+    x->draw = OPS_NONFINITE;
+    x->bound = c->bad;
+    ops_add_tensor(call, "first", OPS_OUT, DTYPE_I64, 1);
+}
+
+OPS_RUN(find_nonfinite)
+{
+    ops_find_nonfinite(ops, stream, ops_at(call, "x"), c->count, ops_at(call, "first"));
+}
+
+OPS_DESCRIBE(adamw)
+{
+    (void)ops;
+    ops_add_tensor(call, "scalars", OPS_IN, DTYPE_F32, sizeof(struct step_scalars) / sizeof(float))
+        ->draw = OPS_SCALARS;
+    ops_add_tensor(call, "param", OPS_IN_OUT, DTYPE_F32, c->count);
+    if (c->to != DTYPE_F32)
+        ops_add_tensor(call, "copy", OPS_OUT, c->to, c->count);
+    ops_add_tensor(call, "grad", OPS_IN, DTYPE_F32, c->count);
+    ops_add_tensor(call, "m", OPS_IN_OUT, DTYPE_F32, c->count);
+    ops_add_tensor(call, "v", OPS_IN_OUT, DTYPE_F32, c->count)->draw = OPS_SQUARES;
+    call->flops = 16 * (double)c->count;
+}
+
+/* Two segments with unequal factors, cut at a multiple of the block. */
+OPS_RUN(adamw)
+{
+    int64_t cut = c->count / 2 / OPS_BLOCK * OPS_BLOCK;
+    float *param = ops_at(call, "param"), *grad = ops_at(call, "grad");
+    float *m = ops_at(call, "m"), *v = ops_at(call, "v");
+    char *copy = ops_at(call, "copy");
+    size_t skip = (size_t)cut * dtype_bytes(c->to);
+    struct adamw_segment segments[2] = {
+        {cut, param, copy, c->to, grad, m, v, 1.0f, 0.1f},
+        {c->count - cut, param + cut, copy != NULL ? copy + skip : NULL, c->to, grad + cut, m + cut,
+         v + cut, 0.5f, 0.0f},
+    };
+    struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    ops_adamw(ops, stream, hyper, ops_at(call, "scalars"), segments, 2);
+}

@@ -1,0 +1,57 @@
+/* ops_cases_impl -- the list of described ops and what their descriptions share; for src/ops
+ * only. */
+#ifndef OPS_OPS_CASES_IMPL_H
+#define OPS_OPS_CASES_IMPL_H
+#include "ops/ops_cases.h"
+
+/*    op, forward op, bound of the relative error in f32 */
+#define OPS_LIST(X)                                  \
+    X(linear, NULL, 2e-6)                            \
+    X(linear_gelu, NULL, 2e-6)                       \
+    X(linear_dx, "linear", 2e-6)                     \
+    X(gelu_linear, NULL, 2e-6)                       \
+    X(linear_dx_dgelu, "gelu_linear", 2e-6)          \
+    X(linear_dw, "linear", 2e-6)                     \
+    X(add_norm, NULL, 1e-6)                          \
+    X(norm_apply, "add_norm", 1e-6)                  \
+    X(norm_backward, "add_norm", 2e-6)               \
+    X(add, NULL, 1e-6)                               \
+    X(gelu, NULL, 1e-6)                              \
+    X(gelu_backward, "gelu", 1e-6)                   \
+    X(swiglu, NULL, 1e-6)                            \
+    X(swiglu_backward, "swiglu", 1e-6)               \
+    X(rope, NULL, 1e-6)                              \
+    X(rope_inverse, "rope", 1e-6)                    \
+    X(attention, NULL, 2e-6)                         \
+    X(attention_backward, "attention", 4e-6)         \
+    X(attention_cached, NULL, 2e-6)                  \
+    X(embedding, NULL, 1e-6)                         \
+    X(embedding_backward, "embedding", 1e-6)         \
+    X(cross_entropy, NULL, 1e-6)                     \
+    X(cross_entropy_gradient, "cross_entropy", 2e-6) \
+    X(sum, NULL, 0)                                  \
+    X(cast, NULL, 0)                                 \
+    X(square_sums, NULL, 1e-14)                      \
+    X(find_nonfinite, NULL, 0)                       \
+    X(adamw, NULL, 1e-6)
+
+/* An op is a pair: ops_describe_x lists its tensors, ops_run_x calls the face with them. */
+#define OPS_DESCRIBE(op) \
+    void ops_describe_##op(const struct ops *ops, const struct ops_case *c, struct ops_call *call)
+#define OPS_RUN(op)                                                                     \
+    void ops_run_##op(struct ops *ops, struct stream *stream, const struct ops_case *c, \
+                      const struct ops_call *call)
+#define X(op, forward, bound) \
+    OPS_DESCRIBE(op);         \
+    OPS_RUN(op);
+OPS_LIST(X)
+#undef X
+
+/* A new tensor at the end of the list, drawn from the normal distribution unless changed. */
+struct ops_tensor *ops_add_tensor(struct ops_call *call, const char *name, enum ops_role role,
+                                  enum dtype type, int64_t count);
+void ops_add_scratch(struct ops_call *call, size_t bytes);
+/* The data of a tensor; NULL when it is not listed. */
+void *ops_at(const struct ops_call *call, const char *name);
+
+#endif

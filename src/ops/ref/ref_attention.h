@@ -1,0 +1,172 @@
+/* ref_attention -- template: rotary embedding and causal attention for one REAL. Included by
+ * ref.c.
+ *
+ * A row of qkv is (H + 2G) D wide: H query heads, G key heads, G value heads. The forward pass
+ * goes over the keys twice a query (largest score, then weights and output), so no row of scores
+ * is kept. The backward pass forms one row of probabilities at a time again from q and k, and
+ * needs neither `out` nor `lse` (which is rounded to float).
+ */
+
+static double REF(dot)(const REAL *a, const REAL *b, int64_t width)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < width; d++)
+        sum += (double)a[d] * b[d];
+    return sum;
+}
+
+static int64_t REF(qkv_width)(struct attention a)
+{
+    return (a.heads + 2 * a.kv_heads) * a.head_width;
+}
+
+static void REF(rope)(struct ops *ops, struct stream *stream, struct attention a,
+                      const float *table, int64_t first, bool inverse, void *qkv)
+{
+    int64_t half = a.head_width / 2;
+    for (int64_t row = 0; row < a.batch * a.tokens; row++) {
+        const float *turn = table + (first + row % a.tokens) * half * 2; /* (D/2, 2) */
+        REAL *x = (REAL *)qkv + row * REF(qkv_width)(a);
+        for (int64_t head = 0; head < a.heads + a.kv_heads; head++, x += a.head_width) {
+            for (int64_t i = 0; i < half; i++) {
+                double c = turn[2 * i], s = inverse ? -turn[2 * i + 1] : turn[2 * i + 1];
+                double x1 = x[i], x2 = x[i + half];
+                x[i] = (REAL)(x1 * c - x2 * s);
+                x[i + half] = (REAL)(x2 * c + x1 * s);
+            }
+        }
+    }
+}
+
+/* One query q (D) over `count` keys and values, rows `stride` apart; out (D). Returns the log of
+ * the softmax's denominator. The width is done in slices so that the sums fit on the stack. */
+static double REF(attend)(const REAL *q, const REAL *keys, const REAL *values, int64_t stride,
+                          int64_t count, int64_t width, REAL *out)
+{
+    enum { SLICE = 64 };
+    double scale = 1 / sqrt((double)width), largest = -INFINITY, denominator = 0;
+    for (int64_t j = 0; j < count; j++)
+        largest = fmax(largest, scale * REF(dot)(q, keys + j * stride, width));
+    for (int64_t first = 0; first < width; first += SLICE) {
+        int64_t slice = first + SLICE < width ? SLICE : width - first;
+        double sums[SLICE] = {0};
+        denominator = 0;
+        for (int64_t j = 0; j < count; j++) {
+            double p = exp(scale * REF(dot)(q, keys + j * stride, width) - largest);
+            denominator += p;
+            for (int64_t d = 0; d < slice; d++)
+                sums[d] += p * values[j * stride + first + d];
+        }
+        for (int64_t d = 0; d < slice; d++)
+            out[first + d] = (REAL)(sums[d] / denominator);
+    }
+    return largest + log(denominator);
+}
+
+static void REF(attention)(struct ops *ops, struct stream *stream, struct attention a,
+                           const void *qkv_, void *out_, float *lse, void *scratch)
+{
+    int64_t D = a.head_width, stride = REF(qkv_width)(a), group = a.heads / a.kv_heads;
+    for (int64_t b = 0; b < a.batch; b++) {
+        const REAL *qkv = (const REAL *)qkv_ + b * a.tokens * stride; /* (T, (H + 2G) D) */
+        REAL *out = (REAL *)out_ + b * a.tokens * a.heads * D;        /* (T, H D) */
+        for (int64_t h = 0; h < a.heads; h++) {
+            const REAL *keys = qkv + (a.heads + h / group) * D, *values = keys + a.kv_heads * D;
+            for (int64_t t = 0; t < a.tokens; t++)
+                lse[(b * a.heads + h) * a.tokens + t] =
+                    (float)REF(attend)(qkv + t * stride + h * D, keys, values, stride, t + 1, D,
+                                       out + (t * a.heads + h) * D);
+        }
+    }
+}
+
+/* Gradients of one query over its keys. dk and dv (T, D) are added to, dq (D) is written; p and dp
+ * have room for `count`. With P the probabilities: dv += P dout; dP = dout . v;
+ * ds = P (dP - sum P dP) / sqrt(D); dq = ds k; dk += ds q. */
+static void REF(attend_backward)(const REAL *q, const REAL *keys, const REAL *values,
+                                 int64_t stride, int64_t count, int64_t width, const REAL *dout,
+                                 double *p, double *dp, REAL *dq, double *dk, double *dv)
+{
+    double scale = 1 / sqrt((double)width), largest = -INFINITY, denominator = 0, mean = 0;
+    for (int64_t j = 0; j < count; j++) {
+        p[j] = scale * REF(dot)(q, keys + j * stride, width);
+        dp[j] = REF(dot)(dout, values + j * stride, width);
+        largest = fmax(largest, p[j]);
+    }
+    for (int64_t j = 0; j < count; j++) {
+        p[j] = exp(p[j] - largest);
+        denominator += p[j];
+    }
+    for (int64_t j = 0; j < count; j++) {
+        p[j] /= denominator;
+        mean += p[j] * dp[j];
+    }
+    for (int64_t d = 0; d < width; d++) {
+        double sum = 0;
+        for (int64_t j = 0; j < count; j++) {
+            double ds = p[j] * (dp[j] - mean) * scale;
+            sum += ds * keys[j * stride + d];
+            dk[j * width + d] += ds * q[d];
+            dv[j * width + d] += p[j] * dout[d];
+        }
+        dq[d] = (REAL)sum;
+    }
+}
+
+static void REF(attention_backward)(struct ops *ops, struct stream *stream, struct attention a,
+                                    const void *qkv_, const void *out, const float *lse,
+                                    const void *dout_, void *dqkv_, void *scratch)
+{
+    int64_t D = a.head_width, T = a.tokens, stride = REF(qkv_width)(a);
+    int64_t group = a.heads / a.kv_heads;
+    double *p = scratch, *dp = p + T, *dk = dp + T, *dv = dk + T * D; /* (T), (T), (T, D), (T, D) */
+    for (int64_t b = 0; b < a.batch; b++) {
+        const REAL *qkv = (const REAL *)qkv_ + b * T * stride;
+        const REAL *dout = (const REAL *)dout_ + b * T * a.heads * D;
+        REAL *dqkv = (REAL *)dqkv_ + b * T * stride;
+        for (int64_t g = 0; g < a.kv_heads; g++) {
+            int64_t at_key = (a.heads + g) * D, at_value = at_key + a.kv_heads * D;
+            for (int64_t i = 0; i < T * D; i++)
+                dk[i] = dv[i] = 0;
+            for (int64_t h = g * group; h < (g + 1) * group; h++)
+                for (int64_t t = 0; t < T; t++)
+                    REF(attend_backward)
+            (qkv + t * stride + h * D, qkv + at_key, qkv + at_value, stride, t + 1, D,
+             dout + (t * a.heads + h) * D, p, dp, dqkv + t * stride + h * D, dk, dv);
+            for (int64_t i = 0; i < T * D; i++) {
+                dqkv[i / D * stride + at_key + i % D] = (REAL)dk[i];
+                dqkv[i / D * stride + at_value + i % D] = (REAL)dv[i];
+            }
+        }
+    }
+}
+
+static size_t REF(attention_scratch)(const struct ops *ops, struct attention a)
+{
+    return 2 * (size_t)a.tokens * ((size_t)a.head_width + 1) * sizeof(double);
+}
+
+static void REF(attention_cached)(struct ops *ops, struct stream *stream, struct attention a,
+                                  int64_t past, int64_t room, const void *qkv_, void *cache_k,
+                                  void *cache_v, void *out_, void *scratch)
+{
+    int64_t D = a.head_width, stride = REF(qkv_width)(a), kv_stride = a.kv_heads * D;
+    int64_t group = a.heads / a.kv_heads;
+    for (int64_t b = 0; b < a.batch; b++) {
+        REAL *keys = (REAL *)cache_k + b * room * kv_stride; /* (room, G D) */
+        REAL *values = (REAL *)cache_v + b * room * kv_stride;
+        for (int64_t t = 0; t < a.tokens; t++) {
+            const REAL *q = (const REAL *)qkv_ + (b * a.tokens + t) * stride;
+            REAL *out = (REAL *)out_ + (b * a.tokens + t) * a.heads * D; /* (H D) */
+            const REAL *k = q + a.heads * D, *v = k + kv_stride;
+            for (int64_t i = 0; i < kv_stride; i++) {
+                keys[(past + t) * kv_stride + i] = k[i];
+                values[(past + t) * kv_stride + i] = v[i];
+            }
+            for (int64_t h = 0; h < a.heads; h++)
+                REF(attend)
+            (q + h * D, keys + h / group * D, values + h / group * D, kv_stride, past + t + 1, D,
+             out + h * D);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+/* ref_flat -- the store's arithmetic on flat ranges, as the definition of right. The types are
+ * named in the contract, so there is one version for every compute type. */
+#include "ops/ref/ref_impl.h"
+
+void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
+             double *sum)
+{
+    double total = 0;
+    for (int64_t i = 0; i < count; i++)
+        total += values[i];
+    *sum = total;
+}
+
+void ref_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
+              const void *src, enum dtype src_type, int64_t count)
+{
+    dtype_convert(dst, dst_type, src, src_type, count);
+}
+
+void ref_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                     double *sums)
+{
+    for (int64_t block = 0; block * OPS_BLOCK < count; block++) {
+        int64_t first = block * OPS_BLOCK;
+        int64_t end = first + OPS_BLOCK < count ? first + OPS_BLOCK : count;
+        double sum = 0;
+        for (int64_t i = first; i < end; i++)
+            sum += (double)x[i] * x[i];
+        sums[block] = sum;
+    }
+}
+
+void ref_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                        int64_t *first)
+{
+    int64_t i = 0;
+    while (i < count && isfinite(x[i]))
+        i++;
+    *first = i < count ? i : -1;
+}
+
+static void adamw_segment(struct adamw hyper, const struct step_scalars *scalars,
+                          const struct adamw_segment *s)
+{
+    float lr = scalars->lr * s->lr_mul;
+    float beta1 = (float)hyper.beta1, rest1 = (float)(1 - hyper.beta1);
+    float beta2 = (float)hyper.beta2, rest2 = (float)(1 - hyper.beta2);
+    for (int64_t i = 0; i < s->count; i++) {
+        float g = s->grad[i] * scalars->grad_scale;
+        float m = beta1 * s->m[i] + rest1 * g;
+        float v = beta2 * s->v[i] + rest2 * (g * g);
+        float step =
+            m / scalars->correction1 / (sqrtf(v / scalars->correction2) + (float)hyper.eps);
+        s->m[i] = m;
+        s->v[i] = v;
+        s->param[i] -= lr * (step + s->decay * s->param[i]);
+    }
+    if (s->copy != NULL)
+        dtype_convert(s->copy, s->copy_type, s->param, DTYPE_F32, s->count);
+}
+
+void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
+               const struct step_scalars *scalars, const struct adamw_segment *segments,
+               int segment_count)
+{
+    for (int i = 0; i < segment_count; i++)
+        adamw_segment(hyper, scalars, &segments[i]);
+}

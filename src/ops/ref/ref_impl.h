@@ -1,0 +1,49 @@
+/* ref_impl -- what the files of the reference share: scalar functions in double, and the slots
+ * whose types do not follow the compute type. */
+#ifndef OPS_REF_REF_IMPL_H
+#define OPS_REF_REF_IMPL_H
+#include <math.h>
+#include "ops/ops_impl.h"
+
+/* Slots are all handed ops and stream; the reference runs at once on the caller's thread and needs
+ * neither, hence this for the files that include us. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+#define REF_GELU_CUBE 0.044715
+#define REF_GELU_RATE 0.79788456080286535588 /* sqrt(2 / pi) */
+
+/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
+static inline double ref_gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(REF_GELU_RATE * (x + REF_GELU_CUBE * x * x * x)));
+}
+
+static inline double ref_gelu_slope(double x)
+{
+    double t = tanh(REF_GELU_RATE * (x + REF_GELU_CUBE * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * REF_GELU_RATE * (1 + 3 * REF_GELU_CUBE * x * x);
+}
+
+static inline double ref_sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+struct ref_statistics { /* of a row under a norm */
+    double mean, rstd;
+};
+
+/* ref_flat.c */
+void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
+             double *sum);
+void ref_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
+              const void *src, enum dtype src_type, int64_t count);
+void ref_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                     double *sums);
+void ref_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                        int64_t *first);
+void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
+               const struct step_scalars *scalars, const struct adamw_segment *segments,
+               int segment_count);
+
+#endif

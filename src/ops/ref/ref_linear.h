@@ -1,0 +1,125 @@
+/* ref_linear -- template: linear layers and activations for one REAL. Included by ref.c, once a
+ * type.
+ *
+ * R rows, I inputs, O outputs. Every sum is a double and is rounded to REAL once.
+ */
+
+/* The element of W that joins input i with output o. */
+static int64_t REF(weight)(struct linear l, int64_t i, int64_t o)
+{
+    return l.out_in ? o * l.in + i : i * l.out + o;
+}
+
+static void REF(linear)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                        const void *x_, const void *w_, const void *bias_, void *y_)
+{
+    const REAL *x = x_ /* (R, I) */, *w = w_, *bias = bias_ /* (O) or NULL */;
+    REAL *y = y_; /* (R, O) */
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t o = 0; o < l.out; o++) {
+            double sum = bias != NULL ? (double)bias[o] : 0;
+            for (int64_t i = 0; i < l.in; i++)
+                sum += (double)x[r * l.in + i] * w[REF(weight)(l, i, o)];
+            y[r * l.out + o] = (REAL)sum;
+        }
+    }
+}
+
+static void REF(gelu)(struct ops *ops, struct stream *stream, int64_t count, const void *pre_,
+                      void *y_)
+{
+    const REAL *pre = pre_;
+    REAL *y = y_;
+    for (int64_t i = 0; i < count; i++)
+        y[i] = (REAL)ref_gelu(pre[i]);
+}
+
+static void REF(gelu_backward)(struct ops *ops, struct stream *stream, int64_t count,
+                               const void *pre_, const void *dy_, void *dpre_)
+{
+    const REAL *pre = pre_, *dy = dy_;
+    REAL *dpre = dpre_;
+    for (int64_t i = 0; i < count; i++)
+        dpre[i] = (REAL)(dy[i] * ref_gelu_slope(pre[i]));
+}
+
+static void REF(linear_gelu)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                             const void *x, const void *w, const void *bias, void *pre, void *y)
+{
+    REF(linear)(ops, stream, l, rows, x, w, bias, pre);
+    REF(gelu)(ops, stream, rows * l.out, pre, y);
+}
+
+static void REF(linear_dx)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                           const void *dy_, const void *w_, void *dx_)
+{
+    const REAL *dy = dy_ /* (R, O) */, *w = w_;
+    REAL *dx = dx_; /* (R, I) */
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = 0; i < l.in; i++) {
+            double sum = 0;
+            for (int64_t o = 0; o < l.out; o++)
+                sum += (double)dy[r * l.out + o] * w[REF(weight)(l, i, o)];
+            dx[r * l.in + i] = (REAL)sum;
+        }
+    }
+}
+
+static void REF(linear_dx_dgelu)(struct ops *ops, struct stream *stream, struct linear l,
+                                 int64_t rows, const void *dy, const void *w, const void *pre,
+                                 void *dpre)
+{
+    REF(linear_dx)(ops, stream, l, rows, dy, w, dpre);
+    REF(gelu_backward)(ops, stream, rows * l.in, pre, dpre, dpre);
+}
+
+static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                           const void *x_, const void *dy_, bool add, void *dw_, void *dbias_)
+{
+    const REAL *x = x_ /* (R, I) */, *dy = dy_ /* (R, O) */;
+    REAL *dw = dw_, *dbias = dbias_ /* (O) or NULL */;
+    for (int64_t i = 0; i < l.in; i++) {
+        for (int64_t o = 0; o < l.out; o++) {
+            REAL *to = &dw[REF(weight)(l, i, o)];
+            double sum = add ? (double)*to : 0;
+            for (int64_t r = 0; r < rows; r++)
+                sum += (double)x[r * l.in + i] * dy[r * l.out + o];
+            *to = (REAL)sum;
+        }
+    }
+    for (int64_t o = 0; dbias != NULL && o < l.out; o++) {
+        double sum = add ? (double)dbias[o] : 0;
+        for (int64_t r = 0; r < rows; r++)
+            sum += dy[r * l.out + o];
+        dbias[o] = (REAL)sum;
+    }
+}
+
+static void REF(swiglu)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up_, void *y_)
+{
+    const REAL *gate_up = gate_up_; /* (R, 2F) */
+    REAL *y = y_;                   /* (R, F) */
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t f = 0; f < ff; f++) {
+            double gate = gate_up[r * 2 * ff + f], up = gate_up[r * 2 * ff + ff + f];
+            y[r * ff + f] = (REAL)(gate * ref_sigmoid(gate) * up);
+        }
+    }
+}
+
+static void REF(swiglu_backward)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                                 const void *gate_up_, const void *dy_, void *dgate_up_)
+{
+    const REAL *gate_up = gate_up_ /* (R, 2F) */, *dy = dy_ /* (R, F) */;
+    REAL *dgate_up = dgate_up_; /* (R, 2F) */
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t f = 0; f < ff; f++) {
+            int64_t at_gate = r * 2 * ff + f, at_up = at_gate + ff;
+            double gate = gate_up[at_gate], up = gate_up[at_up], d = dy[r * ff + f];
+            double s = ref_sigmoid(gate);
+            dgate_up[at_gate] = (REAL)(d * up * s * (1 + gate * (1 - s)));
+            dgate_up[at_up] = (REAL)(d * gate * s);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+/* ref_loss -- template: embedding and softmax cross-entropy, the two ends of a model, for one
+ * REAL. Included by ref.c. Tokens and labels outside the vocabulary are a broken invariant: the
+ * loader has refused them before. */
+
+static void REF(embedding)(struct ops *ops, struct stream *stream, struct embedding e,
+                           const int32_t *tokens, const void *wte_, const void *wpe_, int64_t first,
+                           void *out_)
+{
+    const REAL *wte = wte_ /* (V, C) */, *wpe = wpe_ /* (positions, C) or NULL */;
+    REAL *out = out_; /* (B, T, C) */
+    for (int64_t row = 0; row < e.batch * e.tokens; row++) {
+        int64_t position = first + row % e.tokens;
+        CHECK_LE(0, tokens[row]);
+        CHECK_LT(tokens[row], e.vocab);
+        for (int64_t c = 0; c < e.width; c++) {
+            REAL token = wte[tokens[row] * e.width + c];
+            out[row * e.width + c] = wpe != NULL ? token + wpe[position * e.width + c] : token;
+        }
+    }
+}
+
+static void REF(embedding_backward)(struct ops *ops, struct stream *stream, struct embedding e,
+                                    const int32_t *tokens, const void *dout_, void *dwte_,
+                                    void *dwpe_, void *scratch)
+{
+    const REAL *dout = dout_;          /* (B, T, C) */
+    REAL *dwte = dwte_, *dwpe = dwpe_; /* (V, C), (positions, C) or NULL */
+    double *sums = scratch;            /* (C) */
+    for (int64_t v = 0; v < e.vocab; v++) {
+        for (int64_t c = 0; c < e.width; c++)
+            sums[c] = 0;
+        for (int64_t row = 0; row < e.batch * e.tokens; row++)
+            for (int64_t c = 0; tokens[row] == v && c < e.width; c++)
+                sums[c] += dout[row * e.width + c];
+        for (int64_t c = 0; c < e.width; c++)
+            dwte[v * e.width + c] = (REAL)sums[c];
+    }
+    for (int64_t t = 0; dwpe != NULL && t < e.positions; t++) {
+        for (int64_t c = 0; c < e.width; c++) {
+            double sum = 0;
+            for (int64_t b = 0; t < e.tokens && b < e.batch; b++)
+                sum += dout[(b * e.tokens + t) * e.width + c];
+            dwpe[t * e.width + c] = (REAL)sum;
+        }
+    }
+}
+
+static size_t REF(embedding_scratch)(const struct ops *ops, struct embedding e)
+{
+    return (size_t)e.width * sizeof(double);
+}
+
+static void REF(cross_entropy)(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                               const int32_t *labels, bool gradient,
+                               const struct step_scalars *scalars, void *logits, double *losses)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        REAL *x = (REAL *)logits + r * vocab; /* (V) */
+        bool valid = labels[r] != -1;
+        double largest = -INFINITY, denominator = 0;
+        CHECK(!valid || (labels[r] >= 0 && labels[r] < vocab));
+        for (int64_t v = 0; v < vocab; v++)
+            largest = x[v] > largest ? x[v] : largest;
+        for (int64_t v = 0; v < vocab; v++)
+            denominator += exp(x[v] - largest);
+        losses[r] = valid ? largest + log(denominator) - x[labels[r]] : 0;
+        for (int64_t v = 0; gradient && v < vocab; v++) {
+            double d = exp(x[v] - largest) / denominator - (v == labels[r] ? 1 : 0);
+            x[v] = (REAL)(valid ? d * scalars->loss_scale : 0);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+/* ref_norm -- template: LayerNorm and RMSNorm with the residual add, for one REAL. Included by
+ * ref.c.
+ *
+ * The statistics handed from forward to backward are float by contract. In f32 they are rounded
+ * first and then used, by forward and backward alike, so that y can be made again with the same
+ * bits. In f64 that rounding would limit what finite differences can show, so there the kept ones
+ * are written but never read: each use works them out again from the sum.
+ */
+
+/* Of one row x (C). Biased variance; for RMSNorm the mean is taken as 0. */
+static struct ref_statistics REF(measure)(struct norm n, const REAL *x)
+{
+    double mean = 0, squares = 0;
+    if (n.kind == NORM_LAYER) {
+        for (int64_t c = 0; c < n.width; c++)
+            mean += x[c];
+        mean /= (double)n.width;
+    }
+    for (int64_t c = 0; c < n.width; c++)
+        squares += (x[c] - mean) * (x[c] - mean);
+    double rstd = 1 / sqrt(squares / (double)n.width + n.eps);
+    if (sizeof(REAL) == sizeof(float))
+        return (struct ref_statistics){(float)mean, (float)rstd};
+    return (struct ref_statistics){mean, rstd};
+}
+
+/* Those of row r: kept ones in f32, worked out again in f64. */
+static struct ref_statistics REF(recall)(struct norm n, int64_t r, const REAL *x, const float *mean,
+                                         const float *rstd)
+{
+    if (sizeof(REAL) != sizeof(float))
+        return REF(measure)(n, x);
+    return (struct ref_statistics){n.kind == NORM_LAYER ? mean[r] : 0, rstd[r]};
+}
+
+static void REF(norm_row)(struct norm n, struct ref_statistics s, const REAL *x, const REAL *weight,
+                          const REAL *bias, REAL *y)
+{
+    for (int64_t c = 0; c < n.width; c++)
+        y[c] = (REAL)((x[c] - s.mean) * s.rstd * weight[c] + (bias != NULL ? bias[c] : 0));
+}
+
+static void REF(add_norm)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                          const void *residual_, const void *branch_, const void *weight,
+                          const void *bias, void *sum_, void *y_, float *mean, float *rstd)
+{
+    const REAL *residual = residual_, *branch = branch_; /* (R, C) */
+    REAL *sum = sum_, *y = y_;                           /* (R, C) */
+    for (int64_t r = 0; r < rows; r++) {
+        const REAL *x = residual + r * n.width;
+        for (int64_t c = 0; sum != NULL && c < n.width; c++)
+            sum[r * n.width + c] = branch != NULL ? x[c] + branch[r * n.width + c] : x[c];
+        if (sum != NULL)
+            x = sum + r * n.width;
+        struct ref_statistics s = REF(measure)(n, x);
+        REF(norm_row)(n, s, x, weight, bias, y + r * n.width);
+        if (n.kind == NORM_LAYER)
+            mean[r] = (float)s.mean;
+        rstd[r] = (float)s.rstd;
+    }
+}
+
+static void REF(norm_apply)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                            const void *sum, const void *weight, const void *bias,
+                            const float *mean, const float *rstd, void *y)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const REAL *x = (const REAL *)sum + r * n.width;
+        struct ref_statistics s = REF(recall)(n, r, x, mean, rstd);
+        REF(norm_row)(n, s, x, weight, bias, (REAL *)y + r * n.width);
+    }
+}
+
+/* One row: adds to dweight and dbias (C), and writes dout = dsum + gradient; dout may be dsum or
+ * dy. */
+static void REF(norm_row_backward)(struct norm n, struct ref_statistics s, const REAL *dy,
+                                   const REAL *x, const REAL *weight, const REAL *dsum, REAL *dout,
+                                   double *dweight, double *dbias)
+{
+    double mean_d = 0, mean_dx = 0; /* means of dhat and of dhat * xhat, dhat = dy * weight */
+    for (int64_t c = 0; c < n.width; c++) {
+        double xhat = (x[c] - s.mean) * s.rstd, dhat = (double)dy[c] * weight[c];
+        mean_d += dhat / (double)n.width;
+        mean_dx += dhat * xhat / (double)n.width;
+        dweight[c] += dy[c] * xhat;
+        dbias[c] += dy[c];
+    }
+    if (n.kind == NORM_RMS)
+        mean_d = 0; /* no mean was subtracted */
+    for (int64_t c = 0; c < n.width; c++) {
+        double xhat = (x[c] - s.mean) * s.rstd, dhat = (double)dy[c] * weight[c];
+        double dx = s.rstd * (dhat - mean_d - xhat * mean_dx);
+        dout[c] = (REAL)(dsum != NULL ? dsum[c] + dx : dx);
+    }
+}
+
+static void REF(norm_backward)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                               const void *dy_, const void *sum_, const void *weight,
+                               const float *mean, const float *rstd, const void *dsum_,
+                               void *dsum_out_, void *dweight_, void *dbias_, void *scratch)
+{
+    const REAL *dy = dy_, *sum = sum_, *dsum = dsum_;                 /* (R, C), dsum or NULL */
+    REAL *dsum_out = dsum_out_, *dweight = dweight_, *dbias = dbias_; /* (R, C), (C), (C) */
+    double *weight_sums = scratch, *bias_sums = weight_sums + n.width;
+    for (int64_t c = 0; c < n.width; c++)
+        weight_sums[c] = bias_sums[c] = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = r * n.width;
+        struct ref_statistics s = REF(recall)(n, r, sum + at, mean, rstd);
+        REF(norm_row_backward)
+        (n, s, dy + at, sum + at, weight, dsum != NULL ? dsum + at : NULL, dsum_out + at,
+         weight_sums, bias_sums);
+    }
+    for (int64_t c = 0; c < n.width; c++) {
+        if (dweight != NULL)
+            dweight[c] = (REAL)weight_sums[c];
+        if (dbias != NULL)
+            dbias[c] = (REAL)bias_sums[c];
+    }
+}
+
+static size_t REF(norm_scratch)(const struct ops *ops, struct norm n, int64_t rows)
+{
+    return 2 * (size_t)n.width * sizeof(double);
+}
+
+static void REF(add)(struct ops *ops, struct stream *stream, int64_t count, const void *a_,
+                     const void *b_, void *sum_)
+{
+    const REAL *a = a_, *b = b_;
+    REAL *sum = sum_;
+    for (int64_t i = 0; i < count; i++)
+        sum[i] = a[i] + b[i];
+}

@@ -1,0 +1,372 @@
+/* A device counts its memory and gives it back; the dry one counts the same; the first failure
+ * sticks to a stream; accumulate rounds once, for every pair of types and any number of threads. */
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "device/device.h"
+#include "testing.h"
+
+static void test_create(void **state)
+{
+    (void)state;
+    struct env env = testing_env(3);
+    struct device *device = NULL;
+    assert_int_equal(device_create(&env, "gpu", 0, &device), STATUS_CONFIG);
+    assert_null(device);
+    assert_non_null(strstr(log_first_error(env.log), "cpu, dry"));
+    assert_ok(device_create(&env, "cpu", 0, &device));
+    assert_string_equal(device_backend(device), "cpu");
+    assert_ptr_equal(device_env(device), &env);
+    assert_false(device_is_dry(device));
+    device_destroy(device);
+    device_destroy(NULL);
+    env_destroy(&env);
+}
+
+/* What is counted after the same allocations on a back end. */
+struct account {
+    size_t params, grads, total;
+};
+
+static struct account allocate_on(const char *backend)
+{
+    struct env env = testing_env(1);
+    struct device *device;
+    char *a, *b, *c;
+    assert_ok(device_create(&env, backend, 0, &device));
+    size_t before = mem_total(env.mem);
+    assert_ok(device_alloc(device, MEM_PARAMS, "a", 1000, &a));
+    assert_ok(device_alloc(device, MEM_PARAMS, "b", 0, &b));
+    assert_ok(device_alloc(device, MEM_GRADS, "c", 3 << 20, &c));
+    struct account account = {mem_bytes(env.mem, MEM_PARAMS), mem_bytes(env.mem, MEM_GRADS),
+                              mem_total(env.mem) - before};
+    assert_true(a != NULL && b != NULL && c != NULL && a != b && b != c);
+    assert_int_equal((uintptr_t)a % 64 + (uintptr_t)b % 64 + (uintptr_t)c % 64, 0);
+    device_free(device, b);
+    device_free(device, NULL);
+    assert_int_equal(mem_bytes(env.mem, MEM_PARAMS), 1000);
+    device_free(device, a);
+    device_free(device, c);
+    assert_int_equal(mem_total(env.mem), before);
+    device_destroy(device);
+    env_destroy(&env);
+    return account;
+}
+
+static void test_accounts(void **state)
+{
+    (void)state;
+    struct account cpu = allocate_on("cpu"), dry = allocate_on("dry");
+    assert_int_equal(cpu.params, 1001);
+    assert_int_equal(cpu.grads, 3 << 20);
+    assert_int_equal(dry.params, cpu.params);
+    assert_int_equal(dry.grads, cpu.grads);
+    assert_int_equal(dry.total, cpu.total);
+}
+
+/* A dry device plans what no machine has, and touches nothing. */
+static void test_dry(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct device *device;
+    struct stream *stream;
+    char *a, *b;
+    size_t bytes = (size_t)1 << 44;
+    assert_ok(device_create(&env, "dry", 0, &device));
+    assert_true(device_is_dry(device));
+    assert_ok(stream_create(device, "test", &stream));
+    assert_ok(device_alloc(device, MEM_OPTIMIZER, "state", bytes, &a));
+    assert_ok(device_alloc(device, MEM_OPTIMIZER, "state", bytes, &b));
+    assert_true(b >= a + bytes || a >= b + bytes);
+    assert_int_equal(mem_bytes(env.mem, MEM_OPTIMIZER), 2 * bytes);
+    device_zero(stream, a, bytes);
+    device_copy(stream, a, b, bytes);
+    device_accumulate(stream, a, DTYPE_F32, b, DTYPE_BF16, 1000);
+    assert_ok(stream_sync(stream));
+    device_free(device, a);
+    device_free(device, b);
+    stream_destroy(stream);
+    device_destroy(device);
+    env_destroy(&env);
+}
+
+static enum status build(struct env *env, const char *backend)
+{
+    enum status st;
+    struct device *device;
+    struct stream *stream;
+    void *a = NULL, *b = NULL;
+    TRY(device_create(env, backend, 0, &device));
+    TRY_OR(undo_device, stream_create(device, "test", &stream));
+    TRY_OR(undo_stream, device_alloc(device, MEM_PARAMS, "a", 100, &a));
+    TRY_OR(undo_stream, device_alloc(device, MEM_PARAMS, "b", 100, &b));
+undo_stream:
+    device_free(device, a);
+    device_free(device, b);
+    stream_destroy(stream);
+undo_device:
+    device_destroy(device);
+    return st;
+}
+
+static void test_failing_allocations(void **state)
+{
+    struct env env = testing_env(1);
+    int64_t n = 1;
+    for (;; n++) {
+        mem_fail_at(env.mem, n);
+        enum status st = build(&env, *state);
+        assert_int_equal(mem_total(env.mem), 0);
+        if (st == STATUS_OK)
+            break;
+        assert_int_equal(st, STATUS_MEMORY);
+    }
+    assert_int_equal(n, 7); /* device, stream, and two for each block */
+    env_destroy(&env);
+}
+
+static void test_sticky_error(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct device *device;
+    struct stream *stream;
+    int from = 5, to = 3;
+    assert_ok(device_create(&env, "cpu", 0, &device));
+    assert_ok(stream_create(device, "test", &stream));
+    assert_ptr_equal(stream_device(stream), device);
+    stream_fail(stream, STATUS_OK);
+    assert_false(stream_failed(stream));
+    stream_fail(stream, STATUS_DEVICE);
+    stream_fail(stream, STATUS_IO);
+    assert_true(stream_failed(stream));
+    device_copy(stream, &to, &from, sizeof to);
+    device_zero(stream, &to, sizeof to);
+    assert_int_equal(to, 3);
+    assert_int_equal(stream_sync(stream), STATUS_DEVICE);
+    assert_int_equal(stream_sync(stream), STATUS_DEVICE);
+    stream_destroy(stream);
+    device_destroy(device);
+    env_destroy(&env);
+}
+
+/* --- copies and sums ------------------------------------------------------------------------- */
+
+struct rig {
+    struct env env;
+    struct device *device;
+    struct stream *stream;
+};
+
+static void rig_open(struct rig *rig, int threads)
+{
+    rig->env = testing_env(threads);
+    assert_ok(device_create(&rig->env, "cpu", 0, &rig->device));
+    assert_ok(stream_create(rig->device, "test", &rig->stream));
+}
+
+static void rig_close(struct rig *rig)
+{
+    assert_ok(stream_sync(rig->stream));
+    stream_destroy(rig->stream);
+    device_destroy(rig->device);
+    env_destroy(&rig->env);
+}
+
+static void test_copy(void **state)
+{
+    (void)state;
+    enum { BYTES = (5 << 20) + 77 };
+    struct rig rig;
+    unsigned char *a, *b;
+    rig_open(&rig, 3);
+    assert_ok(device_alloc(rig.device, MEM_SCRATCH, "a", BYTES, &a));
+    assert_ok(device_alloc(rig.device, MEM_SCRATCH, "b", BYTES + 1, &b));
+    for (int i = 0; i < BYTES; i++)
+        a[i] = (unsigned char)(i % 251);
+    b[BYTES] = 9;
+    device_copy(rig.stream, b, a, BYTES);
+    assert_memory_equal(a, b, BYTES);
+    device_zero(rig.stream, b, BYTES);
+    for (int i = 0; i < BYTES; i++)
+        assert_int_equal(b[i], 0);
+    assert_int_equal(b[BYTES], 9);
+    device_copy(rig.stream, NULL, NULL, 0);
+    device_free(rig.device, a);
+    device_free(rig.device, b);
+    rig_close(&rig);
+}
+
+enum { COUNT = 150011 };
+
+/* Ordinary values, and at the start what is hard: subnormal numbers, ties, infinities. */
+static void fill(void *data, enum dtype type, const char *name)
+{
+    static const double hard[] = {0,     -0.0,   1e-7,     6e-8, -5.9604644775390625e-08,
+                                  65504, -65504, INFINITY, 1,    1.0009765625};
+    struct rng rng = rng_stream(11, name);
+    for (int64_t i = 0; i < COUNT; i++) {
+        double value = i < 10 ? hard[i] : rng_normal(rng, (uint64_t)i);
+        dtype_convert((char *)data + (size_t)i * dtype_bytes(type), type, &value, DTYPE_F64, 1);
+    }
+}
+
+/* The sum by the definition: formed in float (double when the target is), rounded once. */
+static void expect(void *dst, enum dtype dst_type, const void *src, enum dtype src_type, int64_t i)
+{
+    char *d = (char *)dst + (size_t)i * dtype_bytes(dst_type);
+    const char *s = (const char *)src + (size_t)i * dtype_bytes(src_type);
+    double a, b;
+    dtype_convert(&a, DTYPE_F64, d, dst_type, 1);
+    dtype_convert(&b, DTYPE_F64, s, src_type, 1);
+    if (dst_type == DTYPE_F64) {
+        double sum = a + b;
+        memcpy(d, &sum, sizeof sum);
+    } else {
+        float sum = (float)(a + b); /* the double sum is exact enough: one rounding to float */
+        dtype_convert(d, dst_type, &sum, DTYPE_F32, 1);
+    }
+}
+
+static void accumulate_pair(struct rig *rigs, int rig_count, enum dtype dst_type,
+                            enum dtype src_type)
+{
+    size_t bytes = COUNT * dtype_bytes(dst_type);
+    void *src = malloc(COUNT * dtype_bytes(src_type)), *start = malloc(bytes);
+    void *expected = malloc(bytes), *dst = malloc(bytes);
+    assert_true(src != NULL && start != NULL && expected != NULL && dst != NULL);
+    fill(src, src_type, "src");
+    fill(start, dst_type, "dst");
+    memcpy(expected, start, bytes);
+    for (int64_t i = 0; i < COUNT; i++)
+        expect(expected, dst_type, src, src_type, i);
+    for (int r = 0; r < rig_count; r++) {
+        memcpy(dst, start, bytes);
+        device_accumulate(rigs[r].stream, dst, dst_type, src, src_type, COUNT);
+        if (memcmp(dst, expected, bytes) != 0)
+            fail_msg("%s += %s is wrong with %d threads", dtype_name(dst_type),
+                     dtype_name(src_type), rigs[r].env.threads);
+    }
+    free(src);
+    free(start);
+    free(expected);
+    free(dst);
+}
+
+static void test_accumulate(void **state)
+{
+    (void)state;
+    enum { RIGS = 3 };
+    static const enum dtype targets[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64};
+    static const enum dtype sources[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    struct rig rigs[RIGS];
+    for (int r = 0; r < RIGS; r++)
+        rig_open(&rigs[r], r + 1);
+    for (int d = 0; d < 4; d++)
+        for (int s = 0; s < 3; s++)
+            accumulate_pair(rigs, RIGS, targets[d], sources[s]);
+    for (int r = 0; r < RIGS; r++)
+        rig_close(&rigs[r]);
+}
+
+/* Every f16 number, to the bit: the vector code has a widening of its own. */
+static void test_accumulate_f16(void **state)
+{
+    (void)state;
+    enum { ALL = 65536 };
+    static uint16_t src[ALL];
+    static float dst[ALL];
+    struct rig rig;
+    rig_open(&rig, 1);
+    for (int i = 0; i < ALL; i++)
+        src[i] = (uint16_t)i;
+    device_accumulate(rig.stream, dst, DTYPE_F32, src, DTYPE_F16, ALL);
+    for (int i = 0; i < ALL; i++) {
+        float expected = f16_to_f32((uint16_t)i);
+        assert_true(dst[i] == expected || (isnan(dst[i]) && isnan(expected)));
+    }
+    rig_close(&rig);
+}
+
+/* --- broken invariants ----------------------------------------------------------------------- */
+
+static void leak(struct device *device)
+{
+    void *block;
+    (void)device_alloc(device, MEM_PARAMS, "a", 10, &block);
+    device_destroy(device);
+}
+
+static void free_twice(struct device *device)
+{
+    void *block;
+    (void)device_alloc(device, MEM_PARAMS, "a", 10, &block);
+    device_free(device, block);
+    device_free(device, block);
+}
+
+static void free_inside(struct device *device)
+{
+    char *block;
+    (void)device_alloc(device, MEM_PARAMS, "a", 10, &block);
+    device_free(device, block + 1);
+}
+
+static void keep_stream(struct device *device)
+{
+    struct stream *stream;
+    (void)stream_create(device, "a", &stream);
+    device_destroy(device);
+}
+
+static void overlap(struct device *device)
+{
+    struct stream *stream;
+    char bytes[20] = {0};
+    (void)stream_create(device, "a", &stream);
+    device_copy(stream, bytes, bytes + 5, 10);
+}
+
+static void test_aborts(void **state)
+{
+    (void)state;
+    static void (*const wrong[])(struct device *) = {leak, free_twice, free_inside, keep_stream,
+                                                     overlap};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            struct env env = testing_env(1);
+            struct device *device;
+            assert_ok(device_create(&env, "cpu", 0, &device));
+            signal(SIGABRT, SIG_DFL);
+            assert_non_null(freopen("/dev/null", "w", stderr));
+            wrong[i](device);
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+            fail_msg("wrong use %zu was not noticed", i);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_aborts),
+        cmocka_unit_test(test_create),
+        cmocka_unit_test(test_accounts),
+        cmocka_unit_test(test_dry),
+        {"test_failing_allocations cpu", test_failing_allocations, NULL, NULL, "cpu"},
+        {"test_failing_allocations dry", test_failing_allocations, NULL, NULL, "dry"},
+        cmocka_unit_test(test_sticky_error),
+        cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_accumulate),
+        cmocka_unit_test(test_accumulate_f16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,38 @@
+/* op_rig -- an env, a device, a stream and ops, for tests. */
+#ifndef TESTS_OPS_OP_RIG_H
+#define TESTS_OPS_OP_RIG_H
+#include "testing.h"
+#include "ops/ops_trial.h"
+
+struct rig {
+    struct env env;
+    struct device *device;
+    struct stream *stream;
+    struct ops *ops;
+};
+
+static inline void rig_open(struct rig *rig, const char *backend, enum dtype type, int threads)
+{
+    rig->env = testing_env(threads);
+    assert_ok(device_create(&rig->env, "cpu", 0, &rig->device));
+    assert_ok(stream_create(rig->device, "test", &rig->stream));
+    assert_ok(ops_create(rig->device, backend, type, &rig->ops));
+}
+
+static inline void rig_close(struct rig *rig)
+{
+    assert_ok(stream_sync(rig->stream));
+    ops_destroy(rig->ops);
+    stream_destroy(rig->stream);
+    device_destroy(rig->device);
+    env_destroy(&rig->env);
+}
+
+static inline struct ops_trial *rig_trial(struct rig *rig, const struct ops_case *c)
+{
+    struct ops_trial *trial;
+    assert_ok(ops_trial_create(rig->ops, rig->stream, c, 7, &trial));
+    return trial;
+}
+
+#endif

@@ -1,0 +1,104 @@
+/* op_shapes -- the shapes on which every op is held against the reference: ordinary ones and odd
+ * ones (widths that no vector divides, one token, one row, groups of heads, odd vocabularies). */
+#ifndef TESTS_OPS_OP_SHAPES_H
+#define TESTS_OPS_OP_SHAPES_H
+#include "ops/ops_cases.h"
+
+#define LINEAR_SHAPES(X)  \
+    X(1, 1, 1, false)     \
+    X(1, 65, 130, true)   \
+    X(3, 64, 1000, false) \
+    X(7, 13, 5, false)    \
+    X(7, 13, 5, true)     \
+    X(67, 100, 96, false) \
+    X(67, 100, 96, true)  \
+    X(300, 65, 33, false) \
+    X(300, 65, 33, true)  \
+    X(515, 24, 70, true)
+
+#define LINEAR_CASES(r, i, o, w)                                       \
+    {"linear", .rows = r, .linear = {i, o, w}},                        \
+        {"linear", .rows = r, .linear = {i, o, w}, .bias = true},      \
+        {"linear_gelu", .rows = r, .linear = {i, o, w}, .bias = true}, \
+        {"linear_gelu", .rows = r, .linear = {i, o, w}},               \
+        {"linear_dx", .rows = r, .linear = {i, o, w}},                 \
+        {"gelu_linear", .rows = r, .linear = {i, o, w}},               \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w}},           \
+        {"linear_dw", .rows = r, .linear = {i, o, w}},                 \
+        {"linear_dw", .rows = r, .linear = {i, o, w}, .bias = true},   \
+        {"linear_dw", .rows = r, .linear = {i, o, w}, .bias = true, .add = true},
+
+#define NORM_SHAPES(X) \
+    X(1, 5)            \
+    X(3, 64)           \
+    X(33, 100)         \
+    X(130, 37)         \
+    X(257, 128)
+
+#define NORM_CASES_OF(r, c, k, has_bias, has_branch)                                             \
+    {"add_norm", .rows = r, .norm = {k, c, 1e-5}, .bias = has_bias, .branch = has_branch},       \
+        {"norm_apply", .rows = r, .norm = {k, c, 1e-5}, .bias = has_bias, .branch = has_branch}, \
+        {"norm_backward", .rows = r, .norm = {k, c, 1e-5}, .bias = has_bias,                     \
+         .branch = has_branch},
+#define NORM_CASES(r, c)                          \
+    NORM_CASES_OF(r, c, NORM_LAYER, true, true)   \
+    NORM_CASES_OF(r, c, NORM_LAYER, false, false) \
+    NORM_CASES_OF(r, c, NORM_RMS, false, true)    \
+    NORM_CASES_OF(r, c, NORM_RMS, true, false)
+
+#define FLAT_SHAPES(X) X(1) X(63) X(64) X(65) X(1000) X(8200) X(20011)
+#define FLAT_CASES(n)                                                                              \
+    {"add", .count = n}, {"gelu", .count = n}, {"gelu_backward", .count = n}, {"sum", .count = n}, \
+        {"square_sums", .count = n}, {"find_nonfinite", .count = n, .bad = -1},                    \
+        {"find_nonfinite", .count = n, .bad = n - 1},                                              \
+        {"find_nonfinite", .count = n, .bad = n / 2}, {"find_nonfinite", .count = n, .bad = 0},    \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_BF16},                                 \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F16},                                  \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F64},                                  \
+        {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F32},                                  \
+        {"cast", .count = n, .from = DTYPE_BF16, .to = DTYPE_F32},                                 \
+        {"cast", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                  \
+        {"cast", .count = n, .from = DTYPE_F64, .to = DTYPE_F32},                                  \
+        {"adamw", .count = n, .to = DTYPE_F32}, {"adamw", .count = n, .to = DTYPE_BF16},           \
+        {"adamw", .count = n, .to = DTYPE_F16},
+
+#define GATE_SHAPES(X) X(1, 3) X(5, 64) X(17, 100) X(300, 257)
+#define GATE_CASES(r, f) \
+    {"swiglu", .rows = r, .width = f}, {"swiglu_backward", .rows = r, .width = f},
+
+#define ATTENTION_SHAPES(X) \
+    X(1, 1, 1, 1, 2)        \
+    X(2, 1, 4, 2, 8)        \
+    X(2, 37, 4, 2, 16)      \
+    X(1, 64, 2, 2, 64)      \
+    X(3, 19, 6, 2, 10)      \
+    X(1, 130, 3, 1, 48)     \
+    X(1, 70, 2, 1, 96)      \
+    X(1, 300, 2, 1, 32)
+#define ATTENTION_CASES(b, t, h, g, d)                                                       \
+    {"rope", .attention = {b, t, h, g, d}, .first = 3},                                      \
+        {"rope_inverse", .attention = {b, t, h, g, d}, .first = 3},                          \
+        {"rope", .attention = {b, t, h, g, d}}, {"attention", .attention = {b, t, h, g, d}}, \
+        {"attention_backward", .attention = {b, t, h, g, d}},                                \
+        {"attention_cached", .attention = {b, t, h, g, d}, .past = 0, .room = t},            \
+        {"attention_cached", .attention = {b, t, h, g, d}, .past = 21, .room = t + 30},
+
+#define LOSS_SHAPES(X) X(1, 7) X(9, 64) X(21, 1001) X(6, 513) X(80, 300)
+#define LOSS_CASES(r, v) \
+    {"cross_entropy", .rows = r, .width = v}, {"cross_entropy_gradient", .rows = r, .width = v},
+
+static const struct ops_case op_shapes[] = {
+    LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
+        GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES)
+            LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {1, 1, 5, 3, 0}},
+    {"embedding_backward", .embedding = {1, 1, 5, 3, 0}},
+    {"embedding", .embedding = {2, 9, 20, 11, 16}, .first = 4},
+    {"embedding", .embedding = {3, 17, 64, 1001, 17}},
+    {"embedding", .embedding = {2, 150, 40, 50, 200}, .first = 7},
+    {"embedding_backward", .embedding = {2, 9, 20, 11, 16}},
+    {"embedding_backward", .embedding = {3, 17, 64, 1001, 17}},
+    {"embedding_backward", .embedding = {4, 50, 33, 7, 64}},
+};
+enum { OP_SHAPE_COUNT = sizeof op_shapes / sizeof op_shapes[0] };
+
+#endif

@@ -1,0 +1,212 @@
+/* Ops are made by name, refuse what they do not have, do nothing on a failed stream or a dry
+ * device, and keep the promises of ops.h that no single case shows. */
+#include <math.h>
+#include "ops/op_rig.h"
+
+static void test_create(void **state)
+{
+    (void)state;
+    struct env env = testing_env(2);
+    struct device *device;
+    struct ops *ops = NULL;
+    assert_ok(device_create(&env, "cpu", 0, &device));
+    assert_int_equal(ops_create(device, "abacus", DTYPE_F32, &ops), STATUS_CONFIG);
+    assert_non_null(strstr(log_first_error(env.log), "ref, cpu"));
+    log_error_clear(env.log);
+    assert_int_equal(ops_create(device, "cpu", DTYPE_F64, &ops), STATUS_CONFIG);
+    assert_non_null(strstr(log_first_error(env.log), "f64"));
+    assert_int_equal(ops_create(device, "ref", DTYPE_BF16, &ops), STATUS_CONFIG);
+    assert_null(ops);
+    assert_ok(ops_create(device, "ref", DTYPE_F64, &ops));
+    assert_int_equal(ops->type, DTYPE_F64);
+    assert_int_equal(ops->threads, 2);
+    assert_ptr_equal(ops->device, device);
+    ops_destroy(ops);
+    ops_destroy(NULL);
+    device_destroy(device);
+    env_destroy(&env);
+}
+
+static void test_failing_allocations(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct ops_case shape = {"norm_backward", .rows = 3, .norm = {NORM_LAYER, 8, 1e-5}};
+    struct ops_trial *trial = NULL;
+    struct ops *ops = NULL;
+    rig_open(&rig, "ref", DTYPE_F32, 1);
+    mem_fail_at(rig.env.mem, 1);
+    assert_int_equal(ops_create(rig.device, "cpu", DTYPE_F32, &ops), STATUS_MEMORY);
+    assert_null(ops);
+    size_t before = mem_total(rig.env.mem);
+    int64_t n = 1;
+    for (;; n++) {
+        mem_fail_at(rig.env.mem, n);
+        if (ops_trial_create(rig.ops, rig.stream, &shape, 1, &trial) == STATUS_OK)
+            break;
+        assert_null(trial);
+        assert_int_equal(mem_total(rig.env.mem), before);
+    }
+    mem_fail_at(rig.env.mem, 0);
+    assert_true(n > 20);
+    ops_trial_destroy(trial);
+    rig_close(&rig);
+}
+
+/* Nothing is computed on a stream that has failed. */
+static void test_failed_stream(void **state)
+{
+    (void)state;
+    struct rig rig;
+    float a[3] = {1, 2, 3}, sum[3] = {7, 7, 7};
+    rig_open(&rig, "cpu", DTYPE_F32, 1);
+    stream_fail(rig.stream, STATUS_DEVICE);
+    ops_add(rig.ops, rig.stream, 3, a, a, sum);
+    assert_true(sum[0] == 7 && sum[1] == 7 && sum[2] == 7);
+    assert_int_equal(stream_sync(rig.stream), STATUS_DEVICE);
+    stream_destroy(rig.stream);
+    assert_ok(stream_create(rig.device, "again", &rig.stream));
+    ops_add(rig.ops, rig.stream, 3, a, a, sum);
+    assert_true(sum[0] == 2 && sum[1] == 4 && sum[2] == 6);
+    rig_close(&rig);
+}
+
+/* On a dry device everything is counted and nothing is touched. */
+static void test_dry(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct device *device;
+    struct stream *stream;
+    struct ops *ops;
+    float *x, *w, *y;
+    struct linear l = {.in = 1000, .out = 1000};
+    assert_ok(device_create(&env, "dry", 0, &device));
+    assert_ok(stream_create(device, "test", &stream));
+    assert_ok(ops_create(device, "cpu", DTYPE_F32, &ops));
+    assert_ok(device_alloc(device, MEM_PARAMS, "w", 4000000, &w));
+    assert_ok(device_alloc(device, MEM_ACTIVATIONS, "x", 4000000, &x));
+    assert_ok(device_alloc(device, MEM_ACTIVATIONS, "y", 4000000, &y));
+    ops_linear(ops, stream, l, 1000, x, w, NULL, y);
+    assert_true(ops_attention_scratch(ops, (struct attention){1, 64, 2, 2, 32}) > 0);
+    assert_ok(stream_sync(stream));
+    device_free(device, x);
+    device_free(device, w);
+    device_free(device, y);
+    ops_destroy(ops);
+    stream_destroy(stream);
+    device_destroy(device);
+    env_destroy(&env);
+}
+
+static void test_empty_ranges(void **state)
+{
+    struct rig rig;
+    double sum = 5;
+    int64_t first = 5;
+    rig_open(&rig, *state, DTYPE_F32, 2);
+    ops_sum(rig.ops, rig.stream, 0, NULL, &sum);
+    assert_true(sum == 0);
+    ops_find_nonfinite(rig.ops, rig.stream, NULL, 0, &first);
+    assert_int_equal(first, -1);
+    ops_add(rig.ops, rig.stream, 0, NULL, NULL, NULL);
+    ops_cast(rig.ops, rig.stream, NULL, DTYPE_BF16, NULL, DTYPE_F32, 0);
+    ops_square_sums(rig.ops, rig.stream, NULL, 0, NULL);
+    rig_close(&rig);
+}
+
+/* The 16-bit copy is the master rounded to nearest, to the bit. */
+static void test_adamw_copy(void **state)
+{
+    struct rig rig;
+    struct ops_case shape = {"adamw", .count = 1000, .to = DTYPE_BF16};
+    uint16_t expected[1000];
+    rig_open(&rig, *state, DTYPE_F32, 2);
+    struct ops_trial *trial = rig_trial(&rig, &shape);
+    ops_trial_run(trial);
+    const struct ops_call *call = ops_trial_call(trial);
+    dtype_convert(expected, DTYPE_BF16, ops_find_tensor(call, "param")->data, DTYPE_F32, 1000);
+    assert_memory_equal(ops_find_tensor(call, "copy")->data, expected, sizeof expected);
+    ops_trial_destroy(trial);
+    rig_close(&rig);
+}
+
+/* AdamW by hand: from m = v = 0 the first step is lr (sign g + decay p), whatever the gradient. */
+static void test_adamw_first_step(void **state)
+{
+    struct rig rig;
+    float param[3] = {1, -2, 0.5f}, grad[3] = {0.25f, -3, 40}, m[3] = {0}, v[3] = {0};
+    struct step_scalars scalars = {
+        .lr = 0.01f, .correction1 = 0.1f, .correction2 = 0.05f, .grad_scale = 2};
+    struct adamw hyper = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 0};
+    struct adamw_segment segment = {
+        .count = 3, .param = param, .grad = grad, .m = m, .v = v, .lr_mul = 0.5f, .decay = 0.1f};
+    rig_open(&rig, *state, DTYPE_F32, 1);
+    ops_adamw(rig.ops, rig.stream, hyper, &scalars, &segment, 1);
+    assert_true(fabs(param[0] - (1 - 0.005 * (1 + 0.1))) < 1e-6);
+    assert_true(fabs(param[1] - (-2 - 0.005 * (-1 - 0.2))) < 1e-6);
+    assert_true(fabs(param[2] - (0.5 - 0.005 * (1 + 0.05))) < 1e-6);
+    assert_true(fabs(m[0] - 0.05) < 1e-7 && fabs(v[1] - 1.8) < 1e-6);
+    rig_close(&rig);
+}
+
+/* Norm without a place for the sum gives the y of norm with one. */
+static void test_norm_without_sum(void **state)
+{
+    struct rig rig;
+    struct norm n = {NORM_LAYER, 7, 1e-5};
+    float x[14], weight[7], y[14], again[14], sum[14], mean[2], rstd[2];
+    rig_open(&rig, *state, DTYPE_F32, 1);
+    for (int i = 0; i < 14; i++)
+        x[i] = (float)(i * i % 11), weight[i / 2] = 0.5f * (float)i;
+    ops_add_norm(rig.ops, rig.stream, n, 2, x, NULL, weight, NULL, sum, y, mean, rstd);
+    ops_add_norm(rig.ops, rig.stream, n, 2, x, NULL, weight, NULL, NULL, again, mean, rstd);
+    assert_memory_equal(y, again, sizeof y);
+    assert_memory_equal(x, sum, sizeof x);
+    rig_close(&rig);
+}
+
+/* Decoding a sequence piece by piece gives what attention over the whole gives. */
+static void test_decoding(void **state)
+{
+    enum { T = 23, H = 4, G = 2, D = 10, WIDTH = (H + 2 * G) * D };
+    static const int64_t pieces[] = {9, 1, 1, 5, 7};
+    struct rig rig;
+    struct attention whole = {1, T, H, G, D};
+    struct ops_case shape = {"attention", .attention = whole};
+    float cache_k[T * G * D], cache_v[T * G * D], out[T * H * D];
+    rig_open(&rig, *state, DTYPE_F32, 2);
+    struct ops_trial *trial = rig_trial(&rig, &shape);
+    const struct ops_call *call = ops_trial_call(trial);
+    ops_trial_run(trial);
+    const float *qkv = ops_find_tensor(call, "qkv")->data;
+    const float *expected = ops_find_tensor(call, "out")->data;
+    int64_t past = 0;
+    for (int i = 0; i < 5; i++) {
+        struct attention piece = {1, pieces[i], H, G, D};
+        ops_attention_cached(rig.ops, rig.stream, piece, past, T, qkv + past * WIDTH, cache_k,
+                             cache_v, out + past * H * D, ops_find_tensor(call, "scratch")->data);
+        past += pieces[i];
+    }
+    for (int i = 0; i < T * H * D; i++)
+        assert_true(fabsf(out[i] - expected[i]) < 2e-6f);
+    ops_trial_destroy(trial);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+#define FOR_BACKENDS(test)                    \
+    {#test " ref", test, NULL, NULL, "ref"},  \
+    {                                         \
+#test " cpu", test, NULL, NULL, "cpu" \
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create),        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_failed_stream), cmocka_unit_test(test_dry),
+        FOR_BACKENDS(test_empty_ranges),      FOR_BACKENDS(test_adamw_copy),
+        FOR_BACKENDS(test_adamw_first_step),  FOR_BACKENDS(test_norm_without_sum),
+        FOR_BACKENDS(test_decoding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
