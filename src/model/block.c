@@ -1,0 +1,140 @@
+/* block -- what GPT-2's and Llama's blocks share: the buffers, the attention and its cache.
+ *
+ *     residual, pending -> sum1 -> normed1 -> qkv -> attn -> sum2 -> normed2 -> pre -> act -> room
+ *                          kept    cheap      dear   dear    dear    cheap      dear   cheap
+ *
+ * "cheap" is made again under selective recomputation (a norm with its statistics kept, an
+ * activation), "dear" only under full. A block has no large scratch: places whose contents are
+ * spent hold what comes next (model_impl.h says which), so two buffers are sized for the widest of
+ * their tenants.
+ */
+#include "model/model_impl.h"
+
+enum {
+    SUM1,
+    STATS1, /* rstd (R), then mean (R) */
+    NORMED1,
+    QKV,
+    ATTN,
+    LSE,
+    SUM2,
+    STATS2,
+    NORMED2,
+    PRE,
+    ACT,
+    SCRATCH,
+    BUFFER_COUNT
+};
+
+static int64_t max2(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static struct attention attention_of(const struct block *k, struct unit_shape shape)
+{
+    return (struct attention){.batch = shape.batch,
+                              .tokens = shape.tokens,
+                              .heads = k->heads,
+                              .kv_heads = k->kv_heads,
+                              .head_width = k->head_width};
+}
+
+int block_list_buffers(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
+                       struct unit_buffer *list)
+{
+    const struct block *k = unit->self;
+    int64_t rows = shape.batch * shape.tokens, width = k->norm.width;
+    size_t stats = (size_t)(k->norm.kind == NORM_RMS ? rows : 2 * rows) * sizeof(float);
+    size_t column = (size_t)rows * dtype_bytes(ops->type); /* bytes of an (R, 1) tensor */
+    size_t attention = ops_attention_scratch(ops, attention_of(k, shape));
+    size_t norm = ops_norm_scratch(ops, k->norm, rows);
+    size_t c = (size_t)width * column;
+    size_t wide = (size_t)max2(width, k->proj.in) * column;
+    size_t act = (size_t)max2(k->down.in, max2(width, k->qkv.out)) * column;
+
+    list[SUM1] = (struct unit_buffer){"sum 1", c, KEEP_ALWAYS, 0};
+    list[STATS1] = (struct unit_buffer){"norm 1 statistics", stats, KEEP_UNLESS_FULL, 0};
+    list[NORMED1] = (struct unit_buffer){"normed 1", c, KEEP_UNLESS_SELECTIVE, 0};
+    list[QKV] = (struct unit_buffer){"qkv", (size_t)k->qkv.out * column, KEEP_UNLESS_FULL, 0};
+    list[ATTN] =
+        (struct unit_buffer){"attention", (size_t)k->proj.in * column, KEEP_UNLESS_FULL, 0};
+    list[LSE] = (struct unit_buffer){"attention lse", (size_t)(rows * k->heads) * sizeof(float),
+                                     KEEP_UNLESS_FULL, 0};
+    list[SUM2] = (struct unit_buffer){"sum 2", c, KEEP_UNLESS_FULL, 0};
+    list[STATS2] = (struct unit_buffer){"norm 2 statistics", stats, KEEP_UNLESS_FULL, 0};
+    list[NORMED2] = (struct unit_buffer){"normed 2", wide, KEEP_UNLESS_SELECTIVE, 0};
+    list[PRE] = (struct unit_buffer){"mlp", (size_t)k->up.out * column, KEEP_UNLESS_FULL, 0};
+    list[ACT] = (struct unit_buffer){"mlp activation", act, KEEP_UNLESS_SELECTIVE, 0};
+    list[SCRATCH] = (struct unit_buffer){
+        "block scratch", attention > norm ? attention : norm, KEEP_NOT,
+        1u << PASS_FORWARD | 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_DECODE};
+    return BUFFER_COUNT;
+}
+
+struct block_buffers block_buffers_of(const struct block *k, const struct unit_run *run)
+{
+    void *const *at = run->buffers;
+    int64_t rows = run->shape.batch * run->shape.tokens;
+    bool rms = k->norm.kind == NORM_RMS;
+    float *stats1 = at[STATS1], *stats2 = at[STATS2];
+    return (struct block_buffers){
+        .rows = rows,
+        .sum1 = at[SUM1],
+        .rstd1 = stats1,
+        .mean1 = rms ? NULL : stats1 + rows,
+        .normed1 = at[NORMED1],
+        .qkv = at[QKV],
+        .attn = at[ATTN],
+        .lse = at[LSE],
+        .sum2 = at[SUM2],
+        .rstd2 = stats2,
+        .mean2 = rms ? NULL : stats2 + rows,
+        .normed2 = at[NORMED2],
+        .pre = at[PRE],
+        .act = at[ACT],
+        .scratch = at[SCRATCH],
+    };
+}
+
+/* --- attention -------------------------------------------------------------------------------- */
+void block_attend(const struct block *k, struct unit_run *run, const struct block_buffers *b)
+{
+    struct attention a = attention_of(k, run->shape);
+    if (k->rope)
+        ops_rope(run->ops, run->stream, a, k->rope, 0, false, b->qkv);
+    ops_attention(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->scratch);
+}
+
+/* The cache holds K, then V: (B, cache_tokens, G D) each. */
+static size_t cache_half(const struct block *k, const struct ops *ops, int64_t batch,
+                         int64_t tokens)
+{
+    return (size_t)(batch * tokens * k->kv_heads * k->head_width) * dtype_bytes(ops->type);
+}
+
+size_t block_cache_bytes(const struct unit *unit, const struct ops *ops, int64_t batch,
+                         int64_t tokens)
+{
+    return 2 * cache_half(unit->self, ops, batch, tokens);
+}
+
+void block_attend_cached(const struct block *k, struct unit_run *run, const struct block_buffers *b)
+{
+    struct attention a = attention_of(k, run->shape);
+    size_t half = cache_half(k, run->ops, run->shape.batch, run->cache_tokens);
+    if (k->rope)
+        ops_rope(run->ops, run->stream, a, k->rope, run->past, false, b->qkv);
+    ops_attention_cached(run->ops, run->stream, a, run->past, run->cache_tokens, b->qkv, run->cache,
+                         (char *)run->cache + half, b->attn, b->scratch);
+}
+
+void block_attend_backward(const struct block *k, struct unit_run *run,
+                           const struct block_buffers *b)
+{
+    struct attention a = attention_of(k, run->shape);
+    ops_attention_backward(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->normed2, b->act,
+                           b->scratch);
+    if (k->rope)
+        ops_rope(run->ops, run->stream, a, k->rope, 0, true, b->act);
+}

@@ -1,0 +1,119 @@
+/* llama_block -- Llama's layer: RMSNorm, rotary attention with grouped queries, RMSNorm, SwiGLU.
+ *
+ * Matrices are [out][in]; q, k and v are one param, and so are gate and up. Letters: R rows, C
+ * width, F feed-forward width; H query heads and G key/value heads of width D.
+ */
+#include "model/model_impl.h"
+
+enum { NORM1, QKV, PROJ, NORM2, GATE_UP, DOWN };
+#define BIT(use) (1u << (use))
+
+/* From attn to act: the second half of the block up to its last matrix. */
+static void project_and_expand(const struct block *k, struct unit_run *run,
+                               const struct block_buffers *b)
+{
+    struct ops *o = run->ops;
+    struct stream *s = run->stream;
+    const void *const *w = run->params;
+    ops_linear(o, s, k->proj, b->rows, b->attn, w[PROJ], NULL, b->act);
+    ops_add_norm(o, s, k->norm, b->rows, b->sum1, b->act, w[NORM2], NULL, b->sum2, b->normed2,
+                 b->mean2, b->rstd2);
+    ops_linear(o, s, k->up, b->rows, b->normed2, w[GATE_UP], NULL, b->pre);
+    ops_swiglu(o, s, b->rows, k->down.in, b->pre, b->act);
+}
+
+static void forward(const struct unit *unit, struct unit_run *run,
+                    void (*attend)(const struct block *, struct unit_run *,
+                                   const struct block_buffers *))
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    struct ops *o = run->ops;
+    struct stream *s = run->stream;
+    const void *const *w = run->params;
+    ops_add_norm(o, s, k->norm, b.rows, run->residual, run->pending, w[NORM1], NULL, b.sum1,
+                 b.normed1, b.mean1, b.rstd1);
+    ops_linear(o, s, k->qkv, b.rows, b.normed1, w[QKV], NULL, b.qkv);
+    attend(k, run, &b);
+    project_and_expand(k, run, &b);
+    ops_linear(o, s, k->down, b.rows, b.act, w[DOWN], NULL, run->room);
+    run->out_residual = b.sum2;
+    run->out_pending = run->room;
+}
+
+static void llama_block_forward(const struct unit *unit, struct unit_run *run)
+{
+    forward(unit, run, block_attend);
+}
+
+static void llama_block_decode(const struct unit *unit, struct unit_run *run)
+{
+    forward(unit, run, block_attend_cached);
+}
+
+static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    struct ops *o = run->ops;
+    struct stream *s = run->stream;
+    const void *const *w = run->params;
+    if (run->rebuild > KEEP_UNLESS_FULL) {
+        ops_norm_apply(o, s, k->norm, b.rows, b.sum1, w[NORM1], NULL, b.mean1, b.rstd1, b.normed1);
+        ops_norm_apply(o, s, k->norm, b.rows, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
+        ops_swiglu(o, s, b.rows, k->down.in, b.pre, b.act);
+        return;
+    }
+    ops_add_norm(o, s, k->norm, b.rows, b.sum1, NULL, w[NORM1], NULL, NULL, b.normed1, b.mean1,
+                 b.rstd1);
+    ops_linear(o, s, k->qkv, b.rows, b.normed1, w[QKV], NULL, b.qkv);
+    block_attend(k, run, &b);
+    project_and_expand(k, run, &b);
+}
+
+static void llama_block_backward(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    struct ops *o = run->ops;
+    struct stream *s = run->stream;
+    const void *const *w = run->params;
+    void *const *d = run->grads;
+    void *g = run->gradient; /* (R, C): of the stream, first after the block, then before it */
+
+    /* MLP: the gradients of act, pre and normed2 take the place of the values, each when those are
+     * spent. */
+    ops_linear_dw(o, s, k->down, b.rows, b.act, g, false, d[DOWN], NULL);
+    void *d_act = b.act, *d_pre = b.pre, *d_normed2 = b.normed2;
+    ops_linear_dx(o, s, k->down, b.rows, g, w[DOWN], d_act);
+    ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre);
+    ops_linear_dw(o, s, k->up, b.rows, b.normed2, d_pre, false, d[GATE_UP], NULL);
+    ops_linear_dx(o, s, k->up, b.rows, d_pre, w[GATE_UP], d_normed2);
+    ops_norm_backward(o, s, k->norm, b.rows, d_normed2, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
+                      d[NORM2], NULL, b.scratch);
+
+    /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, g, false, d[PROJ], NULL);
+    ops_linear_dx(o, s, k->proj, b.rows, g, w[PROJ], b.normed2);
+    block_attend_backward(k, run, &b);
+    void *d_qkv = b.act, *d_normed1 = b.normed1;
+    ops_linear_dw(o, s, k->qkv, b.rows, b.normed1, d_qkv, false, d[QKV], NULL);
+    ops_linear_dx(o, s, k->qkv, b.rows, d_qkv, w[QKV], d_normed1);
+    ops_norm_backward(o, s, k->norm, b.rows, d_normed1, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
+                      d[NORM1], NULL, b.scratch);
+}
+
+const struct unit_type llama_block_type = {
+    .name = "llama block",
+    .reads = {[PASS_FORWARD] = UNIT_ALL_USES,
+              [PASS_REBUILD] = UNIT_ALL_USES & ~BIT(DOWN),
+              [PASS_BACKWARD] = UNIT_ALL_USES,
+              [PASS_DECODE] = UNIT_ALL_USES},
+    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES},
+    .run = {[PASS_FORWARD] = llama_block_forward,
+            [PASS_REBUILD] = llama_block_rebuild,
+            [PASS_BACKWARD] = llama_block_backward,
+            [PASS_DECODE] = llama_block_decode},
+    .buffers = block_list_buffers,
+    .cache_bytes = block_cache_bytes,
+};

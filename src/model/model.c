@@ -1,0 +1,332 @@
+/* model -- the graph of a GPT-2 or a Llama: tensors, params, pieces and units, in the order of the
+ * stream.
+ *
+ *     piece      params                                       used by
+ *     wte        the embedding matrix                         embedding; the head too when tied
+ *     wpe        learned positions (GPT-2)                    embedding
+ *     block N    norms, attention, MLP                        block N
+ *     head       the last norm; its own matrix if not tied    head
+ *
+ * The builder counts nothing beforehand: tables are sized for the most that a layer can have, and
+ * filled by appending. Tensors have the names, shapes and orientation of Hugging Face files.
+ * Matrices that write into the stream start smaller by sqrt(2 layers), so that the stream's
+ * variance does not grow with depth.
+ */
+#include "model/model.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "model/model_impl.h"
+
+/* The most that a layer and the ends together can have. */
+enum {
+    LAYER_TENSORS = 12,
+    LAYER_PARAMS = 12,
+    END_TENSORS = 8,
+    END_PARAMS = 8,
+    END_PIECES = 4,
+    END_UNITS = 2
+};
+
+struct model {
+    struct device *device; /* borrowed */
+    struct model_config config;
+    struct unit_graph graph;
+    struct unit_tensor *tensors;
+    struct unit_param *params;
+    struct unit_piece *pieces;
+    struct unit *units;
+    float *rope; /* device memory; NULL: learned positions */
+    struct embedding_unit embedding;
+    struct block block;
+    struct head_unit head;
+};
+
+/* --- appending to the tables ------------------------------------------------------------------ */
+static void add_piece(struct model *m, const char *name)
+{
+    struct unit_graph *g = &m->graph;
+    struct unit_piece *piece = &m->pieces[g->piece_count++];
+    snprintf(piece->name, sizeof piece->name, "%s", name);
+    piece->first_param = g->param_count;
+}
+
+static struct unit *add_unit(struct model *m, const char *name, const struct unit_type *type,
+                             const void *self)
+{
+    struct unit *unit = &m->units[m->graph.unit_count++];
+    snprintf(unit->name, sizeof unit->name, "%s", name);
+    unit->type = type;
+    unit->self = self;
+    return unit;
+}
+
+static void use(struct unit *unit, int param)
+{
+    CHECK_LT(unit->use_count, UNIT_MAX_USES);
+    unit->uses[unit->use_count++] = param;
+}
+
+/* A new param without tensors in the last piece, used by `unit`. */
+static int add_param(struct model *m, struct unit *unit)
+{
+    struct unit_graph *g = &m->graph;
+    int index = g->param_count++;
+    m->params[index] = (struct unit_param){
+        .first_tensor = g->tensor_count, .tensor_count = 0, .piece = g->piece_count - 1};
+    m->pieces[g->piece_count - 1].param_count++;
+    use(unit, index);
+    return index;
+}
+
+/* A tensor of the last param: "<prefix><name>". columns 0: a vector of `rows`. */
+static void add_tensor(struct model *m, const char *prefix, const char *name, int64_t rows,
+                       int64_t columns, enum unit_init init, double scale)
+{
+    struct unit_graph *g = &m->graph;
+    struct unit_tensor *t = &m->tensors[g->tensor_count++];
+    snprintf(t->name, sizeof t->name, "%s%s", prefix, name);
+    t->dims = columns ? 2 : 1;
+    t->shape[0] = rows;
+    t->shape[1] = columns;
+    t->init = init;
+    t->init_scale = scale;
+    t->decay = columns != 0;
+    m->params[g->param_count - 1].tensor_count++;
+}
+
+/* Params of one tensor. */
+static void add_vector(struct model *m, struct unit *unit, const char *prefix, const char *name,
+                       int64_t count, enum unit_init init)
+{
+    add_param(m, unit);
+    add_tensor(m, prefix, name, count, 0, init, 0);
+}
+
+static int add_matrix(struct model *m, struct unit *unit, const char *prefix, const char *name,
+                      int64_t rows, int64_t columns, double deviation)
+{
+    int param = add_param(m, unit);
+    add_tensor(m, prefix, name, rows, columns, INIT_NORMAL, deviation);
+    return param;
+}
+
+/* --- the two architectures -------------------------------------------------------------------- */
+static void add_gpt2_block(struct model *m, int64_t layer)
+{
+    const struct model_config *c = &m->config;
+    int64_t width = c->width, ff = c->ff;
+    double deep = c->init_std / sqrt(2.0 * (double)c->layers);
+    char name[32], at[40];
+    snprintf(name, sizeof name, "block %lld", (long long)layer);
+    snprintf(at, sizeof at, "transformer.h.%lld.", (long long)layer);
+    add_piece(m, name);
+    struct unit *unit = add_unit(m, name, &gpt2_block_type, &m->block);
+    add_vector(m, unit, at, "ln_1.weight", width, INIT_ONE);
+    add_vector(m, unit, at, "ln_1.bias", width, INIT_ZERO);
+    add_matrix(m, unit, at, "attn.c_attn.weight", width, 3 * width, c->init_std);
+    add_vector(m, unit, at, "attn.c_attn.bias", 3 * width, INIT_ZERO);
+    add_matrix(m, unit, at, "attn.c_proj.weight", width, width, deep);
+    add_vector(m, unit, at, "attn.c_proj.bias", width, INIT_ZERO);
+    add_vector(m, unit, at, "ln_2.weight", width, INIT_ONE);
+    add_vector(m, unit, at, "ln_2.bias", width, INIT_ZERO);
+    add_matrix(m, unit, at, "mlp.c_fc.weight", width, ff, c->init_std);
+    add_vector(m, unit, at, "mlp.c_fc.bias", ff, INIT_ZERO);
+    add_matrix(m, unit, at, "mlp.c_proj.weight", ff, width, deep);
+    add_vector(m, unit, at, "mlp.c_proj.bias", width, INIT_ZERO);
+}
+
+static void add_llama_block(struct model *m, int64_t layer)
+{
+    const struct model_config *c = &m->config;
+    int64_t width = c->width, query = c->heads * c->head_width, key = c->kv_heads * c->head_width;
+    double deep = c->init_std / sqrt(2.0 * (double)c->layers);
+    char name[32], at[40];
+    snprintf(name, sizeof name, "block %lld", (long long)layer);
+    snprintf(at, sizeof at, "model.layers.%lld.", (long long)layer);
+    add_piece(m, name);
+    struct unit *unit = add_unit(m, name, &llama_block_type, &m->block);
+    add_vector(m, unit, at, "input_layernorm.weight", width, INIT_ONE);
+    add_param(m, unit);
+    add_tensor(m, at, "self_attn.q_proj.weight", query, width, INIT_NORMAL, c->init_std);
+    add_tensor(m, at, "self_attn.k_proj.weight", key, width, INIT_NORMAL, c->init_std);
+    add_tensor(m, at, "self_attn.v_proj.weight", key, width, INIT_NORMAL, c->init_std);
+    add_matrix(m, unit, at, "self_attn.o_proj.weight", width, query, deep);
+    add_vector(m, unit, at, "post_attention_layernorm.weight", width, INIT_ONE);
+    add_param(m, unit);
+    add_tensor(m, at, "mlp.gate_proj.weight", c->ff, width, INIT_NORMAL, c->init_std);
+    add_tensor(m, at, "mlp.up_proj.weight", c->ff, width, INIT_NORMAL, c->init_std);
+    add_matrix(m, unit, at, "mlp.down_proj.weight", width, c->ff, deep);
+}
+
+/* Returns wte's param. */
+static int add_embedding(struct model *m)
+{
+    const struct model_config *c = &m->config;
+    bool gpt2 = c->arch == MODEL_GPT2;
+    struct unit *unit = add_unit(m, "embedding", &embedding_unit_type, &m->embedding);
+    add_piece(m, "wte");
+    int wte = add_matrix(m, unit, gpt2 ? "transformer.wte" : "model.embed_tokens", ".weight",
+                         c->vocab, c->width, c->init_std);
+    if (gpt2) {
+        add_piece(m, "wpe");
+        add_matrix(m, unit, "transformer.wpe", ".weight", c->context, c->width, c->init_std);
+    }
+    return wte;
+}
+
+static void add_head(struct model *m, int wte)
+{
+    const struct model_config *c = &m->config;
+    bool gpt2 = c->arch == MODEL_GPT2;
+    struct unit *unit = add_unit(m, "head", &head_unit_type, &m->head);
+    add_piece(m, "head");
+    add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width, INIT_ONE);
+    if (gpt2)
+        add_vector(m, unit, "transformer.ln_f", ".bias", c->width, INIT_ZERO);
+    if (c->tied)
+        use(unit, wte);
+    else
+        add_matrix(m, unit, "lm_head", ".weight", c->vocab, c->width, c->init_std);
+}
+
+static void fill_sizes(struct model *m)
+{
+    const struct model_config *c = &m->config;
+    bool gpt2 = c->arch == MODEL_GPT2;
+    int64_t query = c->heads * c->head_width, key = c->kv_heads * c->head_width;
+    struct norm norm = {gpt2 ? NORM_LAYER : NORM_RMS, c->width, c->norm_eps};
+    m->embedding = (struct embedding_unit){c->width, c->vocab, .positions = gpt2 ? c->context : 0};
+    m->block = (struct block){.norm = norm,
+                              .heads = c->heads,
+                              .kv_heads = c->kv_heads,
+                              .head_width = c->head_width,
+                              .qkv = {c->width, query + 2 * key, .out_in = !gpt2},
+                              .proj = {query, c->width, .out_in = !gpt2},
+                              .up = {c->width, gpt2 ? c->ff : 2 * c->ff, .out_in = !gpt2},
+                              .down = {c->ff, c->width, .out_in = !gpt2},
+                              .rope = m->rope};
+    m->head = (struct head_unit){norm, .norm_bias = gpt2, .linear = {c->width, c->vocab, true}};
+}
+
+static void build(struct model *m)
+{
+    const struct model_config *c = &m->config;
+    fill_sizes(m);
+    int wte = add_embedding(m);
+    for (int64_t layer = 0; layer < c->layers; layer++) {
+        if (c->arch == MODEL_GPT2)
+            add_gpt2_block(m, layer);
+        else
+            add_llama_block(m, layer);
+    }
+    add_head(m, wte);
+    m->graph.tensors = m->tensors;
+    m->graph.params = m->params;
+    m->graph.pieces = m->pieces;
+    m->graph.units = m->units;
+    m->graph.stream_width = c->width;
+    m->graph.vocab = c->vocab;
+    m->graph.context = c->context;
+    unit_graph_check(&m->graph);
+}
+
+/* --- the rotary table on the device ----------------------------------------------------------- */
+static enum status copy_to_device(struct device *device, void *dst, const void *src, size_t bytes)
+{
+    struct stream *stream;
+    TRY(stream_create(device, "rope table", &stream));
+    device_copy(stream, dst, src, bytes);
+    enum status st = stream_sync(stream);
+    stream_destroy(stream);
+    return st;
+}
+
+static enum status create_rope(struct model *m)
+{
+    struct env *env = device_env(m->device);
+    size_t bytes = (size_t)(m->config.context * (m->config.head_width / 2) * 2) * sizeof(float);
+    float *host = NULL;
+    enum status st;
+    TRY(device_alloc(m->device, MEM_OTHER, "rope table", bytes, &m->rope));
+    if (device_is_dry(m->device))
+        return STATUS_OK;
+    TRY_OR(undo_rope, mem_alloc(env, MEM_OTHER, "rope table on the host", bytes, &host));
+    rope_table_fill(&m->config, host);
+    TRY_OR(undo_host, copy_to_device(m->device, m->rope, host, bytes));
+    mem_free(env, host);
+    return STATUS_OK;
+undo_host:
+    mem_free(env, host);
+undo_rope:
+    device_free(m->device, m->rope);
+    m->rope = NULL;
+    return st;
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+static enum status alloc_tables(struct env *env, struct model *m)
+{
+    size_t layers = (size_t)m->config.layers;
+    TRY(mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_TENSORS + END_TENSORS,
+                        sizeof *m->tensors, &m->tensors));
+    TRY(mem_alloc_array(env, MEM_OTHER, "model", layers * LAYER_PARAMS + END_PARAMS,
+                        sizeof *m->params, &m->params));
+    TRY(mem_alloc_array(env, MEM_OTHER, "model", layers + END_PIECES, sizeof *m->pieces,
+                        &m->pieces));
+    return mem_alloc_array(env, MEM_OTHER, "model", layers + END_UNITS, sizeof *m->units,
+                           &m->units);
+}
+
+enum status model_create(struct device *device, const struct model_config *config,
+                         struct model **model)
+{
+    struct env *env = device_env(device);
+    struct model *m;
+    enum status st;
+    TRY(model_check(env, config));
+    TRY(mem_alloc(env, MEM_OTHER, "model", sizeof *m, &m));
+    m->device = device;
+    m->config = *config;
+    m->config.path = "";
+    TRY_OR(undo, alloc_tables(env, m));
+    if (config->arch == MODEL_LLAMA)
+        TRY_OR(undo, create_rope(m));
+    build(m);
+    *model = m;
+    return STATUS_OK;
+undo:
+    model_destroy(m);
+    return st;
+}
+
+void model_destroy(struct model *m)
+{
+    if (!m)
+        return;
+    struct env *env = device_env(m->device);
+    device_free(m->device, m->rope);
+    mem_free(env, m->units);
+    mem_free(env, m->pieces);
+    mem_free(env, m->params);
+    mem_free(env, m->tensors);
+    mem_free(env, m);
+}
+
+const struct unit_graph *model_graph(const struct model *m)
+{
+    return &m->graph;
+}
+
+const struct model_config *model_config(const struct model *m)
+{
+    return &m->config;
+}
+
+double model_flops_per_token(const struct model *m, int64_t tokens)
+{
+    const struct model_config *c = &m->config;
+    double attention =
+        12.0 * (double)c->layers * (double)(c->heads * c->head_width) * (double)tokens;
+    return 6.0 * (double)unit_graph_count(&m->graph) + attention;
+}

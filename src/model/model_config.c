@@ -1,0 +1,276 @@
+/* model_config -- the keys model.*, how a preset and a few sizes become a complete configuration,
+ * and what is refused.
+ *
+ * Strength, weakest first: derived, preset, set by the user. A size of 0 is "not set" everywhere
+ * but for the vocabulary after model_resolve, where it means "the tokenizer's": the trainer knows
+ * that one and model_check insists on it.
+ */
+#include <inttypes.h>
+#include "model/model_impl.h"
+#include "model/model_presets.h"
+
+/* --- keys ------------------------------------------------------------------------------------- */
+static const char *const arch_names[] = {"gpt2", "llama", NULL};
+static const char *const tied_names[] = {"no", "yes", "auto", NULL};
+static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
+enum { TIED_NO, TIED_YES, TIED_AUTO };
+
+/* Larger sizes are typing errors. Products are bounded by check_count. */
+#define MAX_LAYERS  65536
+#define MAX_WIDTH   (1 << 20)
+#define MAX_CONTEXT (1 << 24)
+#define MAX_VOCAB   (1 << 24)
+
+#define SIZE(field_, most_, help_)                                                                \
+    {                                                                                             \
+        .key = "model." #field_, .type = OPTION_INT,                                              \
+        .offset = offsetof(struct model_config, field_), .help = help_, .ranged = true, .min = 0, \
+        .max = most_                                                                              \
+    }
+#define REAL(field_, fallback_, most_, help_)                                                  \
+    {                                                                                          \
+        .key = "model." #field_, .type = OPTION_REAL,                                          \
+        .offset = offsetof(struct model_config, field_), .fallback = fallback_, .help = help_, \
+        .ranged = true, .min = 0, .max = most_                                                 \
+    }
+#define CHOICE(field_, names_, fallback_, help_)                                               \
+    {                                                                                          \
+        .key = "model." #field_, .type = OPTION_CHOICE,                                        \
+        .offset = offsetof(struct model_config, field_), .fallback = fallback_, .help = help_, \
+        .choices = names_                                                                      \
+    }
+
+static const struct option options_model[] = {
+    CHOICE(preset, model_preset_names, "none", "sizes by name; single keys override it"),
+    CHOICE(arch, arch_names, "gpt2", "architecture"),
+    SIZE(layers, MAX_LAYERS, "transformer blocks"),
+    SIZE(width, MAX_WIDTH, "width of the residual stream"),
+    SIZE(heads, MAX_WIDTH, "query heads; they divide the width"),
+    SIZE(kv_heads, MAX_WIDTH, "key and value heads; they divide the heads (0: as many)"),
+    SIZE(head_width, MAX_WIDTH, "width of one head (0: width / heads)"),
+    SIZE(ff, MAX_WIDTH, "width of the feed-forward layer (0: 4 width, llama 8/3 width)"),
+    SIZE(context, MAX_CONTEXT, "longest sequence in tokens (0: 1024)"),
+    SIZE(vocab, MAX_VOCAB, "size of the vocabulary (0: the tokenizer's)"),
+    CHOICE(tied, tied_names, "auto",
+           "the head is the embedding (auto: as the preset has it, else yes)"),
+    REAL(norm_eps, "0", 1, "epsilon of the norms (0: 1e-5)"),
+    REAL(init_std, "0.02", 10, "deviation of the initial weights"),
+    REAL(rope_theta, "0", 1e12,
+         "base of the rotary frequencies (0: as the preset has it, else 10000)"),
+    CHOICE(rope_scaling, scaling_names, "none", "scaling of the rotary frequencies"),
+    REAL(rope_factor, "0", 1e6, "rotary scaling: factor (0: 8)"),
+    REAL(rope_low, "0", 1e6, "llama3 rotary scaling: low frequency factor (0: 1)"),
+    REAL(rope_high, "0", 1e6, "llama3 rotary scaling: high frequency factor (0: 4)"),
+    SIZE(rope_original, MAX_CONTEXT, "llama3 rotary scaling: context before it (0: 8192)"),
+    {.key = "model.path",
+     .type = OPTION_STRING,
+     .offset = offsetof(struct model_config, path),
+     .help = "Hugging Face directory to start from; its sizes are used",
+     .value_name = "DIR"},
+};
+
+const struct option_table model_options = {.title = "model",
+                                           .options = options_model,
+                                           .count = sizeof options_model / sizeof options_model[0]};
+
+/* --- checks ----------------------------------------------------------------------------------- */
+static enum status check_size(struct env *env, const char *key, int64_t value, int64_t most)
+{
+    if (value < 1)
+        return FAIL(env, CONFIG, "model.%s: %" PRId64 " is not a size; give one of at least 1", key,
+                    value);
+    if (value > most)
+        return FAIL(env, CONFIG, "model.%s: %" PRId64 " is more than %" PRId64, key, value, most);
+    return STATUS_OK;
+}
+
+/* `part` must divide `whole` into parts that are a multiple of `unit`; otherwise say which near
+ * ones would do. */
+static enum status check_divides(struct env *env, const char *part_key, int64_t part,
+                                 const char *whole_key, int64_t whole, int64_t unit)
+{
+    if (whole % part == 0 && whole / part % unit == 0)
+        return STATUS_OK;
+    int64_t below = part, above = part;
+    while (below > 0 && (whole % below || whole / below % unit))
+        below--;
+    while (above <= whole && (whole % above || whole / above % unit))
+        above++;
+    const char *why = whole % part ? "does not divide" : "leaves an odd part of";
+    if (below > 0 && above <= whole)
+        return FAIL(env, CONFIG,
+                    "model.%s: %" PRId64 " %s model.%s %" PRId64 "; try %" PRId64 " or %" PRId64,
+                    part_key, part, why, whole_key, whole, below, above);
+    if (below > 0 || above <= whole)
+        return FAIL(env, CONFIG, "model.%s: %" PRId64 " %s model.%s %" PRId64 "; try %" PRId64,
+                    part_key, part, why, whole_key, whole, below > 0 ? below : above);
+    return FAIL(env, CONFIG, "model.%s: %" PRId64 " %s model.%s %" PRId64 "; change model.%s",
+                part_key, part, why, whole_key, whole, whole_key);
+}
+
+static enum status check_sizes(struct env *env, const struct model_config *c)
+{
+    TRY(check_size(env, "layers", c->layers, MAX_LAYERS));
+    TRY(check_size(env, "width", c->width, MAX_WIDTH));
+    TRY(check_size(env, "heads", c->heads, MAX_WIDTH));
+    TRY(check_size(env, "kv_heads", c->kv_heads, MAX_WIDTH));
+    TRY(check_size(env, "head_width", c->head_width, MAX_WIDTH));
+    TRY(check_size(env, "ff", c->ff, MAX_WIDTH));
+    return check_size(env, "context", c->context, MAX_CONTEXT);
+}
+
+static enum status check_gpt2(struct env *env, const struct model_config *c)
+{
+    if (c->heads * c->head_width != c->width)
+        return FAIL(env, CONFIG,
+                    "model.head_width: gpt2 has heads of width / heads; %" PRId64 " x %" PRId64
+                    " is not model.width %" PRId64,
+                    c->heads, c->head_width, c->width);
+    if (c->kv_heads != c->heads)
+        return FAIL(env, CONFIG,
+                    "model.kv_heads: gpt2 has as many as model.heads (%" PRId64 "), not %" PRId64
+                    "; leave it out or set model.arch to llama",
+                    c->heads, c->kv_heads);
+    return STATUS_OK;
+}
+
+static enum status check_llama(struct env *env, const struct model_config *c)
+{
+    TRY(check_divides(env, "kv_heads", c->kv_heads, "heads", c->heads, 1));
+    if (c->head_width % 2)
+        return FAIL(env, CONFIG,
+                    "model.head_width: %" PRId64 " is odd, and rotary positions need pairs; change "
+                    "model.heads or model.width",
+                    c->head_width);
+    if (!(c->rope_theta > 0))
+        return FAIL(env, CONFIG, "model.rope_theta: %g is not a base; 10000 is usual",
+                    c->rope_theta);
+    if (c->rope_scaling != ROPE_PLAIN && !(c->rope_factor > 0))
+        return FAIL(env, CONFIG, "model.rope_factor: %g does not scale; give one above 0",
+                    c->rope_factor);
+    if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_low > 0 && c->rope_low < c->rope_high))
+        return FAIL(env, CONFIG, "model.rope_low: %g must be above 0 and below model.rope_high %g",
+                    c->rope_low, c->rope_high);
+    if (c->rope_scaling == ROPE_LLAMA3)
+        return check_size(env, "rope_original", c->rope_original, MAX_CONTEXT);
+    return STATUS_OK;
+}
+
+/* Each size may be in range and their products still beyond counting. */
+static enum status check_count(struct env *env, const struct model_config *c)
+{
+    double query = (double)c->heads * (double)c->head_width;
+    double wide = 2 * (query + (double)c->kv_heads * (double)c->head_width) + 3 * (double)c->ff;
+    double count = (double)c->width * ((double)c->layers * wide + 2 * (double)c->vocab);
+    if (count > 1e14)
+        return FAIL(env, CONFIG,
+                    "model.width: with model.layers %" PRId64 " and model.ff %" PRId64
+                    " this is a model of %.1g parameters; take smaller sizes",
+                    c->layers, c->ff, count);
+    return STATUS_OK;
+}
+
+/* Everything but that the vocabulary is known. */
+static enum status check(struct env *env, const struct model_config *c)
+{
+    if (c->arch != MODEL_GPT2 && c->arch != MODEL_LLAMA)
+        return FAIL(env, CONFIG, "model.arch: %d is none of gpt2, llama", c->arch);
+    TRY(check_sizes(env, c));
+    TRY(c->arch == MODEL_GPT2 ? check_gpt2(env, c) : check_llama(env, c));
+    TRY(check_count(env, c));
+    if (!(c->norm_eps > 0))
+        return FAIL(env, CONFIG, "model.norm_eps: %g must be above 0", c->norm_eps);
+    if (!(c->init_std >= 0))
+        return FAIL(env, CONFIG, "model.init_std: %g must not be negative", c->init_std);
+    return STATUS_OK;
+}
+
+enum status model_check(struct env *env, const struct model_config *c)
+{
+    TRY(check(env, c));
+    if (c->tied != TIED_NO && c->tied != TIED_YES)
+        return FAIL(env, CONFIG, "model.tied: not decided; set it to yes or no");
+    if (c->vocab == 0)
+        return FAIL(env, CONFIG, "model.vocab: not known; give its size or a tokenizer");
+    return check_size(env, "vocab", c->vocab, MAX_VOCAB);
+}
+
+/* --- resolving -------------------------------------------------------------------------------- */
+static void fill_size(int64_t *value, int64_t other)
+{
+    if (*value == 0)
+        *value = other;
+}
+
+static void fill_real(double *value, double other)
+{
+    if (*value == 0)
+        *value = other;
+}
+
+/* What belongs to the architecture is taken only where the user has left the preset's. */
+static void apply_preset(const struct options *options, struct model_config *c)
+{
+    const struct model_preset *p = &model_presets[c->preset];
+    if (c->preset == 0)
+        return;
+    if (!options || !options_is_set(options, "model.arch"))
+        c->arch = p->arch;
+    fill_size(&c->layers, p->layers);
+    fill_size(&c->width, p->width);
+    fill_size(&c->heads, p->heads);
+    fill_size(&c->context, p->context);
+    fill_size(&c->vocab, p->vocab);
+    if (c->arch != p->arch)
+        return;
+    fill_size(&c->kv_heads, p->kv_heads);
+    fill_size(&c->ff, p->ff);
+    fill_real(&c->rope_theta, p->rope_theta);
+    if (c->tied == TIED_AUTO)
+        c->tied = p->tied;
+}
+
+static enum status demand(struct env *env, const char *key, int64_t value)
+{
+    if (value == 0)
+        return FAIL(
+            env, CONFIG,
+            "model.%s: not set; give it, or choose a model.preset such as tiny or gpt2-124m", key);
+    return check_size(env, key, value, MAX_WIDTH);
+}
+
+static enum status derive(struct env *env, struct model_config *c)
+{
+    fill_size(&c->context, 1024);
+    fill_size(&c->kv_heads, c->heads);
+    fill_real(&c->norm_eps, 1e-5);
+    fill_real(&c->init_std, 0.02);
+    fill_real(&c->rope_theta, 10000);
+    fill_real(&c->rope_factor, 8);
+    fill_real(&c->rope_low, 1);
+    fill_real(&c->rope_high, 4);
+    fill_size(&c->rope_original, 8192);
+    if (c->tied == TIED_AUTO)
+        c->tied = TIED_YES;
+    if (c->ff == 0) /* llama: 8/3 of the width, up to a multiple of 256 */
+        c->ff = c->arch == MODEL_GPT2 ? 4 * c->width : (8 * c->width + 767) / 768 * 256;
+    if (c->head_width == 0) {
+        int64_t unit = c->arch == MODEL_GPT2 ? 1 : 2;
+        TRY(check_divides(env, "heads", c->heads, "width", c->width, unit));
+        c->head_width = c->width / c->heads;
+    }
+    return STATUS_OK;
+}
+
+enum status model_resolve(struct env *env, const struct options *options, struct model_config *c)
+{
+    if (c->preset < 0 || c->preset >= model_preset_count)
+        return FAIL(env, CONFIG, "model.preset: there is no preset %d", c->preset);
+    apply_preset(options, c);
+    TRY(demand(env, "layers", c->layers));
+    TRY(demand(env, "width", c->width));
+    TRY(demand(env, "heads", c->heads));
+    TRY(derive(env, c));
+    TRY(check(env, c));
+    return c->vocab == 0 ? STATUS_OK : check_size(env, "vocab", c->vocab, MAX_VOCAB);
+}

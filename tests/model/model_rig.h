@@ -1,0 +1,276 @@
+/* model_rig -- the least that runs a model's passes: params in one place each, buffers shared or
+ * not, no store and no engine. Kept apart from the tests so that they read as what they check.
+ *
+ * Buffers that a recompute mode does not keep are shared by all units and full of NaN before
+ * PASS_REBUILD, and scratch is full of NaN before every pass: what a pass must not rely on cannot
+ * go unseen.
+ */
+#ifndef TESTS_MODEL_MODEL_RIG_H
+#define TESTS_MODEL_MODEL_RIG_H
+#include <math.h>
+#include "base/fixture.h"
+#include "base/rng.h"
+#include "model/model_impl.h"
+
+enum { RIG_UNITS = 8, RIG_PARAMS = 64 };
+
+struct rig {
+    struct fixture fixture;
+    struct env *env;
+    struct device *device;
+    struct stream *stream;
+    struct ops *ops;
+    struct model *model;
+    const struct unit_graph *graph;
+    struct unit_shape shape;
+    enum keep rebuild; /* KEEP_NOT: everything is kept */
+
+    void *params[RIG_PARAMS];
+    void *grads[RIG_UNITS][UNIT_MAX_USES];
+    struct unit_buffer list[RIG_UNITS][UNIT_MAX_BUFFERS];
+    int list_count[RIG_UNITS];
+    void *buffers[RIG_UNITS][UNIT_MAX_BUFFERS];
+    void *rooms[2], *gradient;
+    int32_t *tokens, *labels;
+    double *loss;
+    struct step_scalars *scalars;
+};
+
+static inline void *rig_block(struct rig *r, size_t bytes)
+{
+    void *block;
+    assert_int_equal(device_alloc(r->device, MEM_OTHER, "rig", bytes, &block), STATUS_OK);
+    return block;
+}
+
+static inline size_t rig_param_bytes(const struct rig *r, int param)
+{
+    return (size_t)unit_param_count(r->graph, param) * dtype_bytes(r->ops->type);
+}
+
+static inline double rig_get(const struct rig *r, const void *values, int64_t i)
+{
+    return r->ops->type == DTYPE_F64 ? ((const double *)values)[i] : ((const float *)values)[i];
+}
+
+static inline void rig_set(const struct rig *r, void *values, int64_t i, double value)
+{
+    if (r->ops->type == DTYPE_F64)
+        ((double *)values)[i] = value;
+    else
+        ((float *)values)[i] = (float)value;
+}
+
+/* Every tensor gets random values, biases and norms too, so that no gradient is zero by chance. */
+static inline void rig_fill_params(struct rig *r, double deviation)
+{
+    for (int p = 0; p < r->graph->param_count; p++) {
+        const struct unit_param *param = &r->graph->params[p];
+        int64_t at = 0;
+        for (int t = 0; t < param->tensor_count; t++) {
+            const struct unit_tensor *tensor = &r->graph->tensors[param->first_tensor + t];
+            struct rng rng = rng_stream(1, tensor->name);
+            double mean = tensor->init == INIT_ONE ? 1 : 0;
+            for (int64_t i = 0; i < unit_tensor_count(tensor); i++)
+                rig_set(r, r->params[p], at++, mean + deviation * rng_normal(rng, (uint64_t)i));
+        }
+    }
+}
+
+static inline void rig_alloc_buffers(struct rig *r)
+{
+    const struct unit_graph *g = r->graph;
+    for (int u = 0; u < g->unit_count; u++) {
+        const struct unit *unit = &g->units[u];
+        r->list_count[u] = unit->type->buffers(unit, r->ops, r->shape, r->list[u]);
+        for (int b = 0; b < r->list_count[u]; b++) {
+            bool shared = r->list[u][b].keep >= r->rebuild && r->list[u][b].keep != KEEP_NOT;
+            bool again = shared && u > 1 && g->units[u - 1].type == unit->type;
+            r->buffers[u][b] = again ? r->buffers[u - 1][b] : rig_block(r, r->list[u][b].bytes);
+        }
+        for (int i = 0; i < unit->use_count; i++)
+            r->grads[u][i] = rig_block(r, rig_param_bytes(r, unit->uses[i]));
+    }
+}
+
+static inline void rig_open(struct rig *r, const struct model_config *config, const char *backend,
+                            enum dtype type, struct unit_shape shape, enum keep rebuild)
+{
+    memset(r, 0, sizeof *r);
+    r->env = fixture_open(&r->fixture);
+    r->shape = shape;
+    r->rebuild = rebuild;
+    assert_int_equal(device_create(r->env, "cpu", 0, &r->device), STATUS_OK);
+    assert_int_equal(stream_create(r->device, "rig", &r->stream), STATUS_OK);
+    assert_int_equal(ops_create(r->device, backend, type, &r->ops), STATUS_OK);
+    assert_int_equal(model_create(r->device, config, &r->model), STATUS_OK);
+    r->graph = model_graph(r->model);
+    assert_true(r->graph->unit_count <= RIG_UNITS && r->graph->param_count <= RIG_PARAMS);
+    for (int p = 0; p < r->graph->param_count; p++)
+        r->params[p] = rig_block(r, rig_param_bytes(r, p));
+    rig_alloc_buffers(r);
+
+    int64_t rows = shape.batch * shape.tokens;
+    size_t stream = (size_t)(rows * r->graph->stream_width) * dtype_bytes(type);
+    r->rooms[0] = rig_block(r, stream);
+    r->rooms[1] = rig_block(r, stream);
+    r->gradient = rig_block(r, stream);
+    r->tokens = rig_block(r, (size_t)rows * sizeof *r->tokens);
+    r->labels = rig_block(r, (size_t)rows * sizeof *r->labels);
+    r->loss = rig_block(r, sizeof *r->loss);
+    r->scalars = rig_block(r, sizeof *r->scalars);
+
+    /* Tokens that repeat, labels some of which do not count. */
+    struct rng rng = rng_stream(2, "batch");
+    int64_t valid = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        r->tokens[i] = (int32_t)rng_below(rng, (uint64_t)(2 * i), (uint64_t)config->vocab);
+        r->labels[i] =
+            i % 5 == 3 ? -1
+                       : (int32_t)rng_below(rng, (uint64_t)(2 * i + 1), (uint64_t)config->vocab);
+        valid += r->labels[i] >= 0;
+    }
+    r->scalars->loss_scale = (float)(1.0 / (double)valid);
+}
+
+static inline void rig_close(struct rig *r)
+{
+    const struct unit_graph *g = r->graph;
+    for (int u = 0; u < g->unit_count; u++) {
+        for (int b = 0; b < r->list_count[u]; b++)
+            if (u == 0 || r->buffers[u][b] != r->buffers[u - 1][b])
+                device_free(r->device, r->buffers[u][b]);
+        for (int i = 0; i < g->units[u].use_count; i++)
+            device_free(r->device, r->grads[u][i]);
+    }
+    for (int p = 0; p < g->param_count; p++)
+        device_free(r->device, r->params[p]);
+    void *blocks[] = {r->rooms[0], r->rooms[1], r->gradient, r->tokens,
+                      r->labels,   r->loss,     r->scalars};
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
+        device_free(r->device, blocks[i]);
+    model_destroy(r->model);
+    ops_destroy(r->ops);
+    stream_destroy(r->stream);
+    device_destroy(r->device);
+    fixture_close(&r->fixture);
+}
+
+/* --- passes --------------------------------------------------------------------------------- */
+static inline void rig_spoil(struct rig *r, int u, enum pass pass)
+{
+    for (int b = 0; b < r->list_count[u]; b++) {
+        enum keep keep = r->list[u][b].keep;
+        if (keep == KEEP_NOT || (pass == PASS_REBUILD && keep >= r->rebuild))
+            memset(r->buffers[u][b], 0xff, r->list[u][b].bytes);
+    }
+}
+
+static inline void rig_pass(struct rig *r, int u, enum pass pass, struct unit_run *run)
+{
+    const struct unit *unit = &r->graph->units[u];
+    rig_spoil(r, u, pass);
+    for (int b = 0; b < r->list_count[u]; b++)
+        run->buffers[b] = r->buffers[u][b];
+    for (int i = 0; i < unit->use_count; i++) {
+        run->params[i] = unit_reads(unit, pass, i) ? r->params[unit->uses[i]] : NULL;
+        run->grads[i] = unit_writes(unit, pass, i) ? r->grads[u][i] : NULL;
+        if (run->grads[i])
+            memset(run->grads[i], 0xff, rig_param_bytes(r, unit->uses[i]));
+    }
+    run->room = r->rooms[u % 2];
+    run->rebuild = r->rebuild;
+    unit_run_pass(unit, pass, run);
+}
+
+static inline struct unit_run rig_run(struct rig *r)
+{
+    return (struct unit_run){.ops = r->ops,
+                             .stream = r->stream,
+                             .shape = r->shape,
+                             .tokens = r->tokens,
+                             .labels = r->labels,
+                             .scalars = r->scalars,
+                             .gradient = r->gradient,
+                             .loss = r->loss};
+}
+
+static inline void rig_forward(struct rig *r, enum pass pass, struct unit_run *run)
+{
+    for (int u = 0; u < r->graph->unit_count - 1; u++) {
+        rig_pass(r, u, pass, run);
+        run->residual = run->out_residual;
+        run->pending = run->out_pending;
+    }
+}
+
+static inline double rig_eval(struct rig *r)
+{
+    struct unit_run run = rig_run(r);
+    rig_forward(r, PASS_FORWARD, &run);
+    rig_pass(r, r->graph->unit_count - 1, PASS_EVAL, &run);
+    assert_int_equal(stream_sync(r->stream), STATUS_OK);
+    return *r->loss;
+}
+
+static inline double rig_gradients(struct rig *r)
+{
+    struct unit_run run = rig_run(r);
+    int last = r->graph->unit_count - 1;
+    rig_forward(r, PASS_FORWARD, &run);
+    rig_pass(r, last, PASS_LOSS, &run);
+    for (int u = last - 1; u >= 0; u--) {
+        if (r->rebuild != KEEP_NOT && r->graph->units[u].type->run[PASS_REBUILD])
+            rig_pass(r, u, PASS_REBUILD, &run);
+        rig_pass(r, u, PASS_BACKWARD, &run);
+    }
+    assert_int_equal(stream_sync(r->stream), STATUS_OK);
+    return *r->loss;
+}
+
+/* Element i of param p's gradient, summed over its uses. */
+static inline double rig_gradient(const struct rig *r, int p, int64_t i)
+{
+    double sum = 0;
+    for (int u = 0; u < r->graph->unit_count; u++)
+        for (int k = 0; k < r->graph->units[u].use_count; k++)
+            if (r->graph->units[u].uses[k] == p)
+                sum += rig_get(r, r->grads[u][k], i);
+    return sum;
+}
+
+/* --- models --------------------------------------------------------------------------------- */
+static inline struct model_config rig_gpt2(void)
+{
+    return (struct model_config){.arch = MODEL_GPT2,
+                                 .layers = 2,
+                                 .width = 12,
+                                 .heads = 3,
+                                 .kv_heads = 3,
+                                 .head_width = 4,
+                                 .ff = 19,
+                                 .context = 9,
+                                 .vocab = 13,
+                                 .tied = 1,
+                                 .norm_eps = 1e-5,
+                                 .init_std = 0.02};
+}
+
+static inline struct model_config rig_llama(void)
+{
+    return (struct model_config){.arch = MODEL_LLAMA,
+                                 .layers = 2,
+                                 .width = 12,
+                                 .heads = 6,
+                                 .kv_heads = 2,
+                                 .head_width = 2,
+                                 .ff = 7,
+                                 .context = 9,
+                                 .vocab = 13,
+                                 .tied = 1,
+                                 .norm_eps = 1e-5,
+                                 .init_std = 0.02,
+                                 .rope_theta = 100};
+}
+
+#endif

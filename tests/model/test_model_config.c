@@ -1,0 +1,242 @@
+/* Presets under keys, what is derived, and what is refused with which words. */
+#include "base/fixture.h"
+#include "model/model.h"
+#include "model/model_presets.h"
+
+struct case_ {
+    struct fixture f;
+    struct options *options;
+    struct model_config config;
+};
+
+/* `settings`: "key=value key=value", without the "model." */
+static void given(struct case_ *c, const char *settings)
+{
+    memset(c, 0, sizeof *c);
+    struct env *env = fixture_open(&c->f);
+    assert_int_equal(options_create(env, &c->options), STATUS_OK);
+    assert_int_equal(options_bind(c->options, &model_options, &c->config), STATUS_OK);
+    char copy[512], key[64], *rest = copy;
+    snprintf(copy, sizeof copy, "%s", settings);
+    for (char *word; (word = strsep(&rest, " "));) {
+        char *value = strchr(word, '=');
+        assert_non_null(value);
+        *value++ = 0;
+        snprintf(key, sizeof key, "model.%s", word);
+        assert_int_equal(options_set(c->options, key, value, "test"), STATUS_OK);
+    }
+}
+
+static void done(struct case_ *c)
+{
+    options_destroy(c->options);
+    fixture_close(&c->f);
+}
+
+static void resolved(struct case_ *c, const char *settings)
+{
+    given(c, settings);
+    enum status st = model_resolve(&c->f.env, c->options, &c->config);
+    if (st != STATUS_OK)
+        fail_msg("'%s': %s", settings, c->f.heard.line);
+}
+
+static void refused(const char *settings, const char *words)
+{
+    struct case_ c;
+    given(&c, settings);
+    assert_int_equal(model_resolve(&c.f.env, c.options, &c.config), STATUS_CONFIG);
+    assert_contains(c.f.heard.line, words);
+    assert_int_equal(c.f.heard.count, 1);
+    done(&c);
+}
+
+static void test_presets(void **state)
+{
+    (void)state;
+    struct case_ c;
+    for (int i = 1; i < model_preset_count; i++) {
+        char settings[64];
+        assert_string_equal(model_preset_names[i], model_presets[i].name);
+        snprintf(settings, sizeof settings, "preset=%s", model_presets[i].name);
+        resolved(&c, settings);
+        assert_int_equal(c.config.arch, model_presets[i].arch);
+        assert_int_equal(c.config.tied, model_presets[i].tied);
+        if (c.config.vocab == 0) {
+            assert_int_equal(model_check(&c.f.env, &c.config), STATUS_CONFIG);
+            assert_contains(c.f.heard.line, "model.vocab: not known");
+            c.config.vocab = 1000;
+        }
+        assert_int_equal(model_check(&c.f.env, &c.config), STATUS_OK);
+        done(&c);
+    }
+    assert_null(model_preset_names[model_preset_count]);
+
+    resolved(&c, "preset=tiny");
+    assert_int_equal(c.config.layers, 4);
+    assert_int_equal(c.config.width, 128);
+    assert_int_equal(c.config.heads, 4);
+    assert_int_equal(c.config.context, 128);
+    assert_int_equal(c.config.ff, 512);
+    assert_int_equal(c.config.head_width, 32);
+    done(&c);
+    resolved(&c, "preset=llama-8b");
+    assert_int_equal(c.config.kv_heads, 8);
+    assert_int_equal(c.config.ff, 14336);
+    assert_int_equal(c.config.vocab, 128256);
+    assert_int_equal(c.config.tied, 0);
+    assert_true(c.config.rope_theta == 500000);
+    done(&c);
+}
+
+static void test_keys_over_preset(void **state)
+{
+    (void)state;
+    struct case_ c;
+    resolved(&c, "preset=llama-1b layers=2 ff=100 tied=no vocab=50k rope_theta=7");
+    assert_int_equal(c.config.layers, 2);
+    assert_int_equal(c.config.ff, 100);
+    assert_int_equal(c.config.tied, 0);
+    assert_int_equal(c.config.vocab, 50000);
+    assert_true(c.config.rope_theta == 7);
+    assert_int_equal(c.config.kv_heads, 8);
+    done(&c);
+
+    /* Another architecture keeps the plain sizes and derives what is its own. */
+    resolved(&c, "preset=tiny arch=llama");
+    assert_int_equal(c.config.arch, MODEL_LLAMA);
+    assert_int_equal(c.config.ff, 512); /* 8/3 of 128 is 341.3, up to a multiple of 256 */
+    done(&c);
+    resolved(&c, "preset=llama-1b arch=gpt2");
+    assert_int_equal(c.config.kv_heads, 32);
+    assert_int_equal(c.config.ff, 4 * 2048);
+    done(&c);
+}
+
+static void test_derived(void **state)
+{
+    (void)state;
+    struct case_ c;
+    resolved(&c, "arch=llama layers=1 width=96 heads=3");
+    assert_int_equal(c.config.ff, 256);
+    assert_int_equal(c.config.kv_heads, 3);
+    assert_int_equal(c.config.head_width, 32);
+    assert_int_equal(c.config.context, 1024);
+    assert_int_equal(c.config.tied, 1);
+    assert_true(c.config.norm_eps == 1e-5 && c.config.init_std == 0.02);
+    done(&c);
+    resolved(&c, "arch=llama layers=1 width=2048 heads=32");
+    assert_int_equal(c.config.ff, 5632);
+    done(&c);
+    resolved(&c, "arch=llama layers=1 width=12 heads=5 head_width=6 kv_heads=1");
+    assert_int_equal(c.config.head_width, 6);
+    done(&c);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refused("width=64 heads=4", "model.layers: not set; give it, or choose a model.preset");
+    refused("preset=tiny heads=6", "model.heads: 6 does not divide model.width 128; try 4 or 8");
+    refused("preset=tiny arch=llama heads=128",
+            "model.heads: 128 leaves an odd part of model.width 128; try 64");
+    refused("preset=tiny heads=200", "model.heads: 200 does not divide model.width 128; try 128");
+    refused("arch=llama layers=1 width=7 heads=2", "model.heads: 2 does not divide model.width 7; "
+                                                   "change model.width");
+    refused("preset=llama-1b kv_heads=3",
+            "model.kv_heads: 3 does not divide model.heads 32; try 2 or 4");
+    refused("preset=llama-1b kv_heads=64",
+            "model.kv_heads: 64 does not divide model.heads 32; try 32");
+    refused("preset=tiny kv_heads=2", "model.kv_heads: gpt2 has as many as model.heads (4), not 2");
+    refused("preset=tiny head_width=16", "model.head_width: gpt2 has heads of width / heads");
+    refused("arch=llama layers=1 width=8 heads=2 head_width=3", "model.head_width: 3 is odd");
+    refused("layers=60000 width=1000000 heads=1 ff=9", "parameters; take smaller sizes");
+    refused("preset=llama-1b rope_scaling=llama3 rope_low=5",
+            "model.rope_low: 5 must be above 0 and below model.rope_high 4");
+}
+
+/* Out of range where it is given: the table refuses it with its key. */
+static void test_negative_sizes(void **state)
+{
+    (void)state;
+    struct case_ c;
+    static const char *const keys[] = {"model.layers", "model.width",   "model.heads",
+                                       "model.ff",     "model.context", "model.vocab"};
+    given(&c, "preset=tiny");
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        enum status st = options_set(c.options, keys[i], "-4", "--flag");
+        assert_int_equal(status_exit_code(st), 2);
+        assert_contains(c.f.heard.line, "-4");
+    }
+    done(&c);
+}
+
+/* What a file may hold: model_check refuses it by itself. */
+static void test_check(void **state)
+{
+    (void)state;
+    struct case_ c;
+    resolved(&c, "preset=llama-8b");
+    const struct model_config good = c.config;
+    struct model_config bad[8];
+    static const char *const words[8] = {
+        "model.layers: -1 is not a size",    "model.width: 1099511627776 is more",
+        "model.vocab: -3 is not a size",     "model.kv_heads: 5 does not divide",
+        "model.norm_eps: 0 must be above 0", "model.rope_theta: 0 is not a base",
+        "model.tied: not decided",           "model.arch: 9 is none of",
+    };
+    for (int i = 0; i < 8; i++)
+        bad[i] = good;
+    bad[0].layers = -1;
+    bad[1].width = (int64_t)1 << 40;
+    bad[2].vocab = -3;
+    bad[3].kv_heads = 5;
+    bad[4].norm_eps = 0;
+    bad[5].rope_theta = 0;
+    bad[6].tied = 2;
+    bad[7].arch = 9;
+    assert_int_equal(model_check(&c.f.env, &good), STATUS_OK);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(model_check(&c.f.env, &bad[i]), STATUS_CONFIG);
+        assert_contains(c.f.heard.line, words[i]);
+    }
+    done(&c);
+}
+
+/* The resolved configuration, printed and read back, resolves to itself. */
+static void test_printed_config_stands(void **state)
+{
+    (void)state;
+    struct case_ c, again;
+    struct text yaml;
+    resolved(&c, "preset=llama-3b layers=5 arch=llama");
+    text_init(&yaml, &c.f.env);
+    options_print_yaml(c.options, &yaml);
+    memset(&again, 0, sizeof again);
+    fixture_open(&again.f);
+    assert_int_equal(options_create(&again.f.env, &again.options), STATUS_OK);
+    assert_int_equal(options_bind(again.options, &model_options, &again.config), STATUS_OK);
+    assert_int_equal(
+        options_load_yaml_text(again.options, text_string(&yaml), yaml.bytes, "printed"),
+        STATUS_OK);
+    assert_int_equal(model_resolve(&again.f.env, again.options, &again.config), STATUS_OK);
+    c.config.path = again.config.path = "";
+    assert_memory_equal(&c.config, &again.config, sizeof c.config);
+    done(&again);
+    text_free(&yaml);
+    done(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_keys_over_preset),
+        cmocka_unit_test(test_derived),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_negative_sizes),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_printed_config_stands),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,288 @@
+/* Whole tiny models: backward against finite differences, recomputation against keeping, decoding
+ * against forward. */
+#include "model/model_rig.h"
+
+static const struct unit_shape SHAPE = {2, 7};
+
+/* Heads wider together than the stream: the buffers that serve twice are sized by their second
+ * tenant. */
+static struct model_config wide_heads(void)
+{
+    struct model_config c = rig_llama();
+    c.heads = 4;
+    c.kv_heads = 1;
+    c.head_width = 6;
+    c.tied = 0;
+    c.rope_scaling = ROPE_LINEAR;
+    c.rope_factor = 2;
+    return c;
+}
+
+static struct model_config untied_gpt2(void)
+{
+    struct model_config c = rig_gpt2();
+    c.tied = 0;
+    return c;
+}
+
+/* --- finite differences ---------------------------------------------------------------------- */
+
+/* d(mean loss)/d(param p, element i) by the five-point rule. Statistics are kept in fp32, which
+ * makes the loss a staircase with steps of 1e-8: the step must be much wider. */
+static double difference(struct rig *r, int p, int64_t i)
+{
+    const double h = 1e-2;
+    double value = rig_get(r, r->params[p], i), f[4];
+    const double at[4] = {-2 * h, -h, h, 2 * h};
+    for (int k = 0; k < 4; k++) {
+        rig_set(r, r->params[p], i, value + at[k]);
+        f[k] = rig_eval(r);
+    }
+    rig_set(r, r->params[p], i, value);
+    return (8 * (f[2] - f[1]) - (f[3] - f[0])) / (12 * h) * r->scalars->loss_scale;
+}
+
+/* An element of a tensor; of one with a row for each token, in the row of a label: other rows have
+ * next to no gradient. */
+static int64_t sample(const struct rig *r, const struct unit_tensor *tensor, uint64_t random)
+{
+    int64_t elements = unit_tensor_count(tensor), i = (int64_t)(random % (uint64_t)elements);
+    if (tensor->shape[0] != r->graph->vocab)
+        return i;
+    int64_t width = tensor->shape[1];
+    int32_t label = r->labels[random % (uint64_t)(r->shape.batch * r->shape.tokens)];
+    return (label < 0 ? 0 : label) * width + i % width;
+}
+
+/* `samples` elements of every tensor. */
+static void check_gradients(const struct model_config *config, int samples)
+{
+    struct rig r;
+    rig_open(&r, config, "ref", DTYPE_F64, SHAPE, KEEP_NOT);
+    rig_fill_params(&r, 0.3);
+    rig_gradients(&r);
+    double norm = 0;
+    for (int p = 0; p < r.graph->param_count; p++) {
+        int64_t first = 0;
+        const struct unit_param *param = &r.graph->params[p];
+        for (int t = 0; t < param->tensor_count; t++) {
+            const struct unit_tensor *tensor = &r.graph->tensors[param->first_tensor + t];
+            struct rng rng = rng_stream(3, tensor->name);
+            for (int s = 0; s < samples; s++) {
+                int64_t i = first + sample(&r, tensor, rng_below(rng, (uint64_t)s, 1u << 30));
+                double found = rig_gradient(&r, p, i);
+                double expected = difference(&r, p, i);
+                norm += expected * expected;
+                if (!(fabs(found - expected) < 2e-5 * (1 + fabs(expected))))
+                    fail_msg("%s[%lld]: backward %.9g, finite difference %.9g", tensor->name,
+                             (long long)(i - first), found, expected);
+            }
+            first += unit_tensor_count(tensor);
+        }
+    }
+    assert_true(norm > 1e-4);
+    rig_close(&r);
+}
+
+static void test_gpt2_gradients(void **state)
+{
+    (void)state;
+    struct model_config tied = rig_gpt2(), own = untied_gpt2();
+    check_gradients(&tied, 6);
+    check_gradients(&own, 3);
+}
+
+static void test_llama_gradients(void **state)
+{
+    (void)state;
+    struct model_config tied = rig_llama(), own = wide_heads();
+    check_gradients(&tied, 6);
+    check_gradients(&own, 6);
+}
+
+/* --- the loss in chunks ---------------------------------------------------------------------- */
+
+/* Sequences first .. of `from` into `to`, with the same share in the mean. */
+static void copy_batch(const struct rig *from, int64_t first, struct rig *to)
+{
+    size_t bytes = (size_t)(to->shape.batch * to->shape.tokens) * sizeof(int32_t);
+    memcpy(to->tokens, from->tokens + first * to->shape.tokens, bytes);
+    memcpy(to->labels, from->labels + first * to->shape.tokens, bytes);
+    *to->scalars = *from->scalars;
+}
+
+/* A vocabulary so large that the loss goes through its rows in chunks: the gradient is the sum of
+ * those of two halves of the batch, each of which is one chunk. */
+static void test_chunked_loss(void **state)
+{
+    (void)state;
+    struct model_config c = rig_gpt2();
+    c.layers = 1;
+    c.width = 4;
+    c.heads = c.kv_heads = 1;
+    c.head_width = 4;
+    c.vocab = 65537;
+    assert_int_equal(head_chunk_rows(270, c.vocab), 192);
+    assert_int_equal(head_chunk_rows(135, c.vocab), 135);
+    struct rig whole, half[2];
+    double loss = 0;
+    rig_open(&whole, &c, "ref", DTYPE_F64, (struct unit_shape){30, 9}, KEEP_NOT);
+    rig_fill_params(&whole, 0.3);
+    for (int i = 0; i < 2; i++) {
+        rig_open(&half[i], &c, "ref", DTYPE_F64, (struct unit_shape){15, 9}, KEEP_NOT);
+        rig_fill_params(&half[i], 0.3);
+        copy_batch(&whole, 15 * i, &half[i]);
+        loss += rig_gradients(&half[i]);
+    }
+    assert_true(fabs(rig_gradients(&whole) - loss) < 1e-9 * loss);
+    for (int p = 0; p < whole.graph->param_count; p++) {
+        double difference = 0, norm = 0;
+        for (int64_t i = 0; i < unit_param_count(whole.graph, p); i++) {
+            double sum = rig_gradient(&half[0], p, i) + rig_gradient(&half[1], p, i);
+            difference += pow(rig_gradient(&whole, p, i) - sum, 2);
+            norm += sum * sum;
+        }
+        assert_true(norm > 0);
+        assert_true(difference < 1e-20 * norm + 1e-30);
+    }
+    rig_close(&half[1]);
+    rig_close(&half[0]);
+    rig_close(&whole);
+}
+
+static void test_chunk_rows(void **state)
+{
+    (void)state;
+    assert_int_equal(head_chunk_rows(4096, 8192), 2048);
+    assert_int_equal(head_chunk_rows(1024, 50304), 256);
+    assert_int_equal(head_chunk_rows(7, 50304), 7);
+    assert_int_equal(head_chunk_rows(4096, 128256), 256);
+    for (int64_t rows = 1; rows < 3000; rows += 37)
+        for (int64_t vocab = 1; vocab < 300000; vocab = vocab * 3 + 1) {
+            int64_t chunk = head_chunk_rows(rows, vocab);
+            assert_true(chunk >= 1 && chunk <= rows);
+            assert_true(chunk == rows || chunk % OPS_BLOCK == 0);
+            assert_true(chunk <= 256 || chunk * vocab <= 16 << 20);
+        }
+}
+
+/* --- recomputation --------------------------------------------------------------------------- */
+static void check_same_bits(const struct model_config *config, const char *backend, enum dtype type,
+                            enum keep rebuild)
+{
+    struct rig kept, remade;
+    rig_open(&kept, config, backend, type, SHAPE, KEEP_NOT);
+    rig_open(&remade, config, backend, type, SHAPE, rebuild);
+    rig_fill_params(&kept, 0.3);
+    rig_fill_params(&remade, 0.3);
+    double loss = rig_gradients(&kept), again = rig_gradients(&remade), evaluated = rig_eval(&kept);
+    assert_memory_equal(&loss, &again, sizeof loss);
+    assert_memory_equal(&loss, &evaluated, sizeof loss);
+    for (int u = 0; u < kept.graph->unit_count; u++)
+        for (int i = 0; i < kept.graph->units[u].use_count; i++)
+            if (memcmp(kept.grads[u][i], remade.grads[u][i],
+                       rig_param_bytes(&kept, kept.graph->units[u].uses[i])) != 0)
+                fail_msg("%s: the gradient of use %d differs", kept.graph->units[u].name, i);
+    rig_close(&remade);
+    rig_close(&kept);
+}
+
+static void test_recompute_same_bits(void **state)
+{
+    (void)state;
+    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads()};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+        for (enum keep rebuild = KEEP_UNLESS_FULL; rebuild <= KEEP_UNLESS_SELECTIVE; rebuild++) {
+            check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild);
+            check_same_bits(&configs[i], "ref", DTYPE_F32, rebuild);
+            check_same_bits(&configs[i], "cpu", DTYPE_F32, rebuild);
+        }
+}
+
+/* --- decoding -------------------------------------------------------------------------------- */
+
+/* (B, T, V) logits, by forward. */
+static void forward_logits(struct rig *r, void *logits)
+{
+    struct unit_run run = rig_run(r);
+    run.logits = logits;
+    run.logit_tokens = r->shape.tokens;
+    rig_forward(r, PASS_FORWARD, &run);
+    rig_pass(r, r->graph->unit_count - 1, PASS_LOGITS, &run);
+}
+
+/* Feed the same tokens as 3 + 1 + rest through the caches and compare each chunk's last logits. */
+static void check_decode(const struct model_config *config, const char *backend, enum dtype type,
+                         double tolerance)
+{
+    struct rig r;
+    rig_open(&r, config, backend, type, SHAPE, KEEP_NOT);
+    rig_fill_params(&r, 0.3);
+    int64_t batch = SHAPE.batch, tokens = SHAPE.tokens, vocab = config->vocab;
+    size_t element = dtype_bytes(type);
+    void *all = rig_block(&r, (size_t)(batch * tokens * vocab) * element);
+    void *last = rig_block(&r, (size_t)(batch * vocab) * element);
+    void *caches[RIG_UNITS] = {NULL};
+    forward_logits(&r, all);
+
+    for (int u = 0; u < r.graph->unit_count; u++) {
+        const struct unit *unit = &r.graph->units[u];
+        if (unit->type->cache_bytes)
+            caches[u] = rig_block(&r, unit->type->cache_bytes(unit, r.ops, batch, tokens + 1));
+    }
+    int32_t fed[16];
+    const int64_t chunks[] = {3, 1, tokens - 4};
+    int64_t past = 0;
+    for (int c = 0; c < 3; past += chunks[c++]) {
+        for (int64_t b = 0; b < batch; b++)
+            memcpy(fed + b * chunks[c], r.tokens + b * tokens + past,
+                   (size_t)chunks[c] * sizeof *fed);
+        struct unit_run run = rig_run(&r);
+        run.shape.tokens = chunks[c];
+        run.tokens = fed;
+        run.past = past;
+        run.cache_tokens = tokens + 1;
+        run.logits = last;
+        run.logit_tokens = 1;
+        for (int u = 0; u < r.graph->unit_count; u++) {
+            run.cache = caches[u];
+            rig_pass(&r, u, u < r.graph->unit_count - 1 ? PASS_DECODE : PASS_LOGITS, &run);
+            run.residual = run.out_residual;
+            run.pending = run.out_pending;
+        }
+        for (int64_t b = 0; b < batch; b++)
+            for (int64_t v = 0; v < vocab; v++) {
+                int64_t row = b * tokens + past + chunks[c] - 1;
+                double full = rig_get(&r, all, row * vocab + v);
+                double cached = rig_get(&r, last, b * vocab + v);
+                if (!(fabs(full - cached) <= tolerance * (1 + fabs(full))))
+                    fail_msg("chunk %d, sequence %lld, token %lld: %.9g by forward, %.9g decoded",
+                             c, (long long)b, (long long)v, full, cached);
+            }
+    }
+    for (int u = 0; u < r.graph->unit_count; u++)
+        device_free(r.device, caches[u]);
+    device_free(r.device, last);
+    device_free(r.device, all);
+    rig_close(&r);
+}
+
+static void test_decode_agrees(void **state)
+{
+    (void)state;
+    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads()};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        check_decode(&configs[i], "ref", DTYPE_F64, 1e-9);
+        check_decode(&configs[i], "cpu", DTYPE_F32, 1e-5);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gpt2_gradients),      cmocka_unit_test(test_llama_gradients),
+        cmocka_unit_test(test_chunked_loss),        cmocka_unit_test(test_chunk_rows),
+        cmocka_unit_test(test_recompute_same_bits), cmocka_unit_test(test_decode_agrees),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
