@@ -1,0 +1,355 @@
+/* config -- see config.h. Resolving goes from the machine to the model to the batches; each part fills in its own
+ * fields and refuses what does not fit, so that by its end every field has its final value and the printed configuration
+ * makes the same run again.
+ */
+#include "train/config.h"
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/file.h"
+#include "train/model_file.h"
+#include "train/shard.h"
+
+enum status run_config_bind(struct options *options, struct run_config *config)
+{
+    *config = (struct run_config){0};
+    TRY(options_bind(options, &model_options, &config->model));
+    TRY(options_bind(options, &data_options, &config->data));
+    TRY(options_bind(options, &train_options, &config->train));
+    TRY(options_bind(options, &optimizer_options, config));
+    TRY(options_bind(options, &engine_options, &config->engine));
+    TRY(options_bind(options, &precision_options, config));
+    return options_bind(options, &machine_options, &config->machine);
+}
+
+enum status run_config_bind_reading(struct options *options, struct run_config *config)
+{
+    TRY(run_config_bind(options, config));
+    config->reading = true;
+    return STATUS_OK;
+}
+
+void run_config_release(struct run_config *config)
+{
+    tokenizer_destroy(config->tokenizer);
+    config->tokenizer = NULL;
+}
+
+/* --- the machine ---------------------------------------------------------------------------- */
+
+/* Processors this process may run on; a mask wider than cpu_set_t falls back on all that are there. */
+static int processors(void)
+{
+    cpu_set_t mask;
+    if (sched_getaffinity(0, sizeof mask, &mask) == 0)
+        return CPU_COUNT(&mask);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (int)online : 1;
+}
+
+static enum status resolve_machine(struct env *env, struct machine_config *machine)
+{
+    if (!machine->deterministic)
+        return FAIL(
+            env, CONFIG,
+            "run.deterministic: false is not possible yet: there is no faster mode that gives "
+            "up equal bits; leave the key out");
+    int available = processors();
+    if (machine->threads == 0)
+        machine->threads = available;
+    else if (machine->threads > available)
+        log_warn(env, "run.threads: %lld threads will share %d processors",
+                 (long long)machine->threads, available);
+    machine->device = RUN_DEVICE_CPU;
+    env->threads = (int)machine->threads;
+    return STATUS_OK;
+}
+
+/* --- the tokenizer -------------------------------------------------------------------------- */
+
+/* The folder of model.path has a tokenizer of its own? Then *path is it; "" otherwise. mem_free it. */
+static enum status tokenizer_beside_model(struct env *env, const char *model_path, char **path)
+{
+    char *folder;
+    TRY(model_file_find(env, model_path, &folder));
+    enum status st = path_join(env, folder, "tokenizer.json", path);
+    mem_free(env, folder);
+    if (st == STATUS_OK && !file_exists(*path)) {
+        mem_free(env, *path);
+        *path = NULL;
+    }
+    return st;
+}
+
+static bool learnt(const char *tokenizer)
+{
+    return strncmp(tokenizer, "train:", 6) == 0;
+}
+
+static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *progress, void *user,
+                                     struct run_config *config)
+{
+    const char *named = config->data.tokenizer;
+    bool own = *named != '\0' && !(config->reading && learnt(named));
+    if (own && learnt(named) && *config->model.path)
+        return FAIL(env, CONFIG,
+                    "data.tokenizer: '%s' would give the tokens of the model at model.path other "
+                    "meanings; leave it out to use that model's own tokenizer",
+                    named);
+    if (own)
+        return data_tokenizer_create(env, &config->data, progress, user, &config->tokenizer);
+
+    if (*config->model.path) {
+        char *path = NULL;
+        TRY(tokenizer_beside_model(env, config->model.path, &path));
+        if (path != NULL) {
+            enum status st = tokenizer_load(env, path, &config->tokenizer);
+            mem_free(env, path);
+            return st;
+        }
+    }
+    bool has_text = false;
+    TRY(data_has_text(env, &config->data, &has_text));
+    if (has_text && *config->model.path)
+        return FAIL(
+            env, CONFIG,
+            "data.tokenizer: there is no tokenizer.json beside the model at '%s'; name one, or "
+            "'bytes'",
+            config->model.path);
+    return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
+}
+
+/* --- the model ------------------------------------------------------------------------------ */
+
+/* A size that was asked for and is not the file's. */
+static enum status refuse_size(struct env *env, const struct options *options, const char *key,
+                               int64_t asked, int64_t file, const char *path)
+{
+    if (!options_is_set(options, key) || asked == 0 || asked == file)
+        return STATUS_OK;
+    return FAIL(env, CONFIG, "%s: %lld (%s), but the model at '%s' has %lld; leave the key out",
+                key, (long long)asked, options_origin(options, key), path, (long long)file);
+}
+
+static enum status resolve_model_from_file(struct env *env, const struct options *options,
+                                           struct model_config *model)
+{
+    struct model_config file = *model;
+    TRY(model_file_config(env, model->path, &file));
+    file.preset = 0;
+    file.path = model->path;
+
+    const struct {
+        const char *key;
+        int64_t asked, file;
+    } sizes[] = {
+        {"model.layers", model->layers, file.layers},
+        {"model.heads", model->heads, file.heads},
+        {"model.kv_heads", model->kv_heads, file.kv_heads},
+        {"model.width", model->width, file.width},
+        {"model.ff", model->ff, file.ff},
+        {"model.vocab", model->vocab, file.vocab},
+        {"model.context", model->context, file.context},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        TRY(refuse_size(env, options, sizes[i].key, sizes[i].asked, sizes[i].file, model->path));
+    *model = file;
+    return model_check(env, model);
+}
+
+/* The vocabulary that the first token file says it was made with; 0 when it does not say. */
+static enum status vocab_of_shards(struct env *env, const struct data_config *data, int64_t *vocab)
+{
+    const struct data_mix_item *mix = data->mix.items;
+    const char *pattern = data->mix.count > 0 ? mix[0].path : data->path;
+    enum data_format format =
+        data->mix.count > 0 ? (enum data_format)mix[0].format : (enum data_format)data->format;
+    *vocab = 0;
+    TRY(source_detect(env, pattern, format, &format));
+    if (format != DATA_TOKENS)
+        return STATUS_OK;
+
+    struct path_list list;
+    struct shard *shard = NULL;
+    TRY(path_glob(env, pattern, &list));
+    enum status st = shard_open(env, list.paths[0], SHARD_LLMC, &shard);
+    if (st == STATUS_OK)
+        *vocab = shard_vocab(shard);
+    shard_close(shard);
+    path_list_free(env, &list);
+    return st;
+}
+
+static enum status resolve_model(struct env *env, const struct options *options,
+                                 struct run_config *config)
+{
+    struct model_config *model = &config->model;
+    if (*model->path && model->preset != 0 && !config->reading)
+        return FAIL(env, CONFIG,
+                    "model.preset and model.path both say what the model is; give one");
+    if (*model->path)
+        TRY(resolve_model_from_file(env, options, model));
+    else {
+        if (model->vocab == 0 && config->tokenizer != NULL)
+            model->vocab = tokenizer_vocab(config->tokenizer);
+        if (model->vocab == 0)
+            TRY(vocab_of_shards(env, &config->data, &model->vocab));
+        TRY(model_resolve(env, options, model));
+    }
+    TRY(model_check(env, model));
+    if (config->tokenizer != NULL && model->vocab < tokenizer_vocab(config->tokenizer))
+        return FAIL(
+            env, CONFIG,
+            "model.vocab: %lld is smaller than the tokenizer's %d tokens; leave the key out or "
+            "raise it",
+            (long long)model->vocab, tokenizer_vocab(config->tokenizer));
+    return STATUS_OK;
+}
+
+/* --- the batches and the schedule ----------------------------------------------------------- */
+
+static enum status resolve_batches(struct env *env, struct run_config *config)
+{
+    struct train_config *train = &config->train;
+    if (train->context == 0)
+        train->context = config->model.context;
+    if (train->context > config->model.context)
+        return FAIL(env, CONFIG, "train.context: %lld is more than model.context %lld",
+                    (long long)train->context, (long long)config->model.context);
+    if (train->global_batch == 0)
+        train->global_batch = train->micro_batch;
+    if (!config->reading && train->global_batch % train->micro_batch != 0) {
+        int64_t up = (train->global_batch / train->micro_batch + 1) * train->micro_batch;
+        return FAIL(
+            env, CONFIG,
+            "train.global_batch: %lld is not a multiple of train.micro_batch %lld; try %lld",
+            (long long)train->global_batch, (long long)train->micro_batch, (long long)up);
+    }
+    config->engine.micro_batch = train->micro_batch;
+    config->engine.tokens = train->context;
+    config->engine.micro_batches = config->reading ? 0 : train->global_batch / train->micro_batch;
+    return STATUS_OK;
+}
+
+static enum status resolve_schedule(struct env *env, struct train_config *train)
+{
+    if (train->min_lr < 0)
+        train->min_lr = train->lr / 10;
+    if (train->warmup < 0)
+        train->warmup = train->steps / 20 < 1000 ? train->steps / 20 : 1000;
+    if (train->decay < 0)
+        train->decay = train->steps / 5;
+    if (train->warmup > train->steps)
+        return FAIL(env, CONFIG, "train.warmup: %lld is more than train.steps %lld",
+                    (long long)train->warmup, (long long)train->steps);
+    if (train->schedule == SCHEDULE_WSD && train->warmup + train->decay > train->steps)
+        return FAIL(
+            env, CONFIG,
+            "train.warmup %lld and train.decay %lld together are more than train.steps %lld",
+            (long long)train->warmup, (long long)train->decay, (long long)train->steps);
+    if (train->min_lr > train->lr)
+        return FAIL(env, CONFIG, "train.min_lr: %g is more than train.lr %g", train->min_lr,
+                    train->lr);
+    return STATUS_OK;
+}
+
+static enum status resolve_samples(struct env *env, const struct run_config *config)
+{
+    if (config->train.sample_every > 0 && config->tokenizer == NULL)
+        return FAIL(
+            env, CONFIG,
+            "train.sample_every: text samples need data.tokenizer, the one that made the token "
+            "files");
+    return STATUS_OK;
+}
+
+static enum status check_groups(struct env *env, const struct option_list *groups)
+{
+    const struct zero_group *group = groups->items;
+    for (int i = 0; i < groups->count; i++)
+        if (*group[i].match == '\0')
+            return FAIL(env, CONFIG, "optimizer.groups: entry %d has no `match`", i + 1);
+    return STATUS_OK;
+}
+
+/* --- all of it ------------------------------------------------------------------------------ */
+
+static enum status resolve(struct env *env, const struct options *options,
+                           tokenizer_progress_fn *progress, void *user, struct run_config *config)
+{
+    bool has_data = *config->data.path || config->data.mix.count > 0;
+    if (config->reading && *config->model.path == '\0')
+        return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
+    if (!has_data && (!config->reading || *config->data.val == '\0'))
+        return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
+
+    TRY(resolve_machine(env, &config->machine));
+    TRY(resolve_tokenizer(env, progress, user, config));
+    TRY(resolve_model(env, options, config));
+    TRY(resolve_batches(env, config));
+    if (config->reading) {
+        if (!options_is_set(options, "train.eval_batches"))
+            config->train.eval_batches = 0;
+        return STATUS_OK;
+    }
+    TRY(resolve_schedule(env, &config->train));
+    TRY(resolve_samples(env, config));
+    return check_groups(env, &config->groups);
+}
+
+enum status run_config_resolve(struct env *env, const struct options *options,
+                               tokenizer_progress_fn *progress, void *user,
+                               struct run_config *config)
+{
+    enum status st = resolve(env, options, progress, user, config);
+    if (st != STATUS_OK)
+        run_config_release(config);
+    return st;
+}
+
+void run_config_describe(const struct run_config *config, struct text *text)
+{
+    const struct model_config *model = &config->model;
+    const struct train_config *train = &config->train;
+    text_printf(text, "model    %s: %lld layers, width %lld, %lld heads",
+                model->arch == MODEL_GPT2 ? "gpt2" : "llama", (long long)model->layers,
+                (long long)model->width, (long long)model->heads);
+    if (model->kv_heads != model->heads)
+        text_printf(text, " (%lld for keys and values)", (long long)model->kv_heads);
+    text_printf(text, ", context %lld, vocabulary %lld\n", (long long)model->context,
+                (long long)model->vocab);
+    if (!config->reading) {
+        text_printf(text, "batch    %lld sequences of %lld tokens, in %lld micro-batch%s of %lld\n",
+                    (long long)train->global_batch, (long long)train->context,
+                    (long long)run_micro_batches(config),
+                    run_micro_batches(config) == 1 ? "" : "es", (long long)train->micro_batch);
+        text_printf(text, "schedule %s: %lld steps, %lld of warm-up, rate %g to %g\n",
+                    schedule_words[train->schedule], (long long)train->steps,
+                    (long long)train->warmup, train->lr,
+                    train->schedule == SCHEDULE_CONSTANT ? train->lr : train->min_lr);
+    }
+    text_printf(text, "machine  %s, %lld thread%s\n", run_backend(config),
+                (long long)config->machine.threads, config->machine.threads == 1 ? "" : "s");
+}
+
+int64_t run_micro_batches(const struct run_config *config)
+{
+    return config->engine.micro_batches;
+}
+
+struct schedule run_schedule(const struct run_config *config)
+{
+    const struct train_config *train = &config->train;
+    return (struct schedule){.kind = train->schedule,
+                             .steps = train->steps,
+                             .warmup = train->warmup,
+                             .decay = train->decay,
+                             .lr = train->lr,
+                             .min_lr = train->min_lr};
+}
+
+const char *run_backend(const struct run_config *config)
+{
+    (void)config;
+    return "cpu";
+}

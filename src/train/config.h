@@ -1,0 +1,83 @@
+/* config -- everything a run is told: model, data, training, optimizer groups, engine, precision, machine.
+ *
+ * A command binds the tables it needs to one run_config, loads files, environment and flags, and resolves: what is derived
+ * is filled in, what does not fit together is refused with the names of the keys. The rest of the layer reads a resolved
+ * run_config and nothing else. It is resolved once and then only read: threads may share it.
+ */
+#ifndef TRAIN_CONFIG_H
+#define TRAIN_CONFIG_H
+#include "base/options.h"
+#include "engine/engine.h"
+#include "model/model.h"
+#include "train/dataset.h"
+#include "train/schedule.h"
+#include "train/tokenizer.h"
+
+struct train_config {
+    int64_t steps;
+    int64_t micro_batch;   /* sequences computed at once */
+    int64_t global_batch;  /* sequences of a step; 0 = micro_batch */
+    int64_t context;       /* tokens of a sequence; 0 = model.context */
+    double lr, min_lr;     /* min_lr -1 = a tenth of lr */
+    int64_t warmup, decay; /* steps; -1 = derived from train.steps */
+    int schedule;          /* enum schedule_kind */
+    double weight_decay, beta1, beta2, eps, clip;
+    int64_t seed;
+    int64_t eval_every, eval_batches;
+    int64_t sample_every, sample_tokens;
+    const char *sample_prompt;
+    double sample_temperature, sample_top_p;
+    int64_t sample_top_k;
+    int64_t max_skips;
+    int64_t log_every;
+};
+
+enum run_device { RUN_DEVICE_AUTO, RUN_DEVICE_CPU };
+enum run_precision { RUN_PRECISION_FP32 };
+
+struct machine_config {
+    int device;         /* enum run_device */
+    int64_t threads;    /* 0 = as many as the affinity mask has */
+    bool deterministic; /* the same bits for any number of threads; there is no other mode yet */
+    double peak_tflops; /* of this machine, for mfu; 0 = not known */
+};
+
+struct run_config {
+    struct model_config model;
+    struct data_config data;
+    struct train_config train;
+    struct engine_config engine;
+    struct option_list groups; /* optimizer.groups: of struct zero_group */
+    int precision;             /* enum run_precision */
+    struct machine_config machine;
+
+    bool reading; /* eval and sample: there is no optimizer; set by run_config_bind_reading */
+    struct tokenizer *tokenizer; /* set by run_config_resolve; NULL = token data and none named */
+};
+
+extern const struct option_table train_options;     /* train.* over struct train_config */
+extern const struct option_table optimizer_options; /* optimizer.* over struct run_config */
+extern const struct option_table precision_options; /* precision.* over struct run_config */
+extern const struct option_table machine_options;   /* run.* over struct machine_config */
+
+/* Bind every table. The second is for commands that only read a model: model.path is then required, and what belongs to
+ * training is accepted (so that a run's config.yaml may be given) and not looked at. */
+enum status run_config_bind(struct options *options, struct run_config *config);
+enum status run_config_bind_reading(struct options *options, struct run_config *config);
+
+/* Fill in what is derived and refuse what does not fit together; sets env->threads. Reads the config.json under model.path
+ * and makes the tokenizer: data.tokenizer, else the one beside model.path, else plain bytes when the data is text.
+ * `progress` (NULL: none) is called while a vocabulary is learnt. Messages name the keys. */
+enum status run_config_resolve(struct env *env, const struct options *options,
+                               tokenizer_progress_fn *progress, void *user,
+                               struct run_config *config);
+void run_config_release(struct run_config *config); /* the tokenizer; fine when there is none */
+
+/* What was derived, for people: one fact a line. */
+void run_config_describe(const struct run_config *config, struct text *text);
+
+int64_t run_micro_batches(const struct run_config *config); /* of a step */
+struct schedule run_schedule(const struct run_config *config);
+const char *run_backend(const struct run_config *config); /* of device and ops: "cpu" */
+
+#endif

@@ -1,0 +1,117 @@
+/* evaluate -- see evaluate.h. Loss sums and label counts are added window after window, in order, so the result does not
+ * depend on the number of threads; the size of a micro-batch only groups windows. Bits per byte divide by the bytes of
+ * text that the labels stand for, which makes models with different vocabularies comparable.
+ */
+#include "train/evaluate.h"
+#include <math.h>
+#include "base/clock.h"
+#include "train/model_file.h"
+#include "train/session.h"
+
+void evaluation_print(const struct evaluation *evaluation, struct text *text)
+{
+    text_add(text, "{\"loss\":");
+    text_json_real(text, evaluation->loss);
+    text_add(text, ",\"perplexity\":");
+    text_json_real(text, evaluation->perplexity);
+    text_add(text, ",\"bits_per_byte\":");
+    text_json_real(text, evaluation->bits_per_byte);
+    text_printf(text, ",\"tokens\":%lld,\"seconds\":", (long long)evaluation->tokens);
+    text_json_real(text, evaluation->seconds);
+    text_add(text, "}");
+}
+
+/* Put windows first .. first + micro_batch into place 0; a row without a window counts nothing. */
+static enum status fill(struct engine *engine, const struct dataset *set, int64_t first,
+                        int64_t micro_batch, int64_t context, int64_t *bytes)
+{
+    int32_t *tokens, *labels;
+    engine_batch(engine, 0, &tokens, &labels);
+    *bytes = 0;
+    for (int64_t row = 0; row < micro_batch; row++, tokens += context, labels += context) {
+        int64_t window_bytes = 0;
+        if (first + row < dataset_eval_count(set)) {
+            TRY(dataset_eval_window(set, first + row, tokens, labels, &window_bytes));
+            *bytes += window_bytes;
+            continue;
+        }
+        for (int64_t i = 0; i < context; i++) {
+            tokens[i] = 0;
+            labels[i] = -1;
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status evaluate_dataset(struct env *env, struct engine *engine, const struct dataset *set,
+                             int64_t micro_batch, int64_t context, int64_t batches,
+                             evaluate_progress_fn *progress, void *user, struct evaluation *result)
+{
+    int64_t all = (dataset_eval_count(set) + micro_batch - 1) / micro_batch;
+    int64_t total = batches > 0 && batches < all ? batches : all;
+    double start = clock_seconds(), loss_sum = 0;
+    int64_t labels = 0, bytes = 0;
+    for (int64_t b = 0; b < total; b++) {
+        double batch_loss;
+        int64_t batch_labels, batch_bytes;
+        TRY(fill(engine, set, b * micro_batch, micro_batch, context, &batch_bytes));
+        TRY(engine_eval(engine, &batch_loss, &batch_labels));
+        loss_sum += batch_loss;
+        labels += batch_labels;
+        bytes += batch_bytes;
+        if (progress != NULL && !progress(user, b + 1, total))
+            return STATUS_STOPPED;
+    }
+    if (labels == 0)
+        return FAIL(env, FORMAT, "the held-out data has nothing to predict");
+    double loss = loss_sum / (double)labels;
+    *result =
+        (struct evaluation){.loss = loss,
+                            .perplexity = exp(loss),
+                            .bits_per_byte = bytes > 0 ? loss_sum / log(2) / (double)bytes : NAN,
+                            .tokens = labels,
+                            .bytes = bytes,
+                            .batches = total,
+                            .seconds = clock_seconds() - start};
+    return STATUS_OK;
+}
+
+static enum status evaluate_session(struct env *env, const struct run_config *config,
+                                    struct session *session, struct dataset *set,
+                                    evaluate_progress_fn *progress, void *user,
+                                    struct evaluation *result)
+{
+    struct engine_config settings = config->engine;
+    struct engine *engine;
+    settings.micro_batches = 0;
+    TRY(model_file_load(env, config->model.path, session->model, session->zero));
+    TRY(engine_create(session->ops, session->stream, model_graph(session->model), session->zero,
+                      &settings, &engine));
+    enum status st = evaluate_dataset(env, engine, set, settings.micro_batch, settings.tokens,
+                                      config->train.eval_batches, progress, user, result);
+    engine_destroy(engine);
+    return st;
+}
+
+enum status evaluate_model(struct env *env, const struct run_config *config,
+                           evaluate_progress_fn *progress, void *user, struct evaluation *result)
+{
+    enum status st;
+    struct dataset *set;
+    struct session session;
+    struct zero_config reads_only = {0};
+    TRY(dataset_create(env, &config->data, config->tokenizer, config->model.vocab,
+                       config->train.context, (uint64_t)config->train.seed, &set));
+    if (dataset_eval_count(set) == 0) {
+        st =
+            FAIL(env, CONFIG, "data.val: there is no held-out data; name a file or set data.split");
+        goto undo_set;
+    }
+    TRY_OR(undo_set,
+           session_create(env, run_backend(config), &config->model, &reads_only, &session));
+    st = evaluate_session(env, config, &session, set, progress, user, result);
+    session_destroy(&session);
+undo_set:
+    dataset_destroy(set);
+    return st;
+}

@@ -1,0 +1,45 @@
+/* hf_config -- the config.json of a Hugging Face model directory, for GPT-2 and Llama.
+ *
+ * Both generations of keys are read (`rope_theta` + `rope_scaling` of transformers 4,
+ * `rope_parameters` of 5; `torch_dtype` and `dtype`) and both are written, because a reader of the
+ * other generation would silently fall back to its defaults. What we do not compute is refused by
+ * its name: other architectures, activations, rope types, biases in Llama.
+ */
+#ifndef TRAIN_HF_CONFIG_H
+#define TRAIN_HF_CONFIG_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/dtype.h"
+#include "base/env.h"
+#include "base/text.h"
+
+enum hf_arch { HF_GPT2, HF_LLAMA };
+enum hf_rope { HF_ROPE_PLAIN, HF_ROPE_LINEAR, HF_ROPE_LLAMA3 };
+
+struct hf_config {
+    enum hf_arch arch;
+    int64_t layers, heads, kv_heads, head_dim, width, ff, context, vocab;
+    double eps;
+    double init_std; /* initializer_range */
+    bool tied;
+    double rope_theta; /* Llama only, as are the next three lines */
+    enum hf_rope rope;
+    double rope_factor;         /* linear and llama3 */
+    double rope_low, rope_high; /* llama3: low_freq_factor, high_freq_factor */
+    int64_t rope_original;      /* llama3: original_max_position_embeddings */
+    int64_t bos, eos;           /* -1 = none; of several end tokens the first */
+    enum dtype type;            /* of the weights: f32, bf16 or f16 */
+};
+
+/* Parse the text of a config.json; `origin` stands for the path in messages. Missing keys get
+ * transformers' defaults. */
+enum status hf_config_parse(struct env *env, const char *json, size_t bytes, const char *origin,
+                            struct hf_config *config);
+enum status hf_config_read(struct env *env, const char *path, struct hf_config *config);
+
+/* The text of a config.json that hf_config_parse reads back to the same values. */
+void hf_config_print(const struct hf_config *config, struct text *text);
+enum status hf_config_write(struct env *env, const char *path, const struct hf_config *config);
+
+#endif

@@ -1,0 +1,29 @@
+/* jsonl -- documents from JSON lines: {"text": ...} or {"prompt": ..., "completion": ...}, one
+ * object a line.
+ *
+ * Empty lines are skipped and other keys ignored. Errors say the line's number.
+ */
+#ifndef TRAIN_JSONL_H
+#define TRAIN_JSONL_H
+#include <stddef.h>
+#include <stdint.h>
+#include "base/env.h"
+
+#define JSONL_LINE_BYTES_MAX ((size_t)64 << 20)
+
+struct jsonl_document {
+    const char *prompt; /* NULL when the line has "text"; valid during the visit only */
+    size_t prompt_bytes;
+    const char *text; /* the text, or the completion */
+    size_t text_bytes;
+    int64_t line;  /* from 1 */
+    size_t offset; /* of the line's first byte */
+};
+
+typedef enum status jsonl_visit_fn(void *user, const struct jsonl_document *document);
+
+/* Visit every document in order; the first failure of a line or of `visit` ends it. */
+enum status jsonl_parse(struct env *env, const char *data, size_t bytes, const char *origin,
+                        jsonl_visit_fn *visit, void *user);
+
+#endif

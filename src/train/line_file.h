@@ -1,0 +1,19 @@
+/* line_file -- a file that grows by whole lines: metrics.jsonl, samples.jsonl.
+ *
+ * A line is one write to the system, at the end of the file: whoever reads along sees whole lines,
+ * and a crash loses none.
+ */
+#ifndef TRAIN_LINE_FILE_H
+#define TRAIN_LINE_FILE_H
+#include <stddef.h>
+#include "base/env.h"
+
+struct line_file;
+
+enum status line_file_open(struct env *env, const char *path, struct line_file **file);
+void line_file_close(struct line_file *file); /* NULL is fine */
+
+/* `line` ends with its own newline. */
+enum status line_file_add(struct line_file *file, const char *line, size_t bytes);
+
+#endif

@@ -1,0 +1,174 @@
+/* metrics -- see metrics.h. Numbers are printed so that they read back to the same bits: two runs are compared by comparing
+ * lines. Room for the longest line is taken at the start.
+ */
+#include "train/metrics.h"
+#include <math.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/file.h"
+#include "train/line_file.h"
+#include "train/tfevents.h"
+
+enum { LINE_BYTES = 4096 };
+
+struct metrics {
+    struct env *env; /* borrowed */
+    struct line_file *steps, *samples;
+    struct tfevents *events;
+    struct text line;
+};
+
+/* --- creation ----------------------------------------------------------------------------------------- */
+
+static enum status open_lines(struct env *env, const char *folder, const char *name,
+                              struct line_file **file)
+{
+    char *path;
+    TRY(path_join(env, folder, name, &path));
+    enum status st = line_file_open(env, path, file);
+    mem_free(env, path);
+    return st;
+}
+
+/* Grow the text once, while it may. */
+static enum status reserve(struct text *text, size_t bytes)
+{
+    static const char blank[64] = {0};
+    while (text->status == STATUS_OK && text->bytes < bytes)
+        text_add_bytes(text, blank, sizeof blank);
+    text_clear(text);
+    return text->status;
+}
+
+static enum status open_all(struct metrics *metrics, const char *folder, const char *config_yaml,
+                            size_t sample_bytes)
+{
+    /* A byte of a sample may become six: \u001b. */
+    TRY(reserve(&metrics->line, LINE_BYTES + 6 * sample_bytes));
+    TRY(open_lines(metrics->env, folder, "metrics.jsonl", &metrics->steps));
+    TRY(open_lines(metrics->env, folder, "samples.jsonl", &metrics->samples));
+    TRY(tfevents_create(metrics->env, folder, &metrics->events));
+    return tfevents_text(metrics->events, clock_wall(), 0, "config/text_summary", config_yaml,
+                         strlen(config_yaml));
+}
+
+enum status metrics_create(struct env *env, const char *folder, const char *config_yaml,
+                           size_t sample_bytes, struct metrics **metrics)
+{
+    struct metrics *m;
+    TRY(mem_alloc(env, MEM_OTHER, "metrics", sizeof *m, &m));
+    m->env = env;
+    text_init(&m->line, env);
+    enum status st = open_all(m, folder, config_yaml, sample_bytes);
+    if (st == STATUS_OK)
+        *metrics = m;
+    else
+        metrics_destroy(m);
+    return st;
+}
+
+void metrics_destroy(struct metrics *metrics)
+{
+    if (metrics == NULL)
+        return;
+    tfevents_destroy(metrics->events);
+    line_file_close(metrics->samples);
+    line_file_close(metrics->steps);
+    text_free(&metrics->line);
+    mem_free(metrics->env, metrics);
+}
+
+/* --- a step ------------------------------------------------------------------------------------------- */
+
+static void add_real(struct text *line, const char *key, double value)
+{
+    text_printf(line, ",\"%s\":", key);
+    text_json_real(line, value);
+}
+
+static void add_memory(struct text *line, const struct mem *mem)
+{
+    text_add(line, ",\"mem\":{");
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        text_printf(line, "%s\"%s\":%zu", c > 0 ? "," : "", mem_category_word((enum mem_category)c),
+                    mem_bytes(mem, (enum mem_category)c));
+    text_add(line, "}");
+}
+
+static enum status write_line(struct metrics *metrics, struct line_file *file)
+{
+    struct text *line = &metrics->line;
+    text_add(line, "}\n");
+    TRY(line->status);
+    return line_file_add(file, line->data, line->bytes);
+}
+
+static enum status write_step(struct metrics *metrics, const struct trainer_step *step,
+                              const struct evaluation *val)
+{
+    struct text *line = &metrics->line;
+    text_clear(line);
+    text_printf(line, "{\"step\":%lld,\"tokens\":%lld", (long long)step->step,
+                (long long)step->tokens);
+    add_real(line, "loss", step->loss);
+    add_real(line, "grad_norm", step->grad_norm);
+    add_real(line, "lr", step->lr);
+    add_real(line, "seconds", step->seconds);
+    add_real(line, "tokens_per_second", step->tokens_per_second);
+    add_real(line, "mfu", step->mfu);
+    text_printf(line, ",\"skipped\":%s", step->skipped ? "true" : "false");
+    add_memory(line, metrics->env->mem);
+    text_add(line, ",\"comm\":{}");
+    if (val != NULL) {
+        text_add(line, ",\"val\":");
+        evaluation_print(val, line);
+    }
+    return write_line(metrics, metrics->steps);
+}
+
+static enum status write_events(struct metrics *metrics, const struct trainer_step *step,
+                                const struct evaluation *val)
+{
+    const double gib = 1024.0 * 1024 * 1024;
+    double now = clock_wall();
+    const struct tfevents_scalar train[] = {
+        {"train/loss", (float)step->loss},
+        {"train/grad_norm", (float)step->grad_norm},
+        {"train/lr", (float)step->lr},
+        {"perf/tokens_per_s", (float)step->tokens_per_second},
+        {"memory/max_GiB", (float)((double)mem_total_peak(metrics->env->mem) / gib)},
+        {"perf/mfu", (float)step->mfu}, /* last: left out when it is not known */
+    };
+    int known = (int)(sizeof train / sizeof *train) - (isnan(step->mfu) ? 1 : 0);
+    TRY(tfevents_scalars(metrics->events, now, step->step, train, known));
+    if (val == NULL)
+        return STATUS_OK;
+    const struct tfevents_scalar held_out[] = {
+        {"val/loss", (float)val->loss},
+        {"val/bits_per_byte", (float)val->bits_per_byte},
+    };
+    return tfevents_scalars(metrics->events, now, step->step, held_out,
+                            isnan(val->bits_per_byte) ? 1 : 2);
+}
+
+enum status metrics_step(struct metrics *metrics, const struct trainer_step *step,
+                         const struct evaluation *val)
+{
+    TRY(write_step(metrics, step, val));
+    return write_events(metrics, step, val);
+}
+
+/* --- a sample ------------------------------------------------------------------------------------------- */
+
+enum status metrics_sample(struct metrics *metrics, const struct trainer_sample *sample)
+{
+    struct text *line = &metrics->line;
+    text_clear(line);
+    text_printf(line, "{\"step\":%lld,\"prompt\":", (long long)sample->step);
+    text_json_string(line, sample->prompt, strlen(sample->prompt));
+    text_add(line, ",\"text\":");
+    text_json_string(line, sample->text, sample->text_bytes);
+    TRY(write_line(metrics, metrics->samples));
+    return tfevents_text(metrics->events, clock_wall(), sample->step, "samples/text_summary",
+                         sample->text, sample->text_bytes);
+}

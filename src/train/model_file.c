@@ -1,0 +1,333 @@
+/* model_file -- finding, describing and writing a model directory; reading weights is in model_weights.c.
+ *
+ *     DIR/config.json              sizes, both generations of keys
+ *     DIR/model.safetensors        fp32, Hugging Face names and orientation
+ *     DIR/tokenizer.json           byte for byte what was loaded or learnt
+ *     DIR/tokenizer_config.json    what transformers needs to pick the right class
+ *     DIR/generation_config.json   where a text ends
+ *
+ * All of it is written to DIR.partial and renamed at the end.
+ */
+#include "train/model_file.h"
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/file.h"
+#include "train/hf_config.h"
+#include "train/safetensors_write.h"
+
+/* --- finding ------------------------------------------------------------------------------------------ */
+
+static enum status has_config(struct env *env, const char *folder, bool *found)
+{
+    char *path;
+    TRY(path_join(env, folder, "config.json", &path));
+    *found = file_exists(path);
+    mem_free(env, path);
+    return STATUS_OK;
+}
+
+/* The N of a folder's name "step-N", -1 for any other name. */
+static int64_t step_of(const char *name)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return -1;
+    long long step = strtoll(name + 5, &end, 10);
+    return *end == '\0' ? step : -1;
+}
+
+/* *step = the largest N with a model in folder/step-N; -1 = none. */
+static enum status newest_step(struct env *env, const char *folder, int64_t *step)
+{
+    enum status st = STATUS_OK;
+    DIR *dir = opendir(folder);
+    *step = -1;
+    if (dir == NULL)
+        return STATUS_OK;
+    for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir)) != NULL;) {
+        char *inside;
+        bool found = false;
+        if (step_of(entry->d_name) <= *step)
+            continue;
+        st = path_join(env, folder, entry->d_name, &inside);
+        if (st != STATUS_OK)
+            break;
+        st = has_config(env, inside, &found);
+        mem_free(env, inside);
+        if (found)
+            *step = step_of(entry->d_name);
+    }
+    closedir(dir);
+    return st;
+}
+
+static enum status find_checkpoint(struct env *env, const char *path, char **folder)
+{
+    char *checkpoints, name[32];
+    int64_t step;
+    TRY(path_join(env, path, "checkpoints", &checkpoints));
+    enum status st = newest_step(env, checkpoints, &step);
+    if (st == STATUS_OK && step < 0)
+        st =
+            FAIL(env, IO,
+                 "'%s' is no model directory (config.json is missing) and no run with a checkpoint",
+                 path);
+    if (st == STATUS_OK) {
+        snprintf(name, sizeof name, "step-%lld", (long long)step);
+        st = path_join(env, checkpoints, name, folder);
+    }
+    mem_free(env, checkpoints);
+    return st;
+}
+
+bool model_file_is_weights(const char *path)
+{
+    size_t bytes = strlen(path), suffix = strlen(".safetensors");
+    return bytes > suffix && strcmp(path + bytes - suffix, ".safetensors") == 0;
+}
+
+enum status model_file_find(struct env *env, const char *path, char **folder)
+{
+    bool found;
+    if (!file_exists(path))
+        return FAIL(env, IO, "model.path: there is no '%s'", path);
+    if (model_file_is_weights(path)) {
+        const char *slash = strrchr(path, '/');
+        TRY(mem_strdup(env, slash != NULL ? path : ".", folder));
+        if (slash != NULL)
+            (*folder)[slash > path ? slash - path : 1] = '\0';
+        return STATUS_OK;
+    }
+    TRY(has_config(env, path, &found));
+    return found ? mem_strdup(env, path, folder) : find_checkpoint(env, path, folder);
+}
+
+/* --- config.json ---------------------------------------------------------------------------------------- */
+
+static struct model_config from_hf(const struct hf_config *hf)
+{
+    return (struct model_config){
+        .arch = hf->arch == HF_GPT2 ? MODEL_GPT2 : MODEL_LLAMA,
+        .layers = hf->layers,
+        .heads = hf->heads,
+        .kv_heads = hf->kv_heads,
+        .width = hf->width,
+        .ff = hf->ff,
+        .context = hf->context,
+        .vocab = hf->vocab,
+        .head_width = hf->head_dim,
+        .tied = hf->tied,
+        .norm_eps = hf->eps,
+        .init_std = hf->init_std,
+        .rope_theta = hf->rope_theta,
+        .rope_scaling = hf->rope == HF_ROPE_PLAIN    ? ROPE_PLAIN
+                        : hf->rope == HF_ROPE_LINEAR ? ROPE_LINEAR
+                                                     : ROPE_LLAMA3,
+        .rope_factor = hf->rope_factor,
+        .rope_low = hf->rope_low,
+        .rope_high = hf->rope_high,
+        .rope_original = hf->rope_original,
+    };
+}
+
+static struct hf_config to_hf(const struct model_config *model, const struct tokenizer *tokenizer)
+{
+    int64_t eot = tokenizer != NULL ? tokenizer_eot(tokenizer) : -1;
+    return (struct hf_config){
+        .arch = model->arch == MODEL_GPT2 ? HF_GPT2 : HF_LLAMA,
+        .layers = model->layers,
+        .heads = model->heads,
+        .kv_heads = model->kv_heads,
+        .width = model->width,
+        .ff = model->ff,
+        .context = model->context,
+        .vocab = model->vocab,
+        .head_dim = model->head_width,
+        .tied = model->tied == 1,
+        .eps = model->norm_eps,
+        .init_std = model->init_std,
+        .rope_theta = model->rope_theta,
+        .rope = model->rope_scaling == ROPE_PLAIN    ? HF_ROPE_PLAIN
+                : model->rope_scaling == ROPE_LINEAR ? HF_ROPE_LINEAR
+                                                     : HF_ROPE_LLAMA3,
+        .rope_factor = model->rope_factor,
+        .rope_low = model->rope_low,
+        .rope_high = model->rope_high,
+        .rope_original = model->rope_original,
+        .bos = eot,
+        .eos = eot,
+        .type = DTYPE_F32,
+    };
+}
+
+enum status model_file_config(struct env *env, const char *path, struct model_config *config)
+{
+    char *folder, *file;
+    struct hf_config hf;
+    TRY(model_file_find(env, path, &folder));
+    enum status st = path_join(env, folder, "config.json", &file);
+    mem_free(env, folder);
+    if (st != STATUS_OK)
+        return st;
+    st = hf_config_read(env, file, &hf);
+    mem_free(env, file);
+    if (st != STATUS_OK)
+        return st;
+    const char *kept_path = config->path;
+    int kept_preset = config->preset;
+    *config = from_hf(&hf);
+    config->path = kept_path;
+    config->preset = kept_preset;
+    return STATUS_OK;
+}
+
+/* --- writing ---------------------------------------------------------------------------------------------- */
+
+static enum status write_text(struct env *env, const char *folder, const char *name,
+                              const struct text *text)
+{
+    char *path;
+    TRY(text->status);
+    TRY(path_join(env, folder, name, &path));
+    enum status st = file_write_atomic(env, path, text_string(text), text->bytes);
+    mem_free(env, path);
+    return st;
+}
+
+static enum status fill_from_store(void *user, int i, int64_t first, int64_t count, void *out)
+{
+    return zero_read(user, i, first, count, out);
+}
+
+static enum status write_weights(struct env *env, const char *folder,
+                                 const struct unit_graph *graph, struct zero *zero, int64_t step)
+{
+    enum status st;
+    struct safetensors_entry *entries;
+    struct safetensors_layout *layout;
+    char *path, digits[32];
+    snprintf(digits, sizeof digits, "%lld", (long long)step);
+    const struct safetensors_pair notes[] = {{"sifr.step", digits}, {"sifr.version", SIFR_VERSION}};
+
+    TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count, sizeof *entries,
+                        &entries));
+    for (int i = 0; i < graph->tensor_count; i++) {
+        const struct unit_tensor *tensor = &graph->tensors[i];
+        entries[i] = (struct safetensors_entry){
+            .name = tensor->name, .type = DTYPE_F32, .rank = tensor->dims};
+        memcpy(entries[i].shape, tensor->shape, sizeof tensor->shape);
+    }
+    TRY_OR(undo_entries,
+           safetensors_layout_create(env, entries, graph->tensor_count, notes, 2, &layout));
+    TRY_OR(undo_layout, path_join(env, folder, "model.safetensors", &path));
+    st = safetensors_write(env, path, layout, fill_from_store, zero);
+    mem_free(env, path);
+undo_layout:
+    safetensors_layout_destroy(layout);
+undo_entries:
+    mem_free(env, entries);
+    return st;
+}
+
+static enum status write_config(struct env *env, const char *folder,
+                                const struct model_config *model, const struct tokenizer *tokenizer)
+{
+    struct hf_config hf = to_hf(model, tokenizer);
+    struct text text;
+    text_init(&text, env);
+    hf_config_print(&hf, &text);
+    enum status st = write_text(env, folder, "config.json", &text);
+    text_free(&text);
+    return st;
+}
+
+static void print_end_tokens(const struct tokenizer *tokenizer, struct text *text)
+{
+    static const char *const roles[] = {"bos_token", "eos_token", "unk_token"};
+    size_t bytes;
+    const char *name = tokenizer_token(tokenizer, tokenizer_eot(tokenizer), &bytes);
+    for (int i = 0; name != NULL && i < 3; i++) {
+        text_printf(text, ",\n  \"%s\": ", roles[i]);
+        text_json_string(text, name, bytes);
+    }
+}
+
+static enum status write_tokenizer(struct env *env, const char *folder, int64_t context,
+                                   const struct tokenizer *tokenizer)
+{
+    char *path;
+    struct text text;
+    TRY(path_join(env, folder, "tokenizer.json", &path));
+    enum status st = tokenizer_save(tokenizer, path);
+    mem_free(env, path);
+    if (st != STATUS_OK)
+        return st;
+
+    text_init(&text, env);
+    text_printf(&text,
+                "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                "  \"model_max_length\": %lld,\n  \"clean_up_tokenization_spaces\": false",
+                (long long)context);
+    if (tokenizer_eot(tokenizer) >= 0)
+        print_end_tokens(tokenizer, &text);
+    text_add(&text, "\n}\n");
+    st = write_text(env, folder, "tokenizer_config.json", &text);
+    if (st == STATUS_OK && tokenizer_eot(tokenizer) >= 0) {
+        text_clear(&text);
+        text_printf(&text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d\n}\n",
+                    tokenizer_eot(tokenizer), tokenizer_eot(tokenizer));
+        st = write_text(env, folder, "generation_config.json", &text);
+    }
+    text_free(&text);
+    return st;
+}
+
+static enum status write_all(struct env *env, const char *folder, const struct model *model,
+                             struct zero *zero, const struct tokenizer *tokenizer, int64_t step)
+{
+    TRY(dir_create(env, folder));
+    TRY(write_weights(env, folder, model_graph(model), zero, step));
+    TRY(write_config(env, folder, model_config(model), tokenizer));
+    if (tokenizer != NULL)
+        TRY(write_tokenizer(env, folder, model_config(model)->context, tokenizer));
+    return dir_sync(env, folder);
+}
+
+/* Make the rename into `path` durable. */
+static enum status sync_parent(struct env *env, const char *path)
+{
+    char *parent;
+    const char *slash = strrchr(path, '/');
+    TRY(mem_strdup(env, slash != NULL ? path : ".", &parent));
+    if (slash != NULL)
+        parent[slash > path ? slash - path : 1] = '\0';
+    enum status st = dir_sync(env, parent);
+    mem_free(env, parent);
+    return st;
+}
+
+enum status model_file_save(struct env *env, const char *path, const struct model *model,
+                            struct zero *zero, const struct tokenizer *tokenizer, int64_t step)
+{
+    enum status st;
+    struct text partial;
+    if (file_exists(path))
+        return FAIL(env, IO, "cannot save the model as '%s': it exists", path);
+    text_init(&partial, env);
+    text_printf(&partial, "%s.partial", path);
+    TRY_OR(done, partial.status);
+    TRY_OR(done, write_all(env, text_string(&partial), model, zero, tokenizer, step));
+    if (rename(text_string(&partial), path) != 0) {
+        st = FAIL(env, IO, "cannot rename '%s' to '%s': %s", text_string(&partial), path,
+                  strerror(errno));
+        goto done;
+    }
+    st = sync_parent(env, path);
+done:
+    text_free(&partial);
+    return st;
+}

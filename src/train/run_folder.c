@@ -1,0 +1,90 @@
+/* run_folder -- see run_folder.h. Nothing that was there is ever written over or removed. */
+#include "train/run_folder.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/file.h"
+#include "base/text.h"
+
+/* Is there a file or folder `name` in the folder? */
+static enum status holds(struct env *env, const char *path, const char *name, bool *found)
+{
+    char *inside;
+    TRY(path_join(env, path, name, &inside));
+    *found = file_exists(inside);
+    mem_free(env, inside);
+    return STATUS_OK;
+}
+
+static enum status holds_run(struct env *env, const char *path, bool *found)
+{
+    static const char *const signs[] = {"config.yaml", "metrics.jsonl", "summary.json",
+                                        "checkpoints"};
+    *found = false;
+    for (size_t i = 0; i < sizeof signs / sizeof *signs && !*found; i++)
+        TRY(holds(env, path, signs[i], found));
+    return STATUS_OK;
+}
+
+/* Rename DIR to the first DIR.n that is free. */
+static enum status move_aside(struct env *env, const char *path)
+{
+    struct text old;
+    enum status st = STATUS_OK;
+    text_init(&old, env);
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    for (int n = 1; st == STATUS_OK; n++) {
+        text_clear(&old);
+        text_add_bytes(&old, path, bytes);
+        text_printf(&old, ".%d", n);
+        st = old.status;
+        if (st != STATUS_OK || file_exists(text_string(&old)))
+            continue;
+        if (rename(path, text_string(&old)) == 0) {
+            log_info(env, "the earlier run in '%s' is now in '%s'", path, text_string(&old));
+            break;
+        }
+        st =
+            FAIL(env, IO, "cannot move '%s' to '%s': %s", path, text_string(&old), strerror(errno));
+    }
+    text_free(&old);
+    return st;
+}
+
+/* Known now, not after hours of training. */
+static enum status check_writable(struct env *env, const char *path)
+{
+    char *probe;
+    TRY(path_join(env, path, ".writable", &probe));
+    enum status st = file_write_atomic(env, probe, "", 0);
+    if (st == STATUS_OK)
+        unlink(probe);
+    mem_free(env, probe);
+    return st;
+}
+
+enum status run_folder_check(struct env *env, const char *path, bool fresh)
+{
+    bool found;
+    TRY(holds_run(env, path, &found));
+    if (found && !fresh)
+        return FAIL(env, CONFIG,
+                    "'%s' already holds a run; choose another folder with --out, or give --fresh "
+                    "to move it aside",
+                    path);
+    return STATUS_OK;
+}
+
+enum status run_folder_prepare(struct env *env, const char *path, bool fresh)
+{
+    bool found;
+    TRY(run_folder_check(env, path, fresh));
+    TRY(holds_run(env, path, &found));
+    if (found)
+        TRY(move_aside(env, path));
+    TRY(dir_create(env, path));
+    return check_writable(env, path);
+}

@@ -1,0 +1,102 @@
+/* run_options -- the tables of train.*, optimizer.*, precision.* and run.*: keys, defaults, ranges, help. */
+#include <stddef.h>
+#include "train/config.h"
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+#define TRAIN(name, kind) \
+    .key = "train." #name, .type = OPTION_##kind, .offset = offsetof(struct train_config, name)
+#define RUN(name, kind) \
+    .key = "run." #name, .type = OPTION_##kind, .offset = offsetof(struct machine_config, name)
+#define GROUP(name, kind) \
+    .key = #name, .type = OPTION_##kind, .offset = offsetof(struct zero_group, name)
+#define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
+
+static const struct option train_list[] = {
+    {TRAIN(steps, INT), .fallback = "1000", RANGE(1, 1e12), .help = "optimizer steps"},
+    {TRAIN(micro_batch, INT), .fallback = "8", RANGE(1, 1e6), .help = "sequences computed at once"},
+    {TRAIN(global_batch, INT), .fallback = "0", RANGE(0, 1e9),
+     .help = "sequences of a step, a multiple of train.micro_batch; 0 = the same"},
+    {TRAIN(context, INT), .fallback = "0", RANGE(0, 1e7),
+     .help = "tokens of a sequence; 0 = model.context"},
+    {TRAIN(lr, REAL), .fallback = "6e-4", RANGE(0, 1e3), .help = "highest learning rate"},
+    {TRAIN(min_lr, REAL), .fallback = "-1", RANGE(-1, 1e3),
+     .help = "learning rate of the last step (not for constant); -1 = a tenth of train.lr"},
+    {TRAIN(warmup, INT), .fallback = "-1", RANGE(-1, 1e12),
+     .help = "steps in which the rate rises; -1 = a twentieth of the steps, at most 1000"},
+    {TRAIN(schedule, CHOICE), .fallback = "cosine", .choices = schedule_words,
+     .help = "how the rate falls; wsd = stays, then falls in train.decay steps"},
+    {TRAIN(decay, INT), .fallback = "-1", RANGE(-1, 1e12),
+     .help = "last steps in which wsd falls; -1 = a fifth of the steps"},
+    {TRAIN(weight_decay, REAL), .fallback = "0.1", RANGE(0, 1e3),
+     .help = "decoupled decay of matrices and embeddings"},
+    {TRAIN(beta1, REAL), .fallback = "0.9", RANGE(0, 0.9999999), .help = "AdamW's first moment"},
+    {TRAIN(beta2, REAL), .fallback = "0.95", RANGE(0, 0.9999999), .help = "AdamW's second moment"},
+    {TRAIN(eps, REAL), .fallback = "1e-8", RANGE(1e-30, 1), .help = "AdamW's epsilon"},
+    {TRAIN(clip, REAL), .fallback = "1", RANGE(0, 1e9),
+     .help = "largest norm of the gradient; 0 = no clipping"},
+    {TRAIN(seed, INT), .fallback = "1", RANGE(0, 9e18),
+     .help = "of initial values, sample order and text samples"},
+    {TRAIN(max_skips, INT), .fallback = "5", RANGE(1, 1e9),
+     .help = "skipped steps in a row after which the run ends"},
+    {TRAIN(log_every, INT), .fallback = "10", RANGE(1, 1e12),
+     .help = "steps between two printed lines (metrics.jsonl has every step)"},
+    {TRAIN(eval_every, INT), .fallback = "250", RANGE(0, 1e12),
+     .help = "steps between evaluations on held-out data; 0 = only at the end"},
+    {TRAIN(eval_batches, INT), .fallback = "50", RANGE(0, 1e12),
+     .help = "micro-batches of an evaluation; 0 = all held-out data"},
+    {TRAIN(sample_every, INT), .fallback = "0", RANGE(0, 1e12),
+     .help = "steps between text samples; 0 = none"},
+    {TRAIN(sample_prompt, STRING), .fallback = "", .value_name = "TEXT",
+     .help = "what text samples begin with"},
+    {TRAIN(sample_tokens, INT), .fallback = "64", RANGE(1, 1e7), .help = "tokens of a text sample"},
+    {TRAIN(sample_temperature, REAL), .fallback = "0.8", RANGE(0, 100),
+     .help = "of text samples; 0 = always the likeliest token"},
+    {TRAIN(sample_top_k, INT), .fallback = "0", RANGE(0, 1e9),
+     .help = "choose among so many tokens; 0 = all"},
+    {TRAIN(sample_top_p, REAL), .fallback = "0.95", RANGE(1e-6, 1),
+     .help = "choose among the likeliest tokens with this share; 1 = all"},
+};
+const struct option_table train_options = {
+    .title = "training", .options = train_list, .count = COUNT(train_list)};
+
+static const struct option group_fields[] = {
+    {GROUP(match, STRING), .value_name = "GLOB", .help = "which tensors, by name"},
+    {GROUP(lr_mul, REAL), .fallback = "1", RANGE(0, 1e9), .help = "factor of the learning rate"},
+    {GROUP(wd_mul, REAL), .fallback = "1", RANGE(0, 1e9), .help = "factor of the weight decay"},
+};
+static const struct option optimizer_list[] = {
+    {.key = "optimizer.groups",
+     .type = OPTION_LIST,
+     .offset = offsetof(struct run_config, groups),
+     .help = "[{match: GLOB, lr_mul: X, wd_mul: Y}, ...] over tensor names; the last match wins",
+     .fields = group_fields,
+     .field_count = COUNT(group_fields),
+     .element_bytes = sizeof(struct zero_group)},
+};
+const struct option_table optimizer_options = {
+    .title = "optimizer", .options = optimizer_list, .count = COUNT(optimizer_list)};
+
+static const char *const precision_words[] = {"fp32", NULL};
+static const struct option precision_list[] = {
+    {.key = "precision.mode",
+     .type = OPTION_CHOICE,
+     .offset = offsetof(struct run_config, precision),
+     .fallback = "fp32",
+     .choices = precision_words,
+     .help = "arithmetic and storage"},
+};
+const struct option_table precision_options = {
+    .title = "precision", .options = precision_list, .count = COUNT(precision_list)};
+
+static const char *const device_words[] = {"auto", "cpu", NULL};
+static const struct option machine_list[] = {
+    {RUN(device, CHOICE), .fallback = "auto", .choices = device_words, .help = "where to compute"},
+    {RUN(threads, INT), .fallback = "0", RANGE(0, 4096),
+     .help = "0 = as many as the process may run on"},
+    {RUN(deterministic, BOOL), .fallback = "true",
+     .help = "the same bits for any number of threads"},
+    {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
+     .help = "of this machine, for the column mfu; 0 = not known"},
+};
+const struct option_table machine_options = {
+    .title = "machine", .options = machine_list, .count = COUNT(machine_list)};

@@ -1,0 +1,93 @@
+/* sampler -- see sampler.h. */
+#include "train/sampler.h"
+#include "train/generate.h"
+
+enum { TOKEN_BYTES = 16 }; /* room for one token's text; the mean is about 4 */
+
+struct sampler {
+    struct env *env; /* borrowed */
+    struct generate_config settings;
+    struct generate_parts parts; /* decoder and order are owned here */
+    struct token_list prompt;
+    struct text text;
+};
+
+static enum status create_parts(struct sampler *s, const struct run_config *config,
+                                const struct session *session)
+{
+    const struct model_config *model = &config->model;
+    TRY(generate_prompt(s->env, config->tokenizer, s->settings.prompt, &s->prompt));
+    if (s->prompt.count > model->context)
+        return FAIL(s->env, CONFIG,
+                    "train.sample_prompt: its %lld tokens do not fit model.context %lld",
+                    (long long)s->prompt.count, (long long)model->context);
+    int64_t room = s->prompt.count + s->settings.tokens;
+    room = room < model->context ? room : model->context;
+    s->parts = (struct generate_parts){
+        .tokenizer = config->tokenizer, .vocab = model->vocab, .context = room};
+    TRY(mem_alloc_array(s->env, MEM_OTHER, "order of tokens", (size_t)model->vocab,
+                        sizeof *s->parts.order, &s->parts.order));
+    text_printf(&s->text, "%*s", (int)sampler_text_bytes(s), ""); /* room for a sample */
+    TRY(s->text.status);
+    return decoder_create(session->ops, session->stream, model_graph(session->model), session->zero,
+                          room, room < GENERATE_CHUNK ? room : GENERATE_CHUNK, &s->parts.decoder);
+}
+
+enum status sampler_create(struct env *env, const struct run_config *config,
+                           const struct session *session, struct sampler **sampler)
+{
+    const struct train_config *train = &config->train;
+    struct sampler *s;
+    TRY(mem_alloc(env, MEM_OTHER, "sampler", sizeof *s, &s));
+    s->env = env;
+    s->settings = (struct generate_config){.prompt = train->sample_prompt,
+                                           .tokens = train->sample_tokens,
+                                           .temperature = train->sample_temperature,
+                                           .top_k = train->sample_top_k,
+                                           .top_p = train->sample_top_p,
+                                           .seed = train->seed};
+    text_init(&s->text, env);
+    enum status st = create_parts(s, config, session);
+    if (st == STATUS_OK)
+        *sampler = s;
+    else
+        sampler_destroy(s);
+    return st;
+}
+
+void sampler_destroy(struct sampler *s)
+{
+    if (s == NULL)
+        return;
+    decoder_destroy(s->parts.decoder);
+    mem_free(s->env, s->parts.order);
+    token_list_free(s->env, &s->prompt);
+    text_free(&s->text);
+    mem_free(s->env, s);
+}
+
+size_t sampler_text_bytes(const struct sampler *s)
+{
+    return s == NULL ? 0 : (size_t)s->settings.tokens * TOKEN_BYTES;
+}
+
+static bool collect(void *user, int32_t token, const void *bytes, size_t byte_count)
+{
+    struct text *text = user;
+    (void)token;
+    text_add_bytes(text, bytes, byte_count);
+    return text->status == STATUS_OK;
+}
+
+enum status sampler_run(struct sampler *s, int64_t step, struct trainer_sample *sample)
+{
+    struct generate_result result;
+    text_clear(&s->text);
+    TRY(generate_tokens(s->env, &s->parts, s->prompt.ids, s->prompt.count, &s->settings, collect,
+                        &s->text, &result));
+    *sample = (struct trainer_sample){.step = step,
+                                      .prompt = s->settings.prompt,
+                                      .text = text_string(&s->text),
+                                      .text_bytes = s->text.bytes};
+    return s->text.status;
+}

@@ -1,0 +1,169 @@
+/* source.c -- what the kinds of sources share: detection, encoded lists, fingerprints, the end. */
+#include "train/source.h"
+#include <string.h>
+#include <xxhash.h>
+#include "base/file.h"
+#include "train/source_impl.h"
+
+/* --- what a path holds ---------------------------------------------------------------------- */
+
+static bool ends_with(const char *path, const char *tail)
+{
+    size_t bytes = strlen(path), tail_bytes = strlen(tail);
+    return bytes >= tail_bytes && strcmp(path + bytes - tail_bytes, tail) == 0;
+}
+
+static enum status detect_file(struct env *env, const char *path, enum data_format *found)
+{
+    struct file_map map;
+    TRY(file_map_open(env, path, &map));
+    if (shard_is_llmc(map.data, map.bytes) || ends_with(path, ".bin"))
+        *found = DATA_TOKENS;
+    else if (ends_with(path, ".jsonl") || ends_with(path, ".ndjson"))
+        *found = DATA_JSONL;
+    else
+        *found = DATA_TEXT;
+    file_map_close(&map);
+    return STATUS_OK;
+}
+
+enum status source_detect(struct env *env, const char *path, enum data_format format,
+                          enum data_format *found)
+{
+    struct path_list list;
+    *found = format;
+    if (format != DATA_AUTO)
+        return STATUS_OK;
+    TRY(path_glob(env, path, &list));
+    enum status st = detect_file(env, list.paths[0], found);
+    path_list_free(env, &list);
+    return st;
+}
+
+uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer)
+{
+    uint64_t hash = 0;
+    for (int32_t id = 0; id < tokenizer_vocab(tokenizer); id++) {
+        size_t bytes = 0;
+        const void *token = tokenizer_token(tokenizer, id, &bytes);
+        hash = XXH64(token ? token : "", token ? bytes : 0, hash + (token ? 1 : 2));
+    }
+    return hash ? hash : 1;
+}
+
+/* --- encoded lists -------------------------------------------------------------------------- */
+
+static enum status list_push(struct env *env, struct token_list *list, int32_t id)
+{
+    if (list->count == list->room) {
+        int64_t room = list->room ? 2 * list->room : 4096;
+        if (!list->ids)
+            TRY(mem_alloc(env, MEM_LOADER, "tokens", (size_t)room * sizeof *list->ids, &list->ids));
+        else
+            TRY(mem_resize(env, &list->ids, (size_t)room * sizeof *list->ids));
+        list->room = room;
+    }
+    list->ids[list->count++] = id;
+    return STATUS_OK;
+}
+
+enum status source_list_add_end(struct env *env, const struct tokenizer *tokenizer,
+                                struct source_list *list)
+{
+    int eot = tokenizer_eot(tokenizer);
+    return eot < 0 ? STATUS_OK : list_push(env, &list->tokens, eot);
+}
+
+static void list_stream(struct source *source, struct source_list *list,
+                        struct token_stream *stream)
+{
+    if (list->tokens.count == 0)
+        return;
+    list->piece = (struct token_piece){.tokens = list->tokens.ids,
+                                       .token_bytes = sizeof *list->tokens.ids,
+                                       .count = list->tokens.count,
+                                       .origin = source->path};
+    *stream = (struct token_stream){
+        .pieces = &list->piece, .piece_count = 1, .count = list->tokens.count, .mask = list->mask};
+}
+
+void source_lists_finish(struct source *source)
+{
+    list_stream(source, &source->lists[0], &source->train);
+    list_stream(source, &source->lists[1], &source->held_out);
+}
+
+/* --- the source ----------------------------------------------------------------------------- */
+
+static enum status load(struct source *source, const struct source_spec *spec)
+{
+    enum data_format format;
+    TRY(source_detect(source->env, spec->path, spec->format, &format));
+    if (format == DATA_TOKENS)
+        return source_load_shards(source, spec, SHARD_LLMC);
+    if (format == DATA_U16 || format == DATA_U32)
+        return source_load_shards(source, spec, format == DATA_U16 ? SHARD_U16 : SHARD_U32);
+    if (!spec->tokenizer)
+        return FAIL(source->env, CONFIG, "'%s' is text: it needs a tokenizer (data.tokenizer)",
+                    spec->path);
+    source->fingerprint = source_tokenizer_fingerprint(spec->tokenizer);
+    return format == DATA_JSONL ? source_load_jsonl(source, spec) : source_load_text(source, spec);
+}
+
+enum status source_create(struct env *env, const struct source_spec *spec, struct source **source)
+{
+    struct source *s;
+    enum status st;
+    CHECK(spec->split >= 0 && spec->split < 1);
+    TRY(mem_alloc(env, MEM_LOADER, "source", sizeof *s, &s));
+    s->env = env;
+    TRY_OR(undo_source, mem_strdup(env, spec->path, &s->path));
+    TRY_OR(undo_source, load(s, spec));
+    *source = s;
+    return STATUS_OK;
+undo_source:
+    source_destroy(s);
+    return st;
+}
+
+void source_destroy(struct source *source)
+{
+    if (!source)
+        return;
+    struct env *env = source->env;
+    for (int i = 0; i < 2; i++) {
+        mem_free(env, source->lists[i].mask);
+        token_list_free(env, &source->lists[i].tokens);
+    }
+    for (int i = 0; i < source->shard_count; i++)
+        shard_close(source->shards[i]);
+    mem_free(env, source->pieces);
+    mem_free(env, source->shards);
+    mem_free(env, source->path);
+    mem_free(env, source);
+}
+
+const struct token_stream *source_train(const struct source *source)
+{
+    return &source->train;
+}
+
+const struct token_stream *source_held_out(const struct source *source)
+{
+    return &source->held_out;
+}
+
+const char *source_path(const struct source *source)
+{
+    return source->path;
+}
+
+uint64_t source_fingerprint(const struct source *source)
+{
+    return source->fingerprint;
+}
+
+int source_token_bytes(const struct source *source)
+{
+    return source->token_bytes;
+}

@@ -1,0 +1,57 @@
+/* source -- one origin of training tokens: text, token shards or JSONL, found by a path or glob.
+ *
+ * Whatever it is, it becomes two token streams: one to train on and one held out (empty when
+ * `split` is 0). How the three kinds become streams:
+ *
+ *   text    every file is a document: encoded, and followed by the end-of-text token; the stream
+ *           begins with that token too, so that the first word is predicted from something.
+ *           Held out: the end of the text, cut after a line.
+ *   jsonl   every line is a document, laid out in the same way; tokens of a prompt are masked
+ *           (never predicted), those of its completion and the end-of-text token after it are
+ *           not. Held out: the last lines.
+ *   tokens  the files in the order of their names, joined; a window may run from one file into
+ *           the next as it may from one document into the next. Held out: the last tokens.
+ */
+#ifndef TRAIN_SOURCE_H
+#define TRAIN_SOURCE_H
+#include "base/env.h"
+#include "train/token_stream.h"
+#include "train/tokenizer.h"
+
+enum data_format {
+    DATA_AUTO, /* tokens by their header or the name *.bin, JSONL by the name *.jsonl, else text */
+    DATA_TEXT,
+    DATA_TOKENS,
+    DATA_JSONL,
+    DATA_U16, /* bare numbers, as nanoGPT writes them */
+    DATA_U32,
+};
+
+struct source_spec {
+    const char *path; /* or glob */
+    enum data_format format;
+    double split;                      /* share held out, 0 <= split < 1 */
+    bool special;                      /* encode special tokens found in text */
+    const struct tokenizer *tokenizer; /* needed for text and JSONL only */
+    int64_t vocab;                     /* every token must be below it */
+};
+
+struct source;
+
+/* Find out what the first file of `path` holds. Any format but DATA_AUTO comes back as it is. */
+enum status source_detect(struct env *env, const char *path, enum data_format format,
+                          enum data_format *found);
+
+enum status source_create(struct env *env, const struct source_spec *spec, struct source **source);
+void source_destroy(struct source *source); /* NULL is fine */
+
+const struct token_stream *source_train(const struct source *source);
+const struct token_stream *source_held_out(const struct source *source); /* count 0 = none */
+const char *source_path(const struct source *source);
+uint64_t source_fingerprint(const struct source *source); /* of the tokenizer; 0 = not known */
+int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 = not such */
+
+/* A number that two tokenizers share only when every token is the same; never 0. */
+uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer);
+
+#endif

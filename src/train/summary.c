@@ -1,0 +1,71 @@
+/* summary -- summary.json: how a run ended, in one object. Written once, atomically, at the end of every run that began. */
+#include <string.h>
+#include "base/file.h"
+#include "train/trainer.h"
+
+static void add_real(struct text *text, const char *key, double value)
+{
+    text_printf(text, ",\n  \"%s\": ", key);
+    text_json_real(text, value);
+}
+
+static void add_string(struct text *text, const char *key, const char *value)
+{
+    text_printf(text, ",\n  \"%s\": ", key);
+    text_json_string(text, value, strlen(value));
+}
+
+static void add_int(struct text *text, const char *key, int64_t value)
+{
+    text_printf(text, ",\n  \"%s\": %lld", key, (long long)value);
+}
+
+static void add_memory(struct text *text, const struct trainer_summary *summary)
+{
+    text_printf(text, ",\n  \"peak_mem\": {\"total\": %zu", summary->peak_bytes);
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        text_printf(text, ", \"%s\": %zu", mem_category_word((enum mem_category)c),
+                    summary->peak[c]);
+    text_add(text, "}");
+}
+
+void trainer_summary_print(const struct trainer_summary *summary, struct text *text)
+{
+    text_add(text, "{\n  \"end\": ");
+    text_json_string(text, summary->end, strlen(summary->end));
+    if (*summary->error)
+        add_string(text, "error", summary->error);
+    add_int(text, "steps", summary->steps);
+    add_int(text, "planned_steps", summary->planned_steps);
+    add_int(text, "skipped", summary->skipped);
+    add_int(text, "tokens", summary->tokens);
+    add_int(text, "parameters", summary->parameters);
+    add_real(text, "loss", summary->loss);
+    text_add(text, ",\n  \"val\": ");
+    if (summary->val.tokens > 0)
+        evaluation_print(&summary->val, text);
+    else
+        text_add(text, "null");
+    add_real(text, "seconds", summary->seconds);
+    add_real(text, "tokens_per_second", summary->tokens_per_second);
+    add_memory(text, summary);
+    if (*summary->checkpoint)
+        add_string(text, "checkpoint", summary->checkpoint);
+    text_add(text, "\n}\n");
+}
+
+enum status trainer_summary_write(struct env *env, const char *folder,
+                                  const struct trainer_summary *summary)
+{
+    struct text text;
+    char *path;
+    text_init(&text, env);
+    trainer_summary_print(summary, &text);
+    enum status st = text.status;
+    if (st == STATUS_OK && (st = path_join(env, folder, "summary.json", &path)) == STATUS_OK) {
+        st = file_write_atomic(env, path, text.data, text.bytes);
+        mem_free(env, path);
+    }
+    text_free(&text);
+    return st;
+}

@@ -1,0 +1,35 @@
+/* tfevents -- TensorBoard event files: the curves of a run, readable while it runs.
+ *
+ * One file per start of a process (TensorBoard joins the files of a folder). Each record is handed
+ * to the system at once, so that a crash loses nothing.
+ */
+#ifndef TRAIN_TFEVENTS_H
+#define TRAIN_TFEVENTS_H
+#include <stddef.h>
+#include <stdint.h>
+#include "base/env.h"
+
+struct tfevents;
+
+struct tfevents_scalar {
+    const char *tag; /* "train/loss" */
+    float value;
+};
+
+/* A new file events.out.tfevents.SECONDS.HOST.PID.N in `folder`. */
+enum status tfevents_create(struct env *env, const char *folder, struct tfevents **events);
+/* The same under a name of the caller's choice, begun at `wall_time`. */
+enum status tfevents_create_file(struct env *env, const char *path, double wall_time,
+                                 struct tfevents **events);
+void tfevents_destroy(struct tfevents *events); /* NULL is fine */
+
+/* All scalars of a step in one record. Allocates only when a record is larger than any before
+ * it. */
+enum status tfevents_scalars(struct tfevents *events, double wall_time, int64_t step,
+                             const struct tfevents_scalar *scalars, int count);
+enum status tfevents_text(struct tfevents *events, double wall_time, int64_t step, const char *tag,
+                          const char *text, size_t bytes);
+
+uint32_t tfevents_crc32c(const void *data, size_t bytes); /* Castagnoli; for the test */
+
+#endif

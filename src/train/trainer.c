@@ -1,0 +1,357 @@
+/* trainer -- the loop. Step s (from 0) takes samples s * global_batch .. of the dataset, in order, as micro-batches of the
+ * engine; what else happens (evaluation, text samples, records) only reads. So the weights after a step depend on the
+ * configuration alone.
+ *
+ * A skipped step uses up its samples and its place in the schedule, but not an update: AdamW's bias correction counts
+ * updates.
+ */
+#include "train/trainer.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/file.h"
+#include "train/metrics.h"
+#include "train/model_file.h"
+#include "train/pace.h"
+#include "train/run_folder.h"
+#include "train/sampler.h"
+#include "train/session.h"
+
+struct trainer {
+    struct env *env;                           /* borrowed */
+    const struct run_config *config;           /* borrowed */
+    const struct trainer_place *place;         /* borrowed */
+    const struct trainer_callbacks *callbacks; /* borrowed */
+    struct trainer_summary *summary;           /* borrowed */
+
+    struct schedule schedule;
+    struct dataset *data;
+    struct session session;
+    struct engine *engine;
+    struct sampler *sampler; /* NULL = no text samples */
+    struct metrics *metrics;
+    struct pace *pace;
+
+    int64_t step;    /* the step that runs, from 1; afterwards how many were begun */
+    int64_t updates; /* how many moved the parameters */
+    int64_t skips_in_row;
+    double flops_per_token;
+};
+
+/* --- creation ----------------------------------------------------------------------------------------- */
+
+static struct zero_config store_config(const struct run_config *config)
+{
+    const struct train_config *train = &config->train;
+    return (struct zero_config){.beta1 = train->beta1,
+                                .beta2 = train->beta2,
+                                .eps = train->eps,
+                                .weight_decay = train->weight_decay,
+                                .clip = train->clip,
+                                .groups = config->groups.items,
+                                .group_count = config->groups.count,
+                                .micro_batches = run_micro_batches(config)};
+}
+
+static enum status fill_parameters(struct trainer *t)
+{
+    const char *path = t->config->model.path;
+    if (*path)
+        return model_file_load(t->env, path, t->session.model, t->session.zero);
+    return zero_init(t->session.zero, (uint64_t)t->config->train.seed);
+}
+
+static enum status write_config(struct trainer *t)
+{
+    char *path;
+    const char *yaml = t->place->config_yaml;
+    TRY(path_join(t->env, t->place->folder, "config.yaml", &path));
+    enum status st = file_write_atomic(t->env, path, yaml, strlen(yaml));
+    mem_free(t->env, path);
+    return st;
+}
+
+/* Everything a step needs, and the folder only when all of it is there. */
+static enum status build(struct trainer *t)
+{
+    const struct run_config *config = t->config;
+    const struct zero_config store = store_config(config);
+    TRY(run_folder_check(t->env, t->place->folder, t->place->fresh));
+    TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
+                       config->train.context, (uint64_t)config->train.seed, &t->data));
+    TRY(session_create(t->env, run_backend(config), &config->model, &store, &t->session));
+    TRY(engine_create(t->session.ops, t->session.stream, model_graph(t->session.model),
+                      t->session.zero, &config->engine, &t->engine));
+    TRY(fill_parameters(t));
+    if (config->train.sample_every > 0)
+        TRY(sampler_create(t->env, config, &t->session, &t->sampler));
+    TRY(pace_create(t->env, &t->pace));
+
+    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh));
+    TRY(write_config(t));
+    return metrics_create(t->env, t->place->folder, t->place->config_yaml,
+                          sampler_text_bytes(t->sampler), &t->metrics);
+}
+
+static void tear_down(struct trainer *t)
+{
+    metrics_destroy(t->metrics);
+    pace_destroy(t->pace);
+    sampler_destroy(t->sampler);
+    engine_destroy(t->engine);
+    session_destroy(&t->session);
+    dataset_destroy(t->data);
+}
+
+static int64_t step_tokens(const struct trainer *t)
+{
+    return t->config->train.global_batch * t->config->train.context;
+}
+
+static void tell_ready(struct trainer *t)
+{
+    int64_t train_tokens = dataset_train_tokens(t->data);
+    double planned = (double)t->config->train.steps * (double)step_tokens(t);
+    struct trainer_facts facts = {.config = t->config,
+                                  .folder = t->place->folder,
+                                  .parameters = t->summary->parameters,
+                                  .train_tokens = train_tokens,
+                                  .val_tokens = dataset_eval_tokens(t->data),
+                                  .step_tokens = step_tokens(t),
+                                  .flops_per_token = t->flops_per_token,
+                                  .epochs = planned / (double)train_tokens,
+                                  .mem_bytes = mem_total(t->env->mem)};
+    if (t->callbacks->ready != NULL)
+        t->callbacks->ready(t->callbacks->user, &facts);
+}
+
+/* --- one step ----------------------------------------------------------------------------------------- */
+
+static enum status fill_batches(struct trainer *t)
+{
+    const struct train_config *train = &t->config->train;
+    uint64_t sample = (uint64_t)(t->step - 1) * (uint64_t)train->global_batch;
+    for (int64_t m = 0; m < run_micro_batches(t->config); m++) {
+        int32_t *tokens, *labels;
+        engine_batch(t->engine, m, &tokens, &labels);
+        for (int64_t row = 0; row < train->micro_batch; row++) {
+            int64_t at = row * train->context;
+            TRY(dataset_sample(t->data, sample++, tokens + at, labels + at));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* A step whose loss or gradient is not finite has changed nothing; too many in a row end the run. */
+static enum status note_skip(struct trainer *t, const struct engine_result *result)
+{
+    const struct unit_graph *graph = model_graph(t->session.model);
+    t->summary->skipped++;
+    t->skips_in_row++;
+    if (result->bad_tensor >= 0)
+        log_warn(t->env,
+                 "step %" PRId64 " skipped: the gradient of %s is not finite at element %" PRId64
+                 " (loss %g)",
+                 t->step, graph->tensors[result->bad_tensor].name, result->bad_index, result->loss);
+    else
+        log_warn(t->env, "step %" PRId64 " skipped: the loss is %g", t->step, result->loss);
+    if (t->skips_in_row < t->config->train.max_skips)
+        return STATUS_OK;
+    return FAIL(t->env, DIVERGED,
+                "%" PRId64
+                " steps in a row were skipped (train.max_skips), the last is step %" PRId64
+                "; lower train.lr or raise train.warmup",
+                t->skips_in_row, t->step);
+}
+
+static void describe_step(struct trainer *t, const struct engine_result *result, double lr,
+                          double start, double end, struct trainer_step *step)
+{
+    double rate = (double)step_tokens(t) / (end - start);
+    double peak = t->config->machine.peak_tflops * 1e12;
+    int64_t steps = t->config->train.steps;
+    pace_add(t->pace, end - start, end);
+    *step = (struct trainer_step){.step = t->step,
+                                  .steps = steps,
+                                  .tokens = t->step * step_tokens(t),
+                                  .loss = result->loss,
+                                  .grad_norm = result->grad_norm,
+                                  .lr = lr,
+                                  .seconds = end - start,
+                                  .tokens_per_second = rate,
+                                  .mfu = peak > 0 ? rate * t->flops_per_token / peak : NAN,
+                                  .eta_seconds = pace_left(t->pace, steps - t->step, end),
+                                  .skipped = result->skipped,
+                                  .mem_bytes = mem_total(t->env->mem)};
+}
+
+static enum status run_step(struct trainer *t, struct engine_result *result,
+                            struct trainer_step *step)
+{
+    double start = clock_seconds(), lr = schedule_lr(&t->schedule, t->step);
+    TRY(fill_batches(t));
+    TRY(engine_step(t->engine, t->updates + 1, lr, result));
+    describe_step(t, result, lr, start, clock_seconds(), step);
+    t->summary->steps = t->step;
+    t->summary->tokens = step->tokens;
+    if (!result->skipped) {
+        t->updates++;
+        t->skips_in_row = 0;
+        t->summary->loss = result->loss;
+    }
+    if (t->callbacks->step != NULL)
+        t->callbacks->step(t->callbacks->user, step);
+    return STATUS_OK;
+}
+
+/* --- between steps ------------------------------------------------------------------------------------- */
+
+static bool due(const struct trainer *t, int64_t every)
+{
+    return t->step == t->config->train.steps || (every > 0 && t->step % every == 0);
+}
+
+static bool keep_going(void *user, int64_t done, int64_t total)
+{
+    const struct trainer_callbacks *callbacks = user;
+    (void)done, (void)total;
+    return callbacks->should_stop == NULL || !callbacks->should_stop(callbacks->user);
+}
+
+/* STATUS_STOPPED when the user would not wait for its end. */
+static enum status evaluate(struct trainer *t, struct evaluation *val)
+{
+    const struct train_config *train = &t->config->train;
+    TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
+                         train->eval_batches, keep_going, (void *)t->callbacks, val));
+    t->summary->val = *val;
+    if (t->callbacks->eval != NULL)
+        t->callbacks->eval(t->callbacks->user, t->step, val);
+    return STATUS_OK;
+}
+
+static enum status take_sample(struct trainer *t)
+{
+    struct trainer_sample sample;
+    TRY(sampler_run(t->sampler, t->step, &sample));
+    if (t->callbacks->sample != NULL)
+        t->callbacks->sample(t->callbacks->user, &sample);
+    return metrics_sample(t->metrics, &sample);
+}
+
+/* One step with all that belongs to it. */
+static enum status advance(struct trainer *t)
+{
+    struct engine_result result;
+    struct trainer_step step;
+    struct evaluation val;
+    bool evaluated = false;
+    t->step++;
+    TRY(run_step(t, &result, &step));
+    enum status st = result.skipped ? note_skip(t, &result) : STATUS_OK;
+    if (st == STATUS_OK && dataset_eval_count(t->data) > 0 && due(t, t->config->train.eval_every)) {
+        st = evaluate(t, &val);
+        evaluated = st == STATUS_OK;
+    }
+    /* The record of the step is written whatever came after it. */
+    enum status written = metrics_step(t->metrics, &step, evaluated ? &val : NULL);
+    TRY(st);
+    TRY(written);
+    if (t->sampler != NULL && due(t, t->config->train.sample_every))
+        return take_sample(t);
+    return STATUS_OK;
+}
+
+static enum status loop(struct trainer *t)
+{
+    while (t->step < t->config->train.steps) {
+        if (!keep_going((void *)t->callbacks, 0, 0))
+            return STATUS_STOPPED;
+        TRY(advance(t));
+    }
+    return STATUS_OK;
+}
+
+/* --- the end ------------------------------------------------------------------------------------------- */
+
+static enum status save_model(struct trainer *t)
+{
+    struct trainer_summary *summary = t->summary;
+    char *folder, path[sizeof summary->checkpoint];
+    TRY(path_join(t->env, t->place->folder, "checkpoints", &folder));
+    int bytes = snprintf(path, sizeof path, "%s/step-%" PRId64, folder, t->step);
+    enum status st = dir_create(t->env, folder);
+    mem_free(t->env, folder);
+    if (st == STATUS_OK && bytes >= (int)sizeof path)
+        st = FAIL(t->env, IO, "the run folder's name is too long");
+    if (st == STATUS_OK)
+        st = model_file_save(t->env, path, t->session.model, t->session.zero, t->config->tokenizer,
+                             t->step);
+    if (st == STATUS_OK)
+        snprintf(summary->checkpoint, sizeof summary->checkpoint, "%s", path);
+    return st;
+}
+
+static void note_end(struct trainer *t, enum status st, double seconds)
+{
+    struct trainer_summary *summary = t->summary;
+    const struct mem *mem = t->env->mem;
+    summary->end = st == STATUS_OK         ? "done"
+                   : st == STATUS_STOPPED  ? "stopped"
+                   : st == STATUS_DIVERGED ? "diverged"
+                                           : "failed";
+    if (st != STATUS_OK && st != STATUS_STOPPED)
+        snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
+    summary->seconds = seconds;
+    summary->tokens_per_second = (double)step_tokens(t) / pace_median(t->pace);
+    summary->peak_bytes = mem_total_peak(mem);
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        summary->peak[c] = mem_peak(mem, (enum mem_category)c);
+}
+
+/* Save the model unless the run broke in the middle; the parameters of a stopped or diverged run are sound. */
+static enum status finish(struct trainer *t, enum status st, double seconds)
+{
+    bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
+    enum status saved = sound ? save_model(t) : STATUS_OK;
+    if (st == STATUS_STOPPED && saved == STATUS_OK)
+        log_warn(t->env,
+                 "stopped after step %" PRId64
+                 ": the model is in '%s'; the optimizer's state is not "
+                 "saved, so this run cannot be continued",
+                 t->step, t->summary->checkpoint);
+    if (saved != STATUS_OK)
+        st = saved;
+    note_end(t, st, seconds);
+    enum status written = trainer_summary_write(t->env, t->place->folder, t->summary);
+    return st != STATUS_OK ? st : written;
+}
+
+enum status trainer_run(struct env *env, const struct run_config *config,
+                        const struct trainer_place *place,
+                        const struct trainer_callbacks *callbacks, struct trainer_summary *summary)
+{
+    struct trainer t = {.env = env,
+                        .config = config,
+                        .place = place,
+                        .callbacks = callbacks,
+                        .summary = summary,
+                        .schedule = run_schedule(config)};
+    *summary = (struct trainer_summary){.end = "failed",
+                                        .planned_steps = config->train.steps,
+                                        .loss = NAN,
+                                        .tokens_per_second = NAN};
+    enum status st = build(&t);
+    if (st == STATUS_OK) {
+        summary->parameters = unit_graph_count(model_graph(t.session.model));
+        t.flops_per_token = model_flops_per_token(t.session.model, config->train.context);
+        tell_ready(&t);
+        double start = clock_seconds();
+        st = loop(&t);
+        st = finish(&t, st, clock_seconds() - start);
+    }
+    tear_down(&t);
+    return st;
+}

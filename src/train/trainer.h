@@ -1,0 +1,84 @@
+/* trainer -- the training loop and its run folder.
+ *
+ *     DIR/config.yaml             the resolved configuration
+ *     DIR/metrics.jsonl           one object a step
+ *     DIR/events.out.tfevents.*   the same for TensorBoard
+ *     DIR/samples.jsonl           text samples
+ *     DIR/checkpoints/step-N/     the model, a Hugging Face directory
+ *     DIR/summary.json            how it ended
+ *
+ * A trainer prints nothing: what a person should see goes to callbacks and the log. After its first step it allocates
+ * nothing until the loop ends.
+ */
+#ifndef TRAIN_TRAINER_H
+#define TRAIN_TRAINER_H
+#include "train/config.h"
+#include "train/evaluate.h"
+
+struct trainer_facts { /* known when everything is in place, before the first step */
+    const struct run_config *config;
+    const char *folder;
+    int64_t parameters;
+    int64_t train_tokens, val_tokens; /* of the data; 0 = none */
+    int64_t step_tokens;              /* global_batch * context */
+    double flops_per_token;
+    double epochs;    /* steps * step_tokens / train_tokens */
+    size_t mem_bytes; /* taken in all */
+};
+
+struct trainer_step {
+    int64_t step, steps; /* step counts from 1 */
+    int64_t tokens;      /* so far */
+    double loss, grad_norm, lr;
+    double seconds, tokens_per_second;
+    double mfu;         /* 0 .. 1; NAN = not known */
+    double eta_seconds; /* NAN = not known yet */
+    bool skipped;
+    size_t mem_bytes;
+};
+
+struct trainer_sample {
+    int64_t step;
+    const char *prompt, *text; /* text without the prompt; bytes, not always UTF-8 */
+    size_t text_bytes;
+};
+
+struct trainer_callbacks { /* any may be NULL; `user` goes to each */
+    void *user;
+    void (*ready)(void *user, const struct trainer_facts *facts);
+    void (*step)(void *user, const struct trainer_step *step);
+    void (*eval)(void *user, int64_t step, const struct evaluation *evaluation);
+    void (*sample)(void *user, const struct trainer_sample *sample);
+    bool (*should_stop)(void *user); /* asked before each step and in evaluations */
+};
+
+struct trainer_place {
+    const char *folder;      /* the run folder */
+    bool fresh;              /* a run that is already there is moved aside, not refused */
+    const char *config_yaml; /* text of the resolved configuration, for config.yaml */
+};
+
+struct trainer_summary {
+    const char *end;              /* "done", "stopped", "diverged" or "failed" */
+    char error[512];              /* the first error; "" = none */
+    int64_t steps, planned_steps; /* done, and train.steps */
+    int64_t skipped, tokens, parameters;
+    double loss;              /* of the last step that was not skipped; NAN = none */
+    struct evaluation val;    /* the last; tokens 0 = none */
+    double seconds;           /* in the loop */
+    double tokens_per_second; /* median over the steps but the first two; NAN = too few */
+    size_t peak_bytes, peak[MEM_CATEGORY_COUNT];
+    char checkpoint[4096]; /* "" = none was written */
+};
+
+void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */
+enum status trainer_summary_write(struct env *env, const char *folder,
+                                  const struct trainer_summary *summary); /* summary.json */
+
+/* Train as the resolved `config` says. STATUS_STOPPED when should_stop said so (the model is saved all the same),
+ * STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is filled in every case. */
+enum status trainer_run(struct env *env, const struct run_config *config,
+                        const struct trainer_place *place,
+                        const struct trainer_callbacks *callbacks, struct trainer_summary *summary);
+
+#endif

@@ -1,0 +1,75 @@
+/* scratch -- what the tests of files share: an env that keeps the last error, a folder of their
+ * own, bytes to a file. */
+#ifndef TESTS_TRAIN_SCRATCH_H
+#define TESTS_TRAIN_SCRATCH_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/env.h"
+#include "base/file.h"
+
+struct scratch {
+    struct env env;
+    char folder[64];
+    char path[128]; /* of the last scratch_path */
+};
+
+static void scratch_sink(void *user, enum log_level level, const char *line)
+{
+    (void)user;
+    (void)level;
+    (void)line;
+}
+
+static inline void scratch_open(struct scratch *s)
+{
+    assert_int_equal(env_create(&s->env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
+    strcpy(s->folder, "/tmp/sifr-test-XXXXXX");
+    assert_non_null(mkdtemp(s->folder));
+}
+
+/* Removes the folder with the files in it; env_destroy checks that all memory was given back. */
+static inline void scratch_close(struct scratch *s)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", s->folder);
+    assert_int_equal(system(command), 0);
+    env_destroy(&s->env);
+}
+
+static inline const char *scratch_path(struct scratch *s, const char *name)
+{
+    snprintf(s->path, sizeof s->path, "%s/%s", s->folder, name);
+    return s->path;
+}
+
+static inline const char *scratch_write(struct scratch *s, const char *name, const void *data,
+                                        size_t bytes)
+{
+    FILE *file = fopen(scratch_path(s, name), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    fclose(file);
+    return s->path;
+}
+
+static inline const char *scratch_text(struct scratch *s, const char *name, const char *text)
+{
+    return scratch_write(s, name, text, strlen(text));
+}
+
+/* The first error since the last call holds `part`. */
+static inline void scratch_expect(struct scratch *s, const char *part)
+{
+    const char *error = log_first_error(s->env.log);
+    if (!strstr(error, part))
+        fail_msg("expected '%s' in '%s'", part, error);
+    log_error_clear(s->env.log);
+}
+
+#endif

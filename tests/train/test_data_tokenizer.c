@@ -1,0 +1,99 @@
+#include "train/scratch.h"
+#include "train/dataset.h"
+
+static struct data_config config_of(const char *path, const char *tokenizer)
+{
+    return (struct data_config){.path = path, .val = "", .tokenizer = tokenizer};
+}
+
+static enum status make(struct scratch *s, struct data_config config, struct tokenizer **t)
+{
+    return data_tokenizer_create(&s->env, &config, NULL, NULL, t);
+}
+
+static bool knows(const struct tokenizer *tokenizer, const char *word)
+{
+    for (int32_t id = 0; id < tokenizer_vocab(tokenizer); id++) {
+        size_t bytes;
+        const void *token = tokenizer_token(tokenizer, id, &bytes);
+        if (token && bytes == strlen(word) && memcmp(token, word, bytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void names_what_is_meant(void **state)
+{
+    struct scratch s;
+    struct tokenizer *t;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(make(&s, config_of("", ""), &t), STATUS_OK);
+    assert_null(t);
+    assert_int_equal(make(&s, config_of("", "bytes"), &t), STATUS_OK);
+    assert_int_equal(tokenizer_vocab(t), 257);
+    tokenizer_destroy(t);
+    assert_int_equal(make(&s, config_of("x", "train:many"), &t), STATUS_CONFIG);
+    scratch_expect(&s, "must be a number");
+    assert_int_equal(make(&s, config_of("x", "train:10"), &t), STATUS_CONFIG);
+    scratch_expect(&s, "from 257");
+    scratch_close(&s);
+}
+
+/* The held-out end of the text must not shape the vocabulary. */
+static void learns_from_the_training_part_only(void **state)
+{
+    struct scratch s;
+    struct tokenizer *t;
+    struct text text;
+    (void)state;
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    for (int i = 0; i < 50; i++)
+        text_add(&text, "apple\n");
+    for (int i = 0; i < 50; i++)
+        text_add(&text, "zebra\n");
+    struct data_config config =
+        config_of(scratch_text(&s, "a.txt", text_string(&text)), "train:300");
+    config.split = 0.5;
+    assert_int_equal(make(&s, config, &t), STATUS_OK);
+    assert_true(knows(t, "apple"));
+    assert_false(knows(t, "zebra") || knows(t, "ze") || knows(t, "ra"));
+    tokenizer_destroy(t);
+    text_free(&text);
+    scratch_close(&s);
+}
+
+static void learns_from_documents(void **state)
+{
+    struct scratch s;
+    struct tokenizer *t;
+    bool has_text;
+    (void)state;
+    scratch_open(&s);
+    const char *path = scratch_text(&s, "a.jsonl",
+                                    "{\"text\":\"apple apple apple\"}\n"
+                                    "{\"prompt\":\"pear pear\",\"completion\":\"plum plum\"}\n");
+    struct data_config config = config_of(path, "train:300");
+    assert_int_equal(make(&s, config, &t), STATUS_OK);
+    assert_true(knows(t, "apple") || knows(t, " apple"));
+    tokenizer_destroy(t);
+    assert_int_equal(data_has_text(&s.env, &config, &has_text), STATUS_OK);
+    assert_true(has_text);
+    config.format = DATA_U16;
+    assert_int_equal(data_has_text(&s.env, &config, &has_text), STATUS_OK);
+    assert_false(has_text);
+    assert_int_equal(make(&s, config, &t), STATUS_CONFIG);
+    scratch_expect(&s, "holds tokens");
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_what_is_meant),
+        cmocka_unit_test(learns_from_the_training_part_only),
+        cmocka_unit_test(learns_from_documents),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,128 @@
+/* Evaluation: the trainer's figure again from the saved model, any micro-batch, part of the data, and stopping. */
+#include "run_rig.h"
+#include <math.h>
+#include "train/evaluate.h"
+
+static int train_small(struct run_rig *rig, struct trainer_summary *summary)
+{
+    rig_open(rig);
+    rig_config(rig, "train.steps=10 train.eval_batches=0 data.split=0.2 data.tokenizer=train:300");
+    return rig_train(rig, "run", false, NULL, summary);
+}
+
+/* A configuration that reads the run of `trained`, beginning with that run's own config.yaml. */
+static enum status open_reading(struct run_rig *eval, struct run_rig *trained, const char *settings)
+{
+    char all[1024], run[128];
+    rig_open(eval);
+    text_init(&eval->yaml, &eval->scratch.env);
+    assert_int_equal(options_create(&eval->scratch.env, &eval->options), STATUS_OK);
+    assert_int_equal(run_config_bind_reading(eval->options, &eval->config), STATUS_OK);
+    assert_int_equal(options_load_yaml_text(eval->options, text_string(&trained->yaml),
+                                            trained->yaml.bytes, "config.yaml"),
+                     STATUS_OK);
+    snprintf(run, sizeof run, "%s", scratch_path(&trained->scratch, "run"));
+    snprintf(all, sizeof all, "model.path=%s %s", run, settings);
+    return rig_resolve(eval, all);
+}
+
+static void test_saved_model_gives_the_same_figure(void **state)
+{
+    (void)state;
+    struct run_rig rig, eval;
+    struct trainer_summary summary;
+    struct evaluation evaluation;
+    assert_int_equal(train_small(&rig, &summary), STATUS_OK);
+    assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=0"), STATUS_OK);
+    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, NULL, NULL, &evaluation),
+                     STATUS_OK);
+    assert_true(evaluation.loss == summary.val.loss);
+    assert_int_equal(evaluation.tokens, summary.val.tokens);
+    assert_int_equal(evaluation.bytes, summary.val.bytes);
+    assert_float_equal(
+        evaluation.bits_per_byte,
+        evaluation.loss / log(2) * (double)evaluation.tokens / (double)evaluation.bytes, 1e-12);
+    rig_close(&eval);
+
+    /* The last micro-batch is filled up with rows that do not count. */
+    assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=0 train.micro_batch=7"),
+                     STATUS_OK);
+    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, NULL, NULL, &evaluation),
+                     STATUS_OK);
+    assert_float_equal(evaluation.loss, summary.val.loss, 1e-6);
+    assert_int_equal(evaluation.tokens, summary.val.tokens);
+    rig_close(&eval);
+    rig_close(&rig);
+}
+
+static bool stop_at_two(void *user, int64_t done, int64_t total)
+{
+    assert_true(done <= total && total >= 3);
+    *(int64_t *)user = done;
+    return done < 2;
+}
+
+static void test_part_and_stop(void **state)
+{
+    (void)state;
+    struct run_rig rig, eval;
+    struct trainer_summary summary;
+    struct evaluation evaluation;
+    int64_t done = 0;
+    assert_int_equal(train_small(&rig, &summary), STATUS_OK);
+    assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=3 train.micro_batch=1"),
+                     STATUS_OK);
+    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, NULL, NULL, &evaluation),
+                     STATUS_OK);
+    assert_int_equal(evaluation.batches, 3);
+    assert_int_equal(evaluation.tokens, 3 * 24);
+    assert_int_equal(
+        evaluate_model(&eval.scratch.env, &eval.config, stop_at_two, &done, &evaluation),
+        STATUS_STOPPED);
+    assert_int_equal(done, 2);
+    rig_close(&eval);
+    rig_close(&rig);
+}
+
+static void test_nothing_held_out(void **state)
+{
+    (void)state;
+    struct run_rig rig, eval;
+    struct trainer_summary summary;
+    struct evaluation evaluation;
+    assert_int_equal(train_small(&rig, &summary), STATUS_OK);
+    assert_int_equal(open_reading(&eval, &rig, "data.split=0"), STATUS_OK);
+    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, NULL, NULL, &evaluation),
+                     STATUS_CONFIG);
+    scratch_expect(&eval.scratch, "data.val");
+    rig_close(&eval);
+    rig_close(&rig);
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct text text;
+    struct evaluation evaluation = {
+        .loss = 0.5, .perplexity = 1.25, .bits_per_byte = NAN, .tokens = 7, .seconds = 2};
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    evaluation_print(&evaluation, &text);
+    assert_string_equal(text_string(&text),
+                        "{\"loss\":0.5,\"perplexity\":1.25,\"bits_per_byte\":null,"
+                        "\"tokens\":7,\"seconds\":2}");
+    text_free(&text);
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_saved_model_gives_the_same_figure),
+        cmocka_unit_test(test_part_and_stop),
+        cmocka_unit_test(test_nothing_held_out),
+        cmocka_unit_test(test_json),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

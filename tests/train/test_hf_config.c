@@ -1,0 +1,215 @@
+#include "train/scratch.h"
+#include "train/hf_config.h"
+
+static enum status parse(struct scratch *s, const char *json, struct hf_config *config)
+{
+    return hf_config_parse(&s->env, json, strlen(json), "x/config.json", config);
+}
+
+static void reads_gpt2_with_defaults_and_aliases(void **state)
+{
+    struct scratch s;
+    struct hf_config c;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(parse(&s, "{\"model_type\":\"gpt2\"}", &c), STATUS_OK);
+    assert_int_equal(c.arch, HF_GPT2);
+    assert_int_equal(c.layers, 12);
+    assert_int_equal(c.width, 768);
+    assert_int_equal(c.ff, 3072);
+    assert_int_equal(c.head_dim, 64);
+    assert_int_equal(c.vocab, 50257);
+    assert_int_equal(c.context, 1024);
+    assert_int_equal(c.eos, 50256);
+    assert_true(c.tied && c.eps == 1e-5 && c.init_std == 0.02 && c.type == DTYPE_F32);
+    assert_int_equal(parse(&s,
+                           "{\"model_type\":\"gpt2\",\"hidden_size\":32,\"num_hidden_layers\":3,"
+                           "\"num_attention_heads\":4,\"max_position_embeddings\":64,"
+                           "\"n_inner\":null,\"tie_word_embeddings\":false,"
+                           "\"torch_dtype\":\"bfloat16\"}",
+                           &c),
+                     STATUS_OK);
+    assert_int_equal(c.width, 32);
+    assert_int_equal(c.ff, 128);
+    assert_int_equal(c.context, 64);
+    assert_int_equal(c.kv_heads, 4);
+    assert_true(!c.tied && c.type == DTYPE_BF16);
+    scratch_close(&s);
+}
+
+#define LLAMA "\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4"
+#define LLAMA3                                                                                  \
+    "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0," \
+    "\"original_max_position_embeddings\":8192"
+
+static void reads_both_generations_of_rope(void **state)
+{
+    struct scratch s;
+    struct hf_config c;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(parse(&s, "{" LLAMA "}", &c), STATUS_OK);
+    assert_true(c.rope == HF_ROPE_PLAIN && c.rope_theta == 10000);
+    assert_int_equal(c.kv_heads, 4);
+    assert_int_equal(c.head_dim, 16);
+    assert_int_equal(parse(&s,
+                           "{" LLAMA ",\"rope_theta\":500000.0,\"rope_scaling\":{" LLAMA3
+                           "},\"eos_token_id\":[128001,128008],\"num_key_value_heads\":2,"
+                           "\"head_dim\":24}",
+                           &c),
+                     STATUS_OK);
+    assert_true(c.rope == HF_ROPE_LLAMA3 && c.rope_theta == 500000 && c.rope_factor == 8);
+    assert_true(c.rope_low == 1 && c.rope_high == 4 && c.rope_original == 8192);
+    assert_int_equal(c.eos, 128001);
+    assert_int_equal(c.kv_heads, 2);
+    assert_int_equal(c.head_dim, 24);
+    assert_int_equal(
+        parse(&s, "{" LLAMA ",\"rope_parameters\":{\"rope_theta\":5e5," LLAMA3 "}}", &c),
+        STATUS_OK);
+    assert_true(c.rope == HF_ROPE_LLAMA3 && c.rope_theta == 500000);
+    assert_int_equal(
+        parse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", &c),
+        STATUS_OK);
+    assert_true(c.rope == HF_ROPE_LINEAR && c.rope_factor == 2);
+    scratch_close(&s);
+}
+
+static void refuse(struct scratch *s, const char *json, const char *message)
+{
+    struct hf_config c;
+    assert_int_not_equal(parse(s, json, &c), STATUS_OK);
+    scratch_expect(s, message);
+}
+
+static void refuses_by_name(void **state)
+{
+    struct scratch s;
+    (void)state;
+    scratch_open(&s);
+    refuse(&s, "{", "not valid JSON");
+    refuse(&s, "[]", "not a JSON object");
+    refuse(&s, "{}", "model_type ''");
+    refuse(&s, "{\"model_type\":\"mixtral\"}", "model_type 'mixtral' is not supported");
+    refuse(&s, "{\"model_type\":\"gpt2\",\"activation_function\":\"relu\"}", "'relu'");
+    refuse(&s, "{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}",
+           "scale_attn_weights false");
+    refuse(&s, "{\"model_type\":\"gpt2\",\"n_head\":5}", "5 heads do not divide the width 768");
+    refuse(&s, "{\"model_type\":\"gpt2\",\"n_layer\":-2}", "n_layer is not a size");
+    refuse(&s, "{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is not a size");
+    refuse(&s, "{" LLAMA ",\"hidden_act\":\"gelu\"}", "'gelu'");
+    refuse(&s, "{" LLAMA ",\"attention_bias\":true}", "attention_bias true is not supported");
+    refuse(&s, "{" LLAMA ",\"mlp_bias\":true}", "mlp_bias true");
+    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", "'yarn'");
+    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\"}}", "'dynamic'");
+    refuse(&s, "{" LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",
+           "no low_freq_factor");
+    refuse(&s, "{" LLAMA ",\"dtype\":\"int8\"}", "'int8'");
+    refuse(&s, "{" LLAMA ",\"rms_norm_eps\":\"x\"}", "rms_norm_eps");
+    scratch_close(&s);
+}
+
+static void expect_round_trip(struct scratch *s, const struct hf_config *c)
+{
+    struct hf_config back;
+    const char *path = scratch_path(s, "config.json");
+    assert_int_equal(hf_config_write(&s->env, path, c), STATUS_OK);
+    assert_int_equal(hf_config_read(&s->env, path, &back), STATUS_OK);
+    assert_int_equal(back.arch, c->arch);
+    assert_int_equal(back.layers, c->layers);
+    assert_int_equal(back.heads, c->heads);
+    assert_int_equal(back.kv_heads, c->kv_heads);
+    assert_int_equal(back.head_dim, c->head_dim);
+    assert_int_equal(back.width, c->width);
+    assert_int_equal(back.ff, c->ff);
+    assert_int_equal(back.context, c->context);
+    assert_int_equal(back.vocab, c->vocab);
+    assert_int_equal(back.bos, c->bos);
+    assert_int_equal(back.eos, c->eos);
+    assert_int_equal(back.tied, c->tied);
+    assert_int_equal(back.type, c->type);
+    assert_int_equal(back.rope, c->rope);
+    assert_int_equal(back.rope_original, c->rope_original);
+    assert_true(back.eps == c->eps && back.init_std == c->init_std);
+    assert_true(back.rope_theta == c->rope_theta && back.rope_factor == c->rope_factor);
+    assert_true(back.rope_low == c->rope_low && back.rope_high == c->rope_high);
+}
+
+static void what_is_written_reads_back(void **state)
+{
+    struct scratch s;
+    (void)state;
+    scratch_open(&s);
+    struct hf_config gpt2 = {.arch = HF_GPT2,
+                             .layers = 3,
+                             .heads = 5,
+                             .kv_heads = 5,
+                             .head_dim = 7,
+                             .width = 35,
+                             .ff = 140,
+                             .context = 33,
+                             .vocab = 301,
+                             .eps = 1e-5,
+                             .init_std = 0.02,
+                             .tied = true,
+                             .bos = -1,
+                             .eos = 300};
+    struct hf_config llama = {.arch = HF_LLAMA,
+                              .layers = 3,
+                              .heads = 6,
+                              .kv_heads = 2,
+                              .head_dim = 20,
+                              .width = 96,
+                              .ff = 260,
+                              .context = 99,
+                              .vocab = 512,
+                              .eps = 1e-6,
+                              .init_std = 0.013,
+                              .rope_theta = 123456.7,
+                              .bos = 1,
+                              .eos = -1,
+                              .type = DTYPE_F16};
+    expect_round_trip(&s, &gpt2);
+    expect_round_trip(&s, &llama);
+    llama.rope = HF_ROPE_LINEAR;
+    llama.rope_factor = 2.5;
+    llama.type = DTYPE_BF16;
+    expect_round_trip(&s, &llama);
+    llama.rope = HF_ROPE_LLAMA3;
+    llama.rope_low = 1;
+    llama.rope_high = 4;
+    llama.rope_original = 64;
+    expect_round_trip(&s, &llama);
+    scratch_close(&s);
+}
+
+/* A reader of either generation must find its own keys. */
+static void both_generations_are_written(void **state)
+{
+    static const char *const keys[] = {"\"rope_theta\": 10000.0", "\"rope_scaling\": null",
+                                       "\"rope_parameters\": {", "\"torch_dtype\": \"float32\"",
+                                       "\n  \"dtype\": \"float32\""};
+    struct scratch s;
+    struct text text;
+    struct hf_config c = {.arch = HF_LLAMA, .rope_theta = 10000};
+    (void)state;
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    hf_config_print(&c, &text);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strstr(text_string(&text), keys[i]))
+            fail_msg("%s is not in\n%s", keys[i], text_string(&text));
+    text_free(&text);
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_gpt2_with_defaults_and_aliases),
+        cmocka_unit_test(reads_both_generations_of_rope),
+        cmocka_unit_test(refuses_by_name),
+        cmocka_unit_test(what_is_written_reads_back),
+        cmocka_unit_test(both_generations_are_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,52 @@
+#include "train/scratch.h"
+#include "train/line_file.h"
+
+static void lines_are_there_at_once_and_stay(void **state)
+{
+    struct scratch s;
+    struct line_file *file;
+    char *text;
+    size_t bytes;
+    (void)state;
+    scratch_open(&s);
+    const char *path = scratch_text(&s, "m.jsonl", "0\n");
+    assert_int_equal(line_file_open(&s.env, path, &file), STATUS_OK);
+    assert_int_equal(line_file_add(file, "{\"a\":1}\n", 8), STATUS_OK);
+    assert_int_equal(line_file_add(file, "2\n", 2), STATUS_OK);
+    assert_int_equal(file_read(&s.env, path, 100, &text, &bytes), STATUS_OK);
+    assert_string_equal(text, "0\n{\"a\":1}\n2\n");
+    mem_free(&s.env, text);
+    line_file_close(file);
+    scratch_close(&s);
+}
+
+static void failures_are_named(void **state)
+{
+    struct scratch s;
+    struct line_file *file;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(line_file_open(&s.env, "/nonexistent/m", &file), STATUS_IO);
+    scratch_expect(&s, "/nonexistent/m");
+    if (file_exists("/dev/full")) {
+        assert_int_equal(line_file_open(&s.env, "/dev/full", &file), STATUS_OK);
+        assert_int_equal(line_file_add(file, "1\n", 2), STATUS_IO);
+        scratch_expect(&s, "/dev/full");
+        line_file_close(file);
+    }
+    for (int n = 1; n <= 2; n++) {
+        mem_fail_at(s.env.mem, n);
+        assert_int_equal(line_file_open(&s.env, scratch_path(&s, "m"), &file), STATUS_MEMORY);
+    }
+    mem_fail_at(s.env.mem, 0);
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_are_there_at_once_and_stay),
+        cmocka_unit_test(failures_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

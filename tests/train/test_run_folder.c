@@ -1,0 +1,87 @@
+/* A run's folder: made, refused, moved aside; what was there is never lost. */
+#include "scratch.h"
+#include "train/run_folder.h"
+
+static void test_made_with_parents(void **state)
+{
+    (void)state;
+    struct scratch s;
+    scratch_open(&s);
+    assert_int_equal(run_folder_prepare(&s.env, scratch_path(&s, "a/b/c"), false), STATUS_OK);
+    assert_true(dir_is_empty(scratch_path(&s, "a/b/c"))); /* the probe is gone */
+    assert_int_equal(run_folder_prepare(&s.env, scratch_path(&s, "a/b/c"), false), STATUS_OK);
+    scratch_text(&s, "a/b/c/notes.txt", "mine");
+    assert_int_equal(run_folder_prepare(&s.env, scratch_path(&s, "a/b/c"), false), STATUS_OK);
+    assert_true(file_exists(scratch_path(&s, "a/b/c/notes.txt")));
+    scratch_close(&s);
+}
+
+static void test_each_sign_of_a_run_is_refused(void **state)
+{
+    (void)state;
+    static const char *const signs[] = {"config.yaml", "metrics.jsonl", "summary.json"};
+    for (int i = 0; i < 3; i++) {
+        struct scratch s;
+        char path[64];
+        scratch_open(&s);
+        assert_int_equal(dir_create(&s.env, scratch_path(&s, "run")), STATUS_OK);
+        snprintf(path, sizeof path, "run/%s", signs[i]);
+        scratch_text(&s, path, "x");
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false), STATUS_CONFIG);
+        scratch_expect(&s, "already holds a run");
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), true), STATUS_OK);
+        assert_true(file_exists(scratch_path(&s, path))); /* a check changes nothing */
+        assert_int_equal(run_folder_prepare(&s.env, scratch_path(&s, "run"), false), STATUS_CONFIG);
+        log_error_clear(s.env.log);
+        scratch_close(&s);
+    }
+}
+
+static void test_fresh_moves_aside(void **state)
+{
+    (void)state;
+    struct scratch s;
+    char name[64], content[64];
+    scratch_open(&s);
+    for (int i = 1; i <= 3; i++) {
+        /* A slash at the end must not put the old run inside the new one. */
+        assert_int_equal(
+            run_folder_prepare(&s.env, scratch_path(&s, i == 2 ? "run/" : "run"), true), STATUS_OK);
+        assert_true(dir_is_empty(scratch_path(&s, "run")));
+        snprintf(content, sizeof content, "%d", i);
+        scratch_text(&s, "run/metrics.jsonl", content);
+    }
+    for (int i = 1; i <= 2; i++) {
+        char *text;
+        size_t bytes;
+        snprintf(name, sizeof name, "run.%d/metrics.jsonl", i);
+        assert_int_equal(file_read(&s.env, scratch_path(&s, name), 100, &text, &bytes), STATUS_OK);
+        assert_int_equal(text[0], '0' + i);
+        mem_free(&s.env, text);
+    }
+    scratch_close(&s);
+}
+
+static void test_a_file_in_the_way(void **state)
+{
+    (void)state;
+    struct scratch s;
+    scratch_open(&s);
+    scratch_text(&s, "file", "x");
+    assert_int_equal(run_folder_prepare(&s.env, scratch_path(&s, "file"), true), STATUS_IO);
+    scratch_expect(&s, "file");
+    assert_int_equal(run_folder_prepare(&s.env, "/proc/sifr-run", true), STATUS_IO);
+    scratch_expect(&s, "/proc/sifr-run");
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_made_with_parents),
+        cmocka_unit_test(test_each_sign_of_a_run_is_refused),
+        cmocka_unit_test(test_fresh_moves_aside),
+        cmocka_unit_test(test_a_file_in_the_way),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,92 @@
+/* The learning rate: exact at the ends, right in the middle, monotonic, and sane for runs of one or two steps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include "train/schedule.h"
+
+static struct schedule make(int kind, int64_t steps, int64_t warmup)
+{
+    return (struct schedule){.kind = kind,
+                             .steps = steps,
+                             .warmup = warmup,
+                             .decay = steps / 5,
+                             .lr = 3e-4,
+                             .min_lr = 1.7e-5};
+}
+
+static void test_ends_are_exact(void **state)
+{
+    (void)state;
+    for (int kind = SCHEDULE_LINEAR; kind <= SCHEDULE_WSD; kind++)
+        for (int64_t steps = 2; steps < 300; steps += 7)
+            for (int64_t warmup = 0; warmup < steps; warmup += 1 + steps / 3) {
+                struct schedule s = make(kind, steps, warmup);
+                assert_true(schedule_lr(&s, warmup > 0 ? warmup : 1) == s.lr);
+                assert_true(schedule_lr(&s, steps) == s.min_lr ||
+                            (kind == SCHEDULE_WSD && s.decay == 0));
+                assert_true(schedule_lr(&s, steps + 10) == schedule_lr(&s, steps));
+            }
+}
+
+static void test_warmup_is_a_line(void **state)
+{
+    (void)state;
+    struct schedule s = make(SCHEDULE_COSINE, 100, 10);
+    assert_float_equal(schedule_lr(&s, 1), 3e-5, 1e-18);
+    assert_float_equal(schedule_lr(&s, 5), 1.5e-4, 1e-18);
+}
+
+static void test_middles(void **state)
+{
+    (void)state;
+    struct schedule s = make(SCHEDULE_COSINE, 110, 10);
+    double middle = 0.5 * (s.lr + s.min_lr);
+    assert_float_equal(schedule_lr(&s, 60), middle, 1e-15);
+    assert_float_equal(schedule_lr(&s, 35),
+                       s.lr + (s.min_lr - s.lr) * 0.5 * (1 - cos(3.14159265358979323846 / 4)),
+                       1e-15);
+    s.kind = SCHEDULE_LINEAR;
+    assert_float_equal(schedule_lr(&s, 60), middle, 1e-15);
+    s.kind = SCHEDULE_CONSTANT;
+    assert_true(schedule_lr(&s, 60) == s.lr && schedule_lr(&s, 110) == s.lr);
+    s.kind = SCHEDULE_WSD;
+    s.decay = 20;
+    assert_true(schedule_lr(&s, 90) == s.lr && schedule_lr(&s, 89) == s.lr);
+    assert_float_equal(schedule_lr(&s, 100), middle, 1e-15);
+}
+
+static void test_falls_after_warmup(void **state)
+{
+    (void)state;
+    for (int kind = SCHEDULE_CONSTANT; kind <= SCHEDULE_WSD; kind++) {
+        struct schedule s = make(kind, 200, 20);
+        for (int64_t t = 1; t < 200; t++) {
+            double now = schedule_lr(&s, t), next = schedule_lr(&s, t + 1);
+            assert_true(now > 0);
+            assert_true(t < 20 ? next > now : next <= now);
+        }
+    }
+}
+
+static void test_short_runs(void **state)
+{
+    (void)state;
+    for (int kind = SCHEDULE_CONSTANT; kind <= SCHEDULE_WSD; kind++) {
+        struct schedule s = make(kind, 1, 0);
+        assert_true(schedule_lr(&s, 1) == s.lr); /* one step: the rate that was asked for */
+        s = make(kind, 4, 4);                    /* warm-up to the very end */
+        assert_true(schedule_lr(&s, 4) == s.lr);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ends_are_exact), cmocka_unit_test(test_warmup_is_a_line),
+        cmocka_unit_test(test_middles),        cmocka_unit_test(test_falls_after_warmup),
+        cmocka_unit_test(test_short_runs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,83 @@
+#include "train/scratch.h"
+#include "train/text_files.h"
+
+static size_t cut_of(struct scratch *s, const char *text, double split, bool whole_lines)
+{
+    struct text_files files;
+    const char *path = scratch_text(s, "one", text);
+    assert_int_equal(text_files_open(&s->env, path, split, whole_lines, &files), STATUS_OK);
+    assert_int_equal(files.count, 1);
+    size_t cut = files.files[0].cut;
+    text_files_close(&s->env, &files);
+    return cut;
+}
+
+static void cuts_after_a_line(void **state)
+{
+    struct scratch s;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(cut_of(&s, "aaaa\nbbbb\ncccc\ndddd\n", 0, false), 20);
+    assert_int_equal(cut_of(&s, "aaaa\nbbbb\ncccc\ndddd\n", 0.25, false), 15);
+    assert_int_equal(cut_of(&s, "aaaa\nbbbb\ncccc\ndddd\n", 0.40, false), 15);
+    assert_int_equal(cut_of(&s, "aaaa\nbbbb\ncccc\ndddd\n", 0.5, true), 10);
+    scratch_close(&s);
+}
+
+static void cuts_text_without_lines_between_characters(void **state)
+{
+    struct scratch s;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(cut_of(&s, "abcdefghij", 0.5, false), 5);
+    assert_int_equal(cut_of(&s, "abcdefghij", 0.5, true), 10);
+    assert_int_equal(cut_of(&s, "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9", 0.5, false), 6);
+    scratch_close(&s);
+}
+
+static void cuts_the_end_of_all_files_together(void **state)
+{
+    struct scratch s;
+    struct text_files files;
+    (void)state;
+    scratch_open(&s);
+    scratch_text(&s, "1.txt", "aaaaaaaa\nb\n");
+    scratch_text(&s, "2.txt", "");
+    scratch_text(&s, "3.txt", "c\nd\ne\nf\n");
+    scratch_text(&s, "4.txt", "g\n");
+    assert_int_equal(text_files_open(&s.env, scratch_path(&s, "*.txt"), 0.3, false, &files),
+                     STATUS_OK);
+    assert_int_equal(files.count, 4);
+    assert_int_equal(files.bytes, 21);
+    assert_int_equal(files.files[0].cut, 11);
+    assert_int_equal(files.files[2].cut, 4);
+    assert_int_equal(files.files[3].cut, 0);
+    text_files_close(&s.env, &files);
+    scratch_close(&s);
+}
+
+static void refuses_nothing_at_all(void **state)
+{
+    struct scratch s;
+    struct text_files files;
+    (void)state;
+    scratch_open(&s);
+    const char *path = scratch_text(&s, "empty", "");
+    assert_int_equal(text_files_open(&s.env, path, 0, false, &files), STATUS_FORMAT);
+    scratch_expect(&s, "is empty");
+    assert_int_equal(text_files_open(&s.env, scratch_path(&s, "none"), 0, false, &files),
+                     STATUS_IO);
+    scratch_expect(&s, "none");
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cuts_after_a_line),
+        cmocka_unit_test(cuts_text_without_lines_between_characters),
+        cmocka_unit_test(cuts_the_end_of_all_files_together),
+        cmocka_unit_test(refuses_nothing_at_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,92 @@
+/* Added tokens in text: leftmost, then longest; white space of every kind beside them. */
+#include "testing.h"
+#include "train/tokenizer_impl.h"
+
+static void make_set(struct added_set *set, struct added *list, struct vocab *vocab,
+                     struct token *tokens, uint8_t *blob, const char *const *contents, int count)
+{
+    uint32_t at = 0;
+    *vocab = (struct vocab){tokens, count, blob};
+    *set = (struct added_set){.list = list, .count = count};
+    for (int i = 0; i < count; i++) {
+        uint32_t bytes = (uint32_t)strlen(contents[i]);
+        memcpy(blob + at, contents[i], bytes);
+        tokens[i] = (struct token){at, bytes, TOKEN_USED};
+        list[i] = (struct added){.id = i, .special = i % 2};
+        at += bytes;
+    }
+    added_set_finish(set, vocab);
+}
+
+static void test_find(void **state)
+{
+    (void)state;
+    static const char *const contents[] = {"<b>", "<a>", "<aa>", "<",
+                                           "<a",  "x",   "<aab", "\xe2\x82\xac"};
+    static const struct {
+        const char *text;
+        size_t from;
+        int id; /* -1: none */
+        size_t start;
+    } cases[] = {
+        {"..<a>", 0, 1, 2},         {"..<aa>x", 0, 2, 2}, {"<aaba>", 0, 6, 0},
+        {"<aac", 0, 4, 0},          {"<c", 0, 3, 0},      {"<", 0, 3, 0},
+        {"abc", 0, -1, 0},          {"", 0, -1, 0},       {"<a>  x", 1, 5, 5},
+        {"<b>", 0, 0, 0},           {"x", 1, -1, 0},      {"\xe2\x82", 0, -1, 0},
+        {"a\xe2\x82\xac", 0, 7, 1},
+    };
+    struct added_set set;
+    struct added list[8];
+    struct vocab vocab;
+    struct token tokens[8];
+    uint8_t blob[64];
+    make_set(&set, list, &vocab, tokens, blob, contents, 8);
+    assert_int_equal(set.ordinary_count, 4);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct added_match match;
+        bool found = added_find(&set, &vocab, (const uint8_t *)cases[i].text, strlen(cases[i].text),
+                                cases[i].from, &match);
+        assert_int_equal(found, cases[i].id >= 0);
+        if (found) {
+            assert_int_equal(match.token->id, cases[i].id);
+            assert_int_equal(match.start, cases[i].start);
+            assert_int_equal(match.end, cases[i].start + strlen(contents[match.token->id]));
+        }
+    }
+}
+
+/* Every White_Space character, and neighbours that are not. */
+static void test_spaces(void **state)
+{
+    (void)state;
+    static const char spaces[] =
+        " \t\n\v\f\r\xc2\x85\xc2\xa0\xe1\x9a\x80\xe2\x80\x80\xe2\x80\x8a\xe2\x80\xa8"
+        "\xe2\x80\xa9\xe2\x80\xaf\xe2\x81\x9f\xe3\x80\x80";
+    static const char *const others[] = {"a",
+                                         "\x1f",
+                                         "\xc2\x86",
+                                         "\xe1\xa0\x8e",
+                                         "\xe2\x80\x8b",
+                                         "\xe2\x81\xa0",
+                                         "\xf3\x80\x80",
+                                         "\x80\x80",
+                                         "\xe3\x80"};
+    char text[128];
+    size_t bytes = strlen(spaces);
+    assert_int_equal(added_space_after((const uint8_t *)spaces, bytes), bytes);
+    assert_int_equal(added_space_before((const uint8_t *)spaces, bytes), bytes);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(text, sizeof text, "%s%s", spaces, others[i]);
+        assert_int_equal(added_space_after((const uint8_t *)text, strlen(text)), bytes);
+        assert_int_equal(added_space_before((const uint8_t *)text, strlen(text)), 0);
+        snprintf(text, sizeof text, "%s%s", others[i], spaces);
+        assert_int_equal(added_space_before((const uint8_t *)text, strlen(text)), bytes);
+        assert_int_equal(added_space_after((const uint8_t *)text, strlen(text)), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find), cmocka_unit_test(test_spaces)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,449 @@
+/* The training loop on small models: it learns, records what it did, gives the same bits for any number of threads and any
+ * recomputation, stops in good order, and refuses what it should.
+ */
+#include "run_rig.h"
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+
+/* --- reading back -------------------------------------------------------------------------------------- */
+
+static char *read_file(struct run_rig *rig, const char *name, size_t *bytes)
+{
+    char *text;
+    assert_int_equal(
+        file_read(&rig->scratch.env, scratch_path(&rig->scratch, name), 1 << 26, &text, bytes),
+        STATUS_OK);
+    return text;
+}
+
+struct record {
+    double loss, grad_norm, lr, val;
+    bool skipped;
+};
+
+/* Every line is a JSON object with the fields it should have; returns how many. */
+static int read_metrics(struct run_rig *rig, const char *name, struct record *records)
+{
+    size_t bytes;
+    int count = 0;
+    char *text = read_file(rig, name, &bytes);
+    for (char *rest = text, *line; (line = strtok_r(rest, "\n", &rest)) != NULL; count++) {
+        json_error_t error;
+        json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, &error);
+        assert_non_null(object);
+        assert_int_equal(json_integer_value(json_object_get(object, "step")), count + 1);
+        assert_true(json_integer_value(json_object_get(object, "tokens")) == (count + 1) * 8 * 24);
+        assert_true(json_real_value(json_object_get(object, "seconds")) > 0);
+        assert_true(json_real_value(json_object_get(object, "tokens_per_second")) > 0);
+        assert_true(json_object_get(object, "mfu") != NULL);
+        assert_true(json_is_object(json_object_get(object, "comm")));
+        assert_true(json_integer_value(json_object_get(json_object_get(object, "mem"), "params")) >
+                    0);
+        json_t *val = json_object_get(object, "val");
+        records[count] = (struct record){
+            .loss = json_number_value(json_object_get(object, "loss")),
+            .grad_norm = json_number_value(json_object_get(object, "grad_norm")),
+            .lr = json_number_value(json_object_get(object, "lr")),
+            .val = val != NULL ? json_number_value(json_object_get(val, "loss")) : NAN,
+            .skipped = json_is_true(json_object_get(object, "skipped")),
+        };
+        json_decref(object);
+    }
+    mem_free(&rig->scratch.env, text);
+    return count;
+}
+
+static json_t *read_json(struct run_rig *rig, const char *name)
+{
+    size_t bytes;
+    json_error_t error;
+    char *text = read_file(rig, name, &bytes);
+    json_t *object = json_loadb(text, bytes, 0, &error);
+    assert_non_null(object);
+    mem_free(&rig->scratch.env, text);
+    return object;
+}
+
+/* --- what the callbacks saw ----------------------------------------------------------------------------- */
+
+struct seen {
+    struct trainer_facts facts;
+    int steps, evals, samples;
+    struct trainer_step last;
+    int stop_after; /* 0 = never */
+};
+
+static void on_ready(void *user, const struct trainer_facts *facts)
+{
+    ((struct seen *)user)->facts = *facts;
+}
+
+static void on_step(void *user, const struct trainer_step *step)
+{
+    struct seen *seen = user;
+    seen->steps++;
+    seen->last = *step;
+    assert_int_equal(step->step, seen->steps);
+    assert_true(isnan(step->eta_seconds) == (seen->steps <= 2));
+}
+
+static void on_eval(void *user, int64_t step, const struct evaluation *evaluation)
+{
+    ((struct seen *)user)->evals++;
+    assert_true(step > 0 && evaluation->tokens > 0 && evaluation->bits_per_byte > 0);
+}
+
+static void on_sample(void *user, const struct trainer_sample *sample)
+{
+    ((struct seen *)user)->samples++;
+    assert_string_equal(sample->prompt, "the");
+    assert_true(sample->text_bytes > 0);
+}
+
+static bool on_ask(void *user)
+{
+    struct seen *seen = user;
+    return seen->stop_after > 0 && seen->steps >= seen->stop_after;
+}
+
+static struct trainer_callbacks watch(struct seen *seen)
+{
+    return (struct trainer_callbacks){.user = seen,
+                                      .ready = on_ready,
+                                      .step = on_step,
+                                      .eval = on_eval,
+                                      .sample = on_sample,
+                                      .should_stop = on_ask};
+}
+
+/* --- tests -------------------------------------------------------------------------------------------------- */
+
+static void test_learns_and_records(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct seen seen = {0};
+    struct trainer_callbacks callbacks = watch(&seen);
+    struct trainer_summary summary;
+    struct record records[400];
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=400 train.eval_every=150 train.sample_every=150 "
+                     "train.sample_prompt=the train.sample_tokens=12");
+    assert_int_equal(rig_train(&rig, "run", false, &callbacks, &summary), STATUS_OK);
+
+    assert_int_equal(read_metrics(&rig, "run/metrics.jsonl", records), 400);
+    assert_true(records[0].loss > 5.0 && records[0].loss < 6.5); /* about log 257 */
+    assert_true(summary.loss < 1.2);
+    assert_true(summary.loss == records[399].loss); /* read back to the same bits */
+    assert_true(records[399].lr == rig.config.train.min_lr && records[19].lr == 1e-2);
+    assert_true(!isnan(records[149].val) && !isnan(records[299].val) &&
+                records[399].val == summary.val.loss);
+    assert_true(isnan(records[150].val));
+    assert_true(summary.val.loss < 1.2 && summary.val.perplexity == exp(summary.val.loss));
+    assert_float_equal(summary.val.bits_per_byte, summary.val.loss / log(2), 0.05);
+    assert_int_equal(seen.steps, 400);
+    assert_int_equal(seen.evals, 3);
+    assert_int_equal(seen.samples, 3);
+    assert_int_equal(seen.facts.parameters, summary.parameters);
+    assert_int_equal(seen.facts.step_tokens, 8 * 24);
+
+    json_t *json = read_json(&rig, "run/summary.json");
+    assert_string_equal(json_string_value(json_object_get(json, "end")), "done");
+    assert_true(json_real_value(json_object_get(json, "loss")) == summary.loss);
+    assert_true(json_integer_value(json_object_get(json_object_get(json, "peak_mem"), "params")) >
+                0);
+    json_decref(json);
+    assert_true(file_exists(scratch_path(&rig.scratch, "run/config.yaml")));
+    assert_true(file_exists(scratch_path(&rig.scratch, "run/samples.jsonl")));
+    assert_true(
+        file_exists(scratch_path(&rig.scratch, "run/checkpoints/step-400/model.safetensors")));
+    assert_true(file_exists(scratch_path(&rig.scratch, "run/checkpoints/step-400/tokenizer.json")));
+    rig_close(&rig);
+}
+
+/* Loss column and weights of one run with `settings`. */
+static int train_for_bits(struct run_rig *rig, const char *settings, struct record *records,
+                          char **weights, size_t *bytes)
+{
+    struct trainer_summary summary;
+    rig_config(rig, settings);
+    assert_int_equal(rig_train(rig, "run", true, NULL, &summary), STATUS_OK);
+    *weights = read_file(rig, "run/checkpoints/step-8/model.safetensors", bytes);
+    return read_metrics(rig, "run/metrics.jsonl", records);
+}
+
+static void expect_equal_bits(const char *model)
+{
+    static const char *const variants[] = {"run.threads=1",
+                                           "run.threads=2",
+                                           "engine.recompute=selective",
+                                           "engine.recompute=full run.threads=2",
+                                           "run.threads=3",
+                                           "run.threads=1 train.eval_every=2 train.sample_every=3"};
+    struct run_rig rig;
+    struct record first[8], other[8];
+    char *weights, *again, settings[512];
+    size_t bytes, again_bytes;
+    rig_open(&rig);
+    snprintf(settings, sizeof settings, "train.steps=8 %s", model);
+    assert_int_equal(train_for_bits(&rig, settings, first, &weights, &bytes), 8);
+    for (size_t v = 0; v < sizeof variants / sizeof *variants; v++) {
+        snprintf(settings, sizeof settings, "train.steps=8 %s %s", model, variants[v]);
+        assert_int_equal(train_for_bits(&rig, settings, other, &again, &again_bytes), 8);
+        for (int i = 0; i < 8; i++) {
+            assert_memory_equal(&first[i].loss, &other[i].loss, sizeof(double));
+            assert_memory_equal(&first[i].grad_norm, &other[i].grad_norm, sizeof(double));
+        }
+        assert_int_equal(bytes, again_bytes);
+        assert_memory_equal(weights, again, bytes);
+        mem_free(&rig.scratch.env, again);
+    }
+    mem_free(&rig.scratch.env, weights);
+    rig_close(&rig);
+}
+
+static void test_equal_bits_llama(void **state)
+{
+    (void)state;
+    expect_equal_bits("");
+}
+
+static void test_equal_bits_gpt2(void **state)
+{
+    (void)state;
+    expect_equal_bits("model.arch=gpt2 model.kv_heads=4 model.width=36 model.ff=50");
+}
+
+/* How the global batch is cut changes rounding, not meaning. */
+static void test_micro_batches_agree(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct record one[8], many[8];
+    char *weights;
+    size_t bytes;
+    rig_open(&rig);
+    train_for_bits(&rig, "train.steps=8 train.micro_batch=8", one, &weights, &bytes);
+    mem_free(&rig.scratch.env, weights);
+    train_for_bits(&rig, "train.steps=8 train.micro_batch=1", many, &weights, &bytes);
+    mem_free(&rig.scratch.env, weights);
+    for (int i = 0; i < 8; i++)
+        assert_float_equal(one[i].loss, many[i].loss, 1e-4);
+    rig_close(&rig);
+}
+
+static void test_stop_saves_the_model(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct seen seen = {.stop_after = 5};
+    struct trainer_callbacks callbacks = watch(&seen);
+    struct trainer_summary summary;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=1000");
+    assert_int_equal(rig_train(&rig, "run", false, &callbacks, &summary), STATUS_STOPPED);
+    assert_string_equal(summary.end, "stopped");
+    assert_int_equal(summary.steps, 5);
+    assert_true(file_exists(scratch_path(&rig.scratch, "run/checkpoints/step-5/config.json")));
+    json_t *json = read_json(&rig, "run/summary.json");
+    assert_string_equal(json_string_value(json_object_get(json, "end")), "stopped");
+    json_decref(json);
+    rig_close(&rig);
+}
+
+static void keep_line(void *user, enum log_level level, const char *line)
+{
+    char *kept = user;
+    if (level == LOG_WARN)
+        snprintf(kept, 512, "%s", line);
+}
+
+static void test_divergence_is_named(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary summary;
+    struct record records[100];
+    char line[512] = "";
+    rig_open(&rig);
+    env_destroy(&rig.scratch.env);
+    assert_int_equal(env_create(&rig.scratch.env, keep_line, line, LOG_WARN, 1), STATUS_OK);
+    rig_config(&rig, "train.steps=100 train.lr=1000 train.clip=0 train.max_skips=3 train.warmup=0 "
+                     "train.weight_decay=1000 train.eval_batches=1");
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_DIVERGED);
+    scratch_expect(&rig.scratch, "3 steps in a row were skipped");
+    assert_string_equal(summary.end, "diverged");
+    assert_true(summary.skipped >= 3 && summary.skipped <= summary.steps);
+    assert_non_null(strstr(summary.error, "train.max_skips"));
+    /* The last warning names step, tensor and element. */
+    int64_t step = 0, element = -1;
+    char tensor[128] = "";
+    assert_int_equal(sscanf(line,
+                            "step %" SCNd64
+                            " skipped: the gradient of %127s is not finite at element %" SCNd64,
+                            &step, tensor, &element),
+                     3);
+    assert_int_equal(step, summary.steps);
+    assert_string_equal(tensor, "model.embed_tokens.weight");
+    int count = read_metrics(&rig, "run/metrics.jsonl", records);
+    assert_int_equal(count, summary.steps);
+    assert_true(records[count - 1].skipped && records[count - 3].skipped);
+    /* What is saved is what was there before the first bad step. */
+    assert_true(file_exists(summary.checkpoint));
+    rig_close(&rig);
+}
+
+static void test_folder_rules(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary summary;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=1");
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_OK);
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_CONFIG);
+    scratch_expect(&rig.scratch, "--fresh");
+    assert_int_equal(rig_train(&rig, "run/", true, NULL, &summary), STATUS_OK);
+    assert_int_equal(rig_train(&rig, "run", true, NULL, &summary), STATUS_OK);
+    assert_true(file_exists(scratch_path(&rig.scratch, "run.1/summary.json")));
+    assert_true(file_exists(scratch_path(&rig.scratch, "run.2/summary.json")));
+    assert_true(file_exists(scratch_path(&rig.scratch, "run/summary.json")));
+
+    /* A file where a folder should be: known before the first step (root may write anywhere else). */
+    scratch_text(&rig.scratch, "taken", "");
+    assert_int_equal(rig_train(&rig, "taken/run", false, NULL, &summary), STATUS_IO);
+    scratch_expect(&rig.scratch, "taken");
+    assert_int_equal(summary.steps, 0);
+    rig_close(&rig);
+}
+
+static void test_data_too_short(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary summary;
+    char settings[256];
+    rig_open(&rig);
+    snprintf(settings, sizeof settings, "train.steps=1 data.path=%s",
+             scratch_text(&rig.scratch, "short.txt", "too short"));
+    rig_config(&rig, settings);
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_CONFIG);
+    assert_false(file_exists(scratch_path(&rig.scratch, "run")));
+    rig_close(&rig);
+}
+
+static void test_start_from_a_model(void **state)
+{
+    (void)state;
+    struct run_rig rig, next;
+    struct trainer_summary summary, resumed;
+    struct record records[4];
+    char settings[512];
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=60 data.tokenizer=train:280");
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_OK);
+
+    rig_open(&next);
+    rig_bind(&next);
+    snprintf(settings, sizeof settings,
+             "data.path=%s model.path=%s train.steps=4 train.micro_batch=8 train.lr=1e-4",
+             rig_text(&next.scratch, "text.txt", 300), scratch_path(&rig.scratch, "run"));
+    assert_int_equal(rig_resolve(&next, settings), STATUS_OK);
+    assert_int_equal(next.config.model.layers, 2);
+    assert_int_equal(next.config.model.vocab, tokenizer_vocab(rig.config.tokenizer));
+    assert_int_equal(rig_train(&next, "run", false, NULL, &resumed), STATUS_OK);
+    assert_int_equal(read_metrics(&next, "run/metrics.jsonl", records), 4);
+    assert_true(records[0].loss < summary.loss + 0.3);
+
+    rig_bind(&next);
+    snprintf(settings, sizeof settings, "data.path=%s model.path=%s model.layers=3",
+             scratch_path(&next.scratch, "text.txt"), rig.scratch.path);
+    assert_int_equal(rig_resolve(&next, settings), STATUS_CONFIG);
+    scratch_expect(&next.scratch, "model.layers: 3 (the test), but the model at");
+    rig_close(&next);
+    rig_close(&rig);
+}
+
+/* --- two at once ------------------------------------------------------------------------------------------------ */
+
+struct pair {
+    struct run_rig rig;
+    const char *settings;
+    struct trainer_summary summary;
+    enum status st;
+};
+
+static void *train_in_thread(void *user)
+{
+    struct pair *pair = user;
+    pair->st = rig_train(&pair->rig, "run", false, NULL, &pair->summary);
+    return NULL;
+}
+
+static void test_two_trainers_at_once(void **state)
+{
+    (void)state;
+    struct pair pairs[2] = {{.settings = "train.steps=10"},
+                            {.settings = "train.steps=10 model.arch=gpt2 model.kv_heads=4"}};
+    pthread_t threads[2];
+    double alone[2];
+    for (int i = 0; i < 2; i++) {
+        rig_open(&pairs[i].rig);
+        rig_config(&pairs[i].rig, pairs[i].settings);
+        assert_int_equal(rig_train(&pairs[i].rig, "alone", false, NULL, &pairs[i].summary),
+                         STATUS_OK);
+        alone[i] = pairs[i].summary.loss;
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, train_in_thread, &pairs[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(pairs[i].st, STATUS_OK);
+        assert_true(pairs[i].summary.loss == alone[i]);
+        rig_close(&pairs[i].rig);
+    }
+}
+
+/* Whatever allocation fails, the run ends with STATUS_MEMORY and everything is given back. */
+static void test_every_allocation_may_fail(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary summary;
+    int64_t n = 1;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=1 model.layers=1 train.sample_every=1 train.sample_tokens=2 "
+                     "train.eval_batches=1");
+    size_t before = mem_total(rig.scratch.env.mem);
+    for (bool failed = true; failed; n++) {
+        mem_fail_at(rig.scratch.env.mem, n);
+        enum status st = rig_train(&rig, "run", true, NULL, &summary);
+        mem_fail_at(rig.scratch.env.mem, 0);
+        failed = *log_first_error(rig.scratch.env.log) != '\0';
+        assert_true(st == STATUS_MEMORY || st == STATUS_OK); /* OK: it could do without */
+        assert_int_equal(mem_total(rig.scratch.env.mem), before);
+        log_error_clear(rig.scratch.env.log);
+    }
+    assert_true(n > 100);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_learns_and_records),
+        cmocka_unit_test(test_equal_bits_llama),
+        cmocka_unit_test(test_equal_bits_gpt2),
+        cmocka_unit_test(test_micro_batches_agree),
+        cmocka_unit_test(test_stop_saves_the_model),
+        cmocka_unit_test(test_divergence_is_named),
+        cmocka_unit_test(test_folder_rules),
+        cmocka_unit_test(test_data_too_short),
+        cmocka_unit_test(test_start_from_a_model),
+        cmocka_unit_test(test_two_trainers_at_once),
+        cmocka_unit_test(test_every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
