@@ -1,0 +1,25 @@
+/* bench_step -- the time of one training step of a model on random tokens. */
+#ifndef CLI_BENCH_STEP_H
+#define CLI_BENCH_STEP_H
+#include "engine/engine.h"
+#include "model/model.h"
+
+struct bench_step_config {
+    struct model_config model; /* resolved, with a vocabulary */
+    struct engine_config engine;
+    int64_t steps; /* timed, after one that is not */
+};
+
+struct bench_step_result {
+    int64_t parameters;
+    double flops_per_token;
+    double seconds; /* of a step: the median */
+    double tokens_per_second, gflops;
+    size_t peak_bytes;
+    double loss; /* of the last step: that it learnt from something */
+};
+
+enum status bench_step_run(struct env *env, const struct bench_step_config *config,
+                           struct bench_step_result *result);
+
+#endif

@@ -1,0 +1,56 @@
+/* command -- what a word after `sifr` stands for, and what every command is handed.
+ *
+ * A command says what it takes as option tables (bind) and what it does (run). Help, man page, completion and parsing are
+ * made from that by help.c and main.c, so a command cannot have an option that its help does not show.
+ */
+#ifndef CLI_COMMAND_H
+#define CLI_COMMAND_H
+#include <signal.h>
+#include "base/options.h"
+#include "cli/console.h"
+
+struct cli {
+    struct env *env;
+    struct console *console;
+    const volatile sig_atomic_t *stop; /* not 0: end in good order */
+};
+
+struct command {
+    const char *name;
+    const char *usage;       /* what follows the name: "[FILE.yaml] [--section.key=value ...]" */
+    const char *summary;     /* one line, lower case, no full stop */
+    const char *description; /* sentences; a newline ends a paragraph's line */
+    const char *examples;    /* lines */
+    size_t settings_bytes;   /* of the struct that bind and run get; zeroed */
+    int least_words, most_words;
+    bool config_file; /* the first word is a YAML file with the configuration */
+    bool graceful;    /* signals only ask it to stop; otherwise they end it */
+    enum status (*bind)(struct options *options, void *settings);
+    enum status (*run)(struct cli *cli, struct options *options, void *settings,
+                       const char *const *words, int word_count);
+};
+
+extern const struct command command_train, command_eval, command_sample, command_tokenize,
+    command_inspect, command_bench, command_doctor;
+
+extern const struct command *const commands[];
+extern const int command_count;
+const struct command *command_find(const char *name); /* NULL = no such command */
+/* FAIL with the nearest command's name; STATUS_USAGE. */
+enum status command_unknown(struct env *env, const char *name);
+
+/* An options object with the command's tables and those that every command has; `settings` is the command's struct. Both
+ * are freed by command_close. */
+struct command_general {
+    bool help, verbose;
+};
+struct command_call {
+    const struct command *command;
+    struct options *options;
+    void *settings;
+    struct command_general general;
+};
+enum status command_open(struct env *env, const struct command *command, struct command_call *call);
+void command_close(struct env *env, struct command_call *call);
+
+#endif

@@ -1,0 +1,247 @@
+/* command_bench -- how fast this machine computes: the operations one by one, and a whole training step.
+ *
+ * Every figure stands beside the rate of a large matrix product measured in the same run (2048 cubed), because that is
+ * what the machine can do at best: the share tells more than the figure.
+ */
+#include <string.h>
+#include "cli/bench_step.h"
+#include "cli/command.h"
+#include "cli/json_out.h"
+#include "cli/machine.h"
+#include "ops/ops_bench.h"
+
+struct bench_settings {
+    struct model_config model;
+    struct engine_config engine;
+    int64_t batch, micro_batches, context, steps, threads;
+    double seconds;
+    const char *backend;
+    bool json;
+};
+
+struct bench {
+    struct cli *cli;
+    const struct bench_settings *settings;
+    double sgemm_gflops;
+    struct json_out json;
+};
+
+/* --- operations --------------------------------------------------------------------------------------------- */
+
+static enum status with_ops(struct bench *bench, enum status (*work)(struct bench *, struct ops *))
+{
+    struct device *device;
+    struct ops *ops;
+    enum status st;
+    TRY(device_create(bench->cli->env, "cpu", 0, &device));
+    TRY_OR(undo_device, ops_create(device, bench->settings->backend, DTYPE_F32, &ops));
+    st = work(bench, ops);
+    ops_destroy(ops);
+undo_device:
+    device_destroy(device);
+    return st;
+}
+
+static enum status measure_sgemm(struct bench *bench, struct ops *ops)
+{
+    const struct ops_case product = {
+        .op = "linear", .rows = 2048, .linear = {.in = 2048, .out = 2048}};
+    struct ops_bench_result result;
+    TRY(ops_bench_run(ops, &product, bench->settings->seconds > 1 ? bench->settings->seconds : 1,
+                      &result));
+    bench->sgemm_gflops = result.gflops;
+    return STATUS_OK;
+}
+
+static void report_op(struct bench *bench, const char *name, const struct ops_bench_result *r)
+{
+    if (bench->settings->json) {
+        json_out_open(&bench->json, NULL, '{');
+        json_out_string(&bench->json, "name", name);
+        json_out_real(&bench->json, "seconds", r->seconds);
+        json_out_real(&bench->json, "gflops", r->gflops);
+        json_out_real(&bench->json, "gbytes_per_second", r->gbytes_per_second);
+        json_out_int(&bench->json, "calls", r->calls);
+        json_out_close(&bench->json, '}');
+    } else {
+        console_line(bench->cli->console, "%-28s %10.3f %10.1f %8.1f %8.1f%%", name,
+                     1e3 * r->seconds, r->gflops, r->gbytes_per_second,
+                     100 * r->gflops / bench->sgemm_gflops);
+    }
+}
+
+static enum status measure_ops(struct bench *bench, struct ops *ops)
+{
+    if (bench->settings->json)
+        json_out_open(&bench->json, "ops", '[');
+    else
+        console_line(bench->cli->console, "\n%-28s %10s %10s %8s %9s", "operation", "ms", "GFLOP/s",
+                     "GB/s", "of sgemm");
+    for (int i = 0; i < ops_bench_case_count; i++) {
+        struct ops_bench_result result;
+        console_live(bench->cli->console, stderr, ops_bench_cases[i].name);
+        TRY(ops_bench_run(ops, &ops_bench_cases[i].shape, bench->settings->seconds, &result));
+        report_op(bench, ops_bench_cases[i].name, &result);
+    }
+    if (bench->settings->json)
+        json_out_close(&bench->json, ']');
+    return STATUS_OK;
+}
+
+/* --- a step ----------------------------------------------------------------------------------------------------- */
+
+static void report_step(struct bench *bench, const struct bench_step_config *config,
+                        const struct bench_step_result *r)
+{
+    double share = r->gflops / bench->sgemm_gflops;
+    char a[32], b[32];
+    if (bench->settings->json) {
+        json_out_open(&bench->json, "step", '{');
+        json_out_int(&bench->json, "parameters", r->parameters);
+        json_out_int(&bench->json, "batch", config->engine.micro_batch);
+        json_out_int(&bench->json, "micro_batches", config->engine.micro_batches);
+        json_out_int(&bench->json, "context", config->engine.tokens);
+        json_out_int(&bench->json, "vocab", config->model.vocab);
+        json_out_real(&bench->json, "seconds", r->seconds);
+        json_out_real(&bench->json, "tokens_per_second", r->tokens_per_second);
+        json_out_real(&bench->json, "flops_per_token", r->flops_per_token);
+        json_out_real(&bench->json, "gflops", r->gflops);
+        json_out_real(&bench->json, "sgemm_share", share);
+        json_out_int(&bench->json, "peak_bytes", (int64_t)r->peak_bytes);
+        json_out_real(&bench->json, "loss", r->loss);
+        json_out_close(&bench->json, '}');
+        return;
+    }
+    struct console *console = bench->cli->console;
+    console_line(console, "\nstep of %s parameters, %lld x %lld sequences of %lld tokens",
+                 text_human_count(a, (double)r->parameters),
+                 (long long)config->engine.micro_batches, (long long)config->engine.micro_batch,
+                 (long long)config->engine.tokens);
+    console_line(console, "  time       %.1f ms (median of %lld)", 1e3 * r->seconds,
+                 (long long)config->steps);
+    console_line(console, "  speed      %.1f tok/s", r->tokens_per_second);
+    console_line(console, "  rate       %.1f GFLOP/s, %.1f%% of sgemm", r->gflops, 100 * share);
+    console_line(console, "  memory     %s", text_human_bytes(b, (double)r->peak_bytes));
+}
+
+static enum status measure_step(struct bench *bench, const struct options *options)
+{
+    const struct bench_settings *settings = bench->settings;
+    struct bench_step_config config = {
+        .model = settings->model, .engine = settings->engine, .steps = settings->steps};
+    struct bench_step_result result;
+    if (config.model.preset == 0 && config.model.layers == 0)
+        return FAIL(bench->cli->env, CONFIG,
+                    "model.preset: which model? Give --model.preset=gpt2-124m, or sizes by key");
+    TRY(model_resolve(bench->cli->env, options, &config.model));
+    if (config.model.vocab == 0)
+        config.model.vocab = 50304;
+    TRY(model_check(bench->cli->env, &config.model));
+    config.engine.micro_batch = settings->batch;
+    config.engine.micro_batches = settings->micro_batches;
+    config.engine.tokens = settings->context ? settings->context : config.model.context;
+    if (config.engine.tokens > config.model.context)
+        return FAIL(bench->cli->env, CONFIG, "--context: %lld is more than model.context %lld",
+                    (long long)config.engine.tokens, (long long)config.model.context);
+    console_live(bench->cli->console, stderr, "training step");
+    TRY(bench_step_run(bench->cli->env, &config, &result));
+    report_step(bench, &config, &result);
+    return STATUS_OK;
+}
+
+/* --- both ---------------------------------------------------------------------------------------------------------- */
+
+static enum status measure(struct bench *bench, const struct options *options, const char *what)
+{
+    struct env *env = bench->cli->env;
+    bool all = strcmp(what, "all") == 0;
+    TRY(with_ops(bench, measure_sgemm));
+    if (bench->settings->json) {
+        json_out_int(&bench->json, "threads", env->threads);
+        json_out_real(&bench->json, "sgemm_gflops", bench->sgemm_gflops);
+    } else {
+        console_line(bench->cli->console, "sgemm 2048^3: %.1f GFLOP/s on %d thread%s",
+                     bench->sgemm_gflops, env->threads, env->threads == 1 ? "" : "s");
+    }
+    if (all || strcmp(what, "ops") == 0)
+        TRY(with_ops(bench, measure_ops));
+    if (all || strcmp(what, "step") == 0)
+        TRY(measure_step(bench, options));
+    return STATUS_OK;
+}
+
+static enum status run_bench(struct cli *cli, struct options *options, void *settings,
+                             const char *const *words, int word_count)
+{
+    struct bench bench = {.cli = cli, .settings = settings};
+    const char *what = word_count ? words[0] : "ops";
+    if (strcmp(what, "ops") != 0 && strcmp(what, "step") != 0 && strcmp(what, "all") != 0)
+        return FAIL(cli->env, USAGE, "there is no bench '%s'; there are: ops, step, all", what);
+    cli->env->threads = machine_threads(bench.settings->threads);
+    json_out_begin(&bench.json, cli->env);
+    enum status st = measure(&bench, options, what);
+    console_live_clear(cli->console);
+    if (st == STATUS_OK && bench.settings->json)
+        return json_out_print(&bench.json, cli->console);
+    text_free(&bench.json.text);
+    return st;
+}
+
+/* --- the command ---------------------------------------------------------------------------------------------------- */
+
+#define FIELD(name, kind)                                   \
+    .key = #name, .type = OPTION_##kind, .flag_only = true, \
+    .offset = offsetof(struct bench_settings, name)
+#define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
+static const struct option bench_list[] = {
+    {FIELD(batch, INT), .letter = 'b', .fallback = "4", RANGE(1, 1e6),
+     .help = "step: sequences computed at once"},
+    {.key = "micro-batches",
+     .type = OPTION_INT,
+     .flag_only = true,
+     .offset = offsetof(struct bench_settings, micro_batches),
+     .fallback = "1",
+     RANGE(1, 1e6),
+     .help = "step: micro-batches of a step"},
+    {FIELD(context, INT), .letter = 'T', .fallback = "0", RANGE(0, 1e7),
+     .help = "step: tokens of a sequence; 0 = model.context"},
+    {FIELD(steps, INT), .letter = 'n', .fallback = "5", RANGE(1, 1e6),
+     .help = "step: how many are timed"},
+    {FIELD(seconds, REAL), .fallback = "0.2", RANGE(0.001, 3600), .help = "ops: time for each"},
+    {FIELD(backend, STRING), .fallback = "cpu", .value_name = "NAME",
+     .help = "ops: cpu, or ref for comparison"},
+    {FIELD(threads, INT), .fallback = "0", RANGE(0, 4096),
+     .help = "0 = as many as the process may run on"},
+    {FIELD(json, BOOL), .help = "one JSON object"},
+};
+#undef FIELD
+#undef RANGE
+static const struct option_table bench_options = {"bench", bench_list,
+                                                  sizeof bench_list / sizeof bench_list[0]};
+
+static enum status bind_bench(struct options *options, void *settings)
+{
+    struct bench_settings *bench = settings;
+    TRY(options_bind(options, &bench_options, bench));
+    TRY(options_bind(options, &model_options, &bench->model));
+    return options_bind(options, &engine_options, &bench->engine);
+}
+
+const struct command command_bench = {
+    .name = "bench",
+    .usage = "[ops | step | all] [--model.preset=NAME]",
+    .summary = "time the operations and one training step beside the machine's best rate",
+    .description =
+        "`ops` times every operation at the sizes of a training step, `step` a whole step of the "
+        "given model on\n"
+        "random tokens. Shares are of a 2048 cubed matrix product measured in the same run.\n",
+    .examples = "  sifr bench\n"
+                "  sifr bench step --model.preset=gpt2-124m --batch=4 --context=256 --json\n"
+                "  sifr bench step --model.layers=6 --model.width=384 --model.heads=6 "
+                "--model.context=256 \\\n"
+                "      --model.vocab=8192 --batch=16\n",
+    .settings_bytes = sizeof(struct bench_settings),
+    .most_words = 1,
+    .bind = bind_bench,
+    .run = run_bench,
+};

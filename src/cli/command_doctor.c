@@ -1,0 +1,225 @@
+/* command_doctor -- this machine, this build and what would hurt: everything that decides speed before a run is started.
+ *
+ * Facts are gathered once and shown as lines or as one JSON object; findings are things to do, the worst first.
+ */
+#include <math.h>
+#include <stdarg.h>
+#include "base/env.h"
+#include "cli/command.h"
+#include "cli/json_out.h"
+#include "cli/libraries.h"
+#include "cli/machine.h"
+#include "ops/ops_info.h"
+
+struct doctor_settings {
+    bool json;
+};
+
+enum { FINDINGS_MAX = 8, FINDING_BYTES = 256 };
+
+struct checkup {
+    struct machine machine;
+    struct libraries libraries;
+    struct ops_info ops;
+    int finding_count;
+    char findings[FINDINGS_MAX][FINDING_BYTES];
+};
+
+#if defined(__clang__)
+static const char compiler[] = __VERSION__;
+#else
+static const char compiler[] = "GCC " __VERSION__;
+#endif
+
+static const char build_kind[] =
+#if defined(SIFR_CHECKED)
+    "checked"
+#else
+    "release"
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    ", address sanitizer"
+#endif
+#if defined(__SANITIZE_THREAD__)
+    ", thread sanitizer"
+#endif
+    ;
+
+/* --- findings -------------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 2, 3))) static void find(struct checkup *checkup, const char *format,
+                                                       ...)
+{
+    va_list args;
+    CHECK_LT(checkup->finding_count, FINDINGS_MAX);
+    va_start(args, format);
+    vsnprintf(checkup->findings[checkup->finding_count++], FINDING_BYTES, format, args);
+    va_end(args);
+}
+
+static void examine(struct checkup *checkup)
+{
+    const struct machine *m = &checkup->machine;
+    char human[32];
+    size_t free_bytes = m->memory_free_bytes;
+    if (m->memory_limit_bytes && m->memory_limit_bytes < free_bytes)
+        free_bytes = m->memory_limit_bytes;
+
+    if (m->allowed < m->processors)
+        find(checkup,
+             "this process may use %d of %d processors (mask %s); a launcher or taskset has bound "
+             "it",
+             m->allowed, m->processors, m->mask);
+    if (m->quota > 0 && m->quota < m->allowed)
+        find(checkup, "the container is granted %.1f processors of %d: set --run.threads=%.0f",
+             m->quota, m->allowed, ceil(m->quota));
+    if (free_bytes && free_bytes < (size_t)1 << 30)
+        find(checkup,
+             "only %s of memory is free: try a smaller train.micro_batch or engine.recompute=full",
+             text_human_bytes(human, (double)free_bytes));
+    if (m->disk_free_bytes < (size_t)1 << 30)
+        find(checkup, "only %s is free on the disk of this folder: give --out another place",
+             text_human_bytes(human, (double)m->disk_free_bytes));
+    if (!checkup->libraries.pcre2_jit)
+        find(checkup,
+             "PCRE2 was built without its JIT: tokenizing will be about four times slower");
+    if (build_kind[0] == 'c' || build_kind[sizeof "release" - 1])
+        find(checkup, "this build is for finding mistakes (%s) and is slow", build_kind);
+}
+
+/* --- showing ----------------------------------------------------------------------------------------- */
+
+static void fact(struct console *console, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void fact(struct console *console, const char *name, const char *format, ...)
+{
+    char value[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(value, sizeof value, format, args);
+    va_end(args);
+    console_line(console, "  %s%-10s%s %s", console_style(console, STYLE_DIM), name,
+                 console_style(console, STYLE_PLAIN), value);
+}
+
+static void print_facts(struct console *console, const struct checkup *checkup)
+{
+    const struct machine *m = &checkup->machine;
+    const struct ops_info *ops = &checkup->ops;
+    const struct libraries *l = &checkup->libraries;
+    char a[32], b[32];
+    fact(console, "sifr", "%s, %s build, %s", SIFR_VERSION, build_kind, compiler);
+    fact(console, "back ends", "device cpu; ops cpu, ref; arithmetic fp32");
+    fact(console, "cpu", "%s, vectors %s", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
+    fact(console, "threads", "%d (of %d processors, mask %s), OpenMP %d", m->allowed, m->processors,
+         m->mask, ops->openmp);
+    fact(console, "blas", "%s", ops->blas);
+    fact(console, "", "%s flavour, kept to one thread inside our team", ops->flavour);
+    fact(console, "memory", "%s free of %s", text_human_bytes(a, (double)m->memory_free_bytes),
+         text_human_bytes(b, (double)m->memory_bytes));
+    if (m->memory_limit_bytes)
+        fact(console, "", "%s allowed by the container",
+             text_human_bytes(a, (double)m->memory_limit_bytes));
+    fact(console, "disk", "%s free here, /dev/shm %s",
+         text_human_bytes(a, (double)m->disk_free_bytes),
+         text_human_bytes(b, (double)m->shm_bytes));
+    fact(console, "libraries", "jansson %s, libyaml %s, xxhash %s", l->jansson, l->yaml, l->xxhash);
+    fact(console, "", "PCRE2 %s, %s JIT", l->pcre2, l->pcre2_jit ? "with" : "without");
+}
+
+static void print_findings(struct console *console, const struct checkup *checkup)
+{
+    console_line(console, "%s", "");
+    for (int i = 0; i < checkup->finding_count; i++)
+        console_line(console, "%s!%s %s", console_style(console, STYLE_YELLOW),
+                     console_style(console, STYLE_PLAIN), checkup->findings[i]);
+    if (checkup->finding_count == 0)
+        console_line(console, "nothing to complain about");
+}
+
+static enum status print_json(struct cli *cli, const struct checkup *checkup)
+{
+    const struct machine *m = &checkup->machine;
+    const struct libraries *l = &checkup->libraries;
+    struct json_out json;
+    json_out_begin(&json, cli->env);
+    json_out_string(&json, "version", SIFR_VERSION);
+    json_out_string(&json, "build", build_kind);
+    json_out_string(&json, "compiler", compiler);
+    json_out_string(&json, "cpu", m->cpu[0] ? m->cpu : checkup->ops.core);
+    json_out_string(&json, "vectors", checkup->ops.vectors);
+    json_out_int(&json, "processors", m->processors);
+    json_out_int(&json, "threads", m->allowed);
+    json_out_string(&json, "mask", m->mask);
+    json_out_real(&json, "cpu_quota", m->quota);
+    json_out_int(&json, "openmp", checkup->ops.openmp);
+    json_out_open(&json, "blas", '{');
+    json_out_string(&json, "version", checkup->ops.blas);
+    json_out_string(&json, "core", checkup->ops.core);
+    json_out_string(&json, "flavour", checkup->ops.flavour);
+    json_out_close(&json, '}');
+    json_out_open(&json, "libraries", '{');
+    json_out_string(&json, "jansson", l->jansson);
+    json_out_string(&json, "yaml", l->yaml);
+    json_out_string(&json, "pcre2", l->pcre2);
+    json_out_bool(&json, "pcre2_jit", l->pcre2_jit);
+    json_out_string(&json, "xxhash", l->xxhash);
+    json_out_close(&json, '}');
+    json_out_int(&json, "memory_bytes", (int64_t)m->memory_bytes);
+    json_out_int(&json, "memory_free_bytes", (int64_t)m->memory_free_bytes);
+    json_out_int(&json, "memory_limit_bytes", (int64_t)m->memory_limit_bytes);
+    json_out_int(&json, "disk_free_bytes", (int64_t)m->disk_free_bytes);
+    json_out_int(&json, "shm_bytes", (int64_t)m->shm_bytes);
+    json_out_open(&json, "findings", '[');
+    for (int i = 0; i < checkup->finding_count; i++)
+        json_out_string(&json, NULL, checkup->findings[i]);
+    json_out_close(&json, ']');
+    return json_out_print(&json, cli->console);
+}
+
+static enum status run_doctor(struct cli *cli, struct options *options, void *settings,
+                              const char *const *words, int word_count)
+{
+    (void)options, (void)words, (void)word_count;
+    const struct doctor_settings *doctor = settings;
+    struct checkup checkup = {0};
+    machine_look(&checkup.machine);
+    libraries_look(&checkup.libraries);
+    ops_cpu_info(&checkup.ops);
+    examine(&checkup);
+    if (doctor->json)
+        return print_json(cli, &checkup);
+    print_facts(cli->console, &checkup);
+    print_findings(cli->console, &checkup);
+    return STATUS_OK;
+}
+
+/* --- the command -------------------------------------------------------------------------------------- */
+
+static const struct option doctor_list[] = {
+    {.key = "json",
+     .type = OPTION_BOOL,
+     .flag_only = true,
+     .offset = offsetof(struct doctor_settings, json),
+     .help = "one JSON object"},
+};
+static const struct option_table doctor_options = {"output", doctor_list, 1};
+
+static enum status bind_doctor(struct options *options, void *settings)
+{
+    return options_bind(options, &doctor_options, settings);
+}
+
+const struct command command_doctor = {
+    .name = "doctor",
+    .usage = "[--json]",
+    .summary = "what this machine and this build have, and what would slow a run down",
+    .description = "Versions, processors and affinity mask, threads, BLAS flavour, memory, disk, "
+                   "what was compiled in;\n"
+                   "then what should be changed, if anything.\n",
+    .examples = "  sifr doctor\n"
+                "  sifr doctor --json | jq .blas\n",
+    .settings_bytes = sizeof(struct doctor_settings),
+    .bind = bind_doctor,
+    .run = run_doctor,
+};

@@ -1,0 +1,209 @@
+/* command_eval -- loss, perplexity and bits per byte of a model on held-out data.
+ *
+ * A run folder knows its own data: what config.yaml says there is used unless a key says otherwise, so that
+ * `sifr eval runs/tiny` repeats the evaluation of the run, over all held-out data.
+ */
+#include <math.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/file.h"
+#include "cli/command.h"
+#include "cli/json_out.h"
+#include "train/config.h"
+#include "train/evaluate.h"
+
+struct eval_settings {
+    struct data_config data;
+    struct machine_config machine;
+    const char *model;
+    int64_t batch, batches, context;
+    bool json;
+};
+
+/* --- the configuration: the run's own, then what was said here ---------------------------------------- */
+
+/* config.yaml of the run that `path` is, or is a checkpoint of. *yaml is NULL when there is none; mem_free it. */
+static enum status find_run_yaml(struct env *env, const char *path, char **yaml)
+{
+    static const char *const places[] = {"config.yaml", "../../config.yaml"};
+    for (int i = 0; i < 2; i++) {
+        TRY(path_join(env, path, places[i], yaml));
+        if (file_exists(*yaml))
+            return STATUS_OK;
+        mem_free(env, *yaml);
+        *yaml = NULL;
+    }
+    return STATUS_OK;
+}
+
+static size_t field_bytes(const struct option *option)
+{
+    switch (option->type) {
+    case OPTION_BOOL: return sizeof(bool);
+    case OPTION_CHOICE: return sizeof(int);
+    case OPTION_LIST: return sizeof(struct option_list);
+    case OPTION_INT: return sizeof(int64_t);
+    case OPTION_REAL: return sizeof(double);
+    case OPTION_STRING: break;
+    }
+    return sizeof(const char *);
+}
+
+/* Fields of a table that were given in this call, over those of the run. */
+static void take_given(const struct options *given, const struct option_table *table,
+                       const void *from, void *to)
+{
+    for (int i = 0; i < table->count; i++) {
+        const struct option *option = &table->options[i];
+        if (options_is_set(given, option->key))
+            memcpy((char *)to + option->offset, (const char *)from + option->offset,
+                   field_bytes(option));
+    }
+}
+
+static enum status load_config(struct cli *cli, const struct options *given,
+                               const struct eval_settings *settings, const char *path,
+                               struct options *all, struct run_config *config)
+{
+    char *yaml = NULL;
+    TRY(run_config_bind_reading(all, config));
+    TRY(find_run_yaml(cli->env, path, &yaml));
+    enum status st = yaml ? options_load_yaml(all, yaml) : STATUS_OK;
+    mem_free(cli->env, yaml);
+    TRY(st);
+    TRY(options_set(all, "model.path", path, "the model"));
+    take_given(given, &data_options, &settings->data, &config->data);
+    take_given(given, &machine_options, &settings->machine, &config->machine);
+    if (settings->batch)
+        config->train.micro_batch = settings->batch;
+    if (settings->context)
+        config->train.context = settings->context;
+    return run_config_resolve(cli->env, all, NULL, NULL, config);
+}
+
+/* --- running -------------------------------------------------------------------------------------------- */
+
+struct progress {
+    struct cli *cli;
+    double begin, shown;
+};
+
+static bool on_batch(void *user, int64_t done, int64_t total)
+{
+    enum { CELLS = 24 };
+    struct progress *progress = user;
+    double now = clock_seconds(), share = total ? (double)done / (double)total : 1;
+    if (now - progress->shown > 0.1) {
+        char bar[3 * CELLS + 1], eta[32], line[160];
+        snprintf(
+            line, sizeof line, "evaluating %s %3.0f%% | eta %s", console_bar(bar, CELLS, share),
+            100 * share,
+            text_human_seconds(eta, share > 0 ? (now - progress->begin) * (1 / share - 1) : -1));
+        console_live(progress->cli->console, stderr, line);
+        progress->shown = now;
+    }
+    return true;
+}
+
+static enum status print_json(struct cli *cli, const char *path, const struct evaluation *e)
+{
+    struct json_out json;
+    json_out_begin(&json, cli->env);
+    json_out_string(&json, "model", path);
+    json_out_real(&json, "loss", e->loss);
+    json_out_real(&json, "perplexity", e->perplexity);
+    json_out_real(&json, "bits_per_byte", e->bits_per_byte);
+    json_out_int(&json, "tokens", e->tokens);
+    json_out_int(&json, "batches", e->batches);
+    json_out_real(&json, "seconds", e->seconds);
+    json_out_real(&json, "tokens_per_second",
+                  e->seconds > 0 ? (double)e->tokens / e->seconds : NAN);
+    return json_out_print(&json, cli->console);
+}
+
+static void print_lines(struct cli *cli, const struct evaluation *e)
+{
+    struct console *console = cli->console;
+    char tokens[32], rate[32];
+    console_line(console, "loss           %.4f", e->loss);
+    console_line(console, "perplexity     %.2f", e->perplexity);
+    if (isfinite(e->bits_per_byte))
+        console_line(console, "bits per byte  %.4f", e->bits_per_byte);
+    console_line(console, "tokens         %s, %s tok/s",
+                 text_human_count(tokens, (double)e->tokens),
+                 text_human_count(rate, e->seconds > 0 ? (double)e->tokens / e->seconds : 0));
+}
+
+static enum status run_eval(struct cli *cli, struct options *options, void *user_settings,
+                            const char *const *words, int word_count)
+{
+    const struct eval_settings *settings = user_settings;
+    const char *model = *settings->model ? settings->model : word_count ? words[0] : NULL;
+    struct options *all;
+    struct run_config config = {0};
+    struct evaluation evaluation;
+    struct progress progress = {cli, clock_seconds(), 0};
+    enum status st;
+    if (!model)
+        return FAIL(cli->env, USAGE, "which model? usage: sifr eval %s", command_eval.usage);
+    TRY(options_create(cli->env, &all));
+    TRY_OR(undo_options, load_config(cli, options, settings, model, all, &config));
+    config.train.eval_batches = settings->batches;
+    st = evaluate_model(cli->env, &config, on_batch, &progress, &evaluation);
+    console_live_clear(cli->console);
+    run_config_release(&config);
+    if (st == STATUS_OK && settings->json)
+        st = print_json(cli, model, &evaluation);
+    else if (st == STATUS_OK)
+        print_lines(cli, &evaluation);
+undo_options:
+    options_destroy(all);
+    return st;
+}
+
+/* --- the command ------------------------------------------------------------------------------------------ */
+
+#define FIELD(name, kind)                                   \
+    .key = #name, .type = OPTION_##kind, .flag_only = true, \
+    .offset = offsetof(struct eval_settings, name)
+static const struct option eval_list[] = {
+    {.key = "model.path",
+     .type = OPTION_STRING,
+     .flag_only = true,
+     .offset = offsetof(struct eval_settings, model),
+     .value_name = "DIR",
+     .help = "the model, when it is not the argument"},
+    {FIELD(batch, INT), .letter = 'b', .fallback = "0", .ranged = true, .min = 0, .max = 1e6,
+     .help = "sequences computed at once; 0 = as in training"},
+    {FIELD(batches, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e12,
+     .help = "stop after so many batches; 0 = all held-out data"},
+    {FIELD(context, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e7,
+     .help = "tokens of a sequence; 0 = as in training"},
+    {FIELD(json, BOOL), .help = "one JSON object"},
+};
+#undef FIELD
+static const struct option_table eval_options = {"eval", eval_list,
+                                                 sizeof eval_list / sizeof eval_list[0]};
+
+static enum status bind_eval(struct options *options, void *settings)
+{
+    struct eval_settings *eval = settings;
+    TRY(options_bind(options, &eval_options, eval));
+    TRY(options_bind(options, &data_options, &eval->data));
+    return options_bind(options, &machine_options, &eval->machine);
+}
+
+const struct command command_eval = {
+    .name = "eval",
+    .usage = "MODEL [--data.val=FILE] [--data.tokenizer=FILE]",
+    .summary = "loss, perplexity and bits per byte of a model on held-out text",
+    .description = "MODEL is a run folder (its newest checkpoint and its own data are used) or a "
+                   "Hugging Face directory.\n",
+    .examples = "  sifr eval runs/tiny\n"
+                "  sifr eval runs/tiny --data.val=other.txt\n"
+                "  sifr eval gpt2/ --data.val=news.txt --batch=4 --json\n",
+    .settings_bytes = sizeof(struct eval_settings),
+    .most_words = 1,
+    .bind = bind_eval,
+    .run = run_eval,
+};

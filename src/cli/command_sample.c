@@ -1,0 +1,213 @@
+/* command_sample -- lets a model write: text to stdout as it comes, figures to stderr.
+ *
+ * A token may end in the middle of a UTF-8 character; such bytes are held back until the character is whole, so that a
+ * terminal never sees half of one. What never becomes a character is written at the end as it is.
+ */
+#include <string.h>
+#include "cli/command.h"
+#include "cli/json_out.h"
+#include "cli/machine.h"
+#include "train/generate.h"
+
+struct sample_settings {
+    struct generate_config generate;
+    const char *model, *tokenizer;
+    int64_t threads, count;
+    bool json, quiet, raw;
+};
+
+/* --- streaming ------------------------------------------------------------------------------------------ */
+
+struct stream_out {
+    struct cli *cli;
+    struct text whole; /* everything, for --json */
+    bool print;
+    char held[4]; /* the beginning of a character */
+    size_t held_bytes;
+};
+
+static bool is_continuation(unsigned char byte)
+{
+    return (byte & 0xc0) == 0x80;
+}
+
+/* Bytes at the end of `data` that begin a UTF-8 character and do not finish it. */
+static size_t unfinished_bytes(const unsigned char *data, size_t bytes)
+{
+    size_t back = 0;
+    while (back < bytes && back < 3 && is_continuation(data[bytes - 1 - back]))
+        back++;
+    if (back == bytes)
+        return 0;
+    unsigned char lead = data[bytes - 1 - back];
+    size_t wanted = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+    return back + 1 < wanted ? back + 1 : 0;
+}
+
+static bool on_token(void *user, int32_t token, const void *bytes, size_t byte_count)
+{
+    (void)token;
+    struct stream_out *out = user;
+    unsigned char data[sizeof out->held + 4096];
+    text_add_bytes(&out->whole, bytes, byte_count);
+    if (!out->print || byte_count > 4096)
+        return true;
+    memcpy(data, out->held, out->held_bytes);
+    memcpy(data + out->held_bytes, bytes, byte_count);
+    size_t total = out->held_bytes + byte_count;
+    out->held_bytes = unfinished_bytes(data, total);
+    console_write(out->cli->console, (const char *)data, total - out->held_bytes);
+    memcpy(out->held, data + total - out->held_bytes, out->held_bytes);
+    return true;
+}
+
+/* --- one text ------------------------------------------------------------------------------------------- */
+
+static double rate(int64_t tokens, double seconds)
+{
+    return seconds > 0 ? (double)tokens / seconds : 0;
+}
+
+static enum status report(struct cli *cli, const struct sample_settings *settings,
+                          const struct stream_out *out, const struct generate_config *config,
+                          const struct generate_result *result)
+{
+    /* the first token is chosen from the prompt's logits; the others are decoded */
+    double decode_rate = rate(result->tokens > 1 ? result->tokens - 1 : 0, result->decode_seconds);
+    if (settings->json) {
+        struct json_out json;
+        json_out_begin(&json, cli->env);
+        json_out_string(&json, "prompt", config->prompt);
+        json_out_string(&json, "text", text_string(&out->whole));
+        json_out_int(&json, "seed", config->seed);
+        json_out_int(&json, "prompt_tokens", result->prompt_tokens);
+        json_out_int(&json, "tokens", result->tokens);
+        json_out_bool(&json, "ended", result->ended);
+        json_out_real(&json, "prefill_seconds", result->prefill_seconds);
+        json_out_real(&json, "decode_seconds", result->decode_seconds);
+        json_out_real(&json, "tokens_per_second", decode_rate);
+        return json_out_print(&json, cli->console);
+    }
+    if (!settings->quiet)
+        log_info(cli->env,
+                 "%lld tokens, %.1f tok/s; prompt of %lld tokens, %.1f tok/s; seed %lld%s",
+                 (long long)result->tokens, decode_rate, (long long)result->prompt_tokens,
+                 rate(result->prompt_tokens, result->prefill_seconds), (long long)config->seed,
+                 result->ended ? "; ended by itself" : "");
+    return STATUS_OK;
+}
+
+static enum status write_one(struct cli *cli, struct generator *generator,
+                             const struct sample_settings *settings,
+                             const struct generate_config *config)
+{
+    struct stream_out out = {.cli = cli, .print = !settings->json};
+    struct generate_result result = {0};
+    text_init(&out.whole, cli->env);
+    if (out.print && !settings->raw)
+        console_write(cli->console, config->prompt, strlen(config->prompt));
+    enum status st = generator_run(generator, config, on_token, &out, &result);
+    if (out.print) {
+        console_write(cli->console, out.held, out.held_bytes);
+        if (!settings->raw)
+            console_line(cli->console, "%s", "");
+    }
+    if (st == STATUS_OK)
+        st = report(cli, settings, &out, config, &result);
+    text_free(&out.whole);
+    return st;
+}
+
+/* MODEL [PROMPT], or with --model.path just [PROMPT]. */
+static enum status choose_model(struct env *env, const char *given, const char *const *words,
+                                int word_count, const char **model, const char **prompt)
+{
+    int first = *given ? 0 : 1;
+    if (!*given && word_count == 0)
+        return FAIL(env, USAGE, "which model? usage: sifr sample %s", command_sample.usage);
+    if (word_count > first + 1)
+        return FAIL(env, USAGE, "'%s' is one argument too many: --model.path names the model",
+                    words[first + 1]);
+    *model = *given ? given : words[0];
+    if (word_count > first)
+        *prompt = words[first];
+    return STATUS_OK;
+}
+
+static enum status run_sample(struct cli *cli, struct options *options, void *user_settings,
+                              const char *const *words, int word_count)
+{
+    const struct sample_settings *settings = user_settings;
+    struct generate_config config = settings->generate;
+    struct generator *generator;
+    const char *model = NULL;
+    TRY(choose_model(cli->env, settings->model, words, word_count, &model, &config.prompt));
+    if (config.prompt != settings->generate.prompt && options_is_set(options, "prompt"))
+        return FAIL(cli->env, USAGE, "the prompt is given twice: '%s' and --prompt", config.prompt);
+    cli->env->threads = machine_threads(settings->threads);
+    TRY(generator_create(cli->env, model, settings->tokenizer, &generator));
+    enum status st = STATUS_OK;
+    for (int64_t i = 0; i < settings->count && st == STATUS_OK; i++, config.seed++)
+        st = write_one(cli, generator, settings, &config);
+    generator_destroy(generator);
+    return st;
+}
+
+/* --- the command ------------------------------------------------------------------------------------------ */
+
+#define FLAG(word, field, kind)                            \
+    .key = word, .type = OPTION_##kind, .flag_only = true, \
+    .offset = offsetof(struct sample_settings, field)
+#define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
+static const struct option sample_list[] = {
+    {FLAG("model.path", model, STRING), .value_name = "DIR",
+     .help = "the model, when it is not the first argument"},
+    {FLAG("prompt", generate.prompt, STRING), .letter = 'p',
+     .help = "what the text begins with; also the second argument"},
+    {FLAG("tokens", generate.tokens, INT), .letter = 'n', .fallback = "200", RANGE(0, 1e9),
+     .help = "how many to write at most; 0 = until the context is full"},
+    {FLAG("temperature", generate.temperature, REAL), .letter = 't', .fallback = "0.8",
+     RANGE(0, 100), .help = "higher is wilder; 0 = always the likeliest token"},
+    {FLAG("top-k", generate.top_k, INT), .fallback = "0", RANGE(0, 1e9),
+     .help = "choose among so many tokens; 0 = all"},
+    {FLAG("top-p", generate.top_p, REAL), .fallback = "0.95", RANGE(1e-6, 1),
+     .help = "choose among the likeliest tokens with this share; 1 = all"},
+    {FLAG("seed", generate.seed, INT), .letter = 's', .fallback = "1", RANGE(0, 9e18),
+     .help = "the same seed gives the same text"},
+    {FLAG("ignore-eot", generate.ignore_eot, BOOL), .help = "go on after the end-of-text token"},
+    {FLAG("count", count, INT), .letter = 'c', .fallback = "1", RANGE(1, 1e9),
+     .help = "texts to write, each with the next seed"},
+    {FLAG("tokenizer", tokenizer, STRING), .value_name = "FILE",
+     .help = "a tokenizer.json; default: the one beside the model"},
+    {FLAG("threads", threads, INT), .fallback = "0", RANGE(0, 4096),
+     .help = "0 = as many as the process may run on"},
+    {FLAG("raw", raw, BOOL),
+     .help = "only the new text: without the prompt and the last line's end"},
+    {FLAG("quiet", quiet, BOOL), .letter = 'q', .help = "no figures on stderr"},
+    {FLAG("json", json, BOOL), .help = "one JSON object a text"},
+};
+#undef FLAG
+#undef RANGE
+static const struct option_table sample_options = {"sample", sample_list,
+                                                   sizeof sample_list / sizeof sample_list[0]};
+
+static enum status bind_sample(struct options *options, void *settings)
+{
+    return options_bind(options, &sample_options, settings);
+}
+
+const struct command command_sample = {
+    .name = "sample",
+    .usage = "MODEL [PROMPT] [--tokens=N] [--temperature=X]",
+    .summary = "let a model write text",
+    .description = "MODEL is a run folder (its newest checkpoint is used) or a Hugging Face "
+                   "directory. The text goes to\n"
+                   "stdout as it comes, tokens per second to stderr.\n",
+    .examples = "  sifr sample runs/tiny \"Once upon a time\"\n"
+                "  sifr sample runs/tiny --temperature=0 --tokens=50 --prompt=\"The\"\n"
+                "  sifr sample runs/tiny --count=3 --json\n",
+    .settings_bytes = sizeof(struct sample_settings),
+    .most_words = 2,
+    .bind = bind_sample,
+    .run = run_sample,
+};

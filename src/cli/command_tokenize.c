@@ -1,0 +1,321 @@
+/* command_tokenize -- text to token shards, with a vocabulary learnt from it if asked; and back.
+ *
+ * The work is in encode.c and in the tokenizer; here are the options, the progress bar and the report.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/file.h"
+#include "cli/command.h"
+#include "cli/encode.h"
+#include "cli/json_out.h"
+#include "train/dataset.h"
+#include "train/shard.h"
+
+enum { DECODE_TOKENS = 1024, WORDS_MAX = 1 << 20, BAR_CELLS = 24 };
+
+struct tokenize_settings {
+    const char *out, *tokenizer;
+    int64_t vocab;
+    double split;
+    int format;
+    bool special, decode, json;
+};
+
+/* --- progress ---------------------------------------------------------------------------------------- */
+
+struct progress {
+    struct console *console;
+    const char *what;
+    double begin, shown;
+};
+
+static void show_progress(struct progress *progress, double share, const char *figure)
+{
+    char line[256], bar[3 * BAR_CELLS + 1], eta[32];
+    double now = clock_seconds(), elapsed = now - progress->begin;
+    if (now - progress->shown < 0.1)
+        return;
+    progress->shown = now;
+    text_human_seconds(eta, share > 0 ? elapsed / share - elapsed : -1);
+    snprintf(line, sizeof line, "%s %s %3.0f%% | %s | eta %s", progress->what,
+             console_bar(bar, BAR_CELLS, share), 100 * share, figure, eta);
+    console_live(progress->console, stderr, line);
+}
+
+static void on_learn(void *user, int done, int total)
+{
+    char figure[64];
+    snprintf(figure, sizeof figure, "%d of %d tokens", done, total);
+    show_progress(user, (double)done / total, figure);
+}
+
+static void on_encode(void *user, size_t done, size_t total)
+{
+    struct progress *progress = user;
+    char figure[64], human[32];
+    snprintf(figure, sizeof figure, "%s/s",
+             text_human_bytes(human, (double)done / (clock_seconds() - progress->begin + 1e-9)));
+    show_progress(progress, (double)done / (double)total, figure);
+}
+
+/* --- text to tokens -------------------------------------------------------------------------------------- */
+
+/* What data_tokenizer_create reads: the same files, the same cut. */
+static enum status make_tokenizer(struct cli *cli, const struct tokenize_settings *settings,
+                                  const char *const *words, int word_count,
+                                  struct tokenizer **tokenizer)
+{
+    struct progress progress = {cli->console, "learning a vocabulary", clock_seconds(), 0};
+    char learnt[32];
+    if (settings->vocab == 0)
+        return tokenizer_load(cli->env, *settings->tokenizer ? settings->tokenizer : "bytes",
+                              tokenizer);
+    if (*settings->tokenizer)
+        return FAIL(cli->env, USAGE,
+                    "--vocab learns a tokenizer and --tokenizer names one; give one of them");
+    snprintf(learnt, sizeof learnt, "train:%lld", (long long)settings->vocab);
+
+    struct data_mix_item *items;
+    TRY(mem_alloc_array(cli->env, MEM_LOADER, "sources", (size_t)word_count, sizeof *items,
+                        &items));
+    for (int i = 0; i < word_count; i++)
+        items[i] =
+            (struct data_mix_item){.path = words[i], .weight = 1, .format = settings->format};
+    struct data_config data = {.path = "",
+                               .val = "",
+                               .tokenizer = learnt,
+                               .split = settings->split,
+                               .mix = {.items = items, .count = word_count}};
+    enum status st = data_tokenizer_create(cli->env, &data, on_learn, &progress, tokenizer);
+    console_live_clear(cli->console);
+    mem_free(cli->env, items);
+    return st;
+}
+
+struct tokenized {
+    char *tokenizer_path, *path[2];
+    int vocab;
+    double learn_seconds;
+    struct encode_result result;
+};
+
+static enum status print_tokenized_json(struct cli *cli, const struct tokenized *done)
+{
+    static const char *const names[] = {"train", "val"};
+    struct json_out json;
+    json_out_begin(&json, cli->env);
+    json_out_string(&json, "tokenizer", done->tokenizer_path);
+    json_out_int(&json, "vocab", done->vocab);
+    for (int part = 0; part < 2; part++) {
+        if (done->result.tokens[part] == 0)
+            continue;
+        json_out_open(&json, names[part], '{');
+        json_out_string(&json, "path", done->path[part]);
+        json_out_int(&json, "tokens", done->result.tokens[part]);
+        json_out_int(&json, "bytes", (int64_t)done->result.bytes[part]);
+        json_out_close(&json, '}');
+    }
+    json_out_real(&json, "learn_seconds", done->learn_seconds);
+    json_out_real(&json, "encode_seconds", done->result.seconds);
+    return json_out_print(&json, cli->console);
+}
+
+static void print_tokenized(struct cli *cli, const struct tokenized *done)
+{
+    static const char *const names[] = {"train", "val"};
+    const struct encode_result *r = &done->result;
+    char a[32], b[32];
+    console_line(cli->console, "tokenizer  %s: %d tokens", done->tokenizer_path, done->vocab);
+    for (int part = 0; part < 2; part++) {
+        if (r->tokens[part])
+            console_line(cli->console, "%-10s %s: %s tokens, %.2f bytes of text each", names[part],
+                         done->path[part], text_human_count(a, (double)r->tokens[part]),
+                         (double)r->bytes[part] / (double)r->tokens[part]);
+    }
+    console_line(cli->console, "speed      %s/s, %s in all",
+                 text_human_bytes(a, (double)(r->bytes[0] + r->bytes[1]) / (r->seconds + 1e-9)),
+                 text_human_seconds(b, r->seconds + done->learn_seconds));
+    console_line(cli->console, "next       sifr train --data.path=%s%s%s --data.tokenizer=%s",
+                 done->path[0], r->tokens[1] ? " --data.val=" : "",
+                 r->tokens[1] ? done->path[1] : "", done->tokenizer_path);
+}
+
+static enum status write_tokens(struct cli *cli, const struct tokenize_settings *settings,
+                                const char *const *words, int word_count,
+                                const struct tokenizer *tokenizer, struct tokenized *done)
+{
+    struct progress progress = {cli->console, "encoding", clock_seconds(), 0};
+    struct encode_job job = {
+        .env = cli->env,
+        .tokenizer = tokenizer,
+        .patterns = words,
+        .pattern_count = word_count,
+        .format = (enum data_format)settings->format,
+        .split = settings->split,
+        .special = settings->special,
+        .path = {done->path[0], done->path[1]},
+        .progress = on_encode,
+        .user = &progress,
+    };
+    TRY(dir_create(cli->env, settings->out));
+    enum status st = encode_files(&job, &done->result);
+    console_live_clear(cli->console);
+    TRY(st);
+    done->vocab = tokenizer_vocab(tokenizer);
+    return tokenizer_save(tokenizer, done->tokenizer_path);
+}
+
+static enum status tokenize(struct cli *cli, const struct tokenize_settings *settings,
+                            const char *const *words, int word_count)
+{
+    struct env *env = cli->env;
+    struct tokenizer *tokenizer = NULL;
+    struct tokenized done = {0};
+    enum status st;
+    double begin = clock_seconds();
+    TRY_OR(undo, path_join(env, settings->out, "tokenizer.json", &done.tokenizer_path));
+    TRY_OR(undo, path_join(env, settings->out, "train.bin", &done.path[0]));
+    TRY_OR(undo, path_join(env, settings->out, "val.bin", &done.path[1]));
+    TRY_OR(undo, make_tokenizer(cli, settings, words, word_count, &tokenizer));
+    done.learn_seconds = clock_seconds() - begin;
+    TRY_OR(undo, write_tokens(cli, settings, words, word_count, tokenizer, &done));
+    if (settings->json)
+        st = print_tokenized_json(cli, &done);
+    else
+        print_tokenized(cli, &done);
+undo:
+    tokenizer_destroy(tokenizer);
+    mem_free(env, done.path[1]);
+    mem_free(env, done.path[0]);
+    mem_free(env, done.tokenizer_path);
+    return st;
+}
+
+/* --- tokens to text ---------------------------------------------------------------------------------------- */
+
+/* --tokenizer, or the tokenizer.json in the shard's folder. */
+static enum status find_tokenizer(struct env *env, const char *named, const char *shard_path,
+                                  struct tokenizer **tokenizer)
+{
+    if (*named)
+        return tokenizer_load(env, named, tokenizer);
+    const char *slash = strrchr(shard_path, '/');
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - shard_path) : 1,
+             slash ? shard_path : ".");
+    char *path;
+    TRY(path_join(env, folder, "tokenizer.json", &path));
+    enum status st =
+        file_exists(path)
+            ? tokenizer_load(env, path, tokenizer)
+            : FAIL(env, USAGE, "there is no tokenizer.json beside '%s'; name one with --tokenizer",
+                   shard_path);
+    mem_free(env, path);
+    return st;
+}
+
+static enum status print_shard(struct cli *cli, const struct shard *shard,
+                               const struct tokenizer *tokenizer)
+{
+    struct text text;
+    int32_t ids[DECODE_TOKENS];
+    enum status st = STATUS_OK;
+    int64_t count = shard_count(shard);
+    const uint16_t *narrow = shard_tokens(shard);
+    const uint32_t *wide = shard_tokens(shard);
+    text_init(&text, cli->env);
+    for (int64_t first = 0; first < count && st == STATUS_OK; first += DECODE_TOKENS) {
+        int n = count - first < DECODE_TOKENS ? (int)(count - first) : DECODE_TOKENS;
+        for (int i = 0; i < n; i++)
+            ids[i] = (int32_t)(shard_token_bytes(shard) == 2 ? narrow[first + i] : wide[first + i]);
+        text_clear(&text);
+        st = tokenizer_decode(tokenizer, ids, n, &text);
+        if (st == STATUS_OK)
+            console_write(cli->console, text_string(&text), text.bytes);
+    }
+    text_free(&text);
+    return st;
+}
+
+static enum status decode(struct cli *cli, const struct tokenize_settings *settings,
+                          const char *const *words, int word_count)
+{
+    for (int i = 0; i < word_count; i++) {
+        enum shard_format format = settings->format == DATA_U16   ? SHARD_U16
+                                   : settings->format == DATA_U32 ? SHARD_U32
+                                                                  : SHARD_LLMC;
+        struct shard *shard = NULL;
+        struct tokenizer *tokenizer = NULL;
+        enum status st;
+        TRY_OR(undo, shard_open(cli->env, words[i], format, &shard));
+        TRY_OR(undo, find_tokenizer(cli->env, settings->tokenizer, words[i], &tokenizer));
+        st = print_shard(cli, shard, tokenizer);
+    undo:
+        tokenizer_destroy(tokenizer);
+        shard_close(shard);
+        TRY(st);
+    }
+    return STATUS_OK;
+}
+
+static enum status run_tokenize(struct cli *cli, struct options *options, void *settings,
+                                const char *const *words, int word_count)
+{
+    (void)options;
+    const struct tokenize_settings *tokens = settings;
+    return tokens->decode ? decode(cli, tokens, words, word_count)
+                          : tokenize(cli, tokens, words, word_count);
+}
+
+/* --- the command ------------------------------------------------------------------------------------------- */
+
+static const char *const formats[] = {
+    [DATA_AUTO] = "auto", [DATA_TEXT] = "text", [DATA_TOKENS] = "tokens", [DATA_JSONL] = "jsonl",
+    [DATA_U16] = "u16",   [DATA_U32] = "u32",   [DATA_U32 + 1] = NULL};
+
+#define FIELD(name) \
+    .key = #name, .flag_only = true, .offset = offsetof(struct tokenize_settings, name)
+static const struct option tokenize_list[] = {
+    {FIELD(out), .type = OPTION_STRING, .letter = 'o', .fallback = "tokens", .value_name = "DIR",
+     .help = "folder for train.bin, val.bin and tokenizer.json"},
+    {FIELD(vocab), .type = OPTION_INT, .fallback = "0", .ranged = true, .min = 0, .max = 1e6,
+     .help = "learn a vocabulary of so many tokens from the training text; 0 = use --tokenizer"},
+    {FIELD(tokenizer), .type = OPTION_STRING, .value_name = "FILE",
+     .help = "a tokenizer.json, a folder with one, or 'bytes' (which is also the default)"},
+    {FIELD(split), .type = OPTION_REAL, .fallback = "0.05", .ranged = true, .min = 0, .max = 0.9,
+     .help = "share of the text, at its end, that goes to val.bin"},
+    {FIELD(format), .type = OPTION_CHOICE, .choices = formats, .fallback = "auto",
+     .help = "what the files hold; u16 and u32 are for --decode"},
+    {FIELD(special), .type = OPTION_BOOL,
+     .help = "encode special tokens that are written out in the text"},
+    {FIELD(decode), .type = OPTION_BOOL, .letter = 'd',
+     .help = "print the text of token shards instead"},
+    {FIELD(json), .type = OPTION_BOOL, .help = "report as one JSON object"},
+};
+#undef FIELD
+static const struct option_table tokenize_options = {
+    "tokenize", tokenize_list, sizeof tokenize_list / sizeof tokenize_list[0]};
+
+static enum status bind_tokenize(struct options *options, void *settings)
+{
+    return options_bind(options, &tokenize_options, settings);
+}
+
+const struct command command_tokenize = {
+    .name = "tokenize",
+    .usage = "FILE ... [--out=DIR] [--vocab=N | --tokenizer=FILE]",
+    .summary = "turn text or JSONL into token shards, with a vocabulary of its own if asked",
+    .description = "Files (or quoted globs) of text, or of JSON lines with a \"text\" each, become "
+                   "train.bin and val.bin in\n"
+                   "llm.c's format, beside the tokenizer.json that made them. With --decode shards "
+                   "become text again.\n",
+    .examples = "  sifr tokenize book.txt --vocab=4096 --out=data/book\n"
+                "  sifr tokenize 'corpus/*.jsonl' --tokenizer=gpt2/tokenizer.json --split=0.01\n"
+                "  sifr tokenize --decode data/book/val.bin | head\n",
+    .settings_bytes = sizeof(struct tokenize_settings),
+    .least_words = 1,
+    .most_words = WORDS_MAX,
+    .bind = bind_tokenize,
+    .run = run_tokenize,
+};

@@ -1,0 +1,158 @@
+/* console -- see the header. The live line is remembered only as "there is one": it is cleared with one escape sequence
+ * before anything else is written, and whoever owns it writes it again when it next has news. */
+#include "cli/console.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { PLAIN_WIDTH = 80, LEAST_WIDTH = 40 };
+
+static int terminal_width(void)
+{
+    struct winsize size;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 &&
+        ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0)
+        return PLAIN_WIDTH;
+    return size.ws_col == 0 ? PLAIN_WIDTH : size.ws_col < LEAST_WIDTH ? LEAST_WIDTH : size.ws_col;
+}
+
+static bool colours_wanted(void)
+{
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    return !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
+}
+
+void console_open(struct console *console)
+{
+    *console = (struct console){
+        .out_terminal = isatty(STDOUT_FILENO),
+        .err_terminal = isatty(STDERR_FILENO),
+    };
+    console->out_colour = console->out_terminal && colours_wanted();
+    console->err_colour = console->err_terminal && colours_wanted();
+    console->width = terminal_width();
+}
+
+static const char *escape_of(enum console_style style)
+{
+    static const char *const escapes[] = {
+        [STYLE_PLAIN] = "\033[0m",  [STYLE_BOLD] = "\033[1m",    [STYLE_DIM] = "\033[2m",
+        [STYLE_RED] = "\033[1;31m", [STYLE_YELLOW] = "\033[33m", [STYLE_CYAN] = "\033[36m",
+    };
+    return escapes[style];
+}
+
+const char *console_style(const struct console *console, enum console_style style)
+{
+    return console->out_colour ? escape_of(style) : "";
+}
+
+static void flush(struct console *console)
+{
+    if (fflush(stdout) != 0 && !console->write_error)
+        console->write_error = errno;
+}
+
+int console_finish(struct console *console)
+{
+    console_live_clear(console);
+    flush(console);
+    return console->write_error == EPIPE ? 0 : console->write_error;
+}
+
+void console_line(struct console *console, const char *format, ...)
+{
+    va_list args;
+    console_live_clear(console);
+    va_start(args, format);
+    vfprintf(stdout, format, args);
+    va_end(args);
+    putc('\n', stdout);
+    flush(console);
+}
+
+void console_write(struct console *console, const char *data, size_t bytes)
+{
+    console_live_clear(console);
+    fwrite(data, 1, bytes, stdout);
+    flush(console);
+}
+
+/* Bytes of `line` that fit in `columns`, counting a UTF-8 character as one column and an escape sequence as none. */
+static size_t fitting_bytes(const char *line, int columns)
+{
+    const char *s = line;
+    while (*s) {
+        if (*s == '\033') {
+            s += strcspn(s, "m");
+            s += *s == 'm';
+            continue;
+        }
+        if (columns-- == 0)
+            break;
+        s++;
+        while ((*s & 0xc0) == 0x80)
+            s++;
+    }
+    return (size_t)(s - line);
+}
+
+void console_live(struct console *console, FILE *stream, const char *line)
+{
+    bool terminal = stream == stdout ? console->out_terminal : console->err_terminal;
+    if (!terminal)
+        return;
+    console_live_clear(console);
+    console->width = terminal_width();
+    size_t bytes = fitting_bytes(line, console->width - 1);
+    bool colour = stream == stdout ? console->out_colour : console->err_colour;
+    fprintf(stream, "%.*s%s", (int)bytes, line, colour ? escape_of(STYLE_PLAIN) : "");
+    fflush(stream);
+    console->live = stream;
+}
+
+void console_live_clear(struct console *console)
+{
+    if (!console->live)
+        return;
+    fputs("\r\033[K", console->live);
+    fflush(console->live);
+    console->live = NULL;
+}
+
+void console_log(void *user, enum log_level level, const char *line)
+{
+    struct console *console = user;
+    static const char *const words[] = {[LOG_ERROR] = "error: ",
+                                        [LOG_WARN] = "warning: ",
+                                        [LOG_INFO] = "",
+                                        [LOG_DEBUG] = "debug: "};
+    static const enum console_style styles[] = {[LOG_ERROR] = STYLE_RED,
+                                                [LOG_WARN] = STYLE_YELLOW,
+                                                [LOG_INFO] = STYLE_PLAIN,
+                                                [LOG_DEBUG] = STYLE_DIM};
+    console_live_clear(console);
+    fflush(stdout);
+    fprintf(stderr, "sifr: %s%s%s%s\n", console->err_colour ? escape_of(styles[level]) : "",
+            words[level], console->err_colour ? escape_of(STYLE_PLAIN) : "", line);
+}
+
+char *console_bar(char *out, int width, double share)
+{
+    static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    share = share < 0 ? 0 : share > 1 ? 1 : share;
+    int parts = (int)(share * width * 8), cells = parts / 8;
+    char *to = out;
+    for (int i = 0; i < cells; i++)
+        to = stpcpy(to, "█");
+    if (parts % 8) {
+        to = stpcpy(to, eighths[parts % 8]);
+        cells++;
+    }
+    memset(to, ' ', (size_t)(width - cells));
+    to[width - cells] = 0;
+    return out;
+}

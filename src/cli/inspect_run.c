@@ -1,0 +1,182 @@
+/* inspect_run -- a run folder: how it ended, its loss curve, its checkpoints. Works on a run that is still going. */
+#include <jansson.h>
+#include <string.h>
+#include "base/file.h"
+#include "cli/curve.h"
+#include "cli/inspect.h"
+
+enum { SUMMARY_BYTES = 1 << 20, MARKS = 256 };
+
+/* --- summary.json: every plain value of it ----------------------------------------------------------------------- */
+
+static void print_value(struct inspection *in, const char *name, const json_t *value)
+{
+    if (json_is_string(value) && *json_string_value(value))
+        inspect_string(in, name, json_string_value(value));
+    else if (json_is_integer(value) && strncmp(name, "peak_mem", 8) == 0)
+        inspect_bytes(in, name, (size_t)json_integer_value(value));
+    else if (json_is_integer(value))
+        inspect_int(in, name, json_integer_value(value));
+    else if (json_is_real(value))
+        inspect_real(in, name, json_real_value(value));
+}
+
+static void print_object(struct inspection *in, json_t *object, const char *prefix)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        char name[128];
+        snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "_" : "", key);
+        if (json_is_object(value))
+            print_object(in, value, name);
+        else if (strcmp(key, "schema") != 0)
+            print_value(in, name, value);
+    }
+}
+
+static enum status print_summary(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    char *path, *text;
+    size_t bytes;
+    json_error_t error;
+    enum status st;
+    TRY(path_join(env, in->path, "summary.json", &path));
+    if (!file_exists(path)) {
+        inspect_string(in, "end", "not yet: there is no summary.json");
+        mem_free(env, path);
+        return STATUS_OK;
+    }
+    TRY_OR(undo_path, file_read(env, path, SUMMARY_BYTES, &text, &bytes));
+    json_t *root = json_loadb(text, bytes, 0, &error);
+    if (json_is_object(root))
+        print_object(in, root, "");
+    else
+        st = FAIL(env, FORMAT, "%s:%d: %s", path, error.line, error.text);
+    json_decref(root);
+    mem_free(env, text);
+undo_path:
+    mem_free(env, path);
+    return st;
+}
+
+/* --- metrics.jsonl: the curve -------------------------------------------------------------------------------------- */
+
+struct history {
+    struct curve losses;
+    struct plot_point marks[MARKS];
+    int mark_count;
+    int64_t lines;
+};
+
+static void read_record(struct history *history, const char *line, size_t bytes)
+{
+    json_t *record = json_loadb(line, bytes, 0, NULL);
+    double step = json_number_value(json_object_get(record, "step"));
+    const json_t *loss = json_object_get(record, "loss"),
+                 *held_out = json_object_get(json_object_get(record, "val"), "loss");
+    if (json_is_number(loss))
+        curve_add(&history->losses, step, json_number_value(loss));
+    if (json_is_number(held_out) && history->mark_count < MARKS)
+        history->marks[history->mark_count++] =
+            (struct plot_point){step, json_number_value(held_out)};
+    history->lines += record != NULL;
+    json_decref(record);
+}
+
+/* A last line that is still being written is left out. */
+static void read_history(struct history *history, const struct file_map *map)
+{
+    const char *s = (const char *)map->data, *end = s + map->bytes, *newline;
+    while (s < end && (newline = memchr(s, '\n', (size_t)(end - s)))) {
+        read_record(history, s, (size_t)(newline - s));
+        s = newline + 1;
+    }
+}
+
+static enum status draw(struct inspection *in, const struct history *history)
+{
+    struct console *console = in->cli->console;
+    struct plot_point points[CURVE_POINTS];
+    struct text text;
+    struct plot plot = {.width = console->width < 96 ? console->width : 96,
+                        .height = 14,
+                        .line = points,
+                        .line_count = curve_points(&history->losses, points),
+                        .marks = history->marks,
+                        .mark_count = history->mark_count,
+                        .line_on = console_style(console, STYLE_CYAN),
+                        .mark_on = console_style(console, STYLE_YELLOW),
+                        .off = console_style(console, STYLE_PLAIN)};
+    text_init(&text, in->cli->env);
+    plot_draw(&plot, &text);
+    enum status st = text.status;
+    console_write(console, text_string(&text), text.bytes);
+    text_free(&text);
+    return st;
+}
+
+static enum status print_history(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    struct history *history;
+    struct file_map map;
+    char *path;
+    enum status st;
+    TRY(path_join(env, in->path, "metrics.jsonl", &path));
+    if (!file_exists(path)) {
+        mem_free(env, path);
+        return STATUS_OK;
+    }
+    TRY_OR(undo_path, file_map_open(env, path, &map));
+    TRY_OR(undo_map, mem_alloc(env, MEM_OTHER, "history", sizeof *history, &history));
+    read_history(history, &map);
+    inspect_int(in, "records", history->lines);
+    if (!in->json)
+        st = draw(in, history);
+    mem_free(env, history);
+undo_map:
+    file_map_close(&map);
+undo_path:
+    mem_free(env, path);
+    return st;
+}
+
+/* --- checkpoints --------------------------------------------------------------------------------------------------- */
+
+static enum status print_checkpoints(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    struct path_list list;
+    char *folder, *pattern;
+    TRY(path_join(env, in->path, "checkpoints", &folder));
+    bool none = dir_is_empty(folder);
+    enum status st = path_join(env, folder, "step-*", &pattern);
+    mem_free(env, folder);
+    TRY(st);
+    if (in->json)
+        json_out_open(in->json, "checkpoints", '[');
+    if (!none && (st = path_glob(env, pattern, &list)) == STATUS_OK) {
+        for (int i = 0; i < list.count; i++) {
+            if (in->json)
+                json_out_string(in->json, NULL, list.paths[i]);
+            else
+                inspect_string(in, "model", list.paths[i]);
+        }
+        path_list_free(env, &list);
+    }
+    if (in->json)
+        json_out_close(in->json, ']');
+    mem_free(env, pattern);
+    return st;
+}
+
+enum status inspect_run(struct inspection *in)
+{
+    inspect_string(in, "kind", "run folder");
+    TRY(print_summary(in));
+    TRY(print_checkpoints(in));
+    return print_history(in);
+}

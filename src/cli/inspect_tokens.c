@@ -1,0 +1,94 @@
+/* inspect_tokens -- token shards and tokenizers. */
+#include <inttypes.h>
+#include <stdio.h>
+#include "base/text.h"
+#include "cli/inspect.h"
+#include "train/tokenizer.h"
+
+enum { SHOWN = 16 };
+
+static int64_t token_at(const struct shard *shard, int64_t i)
+{
+    const uint16_t *narrow = shard_tokens(shard);
+    const uint32_t *wide = shard_tokens(shard);
+    return shard_token_bytes(shard) == 2 ? narrow[i] : wide[i];
+}
+
+static void print_first_tokens(struct inspection *in, const struct shard *shard)
+{
+    int64_t shown = shard_count(shard) < SHOWN ? shard_count(shard) : SHOWN;
+    char line[SHOWN * 12];
+    size_t used = 0;
+    if (in->json)
+        json_out_open(in->json, "first", '[');
+    for (int64_t i = 0; i < shown; i++) {
+        if (in->json)
+            json_out_int(in->json, NULL, token_at(shard, i));
+        else
+            used += (size_t)snprintf(line + used, sizeof line - used, "%s%" PRId64, i ? " " : "",
+                                     token_at(shard, i));
+    }
+    if (in->json)
+        json_out_close(in->json, ']');
+    else
+        inspect_string(in, "first", line);
+}
+
+enum status inspect_shard(struct inspection *in, enum shard_format format)
+{
+    struct shard *shard;
+    int64_t largest = 0;
+    TRY(shard_open(in->cli->env, in->path, format, &shard));
+    for (int64_t i = 0; i < shard_count(shard); i++)
+        largest = token_at(shard, i) > largest ? token_at(shard, i) : largest;
+    inspect_string(in, "kind",
+                   format == SHARD_LLMC ? "token shard (llm.c)" : "token shard (bare numbers)");
+    inspect_int(in, "tokens", shard_count(shard));
+    inspect_int(in, "token_bits", 8 * shard_token_bytes(shard));
+    inspect_int(in, "largest", largest);
+    if (shard_vocab(shard))
+        inspect_int(in, "vocab", shard_vocab(shard));
+    if (shard_fingerprint(shard)) {
+        char fingerprint[32];
+        snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, shard_fingerprint(shard));
+        inspect_string(in, "tokenizer", fingerprint);
+    }
+    print_first_tokens(in, shard);
+    shard_close(shard);
+    return STATUS_OK;
+}
+
+enum status inspect_tokenizer(struct inspection *in)
+{
+    struct tokenizer *tokenizer;
+    struct text text;
+    TRY(tokenizer_load(in->cli->env, in->path, &tokenizer));
+    int vocab = tokenizer_vocab(tokenizer), eot = tokenizer_eot(tokenizer);
+    size_t bytes, longest = 0, all = 0;
+    int32_t longest_id = 0;
+    for (int32_t id = 0; id < vocab; id++) {
+        if (!tokenizer_token(tokenizer, id, &bytes))
+            continue;
+        all += bytes;
+        if (id != eot && bytes > longest) {
+            longest = bytes;
+            longest_id = id;
+        }
+    }
+    inspect_string(in, "kind", "tokenizer (byte-level BPE)");
+    inspect_int(in, "vocab", vocab);
+    inspect_int(in, "end_of_text", eot);
+    inspect_real(in, "mean_bytes", (double)all / vocab);
+    /* quoted, so that line ends and other controls in it can be seen */
+    const void *token = tokenizer_token(tokenizer, longest_id, &bytes);
+    text_init(&text, in->cli->env);
+    if (in->json)
+        text_add_bytes(&text, token, bytes);
+    else
+        text_json_string(&text, token, bytes);
+    inspect_string(in, "longest", text_string(&text));
+    enum status st = text.status;
+    text_free(&text);
+    tokenizer_destroy(tokenizer);
+    return st;
+}

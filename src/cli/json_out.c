@@ -1,0 +1,82 @@
+/* json_out -- commas, keys and the pieces of base/text. */
+#include "cli/json_out.h"
+#include <inttypes.h>
+#include <string.h>
+
+static void begin_value(struct json_out *json, const char *key)
+{
+    if (json->comma)
+        text_add(&json->text, ", ");
+    json->comma = true;
+    if (key) {
+        text_json_string(&json->text, key, strlen(key));
+        text_add(&json->text, ": ");
+    }
+}
+
+void json_out_begin(struct json_out *json, struct env *env)
+{
+    *json = (struct json_out){0};
+    text_init(&json->text, env);
+    json_out_restart(json);
+}
+
+void json_out_open(struct json_out *json, const char *key, char bracket)
+{
+    begin_value(json, key);
+    text_add_bytes(&json->text, &bracket, 1);
+    json->comma = false;
+}
+
+void json_out_close(struct json_out *json, char bracket)
+{
+    text_add_bytes(&json->text, &bracket, 1);
+    json->comma = true;
+}
+
+void json_out_string(struct json_out *json, const char *key, const char *value)
+{
+    begin_value(json, key);
+    text_json_string(&json->text, value, strlen(value));
+}
+
+void json_out_int(struct json_out *json, const char *key, int64_t value)
+{
+    begin_value(json, key);
+    text_printf(&json->text, "%" PRId64, value);
+}
+
+void json_out_real(struct json_out *json, const char *key, double value)
+{
+    begin_value(json, key);
+    text_json_real(&json->text, value);
+}
+
+void json_out_bool(struct json_out *json, const char *key, bool value)
+{
+    begin_value(json, key);
+    text_add(&json->text, value ? "true" : "false");
+}
+
+void json_out_restart(struct json_out *json)
+{
+    text_clear(&json->text);
+    json->comma = false;
+    json_out_open(json, NULL, '{');
+    json_out_int(json, "schema", 1);
+}
+
+enum status json_out_flush(struct json_out *json, struct console *console)
+{
+    json_out_close(json, '}');
+    if (json->text.status == STATUS_OK)
+        console_line(console, "%s", text_string(&json->text));
+    return json->text.status;
+}
+
+enum status json_out_print(struct json_out *json, struct console *console)
+{
+    enum status st = json_out_flush(json, console);
+    text_free(&json->text);
+    return st;
+}

@@ -1,0 +1,171 @@
+/* main -- the command `sifr`: finds the command word, loads its options, runs it, and turns a status into an exit code.
+ *
+ * This is the only file that ends the process, and the only one with process-wide mutable state: the flag that signals
+ * set. Help, version and completion are answered before anything else is looked at, so that they work with any other
+ * arguments.
+ *
+ * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1, SIGUSR2 (and SIGHUP on a
+ * terminal); a second SIGINT within five seconds ends the process at once.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "cli/command.h"
+#include "cli/help.h"
+
+enum { QUIT_SECONDS = 5 };
+
+static volatile sig_atomic_t stop_signal;
+static volatile sig_atomic_t
+    interrupt_second; /* of the last SIGINT on the monotonic clock, 0 = none */
+
+/* --- signals -------------------------------------------------------------------------------- */
+
+static void on_signal(int number)
+{
+    if (number == SIGINT) {
+        struct timespec now = {0};
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        sig_atomic_t second = (sig_atomic_t)(now.tv_sec % 1000000) + 1;
+        if (interrupt_second && second - interrupt_second <= QUIT_SECONDS)
+            _exit(status_exit_code(STATUS_STOPPED));
+        interrupt_second = second;
+    }
+    stop_signal = number;
+}
+
+static void catch_signals(void)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        sigaction(numbers[i], &action, NULL);
+    action.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &action, NULL); /* whoever reads our lines may leave before the run ends */
+    if (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO))
+        sigaction(SIGHUP, &action, NULL);
+}
+
+/* --- one command ---------------------------------------------------------------------------- */
+
+static enum status check_words(struct env *env, const struct command *command,
+                               const char *const *words, int count)
+{
+    if (count > command->most_words)
+        return FAIL(env, USAGE, "'%s' is one argument too many; usage: sifr %s %s",
+                    words[command->most_words], command->name, command->usage);
+    if (count < command->least_words)
+        return FAIL(env, USAGE, "an argument is missing; usage: sifr %s %s", command->name,
+                    command->usage);
+    return STATUS_OK;
+}
+
+/* Flags come first because the file's name is among them; their word stands against the file's all the same. */
+static enum status load_options(struct env *env, struct command_call *call, int argc,
+                                char *const *argv, const char **words, int *word_count)
+{
+    const struct command *command = call->command;
+    TRY(options_load_flags(call->options, argc, argv, words, word_count));
+    if (call->general.help)
+        return STATUS_OK;
+    TRY(check_words(env, command, words, *word_count));
+    if (command->config_file && *word_count > 0)
+        TRY(options_load_yaml(call->options, words[0]));
+    return options_load_environment(call->options);
+}
+
+static enum status run_command(struct cli *cli, const struct command *command, int argc,
+                               char *const *argv)
+{
+    enum status st;
+    struct command_call call;
+    const char **words;
+    int word_count = 0;
+    TRY(command_open(cli->env, command, &call));
+    TRY_OR(undo_call, mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)argc + 1,
+                                      sizeof *words, &words));
+    TRY_OR(undo_words, load_options(cli->env, &call, argc, argv, words, &word_count));
+    if (call.general.help) {
+        st = help_command(cli, &call);
+    } else {
+        if (command->graceful)
+            catch_signals();
+        st = command->run(cli, call.options, call.settings, words, word_count);
+    }
+undo_words:
+    mem_free(cli->env, words);
+undo_call:
+    command_close(cli->env, &call);
+    return st;
+}
+
+/* --- the words in a command's place --------------------------------------------------------- */
+
+static enum status run_help(struct cli *cli, const char *name)
+{
+    struct command_call call;
+    if (!name)
+        return help_overview(cli);
+    const struct command *command = command_find(name);
+    if (!command)
+        return command_unknown(cli->env, name);
+    TRY(command_open(cli->env, command, &call));
+    enum status st = help_command(cli, &call);
+    command_close(cli->env, &call);
+    return st;
+}
+
+static enum status run_completion(struct cli *cli, const char *shell)
+{
+    if (shell && strcmp(shell, "bash") == 0)
+        return help_completion_bash(cli);
+    return FAIL(cli->env, USAGE, "completion exists for bash: source <(sifr completion bash)");
+}
+
+static bool is_asked(int argc, char *const *argv, const char *flag, const char *letter)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], flag) == 0 || (letter && strcmp(argv[i], letter) == 0))
+            return true;
+    }
+    return false;
+}
+
+static enum status dispatch(struct cli *cli, int argc, char *const *argv)
+{
+    const char *word = argc > 1 ? argv[1] : "help", *next = argc > 2 ? argv[2] : NULL;
+    const struct command *command = command_find(word);
+    if (command)
+        return is_asked(argc, argv, "--help", "-h") ? run_help(cli, word)
+                                                    : run_command(cli, command, argc - 2, argv + 2);
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)
+        return help_version(cli);
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)
+        return run_help(cli, next);
+    if (strcmp(word, "completion") == 0)
+        return run_completion(cli, next);
+    if (strcmp(word, "man") == 0)
+        return help_man(cli);
+    return command_unknown(cli->env, word);
+}
+
+int main(int argc, char **argv)
+{
+    struct console console;
+    struct env env;
+    struct cli cli = {.env = &env, .console = &console, .stop = &stop_signal};
+    bool verbose = is_asked(argc, argv, "--verbose", "-v");
+    console_open(&console);
+    if (env_create(&env, console_log, &console, verbose ? LOG_DEBUG : LOG_INFO, 1) != STATUS_OK) {
+        console_log(&console, LOG_ERROR, "out of memory");
+        return status_exit_code(STATUS_MEMORY);
+    }
+    enum status st = dispatch(&cli, argc, argv);
+    int write_error = console_finish(&console);
+    if (write_error && st == STATUS_OK)
+        st = FAIL(&env, IO, "cannot write to the standard output: %s", strerror(write_error));
+    env_destroy(&env);
+    return status_exit_code(st);
+}

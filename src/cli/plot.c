@@ -1,0 +1,161 @@
+/* plot -- dots of a curve, packed into braille characters.
+ *
+ *     6.91 ┤⡇                        y range: that of the curve and the marks
+ *          │⢣
+ *     3.28 ┤ ⠑⠢⣀⣀●⠤⠤⠤⠤⠤⠤●           each column of dots has the mean of its points; neighbours are joined by a
+ *          └─────────────────        vertical stroke, so that the line has no holes
+ *           1            2000
+ *
+ * A braille character is U+2800 plus eight bits, one for each dot of a cell of 2 x 4.
+ */
+#include "cli/plot.h"
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LABEL = 9, CELLS_MAX = 200, ROWS_MAX = 50, DOTS_X = 2, DOTS_Y = 4, MARK = 0x100 };
+
+struct canvas {
+    int cells, rows;                    /* of characters */
+    double x0, x1, y0, y1;              /* what they show */
+    uint16_t cell[ROWS_MAX][CELLS_MAX]; /* dot bits, or MARK */
+};
+
+static void stretch(double value, double *low, double *high)
+{
+    *low = value < *low ? value : *low;
+    *high = value > *high ? value : *high;
+}
+
+/* The range of everything that will be drawn; false when that is less than two points. */
+static bool find_range(const struct plot *plot, struct canvas *c)
+{
+    int count = 0;
+    c->x0 = c->y0 = INFINITY;
+    c->x1 = c->y1 = -INFINITY;
+    for (int i = 0; i < plot->line_count + plot->mark_count; i++) {
+        bool mark = i >= plot->line_count;
+        struct plot_point p = mark ? plot->marks[i - plot->line_count] : plot->line[i];
+        if (!isfinite(p.y))
+            continue;
+        stretch(p.x, &c->x0, &c->x1);
+        stretch(p.y, &c->y0, &c->y1);
+        count += !mark;
+    }
+    if (c->y1 - c->y0 < 1e-9) {
+        c->y0 -= 0.5;
+        c->y1 += 0.5;
+    }
+    return count >= 2 && c->x1 > c->x0;
+}
+
+static int dot_x(const struct canvas *c, double x)
+{
+    return (int)lround((x - c->x0) / (c->x1 - c->x0) * (c->cells * DOTS_X - 1));
+}
+
+static int dot_y(const struct canvas *c, double y) /* 0 is the top */
+{
+    return (int)lround((c->y1 - y) / (c->y1 - c->y0) * (c->rows * DOTS_Y - 1));
+}
+
+static void set_dot(struct canvas *c, int x, int y)
+{
+    static const uint8_t bits[DOTS_Y][DOTS_X] = {
+        {0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
+    c->cell[y / DOTS_Y][x / DOTS_X] |= bits[y % DOTS_Y][x % DOTS_X];
+}
+
+/* From the height of the column before to this one's, all in this column. */
+static void draw_stroke(struct canvas *c, int x, int from, int to)
+{
+    int step = to > from ? 1 : -1;
+    for (int y = from == to ? to : from + step; y != to; y += step)
+        set_dot(c, x, y);
+    set_dot(c, x, to);
+}
+
+static void draw_line(struct canvas *c, const struct plot_point *points, int count)
+{
+    int last_x = -1, last_y = 0;
+    for (int i = 0; i < count;) {
+        int target_x = dot_x(c, points[i].x), n = 0;
+        double sum = 0;
+        for (; i < count && dot_x(c, points[i].x) == target_x; i++) {
+            if (isfinite(points[i].y)) {
+                sum += points[i].y;
+                n++;
+            }
+        }
+        if (n == 0)
+            continue;
+        /* columns between two points lie on the straight line from one to the other */
+        int target_y = dot_y(c, sum / n), from_x = last_x, from_y = last_y;
+        for (int x = last_x < 0 ? target_x : last_x + 1; x <= target_x; x++) {
+            int y = x == target_x
+                        ? target_y
+                        : from_y + (target_y - from_y) * (x - from_x) / (target_x - from_x);
+            draw_stroke(c, x, last_x < 0 ? y : last_y, y);
+            last_x = x;
+            last_y = y;
+        }
+    }
+}
+
+static void draw_marks(struct canvas *c, const struct plot_point *marks, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (isfinite(marks[i].y))
+            c->cell[dot_y(c, marks[i].y) / DOTS_Y][dot_x(c, marks[i].x) / DOTS_X] = MARK;
+    }
+}
+
+static void print_cell(const struct plot *plot, uint16_t cell, struct text *text)
+{
+    if (cell == MARK) {
+        text_printf(text, "%s●%s", plot->mark_on, plot->off);
+    } else if (cell == 0) {
+        text_add(text, " ");
+    } else {
+        unsigned code = 0x2800u + cell;
+        char utf8[] = {(char)(0xe0 | code >> 12), (char)(0x80 | (code >> 6 & 0x3f)),
+                       (char)(0x80 | (code & 0x3f)), 0};
+        text_printf(text, "%s%s%s", plot->line_on, utf8, plot->off);
+    }
+}
+
+static void print_canvas(const struct plot *plot, const struct canvas *c, struct text *text)
+{
+    for (int row = 0; row < c->rows; row++) {
+        bool labelled = row == 0 || row == c->rows - 1 || row == (c->rows - 1) / 2;
+        double y = c->y1 - (c->y1 - c->y0) * row / (c->rows - 1);
+        if (labelled)
+            text_printf(text, "%*.3f ┤", LABEL - 2, y);
+        else
+            text_printf(text, "%*s│", LABEL - 1, "");
+        int last = c->cells;
+        while (last > 0 && c->cell[row][last - 1] == 0)
+            last--;
+        for (int i = 0; i < last; i++)
+            print_cell(plot, c->cell[row][i], text);
+        text_add(text, "\n");
+    }
+    text_printf(text, "%*s└", LABEL - 1, "");
+    for (int i = 0; i < c->cells; i++)
+        text_add(text, "─");
+    text_printf(text, "\n%*s%-*.0f%.0f\n", LABEL, "", c->cells - snprintf(NULL, 0, "%.0f", c->x1),
+                c->x0, c->x1);
+}
+
+void plot_draw(const struct plot *plot, struct text *text)
+{
+    struct canvas canvas = {.cells = plot->width - LABEL, .rows = plot->height - 2};
+    canvas.cells = canvas.cells < 10 ? 10 : canvas.cells > CELLS_MAX ? CELLS_MAX : canvas.cells;
+    canvas.rows = canvas.rows < 3 ? 3 : canvas.rows > ROWS_MAX ? ROWS_MAX : canvas.rows;
+    if (!find_range(plot, &canvas))
+        return;
+    draw_line(&canvas, plot->line, plot->line_count);
+    draw_marks(&canvas, plot->marks, plot->mark_count);
+    print_canvas(plot, &canvas, text);
+}

@@ -1,0 +1,22 @@
+/* plot -- a curve in the terminal, drawn with braille dots: two columns and four rows of dots in every character. */
+#ifndef CLI_PLOT_H
+#define CLI_PLOT_H
+#include "base/text.h"
+
+struct plot_point {
+    double x, y; /* points whose y is not finite are left out */
+};
+
+struct plot {
+    int width, height;             /* in characters, axis labels included */
+    const struct plot_point *line; /* in order of x; several in one column are averaged */
+    int line_count;
+    const struct plot_point *marks; /* single points, drawn as ● over the line */
+    int mark_count;
+    const char *line_on, *mark_on, *off; /* escape sequences, "" without colour */
+};
+
+/* Append the picture; each row ends in a newline. With fewer than two points on the line nothing is drawn. */
+void plot_draw(const struct plot *plot, struct text *text);
+
+#endif

@@ -1,0 +1,387 @@
+/* train_view -- see the header. A step's callback allocates nothing: lines are made in place, and the JSON record keeps
+ * its room from one step to the next. */
+#include "cli/train_view.h"
+#include <math.h>
+#include <string.h>
+#include "base/clock.h"
+#include "cli/machine.h"
+
+enum { BAR_CELLS = 10, PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
+
+void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet,
+                     int64_t log_every)
+{
+    *view = (struct train_view){.cli = cli, .json = json, .quiet = quiet, .log_every = log_every};
+    json_out_begin(&view->record, cli->env);
+}
+
+void train_view_close(struct train_view *view)
+{
+    console_live_clear(view->cli->console);
+    text_free(&view->record.text);
+}
+
+static bool for_people(const struct train_view *view)
+{
+    return !view->json && !view->quiet;
+}
+
+void train_view_learning(void *user, int done, int total)
+{
+    struct train_view *view = user;
+    char line[160], bar[3 * BAR_CELLS + 1];
+    double now = clock_seconds();
+    if (view->quiet || now - view->shown < 0.1)
+        return;
+    view->shown = now;
+    snprintf(line, sizeof line, "learning a vocabulary %s %d of %d tokens",
+             console_bar(bar, BAR_CELLS, (double)done / total), done, total);
+    console_live(view->cli->console, stderr, line);
+}
+
+/* --- before the first step --------------------------------------------------------------------------------- */
+
+static void fact(struct console *console, const char *name, const char *value)
+{
+    console_line(console, "  %s%-9s%s %s", console_style(console, STYLE_DIM), name,
+                 console_style(console, STYLE_PLAIN), value);
+}
+
+/* run_config_describe's lines, each a name and its value. */
+static void describe_config(struct console *console, struct env *env,
+                            const struct run_config *config)
+{
+    struct text text;
+    text_init(&text, env);
+    run_config_describe(config, &text);
+    for (const char *s = text_string(&text); *s;) {
+        char line[512], name[32];
+        int bytes = (int)strcspn(s, "\n"), name_bytes = (int)strcspn(s, " \n");
+        snprintf(name, sizeof name, "%.*s", name_bytes, s);
+        name_bytes += (int)strspn(s + name_bytes, " ");
+        snprintf(line, sizeof line, "%.*s", bytes > name_bytes ? bytes - name_bytes : 0,
+                 s + name_bytes);
+        fact(console, name, line);
+        s += bytes + (s[bytes] == '\n');
+    }
+    text_free(&text);
+}
+
+static void describe_memory(const struct mem *mem, char *out, size_t bytes)
+{
+    char human[32];
+    size_t used =
+        (size_t)snprintf(out, bytes, "%s:", text_human_bytes(human, (double)mem_total(mem)));
+    const char *comma = "";
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {
+        size_t held = mem_bytes(mem, (enum mem_category)c);
+        if (held * 200 < mem_total(mem) || used >= bytes)
+            continue;
+        used += (size_t)snprintf(out + used, bytes - used, "%s %s %s", comma,
+                                 mem_category_word((enum mem_category)c),
+                                 text_human_bytes(human, (double)held));
+        comma = ",";
+    }
+}
+
+static void describe_data(const struct trainer_facts *facts, char *out, size_t bytes)
+{
+    const struct data_config *data = &facts->config->data;
+    char learnt[32], held[32];
+    snprintf(out, bytes, "%s: %s tokens, %s held out; the run sees %.2f epochs",
+             *data->path ? data->path : "data.mix",
+             text_human_count(learnt, (double)facts->train_tokens),
+             text_human_count(held, (double)facts->val_tokens), facts->epochs);
+}
+
+static const char *tokenizer_name(const struct run_config *config)
+{
+    return *config->data.tokenizer ? config->data.tokenizer
+           : *config->model.path   ? "the model's own"
+                                   : "bytes";
+}
+
+static void print_header(struct train_view *view, const struct trainer_facts *facts)
+{
+    struct console *console = view->cli->console;
+    const struct tokenizer *tokenizer = facts->config->tokenizer;
+    struct machine machine;
+    char line[512], human[32];
+    machine_look(&machine);
+    console_line(console, "%ssifr train%s into %s", console_style(console, STYLE_BOLD),
+                 console_style(console, STYLE_PLAIN), facts->folder);
+    describe_config(console, view->cli->env, facts->config);
+    snprintf(line, sizeof line, "%s", text_human_count(human, (double)facts->parameters));
+    fact(console, "params", line);
+    describe_data(facts, line, sizeof line);
+    fact(console, "data", line);
+    if (tokenizer) {
+        snprintf(line, sizeof line, "%s: %d tokens", tokenizer_name(facts->config),
+                 tokenizer_vocab(tokenizer));
+        fact(console, "tokenizer", line);
+    }
+    snprintf(line, sizeof line, "mask %s of %d processors", machine.mask, machine.processors);
+    fact(console, "affinity", line);
+    describe_memory(view->cli->env->mem, line, sizeof line);
+    fact(console, "memory", line);
+}
+
+static void on_ready(void *user, const struct trainer_facts *facts)
+{
+    struct train_view *view = user;
+    console_live_clear(view->cli->console);
+    if (for_people(view))
+        print_header(view, facts);
+    if (!view->json)
+        return;
+    struct json_out *json = &view->record;
+    json_out_restart(json);
+    json_out_string(json, "event", "start");
+    json_out_string(json, "folder", facts->folder);
+    json_out_int(json, "parameters", facts->parameters);
+    json_out_int(json, "train_tokens", facts->train_tokens);
+    json_out_int(json, "val_tokens", facts->val_tokens);
+    json_out_int(json, "step_tokens", facts->step_tokens);
+    json_out_real(json, "flops_per_token", facts->flops_per_token);
+    json_out_flush(json, view->cli->console);
+}
+
+/* --- steps --------------------------------------------------------------------------------------------------- */
+
+static void print_step_json(struct train_view *view, const struct trainer_step *step)
+{
+    struct json_out *json = &view->record;
+    json_out_restart(json);
+    json_out_string(json, "event", "step");
+    json_out_int(json, "step", step->step);
+    json_out_int(json, "steps", step->steps);
+    json_out_int(json, "tokens", step->tokens);
+    json_out_real(json, "loss", step->loss);
+    json_out_real(json, "grad_norm", step->grad_norm);
+    json_out_real(json, "lr", step->lr);
+    json_out_real(json, "seconds", step->seconds);
+    json_out_real(json, "tokens_per_second", step->tokens_per_second);
+    json_out_real(json, "mfu", step->mfu);
+    json_out_real(json, "eta_seconds", step->eta_seconds);
+    json_out_bool(json, "skipped", step->skipped);
+    json_out_int(json, "mem_bytes", (int64_t)step->mem_bytes);
+    json_out_flush(json, view->cli->console);
+}
+
+/* The whole step line behind a bar where there is room for it, else what matters most. */
+static void show_live(struct train_view *view, const struct trainer_step *step)
+{
+    char line[STEP_LINE_BYTES + 3 * BAR_CELLS + 2], bar[3 * BAR_CELLS + 1], rate[32], eta[32];
+    double now = clock_seconds(), share = (double)step->step / (double)step->steps;
+    if (now - view->shown < 0.1 && step->step < step->steps)
+        return;
+    view->shown = now;
+    console_bar(bar, BAR_CELLS, share);
+    if (BAR_CELLS + 2 + (int)strlen(view->line) <= view->cli->console->width)
+        snprintf(line, sizeof line, "%s %s", bar, view->line);
+    else
+        snprintf(line, sizeof line, "%s %3.0f%% | %lld/%lld | loss %.4f | %s tok/s | eta %s", bar,
+                 100 * share, (long long)step->step, (long long)step->steps, step->loss,
+                 text_human_count(rate, step->tokens_per_second),
+                 text_human_seconds(eta, step->eta_seconds));
+    console_live(view->cli->console, stdout, line);
+}
+
+static void keep_line(struct train_view *view)
+{
+    if (!view->line_kept && view->line_step > 0)
+        console_line(view->cli->console, "%s", view->line);
+    view->line_kept = true;
+}
+
+static void on_step(void *user, const struct trainer_step *step)
+{
+    struct train_view *view = user;
+    bool due = step->step == 1 || step->step % view->log_every == 0 || step->step == step->steps ||
+               step->skipped;
+    curve_add(&view->losses, (double)step->step, step->loss);
+    if (view->json) {
+        print_step_json(view, step);
+        return;
+    }
+    step_line(view->line, step);
+    view->line_step = step->step;
+    view->line_kept = false;
+    if (view->quiet)
+        return;
+    if (!view->cli->console->out_terminal && due)
+        keep_line(view);
+    else
+        show_live(view, step);
+}
+
+static void add_eval_point(struct train_view *view, int64_t step, double loss)
+{
+    if (view->eval_count == VIEW_EVALS)
+        memmove(view->evals, view->evals + 1, --view->eval_count * sizeof view->evals[0]);
+    view->evals[view->eval_count++] = (struct plot_point){(double)step, loss};
+}
+
+static void on_eval(void *user, int64_t step, const struct evaluation *e)
+{
+    struct train_view *view = user;
+    struct console *console = view->cli->console;
+    add_eval_point(view, step, e->loss);
+    if (view->json) {
+        struct json_out *json = &view->record;
+        json_out_restart(json);
+        json_out_string(json, "event", "eval");
+        json_out_int(json, "step", step);
+        json_out_real(json, "loss", e->loss);
+        json_out_real(json, "perplexity", e->perplexity);
+        json_out_real(json, "bits_per_byte", e->bits_per_byte);
+        json_out_int(json, "tokens", e->tokens);
+        json_out_real(json, "seconds", e->seconds);
+        json_out_flush(json, console);
+    } else if (!view->quiet) {
+        char bits[48] = "", human[32];
+        if (isfinite(e->bits_per_byte))
+            snprintf(bits, sizeof bits, " | %.4f bits/byte", e->bits_per_byte);
+        keep_line(view);
+        console_line(console, "%seval%6lld%s | val loss %.4f | perplexity %.2f%s | %s",
+                     console_style(console, STYLE_YELLOW), (long long)step,
+                     console_style(console, STYLE_PLAIN), e->loss, e->perplexity, bits,
+                     text_human_seconds(human, e->seconds));
+    }
+}
+
+static void on_sample(void *user, const struct trainer_sample *sample)
+{
+    struct train_view *view = user;
+    struct console *console = view->cli->console;
+    if (view->json) {
+        struct json_out *json = &view->record;
+        json_out_restart(json);
+        json_out_string(json, "event", "sample");
+        json_out_int(json, "step", sample->step);
+        json_out_string(json, "prompt", sample->prompt);
+        json_out_string(json, "text", sample->text);
+        json_out_flush(json, console);
+    } else if (!view->quiet) {
+        keep_line(view);
+        console_line(console, "%ssample%4lld%s | %s%.*s", console_style(console, STYLE_CYAN),
+                     (long long)sample->step, console_style(console, STYLE_PLAIN), sample->prompt,
+                     (int)sample->text_bytes, sample->text);
+    }
+}
+
+static bool on_should_stop(void *user)
+{
+    struct train_view *view = user;
+    if (*view->cli->stop && !view->stop_said) {
+        view->stop_said = true;
+        log_info(view->cli->env,
+                 "stopping: the model will be saved (Ctrl-C again within 5 s quits at once)");
+    }
+    return *view->cli->stop != 0;
+}
+
+struct trainer_callbacks train_view_callbacks(struct train_view *view)
+{
+    return (struct trainer_callbacks){.user = view,
+                                      .ready = on_ready,
+                                      .step = on_step,
+                                      .eval = on_eval,
+                                      .sample = on_sample,
+                                      .should_stop = on_should_stop};
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------- */
+
+static void draw_curve(struct train_view *view)
+{
+    struct console *console = view->cli->console;
+    struct plot_point points[CURVE_POINTS];
+    struct text text;
+    struct plot plot = {
+        .width = console->width < PLOT_WIDTH_MAX ? console->width : PLOT_WIDTH_MAX,
+        .height = PLOT_HEIGHT,
+        .line = points,
+        .line_count = curve_points(&view->losses, points),
+        .marks = view->evals,
+        .mark_count = view->eval_count,
+        .line_on = console_style(console, STYLE_CYAN),
+        .mark_on = console_style(console, STYLE_YELLOW),
+        .off = console_style(console, STYLE_PLAIN),
+    };
+    text_init(&text, view->cli->env);
+    plot_draw(&plot, &text);
+    if (text.bytes) {
+        console_line(console, "\nloss by step%s", view->eval_count ? " (● held out)" : "");
+        console_write(console, text_string(&text), text.bytes);
+    }
+    text_free(&text);
+}
+
+static void print_summary_json(struct train_view *view, const struct trainer_summary *s,
+                               const char *folder)
+{
+    struct json_out *json = &view->record;
+    json_out_restart(json);
+    json_out_string(json, "event", "end");
+    json_out_string(json, "end", s->end);
+    json_out_string(json, "folder", folder);
+    json_out_string(json, "checkpoint", s->checkpoint);
+    json_out_int(json, "steps", s->steps);
+    json_out_int(json, "tokens", s->tokens);
+    json_out_int(json, "skipped", s->skipped);
+    json_out_real(json, "loss", s->loss);
+    json_out_real(json, "val_loss", s->val.tokens ? s->val.loss : NAN);
+    json_out_real(json, "bits_per_byte", s->val.tokens ? s->val.bits_per_byte : NAN);
+    json_out_real(json, "seconds", s->seconds);
+    json_out_real(json, "tokens_per_second", s->tokens_per_second);
+    json_out_int(json, "peak_bytes", (int64_t)s->peak_bytes);
+    json_out_flush(json, view->cli->console);
+}
+
+static void print_summary(struct train_view *view, const struct trainer_summary *s,
+                          const char *folder)
+{
+    struct console *console = view->cli->console;
+    char line[512], a[32], b[32];
+    draw_curve(view);
+    console_line(console, "\n%s%s%s after %lld steps, %s tokens, %s",
+                 console_style(console, STYLE_BOLD), s->end, console_style(console, STYLE_PLAIN),
+                 (long long)s->steps, text_human_count(a, (double)s->tokens),
+                 text_human_seconds(b, s->seconds));
+    snprintf(line, sizeof line, "%.4f", s->loss);
+    fact(console, "loss", line);
+    if (s->val.tokens) {
+        int used = snprintf(line, sizeof line, "loss %.4f, perplexity %.2f", s->val.loss,
+                            s->val.perplexity);
+        if (isfinite(s->val.bits_per_byte))
+            snprintf(line + used, sizeof line - (size_t)used, ", %.4f bits per byte",
+                     s->val.bits_per_byte);
+        fact(console, "held out", line);
+    }
+    snprintf(line, sizeof line, "%s tok/s (median)", text_human_count(a, s->tokens_per_second));
+    fact(console, "speed", line);
+    fact(console, "memory", text_human_bytes(a, (double)s->peak_bytes));
+    if (s->skipped) {
+        snprintf(line, sizeof line, "%lld steps", (long long)s->skipped);
+        fact(console, "skipped", line);
+    }
+    fact(console, "folder", folder);
+    if (!*s->checkpoint)
+        return;
+    fact(console, "model", s->checkpoint);
+    snprintf(line, sizeof line, "sifr sample %s", folder);
+    fact(console, "next", line);
+}
+
+void train_view_summary(struct train_view *view, const struct trainer_summary *summary,
+                        const char *folder)
+{
+    console_live_clear(view->cli->console);
+    if (view->json)
+        print_summary_json(view, summary, folder);
+    if (!for_people(view) || summary->steps == 0)
+        return;
+    keep_line(view);
+    print_summary(view, summary, folder);
+}

@@ -1,0 +1,181 @@
+/* cpu_flat -- arithmetic on flat ranges: casts, sums of squares, the search for what is not finite, AdamW.
+ *
+ * All of it is bound by memory. Ranges are cut into chunks of a fixed number of elements; loops are plain and left to the
+ * compiler's vectors, since every operation in them rounds in one way. The 16-bit casts are written without branches for
+ * that reason and give the bits of base/dtype.
+ */
+#include <math.h>
+#include "ops/cpu/cpu_impl.h"
+
+static uint32_t bits_of(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static float of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* f32_to_bf16 of base/dtype as one expression */
+static uint16_t to_bf16(float f)
+{
+    uint32_t bits = bits_of(f), rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x0040u : rounded);
+}
+
+/* f32_to_f16: below 2^-14 adding 0.5 lets the adder round to a multiple of 2^-24; above it the mantissa is rounded as an
+ * integer, and a carry into the exponent is right, up to infinity. */
+static uint16_t to_f16(float f)
+{
+    uint32_t bits = bits_of(f), sign = bits >> 16 & 0x8000u, a = bits & 0x7fffffffu;
+    uint32_t small = bits_of(of_bits(a) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13;
+    uint32_t nan = 0x7e00u | (a >> 13 & 0x3ffu);
+    uint32_t h = a < 0x38800000u ? small : normal;
+    h = a >= 0x477ff000u ? 0x7c00u : h;
+    h = a > 0x7f800000u ? nan : h;
+    return (uint16_t)(sign | h);
+}
+
+/* f16_to_f32: the bits read as a float are 2^112 too small, subnormals included */
+static float from_f16(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000u) << 16, a = (uint32_t)(half & 0x7fffu) << 13;
+    uint32_t bits = bits_of(of_bits(a) * 0x1p112f);
+    bits |= a >= 0x0f800000u ? 0x7f800000u : 0u;
+    return of_bits(bits | sign);
+}
+
+static void cast_chunk(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
+                       int64_t n)
+{
+    uint16_t *restrict half = dst;
+    float *restrict single = dst;
+    const uint16_t *from_half = src;
+    const float *from_single = src;
+    if (src_type == dst_type)
+        memcpy(dst, src, (size_t)n * dtype_bytes(src_type));
+    else if (src_type == DTYPE_F32 && dst_type == DTYPE_BF16)
+        for (int64_t i = 0; i < n; i++)
+            half[i] = to_bf16(from_single[i]);
+    else if (src_type == DTYPE_F32 && dst_type == DTYPE_F16)
+        for (int64_t i = 0; i < n; i++)
+            half[i] = to_f16(from_single[i]);
+    else if (src_type == DTYPE_BF16 && dst_type == DTYPE_F32)
+        for (int64_t i = 0; i < n; i++)
+            single[i] = bf16_to_f32(from_half[i]);
+    else if (src_type == DTYPE_F16 && dst_type == DTYPE_F32)
+        for (int64_t i = 0; i < n; i++)
+            single[i] = from_f16(from_half[i]);
+    else
+        dtype_convert(dst, dst_type, src, src_type, n);
+}
+
+void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
+              const void *src, enum dtype src_type, int64_t count)
+{
+    (void)stream;
+    size_t dst_bytes = dtype_bytes(dst_type), src_bytes = dtype_bytes(src_type);
+#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static)
+    for (int64_t i = 0; i < count; i += FLAT_CHUNK)
+        cast_chunk((char *)dst + (size_t)i * dst_bytes, dst_type,
+                   (const char *)src + (size_t)i * src_bytes, src_type,
+                   min64(FLAT_CHUNK, count - i));
+}
+
+/* Eight running sums of a block, folded in a fixed tree */
+static double block_squares(const float *x, int64_t n)
+{
+    double s[8] = {0};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++)
+            s[k] += (double)x[i + k] * (double)x[i + k];
+    for (; i < n; i++)
+        s[i % 8] += (double)x[i] * (double)x[i];
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+void cpu_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                     double *sums)
+{
+    (void)stream;
+#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static)
+    for (int64_t b = 0; b < ceil_div(count, OPS_BLOCK); b++)
+        sums[b] = block_squares(x + b * OPS_BLOCK, min64(OPS_BLOCK, count - b * OPS_BLOCK));
+}
+
+static bool finite_chunk(const float *x, int64_t n)
+{
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad |= (bits_of(x[i]) & 0x7f800000u) == 0x7f800000u;
+    return !bad;
+}
+
+void cpu_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                        int64_t *first)
+{
+    (void)stream;
+    int64_t chunk = INT64_MAX; /* where the first bad chunk starts */
+#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static) reduction(min : chunk)
+    for (int64_t i = 0; i < count; i += FLAT_CHUNK)
+        if (i < chunk && !finite_chunk(x + i, min64(FLAT_CHUNK, count - i)))
+            chunk = i;
+    *first = -1;
+    for (int64_t i = chunk; i < count && *first < 0; i++)
+        if (!isfinite(x[i]))
+            *first = i;
+}
+
+/* What a step makes of hyper-parameters, scalars and one segment's factors */
+struct update {
+    float beta1, beta2, rest1, rest2, eps, grad_scale, inverse1, inverse2, lr, decay;
+};
+
+static void update_chunk(struct update u, int64_t n, const float *restrict grad, float *restrict m,
+                         float *restrict v, float *restrict param)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float g = grad[i] * u.grad_scale;
+        float m1 = u.beta1 * m[i] + u.rest1 * g;
+        float v1 = u.beta2 * v[i] + u.rest2 * (g * g);
+        float step = m1 * u.inverse1 / (sqrtf(v1 * u.inverse2) + u.eps);
+        m[i] = m1;
+        v[i] = v1;
+        param[i] -= u.lr * (step + u.decay * param[i]);
+    }
+}
+
+void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
+               const struct step_scalars *scalars, const struct adamw_segment *segments,
+               int segment_count)
+{
+    (void)stream;
+    for (const struct adamw_segment *s = segments; s < segments + segment_count; s++) {
+        struct update u = {.beta1 = (float)hyper.beta1,
+                           .beta2 = (float)hyper.beta2,
+                           .rest1 = (float)(1.0 - hyper.beta1),
+                           .rest2 = (float)(1.0 - hyper.beta2),
+                           .eps = (float)hyper.eps,
+                           .grad_scale = scalars->grad_scale,
+                           .inverse1 = 1.0f / scalars->correction1,
+                           .inverse2 = 1.0f / scalars->correction2,
+                           .lr = scalars->lr * s->lr_mul,
+                           .decay = s->decay};
+        size_t copy_bytes = s->copy ? dtype_bytes(s->copy_type) : 0;
+#pragma omp parallel for num_threads(cpu_team(ops, s->count)) schedule(static)
+        for (int64_t i = 0; i < s->count; i += FLAT_CHUNK / 4) {
+            int64_t n = min64(FLAT_CHUNK / 4, s->count - i);
+            update_chunk(u, n, s->grad + i, s->m + i, s->v + i, s->param + i);
+            if (s->copy) /* while the new values are in cache */
+                cast_chunk((char *)s->copy + (size_t)i * copy_bytes, s->copy_type, s->param + i,
+                           DTYPE_F32, n);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+/* cpu_impl -- what the files of the cpu back end share: how work is cut, and its slots.
+ *
+ * Work is cut by the shape alone and given to the team; which thread does a piece never shows in the bits. Every parallel
+ * region names its size (num_threads), because BLAS libraries built on OpenMP change the default team.
+ */
+#ifndef OPS_CPU_CPU_IMPL_H
+#define OPS_CPU_CPU_IMPL_H
+#include "ops/ops_impl.h"
+
+#define FLAT_CHUNK \
+    16384 /* elements of a flat range given to a thread at a time; a multiple of OPS_BLOCK */
+
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* How many threads for work over `elements` values: waking a team costs more than a few thousand of them. */
+static inline int cpu_team(const struct ops *ops, int64_t elements)
+{
+    return elements < 8192 ? 1 : ops->threads;
+}
+
+/* cpu_matmul.c */
+void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                const void *x, const void *w, const void *bias, void *y);
+void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                     const void *x, const void *w, const void *bias, void *pre, void *y);
+void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                   const void *dy, const void *w, void *dx);
+void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                         const void *dy, const void *w, const void *pre, void *dpre);
+void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                   const void *x, const void *dy, bool add, void *dw, void *dbias);
+enum status cpu_matmul_open(struct env *env);
+
+/* cpu_norm.c */
+void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                  const void *residual, const void *branch, const void *weight, const void *bias,
+                  void *sum, void *y, float *mean, float *rstd);
+void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                    const void *sum, const void *weight, const void *bias, const float *mean,
+                    const float *rstd, void *y);
+void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                       const void *dy, const void *sum, const void *weight, const float *mean,
+                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
+                       void *dbias, void *scratch);
+size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
+
+/* cpu_pointwise.c */
+void cpu_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
+             void *sum);
+void cpu_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y);
+void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                       const void *dy, void *dpre);
+void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                const void *gate_up, void *y);
+void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                         const void *gate_up, const void *dy, void *dgate_up);
+void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
+              int64_t first, bool inverse, void *qkv);
+
+/* cpu_attention.c */
+void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
+                   void *out, float *lse, void *scratch);
+void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
+                            const void *qkv, const void *out, const float *lse, const void *dout,
+                            void *dqkv, void *scratch);
+size_t cpu_attention_scratch(const struct ops *ops, struct attention a);
+void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
+                          int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,
+                          void *scratch);
+
+/* cpu_embedding.c */
+void cpu_embedding(struct ops *ops, struct stream *stream, struct embedding e,
+                   const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
+                   void *out);
+void cpu_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
+                            const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
+                            void *scratch);
+size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e);
+
+/* cpu_loss.c */
+void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
+                       void *logits, double *losses);
+
+/* cpu_flat.c */
+void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
+              const void *src, enum dtype src_type, int64_t count);
+void cpu_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                     double *sums);
+void cpu_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                        int64_t *first);
+void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
+               const struct step_scalars *scalars, const struct adamw_segment *segments,
+               int segment_count);
+
+#endif

@@ -1,0 +1,171 @@
+/* cpu_norm -- LayerNorm and RMSNorm, fused with the residual add, and their backward pass.
+ *
+ * A row is added, summed and normalised while it is in the first cache. Row sums are those of cpu_vector.h. The gradients
+ * of weight and bias are summed over blocks of rows into scratch, one partial pair a block, and the partials are added in
+ * order: the cut is a function of the number of rows only.
+ */
+#include "ops/cpu/cpu_impl.h"
+#include "ops/cpu/cpu_vector.h"
+
+#define NORM_BLOCKS \
+    64 /* row blocks at most, so that many threads have work and the partials stay few */
+
+static int64_t block_rows(int64_t rows)
+{
+    int64_t even = ceil_div(rows, NORM_BLOCKS);
+    return even < 16 ? 16 : even;
+}
+
+size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
+{
+    (void)ops;
+    return (size_t)(ceil_div(rows, block_rows(rows)) * 2 * n.width) * sizeof(float);
+}
+
+/* y = (x - mean) rstd weight + bias: one expression for the first time and for recomputation */
+static void normalise(int64_t width, const float *x, float mean, float rstd, const float *weight,
+                      const float *bias, float *y)
+{
+    if (bias)
+        for (int64_t c = 0; c < width; c++)
+            y[c] = (x[c] - mean) * rstd * weight[c] + bias[c];
+    else
+        for (int64_t c = 0; c < width; c++)
+            y[c] = (x[c] - mean) * rstd * weight[c];
+}
+
+static void add_row(int64_t width, const float *a, const float *b, float *sum)
+{
+    for (int64_t c = 0; c < width; c++)
+        sum[c] = a[c] + b[c];
+}
+
+void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                  const void *residual, const void *branch, const void *weight, const void *bias,
+                  void *sum, void *y, float *mean, float *rstd)
+{
+    (void)stream;
+    const float *a = residual, *b = branch;
+    float *kept = sum, *out = y;
+#pragma omp parallel for num_threads(cpu_team(ops, rows *n.width)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t at = r * n.width;
+        const float *x = a + at;
+        if (b)
+            add_row(n.width, a + at, b + at, kept + at);
+        else if (kept && kept != a)
+            memcpy(kept + at, a + at, (size_t)n.width * sizeof(float));
+        if (b)
+            x = kept + at;
+        float center = 0;
+        if (n.kind == NORM_LAYER) {
+            center = v_row_sum(x, n.width) / (float)n.width;
+            mean[r] = center;
+        }
+        double variance = (double)v_row_squares(x, center, n.width) / (double)n.width;
+        rstd[r] = (float)(1.0 / sqrt(variance + n.eps));
+        normalise(n.width, x, center, rstd[r], weight, bias, out + at);
+    }
+}
+
+void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                    const void *sum, const void *weight, const void *bias, const float *mean,
+                    const float *rstd, void *y)
+{
+    (void)stream;
+    const float *x = sum;
+    float *out = y;
+#pragma omp parallel for num_threads(cpu_team(ops, rows *n.width)) schedule(static)
+    for (int64_t r = 0; r < rows; r++)
+        normalise(n.width, x + r * n.width, n.kind == NORM_LAYER ? mean[r] : 0.0f, rstd[r], weight,
+                  bias, out + r * n.width);
+}
+
+/* What one row adds: dweight += dy xhat, dbias += dy; *mean_g = mean of g = dy weight, *mean_gx = mean of g xhat */
+static void row_sums(int64_t width, const float *dy, const float *x, const float *weight,
+                     float mean, float rstd, float *dweight, float *dbias, float *mean_g,
+                     float *mean_gx)
+{
+    vf sum_g[2] = {{0}}, sum_gx[2] = {{0}};
+    int64_t c = 0;
+    for (; c + 2 * LANES <= width; c += 2 * LANES)
+        for (int k = 0; k < 2; k++) {
+            int64_t i = c + k * LANES;
+            vf d = v_load(dy + i), xhat = (v_load(x + i) - v_set(mean)) * v_set(rstd),
+               g = d * v_load(weight + i);
+            sum_g[k] += g;
+            sum_gx[k] = v_fma(g, xhat, sum_gx[k]);
+            v_store(dweight + i, v_fma(d, xhat, v_load(dweight + i)));
+            v_store(dbias + i, v_load(dbias + i) + d);
+        }
+    for (; c < width; c += LANES) {
+        int64_t n = min64(LANES, width - c);
+        vf d = v_load_part(dy + c, n, 0.0f),
+           xhat = (v_load_part(x + c, n, 0.0f) - v_set(mean)) * v_set(rstd);
+        vf g = d * v_load_part(weight + c, n, 0.0f);
+        sum_g[0] += g;
+        sum_gx[0] = v_fma(g, xhat, sum_gx[0]);
+        v_store_part(dweight + c, v_fma(d, xhat, v_load_part(dweight + c, n, 0.0f)), n);
+        v_store_part(dbias + c, v_load_part(dbias + c, n, 0.0f) + d, n);
+    }
+    *mean_g = v_fold_sum(sum_g[0] + sum_g[1]) / (float)width;
+    *mean_gx = v_fold_sum(sum_gx[0] + sum_gx[1]) / (float)width;
+}
+
+/* dx = rstd (g - mean_g - xhat mean_gx) (+ dsum); reads each element before it is written, so dx may be any input */
+static void row_gradient(int64_t width, const float *dy, const float *x, const float *weight,
+                         float mean, float rstd, float mean_g, float mean_gx, const float *dsum,
+                         float *dx)
+{
+    int64_t c = 0;
+    for (; c + LANES <= width; c += LANES) {
+        vf xhat = (v_load(x + c) - v_set(mean)) * v_set(rstd),
+           g = v_load(dy + c) * v_load(weight + c);
+        vf d = v_fma(-xhat, v_set(mean_gx), g - v_set(mean_g)) * v_set(rstd);
+        v_store(dx + c, dsum ? v_load(dsum + c) + d : d);
+    }
+    if (c < width) {
+        int64_t n = width - c;
+        vf xhat = (v_load_part(x + c, n, 0.0f) - v_set(mean)) * v_set(rstd);
+        vf g = v_load_part(dy + c, n, 0.0f) * v_load_part(weight + c, n, 0.0f);
+        vf d = v_fma(-xhat, v_set(mean_gx), g - v_set(mean_g)) * v_set(rstd);
+        v_store_part(dx + c, dsum ? v_load_part(dsum + c, n, 0.0f) + d : d, n);
+    }
+}
+
+void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                       const void *dy, const void *sum, const void *weight, const float *mean,
+                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
+                       void *dbias, void *scratch)
+{
+    (void)stream;
+    const float *d = dy, *x = sum, *w = weight, *from = dsum;
+    float *to = dsum_out, *partials = scratch, *dw = dweight,
+          *db = dbias; /* partials (blocks, 2, C) */
+    int64_t step = block_rows(rows), blocks = ceil_div(rows, step), width = n.width;
+#pragma omp parallel for num_threads(cpu_team(ops, rows *width)) schedule(dynamic, 1)
+    for (int64_t block = 0; block < blocks; block++) {
+        float *pw = partials + block * 2 * width, *pb = pw + width;
+        memset(pw, 0, (size_t)(2 * width) * sizeof(float));
+        for (int64_t r = block * step; r < min64((block + 1) * step, rows); r++) {
+            int64_t at = r * width;
+            float center = n.kind == NORM_LAYER ? mean[r] : 0.0f, mean_g, mean_gx;
+            row_sums(width, d + at, x + at, w, center, rstd[r], pw, pb, &mean_g, &mean_gx);
+            if (n.kind == NORM_RMS)
+                mean_g = 0;
+            row_gradient(width, d + at, x + at, w, center, rstd[r], mean_g, mean_gx,
+                         from ? from + at : NULL, to + at);
+        }
+    }
+    for (int64_t c = 0; c < width; c++) {
+        dw[c] = partials[c];
+        if (db)
+            db[c] = partials[width + c];
+    }
+    for (int64_t block = 1; block < blocks; block++) {
+        const float *pw = partials + block * 2 * width;
+        add_row(width, dw, pw, dw);
+        if (db)
+            add_row(width, db, pw + width, db);
+    }
+}

@@ -1,0 +1,45 @@
+/* ops_cpu -- the table of the cpu back end: f32, OpenBLAS for products, vectors for the rest.
+ *
+ * It overrides ref's table slot by slot; `sum` stays ref's, since its order is its contract. Each file here holds one
+ * family of ops and says what it does about speed and bits; what they share is in cpu_impl.h and cpu_vector.h.
+ */
+#include "ops/cpu/cpu_impl.h"
+
+static bool cpu_supports(enum dtype type)
+{
+    return type == DTYPE_F32;
+}
+
+void ops_cpu_fill(struct ops_backend *table)
+{
+    table->name = "cpu";
+    table->supports = cpu_supports;
+    table->open = cpu_matmul_open;
+    table->linear = cpu_linear;
+    table->linear_gelu = cpu_linear_gelu;
+    table->linear_dx = cpu_linear_dx;
+    table->linear_dx_dgelu = cpu_linear_dx_dgelu;
+    table->linear_dw = cpu_linear_dw;
+    table->add_norm = cpu_add_norm;
+    table->norm_apply = cpu_norm_apply;
+    table->norm_backward = cpu_norm_backward;
+    table->norm_scratch = cpu_norm_scratch;
+    table->add = cpu_add;
+    table->gelu = cpu_gelu;
+    table->gelu_backward = cpu_gelu_backward;
+    table->swiglu = cpu_swiglu;
+    table->swiglu_backward = cpu_swiglu_backward;
+    table->rope = cpu_rope;
+    table->attention = cpu_attention;
+    table->attention_backward = cpu_attention_backward;
+    table->attention_scratch = cpu_attention_scratch;
+    table->attention_cached = cpu_attention_cached;
+    table->embedding = cpu_embedding;
+    table->embedding_backward = cpu_embedding_backward;
+    table->embedding_scratch = cpu_embedding_scratch;
+    table->cross_entropy = cpu_cross_entropy;
+    table->cast = cpu_cast;
+    table->square_sums = cpu_square_sums;
+    table->find_nonfinite = cpu_find_nonfinite;
+    table->adamw = cpu_adamw;
+}

@@ -1,0 +1,61 @@
+# Sourced by the scripts of this folder: a place to work in, the command, and ways to say what went wrong.
+# Each script is given the build folder; it prints what failed and exits 1 when anything did.
+set -eu
+sifr=$(cd "$1" && pwd)/sifr
+[ -x "$sifr" ] || { echo "there is no $sifr" >&2; exit 1; }
+work=$(mktemp -d /tmp/sifr-cli.XXXXXX)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export SIFR_RUN_THREADS=2 NO_COLOR=1
+# A search for leaks at every exit takes seconds; base/mem checks at exit that every block was given back.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
+failures=0
+
+fail() {
+    echo "FAILED: $*" >&2
+    failures=$((failures + 1))
+}
+
+# expect CODE PATTERN COMMAND...: the exit code, and an extended regular expression that stderr must match.
+expect() {
+    local code=$1 pattern=$2 got=0
+    shift 2
+    "$@" >out 2>err || got=$?
+    [[ $got =~ ^($code)$ ]] || fail "exit $got, not $code: $*: $(head -c 400 err)"
+    grep -qE -- "$pattern" err || fail "no '$pattern' in the message of: $*: $(head -c 400 err)"
+}
+
+# ok COMMAND...: exit 0; stdout is in `out`, stderr in `err`.
+ok() {
+    local got=0
+    "$@" >out 2>err || got=$?
+    [ "$got" = 0 ] || fail "exit $got: $*: $(head -c 400 err)"
+}
+
+has() { # PATTERN in `out`
+    grep -qE -- "$1" out || fail "no '$1' in: $(head -c 400 out)"
+}
+
+is_json() { # every line of a file is JSON; without a reader of JSON only its shape is looked at
+    if command -v python3 >/dev/null && python3 -c '' 2>/dev/null; then
+        python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$1" ||
+            fail "not JSON: $(head -c 300 "$1")"
+    else
+        ! grep -qvE '^\{"schema": 1, .*\}$' "$1" || fail "not an object: $(head -c 300 "$1")"
+    fi
+}
+
+make_text() { # about 40 kB that a model can learn something from
+    local i
+    for i in $(seq 1 400); do
+        printf 'Line %d of the text: the quick brown fox jumps over the lazy dog, %d times.\n' "$i" $((i * 7 % 13))
+    done
+}
+
+# The smallest model worth the name; more keys may follow.
+small=(--model.layers=2 --model.width=32 --model.heads=2 --model.context=32 --train.micro_batch=4 --train.lr=3e-3)
+
+finish() {
+    [ "$failures" = 0 ] || { echo "$failures failed" >&2; exit 1; }
+    echo passed
+}

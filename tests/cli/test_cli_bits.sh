@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The law: the same bits of the losses and of the weights for 1 and 2 threads, every recompute mode, and every run.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+
+# Odd sizes on purpose; two micro-batches a step, so that sums are formed.
+train() { # FOLDER keys...
+    local folder=$1
+    shift
+    ok "$sifr" train --model.layers=3 --model.width=40 --model.heads=5 --model.context=37 --train.micro_batch=3 \
+        --train.global_batch=6 --train.steps=6 --train.eval_every=3 --train.lr=3e-3 --data.path=text.txt \
+        --data.tokenizer=train:300 --quiet --out="$folder" "$@"
+    sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$folder/metrics.jsonl" >"$folder.loss"
+}
+same() { # A B WHAT
+    cmp -s "$1.loss" "$2.loss" || fail "$3: other losses: $(paste "$1.loss" "$2.loss" | head -2)"
+    cmp -s "$1/checkpoints/step-6/model.safetensors" "$2/checkpoints/step-6/model.safetensors" || fail "$3: other weights"
+}
+
+for arch in gpt2 llama; do
+    keys=(--model.arch=$arch)
+    [ $arch = gpt2 ] || keys+=(--model.kv_heads=1 --model.tied=no --model.ff=100)
+    train $arch-base "${keys[@]}" --run.threads=2
+    [ "$(wc -l <$arch-base.loss)" = 6 ] || fail "$arch: no losses"
+    train $arch-again "${keys[@]}" --run.threads=2
+    same $arch-base $arch-again "$arch, the same run again"
+    train $arch-one "${keys[@]}" --run.threads=1
+    same $arch-base $arch-one "$arch, 1 thread and 2"
+    for mode in selective full; do
+        train $arch-$mode "${keys[@]}" --run.threads=2 --engine.recompute=$mode
+        same $arch-base $arch-$mode "$arch, recompute $mode"
+    done
+    train $arch-other "${keys[@]}" --run.threads=2 --train.seed=2
+    ! cmp -s $arch-base.loss $arch-other.loss || fail "$arch: another seed gave the same losses"
+done
+finish

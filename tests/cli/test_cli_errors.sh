@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Bad input: each gives one clear message and the right exit code, and nothing that was there is destroyed.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+ok "$sifr" tokenize text.txt --vocab=300 --out=tokens
+train() { "$sifr" train "${small[@]}" --train.steps=2 --quiet --out=run "$@"; }
+
+# files
+expect 1 "no-such.txt" train --data.path=no-such.txt
+expect 1 "no-such.yaml" "$sifr" train no-such.yaml
+expect 1 "no-such.json" train --data.path=text.txt --data.tokenizer=no-such.json
+expect 2 "data.path" train
+head -c 3000 tokens/train.bin >short.bin
+expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin
+head -c 500 tokens/train.bin >header.bin
+expect 1 "header.bin" train --data.path=header.bin
+expect 1 "noise.safetensors" "$sifr" inspect "$(printf '\010\0\0\0\0\0\0\0{"a": 1}' >noise.safetensors && echo noise.safetensors)"
+expect 1 "empty.txt" train --data.path="$(: >empty.txt && echo empty.txt)"
+expect 1 "bad.jsonl.*line 2" train --data.path="$(printf '{"text": "a"}\n{"text": \n' >bad.jsonl && echo bad.jsonl)"
+
+# tokens beyond the vocabulary; data shorter than the context
+expect "1|2" "(beyond|vocab)" train --data.path=tokens/train.bin --model.vocab=100
+expect "1|2" "(context|short|window|tokens)" train --data.path="$(printf 'too short\n' >tiny.txt && echo tiny.txt)"
+expect 2 "vocab" train --data.path=text.txt --data.tokenizer=tokens --model.vocab=100
+
+# keys and values
+printf 'train:\n  steps: 2\n  stepz: 3\n' >typo.yaml
+expect 2 "typo.yaml:3.*train.stepz.*did you mean .*train.steps" "$sifr" train typo.yaml
+printf 'train: [\n' >broken.yaml
+expect "1|2" "broken.yaml:[0-9]+" "$sifr" train broken.yaml
+expect 2 "--model.width.*-64" train --data.path=text.txt --model.width=-64
+expect 2 "--train.steps.*-5" train --data.path=text.txt --train.steps=-5
+expect 2 "--train.steps.*many" train --data.path=text.txt --train.steps=many
+expect 2 "model.heads: 5 does not divide model.width 32; try 4 or 8" train --data.path=text.txt --model.heads=5
+expect 2 "model.kv_heads" train --data.path=text.txt --model.arch=llama --model.heads=4 --model.kv_heads=3
+expect 2 "train.global_batch: 6 is not a multiple of train.micro_batch 4; try 8" train --data.path=text.txt --train.global_batch=6
+expect 2 "train.context: 64 is more than model.context 32" train --data.path=text.txt --train.context=64
+expect 2 "schedule" train --data.path=text.txt --train.schedule=cosin
+expect 2 "SIFR_TRAIN_STEPS" env SIFR_TRAIN_STEPS=x "$sifr" train "${small[@]}" --data.path=text.txt
+
+# tokenizers
+printf '{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}' >cut.json
+expect 1 "cut.json" train --data.path=text.txt --data.tokenizer=cut.json
+printf '{"version": "1.0", "model": {"type": "Unigram", "vocab": []}}' >other.json
+expect 2 "other.json: .*not supported" train --data.path=text.txt --data.tokenizer=other.json
+
+# folders that cannot be written to; nothing may be left where it should not be
+: >file
+expect 1 "file" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --quiet --out=file/run
+expect 1 "/proc/sifr" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --quiet --out=/proc/sifr
+expect 1 "file" "$sifr" tokenize text.txt --out=file/tokens
+
+# models
+expect 1 "no-such-model" "$sifr" sample no-such-model
+expect 1 "no-such-model" "$sifr" eval no-such-model --data.val=text.txt
+mkdir broken
+printf '{"model_type": "bert"}' >broken/config.json
+expect 2 "model_type 'bert' is not supported" "$sifr" sample broken
+[ ! -e run ] || fail "a refused run left a folder: $(ls -R run | head -5)"
+
+# training that diverges stops with 3 and names a tensor or the loss
+expect 3 "skipped" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=50 --train.lr=900 --train.clip=0 \
+    --train.warmup=0 --train.weight_decay=900 --train.max_skips=2 --quiet --out=diverged
+grep -q '"end": "diverged"' diverged/summary.json || fail "summary.json does not say diverged"
+expect 4 "the run needs" "$sifr" train --model.preset=llama-8b --model.vocab=300 --data.path=tokens/train.bin --dry-run --train.micro_batch=64
+finish

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Help, version, man page and completion work with nothing else and list what there is; unknown words are answered.
+. "$(dirname "$0")/common.sh" "$@"
+
+commands="train eval sample tokenize inspect bench doctor"
+ok "$sifr"
+for command in $commands; do has "^  $command "; done
+has '^  2  wrong usage'
+cp out overview
+ok "$sifr" --help
+cmp -s out overview || fail "sifr and sifr --help differ"
+ok "$sifr" help
+cmp -s out overview || fail "sifr and sifr help differ"
+ok "$sifr" --version
+has '^sifr [0-9]+\.[0-9]+\.[0-9]+$'
+
+for command in $commands; do
+    ok "$sifr" "$command" --help
+    has "^sifr $command: "
+    has '^Usage$'
+    has '^Examples$'
+    has '^General:$'
+    cp out page
+    ok "$sifr" help "$command"
+    cmp -s out page || fail "help $command and $command --help differ"
+    # help comes first, whatever else is there
+    ok "$sifr" "$command" --no.such.key=1 --help
+    cmp -s out page || fail "$command --help looked at other arguments"
+    awk 'length($0) > 120 { exit 1 }' page || fail "help of $command has lines over 120 columns"
+done
+ok "$sifr" train --help
+for key in model.preset model.kv_heads data.path data.mix train.steps train.eval_every optimizer.groups \
+    engine.recompute precision.mode run.threads out fresh dry-run json; do
+    has "--(\[no-\])?$key\b"
+done
+
+expect 2 "no command 'trian'; did you mean 'train'\?" "$sifr" trian
+expect 2 "no command 'xyzzy'; .sifr --help. lists them" "$sifr" xyzzy
+expect 2 "did you mean 'inspect'" "$sifr" help inspekt
+expect 2 "'--train.stepz' \(did you mean '--train.steps'\?\)" "$sifr" train --train.stepz=3
+expect 2 "unknown flag '--jsom' \(did you mean '--json'" "$sifr" doctor --jsom
+expect 2 "an argument is missing; usage: sifr inspect PATH" "$sifr" inspect
+expect 2 "'b' is one argument too many" "$sifr" inspect a b
+expect 2 "which model\? usage: sifr sample MODEL" "$sifr" sample
+expect 2 "wants a value: --train.steps=N" "$sifr" train --train.steps
+expect 2 "completion exists for bash" "$sifr" completion fish
+
+ok "$sifr" completion bash
+cp out completion
+bash -n completion || fail "the completion is no bash"
+(
+    . ./completion
+    compopt() { :; }
+    COMP_WORDS=(sifr tok) COMP_CWORD=1
+    _sifr
+    [ "${COMPREPLY[*]}" = tokenize ] || { echo "completion of a command: ${COMPREPLY[*]}" >&2; exit 1; }
+    COMP_WORDS=(sifr train --train.eval_e) COMP_CWORD=2
+    _sifr
+    [ "${COMPREPLY[*]}" = "--train.eval_every=" ] || { echo "completion of a key: ${COMPREPLY[*]}" >&2; exit 1; }
+) || fail "completion"
+
+ok "$sifr" man
+has '^\.TH SIFR 1'
+for command in $commands; do has "^\.SH \"SIFR ${command^^}\""; done
+cp out page.1
+if command -v groff >/dev/null; then
+    groff -ww -man -Tutf8 page.1 2>&1 >/dev/null | grep -v "can't break line\|cannot break line\|cannot adjust line" >warnings || true
+    [ ! -s warnings ] || fail "groff complains: $(head -3 warnings)"
+fi
+
+ok "$sifr" doctor
+has 'blas +OpenBLAS'
+has 'threads +[0-9]+ \(of'
+ok "$sifr" doctor --json
+is_json out
+has '"flavour": "(openmp|pthread|serial)"'
+
+# NO_COLOR and files: no escape sequences anywhere
+! grep -q $'\033' overview page completion || fail "escape sequences in a file"
+finish

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# A signal in the middle of a run: the model and summary.json are written, the exit code is 1. Twice: it quits at once.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+
+wait_for_steps() { # FOLDER PID: until there are a few steps
+    local i
+    for i in $(seq 1 300); do
+        [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] && return
+        kill -0 "$2" 2>/dev/null || return
+        sleep 0.1
+    done
+}
+
+for signal in INT TERM USR1; do
+    # background jobs of a script ignore SIGINT unless they ask for it, as a terminal's foreground job would get it
+    "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 --out="run-$signal" >out 2>err &
+    pid=$!
+    wait_for_steps "run-$signal" $pid
+    kill -$signal $pid
+    code=0
+    wait $pid || code=$?
+    [ $code = 1 ] || fail "$signal: exit $code, not 1: $(tail -3 err)"
+    grep -q "optimizer's state is not saved" err || fail "$signal: nothing about the optimizer: $(tail -3 err)"
+    grep -q '"end": "stopped"' "run-$signal/summary.json" || fail "$signal: no summary.json that says stopped"
+    ok "$sifr" sample "run-$signal" "The" --tokens=3
+    [ "$(wc -l <"run-$signal/metrics.jsonl")" = "$(sed -n 's/.*"steps": \([0-9]*\).*/\1/p' "run-$signal/summary.json" | head -1)" ] ||
+        fail "$signal: metrics.jsonl and summary.json count other steps"
+    ! grep -q $'\r' out || fail "$signal: carriage returns"
+done
+
+# a large step is being computed: the second Ctrl-C does not wait for it
+"$sifr" train --model.layers=2 --model.width=512 --model.heads=8 --model.context=1024 --train.micro_batch=8 \
+    --train.global_batch=512 --data.path=text.txt --data.split=0 --train.steps=1000 --out=twice >out 2>err &
+pid=$!
+for i in $(seq 1 100); do [ -e twice/config.yaml ] && break; sleep 0.1; done
+sleep 0.5
+kill -INT $pid
+sleep 0.3
+kill -INT $pid
+code=0
+start=$SECONDS
+wait $pid || code=$?
+[ $code = 1 ] || fail "twice: exit $code, not 1"
+[ $((SECONDS - start)) -le 3 ] || fail "twice: took $((SECONDS - start)) s to quit"
+[ ! -e twice/summary.json ] || fail "twice: it did not quit at once"
+finish

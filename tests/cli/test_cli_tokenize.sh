@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Text to shards and back, the same tokens as a run makes by itself, JSONL, several files, and what is refused.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+printf 'naïve café – 漢字 🙂\t\n\n  x\n' >>text.txt
+
+ok "$sifr" tokenize text.txt --vocab=300 --split=0.1 --out=tokens
+has '^tokenizer +tokens/tokenizer.json: 300 tokens'
+has '^next +sifr train --data.path=tokens/train.bin --data.val=tokens/val.bin'
+! grep -q $'\r' out err || fail "carriage returns in a file"
+"$sifr" tokenize --decode tokens/train.bin tokens/val.bin | sed 's/<|endoftext|>//g' >back.txt
+cmp -s back.txt text.txt || fail "decoded text is not the text"
+ok "$sifr" inspect tokens/train.bin
+has 'vocab +300'
+
+ok "$sifr" tokenize text.txt --tokenizer=bytes --out=bytes --json --split=0
+is_json out
+has '"vocab": 257, "train": \{"path": "bytes/train.bin", "tokens": [0-9]+'
+[ ! -e bytes/val.bin ] || fail "val.bin without held-out text"
+
+# a run from text and one from its shards see the same tokens: the same losses
+run=("${small[@]}" --train.steps=4 --train.eval_every=2 --quiet)
+ok "$sifr" train "${run[@]}" --data.path=text.txt --data.split=0.1 --data.tokenizer=tokens/tokenizer.json --out=a
+ok "$sifr" train "${run[@]}" --data.path=tokens/train.bin --data.val=tokens/val.bin --data.tokenizer=tokens --out=b
+cmp -s a/checkpoints/step-4/model.safetensors b/checkpoints/step-4/model.safetensors || fail "text and shards train differently"
+
+# JSONL, several words, a glob
+printf '{"text": "one"}\n{"text": "two\\nlines"}\n' >a.jsonl
+printf '{"text": "three"}\n' >b.jsonl
+ok "$sifr" tokenize '*.jsonl' --split=0 --out=lines
+ok "$sifr" tokenize --decode lines/train.bin
+[ "$(cat out)" = "$(printf '<|endoftext|>one<|endoftext|>two\nlines<|endoftext|>three<|endoftext|>')" ] || fail "JSONL: $(cat out)"
+ok "$sifr" tokenize a.jsonl b.jsonl --split=0 --out=words
+cmp -s lines/train.bin words/train.bin || fail "a glob and two words differ"
+printf '{"prompt": "a", "completion": "b"}\n' >c.jsonl
+expect 1 "c.jsonl:1 has a prompt and a completion" "$sifr" tokenize c.jsonl --out=no
+[ ! -e no/train.bin ] || fail "a shard was left behind"
+
+expect 2 "give one of them" "$sifr" tokenize text.txt --vocab=300 --tokenizer=bytes
+expect 2 "--vocab.*-3" "$sifr" tokenize text.txt --vocab=-3
+expect 1 "no-such.txt" "$sifr" tokenize no-such.txt
+expect 1 "holds tokens already" "$sifr" tokenize tokens/train.bin --out=again
+expect 2 "no tokenizer.json beside" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
+finish

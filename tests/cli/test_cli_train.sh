@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# From text to a model and back: tokenize, train, eval, sample, inspect, bench on the smallest model, in every output manner.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+
+# train: plain lines in a file, no carriage return and no escape sequence
+ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=30 --train.eval_every=10 --train.sample_every=15 \
+    --train.sample_tokens=8 --out=run
+has '^step +1/30 +3\.3% \| loss [0-9.]+ \| gnorm [0-9.]+ \| lr [0-9.e-]+ \| [0-9.]+ ms \| [0-9.]+k? tok/s \| mem [0-9.]+ MiB'
+has '^step +30/30 100\.0% .* \| eta '
+has '^eval +10 \| val loss [0-9.]+ \| perplexity [0-9.]+ \| [0-9.]+ bits/byte'
+has '^sample +15 \| '
+has '^  memory .*params .*optimizer'
+has '^  next +sifr sample run'
+has '⠀|⠉|⣀|⡇|⠒|⠤|⠑'
+! grep -q 'mfu' out || fail "mfu without a known peak"
+! grep -q $'\r\|\033' out err || fail "carriage returns or escapes in a file"
+for file in config.yaml metrics.jsonl samples.jsonl summary.json checkpoints/step-30/model.safetensors \
+    checkpoints/step-30/config.json checkpoints/step-30/tokenizer.json; do
+    [ -s "run/$file" ] || fail "run/$file is missing"
+done
+[ "$(wc -l <run/metrics.jsonl)" = 30 ] || fail "metrics.jsonl has not 30 lines"
+is_json run/metrics.jsonl
+ok "$sifr" train run/config.yaml --dry-run
+has '^memory +[0-9.]+ [KM]iB of'
+
+# on a terminal: a live line that is rewritten, evaluations kept
+if command -v script >/dev/null; then
+    TERM=xterm script -qec "$sifr train ${small[*]} --data.path=text.txt --train.steps=6 --train.eval_every=3 --out=tty" /dev/null >out 2>&1 </dev/null ||
+        fail "on a terminal: $(head -c 300 out)"
+    grep -q $'\r\033\[K' out || fail "no live line on a terminal"
+    has '^.*step +3/6 +50\.0% \| loss'
+    has 'eval +3 \| val loss'
+    ! grep -q $'\033\[3[0-9]m' out || fail "NO_COLOR is not respected"
+fi
+
+# a folder that holds a run is refused, or moved aside
+expect 2 "'run' already holds a run; .*--fresh" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --out=run
+cmp -s run/config.yaml <(cat run/config.yaml) && [ "$(wc -l <run/metrics.jsonl)" = 30 ] || fail "the refused run was touched"
+ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --out=run --fresh --quiet
+[ ! -s out ] || fail "--quiet prints: $(head -3 out)"
+[ "$(wc -l <run.1/metrics.jsonl)" = 30 ] && [ "$(wc -l <run/metrics.jsonl)" = 2 ] || fail "--fresh"
+rm -rf run && mv run.1 run
+
+# --json: one object a line
+ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=3 --out=json --json
+is_json out
+[ "$(grep -c '"event": "step"' out)" = 3 ] || fail "not three step records"
+head -1 out | grep -q '"schema": 1, "event": "start", .*"parameters"' || fail "no start record"
+tail -1 out | grep -q '"event": "end", "end": "done", .*"val_loss": [0-9.]*' || fail "no end record"
+ok "$sifr" train "${small[@]}" --data.path=text.txt --dry-run --json
+is_json out
+has '"fits": true'
+[ ! -e runs ] || fail "--dry-run made a folder"
+
+# the default folder is named after the file; flags beat the environment, which beats the file
+printf 'train: {steps: 9, lr: 1.0e-3}\nmodel: {layers: 1, width: 16, heads: 1, context: 16}\ndata: {path: text.txt}\n' >small.yaml
+ok env SIFR_TRAIN_STEPS=5 SIFR_TRAIN_SEED=7 "$sifr" train small.yaml --train.steps=2 --quiet
+grep -q '^  steps: 2$' runs/small/config.yaml && grep -q '^  seed: 7$' runs/small/config.yaml &&
+    grep -q '^  lr: 0.001$' runs/small/config.yaml || fail "the order of strength"
+
+# eval: the run's own data, all of it
+ok "$sifr" eval run
+has '^bits per byte +[0-9.]+$'
+ok "$sifr" eval run --json
+is_json out
+loss=$(sed 's/.*"loss": \([0-9.]*\).*/\1/' out)
+ok "$sifr" eval run/checkpoints/step-30 --json
+grep -q "\"loss\": $loss" out || fail "the checkpoint's loss is not the run's"
+ok "$sifr" eval run/checkpoints/step-30 --data.val=text.txt --batch=3 --batches=2
+has '^tokens +192,'
+
+# sample: the same seed, the same text; greedy text with the cache is that without
+ok "$sifr" sample run "The quick" --tokens=12 --seed=5
+cp out first
+grep -q 'tok/s' err || fail "no tokens per second"
+ok "$sifr" sample run --prompt="The quick" --tokens=12 --seed=5 --quiet
+cmp -s out first || fail "the same seed gave another text"
+[ ! -s err ] || fail "--quiet prints: $(head -1 err)"
+ok "$sifr" sample --model.path=run/checkpoints/step-30 "The quick" --tokens=12 --seed=5
+cmp -s out first || fail "--model.path gave another text"
+ok "$sifr" sample run x --count=2 --json --tokens=3
+is_json out
+[ "$(wc -l <out)" = 2 ] || fail "--count=2 gave $(wc -l <out) texts"
+ok "$sifr" sample run "The " --tokens=10 --temperature=0 --raw --ignore-eot
+cp out cached
+prompt="The "
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    ok "$sifr" sample run "$prompt" --tokens=1 --temperature=0 --raw --ignore-eot
+    prompt="$prompt$(cat out; echo x)"
+    prompt=${prompt%x}
+done
+[ "$prompt" = "The $(cat cached)" ] || fail "with cache 'The $(cat cached)', without '$prompt'"
+expect 2 "does not fit the context of 32" "$sifr" sample run "$(head -c 100 text.txt)"
+
+# inspect tells by content
+ok "$sifr" inspect run
+has 'kind +run folder'
+has 'end +done'
+ok "$sifr" inspect run --json
+is_json out
+ok "$sifr" inspect run/checkpoints/step-30
+has 'arch +gpt2'
+has 'transformer.wte.weight +F32 +\[257, 32\]'
+cp run/checkpoints/step-30/model.safetensors weights.dat
+ok "$sifr" inspect weights.dat --json
+is_json out
+has '"kind": "safetensors"'
+cp run/checkpoints/step-30/tokenizer.json t.dat
+ok "$sifr" inspect t.dat
+has 'vocab +257'
+expect 1 "cannot tell what 'text.txt' is" "$sifr" inspect text.txt
+
+# bench
+ok "$sifr" bench step --model.layers=1 --model.width=32 --model.heads=2 --model.context=32 --model.vocab=64 --batch=2 --steps=2 --json
+is_json out
+has '"sgemm_gflops": [0-9.]+.*"tokens_per_second": [0-9.]+.*"sgemm_share"'
+expect 2 "there is no bench 'opz'" "$sifr" bench opz
+expect 2 "model.preset: which model" "$sifr" bench step
+finish

@@ -1,0 +1,104 @@
+/* plot -- a known curve dot by dot, and curves that must not be drawn or must not break it. */
+#include <math.h>
+#include "testing.h"
+#include "cli/plot.h"
+
+static struct env env;
+
+static char *draw(struct plot plot)
+{
+    static char picture[65536];
+    struct text text;
+    plot.line_on = plot.mark_on = plot.off = "";
+    text_init(&text, &env);
+    plot_draw(&plot, &text);
+    assert_int_equal(text.status, STATUS_OK);
+    snprintf(picture, sizeof picture, "%s", text_string(&text));
+    text_free(&text);
+    return picture;
+}
+
+static void a_straight_line_falls_from_corner_to_corner(void **state)
+{
+    (void)state;
+    struct plot_point points[20];
+    for (int i = 0; i < 20; i++)
+        points[i] = (struct plot_point){i, 11 - i * 11.0 / 19};
+    /* 10 cells of 2 dots, 3 rows of 4: every column of dots has one dot or two */
+    const char *picture =
+        draw((struct plot){.width = 19, .height = 5, .line = points, .line_count = 20});
+    assert_string_equal(picture, " 11.000 ┤⠑⠢⢄⡀\n"
+                                 "  5.500 ┤   ⠈⠒⠤⡀\n"
+                                 "  0.000 ┤      ⠈⠑⠢⢄\n"
+                                 "        └──────────\n"
+                                 "         0       19\n");
+}
+
+static void marks_lie_over_the_line(void **state)
+{
+    (void)state;
+    struct plot_point points[] = {{1, 2}, {2, 1}}, mark = {2, 1};
+    const char *picture = draw((struct plot){.width = 19,
+                                             .height = 5,
+                                             .line = points,
+                                             .line_count = 2,
+                                             .marks = &mark,
+                                             .mark_count = 1});
+    assert_non_null(strstr(picture, "●"));
+    assert_non_null(strstr(picture, "1        2\n"));
+}
+
+static void points_that_are_not_finite_are_left_out(void **state)
+{
+    (void)state;
+    struct plot_point points[] = {{1, 3}, {2, NAN}, {3, INFINITY}, {4, 2}};
+    const char *picture =
+        draw((struct plot){.width = 30, .height = 6, .line = points, .line_count = 4});
+    assert_non_null(strstr(picture, "3.000"));
+    assert_non_null(strstr(picture, "2.000"));
+}
+
+static void less_than_two_points_are_nothing(void **state)
+{
+    (void)state;
+    struct plot_point points[] = {{1, 3}, {2, NAN}};
+    assert_string_equal(
+        draw((struct plot){.width = 30, .height = 6, .line = points, .line_count = 2}), "");
+    assert_string_equal(draw((struct plot){.width = 30, .height = 6}), "");
+}
+
+static void any_size_is_drawn(void **state)
+{
+    (void)state;
+    struct plot_point points[] = {{1, 5}, {2, 5}, {1e6, 5}};
+    for (int width = 0; width < 400; width += 37)
+        for (int height = 0; height < 100; height += 13)
+            assert_true(strlen(draw(
+                (struct plot){.width = width, .height = height, .line = points, .line_count = 3})));
+}
+
+static int open_env(void **state)
+{
+    (void)state;
+    env = testing_env(1);
+    return 0;
+}
+
+static int close_env(void **state)
+{
+    (void)state;
+    env_destroy(&env);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_straight_line_falls_from_corner_to_corner),
+        cmocka_unit_test(marks_lie_over_the_line),
+        cmocka_unit_test(points_that_are_not_finite_are_left_out),
+        cmocka_unit_test(less_than_two_points_are_nothing),
+        cmocka_unit_test(any_size_is_drawn),
+    };
+    return cmocka_run_group_tests(tests, open_env, close_env);
+}
