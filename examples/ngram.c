@@ -1,14 +1,16 @@
 /* ngram -- a language model that is not a transformer, trained through include/sifr.h alone.
  *
- * The bytes before a position are looked up in an embedding and laid side by side, two hidden layers with a residual mix
- * them, and a softmax guesses the next byte. Three kinds of units, each a forward and a backward function in plain C:
+ * The bytes before a position are looked up in an embedding and laid side by side, two hidden
+ * layers with a residual mix them, and a softmax guesses the next byte. Three kinds of units,
+ * each a forward and a backward function in plain C:
  *
- *     recall    output[t] = [ E[id t], E[id t-1], ..., E[id t-7] ]             parameter: E (256, 12)
- *     mix       output = input + tanh(input W1^T + b1) W2^T                    parameters: W1, b1, W2
- *     guess     logits = input W^T + b, cross-entropy against the next byte    parameters: W, b
+ *     recall    output[t] = [ E[id t], E[id t-1], ..., E[id t-7] ]          parameter: E (256, 12)
+ *     mix       output = input + tanh(input W1^T + b1) W2^T                 parameters: W1, b1, W2
+ *     guess     logits = input W^T + b, cross-entropy with the next byte    parameters: W, b
  *
- * Usage: example_ngram [TEXT FILE]. Without a file it learns its own source code. It checks that the loss has fallen, that
- * keeping activations and making them again give the same bits, and exits 1 otherwise.
+ * Usage: example_ngram [TEXT FILE]. Without a file it learns its own source code. It checks that
+ * the loss has fallen, that keeping activations and making them again give the same bits, and
+ * exits 1 otherwise.
  */
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +23,7 @@ enum { VOCAB = 256, LETTERS = 12, REACH = 8, WIDTH = LETTERS * REACH, HIDDEN = 1
 enum { BATCH = 8, TOKENS = 64, MICRO_BATCHES = 2, STEPS = 150 };
 enum { ROWS = BATCH * TOKENS, STEP_ROWS = MICRO_BATCHES * ROWS };
 
-/* --- recall: embeddings of the last REACH bytes ---------------------------------------------------- */
+/* --- recall: embeddings of the last REACH bytes --------------------------------------------- */
 
 static const struct sifr_param recall_params[] = {
     {.name = "recall.E", .dims = 2, .shape = {VOCAB, LETTERS}, .init = SIFR_NORMAL, .scale = 0.5},
@@ -53,7 +55,7 @@ static void recall_backward(void *user, const struct sifr_run *run)
                     run->gradient[row * WIDTH + back * LETTERS + i];
 }
 
-/* --- mix: a hidden layer with a residual ------------------------------------------------------------ */
+/* --- mix: a hidden layer with a residual ---------------------------------------------------- */
 
 enum { MIX_W1, MIX_B1, MIX_W2 };
 enum { MIX_HIDDEN, MIX_SCRATCH }; /* kept floats */
@@ -86,7 +88,7 @@ static void mix_backward(void *user, const struct sifr_run *run)
         run->gradient[i] += dinput[i]; /* the residual path adds to what came in */
 }
 
-/* --- guess: softmax over the next byte --------------------------------------------------------------- */
+/* --- guess: softmax over the next byte ------------------------------------------------------ */
 
 static const struct sifr_param guess_params[] = {
     {.name = "guess.W",
@@ -109,7 +111,7 @@ static void guess_loss(void *user, const struct sifr_run *run)
                              run->gradient, run->grads[0], run->grads[1]);
 }
 
-/* --- training ------------------------------------------------------------------------------------------- */
+/* --- training ------------------------------------------------------------------------------- */
 
 static double losses[ROWS];
 

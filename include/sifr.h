@@ -1,13 +1,16 @@
-/* sifr -- train a model made of your own units, with parameters, gradients and optimizer state kept by sifr's store.
+/* sifr -- train a model made of your own units, with parameters, gradients and optimizer state
+ * kept by sifr's store.
  *
- * You describe a model as an ordered list of units: each names its parameters, says how many floats it wants to keep for
- * every token, and has a forward and a backward function in plain C. The last unit has a loss function instead. sifr calls
- * them in the right order, sums gradients over micro-batches, clips, and moves the parameters with AdamW. A unit never
- * allocates, never looks at another unit's parameters and never asks where they are kept: the same functions serve however
- * the state is cut.
+ * You describe a model as an ordered list of units: each names its parameters, says how many
+ * floats it wants to keep for every token, and has a forward and a backward function in plain C.
+ * The last unit has a loss function instead. sifr calls them in the right order, sums gradients
+ * over micro-batches, clips, and moves the parameters with AdamW. A unit never allocates, never
+ * looks at another unit's parameters and never asks where they are kept: the same functions
+ * serve however the state is cut.
  *
- * The library prints nothing and never exits. Functions return 0 when all is well; otherwise sifr_error() says what, where
- * and what to do. A context and what is made from it belong to one thread at a time; different contexts are independent.
+ * The library prints nothing and never exits. Functions return 0 when all is well; otherwise
+ * sifr_error() says what, where and what to do. A context and what is made from it belong to one
+ * thread at a time; different contexts are independent.
  *
  *     examples/ngram.c   a small language model that is not a transformer, whole
  */
@@ -24,10 +27,11 @@ extern "C" {
 
 SIFR_API const char *sifr_version(void);
 
-/* --- context ------------------------------------------------------------------------------------ */
+/* --- context -------------------------------------------------------------------------------- */
 struct sifr_context;
 
-/* `threads` 0: as many as this process may use. `log` gets every line meant for a person, NULL: none. */
+/* `threads` 0: as many as this process may use. `log` gets every line meant for a person, NULL:
+ * none. */
 SIFR_API int sifr_context_create(int threads, void (*log)(void *user, const char *line), void *user,
                                  struct sifr_context **context);
 SIFR_API void
@@ -35,7 +39,7 @@ sifr_context_destroy(struct sifr_context *context); /* after all that was made f
 /* The first error since the last call that succeeded, "" when there is none. */
 SIFR_API const char *sifr_error(const struct sifr_context *context);
 
-/* --- a model ------------------------------------------------------------------------------------ */
+/* --- a model -------------------------------------------------------------------------------- */
 enum sifr_init {
     SIFR_ZERO,
     SIFR_ONE,
@@ -91,7 +95,7 @@ struct sifr_model {
     int64_t vocab; /* ids are 0 .. vocab-1 */
 };
 
-/* --- training ----------------------------------------------------------------------------------- */
+/* --- training ------------------------------------------------------------------------------- */
 struct sifr_options {
     int64_t batch, tokens; /* of a micro-batch */
     int64_t micro_batches; /* of a step */
@@ -130,10 +134,11 @@ SIFR_API int sifr_write(struct sifr_trainer *trainer, const char *name, const fl
 SIFR_API int sifr_save(struct sifr_trainer *trainer, const char *path);
 
 SIFR_API int64_t sifr_param_count(const struct sifr_trainer *trainer);
-/* Bytes held now for "params", "grads", "optimizer", "slots", "activations", "scratch", "loader", "other". */
+/* Bytes held now for "params", "grads", "optimizer", "slots", "activations", "scratch",
+ * "loader", "other". */
 SIFR_API size_t sifr_memory(const struct sifr_trainer *trainer, const char *category);
 
-/* --- helpers for units: threaded, and the same bits for any number of threads ------------------- */
+/* --- helpers for units: threaded, and the same bits for any number of threads --------------- */
 /* y (rows, out) = x (rows, in) w^T + bias; w is [out][in], bias may be NULL. */
 SIFR_API void sifr_linear(const struct sifr_run *run, int64_t rows, int64_t in, int64_t out,
                           const float *x, const float *w, const float *bias, float *y);
@@ -141,8 +146,9 @@ SIFR_API void sifr_linear(const struct sifr_run *run, int64_t rows, int64_t in, 
 SIFR_API void sifr_linear_backward(const struct sifr_run *run, int64_t rows, int64_t in,
                                    int64_t out, const float *x, const float *w, const float *dy,
                                    float *dx, float *dw, float *dbias);
-/* Softmax cross-entropy of (rows, vocab) logits against run->labels: sets *run->loss; when run->gradient is not NULL the
- * logits become their gradient. `losses` has room for `rows` doubles. */
+/* Softmax cross-entropy of (rows, vocab) logits against run->labels: sets *run->loss; when
+ * run->gradient is not NULL the logits become their gradient. `losses` has room for `rows`
+ * doubles. */
 SIFR_API void sifr_cross_entropy(const struct sifr_run *run, int64_t vocab, float *logits,
                                  double *losses);
 

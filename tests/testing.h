@@ -1,4 +1,5 @@
-/* testing -- what every test needs before cmocka: its headers in the right order, and an env whose log is kept. */
+/* testing -- what every test needs before cmocka: its headers in the right order, and an env
+ * whose log is kept. */
 #ifndef TESTS_TESTING_H
 #define TESTS_TESTING_H
 #include <setjmp.h>

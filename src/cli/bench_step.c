@@ -1,5 +1,5 @@
-/* bench_step -- the real engine on a batch of random tokens; the same one at every step, since time does not depend on
- * what they are. */
+/* bench_step -- the real engine on a batch of random tokens; the same one at every step, since
+ * time does not depend on what they are. */
 #include "cli/bench_step.h"
 #include <stdlib.h>
 #include "base/clock.h"

@@ -1,7 +1,8 @@
 /* command -- what a word after `sifr` stands for, and what every command is handed.
  *
- * A command says what it takes as option tables (bind) and what it does (run). Help, man page, completion and parsing are
- * made from that by help.c and main.c, so a command cannot have an option that its help does not show.
+ * A command says what it takes as option tables (bind) and what it does (run). Help, man page,
+ * completion and parsing are made from that by help.c and main.c, so a command cannot have an
+ * option that its help does not show.
  */
 #ifndef CLI_COMMAND_H
 #define CLI_COMMAND_H
@@ -39,8 +40,8 @@ const struct command *command_find(const char *name); /* NULL = no such command 
 /* FAIL with the nearest command's name; STATUS_USAGE. */
 enum status command_unknown(struct env *env, const char *name);
 
-/* An options object with the command's tables and those that every command has; `settings` is the command's struct. Both
- * are freed by command_close. */
+/* An options object with the command's tables and those that every command has; `settings` is
+ * the command's struct. Both are freed by command_close. */
 struct command_general {
     bool help, verbose;
 };

@@ -1,7 +1,8 @@
-/* command_bench -- how fast this machine computes: the operations one by one, and a whole training step.
+/* command_bench -- how fast this machine computes: the operations one by one, and a whole
+ * training step.
  *
- * Every figure stands beside the rate of a large matrix product measured in the same run (2048 cubed), because that is
- * what the machine can do at best: the share tells more than the figure.
+ * Every figure stands beside the rate of a large matrix product measured in the same run (2048
+ * cubed), because that is what the machine can do at best: the share tells more than the figure.
  */
 #include <string.h>
 #include "cli/bench_step.h"
@@ -26,7 +27,7 @@ struct bench {
     struct json_out json;
 };
 
-/* --- operations --------------------------------------------------------------------------------------------- */
+/* --- operations ----------------------------------------------------------------------------- */
 
 static enum status with_ops(struct bench *bench, enum status (*work)(struct bench *, struct ops *))
 {
@@ -88,7 +89,7 @@ static enum status measure_ops(struct bench *bench, struct ops *ops)
     return STATUS_OK;
 }
 
-/* --- a step ----------------------------------------------------------------------------------------------------- */
+/* --- a step --------------------------------------------------------------------------------- */
 
 static void report_step(struct bench *bench, const struct bench_step_config *config,
                         const struct bench_step_result *r)
@@ -149,7 +150,7 @@ static enum status measure_step(struct bench *bench, const struct options *optio
     return STATUS_OK;
 }
 
-/* --- both ---------------------------------------------------------------------------------------------------------- */
+/* --- both ----------------------------------------------------------------------------------- */
 
 static enum status measure(struct bench *bench, const struct options *options, const char *what)
 {
@@ -187,7 +188,7 @@ static enum status run_bench(struct cli *cli, struct options *options, void *set
     return st;
 }
 
-/* --- the command ---------------------------------------------------------------------------------------------------- */
+/* --- the command ---------------------------------------------------------------------------- */
 
 #define FIELD(name, kind)                                   \
     .key = #name, .type = OPTION_##kind, .flag_only = true, \

@@ -1,6 +1,8 @@
-/* command_doctor -- this machine, this build and what would hurt: everything that decides speed before a run is started.
+/* command_doctor -- this machine, this build and what would hurt: everything that decides speed
+ * before a run is started.
  *
- * Facts are gathered once and shown as lines or as one JSON object; findings are things to do, the worst first.
+ * Facts are gathered once and shown as lines or as one JSON object; findings are things to do,
+ * the worst first.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -45,7 +47,7 @@ static const char build_kind[] =
 #endif
     ;
 
-/* --- findings -------------------------------------------------------------------------------------- */
+/* --- findings ------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3))) static void find(struct checkup *checkup, const char *format,
                                                        ...)
@@ -87,7 +89,7 @@ static void examine(struct checkup *checkup)
         find(checkup, "this build is for finding mistakes (%s) and is slow", build_kind);
 }
 
-/* --- showing ----------------------------------------------------------------------------------------- */
+/* --- showing -------------------------------------------------------------------------------- */
 
 static void fact(struct console *console, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -194,7 +196,7 @@ static enum status run_doctor(struct cli *cli, struct options *options, void *se
     return STATUS_OK;
 }
 
-/* --- the command -------------------------------------------------------------------------------------- */
+/* --- the command ---------------------------------------------------------------------------- */
 
 static const struct option doctor_list[] = {
     {.key = "json",

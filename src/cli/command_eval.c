@@ -1,7 +1,8 @@
 /* command_eval -- loss, perplexity and bits per byte of a model on held-out data.
  *
- * A run folder knows its own data: what config.yaml says there is used unless a key says otherwise, so that
- * `sifr eval runs/tiny` repeats the evaluation of the run, over all held-out data.
+ * A run folder knows its own data: what config.yaml says there is used unless a key says
+ * otherwise, so that `sifr eval runs/tiny` repeats the evaluation of the run, over all held-out
+ * data.
  */
 #include <math.h>
 #include <string.h>
@@ -20,9 +21,10 @@ struct eval_settings {
     bool json;
 };
 
-/* --- the configuration: the run's own, then what was said here ---------------------------------------- */
+/* --- the configuration: the run's own, then what was said here ------------------------------ */
 
-/* config.yaml of the run that `path` is, or is a checkpoint of. *yaml is NULL when there is none; mem_free it. */
+/* config.yaml of the run that `path` is, or is a checkpoint of. *yaml is NULL when there is
+ * none; mem_free it. */
 static enum status find_run_yaml(struct env *env, const char *path, char **yaml)
 {
     static const char *const places[] = {"config.yaml", "../../config.yaml"};
@@ -81,7 +83,7 @@ static enum status load_config(struct cli *cli, const struct options *given,
     return run_config_resolve(cli->env, all, NULL, NULL, config);
 }
 
-/* --- running -------------------------------------------------------------------------------------------- */
+/* --- running -------------------------------------------------------------------------------- */
 
 struct progress {
     struct cli *cli;
@@ -161,7 +163,7 @@ undo_options:
     return st;
 }
 
-/* --- the command ------------------------------------------------------------------------------------------ */
+/* --- the command ---------------------------------------------------------------------------- */
 
 #define FIELD(name, kind)                                   \
     .key = #name, .type = OPTION_##kind, .flag_only = true, \

@@ -1,4 +1,5 @@
-/* command_inspect -- what is in a file or folder. What it is is told by its content, never by its name alone:
+/* command_inspect -- what is in a file or folder. What it is is told by its content, never by
+ * its name alone:
  *
  *     folder with config.yaml, metrics.jsonl or summary.json     a run
  *     folder with config.json                                    a model
@@ -21,7 +22,7 @@ struct inspect_settings {
     bool json;
 };
 
-/* --- lines or JSON ----------------------------------------------------------------------------------------------- */
+/* --- lines or JSON -------------------------------------------------------------------------- */
 
 static void line(struct inspection *in, const char *name, const char *value)
 {
@@ -70,7 +71,7 @@ void inspect_real(struct inspection *in, const char *name, double value)
     line(in, name, number);
 }
 
-/* --- what is it? --------------------------------------------------------------------------------------------------- */
+/* --- what is it? ---------------------------------------------------------------------------- */
 
 static bool folder_holds(struct env *env, const char *folder, const char *name)
 {
@@ -143,7 +144,7 @@ static enum status run_inspect(struct cli *cli, struct options *options, void *u
     return st;
 }
 
-/* --- the command ----------------------------------------------------------------------------------------------------- */
+/* --- the command ---------------------------------------------------------------------------- */
 
 static const char *const formats[] = {"auto", "u16", "u32", NULL};
 static const struct option inspect_list[] = {

@@ -1,7 +1,8 @@
 /* command_sample -- lets a model write: text to stdout as it comes, figures to stderr.
  *
- * A token may end in the middle of a UTF-8 character; such bytes are held back until the character is whole, so that a
- * terminal never sees half of one. What never becomes a character is written at the end as it is.
+ * A token may end in the middle of a UTF-8 character; such bytes are held back until the
+ * character is whole, so that a terminal never sees half of one. What never becomes a character
+ * is written at the end as it is.
  */
 #include <string.h>
 #include "cli/command.h"
@@ -16,7 +17,7 @@ struct sample_settings {
     bool json, quiet, raw;
 };
 
-/* --- streaming ------------------------------------------------------------------------------------------ */
+/* --- streaming ------------------------------------------------------------------------------ */
 
 struct stream_out {
     struct cli *cli;
@@ -61,7 +62,7 @@ static bool on_token(void *user, int32_t token, const void *bytes, size_t byte_c
     return true;
 }
 
-/* --- one text ------------------------------------------------------------------------------------------- */
+/* --- one text ------------------------------------------------------------------------------- */
 
 static double rate(int64_t tokens, double seconds)
 {
@@ -153,7 +154,7 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
     return st;
 }
 
-/* --- the command ------------------------------------------------------------------------------------------ */
+/* --- the command ---------------------------------------------------------------------------- */
 
 #define FLAG(word, field, kind)                            \
     .key = word, .type = OPTION_##kind, .flag_only = true, \

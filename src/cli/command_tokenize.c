@@ -1,6 +1,7 @@
 /* command_tokenize -- text to token shards, with a vocabulary learnt from it if asked; and back.
  *
- * The work is in encode.c and in the tokenizer; here are the options, the progress bar and the report.
+ * The work is in encode.c and in the tokenizer; here are the options, the progress bar and the
+ * report.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ struct tokenize_settings {
     bool special, decode, json;
 };
 
-/* --- progress ---------------------------------------------------------------------------------------- */
+/* --- progress ------------------------------------------------------------------------------- */
 
 struct progress {
     struct console *console;
@@ -59,7 +60,7 @@ static void on_encode(void *user, size_t done, size_t total)
     show_progress(progress, (double)done / (double)total, figure);
 }
 
-/* --- text to tokens -------------------------------------------------------------------------------------- */
+/* --- text to tokens ------------------------------------------------------------------------- */
 
 /* What data_tokenizer_create reads: the same files, the same cut. */
 static enum status make_tokenizer(struct cli *cli, const struct tokenize_settings *settings,
@@ -192,7 +193,7 @@ undo:
     return st;
 }
 
-/* --- tokens to text ---------------------------------------------------------------------------------------- */
+/* --- tokens to text ------------------------------------------------------------------------- */
 
 /* --tokenizer, or the tokenizer.json in the shard's folder. */
 static enum status find_tokenizer(struct env *env, const char *named, const char *shard_path,
@@ -268,7 +269,7 @@ static enum status run_tokenize(struct cli *cli, struct options *options, void *
                           : tokenize(cli, tokens, words, word_count);
 }
 
-/* --- the command ------------------------------------------------------------------------------------------- */
+/* --- the command ---------------------------------------------------------------------------- */
 
 static const char *const formats[] = {
     [DATA_AUTO] = "auto", [DATA_TEXT] = "text", [DATA_TOKENS] = "tokens", [DATA_JSONL] = "jsonl",

@@ -1,4 +1,5 @@
-/* command_train -- from a configuration to a trained model in a run folder. What it shows is in train_view.c. */
+/* command_train -- from a configuration to a trained model in a run folder. What it shows is in
+ * train_view.c. */
 #include <string.h>
 #include "cli/command.h"
 #include "cli/dry_run.h"
@@ -75,7 +76,7 @@ undo_folder:
     return st;
 }
 
-/* --- the command ------------------------------------------------------------------------------------------ */
+/* --- the command ---------------------------------------------------------------------------- */
 
 #define FIELD(name, kind)                                   \
     .key = #name, .type = OPTION_##kind, .flag_only = true, \

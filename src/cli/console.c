@@ -1,5 +1,6 @@
-/* console -- see the header. The live line is remembered only as "there is one": it is cleared with one escape sequence
- * before anything else is written, and whoever owns it writes it again when it next has news. */
+/* console -- see the header. The live line is remembered only as "there is one": it is cleared
+ * with one escape sequence before anything else is written, and whoever owns it writes it again
+ * when it next has news. */
 #include "cli/console.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -81,7 +82,8 @@ void console_write(struct console *console, const char *data, size_t bytes)
     flush(console);
 }
 
-/* Bytes of `line` that fit in `columns`, counting a UTF-8 character as one column and an escape sequence as none. */
+/* Bytes of `line` that fit in `columns`, counting a UTF-8 character as one column and an escape
+ * sequence as none. */
 static size_t fitting_bytes(const char *line, int columns)
 {
     const char *s = line;

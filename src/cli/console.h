@@ -1,8 +1,8 @@
 /* console -- what a person sees: kept lines, one live line that is rewritten, errors in red.
  *
- * Data and progress go to stdout, errors and warnings to stderr. Whether a stream is a terminal decides: colours and the
- * live line exist on terminals only, a file never gets an escape sequence or a carriage return. NO_COLOR and TERM=dumb
- * turn colours off.
+ * Data and progress go to stdout, errors and warnings to stderr. Whether a stream is a terminal
+ * decides: colours and the live line exist on terminals only, a file never gets an escape
+ * sequence or a carriage return. NO_COLOR and TERM=dumb turn colours off.
  */
 #ifndef CLI_CONSOLE_H
 #define CLI_CONSOLE_H
@@ -23,25 +23,30 @@ enum console_style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_YELLOW
 
 void console_open(struct console *console);
 
-/* The escape sequence of a style on stdout, "" without colour. STYLE_PLAIN ends what another began. */
+/* The escape sequence of a style on stdout, "" without colour. STYLE_PLAIN ends what another
+ * began. */
 const char *console_style(const struct console *console, enum console_style style);
 
-/* A kept line to stdout (the newline is added); a live line is cleared first. Flushed when stdout is a terminal. */
+/* A kept line to stdout (the newline is added); a live line is cleared first. Flushed when
+ * stdout is a terminal. */
 void console_line(struct console *console, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Text as it is, to stdout; a broken-off line may be continued. */
 void console_write(struct console *console, const char *data, size_t bytes);
-/* Flush at the end; the errno of the first write that failed, 0 = none did. A reader that has left (EPIPE) is none. */
+/* Flush at the end; the errno of the first write that failed, 0 = none did. A reader that has
+ * left (EPIPE) is none. */
 int console_finish(struct console *console);
 
-/* Rewrite the live line on `stream` (stdout or stderr); nothing happens when that is no terminal. Cut to the width. */
+/* Rewrite the live line on `stream` (stdout or stderr); nothing happens when that is no
+ * terminal. Cut to the width. */
 void console_live(struct console *console, FILE *stream, const char *line);
 void console_live_clear(struct console *console);
 
 /* A log_sink_fn; `user` is the console. */
 void console_log(void *user, enum log_level level, const char *line);
 
-/* Bar of `width` cells filled to `share` (0 .. 1), for live lines. `out` holds 3 * width + 1 bytes. */
+/* Bar of `width` cells filled to `share` (0 .. 1), for live lines. `out` holds 3 * width + 1
+ * bytes. */
 char *console_bar(char *out, int width, double share);
 
 #endif

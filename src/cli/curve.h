@@ -1,4 +1,5 @@
-/* curve -- a loss curve in fixed memory: when it is full, neighbours are averaged and it goes on half as fine. */
+/* curve -- a loss curve in fixed memory: when it is full, neighbours are averaged and it goes on
+ * half as fine. */
 #ifndef CLI_CURVE_H
 #define CLI_CURVE_H
 #include "cli/plot.h"

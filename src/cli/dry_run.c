@@ -1,5 +1,5 @@
-/* dry_run -- see the header. The dry device has an account of its own, so that what it counts is the run's alone; the
- * text and tokens of the data are not in it, because nothing is read. */
+/* dry_run -- see the header. The dry device has an account of its own, so that what it counts is
+ * the run's alone; the text and tokens of the data are not in it, because nothing is read. */
 #include "cli/dry_run.h"
 #include "cli/json_out.h"
 #include "cli/machine.h"
@@ -12,7 +12,7 @@ struct plan {
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes, available_bytes;
 };
 
-/* --- building it on nothing ---------------------------------------------------------------------------------- */
+/* --- building it on nothing ----------------------------------------------------------------- */
 
 struct parts {
     struct device *device;
@@ -79,7 +79,7 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, s
     return st;
 }
 
-/* --- showing it ------------------------------------------------------------------------------------------------ */
+/* --- showing it ----------------------------------------------------------------------------- */
 
 static bool fits(const struct plan *plan)
 {

@@ -1,8 +1,9 @@
 /* encode -- see the header.
  *
- * Long text is encoded in pieces of about a megabyte. A piece ends between a letter and a line's end: the patterns in use
- * never join the two. Whether that holds for the tokenizer at hand is tried on a few examples first; where it does not
- * (a prefix space is added, say) every document is encoded in one piece.
+ * Long text is encoded in pieces of about a megabyte. A piece ends between a letter and a line's
+ * end: the patterns in use never join the two. Whether that holds for the tokenizer at hand is
+ * tried on a few examples first; where it does not (a prefix space is added, say) every document
+ * is encoded in one piece.
  */
 #include "cli/encode.h"
 #include <string.h>
@@ -24,7 +25,7 @@ struct encoding {
     const struct text_file *file;   /* the JSONL file that is being read */
 };
 
-/* --- may text be cut between a letter and a line's end? ---------------------------------------------- */
+/* --- may text be cut between a letter and a line's end? ------------------------------------- */
 
 static enum status encode_joined(struct encoding *e, const char *text, size_t cut, bool apart)
 {
@@ -69,7 +70,7 @@ static size_t piece_end(const struct encoding *e, const char *text, size_t begin
     return bytes;
 }
 
-/* --- writing ---------------------------------------------------------------------------------------------- */
+/* --- writing -------------------------------------------------------------------------------- */
 
 static enum status add_end(struct encoding *e, int part)
 {
@@ -129,7 +130,7 @@ static enum status add_file(struct encoding *e, const struct text_file *file, bo
     return add_text(e, 1, text + file->cut, rest, true);
 }
 
-/* --- all files ------------------------------------------------------------------------------------------- */
+/* --- all files ------------------------------------------------------------------------------ */
 
 static enum status find_format(const struct encode_job *job, const char *pattern, bool *jsonl)
 {

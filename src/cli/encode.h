@@ -1,7 +1,8 @@
-/* encode -- text and JSONL files into two token shards, a piece at a time: no file is ever held whole as tokens.
+/* encode -- text and JSONL files into two token shards, a piece at a time: no file is ever held
+ * whole as tokens.
  *
- * The tokens are those that a run would make of the same files: each stream begins with the end-of-text token and every
- * document is followed by one.
+ * The tokens are those that a run would make of the same files: each stream begins with the
+ * end-of-text token and every document is followed by one.
  */
 #ifndef CLI_ENCODE_H
 #define CLI_ENCODE_H

@@ -1,7 +1,8 @@
 /* help -- pages for people and shells, made from the list of commands and their option tables.
  *
- * Only what works is listed: a page is made by binding the command's own tables, so it cannot promise an option that is
- * not parsed. Texts that are about the whole command (overview, exit codes) are here and nowhere else.
+ * Only what works is listed: a page is made by binding the command's own tables, so it cannot
+ * promise an option that is not parsed. Texts that are about the whole command (overview, exit
+ * codes) are here and nowhere else.
  */
 #include "cli/help.h"
 #include <ctype.h>
@@ -106,7 +107,8 @@ enum status help_command(struct cli *cli, const struct command_call *call)
 
 /* --- man page ------------------------------------------------------------------------------- */
 
-/* Text as troff shows it: no escapes, hyphens as minus signs, no requests at the start of a line. */
+/* Text as troff shows it: no escapes, hyphens as minus signs, no requests at the start of a
+ * line. */
 static void troff(struct text *text, const char *string)
 {
     for (const char *s = string; *s; s++) {
@@ -151,7 +153,8 @@ static enum status man_command(struct cli *cli, const struct command *command, s
     text_add(text, "\n.PP\n");
     troff(text, command->description);
     man_example(text, command->examples);
-    /* The groups of options come as subsections of this command, without their own section's line. */
+    /* The groups of options come as subsections of this command, without their own section's
+     * line. */
     text_init(&options, cli->env);
     options_print_man(call.options, &options);
     const char *body = strchr(text_string(&options), '\n');

@@ -1,4 +1,5 @@
-/* help -- every page about the command itself, all from the same tables: overview, command, man, completion. */
+/* help -- every page about the command itself, all from the same tables: overview, command, man,
+ * completion. */
 #ifndef CLI_HELP_H
 #define CLI_HELP_H
 #include "cli/command.h"

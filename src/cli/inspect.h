@@ -1,4 +1,5 @@
-/* inspect -- what `sifr inspect` knows about each kind of file; every function prints one, as lines or as JSON. */
+/* inspect -- what `sifr inspect` knows about each kind of file; every function prints one, as
+ * lines or as JSON. */
 #ifndef CLI_INSPECT_H
 #define CLI_INSPECT_H
 #include "cli/command.h"

@@ -7,7 +7,7 @@
 #include "train/model_file.h"
 #include "train/safetensors.h"
 
-/* --- tensors ------------------------------------------------------------------------------------------------- */
+/* --- tensors -------------------------------------------------------------------------------- */
 
 struct totals {
     int64_t tensors, parameters;
@@ -90,7 +90,7 @@ enum status inspect_safetensors(struct inspection *in)
     return STATUS_OK;
 }
 
-/* --- a directory ---------------------------------------------------------------------------------------------- */
+/* --- a directory ---------------------------------------------------------------------------- */
 
 static void print_sizes(struct inspection *in, const struct model_config *c)
 {

@@ -1,4 +1,5 @@
-/* inspect_run -- a run folder: how it ended, its loss curve, its checkpoints. Works on a run that is still going. */
+/* inspect_run -- a run folder: how it ended, its loss curve, its checkpoints. Works on a run
+ * that is still going. */
 #include <jansson.h>
 #include <string.h>
 #include "base/file.h"
@@ -7,7 +8,7 @@
 
 enum { SUMMARY_BYTES = 1 << 20, MARKS = 256 };
 
-/* --- summary.json: every plain value of it ----------------------------------------------------------------------- */
+/* --- summary.json: every plain value of it -------------------------------------------------- */
 
 static void print_value(struct inspection *in, const char *name, const json_t *value)
 {
@@ -62,7 +63,7 @@ undo_path:
     return st;
 }
 
-/* --- metrics.jsonl: the curve -------------------------------------------------------------------------------------- */
+/* --- metrics.jsonl: the curve --------------------------------------------------------------- */
 
 struct history {
     struct curve losses;
@@ -144,7 +145,7 @@ undo_path:
     return st;
 }
 
-/* --- checkpoints --------------------------------------------------------------------------------------------------- */
+/* --- checkpoints ---------------------------------------------------------------------------- */
 
 static enum status print_checkpoints(struct inspection *in)
 {

@@ -1,6 +1,8 @@
-/* json_out -- one JSON object for --json, built key by key. Every object of the command begins with "schema": 1.
+/* json_out -- one JSON object for --json, built key by key. Every object of the command begins
+ * with "schema": 1.
  *
- * Keys come in the order of the calls; inside arrays `key` is NULL. Nothing is printed before json_print.
+ * Keys come in the order of the calls; inside arrays `key` is NULL. Nothing is printed before
+ * json_print.
  */
 #ifndef CLI_JSON_OUT_H
 #define CLI_JSON_OUT_H
@@ -22,8 +24,8 @@ void json_out_int(struct json_out *json, const char *key, int64_t value);
 void json_out_real(struct json_out *json, const char *key,
                    double value); /* null when it is not finite */
 void json_out_bool(struct json_out *json, const char *key, bool value);
-/* Close the object and print it as one line to stdout; the second frees it as well, after the first json_out_restart begins
- * another object in the same room. */
+/* Close the object and print it as one line to stdout; the second frees it as well, after the
+ * first json_out_restart begins another object in the same room. */
 enum status json_out_flush(struct json_out *json, struct console *console);
 enum status json_out_print(struct json_out *json, struct console *console);
 void json_out_restart(struct json_out *json);

@@ -1,5 +1,5 @@
-/* machine -- reads /proc, /sys and the affinity mask. Containers show the host's processors and memory there, so the
- * control group's limits are read as well: they are what a run really has. */
+/* machine -- reads /proc, /sys and the affinity mask. Containers show the host's processors and
+ * memory there, so the control group's limits are read as well: they are what a run really has. */
 #include "cli/machine.h"
 #include <sched.h>
 #include <stdbool.h>
@@ -9,7 +9,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* The rest of the first line of `path` that begins with `name`, from its first character that is not white or a colon. */
+/* The rest of the first line of `path` that begins with `name`, from its first character that is
+ * not white or a colon. */
 static bool read_field(const char *path, const char *name, char *out, size_t bytes)
 {
     char line[512];

@@ -1,4 +1,5 @@
-/* machine -- what this process runs on: processors, memory, folders. Linux only; what cannot be known is 0 or "". */
+/* machine -- what this process runs on: processors, memory, folders. Linux only; what cannot be
+ * known is 0 or "". */
 #ifndef CLI_MACHINE_H
 #define CLI_MACHINE_H
 #include <stddef.h>

@@ -1,11 +1,13 @@
-/* main -- the command `sifr`: finds the command word, loads its options, runs it, and turns a status into an exit code.
+/* main -- the command `sifr`: finds the command word, loads its options, runs it, and turns a
+ * status into an exit code.
  *
- * This is the only file that ends the process, and the only one with process-wide mutable state: the flag that signals
- * set. Help, version and completion are answered before anything else is looked at, so that they work with any other
- * arguments.
+ * This is the only file that ends the process, and the only one with process-wide mutable state:
+ * the flag that signals set. Help, version and completion are answered before anything else is
+ * looked at, so that they work with any other arguments.
  *
- * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1, SIGUSR2 (and SIGHUP on a
- * terminal); a second SIGINT within five seconds ends the process at once.
+ * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
+ * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT within five seconds ends the process at
+ * once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +64,8 @@ static enum status check_words(struct env *env, const struct command *command,
     return STATUS_OK;
 }
 
-/* Flags come first because the file's name is among them; their word stands against the file's all the same. */
+/* Flags come first because the file's name is among them; their word stands against the file's
+ * all the same. */
 static enum status load_options(struct env *env, struct command_call *call, int argc,
                                 char *const *argv, const char **words, int *word_count)
 {

@@ -2,8 +2,8 @@
  *
  *     6.91 ┤⡇                        y range: that of the curve and the marks
  *          │⢣
- *     3.28 ┤ ⠑⠢⣀⣀●⠤⠤⠤⠤⠤⠤●           each column of dots has the mean of its points; neighbours are joined by a
- *          └─────────────────        vertical stroke, so that the line has no holes
+ *     3.28 ┤ ⠑⠢⣀⣀●⠤⠤⠤⠤⠤⠤●           a column of dots has the mean of its points; neighbours are
+ *          └─────────────────        joined by a vertical stroke: the line has no holes
  *           1            2000
  *
  * A braille character is U+2800 plus eight bits, one for each dot of a cell of 2 x 4.

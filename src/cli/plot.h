@@ -1,4 +1,5 @@
-/* plot -- a curve in the terminal, drawn with braille dots: two columns and four rows of dots in every character. */
+/* plot -- a curve in the terminal, drawn with braille dots: two columns and four rows of dots in
+ * every character. */
 #ifndef CLI_PLOT_H
 #define CLI_PLOT_H
 #include "base/text.h"
@@ -16,7 +17,8 @@ struct plot {
     const char *line_on, *mark_on, *off; /* escape sequences, "" without colour */
 };
 
-/* Append the picture; each row ends in a newline. With fewer than two points on the line nothing is drawn. */
+/* Append the picture; each row ends in a newline. With fewer than two points on the line nothing
+ * is drawn. */
 void plot_draw(const struct plot *plot, struct text *text);
 
 #endif

@@ -1,5 +1,5 @@
-/* train_view -- see the header. A step's callback allocates nothing: lines are made in place, and the JSON record keeps
- * its room from one step to the next. */
+/* train_view -- see the header. A step's callback allocates nothing: lines are made in place,
+ * and the JSON record keeps its room from one step to the next. */
 #include "cli/train_view.h"
 #include <math.h>
 #include <string.h>
@@ -39,7 +39,7 @@ void train_view_learning(void *user, int done, int total)
     console_live(view->cli->console, stderr, line);
 }
 
-/* --- before the first step --------------------------------------------------------------------------------- */
+/* --- before the first step ------------------------------------------------------------------ */
 
 static void fact(struct console *console, const char *name, const char *value)
 {
@@ -146,7 +146,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_flush(json, view->cli->console);
 }
 
-/* --- steps --------------------------------------------------------------------------------------------------- */
+/* --- steps ---------------------------------------------------------------------------------- */
 
 static void print_step_json(struct train_view *view, const struct trainer_step *step)
 {
@@ -291,7 +291,7 @@ struct trainer_callbacks train_view_callbacks(struct train_view *view)
                                       .should_stop = on_should_stop};
 }
 
-/* --- the end ------------------------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------- */
 
 static void draw_curve(struct train_view *view)
 {

@@ -1,7 +1,8 @@
-/* train_view -- what `sifr train` shows: header, step lines or a live line, evaluations, samples, the end.
+/* train_view -- what `sifr train` shows: header, step lines or a live line, evaluations,
+ * samples, the end.
  *
- * In one of three manners: for people on a terminal (a live line, evaluations kept), for people in a file (plain lines),
- * for programs (--json: one object a line, each with an "event").
+ * In one of three manners: for people on a terminal (a live line, evaluations kept), for people
+ * in a file (plain lines), for programs (--json: one object a line, each with an "event").
  */
 #ifndef CLI_TRAIN_VIEW_H
 #define CLI_TRAIN_VIEW_H

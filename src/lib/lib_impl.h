@@ -30,7 +30,8 @@ struct user_graph {
     struct user_unit *users;
 };
 
-/* Tables for a user's model; errors name the unit or parameter. On failure nothing is left behind. */
+/* Tables for a user's model; errors name the unit or parameter. On failure nothing is left
+ * behind. */
 enum status user_graph_create(struct sifr_context *context, const struct sifr_model *model,
                               int64_t tokens, struct user_graph *graph);
 void user_graph_free(struct sifr_context *context, struct user_graph *graph);

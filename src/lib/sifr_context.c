@@ -1,4 +1,5 @@
-/* sifr_context -- the public library's context: an env, a device, a table of operations, a stream. */
+/* sifr_context -- the public library's context: an env, a device, a table of operations, a
+ * stream. */
 #include <stdlib.h>
 
 #include "lib/lib_impl.h"

@@ -1,4 +1,5 @@
-/* sifr_trainer -- the public trainer: a user's graph with a store and an engine, and parameters by name. */
+/* sifr_trainer -- the public trainer: a user's graph with a store and an engine, and parameters
+ * by name. */
 #include <string.h>
 
 #include "lib/lib_impl.h"
@@ -84,7 +85,7 @@ void sifr_trainer_destroy(struct sifr_trainer *t)
     mem_free(&t->context->env, t);
 }
 
-/* --- steps ----------------------------------------------------------------------------------------- */
+/* --- steps ---------------------------------------------------------------------------------- */
 
 /* Copy one micro-batch to the engine, refusing ids and labels outside the vocabulary. */
 static enum status load_batch(struct sifr_trainer *t, int64_t m, const int32_t *ids,
@@ -134,7 +135,7 @@ int sifr_eval(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
     return STATUS_OK;
 }
 
-/* --- parameters -------------------------------------------------------------------------------------- */
+/* --- parameters ----------------------------------------------------------------------------- */
 
 static enum status find_param(struct sifr_trainer *t, const char *name, int64_t count, int *tensor)
 {
@@ -197,7 +198,7 @@ int sifr_save(struct sifr_trainer *t, const char *path)
     return st;
 }
 
-/* --- figures ------------------------------------------------------------------------------------------ */
+/* --- figures -------------------------------------------------------------------------------- */
 
 int64_t sifr_param_count(const struct sifr_trainer *t)
 {

@@ -1,8 +1,9 @@
 /* user_graph -- a user's units behind the unit contract.
  *
- * The stream between user units is one plain tensor: a unit's input is copied into a buffer of its own (kept in every mode,
- * so that forward can be run again from it), its output goes to the engine's room. A parameter named by two units is one
- * param and a piece of its own; the others of a unit form one piece.
+ * The stream between user units is one plain tensor: a unit's input is copied into a buffer of
+ * its own (kept in every mode, so that forward can be run again from it), its output goes to the
+ * engine's room. A parameter named by two units is one param and a piece of its own; the others
+ * of a unit form one piece.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 
 enum { BUFFER_INPUT, BUFFER_FIRST_KEPT };
 
-/* --- the passes ---------------------------------------------------------------------------------- */
+/* --- the passes ----------------------------------------------------------------------------- */
 
 static struct sifr_run public_run(const struct user_unit *user, const struct unit_run *run)
 {
@@ -117,7 +118,7 @@ static const struct unit_type last_type = {
     .buffers = user_buffers,
 };
 
-/* --- the tables ------------------------------------------------------------------------------------ */
+/* --- the tables ----------------------------------------------------------------------------- */
 
 static enum status check_param(struct env *env, const char *unit, const struct sifr_param *param)
 {
@@ -203,7 +204,8 @@ static bool same_shape(const struct unit_tensor *a, const struct sifr_param *b)
     return true;
 }
 
-/* New parameters of a unit: first those it has alone, as one piece, then each tied one as a piece of its own. */
+/* New parameters of a unit: first those it has alone, as one piece, then each tied one as a
+ * piece of its own. */
 static enum status add_params(struct env *env, struct user_graph *g, const struct sifr_model *model,
                               const struct sifr_unit *unit)
 {

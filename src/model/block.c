@@ -97,7 +97,7 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
     };
 }
 
-/* --- attention -------------------------------------------------------------------------------- */
+/* --- attention ------------------------------------------------------------------------------ */
 void block_attend(const struct block *k, struct unit_run *run, const struct block_buffers *b)
 {
     struct attention a = attention_of(k, run->shape);

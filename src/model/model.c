@@ -42,7 +42,7 @@ struct model {
     struct head_unit head;
 };
 
-/* --- appending to the tables ------------------------------------------------------------------ */
+/* --- appending to the tables ---------------------------------------------------------------- */
 static void add_piece(struct model *m, const char *name)
 {
     struct unit_graph *g = &m->graph;
@@ -111,7 +111,7 @@ static int add_matrix(struct model *m, struct unit *unit, const char *prefix, co
     return param;
 }
 
-/* --- the two architectures -------------------------------------------------------------------- */
+/* --- the two architectures ------------------------------------------------------------------ */
 static void add_gpt2_block(struct model *m, int64_t layer)
 {
     const struct model_config *c = &m->config;
@@ -231,7 +231,7 @@ static void build(struct model *m)
     unit_graph_check(&m->graph);
 }
 
-/* --- the rotary table on the device ----------------------------------------------------------- */
+/* --- the rotary table on the device --------------------------------------------------------- */
 static enum status copy_to_device(struct device *device, void *dst, const void *src, size_t bytes)
 {
     struct stream *stream;
@@ -264,7 +264,7 @@ undo_rope:
     return st;
 }
 
-/* --- life ------------------------------------------------------------------------------------- */
+/* --- life ----------------------------------------------------------------------------------- */
 static enum status alloc_tables(struct env *env, struct model *m)
 {
     size_t layers = (size_t)m->config.layers;

@@ -9,7 +9,7 @@
 #include "model/model_impl.h"
 #include "model/model_presets.h"
 
-/* --- keys ------------------------------------------------------------------------------------- */
+/* --- keys ----------------------------------------------------------------------------------- */
 static const char *const arch_names[] = {"gpt2", "llama", NULL};
 static const char *const tied_names[] = {"no", "yes", "auto", NULL};
 static const char *const scaling_names[] = {"none", "linear", "llama3", NULL};
@@ -73,7 +73,7 @@ const struct option_table model_options = {.title = "model",
                                            .options = options_model,
                                            .count = sizeof options_model / sizeof options_model[0]};
 
-/* --- checks ----------------------------------------------------------------------------------- */
+/* --- checks --------------------------------------------------------------------------------- */
 static enum status check_size(struct env *env, const char *key, int64_t value, int64_t most)
 {
     if (value < 1)
@@ -195,7 +195,7 @@ enum status model_check(struct env *env, const struct model_config *c)
     return check_size(env, "vocab", c->vocab, MAX_VOCAB);
 }
 
-/* --- resolving -------------------------------------------------------------------------------- */
+/* --- resolving ------------------------------------------------------------------------------ */
 static void fill_size(int64_t *value, int64_t other)
 {
     if (*value == 0)

@@ -7,14 +7,14 @@
 #define MODEL_MODEL_IMPL_H
 #include "model/model.h"
 
-/* --- embedding: uses are wte and, for learned positions, wpe ---------------------------------- */
+/* --- embedding: uses are wte and, for learned positions, wpe -------------------------------- */
 struct embedding_unit {
     int64_t width, vocab;
     int64_t positions; /* rows of wpe, 0 = none */
 };
 extern const struct unit_type embedding_unit_type;
 
-/* --- blocks: GPT-2's and Llama's differ in params and activation, not in their buffers -------- */
+/* --- blocks: GPT-2's and Llama's differ in params and activation, not in their buffers ------ */
 struct block {
     struct norm norm;
     int64_t heads, kv_heads, head_width;
@@ -62,7 +62,7 @@ void block_attend_cached(const struct block *block, struct unit_run *run,
 void block_attend_backward(const struct block *block, struct unit_run *run,
                            const struct block_buffers *b);
 
-/* --- head: uses are the norm's weight, its bias where it has one, and the matrix (V, C) ------- */
+/* --- head: uses are the norm's weight, its bias where it has one, and the matrix (V, C) ----- */
 struct head_unit {
     struct norm norm;
     bool norm_bias;
@@ -73,7 +73,7 @@ extern const struct unit_type head_unit_type;
 /* Rows of logits that exist at once, for R rows in all. */
 int64_t head_chunk_rows(int64_t rows, int64_t vocab);
 
-/* --- rotary table ----------------------------------------------------------------------------- */
+/* --- rotary table --------------------------------------------------------------------------- */
 /* table (context, D/2, 2): cos and sin of position * frequency, formed in double. */
 void rope_table_fill(const struct model_config *config, float *table);
 

@@ -1,7 +1,7 @@
 /* ops_cases_flat -- descriptions of embedding, loss and the store's arithmetic on flat ranges. */
 #include "ops/ops_cases_impl.h"
 
-/* --- embedding and loss ---------------------------------------------------------------------- */
+/* --- embedding and loss --------------------------------------------------------------------- */
 
 static void add_tokens(struct ops_call *call, struct embedding e)
 {
@@ -105,7 +105,7 @@ OPS_RUN(sum)
     ops_sum(ops, stream, c->count, ops_at(call, "values"), ops_at(call, "sum"));
 }
 
-/* --- flat ranges ----------------------------------------------------------------------------- */
+/* --- flat ranges ---------------------------------------------------------------------------- */
 
 OPS_DESCRIBE(cast)
 {

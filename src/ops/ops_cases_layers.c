@@ -2,7 +2,7 @@
 #include <math.h>
 #include "ops/ops_cases_impl.h"
 
-/* --- linear ---------------------------------------------------------------------------------- */
+/* --- linear --------------------------------------------------------------------------------- */
 
 static void add_w(struct ops_call *call, struct linear l, enum dtype type)
 {
@@ -110,7 +110,7 @@ OPS_RUN(linear_dw)
                   ops_at(call, "dw"), ops_at(call, "dbias"));
 }
 
-/* --- norms ----------------------------------------------------------------------------------- */
+/* --- norms ---------------------------------------------------------------------------------- */
 
 static void add_norm_weights(struct ops_call *call, const struct ops_case *c, enum dtype type)
 {
@@ -206,7 +206,7 @@ OPS_RUN(add)
     ops_add(ops, stream, c->count, ops_at(call, "a"), ops_at(call, "b"), ops_at(call, "sum"));
 }
 
-/* --- activations ----------------------------------------------------------------------------- */
+/* --- activations ---------------------------------------------------------------------------- */
 
 OPS_DESCRIBE(gelu)
 {

@@ -1,4 +1,5 @@
-/* ops_info -- what the cpu back end was built with and runs on, for `sifr doctor` and the fingerprint of a run. */
+/* ops_info -- what the cpu back end was built with and runs on, for `sifr doctor` and the
+ * fingerprint of a run. */
 #ifndef OPS_OPS_INFO_H
 #define OPS_OPS_INFO_H
 

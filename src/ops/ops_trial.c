@@ -39,7 +39,7 @@ static bool is_integer(enum dtype type)
     return type == DTYPE_I32 || type == DTYPE_I64;
 }
 
-/* --- drawing --------------------------------------------------------------------------------- */
+/* --- drawing -------------------------------------------------------------------------------- */
 
 static double draw_scalar(int64_t i)
 {
@@ -111,7 +111,7 @@ static void draw_image(struct ops_trial *trial, int tensor, uint64_t seed)
     memset(image + bytes, GUARD_BYTE, GUARD);
 }
 
-/* --- life ------------------------------------------------------------------------------------ */
+/* --- life ----------------------------------------------------------------------------------- */
 
 static enum status alloc_tensors(struct ops_trial *trial, uint64_t seed)
 {
@@ -195,7 +195,7 @@ const struct ops_call *ops_trial_call(const struct ops_trial *trial)
     return &trial->call;
 }
 
-/* --- running --------------------------------------------------------------------------------- */
+/* --- running -------------------------------------------------------------------------------- */
 
 void ops_trial_reset(struct ops_trial *trial)
 {
@@ -229,7 +229,7 @@ void *ops_trial_image(struct ops_trial *trial, int tensor)
     return trial->images[tensor];
 }
 
-/* --- soundness ------------------------------------------------------------------------------- */
+/* --- soundness ------------------------------------------------------------------------------ */
 
 /* The first element whose bytes are still the poison; -1 when there is none. */
 static int64_t find_unwritten(const struct ops_tensor *t, const char *data, const char *image)

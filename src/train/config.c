@@ -1,6 +1,6 @@
-/* config -- see config.h. Resolving goes from the machine to the model to the batches; each part fills in its own
- * fields and refuses what does not fit, so that by its end every field has its final value and the printed configuration
- * makes the same run again.
+/* config -- see config.h. Resolving goes from the machine to the model to the batches; each part
+ * fills in its own fields and refuses what does not fit, so that by its end every field has its
+ * final value and the printed configuration makes the same run again.
  */
 #include "train/config.h"
 #include <sched.h>
@@ -37,7 +37,8 @@ void run_config_release(struct run_config *config)
 
 /* --- the machine ---------------------------------------------------------------------------- */
 
-/* Processors this process may run on; a mask wider than cpu_set_t falls back on all that are there. */
+/* Processors this process may run on; a mask wider than cpu_set_t falls back on all that are
+ * there. */
 static int processors(void)
 {
     cpu_set_t mask;
@@ -67,7 +68,8 @@ static enum status resolve_machine(struct env *env, struct machine_config *machi
 
 /* --- the tokenizer -------------------------------------------------------------------------- */
 
-/* The folder of model.path has a tokenizer of its own? Then *path is it; "" otherwise. mem_free it. */
+/* The folder of model.path has a tokenizer of its own? Then *path is it; "" otherwise. mem_free
+ * it. */
 static enum status tokenizer_beside_model(struct env *env, const char *model_path, char **path)
 {
     char *folder;

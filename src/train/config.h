@@ -1,8 +1,10 @@
-/* config -- everything a run is told: model, data, training, optimizer groups, engine, precision, machine.
+/* config -- everything a run is told: model, data, training, optimizer groups, engine,
+ * precision, machine.
  *
- * A command binds the tables it needs to one run_config, loads files, environment and flags, and resolves: what is derived
- * is filled in, what does not fit together is refused with the names of the keys. The rest of the layer reads a resolved
- * run_config and nothing else. It is resolved once and then only read: threads may share it.
+ * A command binds the tables it needs to one run_config, loads files, environment and flags, and
+ * resolves: what is derived is filled in, what does not fit together is refused with the names
+ * of the keys. The rest of the layer reads a resolved run_config and nothing else. It is
+ * resolved once and then only read: threads may share it.
  */
 #ifndef TRAIN_CONFIG_H
 #define TRAIN_CONFIG_H
@@ -60,14 +62,16 @@ extern const struct option_table optimizer_options; /* optimizer.* over struct r
 extern const struct option_table precision_options; /* precision.* over struct run_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
 
-/* Bind every table. The second is for commands that only read a model: model.path is then required, and what belongs to
- * training is accepted (so that a run's config.yaml may be given) and not looked at. */
+/* Bind every table. The second is for commands that only read a model: model.path is then
+ * required, and what belongs to training is accepted (so that a run's config.yaml may be given)
+ * and not looked at. */
 enum status run_config_bind(struct options *options, struct run_config *config);
 enum status run_config_bind_reading(struct options *options, struct run_config *config);
 
-/* Fill in what is derived and refuse what does not fit together; sets env->threads. Reads the config.json under model.path
- * and makes the tokenizer: data.tokenizer, else the one beside model.path, else plain bytes when the data is text.
- * `progress` (NULL: none) is called while a vocabulary is learnt. Messages name the keys. */
+/* Fill in what is derived and refuse what does not fit together; sets env->threads. Reads the
+ * config.json under model.path and makes the tokenizer: data.tokenizer, else the one beside
+ * model.path, else plain bytes when the data is text. `progress` (NULL: none) is called while a
+ * vocabulary is learnt. Messages name the keys. */
 enum status run_config_resolve(struct env *env, const struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config);

@@ -1,6 +1,7 @@
-/* evaluate -- see evaluate.h. Loss sums and label counts are added window after window, in order, so the result does not
- * depend on the number of threads; the size of a micro-batch only groups windows. Bits per byte divide by the bytes of
- * text that the labels stand for, which makes models with different vocabularies comparable.
+/* evaluate -- see evaluate.h. Loss sums and label counts are added window after window, in
+ * order, so the result does not depend on the number of threads; the size of a micro-batch only
+ * groups windows. Bits per byte divide by the bytes of text that the labels stand for, which
+ * makes models with different vocabularies comparable.
  */
 #include "train/evaluate.h"
 #include <math.h>

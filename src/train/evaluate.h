@@ -13,20 +13,22 @@ struct evaluation {
     double seconds;
 };
 
-/* {"loss":...,"perplexity":...,"bits_per_byte":...,"tokens":...,"seconds":...}; null for what is not known. */
+/* {"loss":...,"perplexity":...,"bits_per_byte":...,"tokens":...,"seconds":...}; null for what is
+ * not known. */
 void evaluation_print(const struct evaluation *evaluation, struct text *text);
 
 /* Called after each batch; false stops the evaluation with STATUS_STOPPED. */
 typedef bool evaluate_progress_fn(void *user, int64_t done, int64_t total);
 
-/* Held-out windows of `set` through the engine, in order: the first `batches` micro-batches, 0 = all. The engine has
- * micro-batches of `micro_batch` sequences of `context` tokens. */
+/* Held-out windows of `set` through the engine, in order: the first `batches` micro-batches, 0 =
+ * all. The engine has micro-batches of `micro_batch` sequences of `context` tokens. */
 enum status evaluate_dataset(struct env *env, struct engine *engine, const struct dataset *set,
                              int64_t micro_batch, int64_t context, int64_t batches,
                              evaluate_progress_fn *progress, void *user, struct evaluation *result);
 
-/* For `sifr eval`: the model under model.path on data.val (else what data.split holds out of data.path),
- * whole unless train.eval_batches was given. `config` is resolved. `progress` may be NULL. */
+/* For `sifr eval`: the model under model.path on data.val (else what data.split holds out of
+ * data.path), whole unless train.eval_batches was given. `config` is resolved. `progress` may be
+ * NULL. */
 enum status evaluate_model(struct env *env, const struct run_config *config,
                            evaluate_progress_fn *progress, void *user, struct evaluation *result);
 

@@ -6,7 +6,7 @@
 #include "train/model_file.h"
 #include "train/session.h"
 
-/* --- one text ----------------------------------------------------------------------------------------- */
+/* --- one text ------------------------------------------------------------------------------- */
 
 /* How many tokens may be made after a prompt of `prompt` tokens: the last one need not be fed. */
 static int64_t most_tokens(const struct generate_parts *parts, int64_t prompt, int64_t asked)
@@ -83,7 +83,7 @@ enum status generate_prompt(struct env *env, const struct tokenizer *tokenizer, 
     return st;
 }
 
-/* --- a model of its own ------------------------------------------------------------------------------- */
+/* --- a model of its own --------------------------------------------------------------------- */
 
 struct generator {
     struct env *env; /* borrowed */

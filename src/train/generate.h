@@ -1,7 +1,7 @@
 /* generate -- text from a model, token after token.
  *
- * Token i of a text is chosen with the random number f(seed, "sample", i), so a text depends on the model, the prompt, the
- * settings and the seed alone.
+ * Token i of a text is chosen with the random number f(seed, "sample", i), so a text depends on
+ * the model, the prompt, the settings and the seed alone.
  */
 #ifndef TRAIN_GENERATE_H
 #define TRAIN_GENERATE_H
@@ -25,10 +25,11 @@ struct generate_result {
     bool ended;             /* by the end-of-text token */
 };
 
-/* Called for each token: its bytes (a character may be cut between two tokens); false stops, in good order. */
+/* Called for each token: its bytes (a character may be cut between two tokens); false stops, in
+ * good order. */
 typedef bool generate_token_fn(void *user, int32_t token, const void *bytes, size_t byte_count);
 
-/* --- with parts that somebody else owns: the trainer's samples ---------------------------------------- */
+/* --- with parts that somebody else owns: the trainer's samples ------------------------------ */
 
 #define GENERATE_CHUNK 64 /* tokens of a prompt that a decoder takes at once */
 
@@ -48,10 +49,11 @@ enum status generate_tokens(struct env *env, const struct generate_parts *parts,
                             const struct generate_config *config, generate_token_fn *emit,
                             void *user, struct generate_result *result);
 
-/* --- a model of its own, for `sifr sample` -------------------------------------------------------------- */
+/* --- a model of its own, for `sifr sample` -------------------------------------------------- */
 struct generator;
 
-/* `path`: a model directory or a run folder; `tokenizer`: "" = the one beside the model. Uses env->threads. */
+/* `path`: a model directory or a run folder; `tokenizer`: "" = the one beside the model. Uses
+ * env->threads. */
 enum status generator_create(struct env *env, const char *path, const char *tokenizer,
                              struct generator **generator);
 void generator_destroy(struct generator *generator); /* NULL is fine */

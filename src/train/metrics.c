@@ -1,5 +1,5 @@
-/* metrics -- see metrics.h. Numbers are printed so that they read back to the same bits: two runs are compared by comparing
- * lines. Room for the longest line is taken at the start.
+/* metrics -- see metrics.h. Numbers are printed so that they read back to the same bits: two
+ * runs are compared by comparing lines. Room for the longest line is taken at the start.
  */
 #include "train/metrics.h"
 #include <math.h>
@@ -18,7 +18,7 @@ struct metrics {
     struct text line;
 };
 
-/* --- creation ----------------------------------------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------------------------- */
 
 static enum status open_lines(struct env *env, const char *folder, const char *name,
                               struct line_file **file)
@@ -78,7 +78,7 @@ void metrics_destroy(struct metrics *metrics)
     mem_free(metrics->env, metrics);
 }
 
-/* --- a step ------------------------------------------------------------------------------------------- */
+/* --- a step --------------------------------------------------------------------------------- */
 
 static void add_real(struct text *line, const char *key, double value)
 {
@@ -158,7 +158,7 @@ enum status metrics_step(struct metrics *metrics, const struct trainer_step *ste
     return write_events(metrics, step, val);
 }
 
-/* --- a sample ------------------------------------------------------------------------------------------- */
+/* --- a sample ------------------------------------------------------------------------------- */
 
 enum status metrics_sample(struct metrics *metrics, const struct trainer_sample *sample)
 {

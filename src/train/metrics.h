@@ -1,7 +1,7 @@
 /* metrics -- what a run writes while it goes: metrics.jsonl, samples.jsonl, TensorBoard events.
  *
- * Each record is one write; a crash loses none and a reader sees whole lines. After creation a step's record allocates
- * nothing.
+ * Each record is one write; a crash loses none and a reader sees whole lines. After creation a
+ * step's record allocates nothing.
  */
 #ifndef TRAIN_METRICS_H
 #define TRAIN_METRICS_H
@@ -9,7 +9,8 @@
 
 struct metrics;
 
-/* Open the three files in `folder`. `config_yaml` is shown in TensorBoard. A sample has about `sample_bytes` bytes. */
+/* Open the three files in `folder`. `config_yaml` is shown in TensorBoard. A sample has about
+ * `sample_bytes` bytes. */
 enum status metrics_create(struct env *env, const char *folder, const char *config_yaml,
                            size_t sample_bytes, struct metrics **metrics);
 void metrics_destroy(struct metrics *metrics); /* NULL is fine */

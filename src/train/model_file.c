@@ -1,4 +1,5 @@
-/* model_file -- finding, describing and writing a model directory; reading weights is in model_weights.c.
+/* model_file -- finding, describing and writing a model directory; reading weights is in
+ * model_weights.c.
  *
  *     DIR/config.json              sizes, both generations of keys
  *     DIR/model.safetensors        fp32, Hugging Face names and orientation
@@ -19,7 +20,7 @@
 #include "train/hf_config.h"
 #include "train/safetensors_write.h"
 
-/* --- finding ------------------------------------------------------------------------------------------ */
+/* --- finding -------------------------------------------------------------------------------- */
 
 static enum status has_config(struct env *env, const char *folder, bool *found)
 {
@@ -106,7 +107,7 @@ enum status model_file_find(struct env *env, const char *path, char **folder)
     return found ? mem_strdup(env, path, folder) : find_checkpoint(env, path, folder);
 }
 
-/* --- config.json ---------------------------------------------------------------------------------------- */
+/* --- config.json ---------------------------------------------------------------------------- */
 
 static struct model_config from_hf(const struct hf_config *hf)
 {
@@ -185,7 +186,7 @@ enum status model_file_config(struct env *env, const char *path, struct model_co
     return STATUS_OK;
 }
 
-/* --- writing ---------------------------------------------------------------------------------------------- */
+/* --- writing -------------------------------------------------------------------------------- */
 
 static enum status write_text(struct env *env, const char *folder, const char *name,
                               const struct text *text)

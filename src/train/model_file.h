@@ -1,7 +1,8 @@
-/* model_file -- a model as a Hugging Face directory: config.json, model.safetensors, the tokenizer.
+/* model_file -- a model as a Hugging Face directory: config.json, model.safetensors, the
+ * tokenizer.
  *
- * Weights go between the file and the store a few megabytes at a time: there is never a second copy of the model in
- * memory. A directory appears whole or not at all.
+ * Weights go between the file and the store a few megabytes at a time: there is never a second
+ * copy of the model in memory. A directory appears whole or not at all.
  */
 #ifndef TRAIN_MODEL_FILE_H
 #define TRAIN_MODEL_FILE_H
@@ -13,18 +14,21 @@
 enum status model_file_save(struct env *env, const char *path, const struct model *model,
                             struct zero *zero, const struct tokenizer *tokenizer, int64_t step);
 
-/* Where the model under `path` is: `path` itself when it holds a config.json, else the newest checkpoints/step-N below
- * it (a run folder). A .safetensors file stands for its folder. mem_free it. */
+/* Where the model under `path` is: `path` itself when it holds a config.json, else the newest
+ * checkpoints/step-N below it (a run folder). A .safetensors file stands for its folder.
+ * mem_free it. */
 enum status model_file_find(struct env *env, const char *path, char **folder);
 
 bool model_file_is_weights(const char *path); /* its name ends in .safetensors */
 
-/* The sizes of the model under `path` (found as above). `path` and `preset` of *config are left as they are. */
+/* The sizes of the model under `path` (found as above). `path` and `preset` of *config are left
+ * as they are. */
 enum status model_file_config(struct env *env, const char *path, struct model_config *config);
 
-/* Read every tensor of the graph from under `path` into the store. What is missing, unexpected or of another shape is an
- * error that lists it. GPT-2 names may lack "transformer."; a tied lm_head may be absent or must be equal; mask buffers
- * are ignored. F32, BF16 and F16; one file, or several by an index. */
+/* Read every tensor of the graph from under `path` into the store. What is missing, unexpected
+ * or of another shape is an error that lists it. GPT-2 names may lack "transformer."; a tied
+ * lm_head may be absent or must be equal; mask buffers are ignored. F32, BF16 and F16; one file,
+ * or several by an index. */
 enum status model_file_load(struct env *env, const char *path, const struct model *model,
                             struct zero *zero);
 

@@ -1,8 +1,9 @@
 /* model_weights -- the tensors of a model directory into the store.
  *
- * The file and the graph must hold the same set of names and shapes, save for what does not matter: GPT-2's "transformer."
- * may be missing, a tied head may be there a second time, and old files carry constant buffers. All differences are found
- * before the first byte is taken, and said in one message.
+ * The file and the graph must hold the same set of names and shapes, save for what does not
+ * matter: GPT-2's "transformer." may be missing, a tied head may be there a second time, and old
+ * files carry constant buffers. All differences are found before the first byte is taken, and
+ * said in one message.
  */
 #include <jansson.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ struct found { /* where a tensor of the graph is */
     const struct safetensor *tensor;
 };
 
-/* --- opening ------------------------------------------------------------------------------------------ */
+/* --- opening -------------------------------------------------------------------------------- */
 
 static void weights_close(struct weights *weights)
 {
@@ -148,7 +149,7 @@ static enum status weights_open(struct weights *weights, const char *path)
     return st;
 }
 
-/* --- matching ----------------------------------------------------------------------------------------- */
+/* --- matching ------------------------------------------------------------------------------- */
 
 static struct found find_name(const struct weights *weights, const char *name)
 {
@@ -201,7 +202,7 @@ static bool in_graph(const struct unit_graph *graph, const char *name)
     return false;
 }
 
-/* --- the differences, in words -------------------------------------------------------------------------- */
+/* --- the differences, in words -------------------------------------------------------------- */
 
 struct differences {
     struct text missing, unexpected, shapes;
@@ -283,7 +284,7 @@ static enum status match(const struct weights *weights, const struct unit_graph 
     return st;
 }
 
-/* --- bringing them over ------------------------------------------------------------------------------------ */
+/* --- bringing them over --------------------------------------------------------------------- */
 
 static int64_t smaller(int64_t a, int64_t b)
 {

@@ -1,6 +1,7 @@
-/* pace -- see pace.h. Times of steps are kept for the median; when the room is full every second one is dropped and from
- * then on only every second one is taken, so that what is kept is always spread over the whole run. The end is foretold from
- * the wall clock, evaluations and samples included, because they come again.
+/* pace -- see pace.h. Times of steps are kept for the median; when the room is full every second
+ * one is dropped and from then on only every second one is taken, so that what is kept is always
+ * spread over the whole run. The end is foretold from the wall clock, evaluations and samples
+ * included, because they come again.
  */
 #include "train/pace.h"
 #include <math.h>

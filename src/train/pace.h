@@ -1,4 +1,5 @@
-/* pace -- how long steps take: the median rate, and when the run will end. Fixed memory for any number of steps. */
+/* pace -- how long steps take: the median rate, and when the run will end. Fixed memory for any
+ * number of steps. */
 #ifndef TRAIN_PACE_H
 #define TRAIN_PACE_H
 #include <stdint.h>
@@ -9,8 +10,8 @@ struct pace;
 enum status pace_create(struct env *env, struct pace **pace);
 void pace_destroy(struct pace *pace); /* NULL is fine */
 
-/* A step took `seconds` and ended at `now` on the monotonic clock. The first PACE_WARMUP steps are not counted: pages
- * are touched and caches filled in them. */
+/* A step took `seconds` and ended at `now` on the monotonic clock. The first PACE_WARMUP steps
+ * are not counted: pages are touched and caches filled in them. */
 #define PACE_WARMUP 2
 void pace_add(struct pace *pace, double seconds, double now);
 

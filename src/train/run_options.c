@@ -1,4 +1,5 @@
-/* run_options -- the tables of train.*, optimizer.*, precision.* and run.*: keys, defaults, ranges, help. */
+/* run_options -- the tables of train.*, optimizer.*, precision.* and run.*: keys, defaults,
+ * ranges, help. */
 #include <stddef.h>
 #include "train/config.h"
 

@@ -1,4 +1,5 @@
-/* sampler -- the text samples of a training run: same prompt, same random numbers, a better model each time. */
+/* sampler -- the text samples of a training run: same prompt, same random numbers, a better
+ * model each time. */
 #ifndef TRAIN_SAMPLER_H
 #define TRAIN_SAMPLER_H
 #include "train/config.h"
@@ -15,7 +16,8 @@ void sampler_destroy(struct sampler *sampler); /* NULL is fine */
 size_t sampler_text_bytes(
     const struct sampler *sampler); /* what a sample is expected to need; 0 for NULL */
 
-/* Allocates nothing unless the text is longer than expected. The sample's texts live until the next call. */
+/* Allocates nothing unless the text is longer than expected. The sample's texts live until the
+ * next call. */
 enum status sampler_run(struct sampler *sampler, int64_t step, struct trainer_sample *sample);
 
 #endif

@@ -1,5 +1,6 @@
-/* schedule -- see schedule.h. The ends are written out, not left to rounding: t = warmup gives lr itself and t = steps gives
- * min_lr itself, so that a printed curve starts and ends on the numbers of the configuration.
+/* schedule -- see schedule.h. The ends are written out, not left to rounding: t = warmup gives
+ * lr itself and t = steps gives min_lr itself, so that a printed curve starts and ends on the
+ * numbers of the configuration.
  */
 #include "train/schedule.h"
 #include <math.h>

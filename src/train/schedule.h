@@ -1,7 +1,8 @@
 /* schedule -- the learning rate of each step: warm-up, then constant, linear, cosine or WSD.
  *
- * Steps are counted t = 1 .. steps, as the optimizer counts them. The rate rises in a straight line to `lr` at t = warmup
- * and ends at exactly `min_lr` at t = steps (`constant` stays at `lr`).
+ * Steps are counted t = 1 .. steps, as the optimizer counts them. The rate rises in a straight
+ * line to `lr` at t = warmup and ends at exactly `min_lr` at t = steps (`constant` stays at
+ * `lr`).
  */
 #ifndef TRAIN_SCHEDULE_H
 #define TRAIN_SCHEDULE_H

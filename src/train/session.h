@@ -1,4 +1,5 @@
-/* session -- a device with a model on it: what training, evaluation and generation all begin with. */
+/* session -- a device with a model on it: what training, evaluation and generation all begin
+ * with. */
 #ifndef TRAIN_SESSION_H
 #define TRAIN_SESSION_H
 #include "model/model.h"
@@ -12,7 +13,8 @@ struct session { /* open: its users work with the parts */
     struct zero *zero;
 };
 
-/* Make all five, parameters still zero. `backend` is that of device and ops. On failure nothing is left behind. */
+/* Make all five, parameters still zero. `backend` is that of device and ops. On failure nothing
+ * is left behind. */
 enum status session_create(struct env *env, const char *backend, const struct model_config *model,
                            const struct zero_config *store, struct session *session);
 void session_destroy(struct session *session); /* what was zeroed and never created is fine */

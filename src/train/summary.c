@@ -1,4 +1,5 @@
-/* summary -- summary.json: how a run ended, in one object. Written once, atomically, at the end of every run that began. */
+/* summary -- summary.json: how a run ended, in one object. Written once, atomically, at the end
+ * of every run that began. */
 #include <string.h>
 #include "base/file.h"
 #include "train/trainer.h"

@@ -69,7 +69,7 @@ struct trainer {
     int merge_count;
 };
 
-/* --- arrays and indexes that grow ------------------------------------------------------------- */
+/* --- arrays and indexes that grow ----------------------------------------------------------- */
 
 /* Room in *array for one more than `count`. */
 static enum status grow(struct env *env, void *array, size_t count, size_t *room, size_t size)
@@ -123,7 +123,7 @@ static enum status index_grow(struct trainer *t, struct index *index, size_t cou
     return STATUS_OK;
 }
 
-/* --- counting words --------------------------------------------------------------------------- */
+/* --- counting words ------------------------------------------------------------------------- */
 
 static enum status count_word(void *user, const uint8_t *piece, size_t bytes)
 {
@@ -165,7 +165,7 @@ done:
     return st;
 }
 
-/* --- pairs ------------------------------------------------------------------------------------ */
+/* --- pairs ---------------------------------------------------------------------------------- */
 
 static enum status add_place(struct trainer *t, uint32_t pair, uint32_t word)
 {
@@ -216,7 +216,7 @@ static enum status pair_loses(struct trainer *t, int32_t left, int32_t right, ui
     return STATUS_OK;
 }
 
-/* --- candidates ------------------------------------------------------------------------------- */
+/* --- candidates ----------------------------------------------------------------------------- */
 
 static bool better(const struct trainer *t, struct candidate a, struct candidate b)
 {
@@ -271,7 +271,7 @@ static enum status pop_best(struct trainer *t, uint32_t *pair, bool *found)
     return STATUS_OK;
 }
 
-/* --- merging ---------------------------------------------------------------------------------- */
+/* --- merging -------------------------------------------------------------------------------- */
 
 /* Bytes in the order of their code points in the byte alphabet: GPT-2's ids. */
 static void byte_order(uint8_t order[256])

@@ -1,9 +1,9 @@
-/* trainer -- the loop. Step s (from 0) takes samples s * global_batch .. of the dataset, in order, as micro-batches of the
- * engine; what else happens (evaluation, text samples, records) only reads. So the weights after a step depend on the
- * configuration alone.
+/* trainer -- the loop. Step s (from 0) takes samples s * global_batch .. of the dataset, in
+ * order, as micro-batches of the engine; what else happens (evaluation, text samples, records)
+ * only reads. So the weights after a step depend on the configuration alone.
  *
- * A skipped step uses up its samples and its place in the schedule, but not an update: AdamW's bias correction counts
- * updates.
+ * A skipped step uses up its samples and its place in the schedule, but not an update: AdamW's
+ * bias correction counts updates.
  */
 #include "train/trainer.h"
 #include <inttypes.h>
@@ -40,7 +40,7 @@ struct trainer {
     double flops_per_token;
 };
 
-/* --- creation ----------------------------------------------------------------------------------------- */
+/* --- creation ------------------------------------------------------------------------------- */
 
 static struct zero_config store_config(const struct run_config *config)
 {
@@ -127,7 +127,7 @@ static void tell_ready(struct trainer *t)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
 
-/* --- one step ----------------------------------------------------------------------------------------- */
+/* --- one step ------------------------------------------------------------------------------- */
 
 static enum status fill_batches(struct trainer *t)
 {
@@ -144,7 +144,8 @@ static enum status fill_batches(struct trainer *t)
     return STATUS_OK;
 }
 
-/* A step whose loss or gradient is not finite has changed nothing; too many in a row end the run. */
+/* A step whose loss or gradient is not finite has changed nothing; too many in a row end the
+ * run. */
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
 {
     const struct unit_graph *graph = model_graph(t->session.model);
@@ -206,7 +207,7 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     return STATUS_OK;
 }
 
-/* --- between steps ------------------------------------------------------------------------------------- */
+/* --- between steps -------------------------------------------------------------------------- */
 
 static bool due(const struct trainer *t, int64_t every)
 {
@@ -274,7 +275,7 @@ static enum status loop(struct trainer *t)
     return STATUS_OK;
 }
 
-/* --- the end ------------------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------- */
 
 static enum status save_model(struct trainer *t)
 {
@@ -311,7 +312,8 @@ static void note_end(struct trainer *t, enum status st, double seconds)
         summary->peak[c] = mem_peak(mem, (enum mem_category)c);
 }
 
-/* Save the model unless the run broke in the middle; the parameters of a stopped or diverged run are sound. */
+/* Save the model unless the run broke in the middle; the parameters of a stopped or diverged run
+ * are sound. */
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;

@@ -7,8 +7,8 @@
  *     DIR/checkpoints/step-N/     the model, a Hugging Face directory
  *     DIR/summary.json            how it ended
  *
- * A trainer prints nothing: what a person should see goes to callbacks and the log. After its first step it allocates
- * nothing until the loop ends.
+ * A trainer prints nothing: what a person should see goes to callbacks and the log. After its
+ * first step it allocates nothing until the loop ends.
  */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
@@ -75,8 +75,9 @@ void trainer_summary_print(const struct trainer_summary *summary, struct text *t
 enum status trainer_summary_write(struct env *env, const char *folder,
                                   const struct trainer_summary *summary); /* summary.json */
 
-/* Train as the resolved `config` says. STATUS_STOPPED when should_stop said so (the model is saved all the same),
- * STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is filled in every case. */
+/* Train as the resolved `config` says. STATUS_STOPPED when should_stop said so (the model is
+ * saved all the same), STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is
+ * filled in every case. */
 enum status trainer_run(struct env *env, const struct run_config *config,
                         const struct trainer_place *place,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary);

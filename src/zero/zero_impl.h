@@ -38,7 +38,7 @@ struct zero {
     float *staging;               /* host: a chunk of elements on their way in or out */
 };
 
-enum { ZERO_CHUNK_BLOCKS = 1 << 14, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
+enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
 
 /* Fill zero->segments: the tensors this owner has a part of, with the multipliers of the last group
  * that matches. */

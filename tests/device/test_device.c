@@ -153,7 +153,7 @@ static void test_sticky_error(void **state)
     env_destroy(&env);
 }
 
-/* --- copies and sums ------------------------------------------------------------------------- */
+/* --- copies and sums ------------------------------------------------------------------------ */
 
 struct rig {
     struct env env;
@@ -291,7 +291,7 @@ static void test_accumulate_f16(void **state)
     rig_close(&rig);
 }
 
-/* --- broken invariants ----------------------------------------------------------------------- */
+/* --- broken invariants ---------------------------------------------------------------------- */
 
 static void leak(struct device *device)
 {

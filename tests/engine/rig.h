@@ -1,4 +1,5 @@
-/* rig -- a small model on a device with its store and engine, and seeded batches: for the engine's tests. */
+/* rig -- a small model on a device with its store and engine, and seeded batches: for the
+ * engine's tests. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
 #include "testing.h"

@@ -1,4 +1,5 @@
-/* The engine with real small models: the law of equal bits on one rank, what is skipped, what is counted. */
+/* The engine with real small models: the law of equal bits on one rank, what is skipped, what is
+ * counted. */
 #include <math.h>
 #include <pthread.h>
 
@@ -78,7 +79,8 @@ static void test_another_seed_or_batch_gives_other_bits(void **state)
     free(b.params);
 }
 
-/* The mean over the step's valid labels does not depend on how sequences are grouped, but for rounding. */
+/* The mean over the step's valid labels does not depend on how sequences are grouped, but for
+ * rounding. */
 static void test_normalised_by_the_count_of_labels_of_the_step(void **state)
 {
     (void)state;

@@ -23,7 +23,7 @@ struct run {
     int64_t micro_batches, rows; /* rows = B T */
 };
 
-/* --- setting up from the file ----------------------------------------------------------------- */
+/* --- setting up from the file --------------------------------------------------------------- */
 static struct model_config model_of(const json_t *m)
 {
     bool llama3 = golden_is(m, "rope_scaling", "llama3");
@@ -139,7 +139,7 @@ static void fill_step(struct run *r, int step)
     }
 }
 
-/* --- comparing -------------------------------------------------------------------------------- */
+/* --- comparing ------------------------------------------------------------------------------ */
 struct norms {
     double difference, exact;
 };
@@ -210,7 +210,7 @@ static void check_result(struct run *r, int step, const struct engine_result *re
         fail_msg("step %d: gradient norm %.9g, exact %.9g", step, result->grad_norm, norm);
 }
 
-/* --- the tests -------------------------------------------------------------------------------- */
+/* --- the tests ------------------------------------------------------------------------------ */
 static void check_logits(struct run *r)
 {
     int64_t tokens = golden_int(r->golden.root, "tokens_per_sequence");

@@ -1,4 +1,5 @@
-/* The public library: what it refuses and what it says; tied parameters; saving. examples/ngram.c shows learning. */
+/* The public library: what it refuses and what it says; tied parameters; saving.
+ * examples/ngram.c shows learning. */
 #include "testing.h"
 #include <sys/stat.h>
 #include <unistd.h>

@@ -139,7 +139,7 @@ static void test_preset_counts(void **state)
     close_place(&p);
 }
 
-/* --- rotary table ---------------------------------------------------------------------------- */
+/* --- rotary table --------------------------------------------------------------------------- */
 static double angle_of(const float *pair)
 {
     return atan2(pair[1], pair[0]);
@@ -177,7 +177,7 @@ static void test_rope_table(void **state)
         assert_true(fabs(angle_of(table + 2 * (4 + i)) - expected[i]) < 1e-7);
 }
 
-/* --- memory ---------------------------------------------------------------------------------- */
+/* --- memory --------------------------------------------------------------------------------- */
 static void test_every_allocation_may_fail(void **state)
 {
     (void)state;

@@ -25,7 +25,7 @@ static struct model_config untied_gpt2(void)
     return c;
 }
 
-/* --- finite differences ---------------------------------------------------------------------- */
+/* --- finite differences --------------------------------------------------------------------- */
 
 /* d(mean loss)/d(param p, element i) by the five-point rule. Statistics are kept in fp32, which
  * makes the loss a staircase with steps of 1e-8: the step must be much wider. */
@@ -100,7 +100,7 @@ static void test_llama_gradients(void **state)
     check_gradients(&own, 6);
 }
 
-/* --- the loss in chunks ---------------------------------------------------------------------- */
+/* --- the loss in chunks --------------------------------------------------------------------- */
 
 /* Sequences first .. of `from` into `to`, with the same share in the mean. */
 static void copy_batch(const struct rig *from, int64_t first, struct rig *to)
@@ -166,7 +166,7 @@ static void test_chunk_rows(void **state)
         }
 }
 
-/* --- recomputation --------------------------------------------------------------------------- */
+/* --- recomputation -------------------------------------------------------------------------- */
 static void check_same_bits(const struct model_config *config, const char *backend, enum dtype type,
                             enum keep rebuild)
 {
@@ -199,7 +199,7 @@ static void test_recompute_same_bits(void **state)
         }
 }
 
-/* --- decoding -------------------------------------------------------------------------------- */
+/* --- decoding ------------------------------------------------------------------------------- */
 
 /* (B, T, V) logits, by forward. */
 static void forward_logits(struct rig *r, void *logits)

@@ -1,4 +1,5 @@
-/* run_rig -- a small training run for tests: text to learn, a configuration by "key=value", a folder to run in. */
+/* run_rig -- a small training run for tests: text to learn, a configuration by "key=value", a
+ * folder to run in. */
 #ifndef TESTS_TRAIN_RUN_RIG_H
 #define TESTS_TRAIN_RUN_RIG_H
 #include "scratch.h"

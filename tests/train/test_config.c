@@ -1,4 +1,5 @@
-/* The run's configuration: what is derived, what is refused and in which words, and that it prints to itself. */
+/* The run's configuration: what is derived, what is refused and in which words, and that it
+ * prints to itself. */
 #include "run_rig.h"
 
 static void expect_refusal(const char *settings, enum status expected, const char *words)

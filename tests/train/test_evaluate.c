@@ -1,4 +1,5 @@
-/* Evaluation: the trainer's figure again from the saved model, any micro-batch, part of the data, and stopping. */
+/* Evaluation: the trainer's figure again from the saved model, any micro-batch, part of the
+ * data, and stopping. */
 #include "run_rig.h"
 #include <math.h>
 #include "train/evaluate.h"

@@ -1,4 +1,5 @@
-/* Text from a trained model: it has learnt something, the same settings give the same text, and limits are kept. */
+/* Text from a trained model: it has learnt something, the same settings give the same text, and
+ * limits are kept. */
 #include "run_rig.h"
 #include "train/generate.h"
 

@@ -1,4 +1,5 @@
-/* A model directory and back: the same bits; other people's habits of naming; and every difference said by name. */
+/* A model directory and back: the same bits; other people's habits of naming; and every
+ * difference said by name. */
 #include "scratch.h"
 #include "train/model_file.h"
 #include "train/safetensors_write.h"
@@ -62,7 +63,7 @@ static bool same_values(struct session *a, struct session *b)
     return same;
 }
 
-/* --- writing a file as somebody else would --------------------------------------------------------------- */
+/* --- writing a file as somebody else would -------------------------------------------------- */
 
 enum habit {
     NO_PREFIX = 1,  /* GPT-2 names without "transformer." */
@@ -144,7 +145,7 @@ static void write_foreign(struct scratch *s, const char *path, struct session *s
     safetensors_layout_destroy(layout);
 }
 
-/* --- round trips --------------------------------------------------------------------------------------------- */
+/* --- round trips ---------------------------------------------------------------------------- */
 
 static void expect_round_trip(const struct model_config *config)
 {
@@ -211,7 +212,7 @@ static void test_round_trip_llama(void **state)
     expect_round_trip(&llama);
 }
 
-/* --- other habits ----------------------------------------------------------------------------------------------- */
+/* --- other habits --------------------------------------------------------------------------- */
 
 /* Write gpt2 in the given manner and read it; *same tells whether the values came over. */
 static enum status try_habits(struct scratch *s, int habits, enum dtype type, bool *same)
@@ -289,7 +290,7 @@ static void test_differences_are_listed(void **state)
     scratch_close(&s);
 }
 
-/* --- several files ----------------------------------------------------------------------------------------------- */
+/* --- several files -------------------------------------------------------------------------- */
 
 static enum status load_indexed(struct scratch *s, const char *index, bool *same)
 {
@@ -342,7 +343,7 @@ static void test_several_files_by_index(void **state)
     scratch_close(&s);
 }
 
-/* --- finding --------------------------------------------------------------------------------------------------------- */
+/* --- finding -------------------------------------------------------------------------------- */
 
 static void test_find_newest_checkpoint(void **state)
 {

@@ -1,4 +1,5 @@
-/* The learning rate: exact at the ends, right in the middle, monotonic, and sane for runs of one or two steps. */
+/* The learning rate: exact at the ends, right in the middle, monotonic, and sane for runs of one
+ * or two steps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -65,7 +65,8 @@ static const struct {
     {WITH_MODEL(VOCAB("\"a\":0,\"aa\":1", "[\"a\",\"a\",\"a\"]")), STATUS_FORMAT, "merge 0"},
     {WITH_MODEL(VOCAB("\"a\":0,\"\":1", "[\"a\",\"\"]")), STATUS_FORMAT, "merge 0"},
     {WITH_MODEL(VOCAB("\"a\":0,\"aa\":1", "7")), STATUS_FORMAT, "merge 0"},
-    /* é is byte 0xe9 in the alphabet, 語 is not in it: the sum is text, not the bytes of its parts */
+    /* é is byte 0xe9 in the alphabet, 語 is not in it: the sum is text, not the bytes of its
+     * parts */
     {WITH_MODEL(VOCAB("\"é\":0,\"語\":1,\"é語\":2", "[\"é\",\"語\"]")), STATUS_FORMAT,
      "not those of its parts"},
     {WITH_ADDED("{\"id\":9}"), STATUS_FORMAT, "added token 0"},

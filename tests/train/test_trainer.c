@@ -1,5 +1,5 @@
-/* The training loop on small models: it learns, records what it did, gives the same bits for any number of threads and any
- * recomputation, stops in good order, and refuses what it should.
+/* The training loop on small models: it learns, records what it did, gives the same bits for any
+ * number of threads and any recomputation, stops in good order, and refuses what it should.
  */
 #include "run_rig.h"
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <pthread.h>
 
-/* --- reading back -------------------------------------------------------------------------------------- */
+/* --- reading back --------------------------------------------------------------------------- */
 
 static char *read_file(struct run_rig *rig, const char *name, size_t *bytes)
 {
@@ -66,7 +66,7 @@ static json_t *read_json(struct run_rig *rig, const char *name)
     return object;
 }
 
-/* --- what the callbacks saw ----------------------------------------------------------------------------- */
+/* --- what the callbacks saw ----------------------------------------------------------------- */
 
 struct seen {
     struct trainer_facts facts;
@@ -118,7 +118,7 @@ static struct trainer_callbacks watch(struct seen *seen)
                                       .should_stop = on_ask};
 }
 
-/* --- tests -------------------------------------------------------------------------------------------------- */
+/* --- tests ---------------------------------------------------------------------------------- */
 
 static void test_learns_and_records(void **state)
 {
@@ -311,7 +311,8 @@ static void test_folder_rules(void **state)
     assert_true(file_exists(scratch_path(&rig.scratch, "run.2/summary.json")));
     assert_true(file_exists(scratch_path(&rig.scratch, "run/summary.json")));
 
-    /* A file where a folder should be: known before the first step (root may write anywhere else). */
+    /* A file where a folder should be: known before the first step (root may write anywhere
+     * else). */
     scratch_text(&rig.scratch, "taken", "");
     assert_int_equal(rig_train(&rig, "taken/run", false, NULL, &summary), STATUS_IO);
     scratch_expect(&rig.scratch, "taken");
@@ -366,7 +367,7 @@ static void test_start_from_a_model(void **state)
     rig_close(&rig);
 }
 
-/* --- two at once ------------------------------------------------------------------------------------------------ */
+/* --- two at once ---------------------------------------------------------------------------- */
 
 struct pair {
     struct run_rig rig;

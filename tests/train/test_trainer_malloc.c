@@ -1,6 +1,7 @@
-/* After its first step a run takes no memory from the system: malloc and its kin are counted by standing in front of the C
- * library's, in every thread, through steps, evaluations, text samples and the records they write. (The sanitizers stand in
- * the same place; there the test only trains.)
+/* After its first step a run takes no memory from the system: malloc and its kin are counted by
+ * standing in front of the C library's, in every thread, through steps, evaluations, text
+ * samples and the records they write. (The sanitizers stand in the same place; there the test
+ * only trains.)
  */
 #include "run_rig.h"
 #include <errno.h>

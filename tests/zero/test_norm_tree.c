@@ -1,4 +1,5 @@
-/* The tree sum: the same bits however the leaves are grouped into aligned nodes, and not those of a plain loop. */
+/* The tree sum: the same bits however the leaves are grouped into aligned nodes, and not those
+ * of a plain loop. */
 #include "testing.h"
 #include "base/rng.h"
 #include "zero/norm_tree.h"

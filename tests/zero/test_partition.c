@@ -1,4 +1,5 @@
-/* The layout of pieces: aligned, disjoint, covered by the owners' slices for any number of owners. */
+/* The layout of pieces: aligned, disjoint, covered by the owners' slices for any number of
+ * owners. */
 #include "testing.h"
 #include "zero/partition.h"
 

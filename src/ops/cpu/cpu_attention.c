@@ -1,29 +1,32 @@
-/* cpu_attention -- causal attention in blocks: the T x T matrix exists 64 queries by 256 keys at a time.
+/* cpu_attention -- causal attention in blocks: the T x T matrix exists 64 queries by 256 keys at a
+ * time.
  *
- * Products are single-threaded sgemm calls straight on the packed qkv (strides, no copies); the block of scores lies in
- * the thread's own scratch and stays in its second cache. Keys after a block's last query are never touched; inside the
- * block on the diagonal scores that must not be seen become zeros after the exp.
+ * Products are single-threaded sgemm calls straight on the packed qkv (strides, no copies); the
+ * block of scores lies in the thread's own scratch and stays in its second cache. Keys after a
+ * block's last query are never touched; inside the block on the diagonal scores that must not be
+ * seen become zeros after the exp.
  *
- *   forward   per (batch, head, query block), over key blocks: S = scale Q K^T, running maximum m and sum l of each
- *             row, P = exp(S - m), O = O exp(m_old - m) + P V; at the end O / l and lse = m + log l
- *   backward  per (batch, key head), over its query heads and query blocks in order, so that dK and dV are summed in
- *             one order and by one thread: P = exp(S - lse), dV += P^T dO, dP = dO V^T,
- *             dS = P (dP - rowsum(dO O)), dQ += scale dS K, dK += scale dS^T Q
+ *   forward   per (batch, head, query block), over key blocks: S = scale Q K^T; running maximum m
+ *             and sum l of each row; P = exp(S - m); O = O exp(m_old - m) + P V; at the end O / l
+ *             and lse = m + log l
+ *   backward  per (batch, key head), over its query heads and query blocks in order, so that dK
+ *             and dV are summed in one order and by one thread: P = exp(S - lse); dV += P^T dO;
+ *             dP = dO V^T; dS = P (dP - rowsum(dO O)); dQ += scale dS K; dK += scale dS^T Q
  *
- * Sizes, measured at T = 256, D = 64 (Neoverse-V1, share of the sgemm rate reached by the products alone): 64 queries
- * 85-95 %, 32 queries 40-90 % but less waste on the diagonal, 128 queries 90-97 % with twice the waste. A row of scores is
- * padded: at a stride of exactly 256 floats P V drops from 93 % to 69 %.
+ * Sizes, measured at T = 256, D = 64 on a Neoverse-V1: products of 64 queries run at 82-95 % of the
+ * sgemm rate, of 32 queries at 40-90 % but with half the waste on the diagonal, of 128 queries at
+ * 87-97 % with twice the waste; the whole op is equally fast from 32 to 96 queries (55 % forward,
+ * 59 % backward of the causal flops; 62 and 67 % at T = 1024). A row of scores is padded: at a
+ * stride of exactly 256 floats P V drops from 93 % to 69 %.
  */
 #include <cblas.h>
-#include <omp.h>
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
 #define QUERIES 64
 #define KEYS    256
-#define STRIDE \
-    (KEYS +    \
-     16) /* of a row of scores: room for a whole vector behind the last key, and no power of two */
+/* Of a row of scores: room for a whole vector behind the last key, and no power of two */
+#define STRIDE (KEYS + 16)
 
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a)
 {
@@ -145,37 +148,40 @@ static struct head packed_head(struct attention a, int64_t b, int64_t head, cons
     };
 }
 
+static void forward_share(struct attention a, const float *qkv, float *out, float *lse,
+                          void *scratch, int64_t *next)
+{
+    int64_t blocks = ceil_div(a.tokens, QUERIES), out_width = a.heads * a.head_width;
+    float *s = thread_scratch(scratch);
+    for (int64_t piece; (piece = next_piece(next)) < a.batch * a.heads * blocks;) {
+        int64_t b = piece / blocks / a.heads, head = piece / blocks % a.heads;
+        struct head h = packed_head(a, b, head, qkv);
+        h.out = out + b * a.tokens * out_width + head * a.head_width;
+        h.out_stride = out_width;
+        h.lse = lse + (b * a.heads + head) * a.tokens;
+        forward_block(&h, (blocks - 1 - piece % blocks) * QUERIES, s); /* the long ones first */
+    }
+}
+
 void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch)
 {
     (void)stream;
-    int64_t blocks = ceil_div(a.tokens, QUERIES), heads = a.batch * a.heads,
-            out_width = a.heads * a.head_width;
-#pragma omp parallel num_threads(ops->threads)
-    {
-        omp_set_num_threads(1); /* for a BLAS on OpenMP, see cpu_matmul.c */
-        float *s = thread_scratch(scratch);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < heads * blocks; task++) {
-            int64_t b = task / blocks / a.heads, head = task / blocks % a.heads;
-            struct head h = packed_head(a, b, head, qkv);
-            h.out = (float *)out + b * a.tokens * out_width + head * a.head_width;
-            h.out_stride = out_width;
-            h.lse = lse + (b * a.heads + head) * a.tokens;
-            forward_block(&h, (blocks - 1 - task % blocks) * QUERIES, s); /* the long ones first */
-        }
-    }
+    int64_t next = 0;
+    IN_TEAM(ops->threads, forward_share(a, qkv, out, lse, scratch, &next));
 }
 
-/* --- backward --------------------------------------------------------------------------------------------------------- */
+/* --- backward ------------------------------------------------------------------------------------
+ * --------------------- */
 
 struct head_gradient {
     const float *dout; /* strides as in struct head: out_stride, then q_stride and kv_stride */
     float *dq, *dk, *dv;
 };
 
-/* S becomes P = exp(S - lse), dP becomes dS = P (dP - delta); both are 0 where the query does not see the key. A row is
- * worked on in whole vectors: what is beyond its end is scratch, and is cleared or not looked at. */
+/* S becomes P = exp(S - lse), dP becomes dS = P (dP - delta); both are 0 where the query does not
+ * see the key. A row is worked on in whole vectors: what is beyond its end is scratch, and is
+ * cleared or not looked at. */
 static void score_gradients(const struct head *h, int64_t t0, int64_t rows, int64_t k0,
                             int64_t keys, const float *delta, float *s, float *dp)
 {
@@ -223,78 +229,92 @@ static void clear_rows(int64_t rows, int64_t width, int64_t stride, float *x)
         memset(x + r * stride, 0, (size_t)width * sizeof(float));
 }
 
+/* One query head of sequence b; the first of a group clears the group's dk and dv */
+static void backward_head(struct attention a, int64_t b, int64_t head, const float *qkv,
+                          const float *out, const float *lse, const float *dout, float *dqkv,
+                          float *s)
+{
+    int64_t out_width = a.heads * a.head_width, at = b * a.tokens * out_width + head * a.head_width;
+    struct head h = packed_head(a, b, head, qkv);
+    h.out = (float *)out + at; /* only read here, as is lse */
+    h.out_stride = out_width;
+    h.lse = (float *)lse + (b * a.heads + head) * a.tokens;
+    struct head_gradient g = {.dout = dout + at,
+                              .dq = dqkv + (h.q - qkv),
+                              .dk = dqkv + (h.k - qkv),
+                              .dv = dqkv + (h.v - qkv)};
+    if (head % (a.heads / a.kv_heads) == 0) {
+        clear_rows(a.tokens, a.head_width, h.kv_stride, g.dk);
+        clear_rows(a.tokens, a.head_width, h.kv_stride, g.dv);
+    }
+    for (int64_t t0 = 0; t0 < a.tokens; t0 += QUERIES)
+        backward_block(&h, &g, t0, s, s + QUERIES * STRIDE);
+}
+
+static void backward_share(struct attention a, const float *qkv, const float *out, const float *lse,
+                           const float *dout, float *dqkv, void *scratch, int64_t *next)
+{
+    int64_t group = a.heads / a.kv_heads;
+    float *s = thread_scratch(scratch);
+    for (int64_t piece; (piece = next_piece(next)) < a.batch * a.kv_heads;) {
+        int64_t b = piece / a.kv_heads, first = piece % a.kv_heads * group;
+        for (int64_t head = first; head < first + group; head++)
+            backward_head(a, b, head, qkv, out, lse, dout, dqkv, s);
+    }
+}
+
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const void *qkv, const void *out, const float *lse, const void *dout,
                             void *dqkv, void *scratch)
 {
     (void)stream;
-    int64_t group = a.heads / a.kv_heads, out_width = a.heads * a.head_width;
-#pragma omp parallel num_threads(ops->threads)
-    {
-        omp_set_num_threads(1);
-        float *s = thread_scratch(scratch), *dp = s + QUERIES * STRIDE;
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < a.batch * a.kv_heads; task++) {
-            int64_t b = task / a.kv_heads;
-            for (int64_t i = 0; i < group; i++) {
-                int64_t head = task % a.kv_heads * group + i;
-                int64_t at = b * a.tokens * out_width + head * a.head_width;
-                struct head h = packed_head(a, b, head, qkv);
-                h.out = (float *)out + at; /* only read here */
-                h.out_stride = out_width;
-                h.lse = (float *)lse + (b * a.heads + head) * a.tokens;
-                const float *base = qkv;
-                float *to = dqkv;
-                struct head_gradient g = {.dout = (const float *)dout + at,
-                                          .dq = to + (h.q - base),
-                                          .dk = to + (h.k - base),
-                                          .dv = to + (h.v - base)};
-                if (i == 0) {
-                    clear_rows(a.tokens, a.head_width, h.kv_stride, g.dk);
-                    clear_rows(a.tokens, a.head_width, h.kv_stride, g.dv);
-                }
-                for (int64_t t0 = 0; t0 < a.tokens; t0 += QUERIES)
-                    backward_block(&h, &g, t0, s, dp);
-            }
-        }
+    int64_t next = 0;
+    IN_TEAM(ops->threads, backward_share(a, qkv, out, lse, dout, dqkv, scratch, &next));
+}
+
+/* --- decoding ------------------------------------------------------------------------------------
+ * ------------------ */
+
+static void keep_share(struct attention a, int64_t past, int64_t room, const float *qkv,
+                       float *cache_k, float *cache_v)
+{
+    int64_t kv_width = a.kv_heads * a.head_width, q_width = a.heads * a.head_width;
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < a.batch * a.tokens; r++) {
+        const float *from = qkv + r * (q_width + 2 * kv_width) + q_width;
+        int64_t at = (r / a.tokens * room + past + r % a.tokens) * kv_width;
+        memcpy(cache_k + at, from, (size_t)kv_width * sizeof(float));
+        memcpy(cache_v + at, from + kv_width, (size_t)kv_width * sizeof(float));
     }
 }
 
-/* --- decoding ---------------------------------------------------------------------------------------------------------- */
+static void cached_share(struct attention a, int64_t past, int64_t room, const float *qkv,
+                         float *cache_k, float *cache_v, float *out, void *scratch, int64_t *next)
+{
+    int64_t kv_width = a.kv_heads * a.head_width, out_width = a.heads * a.head_width;
+    int64_t blocks = ceil_div(a.tokens, QUERIES);
+    float *s = thread_scratch(scratch);
+    keep_share(a, past, room, qkv, cache_k, cache_v); /* all rows are there when it returns */
+    for (int64_t piece; (piece = next_piece(next)) < a.batch * a.heads * blocks;) {
+        int64_t b = piece / blocks / a.heads, head = piece / blocks % a.heads;
+        int64_t kv = head / (a.heads / a.kv_heads), at = b * room * kv_width + kv * a.head_width;
+        struct head h = packed_head(a, b, head, qkv);
+        h.past = past;
+        h.k = cache_k + at;
+        h.v = cache_v + at;
+        h.kv_stride = kv_width;
+        h.out = out + b * a.tokens * out_width + head * a.head_width;
+        h.out_stride = out_width;
+        forward_block(&h, piece % blocks * QUERIES, s);
+    }
+}
 
 void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
                           int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,
                           void *scratch)
 {
     (void)stream;
-    int64_t width = (a.heads + 2 * a.kv_heads) * a.head_width, kv_width = a.kv_heads * a.head_width;
-    int64_t out_width = a.heads * a.head_width, blocks = ceil_div(a.tokens, QUERIES),
-            rows = a.batch * a.tokens;
-    float *keys = cache_k, *values = cache_v;
-#pragma omp parallel num_threads(cpu_team(ops, a.batch *a.tokens *(past + a.tokens) * kv_width))
-    {
-        omp_set_num_threads(1);
-        float *s = thread_scratch(scratch);
-#pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; r++) {
-            const float *from = (const float *)qkv + r * width + out_width;
-            int64_t at = (r / a.tokens * room + past + r % a.tokens) * kv_width;
-            memcpy(keys + at, from, (size_t)kv_width * sizeof(float));
-            memcpy(values + at, from + kv_width, (size_t)kv_width * sizeof(float));
-        }
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < a.batch * a.heads * blocks; task++) {
-            int64_t b = task / blocks / a.heads, head = task / blocks % a.heads;
-            int64_t kv = head / (a.heads / a.kv_heads),
-                    at = b * room * kv_width + kv * a.head_width;
-            struct head h = packed_head(a, b, head, qkv);
-            h.past = past;
-            h.k = keys + at;
-            h.v = values + at;
-            h.kv_stride = kv_width;
-            h.out = (float *)out + b * a.tokens * out_width + head * a.head_width;
-            h.out_stride = out_width;
-            forward_block(&h, task % blocks * QUERIES, s);
-        }
-    }
+    int64_t next = 0, work = a.batch * a.tokens * (past + a.tokens) * a.heads * a.head_width;
+    IN_TEAM(cpu_team(ops, work),
+            cached_share(a, past, room, qkv, cache_k, cache_v, out, scratch, &next));
 }

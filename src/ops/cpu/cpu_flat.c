@@ -1,8 +1,9 @@
-/* cpu_flat -- arithmetic on flat ranges: casts, sums of squares, the search for what is not finite, AdamW.
+/* cpu_flat -- arithmetic on flat ranges: casts, sums of squares, the search for what is not finite,
+ * AdamW.
  *
- * All of it is bound by memory. Ranges are cut into chunks of a fixed number of elements; loops are plain and left to the
- * compiler's vectors, since every operation in them rounds in one way. The 16-bit casts are written without branches for
- * that reason and give the bits of base/dtype.
+ * All of it is bound by memory. Ranges are cut into chunks of a fixed number of elements; loops are
+ * plain and left to the compiler's vectors, since every operation in them rounds in one way. The
+ * 16-bit casts are written without branches for that reason and give the bits of base/dtype.
  */
 #include <math.h>
 #include "ops/cpu/cpu_impl.h"
@@ -28,8 +29,8 @@ static uint16_t to_bf16(float f)
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x0040u : rounded);
 }
 
-/* f32_to_f16: below 2^-14 adding 0.5 lets the adder round to a multiple of 2^-24; above it the mantissa is rounded as an
- * integer, and a carry into the exponent is right, up to infinity. */
+/* f32_to_f16: below 2^-14 adding 0.5 lets the adder round to a multiple of 2^-24; above it the
+ * mantissa is rounded as an integer, and a carry into the exponent is right, up to infinity. */
 static uint16_t to_f16(float f)
 {
     uint32_t bits = bits_of(f), sign = bits >> 16 & 0x8000u, a = bits & 0x7fffffffu;
@@ -76,16 +77,22 @@ static void cast_chunk(void *dst, enum dtype dst_type, const void *src, enum dty
         dtype_convert(dst, dst_type, src, src_type, n);
 }
 
-void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
-              const void *src, enum dtype src_type, int64_t count)
+static void cast_share(void *dst, enum dtype dst_type, const void *src, enum dtype src_type,
+                       int64_t count)
 {
-    (void)stream;
     size_t dst_bytes = dtype_bytes(dst_type), src_bytes = dtype_bytes(src_type);
-#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static)
+#pragma omp for schedule(static)
     for (int64_t i = 0; i < count; i += FLAT_CHUNK)
         cast_chunk((char *)dst + (size_t)i * dst_bytes, dst_type,
                    (const char *)src + (size_t)i * src_bytes, src_type,
                    min64(FLAT_CHUNK, count - i));
+}
+
+void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
+              const void *src, enum dtype src_type, int64_t count)
+{
+    (void)stream;
+    IN_TEAM(cpu_team(ops, count), cast_share(dst, dst_type, src, src_type, count));
 }
 
 /* Eight running sums of a block, folded in a fixed tree */
@@ -101,13 +108,18 @@ static double block_squares(const float *x, int64_t n)
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
+static void squares_share(const float *x, int64_t count, double *sums)
+{
+#pragma omp for schedule(static)
+    for (int64_t b = 0; b < ceil_div(count, OPS_BLOCK); b++)
+        sums[b] = block_squares(x + b * OPS_BLOCK, min64(OPS_BLOCK, count - b * OPS_BLOCK));
+}
+
 void cpu_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
                      double *sums)
 {
     (void)stream;
-#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static)
-    for (int64_t b = 0; b < ceil_div(count, OPS_BLOCK); b++)
-        sums[b] = block_squares(x + b * OPS_BLOCK, min64(OPS_BLOCK, count - b * OPS_BLOCK));
+    IN_TEAM(cpu_team(ops, count), squares_share(x, count, sums));
 }
 
 static bool finite_chunk(const float *x, int64_t n)
@@ -118,15 +130,25 @@ static bool finite_chunk(const float *x, int64_t n)
     return !bad;
 }
 
+/* *chunk becomes where the first chunk starts that has such a value; pieces are taken in order, so
+ * later ones are left out once one is found */
+static void nonfinite_share(const float *x, int64_t count, int64_t *next, int64_t *chunk)
+{
+    for (int64_t i; (i = next_piece(next) * FLAT_CHUNK) < count;) {
+        if (i > __atomic_load_n(chunk, __ATOMIC_RELAXED) ||
+            finite_chunk(x + i, min64(FLAT_CHUNK, count - i)))
+            continue;
+#pragma omp critical(cpu_find_nonfinite)
+        *chunk = min64(*chunk, i);
+    }
+}
+
 void cpu_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
                         int64_t *first)
 {
     (void)stream;
-    int64_t chunk = INT64_MAX; /* where the first bad chunk starts */
-#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static) reduction(min : chunk)
-    for (int64_t i = 0; i < count; i += FLAT_CHUNK)
-        if (i < chunk && !finite_chunk(x + i, min64(FLAT_CHUNK, count - i)))
-            chunk = i;
+    int64_t next = 0, chunk = INT64_MAX;
+    IN_TEAM(cpu_team(ops, count), nonfinite_share(x, count, &next, &chunk));
     *first = -1;
     for (int64_t i = chunk; i < count && *first < 0; i++)
         if (!isfinite(x[i]))
@@ -152,30 +174,49 @@ static void update_chunk(struct update u, int64_t n, const float *restrict grad,
     }
 }
 
-void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
-               const struct step_scalars *scalars, const struct adamw_segment *segments,
-               int segment_count)
+static struct update update_of(struct adamw hyper, const struct step_scalars *scalars,
+                               const struct adamw_segment *s)
 {
-    (void)stream;
-    for (const struct adamw_segment *s = segments; s < segments + segment_count; s++) {
-        struct update u = {.beta1 = (float)hyper.beta1,
-                           .beta2 = (float)hyper.beta2,
-                           .rest1 = (float)(1.0 - hyper.beta1),
-                           .rest2 = (float)(1.0 - hyper.beta2),
-                           .eps = (float)hyper.eps,
+    return (struct update){.beta1 = hyper.beta1,
+                           .beta2 = hyper.beta2,
+                           .rest1 = 1.0f - hyper.beta1,
+                           .rest2 = 1.0f - hyper.beta2,
+                           .eps = hyper.eps,
                            .grad_scale = scalars->grad_scale,
                            .inverse1 = 1.0f / scalars->correction1,
                            .inverse2 = 1.0f / scalars->correction2,
                            .lr = scalars->lr * s->lr_mul,
                            .decay = s->decay};
-        size_t copy_bytes = s->copy ? dtype_bytes(s->copy_type) : 0;
-#pragma omp parallel for num_threads(cpu_team(ops, s->count)) schedule(static)
-        for (int64_t i = 0; i < s->count; i += FLAT_CHUNK / 4) {
-            int64_t n = min64(FLAT_CHUNK / 4, s->count - i);
-            update_chunk(u, n, s->grad + i, s->m + i, s->v + i, s->param + i);
-            if (s->copy) /* while the new values are in cache */
-                cast_chunk((char *)s->copy + (size_t)i * copy_bytes, s->copy_type, s->param + i,
-                           DTYPE_F32, n);
-        }
+}
+
+static void segment_share(struct update u, const struct adamw_segment *s)
+{
+    enum { CHUNK = FLAT_CHUNK / 4 }; /* the four arrays of a chunk stay in cache for the copy */
+    size_t copy_bytes = s->copy ? dtype_bytes(s->copy_type) : 0;
+#pragma omp for schedule(static) nowait
+    for (int64_t i = 0; i < s->count; i += CHUNK) {
+        int64_t n = min64(CHUNK, s->count - i);
+        update_chunk(u, n, s->grad + i, s->m + i, s->v + i, s->param + i);
+        if (s->copy)
+            cast_chunk((char *)s->copy + (size_t)i * copy_bytes, s->copy_type, s->param + i,
+                       DTYPE_F32, n);
     }
+}
+
+static void adamw_share(struct adamw hyper, const struct step_scalars *scalars,
+                        const struct adamw_segment *segments, int segment_count)
+{
+    for (const struct adamw_segment *s = segments; s < segments + segment_count; s++)
+        segment_share(update_of(hyper, scalars, s), s);
+}
+
+void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
+               const struct step_scalars *scalars, const struct adamw_segment *segments,
+               int segment_count)
+{
+    (void)stream;
+    int64_t elements = 0;
+    for (int i = 0; i < segment_count; i++)
+        elements += segments[i].count;
+    IN_TEAM(cpu_team(ops, elements), adamw_share(hyper, scalars, segments, segment_count));
 }

@@ -1,14 +1,17 @@
-/* cpu_impl -- what the files of the cpu back end share: how work is cut, and its slots.
+/* cpu_impl -- what the files of the cpu back end share: how work is cut and run by a team, and its
+ * slots.
  *
- * Work is cut by the shape alone and given to the team; which thread does a piece never shows in the bits. Every parallel
- * region names its size (num_threads), because BLAS libraries built on OpenMP change the default team.
+ * Work is cut by the shape alone; which thread does a piece never shows in the bits. An op's slot
+ * says IN_TEAM(threads, share(...)): every thread of the team calls `share`, which takes its part
+ * of the pieces, by `omp for` with a static schedule or, where pieces differ, by next_piece.
  */
 #ifndef OPS_CPU_CPU_IMPL_H
 #define OPS_CPU_CPU_IMPL_H
+#include <omp.h>
 #include "ops/ops_impl.h"
 
-#define FLAT_CHUNK \
-    16384 /* elements of a flat range given to a thread at a time; a multiple of OPS_BLOCK */
+/* Elements of a flat range given to a thread at a time; a multiple of OPS_BLOCK */
+#define FLAT_CHUNK 16384
 
 static inline int64_t min64(int64_t a, int64_t b)
 {
@@ -20,10 +23,37 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* How many threads for work over `elements` values: waking a team costs more than a few thousand of them. */
+/* How many threads for work over `elements` values: waking a team costs more than a few thousand
+ * of them. Always one or all: the OpenMP library ends threads that a smaller team leaves out. */
 static inline int cpu_team(const struct ops *ops, int64_t elements)
 {
     return elements < 8192 ? 1 : ops->threads;
+}
+
+/* Each thread of the team makes the call. The size is named, because BLAS libraries built on OpenMP
+ * change the default; the default inside is one, because such a BLAS would start a team of its own
+ * under a thread that is alone. One thread makes no region at all: that would take memory. */
+#define IN_TEAM(threads, call)                                 \
+    do {                                                       \
+        int team_threads_ = (threads);                         \
+        if (team_threads_ > 1) {                               \
+            _Pragma("omp parallel num_threads(team_threads_)") \
+            {                                                  \
+                omp_set_num_threads(1);                        \
+                call;                                          \
+            }                                                  \
+        } else {                                               \
+            int default_threads_ = omp_get_max_threads();      \
+            omp_set_num_threads(1);                            \
+            call;                                              \
+            omp_set_num_threads(default_threads_);             \
+        }                                                      \
+    } while (0)
+
+/* The next piece of work that no thread has taken; *next starts at 0. */
+static inline int64_t next_piece(int64_t *next)
+{
+    return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
 }
 
 /* cpu_matmul.c */

@@ -1,8 +1,9 @@
 /* cpu_loss -- softmax cross-entropy over rows of logits, with its gradient written over them.
  *
- * A row is read three times while it is in cache: its maximum; exp(x - max), kept in place when the gradient is wanted,
- * and its sum; the scaling. Each element costs one exp. Sums run in floats over pieces of a row and in double over the
- * pieces, so that a loss over 50,000 columns is good to 1e-7.
+ * A row is read three times while it is in cache: its maximum; exp(x - max), kept in place when the
+ * gradient is wanted, and its sum; the scaling. Each element costs one exp. Sums run in floats over
+ * pieces of a row and in double over the pieces, so that a loss over 50,000 columns is good to
+ * 1e-7.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
@@ -24,21 +25,27 @@ static double row_loss(int64_t vocab, int32_t label, bool gradient, float loss_s
     return log(sum) + (double)max - (double)wanted;
 }
 
+static void loss_share(int64_t rows, int64_t vocab, const int32_t *labels, bool gradient,
+                       float loss_scale, float *logits, double *losses)
+{
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        if (labels[r] >= 0) {
+            losses[r] = row_loss(vocab, labels[r], gradient, loss_scale, logits + r * vocab);
+            continue;
+        }
+        losses[r] = 0;
+        if (gradient)
+            memset(logits + r * vocab, 0, (size_t)vocab * sizeof(float));
+    }
+}
+
 void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                        const int32_t *labels, bool gradient, const struct step_scalars *scalars,
                        void *logits, double *losses)
 {
     (void)stream;
-    float *x = logits;
     float loss_scale = gradient ? scalars->loss_scale : 0.0f;
-#pragma omp parallel for num_threads(cpu_team(ops, rows *vocab)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        if (labels[r] >= 0) {
-            losses[r] = row_loss(vocab, labels[r], gradient, loss_scale, x + r * vocab);
-            continue;
-        }
-        losses[r] = 0;
-        if (gradient)
-            memset(x + r * vocab, 0, (size_t)vocab * sizeof(float));
-    }
+    IN_TEAM(cpu_team(ops, rows * vocab),
+            loss_share(rows, vocab, labels, gradient, loss_scale, logits, losses));
 }

@@ -1,17 +1,19 @@
-/* cpu_matmul -- linear layers: products by OpenBLAS on tiles, with bias and GELU done while a tile is in cache.
+/* cpu_matmul -- linear layers: products by OpenBLAS on tiles, with bias and GELU done while a tile
+ * is in cache.
  *
- * A product's output is cut into tiles by its shape alone, and each tile is one single-threaded sgemm: the bits depend
- * neither on the number of threads nor on how the BLAS library runs threads of its own. A bias is written into the tile
- * before the product adds to it, which costs nothing: BLAS would have cleared the tile.
+ * A product's output is cut into tiles by its shape alone, and each tile is one single-threaded
+ * sgemm: the bits depend neither on the number of threads nor on how the BLAS library runs threads
+ * of its own. A bias is written into the tile before the product adds to it, which costs nothing:
+ * BLAS would have cleared the tile.
  *
- * Tile sizes, measured on a Neoverse-V1 (2 threads, OpenBLAS 0.3.21) as a share of the rate at 2048^3, over the shapes
- * of GPT-2 at widths 384 and 768: 512 rows 97-101 %, 256 rows 96-101 %, 128 rows 92-98 %, 64 rows 84-95 %; full width
- * is best, 768 columns cost 1-2 %, 384 columns 3-4 %, 256 columns 5-7 %. Many tiles let many threads share the work and
- * an odd count leaves one of two threads idle at the end. So tiles start at 512 x 3072 and are halved while there are
- * fewer than 16, down to 256 x 384, and further only to have two.
+ * Tile sizes, measured on a Neoverse-V1 (2 threads, OpenBLAS 0.3.21) as a share of the rate at
+ * 2048^3, over the shapes of GPT-2 at widths 384 and 768: 512 rows 97-101 %, 256 rows 96-101 %, 128
+ * rows 92-98 %, 64 rows 84-95 %; full width is best, 768 columns cost 1-2 %, 384 columns 3-4 %, 256
+ * columns 5-7 %. Many tiles let many threads share the work and an odd count leaves one of two
+ * threads idle at the end. So tiles start at 512 x 3072 and are halved while there are fewer than
+ * 16, down to about 256 x 384, and further only to have two.
  */
 #include <cblas.h>
-#include <omp.h>
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
@@ -45,13 +47,14 @@ static int64_t piece(int64_t n, int64_t count)
     return ceil_div(ceil_div(n, count), 32) * 32;
 }
 
+/* The tiles of an (m, n) output; see the head of the file */
 static struct tiles cut(int64_t m, int64_t n)
 {
     int64_t rc = ceil_div(m, 512), cc = ceil_div(n, 3072);
     for (;;) {
         int64_t rows = ceil_div(m, rc), cols = ceil_div(n, cc);
         bool few = rc * cc < 16, one = rc * cc == 1;
-        if (few && rows > 256)
+        if (few && rows > 384)
             rc *= 2;
         else if (few && cols >= 768)
             cc *= 2;
@@ -100,8 +103,8 @@ static void multiply_tile(const struct product *p, int64_t i, int64_t j, int64_t
         finish_tile(p, i, j, rows, cols);
 }
 
-/* sums[j] (+)= x[0][j] + x[1][j] + ... for columns j .. j + cols - 1 of x (rows, width): four rows at a time, in blocks
- * of 64 rows, so that float sums over thousands of rows stay good */
+/* sums[j] (+)= x[0][j] + x[1][j] + ... for columns j .. j + cols - 1 of x (rows, width): four rows
+ * at a time, in blocks of 64 rows, so that float sums over thousands of rows stay good */
 static void column_sums(int64_t rows, int64_t width, const float *x, int64_t j, int64_t cols,
                         bool add, float *sums)
 {
@@ -136,53 +139,56 @@ struct sums {
     float *out; /* NULL: none */
 };
 
-static void multiply(struct ops *ops, const struct product *p, const struct sums *s)
+static void multiply_share(const struct product *p, const struct sums *s, struct tiles t,
+                           int64_t *next)
 {
-    struct tiles t = cut(p->m, p->n);
     int64_t count = t.row_count * t.col_count;
     bool rows_first = p->n >= p->m; /* neighbours in time share the larger operand's tile */
-#pragma omp parallel num_threads((int)min64(ops->threads, count))
-    {
-        omp_set_num_threads(
-            1); /* this thread's own: a BLAS on OpenMP in a team of one would start a team */
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t tile = 0; tile < count; tile++) {
-            int64_t ti = rows_first ? tile % t.row_count : tile / t.col_count;
-            int64_t tj = rows_first ? tile / t.row_count : tile % t.col_count;
-            int64_t i = ti * t.rows, j = tj * t.cols;
-            int64_t rows = min64(t.rows, p->m - i), cols = min64(t.cols, p->n - j);
-            multiply_tile(p, i, j, rows, cols);
-            if (s && s->out && s->over_rows && tj == 0)
-                column_sums(p->k, p->m, s->x, i, rows, p->add, s->out);
-            if (s && s->out && !s->over_rows && ti == 0)
-                column_sums(p->k, p->n, s->x, j, cols, p->add, s->out);
-        }
+    for (int64_t tile; (tile = next_piece(next)) < count;) {
+        int64_t ti = rows_first ? tile % t.row_count : tile / t.col_count;
+        int64_t tj = rows_first ? tile / t.row_count : tile % t.col_count;
+        int64_t i = ti * t.rows, j = tj * t.cols;
+        int64_t rows = min64(t.rows, p->m - i), cols = min64(t.cols, p->n - j);
+        multiply_tile(p, i, j, rows, cols);
+        if (s && s->out && s->over_rows && tj == 0)
+            column_sums(p->k, p->m, s->x, i, rows, p->add, s->out);
+        if (s && s->out && !s->over_rows && ti == 0)
+            column_sums(p->k, p->n, s->x, j, cols, p->add, s->out);
     }
 }
 
+static void multiply(struct ops *ops, const struct product *p, const struct sums *s)
+{
+    int64_t next = 0;
+    struct tiles t = cut(p->m, p->n);
+    int64_t work = t.row_count * t.col_count > 1 ? p->m * p->n * p->k / 64 : 0;
+    IN_TEAM(cpu_team(ops, work), multiply_share(p, s, t, &next));
+}
+
 /* One row, as in decoding: W is read once, so the product runs at the speed of memory. */
+static void vector_share(struct linear l, const float *x, const float *w, const float *bias,
+                         float *y)
+{
+    enum { STRIP = 256 };
+    float beta = bias ? 1.0f : 0.0f;
+#pragma omp for schedule(static)
+    for (int64_t s = 0; s < ceil_div(l.out, STRIP); s++) {
+        int64_t j = s * STRIP, n = min64(STRIP, l.out - j);
+        if (bias)
+            memcpy(y + j, bias + j, (size_t)n * sizeof(float));
+        if (l.out_in)
+            cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n, (int)l.in, 1.0f, w + j * l.in,
+                        (int)l.in, x, 1, beta, y + j, 1);
+        else
+            cblas_sgemv(CblasRowMajor, CblasTrans, (int)l.in, (int)n, 1.0f, w + j, (int)l.out, x, 1,
+                        beta, y + j, 1);
+    }
+}
+
 static void multiply_vector(struct ops *ops, struct linear l, const float *x, const float *w,
                             const float *bias, float *y)
 {
-    enum { STRIP = 256 };
-    int64_t count = ceil_div(l.out, STRIP);
-#pragma omp parallel num_threads(cpu_team(ops, l.in *l.out))
-    {
-        omp_set_num_threads(1);
-#pragma omp for schedule(static)
-        for (int64_t s = 0; s < count; s++) {
-            int64_t j = s * STRIP, n = min64(STRIP, l.out - j);
-            if (bias)
-                memcpy(y + j, bias + j, (size_t)n * sizeof(float));
-            float beta = bias ? 1.0f : 0.0f;
-            if (l.out_in)
-                cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)n, (int)l.in, 1.0f, w + j * l.in,
-                            (int)l.in, x, 1, beta, y + j, 1);
-            else
-                cblas_sgemv(CblasRowMajor, CblasTrans, (int)l.in, (int)n, 1.0f, w + j, (int)l.out,
-                            x, 1, beta, y + j, 1);
-        }
-    }
+    IN_TEAM(cpu_team(ops, l.in * l.out), vector_share(l, x, w, bias, y));
 }
 
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,

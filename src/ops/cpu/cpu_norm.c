@@ -1,14 +1,15 @@
 /* cpu_norm -- LayerNorm and RMSNorm, fused with the residual add, and their backward pass.
  *
- * A row is added, summed and normalised while it is in the first cache. Row sums are those of cpu_vector.h. The gradients
- * of weight and bias are summed over blocks of rows into scratch, one partial pair a block, and the partials are added in
- * order: the cut is a function of the number of rows only.
+ * A row is added, summed and normalised while it is in the first cache. Row sums are those of
+ * cpu_vector.h. The gradients of weight and bias are summed over blocks of rows into scratch, one
+ * partial pair a block, and the partials are added in order: the cut is a function of the number of
+ * rows only.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-#define NORM_BLOCKS \
-    64 /* row blocks at most, so that many threads have work and the partials stay few */
+/* Row blocks at most: many threads have work, and the partials stay few */
+#define NORM_BLOCKS 64
 
 static int64_t block_rows(int64_t rows)
 {
@@ -40,23 +41,20 @@ static void add_row(int64_t width, const float *a, const float *b, float *sum)
         sum[c] = a[c] + b[c];
 }
 
-void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                  const void *residual, const void *branch, const void *weight, const void *bias,
-                  void *sum, void *y, float *mean, float *rstd)
+static void add_norm_share(struct norm n, int64_t rows, const float *residual, const float *branch,
+                           const float *weight, const float *bias, float *sum, float *y,
+                           float *mean, float *rstd)
 {
-    (void)stream;
-    const float *a = residual, *b = branch;
-    float *kept = sum, *out = y;
-#pragma omp parallel for num_threads(cpu_team(ops, rows *n.width)) schedule(static)
+#pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         int64_t at = r * n.width;
-        const float *x = a + at;
-        if (b)
-            add_row(n.width, a + at, b + at, kept + at);
-        else if (kept && kept != a)
-            memcpy(kept + at, a + at, (size_t)n.width * sizeof(float));
-        if (b)
-            x = kept + at;
+        const float *x = residual + at;
+        if (branch) {
+            add_row(n.width, residual + at, branch + at, sum + at);
+            x = sum + at;
+        } else if (sum && sum != residual) {
+            memcpy(sum + at, x, (size_t)n.width * sizeof(float));
+        }
         float center = 0;
         if (n.kind == NORM_LAYER) {
             center = v_row_sum(x, n.width) / (float)n.width;
@@ -64,8 +62,26 @@ void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t
         }
         double variance = (double)v_row_squares(x, center, n.width) / (double)n.width;
         rstd[r] = (float)(1.0 / sqrt(variance + n.eps));
-        normalise(n.width, x, center, rstd[r], weight, bias, out + at);
+        normalise(n.width, x, center, rstd[r], weight, bias, y + at);
     }
+}
+
+void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                  const void *residual, const void *branch, const void *weight, const void *bias,
+                  void *sum, void *y, float *mean, float *rstd)
+{
+    (void)stream;
+    IN_TEAM(cpu_team(ops, rows * n.width),
+            add_norm_share(n, rows, residual, branch, weight, bias, sum, y, mean, rstd));
+}
+
+static void apply_share(struct norm n, int64_t rows, const float *sum, const float *weight,
+                        const float *bias, const float *mean, const float *rstd, float *y)
+{
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows; r++)
+        normalise(n.width, sum + r * n.width, n.kind == NORM_LAYER ? mean[r] : 0.0f, rstd[r],
+                  weight, bias, y + r * n.width);
 }
 
 void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
@@ -73,15 +89,11 @@ void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
                     const float *rstd, void *y)
 {
     (void)stream;
-    const float *x = sum;
-    float *out = y;
-#pragma omp parallel for num_threads(cpu_team(ops, rows *n.width)) schedule(static)
-    for (int64_t r = 0; r < rows; r++)
-        normalise(n.width, x + r * n.width, n.kind == NORM_LAYER ? mean[r] : 0.0f, rstd[r], weight,
-                  bias, out + r * n.width);
+    IN_TEAM(cpu_team(ops, rows * n.width), apply_share(n, rows, sum, weight, bias, mean, rstd, y));
 }
 
-/* What one row adds: dweight += dy xhat, dbias += dy; *mean_g = mean of g = dy weight, *mean_gx = mean of g xhat */
+/* What one row adds: dweight += dy xhat, dbias += dy; *mean_g = mean of g = dy weight, *mean_gx =
+ * mean of g xhat */
 static void row_sums(int64_t width, const float *dy, const float *x, const float *weight,
                      float mean, float rstd, float *dweight, float *dbias, float *mean_g,
                      float *mean_gx)
@@ -112,7 +124,8 @@ static void row_sums(int64_t width, const float *dy, const float *x, const float
     *mean_gx = v_fold_sum(sum_gx[0] + sum_gx[1]) / (float)width;
 }
 
-/* dx = rstd (g - mean_g - xhat mean_gx) (+ dsum); reads each element before it is written, so dx may be any input */
+/* dx = rstd (g - mean_g - xhat mean_gx) (+ dsum); reads each element before it is written, so dx
+ * may be any input */
 static void row_gradient(int64_t width, const float *dy, const float *x, const float *weight,
                          float mean, float rstd, float mean_g, float mean_gx, const float *dsum,
                          float *dx)
@@ -133,39 +146,46 @@ static void row_gradient(int64_t width, const float *dy, const float *x, const f
     }
 }
 
+/* partials (blocks, 2, C): each block's sums of dweight and dbias */
+static void backward_share(struct norm n, int64_t rows, const float *dy, const float *x,
+                           const float *weight, const float *mean, const float *rstd,
+                           const float *dsum, float *dsum_out, float *partials)
+{
+    int64_t step = block_rows(rows), width = n.width;
+#pragma omp for schedule(static)
+    for (int64_t block = 0; block < ceil_div(rows, step); block++) {
+        float *pw = partials + block * 2 * width, *pb = pw + width;
+        memset(pw, 0, (size_t)(2 * width) * sizeof(float));
+        for (int64_t r = block * step; r < min64((block + 1) * step, rows); r++) {
+            int64_t at = r * width;
+            float center = n.kind == NORM_LAYER ? mean[r] : 0.0f, mean_g, mean_gx;
+            row_sums(width, dy + at, x + at, weight, center, rstd[r], pw, pb, &mean_g, &mean_gx);
+            if (n.kind == NORM_RMS)
+                mean_g = 0;
+            row_gradient(width, dy + at, x + at, weight, center, rstd[r], mean_g, mean_gx,
+                         dsum ? dsum + at : NULL, dsum_out + at);
+        }
+    }
+}
+
+static void sum_partials(int64_t blocks, int64_t width, const float *partials, float *sum)
+{
+    memcpy(sum, partials, (size_t)width * sizeof(float));
+    for (int64_t block = 1; block < blocks; block++)
+        add_row(width, sum, partials + block * 2 * width, sum);
+}
+
 void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                        const void *dy, const void *sum, const void *weight, const float *mean,
                        const float *rstd, const void *dsum, void *dsum_out, void *dweight,
                        void *dbias, void *scratch)
 {
     (void)stream;
-    const float *d = dy, *x = sum, *w = weight, *from = dsum;
-    float *to = dsum_out, *partials = scratch, *dw = dweight,
-          *db = dbias; /* partials (blocks, 2, C) */
-    int64_t step = block_rows(rows), blocks = ceil_div(rows, step), width = n.width;
-#pragma omp parallel for num_threads(cpu_team(ops, rows *width)) schedule(dynamic, 1)
-    for (int64_t block = 0; block < blocks; block++) {
-        float *pw = partials + block * 2 * width, *pb = pw + width;
-        memset(pw, 0, (size_t)(2 * width) * sizeof(float));
-        for (int64_t r = block * step; r < min64((block + 1) * step, rows); r++) {
-            int64_t at = r * width;
-            float center = n.kind == NORM_LAYER ? mean[r] : 0.0f, mean_g, mean_gx;
-            row_sums(width, d + at, x + at, w, center, rstd[r], pw, pb, &mean_g, &mean_gx);
-            if (n.kind == NORM_RMS)
-                mean_g = 0;
-            row_gradient(width, d + at, x + at, w, center, rstd[r], mean_g, mean_gx,
-                         from ? from + at : NULL, to + at);
-        }
-    }
-    for (int64_t c = 0; c < width; c++) {
-        dw[c] = partials[c];
-        if (db)
-            db[c] = partials[width + c];
-    }
-    for (int64_t block = 1; block < blocks; block++) {
-        const float *pw = partials + block * 2 * width;
-        add_row(width, dw, pw, dw);
-        if (db)
-            add_row(width, db, pw + width, db);
-    }
+    int64_t blocks = ceil_div(rows, block_rows(rows));
+    float *partials = scratch;
+    IN_TEAM(cpu_team(ops, rows * n.width),
+            backward_share(n, rows, dy, sum, weight, mean, rstd, dsum, dsum_out, partials));
+    sum_partials(blocks, n.width, partials, dweight);
+    if (dbias)
+        sum_partials(blocks, n.width, partials + n.width, dbias);
 }

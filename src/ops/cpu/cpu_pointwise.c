@@ -1,59 +1,59 @@
 /* cpu_pointwise -- what is done to each element by itself: sums, activations, rotary embedding.
  *
- * Loops without exp are left to the compiler (every operation rounds in one way, so vector body and scalar tail agree);
- * those with exp run on cpu_vector.h, tails included.
+ * Loops without exp are left to the compiler (every operation rounds in one way, so vector body and
+ * scalar tail agree); those with exp run on cpu_vector.h, tails included.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-static void add_chunk(int64_t n, const float *a, const float *b, float *sum)
+static void add_share(int64_t count, const float *a, const float *b, float *sum)
 {
-    for (int64_t i = 0; i < n; i++)
-        sum[i] = a[i] + b[i];
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count; i += FLAT_CHUNK)
+        for (int64_t k = i; k < min64(i + FLAT_CHUNK, count); k++)
+            sum[k] = a[k] + b[k];
 }
 
 void cpu_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
              void *sum)
 {
     (void)stream;
-    const float *x = a, *y = b;
-    float *z = sum;
-#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static)
+    IN_TEAM(cpu_team(ops, count), add_share(count, a, b, sum));
+}
+
+static void gelu_share(int64_t count, const float *pre, float *y)
+{
+#pragma omp for schedule(static)
     for (int64_t i = 0; i < count; i += FLAT_CHUNK)
-        add_chunk(min64(FLAT_CHUNK, count - i), x + i, y + i, z + i);
+        v_row_gelu(y + i, pre + i, min64(FLAT_CHUNK, count - i));
 }
 
 void cpu_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
 {
     (void)stream;
-    const float *x = pre;
-    float *out = y;
-#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static)
+    IN_TEAM(cpu_team(ops, count), gelu_share(count, pre, y));
+}
+
+static void gelu_backward_share(int64_t count, const float *pre, const float *dy, float *dpre)
+{
+#pragma omp for schedule(static)
     for (int64_t i = 0; i < count; i += FLAT_CHUNK)
-        v_row_gelu(out + i, x + i, min64(FLAT_CHUNK, count - i));
+        v_row_gelu_slope(dpre + i, dy + i, pre + i, min64(FLAT_CHUNK, count - i));
 }
 
 void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
                        const void *dy, void *dpre)
 {
     (void)stream;
-    const float *x = pre, *d = dy;
-    float *out = dpre;
-#pragma omp parallel for num_threads(cpu_team(ops, count)) schedule(static)
-    for (int64_t i = 0; i < count; i += FLAT_CHUNK)
-        v_row_gelu_slope(out + i, d + i, x + i, min64(FLAT_CHUNK, count - i));
+    IN_TEAM(cpu_team(ops, count), gelu_backward_share(count, pre, dy, dpre));
 }
 
-void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
-                const void *gate_up, void *y)
+static void swiglu_share(int64_t rows, int64_t ff, const float *gate_up, float *y)
 {
-    (void)stream;
-    const float *in = gate_up;
-    float *out = y;
-#pragma omp parallel for num_threads(cpu_team(ops, rows *ff)) schedule(static)
+#pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        const float *gate = in + r * 2 * ff, *up = gate + ff;
-        float *to = out + r * ff;
+        const float *gate = gate_up + r * 2 * ff, *up = gate + ff;
+        float *to = y + r * ff;
         int64_t i = 0;
         for (; i + LANES <= ff; i += LANES) {
             vf g = v_load(gate + i);
@@ -66,6 +66,13 @@ void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
     }
 }
 
+void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                const void *gate_up, void *y)
+{
+    (void)stream;
+    IN_TEAM(cpu_team(ops, rows * ff), swiglu_share(rows, ff, gate_up, y));
+}
+
 /* dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate) */
 static void swiglu_gradient(vf gate, vf up, vf dy, vf *dgate, vf *dup)
 {
@@ -74,16 +81,13 @@ static void swiglu_gradient(vf gate, vf up, vf dy, vf *dgate, vf *dup)
     *dgate = dy * up * s * v_fma(gate, one - s, one);
 }
 
-void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
-                         const void *gate_up, const void *dy, void *dgate_up)
+static void swiglu_backward_share(int64_t rows, int64_t ff, const float *gate_up, const float *dy,
+                                  float *dgate_up)
 {
-    (void)stream;
-    const float *in = gate_up, *d = dy;
-    float *out = dgate_up;
-#pragma omp parallel for num_threads(cpu_team(ops, rows *ff)) schedule(static)
+#pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        const float *gate = in + r * 2 * ff, *up = gate + ff, *from = d + r * ff;
-        float *to = out + r * 2 * ff;
+        const float *gate = gate_up + r * 2 * ff, *up = gate + ff, *from = dy + r * ff;
+        float *to = dgate_up + r * 2 * ff;
         vf dgate, dup;
         int64_t i = 0;
         for (; i + LANES <= ff; i += LANES) {
@@ -101,18 +105,23 @@ void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
     }
 }
 
-void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
-              int64_t first, bool inverse, void *qkv)
+void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                         const void *gate_up, const void *dy, void *dgate_up)
 {
     (void)stream;
+    IN_TEAM(cpu_team(ops, rows * ff), swiglu_backward_share(rows, ff, gate_up, dy, dgate_up));
+}
+
+static void rope_share(struct attention a, const float *table, int64_t first, bool inverse,
+                       float *qkv)
+{
     int64_t half = a.head_width / 2, width = (a.heads + 2 * a.kv_heads) * a.head_width;
-    int64_t rows = a.batch * a.tokens, turned = a.heads + a.kv_heads;
-    float *base = qkv, sign = inverse ? -1.0f : 1.0f;
-#pragma omp parallel for num_threads(cpu_team(ops, rows *width)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
+    float sign = inverse ? -1.0f : 1.0f;
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < a.batch * a.tokens; r++) {
         const float *turn = table + (first + r % a.tokens) * half * 2;
-        for (int64_t h = 0; h < turned; h++) {
-            float *restrict x = base + r * width + h * a.head_width, *restrict y = x + half;
+        for (int64_t h = 0; h < a.heads + a.kv_heads; h++) {
+            float *restrict x = qkv + r * width + h * a.head_width, *restrict y = x + half;
             for (int64_t i = 0; i < half; i++) {
                 float c = turn[2 * i], s = sign * turn[2 * i + 1], xi = x[i], yi = y[i];
                 x[i] = xi * c - yi * s;
@@ -120,4 +129,12 @@ void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const 
             }
         }
     }
+}
+
+void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
+              int64_t first, bool inverse, void *qkv)
+{
+    (void)stream;
+    int64_t elements = a.batch * a.tokens * (a.heads + a.kv_heads) * a.head_width;
+    IN_TEAM(cpu_team(ops, elements), rope_share(a, table, first, inverse, qkv));
 }

@@ -1,12 +1,13 @@
 /* cpu_vector -- the vector type of the machine, and exp and sigmoid on it.
  *
- * A vf is one register of floats: 4 lanes (NEON, SSE), 8 (AVX) or 16 (AVX-512), a fact of the build. Everything here is
- * made of operations that IEEE 754 rounds in one way, so a lane has the same bits wherever it stands; a short tail is
- * loaded with v_load_part (a neutral value behind it) and goes through the same code. Sums over a row run in four registers, then
- * single registers, then the tail, and are folded in a fixed tree: their bits depend on the row's length alone.
+ * A vf is one register of floats: 4 lanes (NEON, SSE), 8 (AVX) or 16 (AVX-512), a fact of the
+ * build. Everything here is made of operations that IEEE 754 rounds in one way, so a lane has the
+ * same bits wherever it stands; a short tail is loaded with v_load_part (a neutral value behind it)
+ * and goes through the same code. Sums over a row run in four registers, then single registers,
+ * then the tail, and are folded in a fixed tree: their bits depend on the row's length alone.
  *
- * v_exp: within 2 ulp of exp, 1.3 with fma (tests/ops/test_ops_vmath.c); 0 below -87.7, inf above 88.37 (2.4e38); NaN
- * stays NaN. v_sigmoid: within 3 ulp.
+ * v_exp: within 2 ulp of exp, 1.3 with fma (tests/ops/test_ops_vmath.c); 0 below -87.7, inf above
+ * 88.37 (2.4e38); NaN stays NaN. v_sigmoid: within 3 ulp.
  */
 #ifndef OPS_CPU_CPU_VECTOR_H
 #define OPS_CPU_CPU_VECTOR_H
@@ -134,8 +135,9 @@ static inline float v_fold_max(vf v)
     return max;
 }
 
-/* exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; exp(r) = 1 + r + r^2 q(r), q minimax of degree 4 (3e-9). Adding 1.5 * 2^23
- * + 127 leaves n + 127 in the last bits, which shifted into the exponent are 2^n: 0 for n = -127, inf for n = 128. */
+/* exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; exp(r) = 1 + r + r^2 q(r), q minimax of degree 4
+ * (3e-9). Adding 1.5 * 2^23 + 127 leaves n + 127 in the last bits, which shifted into the exponent
+ * are 2^n: 0 for n = -127, inf for n = 128. */
 static inline vf v_exp(vf x)
 {
     const vf shift = v_set(0x1.8000fep23f);
@@ -158,8 +160,9 @@ static inline vf v_sigmoid(vf x)
     return v_set(1.0f) / (v_set(1.0f) + v_exp(-x));
 }
 
-/* The tanh form of GELU, written with tanh(u) = 2 sigmoid(2u) - 1: 0.5 x (1 + tanh(u)) = x sigmoid(2u),
- * 2u = 2 sqrt(2/pi) (x + 0.044715 x^3). It keeps the small values far left of zero that 1 + tanh cancels. */
+/* The tanh form of GELU, written with tanh(u) = 2 sigmoid(2u) - 1: 0.5 x (1 + tanh(u)) = x
+ * sigmoid(2u), 2u = 2 sqrt(2/pi) (x + 0.044715 x^3). It keeps the small values far left of zero
+ * that 1 + tanh cancels. */
 #define GELU_1 1.5957691216057308f
 #define GELU_3 0.07135481282552477f
 
@@ -168,7 +171,8 @@ static inline vf v_gelu(vf x)
     return x / (v_set(1.0f) + v_exp(-x * v_fma(x * x, v_set(GELU_3), v_set(GELU_1))));
 }
 
-/* s + x s (1 - s) d(2u)/dx with s = sigmoid(2u); 1 - s is e s, e = exp(-2u), which does not cancel. e stays below inf. */
+/* s + x s (1 - s) d(2u)/dx with s = sigmoid(2u); 1 - s is e s, e = exp(-2u), which does not cancel.
+ * e stays below inf. */
 static inline vf v_gelu_slope(vf x)
 {
     vf square = x * x;
@@ -178,7 +182,8 @@ static inline vf v_gelu_slope(vf x)
     return v_fma(x * s * (e * s), du, s);
 }
 
-/* --- sums over one row -------------------------------------------------------------------------------------------- */
+/* --- sums over one row
+ * -------------------------------------------------------------------------------------------- */
 
 /* sum of x[i] */
 static inline float v_row_sum(const float *x, int64_t n)
@@ -263,7 +268,8 @@ static inline float v_row_exp(float *y, const float *x, float shift, int64_t n)
     return v_fold_sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-/* --- GELU over one row; four vectors at a time keep the pipes full --------------------------------------------------- */
+/* --- GELU over one row; four vectors at a time keep the pipes full
+ * --------------------------------------------------- */
 
 /* y[i] = gelu(x[i]); y may be x */
 static inline void v_row_gelu(float *y, const float *x, int64_t n)
