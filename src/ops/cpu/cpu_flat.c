@@ -135,11 +135,12 @@ static bool finite_chunk(const float *x, int64_t n)
 static void nonfinite_share(const float *x, int64_t count, int64_t *next, int64_t *chunk)
 {
     for (int64_t i; (i = next_piece(next) * FLAT_CHUNK) < count;) {
-        if (i > __atomic_load_n(chunk, __ATOMIC_RELAXED) ||
-            finite_chunk(x + i, min64(FLAT_CHUNK, count - i)))
+        int64_t found = __atomic_load_n(chunk, __ATOMIC_RELAXED);
+        if (i > found || finite_chunk(x + i, min64(FLAT_CHUNK, count - i)))
             continue;
-#pragma omp critical(cpu_find_nonfinite)
-        *chunk = min64(*chunk, i);
+        while (i < found && !__atomic_compare_exchange_n(chunk, &found, i, false, __ATOMIC_RELAXED,
+                                                         __ATOMIC_RELAXED))
+            ;
     }
 }
 

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# tests/lib/test_install.sh BUILD: what `cmake --install` puts somewhere is enough to build a program, shared and static,
+# and the shared library shows nothing but its public names.
+set -eu
+build=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+grep -q '^SIFR_SANITIZE:STRING=.' "$build/CMakeCache.txt" && { echo "skipped: a sanitized library needs sanitized programs"; exit 0; }
+cmake --install "$build" --prefix "$work/usr" >/dev/null
+export PKG_CONFIG_PATH
+PKG_CONFIG_PATH=$(dirname "$(find "$work/usr" -name sifr.pc)")
+libdir=$(pkg-config --variable=libdir sifr)
+cat >"$work/program.c" <<'C'
+#include <sifr.h>
+int main(void)
+{
+    struct sifr_context *context;
+    int failed = sifr_context_create(1, 0, 0, &context);
+    if (!failed)
+        sifr_context_destroy(context);
+    return failed;
+}
+C
+cc -Wall -Wextra -Werror "$work/program.c" $(pkg-config --cflags --libs sifr) -o "$work/shared"
+LD_LIBRARY_PATH=$libdir "$work/shared"
+libs=$(pkg-config --static --libs-only-l sifr | sed 's/-lsifr//')
+cc "$work/program.c" $(pkg-config --cflags sifr) "$libdir/libsifr.a" $libs -o "$work/static"
+"$work/static"
+others=$(nm -D --defined-only "$libdir/libsifr.so" | awk '{ print $3 }' | grep -v '^sifr_' || true)
+[ -z "$others" ] || { echo "exported besides sifr_*: $others"; exit 1; }
+test -x "$work/usr/bin/sifr"
+echo "installed, linked twice, exports only sifr_*"
