@@ -20,7 +20,7 @@
 #include "sifr.h"
 
 enum { VOCAB = 256, LETTERS = 12, REACH = 8, WIDTH = LETTERS * REACH, HIDDEN = 192 };
-enum { BATCH = 8, TOKENS = 64, MICRO_BATCHES = 2, STEPS = 150 };
+enum { BATCH = 8, TOKENS = 64, MICRO_BATCHES = 2, STEPS = 100 };
 enum { ROWS = BATCH * TOKENS, STEP_ROWS = MICRO_BATCHES * ROWS };
 
 /* --- recall: embeddings of the last REACH bytes --------------------------------------------- */

@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 grep -q '^SIFR_SANITIZE:STRING=.' "$build/CMakeCache.txt" && { echo "skipped: a sanitized library needs sanitized programs"; exit 0; }
 cmake --install "$build" --prefix "$work/usr" >/dev/null
 export PKG_CONFIG_PATH
-PKG_CONFIG_PATH=$(dirname "$(find "$work/usr" -name sifr.pc)")
+PKG_CONFIG_PATH=$(dirname "$(find "$work/usr" -name sifr.pc)")${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 libdir=$(pkg-config --variable=libdir sifr)
 cat >"$work/program.c" <<'C'
 #include <sifr.h>
