@@ -15,6 +15,7 @@
     X(FORMAT, 1, "a file does not hold what it should")       \
     X(MEMORY, 1, "out of memory")                             \
     X(DEVICE, 1, "the device failed")                         \
+    X(COMM, 1, "another rank failed or did not answer")       \
     X(STOPPED, 1, "stopped by a signal")                      \
     X(INTERNAL, 1, "internal error")                          \
     X(USAGE, 2, "wrong use of the command")                   \

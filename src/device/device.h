@@ -1,10 +1,12 @@
-/* device -- memory, streams and copies of the place where a rank computes; back ends "cpu" and
- * "dry".
+/* device -- memory, streams, events and copies of the place where a rank computes; back ends "cpu"
+ * and "dry".
  *
- * Work on a stream runs in order. A CPU stream runs each call before it returns; other devices
- * enqueue. Functions that enqueue return void: the first failure sticks to the stream with its
- * place, later calls on it do nothing, and stream_sync tells. Memory is taken at start-up, by
- * category and name, and given back at the end.
+ * Work on a stream runs in order. A plain CPU stream is *inline*: it runs each call before it
+ * returns, on the caller's thread and its team; a *worker* stream has a thread of its own and runs
+ * calls one after the other beside the caller; other devices enqueue. Streams wait for each other
+ * through events. Functions that enqueue return void: the first failure sticks to the stream with
+ * its place, later work on it is skipped, and stream_sync tells. Memory is taken at start-up, by
+ * category and name, and given back at the end; enqueueing allocates nothing.
  *
  * The "dry" device counts memory and hands out addresses that must not be touched: `sifr plan`
  * builds the real engine on it, so that the plan and the run cannot drift apart.
@@ -19,6 +21,7 @@
 
 struct device;
 struct stream;
+struct event;
 
 /* `index` picks among several cards. The device borrows `env`. */
 enum status device_create(struct env *env, const char *backend, int index, struct device **device);
@@ -34,7 +37,12 @@ enum status device_alloc(struct device *device, enum mem_category category, cons
                          size_t bytes, void *out);
 void device_free(struct device *device, void *block); /* NULL is fine */
 
+/* --- streams -------------------------------------------------------------------------------- */
+
 enum status stream_create(struct device *device, const char *name, struct stream **stream);
+/* A stream with a thread of its own, for what must go on while the caller computes. A call returns
+ * once its work is in the stream's ring; when the ring is full it waits for room. */
+enum status stream_create_worker(struct device *device, const char *name, struct stream **stream);
 void stream_destroy(struct stream *stream); /* NULL is fine; waits */
 struct device *stream_device(const struct stream *stream);
 enum status
@@ -44,11 +52,34 @@ stream_sync(struct stream *stream); /* wait for everything enqueued; the first f
 void stream_fail(struct stream *stream, enum status st);
 bool stream_failed(const struct stream *stream);
 
-/* Enqueued. Host and device pointers alike; regions do not overlap. */
+/* Run a function of the host in the stream's order: at once on an inline stream, by the stream's
+ * thread on a worker, never on a dry device. `args` is copied. Inside the task, calls on its own
+ * stream run at once. A failed stream still runs tasks, since one may have something to hand back:
+ * a task that does work asks stream_failed first. */
+enum { STREAM_ARGS_BYTES = 192 };
+typedef void stream_task_fn(struct stream *stream, const void *args);
+void stream_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes);
+
+/* --- events: points in one stream that another can wait for --------------------------------- */
+
+enum status event_create(struct device *device, struct event **event);
+void event_destroy(struct event *event); /* NULL is fine; waits until no stream needs it */
+/* The event stands for everything enqueued on `stream` so far. Recorded again, it stands for the
+ * new point only. A failed stream passes it like any other. */
+void event_record(struct event *event, struct stream *stream);
+/* Work enqueued on `stream` from now on starts after the point where `event` was last recorded; at
+ * once when it never was, or when `stream` has failed. An inline stream makes its caller wait. */
+void stream_wait(struct stream *stream, struct event *event);
+double stream_waited(const struct stream *stream); /* seconds spent waiting for events so far */
+
+/* --- work ----------------------------------------------------------------------------------- */
+
+/* Enqueued. Host and device pointers alike; regions do not overlap. A worker stream uses its one
+ * thread. */
 void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
 void device_zero(struct stream *stream, void *dst, size_t bytes);
 /* dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once to dst_type; src_type f32,
- * bf16 or f16. */
+ * bf16 or f16, or f64 when dst is. */
 void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                        enum dtype src_type, int64_t count);
 

@@ -16,6 +16,7 @@ struct device_backend {
     bool dry;            /* addresses must not be touched: the face drops all enqueued work */
     size_t device_bytes; /* of the back end's device struct, `struct device` first */
     size_t stream_bytes; /* of its stream struct, `struct stream` first */
+    size_t event_bytes;  /* of its event struct, `struct event` first */
 
     enum status (*open)(struct device *device, int index); /* NULL: nothing to do */
     void (*close)(struct device *device);                  /* NULL: nothing to do */
@@ -24,10 +25,19 @@ struct device_backend {
     enum status (*alloc)(struct device *device, struct device_block *block);
     void (*free)(struct device *device, struct device_block *block);
 
-    enum status (*stream_open)(struct stream *stream); /* NULL: nothing to do */
-    void (*stream_close)(struct stream *stream);       /* NULL: nothing to do */
+    enum status (*stream_open)(struct stream *stream,
+                               const char *name); /* sees stream->worker; NULL: nothing to do */
+    void (*stream_close)(struct stream *stream);  /* NULL: nothing to do */
     enum status (*stream_sync)(
         struct stream *stream); /* NULL: work is done when its call returns */
+
+    void (*event_open)(struct event *event);  /* NULL: nothing to do */
+    void (*event_close)(struct event *event); /* waits until no stream needs it; NULL: nothing */
+
+    /* Never called on a dry device; `wait` not on a failed stream either. */
+    void (*enqueue)(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes);
+    void (*record)(struct event *event, struct stream *stream);
+    void (*wait)(struct stream *stream, struct event *event);
 
     /* Enqueued work; never called on a dry device, on a failed stream or with a count of zero. */
     void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
@@ -50,11 +60,18 @@ struct device {
     struct env *env;             /* borrowed */
     struct device_block *blocks; /* what is allocated now, newest first */
     int stream_count;            /* streams that exist now */
+    int event_count;             /* events that exist now */
 };
 
 struct stream {
+    struct device *device;     /* borrowed */
+    bool worker;               /* has a thread of its own */
+    _Atomic int error;         /* enum status of the first failure */
+    _Atomic int64_t waited_ns; /* spent waiting for events */
+};
+
+struct event {
     struct device *device; /* borrowed */
-    _Atomic int error;     /* enum status of the first failure */
 };
 
 extern const struct device_backend device_cpu;

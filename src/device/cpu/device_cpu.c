@@ -1,19 +1,19 @@
-/* device_cpu -- host memory; a stream runs each call before it returns, on the caller's thread and
- * its OpenMP team.
+/* device_cpu -- host memory, copies and sums: the table of the back end.
  *
- * Work on long ranges is cut in pieces of a fixed size, whole blocks of 64 elements, and threads
- * take whole pieces. All of it is element by element, so the bits do not depend on the number of
- * threads.
+ * A call becomes a task of its stream (stream_cpu.c). On an inline stream it runs on the caller's
+ * OpenMP team, on a worker stream by its thread alone. Work on long ranges is cut in pieces of a
+ * fixed size, whole blocks of 64 elements, and threads take whole pieces. All of it is element by
+ * element, so the bits do not depend on the number of threads.
  */
 #include <string.h>
-#include "device/device_impl.h"
+#include "device/cpu/stream_cpu.h"
 
 enum {
     PIECE = 64 * 1024,         /* elements that one thread takes at a time */
     PIECE_BYTES = 1024 * 1024, /* the same for copies */
 };
 
-/* --- memory --------------------------------------------------------------------------------- */
+/* --- memory ---------------------------------------------------------------------------------- */
 
 static enum status cpu_alloc(struct device *device, struct device_block *block)
 {
@@ -25,30 +25,69 @@ static void cpu_free(struct device *device, struct device_block *block)
     mem_free(device->env, block->address);
 }
 
-/* --- copies --------------------------------------------------------------------------------- */
+/* --- pieces ---------------------------------------------------------------------------------- */
+
+/* One piece of a call: what starts at `at` (bytes, or elements). */
+typedef void piece_fn(const void *args, size_t at);
+
+/* Every piece of `total`. A team of one is not made: a worker's thread has nothing to do with
+ * OpenMP. */
+static void for_pieces(const struct stream *stream, piece_fn *run, const void *args, size_t total,
+                       size_t piece)
+{
+    int threads = stream->worker || total <= piece ? 1 : stream->device->env->threads;
+    if (threads == 1) {
+        for (size_t at = 0; at < total; at += piece)
+            run(args, at);
+    } else {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (size_t at = 0; at < total; at += piece)
+            run(args, at);
+    }
+}
 
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
+/* --- copies ---------------------------------------------------------------------------------- */
+
+struct range {
+    char *dst;
+    const char *src; /* NULL: zeros */
+    size_t bytes;
+};
+
+static void fill_piece(const void *args, size_t at)
+{
+    const struct range *range = args;
+    size_t bytes = smaller(PIECE_BYTES, range->bytes - at);
+    if (range->src != NULL)
+        memcpy(range->dst + at, range->src + at, bytes);
+    else
+        memset(range->dst + at, 0, bytes);
+}
+
+static void fill_task(struct stream *stream, const void *args)
+{
+    if (!stream_failed(stream))
+        for_pieces(stream, fill_piece, args, ((const struct range *)args)->bytes, PIECE_BYTES);
+}
+
 static void cpu_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
-    int threads = bytes > PIECE_BYTES ? stream->device->env->threads : 1;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES)
-        memcpy((char *)dst + at, (const char *)src + at, smaller(PIECE_BYTES, bytes - at));
+    struct range range = {dst, src, bytes};
+    cpu_enqueue(stream, fill_task, &range, sizeof range);
 }
 
 static void cpu_zero(struct stream *stream, void *dst, size_t bytes)
 {
-    int threads = bytes > PIECE_BYTES ? stream->device->env->threads : 1;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES)
-        memset((char *)dst + at, 0, smaller(PIECE_BYTES, bytes - at));
+    struct range range = {dst, NULL, bytes};
+    cpu_enqueue(stream, fill_task, &range, sizeof range);
 }
 
-/* --- accumulate ----------------------------------------------------------------------------- */
+/* --- accumulate ------------------------------------------------------------------------------ */
 
 /* Exact, and without branches so that compilers turn loops over it into vector code. Multiplying
  * by 2^112 moves the exponent from f16's bias to f32's and makes f16's subnormal numbers normal. */
@@ -94,37 +133,61 @@ ACCUMULATE_ALL(f32, float, float, same, same)
 ACCUMULATE_ALL(bf16, uint16_t, float, bf16_to_f32, f32_to_bf16)
 ACCUMULATE_ALL(f16, uint16_t, float, widen_f16, f32_to_f16)
 ACCUMULATE_ALL(f64, double, double, same_f64, same_f64)
+ACCUMULATE(f64, double, double, same_f64, same_f64, f64, double, same_f64)
 
-#define ROW(dst_name)                                                           \
-    {                                                                           \
-        [DTYPE_F32] = dst_name##_from_f32, [DTYPE_BF16] = dst_name##_from_bf16, \
-        [DTYPE_F16] = dst_name##_from_f16                                       \
-    }
+#define ROW(dst_name)                                                       \
+    [DTYPE_F32] = dst_name##_from_f32, [DTYPE_BF16] = dst_name##_from_bf16, \
+    [DTYPE_F16] = dst_name##_from_f16
 static accumulate_fn *const accumulators[DTYPE_COUNT][DTYPE_COUNT] = {
-    [DTYPE_F32] = ROW(f32),
-    [DTYPE_BF16] = ROW(bf16),
-    [DTYPE_F16] = ROW(f16),
-    [DTYPE_F64] = ROW(f64),
+    [DTYPE_F32] = {ROW(f32)},
+    [DTYPE_BF16] = {ROW(bf16)},
+    [DTYPE_F16] = {ROW(f16)},
+    [DTYPE_F64] = {ROW(f64), [DTYPE_F64] = f64_from_f64},
 };
+
+struct sum {
+    char *dst;
+    const char *src;
+    enum dtype dst_type, src_type;
+    size_t count;
+};
+
+static void sum_piece(const void *args, size_t at)
+{
+    const struct sum *sum = args;
+    accumulators[sum->dst_type][sum->src_type](sum->dst + at * dtype_bytes(sum->dst_type),
+                                               sum->src + at * dtype_bytes(sum->src_type),
+                                               (int64_t)smaller(PIECE, sum->count - at));
+}
+
+static void sum_task(struct stream *stream, const void *args)
+{
+    if (!stream_failed(stream))
+        for_pieces(stream, sum_piece, args, ((const struct sum *)args)->count, PIECE);
+}
 
 static void cpu_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                            enum dtype src_type, int64_t count)
 {
-    accumulate_fn *accumulate = accumulators[dst_type][src_type];
-    size_t dst_bytes = dtype_bytes(dst_type), src_bytes = dtype_bytes(src_type);
-    int threads = count > PIECE ? stream->device->env->threads : 1;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t at = 0; at < count; at += PIECE)
-        accumulate((char *)dst + (size_t)at * dst_bytes, (const char *)src + (size_t)at * src_bytes,
-                   count - at < PIECE ? count - at : PIECE);
+    struct sum sum = {dst, src, dst_type, src_type, (size_t)count};
+    cpu_enqueue(stream, sum_task, &sum, sizeof sum);
 }
 
 const struct device_backend device_cpu = {
     .name = "cpu",
     .device_bytes = sizeof(struct device),
-    .stream_bytes = sizeof(struct stream),
+    .stream_bytes = sizeof(struct cpu_stream),
+    .event_bytes = sizeof(struct cpu_event),
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .stream_open = cpu_stream_open,
+    .stream_close = cpu_stream_close,
+    .stream_sync = cpu_stream_sync,
+    .event_open = cpu_event_open,
+    .event_close = cpu_event_close,
+    .enqueue = cpu_enqueue,
+    .record = cpu_record,
+    .wait = cpu_wait,
     .copy = cpu_copy,
     .zero = cpu_zero,
     .accumulate = cpu_accumulate,

@@ -42,6 +42,7 @@ const struct device_backend device_dry = {
     .dry = true,
     .device_bytes = sizeof(struct dry_device),
     .stream_bytes = sizeof(struct stream),
+    .event_bytes = sizeof(struct event),
     .open = dry_open,
     .alloc = dry_alloc,
     .free = dry_free,

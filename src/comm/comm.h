@@ -1,0 +1,128 @@
+/* comm -- collectives between the ranks of one job, or of a group of them; back ends "self",
+ * "threads" and "mpi".
+ *
+ * Every collective enqueues on a stream and returns at once; buffers belong to the call until the
+ * stream has passed it. All ranks of a communicator must make the same calls in the same order; each
+ * call has a sequence number, and who is late is found by it. Counts are elements, the same on every
+ * rank unless said otherwise. The first error sticks to the communicator: see comm_status().
+ *
+ * Reductions are an exchange plus sums in rank order on the receiving rank, so their bits do not
+ * depend on timing or on the library underneath: to rank 0's contribution the others are added one
+ * after the other in fp32 (fp64 for f64), and the sum is rounded once to the type. f32, bf16, f16
+ * and f64 can be summed; everything else moves any type.
+ *
+ * A communicator is used by one stream at a time: two directions (gathers, reductions) are two
+ * communicators (comm_dup) on two streams. Nothing here knows of parameters or stages.
+ */
+#ifndef COMM_COMM_H
+#define COMM_COMM_H
+#include "device/device.h"
+
+struct comm;
+
+struct comm_config {
+    const char *backend; /* "auto", "self", "threads", "mpi" */
+    double
+        timeout; /* seconds without a rank's arrival before it is named and the job ends; 0 = never */
+};
+
+/* Join the job. Collective over the job's processes. "auto": self unless a launcher started several
+ * ranks. The caller destroys *comm; the device outlives it. */
+enum status comm_create(const struct comm_config *config, struct device *device,
+                        struct comm **comm);
+/* Ranks as threads of this process: a hub shared by `size` threads, each of which joins with its own
+ * env and device. */
+struct comm_hub;
+enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub);
+void comm_hub_destroy(struct comm_hub *hub);
+enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
+                      struct device *device, struct comm **comm);
+void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
+
+int comm_rank(const struct comm *comm);
+int comm_size(const struct comm *comm);
+const char *comm_backend_name(const struct comm *comm);
+
+/* The same ranks once more, for another stream. Collective. */
+enum status comm_dup(struct comm *comm, const char *name, struct comm **copy);
+/* The ranks with the same `colour`, ordered by rank. Collective over `comm`; colour < 0: *group is
+ * NULL here. */
+enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group);
+
+/* --- collectives ------------------------------------------------------------------------------ */
+/* full[r * count ..] = shard of rank r, on every rank. `shard` may lie in its place inside `full`. */
+void comm_all_gather(struct comm *comm, const void *shard, void *full, int64_t count,
+                     enum dtype type, struct stream *stream);
+/* Rank r sends send[j * count ..] to rank j, which finds it at recv[r * count ..]. Not in place. */
+void comm_all_to_all(struct comm *comm, const void *send, void *recv, int64_t count,
+                     enum dtype type, struct stream *stream);
+/* The same with other counts for every pair: counts and offsets in elements, (size) each, borrowed
+ * until the stream has passed the call. A count of 0 sends nothing. */
+void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
+                       const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
+                       const int64_t *recv_offsets, enum dtype type, struct stream *stream);
+/* shard = sum over ranks r, in rank order, of full_r[me * count ..]; scratch: size * count elements. */
+void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
+                         enum dtype type, void *scratch, struct stream *stream);
+/* data = sum over ranks in rank order, the same bits everywhere; scratch: 2 * (count + 64 * size)
+ * elements. In place. */
+void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
+                     struct stream *stream);
+/* data of `root` = sum in rank order; others keep theirs. scratch at root: size * count elements. */
+void comm_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
+                 void *scratch, struct stream *stream);
+/* Down a binomial tree: a rank sends once to each of its children. */
+void comm_broadcast(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
+                    struct stream *stream);
+/* A pair: calls of these two are matched in order, apart from collectives. A send may end before it
+ * is received. */
+void comm_send(struct comm *comm, const void *data, int64_t count, enum dtype type, int to,
+               struct stream *stream);
+void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, int from,
+               struct stream *stream);
+
+/* --- on the host, at once: when the calls enqueued on this communicator are done ---------------- */
+enum status comm_barrier(struct comm *comm);
+/* all[r * bytes ..] = mine of rank r: a few bytes of control (losses, flags, agreements). */
+enum status comm_exchange(struct comm *comm, const void *mine, size_t bytes, void *all);
+
+/* --- failure ------------------------------------------------------------------------------------ */
+enum status comm_status(const struct comm *comm); /* the first error, if any; has been logged */
+/* End the job: on every rank and every communicator, waits and later calls end with an error that
+ * gives `reason` and this rank's number. The first reason stays. */
+void comm_abort(struct comm *comm, const char *reason);
+/* What this rank is doing, for the message when somebody waits for it: "step 12, block 3 backward".
+ * Cheap; the text is copied. */
+void comm_note(struct comm *comm, const char *what);
+
+/* --- counters ------------------------------------------------------------------------------------ */
+#define COMM_KINDS(X)                   \
+    X(ALL_GATHER, "all_gather")         \
+    X(ALL_TO_ALL, "all_to_all")         \
+    X(REDUCE_SCATTER, "reduce_scatter") \
+    X(ALL_REDUCE, "all_reduce")         \
+    X(REDUCE, "reduce")                 \
+    X(BROADCAST, "broadcast")           \
+    X(SEND, "send")                     \
+    X(RECV, "recv")                     \
+    X(CONTROL, "control")
+
+enum comm_kind {
+#define X(name, word) COMM_##name,
+    COMM_KINDS(X)
+#undef X
+        COMM_KIND_COUNT
+};
+const char *comm_kind_word(enum comm_kind kind);
+
+struct comm_counter {
+    int64_t calls;
+    int64_t bytes;  /* sent to other ranks by calls that succeeded: what it keeps is not counted */
+    double seconds; /* calls were in flight */
+};
+struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind);
+
+/* Wait this long before and after every collective, drawn from `seed`: for tests of order. */
+void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed);
+
+#endif

@@ -1,0 +1,141 @@
+/* worker -- the ring and its thread.
+ *
+ *     done            added
+ *      v               v
+ *     | running | ... | free ...         a task keeps its place until it is done, so `added - done`
+ *                                        tasks are in the ring and arguments stay where they are
+ *
+ * One lock guards both counters. The thread sleeps on `work`, producers and drainers on `moved`,
+ * which is rung only when somebody sleeps there.
+ */
+#include "device/cpu/worker.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+
+struct task {
+    stream_task_fn *call;
+    _Alignas(16) unsigned char args[STREAM_ARGS_BYTES];
+};
+
+struct worker {
+    struct env *env;       /* borrowed */
+    struct stream *stream; /* borrowed */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work;  /* a task was added, or the end was asked for */
+    pthread_cond_t moved; /* a task is done */
+    int sleepers;         /* on `moved` */
+    bool ending;
+    uint64_t added, done;
+    struct task ring[WORKER_RING];
+};
+
+static void *worker_main(void *arg)
+{
+    struct worker *worker = arg;
+    pthread_mutex_lock(&worker->lock);
+    for (;;) {
+        while (worker->done == worker->added && !worker->ending)
+            pthread_cond_wait(&worker->work, &worker->lock);
+        if (worker->done == worker->added)
+            break;
+        struct task *task = &worker->ring[worker->done % WORKER_RING];
+        pthread_mutex_unlock(&worker->lock);
+        task->call(worker->stream, task->args);
+        pthread_mutex_lock(&worker->lock);
+        worker->done++;
+        if (worker->sleepers > 0)
+            pthread_cond_broadcast(&worker->moved);
+    }
+    pthread_mutex_unlock(&worker->lock);
+    return NULL;
+}
+
+/* Signals are for the thread that computes: the new thread inherits a mask that blocks them all. */
+static int start_thread(struct worker *worker, const char *name)
+{
+    char short_name[16];
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    snprintf(short_name, sizeof short_name, "%s", name);
+    if (error == 0)
+        pthread_setname_np(worker->thread, short_name);
+    return error;
+}
+
+enum status worker_create(struct env *env, const char *name, struct stream *stream,
+                          struct worker **worker)
+{
+    struct worker *w;
+    TRY(mem_alloc(env, MEM_OTHER, "stream rings", sizeof *w, &w));
+    w->env = env;
+    w->stream = stream;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->work, NULL);
+    pthread_cond_init(&w->moved, NULL);
+    int error = start_thread(w, name);
+    if (error != 0)
+        goto undo_self;
+    *worker = w;
+    return STATUS_OK;
+undo_self:
+    pthread_cond_destroy(&w->moved);
+    pthread_cond_destroy(&w->work);
+    pthread_mutex_destroy(&w->lock);
+    mem_free(env, w);
+    return FAIL(env, DEVICE, "cannot start a thread for the stream '%s': %s; see ulimit -u", name,
+                strerror(error));
+}
+
+void worker_destroy(struct worker *worker)
+{
+    pthread_mutex_lock(&worker->lock);
+    worker->ending = true;
+    pthread_cond_signal(&worker->work);
+    pthread_mutex_unlock(&worker->lock);
+    pthread_join(worker->thread, NULL);
+    pthread_cond_destroy(&worker->moved);
+    pthread_cond_destroy(&worker->work);
+    pthread_mutex_destroy(&worker->lock);
+    mem_free(worker->env, worker);
+}
+
+bool worker_is_me(const struct worker *worker)
+{
+    return pthread_equal(pthread_self(), worker->thread);
+}
+
+/* With the lock held: until `done` has reached `target`. */
+static void wait_done(struct worker *worker, uint64_t target)
+{
+    worker->sleepers++;
+    while (worker->done < target)
+        pthread_cond_wait(&worker->moved, &worker->lock);
+    worker->sleepers--;
+}
+
+void worker_add(struct worker *worker, stream_task_fn *call, const void *args, size_t bytes)
+{
+    pthread_mutex_lock(&worker->lock);
+    while (worker->added - worker->done == WORKER_RING)
+        wait_done(worker, worker->done + 1);
+    struct task *task = &worker->ring[worker->added % WORKER_RING];
+    task->call = call;
+    if (bytes > 0)
+        memcpy(task->args, args, bytes);
+    worker->added++;
+    pthread_cond_signal(&worker->work);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void worker_drain(struct worker *worker)
+{
+    CHECK(!worker_is_me(worker));
+    pthread_mutex_lock(&worker->lock);
+    wait_done(worker, worker->added);
+    pthread_mutex_unlock(&worker->lock);
+}

@@ -1,0 +1,177 @@
+/* stream -- the faces of streams and events: sticky errors, waits, argument checks.
+ *
+ * A back end sees only work that is to be done: nothing reaches it on a dry device, and copies,
+ * sums and waits are dropped here once the stream has failed. A worker may fail after work was
+ * put in its ring, so back ends ask again when they come to it.
+ */
+#include "device/device.h"
+#include "device/device_impl.h"
+
+/* Nothing is to be done on this stream: it failed before, or its device is dry. */
+static bool idle(const struct stream *stream)
+{
+    return stream_failed(stream) || stream->device->backend->dry;
+}
+
+/* --- streams -------------------------------------------------------------------------------- */
+
+static enum status create(struct device *device, const char *name, bool worker,
+                          struct stream **stream)
+{
+    enum status st;
+    struct stream *s;
+    TRY(mem_alloc(device->env, MEM_OTHER, name, device->backend->stream_bytes, &s));
+    s->device = device;
+    s->worker = worker;
+    atomic_init(&s->error, STATUS_OK);
+    atomic_init(&s->waited_ns, 0);
+    if (device->backend->stream_open != NULL)
+        TRY_OR(undo_self, device->backend->stream_open(s, name));
+    device->stream_count++;
+    *stream = s;
+    return STATUS_OK;
+undo_self:
+    mem_free(device->env, s);
+    return st;
+}
+
+enum status stream_create(struct device *device, const char *name, struct stream **stream)
+{
+    return create(device, name, false, stream);
+}
+
+enum status stream_create_worker(struct device *device, const char *name, struct stream **stream)
+{
+    return create(device, name, true, stream);
+}
+
+void stream_destroy(struct stream *stream)
+{
+    if (stream == NULL)
+        return;
+    struct device *device = stream->device;
+    stream_sync(stream);
+    if (device->backend->stream_close != NULL)
+        device->backend->stream_close(stream);
+    device->stream_count--;
+    mem_free(device->env, stream);
+}
+
+struct device *stream_device(const struct stream *stream)
+{
+    return stream->device;
+}
+
+enum status stream_sync(struct stream *stream)
+{
+    const struct device_backend *backend = stream->device->backend;
+    if (backend->stream_sync != NULL)
+        stream_fail(stream, backend->stream_sync(stream));
+    return (enum status)atomic_load(&stream->error);
+}
+
+void stream_fail(struct stream *stream, enum status st)
+{
+    int none = STATUS_OK;
+    atomic_compare_exchange_strong(&stream->error, &none, (int)st);
+}
+
+bool stream_failed(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->error, memory_order_relaxed) != STATUS_OK;
+}
+
+double stream_waited(const struct stream *stream)
+{
+    return 1e-9 * (double)atomic_load_explicit(&stream->waited_ns, memory_order_relaxed);
+}
+
+/* --- events --------------------------------------------------------------------------------- */
+
+enum status event_create(struct device *device, struct event **event)
+{
+    struct event *e;
+    TRY(mem_alloc(device->env, MEM_OTHER, "events", device->backend->event_bytes, &e));
+    e->device = device;
+    if (device->backend->event_open != NULL)
+        device->backend->event_open(e);
+    device->event_count++;
+    *event = e;
+    return STATUS_OK;
+}
+
+void event_destroy(struct event *event)
+{
+    if (event == NULL)
+        return;
+    struct device *device = event->device;
+    if (device->backend->event_close != NULL)
+        device->backend->event_close(event);
+    device->event_count--;
+    mem_free(device->env, event);
+}
+
+void event_record(struct event *event, struct stream *stream)
+{
+    CHECK(event->device->backend == stream->device->backend);
+    if (!stream->device->backend->dry)
+        stream->device->backend->record(event, stream);
+}
+
+void stream_wait(struct stream *stream, struct event *event)
+{
+    CHECK(event->device->backend == stream->device->backend);
+    if (!idle(stream))
+        stream->device->backend->wait(stream, event);
+}
+
+/* --- enqueued work -------------------------------------------------------------------------- */
+
+static bool is_apart(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
+    return first + a_bytes <= second || second + b_bytes <= first;
+}
+
+void stream_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes)
+{
+    CHECK_LE(bytes, STREAM_ARGS_BYTES);
+    if (!stream->device->backend->dry)
+        stream->device->backend->enqueue(stream, task, args, bytes);
+}
+
+void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    if (bytes == 0)
+        return;
+    CHECK(dst != NULL && src != NULL);
+    CHECK(is_apart(dst, bytes, src, bytes));
+    if (!idle(stream))
+        stream->device->backend->copy(stream, dst, src, bytes);
+}
+
+void device_zero(struct stream *stream, void *dst, size_t bytes)
+{
+    if (bytes == 0)
+        return;
+    CHECK(dst != NULL);
+    if (!idle(stream))
+        stream->device->backend->zero(stream, dst, bytes);
+}
+
+void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
+                       enum dtype src_type, int64_t count)
+{
+    CHECK_LE(0, count);
+    if (count == 0)
+        return;
+    CHECK(dst != NULL && src != NULL);
+    CHECK(dst_type == DTYPE_F32 || dst_type == DTYPE_F64 || dst_type == DTYPE_BF16 ||
+          dst_type == DTYPE_F16);
+    CHECK(src_type == DTYPE_F32 || src_type == DTYPE_BF16 || src_type == DTYPE_F16 ||
+          (src_type == DTYPE_F64 && dst_type == DTYPE_F64));
+    CHECK(is_apart(dst, (size_t)count * dtype_bytes(dst_type), src,
+                   (size_t)count * dtype_bytes(src_type)));
+    if (!idle(stream))
+        stream->device->backend->accumulate(stream, dst, dst_type, src, src_type, count);
+}
