@@ -1,6 +1,11 @@
 /* partition -- the layout of pieces; arithmetic only. */
 #include "zero/partition.h"
 
+struct sharding sharding_of(int stage)
+{
+    return (struct sharding){.optim = stage >= 1, .grads = stage >= 2, .params = stage >= 3};
+}
+
 static int64_t round_up(int64_t count, int64_t multiple)
 {
     return (count + multiple - 1) / multiple * multiple;
@@ -15,6 +20,7 @@ static void lay_out(struct partition *p)
             p->param_offset[q] = offset;
             offset += round_up(unit_param_count(p->graph, q), OPS_BLOCK);
         }
+        p->piece_used[i] = offset;
         p->piece_count[i] = round_up(offset, (int64_t)OPS_BLOCK * p->owners);
     }
 }
@@ -29,6 +35,8 @@ enum status partition_create(struct env *env, const struct unit_graph *graph, in
            mem_alloc_array(env, MEM_OTHER, "partition", params, sizeof(int64_t), &p->param_offset));
     TRY_OR(undo,
            mem_alloc_array(env, MEM_OTHER, "partition", pieces, sizeof(int64_t), &p->piece_count));
+    TRY_OR(undo,
+           mem_alloc_array(env, MEM_OTHER, "partition", pieces, sizeof(int64_t), &p->piece_used));
     lay_out(p);
     return STATUS_OK;
 undo:
@@ -39,6 +47,7 @@ undo:
 void partition_free(struct env *env, struct partition *p)
 {
     mem_free(env, p->param_offset);
+    mem_free(env, p->piece_used);
     mem_free(env, p->piece_count);
     *p = (struct partition){0};
 }

@@ -11,10 +11,17 @@
 #define ZERO_PARTITION_H
 #include "unit/unit.h"
 
+/* What a stage cuts into slices: the only place where stages are compared. */
+struct sharding {
+    bool optim, grads, params;
+};
+struct sharding sharding_of(int stage);
+
 struct partition {
     const struct unit_graph *graph; /* borrowed */
     int owners;
     int64_t *param_offset; /* (params) first element, in its piece */
+    int64_t *piece_used;   /* (pieces) elements up to the last param's last block */
     int64_t *piece_count;  /* (pieces) elements with padding: a multiple of OPS_BLOCK * owners */
 };
 

@@ -1,17 +1,12 @@
-/* zero_update -- the end of a step: the uses of a tied piece are added, the norm is formed, AdamW
- * moves the parameters.
- *
- * The norm is a sum over blocks of 64 elements in a fixed binary tree over their global number
- * (norm_tree.h), so it has the same bits however the blocks are shared out. Padding is not in it.
+/* zero_update -- the end of a step: the uses of a tied piece are added, the verdict is formed, AdamW
+ * moves the parameters, and whoever needs the new ones gets them.
  */
 #include "zero/zero_impl.h"
 
 #include <fnmatch.h>
 #include <math.h>
 
-#include "zero/norm_tree.h"
-
-/* --- segments ------------------------------------------------------------------------------- */
+/* --- segments --------------------------------------------------------------------------------- */
 
 static struct zero_group group_of(const struct zero_config *config, const char *tensor)
 {
@@ -22,9 +17,15 @@ static struct zero_group group_of(const struct zero_config *config, const char *
     return chosen;
 }
 
-static bool is_learned(const struct zero *zero, int piece)
+/* The part of a tensor whose state this rank updates, in elements of its piece. */
+static struct place updated_part(const struct zero *zero, int t)
 {
-    return zero->pieces[piece].use_count > 0;
+    struct place place = partition_tensor(&zero->partition, t);
+    const struct zero_piece *piece = &zero->pieces[place.piece];
+    int64_t begin = place.first > piece->optim_first ? place.first : piece->optim_first;
+    int64_t end = place.first + place.count, limit = piece->optim_first + piece->optim_count;
+    end = end < limit ? end : limit;
+    return (struct place){place.piece, begin, end > begin ? end - begin : 0};
 }
 
 static struct adamw_segment segment_of(const struct zero *zero, int t, struct place mine)
@@ -32,12 +33,13 @@ static struct adamw_segment segment_of(const struct zero *zero, int t, struct pl
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     const struct zero_piece *piece = &zero->pieces[mine.piece];
     struct zero_group group = group_of(&zero->config, tensor->name);
+    int64_t at = mine.first - piece->optim_first;
     return (struct adamw_segment){
         .count = mine.count,
-        .param = piece->params + mine.first,
-        .grad = piece->uses[0].sum + mine.first,
-        .m = piece->m + mine.first,
-        .v = piece->v + mine.first,
+        .param = (zero->sharding.optim ? piece->slice : piece->full) + at,
+        .grad = (zero->sharding.optim ? piece->uses[0].sum : piece->uses[0].full) + at,
+        .m = piece->m + at,
+        .v = piece->v + at,
         .lr_mul = (float)group.lr_mul,
         .decay = tensor->decay ? (float)(zero->config.weight_decay * group.wd_mul) : 0.0f,
     };
@@ -71,9 +73,8 @@ enum status zero_segments_create(struct zero *zero)
     struct adamw_segment *list;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list, &list));
     for (int t = 0; t < zero->graph->tensor_count; t++) {
-        struct place mine =
-            partition_clip(&zero->partition, partition_tensor(&zero->partition, t), 0);
-        if (mine.count > 0 && is_learned(zero, mine.piece))
+        struct place mine = updated_part(zero, t);
+        if (mine.count > 0 && zero_is_learned(zero, mine.piece))
             list[zero->segment_count++] = segment_of(zero, t, mine);
     }
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
@@ -82,11 +83,11 @@ enum status zero_segments_create(struct zero *zero)
     return st;
 }
 
-/* --- the verdict ---------------------------------------------------------------------------- */
+/* --- the verdict ------------------------------------------------------------------------------ */
 
 static void add_uses(struct zero *zero)
 {
-    for (int i = 0; i < zero->graph->piece_count; i++) {
+    for (int i = 0; zero->owner >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         for (int k = 1; k < piece->use_count; k++)
             device_accumulate(zero->stream, piece->uses[0].sum, DTYPE_F32, piece->uses[k].sum,
@@ -94,58 +95,65 @@ static void add_uses(struct zero *zero)
     }
 }
 
-/* Put the blocks of one param into the tree, a chunk at a time. */
-static enum status add_param_squares(struct zero *zero, int param, struct norm_tree *tree)
+/* The first non-finite element that this owner has, as (tensor, element). */
+static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
 {
-    const struct zero_piece *piece = &zero->pieces[zero->graph->params[param].piece];
-    const float *gradient = piece->uses[0].sum + zero->partition.param_offset[param];
-    int64_t count = unit_param_count(zero->graph, param);
-    for (int64_t first = 0; first < count; first += ZERO_STAGING) {
-        int64_t part = count - first < ZERO_STAGING ? count - first : ZERO_STAGING;
-        int64_t blocks = (part + OPS_BLOCK - 1) / OPS_BLOCK;
-        ops_square_sums(zero->ops, zero->stream, gradient + first, part, zero->block_sums);
-        device_copy(zero->stream, zero->block_sums_host, zero->block_sums,
-                    (size_t)blocks * sizeof(double));
+    for (int t = 0; zero->owner >= 0 && t < zero->graph->tensor_count; t++) {
+        struct place whole = partition_tensor(&zero->partition, t);
+        struct place mine = partition_clip(&zero->partition, whole, zero->owner);
+        int64_t slice = partition_slice(&zero->partition, whole.piece), first = -1;
+        if (mine.count == 0 || !zero_is_learned(zero, whole.piece))
+            continue;
+        ops_find_nonfinite(zero->ops, zero->stream,
+                           zero->pieces[whole.piece].uses[0].sum + mine.first - zero->owner * slice,
+                           mine.count, zero->nonfinite);
+        device_copy(zero->stream, &first, zero->nonfinite, sizeof first);
         TRY(stream_sync(zero->stream));
-        for (int64_t b = 0; b < blocks; b++)
-            norm_tree_add(tree, 0, zero->block_sums_host[b]);
+        if (first < 0)
+            continue;
+        verdict->bad_tensor = t;
+        verdict->bad_index = first + mine.first - whole.first;
+        return STATUS_OK;
     }
     return STATUS_OK;
 }
 
-static enum status find_bad_tensor(struct zero *zero, struct zero_verdict *verdict)
+static bool comes_before(int64_t tensor, int64_t index, const struct zero_verdict *verdict)
 {
-    for (int t = 0; t < zero->graph->tensor_count; t++) {
-        struct place place = partition_tensor(&zero->partition, t);
-        if (!is_learned(zero, place.piece))
+    return verdict->bad_tensor < 0 || tensor < verdict->bad_tensor ||
+           (tensor == verdict->bad_tensor && index < verdict->bad_index);
+}
+
+/* All ranks agree on the first of all. all_nodes is large enough and not in use. */
+static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
+{
+    TRY(find_own_bad(zero, verdict));
+    if (zero_alone(zero))
+        return STATUS_OK;
+    int64_t mine[2] = {verdict->bad_tensor, verdict->bad_index}, *all = (int64_t *)zero->all_nodes;
+    TRY(comm_exchange(zero->comm, mine, sizeof mine, all));
+    for (int rank = 0; rank < zero->roster.size; rank++) {
+        int64_t tensor = all[2 * rank], index = all[2 * rank + 1];
+        if (tensor < 0 || !comes_before(tensor, index, verdict))
             continue;
-        int64_t first = -1;
-        ops_find_nonfinite(zero->ops, zero->stream,
-                           zero->pieces[place.piece].uses[0].sum + place.first, place.count,
-                           zero->nonfinite);
-        device_copy(zero->stream, &first, zero->nonfinite, sizeof first);
-        TRY(stream_sync(zero->stream));
-        if (first >= 0) {
-            verdict->bad_tensor = t;
-            verdict->bad_index = first;
-            return STATUS_OK;
-        }
+        verdict->bad_tensor = (int)tensor;
+        verdict->bad_index = index;
     }
     return STATUS_OK;
 }
 
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict)
 {
-    struct norm_tree tree = {0};
+    double square_sum;
+    if (!zero_alone(zero))
+        TRY(stream_sync(zero->reduce_stream));
     add_uses(zero);
-    for (int p = 0; p < zero->graph->param_count; p++)
-        if (is_learned(zero, zero->graph->params[p].piece))
-            TRY(add_param_squares(zero, p, &tree));
-    *verdict = (struct zero_verdict){sqrt(norm_tree_sum(&tree)) / scale, -1, -1};
-    return isfinite(verdict->grad_norm) ? STATUS_OK : find_bad_tensor(zero, verdict);
+    TRY(norm_of_sums(zero, &square_sum));
+    *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};
+    return isfinite(verdict->grad_norm) ? STATUS_OK : find_bad(zero, verdict);
 }
 
-/* --- the update ----------------------------------------------------------------------------- */
+/* --- the update ------------------------------------------------------------------------------- */
 
 /* The factor that brings a gradient of this norm down to `clip`, as PyTorch has it; 1 when it is
  * small enough. */
@@ -153,6 +161,38 @@ static double clip_factor(double clip, double norm)
 {
     double factor = clip / (norm + 1e-6);
     return clip > 0.0 && factor < 1.0 ? factor : 1.0;
+}
+
+/* Where every rank updates everything: the owners' sums become everybody's gradient. */
+static enum status share_sums(struct zero *zero)
+{
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        struct zero_piece *piece = &zero->pieces[i];
+        int64_t slice = partition_slice(&zero->partition, i);
+        if (piece->use_count == 0)
+            continue;
+        float *full = piece->uses[0].full, *mine = full + zero->owner * slice;
+        if (!piece->uses[0].sum_inside)
+            device_copy(zero->stream, mine, piece->uses[0].sum, (size_t)slice * sizeof *mine);
+        event_record(zero->written, zero->stream);
+        stream_wait(zero->gather_stream, zero->written);
+        slices_to_members(zero, i, mine, full);
+    }
+    return stream_sync(zero->gather_stream);
+}
+
+/* The owners' new slices to everybody who keeps all params. */
+enum status zero_publish(struct zero *zero)
+{
+    if (zero_alone(zero))
+        return STATUS_OK;
+    event_record(zero->written, zero->stream);
+    stream_wait(zero->gather_stream, zero->written);
+    for (int i = 0; !zero->sharding.params && i < zero->graph->piece_count; i++) {
+        slices_to_members(zero, i, zero->pieces[i].slice, zero->pieces[i].full);
+        event_record(zero->pieces[i].published, zero->gather_stream);
+    }
+    return STATUS_OK;
 }
 
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
@@ -165,7 +205,11 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     s->correction2 = (float)(1.0 - pow(c->beta2, (double)t));
     s->grad_scale = (float)(clip_factor(c->clip, verdict->grad_norm) / scale);
     device_copy(zero->stream, zero->scalars, s, sizeof *s);
+    bool replicas = !zero_alone(zero) && !zero->sharding.optim;
+    if (replicas)
+        TRY(share_sums(zero));
     struct adamw hyper = {c->beta1, c->beta2, c->eps};
     ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments, zero->segment_count);
-    return stream_sync(zero->stream);
+    TRY(stream_sync(zero->stream));
+    return replicas ? STATUS_OK : zero_publish(zero);
 }

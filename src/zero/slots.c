@@ -1,0 +1,135 @@
+/* slots -- simulates one walk and gives every residency the smallest place that is free by then. */
+#include "zero/slots.h"
+
+#include <stdlib.h>
+
+enum { STAY = 2 }; /* entries a piece waits in its slot for its next use */
+
+int slot_entry(const struct unit_graph *graph, int u, enum pass pass)
+{
+    bool backward = pass == PASS_REBUILD || pass == PASS_BACKWARD;
+    return backward ? 2 * (graph->unit_count - 1) - u : u;
+}
+
+static int entry_unit(const struct unit_graph *graph, int entry)
+{
+    int last = graph->unit_count - 1;
+    return entry <= last ? entry : 2 * last - entry;
+}
+
+/* Does the unit read a param of `piece` in any of the passes of this entry? */
+static bool entry_reads(const struct unit_graph *graph, int entry, int piece)
+{
+    const struct unit *unit = &graph->units[entry_unit(graph, entry)];
+    for (int use = 0; use < unit->use_count; use++) {
+        if (graph->params[unit->uses[use]].piece != piece)
+            continue;
+        for (int pass = 0; pass < PASS_COUNT; pass++) {
+            bool backward = pass == PASS_REBUILD || pass == PASS_BACKWARD;
+            if (backward == (entry >= graph->unit_count) && unit_reads(unit, pass, use))
+                return true;
+        }
+    }
+    return false;
+}
+
+static int find_residency(const struct slot_table *t, int piece, int entry)
+{
+    for (int i = t->residency_count - 1; i >= 0; i--)
+        if (t->residencies[i].piece == piece && t->residencies[i].first <= entry &&
+            entry <= t->residencies[i].last)
+            return i;
+    return -1;
+}
+
+static void add_use(struct slot_table *t, int piece, int entry, int prefetch)
+{
+    for (int i = t->residency_count - 1; i >= 0; i--) {
+        struct residency *r = &t->residencies[i];
+        if (r->piece == piece && entry - r->last <= STAY) {
+            r->last = entry;
+            return;
+        }
+    }
+    int issue = entry > prefetch ? entry - prefetch : 0;
+    t->residencies[t->residency_count++] =
+        (struct residency){.piece = piece, .issue = issue, .first = entry, .last = entry};
+}
+
+/* A slot that nobody needs at `issue`: the smallest that is large enough, else the largest; -1: none. */
+static int choose_slot(const struct slot_table *t, const int *busy_until, int issue, int64_t count)
+{
+    int best = -1;
+    for (int s = 0; s < t->slots; s++) {
+        if (busy_until[s] >= issue)
+            continue;
+        if (best < 0)
+            best = s;
+        bool fits = t->slot_count[s] >= count, best_fits = t->slot_count[best] >= count;
+        if (fits ? !best_fits || t->slot_count[s] < t->slot_count[best]
+                 : !best_fits && t->slot_count[s] > t->slot_count[best])
+            best = s;
+    }
+    return best;
+}
+
+static void assign_slots(const struct partition *p, struct slot_table *t, int *busy_until)
+{
+    for (int i = 0; i < t->residency_count; i++) {
+        struct residency *r = &t->residencies[i];
+        int64_t count = p->piece_count[r->piece];
+        int s = choose_slot(t, busy_until, r->issue, count);
+        if (s < 0)
+            s = t->slots++;
+        if (t->slot_count[s] < count)
+            t->slot_count[s] = count;
+        busy_until[s] = r->last;
+        r->slot = s;
+    }
+}
+
+enum status slot_table_create(struct env *env, const struct partition *partition, int prefetch,
+                              struct slot_table *t)
+{
+    const struct unit_graph *graph = partition->graph;
+    *t = (struct slot_table){.entries = 2 * graph->unit_count - 1};
+    size_t most = (size_t)t->entries * UNIT_MAX_USES;
+    int *busy_until = NULL;
+    enum status st;
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *t->residencies, &t->residencies));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *t->slot_count, &t->slot_count));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *busy_until, &busy_until));
+    for (int entry = 0; entry < t->entries; entry++)
+        for (int piece = 0; piece < graph->piece_count; piece++)
+            if (entry_reads(graph, entry, piece))
+                add_use(t, piece, entry, prefetch);
+    assign_slots(partition, t, busy_until);
+    mem_free(env, busy_until);
+    return STATUS_OK;
+undo:
+    mem_free(env, busy_until);
+    slot_table_free(env, t);
+    return st;
+}
+
+void slot_table_free(struct env *env, struct slot_table *t)
+{
+    mem_free(env, t->residencies);
+    mem_free(env, t->slot_count);
+    *t = (struct slot_table){0};
+}
+
+int slot_residency(const struct slot_table *t, int piece, int entry)
+{
+    int found = find_residency(t, piece, entry);
+    CHECK(found >= 0);
+    return found;
+}
+
+int64_t slot_table_total(const struct slot_table *t)
+{
+    int64_t total = 0;
+    for (int s = 0; s < t->slots; s++)
+        total += t->slot_count[s];
+    return total;
+}
