@@ -14,8 +14,8 @@
 
 struct roster {
     int rank, size;
-    int workers;     /* ranks 0 .. workers-1 */
-    int owners;      /* ranks first_owner .. size-1 */
+    int workers; /* ranks 0 .. workers-1 */
+    int owners;  /* ranks first_owner .. size-1 */
     int first_owner;
 };
 

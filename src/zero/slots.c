@@ -56,7 +56,8 @@ static void add_use(struct slot_table *t, int piece, int entry, int prefetch)
         (struct residency){.piece = piece, .issue = issue, .first = entry, .last = entry};
 }
 
-/* A slot that nobody needs at `issue`: the smallest that is large enough, else the largest; -1: none. */
+/* A slot that nobody needs at `issue`: the smallest that is large enough, else the largest; -1:
+ * none. */
 static int choose_slot(const struct slot_table *t, const int *busy_until, int issue, int64_t count)
 {
     int best = -1;
@@ -96,9 +97,12 @@ enum status slot_table_create(struct env *env, const struct partition *partition
     size_t most = (size_t)t->entries * UNIT_MAX_USES;
     int *busy_until = NULL;
     enum status st;
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *t->residencies, &t->residencies));
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *t->slot_count, &t->slot_count));
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *busy_until, &busy_until));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *t->residencies,
+                                 &t->residencies));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *t->slot_count,
+                                 &t->slot_count));
+    TRY_OR(undo,
+           mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *busy_until, &busy_until));
     for (int entry = 0; entry < t->entries; entry++)
         for (int piece = 0; piece < graph->piece_count; piece++)
             if (entry_reads(graph, entry, piece))

@@ -1,15 +1,17 @@
-/* slots -- which piece lies where and when, while a sharded model is walked: a table made at start-up.
+/* slots -- which piece lies where and when, while a sharded model is walked: a table made at
+ * start-up.
  *
- * A walk over a micro-batch has one entry for each unit forward, one for the last unit's loss, one
- * for each unit backward:
+ * A walk over a micro-batch has one entry for each unit forward, one for the last unit's loss,
+ * one for each unit backward:
  *
  *     entry    0   1  ..  n-2   n-1   n  ..  2n-2
  *     unit     0   1  ..  n-2   n-1   n-2 ..  0
  *
  * A residency is a piece in a slot from its first entry to its last. It is gathered `prefetch`
- * entries ahead of the first; a piece that is wanted again within two entries stays (the last block
- * of the forward pass is the first of the backward pass). The table depends on the graph and on
- * `prefetch` alone, so that all ranks gather in the same order and nothing is searched for in a step.
+ * entries ahead of the first; a piece that is wanted again within two entries stays (the last
+ * block of the forward pass is the first of the backward pass). The table depends on the graph
+ * and on `prefetch` alone, so that all ranks gather in the same order and nothing is searched
+ * for in a step.
  */
 #ifndef ZERO_SLOTS_H
 #define ZERO_SLOTS_H
@@ -23,9 +25,9 @@ struct residency {
 struct slot_table {
     struct residency *residencies; /* in the order of their gathers */
     int residency_count;
-    int64_t *slot_count;           /* (slots) elements */
+    int64_t *slot_count; /* (slots) elements */
     int slots;
-    int entries;                   /* 2n - 1 */
+    int entries; /* 2n - 1 */
 };
 
 enum status slot_table_create(struct env *env, const struct partition *partition, int prefetch,
@@ -36,6 +38,6 @@ void slot_table_free(struct env *env, struct slot_table *table);
 int slot_entry(const struct unit_graph *graph, int u, enum pass pass);
 /* The residency of `piece` in `entry`; it must be there. */
 int slot_residency(const struct slot_table *table, int piece, int entry);
-int64_t slot_table_total(const struct slot_table *table);           /* elements of all slots */
+int64_t slot_table_total(const struct slot_table *table); /* elements of all slots */
 
 #endif

@@ -1,16 +1,17 @@
-/* zero -- the store: parameters, gradients and optimizer state of a graph, cut among their owners.
+/* zero -- the store: parameters, gradients and optimizer state of a graph, cut among their
+ * owners.
  *
  * The engine asks for the params of a unit before a pass and lets go of them after it, hands
- * gradients over when a pass has written them, and asks for the update when all micro-batches of a
- * step are in. Which rank holds what is decided here and seen nowhere else. All memory is taken by
- * zero_create; a step allocates nothing.
+ * gradients over when a pass has written them, and asks for the update when all micro-batches of
+ * a step are in. Which rank holds what is decided here and seen nowhere else. All memory is
+ * taken by zero_create; a step allocates nothing.
  *
- * `stage` says what is cut into slices: 0 nothing (replicas), 1 the optimizer state, 2 the gradients
- * too, 3 the parameters too. It changes who holds what and never a bit of the result.
+ * `stage` says what is cut into slices: 0 nothing (replicas), 1 the optimizer state, 2 the
+ * gradients too, 3 the parameters too. It changes who holds what and never a bit of the result.
  *
- * A step's gradient is the sum of its micro-batches in their order: the first is stored, the others
- * are added in fp32, one after the other. A param that several units use has one sum for each use;
- * the uses are added once, in unit order.
+ * A step's gradient is the sum of its micro-batches in their order: the first is stored, the
+ * others are added in fp32, one after the other. A param that several units use has one sum for
+ * each use; the uses are added once, in unit order.
  */
 #ifndef ZERO_ZERO_H
 #define ZERO_ZERO_H
@@ -33,17 +34,19 @@ struct zero_config {
                               sampling): no gradients, no optimizer */
     int stage;             /* 0 to 3 */
     int prefetch;          /* units whose gather is under way ahead of the one that computes */
-    int servers;           /* the last so many ranks own everything and compute nothing; 0 = all own */
+    int servers; /* the last so many ranks own everything and compute nothing; 0 = all own */
 };
 
 struct zero;
-/* `comm` is borrowed, NULL: one rank. Collective, as is everything below unless it says otherwise. */
+/* `comm` is borrowed, NULL: one rank. Collective, as is everything below unless it says
+ * otherwise. */
 enum status zero_create(struct ops *ops, struct stream *stream, struct comm *comm,
                         const struct unit_graph *graph, const struct zero_config *config,
                         struct zero **zero);
 void zero_destroy(struct zero *zero);
 const struct roster *zero_roster(const struct zero *zero);
-struct comm *zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: one rank */
+struct comm *
+zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: one rank */
 
 /* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host ------ */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
@@ -56,12 +59,12 @@ enum status zero_publish(struct zero *zero);
 /* --- inside a step, called by the engine ---------------------------------------------------- */
 /* A walk over one micro-batch begins: forward, and backward too or not. */
 void zero_walk(struct zero *zero, bool backward);
-/* Pointers to the params that `pass` of unit `u` reads, valid until the release. A rank that is idle
- * or a server makes the same calls; it gets no pointers it may use. */
+/* Pointers to the params that `pass` of unit `u` reads, valid until the release. A rank that is
+ * idle or a server makes the same calls; it gets no pointers it may use. */
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run);
 void zero_release(struct zero *zero, int u, enum pass pass);
-/* Places for the gradients that `pass` of unit `u` writes (not called by idle ranks); then, when the
- * pass is enqueued, hand them over (called by all) as part of `round` of the step. */
+/* Places for the gradients that `pass` of unit `u` writes (not called by idle ranks); then, when
+ * the pass is enqueued, hand them over (called by all) as part of `round` of the step. */
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run);
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round);
 

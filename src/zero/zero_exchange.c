@@ -45,8 +45,9 @@ enum status exchange_tables_create(struct zero *zero)
     int size = zero->roster.size, pieces = zero->graph->piece_count;
     int64_t rounds = roster_rounds(&zero->roster, zero->config.micro_batches);
     int64_t *counts;
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "exchange tables", (size_t)size * 4 * (3 * (size_t)pieces + 1),
-                        sizeof *counts, &zero->exchange_counts));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "exchange tables",
+                        (size_t)size * 4 * (3 * (size_t)pieces + 1), sizeof *counts,
+                        &zero->exchange_counts));
     counts = zero->exchange_counts;
     zero->range = take(&counts, size);
     for (int i = 0; i < pieces; i++) {
@@ -58,7 +59,8 @@ enum status exchange_tables_create(struct zero *zero)
         if (rounds == 0)
             continue;
         fill_reduce(zero, i, zero->roster.workers, &piece->reduce[0]);
-        fill_reduce(zero, i, roster_active(&zero->roster, zero->config.micro_batches, rounds - 1), &piece->reduce[1]);
+        fill_reduce(zero, i, roster_active(&zero->roster, zero->config.micro_batches, rounds - 1),
+                    &piece->reduce[1]);
     }
     return STATUS_OK;
 }
@@ -66,8 +68,8 @@ enum status exchange_tables_create(struct zero *zero)
 void slices_to_members(struct zero *zero, int piece, const float *slice, float *full)
 {
     const struct exchange *e = &zero->pieces[piece].gather;
-    comm_all_to_all_v(zero->gather_comm, slice, e->send_counts, e->send_offsets, full, e->recv_counts,
-                      e->recv_offsets, DTYPE_F32, zero->gather_stream);
+    comm_all_to_all_v(zero->gather_comm, slice, e->send_counts, e->send_offsets, full,
+                      e->recv_counts, e->recv_offsets, DTYPE_F32, zero->gather_stream);
 }
 
 void slices_to_owners(struct zero *zero, int piece, const float *full, int64_t round, float *sum)

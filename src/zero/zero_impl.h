@@ -22,9 +22,9 @@ struct exchange {
 /* One unit's gradient of a piece. */
 struct zero_use {
     int unit;
-    float *full;        /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
-    float *sum;         /* (slice) over the micro-batches of the step, at its owner; may lie in full */
-    bool sum_inside;    /* it does */
+    float *full;     /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
+    float *sum;      /* (slice) over the micro-batches of the step, at its owner; may lie in full */
+    bool sum_inside; /* it does */
     struct event *free; /* of `full`: its slices have been sent */
 };
 
@@ -104,8 +104,8 @@ static inline bool zero_is_learned(const struct zero *zero, int piece)
 
 /* --- zero_exchange.c -------------------------------------------------------------------------- */
 enum status exchange_tables_create(struct zero *zero);
-/* full (at every worker) = the owners' slices. Enqueued on the gather stream, which has been made to
- * wait for the slices and for the place by the caller. */
+/* full (at every worker) = the owners' slices. Enqueued on the gather stream, which has been
+ * made to wait for the slices and for the place by the caller. */
 void slices_to_members(struct zero *zero, int piece, const float *slice, float *full);
 /* Slices of the active workers' `full` to their owners, where they are added to `sum` in worker
  * order; the first of the step is stored. Enqueued on the reduce stream. */
@@ -116,7 +116,8 @@ enum status norm_create(struct zero *zero);
 enum status norm_of_sums(struct zero *zero, double *square_sum);
 
 /* --- zero_update.c ---------------------------------------------------------------------------- */
-/* Fill zero->segments: the tensors whose state this rank updates, with their groups' multipliers. */
+/* Fill zero->segments: the tensors whose state this rank updates, with their groups'
+ * multipliers. */
 enum status zero_segments_create(struct zero *zero);
 
 #endif

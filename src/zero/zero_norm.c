@@ -33,20 +33,22 @@ enum status norm_create(struct zero *zero)
     size_t room = (size_t)(zero->node_room = node_bound(zero));
     TRY(device_alloc(zero->ops->device, MEM_SCRATCH, "norm block sums", sums, &zero->block_sums));
     TRY(mem_alloc(zero->env, MEM_OTHER, "norm block sums", sums, &zero->block_sums_host));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes, &zero->nodes));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes,
+                        &zero->nodes));
     return mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room * (size_t)zero->roster.size,
                            sizeof *zero->all_nodes, &zero->all_nodes);
 }
 
-/* Elements of the params of a piece that lie in [first, first + count), by param: padding is skipped.
- * Sums of whole blocks from `first` on go to the host's buffer. */
+/* Elements of the params of a piece that lie in [first, first + count), by param: padding is
+ * skipped. Sums of whole blocks from `first` on go to the host's buffer. */
 static enum status block_sums(struct zero *zero, int piece, int64_t first, int64_t count)
 {
     const struct zero_piece *p = &zero->pieces[piece];
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
     const float *sum = p->uses[0].sum;
     int64_t base = zero->owner * partition_slice(&zero->partition, piece);
-    for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count; q++) {
+    for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count;
+         q++) {
         int64_t begin = zero->partition.param_offset[q];
         int64_t end = begin + unit_param_count(zero->graph, q);
         begin = begin > first ? begin : first;

@@ -1,10 +1,10 @@
 /* zero_pass -- what a pass gets and what becomes of what it wrote.
  *
- * Params that are not sharded are read in place, once the owners' newest values have arrived. Sharded
- * ones are gathered into slots ahead of their use, in the order of the slot table, and the compute
- * stream waits for them. Gradients are written to a buffer of their own or a slot and sent to their
- * owners while the next unit computes. One rank alone writes its first micro-batch straight into the
- * sum.
+ * Params that are not sharded are read in place, once the owners' newest values have arrived.
+ * Sharded ones are gathered into slots ahead of their use, in the order of the slot table, and
+ * the compute stream waits for them. Gradients are written to a buffer of their own or a slot
+ * and sent to their owners while the next unit computes. One rank alone writes its first
+ * micro-batch straight into the sum.
  */
 #include "zero/zero_impl.h"
 
@@ -48,7 +48,8 @@ static const float *piece_params(struct zero *zero, int piece, int entry)
             stream_wait(zero->stream, p->published);
         return p->full;
     }
-    const struct residency *r = &zero->slots.residencies[slot_residency(&zero->slots, piece, entry)];
+    const struct residency *r =
+        &zero->slots.residencies[slot_residency(&zero->slots, piece, entry)];
     stream_wait(zero->stream, zero->slot_ready[r->slot]);
     return zero->slot_at[r->slot];
 }
@@ -63,8 +64,8 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
         int param = unit->uses[use];
         run->params[use] = NULL;
         if (unit_reads(unit, pass, use))
-            run->params[use] =
-                piece_params(zero, zero->graph->params[param].piece, entry) + zero->partition.param_offset[param];
+            run->params[use] = piece_params(zero, zero->graph->params[param].piece, entry) +
+                               zero->partition.param_offset[param];
     }
 }
 
@@ -81,12 +82,13 @@ static void poison(struct zero *zero, int slot)
 
 void zero_release(struct zero *zero, int u, enum pass pass)
 {
-    if (!zero->sharding.params || pass == PASS_REBUILD)   /* backward of the same unit follows */
+    if (!zero->sharding.params || pass == PASS_REBUILD) /* backward of the same unit follows */
         return;
     int entry = slot_entry(zero->graph, u, pass);
     for (int i = 0; i < zero->slots.residency_count; i++) {
         const struct residency *r = &zero->slots.residencies[i];
-        bool over = r->last == entry || (r->first <= entry && entry == zero->last_entry && entry <= r->last);
+        bool over = r->last == entry ||
+                    (r->first <= entry && entry == zero->last_entry && entry <= r->last);
         if (!over)
             continue;
         poison(zero, r->slot);
@@ -96,7 +98,7 @@ void zero_release(struct zero *zero, int u, enum pass pass)
 
 /* --- gradients --------------------------------------------------------------------------------- */
 
-struct zero_use *zero_find_use(struct zero *zero, int piece, int u)
+static struct zero_use *find_use(struct zero *zero, int piece, int u)
 {
     struct zero_piece *p = &zero->pieces[piece];
     for (int k = 0; k < p->use_count; k++)
@@ -110,20 +112,20 @@ static int64_t slot_offset(struct zero *zero, int piece, int u)
 {
     int64_t offset = 0;
     for (int i = 0; i < piece; i++)
-        if (zero_find_use(zero, i, u))
+        if (find_use(zero, i, u))
             offset += zero->partition.piece_count[i];
     return offset;
 }
 
 static struct gradient_slot *slot_of_unit(struct zero *zero, int u)
 {
-    return &zero->gradient_slots[u % GRADIENT_SLOTS];
+    return &zero->gradient_slots[zero_alone(zero) ? 0 : u % GRADIENT_SLOTS];
 }
 
 /* Where this rank's micro-batch of `round` writes the gradient that unit u has of `piece`. */
 static float *gradient_place(struct zero *zero, int piece, int u, int64_t round)
 {
-    struct zero_use *use = zero_find_use(zero, piece, u);
+    struct zero_use *use = find_use(zero, piece, u);
     CHECK(use != NULL);
     if (use->full)
         return use->full;
@@ -140,28 +142,31 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         run->grads[use] = NULL;
         if (!unit_writes(unit, pass, use))
             continue;
-        struct zero_use *owned = zero_find_use(zero, piece, u);
+        struct zero_use *owned = find_use(zero, piece, u);
         if (!zero_alone(zero))
             stream_wait(zero->stream, owned->full ? owned->free : slot_of_unit(zero, u)->free);
-        run->grads[use] = gradient_place(zero, piece, u, round) + zero->partition.param_offset[param];
+        run->grads[use] =
+            gradient_place(zero, piece, u, round) + zero->partition.param_offset[param];
     }
 }
 
 /* One rank: the first micro-batch is in its place, the others are added. */
-static void add_locally(struct zero *zero, const struct unit *unit, int u, enum pass pass, int64_t round)
+static void add_locally(struct zero *zero, const struct unit *unit, int u, enum pass pass,
+                        int64_t round)
 {
     for (int use = 0; round > 0 && use < unit->use_count; use++) {
         if (!unit_writes(unit, pass, use))
             continue;
         int param = unit->uses[use], piece = zero->graph->params[param].piece;
         int64_t offset = zero->partition.param_offset[param];
-        device_accumulate(zero->stream, zero_find_use(zero, piece, u)->sum + offset, DTYPE_F32,
+        device_accumulate(zero->stream, find_use(zero, piece, u)->sum + offset, DTYPE_F32,
                           gradient_place(zero, piece, u, round) + offset, DTYPE_F32,
                           unit_param_count(zero->graph, param));
     }
 }
 
-static bool pass_writes_piece(const struct zero *zero, const struct unit *unit, enum pass pass, int piece)
+static bool pass_writes_piece(const struct zero *zero, const struct unit *unit, enum pass pass,
+                              int piece)
 {
     for (int use = 0; use < unit->use_count; use++)
         if (zero->graph->params[unit->uses[use]].piece == piece && unit_writes(unit, pass, use))
@@ -179,7 +184,7 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!pass_writes_piece(zero, unit, pass, i))
             continue;
-        struct zero_use *use = zero_find_use(zero, i, u);
+        struct zero_use *use = find_use(zero, i, u);
         const float *from = zero->worker ? gradient_place(zero, i, u, round) : NULL;
         slices_to_owners(zero, i, from, round, use->sum);
         event_record(use->full ? use->free : slot_of_unit(zero, u)->free, zero->reduce_stream);

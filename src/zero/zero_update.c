@@ -1,5 +1,5 @@
-/* zero_update -- the end of a step: the uses of a tied piece are added, the verdict is formed, AdamW
- * moves the parameters, and whoever needs the new ones gets them.
+/* zero_update -- the end of a step: the uses of a tied piece are added, the verdict is formed,
+ * AdamW moves the parameters, and whoever needs the new ones gets them.
  */
 #include "zero/zero_impl.h"
 
