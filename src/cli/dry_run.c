@@ -34,7 +34,7 @@ static enum status build(struct env *env, const struct run_config *config, struc
     TRY(ops_create(p->device, run_backend(config), DTYPE_F32, &p->ops));
     TRY(stream_create(p->device, "compute", &p->stream));
     TRY(model_create(p->device, &config->model, &p->model));
-    TRY(zero_create(p->ops, p->stream, model_graph(p->model), &store, &p->zero));
+    TRY(zero_create(p->ops, p->stream, NULL, model_graph(p->model), &store, &p->zero));
     TRY(engine_create(p->ops, p->stream, model_graph(p->model), p->zero, &config->engine,
                       &p->engine));
     if (config->train.sample_every == 0)

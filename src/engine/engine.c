@@ -1,7 +1,10 @@
 /* engine -- the order of passes of a step.
  *
- *     for each micro-batch m:   forward of units 0 .. n-2, loss of unit n-1, backward of units n-2
- * .. 0 then:                     the store's verdict on the sum of all gradients, and the update
+ *     for each round   forward of units 0 .. n-2, loss of the last, backward of n-2 .. 0
+ *     then             the store's verdict on the sum of all gradients, and the update
+ *
+ * Each worker computes one micro-batch a round. Ranks without one (idle in the last round, or
+ * servers) make the same calls to the store in the same order and compute nothing.
  *
  * The number of valid labels of the whole step is known before the first backward, and the loss
  * gradient enters divided by it: no average of averages. Losses are added in the order of the
@@ -22,9 +25,10 @@ struct engine {
     struct env *env;                /* borrowed */
     struct engine_config config;
     struct activations *activations;
-    int32_t *tokens, *labels;               /* host: (max(M, 1), B, T) */
+    int32_t *tokens, *labels;               /* host: (rounds, B, T) */
     int32_t *device_tokens, *device_labels; /* (B, T) of the micro-batch that runs */
-    double *losses, *losses_host;           /* (max(M, 1)) */
+    double *losses, *losses_host;           /* (rounds) */
+    double *all_losses;                     /* (ranks, rounds) */
     void *gradient;                         /* (B, T, C) */
 };
 
@@ -43,9 +47,16 @@ const struct option_table engine_options = {"engine", options, sizeof options / 
 
 /* --- construction --------------------------------------------------------------------------- */
 
-static int64_t batch_places(const struct engine *engine)
+int64_t engine_rounds(const struct engine *engine)
 {
-    return engine->config.micro_batches > 0 ? engine->config.micro_batches : 1;
+    if (engine->config.micro_batches == 0)
+        return 1;
+    return roster_rounds(zero_roster(engine->zero), engine->config.micro_batches);
+}
+
+int64_t engine_micro_batch(const struct engine *engine, int64_t round)
+{
+    return roster_micro_batch(zero_roster(engine->zero), engine->config.micro_batches, round);
 }
 
 static int64_t batch_rows(const struct engine *engine)
@@ -67,11 +78,13 @@ static enum keep own_below(const struct engine_config *config)
 static enum status alloc_batches(struct engine *engine)
 {
     struct device *device = engine->ops->device;
-    size_t places = (size_t)batch_places(engine), rows = (size_t)batch_rows(engine);
+    size_t places = (size_t)engine_rounds(engine), rows = (size_t)batch_rows(engine);
     size_t bytes = rows * sizeof(int32_t), losses = places * sizeof(double);
     TRY(mem_alloc(engine->env, MEM_LOADER, "tokens of a step", places * bytes, &engine->tokens));
     TRY(mem_alloc(engine->env, MEM_LOADER, "labels of a step", places * bytes, &engine->labels));
     TRY(mem_alloc(engine->env, MEM_LOADER, "losses of a step", losses, &engine->losses_host));
+    TRY(mem_alloc_array(engine->env, MEM_LOADER, "losses of all ranks",
+                        (size_t)zero_roster(engine->zero)->size, losses, &engine->all_losses));
     TRY(device_alloc(device, MEM_LOADER, "tokens of a micro-batch", bytes, &engine->device_tokens));
     TRY(device_alloc(device, MEM_LOADER, "labels of a micro-batch", bytes, &engine->device_labels));
     return device_alloc(device, MEM_LOADER, "losses of micro-batches", losses, &engine->losses);
@@ -100,12 +113,14 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     struct env *env = device_env(ops->device);
     struct engine *e;
     enum status st;
+    bool worker = roster_is_worker(zero_roster(zero));
     CHECK(config->micro_batch > 0 && config->tokens > 0 && config->tokens <= graph->context);
     TRY(mem_alloc(env, MEM_OTHER, "engine", sizeof *e, &e));
     *e = (struct engine){
         .ops = ops, .stream = stream, .graph = graph, .zero = zero, .env = env, .config = *config};
     TRY_OR(undo, alloc_batches(e));
-    TRY_OR(undo, alloc_activations(e));
+    if (worker) /* servers compute nothing */
+        TRY_OR(undo, alloc_activations(e));
     *engine = e;
     return STATUS_OK;
 undo:
@@ -123,17 +138,18 @@ void engine_destroy(struct engine *engine)
     device_free(device, engine->device_tokens);
     device_free(device, engine->device_labels);
     device_free(device, engine->losses);
+    mem_free(engine->env, engine->all_losses);
     mem_free(engine->env, engine->losses_host);
     mem_free(engine->env, engine->labels);
     mem_free(engine->env, engine->tokens);
     mem_free(engine->env, engine);
 }
 
-void engine_batch(struct engine *engine, int64_t m, int32_t **tokens, int32_t **labels)
+void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels)
 {
-    CHECK(m >= 0 && m < batch_places(engine));
-    *tokens = engine->tokens + m * batch_rows(engine);
-    *labels = engine->labels + m * batch_rows(engine);
+    CHECK(round >= 0 && round < engine_rounds(engine));
+    *tokens = engine->tokens + round * batch_rows(engine);
+    *labels = engine->labels + round * batch_rows(engine);
 }
 
 /* --- one micro-batch ------------------------------------------------------------------------ */
@@ -146,89 +162,138 @@ static int64_t count_labels(const int32_t *labels, int64_t count)
     return valid;
 }
 
-/* Bring micro-batch m to the device and set up the run for its passes. */
-static struct unit_run start_micro_batch(struct engine *engine, int64_t m)
+/* One walk over the units. An idle rank only follows: it joins the store's exchanges. */
+struct walk {
+    struct unit_run run;
+    bool idle;
+};
+
+/* Bring the micro-batch in place `round` to the device and set up the run for its passes. */
+static struct walk start_walk(struct engine *engine, int64_t round, bool idle, bool backward)
 {
     int64_t rows = batch_rows(engine);
     size_t bytes = (size_t)rows * sizeof(int32_t);
-    device_copy(engine->stream, engine->device_tokens, engine->tokens + m * rows, bytes);
-    device_copy(engine->stream, engine->device_labels, engine->labels + m * rows, bytes);
-    return (struct unit_run){
-        .ops = engine->ops,
-        .stream = engine->stream,
-        .shape = {engine->config.micro_batch, engine->config.tokens},
-        .tokens = engine->device_tokens,
-        .labels = engine->device_labels,
-        .scalars = zero_scalars(engine->zero),
-        .gradient = engine->gradient,
-        .loss = engine->losses + m,
-    };
+    zero_walk(engine->zero, backward);
+    if (!idle) {
+        device_copy(engine->stream, engine->device_tokens, engine->tokens + round * rows, bytes);
+        device_copy(engine->stream, engine->device_labels, engine->labels + round * rows, bytes);
+    }
+    return (struct walk){.idle = idle,
+                         .run = {
+                             .ops = engine->ops,
+                             .stream = engine->stream,
+                             .shape = {engine->config.micro_batch, engine->config.tokens},
+                             .tokens = engine->device_tokens,
+                             .labels = engine->device_labels,
+                             .scalars = zero_scalars(engine->zero),
+                             .gradient = engine->gradient,
+                             .loss = engine->losses + round,
+                         }};
 }
 
-static void run_pass(struct engine *engine, int u, enum pass pass, struct unit_run *run)
+static void run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk)
 {
-    zero_acquire(engine->zero, u, pass, run);
-    activations_bind(engine->activations, u, pass, run);
-    unit_run_pass(&engine->graph->units[u], pass, run);
+    zero_acquire(engine->zero, u, pass, &walk->run);
+    if (!walk->idle) {
+        activations_bind(engine->activations, u, pass, &walk->run);
+        unit_run_pass(&engine->graph->units[u], pass, &walk->run);
+    }
     zero_release(engine->zero, u, pass);
 }
 
-static void run_pass_with_gradients(struct engine *engine, int u, enum pass pass, int64_t m,
-                                    struct unit_run *run)
+static void run_pass_with_gradients(struct engine *engine, int u, enum pass pass, int64_t round,
+                                    struct walk *walk)
 {
-    zero_grads(engine->zero, u, pass, m, run);
-    run_pass(engine, u, pass, run);
-    zero_reduce(engine->zero, u, pass, m);
+    if (!walk->idle)
+        zero_grads(engine->zero, u, pass, round, &walk->run);
+    run_pass(engine, u, pass, walk);
+    zero_reduce(engine->zero, u, pass, round);
 }
 
-static void forward(struct engine *engine, struct unit_run *run)
+static void forward(struct engine *engine, struct walk *walk)
 {
     for (int u = 0; u < engine->graph->unit_count - 1; u++) {
-        run_pass(engine, u, PASS_FORWARD, run);
-        activations_advance(engine->activations, u, run);
+        run_pass(engine, u, PASS_FORWARD, walk);
+        if (!walk->idle)
+            activations_advance(engine->activations, u, &walk->run);
     }
 }
 
-static void forward_and_backward(struct engine *engine, int64_t m)
+static void forward_and_backward(struct engine *engine, int64_t round)
 {
-    struct unit_run run = start_micro_batch(engine, m);
+    bool idle = engine_micro_batch(engine, round) < 0;
+    struct walk walk = start_walk(engine, round, idle, true);
     int last = engine->graph->unit_count - 1;
-    forward(engine, &run);
-    run_pass_with_gradients(engine, last, PASS_LOSS, m, &run);
+    forward(engine, &walk);
+    run_pass_with_gradients(engine, last, PASS_LOSS, round, &walk);
     for (int u = last - 1; u >= 0; u--) {
-        if (activations_needs_rebuild(engine->activations, u))
-            run_pass(engine, u, PASS_REBUILD, &run);
-        run_pass_with_gradients(engine, u, PASS_BACKWARD, m, &run);
+        if (!idle && activations_needs_rebuild(engine->activations, u))
+            run_pass(engine, u, PASS_REBUILD, &walk);
+        run_pass_with_gradients(engine, u, PASS_BACKWARD, round, &walk);
     }
 }
 
-/* --- a step
- * -----------------------------------------------------------------------------------------------
- */
+/* --- over all ranks --------------------------------------------------------------------------- */
 
-static enum status sum_losses(struct engine *engine, double *sum)
+/* all (ranks, count) = everybody's `mine`. */
+static enum status exchange(struct engine *engine, const void *mine, size_t bytes, void *all)
 {
-    size_t bytes = (size_t)batch_places(engine) * sizeof(double);
+    struct comm *comm = zero_comm(engine->zero);
+    if (comm)
+        return comm_exchange(comm, mine, bytes, all);
+    memcpy(all, mine, bytes);
+    return STATUS_OK;
+}
+
+/* The sum of the ranks' counts; all_losses is not in use and has room. */
+static enum status sum_counts(struct engine *engine, int64_t mine, int64_t *sum)
+{
+    int64_t *all = (int64_t *)engine->all_losses;
+    TRY(exchange(engine, &mine, sizeof mine, all));
+    *sum = 0;
+    for (int rank = 0; rank < zero_roster(engine->zero)->size; rank++)
+        *sum += all[rank];
+    return STATUS_OK;
+}
+
+/* The losses of all micro-batches of `rounds` rounds, `count` in all, added in their order. */
+static enum status sum_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
+{
+    size_t bytes = (size_t)rounds * sizeof(double);
     device_copy(engine->stream, engine->losses_host, engine->losses, bytes);
     TRY(stream_sync(engine->stream));
+    TRY(exchange(engine, engine->losses_host, bytes, engine->all_losses));
+    int workers = zero_roster(engine->zero)->workers;
     *sum = 0.0;
-    for (int64_t m = 0; m < batch_places(engine); m++)
-        *sum += engine->losses_host[m];
+    for (int64_t m = 0; m < count; m++)
+        *sum += engine->all_losses[m % workers * rounds + m / workers];
     return STATUS_OK;
+}
+
+/* --- a step ----------------------------------------------------------------------------------- */
+
+static int64_t own_labels(const struct engine *engine)
+{
+    int64_t count = 0, rows = batch_rows(engine);
+    for (int64_t round = 0; round < engine_rounds(engine); round++)
+        if (engine_micro_batch(engine, round) >= 0)
+            count += count_labels(engine->labels + round * rows, rows);
+    return count;
 }
 
 static enum status gradients(struct engine *engine, struct engine_result *result,
                              struct zero_verdict *verdict)
 {
-    int64_t count = count_labels(engine->labels, engine->config.micro_batches * batch_rows(engine));
+    int64_t count, rounds = engine_rounds(engine);
     double loss_sum;
+    TRY(sum_counts(engine, own_labels(engine), &count));
     if (count == 0)
         return FAIL(engine->env, FORMAT,
                     "no label of this step counts: every one is masked; check the data");
     zero_loss_scale(engine->zero, 1.0, count);
-    for (int64_t m = 0; m < engine->config.micro_batches; m++)
-        forward_and_backward(engine, m);
-    TRY(sum_losses(engine, &loss_sum));
+    for (int64_t round = 0; round < rounds; round++)
+        forward_and_backward(engine, round);
+    TRY(sum_losses(engine, rounds, engine->config.micro_batches, &loss_sum));
     TRY(zero_judge(engine->zero, 1.0, verdict));
     *result = (struct engine_result){
         .loss = loss_sum / (double)count,
@@ -256,16 +321,17 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
 
 /* --- without gradients ---------------------------------------------------------------------- */
 
-enum status engine_eval(struct engine *engine, double *loss_sum, int64_t *label_count)
+enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int64_t *label_count)
 {
-    struct unit_run run = start_micro_batch(engine, 0);
-    *label_count = count_labels(engine->labels, batch_rows(engine));
-    forward(engine, &run);
-    run_pass(engine, engine->graph->unit_count - 1, PASS_EVAL, &run);
-    device_copy(engine->stream, engine->losses_host, engine->losses, sizeof(double));
-    TRY(stream_sync(engine->stream));
-    *loss_sum = engine->losses_host[0];
-    return STATUS_OK;
+    idle = idle || !roster_is_worker(zero_roster(engine->zero));
+    struct walk walk = start_walk(engine, 0, idle, false);
+    int64_t labels = idle ? 0 : count_labels(engine->labels, batch_rows(engine));
+    forward(engine, &walk);
+    run_pass(engine, engine->graph->unit_count - 1, PASS_EVAL, &walk);
+    if (idle)
+        device_zero(engine->stream, engine->losses, sizeof(double));
+    TRY(sum_counts(engine, labels, label_count));
+    return sum_losses(engine, 1, zero_roster(engine->zero)->workers, loss_sum);
 }
 
 enum status engine_logits(struct engine *engine, int64_t count, float *logits)
@@ -273,14 +339,14 @@ enum status engine_logits(struct engine *engine, int64_t count, float *logits)
     size_t bytes =
         (size_t)(engine->config.micro_batch * count * engine->graph->vocab) * sizeof(float);
     struct device *device = engine->ops->device;
-    struct unit_run run = start_micro_batch(engine, 0);
+    struct walk walk = start_walk(engine, 0, false, false);
     CHECK_EQ(engine->ops->type, DTYPE_F32);
-    TRY(device_alloc(device, MEM_OTHER, "logits", bytes, &run.logits));
-    run.logit_tokens = count;
-    forward(engine, &run);
-    run_pass(engine, engine->graph->unit_count - 1, PASS_LOGITS, &run);
-    device_copy(engine->stream, logits, run.logits, bytes);
+    TRY(device_alloc(device, MEM_OTHER, "logits", bytes, &walk.run.logits));
+    walk.run.logit_tokens = count;
+    forward(engine, &walk);
+    run_pass(engine, engine->graph->unit_count - 1, PASS_LOGITS, &walk);
+    device_copy(engine->stream, logits, walk.run.logits, bytes);
     enum status st = stream_sync(engine->stream);
-    device_free(device, run.logits);
+    device_free(device, walk.run.logits);
     return st;
 }

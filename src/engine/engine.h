@@ -14,7 +14,7 @@ struct engine_config {
     int recompute;         /* enum recompute */
     int64_t micro_batch;   /* B: sequences of a micro-batch */
     int64_t tokens;        /* T */
-    int64_t micro_batches; /* M of a step; 0 = evaluation only: no backward buffers */
+    int64_t micro_batches; /* M of a step, over all workers; 0 = evaluation only: no backward */
 };
 
 extern const struct option_table engine_options; /* engine.recompute */
@@ -26,9 +26,12 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
                           struct engine **engine);
 void engine_destroy(struct engine *engine);
 
-/* Where the tokens and labels of micro-batch m of the coming step go: host memory, (B, T) each.
- * Fill all M, then step. */
-void engine_batch(struct engine *engine, int64_t m, int32_t **tokens, int32_t **labels);
+/* A step is walked in rounds; in each, this rank computes micro-batch engine_micro_batch(round) of
+ * the step, or is idle (-1). Tokens and labels of a round go to host memory, (B, T) each: fill
+ * those that are not idle, then step. */
+int64_t engine_rounds(const struct engine *engine); /* 1 for evaluation only */
+int64_t engine_micro_batch(const struct engine *engine, int64_t round);
+void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels);
 
 struct engine_result {
     double loss; /* mean over the step's valid labels */
@@ -41,8 +44,9 @@ struct engine_result {
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result);
 
-/* Loss sum and count of valid labels of the micro-batch in place 0; parameters are left alone. */
-enum status engine_eval(struct engine *engine, double *loss_sum, int64_t *label_count);
+/* Loss sum and count of valid labels over the workers' micro-batches in place 0, in the order of the
+ * workers; a rank with `idle` set only takes part. Parameters are left alone. Collective. */
+enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int64_t *label_count);
 
 /* Only the gradients of the filled micro-batches, no update: read them with zero_read_gradient. For
  * tests and tools. */

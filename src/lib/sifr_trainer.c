@@ -53,7 +53,7 @@ static enum status open_trainer(struct sifr_trainer *t, const struct sifr_model 
                                    .micro_batches = o->micro_batches};
     TRY(check_options(&c->env, o));
     TRY(user_graph_create(c, model, o->tokens, &t->model));
-    TRY(zero_create(c->ops, c->stream, &t->model.graph, &zero, &t->zero));
+    TRY(zero_create(c->ops, c->stream, NULL, &t->model.graph, &zero, &t->zero));
     TRY(engine_create(c->ops, c->stream, &t->model.graph, t->zero, &engine, &t->engine));
     return zero_init(t->zero, o->seed);
 }
@@ -128,7 +128,7 @@ int sifr_eval(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
     int64_t count;
     log_error_clear(t->context->env.log);
     TRY(load_batch(t, 0, ids, labels));
-    TRY(engine_eval(t->engine, &sum, &count));
+    TRY(engine_eval(t->engine, false, &sum, &count));
     if (count == 0)
         return FAIL(&t->context->env, FORMAT, "no label of this batch counts: every one is masked");
     *loss = sum / (double)count;

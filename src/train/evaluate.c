@@ -56,7 +56,7 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
         double batch_loss;
         int64_t batch_labels, batch_bytes;
         TRY(fill(engine, set, b * micro_batch, micro_batch, context, &batch_bytes));
-        TRY(engine_eval(engine, &batch_loss, &batch_labels));
+        TRY(engine_eval(engine, false, &batch_loss, &batch_labels));
         loss_sum += batch_loss;
         labels += batch_labels;
         bytes += batch_bytes;

@@ -8,7 +8,7 @@ static enum status build(struct env *env, const char *backend, const struct mode
     TRY(ops_create(session->device, backend, DTYPE_F32, &session->ops));
     TRY(stream_create(session->device, "compute", &session->stream));
     TRY(model_create(session->device, model, &session->model));
-    return zero_create(session->ops, session->stream, model_graph(session->model), store,
+    return zero_create(session->ops, session->stream, NULL, model_graph(session->model), store,
                        &session->zero);
 }
 

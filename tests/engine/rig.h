@@ -24,6 +24,7 @@ struct rig {
     struct model *model;
     struct zero *zero;
     struct engine *engine;
+    struct comm *comm; /* borrowed; NULL: one rank */
     struct rig_config config;
 };
 
@@ -92,7 +93,7 @@ static inline enum status rig_build(struct rig *rig)
     TRY(ops_create(rig->device, c->ops ? c->ops : "cpu", DTYPE_F32, &rig->ops));
     TRY(stream_create(rig->device, "compute", &rig->stream));
     TRY(model_create(rig->device, &c->model, &rig->model));
-    TRY(zero_create(rig->ops, rig->stream, model_graph(rig->model), &zero, &rig->zero));
+    TRY(zero_create(rig->ops, rig->stream, rig->comm, model_graph(rig->model), &zero, &rig->zero));
     return engine_create(rig->ops, rig->stream, model_graph(rig->model), rig->zero, &engine,
                          &rig->engine);
 }

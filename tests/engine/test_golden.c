@@ -106,7 +106,7 @@ static void open_run(struct run *r, const char *name, const char *backend)
     assert_ok(model_create(r->device, &model, &r->model));
     r->graph = model_graph(r->model);
     struct zero_config store = store_of(r);
-    assert_ok(zero_create(r->ops, r->stream, r->graph, &store, &r->zero));
+    assert_ok(zero_create(r->ops, r->stream, NULL, r->graph, &store, &r->zero));
     assert_ok(engine_create(r->ops, r->stream, r->graph, r->zero, &engine, &r->engine));
     write_initial_params(r);
 }
