@@ -187,7 +187,8 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
         struct zero_use *use = find_use(zero, i, u);
         const float *from = zero->worker ? gradient_place(zero, i, u, round) : NULL;
         slices_to_owners(zero, i, from, round, use->sum);
-        event_record(use->full ? use->free : slot_of_unit(zero, u)->free, zero->reduce_stream);
+        if (zero->worker)
+            event_record(use->full ? use->free : slot_of_unit(zero, u)->free, zero->reduce_stream);
     }
 }
 

@@ -14,6 +14,10 @@ struct rig_config {
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
     double clip;
+    int stage, prefetch, servers;
+    struct comm_hub *hub; /* borrowed; NULL: one rank */
+    int rank;
+    double delays; /* injected around every collective */
 };
 
 struct rig {
@@ -24,7 +28,7 @@ struct rig {
     struct model *model;
     struct zero *zero;
     struct engine *engine;
-    struct comm *comm; /* borrowed; NULL: one rank */
+    struct comm *comm; /* NULL: one rank */
     struct rig_config config;
 };
 
@@ -70,10 +74,11 @@ static inline void rig_destroy(struct rig *rig)
     zero_destroy(rig->zero);
     model_destroy(rig->model);
     stream_destroy(rig->stream);
+    comm_destroy(rig->comm);
     ops_destroy(rig->ops);
     device_destroy(rig->device);
     rig->engine = NULL, rig->zero = NULL, rig->model = NULL;
-    rig->stream = NULL, rig->ops = NULL, rig->device = NULL;
+    rig->stream = NULL, rig->ops = NULL, rig->device = NULL, rig->comm = NULL;
 }
 
 static inline enum status rig_build(struct rig *rig)
@@ -84,12 +89,21 @@ static inline enum status rig_build(struct rig *rig)
                                .eps = 1e-8,
                                .weight_decay = 0.1,
                                .clip = c->clip,
-                               .micro_batches = c->micro_batches};
+                               .micro_batches = c->micro_batches,
+                               .stage = c->stage,
+                               .prefetch = c->prefetch,
+                               .servers = c->servers};
+    const struct comm_config comm = {"threads", 60.0};
     struct engine_config engine = {.recompute = c->recompute,
                                    .micro_batch = c->batch,
                                    .tokens = c->tokens,
                                    .micro_batches = c->micro_batches};
     TRY(device_create(rig->env, c->device ? c->device : "cpu", 0, &rig->device));
+    if (c->hub) {
+        TRY(comm_join(c->hub, c->rank, &comm, rig->device, &rig->comm));
+        if (c->delays > 0)
+            comm_inject_delays(rig->comm, c->delays, (uint64_t)c->rank);
+    }
     TRY(ops_create(rig->device, c->ops ? c->ops : "cpu", DTYPE_F32, &rig->ops));
     TRY(stream_create(rig->device, "compute", &rig->stream));
     TRY(model_create(rig->device, &c->model, &rig->model));
@@ -111,14 +125,14 @@ static inline enum status rig_create(struct env *env, struct rig_config config, 
     return st;
 }
 
-/* Micro-batch m of step `step`: random tokens, about one label in eight masked. */
-static inline void rig_fill(struct rig *rig, int64_t step, int64_t m)
+/* Micro-batch m of step `step`, in place `round`: random tokens, about one label in eight masked. */
+static inline void rig_fill_round(struct rig *rig, int64_t step, int64_t m, int64_t round)
 {
     int32_t *tokens, *labels;
     struct rng rng = rng_stream(99, "batch");
     int64_t rows = rig->config.batch * rig->config.tokens;
     uint64_t vocab = (uint64_t)rig->config.model.vocab;
-    engine_batch(rig->engine, m, &tokens, &labels);
+    engine_batch(rig->engine, round, &tokens, &labels);
     for (int64_t i = 0; i < rows; i++) {
         uint64_t at = (uint64_t)((step * 100 + m) * rows + i) * 2;
         tokens[i] = (int32_t)rng_below(rng, at, vocab);
@@ -128,11 +142,19 @@ static inline void rig_fill(struct rig *rig, int64_t step, int64_t m)
     }
 }
 
+static inline void rig_fill(struct rig *rig, int64_t step, int64_t m)
+{
+    rig_fill_round(rig, step, m, m);
+}
+
 static inline struct engine_result rig_step(struct rig *rig, int64_t step)
 {
     struct engine_result result;
-    for (int64_t m = 0; m < rig->config.micro_batches; m++)
-        rig_fill(rig, step, m);
+    for (int64_t round = 0; round < engine_rounds(rig->engine); round++) {
+        int64_t m = engine_micro_batch(rig->engine, round);
+        if (m >= 0)
+            rig_fill_round(rig, step, m, round);
+    }
     assert_ok(engine_step(rig->engine, step + 1, 1e-2, &result));
     return result;
 }
