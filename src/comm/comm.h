@@ -7,8 +7,9 @@
  * rank unless said otherwise. The first error sticks to the communicator: see comm_status().
  *
  * Reductions are an exchange plus sums in rank order on the receiving rank, so their bits do not
- * depend on timing or on the library underneath: rank 0's contribution is stored, the others are
- * added one after the other in fp32 (fp64 for f64).
+ * depend on timing or on the library underneath: to rank 0's contribution the others are added one
+ * after the other in fp32 (fp64 for f64), and the sum is rounded once to the type. f32, bf16, f16
+ * and f64 can be summed; everything else moves any type.
  *
  * A communicator is used by one stream at a time: two directions (gathers, reductions) are two
  * communicators (comm_dup) on two streams. Nothing here knows of parameters or stages.
@@ -21,12 +22,14 @@ struct comm;
 
 struct comm_config {
     const char *backend; /* "auto", "self", "threads", "mpi" */
-    double timeout;      /* seconds without a rank's arrival before it is named and the job ends; 0 = never */
+    double
+        timeout; /* seconds without a rank's arrival before it is named and the job ends; 0 = never */
 };
 
 /* Join the job. Collective over the job's processes. "auto": self unless a launcher started several
  * ranks. The caller destroys *comm; the device outlives it. */
-enum status comm_create(const struct comm_config *config, struct device *device, struct comm **comm);
+enum status comm_create(const struct comm_config *config, struct device *device,
+                        struct comm **comm);
 /* Ranks as threads of this process: a hub shared by `size` threads, each of which joins with its own
  * env and device. */
 struct comm_hub;
@@ -68,36 +71,40 @@ void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype ty
 /* data of `root` = sum in rank order; others keep theirs. scratch at root: size * count elements. */
 void comm_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
                  void *scratch, struct stream *stream);
+/* Down a binomial tree: a rank sends once to each of its children. */
 void comm_broadcast(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
                     struct stream *stream);
+/* A pair: calls of these two are matched in order, apart from collectives. A send may end before it
+ * is received. */
 void comm_send(struct comm *comm, const void *data, int64_t count, enum dtype type, int to,
                struct stream *stream);
 void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, int from,
                struct stream *stream);
 
-/* --- on the host, at once ---------------------------------------------------------------------- */
+/* --- on the host, at once: when the calls enqueued on this communicator are done ---------------- */
 enum status comm_barrier(struct comm *comm);
 /* all[r * bytes ..] = mine of rank r: a few bytes of control (losses, flags, agreements). */
 enum status comm_exchange(struct comm *comm, const void *mine, size_t bytes, void *all);
 
 /* --- failure ------------------------------------------------------------------------------------ */
 enum status comm_status(const struct comm *comm); /* the first error, if any; has been logged */
-/* Every other rank ends its waits with an error that gives `reason` and this rank's number. */
+/* End the job: on every rank and every communicator, waits and later calls end with an error that
+ * gives `reason` and this rank's number. The first reason stays. */
 void comm_abort(struct comm *comm, const char *reason);
 /* What this rank is doing, for the message when somebody waits for it: "step 12, block 3 backward".
  * Cheap; the text is copied. */
 void comm_note(struct comm *comm, const char *what);
 
 /* --- counters ------------------------------------------------------------------------------------ */
-#define COMM_KINDS(X)                                                                              \
-    X(ALL_GATHER, "all_gather")                                                                    \
-    X(ALL_TO_ALL, "all_to_all")                                                                    \
-    X(REDUCE_SCATTER, "reduce_scatter")                                                            \
-    X(ALL_REDUCE, "all_reduce")                                                                    \
-    X(REDUCE, "reduce")                                                                            \
-    X(BROADCAST, "broadcast")                                                                      \
-    X(SEND, "send")                                                                                \
-    X(RECV, "recv")                                                                                \
+#define COMM_KINDS(X)                   \
+    X(ALL_GATHER, "all_gather")         \
+    X(ALL_TO_ALL, "all_to_all")         \
+    X(REDUCE_SCATTER, "reduce_scatter") \
+    X(ALL_REDUCE, "all_reduce")         \
+    X(REDUCE, "reduce")                 \
+    X(BROADCAST, "broadcast")           \
+    X(SEND, "send")                     \
+    X(RECV, "recv")                     \
     X(CONTROL, "control")
 
 enum comm_kind {
@@ -110,7 +117,7 @@ const char *comm_kind_word(enum comm_kind kind);
 
 struct comm_counter {
     int64_t calls;
-    int64_t bytes;  /* that this rank sent to other ranks: what it keeps is not counted */
+    int64_t bytes;  /* sent to other ranks by calls that succeeded: what it keeps is not counted */
     double seconds; /* calls were in flight */
 };
 struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind);

@@ -1,0 +1,287 @@
+/* comm -- the life of communicators: which back end, the home of a rank, copies and groups,
+ * counters.
+ *
+ * Every communicator has an id made from its parent's and from which child it is, so that all its
+ * ranks give it the same one without asking. Making one is collective: ranks first meet in a
+ * control call, which a rank that does not come ends by its timeout, and only then in the
+ * library's own constructor, which would wait for ever.
+ */
+#include "comm/comm.h"
+#include <stdio.h>
+#include <string.h>
+#include "comm/comm_impl.h"
+#include "comm/launcher.h"
+
+/* The back ends compiled in: the only place that knows their names. */
+static const struct comm_backend *const backends[] = {&comm_self, &comm_threads, &comm_mpi};
+enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
+enum { ROOT_ID = 1 };
+
+/* --- homes ---------------------------------------------------------------------------------- */
+
+static enum status find_backend(struct env *env, const char *name,
+                                const struct comm_backend **backend)
+{
+    struct launcher launcher;
+    if (strcmp(name, "auto") == 0)
+        name = launcher_find(&launcher) && launcher.size > 1 ? "mpi" : "self";
+    for (int i = 0; i < BACKEND_COUNT; i++) {
+        if (strcmp(backends[i]->name, name) == 0) {
+            *backend = backends[i];
+            return STATUS_OK;
+        }
+    }
+    return FAIL(env, CONFIG, "there is no comm.backend '%s'; there are: auto, self, threads, mpi",
+                name);
+}
+
+static enum status open_home(struct env *env, const struct comm_backend *backend, double timeout,
+                             const struct comm_seat *seat, struct comm_home **home)
+{
+    enum status st;
+    struct comm_home *h;
+    TRY(mem_alloc(env, MEM_COMM, "ranks", backend->home_bytes, &h));
+    h->backend = backend;
+    h->env = env;
+    h->timeout = timeout;
+    pthread_mutex_init(&h->lock, NULL);
+    atomic_init(&h->failed, false);
+    TRY_OR(undo_self, backend->join(h, seat));
+    *home = h;
+    return STATUS_OK;
+undo_self:
+    pthread_mutex_destroy(&h->lock);
+    mem_free(env, h);
+    return st;
+}
+
+static void close_home(struct comm_home *home)
+{
+    home->backend->quit(home);
+    pthread_mutex_destroy(&home->lock);
+    mem_free(home->env, home);
+}
+
+static void enlist(struct comm_home *home, struct comm *comm)
+{
+    pthread_mutex_lock(&home->lock);
+    comm->next = home->comms;
+    home->comms = comm;
+    pthread_mutex_unlock(&home->lock);
+}
+
+static void strike(struct comm_home *home, struct comm *comm)
+{
+    pthread_mutex_lock(&home->lock);
+    struct comm **link = &home->comms;
+    while (*link != comm)
+        link = &(*link)->next;
+    *link = comm->next;
+    pthread_mutex_unlock(&home->lock);
+}
+
+/* --- communicators -------------------------------------------------------------------------- */
+
+static void free_comm(struct comm *comm)
+{
+    comm_sums_close(comm);
+    pthread_cond_destroy(&comm->idle);
+    pthread_mutex_destroy(&comm->lock);
+    mem_free(comm->env, comm->sends);
+    mem_free(comm->env, comm->job_ranks);
+    mem_free(comm->env, comm);
+}
+
+/* Everything but the back end's part. */
+static enum status make_comm(struct comm_home *home, struct device *device, const char *name,
+                             int size, struct comm **comm)
+{
+    enum status st;
+    struct comm *c;
+    struct env *env = home->env;
+    TRY(mem_alloc(env, MEM_COMM, "communicators", home->backend->comm_bytes, &c));
+    TRY_OR(undo_self, mem_alloc_array(env, MEM_COMM, "communicators", (size_t)size, sizeof(int),
+                                      &c->job_ranks));
+    TRY_OR(undo_ranks, mem_alloc_array(env, MEM_COMM, "communicators", 2 * (size_t)size,
+                                       sizeof *c->sends, &c->sends));
+    c->recvs = c->sends + size;
+    c->backend = home->backend;
+    c->home = home;
+    c->env = env;
+    c->device = device;
+    c->size = size;
+    snprintf(c->name, sizeof c->name, "%s", name);
+    atomic_init(&c->error, STATUS_OK);
+    TRY_OR(undo_moves, comm_sums_open(c));
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->idle, NULL);
+    *comm = c;
+    return STATUS_OK;
+undo_moves:
+    mem_free(env, c->sends);
+undo_ranks:
+    mem_free(env, c->job_ranks);
+undo_self:
+    mem_free(env, c);
+    return st;
+}
+
+/* Enlisted before it is opened: another rank may be done first, and speak of it. */
+static enum status open_comm(struct comm *comm, struct comm *parent, int colour)
+{
+    comm->place.here = true;
+    enlist(comm->home, comm);
+    enum status st = comm->backend->open(comm, parent, colour);
+    if (st != STATUS_OK) {
+        strike(comm->home, comm);
+        free_comm(comm);
+    }
+    return st;
+}
+
+static enum status create(struct env *env, const struct comm_backend *backend,
+                          const struct comm_seat *seat, const struct comm_config *config,
+                          struct device *device, struct comm **comm)
+{
+    enum status st;
+    struct comm_home *home;
+    struct comm *c;
+    char text[COMM_FAILURE_BYTES];
+    CHECK(config->timeout >= 0);
+    TRY(open_home(env, backend, config->timeout, seat, &home));
+    TRY_OR(undo_home, make_comm(home, device, "job", home->size, &c));
+    c->rank = home->rank;
+    c->id = ROOT_ID;
+    for (int r = 0; r < c->size; r++)
+        c->job_ranks[r] = r;
+    TRY_OR(undo_home, open_comm(c, NULL, 0));
+    *comm = c;
+    return STATUS_OK;
+undo_home: /* the others are there by now: do not let them wait */
+    snprintf(text, sizeof text, "rank %d could not start: %s", home->rank,
+             log_first_error(env->log));
+    backend->spread(home, text);
+    close_home(home);
+    return st;
+}
+
+enum status comm_create(const struct comm_config *config, struct device *device, struct comm **comm)
+{
+    struct env *env = device_env(device);
+    const struct comm_backend *backend = NULL;
+    TRY(find_backend(env, config->backend, &backend));
+    if (backend == &comm_threads)
+        return FAIL(env, CONFIG,
+                    "comm.backend 'threads' is for ranks that are threads of one process");
+    return create(env, backend, NULL, config, device, comm);
+}
+
+enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
+                      struct device *device, struct comm **comm)
+{
+    struct env *env = device_env(device);
+    struct comm_seat seat = {hub, rank};
+    return create(env, &comm_threads, &seat, config, device, comm);
+}
+
+/* A number that the ranks of a new communicator agree on, and nobody else has: a hash of where it
+ * comes from. */
+static uint64_t child_id(uint64_t parent, int child, int colour)
+{
+    struct rng rng = rng_stream(parent, "comm");
+    return rng_bits(rng, (uint64_t)(uint32_t)child << 32 | (uint32_t)colour);
+}
+
+enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group)
+{
+    enum status st;
+    int *colours, size = 0, child = comm->child_count++;
+    struct comm *c = NULL;
+    *group = NULL;
+    TRY(mem_alloc_array(comm->env, MEM_COMM, "colours", (size_t)comm->size, sizeof(int), &colours));
+    TRY_OR(undo_colours, comm_exchange(comm, &colour, sizeof colour, colours));
+    for (int r = 0; r < comm->size; r++)
+        size += colours[r] == colour;
+    if (colour < 0) {
+        TRY_OR(undo_colours, comm->backend->open(NULL, comm, colour));
+        mem_free(comm->env, colours);
+        return STATUS_OK;
+    }
+    TRY_OR(undo_colours, make_comm(comm->home, comm->device, name, size, &c));
+    c->id = child_id(comm->id, child, colour);
+    for (int r = 0, member = 0; r < comm->size; r++) {
+        if (r == comm->rank)
+            c->rank = member;
+        if (colours[r] == colour)
+            c->job_ranks[member++] = comm->job_ranks[r];
+    }
+    TRY_OR(undo_colours, open_comm(c, comm, colour));
+    *group = c;
+undo_colours:
+    mem_free(comm->env, colours);
+    return st;
+}
+
+enum status comm_dup(struct comm *comm, const char *name, struct comm **copy)
+{
+    return comm_split(comm, 0, name, copy);
+}
+
+void comm_destroy(struct comm *comm)
+{
+    if (comm == NULL)
+        return;
+    struct comm_home *home = comm->home;
+    comm_wait_idle(comm);
+    strike(home, comm);
+    comm->backend->close(comm);
+    free_comm(comm);
+    if (home->comms == NULL)
+        close_home(home);
+}
+
+/* --- questions ------------------------------------------------------------------------------ */
+
+int comm_rank(const struct comm *comm)
+{
+    return comm->rank;
+}
+
+int comm_size(const struct comm *comm)
+{
+    return comm->size;
+}
+
+const char *comm_backend_name(const struct comm *comm)
+{
+    return comm->backend->name;
+}
+
+const char *comm_kind_word(enum comm_kind kind)
+{
+    static const char *const words[] = {
+#define X(name, word) [COMM_##name] = word,
+        COMM_KINDS(X)
+#undef X
+    };
+    CHECK_LT((unsigned)kind, COMM_KIND_COUNT);
+    return words[kind];
+}
+
+struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind)
+{
+    pthread_mutex_t *lock = (pthread_mutex_t *)&comm->lock;
+    CHECK_LT((unsigned)kind, COMM_KIND_COUNT);
+    pthread_mutex_lock(lock);
+    struct comm_counter counter = comm->counters[kind];
+    pthread_mutex_unlock(lock);
+    return counter;
+}
+
+void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed)
+{
+    CHECK(most_seconds >= 0);
+    comm_wait_idle(comm);
+    comm->most_delay = most_seconds;
+    comm->delays = rng_stream(seed + (uint64_t)comm->home->rank, comm->name);
+}

@@ -1,0 +1,477 @@
+/* comm_calls -- the collectives: argument checks, the way through a stream, and how each is made
+ * of swaps.
+ *
+ * A call is a struct that travels through the stream's ring and runs there. Around it: its number,
+ * where the rank is (for who asks), the clock, the counters, injected delays and the sticky error.
+ * After an error every later call on the communicator does nothing and fails its stream.
+ *
+ * Bytes are counted as they are sent: a gather or an all-to-all sends n-1 parts, a broadcast goes
+ * down a binomial tree, so a rank sends once to each of its children.
+ */
+#include <time.h>
+#include "base/clock.h"
+#include "comm/comm_impl.h"
+
+/* --- swaps ---------------------------------------------------------------------------------- */
+
+void comm_set_move(struct comm_move *moves, int rank, const void *data, size_t bytes)
+{
+    moves[rank] = (struct comm_move){(char *)data, bytes};
+}
+
+static bool is_pair(enum comm_kind kind)
+{
+    return kind == COMM_SEND || kind == COMM_RECV;
+}
+
+enum { STEPS = 32 }; /* swaps that one call can tell apart */
+
+enum status comm_swap(struct comm *comm, const struct comm_call *call, int step)
+{
+    enum status st = STATUS_OK;
+    bool any = false;
+    CHECK_LT(step, STEPS);
+    CHECK_EQ(comm->sends[comm->rank].bytes + comm->recvs[comm->rank].bytes, 0);
+    for (int r = 0; r < comm->size; r++)
+        any = any || comm->sends[r].bytes > 0 || comm->recvs[r].bytes > 0;
+    uint64_t stamp =
+        is_pair(call->kind)
+            ? 0
+            : 1 + ((uint64_t)call->number * COMM_KIND_COUNT + call->kind) * STEPS + (uint64_t)step;
+    if (any)
+        st = comm->backend->swap(comm, stamp);
+    memset(comm->sends, 0, 2 * (size_t)comm->size * sizeof *comm->sends); /* recvs follow */
+    return st;
+}
+
+/* --- how each collective is done ------------------------------------------------------------- */
+
+static size_t part_bytes(const struct comm_call *call)
+{
+    return (size_t)call->count * dtype_bytes(call->type);
+}
+
+static enum status do_all_gather(const struct comm_call *call, struct stream *stream)
+{
+    struct comm *comm = call->comm;
+    size_t part = part_bytes(call);
+    char *full = call->dst;
+    for (int r = 0; r < comm->size; r++) {
+        if (r == comm->rank)
+            continue;
+        comm_set_move(comm->sends, r, call->src, part);
+        comm_set_move(comm->recvs, r, full + (size_t)r * part, part);
+    }
+    char *mine = full + (size_t)comm->rank * part;
+    if (mine != call->src)
+        device_copy(stream, mine, call->src, part);
+    return comm_swap(comm, call, 0);
+}
+
+static enum status do_all_to_all(const struct comm_call *call, struct stream *stream)
+{
+    struct comm *comm = call->comm;
+    size_t element = dtype_bytes(call->type);
+    for (int r = 0; r < comm->size; r++) {
+        bool even = call->send_counts == NULL; /* the same for every pair */
+        int64_t out = even ? call->count : call->send_counts[r];
+        int64_t in = even ? call->count : call->recv_counts[r];
+        int64_t out_at = even ? r * call->count : call->send_offsets[r];
+        int64_t in_at = even ? r * call->count : call->recv_offsets[r];
+        const char *src = out > 0 ? (const char *)call->src + (size_t)out_at * element : NULL;
+        char *dst = in > 0 ? (char *)call->dst + (size_t)in_at * element : NULL;
+        CHECK(out >= 0 && in >= 0);
+        if (r == comm->rank) {
+            CHECK_EQ(out, in);
+            device_copy(stream, dst, src, (size_t)in * element);
+        } else {
+            comm_set_move(comm->sends, r, src, (size_t)out * element);
+            comm_set_move(comm->recvs, r, dst, (size_t)in * element);
+        }
+    }
+    return comm_swap(comm, call, 0);
+}
+
+/* The tree of a broadcast, in ranks counted from the root: a rank's parent is itself without its
+ * lowest bit; its children are itself plus each power of two below that bit. */
+static int relative_rank(const struct comm *comm, int root)
+{
+    return (comm->rank - root + comm->size) % comm->size;
+}
+
+static int lowest_bit(const struct comm *comm, int relative)
+{
+    int bit = 1;
+    while (relative == 0 ? bit < comm->size : (relative & bit) == 0)
+        bit <<= 1;
+    return bit;
+}
+
+static int child_count(const struct comm *comm, int root)
+{
+    int relative = relative_rank(comm, root), children = 0;
+    for (int bit = lowest_bit(comm, relative) >> 1; bit > 0; bit >>= 1)
+        children += relative + bit < comm->size;
+    return children;
+}
+
+static enum status do_broadcast(const struct comm_call *call, struct stream *stream)
+{
+    struct comm *comm = call->comm;
+    int relative = relative_rank(comm, call->peer), lowest = lowest_bit(comm, relative);
+    size_t bytes = part_bytes(call);
+    (void)stream;
+    if (relative > 0) {
+        int parent = (relative - lowest + call->peer) % comm->size;
+        comm_set_move(comm->recvs, parent, call->dst, bytes);
+        TRY(comm_swap(comm, call, 0));
+    }
+    for (int bit = lowest >> 1; bit > 0; bit >>= 1) {
+        if (relative + bit < comm->size)
+            comm_set_move(comm->sends, (relative + bit + call->peer) % comm->size, call->dst,
+                          bytes);
+    }
+    return comm_swap(comm, call, 0);
+}
+
+static enum status do_send(const struct comm_call *call, struct stream *stream)
+{
+    (void)stream;
+    comm_set_move(call->comm->sends, call->peer, call->src, part_bytes(call));
+    return comm_swap(call->comm, call, 0);
+}
+
+static enum status do_recv(const struct comm_call *call, struct stream *stream)
+{
+    (void)stream;
+    comm_set_move(call->comm->recvs, call->peer, call->dst, part_bytes(call));
+    return comm_swap(call->comm, call, 0);
+}
+
+/* The host's two calls. Without a destination it is a barrier: in round k every rank tells the one
+ * 2^k further on, and hears from the one 2^k before. */
+static enum status do_control(const struct comm_call *call, struct stream *stream)
+{
+    struct comm *comm = call->comm;
+    char token = 0, taken = 0;
+    size_t part = part_bytes(call);
+    (void)stream;
+    if (call->dst == NULL) {
+        for (int k = 0; 1 << k < comm->size; k++) {
+            int step = 1 << k, n = comm->size;
+            comm_set_move(comm->sends, (comm->rank + step) % n, &token, 1);
+            comm_set_move(comm->recvs, (comm->rank - step + n) % n, &taken, 1);
+            TRY(comm_swap(comm, call, k));
+        }
+        return STATUS_OK;
+    }
+    for (int r = 0; r < comm->size; r++) {
+        char *place = (char *)call->dst + (size_t)r * part;
+        if (r == comm->rank) {
+            if (part > 0 && place != call->src)
+                memcpy(place, call->src, part);
+            continue;
+        }
+        comm_set_move(comm->sends, r, call->src, part);
+        comm_set_move(comm->recvs, r, place, part);
+    }
+    return comm_swap(comm, call, 0);
+}
+
+typedef enum status do_fn(const struct comm_call *call, struct stream *stream);
+static do_fn *const doers[] = {
+    [COMM_ALL_GATHER] = do_all_gather,
+    [COMM_ALL_TO_ALL] = do_all_to_all,
+    [COMM_REDUCE_SCATTER] = comm_do_reduce_scatter,
+    [COMM_ALL_REDUCE] = comm_do_all_reduce,
+    [COMM_REDUCE] = comm_do_reduce,
+    [COMM_BROADCAST] = do_broadcast,
+    [COMM_SEND] = do_send,
+    [COMM_RECV] = do_recv,
+    [COMM_CONTROL] = do_control,
+};
+
+/* --- around a call --------------------------------------------------------------------------- */
+
+static void enter(struct comm *comm, const struct comm_call *call)
+{
+    pthread_mutex_lock(&comm->home->lock);
+    comm->place.inside = true;
+    comm->place.kind = call->kind;
+    comm->place.peer = call->peer;
+    comm->place.call = call->number;
+    if (!is_pair(call->kind))
+        comm->place.number = call->number;
+    pthread_mutex_unlock(&comm->home->lock);
+}
+
+static void leave(struct comm *comm)
+{
+    pthread_mutex_lock(&comm->home->lock);
+    comm->place.inside = false;
+    pthread_mutex_unlock(&comm->home->lock);
+}
+
+static void delay(struct comm *comm)
+{
+    if (comm->most_delay <= 0)
+        return;
+    double seconds = comm->most_delay * rng_uniform(comm->delays, comm->delay_count++);
+    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    nanosleep(&span, NULL);
+}
+
+static void count(struct comm *comm, const struct comm_call *call, double seconds)
+{
+    struct comm_counter *counter = &comm->counters[call->kind];
+    counter->calls++;
+    counter->bytes += (int64_t)call->bytes_out;
+    counter->seconds += seconds;
+}
+
+/* Run a call on the thread that its turn has come to; stream NULL = the host's own. */
+static enum status run(const struct comm_call *call, struct stream *stream)
+{
+    struct comm *comm = call->comm;
+    enum status st = (enum status)atomic_load(&comm->error);
+    if (st == STATUS_OK && comm_home_failed(comm->home))
+        st = comm_ended(comm->home);
+    if (st == STATUS_OK && stream != NULL && stream_failed(stream)) {
+        comm_abort(comm, log_first_error(comm->env->log)); /* nobody may wait for this rank */
+        st = STATUS_COMM;
+    }
+    if (st == STATUS_OK) {
+        double start = clock_seconds();
+        enter(comm, call);
+        delay(comm);
+        st = doers[call->kind](call, stream);
+        delay(comm);
+        leave(comm);
+        pthread_mutex_lock(&comm->lock);
+        if (st == STATUS_OK)
+            count(comm, call, clock_seconds() - start);
+        pthread_mutex_unlock(&comm->lock);
+    }
+    int none = STATUS_OK;
+    atomic_compare_exchange_strong(&comm->error, &none, (int)st);
+    return st;
+}
+
+static void run_task(struct stream *stream, const void *args)
+{
+    const struct comm_call *call = args;
+    struct comm *comm = call->comm;
+    stream_fail(stream, run(call, stream));
+    pthread_mutex_lock(&comm->lock);
+    comm->pending--;
+    if (comm->pending == 0)
+        pthread_cond_broadcast(&comm->idle);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static int64_t next_number(struct comm *comm, enum comm_kind kind)
+{
+    return is_pair(kind) ? ++comm->pair_count : ++comm->collective_count;
+}
+
+static void enqueue(struct comm_call *call, struct stream *stream)
+{
+    struct comm *comm = call->comm;
+    CHECK(call->count >= 0);
+    call->number = next_number(comm, call->kind);
+    pthread_mutex_lock(&comm->lock);
+    if (device_is_dry(comm->device))
+        count(comm, call, 0);
+    else
+        comm->pending++;
+    pthread_mutex_unlock(&comm->lock);
+    stream_enqueue(stream, run_task, call, sizeof *call);
+}
+
+void comm_wait_idle(struct comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    while (comm->pending > 0)
+        pthread_cond_wait(&comm->idle, &comm->lock);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+/* --- the faces ------------------------------------------------------------------------------- */
+
+static size_t to_others(const struct comm *comm, int64_t count, enum dtype type)
+{
+    return (size_t)(comm->size - 1) * (size_t)count * dtype_bytes(type);
+}
+
+static void check_sum(enum dtype type)
+{
+    CHECK(type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64);
+}
+
+static void check_peer(const struct comm *comm, int peer)
+{
+    CHECK(0 <= peer && peer < comm->size);
+}
+
+void comm_all_gather(struct comm *comm, const void *shard, void *full, int64_t count,
+                     enum dtype type, struct stream *stream)
+{
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_ALL_GATHER,
+                             .type = type,
+                             .count = count,
+                             .src = shard,
+                             .dst = full,
+                             .bytes_out = to_others(comm, count, type)};
+    enqueue(&call, stream);
+}
+
+void comm_all_to_all(struct comm *comm, const void *send, void *recv, int64_t count,
+                     enum dtype type, struct stream *stream)
+{
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_ALL_TO_ALL,
+                             .type = type,
+                             .count = count,
+                             .src = send,
+                             .dst = recv,
+                             .bytes_out = to_others(comm, count, type)};
+    CHECK(send != recv || count == 0);
+    enqueue(&call, stream);
+}
+
+void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
+                       const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
+                       const int64_t *recv_offsets, enum dtype type, struct stream *stream)
+{
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_ALL_TO_ALL,
+                             .type = type,
+                             .src = send,
+                             .dst = recv,
+                             .send_counts = send_counts,
+                             .send_offsets = send_offsets,
+                             .recv_counts = recv_counts,
+                             .recv_offsets = recv_offsets};
+    for (int r = 0; r < comm->size; r++) {
+        CHECK(send_counts[r] >= 0 && recv_counts[r] >= 0);
+        if (r != comm->rank)
+            call.bytes_out += (size_t)send_counts[r] * dtype_bytes(type);
+    }
+    enqueue(&call, stream);
+}
+
+void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
+                         enum dtype type, void *scratch, struct stream *stream)
+{
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_REDUCE_SCATTER,
+                             .type = type,
+                             .count = count,
+                             .src = full,
+                             .dst = shard,
+                             .scratch = scratch,
+                             .bytes_out = to_others(comm, count, type)};
+    check_sum(type);
+    enqueue(&call, stream);
+}
+
+void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
+                     struct stream *stream)
+{
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_ALL_REDUCE,
+                             .type = type,
+                             .count = count,
+                             .dst = data,
+                             .scratch = scratch,
+                             .bytes_out = comm_all_reduce_bytes(comm, count, type)};
+    check_sum(type);
+    enqueue(&call, stream);
+}
+
+void comm_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
+                 void *scratch, struct stream *stream)
+{
+    size_t bytes = (size_t)count * dtype_bytes(type);
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_REDUCE,
+                             .type = type,
+                             .count = count,
+                             .peer = root,
+                             .dst = data,
+                             .scratch = scratch,
+                             .bytes_out = comm->rank == root ? 0 : bytes};
+    check_sum(type);
+    check_peer(comm, root);
+    enqueue(&call, stream);
+}
+
+void comm_broadcast(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
+                    struct stream *stream)
+{
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_BROADCAST,
+                             .type = type,
+                             .count = count,
+                             .peer = root,
+                             .dst = data};
+    check_peer(comm, root);
+    call.bytes_out = (size_t)child_count(comm, root) * (size_t)count * dtype_bytes(type);
+    enqueue(&call, stream);
+}
+
+void comm_send(struct comm *comm, const void *data, int64_t count, enum dtype type, int to,
+               struct stream *stream)
+{
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_SEND,
+                             .type = type,
+                             .count = count,
+                             .peer = to,
+                             .src = data,
+                             .bytes_out = (size_t)count * dtype_bytes(type)};
+    check_peer(comm, to);
+    CHECK(to != comm->rank);
+    enqueue(&call, stream);
+}
+
+void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, int from,
+               struct stream *stream)
+{
+    struct comm_call call = {
+        .comm = comm, .kind = COMM_RECV, .type = type, .count = count, .peer = from, .dst = data};
+    check_peer(comm, from);
+    CHECK(from != comm->rank);
+    enqueue(&call, stream);
+}
+
+/* --- on the host ------------------------------------------------------------------------------ */
+
+static enum status run_now(struct comm_call *call)
+{
+    comm_wait_idle(call->comm);
+    call->number = next_number(call->comm, call->kind);
+    return run(call, NULL);
+}
+
+enum status comm_barrier(struct comm *comm)
+{
+    struct comm_call call = {.comm = comm, .kind = COMM_CONTROL, .type = DTYPE_U8};
+    for (int k = 0; 1 << k < comm->size; k++)
+        call.bytes_out++;
+    return run_now(&call);
+}
+
+enum status comm_exchange(struct comm *comm, const void *mine, size_t bytes, void *all)
+{
+    struct comm_call call = {.comm = comm,
+                             .kind = COMM_CONTROL,
+                             .type = DTYPE_U8,
+                             .count = (int64_t)bytes,
+                             .src = mine,
+                             .dst = all,
+                             .bytes_out = to_others(comm, (int64_t)bytes, DTYPE_U8)};
+    CHECK(all != NULL);
+    return run_now(&call);
+}

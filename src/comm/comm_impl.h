@@ -1,0 +1,170 @@
+/* comm_impl -- what a communicator is inside, and what a back end fills in; for src/comm only.
+ *
+ * A rank has one *home*: its note, its list of communicators, and the reason why the job ended, if
+ * it did. Communicators (the root, its copies and groups) belong to the home. The face numbers
+ * calls, counts bytes, waits for streams and builds every collective from one primitive, `swap`:
+ * post some messages to and from other ranks, and wait for all of them. A back end moves bytes and
+ * nothing else.
+ *
+ *     comm.c           life of homes and communicators, counters
+ *     comm_calls.c     the collectives, their queue and their numbers
+ *     comm_sums.c      sums in rank order
+ *     comm_late.c      the end of a job: who is late, who left, who ended it
+ *
+ * Locks, outermost first: a hub's, a home's, a communicator's or a group's. None is held while
+ * bytes move.
+ */
+#ifndef COMM_COMM_IMPL_H
+#define COMM_COMM_IMPL_H
+#include <pthread.h>
+#include <stdatomic.h>
+#include "base/rng.h"
+#include "comm/comm.h"
+
+enum { COMM_NAME_BYTES = 32, COMM_NOTE_BYTES = 96, COMM_FAILURE_BYTES = 384 };
+
+/* Where a rank is on one communicator, as another rank is told. */
+struct comm_place {
+    bool here;           /* the communicator exists there */
+    bool inside;         /* a call is running */
+    enum comm_kind kind; /* of the newest call */
+    int peer;            /* of a send or receive: the other rank */
+    int64_t call;        /* its number: collectives, and sends and receives, count apart */
+    int64_t number;      /* of the newest collective begun; 0 = none yet */
+    char note[COMM_NOTE_BYTES];
+};
+
+/* One message of a swap; no bytes = no message. */
+struct comm_move {
+    char *data;
+    size_t bytes;
+};
+
+struct comm_home;
+
+/* Where a thread joins; for the back end threads. */
+struct comm_seat {
+    struct comm_hub *hub; /* borrowed */
+    int rank;
+};
+
+struct comm_backend {
+    const char *name;
+    size_t home_bytes; /* of the back end's home struct, `struct comm_home` first */
+    size_t comm_bytes; /* of its communicator struct, `struct comm` first */
+
+    /* Find the other ranks; set home->rank and home->size. `seat` is NULL but for threads. */
+    enum status (*join)(struct comm_home *home, const struct comm_seat *seat);
+    void (*quit)(struct comm_home *home); /* after the last communicator is closed */
+    /* `comm` is filled in and in its home's list; all its ranks come here. `parent` is NULL for the
+     * root. With `comm` NULL the rank takes part in making groups and is in none. */
+    enum status (*open)(struct comm *comm, struct comm *parent, int colour);
+    void (*close)(
+        struct comm *comm); /* not collective: whoever still waits for this rank is told */
+
+    /* Every message of comm->sends and comm->recvs (indexed by rank), until all are there. Both
+     * ends of a message give the same `stamp`. Ends early when the home has failed. */
+    enum status (*swap)(struct comm *comm, uint64_t stamp);
+    /* Where is that rank? false = it does not answer. */
+    bool (*ask)(struct comm *comm, int peer, struct comm_place *place);
+    /* Make every home of the job fail with `text`, this one too. */
+    void (*spread)(struct comm_home *home, const char *text);
+};
+
+struct comm_home {
+    const struct comm_backend *backend;
+    struct env *env; /* borrowed */
+    int rank, size;  /* in the job */
+    double timeout;
+    pthread_mutex_t lock;
+    struct comm *comms; /* newest first */
+    char note[COMM_NOTE_BYTES];
+    _Atomic bool failed; /* the job has ended */
+    bool told;           /* ... and this rank's log knows */
+    char failure[COMM_FAILURE_BYTES];
+};
+
+/* Blocks for sums in rank order; see comm_sums.c. */
+struct comm_sums {
+    void *sum, *wide_zero, *narrow_zero;
+};
+
+struct comm {
+    const struct comm_backend *backend;
+    struct comm_home *home; /* shared by the communicators of a rank; the last frees it */
+    struct comm *next;      /* in the home's list */
+    struct env *env;        /* borrowed */
+    struct device *device;  /* borrowed */
+    int rank, size;
+    int *job_ranks; /* (size) for messages, and for who is asked */
+    uint64_t id;    /* the same on all its ranks, and no other communicator's */
+    int child_count;
+    char name[COMM_NAME_BYTES];
+    struct comm_sums sums;
+    struct comm_move *sends, *recvs; /* (size) each; of the swap in progress */
+    _Atomic int error;               /* enum status of the first failure */
+
+    int64_t collective_count, pair_count; /* numbers given so far */
+    struct comm_place place;              /* under the home's lock; its note is not used */
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    int64_t pending; /* calls enqueued and not finished */
+    struct comm_counter counters[COMM_KIND_COUNT];
+
+    double most_delay; /* 0 = none */
+    struct rng delays;
+    uint64_t delay_count;
+};
+
+/* One call, as it goes through a stream's ring. */
+struct comm_call {
+    struct comm *comm;
+    enum comm_kind kind;
+    enum dtype type;
+    int peer; /* root of the tree, or the other end */
+    int64_t number, count;
+    const void *src;
+    void *dst, *scratch;
+    const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
+    size_t bytes_out; /* to other ranks, for the counter */
+};
+_Static_assert(sizeof(struct comm_call) <= STREAM_ARGS_BYTES, "a call fits in the ring");
+
+/* comm_calls.c: post what is in comm->sends and comm->recvs, wait, and clear both. `step` tells
+ * apart the swaps of one call. */
+enum status comm_swap(struct comm *comm, const struct comm_call *call, int step);
+void comm_set_move(struct comm_move *moves, int rank, const void *data, size_t bytes);
+/* Wait until no call is enqueued on `comm`. */
+void comm_wait_idle(struct comm *comm);
+
+/* comm_sums.c */
+enum status comm_sums_open(struct comm *comm);
+void comm_sums_close(struct comm *comm);
+enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *stream);
+enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stream);
+enum status comm_do_reduce(const struct comm_call *call, struct stream *stream);
+size_t comm_all_reduce_bytes(const struct comm *comm, int64_t count, enum dtype type);
+
+/* comm_late.c: nothing has come from a peer of the call in progress for `seconds`, once more the
+ * home's timeout. OK = it is on its way, wait on; otherwise the job ends, and everybody knows why.
+ */
+enum status comm_late(struct comm *comm, int peer, double seconds);
+enum status comm_gone(struct comm *comm, int peer); /* the same for a peer that has left */
+/* The same for ranks that make different calls; `what` ends the sentence "rank N ...". */
+enum status comm_astray(struct comm *comm, int peer, const char *what);
+enum status comm_ended(struct comm_home *home); /* the job has ended: log that once a rank */
+/* Note the end of the job; false when it had ended before. For back ends, in `spread`. */
+bool comm_home_fail(struct comm_home *home, const char *text);
+/* What `ask` answers on the side of the rank that is asked. */
+void comm_home_place(struct comm_home *home, uint64_t id, struct comm_place *place);
+
+static inline bool comm_home_failed(const struct comm_home *home)
+{
+    return atomic_load_explicit(&home->failed, memory_order_acquire);
+}
+
+extern const struct comm_backend comm_self;
+extern const struct comm_backend comm_threads;
+extern const struct comm_backend comm_mpi;
+
+#endif

@@ -1,0 +1,155 @@
+/* comm_late -- how a job ends before its time: a rank that does not come, has left, goes astray,
+ * or gives up.
+ *
+ * The first reason is written in the homes of all ranks, and every wait of the job ends with it, so
+ * all ranks say the same. A rank that has waited too long asks the one it waits for where it is; if
+ * that one is in the same call, it is on its way, or waits for a third, whom it will name itself.
+ */
+#include <stdio.h>
+#include <string.h>
+#include "comm/comm_impl.h"
+
+/* --- homes ---------------------------------------------------------------------------------- */
+
+bool comm_home_fail(struct comm_home *home, const char *text)
+{
+    pthread_mutex_lock(&home->lock);
+    bool first = !atomic_load(&home->failed);
+    if (first) {
+        snprintf(home->failure, sizeof home->failure, "%s", text);
+        atomic_store_explicit(&home->failed, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&home->lock);
+    return first;
+}
+
+enum status comm_ended(struct comm_home *home)
+{
+    pthread_mutex_lock(&home->lock);
+    bool first = !home->told;
+    home->told = true;
+    pthread_mutex_unlock(&home->lock);
+    return first ? FAIL(home->env, COMM, "%s", home->failure) : STATUS_COMM;
+}
+
+void comm_home_place(struct comm_home *home, uint64_t id, struct comm_place *place)
+{
+    *place = (struct comm_place){.here = false};
+    pthread_mutex_lock(&home->lock);
+    for (const struct comm *comm = home->comms; comm != NULL; comm = comm->next) {
+        if (comm->id == id)
+            *place = comm->place;
+    }
+    memcpy(place->note, home->note, sizeof place->note);
+    pthread_mutex_unlock(&home->lock);
+}
+
+void comm_note(struct comm *comm, const char *what)
+{
+    struct comm_home *home = comm->home;
+    pthread_mutex_lock(&home->lock);
+    snprintf(home->note, sizeof home->note, "%s", what);
+    pthread_mutex_unlock(&home->lock);
+}
+
+enum status comm_status(const struct comm *comm)
+{
+    enum status st = (enum status)atomic_load(&comm->error);
+    return st == STATUS_OK && comm_home_failed(comm->home) ? comm_ended(comm->home) : st;
+}
+
+void comm_abort(struct comm *comm, const char *reason)
+{
+    struct comm_home *home = comm->home;
+    char text[COMM_FAILURE_BYTES];
+    snprintf(text, sizeof text, "rank %d: %s", home->rank, reason);
+    pthread_mutex_lock(&home->lock);
+    home->told = true; /* here the reason is known */
+    pthread_mutex_unlock(&home->lock);
+    home->backend->spread(home, text);
+}
+
+/* How many timeouts a rank may be on its way: bytes on a slow network take long. */
+enum { PATIENCE = 10 };
+
+/* --- who is late ------------------------------------------------------------------------------ */
+
+/* `all_gather 1841 ("gather")`: the call that this rank is in. */
+static void name_call(const struct comm *comm, char *out, size_t bytes)
+{
+    const struct comm_place *place = &comm->place; /* our own thread wrote it */
+    snprintf(out, bytes, "%s %lld (\"%s\")", comm_kind_word(place->kind), (long long)place->call,
+             comm->name);
+}
+
+static bool is_on_its_way(const struct comm *comm, const struct comm_place *theirs)
+{
+    const struct comm_place *mine = &comm->place;
+    if (mine->kind == COMM_SEND || mine->kind == COMM_RECV)
+        return theirs->inside && theirs->peer == comm->rank &&
+               theirs->kind == (mine->kind == COMM_SEND ? COMM_RECV : COMM_SEND);
+    return theirs->number > mine->number ||
+           (theirs->inside && theirs->number == mine->number && theirs->kind == mine->kind);
+}
+
+/* What follows "rank 2 has not arrived at ... for 30 s; ". */
+static void tell_place(const struct comm_place *place, char *out, size_t bytes)
+{
+    char call[64] = "";
+    if (!place->here) {
+        snprintf(out, bytes, "it is not there any more, or not yet");
+        return;
+    }
+    if (place->inside)
+        snprintf(call, sizeof call, "%s %lld", comm_kind_word(place->kind), (long long)place->call);
+    if (place->note[0] == '\0')
+        snprintf(out, bytes, "it is in %s", place->inside ? call : "no call");
+    else
+        snprintf(out, bytes, "it is in \"%s\"%s%s", place->note, place->inside ? ", " : "", call);
+}
+
+static enum status end_job(struct comm *comm, const char *text)
+{
+    comm->backend->spread(comm->home, text);
+    return comm_ended(comm->home);
+}
+
+enum status comm_late(struct comm *comm, int peer, double seconds)
+{
+    struct comm_place place;
+    char call[96], where[192], text[COMM_FAILURE_BYTES];
+    int who = comm->job_ranks[peer];
+    name_call(comm, call, sizeof call);
+    if (!comm->backend->ask(comm, peer, &place)) {
+        snprintf(text, sizeof text, "rank %d does not answer; %s has waited for it for %.3g s", who,
+                 call, seconds);
+    } else if (place.here && is_on_its_way(comm, &place)) {
+        if (seconds < PATIENCE * comm->home->timeout)
+            return STATUS_OK;
+        snprintf(text, sizeof text, "rank %d is in %s too, but nothing has come from it for %.3g s",
+                 who, call, seconds);
+    } else {
+        tell_place(&place, where, sizeof where);
+        snprintf(text, sizeof text, "rank %d has not arrived at %s for %.3g s; %s", who, call,
+                 seconds, where);
+    }
+    return end_job(comm, text);
+}
+
+enum status comm_gone(struct comm *comm, int peer)
+{
+    char call[96], text[COMM_FAILURE_BYTES];
+    name_call(comm, call, sizeof call);
+    snprintf(text, sizeof text, "rank %d has left; %s waits for it", comm->job_ranks[peer], call);
+    return end_job(comm, text);
+}
+
+enum status comm_astray(struct comm *comm, int peer, const char *what)
+{
+    char call[96], text[COMM_FAILURE_BYTES];
+    name_call(comm, call, sizeof call);
+    snprintf(text, sizeof text,
+             "rank %d %s in %s; all ranks must make the same calls in the same order",
+             comm->job_ranks[peer], what, call);
+    return end_job(comm, text);
+}

@@ -1,0 +1,45 @@
+/* launcher -- the variables by which launchers tell a process its rank.
+ *
+ * A Slurm batch script has SLURM_PROCID too, but only what srun starts has a step: a command run by
+ * hand inside an allocation is not a rank.
+ */
+#include "comm/launcher.h"
+#include <limits.h>
+#include <stdlib.h>
+
+static const struct {
+    const char *name, *needs, *rank, *size, *local_rank;
+} launchers[] = {
+    {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"MPICH's mpirun", "PMI_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+    {"srun", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+};
+enum { LAUNCHER_COUNT = sizeof launchers / sizeof launchers[0] };
+
+static bool read_number(const char *variable, int *number)
+{
+    const char *text = getenv(variable);
+    char *end;
+    if (text == NULL || *text == '\0')
+        return false;
+    long value = strtol(text, &end, 10);
+    if (*end != '\0' || value < 0 || value > INT_MAX)
+        return false;
+    *number = (int)value;
+    return true;
+}
+
+bool launcher_find(struct launcher *launcher)
+{
+    for (int i = 0; i < LAUNCHER_COUNT; i++) {
+        struct launcher found = {.name = launchers[i].name, .local_rank = -1};
+        if (getenv(launchers[i].needs) == NULL || !read_number(launchers[i].rank, &found.rank) ||
+            !read_number(launchers[i].size, &found.size) || found.rank >= found.size)
+            continue;
+        read_number(launchers[i].local_rank, &found.local_rank);
+        *launcher = found;
+        return true;
+    }
+    return false;
+}

@@ -1,0 +1,193 @@
+/* comm_mpi -- starting and ending MPI, and one MPI communicator for each of ours.
+ *
+ * MPI is started when the back end is chosen and ended with the last communicator, unless somebody
+ * else had started it. When a job ended badly and messages may still be under way, MPI is left as
+ * it is: MPI_Finalize could wait for ever, and the process is about to end.
+ */
+#include <stdio.h>
+#include <time.h>
+#include "comm/launcher.h"
+#include "comm/mpi/mpi_impl.h"
+
+enum status mpi_failed(struct env *env, const char *call, int code)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+        snprintf(text, sizeof text, "error %d", code);
+    return FAIL(env, COMM, "MPI failed: %s: %s", call, text);
+}
+
+void mpi_nap(double seconds)
+{
+    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    nanosleep(&span, NULL);
+}
+
+/* --- the job ---------------------------------------------------------------------------------- */
+
+/* "Open MPI v4.1.4" and so on: the library that this program runs with. */
+static void name_library(char *out, size_t bytes)
+{
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "an unknown MPI";
+    int length;
+    MPI_Get_library_version(text, &length);
+    snprintf(out, bytes, "%.*s", (int)strcspn(text, ",\n"), text);
+    for (char *c = out; *c != '\0'; c++) {
+        if (*c == '\t')
+            *c = ' ';
+    }
+}
+
+static enum status start_mpi(struct mpi_home *home)
+{
+    struct env *env = home->base.env;
+    int running, over, level;
+    MPI_TRY(env, MPI_Finalized(&over));
+    if (over)
+        return FAIL(env, COMM, "MPI has been ended in this process and can't be started again");
+    MPI_TRY(env, MPI_Initialized(&running));
+    if (running)
+        MPI_TRY(env, MPI_Query_thread(&level));
+    else
+        MPI_TRY(env, MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level));
+    home->owns_mpi = !running;
+    if (level < MPI_THREAD_MULTIPLE)
+        return FAIL(env, CONFIG,
+                    "the MPI library was built without MPI_THREAD_MULTIPLE, which sifr needs");
+    if (home->owns_mpi)
+        MPI_TRY(env, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    MPI_TRY(env, MPI_Comm_rank(MPI_COMM_WORLD, &home->base.rank));
+    MPI_TRY(env, MPI_Comm_size(MPI_COMM_WORLD, &home->base.size));
+    return STATUS_OK;
+}
+
+/* The commonest mistake: the mpirun of one library starts N processes of a program linked with
+ * another, and each of them is alone. */
+static enum status check_launcher(const struct mpi_home *home)
+{
+    struct launcher launcher;
+    char library[64];
+    if (home->base.size > 1 || !launcher_find(&launcher) || launcher.size == 1)
+        return STATUS_OK;
+    name_library(library, sizeof library);
+    bool is_open = strncmp(library, "Open MPI", 8) == 0;
+    return FAIL(home->base.env, CONFIG,
+                "started by %s as one of %d ranks, but linked with %s, which sees one; use %s",
+                launcher.name, launcher.size, library,
+                is_open ? "mpirun.openmpi" : "mpirun.mpich, or the mpirun of that library");
+}
+
+static void stop_mpi(struct mpi_home *home)
+{
+    int running = 0, over = 1;
+    MPI_Initialized(&running);
+    MPI_Finalized(&over);
+    if (home->owns_mpi && running && !over)
+        MPI_Finalize();
+}
+
+static enum status mpi_join(struct comm_home *base, const struct comm_seat *seat)
+{
+    enum status st;
+    struct mpi_home *home = (struct mpi_home *)base;
+    (void)seat;
+    TRY_OR(undo_mpi, start_mpi(home));
+    TRY_OR(undo_mpi, check_launcher(home));
+    if (MPI_Type_contiguous(BLOCK_BYTES, MPI_BYTE, &home->block) != MPI_SUCCESS ||
+        MPI_Type_commit(&home->block) != MPI_SUCCESS) {
+        st = FAIL(base->env, COMM, "MPI failed to make a type");
+        goto undo_mpi;
+    }
+    TRY_OR(undo_type, mpi_monitor_start(home));
+    return STATUS_OK;
+undo_type:
+    MPI_Type_free(&home->block);
+undo_mpi:
+    stop_mpi(home);
+    return st;
+}
+
+static void mpi_quit(struct comm_home *base)
+{
+    struct mpi_home *home = (struct mpi_home *)base;
+    if (!mpi_monitor_stop(home))
+        return;
+    MPI_Type_free(&home->block);
+    stop_mpi(home);
+}
+
+/* --- communicators ---------------------------------------------------------------------------- */
+
+static enum status make_wire(struct env *env, struct comm *parent, int colour, MPI_Comm *wire)
+{
+    if (parent == NULL)
+        MPI_TRY(env, MPI_Comm_dup(MPI_COMM_WORLD, wire));
+    else
+        MPI_TRY(env, MPI_Comm_split(((struct mpi_comm *)parent)->wire,
+                                    colour < 0 ? MPI_UNDEFINED : colour, parent->rank, wire));
+    if (*wire != MPI_COMM_NULL)
+        MPI_TRY(env, MPI_Comm_set_errhandler(*wire, MPI_ERRORS_RETURN));
+    return STATUS_OK;
+}
+
+static void free_arrays(struct mpi_comm *mpi)
+{
+    struct env *env = mpi->base.env;
+    mem_free(env, mpi->departures);
+    mem_free(env, mpi->indices);
+    mem_free(env, mpi->statuses);
+    mem_free(env, mpi->requests);
+}
+
+static enum status make_arrays(struct mpi_comm *mpi)
+{
+    struct env *env = mpi->base.env;
+    size_t size = (size_t)mpi->base.size, slots = SLOT_COUNT * size;
+    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(MPI_Request), &mpi->requests));
+    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(MPI_Status), &mpi->statuses));
+    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(int), &mpi->indices));
+    TRY(mem_alloc_array(env, MEM_COMM, "requests", size, sizeof *mpi->departures,
+                        &mpi->departures));
+    for (size_t i = 0; i < slots; i++)
+        mpi->requests[i] = MPI_REQUEST_NULL;
+    atomic_init(&mpi->departure_count, 0);
+    return STATUS_OK;
+}
+
+static enum status mpi_open(struct comm *comm, struct comm *parent, int colour)
+{
+    enum status st;
+    MPI_Comm none;
+    struct mpi_comm *mpi = (struct mpi_comm *)comm;
+    if (comm == NULL)
+        return make_wire(parent->env, parent, colour, &none);
+    TRY_OR(undo_arrays, make_arrays(mpi));
+    TRY_OR(undo_arrays, make_wire(comm->env, parent, colour, &mpi->wire));
+    return STATUS_OK;
+undo_arrays:
+    free_arrays(mpi);
+    return st;
+}
+
+static void mpi_close(struct comm *comm)
+{
+    struct mpi_comm *mpi = (struct mpi_comm *)comm;
+    mpi_monitor_left(comm);
+    if (!comm_home_failed(comm->home))
+        MPI_Comm_free(&mpi->wire);
+    free_arrays(mpi);
+}
+
+const struct comm_backend comm_mpi = {
+    .name = "mpi",
+    .home_bytes = sizeof(struct mpi_home),
+    .comm_bytes = sizeof(struct mpi_comm),
+    .join = mpi_join,
+    .quit = mpi_quit,
+    .open = mpi_open,
+    .close = mpi_close,
+    .swap = mpi_swap,
+    .ask = mpi_monitor_ask,
+    .spread = mpi_monitor_spread,
+};

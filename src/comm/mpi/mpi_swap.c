@@ -1,0 +1,297 @@
+/* mpi_swap -- messages between pairs of ranks, polled so that a waiting thread leaves its core to
+ * who computes.
+ *
+ * A thread that waits inside MPI spins. So everything is posted without blocking and tested, and
+ * between tests the thread first spins a little, then yields, then sleeps up to 100 us. But MPI
+ * moves large messages only inside its calls: through shared memory 64 MiB take 5 ms when polled
+ * all the time and 45 ms when polled every 100 us. So ranks that have a large message for each
+ * other say hello first:
+ *
+ *     post receives, small sends, hellos      wait for hellos: sleeping is right, somebody computes
+ *     a hello came: post the large send       all hellos are there: bytes move, do not sleep
+ *
+ * Small messages go at once and are their own hello. Messages above LARGE_BYTES are cut in blocks
+ * of a derived type and a rest, since counts in MPI-3.1 are int.
+ */
+#include <sched.h>
+#include "base/clock.h"
+#include "comm/mpi/mpi_impl.h"
+
+#define SMALL_BYTES ((size_t)4096)
+#define LARGE_BYTES ((size_t)64 << 20)
+enum { TAGS = 16000 }; /* even tags for data, odd ones for hellos; MPI has 32767 at least */
+
+struct swap {
+    struct mpi_comm *mpi;
+    struct comm *comm; /* the same */
+    MPI_Datatype block;
+    int tag;
+    int hellos;     /* still to come */
+    int64_t active; /* requests not done */
+    size_t bytes;   /* of all messages */
+    double since;   /* the last time something was done */
+    double moving;  /* since when bytes have been moving; 0 = somebody has not come yet */
+    int asked;      /* how often since then a late rank was asked */
+    int polls;      /* in vain, since then */
+    double sleep;   /* the next one */
+};
+
+static MPI_Request *request(const struct swap *swap, enum mpi_slot slot, int rank)
+{
+    return &swap->mpi->requests[(int)slot * swap->comm->size + rank];
+}
+
+static bool is_large_pair(const struct comm *comm, int rank)
+{
+    return comm->sends[rank].bytes > SMALL_BYTES || comm->recvs[rank].bytes > SMALL_BYTES;
+}
+
+/* --- posting ---------------------------------------------------------------------------------- */
+
+/* A message in blocks, if it is large, and the rest. */
+struct cut {
+    int blocks, rest;
+};
+
+static struct cut cut(size_t bytes)
+{
+    if (bytes <= LARGE_BYTES)
+        return (struct cut){0, (int)bytes};
+    return (struct cut){(int)(bytes / BLOCK_BYTES), (int)(bytes % BLOCK_BYTES)};
+}
+
+static enum status post_send(struct swap *swap, int rank)
+{
+    struct env *env = swap->comm->env;
+    const struct comm_move *move = &swap->comm->sends[rank];
+    if (move->bytes == 0)
+        return STATUS_OK;
+    struct cut parts = cut(move->bytes);
+    const char *rest = move->data + (size_t)parts.blocks * BLOCK_BYTES;
+    if (parts.blocks > 0) {
+        MPI_TRY(env, MPI_Isend(move->data, parts.blocks, swap->block, rank, swap->tag,
+                               swap->mpi->wire, request(swap, SLOT_OUT_BLOCKS, rank)));
+        swap->active++;
+    }
+    if (parts.rest > 0) {
+        MPI_TRY(env, MPI_Isend(rest, parts.rest, MPI_BYTE, rank, swap->tag, swap->mpi->wire,
+                               request(swap, SLOT_OUT_REST, rank)));
+        swap->active++;
+    }
+    return STATUS_OK;
+}
+
+static enum status post_recv(struct swap *swap, int rank)
+{
+    struct env *env = swap->comm->env;
+    const struct comm_move *move = &swap->comm->recvs[rank];
+    if (move->bytes == 0)
+        return STATUS_OK;
+    struct cut parts = cut(move->bytes);
+    char *rest = move->data + (size_t)parts.blocks * BLOCK_BYTES;
+    if (parts.blocks > 0) {
+        MPI_TRY(env, MPI_Irecv(move->data, parts.blocks, swap->block, rank, swap->tag,
+                               swap->mpi->wire, request(swap, SLOT_IN_BLOCKS, rank)));
+        swap->active++;
+    }
+    if (parts.rest > 0) {
+        MPI_TRY(env, MPI_Irecv(rest, parts.rest, MPI_BYTE, rank, swap->tag, swap->mpi->wire,
+                               request(swap, SLOT_IN_REST, rank)));
+        swap->active++;
+    }
+    return STATUS_OK;
+}
+
+static enum status post_hellos(struct swap *swap, int rank)
+{
+    struct env *env = swap->comm->env;
+    MPI_TRY(env, MPI_Irecv(NULL, 0, MPI_BYTE, rank, swap->tag + 1, swap->mpi->wire,
+                           request(swap, SLOT_HELLO_IN, rank)));
+    swap->active++;
+    swap->hellos++;
+    MPI_TRY(env, MPI_Isend(NULL, 0, MPI_BYTE, rank, swap->tag + 1, swap->mpi->wire,
+                           request(swap, SLOT_HELLO_OUT, rank)));
+    swap->active++;
+    return STATUS_OK;
+}
+
+static enum status post_all(struct swap *swap)
+{
+    struct comm *comm = swap->comm;
+    for (int i = 1; i < comm->size; i++) {
+        int r = (comm->rank + i) % comm->size;
+        swap->bytes += comm->sends[r].bytes + comm->recvs[r].bytes;
+        TRY(post_recv(swap, r));
+        if (is_large_pair(comm, r))
+            TRY(post_hellos(swap, r));
+        else
+            TRY(post_send(swap, r));
+    }
+    return STATUS_OK;
+}
+
+/* --- progress --------------------------------------------------------------------------------- */
+
+/* A request is done: was it what was expected? */
+static enum status check_done(struct swap *swap, int index, MPI_Status *status, bool failed)
+{
+    struct comm *comm = swap->comm;
+    enum mpi_slot slot = (enum mpi_slot)(index / comm->size);
+    int rank = index % comm->size, count;
+    if (failed && status->MPI_ERROR != MPI_SUCCESS) {
+        int class = MPI_ERR_OTHER;
+        MPI_Error_class(status->MPI_ERROR, &class);
+        return class == MPI_ERR_TRUNCATE ? comm_astray(comm, rank, "sends more bytes than expected")
+                                         : mpi_failed(comm->env, "MPI_Testsome", status->MPI_ERROR);
+    }
+    if (slot == SLOT_IN_BLOCKS || slot == SLOT_IN_REST) {
+        struct cut parts = cut(comm->recvs[rank].bytes);
+        MPI_Get_count(status, slot == SLOT_IN_BLOCKS ? swap->block : MPI_BYTE, &count);
+        if (count != (slot == SLOT_IN_BLOCKS ? parts.blocks : parts.rest))
+            return comm_astray(comm, rank, "sends fewer bytes than expected");
+    }
+    if (slot == SLOT_HELLO_IN) {
+        swap->hellos--;
+        return post_send(swap, rank);
+    }
+    return STATUS_OK;
+}
+
+static enum status test(struct swap *swap)
+{
+    struct mpi_comm *mpi = swap->mpi;
+    int done, slots = SLOT_COUNT * swap->comm->size;
+    int code = MPI_Testsome(slots, mpi->requests, &done, mpi->indices, mpi->statuses);
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS)
+        return mpi_failed(swap->comm->env, "MPI_Testsome", code);
+    if (done == MPI_UNDEFINED || done == 0)
+        return STATUS_OK;
+    swap->active -= done;
+    swap->since = clock_seconds();
+    swap->asked = swap->polls = 0;
+    for (int i = 0; i < done; i++)
+        TRY(check_done(swap, mpi->indices[i], &mpi->statuses[i], code != MPI_SUCCESS));
+    if (swap->hellos == 0 && swap->moving == 0)
+        swap->moving = swap->since;
+    return STATUS_OK;
+}
+
+/* --- waiting ---------------------------------------------------------------------------------- */
+
+enum { SPINS = 50, YIELDS = 100 };
+static const double FIRST_SLEEP = 10e-6, LONGEST_SLEEP = 100e-6;
+
+/* While bytes move, yield: at least as long as a slow memory takes for them. */
+static bool may_yield(const struct swap *swap)
+{
+    if (swap->moving == 0 || swap->bytes <= SMALL_BYTES)
+        return swap->polls < SPINS + YIELDS;
+    return clock_seconds() - swap->moving < 5e-3 + (double)swap->bytes / 1e9;
+}
+
+static void back_off(struct swap *swap)
+{
+    swap->polls++;
+    if (swap->polls <= SPINS)
+        return;
+    if (may_yield(swap)) {
+        sched_yield();
+        swap->sleep = FIRST_SLEEP;
+        return;
+    }
+    mpi_nap(swap->sleep);
+    swap->sleep = swap->sleep * 1.5 < LONGEST_SLEEP ? swap->sleep * 1.5 : LONGEST_SLEEP;
+}
+
+/* A rank with requests outstanding, from `first` on; -1 = none. */
+static int waits_for(const struct swap *swap, int first)
+{
+    for (int r = first; r < swap->comm->size; r++) {
+        for (int slot = 0; slot < SLOT_COUNT; slot++) {
+            if (*request(swap, (enum mpi_slot)slot, r) != MPI_REQUEST_NULL)
+                return r;
+        }
+    }
+    return -1;
+}
+
+/* Has the rank left before this call? Its last message may still be on its way for a moment. */
+static bool has_left(const struct swap *swap, int rank)
+{
+    struct comm *comm = swap->comm;
+    pthread_mutex_lock(&comm->home->lock);
+    struct departure departure = swap->mpi->departures[rank];
+    pthread_mutex_unlock(&comm->home->lock);
+    bool pair = comm->place.kind == COMM_SEND || comm->place.kind == COMM_RECV;
+    return departure.left && clock_seconds() - departure.when > (pair ? 1 : 0) &&
+           (pair || departure.number < comm->place.number);
+}
+
+/* Every reason to stop waiting. */
+static enum status look_around(struct swap *swap)
+{
+    struct comm_home *home = swap->comm->home;
+    if (comm_home_failed(home))
+        return comm_ended(home);
+    if (atomic_load_explicit(&swap->mpi->departure_count, memory_order_relaxed) > 0) {
+        for (int r = waits_for(swap, 0); r >= 0; r = waits_for(swap, r + 1)) {
+            if (has_left(swap, r))
+                return comm_gone(swap->comm, r);
+        }
+    }
+    double waited = clock_seconds() - swap->since;
+    if (home->timeout <= 0 || waited < home->timeout * (swap->asked + 1))
+        return STATUS_OK;
+    swap->asked++;
+    return comm_late(swap->comm, waits_for(swap, 0), waited);
+}
+
+/* After an error: take back what can be taken back, so that MPI writes to no buffer of ours. */
+static void abandon(struct swap *swap)
+{
+    struct mpi_comm *mpi = swap->mpi;
+    int slots = SLOT_COUNT * swap->comm->size, done = 0;
+    double limit = clock_seconds() + 0.2;
+    for (int i = SLOT_HELLO_IN * swap->comm->size; i < slots; i++) {
+        if (mpi->requests[i] != MPI_REQUEST_NULL)
+            MPI_Cancel(&mpi->requests[i]);
+    }
+    do
+        MPI_Testsome(slots, mpi->requests, &done, mpi->indices, mpi->statuses);
+    while (done != MPI_UNDEFINED && clock_seconds() < limit);
+    for (int i = 0; i < slots; i++) {
+        if (mpi->requests[i] != MPI_REQUEST_NULL) {
+            MPI_Request_free(&mpi->requests[i]);
+            atomic_store(&((struct mpi_home *)swap->comm->home)->unclean, true);
+        }
+    }
+}
+
+static enum status wait_all(struct swap *swap)
+{
+    while (swap->active > 0) {
+        TRY(test(swap));
+        if (swap->active == 0)
+            break;
+        back_off(swap);
+        if (swap->polls % 16 == 0)
+            TRY(look_around(swap));
+    }
+    return STATUS_OK;
+}
+
+enum status mpi_swap(struct comm *comm, uint64_t stamp)
+{
+    struct swap swap = {.mpi = (struct mpi_comm *)comm,
+                        .comm = comm,
+                        .block = ((struct mpi_home *)comm->home)->block,
+                        .tag = 2 * (int)(stamp % TAGS),
+                        .since = clock_seconds(),
+                        .sleep = FIRST_SLEEP};
+    enum status st = post_all(&swap);
+    if (st == STATUS_OK)
+        st = wait_all(&swap);
+    if (st != STATUS_OK)
+        abandon(&swap);
+    return st;
+}

@@ -1,0 +1,543 @@
+/* What every back end must do: each call on every type and awkward sizes, in place and not, on
+ * inline and worker streams, in groups, two communicators at once, under random delays; bytes are
+ * counted exactly and sums have the bits of a sequential sum in rank order. */
+#include "comm/comm_rig.h"
+
+static const int64_t counts[] = {0, 1, 7, 64, 65, 1001};
+enum { COUNTS = sizeof counts / sizeof counts[0], MOST = 1001 };
+
+/* Byte i of what rank `from` has for rank `to`. */
+static unsigned char pattern(int from, int to, size_t i)
+{
+    return (unsigned char)(31 * from + 17 * to + (int)(i % 251) + 1);
+}
+
+static void fill(void *data, size_t bytes, int from, int to)
+{
+    for (size_t i = 0; i < bytes; i++)
+        ((unsigned char *)data)[i] = pattern(from, to, i);
+}
+
+static bool holds(const void *data, size_t bytes, int from, int to)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (((const unsigned char *)data)[i] != pattern(from, to, i))
+            return false;
+    }
+    return true;
+}
+
+static void *take(struct member *m, size_t bytes)
+{
+    void *block = NULL;
+    EXPECT(m, mem_alloc(&m->env, MEM_SCRATCH, "test", bytes, &block) == STATUS_OK);
+    return block;
+}
+
+static void give(struct member *m, void *block)
+{
+    mem_free(&m->env, block);
+}
+
+static struct stream *nth_stream(struct member *m, int n)
+{
+    return n % 2 == 0 ? m->direct : m->worker;
+}
+
+/* --- moving ----------------------------------------------------------------------------------- */
+
+static void gather_once(struct member *m, struct comm *comm, int64_t count, enum dtype type,
+                        bool in_place, struct stream *stream)
+{
+    int rank = comm_rank(comm), size = comm_size(comm);
+    size_t part = (size_t)count * dtype_bytes(type);
+    char *full = take(m, (size_t)size * part), *shard = take(m, part);
+    char *mine = in_place ? full + (size_t)rank * part : shard;
+    fill(mine, part, rank, 0);
+    comm_all_gather(comm, mine, full, count, type, stream);
+    EXPECT(m, stream_sync(stream) == STATUS_OK);
+    for (int r = 0; r < size; r++)
+        EXPECT(m, holds(full + (size_t)r * part, part, r, 0));
+    give(m, full);
+    give(m, shard);
+}
+
+static void case_all_gather(struct member *m)
+{
+    for (int t = 0; t < DTYPE_COUNT; t++)
+        for (int c = 0; c < COUNTS; c++)
+            gather_once(m, m->comm, counts[c], (enum dtype)t, (t + c) % 2,
+                        nth_stream(m, t + c / 2));
+}
+
+static void case_all_to_all(struct member *m)
+{
+    for (int t = 0; t < DTYPE_COUNT; t++) {
+        for (int c = 0; c < COUNTS; c++) {
+            size_t part = (size_t)counts[c] * dtype_bytes((enum dtype)t);
+            char *out = take(m, (size_t)m->size * part), *in = take(m, (size_t)m->size * part);
+            for (int r = 0; r < m->size; r++)
+                fill(out + (size_t)r * part, part, m->rank, r);
+            comm_all_to_all(m->comm, out, in, counts[c], (enum dtype)t, nth_stream(m, t + c));
+            EXPECT(m, stream_sync(nth_stream(m, t + c)) == STATUS_OK);
+            for (int r = 0; r < m->size; r++)
+                EXPECT(m, holds(in + (size_t)r * part, part, r, m->rank));
+            give(m, out);
+            give(m, in);
+        }
+    }
+}
+
+/* Elements that `from` sends to `to`: some pairs send nothing, some one way only. */
+static int64_t uneven(int from, int to)
+{
+    return (from * 5 + to * 3) % 7 < 2 ? 0 : (from * 5 + to * 3) % 7 * 300 + to;
+}
+
+static void case_all_to_all_v(struct member *m)
+{
+    enum { GAP = 3, ROOM = MOST_RANKS * 2000 };
+    int64_t out_counts[MOST_RANKS], out_at[MOST_RANKS], in_counts[MOST_RANKS], in_at[MOST_RANKS];
+    int64_t out_end = 0, in_end = 0;
+    float *out = take(m, ROOM * sizeof *out), *in = take(m, ROOM * sizeof *in);
+    for (int r = 0; r < m->size; r++) {
+        out_counts[r] = uneven(m->rank, r);
+        in_counts[r] = uneven(r, m->rank);
+        out_at[r] = out_end;
+        in_at[r] = in_end;
+        fill(out + out_at[r], (size_t)out_counts[r] * 4, m->rank, r);
+        out_end += out_counts[r] + GAP;
+        in_end += in_counts[r] + GAP;
+    }
+    comm_all_to_all_v(m->comm, out, out_counts, out_at, in, in_counts, in_at, DTYPE_F32, m->worker);
+    EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    for (int r = 0; r < m->size; r++) {
+        EXPECT(m, holds(in + in_at[r], (size_t)in_counts[r] * 4, r, m->rank));
+        for (int i = 0; i < GAP; i++)
+            EXPECT(m, in[in_at[r] + in_counts[r] + i] == 0);
+    }
+    give(m, out);
+    give(m, in);
+}
+
+static void case_broadcast(struct member *m)
+{
+    char *data = take(m, MOST * 8);
+    for (int root = 0; root < m->size; root++) {
+        for (int c = 0; c < COUNTS; c++) {
+            size_t bytes = (size_t)counts[c] * 8;
+            fill(data, bytes, m->rank == root ? root : 100, 0);
+            comm_broadcast(m->comm, data, counts[c], DTYPE_I64, root, nth_stream(m, c));
+            EXPECT(m, stream_sync(nth_stream(m, c)) == STATUS_OK);
+            EXPECT(m, holds(data, bytes, root, 0));
+        }
+    }
+    give(m, data);
+}
+
+/* Every ordered pair in turn. */
+static void case_send_recv(struct member *m)
+{
+    char *out = take(m, MOST * 2), *in = take(m, MOST * 2);
+    for (int c = 0; c < COUNTS; c++) {
+        for (int a = 0; a < m->size; a++) {
+            for (int b = 0; b < m->size; b++) {
+                size_t bytes = (size_t)counts[c] * 2;
+                if (a == b)
+                    continue;
+                if (m->rank == a) {
+                    fill(out, bytes, a, b);
+                    comm_send(m->comm, out, counts[c], DTYPE_BF16, b, m->worker);
+                    EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+                } else if (m->rank == b) {
+                    comm_recv(m->comm, in, counts[c], DTYPE_BF16, a, m->direct);
+                    EXPECT(m, holds(in, bytes, a, b));
+                }
+            }
+        }
+    }
+    give(m, out);
+    give(m, in);
+}
+
+static void case_host(struct member *m)
+{
+    int32_t mine[3] = {m->rank, 10 * m->rank, 7}, all[3 * MOST_RANKS];
+    int nothing;
+    EXPECT(m, comm_exchange(m->comm, mine, sizeof mine, all) == STATUS_OK);
+    for (int r = 0; r < m->size; r++)
+        EXPECT(m, all[3 * r] == r && all[3 * r + 1] == 10 * r && all[3 * r + 2] == 7);
+    EXPECT(m, comm_exchange(m->comm, NULL, 0, &nothing) == STATUS_OK);
+    for (int late = 0; late < m->size; late++) { /* nobody passes before the last has come */
+        double start = clock_seconds(), came[MOST_RANKS];
+        if (m->rank == late)
+            nap(0.02);
+        double mine_at = clock_seconds();
+        EXPECT(m, comm_barrier(m->comm) == STATUS_OK);
+        double passed = clock_seconds();
+        EXPECT(m, comm_exchange(m->comm, &mine_at, sizeof mine_at, came) == STATUS_OK);
+        for (int r = 0; r < m->size; r++)
+            EXPECT(m, passed >= came[r]);
+        EXPECT(m, passed - start < 30);
+    }
+}
+
+/* An exchange on the host keeps its place after what is enqueued. */
+static void case_host_after_stream(struct member *m)
+{
+    char *data = take(m, 1 << 20), *all = take(m, MOST_RANKS);
+    for (int i = 0; i < 5; i++) {
+        char mine = (char)(m->rank + i);
+        comm_broadcast(m->comm, data, 1 << 20, DTYPE_U8, i % m->size, m->worker);
+        EXPECT(m, comm_exchange(m->comm, &mine, 1, all) == STATUS_OK);
+        for (int r = 0; r < m->size; r++)
+            EXPECT(m, all[r] == (char)(r + i));
+    }
+    give(m, data);
+    give(m, all);
+}
+
+static void case_large(struct member *m)
+{
+    if (m->size > 3)
+        return;
+    gather_once(m, m->comm, (3 << 20) + 77, DTYPE_F32, false, m->worker);
+    if (m->size == 1 || strcmp(comm_backend_name(m->comm), "mpi") != 0)
+        return;
+    size_t bytes = ((size_t)65 << 20) + 4097; /* blocks and a rest */
+    char *data = take(m, bytes);
+    for (int i = 0; i < 2; i++) {
+        fill(data, bytes, m->rank == i ? i : 99, 0);
+        comm_broadcast(m->comm, data, (int64_t)bytes, DTYPE_U8, i, m->worker);
+        EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+        EXPECT(m, holds(data, bytes, i, 0));
+    }
+    give(m, data);
+}
+
+/* --- sums ------------------------------------------------------------------------------------- */
+
+/* Element i that `rank` contributes: sizes differ so much that the order of a sum shows. */
+static double value(int rank, int64_t i, enum dtype type)
+{
+    struct rng rng = rng_stream(5, "contributions");
+    uint64_t index = (uint64_t)i * MOST_RANKS + (uint64_t)rank;
+    double spread = type == DTYPE_F16 ? 6 : 20;
+    double exponent = (double)(int)(spread * rng_uniform(rng, 2 * index)) - spread / 2;
+    double number = rng_normal(rng, 2 * index + 1);
+    for (; exponent > 0; exponent--)
+        number *= 2;
+    for (; exponent < 0; exponent++)
+        number /= 2;
+    return i % 37 == 0 ? -0.0 : number;
+}
+
+static void contribute(void *data, enum dtype type, int rank, int64_t first, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double v = value(rank, first + i, type);
+        dtype_convert((char *)data + (size_t)i * dtype_bytes(type), type, &v, DTYPE_F64, 1);
+    }
+}
+
+/* The definition: in rank order, in fp32 (fp64), rounded once. */
+static void expected_sum(void *out, enum dtype type, int size, int64_t i)
+{
+    unsigned char part[8];
+    float narrow = 0, f;
+    double wide = 0, d;
+    for (int r = 0; r < size; r++) {
+        contribute(part, type, r, i, 1);
+        dtype_convert(&f, DTYPE_F32, part, type, 1);
+        dtype_convert(&d, DTYPE_F64, part, type, 1);
+        narrow = r == 0 ? f : narrow + f;
+        wide = r == 0 ? d : wide + d;
+    }
+    if (type == DTYPE_F64)
+        memcpy(out, &wide, sizeof wide);
+    else
+        dtype_convert(out, type, &narrow, DTYPE_F32, 1);
+}
+
+static bool is_sum(const void *data, enum dtype type, int size, int64_t first, int64_t count)
+{
+    size_t element = dtype_bytes(type);
+    unsigned char expected[8];
+    for (int64_t i = 0; i < count; i++) {
+        expected_sum(expected, type, size, first + i);
+        if (memcmp((const char *)data + (size_t)i * element, expected, element) != 0)
+            return false;
+    }
+    return true;
+}
+
+static const enum dtype sum_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64};
+static const int64_t sum_counts[] = {0, 1, 63, 65, 500, 8192 + 130};
+enum { SUM_TYPES = 4, SUM_COUNTS = 6 };
+
+static void case_reduce_scatter(struct member *m)
+{
+    for (int t = 0; t < SUM_TYPES; t++) {
+        for (int c = 0; c < SUM_COUNTS; c++) {
+            int64_t n = sum_counts[c], total = n * m->size;
+            size_t element = dtype_bytes(sum_types[t]);
+            char *full = take(m, (size_t)total * element), *shard = take(m, (size_t)n * element);
+            char *scratch = take(m, (size_t)total * element);
+            contribute(full, sum_types[t], m->rank, 0, total);
+            comm_reduce_scatter(m->comm, full, shard, n, sum_types[t], scratch, nth_stream(m, c));
+            EXPECT(m, stream_sync(nth_stream(m, c)) == STATUS_OK);
+            EXPECT(m, is_sum(shard, sum_types[t], m->size, n * m->rank, n));
+            give(m, full);
+            give(m, shard);
+            give(m, scratch);
+        }
+    }
+}
+
+static void case_all_reduce(struct member *m)
+{
+    for (int t = 0; t < SUM_TYPES; t++) {
+        for (int c = 0; c < SUM_COUNTS; c++) {
+            int64_t n = sum_counts[c];
+            size_t element = dtype_bytes(sum_types[t]);
+            char *data = take(m, (size_t)n * element);
+            char *scratch = take(m, 2 * (size_t)(n + 64 * m->size) * element);
+            contribute(data, sum_types[t], m->rank, 0, n);
+            comm_all_reduce(m->comm, data, n, sum_types[t], scratch, nth_stream(m, c + 1));
+            EXPECT(m, stream_sync(nth_stream(m, c + 1)) == STATUS_OK);
+            EXPECT(m, is_sum(data, sum_types[t], m->size, 0, n));
+            give(m, data);
+            give(m, scratch);
+        }
+    }
+}
+
+static void case_reduce(struct member *m)
+{
+    for (int root = 0; root < m->size; root++) {
+        for (int t = 0; t < SUM_TYPES; t++) {
+            int64_t n = sum_counts[(root + t) % SUM_COUNTS];
+            size_t element = dtype_bytes(sum_types[t]);
+            char *data = take(m, (size_t)n * element), *kept = take(m, (size_t)n * element);
+            char *scratch = take(m, (size_t)(n * m->size) * element);
+            contribute(data, sum_types[t], m->rank, 0, n);
+            memcpy(kept, data, (size_t)n * element);
+            comm_reduce(m->comm, data, n, sum_types[t], root, m->rank == root ? scratch : NULL,
+                        m->worker);
+            EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+            if (m->rank == root)
+                EXPECT(m, is_sum(data, sum_types[t], m->size, 0, n));
+            else
+                EXPECT(m, memcmp(data, kept, (size_t)n * element) == 0);
+            give(m, data);
+            give(m, kept);
+            give(m, scratch);
+        }
+    }
+}
+
+/* The contributions of these tests do tell orders apart. */
+static void case_order_shows(struct member *m)
+{
+    int differ = 0;
+    for (int64_t i = 0; i < 500; i++) {
+        float forward, backward = 0;
+        expected_sum(&forward, DTYPE_F32, m->size, i);
+        for (int r = m->size - 1; r >= 0; r--) {
+            float part;
+            contribute(&part, DTYPE_F32, r, i, 1);
+            backward = r == m->size - 1 ? part : backward + part;
+        }
+        differ += forward != backward;
+    }
+    EXPECT(m, m->size < 3 ? differ == 0 : differ > 20);
+}
+
+/* --- groups ----------------------------------------------------------------------------------- */
+
+static void case_split(struct member *m)
+{
+    struct comm *odd, *rest, *inner;
+    EXPECT(m, comm_split(m->comm, m->rank % 2, "odd and even", &odd) == STATUS_OK);
+    EXPECT(m, comm_size(odd) == (m->size + 1 - m->rank % 2) / 2);
+    EXPECT(m, comm_rank(odd) == m->rank / 2);
+    gather_once(m, odd, 100, DTYPE_F32, true, m->worker);
+    EXPECT(m, comm_split(odd, comm_rank(odd) / 2, "pairs", &inner) == STATUS_OK);
+    EXPECT(m, comm_size(inner) <= 2);
+    gather_once(m, inner, 33, DTYPE_U8, false, m->direct);
+    EXPECT(m, comm_split(m->comm, m->rank == 0 ? -1 : 3, "without the first", &rest) == STATUS_OK);
+    EXPECT(m, (rest == NULL) == (m->rank == 0));
+    if (rest != NULL) {
+        EXPECT(m, comm_size(rest) == m->size - 1 && comm_rank(rest) == m->rank - 1);
+        gather_once(m, rest, 5, DTYPE_I32, true, m->direct);
+    }
+    gather_once(m, m->comm, 11, DTYPE_F16, false, m->worker);
+    comm_destroy(inner);
+    comm_destroy(odd);
+    comm_destroy(rest);
+}
+
+/* Gathers and sums go on beside each other on two streams, under random delays, and neither
+ * disturbs the other. */
+static void case_two_streams(struct member *m)
+{
+    enum { ROUNDS = 12, N = 700 };
+    struct comm *gather, *reduce;
+    EXPECT(m, comm_dup(m->comm, "gather", &gather) == STATUS_OK);
+    EXPECT(m, comm_dup(m->comm, "reduce", &reduce) == STATUS_OK);
+    comm_inject_delays(gather, 2e-3, 1);
+    comm_inject_delays(reduce, 2e-3, 2);
+    char *full = take(m, (size_t)ROUNDS * m->size * N), *shards = take(m, ROUNDS * N);
+    float *sums = take(m, ROUNDS * N * sizeof(float));
+    float *scratch = take(m, 2 * (size_t)(N + 64 * m->size) * sizeof(float));
+    int64_t allocations = mem_allocation_count(m->env.mem);
+    for (int i = 0; i < ROUNDS; i++) {
+        fill(shards + i * N, N, m->rank, i);
+        contribute(sums + i * N, DTYPE_F32, m->rank, i * N, N);
+        comm_all_gather(gather, shards + i * N, full + (size_t)i * m->size * N, N, DTYPE_U8,
+                        m->worker);
+        comm_all_reduce(reduce, sums + i * N, N, DTYPE_F32, scratch, m->other);
+    }
+    EXPECT(m, comm_barrier(m->comm) == STATUS_OK); /* a third one at the same time */
+    EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    EXPECT(m, stream_sync(m->other) == STATUS_OK);
+    EXPECT(m, mem_allocation_count(m->env.mem) == allocations);
+    for (int i = 0; i < ROUNDS; i++) {
+        for (int r = 0; r < m->size; r++)
+            EXPECT(m, holds(full + ((size_t)i * m->size + r) * N, N, r, i));
+        EXPECT(m, is_sum(sums + i * N, DTYPE_F32, m->size, i * N, N));
+    }
+    EXPECT(m, comm_counted(gather, COMM_ALL_GATHER).calls == ROUNDS);
+    EXPECT(m, comm_counted(gather, COMM_ALL_GATHER).seconds > 1e-3);
+    EXPECT(m, comm_counted(reduce, COMM_ALL_GATHER).calls == 0);
+    comm_destroy(gather);
+    comm_destroy(reduce);
+    give(m, full);
+    give(m, shards);
+    give(m, sums);
+    give(m, scratch);
+}
+
+/* Every kind in turn, results looked at once at the end: order is kept under delays. */
+static void case_delays(struct member *m)
+{
+    enum { ROUNDS = 6, N = 64 };
+    double *x = take(m, N * sizeof *x), *full = take(m, (size_t)m->size * N * sizeof *full);
+    double *scratch = take(m, 2 * (size_t)(N + 64 * m->size) * sizeof *scratch);
+    comm_inject_delays(m->comm, 3e-3, 7);
+    for (int i = 0; i < N; i++)
+        x[i] = (double)(m->rank == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        comm_broadcast(m->comm, x, N, DTYPE_F64, 0, m->worker);                  /* all have v */
+        comm_all_gather(m->comm, x, full, N, DTYPE_F64, m->worker);              /* v, v, ... */
+        comm_reduce_scatter(m->comm, full, x, N, DTYPE_F64, scratch, m->worker); /* n * v */
+        comm_all_reduce(m->comm, x, N, DTYPE_F64, scratch, m->worker);           /* n * n * v */
+        if (m->size > 1 && m->rank < 2) { /* there and back */
+            if (m->rank == 0)
+                comm_send(m->comm, x, N, DTYPE_F64, 1, m->worker);
+            comm_recv(m->comm, x, N, DTYPE_F64, 1 - m->rank, m->worker);
+            if (m->rank == 1)
+                comm_send(m->comm, x, N, DTYPE_F64, 0, m->worker);
+        }
+    }
+    EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    double expected = 1;
+    for (int round = 0; round < 2 * ROUNDS; round++)
+        expected *= (double)m->size;
+    for (int i = 0; i < N; i++)
+        EXPECT(m, x[i] == expected);
+    give(m, x);
+    give(m, full);
+    give(m, scratch);
+}
+
+/* --- counters --------------------------------------------------------------------------------- */
+
+static bool counted(const struct comm *comm, enum comm_kind kind, int64_t calls, int64_t bytes)
+{
+    struct comm_counter counter = comm_counted(comm, kind);
+    return counter.calls == calls && counter.bytes == bytes && counter.seconds >= 0;
+}
+
+static void case_bytes(struct member *m)
+{
+    enum { N = 1000 };
+    struct comm *comm;
+    int n = m->size, me = m->rank;
+    float *x = take(m, (size_t)n * N * 8), *y = take(m, (size_t)n * N * 8);
+    float *scratch = take(m, 2 * (size_t)(n * N + 64 * n) * 8);
+    int64_t out[MOST_RANKS], in[MOST_RANKS], at[MOST_RANKS] = {0}, sent = 0;
+    EXPECT(m, comm_dup(m->comm, "counted", &comm) == STATUS_OK);
+    for (int r = 0; r < n; r++) {
+        out[r] = me + 1;
+        in[r] = r + 1;
+        sent += r == me ? 0 : 4 * (me + 1);
+        at[r] = r * 100;
+    }
+    comm_all_gather(comm, x + me * N, x, N, DTYPE_F32, m->worker);
+    comm_all_gather(comm, x + me * N, x, 10, DTYPE_U8, m->worker);
+    comm_all_to_all(comm, x, y, N, DTYPE_F32, m->worker);
+    comm_all_to_all_v(comm, x, out, at, y, in, at, DTYPE_F32, m->worker);
+    comm_reduce_scatter(comm, x, y, N, DTYPE_F32, scratch, m->worker);
+    comm_all_reduce(comm, x, N, DTYPE_BF16, scratch, m->worker);
+    comm_reduce(comm, x, N, DTYPE_F64, n - 1, scratch, m->worker);
+    EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    EXPECT(m, comm_barrier(comm) == STATUS_OK);
+    EXPECT(m, comm_exchange(comm, x, 24, scratch) == STATUS_OK);
+    int64_t others = n - 1, rounds = 0, slice = (N + n - 1) / n;
+    while (1 << rounds < n)
+        rounds++;
+    slice = (slice + 63) / 64 * 64;
+    int64_t mine = N - me * slice < 0 ? 0 : N - me * slice < slice ? N - me * slice : slice;
+    EXPECT(m, counted(comm, COMM_ALL_GATHER, 2, others * (4 * N + 10)));
+    EXPECT(m, counted(comm, COMM_ALL_TO_ALL, 2, others * 4 * N + sent));
+    EXPECT(m, counted(comm, COMM_REDUCE_SCATTER, 1, others * 4 * N));
+    EXPECT(m, counted(comm, COMM_ALL_REDUCE, 1, 2 * (N - mine + others * mine)));
+    EXPECT(m, counted(comm, COMM_REDUCE, 1, me == n - 1 ? 0 : 8 * N));
+    EXPECT(m, counted(comm, COMM_CONTROL, 2, rounds + others * 24));
+    EXPECT(m, counted(comm, COMM_SEND, 0, 0));
+    comm_destroy(comm);
+    give(m, x);
+    give(m, y);
+    give(m, scratch);
+}
+
+/* Each rank but the root receives a broadcast once, so n - 1 copies are sent in all. */
+static void case_broadcast_bytes(struct member *m)
+{
+    char data[10] = {0};
+    for (int root = 0; root < m->size; root++) {
+        int64_t before = comm_counted(m->comm, COMM_BROADCAST).bytes, sent[MOST_RANKS], all = 0;
+        comm_broadcast(m->comm, data, 10, DTYPE_U8, root, m->direct);
+        int64_t mine = comm_counted(m->comm, COMM_BROADCAST).bytes - before;
+        EXPECT(m, comm_exchange(m->comm, &mine, sizeof mine, sent) == STATUS_OK);
+        for (int r = 0; r < m->size; r++)
+            all += sent[r];
+        EXPECT(m, all == 10 * (m->size - 1));
+    }
+}
+
+static const struct comm_case cases[] = {
+    {.name = "all_gather", .run = case_all_gather},
+    {.name = "all_to_all", .run = case_all_to_all},
+    {.name = "all_to_all_v", .run = case_all_to_all_v},
+    {.name = "broadcast", .run = case_broadcast},
+    {.name = "send_recv", .run = case_send_recv},
+    {.name = "host", .run = case_host},
+    {.name = "host_after_stream", .run = case_host_after_stream},
+    {.name = "large", .run = case_large},
+    {.name = "reduce_scatter", .run = case_reduce_scatter},
+    {.name = "all_reduce", .run = case_all_reduce},
+    {.name = "reduce", .run = case_reduce},
+    {.name = "order_shows", .run = case_order_shows},
+    {.name = "split", .run = case_split},
+    {.name = "two_streams", .run = case_two_streams},
+    {.name = "delays", .run = case_delays},
+    {.name = "bytes", .run = case_bytes},
+    {.name = "broadcast_bytes", .run = case_broadcast_bytes},
+};
+
+int main(int argc, char **argv)
+{
+    return rig_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}

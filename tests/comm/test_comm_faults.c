@@ -1,0 +1,222 @@
+/* How jobs end before their time, on every back end: aborted, a rank late, gone, astray, stopped,
+ * or failed elsewhere. Every other rank ends with the same words, and nothing hangs. */
+#include <signal.h>
+#include <unistd.h>
+#include "comm/comm_rig.h"
+
+enum { N = 5000 }; /* large enough that ranks say hello first */
+
+static double seconds_of(struct member *m, double start, double limit)
+{
+    double seconds = clock_seconds() - start;
+    EXPECT(m, seconds < limit);
+    return seconds;
+}
+
+/* After the end: every communicator refuses, at once, and so do streams. */
+static void expect_ended(struct member *m, struct comm *comm, struct stream *stream)
+{
+    float x[MOST_RANKS] = {0};
+    double start = clock_seconds();
+    EXPECT(m, comm_status(comm) == STATUS_COMM);
+    EXPECT(m, comm_barrier(comm) == STATUS_COMM);
+    EXPECT(m, comm_exchange(comm, x, 4, x) == STATUS_COMM);
+    comm_all_gather(comm, x + comm_rank(comm), x, 1, DTYPE_F32, stream);
+    EXPECT(m, stream_sync(stream) == STATUS_COMM);
+    EXPECT(m, comm_status(m->comm) == STATUS_COMM);
+    seconds_of(m, start, 2);
+}
+
+/* The last rank gives up while others wait in two communicators on two streams and on the host. */
+static void case_abort(struct member *m)
+{
+    struct comm *gather, *reduce;
+    float *x = calloc(MOST_RANKS, N * sizeof *x), *y = calloc(3 * MOST_RANKS, N * sizeof *y);
+    int last = m->size - 1;
+    char expected[64];
+    EXPECT(m, comm_dup(m->comm, "gather", &gather) == STATUS_OK);
+    EXPECT(m, comm_dup(m->comm, "reduce", &reduce) == STATUS_OK);
+    double start = clock_seconds();
+    if (m->rank == last) {
+        nap(0.1);
+        comm_abort(m->comm, "the disk is full");
+        comm_abort(m->comm, "a second reason");
+    } else {
+        comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
+        comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
+        comm_all_reduce(reduce, y, N, DTYPE_F32, y + N, m->other);
+        EXPECT(m, comm_barrier(m->comm) == STATUS_COMM);
+        EXPECT(m, stream_sync(m->worker) == STATUS_COMM);
+        EXPECT(m, stream_sync(m->other) == STATUS_COMM);
+        snprintf(expected, sizeof expected, "rank %d: the disk is full", last);
+        EXPECT_TEXT(m, log_first_error(m->env.log), expected);
+    }
+    seconds_of(m, start, 10);
+    expect_ended(m, gather, m->worker);
+    expect_ended(m, reduce, m->other);
+    if (m->rank == last)
+        EXPECT(m, log_first_error(m->env.log)[0] == '\0'); /* who aborts has said why before */
+    comm_destroy(gather);
+    comm_destroy(reduce);
+    free(x);
+    free(y);
+}
+
+/* A rank does not come: it is named, with where it is, on all ranks alike. */
+static void case_late(struct member *m)
+{
+    struct comm *gather;
+    float *x = calloc(MOST_RANKS, N * sizeof *x);
+    int late = m->size / 2;
+    char expected[128];
+    EXPECT(m, comm_dup(m->comm, "gather", &gather) == STATUS_OK);
+    comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
+    EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    double start = clock_seconds();
+    comm_note(m->comm, "step 11");
+    if (m->rank == late) {
+        comm_note(m->comm, "step 12, block 3 backward");
+        nap(2.5);
+    }
+    comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
+    if (m->size == 1) {
+        EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    } else {
+        EXPECT(m, stream_sync(m->worker) == STATUS_COMM);
+        snprintf(expected, sizeof expected, "rank %d has not arrived at all_gather 2 (\"gather\")",
+                 late);
+        EXPECT_TEXT(m, log_first_error(m->env.log), expected);
+        EXPECT_TEXT(m, log_first_error(m->env.log), "it is in \"step 12, block 3 backward\"");
+        EXPECT(m, seconds_of(m, start, 10) > 0.4);
+        expect_ended(m, gather, m->worker);
+    }
+    comm_destroy(gather);
+    free(x);
+}
+
+/* Slow is not late: a rank that comes within the timeout, again and again. */
+static void case_slow(struct member *m)
+{
+    char x[MOST_RANKS];
+    for (int i = 0; i < 3; i++) {
+        char mine = (char)i;
+        if (m->rank == i % m->size)
+            nap(0.4);
+        EXPECT(m, comm_exchange(m->comm, &mine, 1, x) == STATUS_OK);
+    }
+}
+
+/* A rank leaves a communicator while others still use it. */
+static void case_leave(struct member *m)
+{
+    struct comm *gather;
+    float *x = calloc(MOST_RANKS, N * sizeof *x);
+    int last = m->size - 1;
+    char expected[64];
+    EXPECT(m, comm_dup(m->comm, "gather", &gather) == STATUS_OK);
+    double start = clock_seconds();
+    comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
+    EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    EXPECT(m, comm_barrier(m->comm) == STATUS_OK); /* all are done with the first */
+    if (m->rank == last) {
+        comm_destroy(gather);
+    } else {
+        comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
+        EXPECT(m, stream_sync(m->worker) == STATUS_COMM);
+        snprintf(expected, sizeof expected, "rank %d has left; all_gather 2", last);
+        EXPECT_TEXT(m, log_first_error(m->env.log), expected);
+        seconds_of(m, start, 10);
+        expect_ended(m, gather, m->worker);
+        comm_destroy(gather);
+    }
+    free(x);
+}
+
+/* Ranks that do different things are told so, at the latest when the time is up. */
+static void case_astray(struct member *m)
+{
+    float *x = calloc(MOST_RANKS, N * sizeof *x);
+    double start = clock_seconds();
+    if (m->rank == 0)
+        comm_broadcast(m->comm, x, N, DTYPE_F32, 0, m->worker);
+    else
+        comm_all_gather(m->comm, x + m->rank * N, x, N, DTYPE_F32, m->worker);
+    if (m->size > 1) {
+        EXPECT(m, stream_sync(m->worker) == STATUS_COMM);
+        EXPECT_TEXT(m, log_first_error(m->env.log), "rank ");
+        seconds_of(m, start, 15);
+        expect_ended(m, m->comm, m->worker);
+    }
+    free(x);
+}
+
+/* A rank sends less than another expects. */
+static void case_short(struct member *m)
+{
+    char x[MOST_RANKS * 16] = {0};
+    size_t bytes = m->rank == 0 ? 8 : 16;
+    if (m->size > 1)
+        EXPECT(m, comm_exchange(m->comm, x, bytes, x) == STATUS_COMM);
+    else
+        EXPECT(m, comm_exchange(m->comm, x, bytes, x) == STATUS_OK);
+}
+
+static void fail_task(struct stream *stream, const void *args)
+{
+    struct env *env = *(struct env *const *)args;
+    stream_fail(stream, FAIL(env, DEVICE, "a kernel failed"));
+}
+
+/* A stream that failed for another reason makes no calls: the others do not wait for it. */
+static void case_failed_stream(struct member *m)
+{
+    float *x = calloc(MOST_RANKS, N * sizeof *x);
+    struct env *env = &m->env;
+    double start = clock_seconds();
+    if (m->rank == 0)
+        stream_enqueue(m->worker, fail_task, &env, sizeof env);
+    comm_all_gather(m->comm, x + m->rank * N, x, N, DTYPE_F32, m->worker);
+    enum status st = stream_sync(m->worker);
+    EXPECT(m, st == (m->rank == 0 ? STATUS_DEVICE : STATUS_COMM));
+    EXPECT_TEXT(m, log_first_error(m->env.log), "a kernel failed");
+    if (m->rank > 0)
+        EXPECT_TEXT(m, log_first_error(m->env.log), "rank 0: ");
+    EXPECT(m, comm_status(m->comm) == STATUS_COMM);
+    seconds_of(m, start, 10);
+    free(x);
+}
+
+/* A process that does not run at all does not answer. */
+static void case_stopped(struct member *m)
+{
+    int pids[MOST_RANKS], pid = (int)getpid(), last = m->size - 1;
+    char expected[64];
+    if (strcmp(comm_backend_name(m->comm), "mpi") != 0 || m->size == 1)
+        return;
+    EXPECT(m, comm_exchange(m->comm, &pid, sizeof pid, pids) == STATUS_OK);
+    if (m->rank == last) {
+        raise(SIGSTOP);
+        return; /* woken by the first when all is over */
+    }
+    EXPECT(m, comm_barrier(m->comm) == STATUS_COMM);
+    snprintf(expected, sizeof expected, "rank %d does not answer", last);
+    EXPECT_TEXT(m, log_first_error(m->env.log), expected);
+    if (m->rank == 0)
+        kill(pids[last], SIGCONT);
+}
+
+static const struct comm_case cases[] = {
+    {.name = "abort", .run = case_abort, .alone = true},
+    {.name = "late", .run = case_late, .timeout = 1, .alone = true},
+    {.name = "slow", .run = case_slow, .timeout = 5, .alone = true},
+    {.name = "leave", .run = case_leave, .alone = true},
+    {.name = "astray", .run = case_astray, .timeout = 1, .alone = true},
+    {.name = "short", .run = case_short, .alone = true},
+    {.name = "failed_stream", .run = case_failed_stream, .alone = true},
+    {.name = "stopped", .run = case_stopped, .timeout = 1, .alone = true},
+};
+
+int main(int argc, char **argv)
+{
+    return rig_main(argc, argv, cases, sizeof cases / sizeof cases[0]);
+}

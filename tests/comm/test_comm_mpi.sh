@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# test_comm_mpi.sh BUILD: the suites of comm on the back end mpi, with the mpirun of the library that BUILD is linked with.
+# Oversubscribed and as root, as in CI. Cases that end their job have one each. Leaks are MPI's own business.
+set -u
+build=$1
+library=$(ldd "$build/test_comm" | grep -oE 'libmpi(ch)?\.so' | head -n 1)
+case $library in
+    libmpich.so) mpirun=mpirun.mpich other=mpirun.openmpi ;;
+    *) mpirun=mpirun.openmpi other=mpirun.mpich ;;
+esac
+command -v $mpirun >/dev/null || mpirun=mpirun
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+export ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-} UCX_LOG_LEVEL=fatal
+failed=0
+
+# run NAME RANKS COMMAND...: every rank must say that its cases are ok.
+run() {
+    local name=$1 ranks=$2 out
+    shift 2
+    out=$(timeout 120 "$@" 2>&1)
+    local status=$? ok
+    ok=$(grep -c 'cases ok on rank' <<<"$out")
+    if [ $status -ne 0 ] || [ "$ok" -ne "$ranks" ]; then
+        echo "FAIL $name on $ranks ranks (exit $status)"; echo "$out" | tail -n 20
+        failed=$((failed + 1))
+    fi
+}
+
+for ranks in 1 2 3 5; do
+    run comm $ranks $mpirun -n $ranks "$build/test_comm" mpi
+done
+OMPI_MCA_btl_vader_single_copy_mechanism=none run "comm without single copy" 2 $mpirun -n 2 "$build/test_comm" mpi
+for fault in $("$build/test_comm_faults" list); do
+    for ranks in 2 3; do
+        run "fault $fault" $ranks $mpirun -n $ranks "$build/test_comm_faults" mpi "$fault"
+    done
+done
+
+# The mpirun of the other library: each process is alone, and says so.
+if command -v $other >/dev/null; then
+    out=$(timeout 60 $other -n 2 "$build/test_comm" mpi host 2>&1)
+    if ! grep -q 'as one of 2 ranks, but linked with' <<<"$out"; then
+        echo "FAIL a mix-up of libraries was not recognised"; echo "$out" | tail -n 20
+        failed=$((failed + 1))
+    fi
+fi
+echo "comm over $library with $mpirun: $failed failed"
+[ $failed -eq 0 ]

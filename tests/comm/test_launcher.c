@@ -1,0 +1,86 @@
+/* Who started this process: each launcher's variables are understood, half of them are not. */
+#include "comm/launcher.h"
+#include "testing.h"
+
+static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "PMI_SIZE",
+                                        "PMI_RANK",
+                                        "MPI_LOCALRANKID",
+                                        "SLURM_STEP_ID",
+                                        "SLURM_PROCID",
+                                        "SLURM_STEP_NUM_TASKS",
+                                        "SLURM_LOCALID"};
+
+static int by_hand(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        unsetenv(variables[i]);
+    return 0;
+}
+
+static void test_nobody(void **state)
+{
+    (void)state;
+    struct launcher launcher;
+    assert_false(launcher_find(&launcher));
+}
+
+static void test_mpirun(void **state)
+{
+    (void)state;
+    struct launcher launcher;
+    setenv("OMPI_COMM_WORLD_SIZE", "12", 1);
+    assert_false(launcher_find(&launcher));
+    setenv("OMPI_COMM_WORLD_RANK", "3", 1);
+    assert_true(launcher_find(&launcher));
+    assert_int_equal(launcher.rank, 3);
+    assert_int_equal(launcher.size, 12);
+    assert_int_equal(launcher.local_rank, -1);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+    assert_true(launcher_find(&launcher));
+    assert_int_equal(launcher.local_rank, 1);
+    setenv("OMPI_COMM_WORLD_RANK", "3x", 1);
+    assert_false(launcher_find(&launcher));
+    setenv("OMPI_COMM_WORLD_RANK", "12", 1);
+    assert_false(launcher_find(&launcher));
+}
+
+static void test_hydra(void **state)
+{
+    (void)state;
+    struct launcher launcher;
+    setenv("PMI_SIZE", "2", 1);
+    setenv("PMI_RANK", "1", 1);
+    setenv("MPI_LOCALRANKID", "1", 1);
+    assert_true(launcher_find(&launcher));
+    assert_non_null(strstr(launcher.name, "MPICH"));
+    assert_int_equal(launcher.rank + launcher.local_rank, 2);
+}
+
+/* Inside an allocation, but not started by srun. */
+static void test_srun(void **state)
+{
+    (void)state;
+    struct launcher launcher;
+    setenv("SLURM_PROCID", "0", 1);
+    setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+    assert_false(launcher_find(&launcher));
+    setenv("SLURM_STEP_ID", "0", 1);
+    assert_true(launcher_find(&launcher));
+    assert_int_equal(launcher.size, 4);
+    assert_string_equal(launcher.name, "srun");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_nobody, by_hand),
+        cmocka_unit_test_setup(test_mpirun, by_hand),
+        cmocka_unit_test_setup(test_hydra, by_hand),
+        cmocka_unit_test_setup(test_srun, by_hand),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
