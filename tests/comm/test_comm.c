@@ -464,8 +464,8 @@ static void case_bytes(struct member *m)
     enum { N = 1000 };
     struct comm *comm;
     int n = m->size, me = m->rank;
-    float *x = take(m, (size_t)n * N * 4), *y = take(m, (size_t)n * N * 4);
-    float *scratch = take(m, 2 * (size_t)(n * N + 64 * n) * 4);
+    float *x = take(m, (size_t)n * N * 8), *y = take(m, (size_t)n * N * 8);
+    float *scratch = take(m, 2 * (size_t)(n * N + 64 * n) * 8);
     int64_t out[MOST_RANKS], in[MOST_RANKS], at[MOST_RANKS] = {0}, sent = 0;
     EXPECT(m, comm_dup(m->comm, "counted", &comm) == STATUS_OK);
     for (int r = 0; r < n; r++) {

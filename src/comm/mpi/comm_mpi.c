@@ -55,7 +55,8 @@ static enum status start_mpi(struct mpi_home *home)
     if (level < MPI_THREAD_MULTIPLE)
         return FAIL(env, CONFIG,
                     "the MPI library was built without MPI_THREAD_MULTIPLE, which sifr needs");
-    MPI_TRY(env, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    if (home->owns_mpi)
+        MPI_TRY(env, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     MPI_TRY(env, MPI_Comm_rank(MPI_COMM_WORLD, &home->base.rank));
     MPI_TRY(env, MPI_Comm_size(MPI_COMM_WORLD, &home->base.size));
     return STATUS_OK;
@@ -70,10 +71,11 @@ static enum status check_launcher(const struct mpi_home *home)
     if (home->base.size > 1 || !launcher_find(&launcher) || launcher.size == 1)
         return STATUS_OK;
     name_library(library, sizeof library);
+    bool is_open = strncmp(library, "Open MPI", 8) == 0;
     return FAIL(home->base.env, CONFIG,
-                "started by %s as one of %d ranks, but linked with %s, which sees one; "
-                "use mpirun.openmpi or mpirun.mpich, whichever fits that library",
-                launcher.name, launcher.size, library);
+                "started by %s as one of %d ranks, but linked with %s, which sees one; use %s",
+                launcher.name, launcher.size, library,
+                is_open ? "mpirun.openmpi" : "mpirun.mpich, or the mpirun of that library");
 }
 
 static void stop_mpi(struct mpi_home *home)

@@ -175,6 +175,7 @@ enum status mpi_monitor_start(struct mpi_home *home)
         mpi_failed(env, "MPI_Comm_dup", error);
         goto undo_answers;
     }
+    MPI_Comm_set_errhandler(home->wire, MPI_ERRORS_RETURN);
     if ((error = start_thread(home)) != 0) {
         FAIL(env, COMM, "cannot start the monitor's thread: %s; see ulimit -u", strerror(error));
         goto undo_wire;
