@@ -1,7 +1,7 @@
 /* engine -- the order of passes of a step.
  *
- *     for each micro-batch m:   forward of units 0 .. n-2, loss of unit n-1, backward of units n-2
- * .. 0 then:                     the store's verdict on the sum of all gradients, and the update
+ *     for each micro-batch   forward of units 0 .. n-2, loss of the last, backward of n-2 .. 0
+ *     then                   the store's verdict on the sum of all gradients, and the update
  *
  * The number of valid labels of the whole step is known before the first backward, and the loss
  * gradient enters divided by it: no average of averages. Losses are added in the order of the
