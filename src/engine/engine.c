@@ -202,9 +202,7 @@ static void forward_and_backward(struct engine *engine, int64_t m)
     }
 }
 
-/* --- a step
- * -----------------------------------------------------------------------------------------------
- */
+/* --- a step --------------------------------------------------------------------------------- */
 
 static enum status sum_losses(struct engine *engine, double *sum)
 {

@@ -19,8 +19,7 @@ struct cursor {
     enum status status;
 };
 
-/* --- getters
- * ------------------------------------------------------------------------------------ */
+/* --- getters -------------------------------------------------------------------------------- */
 
 static const json_t *get(const struct cursor *c, const json_t *object, const char *key)
 {
@@ -95,8 +94,7 @@ static void require_bool(struct cursor *c, const char *key, bool needed)
                          needed ? "false" : "true");
 }
 
-/* --- reading
- * -------------------------------------------------------------------------------------- */
+/* --- reading -------------------------------------------------------------------------------- */
 
 static enum dtype get_type(struct cursor *c)
 {
@@ -265,8 +263,7 @@ enum status hf_config_read(struct env *env, const char *path, struct hf_config *
     return st;
 }
 
-/* --- writing
- * ---------------------------------------------------------------------------------------- */
+/* --- writing -------------------------------------------------------------------------------- */
 
 /* Always with a point or an exponent: transformers wants a float where it expects one, and 8 is
  * an int there. */

@@ -39,8 +39,7 @@ struct tfevents {
     struct text event, summary, value, tensor; /* kept, so that a step need not allocate */
 };
 
-/* --- framing
- * ------------------------------------------------------------------------------------ */
+/* --- framing -------------------------------------------------------------------------------- */
 
 uint32_t tfevents_crc32c(const void *data, size_t bytes)
 {
@@ -90,8 +89,7 @@ static enum status event_write(struct tfevents *events)
     return STATUS_OK;
 }
 
-/* --- messages
- * ------------------------------------------------------------------------------------ */
+/* --- messages ------------------------------------------------------------------------------- */
 
 static void add_varint(struct text *text, uint64_t value)
 {
@@ -175,8 +173,7 @@ enum status tfevents_text(struct tfevents *events, double wall_time, int64_t ste
     return summary_write(events, wall_time, step);
 }
 
-/* --- the file
- * -------------------------------------------------------------------------------------- */
+/* --- the file ------------------------------------------------------------------------------- */
 
 static enum status open_file(struct tfevents *events, const char *path, double wall_time)
 {

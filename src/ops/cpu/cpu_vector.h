@@ -182,8 +182,7 @@ static inline vf v_gelu_slope(vf x)
     return v_fma(x * s * (e * s), du, s);
 }
 
-/* --- sums over one row
- * -------------------------------------------------------------------------------------------- */
+/* --- sums over one row ---------------------------------------------------------------------- */
 
 /* sum of x[i] */
 static inline float v_row_sum(const float *x, int64_t n)
@@ -268,8 +267,7 @@ static inline float v_row_exp(float *y, const float *x, float shift, int64_t n)
     return v_fold_sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-/* --- GELU over one row; four vectors at a time keep the pipes full
- * --------------------------------------------------- */
+/* --- GELU over one row; four vectors at a time keep the pipes full -------------------------- */
 
 /* y[i] = gelu(x[i]); y may be x */
 static inline void v_row_gelu(float *y, const float *x, int64_t n)
