@@ -42,6 +42,8 @@ void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. 
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 const char *comm_backend_name(const struct comm *comm);
+/* The library under the back end mpi: "Open MPI v4.1.4". May be asked before anything is joined. */
+void comm_mpi_library(char *out, size_t bytes);
 
 /* The same ranks once more, for another stream. Collective. */
 enum status comm_dup(struct comm *comm, const char *name, struct comm **copy);
