@@ -13,6 +13,7 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 #include "train/config.h"
+#include "train/session.h"
 #include "train/evaluate.h"
 
 struct trainer_facts { /* known when everything is in place, before the first step */
@@ -79,7 +80,7 @@ enum status trainer_summary_write(struct env *env, const char *folder,
  * saved all the same), STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is
  * filled in every case. */
 enum status trainer_run(struct env *env, const struct run_config *config,
-                        const struct trainer_place *place,
+                        const struct session_ranks *ranks, const struct trainer_place *place,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary);
 
 #endif
