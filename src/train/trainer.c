@@ -39,6 +39,7 @@ struct trainer {
     int64_t updates; /* how many moved the parameters */
     int64_t skips_in_row;
     double flops_per_token;
+    struct zero_traffic traffic; /* up to the last step */
 };
 
 /* --- creation ------------------------------------------------------------------------------- */
@@ -154,7 +155,8 @@ static void tell_ready(struct trainer *t)
                                   .step_tokens = step_tokens(t),
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
-                                  .mem_bytes = mem_total(t->env->mem)};
+                                  .mem_bytes = mem_total(t->env->mem),
+                                  .ranks = zero_roster(t->session.zero)->size};
     if (speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
@@ -203,6 +205,16 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                 t->skips_in_row, t->step);
 }
 
+/* What was sent since the last call. */
+static struct zero_traffic traffic_since(struct trainer *t)
+{
+    struct zero_traffic now = zero_traffic(t->session.zero), before = t->traffic;
+    t->traffic = now;
+    return (struct zero_traffic){now.gather - before.gather, now.reduce - before.reduce,
+                                 now.control - before.control, now.in_flight - before.in_flight,
+                                 now.waited - before.waited};
+}
+
 static void describe_step(struct trainer *t, const struct engine_result *result, double lr,
                           double start, double end, struct trainer_step *step)
 {
@@ -221,7 +233,9 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .mfu = peak > 0 ? rate * t->flops_per_token / peak : NAN,
                                   .eta_seconds = pace_left(t->pace, steps - t->step, end),
                                   .skipped = result->skipped,
-                                  .mem_bytes = mem_total(t->env->mem)};
+                                  .mem_bytes = mem_total(t->env->mem),
+                                  .ranks = zero_roster(t->session.zero)->size,
+                                  .traffic = traffic_since(t)};
 }
 
 static enum status run_step(struct trainer *t, struct engine_result *result,
@@ -338,6 +352,24 @@ static enum status save_model(struct trainer *t)
     return st;
 }
 
+/* The model state of the rank that holds most, and what one rank alone would hold. */
+static enum status note_state(struct trainer *t)
+{
+    const struct mem *mem = t->env->mem;
+    struct trainer_summary *s = t->summary;
+    const struct roster *roster = zero_roster(t->session.zero);
+    int64_t own = (int64_t)(mem_peak(mem, MEM_PARAMS) + mem_peak(mem, MEM_GRADS) +
+                            mem_peak(mem, MEM_OPTIMIZER));
+    s->ranks = roster->size;
+    s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
+    for (int rank = 0; rank < roster->size; rank++) {
+        int64_t theirs; /* everybody's, one after the other: the largest counts */
+        TRY(engine_sum(t->engine, rank == roster->rank ? own : 0, &theirs));
+        s->state_bytes = (size_t)theirs > s->state_bytes ? (size_t)theirs : s->state_bytes;
+    }
+    return STATUS_OK;
+}
+
 static void note_end(struct trainer *t, enum status st, double seconds)
 {
     struct trainer_summary *summary = t->summary;
@@ -350,6 +382,7 @@ static void note_end(struct trainer *t, enum status st, double seconds)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)step_tokens(t) / pace_median(t->pace);
+    summary->traffic = zero_traffic(t->session.zero);
     summary->peak_bytes = mem_total_peak(mem);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         summary->peak[c] = mem_peak(mem, (enum mem_category)c);
@@ -393,11 +426,12 @@ enum status trainer_run(struct env *env, const struct run_config *config,
                                         .tokens_per_second = NAN};
     enum status st = build(&t);
     if (st == STATUS_OK) {
+        st = note_state(&t);
         summary->parameters = unit_graph_count(model_graph(t.session.model));
         t.flops_per_token = model_flops_per_token(t.session.model, config->train.context);
         tell_ready(&t);
         double start = clock_seconds();
-        st = loop(&t);
+        st = st == STATUS_OK ? loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
         bool broken = st != STATUS_OK && st != STATUS_STOPPED && st != STATUS_DIVERGED;
         if (broken && t.session.comm)

@@ -25,6 +25,7 @@ struct trainer_facts { /* known when everything is in place, before the first st
     double flops_per_token;
     double epochs;    /* steps * step_tokens / train_tokens */
     size_t mem_bytes; /* taken in all */
+    int ranks;
 };
 
 struct trainer_step {
@@ -36,6 +37,8 @@ struct trainer_step {
     double eta_seconds; /* NAN = not known yet */
     bool skipped;
     size_t mem_bytes;
+    int ranks;
+    struct zero_traffic traffic; /* of this step */
 };
 
 struct trainer_sample {
@@ -70,6 +73,10 @@ struct trainer_summary {
     double tokens_per_second; /* median over the steps but the first two; NAN = too few */
     size_t peak_bytes, peak[MEM_CATEGORY_COUNT];
     char checkpoint[4096]; /* "" = none was written */
+    int ranks;
+    size_t state_bytes;          /* params, grads and optimizer of the rank that holds most */
+    size_t whole_bytes;          /* the same on one rank that holds everything */
+    struct zero_traffic traffic; /* of the whole run, of this rank */
 };
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */
