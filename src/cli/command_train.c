@@ -45,7 +45,7 @@ static enum status train(struct cli *cli, const struct options *options,
         .folder = folder, .fresh = settings->fresh, .config_yaml = text_string(&yaml)};
     enum status st = yaml.status;
     if (st == STATUS_OK) {
-        st = trainer_run(cli->env, &settings->config, &place, &callbacks, &summary);
+        st = trainer_run(cli->env, &settings->config, NULL, &place, &callbacks, &summary);
         train_view_summary(view, &summary, folder);
     }
     text_free(&yaml);

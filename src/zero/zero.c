@@ -338,3 +338,29 @@ struct comm *zero_comm(const struct zero *zero)
 {
     return zero->comm;
 }
+
+/* --- traffic ---------------------------------------------------------------------------------- */
+
+static int64_t bytes_sent(const struct comm *comm, double *seconds)
+{
+    int64_t bytes = 0;
+    for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
+        struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
+        bytes += counter.bytes;
+        *seconds += counter.seconds;
+    }
+    return bytes;
+}
+
+struct zero_traffic zero_traffic(const struct zero *zero)
+{
+    struct zero_traffic traffic = {0};
+    double control_seconds = 0;
+    if (zero_alone(zero))
+        return traffic;
+    traffic.gather = bytes_sent(zero->gather_comm, &traffic.in_flight);
+    traffic.reduce = bytes_sent(zero->reduce_comm, &traffic.in_flight);
+    traffic.control = bytes_sent(zero->comm, &control_seconds);
+    traffic.waited = stream_waited(zero->stream) + zero->waited_for_sums;
+    return traffic;
+}
