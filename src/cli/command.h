@@ -14,7 +14,7 @@ struct cli {
     struct env *env;
     struct console *console;
     const volatile sig_atomic_t *stop; /* not 0: end in good order */
-    int argc; /* the command's name and what follows it */
+    int argc;                          /* the command's name and what follows it */
     char *const *argv;
 };
 

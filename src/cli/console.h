@@ -23,10 +23,10 @@ struct console {
     bool verbose;
     bool out_terminal, err_terminal;
     bool out_colour, err_colour;
-    int width;       /* columns of the terminal; 80 when there is none */
+    int width;        /* columns of the terminal; 80 when there is none */
     bool fixed_width; /* it is a supervisor's terminal, which can't be asked again */
-    FILE *live;      /* where a live line stands now; NULL: nowhere */
-    int write_error; /* errno of the first write to stdout that failed */
+    FILE *live;       /* where a live line stands now; NULL: nowhere */
+    int write_error;  /* errno of the first write to stdout that failed */
 };
 
 enum console_style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_YELLOW, STYLE_CYAN };

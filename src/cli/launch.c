@@ -35,17 +35,17 @@ struct job {
     const struct launch_order *order;
     struct mpi_launcher launcher;
     struct rank_book *book;
-    pid_t pid;                    /* of mpirun */
-    int out, err, signals;        /* descriptors; -1 = at its end */
-    struct text line;             /* of stderr, not complete */
-    struct text said, kept;       /* ours, shown; the launcher's, kept back */
-    double started;               /* when */
-    double interrupted;           /* the last SIGINT; 0 = none */
-    double failed;                /* when a failure was first seen; 0 = none */
-    double ending;                /* when mpirun was told to end; 0 = it was not */
-    bool stop_wanted, stop_sent;  /* SIGUSR1 */
-    bool quit;                    /* by a second SIGINT */
-    bool done;                    /* mpirun has ended, as `wait_status` says */
+    pid_t pid;                   /* of mpirun */
+    int out, err, signals;       /* descriptors; -1 = at its end */
+    struct text line;            /* of stderr, not complete */
+    struct text said, kept;      /* ours, shown; the launcher's, kept back */
+    double started;              /* when */
+    double interrupted;          /* the last SIGINT; 0 = none */
+    double failed;               /* when a failure was first seen; 0 = none */
+    double ending;               /* when mpirun was told to end; 0 = it was not */
+    bool stop_wanted, stop_sent; /* SIGUSR1 */
+    bool quit;                   /* by a second SIGINT */
+    bool done;                   /* mpirun has ended, as `wait_status` says */
     int wait_status;
 };
 

@@ -165,11 +165,8 @@ int main(int argc, char **argv)
 {
     struct console console;
     struct env env;
-    struct cli cli = {.env = &env,
-                      .console = &console,
-                      .stop = &stop_signal,
-                      .argc = argc - 1,
-                      .argv = argv + 1};
+    struct cli cli = {
+        .env = &env, .console = &console, .stop = &stop_signal, .argc = argc - 1, .argv = argv + 1};
     struct launcher launcher;
     int rank = launcher_find(&launcher) ? launcher.rank : 0;
     bool verbose = is_asked(argc, argv, "--verbose", "-v");

@@ -73,7 +73,7 @@ struct rank_book {
     char path[256], host[HOST_BYTES];
     int file;
     int size, started, places;
-    struct text lines;          /* read, from the first that is not complete */
+    struct text lines;           /* read, from the first that is not complete */
     struct rank_entry entries[]; /* (size) */
 };
 
@@ -90,8 +90,7 @@ enum status rank_book_create(struct env *env, int size, struct rank_book **book)
         b->entries[r].rank = r;
     name_host(b->host);
     text_init(&b->lines, env);
-    snprintf(b->path, sizeof b->path, "%s/sifr-ranks.XXXXXX",
-             folder && *folder ? folder : "/tmp");
+    snprintf(b->path, sizeof b->path, "%s/sifr-ranks.XXXXXX", folder && *folder ? folder : "/tmp");
     b->file = mkostemp(b->path, O_CLOEXEC);
     if (b->file < 0) {
         st = FAIL(env, IO, "cannot make a file in '%s': %s; TMPDIR names another folder", b->path,

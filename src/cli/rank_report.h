@@ -25,18 +25,19 @@ void rank_report_end(int rank, enum status st, const char *error);
 enum { RANK_ERROR_BYTES = 1024 };
 struct rank_entry {
     int rank;
-    pid_t pid;           /* 0 = has not started */
-    bool local;          /* on this machine */
-    bool ended;          /* told us so */
-    bool gone;           /* has no process any more, and said nothing */
-    int place;           /* 1, 2, ... in the order in which ranks ended or were found gone */
-    enum status status;  /* of `ended` */
+    pid_t pid;          /* 0 = has not started */
+    bool local;         /* on this machine */
+    bool ended;         /* told us so */
+    bool gone;          /* has no process any more, and said nothing */
+    int place;          /* 1, 2, ... in the order in which ranks ended or were found gone */
+    enum status status; /* of `ended` */
     char error[RANK_ERROR_BYTES];
 };
 
 struct rank_book;
-enum status rank_book_create(struct env *env, int size, struct rank_book **book); /* makes the file */
-void rank_book_destroy(struct rank_book *book); /* removes it; NULL is fine */
+enum status rank_book_create(struct env *env, int size,
+                             struct rank_book **book); /* makes the file */
+void rank_book_destroy(struct rank_book *book);        /* removes it; NULL is fine */
 const char *rank_book_path(const struct rank_book *book);
 
 void rank_book_update(struct rank_book *book); /* read what is new; look who is gone */

@@ -1,29 +1,62 @@
-/* ranks -- see the header. Only rank 0 talks: whatever another rank fails with is spread by
- * comm_abort, and rank 0 says it. What can't be spread, because there is no communicator yet or all
- * have agreed to end, is said by the first rank that it happened to. */
+/* ranks -- see the header. Only rank 0 talks: what another rank fails with is spread through the
+ * communicator, and rank 0 says it. */
 #include "cli/ranks.h"
 #include <pthread.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "cli/launch.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
 /* --- where they run ------------------------------------------------------------------------- */
 
+/* Ranks on this machine, as the launcher says. */
+static int joined_local_ranks(int size)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_STEP_TASKS_PER_NODE"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && atoi(text) > 0)
+            return atoi(text);
+    }
+    return size;
+}
+
+/* A launcher that binds its ranks has itself more processors than each of them. */
+static bool is_bound(void)
+{
+    cpu_set_t mine, parents;
+    return sched_getaffinity(0, sizeof mine, &mine) == 0 &&
+           sched_getaffinity(getppid(), sizeof parents, &parents) == 0 &&
+           !CPU_EQUAL(&mine, &parents);
+}
+
+static int share(int cpus, int ranks)
+{
+    return cpus > ranks ? cpus / ranks : 1;
+}
+
 static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
                                const struct launcher *launcher, struct ranks_plan *plan)
 {
+    int cpus = env_available_threads();
     if (wanted > 0 && wanted != launcher->size)
-        return FAIL(env, USAGE,
-                    "-n %lld is not the %d rank%s that %s has started; leave -n away here",
-                    (long long)wanted, launcher->size, launcher->size == 1 ? "" : "s",
-                    launcher->name);
+        return FAIL(
+            env, USAGE, "-n %lld is not the %d rank%s that %s has started; leave -n away here",
+            (long long)wanted, launcher->size, launcher->size == 1 ? "" : "s", launcher->name);
     bool alone = launcher->size == 1;
     if (!alone && strcmp(backend, "auto") != 0 && strcmp(backend, "mpi") != 0)
         return FAIL(env, CONFIG, "comm.backend '%s' can't join the %d ranks that %s has started",
                     backend, launcher->size, launcher->name);
-    *plan = (struct ranks_plan){alone ? RANKS_ONE : RANKS_JOIN, launcher->size, launcher->rank};
+    *plan = (struct ranks_plan){
+        .way = alone ? RANKS_ONE : RANKS_JOIN,
+        .size = launcher->size,
+        .rank = launcher->rank,
+        .threads = is_bound() ? cpus : share(cpus, joined_local_ranks(launcher->size)),
+    };
     return STATUS_OK;
 }
 
@@ -37,103 +70,44 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
     if (size > 1 && strcmp(backend, "self") == 0)
         return FAIL(env, CONFIG,
                     "comm.backend 'self' has one rank; for -n %d use auto, mpi or threads", size);
+    bool threads = strcmp(backend, "threads") == 0;
     *plan = (struct ranks_plan){
-        .way = size == 1                        ? RANKS_ONE
-               : strcmp(backend, "threads") == 0 ? RANKS_THREADS
-                                                 : RANKS_LAUNCH,
+        .way = size == 1 ? RANKS_ONE
+               : threads ? RANKS_THREADS
+                         : RANKS_LAUNCH,
         .size = size,
+        .threads = share(env_available_threads(), threads ? size : launch_local_ranks(size)),
     };
     return STATUS_OK;
 }
 
 /* --- a rank that is a process --------------------------------------------------------------- */
 
-/* The words of a rank that is not the first. Its supervisor, if it has one, says them. */
-static void speak(struct cli *cli, const struct rank_seat *seat)
-{
-    if (seat->rank > 0 && !rank_report_wanted())
-        console_rank_error(cli->console, log_first_error(cli->env->log));
-}
-
-enum status rank_sit(struct cli *cli, const struct comm_config *config, int rank,
-                     struct rank_seat *seat)
-{
-    *seat = (struct rank_seat){.rank = rank};
-    rank_report_start(rank);
-    enum status st = device_create(cli->env, "cpu", 0, &seat->device);
-    if (st == STATUS_OK)
-        st = comm_create(config, seat->device, &seat->comm);
-    if (st != STATUS_OK && st != STATUS_CONFIG) /* a wrong configuration is rank 0's too */
-        speak(cli, seat);
-    return st;
-}
-
-struct rank_place {
-    char host[64];
-    cpu_set_t mask;
-};
-
-enum status rank_threads(struct rank_seat *seat, int *threads)
-{
-    struct env *env = device_env(seat->device);
-    struct rank_place mine = {{0}, {{0}}}, *all;
-    int size = comm_size(seat->comm), sharers = 0;
-    gethostname(mine.host, sizeof mine.host - 1);
-    sched_getaffinity(0, sizeof mine.mask, &mine.mask);
-    TRY(mem_alloc_array(env, MEM_OTHER, "places", (size_t)size, sizeof *all, &all));
-    enum status st = comm_exchange(seat->comm, &mine, sizeof mine, all);
-    for (int r = 0; r < size; r++)
-        sharers += memcmp(&all[r], &mine, sizeof mine) == 0;
-    mem_free(env, all);
-    if (st == STATUS_OK)
-        *threads = env_available_threads() > sharers ? env_available_threads() / sharers : 1;
-    return st;
-}
-
-enum status rank_agree(struct cli *cli, struct rank_seat *seat, enum status mine)
-{
-    int *all, first = -1, size = comm_size(seat->comm), code = (int)mine;
-    TRY(mem_alloc_array(cli->env, MEM_OTHER, "agreement", (size_t)size, sizeof *all, &all));
-    enum status st = comm_exchange(seat->comm, &code, sizeof code, all);
-    for (int r = 0; st == STATUS_OK && r < size && first < 0; r++)
-        first = all[r] != STATUS_OK ? r : -1;
-    mem_free(cli->env, all);
-    if (st != STATUS_OK || first < 0)
-        return mine != STATUS_OK ? mine : st;
-    seat->agreed = true;
-    if (seat->rank == first)
-        speak(cli, seat);
-    return mine != STATUS_OK ? mine : STATUS_COMM;
-}
-
+/* All ranks end this way together. */
 static bool is_orderly(enum status st)
 {
     return st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
 }
 
-void rank_leave(struct cli *cli, struct rank_seat *seat, enum status st)
+enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st)
 {
     const char *error = log_first_error(cli->env->log);
-    if (seat->comm && !is_orderly(st) && !seat->agreed)
-        comm_abort(seat->comm, *error ? error : status_text(st));
+    bool elsewhere = is_orderly(st) || st == STATUS_COMM || st == STATUS_CONFIG;
     console_flush(cli->console);
-    rank_report_end(seat->rank, st, error); /* before any rank can have left in good order */
-    comm_destroy(seat->comm);
-    device_destroy(seat->device);
-    *seat = (struct rank_seat){0};
+    rank_report_end(plan->rank, st, error);
+    if (plan->rank > 0 && !elsewhere && !rank_report_wanted())
+        console_rank_error(cli->console, error);
+    /* A launcher ends the others when one rank's exit code is not 0, also while they write. */
+    return is_orderly(st) && rank_report_wanted() ? STATUS_OK : st;
 }
 
 /* --- ranks that are threads ----------------------------------------------------------------- */
 
 struct thread_rank {
-    struct cli *cli;
-    struct comm_hub *hub; /* borrowed */
-    struct comm_config config;
-    int rank;
+    struct session_ranks seat;
     ranks_main_fn *main;
     void *user;
     struct env own, *env; /* `env` is &own but for rank 0 */
-    struct device *device;
     pthread_t thread;
     enum status status;
 };
@@ -142,77 +116,52 @@ static void log_thread(void *user, enum log_level level, const char *line)
 {
     const struct thread_rank *rank = user;
     (void)level; /* whoever is asked to say more hears the others too */
-    fprintf(stderr, "sifr: rank %d: %s\n", rank->rank, line);
+    fprintf(stderr, "sifr: rank %d: %s\n", rank->seat.rank, line);
 }
 
-static void no_log(void *user, enum log_level level, const char *line)
+static enum status open_rank(struct cli *cli, struct thread_rank *rank)
 {
-    (void)user, (void)level, (void)line;
-}
-
-static enum status open_rank(struct cli *cli, bool verbose, struct thread_rank *rank)
-{
+    bool verbose = cli->console->verbose;
     rank->env = cli->env;
-    if (rank->rank > 0) {
-        if (env_create(&rank->own, verbose ? log_thread : no_log, rank,
-                       verbose ? LOG_DEBUG : LOG_ERROR, cli->env->threads) != STATUS_OK)
-            return FAIL(cli->env, MEMORY, "out of memory for rank %d", rank->rank);
-        rank->env = &rank->own;
-    }
-    return device_create(rank->env, "cpu", 0, &rank->device);
-}
-
-static void close_rank(struct thread_rank *rank)
-{
-    device_destroy(rank->device);
-    if (rank->own.log)
-        env_destroy(&rank->own);
+    if (rank->seat.rank == 0)
+        return STATUS_OK;
+    if (env_create(&rank->own, verbose ? log_thread : NULL, rank, verbose ? LOG_DEBUG : LOG_ERROR,
+                   cli->env->threads) != STATUS_OK)
+        return FAIL(cli->env, MEMORY, "out of memory for rank %d", rank->seat.rank);
+    rank->env = &rank->own;
+    return STATUS_OK;
 }
 
 static void *rank_main(void *arg)
 {
     struct thread_rank *rank = arg;
-    struct comm *comm = NULL;
-    rank->status = comm_join(rank->hub, rank->rank, &rank->config, rank->device, &comm);
-    if (rank->status != STATUS_OK)
-        return NULL;
-    rank->status = rank->main(rank->user, rank->env, comm);
-    if (!is_orderly(rank->status)) {
+    rank->status = rank->main(rank->user, rank->env, &rank->seat);
+    if (!is_orderly(rank->status)) { /* it may have failed before it joined */
         const char *error = log_first_error(rank->env->log);
-        comm_abort(comm, *error ? error : status_text(rank->status));
+        comm_hub_abort(rank->seat.hub, rank->seat.rank, *error ? error : status_text(rank->status));
     }
-    comm_destroy(comm);
     return NULL;
 }
 
-/* A rank whose thread can't be made joins in our own thread, to tell the others not to wait. */
-static void give_up(struct thread_rank *rank, int error)
-{
-    struct comm *comm;
-    rank->status = FAIL(rank->cli->env, IO, "cannot start the thread of rank %d: %s; see ulimit -u",
-                        rank->rank, strerror(error));
-    if (comm_join(rank->hub, rank->rank, &rank->config, rank->device, &comm) == STATUS_OK) {
-        comm_abort(comm, "its thread could not be started");
-        comm_destroy(comm);
-    }
-}
-
-static enum status run_all(struct thread_rank *ranks, int size)
+static enum status run_all(struct env *env, struct thread_rank *ranks, int size)
 {
     int started = 1, error = 0;
     while (started < size && error == 0) {
         error = pthread_create(&ranks[started].thread, NULL, rank_main, &ranks[started]);
         started += error == 0;
     }
-    if (error == 0)
+    if (error) {
+        ranks[0].status = FAIL(env, IO, "cannot start the thread of rank %d: %s; see ulimit -u",
+                               started, strerror(error));
+        comm_hub_abort(ranks[0].seat.hub, 0, log_first_error(env->log));
+    } else {
         rank_main(&ranks[0]);
-    else
-        give_up(&ranks[started], error);
+    }
     for (int r = 1; r < started; r++)
         pthread_join(ranks[r].thread, NULL);
     enum status st = ranks[0].status;
-    for (int r = 0; r < size; r++) {
-        if (st == STATUS_OK || (st == STATUS_COMM && ranks[r].status != STATUS_OK))
+    for (int r = 1; r < started; r++) { /* the cause rather than its effect */
+        if (st == STATUS_OK || (st == STATUS_COMM && !is_orderly(ranks[r].status)))
             st = ranks[r].status;
     }
     return st;
@@ -225,21 +174,22 @@ enum status ranks_run_threads(struct cli *cli, int size, double timeout, ranks_m
     struct comm_hub *hub;
     struct thread_rank *ranks;
     TRY(comm_hub_create(cli->env, size, &hub));
-    TRY_OR(undo_hub, mem_alloc_array(cli->env, MEM_OTHER, "ranks", (size_t)size, sizeof *ranks,
-                                     &ranks));
+    TRY_OR(undo_hub,
+           mem_alloc_array(cli->env, MEM_OTHER, "ranks", (size_t)size, sizeof *ranks, &ranks));
     for (int r = 0; r < size; r++) {
-        ranks[r] = (struct thread_rank){.cli = cli,
-                                        .hub = hub,
-                                        .config = {"threads", timeout},
-                                        .rank = r,
-                                        .main = main,
-                                        .user = user};
-        TRY_OR(undo_ranks, open_rank(cli, cli->console->verbose, &ranks[r]));
+        ranks[r] = (struct thread_rank){
+            .seat = {.comm = {"threads", timeout}, .hub = hub, .rank = r},
+            .main = main,
+            .user = user,
+        };
+        TRY_OR(undo_ranks, open_rank(cli, &ranks[r]));
     }
-    st = run_all(ranks, size);
+    st = run_all(cli->env, ranks, size);
 undo_ranks:
-    for (int r = 0; r < size; r++)
-        close_rank(&ranks[r]);
+    for (int r = 0; r < size; r++) {
+        if (ranks[r].own.log)
+            env_destroy(&ranks[r].own);
+    }
     mem_free(cli->env, ranks);
 undo_hub:
     comm_hub_destroy(hub);

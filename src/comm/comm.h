@@ -35,6 +35,8 @@ enum status comm_create(const struct comm_config *config, struct device *device,
 struct comm_hub;
 enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub);
 void comm_hub_destroy(struct comm_hub *hub);
+/* End the job for the sake of a rank that will not join: comm_abort without a communicator. */
+void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason);
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
                       struct device *device, struct comm **comm);
 void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
