@@ -321,6 +321,7 @@ void zero_destroy(struct zero *zero)
     mem_free(zero->env, zero->block_sums_host);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->all_nodes);
+    mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->staging);
     mem_free(zero->env, zero->exchange_counts);
     mem_free(zero->env, zero->uses);
@@ -337,4 +338,17 @@ const struct roster *zero_roster(const struct zero *zero)
 struct comm *zero_comm(const struct zero *zero)
 {
     return zero->comm;
+}
+
+struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
+{
+    const struct comm *comms[] = {zero->gather_comm, zero->reduce_comm, zero->comm};
+    struct comm_counter sum = {0};
+    for (int kind = 0; comms[way] && kind < COMM_KIND_COUNT; kind++) {
+        struct comm_counter counter = comm_counted(comms[way], (enum comm_kind)kind);
+        sum.calls += counter.calls;
+        sum.bytes += counter.bytes;
+        sum.seconds += counter.seconds;
+    }
+    return sum;
 }
