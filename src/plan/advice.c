@@ -9,9 +9,9 @@ static enum status fits(struct env *env, const struct plan_request *request, siz
                         bool *yes)
 {
     struct plan_stage stage = {0};
-    TRY(plan_rank(env, request, 0, NULL, NULL, &stage.worker));
+    TRY(plan_rank_memory(env, request, 0, NULL, NULL, &stage.worker));
     if (request->zero.servers > 0)
-        TRY(plan_rank(env, request, request->ranks - 1, NULL, NULL, &stage.server));
+        TRY(plan_rank_memory(env, request, request->ranks - 1, NULL, NULL, &stage.server));
     *yes = plan_fits(&stage, memory);
     return STATUS_OK;
 }

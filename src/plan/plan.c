@@ -5,6 +5,8 @@
  */
 #include "plan/plan.h"
 
+#include <string.h>
+
 #include "engine/decoder.h"
 #include "zero/partition.h"
 
@@ -84,18 +86,36 @@ static enum status open_account(const struct env *env, int threads, struct env *
     return own->mem ? STATUS_OK : STATUS_MEMORY;
 }
 
+static enum status measure(struct env *own, const struct plan_request *request, int rank, bool walk,
+                           struct plan_rank *result, struct parts *parts)
+{
+    *result = (struct plan_rank){.roster = roster_of(rank, request->ranks, request->zero.servers)};
+    TRY(build(own, request, rank, parts));
+    if (walk && request->ranks > 1)
+        TRY(walk_step(parts, result));
+    read_account(own->mem, result);
+    return STATUS_OK;
+}
+
 enum status plan_rank(struct env *env, const struct plan_request *request, int rank,
-                      mem_visit_fn *visit, void *user, struct plan_rank *result)
+                      struct plan_rank *result)
 {
     struct env own;
     struct parts parts = {0};
-    *result = (struct plan_rank){.roster = roster_of(rank, request->ranks, request->zero.servers)};
     TRY(open_account(env, request->threads, &own));
-    enum status st = build(&own, request, rank, &parts);
-    if (st == STATUS_OK && request->engine.micro_batches > 0)
-        st = walk_step(&parts, result);
-    if (st == STATUS_OK)
-        read_account(own.mem, result);
+    enum status st = measure(&own, request, rank, true, result, &parts);
+    tear_down(&parts);
+    mem_destroy(own.mem);
+    return st;
+}
+
+enum status plan_rank_memory(struct env *env, const struct plan_request *request, int rank,
+                             mem_visit_fn *visit, void *user, struct plan_rank *result)
+{
+    struct env own;
+    struct parts parts = {0};
+    TRY(open_account(env, request->threads, &own));
+    enum status st = measure(&own, request, rank, false, result, &parts);
     if (st == STATUS_OK && visit)
         mem_visit(own.mem, visit, user);
     tear_down(&parts);
@@ -137,15 +157,16 @@ static enum status make_stage(struct env *env, struct plan_request request, int 
 {
     int workers = request.ranks - request.zero.servers;
     request.zero.stage = stage;
-    TRY(plan_rank(env, &request, 0, NULL, NULL, &result->worker));
+    TRY(plan_rank(env, &request, 0, &result->worker));
     if (workers > 1) {
         struct plan_rank last;
-        TRY(plan_rank(env, &request, workers - 1, NULL, NULL, &last));
+        TRY(plan_rank_memory(env, &request, workers - 1, NULL, NULL, &last));
+        memcpy(last.sent, result->worker.sent, sizeof last.sent);
         if (last.total_bytes > result->worker.total_bytes)
             result->worker = last;
     }
     if (request.zero.servers > 0)
-        TRY(plan_rank(env, &request, request.ranks - 1, NULL, NULL, &result->server));
+        TRY(plan_rank(env, &request, request.ranks - 1, &result->server));
     return STATUS_OK;
 }
 
@@ -155,7 +176,7 @@ static enum status make_unsharded(struct env *env, struct plan_request request, 
     request.ranks = 1;
     request.zero.servers = 0;
     request.engine.micro_batches = 1;
-    TRY(plan_rank(env, &request, 0, NULL, NULL, &alone));
+    TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &alone));
     plan->unsharded_bytes = plan_state_bytes(&alone);
     return STATUS_OK;
 }
@@ -169,7 +190,7 @@ static enum status make_recomputes(struct env *env, struct plan_request request,
     request.engine.micro_batches = 1;
     for (int r = 0; r < PLAN_RECOMPUTES; r++) {
         request.engine.recompute = r;
-        TRY(plan_rank(env, &request, 0, NULL, NULL, &alone));
+        TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &alone));
         plan->activation_bytes[r] = alone.bytes[MEM_ACTIVATIONS];
     }
     return STATUS_OK;

@@ -30,14 +30,16 @@ struct plan_rank {
     int64_t sent[ZERO_WAY_COUNT]; /* bytes of a step, to other ranks */
 };
 
-/* Build and walk one rank of the request as it is. `visit` (NULL: none) is shown every line of its
- * memory. */
+/* Build one rank of the request as it is, and walk a step. */
 enum status plan_rank(struct env *env, const struct plan_request *request, int rank,
-                      mem_visit_fn *visit, void *user, struct plan_rank *result);
+                      struct plan_rank *result);
+/* Only build it: nothing is sent. `visit` (NULL: none) is shown every line of its memory. */
+enum status plan_rank_memory(struct env *env, const struct plan_request *request, int rank,
+                             mem_visit_fn *visit, void *user, struct plan_rank *result);
 
 struct plan_stage {
     bool possible;           /* servers need something to serve: not in stage 0 */
-    struct plan_rank worker; /* the one that takes the most */
+    struct plan_rank worker; /* memory of the one that takes the most; the first sends the most */
     struct plan_rank server; /* without servers: all zero */
 };
 
