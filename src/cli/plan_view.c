@@ -2,6 +2,7 @@
 #include "cli/plan_view.h"
 #include <stdio.h>
 #include "cli/json_out.h"
+#include "cli/plan_lines.h"
 
 static const char *const way_words[ZERO_WAY_COUNT] = {"gather", "reduce", "control"};
 static const char *const recompute_words[PLAN_RECOMPUTES] = {"none", "selective", "full"};
@@ -222,18 +223,17 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
                     text_human_bytes(word, (double)view->memory_bytes));
 }
 
-static void add_line(void *user, enum mem_category category, const char *name, size_t bytes)
-{
-    char word[32];
-    text_printf(user, "  %12s  %-12s %s\n", text_human_bytes(word, (double)bytes),
-                mem_category_word(category), name);
-}
-
 static enum status list_lines(struct cli *cli, struct text *text, const struct plan_view *view)
 {
-    struct plan_rank rank;
+    struct plan_lines lines;
+    char word[32];
+    enum status st = plan_lines_collect(cli->env, view->request, &lines);
     text_printf(text, "\nrank 0 in stage %d, line by line\n", view->request->zero.stage);
-    return plan_rank_memory(cli->env, view->request, 0, add_line, text, &rank);
+    for (int i = 0; i < lines.count; i++)
+        text_printf(text, "  %-12s %10s  %s\n", mem_category_word(lines.line[i].category),
+                    text_human_bytes(word, (double)lines.line[i].bytes), lines.line[i].name);
+    plan_lines_free(&lines);
+    return st;
 }
 
 static enum status write_table(struct cli *cli, const struct plan_view *view, struct text *text)
@@ -308,22 +308,20 @@ static void json_stages(struct json_out *json, const struct plan_view *view)
     json_out_close(json, ']');
 }
 
-static void json_line(void *user, enum mem_category category, const char *name, size_t bytes)
-{
-    struct json_out *json = user;
-    json_out_open(json, NULL, '{');
-    json_out_string(json, "category", mem_category_word(category));
-    json_out_string(json, "name", name);
-    json_out_int(json, "bytes", (int64_t)bytes);
-    json_out_close(json, '}');
-}
-
 static enum status json_lines(struct cli *cli, struct json_out *json, const struct plan_view *view)
 {
-    struct plan_rank rank;
+    struct plan_lines lines;
+    enum status st = plan_lines_collect(cli->env, view->request, &lines);
     json_out_open(json, "lines", '[');
-    enum status st = plan_rank_memory(cli->env, view->request, 0, json_line, json, &rank);
+    for (int i = 0; i < lines.count; i++) {
+        json_out_open(json, NULL, '{');
+        json_out_string(json, "category", mem_category_word(lines.line[i].category));
+        json_out_string(json, "name", lines.line[i].name);
+        json_out_int(json, "bytes", (int64_t)lines.line[i].bytes);
+        json_out_close(json, '}');
+    }
     json_out_close(json, ']');
+    plan_lines_free(&lines);
     return st;
 }
 

@@ -200,7 +200,7 @@ enum status plan_make(struct env *env, const struct plan_request *request, struc
 {
     int64_t micro_batches = request->engine.micro_batches;
     struct roster roster = roster_of(0, request->ranks, request->zero.servers);
-    *plan = (struct plan){.rounds = roster_rounds(&roster, micro_batches)};
+    *plan = (struct plan){0};
     TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
     for (int stage = 0; stage < PLAN_STAGES; stage++) {
         struct plan_stage *result = &plan->stages[stage];
@@ -208,6 +208,8 @@ enum status plan_make(struct env *env, const struct plan_request *request, struc
         if (result->possible || stage == request->zero.stage) /* the store says why it is not */
             TRY(make_stage(env, *request, stage, result));
     }
+    plan->rounds =
+        roster_rounds(&roster, micro_batches); /* the store has seen that there are workers */
     plan->idle_workers = roster.workers - roster_active(&roster, micro_batches, plan->rounds - 1);
     TRY(make_unsharded(env, *request, plan));
     return make_recomputes(env, *request, plan);

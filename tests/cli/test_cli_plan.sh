@@ -17,8 +17,11 @@ has '^ranks    3: 2 compute, 1 server;'
 has '^a server takes +stage 0 +stage 1'
 has 'none for 1 of them in the last round'
 ok "$sifr" plan "${keys[@]}" --lines
-has ' optimizer +block 0 momentum$'
 ! grep -q '^it sends' out || fail "one rank sends something"
+has '^  optimizer +[0-9.]+ KiB  block 0 momentum$'
+ok "$sifr" plan "${keys[@]}" --lines --json
+is_json out
+has '"lines": \[\{"category": "params", "name": "block'
 
 # The same from a file with the section, and as JSON.
 printf 'model:\n  preset: tiny\n  vocab: 300\nzero:\n  stage: 3\n  prefetch: 2\n' >run.yaml
