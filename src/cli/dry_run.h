@@ -1,5 +1,4 @@
-/* dry_run -- what a run would take, without taking it: the real store and engine built on the
- * dry device. */
+/* dry_run -- what a run would take, without taking it: see plan.h. */
 #ifndef CLI_DRY_RUN_H
 #define CLI_DRY_RUN_H
 #include "cli/command.h"

@@ -4,6 +4,7 @@
  */
 #include "train/config.h"
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/file.h"
@@ -27,6 +28,13 @@ enum status run_config_bind_reading(struct options *options, struct run_config *
 {
     TRY(run_config_bind(options, config));
     config->reading = true;
+    return STATUS_OK;
+}
+
+enum status run_config_bind_planning(struct options *options, struct run_config *config)
+{
+    TRY(run_config_bind(options, config));
+    config->planning = true;
     return STATUS_OK;
 }
 
@@ -65,6 +73,11 @@ static enum status resolve_machine(struct env *env, struct machine_config *machi
     machine->device = RUN_DEVICE_CPU;
     env->threads = (int)machine->threads;
     return STATUS_OK;
+}
+
+static bool has_data(const struct run_config *config)
+{
+    return *config->data.path || config->data.mix.count > 0;
 }
 
 /* --- the tokenizer -------------------------------------------------------------------------- */
@@ -120,6 +133,21 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
             "'bytes'",
             config->model.path);
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
+}
+
+/* A plan reads no more than it must: nothing where the size of the vocabulary is told, and it learns
+ * none (a text may have fewer tokens than data.tokenizer asks for; then the plan is on the safe
+ * side). */
+static enum status resolve_planned_vocab(struct env *env, struct run_config *config)
+{
+    const char *named = config->data.tokenizer;
+    if (config->model.vocab > 0 || *config->model.path)
+        return STATUS_OK;
+    if (learnt(named))
+        config->model.vocab = strtoll(named + strlen("train:"), NULL, 10);
+    else if (*named || has_data(config))
+        return resolve_tokenizer(env, NULL, NULL, config);
+    return STATUS_OK;
 }
 
 /* --- the model ------------------------------------------------------------------------------ */
@@ -195,7 +223,7 @@ static enum status resolve_model(struct env *env, const struct options *options,
     else {
         if (model->vocab == 0 && config->tokenizer != NULL)
             model->vocab = tokenizer_vocab(config->tokenizer);
-        if (model->vocab == 0)
+        if (model->vocab == 0 && has_data(config))
             TRY(vocab_of_shards(env, &config->data, &model->vocab));
         TRY(model_resolve(env, options, model));
     }
@@ -258,7 +286,7 @@ static enum status resolve_schedule(struct env *env, struct train_config *train)
 
 static enum status resolve_samples(struct env *env, const struct run_config *config)
 {
-    if (config->train.sample_every > 0 && config->tokenizer == NULL)
+    if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
         return FAIL(
             env, CONFIG,
             "train.sample_every: text samples need data.tokenizer, the one that made the token "
@@ -280,14 +308,16 @@ static enum status check_groups(struct env *env, const struct option_list *group
 static enum status resolve(struct env *env, const struct options *options,
                            tokenizer_progress_fn *progress, void *user, struct run_config *config)
 {
-    bool has_data = *config->data.path || config->data.mix.count > 0;
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
-    if (!has_data && (!config->reading || *config->data.val == '\0'))
+    if (!has_data(config) && !config->planning && (!config->reading || *config->data.val == '\0'))
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, &config->machine));
-    TRY(resolve_tokenizer(env, progress, user, config));
+    if (!config->planning)
+        TRY(resolve_tokenizer(env, progress, user, config));
+    else
+        TRY(resolve_planned_vocab(env, config));
     TRY(resolve_model(env, options, config));
     TRY(resolve_batches(env, config));
     if (config->reading) {

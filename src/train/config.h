@@ -63,7 +63,8 @@ struct run_config {
     struct machine_config machine;
     struct ranks_config ranks;
 
-    bool reading; /* eval and sample: there is no optimizer; set by run_config_bind_reading */
+    bool reading;  /* eval and sample: there is no optimizer; set by run_config_bind_reading */
+    bool planning; /* plan: no data is needed; set by run_config_bind_planning */
     struct tokenizer *tokenizer; /* set by run_config_resolve; NULL = token data and none named */
 };
 
@@ -75,9 +76,11 @@ extern const struct option_table machine_options;   /* run.* over struct machine
 
 /* Bind every table. The second is for commands that only read a model: model.path is then
  * required, and what belongs to training is accepted (so that a run's config.yaml may be given)
- * and not looked at. */
+ * and not looked at. The third is for plans: data and tokenizer are looked at only where the size of
+ * the vocabulary must come from them. */
 enum status run_config_bind(struct options *options, struct run_config *config);
 enum status run_config_bind_reading(struct options *options, struct run_config *config);
+enum status run_config_bind_planning(struct options *options, struct run_config *config);
 
 /* Fill in what is derived and refuse what does not fit together; sets env->threads. Reads the
  * config.json under model.path and makes the tokenizer: data.tokenizer, else the one beside

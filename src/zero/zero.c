@@ -321,6 +321,7 @@ void zero_destroy(struct zero *zero)
     mem_free(zero->env, zero->block_sums_host);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->all_nodes);
+    mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->staging);
     mem_free(zero->env, zero->exchange_counts);
     mem_free(zero->env, zero->uses);
@@ -339,28 +340,28 @@ struct comm *zero_comm(const struct zero *zero)
     return zero->comm;
 }
 
-/* --- traffic ---------------------------------------------------------------------------------- */
-
-static int64_t bytes_sent(const struct comm *comm, double *seconds)
+struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
 {
-    int64_t bytes = 0;
-    for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
-        struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
-        bytes += counter.bytes;
-        *seconds += counter.seconds;
+    const struct comm *comms[] = {zero->gather_comm, zero->reduce_comm, zero->comm};
+    struct comm_counter sum = {0};
+    for (int kind = 0; comms[way] && kind < COMM_KIND_COUNT; kind++) {
+        struct comm_counter counter = comm_counted(comms[way], (enum comm_kind)kind);
+        sum.calls += counter.calls;
+        sum.bytes += counter.bytes;
+        sum.seconds += counter.seconds;
     }
-    return bytes;
+    return sum;
 }
 
 struct zero_traffic zero_traffic(const struct zero *zero)
 {
-    struct zero_traffic traffic = {0};
-    double control_seconds = 0;
-    if (zero_alone(zero))
-        return traffic;
-    traffic.gather = bytes_sent(zero->gather_comm, &traffic.in_flight);
-    traffic.reduce = bytes_sent(zero->reduce_comm, &traffic.in_flight);
-    traffic.control = bytes_sent(zero->comm, &control_seconds);
-    traffic.waited = stream_waited(zero->stream) + zero->waited_for_sums;
-    return traffic;
+    struct comm_counter gather = zero_counted(zero, ZERO_GATHER);
+    struct comm_counter reduce = zero_counted(zero, ZERO_REDUCE);
+    return (struct zero_traffic){
+        .gather = gather.bytes,
+        .reduce = reduce.bytes,
+        .control = zero_counted(zero, ZERO_CONTROL).bytes,
+        .in_flight = gather.seconds + reduce.seconds,
+        .waited = zero_alone(zero) ? 0 : stream_waited(zero->stream) + zero->waited_for_sums,
+    };
 }

@@ -48,6 +48,11 @@ const struct roster *zero_roster(const struct zero *zero);
 struct comm *
 zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: one rank */
 
+/* What went over the wire so far: params to those who compute, gradients to their owners, and small
+ * exchanges of the host (counts, losses, norms, agreements). Not collective. */
+enum zero_way { ZERO_GATHER, ZERO_REDUCE, ZERO_CONTROL, ZERO_WAY_COUNT };
+struct comm_counter zero_counted(const struct zero *zero, enum zero_way way);
+
 /* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host ------ */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);

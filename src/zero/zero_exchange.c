@@ -40,18 +40,35 @@ static struct exchange take(int64_t **counts, int size)
     return e;
 }
 
+/* The first piece with slices as long as those of piece i: their tables are the same. */
+static int alike(const struct zero *zero, int i)
+{
+    int first = 0;
+    while (zero->partition.piece_count[first] != zero->partition.piece_count[i])
+        first++;
+    return first;
+}
+
 enum status exchange_tables_create(struct zero *zero)
 {
-    int size = zero->roster.size, pieces = zero->graph->piece_count;
+    int size = zero->roster.size, pieces = zero->graph->piece_count, distinct = 0;
     int64_t rounds = roster_rounds(&zero->roster, zero->config.micro_batches);
     int64_t *counts;
+    for (int i = 0; i < pieces; i++)
+        distinct += alike(zero, i) == i;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "exchange tables",
-                        (size_t)size * 4 * (3 * (size_t)pieces + 1), sizeof *counts,
+                        (size_t)size * 4 * (3 * (size_t)distinct + 1), sizeof *counts,
                         &zero->exchange_counts));
     counts = zero->exchange_counts;
     zero->range = take(&counts, size);
     for (int i = 0; i < pieces; i++) {
-        struct zero_piece *piece = &zero->pieces[i];
+        struct zero_piece *piece = &zero->pieces[i], *first = &zero->pieces[alike(zero, i)];
+        if (first != piece) {
+            piece->gather = first->gather;
+            piece->reduce[0] = first->reduce[0];
+            piece->reduce[1] = first->reduce[1];
+            continue;
+        }
         piece->gather = take(&counts, size);
         piece->reduce[0] = take(&counts, size);
         piece->reduce[1] = take(&counts, size);

@@ -47,8 +47,6 @@ struct gradient_slot {
 
 enum { GRADIENT_SLOTS = 2 };
 
-struct norm_node;
-
 struct zero {
     struct ops *ops;                /* borrowed */
     struct stream *stream;          /* borrowed: compute */
@@ -81,7 +79,8 @@ struct zero {
     int segment_count;
     double *block_sums; /* device: sums of squares of a chunk of blocks, and the host's copy */
     double *block_sums_host;
-    struct norm_node *nodes, *all_nodes; /* this rank's and everybody's aligned parts of the norm */
+    double *nodes, *all_nodes; /* this rank's and everybody's aligned parts of the norm */
+    int *nodes_taken;          /* (ranks) while they are added up */
     int node_room;
     int64_t *nonfinite;     /* device: one index */
     double waited_for_sums; /* seconds at the ends of steps until the last reduction was in */
