@@ -26,7 +26,7 @@
 static const double TICK = 0.05;        /* seconds between looks */
 static const double QUIT_SECONDS = 5;   /* between two SIGINTs that end all at once */
 static const double START_SECONDS = 10; /* after which a signal is not kept for late ranks */
-static const double END_SECONDS = 20;   /* for the others to end after the first failure */
+static const double END_SECONDS = 8;    /* for the others to end after the first failure */
 static const double TERM_SECONDS = 3;   /* from SIGTERM to SIGKILL for the launcher */
 enum { KEPT_BYTES = 1 << 16 };
 
