@@ -352,3 +352,12 @@ struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
     }
     return sum;
 }
+
+enum status zero_settle(struct zero *zero)
+{
+    TRY(stream_sync(zero->stream));
+    if (zero_alone(zero))
+        return STATUS_OK;
+    TRY(stream_sync(zero->gather_stream));
+    return stream_sync(zero->reduce_stream);
+}
