@@ -14,6 +14,8 @@ struct cli {
     struct env *env;
     struct console *console;
     const volatile sig_atomic_t *stop; /* not 0: end in good order */
+    int argc;                          /* the command's name and what follows it */
+    char *const *argv;
 };
 
 struct command {

@@ -5,20 +5,9 @@
 
 struct plan_settings {
     struct run_config config;
-    int64_t stage, prefetch, servers;
     int64_t ranks, memory;
     bool table1, lines, json;
 };
-
-static struct plan_request request_of(const struct plan_settings *settings)
-{
-    struct plan_request request = run_plan_request(&settings->config);
-    request.ranks = (int)settings->ranks;
-    request.zero.stage = (int)settings->stage;
-    request.zero.prefetch = (int)settings->prefetch;
-    request.zero.servers = (int)settings->servers;
-    return request;
-}
 
 /* The table stands in any case; that it does not fit is said after it, and is the exit code. */
 static enum status show(struct cli *cli, const struct plan_view *view, bool json)
@@ -42,7 +31,7 @@ static enum status show(struct cli *cli, const struct plan_view *view, bool json
 
 static enum status plan_and_show(struct cli *cli, const struct plan_settings *settings)
 {
-    const struct plan_request request = request_of(settings);
+    const struct plan_request request = run_plan_request(&settings->config, (int)settings->ranks);
     struct plan plan;
     struct plan_advice advice;
     struct plan_view view = {.config = &settings->config,
@@ -78,9 +67,6 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
 #define FLAG(name, kind)                                    \
     .key = #name, .type = OPTION_##kind, .flag_only = true, \
     .offset = offsetof(struct plan_settings, name)
-#define ZERO(name)                                                                            \
-    .key = "zero." #name, .type = OPTION_INT, .offset = offsetof(struct plan_settings, name), \
-    .ranged = true
 static const struct option plan_list[] = {
     {FLAG(ranks, INT), .letter = 'n', .fallback = "1", .ranged = true, .min = 1, .max = 65536,
      .value_name = "RANKS", .help = "ranks that share the work"},
@@ -91,26 +77,13 @@ static const struct option plan_list[] = {
     {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper, exactly, and stop there"},
     {FLAG(json, BOOL), .help = "one JSON object"},
 };
-static const struct option zero_list[] = {
-    {ZERO(stage), .fallback = "0", .max = 3,
-     .help = "what is cut among the ranks: 1 optimizer state, 2 gradients too, 3 parameters too"},
-    {ZERO(prefetch), .fallback = "1", .max = 64,
-     .help = "units whose parameters are gathered ahead of the one that computes"},
-    {ZERO(servers), .fallback = "0", .max = 65536,
-     .help = "the last so many ranks hold the model state and compute nothing"},
-};
 #undef FLAG
-#undef ZERO
 static const struct option_table plan_flags = {"plan", plan_list,
                                                sizeof plan_list / sizeof plan_list[0]};
-static const struct option_table zero_options = {"zero", zero_list,
-                                                 sizeof zero_list / sizeof zero_list[0]};
-
 static enum status bind_plan(struct options *options, void *user_settings)
 {
     struct plan_settings *settings = user_settings;
     TRY(options_bind(options, &plan_flags, settings));
-    TRY(options_bind(options, &zero_options, settings));
     return run_config_bind_planning(options, &settings->config);
 }
 

@@ -20,18 +20,39 @@ static int terminal_width(void)
     return size.ws_col == 0 ? PLAIN_WIDTH : size.ws_col < LEAST_WIDTH ? LEAST_WIDTH : size.ws_col;
 }
 
+/* Where a supervisor's own output goes: false = there is none. What the launcher in between gives
+ * us (a pipe, or a terminal of its own) tells nothing. */
+static bool ask_supervisor(struct console *console)
+{
+    const char *text = getenv(CONSOLE_VARIABLE);
+    int out_terminal, out_colour, err_colour, width;
+    if (!text || sscanf(text, "%d %d %d %d", &out_terminal, &out_colour, &err_colour, &width) != 4)
+        return false;
+    console->out_terminal = out_terminal;
+    console->out_colour = out_colour;
+    console->err_terminal = false; /* stderr comes there line by line */
+    console->err_colour = err_colour;
+    console->width = width < LEAST_WIDTH ? PLAIN_WIDTH : width;
+    console->fixed_width = true;
+    return true;
+}
+
 static bool colours_wanted(void)
 {
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     return !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
-void console_open(struct console *console)
+void console_open(struct console *console, int rank, bool verbose)
 {
     *console = (struct console){
+        .rank = rank,
+        .verbose = verbose,
         .out_terminal = isatty(STDOUT_FILENO),
         .err_terminal = isatty(STDERR_FILENO),
     };
+    if (ask_supervisor(console))
+        return;
     console->out_colour = console->out_terminal && colours_wanted();
     console->err_colour = console->err_terminal && colours_wanted();
     console->width = terminal_width();
@@ -51,7 +72,7 @@ const char *console_style(const struct console *console, enum console_style styl
     return console->out_colour ? escape_of(style) : "";
 }
 
-static void flush(struct console *console)
+void console_flush(struct console *console)
 {
     if (fflush(stdout) != 0 && !console->write_error)
         console->write_error = errno;
@@ -60,7 +81,7 @@ static void flush(struct console *console)
 int console_finish(struct console *console)
 {
     console_live_clear(console);
-    flush(console);
+    console_flush(console);
     return console->write_error == EPIPE ? 0 : console->write_error;
 }
 
@@ -72,14 +93,14 @@ void console_line(struct console *console, const char *format, ...)
     vfprintf(stdout, format, args);
     va_end(args);
     putc('\n', stdout);
-    flush(console);
+    console_flush(console);
 }
 
 void console_write(struct console *console, const char *data, size_t bytes)
 {
     console_live_clear(console);
     fwrite(data, 1, bytes, stdout);
-    flush(console);
+    console_flush(console);
 }
 
 /* Bytes of `line` that fit in `columns`, counting a UTF-8 character as one column and an escape
@@ -108,7 +129,8 @@ void console_live(struct console *console, FILE *stream, const char *line)
     if (!terminal)
         return;
     console_live_clear(console);
-    console->width = terminal_width();
+    if (!console->fixed_width)
+        console->width = terminal_width();
     size_t bytes = fitting_bytes(line, console->width - 1);
     bool colour = stream == stdout ? console->out_colour : console->err_colour;
     fprintf(stream, "%.*s%s", (int)bytes, line, colour ? escape_of(STYLE_PLAIN) : "");
@@ -136,10 +158,23 @@ void console_log(void *user, enum log_level level, const char *line)
                                                 [LOG_WARN] = STYLE_YELLOW,
                                                 [LOG_INFO] = STYLE_PLAIN,
                                                 [LOG_DEBUG] = STYLE_DIM};
+    char rank[32] = "";
+    if (console->rank > 0 && !console->verbose)
+        return;
+    if (console->rank > 0)
+        snprintf(rank, sizeof rank, "rank %d: ", console->rank);
     console_live_clear(console);
     fflush(stdout);
-    fprintf(stderr, "sifr: %s%s%s%s\n", console->err_colour ? escape_of(styles[level]) : "",
-            words[level], console->err_colour ? escape_of(STYLE_PLAIN) : "", line);
+    fprintf(stderr, "sifr: %s%s%s%s%s\n", console->err_colour ? escape_of(styles[level]) : "",
+            words[level], console->err_colour ? escape_of(STYLE_PLAIN) : "", rank, line);
+}
+
+void console_rank_error(struct console *console, const char *line)
+{
+    struct console heard = *console;
+    heard.verbose = true;
+    if (!console->verbose && *line)
+        console_log(&heard, LOG_ERROR, line);
 }
 
 char *console_bar(char *out, int width, double share)

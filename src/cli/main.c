@@ -7,7 +7,8 @@
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
  * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT within five seconds ends the process at
- * once.
+ * once. To a rank with a supervisor only SIGUSR1 and SIGUSR2 mean something: SIGTERM comes from the
+ * launcher when another rank has died, which this one will notice by itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,8 @@
 #include <unistd.h>
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/rank_report.h"
+#include "comm/launcher.h"
 
 enum { QUIT_SECONDS = 5 };
 
@@ -46,8 +49,12 @@ static void catch_signals(void)
         sigaction(numbers[i], &action, NULL);
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, NULL); /* whoever reads our lines may leave before the run ends */
-    if (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO))
+    if (rank_report_wanted() || (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO)))
         sigaction(SIGHUP, &action, NULL);
+    if (rank_report_wanted()) {
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+    }
 }
 
 /* --- one command ---------------------------------------------------------------------------- */
@@ -158,9 +165,12 @@ int main(int argc, char **argv)
 {
     struct console console;
     struct env env;
-    struct cli cli = {.env = &env, .console = &console, .stop = &stop_signal};
+    struct cli cli = {
+        .env = &env, .console = &console, .stop = &stop_signal, .argc = argc - 1, .argv = argv + 1};
+    struct launcher launcher;
+    int rank = launcher_find(&launcher) ? launcher.rank : 0;
     bool verbose = is_asked(argc, argv, "--verbose", "-v");
-    console_open(&console);
+    console_open(&console, rank, verbose);
     if (env_create(&env, console_log, &console, verbose ? LOG_DEBUG : LOG_INFO, 1) != STATUS_OK) {
         console_log(&console, LOG_ERROR, "out of memory");
         return status_exit_code(STATUS_MEMORY);

@@ -43,8 +43,10 @@ static enum status alloc_all(struct decoder *d)
     struct unit_shape shape = {1, d->chunk};
     uint32_t passes = 1u << PASS_DECODE | 1u << PASS_LOGITS;
     size_t logit_bytes = (size_t)d->graph->vocab * sizeof(float);
-    TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, &d->activations));
-    TRY(alloc_caches(d));
+    if (roster_is_worker(zero_roster(d->zero))) {
+        TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, &d->activations));
+        TRY(alloc_caches(d));
+    }
     TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "decoded tokens",
                      (size_t)d->chunk * sizeof(int32_t), &d->tokens));
     TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "logits", logit_bytes, &d->logits));
@@ -117,12 +119,14 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
     device_copy(d->stream, d->tokens, tokens, (size_t)count * sizeof *tokens);
     for (int u = 0; u < last + want_logits; u++) {
         enum pass pass = u < last ? PASS_DECODE : PASS_LOGITS;
-        run.cache = d->caches[u];
         zero_acquire(d->zero, u, pass, &run);
-        activations_bind(d->activations, u, pass, &run);
-        unit_run_pass(&d->graph->units[u], pass, &run);
+        if (d->activations) { /* a server has none and only takes part */
+            run.cache = d->caches[u];
+            activations_bind(d->activations, u, pass, &run);
+            unit_run_pass(&d->graph->units[u], pass, &run);
+            activations_advance(d->activations, u, &run);
+        }
         zero_release(d->zero, u, pass);
-        activations_advance(d->activations, u, &run);
     }
     d->position += count;
 }
@@ -135,6 +139,9 @@ enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count
         int64_t part = count - first < d->chunk ? count - first : d->chunk;
         feed_chunk(d, tokens + first, part, first + part == count);
     }
+    const struct roster *roster = zero_roster(d->zero);
+    if (roster->workers < roster->size) /* servers compute no logits, and choose the same token */
+        comm_broadcast(zero_comm(d->zero), d->logits, d->graph->vocab, DTYPE_F32, 0, d->stream);
     device_copy(d->stream, d->logits_host, d->logits, (size_t)d->graph->vocab * sizeof(float));
     TRY(stream_sync(d->stream));
     *logits = d->logits_host;

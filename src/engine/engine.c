@@ -47,6 +47,11 @@ const struct option_table engine_options = {"engine", options, sizeof options / 
 
 /* --- construction --------------------------------------------------------------------------- */
 
+const struct roster *engine_roster(const struct engine *engine)
+{
+    return zero_roster(engine->zero);
+}
+
 int64_t engine_rounds(const struct engine *engine)
 {
     if (engine->config.micro_batches == 0)
@@ -245,8 +250,8 @@ static enum status exchange(struct engine *engine, const void *mine, size_t byte
     return STATUS_OK;
 }
 
-/* The sum of the ranks' counts; all_losses is not in use and has room. */
-static enum status sum_counts(struct engine *engine, int64_t mine, int64_t *sum)
+/* all_losses is not in use and has room. */
+enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum)
 {
     int64_t *all = (int64_t *)engine->all_losses;
     TRY(exchange(engine, &mine, sizeof mine, all));
@@ -256,15 +261,14 @@ static enum status sum_counts(struct engine *engine, int64_t mine, int64_t *sum)
     return STATUS_OK;
 }
 
-/* The losses of all micro-batches of `rounds` rounds, `count` in all, added in their order. */
-static enum status sum_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
+/* The losses of all micro-batches of `rounds` rounds, `count` in all, are added in their order. */
+static enum status add_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
 {
     size_t bytes = (size_t)rounds * sizeof(double);
     device_copy(engine->stream, engine->losses_host, engine->losses, bytes);
     TRY(stream_sync(engine->stream));
     TRY(exchange(engine, engine->losses_host, bytes, engine->all_losses));
     int workers = zero_roster(engine->zero)->workers;
-    *sum = 0.0;
     for (int64_t m = 0; m < count; m++)
         *sum += engine->all_losses[m % workers * rounds + m / workers];
     return STATUS_OK;
@@ -285,8 +289,8 @@ static enum status gradients(struct engine *engine, struct engine_result *result
                              struct zero_verdict *verdict)
 {
     int64_t count, rounds = engine_rounds(engine);
-    double loss_sum;
-    TRY(sum_counts(engine, own_labels(engine), &count));
+    double loss_sum = 0.0;
+    TRY(engine_sum(engine, own_labels(engine), &count));
     if (device_is_dry(engine->ops->device)) /* nobody has filled in labels: any count will do */
         count = 1;
     if (count == 0)
@@ -295,7 +299,7 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     zero_loss_scale(engine->zero, 1.0, count);
     for (int64_t round = 0; round < rounds; round++)
         forward_and_backward(engine, round);
-    TRY(sum_losses(engine, rounds, engine->config.micro_batches, &loss_sum));
+    TRY(add_losses(engine, rounds, engine->config.micro_batches, &loss_sum));
     TRY(zero_judge(engine->zero, 1.0, verdict));
     *result = (struct engine_result){
         .loss = loss_sum / (double)count,
@@ -332,8 +336,9 @@ enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int6
     run_pass(engine, engine->graph->unit_count - 1, PASS_EVAL, &walk);
     if (idle)
         device_zero(engine->stream, engine->losses, sizeof(double));
-    TRY(sum_counts(engine, labels, label_count));
-    return sum_losses(engine, 1, zero_roster(engine->zero)->workers, loss_sum);
+    TRY(engine_sum(engine, labels, &labels));
+    *label_count += labels;
+    return add_losses(engine, 1, zero_roster(engine->zero)->workers, loss_sum);
 }
 
 enum status engine_logits(struct engine *engine, int64_t count, float *logits)

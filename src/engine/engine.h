@@ -29,6 +29,7 @@ void engine_destroy(struct engine *engine);
 /* A step is walked in rounds; in each, this rank computes micro-batch engine_micro_batch(round) of
  * the step, or is idle (-1). Tokens and labels of a round go to host memory, (B, T) each: fill
  * those that are not idle, then step. */
+const struct roster *engine_roster(const struct engine *engine);
 int64_t engine_rounds(const struct engine *engine); /* 1 for evaluation only */
 int64_t engine_micro_batch(const struct engine *engine, int64_t round);
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels);
@@ -44,8 +45,8 @@ struct engine_result {
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result);
 
-/* Loss sum and count of valid labels over the workers' micro-batches in place 0, in the order of the
- * workers; a rank with `idle` set only takes part. Parameters are left alone. Collective. */
+/* Add the loss sums and counts of valid labels of the workers' micro-batches in place 0, one after the
+ * other in the order of the workers; a rank with `idle` set only takes part. Collective. */
 enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int64_t *label_count);
 
 /* Only the gradients of the filled micro-batches, no update: read them with zero_read_gradient. For
@@ -55,5 +56,8 @@ enum status engine_gradients(struct engine *engine, struct engine_result *result
 /* Logits of the last `count` positions of each sequence of the micro-batch in place 0 without a
  * cache, to the host: (B, count, V) fp32. Needs room for them on the device: for tests. */
 enum status engine_logits(struct engine *engine, int64_t count, float *logits);
+
+/* *sum = the ranks' numbers added up. Collective: for counts and votes of the training loop. */
+enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum);
 
 #endif

@@ -124,8 +124,8 @@ int sifr_step(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
 
 int sifr_eval(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels, double *loss)
 {
-    double sum;
-    int64_t count;
+    double sum = 0.0;
+    int64_t count = 0;
     log_error_clear(t->context->env.log);
     TRY(load_batch(t, 0, ids, labels));
     TRY(engine_eval(t->engine, false, &sum, &count));

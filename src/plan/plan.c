@@ -42,7 +42,7 @@ static enum status build(struct env *env, const struct plan_request *request, in
     const struct unit_graph *graph = model_graph(p->model);
     TRY(zero_create(p->ops, p->stream, p->comm, graph, &store, &p->zero));
     TRY(engine_create(p->ops, p->stream, graph, p->zero, &request->engine, &p->engine));
-    if (request->decode_tokens == 0 || !roster_is_worker(zero_roster(p->zero)))
+    if (request->decode_tokens == 0)
         return STATUS_OK;
     return decoder_create(p->ops, p->stream, graph, p->zero, request->decode_tokens,
                           request->decode_chunk, &p->decoder);

@@ -44,6 +44,15 @@ struct machine_config {
     double peak_tflops; /* of this machine, for mfu; 0 = not known */
 };
 
+/* How the model's state is cut among the ranks, and how they talk. */
+struct ranks_config {
+    int stage;
+    int64_t prefetch, servers;
+    int backend; /* index into comm_backend_words */
+    double timeout;
+};
+extern const char *const comm_backend_words[];
+
 struct run_config {
     struct model_config model;
     struct data_config data;
@@ -52,6 +61,7 @@ struct run_config {
     struct option_list groups; /* optimizer.groups: of struct zero_group */
     int precision;             /* enum run_precision */
     struct machine_config machine;
+    struct ranks_config ranks;
 
     bool reading;  /* eval and sample: there is no optimizer; set by run_config_bind_reading */
     bool planning; /* plan: no data is needed; set by run_config_bind_planning */
@@ -61,6 +71,7 @@ struct run_config {
 extern const struct option_table train_options;     /* train.* over struct train_config */
 extern const struct option_table optimizer_options; /* optimizer.* over struct run_config */
 extern const struct option_table precision_options; /* precision.* over struct run_config */
+extern const struct option_table ranks_options;     /* zero.*, comm.* over struct ranks_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
 
 /* Bind every table. The second is for commands that only read a model: model.path is then

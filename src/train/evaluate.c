@@ -52,17 +52,18 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
     int64_t total = batches > 0 && batches < all ? batches : all;
     double start = clock_seconds(), loss_sum = 0;
     int64_t labels = 0, bytes = 0;
-    for (int64_t b = 0; b < total; b++) {
-        double batch_loss;
-        int64_t batch_labels, batch_bytes;
-        TRY(fill(engine, set, b * micro_batch, micro_batch, context, &batch_bytes));
-        TRY(engine_eval(engine, false, &batch_loss, &batch_labels));
-        loss_sum += batch_loss;
-        labels += batch_labels;
+    const struct roster *roster = engine_roster(engine);
+    for (int64_t b = 0; b < total; b += roster->workers) { /* one batch a worker */
+        int64_t own = b + roster->rank, batch_bytes = 0;
+        bool idle = own >= total || !roster_is_worker(roster);
+        if (!idle)
+            TRY(fill(engine, set, own * micro_batch, micro_batch, context, &batch_bytes));
+        TRY(engine_eval(engine, idle, &loss_sum, &labels));
         bytes += batch_bytes;
-        if (progress != NULL && !progress(user, b + 1, total))
+        if (progress != NULL && !progress(user, b + roster->workers, total))
             return STATUS_STOPPED;
     }
+    TRY(engine_sum(engine, bytes, &bytes));
     if (labels == 0)
         return FAIL(env, FORMAT, "the held-out data has nothing to predict");
     double loss = loss_sum / (double)labels;
@@ -109,7 +110,7 @@ enum status evaluate_model(struct env *env, const struct run_config *config,
         goto undo_set;
     }
     TRY_OR(undo_set,
-           session_create(env, run_backend(config), &config->model, &reads_only, &session));
+           session_create(env, run_backend(config), NULL, &config->model, &reads_only, &session));
     st = evaluate_session(env, config, &session, set, progress, user, result);
     session_destroy(&session);
 undo_set:

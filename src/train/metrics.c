@@ -95,6 +95,20 @@ static void add_memory(struct text *line, const struct mem *mem)
     text_add(line, "}");
 }
 
+/* Bytes that the first rank sent, and seconds; empty for one rank. */
+static void add_traffic(struct text *line, const struct trainer_step *step)
+{
+    const struct zero_traffic *t = &step->traffic;
+    text_add(line, ",\"comm\":{");
+    if (step->ranks > 1) {
+        text_printf(line, "\"ranks\":%d,\"gather\":%lld,\"reduce\":%lld,\"control\":%lld",
+                    step->ranks, (long long)t->gather, (long long)t->reduce, (long long)t->control);
+        add_real(line, "in_flight", t->in_flight);
+        add_real(line, "waited", t->waited);
+    }
+    text_add(line, "}");
+}
+
 static enum status write_line(struct metrics *metrics, struct line_file *file)
 {
     struct text *line = &metrics->line;
@@ -118,7 +132,7 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
     add_real(line, "mfu", step->mfu);
     text_printf(line, ",\"skipped\":%s", step->skipped ? "true" : "false");
     add_memory(line, metrics->env->mem);
-    text_add(line, ",\"comm\":{}");
+    add_traffic(line, step);
     if (val != NULL) {
         text_add(line, ",\"val\":");
         evaluation_print(val, line);

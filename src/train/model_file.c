@@ -204,6 +204,7 @@ static enum status fill_from_store(void *user, int i, int64_t first, int64_t cou
     return zero_read(user, i, first, count, out);
 }
 
+/* `folder` NULL: another rank writes, this one takes part. */
 static enum status write_weights(struct env *env, const char *folder,
                                  const struct unit_graph *graph, struct zero *zero, int64_t step)
 {
@@ -224,6 +225,10 @@ static enum status write_weights(struct env *env, const char *folder,
     }
     TRY_OR(undo_entries,
            safetensors_layout_create(env, entries, graph->tensor_count, notes, 2, &layout));
+    if (!folder) {
+        st = safetensors_follow(env, layout, fill_from_store, zero);
+        goto undo_layout;
+    }
     TRY_OR(undo_layout, path_join(env, folder, "model.safetensors", &path));
     st = safetensors_write(env, path, layout, fill_from_store, zero);
     mem_free(env, path);
@@ -316,6 +321,8 @@ enum status model_file_save(struct env *env, const char *path, const struct mode
 {
     enum status st;
     struct text partial;
+    if (zero_roster(zero)->rank != 0)
+        return write_weights(env, NULL, model_graph(model), zero, step);
     if (file_exists(path))
         return FAIL(env, IO, "cannot save the model as '%s': it exists", path);
     text_init(&partial, env);

@@ -337,7 +337,7 @@ static enum status load_all(const struct weights *weights, const struct model *m
     for (int i = 0; st == STATUS_OK && i < graph->tensor_count; i++)
         st = load_tensor(zero, i, find_tensor(weights, graph->tensors[i].name), chunk);
     mem_free(weights->env, chunk);
-    return st;
+    return st == STATUS_OK ? zero_publish(zero) : st;
 }
 
 enum status model_file_load(struct env *env, const char *path, const struct model *model,

@@ -89,6 +89,45 @@ static const struct option precision_list[] = {
 const struct option_table precision_options = {
     .title = "precision", .options = precision_list, .count = COUNT(precision_list)};
 
+static const char *const stage_words[] = {"0", "1", "2", "3", NULL};
+const char *const comm_backend_words[] = {"auto", "self", "threads", "mpi", NULL};
+#define RANKS(name) .offset = offsetof(struct ranks_config, name)
+static const struct option ranks_list[] = {
+    {.key = "zero.stage",
+     .type = OPTION_CHOICE,
+     RANKS(stage),
+     .fallback = "0",
+     .choices = stage_words,
+     .help = "what is cut among the ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 "
+             "parameters too"},
+    {.key = "zero.prefetch",
+     .type = OPTION_INT,
+     RANKS(prefetch),
+     .fallback = "1",
+     RANGE(0, 64),
+     .help = "stage 3: units gathered ahead of the one that computes"},
+    {.key = "zero.servers",
+     .type = OPTION_INT,
+     RANKS(servers),
+     .fallback = "0",
+     RANGE(0, 1e6),
+     .help = "the last so many ranks are parameter servers: they own everything, compute nothing"},
+    {.key = "comm.backend",
+     .type = OPTION_CHOICE,
+     RANKS(backend),
+     .fallback = "auto",
+     .choices = comm_backend_words,
+     .help = "how ranks talk; threads = ranks in one process"},
+    {.key = "comm.timeout",
+     .type = OPTION_REAL,
+     RANKS(timeout),
+     .fallback = "300",
+     RANGE(0, 1e9),
+     .help = "seconds after which a rank that does not arrive is named; 0 = never"},
+};
+const struct option_table ranks_options = {
+    .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};
+
 static const char *const device_words[] = {"auto", "cpu", NULL};
 static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = device_words, .help = "where to compute"},

@@ -214,6 +214,7 @@ int64_t safetensors_layout_count(const struct safetensors_layout *layout, int i)
 
 /* --- writing -------------------------------------------------------------------------------- */
 
+/* `file` NULL: only ask for the elements. */
 static enum status write_tensor(struct part_file *file, const struct place *place,
                                 safetensors_fill_fn *fill, void *user, void *chunk)
 {
@@ -222,8 +223,9 @@ static enum status write_tensor(struct part_file *file, const struct place *plac
     for (int64_t first = 0; first < place->count; first += step) {
         int64_t n = place->count - first < step ? place->count - first : step;
         TRY(fill(user, place->index, first, n, chunk));
-        TRY(part_file_write(file, place->begin + (uint64_t)first * width, chunk,
-                            (size_t)n * width));
+        if (file)
+            TRY(part_file_write(file, place->begin + (uint64_t)first * width, chunk,
+                                (size_t)n * width));
     }
     return STATUS_OK;
 }
@@ -250,6 +252,18 @@ enum status safetensors_write(struct env *env, const char *path,
     st = write_all(file, layout, fill, user, chunk);
     part_file_destroy(file);
 undo_chunk:
+    mem_free(env, chunk);
+    return st;
+}
+
+enum status safetensors_follow(struct env *env, const struct safetensors_layout *layout,
+                               safetensors_fill_fn *fill, void *user)
+{
+    void *chunk;
+    enum status st = STATUS_OK;
+    TRY(mem_alloc(env, MEM_OTHER, "safetensors chunk", CHUNK_BYTES, &chunk));
+    for (int i = 0; st == STATUS_OK && i < layout->count; i++)
+        st = write_tensor(NULL, &layout->places[i], fill, user, chunk);
     mem_free(env, chunk);
     return st;
 }

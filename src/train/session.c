@@ -1,24 +1,38 @@
 /* session -- see session.h. */
 #include "train/session.h"
 
-static enum status build(struct env *env, const char *backend, const struct model_config *model,
-                         const struct zero_config *store, struct session *session)
+static enum status join(const struct session_ranks *ranks, struct session *session)
+{
+    if (ranks->hub)
+        return comm_join(ranks->hub, ranks->rank, &ranks->comm, session->device, &session->comm);
+    return comm_create(&ranks->comm, session->device, &session->comm);
+}
+
+static enum status build(struct env *env, const char *backend, const struct session_ranks *ranks,
+                         const struct model_config *model, const struct zero_config *store,
+                         struct session *session)
 {
     TRY(device_create(env, backend, 0, &session->device));
+    if (ranks)
+        TRY(join(ranks, session));
     TRY(ops_create(session->device, backend, DTYPE_F32, &session->ops));
     TRY(stream_create(session->device, "compute", &session->stream));
     TRY(model_create(session->device, model, &session->model));
-    return zero_create(session->ops, session->stream, NULL, model_graph(session->model), store,
-                       &session->zero);
+    return zero_create(session->ops, session->stream, session->comm, model_graph(session->model),
+                       store, &session->zero);
 }
 
-enum status session_create(struct env *env, const char *backend, const struct model_config *model,
-                           const struct zero_config *store, struct session *session)
+enum status session_create(struct env *env, const char *backend, const struct session_ranks *ranks,
+                           const struct model_config *model, const struct zero_config *store,
+                           struct session *session)
 {
     *session = (struct session){0};
-    enum status st = build(env, backend, model, store, session);
-    if (st != STATUS_OK)
+    enum status st = build(env, backend, ranks, model, store, session);
+    if (st != STATUS_OK) {
+        if (session->comm)
+            comm_abort(session->comm, log_first_error(env->log));
         session_destroy(session);
+    }
     return st;
 }
 
@@ -28,6 +42,7 @@ void session_destroy(struct session *session)
     model_destroy(session->model);
     stream_destroy(session->stream);
     ops_destroy(session->ops);
+    comm_destroy(session->comm);
     device_destroy(session->device);
     *session = (struct session){0};
 }

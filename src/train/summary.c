@@ -30,6 +30,18 @@ static void add_memory(struct text *text, const struct trainer_summary *summary)
     text_add(text, "}");
 }
 
+static void add_ranks(struct text *text, const struct trainer_summary *summary)
+{
+    const struct zero_traffic *t = &summary->traffic;
+    add_int(text, "ranks", summary->ranks);
+    add_int(text, "state_bytes", (int64_t)summary->state_bytes);
+    add_int(text, "whole_state_bytes", (int64_t)summary->whole_bytes);
+    text_printf(text, ",\n  \"sent\": {\"gather\": %lld, \"reduce\": %lld, \"control\": %lld}",
+                (long long)t->gather, (long long)t->reduce, (long long)t->control);
+    add_real(text, "comm_seconds", t->in_flight);
+    add_real(text, "comm_waited", t->waited);
+}
+
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text)
 {
     text_add(text, "{\n  \"end\": ");
@@ -50,6 +62,8 @@ void trainer_summary_print(const struct trainer_summary *summary, struct text *t
     add_real(text, "seconds", summary->seconds);
     add_real(text, "tokens_per_second", summary->tokens_per_second);
     add_memory(text, summary);
+    if (summary->ranks > 1)
+        add_ranks(text, summary);
     if (*summary->checkpoint)
         add_string(text, "checkpoint", summary->checkpoint);
     text_add(text, "\n}\n");

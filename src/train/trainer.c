@@ -22,6 +22,7 @@
 struct trainer {
     struct env *env;                           /* borrowed */
     const struct run_config *config;           /* borrowed */
+    const struct session_ranks *ranks;         /* borrowed; NULL: one rank */
     const struct trainer_place *place;         /* borrowed */
     const struct trainer_callbacks *callbacks; /* borrowed */
     struct trainer_summary *summary;           /* borrowed */
@@ -38,11 +39,12 @@ struct trainer {
     int64_t updates; /* how many moved the parameters */
     int64_t skips_in_row;
     double flops_per_token;
+    struct zero_traffic traffic; /* up to the last step */
 };
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-static struct zero_config store_config(const struct run_config *config)
+struct zero_config trainer_store_config(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
     return (struct zero_config){.beta1 = train->beta1,
@@ -52,7 +54,10 @@ static struct zero_config store_config(const struct run_config *config)
                                 .clip = train->clip,
                                 .groups = config->groups.items,
                                 .group_count = config->groups.count,
-                                .micro_batches = run_micro_batches(config)};
+                                .micro_batches = run_micro_batches(config),
+                                .stage = config->ranks.stage,
+                                .prefetch = (int)config->ranks.prefetch,
+                                .servers = (int)config->ranks.servers};
 }
 
 static enum status fill_parameters(struct trainer *t)
@@ -73,26 +78,54 @@ static enum status write_config(struct trainer *t)
     return st;
 }
 
+/* Files and what a person sees are the first rank's. */
+static bool speaks(const struct trainer *t)
+{
+    return !t->session.comm || comm_rank(t->session.comm) == 0;
+}
+
+/* All ranks go on, or none does: who failed has said why. */
+static enum status agree(struct trainer *t, enum status st)
+{
+    int64_t failures;
+    if (st != STATUS_OK && t->session.comm)
+        comm_abort(t->session.comm, log_first_error(t->env->log));
+    TRY(st);
+    return engine_sum(t->engine, 0, &failures);
+}
+
+static enum status open_folder(struct trainer *t)
+{
+    if (!speaks(t))
+        return STATUS_OK;
+    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh));
+    TRY(write_config(t));
+    return metrics_create(t->env, t->place->folder, t->place->config_yaml,
+                          sampler_text_bytes(t->sampler), &t->metrics);
+}
+
 /* Everything a step needs, and the folder only when all of it is there. */
-static enum status build(struct trainer *t)
+static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    const struct zero_config store = store_config(config);
-    TRY(run_folder_check(t->env, t->place->folder, t->place->fresh));
+    const struct zero_config store = trainer_store_config(config);
     TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
                        config->train.context, (uint64_t)config->train.seed, &t->data));
-    TRY(session_create(t->env, run_backend(config), &config->model, &store, &t->session));
+    TRY(session_create(t->env, run_backend(config), t->ranks, &config->model, &store, &t->session));
+    if (speaks(t))
+        TRY(run_folder_check(t->env, t->place->folder, t->place->fresh));
     TRY(engine_create(t->session.ops, t->session.stream, model_graph(t->session.model),
                       t->session.zero, &config->engine, &t->engine));
     TRY(fill_parameters(t));
     if (config->train.sample_every > 0)
         TRY(sampler_create(t->env, config, &t->session, &t->sampler));
     TRY(pace_create(t->env, &t->pace));
+    return open_folder(t);
+}
 
-    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh));
-    TRY(write_config(t));
-    return metrics_create(t->env, t->place->folder, t->place->config_yaml,
-                          sampler_text_bytes(t->sampler), &t->metrics);
+static enum status build(struct trainer *t)
+{
+    return agree(t, build_parts(t));
 }
 
 static void tear_down(struct trainer *t)
@@ -122,8 +155,9 @@ static void tell_ready(struct trainer *t)
                                   .step_tokens = step_tokens(t),
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
-                                  .mem_bytes = mem_total(t->env->mem)};
-    if (t->callbacks->ready != NULL)
+                                  .mem_bytes = mem_total(t->env->mem),
+                                  .ranks = zero_roster(t->session.zero)->size};
+    if (speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
 
@@ -132,10 +166,14 @@ static void tell_ready(struct trainer *t)
 static enum status fill_batches(struct trainer *t)
 {
     const struct train_config *train = &t->config->train;
-    uint64_t sample = (uint64_t)(t->step - 1) * (uint64_t)train->global_batch;
-    for (int64_t m = 0; m < run_micro_batches(t->config); m++) {
+    uint64_t first = (uint64_t)(t->step - 1) * (uint64_t)train->global_batch;
+    for (int64_t round = 0; round < engine_rounds(t->engine); round++) {
         int32_t *tokens, *labels;
-        engine_batch(t->engine, m, &tokens, &labels);
+        int64_t m = engine_micro_batch(t->engine, round);
+        uint64_t sample = first + (uint64_t)(m * train->micro_batch);
+        if (m < 0)
+            continue; /* idle */
+        engine_batch(t->engine, round, &tokens, &labels);
         for (int64_t row = 0; row < train->micro_batch; row++) {
             int64_t at = row * train->context;
             TRY(dataset_sample(t->data, sample++, tokens + at, labels + at));
@@ -167,6 +205,16 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                 t->skips_in_row, t->step);
 }
 
+/* What was sent since the last call. */
+static struct zero_traffic traffic_since(struct trainer *t)
+{
+    struct zero_traffic now = zero_traffic(t->session.zero), before = t->traffic;
+    t->traffic = now;
+    return (struct zero_traffic){now.gather - before.gather, now.reduce - before.reduce,
+                                 now.control - before.control, now.in_flight - before.in_flight,
+                                 now.waited - before.waited};
+}
+
 static void describe_step(struct trainer *t, const struct engine_result *result, double lr,
                           double start, double end, struct trainer_step *step)
 {
@@ -185,7 +233,9 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .mfu = peak > 0 ? rate * t->flops_per_token / peak : NAN,
                                   .eta_seconds = pace_left(t->pace, steps - t->step, end),
                                   .skipped = result->skipped,
-                                  .mem_bytes = mem_total(t->env->mem)};
+                                  .mem_bytes = mem_total(t->env->mem),
+                                  .ranks = zero_roster(t->session.zero)->size,
+                                  .traffic = traffic_since(t)};
 }
 
 static enum status run_step(struct trainer *t, struct engine_result *result,
@@ -202,7 +252,7 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
         t->skips_in_row = 0;
         t->summary->loss = result->loss;
     }
-    if (t->callbacks->step != NULL)
+    if (speaks(t) && t->callbacks->step != NULL)
         t->callbacks->step(t->callbacks->user, step);
     return STATUS_OK;
 }
@@ -214,11 +264,13 @@ static bool due(const struct trainer *t, int64_t every)
     return t->step == t->config->train.steps || (every > 0 && t->step % every == 0);
 }
 
+/* A vote: one rank that was told to stop stops all of them at the same place. */
 static bool keep_going(void *user, int64_t done, int64_t total)
 {
-    const struct trainer_callbacks *callbacks = user;
+    struct trainer *t = user;
+    int64_t stop = t->callbacks->should_stop && t->callbacks->should_stop(t->callbacks->user);
     (void)done, (void)total;
-    return callbacks->should_stop == NULL || !callbacks->should_stop(callbacks->user);
+    return engine_sum(t->engine, stop, &stop) == STATUS_OK && stop == 0;
 }
 
 /* STATUS_STOPPED when the user would not wait for its end. */
@@ -226,9 +278,9 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
 {
     const struct train_config *train = &t->config->train;
     TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
-                         train->eval_batches, keep_going, (void *)t->callbacks, val));
+                         train->eval_batches, keep_going, t, val));
     t->summary->val = *val;
-    if (t->callbacks->eval != NULL)
+    if (speaks(t) && t->callbacks->eval != NULL)
         t->callbacks->eval(t->callbacks->user, t->step, val);
     return STATUS_OK;
 }
@@ -237,6 +289,8 @@ static enum status take_sample(struct trainer *t)
 {
     struct trainer_sample sample;
     TRY(sampler_run(t->sampler, t->step, &sample));
+    if (!speaks(t))
+        return STATUS_OK;
     if (t->callbacks->sample != NULL)
         t->callbacks->sample(t->callbacks->user, &sample);
     return metrics_sample(t->metrics, &sample);
@@ -257,7 +311,8 @@ static enum status advance(struct trainer *t)
         evaluated = st == STATUS_OK;
     }
     /* The record of the step is written whatever came after it. */
-    enum status written = metrics_step(t->metrics, &step, evaluated ? &val : NULL);
+    enum status written =
+        speaks(t) ? metrics_step(t->metrics, &step, evaluated ? &val : NULL) : STATUS_OK;
     TRY(st);
     TRY(written);
     if (t->sampler != NULL && due(t, t->config->train.sample_every))
@@ -268,8 +323,10 @@ static enum status advance(struct trainer *t)
 static enum status loop(struct trainer *t)
 {
     while (t->step < t->config->train.steps) {
-        if (!keep_going((void *)t->callbacks, 0, 0))
-            return STATUS_STOPPED;
+        if (!keep_going(t, 0, 0))
+            return t->session.comm && comm_status(t->session.comm) != STATUS_OK
+                       ? comm_status(t->session.comm)
+                       : STATUS_STOPPED;
         TRY(advance(t));
     }
     return STATUS_OK;
@@ -283,7 +340,7 @@ static enum status save_model(struct trainer *t)
     char *folder, path[sizeof summary->checkpoint];
     TRY(path_join(t->env, t->place->folder, "checkpoints", &folder));
     int bytes = snprintf(path, sizeof path, "%s/step-%" PRId64, folder, t->step);
-    enum status st = dir_create(t->env, folder);
+    enum status st = speaks(t) ? dir_create(t->env, folder) : STATUS_OK;
     mem_free(t->env, folder);
     if (st == STATUS_OK && bytes >= (int)sizeof path)
         st = FAIL(t->env, IO, "the run folder's name is too long");
@@ -293,6 +350,24 @@ static enum status save_model(struct trainer *t)
     if (st == STATUS_OK)
         snprintf(summary->checkpoint, sizeof summary->checkpoint, "%s", path);
     return st;
+}
+
+/* The model state of the rank that holds most, and what one rank alone would hold. */
+static enum status note_state(struct trainer *t)
+{
+    const struct mem *mem = t->env->mem;
+    struct trainer_summary *s = t->summary;
+    const struct roster *roster = zero_roster(t->session.zero);
+    int64_t own = (int64_t)(mem_peak(mem, MEM_PARAMS) + mem_peak(mem, MEM_GRADS) +
+                            mem_peak(mem, MEM_OPTIMIZER));
+    s->ranks = roster->size;
+    s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
+    for (int rank = 0; rank < roster->size; rank++) {
+        int64_t theirs; /* everybody's, one after the other: the largest counts */
+        TRY(engine_sum(t->engine, rank == roster->rank ? own : 0, &theirs));
+        s->state_bytes = (size_t)theirs > s->state_bytes ? (size_t)theirs : s->state_bytes;
+    }
+    return STATUS_OK;
 }
 
 static void note_end(struct trainer *t, enum status st, double seconds)
@@ -307,6 +382,7 @@ static void note_end(struct trainer *t, enum status st, double seconds)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)step_tokens(t) / pace_median(t->pace);
+    summary->traffic = zero_traffic(t->session.zero);
     summary->peak_bytes = mem_total_peak(mem);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         summary->peak[c] = mem_peak(mem, (enum mem_category)c);
@@ -318,7 +394,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
     enum status saved = sound ? save_model(t) : STATUS_OK;
-    if (st == STATUS_STOPPED && saved == STATUS_OK)
+    if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
         log_warn(t->env,
                  "stopped after step %" PRId64
                  ": the model is in '%s'; the optimizer's state is not "
@@ -327,16 +403,19 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (saved != STATUS_OK)
         st = saved;
     note_end(t, st, seconds);
+    if (!speaks(t))
+        return st;
     enum status written = trainer_summary_write(t->env, t->place->folder, t->summary);
     return st != STATUS_OK ? st : written;
 }
 
 enum status trainer_run(struct env *env, const struct run_config *config,
-                        const struct trainer_place *place,
+                        const struct session_ranks *ranks, const struct trainer_place *place,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary)
 {
     struct trainer t = {.env = env,
                         .config = config,
+                        .ranks = ranks,
                         .place = place,
                         .callbacks = callbacks,
                         .summary = summary,
@@ -347,12 +426,16 @@ enum status trainer_run(struct env *env, const struct run_config *config,
                                         .tokens_per_second = NAN};
     enum status st = build(&t);
     if (st == STATUS_OK) {
+        st = note_state(&t);
         summary->parameters = unit_graph_count(model_graph(t.session.model));
         t.flops_per_token = model_flops_per_token(t.session.model, config->train.context);
         tell_ready(&t);
         double start = clock_seconds();
-        st = loop(&t);
+        st = st == STATUS_OK ? loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
+        bool broken = st != STATUS_OK && st != STATUS_STOPPED && st != STATUS_DIVERGED;
+        if (broken && t.session.comm)
+            comm_abort(t.session.comm, log_first_error(env->log));
     }
     tear_down(&t);
     return st;

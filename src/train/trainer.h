@@ -13,6 +13,7 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 #include "train/config.h"
+#include "train/session.h"
 #include "train/evaluate.h"
 
 struct trainer_facts { /* known when everything is in place, before the first step */
@@ -24,6 +25,7 @@ struct trainer_facts { /* known when everything is in place, before the first st
     double flops_per_token;
     double epochs;    /* steps * step_tokens / train_tokens */
     size_t mem_bytes; /* taken in all */
+    int ranks;
 };
 
 struct trainer_step {
@@ -35,6 +37,8 @@ struct trainer_step {
     double eta_seconds; /* NAN = not known yet */
     bool skipped;
     size_t mem_bytes;
+    int ranks;
+    struct zero_traffic traffic; /* of this step */
 };
 
 struct trainer_sample {
@@ -69,17 +73,24 @@ struct trainer_summary {
     double tokens_per_second; /* median over the steps but the first two; NAN = too few */
     size_t peak_bytes, peak[MEM_CATEGORY_COUNT];
     char checkpoint[4096]; /* "" = none was written */
+    int ranks;
+    size_t state_bytes;          /* params, grads and optimizer of the rank that holds most */
+    size_t whole_bytes;          /* the same on one rank that holds everything */
+    struct zero_traffic traffic; /* of the whole run, of this rank */
 };
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */
 enum status trainer_summary_write(struct env *env, const char *folder,
                                   const struct trainer_summary *summary); /* summary.json */
 
+/* The store of such a run. */
+struct zero_config trainer_store_config(const struct run_config *config);
+
 /* Train as the resolved `config` says. STATUS_STOPPED when should_stop said so (the model is
  * saved all the same), STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is
  * filled in every case. */
 enum status trainer_run(struct env *env, const struct run_config *config,
-                        const struct trainer_place *place,
+                        const struct session_ranks *ranks, const struct trainer_place *place,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary);
 
 #endif

@@ -361,3 +361,16 @@ enum status zero_settle(struct zero *zero)
     TRY(stream_sync(zero->gather_stream));
     return stream_sync(zero->reduce_stream);
 }
+
+struct zero_traffic zero_traffic(const struct zero *zero)
+{
+    struct comm_counter gather = zero_counted(zero, ZERO_GATHER);
+    struct comm_counter reduce = zero_counted(zero, ZERO_REDUCE);
+    return (struct zero_traffic){
+        .gather = gather.bytes,
+        .reduce = reduce.bytes,
+        .control = zero_counted(zero, ZERO_CONTROL).bytes,
+        .in_flight = gather.seconds + reduce.seconds,
+        .waited = zero_alone(zero) ? 0 : stream_waited(zero->stream) + zero->waited_for_sums,
+    };
+}

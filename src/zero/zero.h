@@ -101,4 +101,12 @@ void zero_loss_scale(struct zero *zero, double scale, int64_t label_count);
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out);
 
+/* What this rank has sent to others since the start, by purpose, and what it cost. */
+struct zero_traffic {
+    int64_t gather, reduce, control; /* bytes: parameters, gradients, losses and norms and flags */
+    double in_flight;                /* seconds that gathers and reductions took */
+    double waited;                   /* seconds of them that compute stood still for */
+};
+struct zero_traffic zero_traffic(const struct zero *zero);
+
 #endif

@@ -6,6 +6,8 @@
 #include <fnmatch.h>
 #include <math.h>
 
+#include "base/clock.h"
+
 /* --- segments --------------------------------------------------------------------------------- */
 
 static struct zero_group group_of(const struct zero_config *config, const char *tensor)
@@ -145,8 +147,11 @@ static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict)
 {
     double square_sum;
-    if (!zero_alone(zero))
+    if (!zero_alone(zero)) {
+        double start = clock_seconds();
         TRY(stream_sync(zero->reduce_stream));
+        zero->waited_for_sums += clock_seconds() - start;
+    }
     add_uses(zero);
     TRY(norm_of_sums(zero, &square_sum));
     *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};

@@ -281,8 +281,8 @@ static void test_evaluation_gives_the_loss_of_training(void **state)
     struct rig rig, eval;
     struct rig_config config = base_config(1);
     struct engine_result result;
-    double sum;
-    int64_t labels;
+    double sum = 0.0;
+    int64_t labels = 0;
     config.micro_batches = 1;
     assert_ok(rig_create(&env, config, &rig));
     rig_fill(&rig, 0, 0);

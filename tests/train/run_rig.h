@@ -104,7 +104,7 @@ static inline enum status rig_train(struct run_rig *rig, const char *folder, boo
     snprintf(path, sizeof path, "%s/%s", rig->scratch.folder, folder);
     struct trainer_place place = {
         .folder = path, .fresh = fresh, .config_yaml = text_string(&rig->yaml)};
-    return trainer_run(&rig->scratch.env, &rig->config, &place,
+    return trainer_run(&rig->scratch.env, &rig->config, NULL, &place,
                        callbacks != NULL ? callbacks : &none, summary);
 }
 
