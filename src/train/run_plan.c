@@ -23,6 +23,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .model = config->model,
         .engine = config->engine,
         .zero = trainer_store_config(config),
+        .loop_sums = 1, /* does anybody want to stop? */
         .ops = run_backend(config),
         .ranks = ranks,
         .threads = (int)config->machine.threads,
