@@ -1,24 +1,15 @@
 /* command_plan -- what a run would take and send, for every stage, without running it. What it shows
  * is in plan_view.c and plan_table1.c. */
+#include <stdio.h>
+#include "cli/launch.h"
 #include "cli/machine.h"
 #include "cli/plan_view.h"
 
 struct plan_settings {
     struct run_config config;
-    int64_t stage, prefetch, servers;
-    int64_t ranks, memory;
+    int64_t n, memory;
     bool table1, lines, json;
 };
-
-static struct plan_request request_of(const struct plan_settings *settings)
-{
-    struct plan_request request = run_plan_request(&settings->config);
-    request.ranks = (int)settings->ranks;
-    request.zero.stage = (int)settings->stage;
-    request.zero.prefetch = (int)settings->prefetch;
-    request.zero.servers = (int)settings->servers;
-    return request;
-}
 
 /* The table stands in any case; that it does not fit is said after it, and is the exit code. */
 static enum status show(struct cli *cli, const struct plan_view *view, bool json)
@@ -42,7 +33,7 @@ static enum status show(struct cli *cli, const struct plan_view *view, bool json
 
 static enum status plan_and_show(struct cli *cli, const struct plan_settings *settings)
 {
-    const struct plan_request request = request_of(settings);
+    const struct plan_request request = run_plan_request(&settings->config, (int)settings->n);
     struct plan plan;
     struct plan_advice advice;
     struct plan_view view = {.config = &settings->config,
@@ -53,11 +44,22 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
                              .lines = settings->lines};
     if (settings->memory == 0) {
         view.shared_bytes = machine_memory();
-        view.memory_bytes = view.shared_bytes / (size_t)request.ranks;
+        view.memory_bytes = view.shared_bytes / (size_t)launch_local_ranks(request.ranks);
     }
     TRY(plan_make(cli->env, &request, &plan));
     TRY(plan_advise(cli->env, &request, &plan, view.memory_bytes, &advice));
     return show(cli, &view, settings->json);
+}
+
+/* As the launch of such a run does it: the CPUs here, shared out. */
+static enum status share_threads(struct options *options, int local_ranks)
+{
+    char text[16];
+    int threads = machine_threads(0) / local_ranks;
+    if (local_ranks == 1 || options_is_set(options, "run.threads"))
+        return STATUS_OK;
+    snprintf(text, sizeof text, "%d", threads > 0 ? threads : 1);
+    return options_set(options, "run.threads", text, "the number of ranks");
 }
 
 static enum status run_plan(struct cli *cli, struct options *options, void *user_settings,
@@ -67,6 +69,7 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
     (void)words, (void)word_count;
     if (settings->table1)
         return plan_view_table1(cli, settings->json);
+    TRY(share_threads(options, launch_local_ranks((int)settings->n)));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, &settings->config));
     enum status st = plan_and_show(cli, settings);
     run_config_release(&settings->config);
@@ -78,11 +81,8 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
 #define FLAG(name, kind)                                    \
     .key = #name, .type = OPTION_##kind, .flag_only = true, \
     .offset = offsetof(struct plan_settings, name)
-#define ZERO(name)                                                                            \
-    .key = "zero." #name, .type = OPTION_INT, .offset = offsetof(struct plan_settings, name), \
-    .ranged = true
 static const struct option plan_list[] = {
-    {FLAG(ranks, INT), .letter = 'n', .fallback = "1", .ranged = true, .min = 1, .max = 65536,
+    {FLAG(n, INT), .letter = 'n', .fallback = "1", .ranged = true, .min = 1, .max = 65536,
      .value_name = "RANKS", .help = "ranks that share the work"},
     {FLAG(memory, INT), .fallback = "0", .ranged = true, .min = 0, .max = 9e18,
      .value_name = "BYTES",
@@ -91,26 +91,13 @@ static const struct option plan_list[] = {
     {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper, exactly, and stop there"},
     {FLAG(json, BOOL), .help = "one JSON object"},
 };
-static const struct option zero_list[] = {
-    {ZERO(stage), .fallback = "0", .max = 3,
-     .help = "what is cut among the ranks: 1 optimizer state, 2 gradients too, 3 parameters too"},
-    {ZERO(prefetch), .fallback = "1", .max = 64,
-     .help = "units whose parameters are gathered ahead of the one that computes"},
-    {ZERO(servers), .fallback = "0", .max = 65536,
-     .help = "the last so many ranks hold the model state and compute nothing"},
-};
 #undef FLAG
-#undef ZERO
 static const struct option_table plan_flags = {"plan", plan_list,
                                                sizeof plan_list / sizeof plan_list[0]};
-static const struct option_table zero_options = {"zero", zero_list,
-                                                 sizeof zero_list / sizeof zero_list[0]};
-
 static enum status bind_plan(struct options *options, void *user_settings)
 {
     struct plan_settings *settings = user_settings;
     TRY(options_bind(options, &plan_flags, settings));
-    TRY(options_bind(options, &zero_options, settings));
     return run_config_bind_planning(options, &settings->config);
 }
 

@@ -7,21 +7,24 @@
 #include "train/run_plan.h"
 
 struct figures {
+    int ranks;
     int64_t parameters, step_tokens;
     double flops_per_token;
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes, available_bytes;
 };
 
-static enum status make_plan(struct cli *cli, const struct run_config *config, struct figures *plan)
+static enum status make_plan(struct cli *cli, const struct run_config *config, int ranks,
+                             struct figures *plan)
 {
-    const struct plan_request request = run_plan_request(config);
+    const struct plan_request request = run_plan_request(config, ranks);
     struct plan_rank rank;
     TRY(plan_model(cli->env, &request, &plan->parameters, &plan->flops_per_token));
     TRY(plan_rank_memory(cli->env, &request, 0, NULL, NULL, &rank));
+    plan->ranks = ranks;
     plan->step_tokens = config->train.global_batch * config->train.context;
     memcpy(plan->bytes, rank.bytes, sizeof plan->bytes);
     plan->total_bytes = rank.total_bytes;
-    plan->available_bytes = machine_memory();
+    plan->available_bytes = machine_memory() / (size_t)ranks;
     return STATUS_OK;
 }
 
@@ -38,6 +41,7 @@ static enum status print_json(struct cli *cli, const struct run_config *config,
     struct json_out json;
     json_out_begin(&json, cli->env);
     json_out_string(&json, "folder", folder);
+    json_out_int(&json, "ranks", plan->ranks);
     json_out_int(&json, "parameters", plan->parameters);
     json_out_int(&json, "steps", config->train.steps);
     json_out_int(&json, "step_tokens", plan->step_tokens);
@@ -72,6 +76,8 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
                  text_human_count(a, (double)plan->step_tokens),
                  text_human_count(b, (double)plan->step_tokens * (double)config->train.steps));
     console_line(console, "folder   %s", folder);
+    if (plan->ranks > 1)
+        console_line(console, "ranks    %d; what follows is for each of them", plan->ranks);
     console_line(console, "memory   %s of %s free, without the data:",
                  text_human_bytes(a, (double)plan->total_bytes),
                  text_human_bytes(b, (double)plan->available_bytes));
@@ -83,11 +89,12 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
     return st;
 }
 
-enum status dry_run(struct cli *cli, const struct run_config *config, const char *folder, bool json)
+enum status dry_run(struct cli *cli, const struct run_config *config, int ranks, const char *folder,
+                    bool json)
 {
     struct figures plan = {0};
     char a[32], b[32];
-    TRY(make_plan(cli, config, &plan));
+    TRY(make_plan(cli, config, ranks, &plan));
     TRY(json ? print_json(cli, config, &plan, folder) : print_lines(cli, config, &plan, folder));
     if (fits(&plan))
         return STATUS_OK;

@@ -186,8 +186,8 @@ static void describe_memory(struct text *text, const struct plan_view *view)
         return;
     text_printf(text, "memory   %s for a rank", text_human_bytes(a, (double)view->memory_bytes));
     if (view->shared_bytes > 0 && view->request->ranks > 1)
-        text_printf(text, ": %s free here, for %d ranks (--memory tells another)",
-                    text_human_bytes(b, (double)view->shared_bytes), view->request->ranks);
+        text_printf(text, ": %s free here, shared out (--memory tells another)",
+                    text_human_bytes(b, (double)view->shared_bytes));
     text_add(text, "; the data is not counted\n");
 }
 

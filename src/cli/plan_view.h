@@ -10,7 +10,7 @@ struct plan_view { /* what is shown; all borrowed */
     const struct plan *plan;
     const struct plan_advice *advice;
     size_t memory_bytes; /* of one rank; 0 = not known */
-    size_t shared_bytes; /* which all ranks here share; 0 = memory_bytes was told */
+    size_t shared_bytes; /* which the ranks here share; 0 = memory_bytes was told */
     bool lines;          /* every buffer too */
 };
 

@@ -42,7 +42,7 @@ static enum status build(struct env *env, const struct plan_request *request, in
     const struct unit_graph *graph = model_graph(p->model);
     TRY(zero_create(p->ops, p->stream, p->comm, graph, &store, &p->zero));
     TRY(engine_create(p->ops, p->stream, graph, p->zero, &request->engine, &p->engine));
-    if (request->decode_tokens == 0 || !roster_is_worker(zero_roster(p->zero)))
+    if (request->decode_tokens == 0)
         return STATUS_OK;
     return decoder_create(p->ops, p->stream, graph, p->zero, request->decode_tokens,
                           request->decode_chunk, &p->decoder);
@@ -61,12 +61,15 @@ static void tear_down(struct parts *p)
 }
 
 /* What one step sends: start-up has sent things as well. */
-static enum status walk_step(const struct parts *p, struct plan_rank *result)
+static enum status walk_step(const struct parts *p, int loop_sums, struct plan_rank *result)
 {
     struct engine_result step;
+    int64_t sum;
     for (int way = 0; way < ZERO_WAY_COUNT; way++)
         result->sent[way] = -zero_counted(p->zero, (enum zero_way)way).bytes;
     TRY(engine_step(p->engine, 1, 0.0, &step));
+    for (int i = 0; i < loop_sums; i++)
+        TRY(engine_sum(p->engine, 0, &sum));
     for (int way = 0; way < ZERO_WAY_COUNT; way++)
         result->sent[way] += zero_counted(p->zero, (enum zero_way)way).bytes;
     return STATUS_OK;
@@ -92,7 +95,7 @@ static enum status measure(struct env *own, const struct plan_request *request, 
     *result = (struct plan_rank){.roster = roster_of(rank, request->ranks, request->zero.servers)};
     TRY(build(own, request, rank, parts));
     if (walk && request->ranks > 1)
-        TRY(walk_step(parts, result));
+        TRY(walk_step(parts, request->loop_sums, result));
     read_account(own->mem, result);
     return STATUS_OK;
 }

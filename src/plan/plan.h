@@ -21,6 +21,7 @@ struct plan_request {
     const char *ops;             /* the back end whose buffers are laid out: "cpu" */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
+    int loop_sums;                       /* engine_sum calls that the loop around a step makes */
 };
 
 /* One rank of a run. */

@@ -4,7 +4,7 @@
 #include "plan/plan.h"
 #include "train/config.h"
 
-/* `config` is resolved and outlives the request; one rank, stage 0. */
-struct plan_request run_plan_request(const struct run_config *config);
+/* `config` is resolved and outlives the request. */
+struct plan_request run_plan_request(const struct run_config *config, int ranks);
 
 #endif

@@ -44,7 +44,7 @@ struct trainer {
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-static struct zero_config store_config(const struct run_config *config)
+struct zero_config trainer_store_config(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
     return (struct zero_config){.beta1 = train->beta1,
@@ -108,7 +108,7 @@ static enum status open_folder(struct trainer *t)
 static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    const struct zero_config store = store_config(config);
+    const struct zero_config store = trainer_store_config(config);
     TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
                        config->train.context, (uint64_t)config->train.seed, &t->data));
     TRY(session_create(t->env, run_backend(config), t->ranks, &config->model, &store, &t->session));

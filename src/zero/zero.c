@@ -353,6 +353,15 @@ struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
     return sum;
 }
 
+enum status zero_settle(struct zero *zero)
+{
+    TRY(stream_sync(zero->stream));
+    if (zero_alone(zero))
+        return STATUS_OK;
+    TRY(stream_sync(zero->gather_stream));
+    return stream_sync(zero->reduce_stream);
+}
+
 struct zero_traffic zero_traffic(const struct zero *zero)
 {
     struct comm_counter gather = zero_counted(zero, ZERO_GATHER);

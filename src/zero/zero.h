@@ -52,6 +52,9 @@ zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: on
  * exchanges of the host (counts, losses, norms, agreements). Not collective. */
 enum zero_way { ZERO_GATHER, ZERO_REDUCE, ZERO_CONTROL, ZERO_WAY_COUNT };
 struct comm_counter zero_counted(const struct zero *zero, enum zero_way way);
+/* Wait until all that this rank has enqueued is done: an update's gathers go on after it. Not
+ * collective. */
+enum status zero_settle(struct zero *zero);
 
 /* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host ------ */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */

@@ -38,16 +38,6 @@ struct rank_job {
     struct plan_rank measured;
 };
 
-/* The update's gathers go on while the step is over; who computes with their params waits for them.
- * Where params are cut there are none. */
-static void settle(struct rig *rig)
-{
-    double loss;
-    int64_t labels;
-    if (rig->comm && !sharding_of(rig->config.stage).params)
-        assert_ok(engine_eval(rig->engine, false, &loss, &labels));
-}
-
 static void *run_rank(void *argument)
 {
     struct rank_job *job = argument;
@@ -57,14 +47,13 @@ static void *run_rank(void *argument)
     int64_t before[ZERO_WAY_COUNT];
     assert_ok(rig_create(&env, job->config, &rig));
     rig_step(&rig, 0);
-    settle(&rig);
+    assert_ok(zero_settle(rig.zero));
     for (int way = 0; way < ZERO_WAY_COUNT; way++)
         before[way] = zero_counted(rig.zero, way).bytes;
     rig_step(&rig, 1);
-    m->sent[ZERO_CONTROL] = zero_counted(rig.zero, ZERO_CONTROL).bytes - before[ZERO_CONTROL];
-    settle(&rig);
-    m->sent[ZERO_GATHER] = zero_counted(rig.zero, ZERO_GATHER).bytes - before[ZERO_GATHER];
-    m->sent[ZERO_REDUCE] = zero_counted(rig.zero, ZERO_REDUCE).bytes - before[ZERO_REDUCE];
+    assert_ok(zero_settle(rig.zero));
+    for (int way = 0; way < ZERO_WAY_COUNT; way++)
+        m->sent[way] = zero_counted(rig.zero, way).bytes - before[way];
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         m->bytes[c] = mem_bytes(env.mem, c);
     rig_destroy(&rig);
