@@ -1,7 +1,7 @@
 /* zero_norm -- the sum of squares of the whole gradient, the same bits however it is cut.
  *
  * Blocks of 64 elements are numbered through all learned pieces, in order, without the padding at
- * their ends. A rank forms the aligned nodes of the tree (norm_tree.h) that its slices cover, all
+ * their ends. A rank forms the aligned nodes of the tree (norm_tree.h) that its shares cover, all
  * ranks exchange them, and each adds all of them up in the order of the blocks.
  */
 #include <math.h>
@@ -39,14 +39,23 @@ enum status norm_create(struct zero *zero)
                            sizeof *zero->all_nodes, &zero->all_nodes);
 }
 
+const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int64_t count)
+{
+    const void *at = zero_at(sum, zero->sum_type, first);
+    if (zero->sum_type == DTYPE_F32)
+        return at;
+    CHECK_LE(count, ZERO_STAGING);
+    ops_cast(zero->ops, zero->stream, zero->wide, DTYPE_F32, at, zero->sum_type, count);
+    return zero->wide;
+}
+
 /* Elements of the params of a piece that lie in [first, first + count), by param: padding is
  * skipped. Sums of whole blocks from `first` on go to the host's buffer. */
 static enum status block_sums(struct zero *zero, int piece, int64_t first, int64_t count)
 {
     const struct zero_piece *p = &zero->pieces[piece];
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
-    const float *sum = p->uses[0].sum;
-    int64_t base = zero->owner * partition_slice(&zero->partition, piece);
+    int64_t base = zero->share * zero_share_count(zero, piece);
     for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count;
          q++) {
         int64_t begin = zero->partition.param_offset[q];
@@ -54,8 +63,9 @@ static enum status block_sums(struct zero *zero, int piece, int64_t first, int64
         begin = begin > first ? begin : first;
         end = end < first + count ? end : first + count;
         if (begin < end)
-            ops_square_sums(zero->ops, zero->stream, sum + begin - base, end - begin,
-                            zero->block_sums + (begin - first) / OPS_BLOCK);
+            ops_square_sums(zero->ops, zero->stream,
+                            sums_as_f32(zero, p->uses[0].sum, begin - base, end - begin),
+                            end - begin, zero->block_sums + (begin - first) / OPS_BLOCK);
     }
     device_copy(zero->stream, zero->block_sums_host, zero->block_sums,
                 (size_t)(count / OPS_BLOCK) * sizeof(double));
@@ -77,12 +87,12 @@ static enum status node_value(struct zero *zero, int piece, int64_t first, int l
     return STATUS_OK;
 }
 
-/* The aligned nodes of this owner's slice of one piece, whose first block has number `number`. */
+/* The aligned nodes of this owner's share of one piece, whose first block has number `number`. */
 static enum status piece_nodes(struct zero *zero, int piece, int64_t number, int *count)
 {
-    int64_t slice = partition_slice(&zero->partition, piece) / OPS_BLOCK;
+    int64_t share = zero_share_count(zero, piece) / OPS_BLOCK;
     int64_t used = zero->partition.piece_used[piece] / OPS_BLOCK;
-    int64_t block = zero->owner * slice, end = block + slice < used ? block + slice : used;
+    int64_t block = zero->share * share, end = block + share < used ? block + share : used;
     while (block < end) {
         int level = 0;
         while ((number + block) % (2ll << level) == 0 && block + (2ll << level) <= end)
@@ -126,7 +136,7 @@ enum status norm_of_sums(struct zero *zero, double *square_sum)
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
-        if (zero->owner >= 0)
+        if (zero->share >= 0)
             TRY(piece_nodes(zero, i, number, &count));
         number += zero->partition.piece_used[i] / OPS_BLOCK;
     }
