@@ -307,13 +307,13 @@ static enum status check_group(struct env *env, const struct zero_config *config
                     "zero.shard_group needs stage 1, 2 or 3: in stage 0 nothing is cut");
     if (size % group == 0)
         return STATUS_OK;
-    int below = group < size ? group : size, above = below;
-    while (size % below != 0)
-        below--;
-    while (size % above != 0)
-        above++;
-    return FAIL(env, CONFIG, "zero.shard_group: groups of %d ranks do not add up to %d; %d%s would",
-                group, size, below, above != below ? " or a larger divisor" : "");
+    char divisors[128] = "";
+    size_t used = 0;
+    for (int d = 1; d <= size && used < sizeof divisors - 16; d++)
+        if (size % d == 0)
+            used += (size_t)snprintf(divisors + used, sizeof divisors - used, " %d", d);
+    return FAIL(env, CONFIG, "zero.shard_group: groups of %d do not make up %d ranks; these do:%s",
+                group, size, divisors);
 }
 
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
