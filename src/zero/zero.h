@@ -103,7 +103,7 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
 const struct step_scalars *zero_scalars(const struct zero *zero);
 void zero_loss_scale(struct zero *zero, double scale, int64_t label_count);
 
-/* For tests and tools: the summed gradient of one tensor (valid between zero_judge and the next
+/* For tests and tools: the summed gradient of one tensor, as scaled (valid between zero_judge and the next
  * step). */
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out);

@@ -196,6 +196,111 @@ static void test_what_is_refused(void **state)
     env_destroy(&env);
 }
 
+/* --- fp16 ------------------------------------------------------------------------------------- */
+
+static void test_fp16_over_ranks(void **state)
+{
+    (void)state;
+    struct trace plain = run(narrow_config(1, DTYPE_F16), 1);
+    for (int stage = 0; stage <= 3; stage++) {
+        struct rig_config config = narrow_config(1, DTYPE_F16);
+        config.stage = stage;
+        compare(&plain, config, 3);
+    }
+    struct trace fp32 = run(base_config(1), 1);
+    for (int step = 0; step < STEPS; step++)
+        assert_true(fabs(fp32.loss[step] - plain.loss[step]) < 0.01 &&
+                    fabs(fp32.norm[step] - plain.norm[step]) < 0.01 * fp32.norm[step]);
+    free(fp32.params);
+    free(plain.params);
+}
+
+/* A head this large makes gradients of the block below overflow until the scale is small enough:
+ * skipped steps change nothing, and halve the scale from the second on. */
+static void test_fp16_overflow_lowers_the_scale(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct rig rig;
+    int64_t count;
+    assert_ok(rig_create(&env, narrow_config(1, DTYPE_F16), &rig));
+    const struct unit_graph *graph = model_graph(rig.model);
+    int head = graph->tensor_count - 1;
+    int64_t head_count = unit_tensor_count(&graph->tensors[head]);
+    float *values = malloc((size_t)head_count * sizeof *values);
+    for (int64_t i = 0; i < head_count; i++)
+        values[i] = 40.0f * sinf((float)i);
+    assert_ok(zero_write(rig.zero, head, 0, head_count, values));
+    assert_ok(zero_publish(rig.zero));
+    free(values);
+    float *before = rig_params(&rig, &count);
+    double scale = 65536.0;
+    struct engine_result result;
+    for (int step = 0;; step++) {
+        result = rig_step(&rig, step);
+        assert_true(result.loss_scale == scale);
+        if (!result.skipped)
+            break;
+        assert_true(result.overflow && result.bad_tensor >= 0 && isfinite(result.loss));
+        scale = step == 0 ? scale : scale / 2;
+        assert_true(result.next_loss_scale == scale && scale > 1.0);
+        float *after = rig_params(&rig, &count);
+        assert_memory_equal(before, after, (size_t)count * sizeof *before);
+        free(after);
+    }
+    assert_true(scale < 65536.0 && isfinite(result.grad_norm) && !result.overflow);
+    free(before);
+    rig_destroy(&rig);
+    env_destroy(&env);
+}
+
+/* A NaN in the parameters is no matter of scale: the loss shows it. At the floor nothing is. */
+static void test_fp16_faults_are_not_overflows(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct rig rig;
+    float nan = NAN;
+    assert_ok(rig_create(&env, narrow_config(1, DTYPE_F16), &rig));
+    assert_ok(zero_write(rig.zero, model_graph(rig.model)->tensor_count - 1, 0, 1, &nan));
+    assert_ok(zero_publish(rig.zero));
+    for (int step = 0; step < 20; step++) {
+        struct engine_result result = rig_step(&rig, step);
+        assert_true(result.skipped && !result.overflow);
+        assert_true(result.next_loss_scale >= 1.0);
+    }
+    rig_destroy(&rig);
+    env_destroy(&env);
+}
+
+/* --- sums of a worker's own micro-batches --------------------------------------------------------- */
+
+/* The same for every stage; close to what is sent each by each; and once a step on the wire. */
+static void test_local_sums(void **state)
+{
+    (void)state;
+    for (int narrow = 0; narrow < 2; narrow++)
+        for (int ranks = 2; ranks <= 7; ranks += 2 + ranks / 3) {
+            struct rig_config config = narrow_config(0, narrow ? DTYPE_BF16 : DTYPE_F32);
+            struct trace each = run(config, ranks);
+            config.local = true;
+            struct trace first = run(config, ranks);
+            for (int step = 0; step < STEPS; step++)
+                assert_true(fabs(first.loss[step] - each.loss[step]) < (narrow ? 0.02 : 1e-4));
+            for (config.stage = 1; config.stage <= 3; config.stage++)
+                compare(&first, config, ranks);
+            config.servers = 1;
+            config.stage = 2;
+            compare(&first, config, ranks + 1);
+            config.servers = 0;
+            config.group = ranks == 4 ? 2 : ranks;
+            config.stage = 3;
+            compare(&first, config, ranks);
+            free(first.params);
+            free(each.params);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +311,10 @@ int main(void)
         cmocka_unit_test(test_masters_are_read),
         cmocka_unit_test(test_memory_of_the_paper),
         cmocka_unit_test(test_memory_of_wide_sums_and_groups),
+        cmocka_unit_test(test_fp16_over_ranks),
+        cmocka_unit_test(test_fp16_overflow_lowers_the_scale),
+        cmocka_unit_test(test_fp16_faults_are_not_overflows),
+        cmocka_unit_test(test_local_sums),
         cmocka_unit_test(test_every_allocation_may_fail),
         cmocka_unit_test(test_what_is_refused),
     };
