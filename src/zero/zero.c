@@ -312,8 +312,8 @@ static enum status check_group(struct env *env, const struct zero_config *config
     for (int d = 1; d <= size && used < sizeof divisors - 16; d++)
         if (size % d == 0)
             used += (size_t)snprintf(divisors + used, sizeof divisors - used, " %d", d);
-    return FAIL(env, CONFIG, "zero.shard_group: groups of %d do not make up %d ranks; these do:%s",
-                group, size, divisors);
+    return FAIL(env, CONFIG, "zero.shard_group: groups of %d do not make up %d rank%s; these do:%s",
+                group, size, size == 1 ? "" : "s", divisors);
 }
 
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
