@@ -8,7 +8,7 @@
 
 struct train_settings {
     struct run_config config;
-    const char *out;
+    const char *out, *trace;
     bool fresh, dry_run, json, quiet;
 };
 
@@ -41,8 +41,10 @@ static enum status train(struct cli *cli, const struct options *options,
     struct text yaml;
     text_init(&yaml, cli->env);
     options_print_yaml(options, &yaml);
-    struct trainer_place place = {
-        .folder = folder, .fresh = settings->fresh, .config_yaml = text_string(&yaml)};
+    struct trainer_place place = {.folder = folder,
+                                  .fresh = settings->fresh,
+                                  .config_yaml = text_string(&yaml),
+                                  .trace = settings->trace};
     enum status st = yaml.status;
     if (st == STATUS_OK) {
         st = trainer_run(cli->env, &settings->config, NULL, &place, &callbacks, &summary);
@@ -90,6 +92,8 @@ static const struct option train_list[] = {
      .flag_only = true,
      .offset = offsetof(struct train_settings, dry_run),
      .help = "print the resolved plan and the memory it takes, and stop there"},
+    {FIELD(trace, STRING), .value_name = "A:B",
+     .help = "write a timeline of steps A to B for Perfetto, trace-rank-R.json in the run folder"},
     {FIELD(quiet, BOOL), .letter = 'q', .help = "only warnings and errors"},
     {FIELD(json, BOOL), .help = "one JSON object a line: start, steps, evaluations, samples, end"},
 };

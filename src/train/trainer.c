@@ -18,6 +18,7 @@
 #include "train/run_folder.h"
 #include "train/sampler.h"
 #include "train/session.h"
+#include "train/tracing.h"
 
 struct trainer {
     struct env *env;                           /* borrowed */
@@ -34,6 +35,7 @@ struct trainer {
     struct sampler *sampler; /* NULL = no text samples */
     struct metrics *metrics;
     struct pace *pace;
+    struct tracing tracing;
 
     int64_t step;    /* the step that runs, from 1; afterwards how many were begun */
     int64_t updates; /* how many moved the parameters */
@@ -109,6 +111,7 @@ static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
     const struct zero_config store = store_config(config);
+    TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
     TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
                        config->train.context, (uint64_t)config->train.seed, &t->data));
     TRY(session_create(t->env, run_backend(config), t->ranks, &config->model, &store, &t->session));
@@ -125,7 +128,8 @@ static enum status build_parts(struct trainer *t)
 
 static enum status build(struct trainer *t)
 {
-    return agree(t, build_parts(t));
+    TRY(agree(t, build_parts(t)));
+    return tracing_align(&t->tracing, t->session.comm);
 }
 
 static void tear_down(struct trainer *t)
@@ -136,6 +140,7 @@ static void tear_down(struct trainer *t)
     engine_destroy(t->engine);
     session_destroy(&t->session);
     dataset_destroy(t->data);
+    tracing_stop(&t->tracing);
 }
 
 static int64_t step_tokens(const struct trainer *t)
@@ -156,9 +161,29 @@ static void tell_ready(struct trainer *t)
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
                                   .mem_bytes = mem_total(t->env->mem),
-                                  .ranks = zero_roster(t->session.zero)->size};
+                                  .ranks = zero_roster(t->session.zero)->size,
+                                  .comm =
+                                      t->session.comm ? comm_backend_name(t->session.comm) : ""};
     if (speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
+}
+
+/* --- for who waits, and for the trace --------------------------------------------------------- */
+
+/* What the host turns to: "step 12" or "evaluation after step 12". */
+static void turn_to(struct trainer *t, const char *what)
+{
+    char label[64];
+    snprintf(label, sizeof label, "%s%" PRId64, what, t->step);
+    engine_label(t->engine, label);
+    if (t->session.comm)
+        comm_note(t->session.comm, label);
+}
+
+static void draw(struct trainer *t, double start, const char *name, int64_t number)
+{
+    trace_end(t->env->trace, start,
+              &(struct trace_span){.lane = TRACE_HOST, .name = name, .number = number});
 }
 
 /* --- one step ------------------------------------------------------------------------------- */
@@ -242,8 +267,12 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
                             struct trainer_step *step)
 {
     double start = clock_seconds(), lr = schedule_lr(&t->schedule, t->step);
+    double traced = trace_begin(t->env->trace);
+    turn_to(t, "step ");
     TRY(fill_batches(t));
+    draw(t, traced, "batches", 0);
     TRY(engine_step(t->engine, t->updates + 1, lr, result));
+    draw(t, traced, "step", t->step);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->summary->steps = t->step;
     t->summary->tokens = step->tokens;
@@ -277,8 +306,11 @@ static bool keep_going(void *user, int64_t done, int64_t total)
 static enum status evaluate(struct trainer *t, struct evaluation *val)
 {
     const struct train_config *train = &t->config->train;
+    double traced = trace_begin(t->env->trace);
+    turn_to(t, "evaluation after step ");
     TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
                          train->eval_batches, keep_going, t, val));
+    draw(t, traced, "evaluation", 0);
     t->summary->val = *val;
     if (speaks(t) && t->callbacks->eval != NULL)
         t->callbacks->eval(t->callbacks->user, t->step, val);
@@ -288,6 +320,7 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
 static enum status take_sample(struct trainer *t)
 {
     struct trainer_sample sample;
+    turn_to(t, "text sample after step ");
     TRY(sampler_run(t->sampler, t->step, &sample));
     if (!speaks(t))
         return STATUS_OK;
@@ -320,6 +353,12 @@ static enum status advance(struct trainer *t)
     return STATUS_OK;
 }
 
+static enum status write_trace(struct trainer *t, bool over)
+{
+    return tracing_step_ends(&t->tracing, t->step, over, zero_roster(t->session.zero)->rank,
+                             t->place->folder);
+}
+
 static enum status loop(struct trainer *t)
 {
     while (t->step < t->config->train.steps) {
@@ -327,7 +366,9 @@ static enum status loop(struct trainer *t)
             return t->session.comm && comm_status(t->session.comm) != STATUS_OK
                        ? comm_status(t->session.comm)
                        : STATUS_STOPPED;
+        tracing_step_begins(&t->tracing, t->step + 1);
         TRY(advance(t));
+        TRY(write_trace(t, false));
     }
     return STATUS_OK;
 }
@@ -393,6 +434,7 @@ static void note_end(struct trainer *t, enum status st, double seconds)
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
+    tracing_close(&t->tracing);
     enum status saved = sound ? save_model(t) : STATUS_OK;
     if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
         log_warn(t->env,
@@ -400,8 +442,9 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
                  ": the model is in '%s'; the optimizer's state is not "
                  "saved, so this run cannot be continued",
                  t->step, t->summary->checkpoint);
-    if (saved != STATUS_OK)
-        st = saved;
+    enum status traced = write_trace(t, true);
+    if (saved != STATUS_OK || st == STATUS_OK)
+        st = saved != STATUS_OK ? saved : traced;
     note_end(t, st, seconds);
     if (!speaks(t))
         return st;

@@ -184,6 +184,8 @@ static enum status open_comm(struct zero *zero)
                          &zero->contributions));
     TRY(comm_dup(zero->comm, "gather", &zero->gather_comm));
     TRY(comm_dup(zero->comm, "reduce", &zero->reduce_comm));
+    comm_set_lane(zero->gather_comm, TRACE_GATHER);
+    comm_set_lane(zero->reduce_comm, TRACE_REDUCE);
     TRY(stream_create_worker(device, "gather", &zero->gather_stream));
     TRY(stream_create_worker(device, "reduce", &zero->reduce_stream));
     return event_create(device, &zero->written);

@@ -68,6 +68,7 @@ enum status exchange_tables_create(struct zero *zero)
 void slices_to_members(struct zero *zero, int piece, const float *slice, float *full)
 {
     const struct exchange *e = &zero->pieces[piece].gather;
+    comm_label(zero->gather_comm, zero->graph->pieces[piece].name);
     comm_all_to_all_v(zero->gather_comm, slice, e->send_counts, e->send_offsets, full,
                       e->recv_counts, e->recv_offsets, DTYPE_F32, zero->gather_stream);
 }
@@ -80,6 +81,7 @@ void slices_to_owners(struct zero *zero, int piece, const float *full, int64_t r
     struct stream *stream = zero->reduce_stream;
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
+    comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
     comm_all_to_all_v(zero->reduce_comm, full, e->send_counts, e->send_offsets, zero->contributions,
                       e->recv_counts, e->recv_offsets, DTYPE_F32, stream);
     for (int w = 0; zero->owner >= 0 && w < active; w++) {
