@@ -106,15 +106,32 @@ static enum status open_folder(struct trainer *t)
                           sampler_text_bytes(t->sampler), &t->metrics);
 }
 
+static enum status open_session(struct trainer *t)
+{
+    const struct run_config *config = t->config;
+    const struct zero_config store = store_config(config);
+    struct session_ranks ranks;
+    struct agreement agreement = {0};
+    if (t->ranks) {
+        ranks = *t->ranks;
+        TRY(agreement_make(t->env, t->place->config_yaml, t->place->trace, t->data,
+                           config->train.context, &agreement));
+        ranks.agreement = &agreement;
+    }
+    enum status st = session_create(t->env, run_backend(config), t->ranks ? &ranks : NULL,
+                                    &config->model, &store, &t->session);
+    agreement_free(&agreement);
+    return st;
+}
+
 /* Everything a step needs, and the folder only when all of it is there. */
 static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    const struct zero_config store = store_config(config);
     TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
     TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
                        config->train.context, (uint64_t)config->train.seed, &t->data));
-    TRY(session_create(t->env, run_backend(config), t->ranks, &config->model, &store, &t->session));
+    TRY(open_session(t));
     if (speaks(t))
         TRY(run_folder_check(t->env, t->place->folder, t->place->fresh));
     TRY(engine_create(t->session.ops, t->session.stream, model_graph(t->session.model),
