@@ -366,3 +366,14 @@ struct zero_traffic zero_traffic(const struct zero *zero)
     traffic.waited = stream_waited(zero->stream) + zero->waited_for_sums;
     return traffic;
 }
+
+enum status zero_settle(struct zero *zero)
+{
+    return zero_alone(zero) ? STATUS_OK : stream_sync(zero->gather_stream);
+}
+
+void zero_slow_gathers(struct zero *zero, double seconds)
+{
+    CHECK(!zero_alone(zero));
+    comm_slow_down(zero->gather_comm, seconds);
+}

@@ -100,5 +100,10 @@ struct zero_traffic {
     double waited;                   /* seconds of them that compute stood still for */
 };
 struct zero_traffic zero_traffic(const struct zero *zero);
+/* Wait until what was sent has arrived: the new parameters, after an update. */
+enum status zero_settle(struct zero *zero);
+
+/* For tests: every gather takes so much longer. Not for one rank alone. */
+void zero_slow_gathers(struct zero *zero, double seconds);
 
 #endif
