@@ -41,7 +41,8 @@ struct trainer {
     int64_t updates; /* how many moved the parameters */
     int64_t skips_in_row;
     double flops_per_token;
-    struct zero_traffic traffic; /* up to the last step */
+    struct zero_traffic traffic; /* counted so far, whatever for */
+    struct zero_traffic carried; /* of a step, seen after its record: the new parameters */
 };
 
 /* --- creation ------------------------------------------------------------------------------- */
@@ -247,14 +248,45 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                 t->skips_in_row, t->step);
 }
 
-/* What was sent since the last call. */
-static struct zero_traffic traffic_since(struct trainer *t)
+static void add_traffic(struct zero_traffic *sum, const struct zero_traffic *more, int sign)
 {
-    struct zero_traffic now = zero_traffic(t->session.zero), before = t->traffic;
+    sum->gather += sign * more->gather;
+    sum->reduce += sign * more->reduce;
+    sum->control += sign * more->control;
+    sum->in_flight += sign * more->in_flight;
+    sum->waited += sign * more->waited;
+}
+
+/* What was sent since the last call, for steps. */
+static struct zero_traffic count_traffic(struct trainer *t)
+{
+    struct zero_traffic now = zero_traffic(t->session.zero), more = now;
+    add_traffic(&more, &t->traffic, -1);
+    add_traffic(&t->summary->traffic, &more, 1);
     t->traffic = now;
-    return (struct zero_traffic){now.gather - before.gather, now.reduce - before.reduce,
-                                 now.control - before.control, now.in_flight - before.in_flight,
-                                 now.waited - before.waited};
+    return more;
+}
+
+static struct zero_traffic step_traffic(struct trainer *t)
+{
+    struct zero_traffic step = count_traffic(t);
+    add_traffic(&step, &t->carried, 1);
+    t->carried = (struct zero_traffic){0};
+    return step;
+}
+
+/* Something else than a step follows: what the step has left under way comes in first. */
+static enum status set_apart(struct trainer *t)
+{
+    TRY(zero_settle(t->session.zero));
+    struct zero_traffic more = count_traffic(t);
+    add_traffic(&t->carried, &more, 1);
+    return STATUS_OK;
+}
+
+static void end_apart(struct trainer *t)
+{
+    t->traffic = zero_traffic(t->session.zero);
 }
 
 static void describe_step(struct trainer *t, const struct engine_result *result, double lr,
@@ -277,7 +309,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .skipped = result->skipped,
                                   .mem_bytes = mem_total(t->env->mem),
                                   .ranks = zero_roster(t->session.zero)->size,
-                                  .traffic = traffic_since(t)};
+                                  .traffic = step_traffic(t)};
 }
 
 static enum status run_step(struct trainer *t, struct engine_result *result,
@@ -325,9 +357,11 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     const struct train_config *train = &t->config->train;
     double traced = trace_begin(t->env->trace);
     turn_to(t, "evaluation after step ");
+    TRY(set_apart(t));
     TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
                          train->eval_batches, keep_going, t, val));
     draw(t, traced, "evaluation", 0);
+    end_apart(t);
     t->summary->val = *val;
     if (speaks(t) && t->callbacks->eval != NULL)
         t->callbacks->eval(t->callbacks->user, t->step, val);
@@ -338,7 +372,9 @@ static enum status take_sample(struct trainer *t)
 {
     struct trainer_sample sample;
     turn_to(t, "text sample after step ");
+    TRY(set_apart(t));
     TRY(sampler_run(t->sampler, t->step, &sample));
+    end_apart(t);
     if (!speaks(t))
         return STATUS_OK;
     if (t->callbacks->sample != NULL)
@@ -440,7 +476,6 @@ static void note_end(struct trainer *t, enum status st, double seconds)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)step_tokens(t) / pace_median(t->pace);
-    summary->traffic = zero_traffic(t->session.zero);
     summary->peak_bytes = mem_total_peak(mem);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         summary->peak[c] = mem_peak(mem, (enum mem_category)c);
@@ -452,6 +487,8 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
     tracing_close(&t->tracing);
+    if (sound)
+        set_apart(t); /* a failure shows when the model is saved */
     enum status saved = sound ? save_model(t) : STATUS_OK;
     if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
         log_warn(t->env,
@@ -490,6 +527,9 @@ enum status trainer_run(struct env *env, const struct run_config *config,
         summary->parameters = unit_graph_count(model_graph(t.session.model));
         t.flops_per_token = model_flops_per_token(t.session.model, config->train.context);
         tell_ready(&t);
+        if (st == STATUS_OK)
+            st = zero_settle(t.session.zero); /* the first parameters are on their way */
+        end_apart(&t);
         double start = clock_seconds();
         st = st == STATUS_OK ? loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);

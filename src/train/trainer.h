@@ -76,9 +76,10 @@ struct trainer_summary {
     size_t peak_bytes, peak[MEM_CATEGORY_COUNT];
     char checkpoint[4096]; /* "" = none was written */
     int ranks;
-    size_t state_bytes;          /* params, grads and optimizer of the rank that holds most */
-    size_t whole_bytes;          /* the same on one rank that holds everything */
-    struct zero_traffic traffic; /* of the whole run, of this rank */
+    size_t state_bytes; /* params, grads and optimizer of the rank that holds most */
+    size_t whole_bytes; /* the same on one rank that holds everything */
+    struct zero_traffic
+        traffic; /* of this rank in the steps: not evaluations, not the model file */
 };
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */
