@@ -15,7 +15,7 @@ enum { MOST_RANKS = 65536 };
 
 struct train_settings {
     struct run_config config;
-    const char *out;
+    const char *out, *trace;
     int64_t n;
     bool fresh, dry_run, json, quiet;
 };
@@ -67,8 +67,10 @@ static enum status train_rank(void *user, struct env *env, const struct session_
     struct text yaml;
     text_init(&yaml, env);
     options_print_yaml(job->options, &yaml);
-    struct trainer_place place = {
-        .folder = job->folder, .fresh = job->settings->fresh, .config_yaml = text_string(&yaml)};
+    struct trainer_place place = {.folder = job->folder,
+                                  .fresh = job->settings->fresh,
+                                  .config_yaml = text_string(&yaml),
+                                  .trace = job->settings->trace};
     if (view)
         callbacks = train_view_callbacks(view);
     enum status st = yaml.status;
@@ -198,6 +200,8 @@ static const struct option train_list[] = {
      .flag_only = true,
      .offset = offsetof(struct train_settings, dry_run),
      .help = "print the resolved plan and the memory it takes, and stop there"},
+    {FIELD(trace, STRING), .value_name = "A:B",
+     .help = "write a timeline of steps A to B for Perfetto, trace-rank-R.json in the run folder"},
     {FIELD(quiet, BOOL), .letter = 'q', .help = "only warnings and errors"},
     {FIELD(json, BOOL), .help = "one JSON object a line: start, steps, evaluations, samples, end"},
 };

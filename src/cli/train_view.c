@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "cli/machine.h"
+#include "cli/ranks_table.h"
 
 enum { BAR_CELLS = 10, PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
 
@@ -111,6 +112,10 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
     console_line(console, "%ssifr train%s into %s", console_style(console, STYLE_BOLD),
                  console_style(console, STYLE_PLAIN), facts->folder);
     describe_config(console, view->cli->env, facts->config);
+    if (facts->ranks > 1) {
+        ranks_describe(facts, line, sizeof line);
+        fact(console, "ranks", line);
+    }
     snprintf(line, sizeof line, "%s", text_human_count(human, (double)facts->parameters));
     fact(console, "params", line);
     describe_data(facts, line, sizeof line);
@@ -129,6 +134,7 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
 static void on_ready(void *user, const struct trainer_facts *facts)
 {
     struct train_view *view = user;
+    view->config = facts->config;
     console_live_clear(view->cli->console);
     if (for_people(view))
         print_header(view, facts);
@@ -143,6 +149,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "val_tokens", facts->val_tokens);
     json_out_int(json, "step_tokens", facts->step_tokens);
     json_out_real(json, "flops_per_token", facts->flops_per_token);
+    json_out_int(json, "ranks", facts->ranks);
+    json_out_string(json, "comm", facts->comm);
     json_out_flush(json, view->cli->console);
 }
 
@@ -336,6 +344,8 @@ static void print_summary_json(struct train_view *view, const struct trainer_sum
     json_out_real(json, "seconds", s->seconds);
     json_out_real(json, "tokens_per_second", s->tokens_per_second);
     json_out_int(json, "peak_bytes", (int64_t)s->peak_bytes);
+    if (s->ranks > 1 && view->config)
+        ranks_table_json(json, view->config, s);
     json_out_flush(json, view->cli->console);
 }
 
@@ -366,6 +376,8 @@ static void print_summary(struct train_view *view, const struct trainer_summary 
         snprintf(line, sizeof line, "%lld steps", (long long)s->skipped);
         fact(console, "skipped", line);
     }
+    if (s->ranks > 1)
+        ranks_table_print(console, view->config, s);
     fact(console, "folder", folder);
     if (!*s->checkpoint)
         return;

@@ -25,6 +25,7 @@ struct train_view {
     bool line_kept, stop_said;
     double shown; /* when the live line was last written */
     struct json_out record;
+    const struct run_config *config; /* borrowed; NULL: the run has not begun */
 };
 
 void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet,

@@ -110,6 +110,7 @@ static enum status make_comm(struct comm_home *home, struct device *device, cons
     c->env = env;
     c->device = device;
     c->size = size;
+    c->lane = TRACE_HOST;
     snprintf(c->name, sizeof c->name, "%s", name);
     atomic_init(&c->error, STATUS_OK);
     TRY_OR(undo_moves, comm_sums_open(c));
@@ -293,4 +294,24 @@ void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed)
     comm_wait_idle(comm);
     comm->most_delay = most_seconds;
     comm->delays = rng_stream(seed + (uint64_t)comm->home->rank, comm->name);
+}
+
+void comm_slow_down(struct comm *comm, double seconds)
+{
+    CHECK(seconds >= 0);
+    comm_wait_idle(comm);
+    comm->slow = seconds;
+}
+
+/* --- the trace ------------------------------------------------------------------------------ */
+
+void comm_set_lane(struct comm *comm, enum trace_lane lane)
+{
+    comm_wait_idle(comm);
+    comm->lane = lane;
+}
+
+void comm_label(struct comm *comm, const char *label)
+{
+    comm->label = label;
 }
