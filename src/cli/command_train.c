@@ -120,6 +120,9 @@ static enum status run_job(struct train_job *job)
     console_live_clear(job->cli->console);
     st = settings->dry_run ? dry_run(job->cli, &settings->config, job->folder, settings->json)
                            : train_here(job);
+    if (st == STATUS_MEMORY)
+        log_info(env, "less memory: a smaller train.micro_batch, --engine.recompute=full, or more "
+                      "ranks with --zero.stage=3");
     run_config_release(&settings->config);
 undo_view:
     train_view_close(job->view);

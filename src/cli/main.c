@@ -6,10 +6,11 @@
  * looked at, so that they work with any other arguments.
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
- * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT within five seconds ends the process at
- * once. To a rank with a supervisor only SIGUSR1 and SIGUSR2 mean something: SIGTERM comes from the
+ * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT or SIGTERM within five seconds ends the
+ * process at once. To a rank with a supervisor only SIGUSR1 and SIGUSR2 mean something: SIGTERM comes from the
  * launcher when another rank has died, which this one will notice by itself.
  */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,23 +20,25 @@
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
-enum { QUIT_SECONDS = 5 };
+/* A repeated signal quits when it comes in this time. Earlier it is the same one: timeout(1) sends
+ * it to the process and to its group. */
+enum { QUIT_FROM_MS = 100, QUIT_UNTIL_MS = 5000 };
 
 static volatile sig_atomic_t stop_signal;
-static volatile sig_atomic_t
-    interrupt_second; /* of the last SIGINT on the monotonic clock, 0 = none */
+static volatile sig_atomic_t quit_ms; /* of the last SIGINT or SIGTERM, 0 = none */
 
 /* --- signals -------------------------------------------------------------------------------- */
 
 static void on_signal(int number)
 {
-    if (number == SIGINT) {
+    if (number == SIGINT || number == SIGTERM) {
         struct timespec now = {0};
         clock_gettime(CLOCK_MONOTONIC, &now);
-        sig_atomic_t second = (sig_atomic_t)(now.tv_sec % 1000000) + 1;
-        if (interrupt_second && second - interrupt_second <= QUIT_SECONDS)
+        sig_atomic_t ms = (sig_atomic_t)(now.tv_sec % 1000000 * 1000 + now.tv_nsec / 1000000) + 1;
+        sig_atomic_t since = ms - quit_ms;
+        if (quit_ms && since >= QUIT_FROM_MS && since <= QUIT_UNTIL_MS)
             _exit(status_exit_code(STATUS_STOPPED));
-        interrupt_second = second;
+        quit_ms = ms;
     }
     stop_signal = number;
 }
@@ -161,8 +164,19 @@ static enum status dispatch(struct cli *cli, int argc, char *const *argv)
     return command_unknown(cli->env, word);
 }
 
+/* A file that is opened must not become number 0, 1 or 2: what is printed would land in it. */
+static void open_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            _exit(status_exit_code(STATUS_IO));
+    }
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_files();
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is a write that fails, not the end */
     struct console console;
     struct env env;
     struct cli cli = {
