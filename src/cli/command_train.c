@@ -221,9 +221,10 @@ const struct command command_train = {
     .description =
         "A key may stand in the file, in the environment (SIFR_TRAIN_STEPS for train.steps) or on "
         "the command line;\n"
-        "the last is the strongest. The run folder gets the resolved configuration, metrics, "
-        "samples and the model\n"
-        "as a Hugging Face directory. Ctrl-C stops after the current step and saves the model.\n",
+        "the last is the strongest. Whole numbers may be written 2k, 4M, 1G or 1e9. The run folder "
+        "gets the\n"
+        "resolved configuration, metrics, samples and the model as a Hugging Face directory.\n"
+        "Ctrl-C stops after the current step and saves the model.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"

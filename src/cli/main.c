@@ -81,12 +81,26 @@ static enum status load_options(struct env *env, struct command_call *call, int 
 {
     const struct command *command = call->command;
     TRY(options_load_flags(call->options, argc, argv, words, word_count));
-    if (call->general.help)
+    if (call->general.help) /* -qh */
         return STATUS_OK;
     TRY(check_words(env, command, words, *word_count));
     if (command->config_file && *word_count > 0)
         TRY(options_load_yaml(call->options, words[0]));
+    if (!rank_report_wanted()) /* a supervisor has said it */
+        options_warn_environment(call->options);
     return options_load_environment(call->options);
+}
+
+/* Also beside mistakes; but what another flag takes is that flag's. */
+static bool help_is_asked(struct options *options, int argc, char *const *argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+        i += options_takes_next(options, argv[i]) && i + 1 < argc &&
+             strncmp(argv[i + 1], "--", 2) != 0;
+    }
+    return false;
 }
 
 static enum status run_command(struct cli *cli, const struct command *command, int argc,
@@ -97,6 +111,10 @@ static enum status run_command(struct cli *cli, const struct command *command, i
     const char **words;
     int word_count = 0;
     TRY(command_open(cli->env, command, &call));
+    if (help_is_asked(call.options, argc, argv)) {
+        st = help_command(cli, &call);
+        goto undo_call;
+    }
     TRY_OR(undo_call, mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)argc + 1,
                                       sizeof *words, &words));
     TRY_OR(undo_words, load_options(cli->env, &call, argc, argv, words, &word_count));
@@ -137,10 +155,11 @@ static enum status run_completion(struct cli *cli, const char *shell)
     return FAIL(cli->env, USAGE, "completion exists for bash: source <(sifr completion bash)");
 }
 
-static bool is_asked(int argc, char *const *argv, const char *flag, const char *letter)
+/* Before the command and its flags are known: an early guess. */
+static bool verbose_is_asked(int argc, char *const *argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], flag) == 0 || (letter && strcmp(argv[i], letter) == 0))
+        if (strcmp(argv[i], "--verbose") == 0 || strcmp(argv[i], "-v") == 0)
             return true;
     }
     return false;
@@ -151,8 +170,7 @@ static enum status dispatch(struct cli *cli, int argc, char *const *argv)
     const char *word = argc > 1 ? argv[1] : "help", *next = argc > 2 ? argv[2] : NULL;
     const struct command *command = command_find(word);
     if (command)
-        return is_asked(argc, argv, "--help", "-h") ? run_help(cli, word)
-                                                    : run_command(cli, command, argc - 2, argv + 2);
+        return run_command(cli, command, argc - 2, argv + 2);
     if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)
         return help_version(cli);
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)
@@ -183,7 +201,7 @@ int main(int argc, char **argv)
         .env = &env, .console = &console, .stop = &stop_signal, .argc = argc - 1, .argv = argv + 1};
     struct launcher launcher;
     int rank = launcher_find(&launcher) ? launcher.rank : 0;
-    bool verbose = is_asked(argc, argv, "--verbose", "-v");
+    bool verbose = verbose_is_asked(argc, argv);
     console_open(&console, rank, verbose);
     if (env_create(&env, console_log, &console, verbose ? LOG_DEBUG : LOG_INFO, 1) != STATUS_OK) {
         console_log(&console, LOG_ERROR, "out of memory");

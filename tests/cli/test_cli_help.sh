@@ -45,6 +45,14 @@ expect 2 "which model\? usage: sifr sample MODEL" "$sifr" sample
 expect 2 "wants a value: --train.steps=N" "$sifr" train --train.steps
 expect 2 "completion exists for bash" "$sifr" completion fish
 
+ok "$sifr" train -qh
+has "^sifr train: "
+# what another flag takes is no call for help
+expect 1 "no-such-model" "$sifr" sample no-such-model --prompt -h
+expect 2 "unknown flag '-hello'; a text that begins with '-' goes after --" "$sifr" sample no-such-model -hello
+expect 1 "no-such-model" "$sifr" sample no-such-model -- -hello
+expect 2 "SIFR_TRAIN_STPES names no key .did you mean SIFR_TRAIN_STEPS" env SIFR_TRAIN_STPES=3 "$sifr" train
+
 ok "$sifr" completion bash
 cp out completion
 bash -n completion || fail "the completion is no bash"
