@@ -91,11 +91,16 @@ static enum status load_options(struct env *env, struct command_call *call, int 
     return options_load_environment(call->options);
 }
 
+static bool asks_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 /* Also beside mistakes; but what another flag takes is that flag's. */
 static bool help_is_asked(struct options *options, int argc, char *const *argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+        if (asks_help(argv[i]))
             return true;
         i += options_takes_next(options, argv[i]) && i + 1 < argc &&
              strncmp(argv[i + 1], "--", 2) != 0;
@@ -141,7 +146,7 @@ static enum status run_help(struct cli *cli, const char *name)
         return help_overview(cli);
     const struct command *command = command_find(name);
     if (!command)
-        return command_unknown(cli->env, name);
+        return help_other(cli, name) ? STATUS_OK : command_unknown(cli->env, name);
     TRY(command_open(cli->env, command, &call));
     enum status st = help_command(cli, &call);
     command_close(cli->env, &call);
@@ -173,13 +178,17 @@ static enum status dispatch(struct cli *cli, int argc, char *const *argv)
         return run_command(cli, command, argc - 2, argv + 2);
     if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)
         return help_version(cli);
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)
-        return run_help(cli, next);
-    if (strcmp(word, "completion") == 0)
-        return run_completion(cli, next);
-    if (strcmp(word, "man") == 0)
-        return help_man(cli);
-    return command_unknown(cli->env, word);
+    if (asks_help(word) || strcmp(word, "help") == 0)
+        return run_help(cli, next && asks_help(next) ? NULL : next);
+    if (next && asks_help(next) && help_other(cli, word))
+        return STATUS_OK;
+    bool man = strcmp(word, "man") == 0, completion = strcmp(word, "completion") == 0;
+    if (!man && !completion)
+        return command_unknown(cli->env, word);
+    if (argc > (man ? 2 : 3))
+        return FAIL(cli->env, USAGE, "'%s' is one argument too many; usage: sifr %s",
+                    argv[man ? 2 : 3], man ? "man" : "completion bash");
+    return man ? help_man(cli) : run_completion(cli, next);
 }
 
 /* A file that is opened must not become number 0, 1 or 2: what is printed would land in it. */

@@ -133,7 +133,7 @@ static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = device_words, .help = "where to compute"},
     {RUN(threads, INT), .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
-    {RUN(deterministic, BOOL), .fallback = "true",
+    {RUN(deterministic, BOOL), .fallback = "true", .hidden = true, /* there is no other mode yet */
      .help = "the same bits for any number of threads"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
      .help = "of this machine, for the column mfu; 0 = not known"},

@@ -44,6 +44,16 @@ expect 2 "'b' is one argument too many" "$sifr" inspect a b
 expect 2 "which model\? usage: sifr sample MODEL" "$sifr" sample
 expect 2 "wants a value: --train.steps=N" "$sifr" train --train.steps
 expect 2 "completion exists for bash" "$sifr" completion fish
+expect 2 "'--zzz' is one argument too many; usage: sifr man" "$sifr" man --zzz
+expect 2 "'more' is one argument too many" "$sifr" completion bash more
+for word in help man completion; do
+    ok "$sifr" $word --help
+    [ $word = help ] || has "^sifr $word"
+    ok "$sifr" help $word
+    has "^sifr $word"
+done
+ok "$sifr" train --help
+! grep -q "run.deterministic" out || fail "a key with one possible value is offered"
 
 ok "$sifr" train -qh
 has "^sifr train: "
