@@ -404,7 +404,7 @@ static enum status read_root(struct reader *r, const json_t *root)
 {
     const char *version = json_string_value(json_object_get(root, "version"));
     const json_t *normalizer = json_object_get(root, "normalizer");
-    if (!json_is_object(json_object_get(root, "model")))
+    if (!version && !json_object_get(root, "model"))
         return MALFORMED(r, "not a tokenizer.json: it has no %s",
                          json_object_get(root, "model_type")
                              ? "\"model\" but a \"model_type\", as a model's config.json; a model "
