@@ -98,8 +98,8 @@ static bool on_batch(void *user, int64_t done, int64_t total)
     if (now - progress->shown > 0.1) {
         char bar[3 * CELLS + 1], eta[32], line[160];
         snprintf(
-            line, sizeof line, "evaluating %s %3.0f%% | eta %s", console_bar(bar, CELLS, share),
-            100 * share,
+            line, sizeof line, "evaluating %s %3.0f%% | eta %s",
+            console_bar(progress->cli->console, bar, CELLS, share), 100 * share,
             text_human_seconds(eta, share > 0 ? (now - progress->begin) * (1 / share - 1) : -1));
         console_live(progress->cli->console, stderr, line);
         progress->shown = now;

@@ -91,10 +91,13 @@ static enum status report(struct cli *cli, const struct sample_settings *setting
     }
     if (!settings->quiet)
         log_info(cli->env,
-                 "%lld tokens, %.1f tok/s; prompt of %lld tokens, %.1f tok/s; seed %lld%s",
-                 (long long)result->tokens, decode_rate, (long long)result->prompt_tokens,
+                 "%lld token%s, %.1f tok/s; prompt of %lld token%s, %.1f tok/s; seed %lld%s",
+                 (long long)result->tokens, result->tokens == 1 ? "" : "s", decode_rate,
+                 (long long)result->prompt_tokens, result->prompt_tokens == 1 ? "" : "s",
                  rate(result->prompt_tokens, result->prefill_seconds), (long long)config->seed,
-                 result->ended ? "; ended by itself" : "");
+                 result->ended                     ? "; ended by itself"
+                 : result->tokens < config->tokens ? "; the context is full"
+                                                   : "");
     return STATUS_OK;
 }
 

@@ -123,6 +123,9 @@ static enum status run_job(struct train_job *job)
     st = settings->dry_run
              ? dry_run(job->cli, &settings->config, job->plan.size, job->folder, settings->json)
              : train_here(job);
+    if (st == STATUS_MEMORY)
+        log_info(env, "less memory: a smaller train.micro_batch, --engine.recompute=full, or more "
+                      "ranks with --zero.stage=3");
     run_config_release(&settings->config);
 undo_view:
     train_view_close(job->view);
@@ -223,9 +226,10 @@ const struct command command_train = {
     .description =
         "A key may stand in the file, in the environment (SIFR_TRAIN_STEPS for train.steps) or on "
         "the command line;\n"
-        "the last is the strongest. The run folder gets the resolved configuration, metrics, "
-        "samples and the model\n"
-        "as a Hugging Face directory. Ctrl-C stops after the current step and saves the model.\n",
+        "the last is the strongest. Whole numbers may be written 2k, 4M, 1G or 1e9. The run folder "
+        "gets the\n"
+        "resolved configuration, metrics, samples and the model as a Hugging Face directory.\n"
+        "Ctrl-C stops after the current step and saves the model.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"

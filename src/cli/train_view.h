@@ -23,7 +23,8 @@ struct train_view {
     char line[STEP_LINE_BYTES]; /* of the last step */
     int64_t line_step;
     bool line_kept, stop_said;
-    double shown; /* when the live line was last written */
+    bool wordless; /* the run has tokens and no tokenizer */
+    double shown;  /* when the live line was last written */
     struct json_out record;
     const struct run_config *config; /* borrowed; NULL: the run has not begun */
 };
