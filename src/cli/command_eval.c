@@ -10,8 +10,10 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
+#include "cli/machine.h"
 #include "train/config.h"
 #include "train/evaluate.h"
+#include "train/run_plan.h"
 
 struct eval_settings {
     struct data_config data;
@@ -151,7 +153,9 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
     TRY(options_create(cli->env, &all));
     TRY_OR(undo_options, load_config(cli, options, settings, model, all, &config));
     config.train.eval_batches = settings->batches;
-    st = evaluate_model(cli->env, &config, on_batch, &progress, &evaluation);
+    st = run_fit_check(cli->env, &config, &(struct run_ranks){1, 0, 1}, machine_memory());
+    if (st == STATUS_OK)
+        st = evaluate_model(cli->env, &config, on_batch, &progress, &evaluation);
     console_live_clear(cli->console);
     run_config_release(&config);
     if (st == STATUS_OK && settings->json)

@@ -63,4 +63,7 @@ expect 3 "skipped" "$sifr" train "${small[@]}" --data.path=text.txt --train.step
     --train.warmup=0 --train.weight_decay=900 --train.max_skips=2 --quiet --out=diverged
 grep -q '"end": "diverged"' diverged/summary.json || fail "summary.json does not say diverged"
 expect 4 "the run needs" "$sifr" train --model.preset=llama-8b --model.vocab=300 --data.path=tokens/train.bin --dry-run --train.micro_batch=64
+expect 4 "the run needs" "$sifr" train --model.preset=llama-8b --model.vocab=300 --data.path=tokens/train.bin --train.micro_batch=512 --out=large
+expect 4 "the run needs" train --data.path=text.txt --train.micro_batch=1000000 --train.global_batch=1000000
+[ ! -e large ] || fail "a run that does not fit left a folder"
 finish
