@@ -184,6 +184,12 @@ static enum status resolve_model_from_file(struct env *env, const struct options
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         TRY(refuse_size(env, options, sizes[i].key, sizes[i].asked, sizes[i].file, model->path));
+    bool tie_asked = options_is_set(options, "model.tied") && model->tied <= 1; /* 2 = auto */
+    if (tie_asked && model->tied != file.tied)
+        return FAIL(env, CONFIG,
+                    "model.tied: %s (%s), but the model at '%s' has %s; leave the key out",
+                    model->tied ? "yes" : "no", options_origin(options, "model.tied"), model->path,
+                    file.tied ? "yes" : "no");
     *model = file;
     return model_check(env, model);
 }

@@ -363,6 +363,13 @@ static void test_start_from_a_model(void **state)
              scratch_path(&next.scratch, "text.txt"), rig.scratch.path);
     assert_int_equal(rig_resolve(&next, settings), STATUS_CONFIG);
     scratch_expect(&next.scratch, "model.layers: 3 (the test), but the model at");
+
+    rig_bind(&next);
+    snprintf(settings, sizeof settings, "data.path=%s model.path=%s model.tied=%s",
+             scratch_path(&next.scratch, "text.txt"), rig.scratch.path,
+             rig.config.model.tied ? "no" : "yes");
+    assert_int_equal(rig_resolve(&next, settings), STATUS_CONFIG);
+    scratch_expect(&next.scratch, "model.tied: ");
     rig_close(&next);
     rig_close(&rig);
 }
