@@ -33,6 +33,7 @@ struct trainer {
     struct engine *engine;
     struct sampler *sampler; /* NULL = no text samples */
     struct metrics *metrics;
+    struct run_lock *lock; /* of the folder; NULL on other ranks */
     struct pace *pace;
 
     int64_t step;    /* the step that runs, from 1; afterwards how many were begun */
@@ -98,7 +99,7 @@ static enum status open_folder(struct trainer *t)
 {
     if (!speaks(t))
         return STATUS_OK;
-    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh));
+    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
     TRY(write_config(t));
     return metrics_create(t->env, t->place->folder, t->place->config_yaml,
                           sampler_text_bytes(t->sampler), &t->metrics);
@@ -131,6 +132,7 @@ static enum status build(struct trainer *t)
 static void tear_down(struct trainer *t)
 {
     metrics_destroy(t->metrics);
+    run_lock_release(t->lock);
     pace_destroy(t->pace);
     sampler_destroy(t->sampler);
     engine_destroy(t->engine);
