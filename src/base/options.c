@@ -187,6 +187,11 @@ enum status options_set(struct options *options, const char *key, const char *va
                 : options_fail(options, &site, "unknown key '%s'", key);
 }
 
+enum status options_keep(struct options *options, const char *text, const char **copy)
+{
+    return options_own_string(options, text, strlen(text), copy);
+}
+
 enum status options_load_environment(struct options *options)
 {
     for (int i = 0; i < options->count; i++) {

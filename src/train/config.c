@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "train/data_paths.h"
 #include "train/model_file.h"
 #include "train/shard.h"
 
@@ -311,7 +312,7 @@ static enum status check_groups(struct env *env, const struct option_list *group
 
 /* --- all of it ------------------------------------------------------------------------------ */
 
-static enum status resolve(struct env *env, const struct options *options,
+static enum status resolve(struct env *env, struct options *options,
                            tokenizer_progress_fn *progress, void *user, struct run_config *config)
 {
     if (config->reading && *config->model.path == '\0')
@@ -320,6 +321,10 @@ static enum status resolve(struct env *env, const struct options *options,
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, &config->machine));
+    if (config->reading)
+        TRY(data_paths_held_out(env, &config->data));
+    if (!config->planning)
+        TRY(data_paths_check(env, &config->data));
     if (!config->planning)
         TRY(resolve_tokenizer(env, progress, user, config));
     else
@@ -333,10 +338,14 @@ static enum status resolve(struct env *env, const struct options *options,
     }
     TRY(resolve_schedule(env, &config->train));
     TRY(resolve_samples(env, config));
-    return check_groups(env, &config->groups);
+    TRY(check_groups(env, &config->groups));
+    if (config->planning)
+        return STATUS_OK;
+    TRY(path_make_absolute(env, options, &config->model.path));
+    return data_paths_make_absolute(env, options, &config->data);
 }
 
-enum status run_config_resolve(struct env *env, const struct options *options,
+enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config)
 {

@@ -6,9 +6,9 @@ ok "$sifr" tokenize text.txt --vocab=300 --out=tokens
 train() { "$sifr" train "${small[@]}" --train.steps=2 --quiet --out=run "$@"; }
 
 # files
-expect 1 "no-such.txt" train --data.path=no-such.txt
+expect 2 "data.path: no file matches .no-such.txt., seen from ./" train --data.path=no-such.txt
 expect 1 "no-such.yaml" "$sifr" train no-such.yaml
-expect 1 "no-such.json" train --data.path=text.txt --data.tokenizer=no-such.json
+expect 2 "data.tokenizer: .*no-such.json" train --data.path=text.txt --data.tokenizer=no-such.json
 expect 2 "data.path" train
 head -c 3000 tokens/train.bin >short.bin
 expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin
