@@ -395,8 +395,11 @@ static void note_end(struct trainer *t, enum status st, double seconds)
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
-    enum status saved = sound ? save_model(t) : STATUS_OK;
-    if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
+    bool begun = st == STATUS_OK || t->step > 0;
+    enum status saved = sound && begun ? save_model(t) : STATUS_OK;
+    if (sound && !begun && speaks(t))
+        log_warn(t->env, "stopped before the first step: no model is saved");
+    else if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
         log_warn(t->env,
                  "stopped after step %" PRId64
                  ": the model is in '%s'; the optimizer's state is not "
