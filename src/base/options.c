@@ -188,6 +188,11 @@ enum status options_set(struct options *options, const char *key, const char *va
                 : options_fail(options, &site, "unknown key '%s'", key);
 }
 
+enum status options_keep(struct options *options, const char *text, const char **copy)
+{
+    return options_own_string(options, text, strlen(text), copy);
+}
+
 enum { VARIABLE_BYTES = OPTION_KEY_BYTES + 8 };
 
 /* SIFR_TRAIN_STEPS for train.steps; returns `name`. */

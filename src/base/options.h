@@ -86,6 +86,9 @@ bool options_takes_next(struct options *options, const char *argument);
 enum status options_set(struct options *options, const char *key, const char *value,
                         const char *origin);
 
+/* A copy of `text` that lives as long as the object, for a field whose value is worked out. */
+enum status options_keep(struct options *options, const char *text, const char **copy);
+
 bool options_is_set(const struct options *options,
                     const char *key); /* given by anybody, not the default */
 const char *options_origin(const struct options *options,

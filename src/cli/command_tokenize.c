@@ -44,11 +44,12 @@ static void show_progress(struct progress *progress, double share, const char *f
     console_live(progress->console, stderr, line);
 }
 
-static void on_learn(void *user, int done, int total)
+static bool on_learn(void *user, int done, int total)
 {
     char figure[64];
     snprintf(figure, sizeof figure, "%d of %d tokens", done, total);
     show_progress(user, (double)done / total, figure);
+    return true; /* a signal ends this command by itself */
 }
 
 static void on_encode(void *user, size_t done, size_t total)

@@ -6,9 +6,11 @@
 #include "cli/command.h"
 #include "cli/dry_run.h"
 #include "cli/launch.h"
+#include "cli/machine.h"
 #include "cli/rank_report.h"
 #include "cli/ranks.h"
 #include "cli/train_view.h"
+#include "train/run_plan.h"
 #include "train/trainer.h"
 
 enum { MOST_RANKS = 65536 };
@@ -85,9 +87,21 @@ static enum status train_rank(void *user, struct env *env, const struct session_
 
 /* --- all ranks of this process --------------------------------------------------------------- */
 
+/* Ranks that are processes may have taken theirs already: together they must fit in all there is. */
+static enum status check_fit(struct train_job *job)
+{
+    const struct ranks_plan *plan = &job->plan;
+    struct run_ranks ranks = {plan->size, plan->rank, plan->local};
+    struct machine machine;
+    machine_look(&machine);
+    return run_fit_check(job->cli->env, &job->settings->config, &ranks,
+                         plan->way == RANKS_JOIN ? machine.memory_bytes : machine_memory());
+}
+
 static enum status train_here(struct train_job *job)
 {
     const struct ranks_config *ranks = &job->settings->config.ranks;
+    TRY(check_fit(job));
     struct session_ranks seat = {
         .comm = {comm_backend_words[ranks->backend], ranks->timeout},
         .rank = job->plan.rank,

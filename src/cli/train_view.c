@@ -27,17 +27,19 @@ static bool for_people(const struct train_view *view)
     return !view->json && !view->quiet;
 }
 
-void train_view_learning(void *user, int done, int total)
+bool train_view_learning(void *user, int done, int total)
 {
     struct train_view *view = user;
     char line[160], bar[3 * BAR_CELLS + 1];
     double now = clock_seconds();
+    bool go_on = *view->cli->stop == 0;
     if (view->quiet || now - view->shown < 0.1)
-        return;
+        return go_on;
     view->shown = now;
     snprintf(line, sizeof line, "learning a vocabulary %s %d of %d tokens",
              console_bar(view->cli->console, bar, BAR_CELLS, (double)done / total), done, total);
     console_live(view->cli->console, stderr, line);
+    return go_on;
 }
 
 /* --- before the first step ------------------------------------------------------------------ */

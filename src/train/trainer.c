@@ -34,6 +34,7 @@ struct trainer {
     struct engine *engine;
     struct sampler *sampler; /* NULL = no text samples */
     struct metrics *metrics;
+    struct run_lock *lock; /* of the folder; NULL on other ranks */
     struct pace *pace;
     struct tracing tracing;
 
@@ -105,7 +106,7 @@ static enum status open_folder(struct trainer *t)
 {
     if (!speaks(t))
         return STATUS_OK;
-    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh));
+    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
     TRY(write_config(t));
     return metrics_create(t->env, t->place->folder, t->place->config_yaml,
                           sampler_text_bytes(t->sampler), &t->metrics);
@@ -157,6 +158,7 @@ static enum status build(struct trainer *t)
 static void tear_down(struct trainer *t)
 {
     metrics_destroy(t->metrics);
+    run_lock_release(t->lock);
     pace_destroy(t->pace);
     sampler_destroy(t->sampler);
     engine_destroy(t->engine);
@@ -498,11 +500,14 @@ static void note_end(struct trainer *t, enum status st, double seconds)
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
+    bool begun = st == STATUS_OK || t->step > 0;
     tracing_close(&t->tracing);
     if (sound)
         set_apart(t); /* a failure shows when the model is saved */
-    enum status saved = sound ? save_model(t) : STATUS_OK;
-    if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
+    enum status saved = sound && begun ? save_model(t) : STATUS_OK;
+    if (sound && !begun && speaks(t))
+        log_warn(t->env, "stopped before the first step: no model is saved");
+    else if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
         log_warn(t->env,
                  "stopped after step %" PRId64
                  ": the model is in '%s'; the optimizer's state is not "
