@@ -92,8 +92,9 @@ static enum status open_account(const struct env *env, int threads, struct env *
 static enum status measure(struct env *own, const struct plan_request *request, int rank, bool walk,
                            struct plan_rank *result, struct parts *parts)
 {
-    *result = (struct plan_rank){.roster = roster_of(rank, request->ranks, request->zero.servers)};
+    *result = (struct plan_rank){0};
     TRY(build(own, request, rank, parts));
+    result->roster = *zero_roster(parts->zero);
     if (walk && request->ranks > 1)
         TRY(walk_step(parts, request->loop_sums, result));
     read_account(own->mem, result);

@@ -59,11 +59,6 @@ static int processors(void)
 
 static enum status resolve_machine(struct env *env, struct machine_config *machine)
 {
-    if (!machine->deterministic)
-        return FAIL(
-            env, CONFIG,
-            "run.deterministic: false is not possible yet: there is no faster mode that gives "
-            "up equal bits; leave the key out");
     int available = processors();
     if (machine->threads == 0)
         machine->threads = available;
@@ -294,6 +289,25 @@ static enum status resolve_samples(struct env *env, const struct run_config *con
     return STATUS_OK;
 }
 
+/* What gives up equal bits must be asked for twice, and asking for nothing by it is a mistake. */
+static enum status check_bits(struct env *env, const struct run_config *config)
+{
+    bool local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL;
+    if (local && config->machine.deterministic)
+        return FAIL(env, CONFIG,
+                    "zero.accumulate: local gives other bits for another number of ranks; it needs "
+                    "run.deterministic: false");
+    if (!local && !config->machine.deterministic)
+        return FAIL(env, CONFIG,
+                    "run.deterministic: false changes nothing without zero.accumulate: local; "
+                    "leave the key out");
+    if (config->precision == RUN_PRECISION_FP32 && config->precision_sums != RUN_PRECISION_FP32)
+        return FAIL(env, CONFIG,
+                    "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
+                    "are summed in fp32");
+    return STATUS_OK;
+}
+
 static enum status check_groups(struct env *env, const struct option_list *groups)
 {
     const struct zero_group *group = groups->items;
@@ -327,6 +341,7 @@ static enum status resolve(struct env *env, const struct options *options,
     }
     TRY(resolve_schedule(env, &config->train));
     TRY(resolve_samples(env, config));
+    TRY(check_bits(env, config));
     return check_groups(env, &config->groups);
 }
 
@@ -385,4 +400,23 @@ const char *run_backend(const struct run_config *config)
 {
     (void)config;
     return "cpu";
+}
+
+static enum dtype type_of(int precision)
+{
+    switch (precision) {
+    case RUN_PRECISION_BF16: return DTYPE_BF16;
+    case RUN_PRECISION_FP16: return DTYPE_F16;
+    default: return DTYPE_F32;
+    }
+}
+
+enum dtype run_type(const struct run_config *config)
+{
+    return type_of(config->precision);
+}
+
+enum dtype run_sum_type(const struct run_config *config)
+{
+    return type_of(config->precision_sums);
 }

@@ -57,7 +57,11 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .micro_batches = run_micro_batches(config),
                                 .stage = config->ranks.stage,
                                 .prefetch = (int)config->ranks.prefetch,
-                                .servers = (int)config->ranks.servers};
+                                .servers = (int)config->ranks.servers,
+                                .shard_group = (int)config->ranks.shard_group,
+                                .local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL,
+                                .type = run_type(config),
+                                .sum_type = run_sum_type(config)};
 }
 
 static enum status fill_parameters(struct trainer *t)
@@ -188,6 +192,14 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
 {
     const struct unit_graph *graph = model_graph(t->session.model);
     t->summary->skipped++;
+    if (result->overflow) { /* how the scale is found: counts as a fault only at its floor */
+        log_warn(t->env,
+                 "step %" PRId64 " skipped: the gradient of %s overflows with loss scale %g; the "
+                 "next step's is %g",
+                 t->step, graph->tensors[result->bad_tensor].name, result->loss_scale,
+                 result->next_loss_scale);
+        return STATUS_OK;
+    }
     t->skips_in_row++;
     if (result->bad_tensor >= 0)
         log_warn(t->env,

@@ -1,7 +1,7 @@
 /* zero_norm -- the sum of squares of the whole gradient, the same bits however it is cut.
  *
  * Blocks of 64 elements are numbered through all learned pieces, in order, without the padding at
- * their ends. A rank forms the aligned nodes of the tree (norm_tree.h) that its slices cover, all
+ * their ends. A rank forms the aligned nodes of the tree (norm_tree.h) that its shares cover, all
  * ranks exchange them, and each adds all of them up in the order of the blocks. Which nodes an
  * owner has follows from the partition, so that only their values travel.
  */
@@ -17,14 +17,14 @@ struct block_range {
     int64_t first, end;
 };
 
-/* The blocks that `owner` has of a piece whose first block has number `number`. */
-static struct block_range owned_blocks(const struct zero *zero, int piece, int64_t number,
-                                       int owner)
+/* The blocks of one share of a piece whose first block has number `number`. */
+static struct block_range shared_blocks(const struct zero *zero, int piece, int64_t number,
+                                        int share)
 {
-    int64_t slice = partition_slice(&zero->partition, piece) / OPS_BLOCK;
+    int64_t count = zero_share_count(zero, piece) / OPS_BLOCK;
     int64_t used = zero->partition.piece_used[piece] / OPS_BLOCK;
-    int64_t first = owner * slice < used ? owner * slice : used;
-    int64_t end = first + slice < used ? first + slice : used;
+    int64_t first = share * count < used ? share * count : used;
+    int64_t end = first + count < used ? first + count : used;
     return (struct block_range){number + first, number + end};
 }
 
@@ -53,16 +53,16 @@ static int node_count(struct block_range range)
     return __builtin_popcountll(middle - first) + __builtin_popcountll(end - middle);
 }
 
-/* The most nodes that one owner has; two at least, for find_bad. */
+/* The most nodes that one share has; two at least, for find_bad. */
 static int most_nodes(const struct zero *zero)
 {
     int most = 2;
-    for (int owner = 0; owner < zero->roster.owners; owner++) {
+    for (int share = 0; share < zero->roster.owners; share++) {
         int64_t number = 0;
         int count = 0;
         for (int i = 0; i < zero->graph->piece_count; i++) {
             if (zero_is_learned(zero, i))
-                count += node_count(owned_blocks(zero, i, number, owner));
+                count += node_count(shared_blocks(zero, i, number, share));
             number += piece_blocks(zero, i);
         }
         most = count > most ? count : most;
@@ -84,6 +84,16 @@ enum status norm_create(struct zero *zero)
                            sizeof *zero->all_nodes, &zero->all_nodes);
 }
 
+const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int64_t count)
+{
+    const void *at = zero_at(sum, zero->sum_type, first);
+    if (zero->sum_type == DTYPE_F32)
+        return at;
+    CHECK_LE(count, ZERO_STAGING);
+    ops_cast(zero->ops, zero->stream, zero->wide, DTYPE_F32, at, zero->sum_type, count);
+    return zero->wide;
+}
+
 /* --- their values ----------------------------------------------------------------------------- */
 
 /* Elements of the params of a piece that lie in [first, first + count), by param: padding is
@@ -92,8 +102,7 @@ static enum status block_sums(struct zero *zero, int piece, int64_t first, int64
 {
     const struct zero_piece *p = &zero->pieces[piece];
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
-    const float *sum = p->uses[0].sum;
-    int64_t base = zero->owner * partition_slice(&zero->partition, piece);
+    int64_t base = zero->share * zero_share_count(zero, piece);
     for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count;
          q++) {
         int64_t begin = zero->partition.param_offset[q];
@@ -101,8 +110,9 @@ static enum status block_sums(struct zero *zero, int piece, int64_t first, int64
         begin = begin > first ? begin : first;
         end = end < first + count ? end : first + count;
         if (begin < end)
-            ops_square_sums(zero->ops, zero->stream, sum + begin - base, end - begin,
-                            zero->block_sums + (begin - first) / OPS_BLOCK);
+            ops_square_sums(zero->ops, zero->stream,
+                            sums_as_f32(zero, p->uses[0].sum, begin - base, end - begin),
+                            end - begin, zero->block_sums + (begin - first) / OPS_BLOCK);
     }
     device_copy(zero->stream, zero->block_sums_host, zero->block_sums,
                 (size_t)(count / OPS_BLOCK) * sizeof(double));
@@ -132,7 +142,7 @@ static enum status own_nodes(struct zero *zero)
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
-        struct block_range range = owned_blocks(zero, i, number, zero->owner);
+        struct block_range range = shared_blocks(zero, i, number, zero->share);
         while (range.first < range.end) {
             int level = first_level(range);
             CHECK_LT(count, zero->node_room);
@@ -155,9 +165,9 @@ static double add_up(struct zero *zero)
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
-        for (int owner = 0; owner < zero->roster.owners; owner++) {
-            struct block_range range = owned_blocks(zero, i, number, owner);
-            int rank = zero->roster.first_owner + owner;
+        for (int share = 0; share < zero->roster.owners; share++) {
+            struct block_range range = shared_blocks(zero, i, number, share);
+            int rank = roster_summer(&zero->roster, share);
             const double *values = zero->all_nodes + (size_t)rank * (size_t)zero->node_room;
             while (range.first < range.end) {
                 int level = first_level(range);
@@ -174,7 +184,7 @@ enum status norm_of_sums(struct zero *zero, double *square_sum)
 {
     bool dry = device_is_dry(zero->ops->device); /* nothing to read: the exchange is only counted */
     size_t bytes = (size_t)zero->node_room * sizeof *zero->nodes;
-    if (zero->owner >= 0 && !dry)
+    if (zero->share >= 0 && !dry)
         TRY(own_nodes(zero));
     if (zero_alone(zero))
         memcpy(zero->all_nodes, zero->nodes, bytes);

@@ -24,7 +24,11 @@ static struct plan_request request_of(const struct rig_config *config, int ranks
                  .clip = config->clip,
                  .stage = config->stage,
                  .prefetch = config->prefetch,
-                 .servers = config->servers},
+                 .servers = config->servers,
+                 .shard_group = config->group,
+                 .local = config->local,
+                 .type = config->type,
+                 .sum_type = config->sum_type},
         .ops = "cpu",
         .ranks = ranks,
         .threads = 1,
@@ -141,6 +145,24 @@ static void test_servers_take_and_send_what_was_planned(void **state)
         }
 }
 
+static void test_types_and_groups_too(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage < PLAN_STAGES; stage++)
+        for (int several = 0; several < 2; several++) {
+            struct rig_config config = base_config(stage % 2, several ? 9 : 4);
+            config.stage = stage;
+            config.type = several ? DTYPE_F16 : DTYPE_BF16;
+            config.sum_type = several ? DTYPE_F32 : DTYPE_BF16;
+            run_and_compare(config, 4);
+            config.local = true;
+            run_and_compare(config, 3);
+            config.local = false;
+            config.group = sharding_of(stage).optim ? 2 : 0;
+            run_and_compare(config, 4);
+        }
+}
+
 /* --- volumes ---------------------------------------------------------------------------------------- */
 
 /* Elements of the pieces of the untied model with their padding: all of them, and those that are
@@ -184,6 +206,28 @@ static void test_volumes_are_the_papers(void **state)
             int64_t gathered = sharding_of(stage).params ? 2 * all - once : all;
             assert_int_equal(sent[ZERO_REDUCE], all / ranks * part);
             assert_int_equal(sent[ZERO_GATHER], gathered / ranks * part);
+        }
+        env_destroy(&env);
+    }
+}
+
+/* 16 Psi, 4 Psi + 12 Psi / N, 2 Psi + 14 Psi / N, 16 Psi / N, to the padded byte. */
+static void test_model_state_is_the_papers(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 64; ranks = ranks * 2 + 1) {
+        struct env env = testing_env(1);
+        struct rig_config config = base_config(true, ranks);
+        config.type = config.sum_type = DTYPE_BF16;
+        struct plan_request request = request_of(&config, ranks);
+        struct plan plan;
+        int64_t all, once;
+        assert_ok(plan_make(&env, &request, &plan));
+        padded_counts(&config, ranks, &all, &once);
+        for (int stage = 0; stage < PLAN_STAGES; stage++) {
+            const struct plan_rank *rank = &plan.stages[stage].worker;
+            assert_int_equal(plan_state_bytes(rank),
+                             formula_state(&rank->roster, stage, (double)all, state_mixed));
         }
         env_destroy(&env);
     }
@@ -291,7 +335,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_run_takes_and_sends_what_was_planned),
         cmocka_unit_test(test_servers_take_and_send_what_was_planned),
+        cmocka_unit_test(test_types_and_groups_too),
         cmocka_unit_test(test_volumes_are_the_papers),
+        cmocka_unit_test(test_model_state_is_the_papers),
         cmocka_unit_test(test_a_trillion_parameters_take_no_time),
         cmocka_unit_test(test_advice_is_the_least_change),
     };
