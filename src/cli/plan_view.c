@@ -253,6 +253,10 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
     rank_tables(cli, text, view, false);
     if (view->request->zero.servers > 0)
         rank_tables(cli, text, view, true);
+    if (view->request->zero.type != view->request->zero.sum_type)
+        text_add(text,
+                 "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); these "
+                 "are fp32\n");
     describe_recompute(text, view);
     if (view->lines)
         TRY(list_lines(cli, text, view));

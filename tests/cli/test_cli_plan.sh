@@ -23,6 +23,9 @@ ok "$sifr" plan "${keys[@]}" --lines --json
 is_json out
 has '"lines": \[\{"category": "params", "name": "block'
 
+ok "$sifr" plan "${keys[@]}" -n 4 --zero.stage=3 --zero.shard_group=2 --precision.mode=bf16
+has '^  total +- +[0-9.]+ MiB'
+
 # The same from a file with the section, and as JSON.
 printf 'model:\n  preset: tiny\n  vocab: 300\nzero:\n  stage: 3\n  prefetch: 2\n' >run.yaml
 ok "$sifr" plan run.yaml -n 4 --json
