@@ -4,7 +4,7 @@
  *          ^------- stdout and stderr, two pipes ----------'
  *          ^------- start and end of each rank: rank_report.h
  *
- * stdout is handed on as it comes. Of stderr, lines that begin with "sifr: " are ours and are
+ * stdout is handed on as it comes, up to a banner. Of stderr, lines that begin with "sifr: " are ours and are
  * handed on; the others are the launcher's and are kept back: they are shown when nothing else
  * explains how the job ended. Signals are taken from a descriptor, so nothing happens inside a
  * handler.
@@ -26,7 +26,7 @@
 static const double TICK = 0.05;        /* seconds between looks */
 static const double QUIT_SECONDS = 5;   /* between two SIGINTs that end all at once */
 static const double START_SECONDS = 10; /* after which a signal is not kept for late ranks */
-static const double END_SECONDS = 20;   /* for the others to end after the first failure */
+static const double END_SECONDS = 8;    /* for the others to end after the first failure */
 static const double TERM_SECONDS = 3;   /* from SIGTERM to SIGKILL for the launcher */
 enum { KEPT_BYTES = 1 << 16 };
 
@@ -37,6 +37,7 @@ struct job {
     struct rank_book *book;
     pid_t pid;                   /* of mpirun */
     int out, err, signals;       /* descriptors; -1 = at its end */
+    bool last_words;             /* of the launcher, on stdout: the ranks are dead */
     struct text line;            /* of stderr, not complete */
     struct text said, kept;      /* ours, shown; the launcher's, kept back */
     double started;              /* when */
@@ -94,7 +95,7 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
     dup2(err, STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, mask, NULL);
-    setenv(RANK_REPORT_VARIABLE, rank_book_path(job->book), 1);
+    setenv(RANK_REPORT_VARIABLE, rank_book_address(job->book), 1);
     describe_console(job->cli->console);
     mpi_launcher_exec(&job->launcher, job->order->ranks, variables, job->order->argv);
     dprintf(STDERR_FILENO, "cannot start %s: %s\n", job->launcher.path, strerror(errno));
@@ -156,6 +157,23 @@ static void take_lines(struct job *job, const char *data, size_t bytes)
     }
 }
 
+/* What of `data` is the ranks': Hydra's last words on a job that broke come on stdout as well. */
+static size_t ranks_part(struct job *job, const char *data, size_t bytes)
+{
+    static const char words[] = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION";
+    const char *found = memmem(data, bytes, words, sizeof words - 1);
+    const char *cut = job->last_words ? data : data + bytes;
+    if (found && !job->last_words) {
+        job->last_words = true;
+        cut = found; /* ... and the line of "=" above it */
+        while (cut > data && (cut[-1] == '=' || cut[-1] == '\n'))
+            cut--;
+    }
+    if (cut < data + bytes)
+        text_printf(&job->kept, "%.*s", (int)(data + bytes - cut), cut);
+    return (size_t)(cut - data);
+}
+
 /* Read once from a pipe; at its end the descriptor becomes -1. */
 static void drain(struct job *job, int *pipe_end)
 {
@@ -167,7 +185,7 @@ static void drain(struct job *job, int *pipe_end)
         close(*pipe_end);
         *pipe_end = -1;
     } else if (pipe_end == &job->out) {
-        console_write(job->cli->console, block, (size_t)bytes);
+        console_write(job->cli->console, block, ranks_part(job, block, (size_t)bytes));
     } else {
         take_lines(job, block, (size_t)bytes);
     }
@@ -262,16 +280,20 @@ static void watch(struct job *job)
 
 /* --- how it ended ------------------------------------------------------------------------------ */
 
-/* The number that launchers give for a rank that a signal ended; 0 = they did not say. */
-static int named_signal(const struct job *job)
+/* The signal that ended a rank, as the launcher says; 0 = it speaks of another rank, or of none. */
+static int named_signal(const struct job *job, const struct rank_entry *rank)
 {
-    static const char *const words[] = {"exited on signal ", "(signal "};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        const char *found = strstr(text_string(&job->kept), words[i]);
-        if (found)
-            return atoi(found + strlen(words[i]));
-    }
-    return 0;
+    bool is_open = job->launcher.kind == MPI_KIND_OPEN;
+    const char *said = text_string(&job->kept);
+    const char *words = is_open ? "exited on signal " : "(signal ";
+    char who[64];
+    if (is_open)
+        snprintf(who, sizeof who, "process rank %d with PID", rank->rank);
+    else
+        snprintf(who, sizeof who, "=   PID %d RUNNING", (int)rank->pid);
+    said = strstr(said, who);
+    said = said ? strstr(said, words) : NULL;
+    return said ? atoi(said + strlen(words)) : 0;
 }
 
 static void show_kept(const struct job *job)
@@ -282,15 +304,13 @@ static void show_kept(const struct job *job)
 
 static enum status killed(const struct job *job, const struct rank_entry *rank)
 {
-    int number = named_signal(job);
-    if (number == 0) {
-        show_kept(job);
-        return FAIL(job->cli->env, COMM,
-                    "rank %d (pid %d) ended without a word; the others were ended", rank->rank,
-                    (int)rank->pid);
-    }
+    int number = named_signal(job, rank);
     if (number != SIGKILL && number != SIGTERM) /* it may have said why, in its own way */
         show_kept(job);
+    if (number == 0)
+        return FAIL(job->cli->env, COMM,
+                    "rank %d (pid %d) was killed, or ended without a word; the others were ended",
+                    rank->rank, (int)rank->pid);
     return FAIL(job->cli->env, COMM,
                 "rank %d (pid %d) was killed by signal %d%s; the others were ended", rank->rank,
                 (int)rank->pid, number,

@@ -1,4 +1,4 @@
-/* rank_report -- see the header. A line is one write to a file opened for appending:
+/* rank_report -- see the header. A line is one write to a book opened for appending:
  *
  *     start RANK PID HOST
  *     end RANK STATUS text of the first error
@@ -10,7 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "base/text.h"
 
@@ -24,21 +27,27 @@ bool rank_report_wanted(void)
     return path && *path;
 }
 
-static void append(const char *line, size_t bytes)
-{
-    int file = open(getenv(RANK_REPORT_VARIABLE), O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (file < 0)
-        return; /* another machine: the supervisor has only the launcher's word for this rank */
-    ssize_t written = write(file, line, bytes);
-    (void)written; /* a full disk must not end a rank; without a line it counts as killed */
-    close(file);
-}
-
 static void name_host(char *host)
 {
     if (gethostname(host, HOST_BYTES) != 0)
         strcpy(host, "?");
     host[HOST_BYTES - 1] = 0;
+}
+
+static void append(const char *line, size_t bytes)
+{
+    char host[HOST_BYTES];
+    const char *address = getenv(RANK_REPORT_VARIABLE), *path = strchr(address, ' ');
+    name_host(host);
+    if (!path || strlen(host) != (size_t)(path - address) ||
+        strncmp(address, host, strlen(host)) != 0)
+        return;
+    int file = open(path + 1, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (file < 0)
+        return; /* the supervisor is gone */
+    ssize_t written = write(file, line, bytes);
+    (void)written; /* it must not end a rank; without a line it counts as killed */
+    close(file);
 }
 
 void rank_report_start(int rank)
@@ -70,8 +79,10 @@ void rank_report_end(int rank, enum status st, const char *error)
 
 struct rank_book {
     struct env *env; /* borrowed */
-    char path[256], host[HOST_BYTES];
-    int file;
+    char address[HOST_BYTES + 64], host[HOST_BYTES];
+    int file;       /* in memory */
+    int deaths;     /* an epoll of the ranks' processes */
+    int *processes; /* (size) descriptors; -1 = none, or dead */
     int size, started, places;
     struct text lines;           /* read, from the first that is not complete */
     struct rank_entry entries[]; /* (size) */
@@ -81,40 +92,53 @@ enum status rank_book_create(struct env *env, int size, struct rank_book **book)
 {
     enum status st;
     struct rank_book *b;
-    const char *folder = getenv("TMPDIR");
-    TRY(mem_alloc(env, MEM_OTHER, "rank book", sizeof *b + (size_t)size * sizeof b->entries[0],
-                  &b));
+    size_t n = (size_t)size;
+    TRY(mem_alloc(env, MEM_OTHER, "rank book", sizeof *b + n * sizeof b->entries[0], &b));
+    TRY_OR(undo_self,
+           mem_alloc_array(env, MEM_OTHER, "rank book", n, sizeof *b->processes, &b->processes));
     b->env = env;
     b->size = size;
-    for (int r = 0; r < size; r++)
+    for (int r = 0; r < size; r++) {
         b->entries[r].rank = r;
+        b->processes[r] = -1;
+    }
     name_host(b->host);
     text_init(&b->lines, env);
-    snprintf(b->path, sizeof b->path, "%s/sifr-ranks.XXXXXX", folder && *folder ? folder : "/tmp");
-    b->file = mkostemp(b->path, O_CLOEXEC);
-    if (b->file < 0) {
-        st = FAIL(env, IO, "cannot make a file in '%s': %s; TMPDIR names another folder", b->path,
-                  strerror(errno));
-        mem_free(env, b);
+    b->file = memfd_create("sifr ranks", MFD_CLOEXEC);
+    b->deaths = epoll_create1(EPOLL_CLOEXEC);
+    snprintf(b->address, sizeof b->address, "%s /proc/%d/fd/%d", b->host, (int)getpid(), b->file);
+    if (b->file < 0 || b->deaths < 0) {
+        st = FAIL(env, IO, "cannot watch the ranks: %s", strerror(errno));
+        rank_book_destroy(b);
         return st;
     }
     *book = b;
     return STATUS_OK;
+undo_self:
+    mem_free(env, b);
+    return st;
 }
 
 void rank_book_destroy(struct rank_book *book)
 {
     if (!book)
         return;
-    unlink(book->path);
-    close(book->file);
+    for (int r = 0; r < book->size; r++) {
+        if (book->processes[r] >= 0)
+            close(book->processes[r]);
+    }
+    if (book->deaths >= 0)
+        close(book->deaths);
+    if (book->file >= 0)
+        close(book->file);
     text_free(&book->lines);
+    mem_free(book->env, book->processes);
     mem_free(book->env, book);
 }
 
-const char *rank_book_path(const struct rank_book *book)
+const char *rank_book_address(const struct rank_book *book)
 {
-    return book->path;
+    return book->address;
 }
 
 int rank_book_started(const struct rank_book *book)
@@ -125,6 +149,17 @@ int rank_book_started(const struct rank_book *book)
 const struct rank_entry *rank_book_entry(const struct rank_book *book, int rank)
 {
     return &book->entries[rank];
+}
+
+/* Deaths come in their order: a launcher ends the other ranks at once when one is killed. */
+static void watch_process(struct rank_book *book, struct rank_entry *entry)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)entry->rank};
+    int process = (int)syscall(SYS_pidfd_open, entry->pid, 0);
+    if (process >= 0 && epoll_ctl(book->deaths, EPOLL_CTL_ADD, process, &event) == 0)
+        book->processes[entry->rank] = process;
+    else if (process >= 0)
+        close(process);
 }
 
 static enum status status_of_name(const char *name)
@@ -146,6 +181,8 @@ static void take_line(struct rank_book *book, const char *line)
         book->started++;
         book->entries[rank].pid = pid;
         book->entries[rank].local = strcmp(word, book->host) == 0;
+        if (book->entries[rank].local)
+            watch_process(book, &book->entries[rank]);
     } else if (sscanf(line, "end %d %63s%n", &rank, word, &used) == 2) {
         if (rank < 0 || rank >= book->size || book->entries[rank].ended)
             return;
@@ -177,26 +214,39 @@ static void read_lines(struct rank_book *book)
     }
 }
 
-static bool has_process(const struct rank_entry *entry)
+static bool has_process(const struct rank_book *book, const struct rank_entry *entry)
 {
-    return entry->pid != 0 && entry->local && !(kill(entry->pid, 0) != 0 && errno == ESRCH);
+    if (!entry->local || entry->gone)
+        return false;
+    return book->processes[entry->rank] >= 0 || kill(entry->pid, 0) == 0 || errno != ESRCH;
+}
+
+static void note_death(struct rank_book *book, struct rank_entry *entry)
+{
+    if (book->processes[entry->rank] >= 0)
+        close(book->processes[entry->rank]);
+    book->processes[entry->rank] = -1;
+    if (!entry->ended) /* its last line may have come after we had read */
+        read_lines(book);
+    if (entry->ended || entry->gone)
+        return;
+    entry->gone = true;
+    entry->place = ++book->places;
 }
 
 void rank_book_update(struct rank_book *book)
 {
-    bool missed = false;
+    struct epoll_event events[64];
+    int count;
     read_lines(book);
-    for (int r = 0; r < book->size; r++) {
+    while ((count = epoll_wait(book->deaths, events, 64, 0)) > 0) {
+        for (int i = 0; i < count; i++)
+            note_death(book, &book->entries[events[i].data.u32]);
+    }
+    for (int r = 0; r < book->size; r++) { /* those that could not be watched */
         struct rank_entry *entry = &book->entries[r];
-        if (!entry->local || entry->ended || entry->gone || has_process(entry))
-            continue;
-        if (!missed) /* its last line may have come after we had read */
-            read_lines(book);
-        missed = true;
-        if (entry->ended)
-            continue;
-        entry->gone = true;
-        entry->place = ++book->places;
+        if (entry->local && !entry->ended && !has_process(book, entry))
+            note_death(book, entry);
     }
 }
 
@@ -227,7 +277,7 @@ const struct rank_entry *rank_book_verdict(const struct rank_book *book)
 void rank_book_kill(const struct rank_book *book)
 {
     for (int r = 0; r < book->size; r++) {
-        if (has_process(&book->entries[r]))
+        if (has_process(book, &book->entries[r]))
             kill(book->entries[r].pid, SIGKILL);
     }
 }

@@ -1,8 +1,10 @@
 /* rank_report -- how the ranks of a job tell the supervisor that started them how they fare.
  *
- * One file of lines that ranks append to: one when a rank starts, one when it ends. The order of
+ * One book of lines that ranks append to: one when a rank starts, one when it ends. The order of
  * the lines is the order of events, so the first failure is known, whatever the launcher in between
- * makes of exit codes. A rank whose process is gone without a last line was killed.
+ * makes of exit codes. A rank whose process is gone without a last line was killed. The book is in
+ * the supervisor's memory and is opened through /proc, so nothing is left behind; ranks on other
+ * machines can't write in it, and there is only the launcher's word for them.
  */
 #ifndef CLI_RANK_REPORT_H
 #define CLI_RANK_REPORT_H
@@ -12,7 +14,7 @@
 
 /* --- a rank's side: nothing happens in a process that no supervisor started -------------------- */
 
-#define RANK_REPORT_VARIABLE "SIFR_LAUNCH_STATUS" /* names the file */
+#define RANK_REPORT_VARIABLE "SIFR_LAUNCH_STATUS" /* "HOST PATH" of the book */
 bool rank_report_wanted(void);
 /* Also makes the process end when its parent does. Signals are to be in place by now: the
  * supervisor may send them from here on. */
@@ -35,10 +37,9 @@ struct rank_entry {
 };
 
 struct rank_book;
-enum status rank_book_create(struct env *env, int size,
-                             struct rank_book **book); /* makes the file */
-void rank_book_destroy(struct rank_book *book);        /* removes it; NULL is fine */
-const char *rank_book_path(const struct rank_book *book);
+enum status rank_book_create(struct env *env, int size, struct rank_book **book);
+void rank_book_destroy(struct rank_book *book);              /* NULL is fine */
+const char *rank_book_address(const struct rank_book *book); /* for the ranks' environment */
 
 void rank_book_update(struct rank_book *book); /* read what is new; look who is gone */
 int rank_book_started(const struct rank_book *book);

@@ -34,10 +34,9 @@ int roster_share(const struct roster *r, int rank)
     return owner >= 0 ? roster_shard(r, rank) * r->copies + owner / roster_shards(r) : -1;
 }
 
-int roster_summer(const struct roster *r, int share)
+int roster_share_rank(const struct roster *r, int share)
 {
-    int shard = share / r->copies, copy = share % r->copies;
-    return r->first_owner + copy * roster_shards(r) + shard;
+    return r->first_owner + share % r->copies * roster_shards(r) + share / r->copies;
 }
 
 int64_t roster_rounds(const struct roster *r, int64_t micro_batches)

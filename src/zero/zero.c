@@ -312,8 +312,8 @@ static enum status check_group(struct env *env, const struct zero_config *config
     for (int d = 1; d <= size && used < sizeof divisors - 16; d++)
         if (size % d == 0)
             used += (size_t)snprintf(divisors + used, sizeof divisors - used, " %d", d);
-    return FAIL(env, CONFIG, "zero.shard_group: groups of %d do not make up %d ranks; these do:%s",
-                group, size, divisors);
+    return FAIL(env, CONFIG, "zero.shard_group: groups of %d do not make up %d rank%s; these do:%s",
+                group, size, size == 1 ? "" : "s", divisors);
 }
 
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
@@ -491,11 +491,16 @@ static void add_counters(const struct comm *comm, struct comm_counter *sum)
 
 struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
 {
-    const struct comm *comms[] = {zero->gather_comm, zero->reduce_comm, zero->comm};
     struct comm_counter sum = {0};
-    add_counters(comms[way], &sum);
-    if (way == ZERO_GATHER)
-        add_counters(zero->replica_comm, &sum);
+    switch (way) {
+    case ZERO_GATHER:
+        add_counters(zero->gather_comm, &sum);
+        add_counters(zero->replica_comm, &sum); /* sums, on their way to who updates with them */
+        break;
+    case ZERO_REDUCE: add_counters(zero->reduce_comm, &sum); break;
+    case ZERO_CONTROL: add_counters(zero->comm, &sum); break;
+    case ZERO_WAY_COUNT: break;
+    }
     return sum;
 }
 

@@ -2,8 +2,8 @@
  *
  * Blocks of 64 elements are numbered through all learned pieces, in order, without the padding at
  * their ends. A rank forms the aligned nodes of the tree (norm_tree.h) that its shares cover, all
- * ranks exchange them, and each adds all of them up in the order of the blocks. Which nodes an
- * owner has follows from the partition, so that only their values travel.
+ * ranks exchange them, and each adds all of them up in the order of the blocks. Which nodes a
+ * rank has follows from the partition, so that only their values travel.
  */
 #include <math.h>
 #include <string.h>
@@ -17,7 +17,7 @@ struct block_range {
     int64_t first, end;
 };
 
-/* The blocks of one share of a piece whose first block has number `number`. */
+/* The blocks of share `share` of a piece whose first block has number `number`. */
 static struct block_range shared_blocks(const struct zero *zero, int piece, int64_t number,
                                         int share)
 {
@@ -84,6 +84,8 @@ enum status norm_create(struct zero *zero)
                            sizeof *zero->all_nodes, &zero->all_nodes);
 }
 
+/* --- their values ----------------------------------------------------------------------------- */
+
 const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int64_t count)
 {
     const void *at = zero_at(sum, zero->sum_type, first);
@@ -93,8 +95,6 @@ const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int6
     ops_cast(zero->ops, zero->stream, zero->wide, DTYPE_F32, at, zero->sum_type, count);
     return zero->wide;
 }
-
-/* --- their values ----------------------------------------------------------------------------- */
 
 /* Elements of the params of a piece that lie in [first, first + count), by param: padding is
  * skipped. Sums of whole blocks from `first` on go to the host's buffer. */
@@ -134,7 +134,7 @@ static enum status node_value(struct zero *zero, int piece, int64_t first, int l
     return STATUS_OK;
 }
 
-/* This owner's nodes, in the order of the blocks. */
+/* This rank's nodes, in the order of the blocks. */
 static enum status own_nodes(struct zero *zero)
 {
     int64_t number = 0;
@@ -167,7 +167,7 @@ static double add_up(struct zero *zero)
             continue;
         for (int share = 0; share < zero->roster.owners; share++) {
             struct block_range range = shared_blocks(zero, i, number, share);
-            int rank = roster_summer(&zero->roster, share);
+            int rank = roster_share_rank(&zero->roster, share);
             const double *values = zero->all_nodes + (size_t)rank * (size_t)zero->node_room;
             while (range.first < range.end) {
                 int level = first_level(range);
