@@ -201,7 +201,9 @@ static uint64_t child_id(uint64_t parent, int child, int colour)
     return rng_bits(rng, (uint64_t)(uint32_t)child << 32 | (uint32_t)colour);
 }
 
-enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group)
+/* `known` (NULL: not) are the colours of all. */
+static enum status split(struct comm *comm, int colour, const int *known, const char *name,
+                         struct comm **group)
 {
     enum status st;
     int *colours, size = 0, child = comm->child_count++;
@@ -210,6 +212,8 @@ enum status comm_split(struct comm *comm, int colour, const char *name, struct c
     TRY(mem_alloc_array(comm->env, MEM_OTHER, "colours", (size_t)comm->size, sizeof(int),
                         &colours));
     TRY_OR(undo_colours, comm_exchange(comm, &colour, sizeof colour, colours));
+    if (known)
+        memcpy(colours, known, (size_t)comm->size * sizeof *colours);
     for (int r = 0; r < comm->size; r++)
         size += colours[r] == colour;
     if (colour < 0) {
@@ -230,6 +234,17 @@ enum status comm_split(struct comm *comm, int colour, const char *name, struct c
 undo_colours:
     mem_free(comm->env, colours);
     return st;
+}
+
+enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group)
+{
+    return split(comm, colour, NULL, name, group);
+}
+
+enum status comm_split_known(struct comm *comm, const int *colours, const char *name,
+                             struct comm **group)
+{
+    return split(comm, colours[comm->rank], colours, name, group);
 }
 
 enum status comm_dup(struct comm *comm, const char *name, struct comm **copy)

@@ -56,6 +56,9 @@ enum status comm_dup(struct comm *comm, const char *name, struct comm **copy);
 /* The ranks with the same `colour`, ordered by rank. Collective over `comm`; colour < 0: *group is
  * NULL here. */
 enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group);
+/* The same where everybody's colour is known, (size) of them: then it can be done dry. */
+enum status comm_split_known(struct comm *comm, const int *colours, const char *name,
+                             struct comm **group);
 
 /* --- collectives ------------------------------------------------------------------------------ */
 /* full[r * count ..] = shard of rank r, on every rank. `shard` may lie in its place inside `full`. */

@@ -11,14 +11,18 @@
 /* Several copies: gathers stay among the ranks of one, sums go among the holders of one shard. */
 static enum status split_comm(struct zero *zero)
 {
-    const struct roster *r = &zero->roster;
-    if (zero->shards == 1)
-        TRY(comm_dup(zero->comm, "replicas", &zero->replica_comm));
-    else
-        TRY(comm_split(zero->comm, zero->shard, "replicas", &zero->replica_comm));
-    if (zero->shards == 1 && !zero->sharding.params)
-        return STATUS_OK;
-    return comm_split(zero->comm, r->rank / zero->shards, "gather", &zero->gather_comm);
+    int size = zero->roster.size, *colours;
+    bool gathers = zero->shards > 1 || zero->sharding.params;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "colours", (size_t)size, sizeof *colours, &colours));
+    for (int rank = 0; rank < size; rank++)
+        colours[rank] = roster_shard(&zero->roster, rank);
+    enum status st = comm_split_known(zero->comm, colours, "replicas", &zero->replica_comm);
+    for (int rank = 0; rank < size; rank++)
+        colours[rank] = rank / zero->shards;
+    if (st == STATUS_OK && gathers)
+        st = comm_split_known(zero->comm, colours, "gather", &zero->gather_comm);
+    mem_free(zero->env, colours);
+    return st;
 }
 
 static enum status alloc_contributions(struct zero *zero)
