@@ -43,13 +43,13 @@ static bool colours_wanted(void)
     return !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
-void console_open(struct console *console, int rank, bool verbose)
+void console_open(struct console *console, int rank, bool launched, bool verbose)
 {
     *console = (struct console){
         .rank = rank,
         .verbose = verbose,
-        .out_terminal = isatty(STDOUT_FILENO),
-        .err_terminal = isatty(STDERR_FILENO),
+        .out_terminal = !launched && isatty(STDOUT_FILENO),
+        .err_terminal = !launched && isatty(STDERR_FILENO),
     };
     if (ask_supervisor(console))
         return;
