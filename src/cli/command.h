@@ -33,8 +33,8 @@ struct command {
                        const char *const *words, int word_count);
 };
 
-extern const struct command command_train, command_eval, command_sample, command_tokenize,
-    command_inspect, command_bench, command_doctor;
+extern const struct command command_train, command_plan, command_eval, command_sample,
+    command_tokenize, command_inspect, command_bench, command_doctor;
 
 extern const struct command *const commands[];
 extern const int command_count;

@@ -118,8 +118,9 @@ static enum status run_job(struct train_job *job)
     TRY_OR(undo_view, run_config_resolve(env, job->options, shows ? train_view_learning : NULL,
                                          job->view, &settings->config));
     console_live_clear(job->cli->console);
-    st = settings->dry_run ? dry_run(job->cli, &settings->config, job->folder, settings->json)
-                           : train_here(job);
+    st = settings->dry_run
+             ? dry_run(job->cli, &settings->config, job->plan.size, job->folder, settings->json)
+             : train_here(job);
     run_config_release(&settings->config);
 undo_view:
     train_view_close(job->view);

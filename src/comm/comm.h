@@ -39,6 +39,9 @@ void comm_hub_destroy(struct comm_hub *hub);
 void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason);
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
                       struct device *device, struct comm **comm);
+/* Rank `rank` of `size` without the others, on a dry device: calls are counted and move nothing, and
+ * in an exchange everybody says what this rank says. */
+enum status comm_create_dry(struct device *device, int rank, int size, struct comm **comm);
 void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
 
 int comm_rank(const struct comm *comm);

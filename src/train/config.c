@@ -4,6 +4,7 @@
  */
 #include "train/config.h"
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/file.h"
@@ -30,6 +31,13 @@ enum status run_config_bind_reading(struct options *options, struct run_config *
     return STATUS_OK;
 }
 
+enum status run_config_bind_planning(struct options *options, struct run_config *config)
+{
+    TRY(run_config_bind(options, config));
+    config->planning = true;
+    return STATUS_OK;
+}
+
 void run_config_release(struct run_config *config)
 {
     tokenizer_destroy(config->tokenizer);
@@ -51,11 +59,6 @@ static int processors(void)
 
 static enum status resolve_machine(struct env *env, struct machine_config *machine)
 {
-    if (!machine->deterministic)
-        return FAIL(
-            env, CONFIG,
-            "run.deterministic: false is not possible yet: there is no faster mode that gives "
-            "up equal bits; leave the key out");
     int available = processors();
     if (machine->threads == 0)
         machine->threads = available;
@@ -65,6 +68,11 @@ static enum status resolve_machine(struct env *env, struct machine_config *machi
     machine->device = RUN_DEVICE_CPU;
     env->threads = (int)machine->threads;
     return STATUS_OK;
+}
+
+static bool has_data(const struct run_config *config)
+{
+    return *config->data.path || config->data.mix.count > 0;
 }
 
 /* --- the tokenizer -------------------------------------------------------------------------- */
@@ -120,6 +128,21 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
             "'bytes'",
             config->model.path);
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
+}
+
+/* A plan reads no more than it must: nothing where the size of the vocabulary is told, and it learns
+ * none (a text may have fewer tokens than data.tokenizer asks for; then the plan is on the safe
+ * side). */
+static enum status resolve_planned_vocab(struct env *env, struct run_config *config)
+{
+    const char *named = config->data.tokenizer;
+    if (config->model.vocab > 0 || *config->model.path)
+        return STATUS_OK;
+    if (learnt(named))
+        config->model.vocab = strtoll(named + strlen("train:"), NULL, 10);
+    else if (*named || has_data(config))
+        return resolve_tokenizer(env, NULL, NULL, config);
+    return STATUS_OK;
 }
 
 /* --- the model ------------------------------------------------------------------------------ */
@@ -195,7 +218,7 @@ static enum status resolve_model(struct env *env, const struct options *options,
     else {
         if (model->vocab == 0 && config->tokenizer != NULL)
             model->vocab = tokenizer_vocab(config->tokenizer);
-        if (model->vocab == 0)
+        if (model->vocab == 0 && has_data(config))
             TRY(vocab_of_shards(env, &config->data, &model->vocab));
         TRY(model_resolve(env, options, model));
     }
@@ -258,11 +281,30 @@ static enum status resolve_schedule(struct env *env, struct train_config *train)
 
 static enum status resolve_samples(struct env *env, const struct run_config *config)
 {
-    if (config->train.sample_every > 0 && config->tokenizer == NULL)
+    if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
         return FAIL(
             env, CONFIG,
             "train.sample_every: text samples need data.tokenizer, the one that made the token "
             "files");
+    return STATUS_OK;
+}
+
+/* What gives up equal bits must be asked for twice, and asking for nothing by it is a mistake. */
+static enum status check_bits(struct env *env, const struct run_config *config)
+{
+    bool local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL;
+    if (local && config->machine.deterministic)
+        return FAIL(env, CONFIG,
+                    "zero.accumulate: local gives other bits for another number of ranks; it needs "
+                    "run.deterministic: false");
+    if (!local && !config->machine.deterministic)
+        return FAIL(env, CONFIG,
+                    "run.deterministic: false changes nothing without zero.accumulate: local; "
+                    "leave the key out");
+    if (config->precision == RUN_PRECISION_FP32 && config->precision_sums != RUN_PRECISION_FP32)
+        return FAIL(env, CONFIG,
+                    "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
+                    "are summed in fp32");
     return STATUS_OK;
 }
 
@@ -280,14 +322,16 @@ static enum status check_groups(struct env *env, const struct option_list *group
 static enum status resolve(struct env *env, const struct options *options,
                            tokenizer_progress_fn *progress, void *user, struct run_config *config)
 {
-    bool has_data = *config->data.path || config->data.mix.count > 0;
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
-    if (!has_data && (!config->reading || *config->data.val == '\0'))
+    if (!has_data(config) && !config->planning && (!config->reading || *config->data.val == '\0'))
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, &config->machine));
-    TRY(resolve_tokenizer(env, progress, user, config));
+    if (!config->planning)
+        TRY(resolve_tokenizer(env, progress, user, config));
+    else
+        TRY(resolve_planned_vocab(env, config));
     TRY(resolve_model(env, options, config));
     TRY(resolve_batches(env, config));
     if (config->reading) {
@@ -297,6 +341,7 @@ static enum status resolve(struct env *env, const struct options *options,
     }
     TRY(resolve_schedule(env, &config->train));
     TRY(resolve_samples(env, config));
+    TRY(check_bits(env, config));
     return check_groups(env, &config->groups);
 }
 
@@ -355,4 +400,23 @@ const char *run_backend(const struct run_config *config)
 {
     (void)config;
     return "cpu";
+}
+
+static enum dtype type_of(int precision)
+{
+    switch (precision) {
+    case RUN_PRECISION_BF16: return DTYPE_BF16;
+    case RUN_PRECISION_FP16: return DTYPE_F16;
+    default: return DTYPE_F32;
+    }
+}
+
+enum dtype run_type(const struct run_config *config)
+{
+    return type_of(config->precision);
+}
+
+enum dtype run_sum_type(const struct run_config *config)
+{
+    return type_of(config->precision_sums);
 }

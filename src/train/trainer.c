@@ -44,7 +44,7 @@ struct trainer {
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-static struct zero_config store_config(const struct run_config *config)
+struct zero_config trainer_store_config(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
     return (struct zero_config){.beta1 = train->beta1,
@@ -57,7 +57,11 @@ static struct zero_config store_config(const struct run_config *config)
                                 .micro_batches = run_micro_batches(config),
                                 .stage = config->ranks.stage,
                                 .prefetch = (int)config->ranks.prefetch,
-                                .servers = (int)config->ranks.servers};
+                                .servers = (int)config->ranks.servers,
+                                .shard_group = (int)config->ranks.shard_group,
+                                .local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL,
+                                .type = run_type(config),
+                                .sum_type = run_sum_type(config)};
 }
 
 static enum status fill_parameters(struct trainer *t)
@@ -108,7 +112,7 @@ static enum status open_folder(struct trainer *t)
 static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    const struct zero_config store = store_config(config);
+    const struct zero_config store = trainer_store_config(config);
     TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
                        config->train.context, (uint64_t)config->train.seed, &t->data));
     TRY(session_create(t->env, run_backend(config), t->ranks, &config->model, &store, &t->session));
@@ -188,6 +192,14 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
 {
     const struct unit_graph *graph = model_graph(t->session.model);
     t->summary->skipped++;
+    if (result->overflow) { /* how the scale is found: counts as a fault only at its floor */
+        log_warn(t->env,
+                 "step %" PRId64 " skipped: the gradient of %s overflows with loss scale %g; the "
+                 "next step's is %g",
+                 t->step, graph->tensors[result->bad_tensor].name, result->loss_scale,
+                 result->next_loss_scale);
+        return STATUS_OK;
+    }
     t->skips_in_row++;
     if (result->bad_tensor >= 0)
         log_warn(t->env,

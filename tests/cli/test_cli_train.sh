@@ -25,7 +25,7 @@ ok "$sifr" train run/config.yaml --dry-run
 has '^memory +[0-9.]+ [KM]iB of'
 
 # on a terminal: a live line that is rewritten, evaluations kept
-if command -v script >/dev/null; then
+if command -v script >/dev/null && script -qec true /dev/null >/dev/null 2>&1; then # there is a terminal to be had
     TERM=xterm script -qec "$sifr train ${small[*]} --data.path=text.txt --train.steps=6 --train.eval_every=3 --out=tty" /dev/null >out 2>&1 </dev/null ||
         fail "on a terminal: $(head -c 300 out)"
     grep -q $'\r\033\[K' out || fail "no live line on a terminal"

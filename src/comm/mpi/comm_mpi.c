@@ -143,10 +143,10 @@ static enum status make_arrays(struct mpi_comm *mpi)
 {
     struct env *env = mpi->base.env;
     size_t size = (size_t)mpi->base.size, slots = SLOT_COUNT * size;
-    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(MPI_Request), &mpi->requests));
-    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(MPI_Status), &mpi->statuses));
-    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(int), &mpi->indices));
-    TRY(mem_alloc_array(env, MEM_COMM, "requests", size, sizeof *mpi->departures,
+    TRY(mem_alloc_array(env, MEM_OTHER, "requests", slots, sizeof(MPI_Request), &mpi->requests));
+    TRY(mem_alloc_array(env, MEM_OTHER, "requests", slots, sizeof(MPI_Status), &mpi->statuses));
+    TRY(mem_alloc_array(env, MEM_OTHER, "requests", slots, sizeof(int), &mpi->indices));
+    TRY(mem_alloc_array(env, MEM_OTHER, "requests", size, sizeof *mpi->departures,
                         &mpi->departures));
     for (size_t i = 0; i < slots; i++)
         mpi->requests[i] = MPI_REQUEST_NULL;
