@@ -98,9 +98,10 @@ start() { # FOLDER keys...: in the background, until there are a few steps; sets
         sleep 0.1
     done
 }
-ranks_of() { # FOLDER: "PID RANK" of each
+ranks_of() { # FOLDER: "PID RANK" of each, of this script alone: another may be running
     local process
     for process in $(pgrep -f -- "--out=$1 "); do
+        [ "$(readlink "/proc/$process/cwd")" = "$work" ] || continue
         echo "$process $({ tr '\0' '\n' <"/proc/$process/environ"; } 2>/dev/null | sed -n "s/^$rank_variable=//p")"
     done | awk 'NF == 2'
 }
