@@ -54,13 +54,13 @@ static bool is_ascii_locale(void)
     return false;
 }
 
-void console_open(struct console *console, int rank, bool verbose)
+void console_open(struct console *console, int rank, bool launched, bool verbose)
 {
     *console = (struct console){
         .rank = rank,
         .verbose = verbose,
-        .out_terminal = isatty(STDOUT_FILENO),
-        .err_terminal = isatty(STDERR_FILENO),
+        .out_terminal = !launched && isatty(STDOUT_FILENO),
+        .err_terminal = !launched && isatty(STDERR_FILENO),
         .ascii = is_ascii_locale(),
     };
     if (ask_supervisor(console))

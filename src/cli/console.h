@@ -33,7 +33,8 @@ struct console {
 
 enum console_style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_YELLOW, STYLE_CYAN };
 
-void console_open(struct console *console, int rank, bool verbose);
+/* `launched`: by an mpirun, which may hand a rank a terminal of its own making. */
+void console_open(struct console *console, int rank, bool launched, bool verbose);
 
 /* The escape sequence of a style on stdout, "" without colour. STYLE_PLAIN ends what another
  * began. */

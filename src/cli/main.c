@@ -209,9 +209,10 @@ int main(int argc, char **argv)
     struct cli cli = {
         .env = &env, .console = &console, .stop = &stop_signal, .argc = argc - 1, .argv = argv + 1};
     struct launcher launcher;
-    int rank = launcher_find(&launcher) ? launcher.rank : 0;
+    bool launched = launcher_find(&launcher);
     bool verbose = verbose_is_asked(argc, argv);
-    console_open(&console, rank, verbose);
+    console_open(&console, launched ? launcher.rank : 0,
+                 launched && strcmp(launcher.name, "srun") != 0, verbose);
     if (env_create(&env, console_log, &console, verbose ? LOG_DEBUG : LOG_INFO, 1) != STATUS_OK) {
         console_log(&console, LOG_ERROR, "out of memory");
         return status_exit_code(STATUS_MEMORY);

@@ -39,6 +39,21 @@ static int share(int cpus, int ranks)
     return cpus > ranks ? cpus / ranks : 1;
 }
 
+/* srun may start ranks and give them nothing to find each other by; some libraries end the process
+ * with pages about it. */
+static bool is_bare_srun(const struct launcher *launcher)
+{
+    static const char *const names[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD",
+                                        "PMI_PORT"};
+    if (strcmp(launcher->name, "srun") != 0)
+        return false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (getenv(names[i]))
+            return false;
+    }
+    return true;
+}
+
 static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
                                const struct launcher *launcher, struct ranks_plan *plan)
 {
@@ -52,6 +67,13 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
     if (!alone && strcmp(backend, "auto") != 0 && strcmp(backend, "mpi") != 0)
         return FAIL(env, CONFIG, "comm.backend '%s' can't join the %d ranks that %s has started",
                     backend, launcher->size, launcher->name);
+    if (!alone && is_bare_srun(launcher))
+        return FAIL(
+            env, CONFIG,
+            "started by srun as one of %d ranks, but without PMI, so they can't find each "
+            "other; use srun --mpi=pmix (--mpi=pmi2 with MPICH), or sifr train -n %d in the "
+            "batch script",
+            launcher->size, launcher->size);
     *plan = (struct ranks_plan){
         .way = alone ? RANKS_ONE : RANKS_JOIN,
         .size = launcher->size,
@@ -67,7 +89,10 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
 {
     struct launcher launcher;
     int size = wanted > 1 ? (int)wanted : 1;
-    if (launcher_find(&launcher))
+    bool joined = launcher_find(&launcher);
+    if (joined && launcher.size == 1 && strcmp(launcher.name, "srun") == 0)
+        joined = false; /* a shell on a node: ranks may be started from it */
+    if (joined)
         return find_joined(env, wanted, backend, &launcher, plan);
     if (size > 1 && strcmp(backend, "self") == 0)
         return FAIL(env, CONFIG,

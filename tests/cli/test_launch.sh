@@ -42,6 +42,7 @@ for backend in mpi threads; do
 done
 ok timeout 120 $mine -n 2 "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=3 --train.global_batch=8 --out=joined
 [ "$(grep -c 'done after 3 steps' out)" = 1 ] || fail "a joined job: the end is not said once: $(tail -3 out)"
+! grep -q $'[\r\033]' out || fail "a joined job: escapes in a file"
 ok timeout 60 "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --train.global_batch=8 --json -n 2 --out=json
 is_json out
 [ ! -s err ] || fail "--json: something on stderr: $(cat err)"
@@ -54,8 +55,13 @@ expect 2 "'self' has one rank" "$sifr" train "${endless[@]}" -n 2 --comm.backend
 expect 2 "SIFR_MPIRUN is '/bin/true', which is no launcher of" env SIFR_MPIRUN=/bin/true "$sifr" train "${endless[@]}" -n 2
 expect 2 "-n 3 is not the 2 ranks that .* has started" timeout 60 $mine -n 2 "$sifr" train "${endless[@]}" -n 3
 [ "$(grep -c 'is not the 2 ranks' err)" = 1 ] || fail "said more than once: $(cat err)"
-expect 2 "started by srun as one of 2 ranks, but linked with" \
-    env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 "$sifr" train "${endless[@]}" --out=srun
+srun=(env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2)
+expect 2 "started by srun as one of 2 ranks, but without PMI" "${srun[@]}" "$sifr" train "${endless[@]}" --out=srun
+[ $mine = mpirun.openmpi ] || # Open MPI's own start would wait for the server that these variables speak of
+    expect 2 "started by srun as one of 2 ranks, but linked with" "${srun[@]}" PMIX_RANK=0 "$sifr" train "${endless[@]}" --out=srun
+expect 2 "-n 3 is not the 2 ranks that srun has started" "${srun[@]}" "$sifr" train "${endless[@]}" -n 3
+ok timeout 60 env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 "$sifr" train "${small[@]}" \
+    --data.path=text.txt --train.steps=2 --out=srun-alone
 [ ! -e srun ] || fail "a mistaken start made a folder"
 if command -v $other >/dev/null; then
     expect '[0-9]+' "as one of 2 ranks, but linked with" timeout 60 $other -n 2 "$sifr" train "${endless[@]}" --out=mixed
@@ -92,9 +98,10 @@ start() { # FOLDER keys...: in the background, until there are a few steps; sets
         sleep 0.1
     done
 }
-ranks_of() { # FOLDER: "PID RANK" of each
+ranks_of() { # FOLDER: "PID RANK" of each, of this script alone: another may be running
     local process
     for process in $(pgrep -f -- "--out=$1 "); do
+        [ "$(readlink "/proc/$process/cwd")" = "$work" ] || continue
         echo "$process $({ tr '\0' '\n' <"/proc/$process/environ"; } 2>/dev/null | sed -n "s/^$rank_variable=//p")"
     done | awk 'NF == 2'
 }

@@ -65,7 +65,7 @@ static struct outcome run(const char *part, int who)
     snprintf(number, sizeof number, "%d", who);
     char *const argv[] = {program, (char *)part, number, NULL};
     struct launch_order order = {.ranks = RANKS, .threads = 1, .argv = argv};
-    console_open(&console, 0, false);
+    console_open(&console, 0, false, false);
     double start = clock_seconds();
     outcome.status = launch_run(&cli, &order);
     outcome.seconds = clock_seconds() - start;
