@@ -177,6 +177,53 @@ static void test_every_allocation_may_fail(void **state)
     env_destroy(&env);
 }
 
+/* One of two ranks runs out of memory while the store is made: both end. */
+static void *fail_one(void *argument)
+{
+    struct rig_config *config = argument;
+    struct env env = testing_env(1);
+    struct rig rig;
+    enum status st = rig_create(&env, *config, &rig);
+    mem_fail_at(env.mem, 0);
+    if (st == STATUS_OK)
+        rig_destroy(&rig);
+    assert_int_equal(mem_total(env.mem), 0);
+    config->fail_at = st == STATUS_OK ? 0 : config->fail_at;
+    env_destroy(&env);
+    return NULL;
+}
+
+static void test_every_allocation_of_a_rank_may_fail(void **state)
+{
+    (void)state;
+    int64_t n = 1;
+    for (int64_t left = 1; left > 0; n++) {
+        struct env env = testing_env(1);
+        struct rig_config configs[2];
+        struct comm_hub *hub;
+        pthread_t threads[2];
+        assert_ok(comm_hub_create(&env, 2, &hub));
+        for (int r = 0; r < 2; r++) {
+            configs[r] = narrow_config(1, DTYPE_BF16);
+            configs[r].sum_type = DTYPE_BF16;
+            configs[r].stage = 3;
+            configs[r].group = 1;
+            configs[r].local = true;
+            configs[r].hub = hub;
+            configs[r].rank = r;
+        }
+        configs[0].fail_at = n;
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(pthread_create(&threads[r], NULL, fail_one, &configs[r]), 0);
+        for (int r = 0; r < 2; r++)
+            pthread_join(threads[r], NULL);
+        left = configs[0].fail_at;
+        comm_hub_destroy(hub);
+        env_destroy(&env);
+    }
+    assert_true(n > 60);
+}
+
 static void test_what_is_refused(void **state)
 {
     (void)state;
@@ -213,6 +260,35 @@ static void test_fp16_over_ranks(void **state)
                     fabs(fp32.norm[step] - plain.norm[step]) < 0.01 * fp32.norm[step]);
     free(fp32.params);
     free(plain.params);
+}
+
+/* The scale is taken out again: with a large epsilon AdamW's steps are as large as the gradient. */
+static void test_fp16_steps_have_the_right_size(void **state)
+{
+    (void)state;
+    float *params[3];
+    int64_t count;
+    for (int i = 0; i < 3; i++) {
+        struct env env = testing_env(1);
+        struct rig rig;
+        struct rig_config config = narrow_config(1, i == 2 ? DTYPE_F16 : DTYPE_F32);
+        config.eps = 1.0;
+        config.clip = 0.0;
+        assert_ok(rig_create(&env, config, &rig));
+        for (int step = 0; i > 0 && step < STEPS; step++)
+            assert_false(rig_step(&rig, step).skipped);
+        params[i] = rig_params(&rig, &count);
+        rig_destroy(&rig);
+        env_destroy(&env);
+    }
+    double moved = 0.0, apart = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        moved += pow(params[1][i] - params[0][i], 2);
+        apart += pow(params[2][i] - params[1][i], 2);
+    }
+    assert_true(moved > 0.0 && apart < 1e-4 * moved);
+    for (int i = 0; i < 3; i++)
+        free(params[i]);
 }
 
 /* A head this large makes gradients of the block below overflow until the scale is small enough:
@@ -312,10 +388,12 @@ int main(void)
         cmocka_unit_test(test_memory_of_the_paper),
         cmocka_unit_test(test_memory_of_wide_sums_and_groups),
         cmocka_unit_test(test_fp16_over_ranks),
+        cmocka_unit_test(test_fp16_steps_have_the_right_size),
         cmocka_unit_test(test_fp16_overflow_lowers_the_scale),
         cmocka_unit_test(test_fp16_faults_are_not_overflows),
         cmocka_unit_test(test_local_sums),
         cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_every_allocation_of_a_rank_may_fail),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
