@@ -157,6 +157,44 @@ static void test_memory_of_wide_sums_and_groups(void **state)
     free(trace.params);
 }
 
+/* One micro-batch a rank and 2-byte sums: a rank sends (N-1)/N of its gradient, and gets as much of
+ * the sum in stage 0; in stage 3 at most twice the parameters, less those that stay. */
+static void test_bytes_of_the_paper(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int stage = 0; stage <= 3; stage++) {
+            struct rig_config config = narrow_config(1, DTYPE_BF16);
+            config.stage = stage;
+            config.micro_batches = ranks;
+            config.sum_type = DTYPE_BF16;
+            struct trace trace = run(config, ranks);
+            int64_t once = STEPS * 2 * padded_count(ranks) / ranks * (ranks - 1);
+            assert_int_equal(trace.traffic.reduce, once);
+            if (stage == 0)
+                assert_int_equal(trace.traffic.gather, once);
+            if (stage == 3)
+                assert_true(trace.traffic.gather > once && trace.traffic.gather < 2 * once);
+            free(trace.params);
+        }
+}
+
+/* The sum of a worker's micro-batches goes out once a step, whatever their number. */
+static void test_bytes_of_local_sums(void **state)
+{
+    (void)state;
+    struct rig_config config = base_config(1);
+    config.stage = 2;
+    struct trace each = run(config, 2);
+    config.local = true;
+    struct trace local = run(config, 2);
+    int64_t once = STEPS * 4 * padded_count(2) / 2;
+    assert_int_equal(local.traffic.reduce, once);
+    assert_int_equal(each.traffic.reduce, 3 * once); /* of five micro-batches rank 0 has three */
+    free(local.params);
+    free(each.params);
+}
+
 static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -392,6 +430,8 @@ int main(void)
         cmocka_unit_test(test_fp16_overflow_lowers_the_scale),
         cmocka_unit_test(test_fp16_faults_are_not_overflows),
         cmocka_unit_test(test_local_sums),
+        cmocka_unit_test(test_bytes_of_the_paper),
+        cmocka_unit_test(test_bytes_of_local_sums),
         cmocka_unit_test(test_every_allocation_may_fail),
         cmocka_unit_test(test_every_allocation_of_a_rank_may_fail),
         cmocka_unit_test(test_what_is_refused),
