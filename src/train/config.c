@@ -304,6 +304,8 @@ static enum status check_bits(struct env *env, const struct run_config *config)
         return FAIL(env, CONFIG,
                     "zero.accumulate: local gives other bits for another number of ranks; it needs "
                     "run.deterministic: false");
+    if (local)
+        log_warn(env, "zero.accumulate: local: another number of ranks will give other bits");
     if (!local && !config->machine.deterministic)
         return FAIL(env, CONFIG,
                     "run.deterministic: false changes nothing without zero.accumulate: local; "

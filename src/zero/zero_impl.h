@@ -1,6 +1,7 @@
 /* zero_impl -- the store's inside, shared by the files of this folder.
  *
- *     zero.c            what is held, and taking the memory for it
+ *     zero.c            construction: a rank's part of everything
+ *     zero_memory.c     what is held, and taking the memory for it
  *     zero_exchange.c   slices to their owners, slices to the members
  *     zero_pass.c       what a pass gets and hands over
  *     zero_norm.c       the norm of the gradient over all slices
@@ -147,7 +148,9 @@ static inline bool zero_is_learned(const struct zero *zero, int piece)
     return zero->pieces[piece].use_count > 0;
 }
 
-/* --- zero.c ------------------------------------------------------------------------------------- */
+/* --- zero_memory.c ------------------------------------------------------------------------------ */
+enum status zero_memory_create(struct zero *zero);
+void zero_memory_free(struct zero *zero);
 bool zero_unit_uses(const struct zero *zero, int u, int piece);
 
 /* --- zero_exchange.c -------------------------------------------------------------------------- */

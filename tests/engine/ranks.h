@@ -12,7 +12,8 @@ struct trace {
     double loss[STEPS], norm[STEPS];
     float *params;
     int64_t count;
-    size_t state; /* bytes of params, grads and optimizer of rank 0 after start-up */
+    size_t state;                /* bytes of params, grads and optimizer of rank 0 after start-up */
+    struct zero_traffic traffic; /* of all steps; what is published after the last may be missing */
 };
 
 struct rank_job {
@@ -37,6 +38,7 @@ static inline void *run_rank(void *argument)
             allocations = mem_allocation_count(env.mem);
     }
     assert_int_equal(mem_allocation_count(env.mem), allocations);
+    job->trace.traffic = zero_traffic(rig.zero);
     job->trace.params = rig_params(&rig, &job->trace.count);
     rig_destroy(&rig);
     env_destroy(&env);

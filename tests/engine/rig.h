@@ -13,13 +13,14 @@ struct rig_config {
     const char *device, *ops; /* NULL: "cpu" */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
-    double clip;
+    double clip, eps; /* eps 0: 1e-8 */
     int stage, prefetch, servers, group;
     bool local;
     enum dtype type, sum_type;
     struct comm_hub *hub; /* borrowed; NULL: one rank */
     int rank;
-    double delays; /* injected around every collective */
+    double delays;   /* injected around every collective */
+    int64_t fail_at; /* the so many-th allocation after joining fails; 0: none */
 };
 
 struct rig {
@@ -88,7 +89,7 @@ static inline enum status rig_build(struct rig *rig)
     const struct rig_config *c = &rig->config;
     struct zero_config zero = {.beta1 = 0.9,
                                .beta2 = 0.95,
-                               .eps = 1e-8,
+                               .eps = c->eps > 0 ? c->eps : 1e-8,
                                .weight_decay = 0.1,
                                .clip = c->clip,
                                .micro_batches = c->micro_batches,
@@ -110,6 +111,8 @@ static inline enum status rig_build(struct rig *rig)
         if (c->delays > 0)
             comm_inject_delays(rig->comm, c->delays, (uint64_t)c->rank);
     }
+    if (c->fail_at > 0)
+        mem_fail_at(rig->env->mem, c->fail_at);
     TRY(ops_create(rig->device, c->ops ? c->ops : "cpu", DTYPE_F32, &rig->ops));
     TRY(stream_create(rig->device, "compute", &rig->stream));
     TRY(model_create(rig->device, &c->model, &rig->model));
@@ -126,6 +129,8 @@ static inline enum status rig_create(struct env *env, struct rig_config config, 
     enum status st = rig_build(rig);
     if (st == STATUS_OK && !device_is_dry(rig->device))
         st = zero_init(rig->zero, 1);
+    if (st != STATUS_OK && rig->comm)
+        comm_abort(rig->comm, "a rank failed");
     if (st != STATUS_OK)
         rig_destroy(rig);
     return st;

@@ -157,6 +157,44 @@ static void test_memory_of_wide_sums_and_groups(void **state)
     free(trace.params);
 }
 
+/* One micro-batch a rank and 2-byte sums: a rank sends (N-1)/N of its gradient, and gets as much of
+ * the sum in stage 0; in stage 3 at most twice the parameters, less those that stay. */
+static void test_bytes_of_the_paper(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        for (int stage = 0; stage <= 3; stage++) {
+            struct rig_config config = narrow_config(1, DTYPE_BF16);
+            config.stage = stage;
+            config.micro_batches = ranks;
+            config.sum_type = DTYPE_BF16;
+            struct trace trace = run(config, ranks);
+            int64_t once = STEPS * 2 * padded_count(ranks) / ranks * (ranks - 1);
+            assert_int_equal(trace.traffic.reduce, once);
+            if (stage == 0)
+                assert_int_equal(trace.traffic.gather, once);
+            if (stage == 3)
+                assert_true(trace.traffic.gather > once && trace.traffic.gather < 2 * once);
+            free(trace.params);
+        }
+}
+
+/* The sum of a worker's micro-batches goes out once a step, whatever their number. */
+static void test_bytes_of_local_sums(void **state)
+{
+    (void)state;
+    struct rig_config config = base_config(1);
+    config.stage = 2;
+    struct trace each = run(config, 2);
+    config.local = true;
+    struct trace local = run(config, 2);
+    int64_t once = STEPS * 4 * padded_count(2) / 2;
+    assert_int_equal(local.traffic.reduce, once);
+    assert_int_equal(each.traffic.reduce, 3 * once); /* of five micro-batches rank 0 has three */
+    free(local.params);
+    free(each.params);
+}
+
 static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -175,6 +213,53 @@ static void test_every_allocation_may_fail(void **state)
     assert_true(n > 20);
     rig_destroy(&rig);
     env_destroy(&env);
+}
+
+/* One of two ranks runs out of memory while the store is made: both end. */
+static void *fail_one(void *argument)
+{
+    struct rig_config *config = argument;
+    struct env env = testing_env(1);
+    struct rig rig;
+    enum status st = rig_create(&env, *config, &rig);
+    mem_fail_at(env.mem, 0);
+    if (st == STATUS_OK)
+        rig_destroy(&rig);
+    assert_int_equal(mem_total(env.mem), 0);
+    config->fail_at = st == STATUS_OK ? 0 : config->fail_at;
+    env_destroy(&env);
+    return NULL;
+}
+
+static void test_every_allocation_of_a_rank_may_fail(void **state)
+{
+    (void)state;
+    int64_t n = 1;
+    for (int64_t left = 1; left > 0; n++) {
+        struct env env = testing_env(1);
+        struct rig_config configs[2];
+        struct comm_hub *hub;
+        pthread_t threads[2];
+        assert_ok(comm_hub_create(&env, 2, &hub));
+        for (int r = 0; r < 2; r++) {
+            configs[r] = narrow_config(1, DTYPE_BF16);
+            configs[r].sum_type = DTYPE_BF16;
+            configs[r].stage = 3;
+            configs[r].group = 1;
+            configs[r].local = true;
+            configs[r].hub = hub;
+            configs[r].rank = r;
+        }
+        configs[0].fail_at = n;
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(pthread_create(&threads[r], NULL, fail_one, &configs[r]), 0);
+        for (int r = 0; r < 2; r++)
+            pthread_join(threads[r], NULL);
+        left = configs[0].fail_at;
+        comm_hub_destroy(hub);
+        env_destroy(&env);
+    }
+    assert_true(n > 60);
 }
 
 static void test_what_is_refused(void **state)
@@ -213,6 +298,35 @@ static void test_fp16_over_ranks(void **state)
                     fabs(fp32.norm[step] - plain.norm[step]) < 0.01 * fp32.norm[step]);
     free(fp32.params);
     free(plain.params);
+}
+
+/* The scale is taken out again: with a large epsilon AdamW's steps are as large as the gradient. */
+static void test_fp16_steps_have_the_right_size(void **state)
+{
+    (void)state;
+    float *params[3];
+    int64_t count;
+    for (int i = 0; i < 3; i++) {
+        struct env env = testing_env(1);
+        struct rig rig;
+        struct rig_config config = narrow_config(1, i == 2 ? DTYPE_F16 : DTYPE_F32);
+        config.eps = 1.0;
+        config.clip = 0.0;
+        assert_ok(rig_create(&env, config, &rig));
+        for (int step = 0; i > 0 && step < STEPS; step++)
+            assert_false(rig_step(&rig, step).skipped);
+        params[i] = rig_params(&rig, &count);
+        rig_destroy(&rig);
+        env_destroy(&env);
+    }
+    double moved = 0.0, apart = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        moved += pow(params[1][i] - params[0][i], 2);
+        apart += pow(params[2][i] - params[1][i], 2);
+    }
+    assert_true(moved > 0.0 && apart < 1e-4 * moved);
+    for (int i = 0; i < 3; i++)
+        free(params[i]);
 }
 
 /* A head this large makes gradients of the block below overflow until the scale is small enough:
@@ -312,10 +426,14 @@ int main(void)
         cmocka_unit_test(test_memory_of_the_paper),
         cmocka_unit_test(test_memory_of_wide_sums_and_groups),
         cmocka_unit_test(test_fp16_over_ranks),
+        cmocka_unit_test(test_fp16_steps_have_the_right_size),
         cmocka_unit_test(test_fp16_overflow_lowers_the_scale),
         cmocka_unit_test(test_fp16_faults_are_not_overflows),
         cmocka_unit_test(test_local_sums),
+        cmocka_unit_test(test_bytes_of_the_paper),
+        cmocka_unit_test(test_bytes_of_local_sums),
         cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_every_allocation_of_a_rank_may_fail),
         cmocka_unit_test(test_what_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,370 @@
+/* zero_memory -- what each rank holds by stage and role: taking the memory for it and giving it back.
+ *
+ *                      params        gradients          sums     optimizer
+ *     stage 0 worker   whole         whole, one a use   share    whole
+ *     stage 1 worker   whole         whole, one a use   share    shard
+ *     stage 2 worker   whole         two slots          share    shard
+ *     stage 3 worker   shard, slots  two slots          share    shard
+ *     server           shard         -                  share    shard
+ *     one rank         whole         (a slot)           whole    whole
+ *
+ * A share is a shard, unless the shard has several holders (roster.h): they also have room for the
+ * whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of stages 0
+ * and 1 lie in the gradients when they are of one size. Workers that are not owners (beside
+ * servers) have no shards. Owners have room for one share from every worker.
+ *
+ * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. These are
+ * widened for one unit at a time, and gradients are written in fp32 for one unit at a time.
+ */
+#include "zero/zero_impl.h"
+
+#include <stdio.h>
+
+/* --- gradients' uses -------------------------------------------------------------------------- */
+
+bool zero_unit_uses(const struct zero *zero, int u, int piece)
+{
+    const struct unit *unit = &zero->graph->units[u];
+    for (int use = 0; use < unit->use_count; use++)
+        if (zero->graph->params[unit->uses[use]].piece == piece)
+            return true;
+    return false;
+}
+
+static bool unit_writes_piece(const struct unit_graph *graph, const struct unit *unit, int piece)
+{
+    for (int use = 0; use < unit->use_count; use++) {
+        if (graph->params[unit->uses[use]].piece != piece)
+            continue;
+        for (int pass = 0; pass < PASS_COUNT; pass++)
+            if (unit_writes(unit, pass, use))
+                return true;
+    }
+    return false;
+}
+
+static enum status find_uses(struct zero *zero)
+{
+    const struct unit_graph *graph = zero->graph;
+    size_t most = (size_t)graph->unit_count * UNIT_MAX_USES;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "gradient uses", most, sizeof *zero->uses,
+                        &zero->uses));
+    struct zero_use *next = zero->uses;
+    for (int i = 0; i < graph->piece_count; i++) {
+        zero->pieces[i].uses = next;
+        for (int u = 0; u < graph->unit_count; u++)
+            if (unit_writes_piece(graph, &graph->units[u], i))
+                *next++ = (struct zero_use){.unit = u};
+        zero->pieces[i].use_count = (int)(next - zero->pieces[i].uses);
+    }
+    return STATUS_OK;
+}
+
+/* --- pieces ----------------------------------------------------------------------------------- */
+
+static enum status alloc_elements(struct zero *zero, enum mem_category category, const char *what,
+                                  const char *piece, int64_t count, enum dtype type, void *out)
+{
+    char name[3 * UNIT_NAME];
+    snprintf(name, sizeof name, "%s %s", piece, what);
+    return device_alloc(zero->ops->device, category, name, (size_t)count * dtype_bytes(type), out);
+}
+
+static enum status alloc_params(struct zero *zero, int i)
+{
+    struct zero_piece *piece = &zero->pieces[i];
+    const char *name = zero->graph->pieces[i].name;
+    int64_t shard = zero_shard_count(zero, i);
+    bool whole = zero->worker && !zero->sharding.params;
+    if (whole)
+        TRY(alloc_elements(zero, MEM_PARAMS, "params", name, zero->partition.piece_count[i],
+                           zero->type, &piece->full));
+    if (zero->shard >= 0 && whole)
+        piece->slice = zero_at(piece->full, zero->type, zero->shard * shard);
+    else if (zero->shard >= 0)
+        TRY(alloc_elements(zero, MEM_PARAMS, "params", name, shard, zero->type, &piece->slice));
+    if (zero_alone(zero) || zero->sharding.params)
+        return STATUS_OK;
+    return event_create(zero->ops->device, &piece->published);
+}
+
+static enum status alloc_optimizer(struct zero *zero, int i)
+{
+    struct zero_piece *piece = &zero->pieces[i];
+    const char *name = zero->graph->pieces[i].name;
+    int64_t shard = zero_shard_count(zero, i);
+    if (zero->shard < 0)
+        return STATUS_OK;
+    if (zero_is_narrow(zero))
+        TRY(alloc_elements(zero, MEM_OPTIMIZER, "master", name, shard, DTYPE_F32, &piece->master));
+    TRY(alloc_elements(zero, MEM_OPTIMIZER, "momentum", name, shard, DTYPE_F32, &piece->m));
+    return alloc_elements(zero, MEM_OPTIMIZER, "variance", name, shard, DTYPE_F32, &piece->v);
+}
+
+/* What a worker needs for its own gradient of a use. */
+static enum status alloc_gradient(struct zero *zero, int i, const char *what, struct zero_use *use)
+{
+    const char *piece = zero->graph->pieces[i].name;
+    int64_t count = zero->partition.piece_count[i];
+    if (!zero->sharding.grads)
+        TRY(alloc_elements(zero, MEM_GRADS, what, piece, count, zero->type, &use->full));
+    if (zero->config.local && use->full && !zero_is_narrow(zero))
+        use->local = use->full;
+    else if (zero->config.local)
+        TRY(alloc_elements(zero, MEM_GRADS, what, piece, count, DTYPE_F32, &use->local));
+    return use->full || use->local ? event_create(zero->ops->device, &use->free) : STATUS_OK;
+}
+
+/* Room for the sum of use k of piece i: a share, in the gradient where nothing of it is needed any
+ * more; for the sum of all uses a whole shard where it has several holders. */
+static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
+{
+    struct zero_piece *piece = &zero->pieces[i];
+    struct zero_use *use = &piece->uses[k];
+    enum dtype type = zero->sum_type;
+    bool one_round = roster_rounds(&zero->roster, zero->reductions) == 1;
+    bool in_gradient = use->full && dtype_bytes(type) == dtype_bytes(zero->type);
+    bool shared = k == 0 && zero->roster.copies > 1;
+    int64_t share = zero_share_count(zero, i), shard = zero_shard_count(zero, i);
+    if (in_gradient && one_round) {
+        use->sum = zero_at(use->full, type, zero->share * share);
+    } else {
+        bool whole_shard = shared && !in_gradient;
+        TRY(alloc_elements(zero, MEM_GRADS, what, zero->graph->pieces[i].name,
+                           whole_shard ? shard : share, type, &use->sum_block));
+        int64_t first = whole_shard ? zero->share * share - zero->shard * shard : 0;
+        use->sum = zero_at(use->sum_block, type, first);
+    }
+    if (k == 0)
+        piece->total = !shared       ? use->sum
+                       : in_gradient ? zero_at(use->full, type, zero->shard * shard)
+                                     : use->sum_block;
+    return STATUS_OK;
+}
+
+static enum status alloc_use(struct zero *zero, int i, int k)
+{
+    struct zero_use *use = &zero->pieces[i].uses[k];
+    char what[UNIT_NAME + 16];
+    snprintf(what, sizeof what, "gradient, %s", zero->graph->units[use->unit].name);
+    if (zero->worker)
+        TRY(alloc_gradient(zero, i, what, use));
+    return zero->share >= 0 ? alloc_sum(zero, i, what, k) : STATUS_OK;
+}
+
+static enum status alloc_piece(struct zero *zero, int i)
+{
+    TRY(alloc_params(zero, i));
+    if (!zero_is_narrow(zero))
+        zero->pieces[i].master = zero->pieces[i].slice;
+    if (zero->config.micro_batches == 0)
+        return STATUS_OK;
+    TRY(alloc_optimizer(zero, i));
+    for (int k = 0; k < zero->pieces[i].use_count; k++)
+        TRY(alloc_use(zero, i, k));
+    return STATUS_OK;
+}
+
+/* --- slots ------------------------------------------------------------------------------------ */
+
+/* Elements of all pieces that one unit writes: they lie one after the other in a gradient slot. */
+static int64_t written_count(const struct zero *zero, int u)
+{
+    int64_t count = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++)
+        if (unit_writes_piece(zero->graph, &zero->graph->units[u], i))
+            count += zero->partition.piece_count[i];
+    return count;
+}
+
+/* Are gradients sent from slots? One rank alone sends nothing, and has one for what it adds. */
+static bool needs_gradient_slots(const struct zero *zero)
+{
+    if (zero_alone(zero))
+        return zero_is_narrow(zero) || zero->config.micro_batches > 1;
+    return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
+}
+
+/* Units take the slots in turn, so each slot is for the largest of its own units. One rank alone
+ * has nothing under way: one place serves all. */
+static enum status alloc_gradient_slots(struct zero *zero)
+{
+    int slots = zero_alone(zero) ? 1 : GRADIENT_SLOTS;
+    for (int s = 0; needs_gradient_slots(zero) && s < slots; s++) {
+        struct gradient_slot *slot = &zero->gradient_slots[s];
+        int64_t most = 0;
+        for (int u = s; u < zero->graph->unit_count; u += slots)
+            most = written_count(zero, u) > most ? written_count(zero, u) : most;
+        TRY(device_alloc(zero->ops->device, MEM_SLOTS, "gradients",
+                         (size_t)most * dtype_bytes(zero->type), &slot->at));
+        TRY(event_create(zero->ops->device, &slot->free));
+    }
+    return STATUS_OK;
+}
+
+/* fp32 gradients of one unit, where they are not written where they are sent from. */
+static enum status alloc_gradient_work(struct zero *zero)
+{
+    bool adds = zero->config.local && zero->config.micro_batches > zero->roster.workers;
+    int64_t most = 0;
+    if (!zero_is_narrow(zero) && !adds)
+        return STATUS_OK;
+    for (int u = 0; u < zero->graph->unit_count; u++)
+        most = written_count(zero, u) > most ? written_count(zero, u) : most;
+    return device_alloc(zero->ops->device, MEM_SLOTS, "gradients of a unit",
+                        (size_t)most * sizeof(float), &zero->gradient_work);
+}
+
+/* fp32 params of one unit. */
+static enum status alloc_compute_slot(struct zero *zero)
+{
+    for (int u = 0; u < zero->graph->unit_count; u++) {
+        int64_t count = 0;
+        for (int i = 0; i < zero->graph->piece_count; i++)
+            if (zero_unit_uses(zero, u, i))
+                count += zero->partition.piece_count[i];
+        zero->compute_count = count > zero->compute_count ? count : zero->compute_count;
+    }
+    return device_alloc(zero->ops->device, MEM_SLOTS, "params of a unit",
+                        (size_t)zero->compute_count * sizeof(float), &zero->compute_slot);
+}
+
+static enum status alloc_param_slots(struct zero *zero)
+{
+    struct device *device = zero->ops->device;
+    struct slot_table *t = &zero->slots;
+    TRY(slot_table_create(zero->env, &zero->partition, zero->config.prefetch, t));
+    size_t slots = (size_t)t->slots, size = sizeof(void *);
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_at));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_ready));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_free));
+    for (int s = 0; s < t->slots; s++) {
+        size_t bytes = (size_t)t->slot_count[s] * dtype_bytes(zero->type);
+        if (zero->worker)
+            TRY(device_alloc(device, MEM_SLOTS, "params", bytes, &zero->slot_at[s]));
+        TRY(event_create(device, &zero->slot_ready[s]));
+        TRY(event_create(device, &zero->slot_free[s]));
+    }
+    return STATUS_OK;
+}
+
+static enum status alloc_slots(struct zero *zero)
+{
+    if (zero->sharding.params)
+        TRY(alloc_param_slots(zero));
+    if (zero->worker && zero_is_narrow(zero))
+        TRY(alloc_compute_slot(zero));
+    if (!zero->worker || zero->config.micro_batches == 0)
+        return STATUS_OK;
+    TRY(alloc_gradient_work(zero));
+    return alloc_gradient_slots(zero);
+}
+
+/* --- all of it -------------------------------------------------------------------------------- */
+
+/* Chunks of 16-bit sums in fp32: one while they are added, one while they are read. */
+static enum status alloc_chunks(struct zero *zero)
+{
+    size_t bytes = ZERO_STAGING * sizeof(float);
+    if (zero->sum_type == DTYPE_F32 || zero->share < 0)
+        return STATUS_OK;
+    TRY(device_alloc(zero->ops->device, MEM_COMM, "sum of a round", bytes, &zero->round_sum));
+    return device_alloc(zero->ops->device, MEM_SCRATCH, "sums in fp32", bytes, &zero->wide);
+}
+
+enum status zero_memory_create(struct zero *zero)
+{
+    const struct unit_graph *graph = zero->graph;
+    struct device *device = zero->ops->device;
+    TRY(partition_create(zero->env, graph, zero->roster.owners, &zero->partition));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "pieces", (size_t)graph->piece_count,
+                        sizeof *zero->pieces, &zero->pieces));
+    TRY(find_uses(zero));
+    TRY(exchange_tables_create(zero));
+    for (int i = 0; i < graph->piece_count; i++)
+        TRY(alloc_piece(zero, i));
+    TRY(device_alloc(device, MEM_OTHER, "step scalars", sizeof *zero->scalars, &zero->scalars));
+    TRY(mem_alloc(zero->env, MEM_OTHER, "staging", ZERO_STAGING * sizeof(float), &zero->staging));
+    TRY(alloc_slots(zero));
+    if (!zero_alone(zero))
+        TRY(exchange_open(zero));
+    if (zero->config.micro_batches == 0)
+        return STATUS_OK;
+    TRY(alloc_chunks(zero));
+    TRY(norm_create(zero));
+    TRY(device_alloc(device, MEM_SCRATCH, "non-finite index", sizeof *zero->nonfinite,
+                     &zero->nonfinite));
+    return zero_segments_create(zero);
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
+static void free_piece(struct zero *zero, struct zero_piece *piece)
+{
+    struct device *device = zero->ops->device;
+    for (int k = 0; k < piece->use_count; k++) {
+        struct zero_use *use = &piece->uses[k];
+        device_free(device, use->sum_block);
+        if (use->local != use->full)
+            device_free(device, use->local);
+        device_free(device, use->full);
+        event_destroy(use->free);
+    }
+    device_free(device, piece->v);
+    device_free(device, piece->m);
+    if (piece->master != piece->slice)
+        device_free(device, piece->master);
+    if (!piece->full)
+        device_free(device, piece->slice);
+    device_free(device, piece->full);
+    event_destroy(piece->published);
+}
+
+static void free_slots(struct zero *zero)
+{
+    struct device *device = zero->ops->device;
+    for (int s = 0; s < zero->slots.slots; s++) {
+        if (zero->slot_at)
+            device_free(device, zero->slot_at[s]);
+        if (zero->slot_ready)
+            event_destroy(zero->slot_ready[s]);
+        if (zero->slot_free)
+            event_destroy(zero->slot_free[s]);
+    }
+    mem_free(zero->env, zero->slot_at);
+    mem_free(zero->env, zero->slot_ready);
+    mem_free(zero->env, zero->slot_free);
+    slot_table_free(zero->env, &zero->slots);
+    device_free(device, zero->compute_slot);
+    device_free(device, zero->gradient_work);
+    for (int s = 0; s < GRADIENT_SLOTS; s++) {
+        device_free(device, zero->gradient_slots[s].at);
+        event_destroy(zero->gradient_slots[s].free);
+    }
+}
+
+void zero_memory_free(struct zero *zero)
+{
+    struct device *device = zero->ops->device;
+    for (int i = 0; zero->pieces && i < zero->graph->piece_count; i++)
+        free_piece(zero, &zero->pieces[i]);
+    free_slots(zero);
+    event_destroy(zero->written);
+    device_free(device, zero->contributions);
+    device_free(device, zero->round_sum);
+    device_free(device, zero->wide);
+    device_free(device, zero->segments);
+    device_free(device, zero->nonfinite);
+    device_free(device, zero->block_sums);
+    device_free(device, zero->scalars);
+    mem_free(zero->env, zero->block_sums_host);
+    mem_free(zero->env, zero->segment_sums);
+    mem_free(zero->env, zero->nodes);
+    mem_free(zero->env, zero->all_nodes);
+    mem_free(zero->env, zero->nodes_taken);
+    mem_free(zero->env, zero->staging);
+    mem_free(zero->env, zero->exchange_counts);
+    mem_free(zero->env, zero->uses);
+    mem_free(zero->env, zero->pieces);
+    partition_free(zero->env, &zero->partition);
+}
