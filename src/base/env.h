@@ -10,10 +10,13 @@
 #include "base/mem.h"
 #include "base/status.h"
 
+struct trace;
+
 struct env {
     struct log *log;
     struct mem *mem;
     int threads; /* size of this rank's OpenMP team, at least 1 */
+    struct trace *trace; /* borrowed; NULL: nothing is traced. See base/trace.h */
 };
 
 /* Fill `env` with a fresh log (to `sink`, from `level` up) and a fresh account. Returns

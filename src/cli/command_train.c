@@ -6,16 +6,18 @@
 #include "cli/command.h"
 #include "cli/dry_run.h"
 #include "cli/launch.h"
+#include "cli/machine.h"
 #include "cli/rank_report.h"
 #include "cli/ranks.h"
 #include "cli/train_view.h"
+#include "train/run_plan.h"
 #include "train/trainer.h"
 
 enum { MOST_RANKS = 65536 };
 
 struct train_settings {
     struct run_config config;
-    const char *out;
+    const char *out, *trace;
     int64_t n;
     bool fresh, dry_run, json, quiet;
 };
@@ -67,8 +69,10 @@ static enum status train_rank(void *user, struct env *env, const struct session_
     struct text yaml;
     text_init(&yaml, env);
     options_print_yaml(job->options, &yaml);
-    struct trainer_place place = {
-        .folder = job->folder, .fresh = job->settings->fresh, .config_yaml = text_string(&yaml)};
+    struct trainer_place place = {.folder = job->folder,
+                                  .fresh = job->settings->fresh,
+                                  .config_yaml = text_string(&yaml),
+                                  .trace = job->settings->trace};
     if (view)
         callbacks = train_view_callbacks(view);
     enum status st = yaml.status;
@@ -83,9 +87,21 @@ static enum status train_rank(void *user, struct env *env, const struct session_
 
 /* --- all ranks of this process --------------------------------------------------------------- */
 
+/* Ranks that are processes may have taken theirs already: together they must fit in all there is. */
+static enum status check_fit(struct train_job *job)
+{
+    const struct ranks_plan *plan = &job->plan;
+    struct run_ranks ranks = {plan->size, plan->rank, plan->local};
+    struct machine machine;
+    machine_look(&machine);
+    return run_fit_check(job->cli->env, &job->settings->config, &ranks,
+                         plan->way == RANKS_JOIN ? machine.memory_bytes : machine_memory());
+}
+
 static enum status train_here(struct train_job *job)
 {
     const struct ranks_config *ranks = &job->settings->config.ranks;
+    TRY(check_fit(job));
     struct session_ranks seat = {
         .comm = {comm_backend_words[ranks->backend], ranks->timeout},
         .rank = job->plan.rank,
@@ -121,6 +137,9 @@ static enum status run_job(struct train_job *job)
     st = settings->dry_run
              ? dry_run(job->cli, &settings->config, job->plan.size, job->folder, settings->json)
              : train_here(job);
+    if (st == STATUS_MEMORY)
+        log_info(env, "less memory: a smaller train.micro_batch, --engine.recompute=full, or more "
+                      "ranks with --zero.stage=3");
     run_config_release(&settings->config);
 undo_view:
     train_view_close(job->view);
@@ -198,6 +217,8 @@ static const struct option train_list[] = {
      .flag_only = true,
      .offset = offsetof(struct train_settings, dry_run),
      .help = "print the resolved plan and the memory it takes, and stop there"},
+    {FIELD(trace, STRING), .value_name = "A:B",
+     .help = "write a timeline of steps A to B for Perfetto, trace-rank-R.json in the run folder"},
     {FIELD(quiet, BOOL), .letter = 'q', .help = "only warnings and errors"},
     {FIELD(json, BOOL), .help = "one JSON object a line: start, steps, evaluations, samples, end"},
 };
@@ -219,9 +240,10 @@ const struct command command_train = {
     .description =
         "A key may stand in the file, in the environment (SIFR_TRAIN_STEPS for train.steps) or on "
         "the command line;\n"
-        "the last is the strongest. The run folder gets the resolved configuration, metrics, "
-        "samples and the model\n"
-        "as a Hugging Face directory. Ctrl-C stops after the current step and saves the model.\n",
+        "the last is the strongest. Whole numbers may be written 2k, 4M, 1G or 1e9. The run folder "
+        "gets the\n"
+        "resolved configuration, metrics, samples and the model as a Hugging Face directory.\n"
+        "Ctrl-C stops after the current step and saves the model.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"

@@ -43,6 +43,17 @@ static bool colours_wanted(void)
     return !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
+static bool is_ascii_locale(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (int i = 0; i < 3; i++) {
+        const char *locale = getenv(names[i]);
+        if (locale && *locale)
+            return !strcasestr(locale, "utf-8") && !strcasestr(locale, "utf8");
+    }
+    return false;
+}
+
 void console_open(struct console *console, int rank, bool launched, bool verbose)
 {
     *console = (struct console){
@@ -50,6 +61,7 @@ void console_open(struct console *console, int rank, bool launched, bool verbose
         .verbose = verbose,
         .out_terminal = !launched && isatty(STDOUT_FILENO),
         .err_terminal = !launched && isatty(STDERR_FILENO),
+        .ascii = is_ascii_locale(),
     };
     if (ask_supervisor(console))
         return;
@@ -177,15 +189,15 @@ void console_rank_error(struct console *console, const char *line)
         console_log(&heard, LOG_ERROR, line);
 }
 
-char *console_bar(char *out, int width, double share)
+char *console_bar(const struct console *console, char *out, int width, double share)
 {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     share = share < 0 ? 0 : share > 1 ? 1 : share;
     int parts = (int)(share * width * 8), cells = parts / 8;
     char *to = out;
     for (int i = 0; i < cells; i++)
-        to = stpcpy(to, "█");
-    if (parts % 8) {
+        to = stpcpy(to, console->ascii ? "#" : "█");
+    if (parts % 8 && !console->ascii) {
         to = stpcpy(to, eighths[parts % 8]);
         cells++;
     }

@@ -2,7 +2,8 @@
  *
  * Data and progress go to stdout, errors and warnings to stderr. Whether a stream is a terminal
  * decides: colours and the live line exist on terminals only, a file never gets an escape
- * sequence or a carriage return. NO_COLOR and TERM=dumb turn colours off.
+ * sequence or a carriage return. NO_COLOR and TERM=dumb turn colours off. A locale that is set and
+ * is not UTF-8 gets pictures in ASCII.
  *
  * In a job of several ranks only rank 0 is heard; the others' lines are shown with --verbose, each
  * with its rank. A supervisor passes on what a rank prints: CONSOLE_VARIABLE tells the rank where
@@ -23,6 +24,7 @@ struct console {
     bool verbose;
     bool out_terminal, err_terminal;
     bool out_colour, err_colour;
+    bool ascii;       /* pictures without UTF-8 */
     int width;        /* columns of the terminal; 80 when there is none */
     bool fixed_width; /* it is a supervisor's terminal, which can't be asked again */
     FILE *live;       /* where a live line stands now; NULL: nowhere */
@@ -62,6 +64,6 @@ void console_rank_error(struct console *console, const char *line);
 
 /* Bar of `width` cells filled to `share` (0 .. 1), for live lines. `out` holds 3 * width + 1
  * bytes. */
-char *console_bar(char *out, int width, double share);
+char *console_bar(const struct console *console, char *out, int width, double share);
 
 #endif

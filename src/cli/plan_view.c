@@ -21,16 +21,21 @@ static int64_t sent_bytes(const struct plan_rank *rank)
 
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
-    return formula_state(&rank->roster, stage, (double)view->plan->parameters, state_fp32);
+    bool whole = view->request->zero.type == DTYPE_F32;
+    return formula_state(&rank->roster, stage, (double)view->plan->parameters,
+                         whole ? state_fp32 : state_mixed);
 }
 
 static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
-    double parameters = (double)view->plan->parameters, elements = 0;
-    for (int way = 0; way < ZERO_WAY_COUNT; way++)
-        elements +=
-            formula_sent(&rank->roster, stage, parameters, view->plan->rounds, (enum zero_way)way);
-    return elements * (double)sizeof(float);
+    const struct zero_config *store = &view->request->zero;
+    struct volume volume = {.parameters = (double)view->plan->parameters,
+                            .rounds = view->plan->rounds,
+                            .reductions = store->local ? 1 : view->plan->rounds,
+                            .value = (double)dtype_bytes(store->type),
+                            .total = (double)dtype_bytes(store->sum_type)};
+    return formula_sent(&rank->roster, stage, &volume, ZERO_GATHER) +
+           formula_sent(&rank->roster, stage, &volume, ZERO_REDUCE);
 }
 
 /* --- the table ---------------------------------------------------------------------------------- */
@@ -248,6 +253,10 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
     rank_tables(cli, text, view, false);
     if (view->request->zero.servers > 0)
         rank_tables(cli, text, view, true);
+    if (view->request->zero.type != view->request->zero.sum_type)
+        text_add(text,
+                 "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); these "
+                 "are fp32\n");
     describe_recompute(text, view);
     if (view->lines)
         TRY(list_lines(cli, text, view));

@@ -63,6 +63,7 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
             env, USAGE, "-n %lld is not the %d rank%s that %s has started; leave -n away here",
             (long long)wanted, launcher->size, launcher->size == 1 ? "" : "s", launcher->name);
     bool alone = launcher->size == 1;
+    int local = joined_local_ranks(launcher->size);
     if (!alone && strcmp(backend, "auto") != 0 && strcmp(backend, "mpi") != 0)
         return FAIL(env, CONFIG, "comm.backend '%s' can't join the %d ranks that %s has started",
                     backend, launcher->size, launcher->name);
@@ -77,7 +78,8 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
         .way = alone ? RANKS_ONE : RANKS_JOIN,
         .size = launcher->size,
         .rank = launcher->rank,
-        .threads = is_bound() ? cpus : share(cpus, joined_local_ranks(launcher->size)),
+        .local = local,
+        .threads = is_bound() ? cpus : share(cpus, local),
     };
     return STATUS_OK;
 }
@@ -96,12 +98,14 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
         return FAIL(env, CONFIG,
                     "comm.backend 'self' has one rank; for -n %d use auto, mpi or threads", size);
     bool threads = strcmp(backend, "threads") == 0;
+    int local = threads ? size : launch_local_ranks(size);
     *plan = (struct ranks_plan){
         .way = size == 1 ? RANKS_ONE
                : threads ? RANKS_THREADS
                          : RANKS_LAUNCH,
         .size = size,
-        .threads = share(env_available_threads(), threads ? size : launch_local_ranks(size)),
+        .local = local,
+        .threads = share(env_available_threads(), local),
     };
     return STATUS_OK;
 }

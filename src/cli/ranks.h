@@ -15,6 +15,7 @@ struct ranks_plan {
     enum ranks_way way;
     int size;
     int rank;    /* of this process, as its launcher says; 0 unless joined */
+    int local;   /* ranks on this machine */
     int threads; /* for each rank, if nobody says otherwise: the CPUs it may use, shared out */
 };
 

@@ -110,6 +110,7 @@ static enum status make_comm(struct comm_home *home, struct device *device, cons
     c->env = env;
     c->device = device;
     c->size = size;
+    c->lane = TRACE_HOST;
     snprintf(c->name, sizeof c->name, "%s", name);
     atomic_init(&c->error, STATUS_OK);
     TRY_OR(undo_moves, comm_sums_open(c));
@@ -200,7 +201,9 @@ static uint64_t child_id(uint64_t parent, int child, int colour)
     return rng_bits(rng, (uint64_t)(uint32_t)child << 32 | (uint32_t)colour);
 }
 
-enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group)
+/* `known` (NULL: not) are the colours of all. */
+static enum status split(struct comm *comm, int colour, const int *known, const char *name,
+                         struct comm **group)
 {
     enum status st;
     int *colours, size = 0, child = comm->child_count++;
@@ -209,6 +212,8 @@ enum status comm_split(struct comm *comm, int colour, const char *name, struct c
     TRY(mem_alloc_array(comm->env, MEM_OTHER, "colours", (size_t)comm->size, sizeof(int),
                         &colours));
     TRY_OR(undo_colours, comm_exchange(comm, &colour, sizeof colour, colours));
+    if (known)
+        memcpy(colours, known, (size_t)comm->size * sizeof *colours);
     for (int r = 0; r < comm->size; r++)
         size += colours[r] == colour;
     if (colour < 0) {
@@ -229,6 +234,17 @@ enum status comm_split(struct comm *comm, int colour, const char *name, struct c
 undo_colours:
     mem_free(comm->env, colours);
     return st;
+}
+
+enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group)
+{
+    return split(comm, colour, NULL, name, group);
+}
+
+enum status comm_split_known(struct comm *comm, const int *colours, const char *name,
+                             struct comm **group)
+{
+    return split(comm, colours[comm->rank], colours, name, group);
 }
 
 enum status comm_dup(struct comm *comm, const char *name, struct comm **copy)
@@ -293,4 +309,24 @@ void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed)
     comm_wait_idle(comm);
     comm->most_delay = most_seconds;
     comm->delays = rng_stream(seed + (uint64_t)comm->home->rank, comm->name);
+}
+
+void comm_slow_down(struct comm *comm, double seconds)
+{
+    CHECK(seconds >= 0);
+    comm_wait_idle(comm);
+    comm->slow = seconds;
+}
+
+/* --- the trace ------------------------------------------------------------------------------ */
+
+void comm_set_lane(struct comm *comm, enum trace_lane lane)
+{
+    comm_wait_idle(comm);
+    comm->lane = lane;
+}
+
+void comm_label(struct comm *comm, const char *label)
+{
+    comm->label = label;
 }

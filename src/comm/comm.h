@@ -16,6 +16,7 @@
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
+#include "base/trace.h"
 #include "device/device.h"
 
 struct comm;
@@ -55,6 +56,9 @@ enum status comm_dup(struct comm *comm, const char *name, struct comm **copy);
 /* The ranks with the same `colour`, ordered by rank. Collective over `comm`; colour < 0: *group is
  * NULL here. */
 enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group);
+/* The same where everybody's colour is known, (size) of them: then it can be done dry. */
+enum status comm_split_known(struct comm *comm, const int *colours, const char *name,
+                             struct comm **group);
 
 /* --- collectives ------------------------------------------------------------------------------ */
 /* full[r * count ..] = shard of rank r, on every rank. `shard` may lie in its place inside `full`. */
@@ -102,6 +106,12 @@ void comm_abort(struct comm *comm, const char *reason);
  * Cheap; the text is copied. */
 void comm_note(struct comm *comm, const char *what);
 
+/* --- the trace ---------------------------------------------------------------------------------- */
+/* Calls are drawn on `lane` (the host's, unless it is said) as "LANE LABEL": the label of the next
+ * call is borrowed until the trace is written, NULL = the kind of call. */
+void comm_set_lane(struct comm *comm, enum trace_lane lane);
+void comm_label(struct comm *comm, const char *label);
+
 /* --- counters ------------------------------------------------------------------------------------ */
 #define COMM_KINDS(X)                   \
     X(ALL_GATHER, "all_gather")         \
@@ -131,5 +141,7 @@ struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind);
 
 /* Wait this long before and after every collective, drawn from `seed`: for tests of order. */
 void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed);
+/* Every call takes so much longer: for tests of what is hidden behind compute. */
+void comm_slow_down(struct comm *comm, double seconds);
 
 #endif

@@ -212,13 +212,30 @@ static void leave(struct comm *comm)
     pthread_mutex_unlock(&comm->home->lock);
 }
 
-static void delay(struct comm *comm)
+static void nap(double seconds)
 {
-    if (comm->most_delay <= 0)
-        return;
-    double seconds = comm->most_delay * rng_uniform(comm->delays, comm->delay_count++);
     struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
     nanosleep(&span, NULL);
+}
+
+static void delay(struct comm *comm)
+{
+    if (comm->most_delay > 0)
+        nap(comm->most_delay * rng_uniform(comm->delays, comm->delay_count++));
+}
+
+static void draw(struct comm *comm, const struct comm_call *call, double start)
+{
+    bool named = call->label != NULL;
+    trace_end(comm->env->trace, start,
+              &(struct trace_span){
+                  .lane = comm->lane,
+                  .category = "comm",
+                  .name = named ? trace_lane_word(comm->lane) : comm_kind_word(call->kind),
+                  .object = call->label,
+                  .number = call->number,
+                  .bytes = (int64_t)call->bytes_out,
+              });
 }
 
 static void count(struct comm *comm, const struct comm_call *call, double seconds)
@@ -241,12 +258,15 @@ static enum status run(const struct comm_call *call, struct stream *stream)
         st = STATUS_COMM;
     }
     if (st == STATUS_OK) {
-        double start = clock_seconds();
+        double start = clock_seconds(), traced = trace_begin(comm->env->trace);
         enter(comm, call);
         delay(comm);
+        if (comm->slow > 0)
+            nap(comm->slow);
         st = doers[call->kind](call, stream);
         delay(comm);
         leave(comm);
+        draw(comm, call, traced);
         pthread_mutex_lock(&comm->lock);
         if (st == STATUS_OK)
             count(comm, call, clock_seconds() - start);
@@ -279,6 +299,8 @@ static void enqueue(struct comm_call *call, struct stream *stream)
     struct comm *comm = call->comm;
     CHECK(call->count >= 0);
     call->number = next_number(comm, call->kind);
+    call->label = comm->label;
+    comm->label = NULL;
     pthread_mutex_lock(&comm->lock);
     if (device_is_dry(comm->device))
         count(comm, call, 0);

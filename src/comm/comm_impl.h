@@ -112,7 +112,11 @@ struct comm {
     int64_t pending; /* calls enqueued and not finished */
     struct comm_counter counters[COMM_KIND_COUNT];
 
+    enum trace_lane lane;
+    const char *label; /* borrowed: of the next call */
+
     double most_delay; /* 0 = none */
+    double slow;       /* more seconds for every call */
     struct rng delays;
     uint64_t delay_count;
 };
@@ -127,7 +131,8 @@ struct comm_call {
     const void *src;
     void *dst, *scratch;
     const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
-    size_t bytes_out; /* to other ranks, for the counter */
+    size_t bytes_out;  /* to other ranks, for the counter */
+    const char *label; /* for the trace; NULL: none */
 };
 _Static_assert(sizeof(struct comm_call) <= STREAM_ARGS_BYTES, "a call fits in the ring");
 

@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/activations.h"
@@ -33,6 +34,7 @@ struct engine {
     double *all_losses;                     /* (ranks, rounds) */
     void *gradient;                         /* (B, T, C) */
     struct loss_scale scale;
+    char label[64]; /* "step 12" */
 };
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
@@ -161,6 +163,11 @@ void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_
     *labels = engine->labels + round * batch_rows(engine);
 }
 
+void engine_label(struct engine *engine, const char *what)
+{
+    snprintf(engine->label, sizeof engine->label, "%s", what);
+}
+
 /* --- one micro-batch ------------------------------------------------------------------------ */
 
 static int64_t count_labels(const int32_t *labels, int64_t count)
@@ -200,12 +207,32 @@ static struct walk start_walk(struct engine *engine, int64_t round, bool idle, b
                          }};
 }
 
+/* Tell the others where this rank is: "step 12, block 3 backward". */
+static void note(struct engine *engine, const char *unit, const char *pass)
+{
+    char text[sizeof engine->label + UNIT_NAME + 16];
+    if (!zero_comm(engine->zero))
+        return;
+    snprintf(text, sizeof text, "%s%s%s %s", engine->label, *engine->label ? ", " : "", unit, pass);
+    comm_note(zero_comm(engine->zero), text);
+}
+
+static void draw(struct engine *engine, double start, const char *name, const char *object)
+{
+    trace_end(engine->env->trace, start,
+              &(struct trace_span){.lane = TRACE_COMPUTE, .name = name, .object = object});
+}
+
 static void run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk)
 {
+    const struct unit *unit = &engine->graph->units[u];
+    note(engine, unit->name, pass_word(pass));
     zero_acquire(engine->zero, u, pass, &walk->run);
     if (!walk->idle) {
+        double start = trace_begin(engine->env->trace);
         activations_bind(engine->activations, u, pass, &walk->run);
-        unit_run_pass(&engine->graph->units[u], pass, &walk->run);
+        unit_run_pass(unit, pass, &walk->run);
+        draw(engine, start, unit->name, pass_word(pass));
     }
     zero_release(engine->zero, u, pass);
 }
@@ -304,7 +331,10 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     for (int64_t round = 0; round < rounds; round++)
         forward_and_backward(engine, round);
     TRY(add_losses(engine, rounds, engine->config.micro_batches, &loss_sum));
+    note(engine, "gradient", "norm");
+    double start = trace_begin(engine->env->trace);
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
+    draw(engine, start, "judge", NULL);
     *result = (struct engine_result){
         .loss = loss_sum / (double)count,
         .grad_norm = verdict->grad_norm,
@@ -328,8 +358,12 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
 {
     struct zero_verdict verdict;
     TRY(gradients(engine, result, &verdict));
-    if (!result->skipped)
+    if (!result->skipped) {
+        note(engine, "optimizer", "update");
+        double start = trace_begin(engine->env->trace);
         TRY(zero_update(engine->zero, t, lr, result->loss_scale, &verdict));
+        draw(engine, start, "optimizer", NULL);
+    }
     if (zero_wants_scaling(engine->zero)) {
         bool explained = loss_scale_update(&engine->scale, result->skipped);
         result->overflow = explained && isfinite(result->loss);

@@ -34,6 +34,9 @@ int64_t engine_rounds(const struct engine *engine); /* 1 for evaluation only */
 int64_t engine_micro_batch(const struct engine *engine, int64_t round);
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels);
 
+/* What the passes from now on belong to, for who waits for this rank: "step 12". Copied. */
+void engine_label(struct engine *engine, const char *what);
+
 struct engine_result {
     double loss; /* mean over the step's valid labels */
     double grad_norm;

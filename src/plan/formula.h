@@ -20,10 +20,16 @@ extern const struct state_widths state_mixed; /* 2, 2 and 12: a master copy too;
 double formula_state(const struct roster *roster, int stage, double parameters,
                      struct state_widths widths);
 
-/* Elements that the rank sends in a step of `rounds` micro-batches a worker, each reduced by itself.
- * Params are gathered once a step, or twice a micro-batch where they are cut. Of control there is
- * no formula: 0. */
-double formula_sent(const struct roster *roster, int stage, double parameters, int64_t rounds,
+struct volume {
+    double parameters;
+    int64_t rounds;      /* micro-batches of a worker in a step */
+    int64_t reductions;  /* how often it sends gradients: after each, or once */
+    double value, total; /* bytes of a param or gradient, and of a summed gradient, on the wire */
+};
+/* Bytes that the rank sends in a step. Params are gathered once, or twice a micro-batch where they
+ * are cut; holders of one shard (in stage 0: all ranks) exchange what each has summed of it. Of
+ * control there is no formula: 0. */
+double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
                     enum zero_way way);
 
 #endif

@@ -92,8 +92,9 @@ static enum status open_account(const struct env *env, int threads, struct env *
 static enum status measure(struct env *own, const struct plan_request *request, int rank, bool walk,
                            struct plan_rank *result, struct parts *parts)
 {
-    *result = (struct plan_rank){.roster = roster_of(rank, request->ranks, request->zero.servers)};
+    *result = (struct plan_rank){0};
     TRY(build(own, request, rank, parts));
+    result->roster = *zero_roster(parts->zero);
     if (walk && request->ranks > 1)
         TRY(walk_step(parts, request->loop_sums, result));
     read_account(own->mem, result);
@@ -173,30 +174,39 @@ static enum status make_stage(struct env *env, struct plan_request request, int 
     return STATUS_OK;
 }
 
+/* Without the others, and with one micro-batch a step. */
+static struct plan_request alone(struct plan_request request)
+{
+    request.ranks = 1;
+    request.zero.servers = request.zero.shard_group = 0;
+    request.engine.micro_batches = 1;
+    return request;
+}
+
 static enum status make_unsharded(struct env *env, struct plan_request request, struct plan *plan)
 {
-    struct plan_rank alone;
-    request.ranks = 1;
-    request.zero.servers = 0;
-    request.engine.micro_batches = 1;
-    TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &alone));
-    plan->unsharded_bytes = plan_state_bytes(&alone);
+    struct plan_rank rank;
+    TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &rank));
+    plan->unsharded_bytes = plan_state_bytes(&rank);
     return STATUS_OK;
 }
 
 /* Activations do not depend on who else there is. */
 static enum status make_recomputes(struct env *env, struct plan_request request, struct plan *plan)
 {
-    struct plan_rank alone;
-    request.ranks = 1;
-    request.zero.servers = 0;
-    request.engine.micro_batches = 1;
+    struct plan_rank rank;
     for (int r = 0; r < PLAN_RECOMPUTES; r++) {
         request.engine.recompute = r;
-        TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &alone));
-        plan->activation_bytes[r] = alone.bytes[MEM_ACTIVATIONS];
+        TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &rank));
+        plan->activation_bytes[r] = rank.bytes[MEM_ACTIVATIONS];
     }
     return STATUS_OK;
+}
+
+/* Servers and groups need something that is cut. */
+static bool is_possible(const struct zero_config *store, int stage)
+{
+    return sharding_of(stage).optim || (store->servers == 0 && store->shard_group == 0);
 }
 
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan)
@@ -207,13 +217,13 @@ enum status plan_make(struct env *env, const struct plan_request *request, struc
     TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
     for (int stage = 0; stage < PLAN_STAGES; stage++) {
         struct plan_stage *result = &plan->stages[stage];
-        result->possible = request->zero.servers == 0 || sharding_of(stage).optim;
+        result->possible = is_possible(&request->zero, stage);
         if (result->possible || stage == request->zero.stage) /* the store says why it is not */
             TRY(make_stage(env, *request, stage, result));
     }
     plan->rounds =
         roster_rounds(&roster, micro_batches); /* the store has seen that there are workers */
     plan->idle_workers = roster.workers - roster_active(&roster, micro_batches, plan->rounds - 1);
-    TRY(make_unsharded(env, *request, plan));
-    return make_recomputes(env, *request, plan);
+    TRY(make_unsharded(env, alone(*request), plan));
+    return make_recomputes(env, alone(*request), plan);
 }

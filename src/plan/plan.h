@@ -39,7 +39,7 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
                              mem_visit_fn *visit, void *user, struct plan_rank *result);
 
 struct plan_stage {
-    bool possible;           /* servers need something to serve: not in stage 0 */
+    bool possible;           /* servers and groups are not in stage 0 */
     struct plan_rank worker; /* memory of the one that takes the most; the first sends the most */
     struct plan_rank server; /* without servers: all zero */
 };

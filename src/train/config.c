@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "train/data_paths.h"
 #include "train/model_file.h"
 #include "train/shard.h"
 
@@ -179,6 +180,12 @@ static enum status resolve_model_from_file(struct env *env, const struct options
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         TRY(refuse_size(env, options, sizes[i].key, sizes[i].asked, sizes[i].file, model->path));
+    bool tie_asked = options_is_set(options, "model.tied") && model->tied <= 1; /* 2 = auto */
+    if (tie_asked && model->tied != file.tied)
+        return FAIL(env, CONFIG,
+                    "model.tied: %s (%s), but the model at '%s' has %s; leave the key out",
+                    model->tied ? "yes" : "no", options_origin(options, "model.tied"), model->path,
+                    file.tied ? "yes" : "no");
     *model = file;
     return model_check(env, model);
 }
@@ -319,7 +326,7 @@ static enum status check_groups(struct env *env, const struct option_list *group
 
 /* --- all of it ------------------------------------------------------------------------------ */
 
-static enum status resolve(struct env *env, const struct options *options,
+static enum status resolve(struct env *env, struct options *options,
                            tokenizer_progress_fn *progress, void *user, struct run_config *config)
 {
     if (config->reading && *config->model.path == '\0')
@@ -328,6 +335,10 @@ static enum status resolve(struct env *env, const struct options *options,
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, &config->machine));
+    if (config->reading)
+        TRY(data_paths_held_out(env, &config->data));
+    if (!config->planning)
+        TRY(data_paths_check(env, &config->data));
     if (!config->planning)
         TRY(resolve_tokenizer(env, progress, user, config));
     else
@@ -342,10 +353,14 @@ static enum status resolve(struct env *env, const struct options *options,
     TRY(resolve_schedule(env, &config->train));
     TRY(resolve_samples(env, config));
     TRY(check_bits(env, config));
-    return check_groups(env, &config->groups);
+    TRY(check_groups(env, &config->groups));
+    if (config->planning)
+        return STATUS_OK;
+    TRY(path_make_absolute(env, options, &config->model.path));
+    return data_paths_make_absolute(env, options, &config->data);
 }
 
-enum status run_config_resolve(struct env *env, const struct options *options,
+enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config)
 {

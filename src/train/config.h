@@ -88,9 +88,9 @@ enum status run_config_bind_planning(struct options *options, struct run_config 
 
 /* Fill in what is derived and refuse what does not fit together; sets env->threads. Reads the
  * config.json under model.path and makes the tokenizer: data.tokenizer, else the one beside
- * model.path, else plain bytes when the data is text. `progress` (NULL: none) is called while a
+ * model.path, else plain bytes when the data is text. Names of files become absolute. `progress` (NULL: none) is called while a
  * vocabulary is learnt. Messages name the keys. */
-enum status run_config_resolve(struct env *env, const struct options *options,
+enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config);
 void run_config_release(struct run_config *config); /* the tokenizer; fine when there is none */

@@ -8,13 +8,26 @@ static enum status join(const struct session_ranks *ranks, struct session *sessi
     return comm_create(&ranks->comm, session->device, &session->comm);
 }
 
+/* Ranks that do not agree all know it, and part without a word. */
+static enum status meet(const struct session_ranks *ranks, struct session *session)
+{
+    TRY(join(ranks, session));
+    enum status st =
+        ranks->agreement ? agreement_check(ranks->agreement, session->comm) : STATUS_OK;
+    if (st == STATUS_CONFIG) {
+        comm_destroy(session->comm);
+        session->comm = NULL;
+    }
+    return st;
+}
+
 static enum status build(struct env *env, const char *backend, const struct session_ranks *ranks,
                          const struct model_config *model, const struct zero_config *store,
                          struct session *session)
 {
     TRY(device_create(env, backend, 0, &session->device));
     if (ranks)
-        TRY(join(ranks, session));
+        TRY(meet(ranks, session));
     TRY(ops_create(session->device, backend, DTYPE_F32, &session->ops));
     TRY(stream_create(session->device, "compute", &session->stream));
     TRY(model_create(session->device, model, &session->model));

@@ -3,13 +3,15 @@
 #ifndef TRAIN_SESSION_H
 #define TRAIN_SESSION_H
 #include "model/model.h"
+#include "train/agreement.h"
 #include "zero/zero.h"
 
 /* How this rank joins the others: through a hub when ranks are threads, else by the back end. */
 struct session_ranks {
     struct comm_config comm;
-    struct comm_hub *hub; /* borrowed; NULL: by comm.backend */
-    int rank;             /* in the hub */
+    struct comm_hub *hub;              /* borrowed; NULL: by comm.backend */
+    int rank;                          /* in the hub */
+    const struct agreement *agreement; /* borrowed: held against the others'; NULL: it is not */
 };
 
 struct session { /* open: its users work with the parts */

@@ -18,6 +18,7 @@
 #include "train/run_folder.h"
 #include "train/sampler.h"
 #include "train/session.h"
+#include "train/tracing.h"
 
 struct trainer {
     struct env *env;                           /* borrowed */
@@ -33,13 +34,16 @@ struct trainer {
     struct engine *engine;
     struct sampler *sampler; /* NULL = no text samples */
     struct metrics *metrics;
+    struct run_lock *lock; /* of the folder; NULL on other ranks */
     struct pace *pace;
+    struct tracing tracing;
 
     int64_t step;    /* the step that runs, from 1; afterwards how many were begun */
     int64_t updates; /* how many moved the parameters */
     int64_t skips_in_row;
     double flops_per_token;
-    struct zero_traffic traffic; /* up to the last step */
+    struct zero_traffic traffic; /* counted so far, whatever for */
+    struct zero_traffic carried; /* of a step, seen after its record: the new parameters */
 };
 
 /* --- creation ------------------------------------------------------------------------------- */
@@ -102,20 +106,38 @@ static enum status open_folder(struct trainer *t)
 {
     if (!speaks(t))
         return STATUS_OK;
-    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh));
+    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
     TRY(write_config(t));
     return metrics_create(t->env, t->place->folder, t->place->config_yaml,
                           sampler_text_bytes(t->sampler), &t->metrics);
+}
+
+static enum status open_session(struct trainer *t)
+{
+    const struct run_config *config = t->config;
+    const struct zero_config store = trainer_store_config(config);
+    struct session_ranks ranks;
+    struct agreement agreement = {0};
+    if (t->ranks) {
+        ranks = *t->ranks;
+        TRY(agreement_make(t->env, t->place->config_yaml, t->place->trace, t->data,
+                           config->train.context, &agreement));
+        ranks.agreement = &agreement;
+    }
+    enum status st = session_create(t->env, run_backend(config), t->ranks ? &ranks : NULL,
+                                    &config->model, &store, &t->session);
+    agreement_free(&agreement);
+    return st;
 }
 
 /* Everything a step needs, and the folder only when all of it is there. */
 static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    const struct zero_config store = trainer_store_config(config);
+    TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
     TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
                        config->train.context, (uint64_t)config->train.seed, &t->data));
-    TRY(session_create(t->env, run_backend(config), t->ranks, &config->model, &store, &t->session));
+    TRY(open_session(t));
     if (speaks(t))
         TRY(run_folder_check(t->env, t->place->folder, t->place->fresh));
     TRY(engine_create(t->session.ops, t->session.stream, model_graph(t->session.model),
@@ -129,17 +151,20 @@ static enum status build_parts(struct trainer *t)
 
 static enum status build(struct trainer *t)
 {
-    return agree(t, build_parts(t));
+    TRY(agree(t, build_parts(t)));
+    return tracing_align(&t->tracing, t->session.comm);
 }
 
 static void tear_down(struct trainer *t)
 {
     metrics_destroy(t->metrics);
+    run_lock_release(t->lock);
     pace_destroy(t->pace);
     sampler_destroy(t->sampler);
     engine_destroy(t->engine);
     session_destroy(&t->session);
     dataset_destroy(t->data);
+    tracing_stop(&t->tracing);
 }
 
 static int64_t step_tokens(const struct trainer *t)
@@ -160,9 +185,29 @@ static void tell_ready(struct trainer *t)
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
                                   .mem_bytes = mem_total(t->env->mem),
-                                  .ranks = zero_roster(t->session.zero)->size};
+                                  .ranks = zero_roster(t->session.zero)->size,
+                                  .comm =
+                                      t->session.comm ? comm_backend_name(t->session.comm) : ""};
     if (speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
+}
+
+/* --- for who waits, and for the trace --------------------------------------------------------- */
+
+/* What the host turns to: "step 12" or "evaluation after step 12". */
+static void turn_to(struct trainer *t, const char *what)
+{
+    char label[64];
+    snprintf(label, sizeof label, "%s%" PRId64, what, t->step);
+    engine_label(t->engine, label);
+    if (t->session.comm)
+        comm_note(t->session.comm, label);
+}
+
+static void draw(struct trainer *t, double start, const char *name, int64_t number)
+{
+    trace_end(t->env->trace, start,
+              &(struct trace_span){.lane = TRACE_HOST, .name = name, .number = number});
 }
 
 /* --- one step ------------------------------------------------------------------------------- */
@@ -217,14 +262,45 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                 t->skips_in_row, t->step);
 }
 
-/* What was sent since the last call. */
-static struct zero_traffic traffic_since(struct trainer *t)
+static void add_traffic(struct zero_traffic *sum, const struct zero_traffic *more, int sign)
 {
-    struct zero_traffic now = zero_traffic(t->session.zero), before = t->traffic;
+    sum->gather += sign * more->gather;
+    sum->reduce += sign * more->reduce;
+    sum->control += sign * more->control;
+    sum->in_flight += sign * more->in_flight;
+    sum->waited += sign * more->waited;
+}
+
+/* What was sent since the last call, for steps. */
+static struct zero_traffic count_traffic(struct trainer *t)
+{
+    struct zero_traffic now = zero_traffic(t->session.zero), more = now;
+    add_traffic(&more, &t->traffic, -1);
+    add_traffic(&t->summary->traffic, &more, 1);
     t->traffic = now;
-    return (struct zero_traffic){now.gather - before.gather, now.reduce - before.reduce,
-                                 now.control - before.control, now.in_flight - before.in_flight,
-                                 now.waited - before.waited};
+    return more;
+}
+
+static struct zero_traffic step_traffic(struct trainer *t)
+{
+    struct zero_traffic step = count_traffic(t);
+    add_traffic(&step, &t->carried, 1);
+    t->carried = (struct zero_traffic){0};
+    return step;
+}
+
+/* Something else than a step follows: what the step has left under way comes in first. */
+static enum status set_apart(struct trainer *t)
+{
+    TRY(zero_settle(t->session.zero));
+    struct zero_traffic more = count_traffic(t);
+    add_traffic(&t->carried, &more, 1);
+    return STATUS_OK;
+}
+
+static void end_apart(struct trainer *t)
+{
+    t->traffic = zero_traffic(t->session.zero);
 }
 
 static void describe_step(struct trainer *t, const struct engine_result *result, double lr,
@@ -247,15 +323,19 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .skipped = result->skipped,
                                   .mem_bytes = mem_total(t->env->mem),
                                   .ranks = zero_roster(t->session.zero)->size,
-                                  .traffic = traffic_since(t)};
+                                  .traffic = step_traffic(t)};
 }
 
 static enum status run_step(struct trainer *t, struct engine_result *result,
                             struct trainer_step *step)
 {
     double start = clock_seconds(), lr = schedule_lr(&t->schedule, t->step);
+    double traced = trace_begin(t->env->trace);
+    turn_to(t, "step ");
     TRY(fill_batches(t));
+    draw(t, traced, "batches", 0);
     TRY(engine_step(t->engine, t->updates + 1, lr, result));
+    draw(t, traced, "step", t->step);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->summary->steps = t->step;
     t->summary->tokens = step->tokens;
@@ -289,8 +369,13 @@ static bool keep_going(void *user, int64_t done, int64_t total)
 static enum status evaluate(struct trainer *t, struct evaluation *val)
 {
     const struct train_config *train = &t->config->train;
+    double traced = trace_begin(t->env->trace);
+    turn_to(t, "evaluation after step ");
+    TRY(set_apart(t));
     TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
                          train->eval_batches, keep_going, t, val));
+    draw(t, traced, "evaluation", 0);
+    end_apart(t);
     t->summary->val = *val;
     if (speaks(t) && t->callbacks->eval != NULL)
         t->callbacks->eval(t->callbacks->user, t->step, val);
@@ -300,7 +385,10 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
 static enum status take_sample(struct trainer *t)
 {
     struct trainer_sample sample;
+    turn_to(t, "text sample after step ");
+    TRY(set_apart(t));
     TRY(sampler_run(t->sampler, t->step, &sample));
+    end_apart(t);
     if (!speaks(t))
         return STATUS_OK;
     if (t->callbacks->sample != NULL)
@@ -332,6 +420,12 @@ static enum status advance(struct trainer *t)
     return STATUS_OK;
 }
 
+static enum status write_trace(struct trainer *t, bool over)
+{
+    return tracing_step_ends(&t->tracing, t->step, over, zero_roster(t->session.zero)->rank,
+                             t->place->folder);
+}
+
 static enum status loop(struct trainer *t)
 {
     while (t->step < t->config->train.steps) {
@@ -339,7 +433,9 @@ static enum status loop(struct trainer *t)
             return t->session.comm && comm_status(t->session.comm) != STATUS_OK
                        ? comm_status(t->session.comm)
                        : STATUS_STOPPED;
+        tracing_step_begins(&t->tracing, t->step + 1);
         TRY(advance(t));
+        TRY(write_trace(t, false));
     }
     return STATUS_OK;
 }
@@ -394,7 +490,6 @@ static void note_end(struct trainer *t, enum status st, double seconds)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)step_tokens(t) / pace_median(t->pace);
-    summary->traffic = zero_traffic(t->session.zero);
     summary->peak_bytes = mem_total_peak(mem);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         summary->peak[c] = mem_peak(mem, (enum mem_category)c);
@@ -405,15 +500,22 @@ static void note_end(struct trainer *t, enum status st, double seconds)
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
-    enum status saved = sound ? save_model(t) : STATUS_OK;
-    if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
+    bool begun = st == STATUS_OK || t->step > 0;
+    tracing_close(&t->tracing);
+    if (sound)
+        set_apart(t); /* a failure shows when the model is saved */
+    enum status saved = sound && begun ? save_model(t) : STATUS_OK;
+    if (sound && !begun && speaks(t))
+        log_warn(t->env, "stopped before the first step: no model is saved");
+    else if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
         log_warn(t->env,
                  "stopped after step %" PRId64
                  ": the model is in '%s'; the optimizer's state is not "
                  "saved, so this run cannot be continued",
                  t->step, t->summary->checkpoint);
-    if (saved != STATUS_OK)
-        st = saved;
+    enum status traced = write_trace(t, true);
+    if (saved != STATUS_OK || st == STATUS_OK)
+        st = saved != STATUS_OK ? saved : traced;
     note_end(t, st, seconds);
     if (!speaks(t))
         return st;
@@ -442,6 +544,9 @@ enum status trainer_run(struct env *env, const struct run_config *config,
         summary->parameters = unit_graph_count(model_graph(t.session.model));
         t.flops_per_token = model_flops_per_token(t.session.model, config->train.context);
         tell_ready(&t);
+        if (st == STATUS_OK)
+            st = zero_settle(t.session.zero); /* the first parameters are on their way */
+        end_apart(&t);
         double start = clock_seconds();
         st = st == STATUS_OK ? loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);

@@ -26,6 +26,7 @@ struct trainer_facts { /* known when everything is in place, before the first st
     double epochs;    /* steps * step_tokens / train_tokens */
     size_t mem_bytes; /* taken in all */
     int ranks;
+    const char *comm; /* how they talk: "mpi"; "" for one */
 };
 
 struct trainer_step {
@@ -60,6 +61,7 @@ struct trainer_place {
     const char *folder;      /* the run folder */
     bool fresh;              /* a run that is already there is moved aside, not refused */
     const char *config_yaml; /* text of the resolved configuration, for config.yaml */
+    const char *trace;       /* steps to trace, "5:8"; NULL or "" = none. See train/tracing.h */
 };
 
 struct trainer_summary {
@@ -74,9 +76,10 @@ struct trainer_summary {
     size_t peak_bytes, peak[MEM_CATEGORY_COUNT];
     char checkpoint[4096]; /* "" = none was written */
     int ranks;
-    size_t state_bytes;          /* params, grads and optimizer of the rank that holds most */
-    size_t whole_bytes;          /* the same on one rank that holds everything */
-    struct zero_traffic traffic; /* of the whole run, of this rank */
+    size_t state_bytes; /* params, grads and optimizer of the rank that holds most */
+    size_t whole_bytes; /* the same on one rank that holds everything */
+    struct zero_traffic
+        traffic; /* of this rank in the steps: not evaluations, not the model file */
 };
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */

@@ -5,6 +5,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *pass_word(enum pass pass)
+{
+    static const char *const words[PASS_COUNT] = {
+        [PASS_FORWARD] = "forward", [PASS_REBUILD] = "rebuild", [PASS_BACKWARD] = "backward",
+        [PASS_LOSS] = "loss",       [PASS_EVAL] = "eval",       [PASS_LOGITS] = "logits",
+        [PASS_DECODE] = "decode"};
+    CHECK_LT((unsigned)pass, PASS_COUNT);
+    return words[pass];
+}
+
 int64_t unit_tensor_count(const struct unit_tensor *tensor)
 {
     int64_t count = 1;

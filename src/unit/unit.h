@@ -63,6 +63,8 @@ enum pass {
     PASS_COUNT
 };
 
+const char *pass_word(enum pass pass); /* "backward" */
+
 /* How long a buffer lives. "selective" recomputes what is cheap to make again, "full" everything
  * but the input sum. */
 enum keep {

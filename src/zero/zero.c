@@ -525,3 +525,9 @@ struct zero_traffic zero_traffic(const struct zero *zero)
         .waited = zero_alone(zero) ? 0 : stream_waited(zero->stream) + zero->waited_for_sums,
     };
 }
+
+void zero_slow_gathers(struct zero *zero, double seconds)
+{
+    CHECK(!zero_alone(zero));
+    comm_slow_down(zero->gather_comm, seconds);
+}

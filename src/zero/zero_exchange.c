@@ -11,14 +11,18 @@
 /* Several copies: gathers stay among the ranks of one, sums go among the holders of one shard. */
 static enum status split_comm(struct zero *zero)
 {
-    const struct roster *r = &zero->roster;
-    if (zero->shards == 1)
-        TRY(comm_dup(zero->comm, "replicas", &zero->replica_comm));
-    else
-        TRY(comm_split(zero->comm, zero->shard, "replicas", &zero->replica_comm));
-    if (zero->shards == 1 && !zero->sharding.params)
-        return STATUS_OK;
-    return comm_split(zero->comm, r->rank / zero->shards, "gather", &zero->gather_comm);
+    int size = zero->roster.size, *colours;
+    bool gathers = zero->shards > 1 || zero->sharding.params;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "colours", (size_t)size, sizeof *colours, &colours));
+    for (int rank = 0; rank < size; rank++)
+        colours[rank] = roster_shard(&zero->roster, rank);
+    enum status st = comm_split_known(zero->comm, colours, "replicas", &zero->replica_comm);
+    for (int rank = 0; rank < size; rank++)
+        colours[rank] = rank / zero->shards;
+    if (st == STATUS_OK && gathers)
+        st = comm_split_known(zero->comm, colours, "gather", &zero->gather_comm);
+    mem_free(zero->env, colours);
+    return st;
 }
 
 static enum status alloc_contributions(struct zero *zero)
@@ -43,6 +47,11 @@ enum status exchange_open(struct zero *zero)
     else
         TRY(comm_dup(zero->comm, "gather", &zero->gather_comm));
     TRY(comm_dup(zero->comm, "reduce", &zero->reduce_comm));
+    if (zero->gather_comm)
+        comm_set_lane(zero->gather_comm, TRACE_GATHER);
+    if (zero->replica_comm)
+        comm_set_lane(zero->replica_comm, TRACE_GATHER);
+    comm_set_lane(zero->reduce_comm, TRACE_REDUCE);
     TRY(stream_create_worker(device, "gather", &zero->gather_stream));
     TRY(stream_create_worker(device, "reduce", &zero->reduce_stream));
     return event_create(device, &zero->written);
@@ -129,6 +138,7 @@ enum status exchange_tables_create(struct zero *zero)
 void shards_to_members(struct zero *zero, int piece, const void *slice, void *full)
 {
     const struct exchange *e = &zero->pieces[piece].gather;
+    comm_label(zero->gather_comm, zero->graph->pieces[piece].name);
     comm_all_to_all_v(zero->gather_comm, slice, e->send_counts, e->send_offsets, full,
                       e->recv_counts, e->recv_offsets, zero->type, zero->gather_stream);
 }
@@ -193,6 +203,7 @@ void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t ro
     struct stream *stream = zero->reduce_stream;
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
+    comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
     comm_all_to_all_v(zero->reduce_comm, full, e->send_counts, e->send_offsets, zero->contributions,
                       e->recv_counts, e->recv_offsets, zero->type, stream);
     if (zero->share >= 0)

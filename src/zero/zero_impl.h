@@ -106,7 +106,7 @@ struct zero {
     int *nodes_taken;          /* (ranks) while they are added up */
     int node_room;
     int64_t *nonfinite;     /* device: one index */
-    double waited_for_sums; /* seconds at the ends of steps until the last reduction was in */
+    double waited_for_sums; /* seconds at the ends of steps until all sums were in */
     struct step_scalars scalars_host;
     struct step_scalars *scalars; /* device */
     float *staging;               /* host: a chunk of elements on their way in or out */

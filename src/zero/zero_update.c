@@ -114,6 +114,17 @@ enum status zero_segments_create(struct zero *zero)
 
 /* --- the verdict ------------------------------------------------------------------------------ */
 
+/* Compute waits for what a worker has to do; counted, and seen in the trace. */
+static enum status stand_still(struct zero *zero, struct stream *worker)
+{
+    static const struct trace_span wait = {TRACE_COMPUTE, .category = "wait", .name = "wait"};
+    double start = clock_seconds(), traced = trace_begin(zero->env->trace);
+    enum status st = stream_sync(worker);
+    zero->waited_for_sums += clock_seconds() - start;
+    trace_end(zero->env->trace, traced, &wait);
+    return st;
+}
+
 static void add_uses(struct zero *zero)
 {
     for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
@@ -188,11 +199,8 @@ static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict)
 {
     double square_sum;
-    if (!zero_alone(zero)) {
-        double start = clock_seconds();
-        TRY(stream_sync(zero->reduce_stream));
-        zero->waited_for_sums += clock_seconds() - start;
-    }
+    if (!zero_alone(zero))
+        TRY(stand_still(zero, zero->reduce_stream));
     add_uses(zero);
     TRY(norm_of_sums(zero, &square_sum));
     *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};
@@ -225,7 +233,7 @@ static enum status share_sums(struct zero *zero)
         stream_wait(zero->gather_stream, zero->written);
         shares_to_replicas(zero, i);
     }
-    return stream_sync(zero->gather_stream);
+    return stand_still(zero, zero->gather_stream);
 }
 
 /* The new shards to everybody who keeps all params. */

@@ -23,6 +23,9 @@ ok "$sifr" plan "${keys[@]}" --lines --json
 is_json out
 has '"lines": \[\{"category": "params", "name": "block'
 
+ok "$sifr" plan "${keys[@]}" -n 4 --zero.stage=3 --zero.shard_group=2 --precision.mode=bf16
+has '^  total +- +[0-9.]+ MiB'
+
 # The same from a file with the section, and as JSON.
 printf 'model:\n  preset: tiny\n  vocab: 300\nzero:\n  stage: 3\n  prefetch: 2\n' >run.yaml
 ok "$sifr" plan run.yaml -n 4 --json
@@ -61,13 +64,13 @@ expect 2 'zero.servers: 2 of 2 ranks leave no worker' "$sifr" plan run.yaml -n 2
 expect 2 'zero.servers needs stage 1, 2 or 3' "$sifr" plan run.yaml -n 2 --zero.servers=1 --zero.stage=0
 expect 2 'zero.stage' "$sifr" plan run.yaml --zero.stage=4
 
-# A trillion parameters on 1,024 ranks, in about a second with the start of the process.
+# A trillion parameters on 1,024 ranks: a fraction of a second, but the machine may be busy and the build sanitized.
 trillion=(--model.arch=llama --model.layers=128 --model.width=25600 --model.heads=200 --model.ff=69632
     --model.context=2048 --model.vocab=50304 --model.tied=no --train.micro_batch=1 --train.global_batch=1024)
 start=$(date +%s%N)
 ok "$sifr" plan "${trillion[@]}" -n 1024 --zero.stage=3 --memory=1000G
 took=$((($(date +%s%N) - start) / 1000000))
-[ "$took" -lt 3000 ] || fail "a trillion parameters took $took ms"
+[ "$took" -lt 10000 ] || fail "a trillion parameters took $took ms"
 has '^params   1.0T'
 
 # The paper's table, exactly.

@@ -7,6 +7,7 @@
  */
 #include "device/cpu/stream_cpu.h"
 #include "base/clock.h"
+#include "base/trace.h"
 #include "device/cpu/worker.h"
 
 /* --- streams -------------------------------------------------------------------------------- */
@@ -79,17 +80,23 @@ static void pass(struct stream *stream, const void *args)
     pthread_mutex_unlock(&event->lock);
 }
 
+/* Only compute is seen waiting: a worker has nothing better to do. */
+static const struct trace_span trace_wait = {
+    .lane = TRACE_COMPUTE, .category = "wait", .name = "wait"};
+
 static void await(struct stream *stream, const void *args)
 {
     const struct point *point = args;
     struct cpu_event *event = point->event;
     pthread_mutex_lock(&event->lock);
     if (event->passed < point->ticket && !stream_failed(stream)) {
-        double start = clock_seconds();
+        struct trace *trace = stream->worker ? NULL : stream->device->env->trace;
+        double start = clock_seconds(), traced = trace_begin(trace);
         while (event->passed < point->ticket)
             pthread_cond_wait(&event->changed, &event->lock);
         atomic_fetch_add_explicit(&stream->waited_ns, (int64_t)(1e9 * (clock_seconds() - start)),
                                   memory_order_relaxed);
+        trace_end(trace, traced, &trace_wait);
     }
     event->users--;
     pthread_cond_broadcast(&event->changed);

@@ -1,0 +1,175 @@
+/* trace -- see trace.h.
+ *
+ * One array serves all threads: who has a span to record takes the next place by an atomic count
+ * and marks it as done when it is filled. The writer skips places that are not done, so a trace
+ * can be written while workers still run.
+ */
+#include "base/trace.h"
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
+
+struct event {
+    struct trace_span span;
+    double start, end;
+    _Atomic bool done;
+};
+
+struct trace {
+    struct env *env; /* borrowed */
+    _Atomic bool open;
+    double origin;
+    _Atomic int64_t taken;
+    int64_t room;
+    struct event *events;
+};
+
+static const char *const lane_words[TRACE_LANE_COUNT] = {"compute", "gather", "reduce", "host"};
+
+const char *trace_lane_word(enum trace_lane lane)
+{
+    CHECK_LT((unsigned)lane, TRACE_LANE_COUNT);
+    return lane_words[lane];
+}
+
+enum status trace_create(struct env *env, int64_t spans, struct trace **trace)
+{
+    struct trace *t;
+    CHECK_LE(1, spans);
+    TRY(mem_alloc(env, MEM_OTHER, "trace", sizeof *t, &t));
+    enum status st =
+        mem_alloc_array(env, MEM_OTHER, "trace", (size_t)spans, sizeof *t->events, &t->events);
+    if (st != STATUS_OK) {
+        mem_free(env, t);
+        return st;
+    }
+    t->env = env;
+    t->room = spans;
+    atomic_init(&t->open, false);
+    atomic_init(&t->taken, 0);
+    *trace = t;
+    return STATUS_OK;
+}
+
+void trace_destroy(struct trace *trace)
+{
+    if (trace == NULL)
+        return;
+    mem_free(trace->env, trace->events);
+    mem_free(trace->env, trace);
+}
+
+void trace_set_origin(struct trace *trace, double seconds)
+{
+    trace->origin = seconds;
+}
+
+void trace_open(struct trace *trace, bool open)
+{
+    atomic_store(&trace->open, open);
+}
+
+double trace_clock(const struct trace *trace)
+{
+    return atomic_load_explicit(&trace->open, memory_order_relaxed) ? clock_seconds() : -1.0;
+}
+
+void trace_end(struct trace *trace, double start, const struct trace_span *span)
+{
+    if (trace == NULL || start < 0)
+        return;
+    int64_t place = atomic_fetch_add_explicit(&trace->taken, 1, memory_order_relaxed);
+    if (place >= trace->room)
+        return;
+    struct event *event = &trace->events[place];
+    event->span = *span;
+    event->start = start;
+    event->end = clock_seconds();
+    atomic_store_explicit(&event->done, true, memory_order_release);
+}
+
+int64_t trace_left_out(const struct trace *trace)
+{
+    int64_t taken = atomic_load(&trace->taken);
+    return taken > trace->room ? taken - trace->room : 0;
+}
+
+/* --- the file ------------------------------------------------------------------------------- */
+
+static void add_name(struct text *text, const char *name, const char *object)
+{
+    char both[256];
+    int bytes =
+        snprintf(both, sizeof both, "%s%s%s", name, object ? " " : "", object ? object : "");
+    text_json_string(text, both, bytes < (int)sizeof both ? (size_t)bytes : sizeof both - 1);
+}
+
+static void add_meta(struct text *text, int rank, int lane, const char *what, const char *name)
+{
+    text_printf(text,
+                "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":", rank,
+                lane, what);
+    text_json_string(text, name, strlen(name));
+    text_add(text, "}},\n");
+}
+
+static void add_order(struct text *text, int rank, int lane, const char *what, int index)
+{
+    text_printf(text,
+                "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"sort_index\":%d}}"
+                ",\n",
+                rank, lane, what, index);
+}
+
+static void add_names(struct text *text, int rank, const char *process)
+{
+    add_meta(text, rank, 0, "process_name", process);
+    add_order(text, rank, 0, "process_sort_index", rank);
+    for (int lane = 0; lane < TRACE_LANE_COUNT; lane++) {
+        add_meta(text, rank, lane, "thread_name", lane_words[lane]);
+        add_order(text, rank, lane, "thread_sort_index", lane);
+    }
+}
+
+static void add_event(struct text *text, int rank, const struct event *event, double origin)
+{
+    const struct trace_span *span = &event->span;
+    bool collective = span->lane == TRACE_GATHER || span->lane == TRACE_REDUCE;
+    text_add(text, "{\"name\":");
+    add_name(text, span->name, span->object);
+    text_printf(text, ",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d",
+                span->category ? span->category : lane_words[span->lane],
+                1e6 * (event->start - origin), 1e6 * (event->end - event->start), rank,
+                (int)span->lane);
+    if (span->number > 0)
+        text_printf(text, ",\"args\":{\"%s\":%lld", collective ? "seq" : "number",
+                    (long long)span->number);
+    if (span->number > 0 && collective)
+        text_printf(text, ",\"bytes\":%lld", (long long)span->bytes);
+    text_add(text, span->number > 0 ? "}},\n" : "},\n");
+}
+
+enum status trace_write(const struct trace *trace, int rank, const char *process, const char *path)
+{
+    struct text text;
+    int64_t taken = atomic_load(&trace->taken);
+    text_init(&text, trace->env);
+    text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    add_names(&text, rank, process);
+    for (int64_t i = 0; i < taken && i < trace->room; i++)
+        if (atomic_load_explicit(&trace->events[i].done, memory_order_acquire))
+            add_event(&text, rank, &trace->events[i], trace->origin);
+    if (text.status == STATUS_OK) /* the last comma goes */
+        text.data[text.bytes - 2] = '\n';
+    if (text.status == STATUS_OK)
+        text.bytes--;
+    text_add(&text, "]}\n");
+    enum status st = text.status;
+    if (st == STATUS_OK)
+        st = file_write_atomic(trace->env, path, text.data, text.bytes);
+    text_free(&text);
+    return st;
+}

@@ -1,0 +1,104 @@
+/* ranks_table -- see the header.
+ *
+ * Per step, with R rounds of micro-batches (one where every worker has one), b bytes an element on
+ * the wire, and Psi parameters over N ranks:
+ *
+ *                     parameters               gradients
+ *     stage 0         (N-1)/N Psi 4 (sums)     (N-1)/N Psi b R
+ *     stages 1, 2     (N-1)/N Psi b            (N-1)/N Psi b R
+ *     stage 3         (N-1)/N Psi b 2R         (N-1)/N Psi b R
+ *     with servers    0 (they send)            Psi b R
+ */
+#include "cli/ranks_table.h"
+#include <math.h>
+#include <stdio.h>
+
+struct ranks_volume ranks_formula(const struct run_config *config,
+                                  const struct trainer_summary *summary)
+{
+    const struct ranks_config *ranks = &config->ranks;
+    double n = summary->ranks, workers = n - (double)ranks->servers;
+    double rounds = ceil((double)run_micro_batches(config) / workers);
+    double wire = config->precision == RUN_PRECISION_FP32 ? 4 : 2;
+    double elements = (double)summary->parameters * (ranks->servers > 0 ? 1 : (n - 1) / n);
+    struct ranks_volume volume = {.reduce = elements * wire * rounds};
+    if (ranks->servers > 0)
+        return volume;
+    volume.gather = ranks->stage == 3   ? elements * wire * 2 * rounds
+                    : ranks->stage == 0 ? elements * 4
+                                        : elements * wire;
+    return volume;
+}
+
+double ranks_hidden(const struct zero_traffic *traffic)
+{
+    if (!(traffic->in_flight > 0))
+        return NAN;
+    return traffic->waited < traffic->in_flight ? 1 - traffic->waited / traffic->in_flight : 0;
+}
+
+void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes)
+{
+    const struct ranks_config *ranks = &facts->config->ranks;
+    int used = snprintf(out, bytes, "%d (%s), stage %d", facts->ranks, facts->comm, ranks->stage);
+    if (ranks->stage == 3)
+        used += snprintf(out + used, bytes - (size_t)used, ", prefetch %lld",
+                         (long long)ranks->prefetch);
+    if (ranks->servers > 0)
+        snprintf(out + used, bytes - (size_t)used, ", of them %lld server%s",
+                 (long long)ranks->servers, ranks->servers == 1 ? "" : "s");
+}
+
+static void print_row(struct console *console, const char *name, double bytes, double other,
+                      const char *note)
+{
+    char own[32], theirs[32] = "-", ratio[32] = "-";
+    if (other > 0) {
+        text_human_bytes(theirs, other);
+        snprintf(ratio, sizeof ratio, "%.3f", bytes / other);
+    }
+    console_line(console, "  %s%-16s%s %12s %12s %8s  %s", console_style(console, STYLE_DIM), name,
+                 console_style(console, STYLE_PLAIN), text_human_bytes(own, bytes), theirs, ratio,
+                 note);
+}
+
+void ranks_table_print(struct console *console, const struct run_config *config,
+                       const struct trainer_summary *s)
+{
+    const struct zero_traffic *sent = &s->traffic;
+    struct ranks_volume formula = ranks_formula(config, s);
+    double steps = (double)s->steps, hidden = ranks_hidden(sent);
+    char a[32], b[32];
+    console_line(console, "\n  %-16s %12s %12s %8s", "over ranks", "measured", "formula", "ratio");
+    print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes,
+              "a rank, against one that holds everything");
+    print_row(console, "parameters sent", (double)sent->gather / steps, formula.gather, "a step");
+    print_row(console, "gradients sent", (double)sent->reduce / steps, formula.reduce, "a step");
+    print_row(console, "control sent", (double)sent->control / steps, 0, "a step");
+    if (isfinite(hidden))
+        console_line(console, "  %s%-16s%s %11.1f%%  of %s of communication; compute waited %s",
+                     console_style(console, STYLE_DIM), "hidden",
+                     console_style(console, STYLE_PLAIN), 100 * hidden,
+                     text_human_seconds(a, sent->in_flight), text_human_seconds(b, sent->waited));
+    console_line(console, "%s", "");
+}
+
+void ranks_table_json(struct json_out *json, const struct run_config *config,
+                      const struct trainer_summary *s)
+{
+    const struct zero_traffic *sent = &s->traffic;
+    struct ranks_volume formula = ranks_formula(config, s);
+    json_out_open(json, "ranks", '{');
+    json_out_int(json, "count", s->ranks);
+    json_out_int(json, "state_bytes", (int64_t)s->state_bytes);
+    json_out_int(json, "whole_state_bytes", (int64_t)s->whole_bytes);
+    json_out_int(json, "sent_gather", sent->gather);
+    json_out_int(json, "sent_reduce", sent->reduce);
+    json_out_int(json, "sent_control", sent->control);
+    json_out_real(json, "formula_gather", formula.gather * (double)s->steps);
+    json_out_real(json, "formula_reduce", formula.reduce * (double)s->steps);
+    json_out_real(json, "comm_seconds", sent->in_flight);
+    json_out_real(json, "comm_waited", sent->waited);
+    json_out_real(json, "hidden", ranks_hidden(sent));
+    json_out_close(json, '}');
+}

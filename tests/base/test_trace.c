@@ -1,0 +1,156 @@
+/* A trace keeps what ends after it was opened, in the order of its lanes, and writes JSON that a
+ * parser reads. */
+#include <jansson.h>
+#include <pthread.h>
+#include <unistd.h>
+#include "base/clock.h"
+#include "base/trace.h"
+#include "testing.h"
+
+enum { THREADS = 4, SPANS = 500 };
+
+static const struct trace_span judge = {.lane = TRACE_COMPUTE, .name = "judge"};
+
+static json_t *written(struct trace *trace)
+{
+    char folder[] = "/tmp/sifr-trace-XXXXXX", path[64];
+    json_error_t error;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/trace.json", folder);
+    assert_ok(trace_write(trace, 3, "rank 3 (\"here\")", path));
+    json_t *root = json_load_file(path, 0, &error);
+    if (root == NULL)
+        fail_msg("line %d: %s", error.line, error.text);
+    unlink(path);
+    rmdir(folder);
+    return root;
+}
+
+/* Events that are spans, not names. */
+static int span_count(json_t *root)
+{
+    int count = 0;
+    size_t i;
+    json_t *event;
+    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    {
+        count += strcmp(json_string_value(json_object_get(event, "ph")), "X") == 0;
+    }
+    return count;
+}
+
+static json_t *find(json_t *root, const char *name)
+{
+    size_t i;
+    json_t *event;
+    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    {
+        if (strcmp(json_string_value(json_object_get(event, "name")), name) == 0)
+            return event;
+    }
+    fail_msg("there is no '%s'", name);
+    return NULL;
+}
+
+static void test_no_trace_costs_nothing(void **state)
+{
+    (void)state;
+    assert_true(trace_begin(NULL) < 0);
+    trace_end(NULL, -1.0, &judge);
+}
+
+static void test_only_the_window_is_kept(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct trace *trace;
+    assert_ok(trace_create(&env, 8, &trace));
+    trace_end(trace, trace_begin(trace), &judge); /* closed */
+    trace_open(trace, true);
+    double start = trace_begin(trace);
+    trace_open(trace, false);
+    trace_end(trace, start, &judge); /* begun inside */
+    json_t *root = written(trace);
+    assert_int_equal(span_count(root), 1);
+    json_decref(root);
+    trace_destroy(trace);
+    env_destroy(&env);
+}
+
+static void test_an_event_says_what_it_is(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct trace *trace;
+    assert_ok(trace_create(&env, 8, &trace));
+    trace_open(trace, true);
+    double start = trace_begin(trace);
+    trace_set_origin(trace, start - 1.5);
+    trace_end(trace, start,
+              &(struct trace_span){.lane = TRACE_GATHER,
+                                   .category = "comm",
+                                   .name = "gather",
+                                   .object = "block 3",
+                                   .number = 41,
+                                   .bytes = 1024});
+    trace_end(trace, start,
+              &(struct trace_span){.lane = TRACE_COMPUTE, .name = "block 3", .object = "backward"});
+    json_t *root = written(trace), *gather = find(root, "gather block 3"),
+           *pass = find(root, "block 3 backward");
+    assert_string_equal(json_string_value(json_object_get(gather, "cat")), "comm");
+    assert_int_equal(json_integer_value(json_object_get(gather, "pid")), 3);
+    assert_int_equal(json_integer_value(json_object_get(gather, "tid")), TRACE_GATHER);
+    assert_true(json_number_value(json_object_get(gather, "ts")) == 1500000.0);
+    assert_true(json_number_value(json_object_get(gather, "dur")) >= 0);
+    json_t *args = json_object_get(gather, "args");
+    assert_int_equal(json_integer_value(json_object_get(args, "bytes")), 1024);
+    assert_int_equal(json_integer_value(json_object_get(args, "seq")), 41);
+    assert_string_equal(json_string_value(json_object_get(pass, "cat")), "compute");
+    assert_null(json_object_get(pass, "args"));
+    json_t *process = json_object_get(find(root, "process_name"), "args");
+    assert_string_equal(json_string_value(json_object_get(process, "name")), "rank 3 (\"here\")");
+    json_decref(root);
+    trace_destroy(trace);
+    env_destroy(&env);
+}
+
+static void *record(void *argument)
+{
+    struct trace *trace = argument;
+    for (int i = 0; i < SPANS; i++)
+        trace_end(trace, trace_begin(trace), &judge);
+    return NULL;
+}
+
+static void test_many_threads_and_no_room(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct trace *trace;
+    pthread_t threads[THREADS];
+    assert_ok(trace_create(&env, THREADS * SPANS - 100, &trace));
+    int64_t allocations = mem_allocation_count(env.mem);
+    trace_open(trace, true);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, record, trace), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    assert_int_equal(mem_allocation_count(env.mem), allocations);
+    assert_int_equal(trace_left_out(trace), 100);
+    json_t *root = written(trace);
+    assert_int_equal(span_count(root), THREADS * SPANS - 100);
+    json_decref(root);
+    trace_destroy(trace);
+    env_destroy(&env);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_trace_costs_nothing),
+        cmocka_unit_test(test_only_the_window_is_kept),
+        cmocka_unit_test(test_an_event_says_what_it_is),
+        cmocka_unit_test(test_many_threads_and_no_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,61 @@
+/* The formulas of the table at the end of a run, and the share that is hidden. */
+#include <math.h>
+#include "cli/ranks_table.h"
+#include "testing.h"
+
+static struct ranks_volume formula(int stage, int ranks, int servers, int64_t micro_batches)
+{
+    struct run_config config = {.ranks = {.stage = stage, .servers = servers},
+                                .engine = {.micro_batches = micro_batches}};
+    struct trainer_summary summary = {.ranks = ranks, .parameters = 1000};
+    return ranks_formula(&config, &summary);
+}
+
+static void expect(struct ranks_volume volume, double gather, double reduce)
+{
+    assert_true(fabs(volume.gather - gather) < 1e-6);
+    assert_true(fabs(volume.reduce - reduce) < 1e-6);
+}
+
+static void test_volume(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 2; stage++) /* 2 Psi, 4 bytes each, less the own quarter */
+        expect(formula(stage, 4, 0, 4), 3000, 3000);
+    expect(formula(3, 4, 0, 4), 6000, 3000);  /* 3 Psi */
+    expect(formula(1, 4, 0, 8), 3000, 6000);  /* two rounds send gradients twice */
+    expect(formula(3, 4, 0, 5), 12000, 6000); /* the second round is short: rank 0 is in it */
+    expect(formula(2, 4, 1, 3), 0, 4000);     /* a worker sends all of it to the server */
+}
+
+static void test_hidden_share(void **state)
+{
+    (void)state;
+    assert_true(isnan(ranks_hidden(&(struct zero_traffic){0})));
+    assert_true(fabs(ranks_hidden(&(struct zero_traffic){.in_flight = 4, .waited = 1}) - 0.75) <
+                1e-12);
+    assert_true(ranks_hidden(&(struct zero_traffic){.in_flight = 1, .waited = 2}) == 0);
+}
+
+static void test_description(void **state)
+{
+    struct run_config config = {.ranks = {.stage = 3, .prefetch = 2}};
+    struct trainer_facts facts = {.config = &config, .ranks = 4, .comm = "mpi"};
+    char line[128];
+    (void)state;
+    ranks_describe(&facts, line, sizeof line);
+    assert_string_equal(line, "4 (mpi), stage 3, prefetch 2");
+    config.ranks = (struct ranks_config){.stage = 1, .servers = 1};
+    ranks_describe(&facts, line, sizeof line);
+    assert_string_equal(line, "4 (mpi), stage 1, of them 1 server");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_hidden_share),
+        cmocka_unit_test(test_description),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,51 @@
+/* ranks_rig -- a training run over ranks that are threads, each with an env of its own. */
+#ifndef TESTS_TRAIN_RANKS_RIG_H
+#define TESTS_TRAIN_RANKS_RIG_H
+#include <pthread.h>
+#include "run_rig.h"
+
+enum { RIG_MOST_RANKS = 4 };
+
+struct rank_run {
+    const struct run_config *config;
+    struct trainer_place place;
+    struct trainer_callbacks callbacks;
+    double timeout; /* 0 = a minute */
+    struct session_ranks ranks;
+    pthread_t thread;
+
+    enum status status; /* what came of it */
+    char error[512];
+    struct trainer_summary summary;
+};
+
+static inline void *rank_run_main(void *argument)
+{
+    struct rank_run *run = argument;
+    struct env env;
+    assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
+    run->status =
+        trainer_run(&env, run->config, &run->ranks, &run->place, &run->callbacks, &run->summary);
+    snprintf(run->error, sizeof run->error, "%s", log_first_error(env.log));
+    env_destroy(&env);
+    return NULL;
+}
+
+/* `runs` have their config and place; they get seats in one job. */
+static inline void rank_runs(struct env *env, struct rank_run *runs, int count)
+{
+    struct comm_hub *hub;
+    assert_int_equal(comm_hub_create(env, count, &hub), STATUS_OK);
+    for (int r = 0; r < count; r++) {
+        runs[r].ranks = (struct session_ranks){
+            .comm = {"threads", runs[r].timeout > 0 ? runs[r].timeout : 60.0},
+            .hub = hub,
+            .rank = r};
+        assert_int_equal(pthread_create(&runs[r].thread, NULL, rank_run_main, &runs[r]), 0);
+    }
+    for (int r = 0; r < count; r++)
+        pthread_join(runs[r].thread, NULL);
+    comm_hub_destroy(hub);
+}
+
+#endif

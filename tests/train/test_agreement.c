@@ -1,0 +1,150 @@
+/* Ranks with another configuration, binary or data are named on every rank before training; what
+ * may differ may. */
+#include "ranks_rig.h"
+#include "train/agreement.h"
+
+enum { RANKS = 3 };
+
+/* --- through the training loop ---------------------------------------------------------------- */
+
+/* Rank 1 has its own settings, and `odd_text` in the place of the others' text (NULL: the same).
+ * Every rank ends with `st`, and its error holds `part`. */
+static void run_odd(const char *settings, const char *odd_settings, const char *odd_text,
+                    enum status st, const char *part)
+{
+    struct run_rig rig, odd;
+    struct rank_run runs[RANKS];
+    char path[128];
+    rig_open(&rig);
+    rig_open(&odd);
+    rig_config(&rig, settings);
+    rig_config(&odd, odd_settings);
+    const char *odd_path = odd.config.data.path;
+    odd.config.data.path = rig.config.data.path; /* a path that means something else there */
+    text_clear(&odd.yaml);
+    options_print_yaml(odd.options, &odd.yaml);
+    if (odd_text != NULL) {
+        scratch_text(&odd.scratch, "text.txt", odd_text);
+        odd.config.data.path = odd_path;
+    }
+    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
+    for (int r = 0; r < RANKS; r++) {
+        struct run_rig *own = r == 1 ? &odd : &rig;
+        runs[r] = (struct rank_run){
+            .config = &own->config,
+            .place = {.folder = path, .config_yaml = text_string(&own->yaml)},
+        };
+    }
+    rank_runs(&rig.scratch.env, runs, RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        if (runs[r].status != st || !strstr(runs[r].error, part))
+            fail_msg("rank %d: %s: %s", r, status_name(runs[r].status), runs[r].error);
+    }
+    rig_close(&odd);
+    rig_close(&rig);
+}
+
+static void test_configuration(void **state)
+{
+    (void)state;
+    run_odd("train.steps=2", "train.steps=2 train.beta1=0.8", NULL, STATUS_CONFIG,
+            "rank 1 has another configuration than rank 0: 'train.beta1: 0.8' there, "
+            "'train.beta1: 0.9'");
+    run_odd("train.steps=2 zero.stage=3", "train.steps=2 zero.stage=2", NULL, STATUS_CONFIG,
+            "'zero.stage: \"2\"' there");
+}
+
+static void test_what_may_differ(void **state)
+{
+    (void)state;
+    run_odd("train.steps=2", "train.steps=2 train.log_every=7 run.peak_tflops=2", NULL, STATUS_OK,
+            "");
+}
+
+static void test_data(void **state)
+{
+    (void)state;
+    run_odd("train.steps=2", "train.steps=2",
+            "something else entirely, and long enough for a window or two of this small context, "
+            "with some held out as well; and once more: something else entirely, long enough",
+            STATUS_CONFIG, "rank 1 has other data than rank 0");
+}
+
+/* --- by itself -------------------------------------------------------------------------------- */
+
+struct seat {
+    struct agreement mine;
+    struct comm_hub *hub;
+    int rank;
+    pthread_t thread;
+    char error[512];
+    enum status status;
+};
+
+static void *check_main(void *argument)
+{
+    struct seat *seat = argument;
+    struct env env;
+    struct device *device;
+    struct comm *comm;
+    const struct comm_config config = {"threads", 60.0};
+    assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
+    assert_int_equal(device_create(&env, "cpu", 0, &device), STATUS_OK);
+    assert_int_equal(comm_join(seat->hub, seat->rank, &config, device, &comm), STATUS_OK);
+    text_init(&seat->mine.config, &env);
+    text_printf(&seat->mine.config, "train.lr: 1\n");
+    seat->status = agreement_check(&seat->mine, comm);
+    snprintf(seat->error, sizeof seat->error, "%s", log_first_error(env.log));
+    text_free(&seat->mine.config);
+    comm_destroy(comm);
+    device_destroy(device);
+    env_destroy(&env);
+    return NULL;
+}
+
+static void check_prints(const uint64_t (*prints)[AGREEMENT_PARTS], int count, enum status st,
+                         const char *error)
+{
+    struct scratch s;
+    struct seat seats[RIG_MOST_RANKS];
+    struct comm_hub *hub;
+    scratch_open(&s);
+    assert_int_equal(comm_hub_create(&s.env, count, &hub), STATUS_OK);
+    for (int r = 0; r < count; r++) {
+        seats[r] = (struct seat){.hub = hub, .rank = r};
+        memcpy(seats[r].mine.prints, prints[r], sizeof seats[r].mine.prints);
+        assert_int_equal(pthread_create(&seats[r].thread, NULL, check_main, &seats[r]), 0);
+    }
+    for (int r = 0; r < count; r++) {
+        pthread_join(seats[r].thread, NULL);
+        assert_int_equal(seats[r].status, st);
+        if (!strstr(seats[r].error, error))
+            fail_msg("%s", seats[r].error);
+    }
+    comm_hub_destroy(hub);
+    scratch_close(&s);
+}
+
+static void test_the_most_are_right(void **state)
+{
+    (void)state;
+    const uint64_t same[][AGREEMENT_PARTS] = {{1, 2, 3}, {1, 2, 3}, {1, 2, 3}};
+    const uint64_t first_is_odd[][AGREEMENT_PARTS] = {{9, 2, 3}, {1, 2, 3}, {1, 2, 3}};
+    const uint64_t two_odd[][AGREEMENT_PARTS] = {{1, 2, 3}, {1, 2, 4}, {1, 2, 3}, {1, 2, 5}};
+    const uint64_t halves[][AGREEMENT_PARTS] = {{1, 2, 3}, {1, 2, 4}};
+    check_prints(same, 3, STATUS_OK, "");
+    check_prints(first_is_odd, 3, STATUS_CONFIG, "rank 0 has another build of sifr than rank 1");
+    check_prints(two_odd, 4, STATUS_CONFIG, "ranks 1, 3 have other data than rank 0");
+    check_prints(halves, 2, STATUS_CONFIG, "rank 1 has other data than rank 0");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_configuration),
+        cmocka_unit_test(test_what_may_differ),
+        cmocka_unit_test(test_data),
+        cmocka_unit_test(test_the_most_are_right),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

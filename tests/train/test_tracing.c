@@ -1,0 +1,142 @@
+/* A traced run over two ranks: a file each, with the passes, collectives and waits of the steps
+ * that were asked for and of no others; and ranges that are refused. */
+#include <jansson.h>
+#include "ranks_rig.h"
+#include "train/tracing.h"
+
+enum { RANKS = 2 };
+
+static json_t *read_events(struct scratch *s, const char *folder, int rank)
+{
+    char path[160];
+    json_error_t error;
+    snprintf(path, sizeof path, "%s/%s/trace-rank-%d.json", s->folder, folder, rank);
+    json_t *root = json_load_file(path, 0, &error);
+    if (root == NULL)
+        fail_msg("%s:%d: %s", path, error.line, error.text);
+    json_t *events = json_incref(json_object_get(root, "traceEvents"));
+    json_decref(root);
+    return events;
+}
+
+static double number_of(json_t *event, const char *key)
+{
+    return json_number_value(json_object_get(event, key));
+}
+
+static int count_named(json_t *events, enum trace_lane lane, const char *name)
+{
+    size_t i;
+    json_t *event;
+    int count = 0;
+    json_array_foreach(events, i, event)
+    {
+        count += strcmp(json_string_value(json_object_get(event, "name")), name) == 0 &&
+                 number_of(event, "tid") == lane;
+    }
+    return count;
+}
+
+/* Perfetto does not draw spans that overlap on one lane; one inside another is fine. */
+static void check_lanes(json_t *events)
+{
+    size_t i, j;
+    json_t *a, *b;
+    json_array_foreach(events, i, a) json_array_foreach(events, j, b)
+    {
+        double a_start = number_of(a, "ts"), a_end = a_start + number_of(a, "dur");
+        double b_start = number_of(b, "ts"), b_end = b_start + number_of(b, "dur");
+        if (i == j || !json_object_get(a, "ts") || !json_object_get(b, "ts") ||
+            number_of(a, "tid") != number_of(b, "tid"))
+            continue;
+        if (a_start < b_start && b_start < a_end - 0.01 && a_end < b_end - 0.01)
+            fail_msg("'%s' and '%s' overlap", json_string_value(json_object_get(a, "name")),
+                     json_string_value(json_object_get(b, "name")));
+    }
+}
+
+static void run_traced(struct run_rig *rig, const char *folder, const char *trace,
+                       struct rank_run *runs)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", rig->scratch.folder, folder);
+    for (int r = 0; r < RANKS; r++)
+        runs[r] = (struct rank_run){
+            .config = &rig->config,
+            .place = {.folder = path, .config_yaml = text_string(&rig->yaml), .trace = trace}};
+    rank_runs(&rig->scratch.env, runs, RANKS);
+}
+
+static void test_stage_3_over_ranks(void **state)
+{
+    struct run_rig rig;
+    struct rank_run runs[RANKS];
+    (void)state;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=5 zero.stage=3 train.eval_every=3 train.eval_batches=2");
+    run_traced(&rig, "run", "2:3", runs);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(runs[r].status, STATUS_OK);
+        json_t *events = read_events(&rig.scratch, "run", r);
+        assert_int_equal(count_named(events, TRACE_HOST, "step"), 2);
+        assert_int_equal(count_named(events, TRACE_HOST, "evaluation"), 1);
+        assert_int_equal(count_named(events, TRACE_COMPUTE, "block 1 backward"), 2);
+        assert_int_equal(count_named(events, TRACE_COMPUTE, "block 0 forward"), 3); /* and eval */
+        assert_int_equal(count_named(events, TRACE_COMPUTE, "head loss"), 2);
+        assert_int_equal(count_named(events, TRACE_COMPUTE, "judge"), 2);
+        assert_int_equal(count_named(events, TRACE_COMPUTE, "optimizer"), 2);
+        assert_int_equal(count_named(events, TRACE_REDUCE, "reduce block 1"), 2);
+        assert_int_equal(count_named(events, TRACE_GATHER, "gather block 0"), 5);
+        check_lanes(events);
+        json_decref(events);
+    }
+    rig_close(&rig);
+}
+
+/* What the last traced step leaves under way is in the file: stage 1 sends the new parameters. */
+static void test_stage_1_to_the_last_step(void **state)
+{
+    struct run_rig rig;
+    struct rank_run runs[RANKS];
+    (void)state;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=3 zero.stage=1 train.eval_batches=1");
+    run_traced(&rig, "run", "3:9", runs);
+    json_t *events = read_events(&rig.scratch, "run", 1);
+    assert_int_equal(count_named(events, TRACE_HOST, "step"), 1);
+    assert_int_equal(count_named(events, TRACE_GATHER, "gather block 1"), 1);
+    json_decref(events);
+    rig_close(&rig);
+}
+
+static void test_ranges(void **state)
+{
+    static const char *const bad[] = {"x", "5:", ":8", "8:5", "0:3", "-1:3", "1:2:3", "1: 2", "21"};
+    struct run_rig rig;
+    struct tracing tracing;
+    (void)state;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=20");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(tracing_start(&rig.scratch.env, bad[i], &rig.config, &tracing),
+                         STATUS_CONFIG);
+        scratch_expect(&rig.scratch, "--trace");
+    }
+    assert_int_equal(tracing_start(&rig.scratch.env, "", &rig.config, &tracing), STATUS_OK);
+    assert_null(rig.scratch.env.trace);
+    assert_int_equal(tracing_start(&rig.scratch.env, "7:7", &rig.config, &tracing), STATUS_OK);
+    assert_non_null(rig.scratch.env.trace);
+    tracing_stop(&tracing);
+    assert_null(rig.scratch.env.trace);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stage_3_over_ranks),
+        cmocka_unit_test(test_stage_1_to_the_last_step),
+        cmocka_unit_test(test_ranges),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

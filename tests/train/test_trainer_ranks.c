@@ -1,0 +1,92 @@
+/* Training over ranks, as the loop sees it: who is late is named with what it does, and what steps
+ * send is counted apart from everything else. */
+#include <time.h>
+#include "ranks_rig.h"
+
+enum { RANKS = 2 };
+
+static void run_quietly(const char *settings, struct trainer_summary *summary)
+{
+    struct run_rig rig;
+    struct rank_run runs[RANKS];
+    char path[128];
+    rig_open(&rig);
+    rig_config(&rig, settings);
+    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
+    for (int r = 0; r < RANKS; r++)
+        runs[r] = (struct rank_run){
+            .config = &rig.config,
+            .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
+        };
+    rank_runs(&rig.scratch.env, runs, RANKS);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(runs[r].status, STATUS_OK);
+    *summary = runs[0].summary;
+    rig_close(&rig);
+}
+
+static void test_traffic_is_that_of_steps(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct trainer_summary plain, busy, shorter;
+        char settings[128];
+        snprintf(settings, sizeof settings, "train.steps=6 data.split=0 zero.stage=%d", stage);
+        run_quietly(settings, &plain);
+        settings[12] = '3';
+        run_quietly(settings, &shorter);
+        snprintf(settings, sizeof settings,
+                 "train.steps=6 train.eval_every=2 train.sample_every=3 train.sample_tokens=3 "
+                 "zero.stage=%d",
+                 stage);
+        run_quietly(settings, &busy);
+        assert_true(plain.traffic.gather > 0 && plain.traffic.reduce > 0);
+        assert_int_equal(plain.traffic.gather, 2 * shorter.traffic.gather);
+        assert_int_equal(plain.traffic.reduce, 2 * shorter.traffic.reduce);
+        assert_int_equal(plain.traffic.gather, busy.traffic.gather);
+        assert_int_equal(plain.traffic.reduce, busy.traffic.reduce);
+    }
+}
+
+/* Rank 0 is held up when step 2 is done. */
+static void dawdle(void *user, const struct trainer_step *step)
+{
+    struct timespec span = {3, 0};
+    (void)user;
+    if (step->step == 2)
+        nanosleep(&span, NULL);
+}
+
+static void test_a_late_rank_is_named_with_its_step(void **state)
+{
+    struct run_rig rig;
+    struct rank_run runs[RANKS];
+    char path[128];
+    (void)state;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=4 zero.stage=3");
+    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
+    for (int r = 0; r < RANKS; r++)
+        runs[r] = (struct rank_run){
+            .config = &rig.config,
+            .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
+            .callbacks = {.step = dawdle},
+            .timeout = 1.0,
+        };
+    rank_runs(&rig.scratch.env, runs, RANKS);
+    assert_int_equal(runs[1].status, STATUS_COMM);
+    if (!strstr(runs[1].error, "rank 0 has not arrived") ||
+        !strstr(runs[1].error, "it is in \"step 2, optimizer update\""))
+        fail_msg("%s", runs[1].error);
+    assert_int_equal(runs[0].status, STATUS_COMM);
+    rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_traffic_is_that_of_steps),
+        cmocka_unit_test(test_a_late_rank_is_named_with_its_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
