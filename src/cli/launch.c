@@ -86,7 +86,6 @@ static void describe_console(const struct console *console)
 
 static _Noreturn void become_launcher(struct job *job, int out, int err, const sigset_t *mask)
 {
-    static const char *const variables[] = {RANK_REPORT_VARIABLE, CONSOLE_VARIABLE, NULL};
     int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -97,7 +96,7 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
     sigprocmask(SIG_SETMASK, mask, NULL);
     setenv(RANK_REPORT_VARIABLE, rank_book_address(job->book), 1);
     describe_console(job->cli->console);
-    mpi_launcher_exec(&job->launcher, job->order->ranks, variables, job->order->argv);
+    mpi_launcher_exec(&job->launcher, job->order->ranks, job->order->argv);
     dprintf(STDERR_FILENO, "cannot start %s: %s\n", job->launcher.path, strerror(errno));
     _exit(127);
 }

@@ -136,16 +136,33 @@ static void prepare_open_mpi(void)
     }
 }
 
-void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, const char *const *variables,
-                       char *const *argv)
+static bool is_ours(const char *variable)
+{
+    return strncmp(variable, "SIFR_", 5) == 0 && strchr(variable, '=');
+}
+
+/* "-x NAME" for each variable of ours: Open MPI keeps the others' to this machine. */
+static size_t add_variables(char **all)
+{
+    size_t used = 0;
+    for (char **variable = environ; *variable; variable++) {
+        if (!is_ours(*variable))
+            continue;
+        all[used++] = "-x";
+        all[used++] = strndup(*variable, strcspn(*variable, "="));
+    }
+    return used;
+}
+
+void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, char *const *argv)
 {
     char count[16];
-    size_t given = 0, names = 0, used = 0;
+    size_t given = 0, variables = 0, used = 0;
     while (argv[given])
         given++;
-    while (variables[names])
-        names++;
-    char **all = calloc(8 + 2 * names + given, sizeof *all);
+    while (environ[variables])
+        variables++;
+    char **all = calloc(6 + 2 * variables + given, sizeof *all);
     if (!all)
         return;
     snprintf(count, sizeof count, "%d", ranks);
@@ -156,12 +173,8 @@ void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, const cha
         prepare_open_mpi();
         all[used++] = "--bind-to";
         all[used++] = "none";
-        for (size_t i = 0; i < names; i++) {
-            all[used++] = "-x";
-            all[used++] = (char *)variables[i];
-        }
+        used += add_variables(all + used);
     }
     memcpy(all + used, argv, given * sizeof *all);
-    execvp(launcher->path, all);
-    free(all);
+    execvp(launcher->path, all); /* what was allocated goes with the process */
 }

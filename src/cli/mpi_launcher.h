@@ -17,9 +17,8 @@ struct mpi_launcher {
  * whose it is. Refused when none belongs to the library. */
 enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher);
 
-/* In a child: become the launcher of `ranks` processes of `argv`, with `variables` (names,
- * NULL-terminated) of this environment. Returns only when that fails, with errno. */
-void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, const char *const *variables,
-                       char *const *argv);
+/* In a child: become the launcher of `ranks` processes of `argv`, on other machines too with the
+ * SIFR_ variables of this environment. Returns only when that fails, with errno. */
+void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, char *const *argv);
 
 #endif
