@@ -78,7 +78,7 @@ once() { # PATTERN: one error, and nothing of the launcher's
 for backend in mpi threads; do
     expect 2 "global_batch" timeout 60 "$sifr" train "${small[@]}" --data.path=text.txt --train.global_batch=13 -n 3 --comm.backend=$backend
     once 'is not a multiple'
-    expect 1 "no file matches 'nope.txt'" timeout 60 "$sifr" train "${small[@]}" --data.path=nope.txt -n 3 --comm.backend=$backend
+    expect 2 "no file matches 'nope.txt'" timeout 60 "$sifr" train "${small[@]}" --data.path=nope.txt -n 3 --comm.backend=$backend
     once 'no file matches'
     expect 3 "steps in a row were skipped" timeout 60 "$sifr" train "${small[@]}" --data.path=text.txt --train.global_batch=12 \
         --train.steps=50 --train.lr=900 --train.clip=0 --train.warmup=0 --train.weight_decay=900 --train.max_skips=2 --quiet --out=diverged-$backend -n 3 --comm.backend=$backend
