@@ -1,5 +1,5 @@
-/* command_plan -- what a run would take and send, for every stage, without running it. What it shows
- * is in plan_view.c and plan_table1.c. */
+/* command_plan -- what a run would take and send, for every stage, without running it. What it
+ * shows is in plan_view.c and plan_table1.c. */
 #include <stdio.h>
 #include "cli/launch.h"
 #include "cli/machine.h"

@@ -85,9 +85,10 @@ static enum status train_rank(void *user, struct env *env, const struct session_
     return st;
 }
 
-/* --- all ranks of this process --------------------------------------------------------------- */
+/* --- all ranks of this process -------------------------------------------------------------- */
 
-/* Ranks that are processes may have taken theirs already: together they must fit in all there is. */
+/* Ranks that are processes may have taken theirs already: together they must fit in all there
+ * is. */
 static enum status check_fit(struct train_job *job)
 {
     const struct ranks_plan *plan = &job->plan;
@@ -147,7 +148,7 @@ undo_view:
     return st;
 }
 
-/* --- ranks that are other processes ------------------------------------------------------------ */
+/* --- ranks that are other processes --------------------------------------------------------- */
 
 /* This program again, with the same arguments and the number of threads. */
 static enum status launch(struct train_job *job)

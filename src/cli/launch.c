@@ -4,10 +4,10 @@
  *          ^------- stdout and stderr, two pipes ----------'
  *          ^------- start and end of each rank: rank_report.h
  *
- * stdout is handed on as it comes, up to a banner. Of stderr, lines that begin with "sifr: " are ours and are
- * handed on; the others are the launcher's and are kept back: they are shown when nothing else
- * explains how the job ended. Signals are taken from a descriptor, so nothing happens inside a
- * handler.
+ * stdout is handed on as it comes, up to a banner. Of stderr, lines that begin with "sifr: " are
+ * ours and are handed on; the others are the launcher's and are kept back: they are shown when
+ * nothing else explains how the job ended. Signals are taken from a descriptor, so nothing
+ * happens inside a handler.
  */
 #include "cli/launch.h"
 #include <errno.h>
@@ -124,7 +124,7 @@ static enum status start(struct job *job, const sigset_t *mask)
     return job->pid > 0 ? STATUS_OK : FAIL(env, IO, "cannot fork: %s", strerror(errno));
 }
 
-/* --- what the ranks and the launcher say ------------------------------------------------------ */
+/* --- what the ranks and the launcher say ---------------------------------------------------- */
 
 /* Keep the beginning: that is where causes stand. */
 static void keep(struct text *text, const char *line)
@@ -190,7 +190,7 @@ static void drain(struct job *job, int *pipe_end)
     }
 }
 
-/* --- signals ---------------------------------------------------------------------------------- */
+/* --- signals -------------------------------------------------------------------------------- */
 
 static void end_at_once(struct job *job)
 {
@@ -226,7 +226,7 @@ static void send_stop(struct job *job)
     job->stop_sent = true;
 }
 
-/* --- the watch -------------------------------------------------------------------------------- */
+/* --- the watch ------------------------------------------------------------------------------ */
 
 static void look(struct job *job)
 {
@@ -277,7 +277,7 @@ static void watch(struct job *job)
     rank_book_kill(job->book);
 }
 
-/* --- how it ended ------------------------------------------------------------------------------ */
+/* --- how it ended --------------------------------------------------------------------------- */
 
 /* The signal that ended a rank, as the launcher says; 0 = it speaks of another rank, or of none. */
 static int named_signal(const struct job *job, const struct rank_entry *rank)
@@ -351,7 +351,7 @@ static enum status outcome(const struct job *job)
     return job->wait_status == 0 ? STATUS_OK : launcher_failed(job);
 }
 
-/* --- all of it --------------------------------------------------------------------------------- */
+/* --- all of it ------------------------------------------------------------------------------ */
 
 static enum status supervise(struct job *job)
 {

@@ -7,8 +7,8 @@
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
  * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT or SIGTERM within five seconds ends the
- * process at once. To a rank with a supervisor only SIGUSR1 and SIGUSR2 mean something: SIGTERM comes from the
- * launcher when another rank has died, which this one will notice by itself.
+ * process at once. To a rank with a supervisor only SIGUSR1 and SIGUSR2 mean something: SIGTERM
+ * comes from the launcher when another rank has died, which this one will notice by itself.
  */
 #include <fcntl.h>
 #include <stdlib.h>

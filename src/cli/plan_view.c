@@ -12,7 +12,7 @@ static const struct plan_stage *chosen_stage(const struct plan_view *view)
     return &view->plan->stages[view->request->zero.stage];
 }
 
-/* --- figures ------------------------------------------------------------------------------------ */
+/* --- figures -------------------------------------------------------------------------------- */
 
 static int64_t sent_bytes(const struct plan_rank *rank)
 {
@@ -38,7 +38,7 @@ static double sent_formula(const struct plan_view *view, const struct plan_rank 
            formula_sent(&rank->roster, stage, &volume, ZERO_REDUCE);
 }
 
-/* --- the table ---------------------------------------------------------------------------------- */
+/* --- the table ------------------------------------------------------------------------------ */
 
 /* A row of the table: one figure a stage, of a worker or of a server. */
 typedef double figure_fn(const struct plan_view *view, const struct plan_rank *rank, int stage,
@@ -164,7 +164,7 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
     bytes_row(text, view, server, way_words[ZERO_CONTROL], way_figure, ZERO_CONTROL);
 }
 
-/* --- around the table --------------------------------------------------------------------------- */
+/* --- around the table ----------------------------------------------------------------------- */
 
 static void describe_ranks(struct text *text, const struct plan_view *view)
 {
@@ -277,7 +277,7 @@ enum status plan_view_table(struct cli *cli, const struct plan_view *view)
     return st;
 }
 
-/* --- JSON --------------------------------------------------------------------------------------- */
+/* --- JSON ----------------------------------------------------------------------------------- */
 
 static void json_rank(struct json_out *json, const struct plan_view *view, const char *key,
                       const struct plan_rank *rank, int stage)

@@ -1,4 +1,5 @@
-/* plan_view -- a plan as a table for people and as one JSON object; and the ZeRO paper's Table 1. */
+/* plan_view -- a plan as a table for people and as one JSON object; and the ZeRO paper's Table
+ * 1. */
 #ifndef CLI_PLAN_VIEW_H
 #define CLI_PLAN_VIEW_H
 #include "cli/command.h"
@@ -16,7 +17,8 @@ struct plan_view { /* what is shown; all borrowed */
 
 enum status plan_view_table(struct cli *cli, const struct plan_view *view);
 enum status plan_view_json(struct cli *cli, const struct plan_view *view);
-/* "try zero.stage=3 engine.recompute=full": what differs from the request. `text` is appended to. */
+/* "try zero.stage=3 engine.recompute=full": what differs from the request. `text` is appended
+ * to. */
 void plan_view_advice(const struct plan_view *view, struct text *text);
 
 enum status plan_view_table1(struct cli *cli, bool json);

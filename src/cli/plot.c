@@ -6,7 +6,8 @@
  *          └─────────────────        joined by a vertical stroke: the line has no holes
  *           1            2000
  *
- * Without UTF-8 the same cells are stars and spaces. A braille character is U+2800 plus eight bits, one for each dot of a cell of 2 x 4.
+ * Without UTF-8 the same cells are stars and spaces. A braille character is U+2800 plus eight
+ * bits, one for each dot of a cell of 2 x 4.
  */
 #include "cli/plot.h"
 #include <math.h>

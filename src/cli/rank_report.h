@@ -12,7 +12,7 @@
 #include <sys/types.h>
 #include "base/env.h"
 
-/* --- a rank's side: nothing happens in a process that no supervisor started -------------------- */
+/* --- a rank's side: nothing happens in a process that no supervisor started ----------------- */
 
 #define RANK_REPORT_VARIABLE "SIFR_LAUNCH_STATUS" /* "HOST PATH" of the book */
 bool rank_report_wanted(void);
@@ -22,7 +22,7 @@ void rank_report_start(int rank);
 /* `error`: the first one of this rank, "" = none. */
 void rank_report_end(int rank, enum status st, const char *error);
 
-/* --- the supervisor's side ---------------------------------------------------------------------- */
+/* --- the supervisor's side ------------------------------------------------------------------ */
 
 enum { RANK_ERROR_BYTES = 1024 };
 struct rank_entry {

@@ -1,15 +1,16 @@
 /* comm -- collectives between the ranks of one job, or of a group of them; back ends "self",
  * "threads" and "mpi".
  *
- * Every collective enqueues on a stream and returns at once; buffers belong to the call until the
- * stream has passed it. All ranks of a communicator must make the same calls in the same order; each
- * call has a sequence number, and who is late is found by it. Counts are elements, the same on every
- * rank unless said otherwise. The first error sticks to the communicator: see comm_status().
+ * Every collective enqueues on a stream and returns at once; buffers belong to the call until
+ * the stream has passed it. All ranks of a communicator must make the same calls in the same
+ * order; each call has a sequence number, and who is late is found by it. Counts are elements,
+ * the same on every rank unless said otherwise. The first error sticks to the communicator: see
+ * comm_status().
  *
  * Reductions are an exchange plus sums in rank order on the receiving rank, so their bits do not
- * depend on timing or on the library underneath: to rank 0's contribution the others are added one
- * after the other in fp32 (fp64 for f64), and the sum is rounded once to the type. f32, bf16, f16
- * and f64 can be summed; everything else moves any type.
+ * depend on timing or on the library underneath: to rank 0's contribution the others are added
+ * one after the other in fp32 (fp64 for f64), and the sum is rounded once to the type. f32,
+ * bf16, f16 and f64 can be summed; everything else moves any type.
  *
  * A communicator is used by one stream at a time: two directions (gathers, reductions) are two
  * communicators (comm_dup) on two streams. Nothing here knows of parameters or stages.
@@ -31,8 +32,8 @@ struct comm_config {
  * ranks. The caller destroys *comm; the device outlives it. */
 enum status comm_create(const struct comm_config *config, struct device *device,
                         struct comm **comm);
-/* Ranks as threads of this process: a hub shared by `size` threads, each of which joins with its own
- * env and device. */
+/* Ranks as threads of this process: a hub shared by `size` threads, each of which joins with its
+ * own env and device. */
 struct comm_hub;
 enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub);
 void comm_hub_destroy(struct comm_hub *hub);
@@ -40,8 +41,8 @@ void comm_hub_destroy(struct comm_hub *hub);
 void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason);
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
                       struct device *device, struct comm **comm);
-/* Rank `rank` of `size` without the others, on a dry device: calls are counted and move nothing, and
- * in an exchange everybody says what this rank says. */
+/* Rank `rank` of `size` without the others, on a dry device: calls are counted and move nothing,
+ * and in an exchange everybody says what this rank says. */
 enum status comm_create_dry(struct device *device, int rank, int size, struct comm **comm);
 void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
 
@@ -60,8 +61,9 @@ enum status comm_split(struct comm *comm, int colour, const char *name, struct c
 enum status comm_split_known(struct comm *comm, const int *colours, const char *name,
                              struct comm **group);
 
-/* --- collectives ------------------------------------------------------------------------------ */
-/* full[r * count ..] = shard of rank r, on every rank. `shard` may lie in its place inside `full`. */
+/* --- collectives ---------------------------------------------------------------------------- */
+/* full[r * count ..] = shard of rank r, on every rank. `shard` may lie in its place inside
+ * `full`. */
 void comm_all_gather(struct comm *comm, const void *shard, void *full, int64_t count,
                      enum dtype type, struct stream *stream);
 /* Rank r sends send[j * count ..] to rank j, which finds it at recv[r * count ..]. Not in place. */
@@ -72,14 +74,16 @@ void comm_all_to_all(struct comm *comm, const void *send, void *recv, int64_t co
 void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
                        const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
                        const int64_t *recv_offsets, enum dtype type, struct stream *stream);
-/* shard = sum over ranks r, in rank order, of full_r[me * count ..]; scratch: size * count elements. */
+/* shard = sum over ranks r, in rank order, of full_r[me * count ..]; scratch: size * count
+ * elements. */
 void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                          enum dtype type, void *scratch, struct stream *stream);
 /* data = sum over ranks in rank order, the same bits everywhere; scratch: 2 * (count + 64 * size)
  * elements. In place. */
 void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
                      struct stream *stream);
-/* data of `root` = sum in rank order; others keep theirs. scratch at root: size * count elements. */
+/* data of `root` = sum in rank order; others keep theirs. scratch at root: size * count
+ * elements. */
 void comm_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, int root,
                  void *scratch, struct stream *stream);
 /* Down a binomial tree: a rank sends once to each of its children. */
@@ -92,12 +96,12 @@ void comm_send(struct comm *comm, const void *data, int64_t count, enum dtype ty
 void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, int from,
                struct stream *stream);
 
-/* --- on the host, at once: when the calls enqueued on this communicator are done ---------------- */
+/* --- on the host, at once: when the calls enqueued on this communicator are done ------------ */
 enum status comm_barrier(struct comm *comm);
 /* all[r * bytes ..] = mine of rank r: a few bytes of control (losses, flags, agreements). */
 enum status comm_exchange(struct comm *comm, const void *mine, size_t bytes, void *all);
 
-/* --- failure ------------------------------------------------------------------------------------ */
+/* --- failure -------------------------------------------------------------------------------- */
 enum status comm_status(const struct comm *comm); /* the first error, if any; has been logged */
 /* End the job: on every rank and every communicator, waits and later calls end with an error that
  * gives `reason` and this rank's number. The first reason stays. */
@@ -106,13 +110,13 @@ void comm_abort(struct comm *comm, const char *reason);
  * Cheap; the text is copied. */
 void comm_note(struct comm *comm, const char *what);
 
-/* --- the trace ---------------------------------------------------------------------------------- */
+/* --- the trace ------------------------------------------------------------------------------ */
 /* Calls are drawn on `lane` (the host's, unless it is said) as "LANE LABEL": the label of the next
  * call is borrowed until the trace is written, NULL = the kind of call. */
 void comm_set_lane(struct comm *comm, enum trace_lane lane);
 void comm_label(struct comm *comm, const char *label);
 
-/* --- counters ------------------------------------------------------------------------------------ */
+/* --- counters ------------------------------------------------------------------------------- */
 #define COMM_KINDS(X)                   \
     X(ALL_GATHER, "all_gather")         \
     X(ALL_TO_ALL, "all_to_all")         \

@@ -44,7 +44,7 @@ enum status comm_swap(struct comm *comm, const struct comm_call *call, int step)
     return st;
 }
 
-/* --- how each collective is done ------------------------------------------------------------- */
+/* --- how each collective is done ------------------------------------------------------------ */
 
 static size_t part_bytes(const struct comm_call *call)
 {
@@ -191,7 +191,7 @@ static do_fn *const doers[] = {
     [COMM_CONTROL] = do_control,
 };
 
-/* --- around a call --------------------------------------------------------------------------- */
+/* --- around a call -------------------------------------------------------------------------- */
 
 static void enter(struct comm *comm, const struct comm_call *call)
 {
@@ -318,7 +318,7 @@ void comm_wait_idle(struct comm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
-/* --- the faces ------------------------------------------------------------------------------- */
+/* --- the faces ------------------------------------------------------------------------------ */
 
 static size_t to_others(const struct comm *comm, int64_t count, enum dtype type)
 {
@@ -468,7 +468,7 @@ void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, in
     enqueue(&call, stream);
 }
 
-/* --- on the host ------------------------------------------------------------------------------ */
+/* --- on the host ---------------------------------------------------------------------------- */
 
 static enum status run_now(struct comm_call *call)
 {

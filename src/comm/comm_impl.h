@@ -54,7 +54,8 @@ struct comm_backend {
     size_t home_bytes; /* of the back end's home struct, `struct comm_home` first */
     size_t comm_bytes; /* of its communicator struct, `struct comm` first */
 
-    /* Find the other ranks; set home->rank and home->size. `seat` is NULL but for threads and dry. */
+    /* Find the other ranks; set home->rank and home->size. `seat` is NULL but for threads and
+     * dry. */
     enum status (*join)(struct comm_home *home, const struct comm_seat *seat);
     void (*quit)(struct comm_home *home); /* after the last communicator is closed */
     /* `comm` is filled in and in its home's list; all its ranks come here. `parent` is NULL for the

@@ -72,7 +72,7 @@ void comm_abort(struct comm *comm, const char *reason)
 /* How many timeouts a rank may be on its way: bytes on a slow network take long. */
 enum { PATIENCE = 10 };
 
-/* --- who is late ------------------------------------------------------------------------------ */
+/* --- who is late ---------------------------------------------------------------------------- */
 
 /* `all_gather 1841 ("gather")`: the call that this rank is in. */
 static void name_call(const struct comm *comm, char *out, size_t bytes)

@@ -57,8 +57,8 @@ void comm_sums_close(struct comm *comm)
     device_free(comm->device, comm->sums.narrow_zero);
 }
 
-/* dst = c_0 + ... + c_(n-1), n elements of one block; contribution r of `type` at parts + r * stride
- * bytes, but this rank's own at `mine`. dst may be `mine`. */
+/* dst = c_0 + ... + c_(n-1), n elements of one block; contribution r of `type` at parts + r *
+ * stride bytes, but this rank's own at `mine`. dst may be `mine`. */
 static void sum_block(struct comm *comm, struct stream *stream, enum dtype type, char *dst,
                       const char *mine, const char *parts, size_t stride, int64_t n)
 {
@@ -112,7 +112,7 @@ enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *
     return STATUS_OK;
 }
 
-/* --- all-reduce ------------------------------------------------------------------------------- */
+/* --- all-reduce ----------------------------------------------------------------------------- */
 
 struct slice {
     int64_t at, count;

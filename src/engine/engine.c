@@ -269,7 +269,7 @@ static void forward_and_backward(struct engine *engine, int64_t round)
     }
 }
 
-/* --- over all ranks --------------------------------------------------------------------------- */
+/* --- over all ranks ------------------------------------------------------------------------- */
 
 /* all (ranks, count) = everybody's `mine`. */
 static enum status exchange(struct engine *engine, const void *mine, size_t bytes, void *all)
@@ -305,7 +305,7 @@ static enum status add_losses(struct engine *engine, int64_t rounds, int64_t cou
     return STATUS_OK;
 }
 
-/* --- a step ----------------------------------------------------------------------------------- */
+/* --- a step --------------------------------------------------------------------------------- */
 
 static int64_t own_labels(const struct engine *engine)
 {

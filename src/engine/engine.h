@@ -51,8 +51,9 @@ struct engine_result {
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result);
 
-/* Add the loss sums and counts of valid labels of the workers' micro-batches in place 0, one after the
- * other in the order of the workers; a rank with `idle` set only takes part. Collective. */
+/* Add the loss sums and counts of valid labels of the workers' micro-batches in place 0, one
+ * after the other in the order of the workers; a rank with `idle` set only takes part.
+ * Collective. */
 enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int64_t *label_count);
 
 /* Only the gradients of the filled micro-batches, no update: read them with zero_read_gradient. For

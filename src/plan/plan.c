@@ -21,7 +21,7 @@ struct parts {
     struct decoder *decoder;
 };
 
-/* --- one rank ----------------------------------------------------------------------------------- */
+/* --- one rank ------------------------------------------------------------------------------- */
 
 static enum status build_model(struct env *env, const struct plan_request *request, struct parts *p)
 {
@@ -143,7 +143,7 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
     return st;
 }
 
-/* --- all stages --------------------------------------------------------------------------------- */
+/* --- all stages ----------------------------------------------------------------------------- */
 
 size_t plan_state_bytes(const struct plan_rank *rank)
 {

@@ -64,7 +64,7 @@ bool plan_fits(const struct plan_stage *stage, size_t memory);
 enum status plan_model(struct env *env, const struct plan_request *request, int64_t *parameters,
                        double *flops_per_token);
 
-/* --- what would fit ------------------------------------------------------------------------------ */
+/* --- what would fit ------------------------------------------------------------------------- */
 struct plan_advice {
     bool found;
     int stage, recompute;

@@ -10,7 +10,7 @@
 
 enum { MOST_WINDOWS = 1024, MOST_LISTED = 8 };
 
-/* --- fingerprints ----------------------------------------------------------------------------- */
+/* --- fingerprints --------------------------------------------------------------------------- */
 
 static uint64_t print_binary(struct env *env)
 {
@@ -105,7 +105,7 @@ void agreement_free(struct agreement *agreement)
     *agreement = (struct agreement){0};
 }
 
-/* --- who differs ------------------------------------------------------------------------------ */
+/* --- who differs ---------------------------------------------------------------------------- */
 
 /* The lowest of the ranks that have what most have; -1: all have the same. */
 static int find_model(const uint64_t (*all)[AGREEMENT_PARTS], int size, int part)
@@ -141,7 +141,7 @@ static void name_ranks(const uint64_t (*all)[AGREEMENT_PARTS], int size, int par
     snprintf(out, bytes, "rank%s %s %s", count == 1 ? "" : "s", list, count == 1 ? "has" : "have");
 }
 
-/* --- what differs ----------------------------------------------------------------------------- */
+/* --- what differs --------------------------------------------------------------------------- */
 
 /* The first line that the two do not share, of each. */
 static void first_difference(const char *a, const char *b, char *out, size_t bytes)
@@ -157,7 +157,8 @@ static void first_difference(const char *a, const char *b, char *out, size_t byt
              b);
 }
 
-/* Everybody's configuration to everybody: `out` gets the line in which `there` and `model` differ. */
+/* Everybody's configuration to everybody: `out` gets the line in which `there` and `model`
+ * differ. */
 static enum status find_key(const struct agreement *mine, struct comm *comm, int there, int model,
                             char *out, size_t bytes)
 {

@@ -131,9 +131,9 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
 }
 
-/* A plan reads no more than it must: nothing where the size of the vocabulary is told, and it learns
- * none (a text may have fewer tokens than data.tokenizer asks for; then the plan is on the safe
- * side). */
+/* A plan reads no more than it must: nothing where the size of the vocabulary is told, and it
+ * learns none (a text may have fewer tokens than data.tokenizer asks for; then the plan is on
+ * the safe side). */
 static enum status resolve_planned_vocab(struct env *env, struct run_config *config)
 {
     const char *named = config->data.tokenizer;

@@ -80,16 +80,16 @@ extern const struct option_table machine_options;   /* run.* over struct machine
 
 /* Bind every table. The second is for commands that only read a model: model.path is then
  * required, and what belongs to training is accepted (so that a run's config.yaml may be given)
- * and not looked at. The third is for plans: data and tokenizer are looked at only where the size of
- * the vocabulary must come from them. */
+ * and not looked at. The third is for plans: data and tokenizer are looked at only where the
+ * size of the vocabulary must come from them. */
 enum status run_config_bind(struct options *options, struct run_config *config);
 enum status run_config_bind_reading(struct options *options, struct run_config *config);
 enum status run_config_bind_planning(struct options *options, struct run_config *config);
 
 /* Fill in what is derived and refuse what does not fit together; sets env->threads. Reads the
  * config.json under model.path and makes the tokenizer: data.tokenizer, else the one beside
- * model.path, else plain bytes when the data is text. Names of files become absolute. `progress` (NULL: none) is called while a
- * vocabulary is learnt. Messages name the keys. */
+ * model.path, else plain bytes when the data is text. Names of files become absolute. `progress`
+ * (NULL: none) is called while a vocabulary is learnt. Messages name the keys. */
 enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config);

@@ -7,10 +7,10 @@
 /* `config` is resolved and outlives the request. */
 struct plan_request run_plan_request(const struct run_config *config, int ranks);
 
-/* Refuse with STATUS_FIT, before a byte is taken, a run whose ranks on this machine need more than
- * `available` bytes (0: not known). `rank` of `ranks` is built on the dry device and stands for each
- * of the `local` ones; the text and tokens of the data are not counted. For a config that was bound
- * for reading it is an evaluation. */
+/* Refuse with STATUS_FIT, before a byte is taken, a run whose ranks on this machine need more
+ * than `available` bytes (0: not known). `rank` of `ranks` is built on the dry device and stands
+ * for each of the `local` ones; the text and tokens of the data are not counted. For a config
+ * that was bound for reading it is an evaluation. */
 struct run_ranks {
     int size, rank, local;
 };

@@ -46,8 +46,8 @@ enum status safetensors_write(struct env *env, const char *path,
                               const struct safetensors_layout *layout, safetensors_fill_fn *fill,
                               void *user);
 
-/* The calls of `fill` that safetensors_write makes, in its order, without a file: for ranks that take
- * part in gathering what another one writes. */
+/* The calls of `fill` that safetensors_write makes, in its order, without a file: for ranks that
+ * take part in gathering what another one writes. */
 enum status safetensors_follow(struct env *env, const struct safetensors_layout *layout,
                                safetensors_fill_fn *fill, void *user);
 

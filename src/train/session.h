@@ -23,8 +23,8 @@ struct session { /* open: its users work with the parts */
     struct zero *zero;
 };
 
-/* Make all of them, parameters still zero; `ranks` NULL: one rank. `backend` is that of device and ops. On failure nothing
- * is left behind. */
+/* Make all of them, parameters still zero; `ranks` NULL: one rank. `backend` is that of device
+ * and ops. On failure nothing is left behind. */
 enum status session_create(struct env *env, const char *backend, const struct session_ranks *ranks,
                            const struct model_config *model, const struct zero_config *store,
                            struct session *session);

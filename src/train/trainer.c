@@ -192,7 +192,7 @@ static void tell_ready(struct trainer *t)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
 
-/* --- for who waits, and for the trace --------------------------------------------------------- */
+/* --- for who waits, and for the trace ------------------------------------------------------- */
 
 /* What the host turns to: "step 12" or "evaluation after step 12". */
 static void turn_to(struct trainer *t, const char *what)

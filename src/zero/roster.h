@@ -3,17 +3,17 @@
  *     ZeRO               workers 0 .. N-1, owners the same ranks
  *     parameter server   workers 0 .. N-S-1, owners the last S ranks
  *
- * The owners of one copy hold a shard of it each: owner o has shard o mod G, G being the owners of
- * a copy. A shard is summed in shares, one by each of the owners that hold it, so that every element
- * is summed once:
+ * The owners of one copy hold a shard of it each: owner o has shard o mod G, G being the owners
+ * of a copy. A shard is summed in shares, one by each of the owners that hold it, so that every
+ * element is summed once:
  *
  *     6 owners, 2 copies    shard 0         shard 1         shard 2
  *     held by owners        0, 3            1, 4            2, 5
  *     summed by             0     | 3       1     | 4       2     | 5
  *
- * Micro-batch m of a step runs on worker m mod W, in round m / W. In a short last round (also when
- * there are more workers than micro-batches) the rest are idle: they join every exchange and
- * contribute nothing.
+ * Micro-batch m of a step runs on worker m mod W, in round m / W. In a short last round (also
+ * when there are more workers than micro-batches) the rest are idle: they join every exchange
+ * and contribute nothing.
  */
 #ifndef ZERO_ROSTER_H
 #define ZERO_ROSTER_H

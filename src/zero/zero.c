@@ -1,11 +1,11 @@
-/* zero -- making the store: which part of everything this rank has, and what is refused; and what it
- * has sent.
+/* zero -- making the store: which part of everything this rank has, and what is refused; and
+ * what it has sent.
  */
 #include "zero/zero_impl.h"
 
 #include <stdio.h>
 
-/* --- construction ----------------------------------------------------------------------------- */
+/* --- construction --------------------------------------------------------------------------- */
 
 static enum status check_group(struct env *env, const struct zero_config *config, int size)
 {

@@ -74,7 +74,8 @@ enum status zero_settle(struct zero *zero);
  * there are masters, these ------------------------------------------------------------------- */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
-/* Each rank takes what it holds; zero_publish afterwards brings all that is made of it up to date. */
+/* Each rank takes what it holds; zero_publish afterwards brings all that is made of it up to
+ * date. */
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values);
 enum status zero_publish(struct zero *zero);
@@ -111,8 +112,8 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
 const struct step_scalars *zero_scalars(const struct zero *zero);
 void zero_loss_scale(struct zero *zero, double scale, int64_t label_count);
 
-/* For tests and tools: the summed gradient of one tensor, as scaled (valid between zero_judge and the next
- * step). */
+/* For tests and tools: the summed gradient of one tensor, as scaled (valid between zero_judge
+ * and the next step). */
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out);
 

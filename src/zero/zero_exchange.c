@@ -6,7 +6,7 @@
  */
 #include "zero/zero_impl.h"
 
-/* --- construction ------------------------------------------------------------------------------- */
+/* --- construction --------------------------------------------------------------------------- */
 
 /* Several copies: gathers stay among the ranks of one, sums go among the holders of one shard. */
 static enum status split_comm(struct zero *zero)
@@ -133,7 +133,7 @@ enum status exchange_tables_create(struct zero *zero)
     return STATUS_OK;
 }
 
-/* --- in a step ---------------------------------------------------------------------------------- */
+/* --- in a step ------------------------------------------------------------------------------ */
 
 void shards_to_members(struct zero *zero, int piece, const void *slice, void *full)
 {
@@ -164,7 +164,8 @@ static void store(struct stream *stream, void *dst, enum dtype dst_type, const v
     device_accumulate(stream, dst, dst_type, src, src_type, count);
 }
 
-/* sum (+)= gradients of workers 0 .. active-1 in their order, elements first .. + count, in fp32. */
+/* sum (+)= gradients of workers 0 .. active-1 in their order, elements first .. + count, in
+ * fp32. */
 static void add_in_order(struct zero *zero, struct stream *stream, float *sum,
                          const void *gradients, int active, int64_t stride, int64_t count,
                          bool first)

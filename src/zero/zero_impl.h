@@ -116,7 +116,7 @@ struct zero {
 
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
 
-/* --- elements of a type that is a value --------------------------------------------------------- */
+/* --- elements of a type that is a value ----------------------------------------------------- */
 static inline void *zero_at(const void *base, enum dtype type, int64_t index)
 {
     return (char *)base + (size_t)index * dtype_bytes(type);
@@ -127,7 +127,7 @@ static inline bool zero_is_narrow(const struct zero *zero)
     return zero->type != DTYPE_F32;
 }
 
-/* --- lengths ------------------------------------------------------------------------------------ */
+/* --- lengths -------------------------------------------------------------------------------- */
 static inline int64_t zero_shard_count(const struct zero *zero, int piece)
 {
     return zero->partition.piece_count[piece] / zero->shards;
@@ -148,12 +148,12 @@ static inline bool zero_is_learned(const struct zero *zero, int piece)
     return zero->pieces[piece].use_count > 0;
 }
 
-/* --- zero_memory.c ------------------------------------------------------------------------------ */
+/* --- zero_memory.c -------------------------------------------------------------------------- */
 enum status zero_memory_create(struct zero *zero);
 void zero_memory_free(struct zero *zero);
 bool zero_unit_uses(const struct zero *zero, int u, int piece);
 
-/* --- zero_exchange.c -------------------------------------------------------------------------- */
+/* --- zero_exchange.c ------------------------------------------------------------------------ */
 enum status exchange_open(struct zero *zero);
 enum status exchange_tables_create(struct zero *zero);
 /* full (at every worker) = the shards of its copy. Enqueued on the gather stream, which has been
@@ -164,17 +164,18 @@ void shares_to_replicas(struct zero *zero, int piece);
 /* Shares of the active workers' `full` to their owners, where they are added to `sum` in worker
  * order; the first of the step is stored. Enqueued on the reduce stream. */
 void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t round, void *sum);
-/* sum (+)= gradients of `active` workers, `stride` elements apart; `first`: nothing is in sum yet. */
+/* sum (+)= gradients of `active` workers, `stride` elements apart; `first`: nothing is in sum
+ * yet. */
 void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
                        int active, int64_t stride, bool first);
 
-/* --- zero_norm.c ------------------------------------------------------------------------------ */
+/* --- zero_norm.c ---------------------------------------------------------------------------- */
 enum status norm_create(struct zero *zero);
 enum status norm_of_sums(struct zero *zero, double *square_sum);
 /* At most ZERO_STAGING elements of a sum in fp32, until the next call. */
 const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int64_t count);
 
-/* --- zero_update.c ---------------------------------------------------------------------------- */
+/* --- zero_update.c -------------------------------------------------------------------------- */
 /* Fill zero->segments: the tensors whose state this rank updates, with their groups'
  * multipliers. */
 enum status zero_segments_create(struct zero *zero);

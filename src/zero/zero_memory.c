@@ -1,4 +1,5 @@
-/* zero_memory -- what each rank holds by stage and role: taking the memory for it and giving it back.
+/* zero_memory -- what each rank holds by stage and role: taking the memory for it and giving it
+ * back.
  *
  *                      params        gradients          sums     optimizer
  *     stage 0 worker   whole         whole, one a use   share    whole
@@ -8,10 +9,10 @@
  *     server           shard         -                  share    shard
  *     one rank         whole         (a slot)           whole    whole
  *
- * A share is a shard, unless the shard has several holders (roster.h): they also have room for the
- * whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of stages 0
- * and 1 lie in the gradients when they are of one size. Workers that are not owners (beside
- * servers) have no shards. Owners have room for one share from every worker.
+ * A share is a shard, unless the shard has several holders (roster.h): they also have room for
+ * the whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of
+ * stages 0 and 1 lie in the gradients when they are of one size. Workers that are not owners
+ * (beside servers) have no shards. Owners have room for one share from every worker.
  *
  * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. These are
  * widened for one unit at a time, and gradients are written in fp32 for one unit at a time.
@@ -20,7 +21,7 @@
 
 #include <stdio.h>
 
-/* --- gradients' uses -------------------------------------------------------------------------- */
+/* --- gradients' uses ------------------------------------------------------------------------ */
 
 bool zero_unit_uses(const struct zero *zero, int u, int piece)
 {
@@ -60,7 +61,7 @@ static enum status find_uses(struct zero *zero)
     return STATUS_OK;
 }
 
-/* --- pieces ----------------------------------------------------------------------------------- */
+/* --- pieces --------------------------------------------------------------------------------- */
 
 static enum status alloc_elements(struct zero *zero, enum mem_category category, const char *what,
                                   const char *piece, int64_t count, enum dtype type, void *out)
@@ -165,7 +166,7 @@ static enum status alloc_piece(struct zero *zero, int i)
     return STATUS_OK;
 }
 
-/* --- slots ------------------------------------------------------------------------------------ */
+/* --- slots ---------------------------------------------------------------------------------- */
 
 /* Elements of all pieces that one unit writes: they lie one after the other in a gradient slot. */
 static int64_t written_count(const struct zero *zero, int u)
@@ -260,7 +261,7 @@ static enum status alloc_slots(struct zero *zero)
     return alloc_gradient_slots(zero);
 }
 
-/* --- all of it -------------------------------------------------------------------------------- */
+/* --- all of it ------------------------------------------------------------------------------ */
 
 /* Chunks of 16-bit sums in fp32: one while they are added, one while they are read. */
 static enum status alloc_chunks(struct zero *zero)
@@ -297,7 +298,7 @@ enum status zero_memory_create(struct zero *zero)
     return zero_segments_create(zero);
 }
 
-/* --- the end ---------------------------------------------------------------------------------- */
+/* --- the end -------------------------------------------------------------------------------- */
 
 static void free_piece(struct zero *zero, struct zero_piece *piece)
 {

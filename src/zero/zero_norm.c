@@ -10,7 +10,7 @@
 
 #include "zero/zero_impl.h"
 
-/* --- whose nodes ------------------------------------------------------------------------------ */
+/* --- whose nodes ---------------------------------------------------------------------------- */
 
 /* Blocks first .. end-1 of the whole. */
 struct block_range {
@@ -84,7 +84,7 @@ enum status norm_create(struct zero *zero)
                            sizeof *zero->all_nodes, &zero->all_nodes);
 }
 
-/* --- their values ----------------------------------------------------------------------------- */
+/* --- their values --------------------------------------------------------------------------- */
 
 const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int64_t count)
 {
@@ -155,7 +155,7 @@ static enum status own_nodes(struct zero *zero)
     return STATUS_OK;
 }
 
-/* --- of all ----------------------------------------------------------------------------------- */
+/* --- of all --------------------------------------------------------------------------------- */
 
 static double add_up(struct zero *zero)
 {

@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-/* --- params ----------------------------------------------------------------------------------- */
+/* --- params --------------------------------------------------------------------------------- */
 
 void zero_walk(struct zero *zero, bool backward)
 {
@@ -145,7 +145,7 @@ void zero_release(struct zero *zero, int u, enum pass pass)
     }
 }
 
-/* --- gradients --------------------------------------------------------------------------------- */
+/* --- gradients ------------------------------------------------------------------------------ */
 
 static struct zero_use *find_use(struct zero *zero, int piece, int u)
 {
@@ -303,7 +303,7 @@ void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
     }
 }
 
-/* --- scalars ----------------------------------------------------------------------------------- */
+/* --- scalars -------------------------------------------------------------------------------- */
 
 const struct step_scalars *zero_scalars(const struct zero *zero)
 {

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 
-/* --- segments --------------------------------------------------------------------------------- */
+/* --- segments ------------------------------------------------------------------------------- */
 
 static struct zero_group group_of(const struct zero_config *config, const char *tensor)
 {
@@ -112,7 +112,7 @@ enum status zero_segments_create(struct zero *zero)
     return st;
 }
 
-/* --- the verdict ------------------------------------------------------------------------------ */
+/* --- the verdict ---------------------------------------------------------------------------- */
 
 /* Compute waits for what a worker has to do; counted, and seen in the trace. */
 static enum status stand_still(struct zero *zero, struct stream *worker)
@@ -207,7 +207,7 @@ enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *ver
     return isfinite(verdict->grad_norm) ? STATUS_OK : find_bad(zero, verdict);
 }
 
-/* --- the update ------------------------------------------------------------------------------- */
+/* --- the update ----------------------------------------------------------------------------- */
 
 /* The factor that brings a gradient of this norm down to `clip`, as PyTorch has it; 1 when it is
  * small enough. */

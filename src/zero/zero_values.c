@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 
-/* --- in --------------------------------------------------------------------------------------- */
+/* --- in ------------------------------------------------------------------------------------- */
 
 /* What of `place` this rank holds. */
 static struct place held_part(const struct zero *zero, struct place place)
@@ -76,7 +76,7 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
     return stream_sync(zero->stream);
 }
 
-/* --- out -------------------------------------------------------------------------------------- */
+/* --- out ------------------------------------------------------------------------------------ */
 
 /* Who has the parts of something: params and masters lie in shards, sums in shares. */
 struct holders {

@@ -83,7 +83,7 @@ static inline void member_run(struct member *m, const struct comm_case *c)
     c->run(m);
 }
 
-/* --- self and threads ------------------------------------------------------------------------- */
+/* --- self and threads ----------------------------------------------------------------------- */
 
 static inline void run_on_self(void **state)
 {
@@ -153,7 +153,7 @@ static inline void run_on_threads(void **state)
         run_team(c, size);
 }
 
-/* --- mpi -------------------------------------------------------------------------------------- */
+/* --- mpi ------------------------------------------------------------------------------------ */
 
 static inline int run_on_mpi(const struct comm_case *cases, int count, const char *only)
 {

@@ -44,7 +44,7 @@ static struct stream *nth_stream(struct member *m, int n)
     return n % 2 == 0 ? m->direct : m->worker;
 }
 
-/* --- moving ----------------------------------------------------------------------------------- */
+/* --- moving --------------------------------------------------------------------------------- */
 
 static void gather_once(struct member *m, struct comm *comm, int64_t count, enum dtype type,
                         bool in_place, struct stream *stream)
@@ -215,7 +215,7 @@ static void case_large(struct member *m)
     give(m, data);
 }
 
-/* --- sums ------------------------------------------------------------------------------------- */
+/* --- sums ----------------------------------------------------------------------------------- */
 
 /* Element i that `rank` contributes: sizes differ so much that the order of a sum shows. */
 static double value(int rank, int64_t i, enum dtype type)
@@ -353,7 +353,7 @@ static void case_order_shows(struct member *m)
     EXPECT(m, m->size < 3 ? differ == 0 : differ > 20);
 }
 
-/* --- groups ----------------------------------------------------------------------------------- */
+/* --- groups --------------------------------------------------------------------------------- */
 
 static void case_split(struct member *m)
 {
@@ -451,7 +451,7 @@ static void case_delays(struct member *m)
     give(m, scratch);
 }
 
-/* --- counters --------------------------------------------------------------------------------- */
+/* --- counters ------------------------------------------------------------------------------- */
 
 static bool counted(const struct comm *comm, enum comm_kind kind, int64_t calls, int64_t bytes)
 {

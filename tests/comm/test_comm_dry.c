@@ -1,4 +1,5 @@
-/* A rank of a job without the others: calls are counted as on any back end, and agreements agree. */
+/* A rank of a job without the others: calls are counted as on any back end, and agreements
+ * agree. */
 #include "testing.h"
 #include "comm/comm.h"
 

@@ -40,7 +40,7 @@ static void nap(double seconds)
     nanosleep(&span, NULL);
 }
 
-/* --- tasks ----------------------------------------------------------------------------------- */
+/* --- tasks ---------------------------------------------------------------------------------- */
 
 struct step {
     int *log; /* (count) */
@@ -95,7 +95,7 @@ static void close_behind(struct stream *stream, struct gate *gate)
     stream_enqueue(stream, pass_gate, &gate, sizeof gate);
 }
 
-/* --- order ----------------------------------------------------------------------------------- */
+/* --- order ---------------------------------------------------------------------------------- */
 
 enum { STEPS = 1000 };
 
@@ -206,7 +206,7 @@ static void test_f64_sum(void **state)
     rig_close(&rig);
 }
 
-/* --- beside the caller ------------------------------------------------------------------------ */
+/* --- beside the caller ---------------------------------------------------------------------- */
 
 /* Two workers and the caller sleep at the same time. */
 static void test_overlap(void **state)
@@ -292,7 +292,7 @@ static void test_destroy_waits(void **state)
     rig_close(&rig);
 }
 
-/* --- events ----------------------------------------------------------------------------------- */
+/* --- events --------------------------------------------------------------------------------- */
 
 static void test_event_between_workers(void **state)
 {
@@ -388,7 +388,7 @@ static void test_event_destroy_waits(void **state)
     rig_close(&rig);
 }
 
-/* --- failure ---------------------------------------------------------------------------------- */
+/* --- failure -------------------------------------------------------------------------------- */
 
 static void fail_task(struct stream *stream, const void *args)
 {

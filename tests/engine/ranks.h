@@ -1,5 +1,5 @@
-/* ranks -- the same small run on one rank or several, as threads of one process, and whether two runs
- * gave the same bits. */
+/* ranks -- the same small run on one rank or several, as threads of one process, and whether two
+ * runs gave the same bits. */
 #ifndef TESTS_ENGINE_RANKS_H
 #define TESTS_ENGINE_RANKS_H
 #include <pthread.h>

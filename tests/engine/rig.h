@@ -136,7 +136,8 @@ static inline enum status rig_create(struct env *env, struct rig_config config, 
     return st;
 }
 
-/* Micro-batch m of step `step`, in place `round`: random tokens, about one label in eight masked. */
+/* Micro-batch m of step `step`, in place `round`: random tokens, about one label in eight
+ * masked. */
 static inline void rig_fill_round(struct rig *rig, int64_t step, int64_t m, int64_t round)
 {
     int32_t *tokens, *labels;

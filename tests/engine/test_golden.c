@@ -1,7 +1,7 @@
-/* Golden numbers: tiny models against PyTorch in double (tools/golden_model.py), through the store
- * and the engine in fp32. Logits, loss, every gradient, and every parameter after ten steps of
- * AdamW with clipping and two parameter groups, each to ||a - b|| <= 1e-5 ||b||. On one rank, and on
- * three whose shards cut rows.
+/* Golden numbers: tiny models against PyTorch in double (tools/golden_model.py), through the
+ * store and the engine in fp32. Logits, loss, every gradient, and every parameter after ten
+ * steps of AdamW with clipping and two parameter groups, each to ||a - b|| <= 1e-5 ||b||. On one
+ * rank, and on three whose shards cut rows.
  */
 #include <math.h>
 #include <pthread.h>

@@ -12,7 +12,7 @@ enum { PASSES = 2 * UNITS - 1 };  /* forward, loss, backward */
 enum { GATHERS = 2 * UNITS - 2 }; /* the last two units stay gathered: one gather each */
 static const double pass_seconds = 0.040, gather_seconds = 0.020;
 
-/* --- a unit that sleeps ----------------------------------------------------------------------- */
+/* --- a unit that sleeps --------------------------------------------------------------------- */
 
 static void work(void)
 {
@@ -95,7 +95,7 @@ static void fill_dormitory(struct dormitory *d)
                                    .context = TOKENS};
 }
 
-/* --- a rank ----------------------------------------------------------------------------------- */
+/* --- a rank --------------------------------------------------------------------------------- */
 
 struct sleeping_rank {
     struct comm_hub *hub;

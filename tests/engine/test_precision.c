@@ -135,8 +135,8 @@ static void test_memory_of_the_paper(void **state)
         }
 }
 
-/* Sums of 4 bytes are apart: 4 Psi / N more beside whole gradients, 2 Psi / N where they replace the
- * 2-byte sums; and a group holds what so many ranks would. */
+/* Sums of 4 bytes are apart: 4 Psi / N more beside whole gradients, 2 Psi / N where they replace
+ * the 2-byte sums; and a group holds what so many ranks would. */
 static void test_memory_of_wide_sums_and_groups(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static void test_what_is_refused(void **state)
     env_destroy(&env);
 }
 
-/* --- fp16 ------------------------------------------------------------------------------------- */
+/* --- fp16 ----------------------------------------------------------------------------------- */
 
 static void test_fp16_over_ranks(void **state)
 {
@@ -387,7 +387,7 @@ static void test_fp16_faults_are_not_overflows(void **state)
     env_destroy(&env);
 }
 
-/* --- sums of a worker's own micro-batches --------------------------------------------------------- */
+/* --- sums of a worker's own micro-batches --------------------------------------------------- */
 
 /* The same for every stage; close to what is sent each by each; and once a step on the wire. */
 static void test_local_sums(void **state)

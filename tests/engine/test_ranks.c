@@ -1,4 +1,5 @@
-/* Stages, ranks, prefetch, servers and delays do not change a bit: ranks as threads of one process. */
+/* Stages, ranks, prefetch, servers and delays do not change a bit: ranks as threads of one
+ * process. */
 #include "engine/ranks.h"
 
 static void test_stages_and_ranks(void **state)

@@ -36,7 +36,7 @@ static struct plan_request request_of(const struct rig_config *config, int ranks
     };
 }
 
-/* --- against a run -------------------------------------------------------------------------------- */
+/* --- against a run -------------------------------------------------------------------------- */
 
 struct rank_job {
     struct rig_config config;
@@ -164,7 +164,7 @@ static void test_types_and_groups_too(void **state)
         }
 }
 
-/* --- volumes ---------------------------------------------------------------------------------------- */
+/* --- volumes -------------------------------------------------------------------------------- */
 
 /* Elements of the pieces of the untied model with their padding: all of them, and those that are
  * gathered once a micro-batch although params are cut (the embedding, whose backward pass reads
@@ -234,7 +234,7 @@ static void test_model_state_is_the_papers(void **state)
     }
 }
 
-/* --- size ------------------------------------------------------------------------------------------- */
+/* --- size ----------------------------------------------------------------------------------- */
 
 static struct plan_request trillion(int ranks)
 {
@@ -282,7 +282,7 @@ static void test_a_trillion_parameters_take_no_time(void **state)
     env_destroy(&env);
 }
 
-/* --- advice ----------------------------------------------------------------------------------------- */
+/* --- advice --------------------------------------------------------------------------------- */
 
 static struct plan_advice advise(const struct plan_request *request, size_t memory)
 {

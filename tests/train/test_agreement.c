@@ -5,7 +5,7 @@
 
 enum { RANKS = 3 };
 
-/* --- through the training loop ---------------------------------------------------------------- */
+/* --- through the training loop -------------------------------------------------------------- */
 
 /* Rank 1 has its own settings, and `odd_text` in the place of the others' text (NULL: the same).
  * Every rank ends with `st`, and its error holds `part`. */
@@ -70,7 +70,7 @@ static void test_data(void **state)
             STATUS_CONFIG, "rank 1 has other data than rank 0");
 }
 
-/* --- by itself -------------------------------------------------------------------------------- */
+/* --- by itself ------------------------------------------------------------------------------ */
 
 struct seat {
     struct agreement mine;

@@ -24,7 +24,7 @@ void mpi_nap(double seconds)
     nanosleep(&span, NULL);
 }
 
-/* --- the job ---------------------------------------------------------------------------------- */
+/* --- the job -------------------------------------------------------------------------------- */
 
 void comm_mpi_library(char *out, size_t bytes)
 {
@@ -116,7 +116,7 @@ static void mpi_quit(struct comm_home *base)
     stop_mpi(home);
 }
 
-/* --- communicators ---------------------------------------------------------------------------- */
+/* --- communicators -------------------------------------------------------------------------- */
 
 static enum status make_wire(struct env *env, struct comm *parent, int colour, MPI_Comm *wire)
 {

@@ -14,7 +14,7 @@
 enum { NOTICE_TAG = 1 };
 static const double LOOK_EVERY = 5e-3, ANSWER_WITHIN = 3, LAST_WORDS_WITHIN = 3;
 
-/* --- sending ---------------------------------------------------------------------------------- */
+/* --- sending -------------------------------------------------------------------------------- */
 
 /* With the lock held: a place in the outbox that MPI does not need; NULL = all are under way. */
 static struct outgoing *free_place(struct mpi_home *home)
@@ -77,7 +77,7 @@ static bool drain(struct mpi_home *home)
     }
 }
 
-/* --- receiving -------------------------------------------------------------------------------- */
+/* --- receiving ------------------------------------------------------------------------------ */
 
 static void answer(struct mpi_home *home, int from, const struct notice *notice)
 {
@@ -140,7 +140,7 @@ static void *monitor_main(void *arg)
     return NULL;
 }
 
-/* --- its life --------------------------------------------------------------------------------- */
+/* --- its life ------------------------------------------------------------------------------- */
 
 static int start_thread(struct mpi_home *home)
 {
@@ -238,7 +238,7 @@ bool mpi_monitor_stop(struct mpi_home *home)
     return clean;
 }
 
-/* --- for the back end's table ----------------------------------------------------------------- */
+/* --- for the back end's table --------------------------------------------------------------- */
 
 bool mpi_monitor_ask(struct comm *comm, int peer, struct comm_place *place)
 {

@@ -46,7 +46,7 @@ static bool is_large_pair(const struct comm *comm, int rank)
     return comm->sends[rank].bytes > SMALL_BYTES || comm->recvs[rank].bytes > SMALL_BYTES;
 }
 
-/* --- posting ---------------------------------------------------------------------------------- */
+/* --- posting -------------------------------------------------------------------------------- */
 
 /* A message in blocks, if it is large, and the rest. */
 struct cut {
@@ -130,7 +130,7 @@ static enum status post_all(struct swap *swap)
     return STATUS_OK;
 }
 
-/* --- progress --------------------------------------------------------------------------------- */
+/* --- progress ------------------------------------------------------------------------------- */
 
 /* A request is done: was it what was expected? */
 static enum status check_done(struct swap *swap, int index, MPI_Status *status, bool failed)
@@ -176,7 +176,7 @@ static enum status test(struct swap *swap)
     return STATUS_OK;
 }
 
-/* --- waiting ---------------------------------------------------------------------------------- */
+/* --- waiting -------------------------------------------------------------------------------- */
 
 enum { SPINS = 50, YIELDS = 100 };
 static const double FIRST_SLEEP = 10e-6, LONGEST_SLEEP = 100e-6;

@@ -62,7 +62,7 @@ static struct comm_hub *hub_of(const struct comm_home *home)
     return ((const struct threads_home *)home)->hub;
 }
 
-/* --- the hub ---------------------------------------------------------------------------------- */
+/* --- the hub -------------------------------------------------------------------------------- */
 
 enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub)
 {
@@ -123,7 +123,7 @@ static void threads_quit(struct comm_home *home)
     pthread_mutex_unlock(&hub->lock);
 }
 
-/* --- groups ----------------------------------------------------------------------------------- */
+/* --- groups --------------------------------------------------------------------------------- */
 
 static void init_bell(pthread_cond_t *bell)
 {
@@ -242,7 +242,7 @@ static bool threads_ask(struct comm *comm, int peer, struct comm_place *place)
     return true;
 }
 
-/* --- swaps ------------------------------------------------------------------------------------ */
+/* --- swaps ---------------------------------------------------------------------------------- */
 
 /* A swap in progress, on the stack of its thread. The group's lock is held but where bytes move. */
 struct swap {

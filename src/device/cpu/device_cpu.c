@@ -13,7 +13,7 @@ enum {
     PIECE_BYTES = 1024 * 1024, /* the same for copies */
 };
 
-/* --- memory ---------------------------------------------------------------------------------- */
+/* --- memory --------------------------------------------------------------------------------- */
 
 static enum status cpu_alloc(struct device *device, struct device_block *block)
 {
@@ -25,7 +25,7 @@ static void cpu_free(struct device *device, struct device_block *block)
     mem_free(device->env, block->address);
 }
 
-/* --- pieces ---------------------------------------------------------------------------------- */
+/* --- pieces --------------------------------------------------------------------------------- */
 
 /* One piece of a call: what starts at `at` (bytes, or elements). */
 typedef void piece_fn(const void *args, size_t at);
@@ -51,7 +51,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* --- copies ---------------------------------------------------------------------------------- */
+/* --- copies --------------------------------------------------------------------------------- */
 
 struct range {
     char *dst;
@@ -87,7 +87,7 @@ static void cpu_zero(struct stream *stream, void *dst, size_t bytes)
     cpu_enqueue(stream, fill_task, &range, sizeof range);
 }
 
-/* --- accumulate ------------------------------------------------------------------------------ */
+/* --- accumulate ----------------------------------------------------------------------------- */
 
 /* Exact, and without branches so that compilers turn loops over it into vector code. Multiplying
  * by 2^112 moves the exponent from f16's bias to f32's and makes f16's subnormal numbers normal. */

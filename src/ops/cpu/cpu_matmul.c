@@ -18,8 +18,8 @@
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-/* The library's setting is the process's, and changing it while another engine multiplies breaks its
- * buffers: it is touched once, by the first who finds it otherwise. */
+/* The library's setting is the process's, and changing it while another engine multiplies breaks
+ * its buffers: it is touched once, by the first who finds it otherwise. */
 enum status cpu_matmul_open(struct env *env)
 {
     static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
