@@ -15,7 +15,7 @@ struct trace;
 struct env {
     struct log *log;
     struct mem *mem;
-    int threads; /* size of this rank's OpenMP team, at least 1 */
+    int threads;         /* size of this rank's OpenMP team, at least 1 */
     struct trace *trace; /* borrowed; NULL: nothing is traced. See base/trace.h */
 };
 
