@@ -28,9 +28,10 @@ static int open_again(const char *path, int flags, mode_t mode)
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-static enum status open_for_reading(struct env *env, const char *path, int *fd, struct stat *info)
+static enum status open_for_reading(struct env *env, const char *path, int flags, int *fd,
+                                    struct stat *info)
 {
-    *fd = open_again(path, O_RDONLY, 0);
+    *fd = open_again(path, O_RDONLY | flags, 0);
     if (*fd < 0)
         return FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
     if (fstat(*fd, info) == 0 && !S_ISDIR(info->st_mode))
@@ -45,7 +46,8 @@ enum status file_map_open(struct env *env, const char *path, struct file_map *ma
     int fd;
     struct stat info = {0};
     *map = (struct file_map){0};
-    TRY(open_for_reading(env, path, &fd, &info));
+    /* the opening of a pipe would wait for somebody who writes to it */
+    TRY(open_for_reading(env, path, O_NONBLOCK, &fd, &info));
     if (!S_ISREG(info.st_mode)) {
         close(fd);
         return FAIL(env, IO, "cannot map '%s': it is not a plain file", path);
@@ -104,7 +106,7 @@ enum status file_read(struct env *env, const char *path, size_t limit, char **te
     int fd;
     struct stat info = {0};
     *text = NULL;
-    TRY(open_for_reading(env, path, &fd, &info));
+    TRY(open_for_reading(env, path, 0, &fd, &info));
     size_t expected = S_ISREG(info.st_mode) ? (size_t)info.st_size : 0, room = expected + 4096;
     if (expected > limit) {
         st = fail_too_large(env, path, limit);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/options_impl.h"
 
 enum status options_create(struct env *env, struct options **options)
@@ -187,18 +188,31 @@ enum status options_set(struct options *options, const char *key, const char *va
                 : options_fail(options, &site, "unknown key '%s'", key);
 }
 
+enum status options_keep(struct options *options, const char *text, const char **copy)
+{
+    return options_own_string(options, text, strlen(text), copy);
+}
+
+enum { VARIABLE_BYTES = OPTION_KEY_BYTES + 8 };
+
+/* SIFR_TRAIN_STEPS for train.steps; returns `name`. */
+static char *variable_name(const char *key, char name[VARIABLE_BYTES])
+{
+    char *to = stpcpy(name, "SIFR_");
+    for (; *key; key++)
+        *to++ = *key == '.' ? '_' : (char)toupper((unsigned char)*key);
+    *to = 0;
+    return name;
+}
+
 enum status options_load_environment(struct options *options)
 {
     for (int i = 0; i < options->count; i++) {
         struct binding *binding = &options->bindings[i];
         if (binding->option->flag_only)
             continue;
-        char name[OPTION_KEY_BYTES + 8] = "SIFR_";
-        for (int j = 0; options->keys[i][j]; j++)
-            name[5 + j] = options->keys[i][j] == '.'
-                              ? '_'
-                              : (char)toupper((unsigned char)options->keys[i][j]);
-        const char *text = getenv(name);
+        char name[VARIABLE_BYTES];
+        const char *text = getenv(variable_name(options->keys[i], name));
         if (!text || !*text)
             continue;
         struct option_site site = {
@@ -206,6 +220,55 @@ enum status options_load_environment(struct options *options)
         TRY(options_give(options, binding, text, &site));
     }
     return STATUS_OK;
+}
+
+/* What one variable, "SIFR_X=...", is to a key: 2 = its own, 1 = of the same section, 0 = nothing;
+ * and its distance, -1 = not near. */
+static int compare_variable(const char *variable, size_t bytes, const char *key, int *distance)
+{
+    char name[VARIABLE_BYTES];
+    variable_name(key, name);
+    if (strlen(name) == bytes && memcmp(name, variable, bytes) == 0)
+        return 2;
+    *distance = options_near(variable + 5, bytes - 5, name + 5, strlen(name + 5));
+    const char *dot = strchr(key, '.');
+    return dot && strncmp(name, variable, 5 + (size_t)(dot - key) + 1) == 0;
+}
+
+static void warn_variable(struct options *options, const char *variable)
+{
+    size_t bytes = strcspn(variable, "=");
+    const char *nearest = NULL;
+    int least = 0;
+    bool section = false;
+    for (int i = 0; i < options->count; i++) {
+        int distance = -1;
+        if (options->bindings[i].option->flag_only)
+            continue;
+        int likeness = compare_variable(variable, bytes, options->keys[i], &distance);
+        if (likeness == 2)
+            return;
+        section |= likeness == 1;
+        if (distance >= 0 && (!nearest || distance < least)) {
+            nearest = options->keys[i];
+            least = distance;
+        }
+    }
+    char name[VARIABLE_BYTES];
+    if (nearest)
+        log_warn(options->env, "the variable %.*s names no key (did you mean %s?)", (int)bytes,
+                 variable, variable_name(nearest, name));
+    else if (section)
+        log_warn(options->env, "the variable %.*s names no key", (int)bytes, variable);
+}
+
+void options_warn_environment(struct options *options)
+{
+    for (char *const *variable = environ; *variable; variable++) {
+        const char *equals = strchr(*variable, '=');
+        if (strncmp(*variable, "SIFR_", 5) == 0 && equals && equals > *variable + 5 && equals[1])
+            warn_variable(options, *variable);
+    }
 }
 
 /* --- questions ------------------------------------------------------------------------------ */

@@ -18,7 +18,7 @@
 
 enum option_type {
     OPTION_BOOL,   /* bool; true/false, yes/no, on/off, 1/0; as a flag also bare: --json */
-    OPTION_INT,    /* int64_t; 1k, 4M, 2G suffixes (powers of 1000) and 1_000 accepted */
+    OPTION_INT,    /* int64_t; 1k, 4M, 2G suffixes (powers of 1000), 1e9 and 1_000 accepted */
     OPTION_REAL,   /* double */
     OPTION_STRING, /* const char *, never NULL: "" when unset */
     OPTION_CHOICE, /* int: index into choices */
@@ -70,15 +70,24 @@ enum status options_load_yaml_text(struct options *options, const char *text, si
 /* SIFR_SECTION_KEY for every bound option that is not flag_only; an empty variable counts as none.
  */
 enum status options_load_environment(struct options *options);
+/* Warn about variables that look like a key and are none: near to one, or of a section that has
+ * keys. */
+void options_warn_environment(struct options *options);
 /* Arguments without the program's name. Flags: --key=value, --key value, bare --key for booleans
  * (and --no-key), -n 4 and -n4; "--" ends them. What is not a flag goes to `words` (at least argc
  * places). */
 enum status options_load_flags(struct options *options, int argc, char *const *argv,
                                const char **words, int *word_count);
+/* Whether a flag as it stands in argv takes the next argument: "--key" and "-n", not "--key=value",
+ * not booleans. */
+bool options_takes_next(struct options *options, const char *argument);
 /* One value from anywhere, as text and as strong as a flag; `origin` for messages ("--train.steps",
  * "the checkpoint"). */
 enum status options_set(struct options *options, const char *key, const char *value,
                         const char *origin);
+
+/* A copy of `text` that lives as long as the object, for a field whose value is worked out. */
+enum status options_keep(struct options *options, const char *text, const char **copy);
 
 bool options_is_set(const struct options *options,
                     const char *key); /* given by anybody, not the default */

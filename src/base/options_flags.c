@@ -103,7 +103,9 @@ static enum status read_letters(struct arguments *args, const char *argument)
         char flag[3] = {'-', *c, 0};
         struct binding *binding = find_letter(args->options, *c);
         if (!binding)
-            return fail_usage(args->options, argument, "unknown flag", NULL);
+            return FAIL(args->options->env, USAGE,
+                        "unknown flag '%.80s'; a text that begins with '-' goes after --",
+                        argument);
         if (binding->option->type == OPTION_BOOL) {
             TRY(give(args, binding, flag, "true"));
             continue;
@@ -114,6 +116,16 @@ static enum status read_letters(struct arguments *args, const char *argument)
         return give(args, binding, flag, value);
     }
     return STATUS_OK;
+}
+
+bool options_takes_next(struct options *options, const char *argument)
+{
+    const struct binding *binding = NULL;
+    if (strncmp(argument, "--", 2) == 0)
+        binding = find_flag(options, argument + 2);
+    else if (argument[0] == '-' && argument[1])
+        binding = find_letter(options, argument[strlen(argument) - 1]);
+    return binding && binding->option->type != OPTION_BOOL;
 }
 
 enum status options_load_flags(struct options *options, int argc, char *const *argv,

@@ -156,29 +156,55 @@ static bool read_bool(const char *text, bool *value)
     return false;
 }
 
-/* [+-] digits, single underscores between them, then k, M or G. */
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* The power of ten at the end of a number, to which *c is moved: k, M, G, e9 or e+9; 0 = none. */
+static int read_power(const char **c)
+{
+    int power = **c == 'k' || **c == 'K' ? 3 : **c == 'M' ? 6 : **c == 'G' ? 9 : 0;
+    const char *digits = *c + 1 + ((*c)[0] && (*c)[1] == '+');
+    if (power) {
+        ++*c;
+    } else if ((**c == 'e' || **c == 'E') && is_digit(*digits)) {
+        for (*c = digits; is_digit(**c); ++*c)
+            power = power > 99 ? power : 10 * power + **c - '0';
+    }
+    return power;
+}
+
+/* [+-] digits, single underscores between them, then a power of ten; with one, also a fraction
+ * that it makes whole: 1.5M, 2.5e4. */
 static bool read_integer(const char *text, int64_t *value)
 {
     bool negative = *text == '-', overflow = false;
-    const char *c = text + (*text == '-' || *text == '+');
+    const char *c = text + (*text == '-' || *text == '+'), *point = NULL;
     int64_t total = 0;
-    if (*c < '0' || *c > '9')
+    if (!is_digit(*c))
         return false;
-    for (; (*c >= '0' && *c <= '9') || *c == '_'; c++) {
-        if (*c == '_' && (c[1] < '0' || c[1] > '9'))
+    for (; is_digit(*c) || *c == '_' || (*c == '.' && !point); c++) {
+        if (!is_digit(*c) && !is_digit(c[1]))
+            return false;
+        if (*c == '_' && point)
             return false;
         if (*c == '_')
             continue;
+        if (*c == '.') {
+            point = c;
+            continue;
+        }
         int digit = *c - '0';
         overflow |= __builtin_mul_overflow(total, 10, &total);
         overflow |= __builtin_add_overflow(total, negative ? -digit : digit, &total);
     }
-    int64_t factor = *c == 'k' || *c == 'K' ? 1000
-                     : *c == 'M'            ? 1000000
-                     : *c == 'G'            ? 1000000000
-                                            : 1;
-    c += factor > 1;
-    overflow |= __builtin_mul_overflow(total, factor, value);
+    int places = point ? (int)(c - point) - 1 : 0, power = read_power(&c);
+    if (power < places)
+        return false;
+    for (power -= places; power > 0 && total != 0 && !overflow; power--)
+        overflow |= __builtin_mul_overflow(total, 10, &total);
+    *value = total;
     return *c == 0 && !overflow;
 }
 

@@ -13,7 +13,7 @@
     X(OK, 0, "done")                                          \
     X(IO, 1, "a file or folder could not be read or written") \
     X(FORMAT, 1, "a file does not hold what it should")       \
-    X(MEMORY, 1, "out of memory")                             \
+    X(MEMORY, 4, "out of memory")                             \
     X(DEVICE, 1, "the device failed")                         \
     X(COMM, 1, "another rank failed or did not answer")       \
     X(STOPPED, 1, "stopped by a signal")                      \

@@ -14,6 +14,8 @@ struct cli {
     struct env *env;
     struct console *console;
     const volatile sig_atomic_t *stop; /* not 0: end in good order */
+    int argc;                          /* the command's name and what follows it */
+    char *const *argv;
 };
 
 struct command {
@@ -31,8 +33,8 @@ struct command {
                        const char *const *words, int word_count);
 };
 
-extern const struct command command_train, command_eval, command_sample, command_tokenize,
-    command_inspect, command_bench, command_doctor;
+extern const struct command command_train, command_plan, command_eval, command_sample,
+    command_tokenize, command_inspect, command_bench, command_doctor;
 
 extern const struct command *const commands[];
 extern const int command_count;

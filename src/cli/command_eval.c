@@ -10,8 +10,10 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
+#include "cli/machine.h"
 #include "train/config.h"
 #include "train/evaluate.h"
+#include "train/run_plan.h"
 
 struct eval_settings {
     struct data_config data;
@@ -98,8 +100,8 @@ static bool on_batch(void *user, int64_t done, int64_t total)
     if (now - progress->shown > 0.1) {
         char bar[3 * CELLS + 1], eta[32], line[160];
         snprintf(
-            line, sizeof line, "evaluating %s %3.0f%% | eta %s", console_bar(bar, CELLS, share),
-            100 * share,
+            line, sizeof line, "evaluating %s %3.0f%% | eta %s",
+            console_bar(progress->cli->console, bar, CELLS, share), 100 * share,
             text_human_seconds(eta, share > 0 ? (now - progress->begin) * (1 / share - 1) : -1));
         console_live(progress->cli->console, stderr, line);
         progress->shown = now;
@@ -107,11 +109,24 @@ static bool on_batch(void *user, int64_t done, int64_t total)
     return true;
 }
 
-static enum status print_json(struct cli *cli, const char *path, const struct evaluation *e)
+/* What was read: it may come from the run's own configuration. */
+static void describe_data(const struct data_config *data, char *out, size_t bytes)
+{
+    if (data->mix.count > 0)
+        snprintf(out, bytes, "the held-out part of %d sources", data->mix.count);
+    else if (*data->path)
+        snprintf(out, bytes, "the held-out part of %s", data->path);
+    else
+        snprintf(out, bytes, "%s", data->val);
+}
+
+static enum status print_json(struct cli *cli, const char *path, const char *data,
+                              const struct evaluation *e)
 {
     struct json_out json;
     json_out_begin(&json, cli->env);
     json_out_string(&json, "model", path);
+    json_out_string(&json, "data", data);
     json_out_real(&json, "loss", e->loss);
     json_out_real(&json, "perplexity", e->perplexity);
     json_out_real(&json, "bits_per_byte", e->bits_per_byte);
@@ -123,10 +138,11 @@ static enum status print_json(struct cli *cli, const char *path, const struct ev
     return json_out_print(&json, cli->console);
 }
 
-static void print_lines(struct cli *cli, const struct evaluation *e)
+static void print_lines(struct cli *cli, const char *data, const struct evaluation *e)
 {
     struct console *console = cli->console;
     char tokens[32], rate[32];
+    console_line(console, "data           %s", data);
     console_line(console, "loss           %.4f", e->loss);
     console_line(console, "perplexity     %.2f", e->perplexity);
     if (isfinite(e->bits_per_byte))
@@ -144,6 +160,7 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
     struct options *all;
     struct run_config config = {0};
     struct evaluation evaluation;
+    char data[4200];
     struct progress progress = {cli, clock_seconds(), 0};
     enum status st;
     if (!model)
@@ -151,13 +168,16 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
     TRY(options_create(cli->env, &all));
     TRY_OR(undo_options, load_config(cli, options, settings, model, all, &config));
     config.train.eval_batches = settings->batches;
-    st = evaluate_model(cli->env, &config, on_batch, &progress, &evaluation);
+    st = run_fit_check(cli->env, &config, &(struct run_ranks){1, 0, 1}, machine_memory());
+    if (st == STATUS_OK)
+        st = evaluate_model(cli->env, &config, on_batch, &progress, &evaluation);
     console_live_clear(cli->console);
     run_config_release(&config);
+    describe_data(&config.data, data, sizeof data);
     if (st == STATUS_OK && settings->json)
-        st = print_json(cli, model, &evaluation);
+        st = print_json(cli, model, data, &evaluation);
     else if (st == STATUS_OK)
-        print_lines(cli, &evaluation);
+        print_lines(cli, data, &evaluation);
 undo_options:
     options_destroy(all);
     return st;

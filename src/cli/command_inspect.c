@@ -27,7 +27,11 @@ struct inspect_settings {
 static void line(struct inspection *in, const char *name, const char *value)
 {
     struct console *console = in->cli->console;
-    console_line(console, "  %s%-18s%s %s", console_style(console, STYLE_DIM), name,
+    if (!in->headed)
+        console_line(console, "%s%s%s", console_style(console, STYLE_BOLD), in->path,
+                     console_style(console, STYLE_PLAIN));
+    in->headed = true;
+    console_line(console, "  %s%-20s%s %s", console_style(console, STYLE_DIM), name,
                  console_style(console, STYLE_PLAIN), value);
 }
 
@@ -132,9 +136,6 @@ static enum status run_inspect(struct cli *cli, struct options *options, void *u
     struct stat info;
     json_out_begin(&json, cli->env);
     json_out_string(&json, "path", words[0]);
-    if (!settings->json)
-        console_line(cli->console, "%s%s%s", console_style(cli->console, STYLE_BOLD), words[0],
-                     console_style(cli->console, STYLE_PLAIN));
     bool folder = stat(words[0], &info) == 0 && S_ISDIR(info.st_mode);
     enum status st =
         folder ? inspect_folder(&in) : inspect_file(&in, (enum inspect_format)settings->format);

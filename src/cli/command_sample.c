@@ -9,6 +9,7 @@
 #include "cli/json_out.h"
 #include "cli/machine.h"
 #include "train/generate.h"
+#include "train/run_plan.h"
 
 struct sample_settings {
     struct generate_config generate;
@@ -91,10 +92,13 @@ static enum status report(struct cli *cli, const struct sample_settings *setting
     }
     if (!settings->quiet)
         log_info(cli->env,
-                 "%lld tokens, %.1f tok/s; prompt of %lld tokens, %.1f tok/s; seed %lld%s",
-                 (long long)result->tokens, decode_rate, (long long)result->prompt_tokens,
+                 "%lld token%s, %.1f tok/s; prompt of %lld token%s, %.1f tok/s; seed %lld%s",
+                 (long long)result->tokens, result->tokens == 1 ? "" : "s", decode_rate,
+                 (long long)result->prompt_tokens, result->prompt_tokens == 1 ? "" : "s",
                  rate(result->prompt_tokens, result->prefill_seconds), (long long)config->seed,
-                 result->ended ? "; ended by itself" : "");
+                 result->ended                     ? "; ended by itself"
+                 : result->tokens < config->tokens ? "; the context is full"
+                                                   : "");
     return STATUS_OK;
 }
 
@@ -146,6 +150,7 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
     if (config.prompt != settings->generate.prompt && options_is_set(options, "prompt"))
         return FAIL(cli->env, USAGE, "the prompt is given twice: '%s' and --prompt", config.prompt);
     cli->env->threads = machine_threads(settings->threads);
+    TRY(run_fit_model(cli->env, model, machine_memory()));
     TRY(generator_create(cli->env, model, settings->tokenizer, &generator));
     enum status st = STATUS_OK;
     for (int64_t i = 0; i < settings->count && st == STATUS_OK; i++, config.seed++)

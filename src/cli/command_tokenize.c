@@ -40,15 +40,16 @@ static void show_progress(struct progress *progress, double share, const char *f
     progress->shown = now;
     text_human_seconds(eta, share > 0 ? elapsed / share - elapsed : -1);
     snprintf(line, sizeof line, "%s %s %3.0f%% | %s | eta %s", progress->what,
-             console_bar(bar, BAR_CELLS, share), 100 * share, figure, eta);
+             console_bar(progress->console, bar, BAR_CELLS, share), 100 * share, figure, eta);
     console_live(progress->console, stderr, line);
 }
 
-static void on_learn(void *user, int done, int total)
+static bool on_learn(void *user, int done, int total)
 {
     char figure[64];
     snprintf(figure, sizeof figure, "%d of %d tokens", done, total);
     show_progress(user, (double)done / total, figure);
+    return true; /* a signal ends this command by itself */
 }
 
 static void on_encode(void *user, size_t done, size_t total)
@@ -137,7 +138,8 @@ static void print_tokenized(struct cli *cli, const struct tokenized *done)
     console_line(cli->console, "speed      %s/s, %s in all",
                  text_human_bytes(a, (double)(r->bytes[0] + r->bytes[1]) / (r->seconds + 1e-9)),
                  text_human_seconds(b, r->seconds + done->learn_seconds));
-    console_line(cli->console, "next       sifr train --data.path=%s%s%s --data.tokenizer=%s",
+    console_line(cli->console,
+                 "next       sifr train --model.preset=tiny --data.path=%s%s%s --data.tokenizer=%s",
                  done->path[0], r->tokens[1] ? " --data.val=" : "",
                  r->tokens[1] ? done->path[1] : "", done->tokenizer_path);
 }

@@ -1,15 +1,34 @@
-/* command_train -- from a configuration to a trained model in a run folder. What it shows is in
- * train_view.c. */
+/* command_train -- from a configuration to a trained model in a run folder, on one rank or several.
+ * What it shows is in train_view.c, how ranks are started in launch.c and ranks.c. */
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include "cli/command.h"
 #include "cli/dry_run.h"
+#include "cli/launch.h"
+#include "cli/machine.h"
+#include "cli/rank_report.h"
+#include "cli/ranks.h"
 #include "cli/train_view.h"
+#include "train/run_plan.h"
 #include "train/trainer.h"
+
+enum { MOST_RANKS = 65536 };
 
 struct train_settings {
     struct run_config config;
     const char *out, *trace;
+    int64_t n;
     bool fresh, dry_run, json, quiet;
+};
+
+struct train_job {
+    struct cli *cli;
+    struct options *options;
+    struct train_settings *settings;
+    struct train_view *view;
+    const char *folder;
+    struct ranks_plan plan;
 };
 
 /* --out, or runs/NAME for NAME.yaml. */
@@ -32,25 +51,132 @@ static enum status choose_folder(struct env *env, const struct train_settings *s
     return st;
 }
 
-static enum status train(struct cli *cli, const struct options *options,
-                         const struct train_settings *settings, struct train_view *view,
-                         const char *folder)
+/* --- one rank ------------------------------------------------------------------------------- */
+
+static bool asked_to_stop(void *user)
 {
-    struct trainer_callbacks callbacks = train_view_callbacks(view);
+    const struct cli *cli = user;
+    return *cli->stop != 0;
+}
+
+/* Only rank 0 has something to show. */
+static enum status train_rank(void *user, struct env *env, const struct session_ranks *ranks)
+{
+    struct train_job *job = user;
+    struct train_view *view = ranks && ranks->rank > 0 ? NULL : job->view;
+    struct trainer_callbacks callbacks = {.user = job->cli, .should_stop = asked_to_stop};
     struct trainer_summary summary;
     struct text yaml;
-    text_init(&yaml, cli->env);
-    options_print_yaml(options, &yaml);
-    struct trainer_place place = {.folder = folder,
-                                  .fresh = settings->fresh,
+    text_init(&yaml, env);
+    options_print_yaml(job->options, &yaml);
+    struct trainer_place place = {.folder = job->folder,
+                                  .fresh = job->settings->fresh,
                                   .config_yaml = text_string(&yaml),
-                                  .trace = settings->trace};
+                                  .trace = job->settings->trace};
+    if (view)
+        callbacks = train_view_callbacks(view);
     enum status st = yaml.status;
     if (st == STATUS_OK) {
-        st = trainer_run(cli->env, &settings->config, NULL, &place, &callbacks, &summary);
-        train_view_summary(view, &summary, folder);
+        st = trainer_run(env, &job->settings->config, ranks, &place, &callbacks, &summary);
+        if (view)
+            train_view_summary(view, &summary, job->folder);
     }
     text_free(&yaml);
+    return st;
+}
+
+/* --- all ranks of this process --------------------------------------------------------------- */
+
+/* Ranks that are processes may have taken theirs already: together they must fit in all there is. */
+static enum status check_fit(struct train_job *job)
+{
+    const struct ranks_plan *plan = &job->plan;
+    struct run_ranks ranks = {plan->size, plan->rank, plan->local};
+    struct machine machine;
+    machine_look(&machine);
+    return run_fit_check(job->cli->env, &job->settings->config, &ranks,
+                         plan->way == RANKS_JOIN ? machine.memory_bytes : machine_memory());
+}
+
+static enum status train_here(struct train_job *job)
+{
+    const struct ranks_config *ranks = &job->settings->config.ranks;
+    TRY(check_fit(job));
+    struct session_ranks seat = {
+        .comm = {comm_backend_words[ranks->backend], ranks->timeout},
+        .rank = job->plan.rank,
+    };
+    if (job->plan.way == RANKS_THREADS)
+        return ranks_run_threads(job->cli, job->plan.size, ranks->timeout, train_rank, job);
+    return train_rank(job, job->cli->env, job->plan.way == RANKS_JOIN ? &seat : NULL);
+}
+
+static enum status share_threads(struct train_job *job)
+{
+    char text[16];
+    if (job->plan.size == 1 || options_is_set(job->options, "run.threads"))
+        return STATUS_OK;
+    snprintf(text, sizeof text, "%d", job->plan.threads);
+    return options_set(job->options, "run.threads", text, "the number of ranks");
+}
+
+/* Resolve the configuration and do what it says. */
+static enum status run_job(struct train_job *job)
+{
+    enum status st;
+    struct train_settings *settings = job->settings;
+    struct env *env = job->cli->env;
+    bool shows = job->plan.rank == 0;
+    TRY(share_threads(job));
+    TRY(mem_alloc(env, MEM_OTHER, "view", sizeof *job->view, &job->view));
+    train_view_open(job->view, job->cli, settings->json, settings->quiet,
+                    settings->config.train.log_every);
+    TRY_OR(undo_view, run_config_resolve(env, job->options, shows ? train_view_learning : NULL,
+                                         job->view, &settings->config));
+    console_live_clear(job->cli->console);
+    st = settings->dry_run
+             ? dry_run(job->cli, &settings->config, job->plan.size, job->folder, settings->json)
+             : train_here(job);
+    if (st == STATUS_MEMORY)
+        log_info(env, "less memory: a smaller train.micro_batch, --engine.recompute=full, or more "
+                      "ranks with --zero.stage=3");
+    run_config_release(&settings->config);
+undo_view:
+    train_view_close(job->view);
+    mem_free(env, job->view);
+    return st;
+}
+
+/* --- ranks that are other processes ------------------------------------------------------------ */
+
+/* This program again, with the same arguments and the number of threads. */
+static enum status launch(struct train_job *job)
+{
+    struct cli *cli = job->cli;
+    int64_t threads = job->settings->config.machine.threads;
+    char program[4096], flag[32];
+    char **argv;
+    size_t used = 0;
+    bool chosen = options_is_set(job->options, "run.threads") && threads > 0;
+    struct launch_order order = {.ranks = job->plan.size,
+                                 .threads = chosen ? (int)threads : job->plan.threads,
+                                 .quiet = job->settings->quiet || job->settings->json,
+                                 .verbose = cli->console->verbose};
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (bytes < 0)
+        return FAIL(cli->env, IO, "cannot find this program's file: %s", strerror(errno));
+    program[bytes] = 0;
+    snprintf(flag, sizeof flag, "--run.threads=%d", order.threads);
+    TRY(mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)cli->argc + 3, sizeof *argv,
+                        &argv));
+    argv[used++] = program;
+    argv[used++] = cli->argv[0];
+    argv[used++] = flag; /* before a "--" that ends flags; one given again counts the same */
+    for (int i = 1; i < cli->argc; i++)
+        argv[used++] = cli->argv[i];
+    order.argv = argv;
+    enum status st = launch_run(cli, &order);
+    mem_free(cli->env, argv);
     return st;
 }
 
@@ -58,24 +184,21 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
                              const char *const *words, int word_count)
 {
     struct train_settings *settings = user_settings;
-    struct train_view *view;
+    struct train_job job = {.cli = cli, .options = options, .settings = settings};
     char *folder;
-    enum status st;
-    TRY(choose_folder(cli->env, settings, word_count ? words[0] : NULL, &folder));
-    TRY_OR(undo_folder, mem_alloc(cli->env, MEM_OTHER, "view", sizeof *view, &view));
-    train_view_open(view, cli, settings->json, settings->quiet, settings->config.train.log_every);
-    TRY_OR(undo_view,
-           run_config_resolve(cli->env, options, train_view_learning, view, &settings->config));
-    console_live_clear(cli->console);
-    st = settings->dry_run ? dry_run(cli, &settings->config, folder, settings->json)
-                           : train(cli, options, settings, view, folder);
-    run_config_release(&settings->config);
-undo_view:
-    train_view_close(view);
-    mem_free(cli->env, view);
-undo_folder:
-    mem_free(cli->env, folder);
-    return st;
+    TRY(ranks_find(cli->env, settings->n, comm_backend_words[settings->config.ranks.backend],
+                   &job.plan));
+    if (job.plan.way == RANKS_LAUNCH && !settings->dry_run)
+        return launch(&job);
+    if (job.plan.way == RANKS_JOIN)
+        rank_report_start(job.plan.rank);
+    enum status st = choose_folder(cli->env, settings, word_count ? words[0] : NULL, &folder);
+    if (st == STATUS_OK) {
+        job.folder = folder;
+        st = run_job(&job);
+        mem_free(cli->env, folder);
+    }
+    return job.plan.way == RANKS_JOIN ? ranks_leave(cli, &job.plan, st) : st;
 }
 
 /* --- the command ---------------------------------------------------------------------------- */
@@ -86,6 +209,8 @@ undo_folder:
 static const struct option train_list[] = {
     {FIELD(out, STRING), .letter = 'o', .value_name = "DIR",
      .help = "run folder; default runs/NAME for NAME.yaml, else runs/train"},
+    {FIELD(n, INT), .letter = 'n', .ranged = true, .min = 1, .max = MOST_RANKS,
+     .help = "ranks to start; under mpirun or srun: leave it away"},
     {FIELD(fresh, BOOL), .help = "move a run that is already in the folder aside"},
     {.key = "dry-run",
      .type = OPTION_BOOL,
@@ -110,17 +235,19 @@ static enum status bind_train(struct options *options, void *user_settings)
 
 const struct command command_train = {
     .name = "train",
-    .usage = "[FILE.yaml] [--section.key=value ...] [--out=DIR]",
+    .usage = "[FILE.yaml] [--section.key=value ...] [--out=DIR] [-n RANKS]",
     .summary = "train a model from a configuration file, from keys, or both",
     .description =
         "A key may stand in the file, in the environment (SIFR_TRAIN_STEPS for train.steps) or on "
         "the command line;\n"
-        "the last is the strongest. The run folder gets the resolved configuration, metrics, "
-        "samples and the model\n"
-        "as a Hugging Face directory. Ctrl-C stops after the current step and saves the model.\n",
+        "the last is the strongest. Whole numbers may be written 2k, 4M, 1G or 1e9. The run folder "
+        "gets the\n"
+        "resolved configuration, metrics, samples and the model as a Hugging Face directory.\n"
+        "Ctrl-C stops after the current step and saves the model.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"
+                "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --zero.stage=3\n"
                 "  sifr train configs/gpt2-124m.yaml --dry-run\n",
     .settings_bytes = sizeof(struct train_settings),
     .most_words = 1,

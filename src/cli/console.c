@@ -20,18 +20,51 @@ static int terminal_width(void)
     return size.ws_col == 0 ? PLAIN_WIDTH : size.ws_col < LEAST_WIDTH ? LEAST_WIDTH : size.ws_col;
 }
 
+/* Where a supervisor's own output goes: false = there is none. What the launcher in between gives
+ * us (a pipe, or a terminal of its own) tells nothing. */
+static bool ask_supervisor(struct console *console)
+{
+    const char *text = getenv(CONSOLE_VARIABLE);
+    int out_terminal, out_colour, err_colour, width;
+    if (!text || sscanf(text, "%d %d %d %d", &out_terminal, &out_colour, &err_colour, &width) != 4)
+        return false;
+    console->out_terminal = out_terminal;
+    console->out_colour = out_colour;
+    console->err_terminal = false; /* stderr comes there line by line */
+    console->err_colour = err_colour;
+    console->width = width < LEAST_WIDTH ? PLAIN_WIDTH : width;
+    console->fixed_width = true;
+    return true;
+}
+
 static bool colours_wanted(void)
 {
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
     return !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
-void console_open(struct console *console)
+static bool is_ascii_locale(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (int i = 0; i < 3; i++) {
+        const char *locale = getenv(names[i]);
+        if (locale && *locale)
+            return !strcasestr(locale, "utf-8") && !strcasestr(locale, "utf8");
+    }
+    return false;
+}
+
+void console_open(struct console *console, int rank, bool launched, bool verbose)
 {
     *console = (struct console){
-        .out_terminal = isatty(STDOUT_FILENO),
-        .err_terminal = isatty(STDERR_FILENO),
+        .rank = rank,
+        .verbose = verbose,
+        .out_terminal = !launched && isatty(STDOUT_FILENO),
+        .err_terminal = !launched && isatty(STDERR_FILENO),
+        .ascii = is_ascii_locale(),
     };
+    if (ask_supervisor(console))
+        return;
     console->out_colour = console->out_terminal && colours_wanted();
     console->err_colour = console->err_terminal && colours_wanted();
     console->width = terminal_width();
@@ -51,7 +84,7 @@ const char *console_style(const struct console *console, enum console_style styl
     return console->out_colour ? escape_of(style) : "";
 }
 
-static void flush(struct console *console)
+void console_flush(struct console *console)
 {
     if (fflush(stdout) != 0 && !console->write_error)
         console->write_error = errno;
@@ -60,7 +93,7 @@ static void flush(struct console *console)
 int console_finish(struct console *console)
 {
     console_live_clear(console);
-    flush(console);
+    console_flush(console);
     return console->write_error == EPIPE ? 0 : console->write_error;
 }
 
@@ -72,14 +105,14 @@ void console_line(struct console *console, const char *format, ...)
     vfprintf(stdout, format, args);
     va_end(args);
     putc('\n', stdout);
-    flush(console);
+    console_flush(console);
 }
 
 void console_write(struct console *console, const char *data, size_t bytes)
 {
     console_live_clear(console);
     fwrite(data, 1, bytes, stdout);
-    flush(console);
+    console_flush(console);
 }
 
 /* Bytes of `line` that fit in `columns`, counting a UTF-8 character as one column and an escape
@@ -108,7 +141,8 @@ void console_live(struct console *console, FILE *stream, const char *line)
     if (!terminal)
         return;
     console_live_clear(console);
-    console->width = terminal_width();
+    if (!console->fixed_width)
+        console->width = terminal_width();
     size_t bytes = fitting_bytes(line, console->width - 1);
     bool colour = stream == stdout ? console->out_colour : console->err_colour;
     fprintf(stream, "%.*s%s", (int)bytes, line, colour ? escape_of(STYLE_PLAIN) : "");
@@ -136,21 +170,34 @@ void console_log(void *user, enum log_level level, const char *line)
                                                 [LOG_WARN] = STYLE_YELLOW,
                                                 [LOG_INFO] = STYLE_PLAIN,
                                                 [LOG_DEBUG] = STYLE_DIM};
+    char rank[32] = "";
+    if (console->rank > 0 && !console->verbose)
+        return;
+    if (console->rank > 0)
+        snprintf(rank, sizeof rank, "rank %d: ", console->rank);
     console_live_clear(console);
     fflush(stdout);
-    fprintf(stderr, "sifr: %s%s%s%s\n", console->err_colour ? escape_of(styles[level]) : "",
-            words[level], console->err_colour ? escape_of(STYLE_PLAIN) : "", line);
+    fprintf(stderr, "sifr: %s%s%s%s%s\n", console->err_colour ? escape_of(styles[level]) : "",
+            words[level], console->err_colour ? escape_of(STYLE_PLAIN) : "", rank, line);
 }
 
-char *console_bar(char *out, int width, double share)
+void console_rank_error(struct console *console, const char *line)
+{
+    struct console heard = *console;
+    heard.verbose = true;
+    if (!console->verbose && *line)
+        console_log(&heard, LOG_ERROR, line);
+}
+
+char *console_bar(const struct console *console, char *out, int width, double share)
 {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     share = share < 0 ? 0 : share > 1 ? 1 : share;
     int parts = (int)(share * width * 8), cells = parts / 8;
     char *to = out;
     for (int i = 0; i < cells; i++)
-        to = stpcpy(to, "█");
-    if (parts % 8) {
+        to = stpcpy(to, console->ascii ? "#" : "█");
+    if (parts % 8 && !console->ascii) {
         to = stpcpy(to, eighths[parts % 8]);
         cells++;
     }

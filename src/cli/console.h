@@ -2,7 +2,12 @@
  *
  * Data and progress go to stdout, errors and warnings to stderr. Whether a stream is a terminal
  * decides: colours and the live line exist on terminals only, a file never gets an escape
- * sequence or a carriage return. NO_COLOR and TERM=dumb turn colours off.
+ * sequence or a carriage return. NO_COLOR and TERM=dumb turn colours off. A locale that is set and
+ * is not UTF-8 gets pictures in ASCII.
+ *
+ * In a job of several ranks only rank 0 is heard; the others' lines are shown with --verbose, each
+ * with its rank. A supervisor passes on what a rank prints: CONSOLE_VARIABLE tells the rank where
+ * that ends.
  */
 #ifndef CLI_CONSOLE_H
 #define CLI_CONSOLE_H
@@ -11,17 +16,25 @@
 #include "base/log.h"
 #include "base/text.h"
 
+#define CONSOLE_VARIABLE \
+    "SIFR_LAUNCH_CONSOLE" /* "OUT_TERMINAL OUT_COLOUR ERR_COLOUR WIDTH", numbers */
+
 struct console {
+    int rank; /* of this process */
+    bool verbose;
     bool out_terminal, err_terminal;
     bool out_colour, err_colour;
-    int width;       /* columns of the terminal; 80 when there is none */
-    FILE *live;      /* where a live line stands now; NULL: nowhere */
-    int write_error; /* errno of the first write to stdout that failed */
+    bool ascii;       /* pictures without UTF-8 */
+    int width;        /* columns of the terminal; 80 when there is none */
+    bool fixed_width; /* it is a supervisor's terminal, which can't be asked again */
+    FILE *live;       /* where a live line stands now; NULL: nowhere */
+    int write_error;  /* errno of the first write to stdout that failed */
 };
 
 enum console_style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_YELLOW, STYLE_CYAN };
 
-void console_open(struct console *console);
+/* `launched`: by an mpirun, which may hand a rank a terminal of its own making. */
+void console_open(struct console *console, int rank, bool launched, bool verbose);
 
 /* The escape sequence of a style on stdout, "" without colour. STYLE_PLAIN ends what another
  * began. */
@@ -42,11 +55,15 @@ int console_finish(struct console *console);
 void console_live(struct console *console, FILE *stream, const char *line);
 void console_live_clear(struct console *console);
 
+void console_flush(struct console *console);
+
 /* A log_sink_fn; `user` is the console. */
 void console_log(void *user, enum log_level level, const char *line);
+/* An error that a rank other than 0 has to say itself; nothing when it has been shown. */
+void console_rank_error(struct console *console, const char *line);
 
 /* Bar of `width` cells filled to `share` (0 .. 1), for live lines. `out` holds 3 * width + 1
  * bytes. */
-char *console_bar(char *out, int width, double share);
+char *console_bar(const struct console *console, char *out, int width, double share);
 
 #endif

@@ -10,7 +10,7 @@
 
 enum { WIDTH_MAX = 100 };
 
-static const char about[] = "trains GPT-2 and Llama language models, in C, from two commands";
+static const char about[] = "trains GPT-2 and Llama language models, in C, on one rank or many";
 
 static const char overview_examples[] =
     "  sifr train configs/tiny.yaml --data.path=notes.txt     train a small model on a text file\n"
@@ -29,11 +29,11 @@ static const struct {
 enum { EXIT_CODE_COUNT = sizeof exit_codes / sizeof exit_codes[0] };
 
 static const struct {
-    const char *usage, *summary;
+    const char *name, *usage, *summary;
 } other_commands[] = {
-    {"help COMMAND", "the page of one command"},
-    {"man", "the manual page: sifr man | man -l -"},
-    {"completion bash", "for the shell: source <(sifr completion bash)"},
+    {"help", "help COMMAND", "the page of one command"},
+    {"man", "man", "the manual page: sifr man | man -l -"},
+    {"completion", "completion bash", "for the shell: source <(sifr completion bash)"},
 };
 enum { OTHER_COUNT = sizeof other_commands / sizeof other_commands[0] };
 
@@ -103,6 +103,18 @@ enum status help_command(struct cli *cli, const struct command_call *call)
     text_add(&text, "\n");
     options_print_help(call->options, &text, page_width(cli));
     return show(cli, &text);
+}
+
+bool help_other(struct cli *cli, const char *name)
+{
+    for (int i = 0; i < OTHER_COUNT; i++) {
+        if (strcmp(other_commands[i].name, name) == 0) {
+            console_line(cli->console, "sifr %s: %s", other_commands[i].usage,
+                         other_commands[i].summary);
+            return true;
+        }
+    }
+    return false;
 }
 
 /* --- man page ------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 struct inspection {
     struct cli *cli;
     const char *path;
+    bool headed;           /* the path has been printed: not before it is known what it is */
     struct json_out *json; /* NULL: lines for people */
 };
 

@@ -54,10 +54,9 @@ static int widest_name(const struct safetensors *file)
     return width < 60 ? width : 60;
 }
 
-static enum status print_tensors(struct inspection *in, const char *path, struct totals *totals)
+static void print_tensors(struct inspection *in, const struct safetensors *file,
+                          struct totals *totals)
 {
-    struct safetensors *file;
-    TRY(safetensors_open(in->cli->env, path, &file));
     int width = widest_name(file);
     for (int i = 0; i < safetensors_count(file); i++) {
         const struct safetensor *t = safetensors_at(file, i);
@@ -66,8 +65,6 @@ static enum status print_tensors(struct inspection *in, const char *path, struct
         totals->parameters += t->count;
         totals->bytes += t->bytes;
     }
-    safetensors_close(file);
-    return STATUS_OK;
 }
 
 static void print_totals(struct inspection *in, const struct totals *totals)
@@ -80,10 +77,13 @@ static void print_totals(struct inspection *in, const struct totals *totals)
 enum status inspect_safetensors(struct inspection *in)
 {
     struct totals totals = {0};
+    struct safetensors *file;
+    TRY(safetensors_open(in->cli->env, in->path, &file));
     inspect_string(in, "kind", "safetensors");
     if (in->json)
         json_out_open(in->json, "list", '[');
-    TRY(print_tensors(in, in->path, &totals));
+    print_tensors(in, file, &totals);
+    safetensors_close(file);
     if (in->json)
         json_out_close(in->json, ']');
     print_totals(in, &totals);
@@ -122,8 +122,13 @@ enum status inspect_model(struct inspection *in)
     TRY(st);
     if (in->json)
         json_out_open(in->json, "list", '[');
-    for (int i = 0; i < files.count && st == STATUS_OK; i++)
-        st = print_tensors(in, files.paths[i], &totals);
+    for (int i = 0; i < files.count; i++) {
+        struct safetensors *file;
+        if ((st = safetensors_open(env, files.paths[i], &file)) != STATUS_OK)
+            break;
+        print_tensors(in, file, &totals);
+        safetensors_close(file);
+    }
     path_list_free(env, &files);
     TRY(st);
     if (in->json)

@@ -110,7 +110,8 @@ static enum status draw(struct inspection *in, const struct history *history)
                         .mark_count = history->mark_count,
                         .line_on = console_style(console, STYLE_CYAN),
                         .mark_on = console_style(console, STYLE_YELLOW),
-                        .off = console_style(console, STYLE_PLAIN)};
+                        .off = console_style(console, STYLE_PLAIN),
+                        .ascii = console->ascii};
     text_init(&text, in->cli->env);
     plot_draw(&plot, &text);
     enum status st = text.status;

@@ -93,6 +93,14 @@ void machine_look(struct machine *machine)
         machine->shm_bytes = (size_t)folder.f_blocks * folder.f_frsize;
 }
 
+size_t machine_memory(void)
+{
+    struct machine machine;
+    machine_look(&machine);
+    size_t limit = machine.memory_limit_bytes;
+    return limit && limit < machine.memory_free_bytes ? limit : machine.memory_free_bytes;
+}
+
 int machine_threads(int64_t wanted)
 {
     cpu_set_t mask;

@@ -19,6 +19,9 @@ struct machine {
 
 void machine_look(struct machine *machine);
 
+/* Bytes that processes can still have: what is free, or less where the control group has a limit. */
+size_t machine_memory(void);
+
 /* Threads for `wanted` (0 = one for each processor in the mask), at least 1. */
 int machine_threads(int64_t wanted);
 

@@ -6,33 +6,39 @@
  * looked at, so that they work with any other arguments.
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
- * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT within five seconds ends the process at
- * once.
+ * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT or SIGTERM within five seconds ends the
+ * process at once. To a rank with a supervisor only SIGUSR1 and SIGUSR2 mean something: SIGTERM comes from the
+ * launcher when another rank has died, which this one will notice by itself.
  */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/rank_report.h"
+#include "comm/launcher.h"
 
-enum { QUIT_SECONDS = 5 };
+/* A repeated signal quits when it comes in this time. Earlier it is the same one: timeout(1) sends
+ * it to the process and to its group. */
+enum { QUIT_FROM_MS = 100, QUIT_UNTIL_MS = 5000 };
 
 static volatile sig_atomic_t stop_signal;
-static volatile sig_atomic_t
-    interrupt_second; /* of the last SIGINT on the monotonic clock, 0 = none */
+static volatile sig_atomic_t quit_ms; /* of the last SIGINT or SIGTERM, 0 = none */
 
 /* --- signals -------------------------------------------------------------------------------- */
 
 static void on_signal(int number)
 {
-    if (number == SIGINT) {
+    if (number == SIGINT || number == SIGTERM) {
         struct timespec now = {0};
         clock_gettime(CLOCK_MONOTONIC, &now);
-        sig_atomic_t second = (sig_atomic_t)(now.tv_sec % 1000000) + 1;
-        if (interrupt_second && second - interrupt_second <= QUIT_SECONDS)
+        sig_atomic_t ms = (sig_atomic_t)(now.tv_sec % 1000000 * 1000 + now.tv_nsec / 1000000) + 1;
+        sig_atomic_t since = ms - quit_ms;
+        if (quit_ms && since >= QUIT_FROM_MS && since <= QUIT_UNTIL_MS)
             _exit(status_exit_code(STATUS_STOPPED));
-        interrupt_second = second;
+        quit_ms = ms;
     }
     stop_signal = number;
 }
@@ -46,8 +52,12 @@ static void catch_signals(void)
         sigaction(numbers[i], &action, NULL);
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, NULL); /* whoever reads our lines may leave before the run ends */
-    if (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO))
+    if (rank_report_wanted() || (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO)))
         sigaction(SIGHUP, &action, NULL);
+    if (rank_report_wanted()) {
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+    }
 }
 
 /* --- one command ---------------------------------------------------------------------------- */
@@ -71,12 +81,31 @@ static enum status load_options(struct env *env, struct command_call *call, int 
 {
     const struct command *command = call->command;
     TRY(options_load_flags(call->options, argc, argv, words, word_count));
-    if (call->general.help)
+    if (call->general.help) /* -qh */
         return STATUS_OK;
     TRY(check_words(env, command, words, *word_count));
     if (command->config_file && *word_count > 0)
         TRY(options_load_yaml(call->options, words[0]));
+    if (!rank_report_wanted()) /* a supervisor has said it */
+        options_warn_environment(call->options);
     return options_load_environment(call->options);
+}
+
+static bool asks_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* Also beside mistakes; but what another flag takes is that flag's. */
+static bool help_is_asked(struct options *options, int argc, char *const *argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (asks_help(argv[i]))
+            return true;
+        i += options_takes_next(options, argv[i]) && i + 1 < argc &&
+             strncmp(argv[i + 1], "--", 2) != 0;
+    }
+    return false;
 }
 
 static enum status run_command(struct cli *cli, const struct command *command, int argc,
@@ -87,6 +116,10 @@ static enum status run_command(struct cli *cli, const struct command *command, i
     const char **words;
     int word_count = 0;
     TRY(command_open(cli->env, command, &call));
+    if (help_is_asked(call.options, argc, argv)) {
+        st = help_command(cli, &call);
+        goto undo_call;
+    }
     TRY_OR(undo_call, mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)argc + 1,
                                       sizeof *words, &words));
     TRY_OR(undo_words, load_options(cli->env, &call, argc, argv, words, &word_count));
@@ -113,7 +146,7 @@ static enum status run_help(struct cli *cli, const char *name)
         return help_overview(cli);
     const struct command *command = command_find(name);
     if (!command)
-        return command_unknown(cli->env, name);
+        return help_other(cli, name) ? STATUS_OK : command_unknown(cli->env, name);
     TRY(command_open(cli->env, command, &call));
     enum status st = help_command(cli, &call);
     command_close(cli->env, &call);
@@ -127,10 +160,11 @@ static enum status run_completion(struct cli *cli, const char *shell)
     return FAIL(cli->env, USAGE, "completion exists for bash: source <(sifr completion bash)");
 }
 
-static bool is_asked(int argc, char *const *argv, const char *flag, const char *letter)
+/* Before the command and its flags are known: an early guess. */
+static bool verbose_is_asked(int argc, char *const *argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], flag) == 0 || (letter && strcmp(argv[i], letter) == 0))
+        if (strcmp(argv[i], "--verbose") == 0 || strcmp(argv[i], "-v") == 0)
             return true;
     }
     return false;
@@ -141,26 +175,44 @@ static enum status dispatch(struct cli *cli, int argc, char *const *argv)
     const char *word = argc > 1 ? argv[1] : "help", *next = argc > 2 ? argv[2] : NULL;
     const struct command *command = command_find(word);
     if (command)
-        return is_asked(argc, argv, "--help", "-h") ? run_help(cli, word)
-                                                    : run_command(cli, command, argc - 2, argv + 2);
+        return run_command(cli, command, argc - 2, argv + 2);
     if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)
         return help_version(cli);
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)
-        return run_help(cli, next);
-    if (strcmp(word, "completion") == 0)
-        return run_completion(cli, next);
-    if (strcmp(word, "man") == 0)
-        return help_man(cli);
-    return command_unknown(cli->env, word);
+    if (asks_help(word) || strcmp(word, "help") == 0)
+        return run_help(cli, next && asks_help(next) ? NULL : next);
+    if (next && asks_help(next) && help_other(cli, word))
+        return STATUS_OK;
+    bool man = strcmp(word, "man") == 0, completion = strcmp(word, "completion") == 0;
+    if (!man && !completion)
+        return command_unknown(cli->env, word);
+    if (argc > (man ? 2 : 3))
+        return FAIL(cli->env, USAGE, "'%s' is one argument too many; usage: sifr %s",
+                    argv[man ? 2 : 3], man ? "man" : "completion bash");
+    return man ? help_man(cli) : run_completion(cli, next);
+}
+
+/* A file that is opened must not become number 0, 1 or 2: what is printed would land in it. */
+static void open_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            _exit(status_exit_code(STATUS_IO));
+    }
 }
 
 int main(int argc, char **argv)
 {
+    open_standard_files();
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is a write that fails, not the end */
     struct console console;
     struct env env;
-    struct cli cli = {.env = &env, .console = &console, .stop = &stop_signal};
-    bool verbose = is_asked(argc, argv, "--verbose", "-v");
-    console_open(&console);
+    struct cli cli = {
+        .env = &env, .console = &console, .stop = &stop_signal, .argc = argc - 1, .argv = argv + 1};
+    struct launcher launcher;
+    bool launched = launcher_find(&launcher);
+    bool verbose = verbose_is_asked(argc, argv);
+    console_open(&console, launched ? launcher.rank : 0,
+                 launched && strcmp(launcher.name, "srun") != 0, verbose);
     if (env_create(&env, console_log, &console, verbose ? LOG_DEBUG : LOG_INFO, 1) != STATUS_OK) {
         console_log(&console, LOG_ERROR, "out of memory");
         return status_exit_code(STATUS_MEMORY);

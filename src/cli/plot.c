@@ -6,11 +6,10 @@
  *          └─────────────────        joined by a vertical stroke: the line has no holes
  *           1            2000
  *
- * A braille character is U+2800 plus eight bits, one for each dot of a cell of 2 x 4.
+ * Without UTF-8 the same cells are stars and spaces. A braille character is U+2800 plus eight bits, one for each dot of a cell of 2 x 4.
  */
 #include "cli/plot.h"
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -114,9 +113,11 @@ static void draw_marks(struct canvas *c, const struct plot_point *marks, int cou
 static void print_cell(const struct plot *plot, uint16_t cell, struct text *text)
 {
     if (cell == MARK) {
-        text_printf(text, "%s●%s", plot->mark_on, plot->off);
+        text_printf(text, "%s%s%s", plot->mark_on, plot->ascii ? "o" : "●", plot->off);
     } else if (cell == 0) {
         text_add(text, " ");
+    } else if (plot->ascii) {
+        text_printf(text, "%s*%s", plot->line_on, plot->off);
     } else {
         unsigned code = 0x2800u + cell;
         char utf8[] = {(char)(0xe0 | code >> 12), (char)(0x80 | (code >> 6 & 0x3f)),
@@ -125,15 +126,26 @@ static void print_cell(const struct plot *plot, uint16_t cell, struct text *text
     }
 }
 
+/* What fits before the axis, for losses of any size. */
+static void print_label(double y, struct text *text)
+{
+    double size = fabs(y);
+    if (size < 1e3)
+        text_printf(text, "%*.3f", LABEL - 2, y);
+    else
+        text_printf(text, size < 1e6 ? "%*.0f" : "%*.1e", LABEL - 2, y);
+}
+
 static void print_canvas(const struct plot *plot, const struct canvas *c, struct text *text)
 {
     for (int row = 0; row < c->rows; row++) {
         bool labelled = row == 0 || row == c->rows - 1 || row == (c->rows - 1) / 2;
         double y = c->y1 - (c->y1 - c->y0) * row / (c->rows - 1);
         if (labelled)
-            text_printf(text, "%*.3f ┤", LABEL - 2, y);
+            print_label(y, text);
         else
-            text_printf(text, "%*s│", LABEL - 1, "");
+            text_printf(text, "%*s", LABEL - 2, "");
+        text_add(text, plot->ascii ? " |" : labelled ? " ┤" : " │");
         int last = c->cells;
         while (last > 0 && c->cell[row][last - 1] == 0)
             last--;
@@ -141,9 +153,9 @@ static void print_canvas(const struct plot *plot, const struct canvas *c, struct
             print_cell(plot, c->cell[row][i], text);
         text_add(text, "\n");
     }
-    text_printf(text, "%*s└", LABEL - 1, "");
+    text_printf(text, "%*s%s", LABEL - 1, "", plot->ascii ? "+" : "└");
     for (int i = 0; i < c->cells; i++)
-        text_add(text, "─");
+        text_add(text, plot->ascii ? "-" : "─");
     text_printf(text, "\n%*s%-*.0f%.0f\n", LABEL, "", c->cells - snprintf(NULL, 0, "%.0f", c->x1),
                 c->x0, c->x1);
 }

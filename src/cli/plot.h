@@ -2,6 +2,7 @@
  * every character. */
 #ifndef CLI_PLOT_H
 #define CLI_PLOT_H
+#include <stdbool.h>
 #include "base/text.h"
 
 struct plot_point {
@@ -15,6 +16,7 @@ struct plot {
     const struct plot_point *marks; /* single points, drawn as ● over the line */
     int mark_count;
     const char *line_on, *mark_on, *off; /* escape sequences, "" without colour */
+    bool ascii;                          /* a star for each cell of dots, o for marks */
 };
 
 /* Append the picture; each row ends in a newline. With fewer than two points on the line nothing

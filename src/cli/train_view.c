@@ -7,7 +7,7 @@
 #include "cli/machine.h"
 #include "cli/ranks_table.h"
 
-enum { BAR_CELLS = 10, PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
+enum { BAR_CELLS = 10, FACT_INDENT = 12, PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
 
 void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet,
                      int64_t log_every)
@@ -27,25 +27,46 @@ static bool for_people(const struct train_view *view)
     return !view->json && !view->quiet;
 }
 
-void train_view_learning(void *user, int done, int total)
+bool train_view_learning(void *user, int done, int total)
 {
     struct train_view *view = user;
     char line[160], bar[3 * BAR_CELLS + 1];
     double now = clock_seconds();
+    bool go_on = *view->cli->stop == 0;
     if (view->quiet || now - view->shown < 0.1)
-        return;
+        return go_on;
     view->shown = now;
     snprintf(line, sizeof line, "learning a vocabulary %s %d of %d tokens",
-             console_bar(bar, BAR_CELLS, (double)done / total), done, total);
+             console_bar(view->cli->console, bar, BAR_CELLS, (double)done / total), done, total);
     console_live(view->cli->console, stderr, line);
+    return go_on;
 }
 
 /* --- before the first step ------------------------------------------------------------------ */
 
+/* Bytes of `value` up to the last space in `columns`; a word that is longer stays whole. */
+static size_t fitting_words(const char *value, int columns)
+{
+    size_t bytes = strlen(value), cut = (size_t)columns;
+    if (bytes <= cut)
+        return bytes;
+    while (cut > 0 && value[cut] != ' ')
+        cut--;
+    return cut ? cut : strcspn(value, " ");
+}
+
+/* On a terminal that is too narrow a value goes on below itself. */
 static void fact(struct console *console, const char *name, const char *value)
 {
-    console_line(console, "  %s%-9s%s %s", console_style(console, STYLE_DIM), name,
-                 console_style(console, STYLE_PLAIN), value);
+    do {
+        size_t bytes = console->out_terminal ? fitting_words(value, console->width - FACT_INDENT)
+                                             : strlen(value);
+        console_line(console, "  %s%-9s%s %.*s", console_style(console, STYLE_DIM), name,
+                     console_style(console, STYLE_PLAIN), (int)bytes, value);
+        value += bytes;
+        value += strspn(value, " ");
+        name = "";
+    } while (*value);
 }
 
 /* run_config_describe's lines, each a name and its value. */
@@ -136,6 +157,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     struct train_view *view = user;
     view->config = facts->config;
     console_live_clear(view->cli->console);
+    view->wordless = !facts->config->tokenizer;
     if (for_people(view))
         print_header(view, facts);
     if (!view->json)
@@ -184,7 +206,7 @@ static void show_live(struct train_view *view, const struct trainer_step *step)
     if (now - view->shown < 0.1 && step->step < step->steps)
         return;
     view->shown = now;
-    console_bar(bar, BAR_CELLS, share);
+    console_bar(view->cli->console, bar, BAR_CELLS, share);
     if (BAR_CELLS + 2 + (int)strlen(view->line) <= view->cli->console->width)
         snprintf(line, sizeof line, "%s %s", bar, view->line);
     else
@@ -316,11 +338,15 @@ static void draw_curve(struct train_view *view)
         .line_on = console_style(console, STYLE_CYAN),
         .mark_on = console_style(console, STYLE_YELLOW),
         .off = console_style(console, STYLE_PLAIN),
+        .ascii = console->ascii,
     };
     text_init(&text, view->cli->env);
     plot_draw(&plot, &text);
     if (text.bytes) {
-        console_line(console, "\nloss by step%s", view->eval_count ? " (● held out)" : "");
+        console_line(console, "\nloss by step%s",
+                     view->eval_count == 0 ? ""
+                     : console->ascii      ? " (o held out)"
+                                           : " (● held out)");
         console_write(console, text_string(&text), text.bytes);
     }
     text_free(&text);
@@ -355,10 +381,10 @@ static void print_summary(struct train_view *view, const struct trainer_summary 
     struct console *console = view->cli->console;
     char line[512], a[32], b[32];
     draw_curve(view);
-    console_line(console, "\n%s%s%s after %lld steps, %s tokens, %s",
+    console_line(console, "\n%s%s%s after %lld step%s, %s tokens, %s",
                  console_style(console, STYLE_BOLD), s->end, console_style(console, STYLE_PLAIN),
-                 (long long)s->steps, text_human_count(a, (double)s->tokens),
-                 text_human_seconds(b, s->seconds));
+                 (long long)s->steps, s->steps == 1 ? "" : "s",
+                 text_human_count(a, (double)s->tokens), text_human_seconds(b, s->seconds));
     snprintf(line, sizeof line, "%.4f", s->loss);
     fact(console, "loss", line);
     if (s->val.tokens) {
@@ -370,10 +396,11 @@ static void print_summary(struct train_view *view, const struct trainer_summary 
         fact(console, "held out", line);
     }
     snprintf(line, sizeof line, "%s tok/s (median)", text_human_count(a, s->tokens_per_second));
-    fact(console, "speed", line);
+    fact(console, "speed", isfinite(s->tokens_per_second) ? line : "too few steps to tell");
     fact(console, "memory", text_human_bytes(a, (double)s->peak_bytes));
     if (s->skipped) {
-        snprintf(line, sizeof line, "%lld steps", (long long)s->skipped);
+        snprintf(line, sizeof line, "%lld step%s", (long long)s->skipped,
+                 s->skipped == 1 ? "" : "s");
         fact(console, "skipped", line);
     }
     if (s->ranks > 1)
@@ -382,7 +409,10 @@ static void print_summary(struct train_view *view, const struct trainer_summary 
     if (!*s->checkpoint)
         return;
     fact(console, "model", s->checkpoint);
-    snprintf(line, sizeof line, "sifr sample %s", folder);
+    if (strcmp(s->end, "diverged") == 0)
+        return;
+    snprintf(line, sizeof line, "sifr sample %s%s", folder,
+             view->wordless ? " --tokenizer=FILE (the shards' own: the run was given none)" : "");
     fact(console, "next", line);
 }
 

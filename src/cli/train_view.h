@@ -23,7 +23,8 @@ struct train_view {
     char line[STEP_LINE_BYTES]; /* of the last step */
     int64_t line_step;
     bool line_kept, stop_said;
-    double shown; /* when the live line was last written */
+    bool wordless; /* the run has tokens and no tokenizer */
+    double shown;  /* when the live line was last written */
     struct json_out record;
     const struct run_config *config; /* borrowed; NULL: the run has not begun */
 };
@@ -34,7 +35,7 @@ void train_view_close(struct train_view *view);
 /* Callbacks for trainer_run; they borrow the view. */
 struct trainer_callbacks train_view_callbacks(struct train_view *view);
 /* A progress function for run_config_resolve: a vocabulary is being learnt. `user` is the view. */
-void train_view_learning(void *user, int done, int total);
+bool train_view_learning(void *user, int done, int total);
 /* The end of a run: curve, figures, where things are, what to try next. */
 void train_view_summary(struct train_view *view, const struct trainer_summary *summary,
                         const char *folder);

@@ -40,7 +40,7 @@ static enum status open_home(struct env *env, const struct comm_backend *backend
 {
     enum status st;
     struct comm_home *h;
-    TRY(mem_alloc(env, MEM_COMM, "ranks", backend->home_bytes, &h));
+    TRY(mem_alloc(env, MEM_OTHER, "ranks", backend->home_bytes, &h));
     h->backend = backend;
     h->env = env;
     h->timeout = timeout;
@@ -99,10 +99,10 @@ static enum status make_comm(struct comm_home *home, struct device *device, cons
     enum status st;
     struct comm *c;
     struct env *env = home->env;
-    TRY(mem_alloc(env, MEM_COMM, "communicators", home->backend->comm_bytes, &c));
-    TRY_OR(undo_self, mem_alloc_array(env, MEM_COMM, "communicators", (size_t)size, sizeof(int),
+    TRY(mem_alloc(env, MEM_OTHER, "communicators", home->backend->comm_bytes, &c));
+    TRY_OR(undo_self, mem_alloc_array(env, MEM_OTHER, "communicators", (size_t)size, sizeof(int),
                                       &c->job_ranks));
-    TRY_OR(undo_ranks, mem_alloc_array(env, MEM_COMM, "communicators", 2 * (size_t)size,
+    TRY_OR(undo_ranks, mem_alloc_array(env, MEM_OTHER, "communicators", 2 * (size_t)size,
                                        sizeof *c->sends, &c->sends));
     c->recvs = c->sends + size;
     c->backend = home->backend;
@@ -181,8 +181,16 @@ enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *
                       struct device *device, struct comm **comm)
 {
     struct env *env = device_env(device);
-    struct comm_seat seat = {hub, rank};
+    struct comm_seat seat = {.hub = hub, .rank = rank};
     return create(env, &comm_threads, &seat, config, device, comm);
+}
+
+enum status comm_create_dry(struct device *device, int rank, int size, struct comm **comm)
+{
+    struct comm_seat seat = {.rank = rank, .size = size};
+    struct comm_config config = {.backend = "dry"};
+    CHECK(device_is_dry(device));
+    return create(device_env(device), &comm_dry, &seat, &config, device, comm);
 }
 
 /* A number that the ranks of a new communicator agree on, and nobody else has: a hash of where it
@@ -193,14 +201,19 @@ static uint64_t child_id(uint64_t parent, int child, int colour)
     return rng_bits(rng, (uint64_t)(uint32_t)child << 32 | (uint32_t)colour);
 }
 
-enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group)
+/* `known` (NULL: not) are the colours of all. */
+static enum status split(struct comm *comm, int colour, const int *known, const char *name,
+                         struct comm **group)
 {
     enum status st;
     int *colours, size = 0, child = comm->child_count++;
     struct comm *c = NULL;
     *group = NULL;
-    TRY(mem_alloc_array(comm->env, MEM_COMM, "colours", (size_t)comm->size, sizeof(int), &colours));
+    TRY(mem_alloc_array(comm->env, MEM_OTHER, "colours", (size_t)comm->size, sizeof(int),
+                        &colours));
     TRY_OR(undo_colours, comm_exchange(comm, &colour, sizeof colour, colours));
+    if (known)
+        memcpy(colours, known, (size_t)comm->size * sizeof *colours);
     for (int r = 0; r < comm->size; r++)
         size += colours[r] == colour;
     if (colour < 0) {
@@ -221,6 +234,17 @@ enum status comm_split(struct comm *comm, int colour, const char *name, struct c
 undo_colours:
     mem_free(comm->env, colours);
     return st;
+}
+
+enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group)
+{
+    return split(comm, colour, NULL, name, group);
+}
+
+enum status comm_split_known(struct comm *comm, const int *colours, const char *name,
+                             struct comm **group)
+{
+    return split(comm, colours[comm->rank], colours, name, group);
 }
 
 enum status comm_dup(struct comm *comm, const char *name, struct comm **copy)

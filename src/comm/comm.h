@@ -36,19 +36,29 @@ enum status comm_create(const struct comm_config *config, struct device *device,
 struct comm_hub;
 enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub);
 void comm_hub_destroy(struct comm_hub *hub);
+/* End the job for the sake of a rank that will not join: comm_abort without a communicator. */
+void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason);
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
                       struct device *device, struct comm **comm);
+/* Rank `rank` of `size` without the others, on a dry device: calls are counted and move nothing, and
+ * in an exchange everybody says what this rank says. */
+enum status comm_create_dry(struct device *device, int rank, int size, struct comm **comm);
 void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
 
 int comm_rank(const struct comm *comm);
 int comm_size(const struct comm *comm);
 const char *comm_backend_name(const struct comm *comm);
+/* The library under the back end mpi: "Open MPI v4.1.4". May be asked before anything is joined. */
+void comm_mpi_library(char *out, size_t bytes);
 
 /* The same ranks once more, for another stream. Collective. */
 enum status comm_dup(struct comm *comm, const char *name, struct comm **copy);
 /* The ranks with the same `colour`, ordered by rank. Collective over `comm`; colour < 0: *group is
  * NULL here. */
 enum status comm_split(struct comm *comm, int colour, const char *name, struct comm **group);
+/* The same where everybody's colour is known, (size) of them: then it can be done dry. */
+enum status comm_split_known(struct comm *comm, const int *colours, const char *name,
+                             struct comm **group);
 
 /* --- collectives ------------------------------------------------------------------------------ */
 /* full[r * count ..] = shard of rank r, on every rank. `shard` may lie in its place inside `full`. */

@@ -42,10 +42,11 @@ struct comm_move {
 
 struct comm_home;
 
-/* Where a thread joins; for the back end threads. */
+/* Where a rank joins; for the back ends that do not find out by themselves. */
 struct comm_seat {
-    struct comm_hub *hub; /* borrowed */
+    struct comm_hub *hub; /* borrowed; threads */
     int rank;
+    int size; /* dry */
 };
 
 struct comm_backend {
@@ -53,7 +54,7 @@ struct comm_backend {
     size_t home_bytes; /* of the back end's home struct, `struct comm_home` first */
     size_t comm_bytes; /* of its communicator struct, `struct comm` first */
 
-    /* Find the other ranks; set home->rank and home->size. `seat` is NULL but for threads. */
+    /* Find the other ranks; set home->rank and home->size. `seat` is NULL but for threads and dry. */
     enum status (*join)(struct comm_home *home, const struct comm_seat *seat);
     void (*quit)(struct comm_home *home); /* after the last communicator is closed */
     /* `comm` is filled in and in its home's list; all its ranks come here. `parent` is NULL for the
@@ -171,5 +172,6 @@ static inline bool comm_home_failed(const struct comm_home *home)
 extern const struct comm_backend comm_self;
 extern const struct comm_backend comm_threads;
 extern const struct comm_backend comm_mpi;
+extern const struct comm_backend comm_dry;
 
 #endif

@@ -8,7 +8,8 @@
  *
  * The number of valid labels of the whole step is known before the first backward, and the loss
  * gradient enters divided by it: no average of averages. Losses are added in the order of the
- * micro-batches.
+ * micro-batches. In fp16 the gradient also enters multiplied by a scale (zero/loss_scale.h), which
+ * the verdict and the update take out again before the next step has another.
  */
 #include "engine/engine.h"
 
@@ -17,6 +18,7 @@
 #include <string.h>
 
 #include "engine/activations.h"
+#include "zero/loss_scale.h"
 
 struct engine {
     struct ops *ops;                /* borrowed */
@@ -31,7 +33,8 @@ struct engine {
     double *losses, *losses_host;           /* (rounds) */
     double *all_losses;                     /* (ranks, rounds) */
     void *gradient;                         /* (B, T, C) */
-    char label[64];                         /* "step 12" */
+    struct loss_scale scale;
+    char label[64]; /* "step 12" */
 };
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
@@ -125,6 +128,7 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     TRY(mem_alloc(env, MEM_OTHER, "engine", sizeof *e, &e));
     *e = (struct engine){
         .ops = ops, .stream = stream, .graph = graph, .zero = zero, .env = env, .config = *config};
+    e->scale = zero_wants_scaling(zero) ? loss_scale_start() : (struct loss_scale){.scale = 1.0};
     TRY_OR(undo, alloc_batches(e));
     if (worker) /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
@@ -318,16 +322,18 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     int64_t count, rounds = engine_rounds(engine);
     double loss_sum = 0.0;
     TRY(engine_sum(engine, own_labels(engine), &count));
+    if (device_is_dry(engine->ops->device)) /* nobody has filled in labels: any count will do */
+        count = 1;
     if (count == 0)
         return FAIL(engine->env, FORMAT,
                     "no label of this step counts: every one is masked; check the data");
-    zero_loss_scale(engine->zero, 1.0, count);
+    zero_loss_scale(engine->zero, engine->scale.scale, count);
     for (int64_t round = 0; round < rounds; round++)
         forward_and_backward(engine, round);
     TRY(add_losses(engine, rounds, engine->config.micro_batches, &loss_sum));
     note(engine, "gradient", "norm");
     double start = trace_begin(engine->env->trace);
-    TRY(zero_judge(engine->zero, 1.0, verdict));
+    TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
     draw(engine, start, "judge", NULL);
     *result = (struct engine_result){
         .loss = loss_sum / (double)count,
@@ -335,6 +341,8 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         .label_count = count,
         .bad_tensor = verdict->bad_tensor,
         .bad_index = verdict->bad_index,
+        .loss_scale = engine->scale.scale,
+        .next_loss_scale = engine->scale.scale,
     };
     result->skipped = !isfinite(result->loss) || !isfinite(result->grad_norm);
     return STATUS_OK;
@@ -350,12 +358,17 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
 {
     struct zero_verdict verdict;
     TRY(gradients(engine, result, &verdict));
-    if (result->skipped)
-        return STATUS_OK;
-    note(engine, "optimizer", "update");
-    double start = trace_begin(engine->env->trace);
-    TRY(zero_update(engine->zero, t, lr, 1.0, &verdict));
-    draw(engine, start, "optimizer", NULL);
+    if (!result->skipped) {
+        note(engine, "optimizer", "update");
+        double start = trace_begin(engine->env->trace);
+        TRY(zero_update(engine->zero, t, lr, result->loss_scale, &verdict));
+        draw(engine, start, "optimizer", NULL);
+    }
+    if (zero_wants_scaling(engine->zero)) {
+        bool explained = loss_scale_update(&engine->scale, result->skipped);
+        result->overflow = explained && isfinite(result->loss);
+        result->next_loss_scale = engine->scale.scale;
+    }
     return STATUS_OK;
 }
 

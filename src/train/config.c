@@ -4,9 +4,11 @@
  */
 #include "train/config.h"
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "train/data_paths.h"
 #include "train/model_file.h"
 #include "train/shard.h"
 
@@ -27,6 +29,13 @@ enum status run_config_bind_reading(struct options *options, struct run_config *
 {
     TRY(run_config_bind(options, config));
     config->reading = true;
+    return STATUS_OK;
+}
+
+enum status run_config_bind_planning(struct options *options, struct run_config *config)
+{
+    TRY(run_config_bind(options, config));
+    config->planning = true;
     return STATUS_OK;
 }
 
@@ -51,11 +60,6 @@ static int processors(void)
 
 static enum status resolve_machine(struct env *env, struct machine_config *machine)
 {
-    if (!machine->deterministic)
-        return FAIL(
-            env, CONFIG,
-            "run.deterministic: false is not possible yet: there is no faster mode that gives "
-            "up equal bits; leave the key out");
     int available = processors();
     if (machine->threads == 0)
         machine->threads = available;
@@ -65,6 +69,11 @@ static enum status resolve_machine(struct env *env, struct machine_config *machi
     machine->device = RUN_DEVICE_CPU;
     env->threads = (int)machine->threads;
     return STATUS_OK;
+}
+
+static bool has_data(const struct run_config *config)
+{
+    return *config->data.path || config->data.mix.count > 0;
 }
 
 /* --- the tokenizer -------------------------------------------------------------------------- */
@@ -122,6 +131,21 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
 }
 
+/* A plan reads no more than it must: nothing where the size of the vocabulary is told, and it learns
+ * none (a text may have fewer tokens than data.tokenizer asks for; then the plan is on the safe
+ * side). */
+static enum status resolve_planned_vocab(struct env *env, struct run_config *config)
+{
+    const char *named = config->data.tokenizer;
+    if (config->model.vocab > 0 || *config->model.path)
+        return STATUS_OK;
+    if (learnt(named))
+        config->model.vocab = strtoll(named + strlen("train:"), NULL, 10);
+    else if (*named || has_data(config))
+        return resolve_tokenizer(env, NULL, NULL, config);
+    return STATUS_OK;
+}
+
 /* --- the model ------------------------------------------------------------------------------ */
 
 /* A size that was asked for and is not the file's. */
@@ -156,6 +180,12 @@ static enum status resolve_model_from_file(struct env *env, const struct options
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         TRY(refuse_size(env, options, sizes[i].key, sizes[i].asked, sizes[i].file, model->path));
+    bool tie_asked = options_is_set(options, "model.tied") && model->tied <= 1; /* 2 = auto */
+    if (tie_asked && model->tied != file.tied)
+        return FAIL(env, CONFIG,
+                    "model.tied: %s (%s), but the model at '%s' has %s; leave the key out",
+                    model->tied ? "yes" : "no", options_origin(options, "model.tied"), model->path,
+                    file.tied ? "yes" : "no");
     *model = file;
     return model_check(env, model);
 }
@@ -195,7 +225,7 @@ static enum status resolve_model(struct env *env, const struct options *options,
     else {
         if (model->vocab == 0 && config->tokenizer != NULL)
             model->vocab = tokenizer_vocab(config->tokenizer);
-        if (model->vocab == 0)
+        if (model->vocab == 0 && has_data(config))
             TRY(vocab_of_shards(env, &config->data, &model->vocab));
         TRY(model_resolve(env, options, model));
     }
@@ -258,11 +288,30 @@ static enum status resolve_schedule(struct env *env, struct train_config *train)
 
 static enum status resolve_samples(struct env *env, const struct run_config *config)
 {
-    if (config->train.sample_every > 0 && config->tokenizer == NULL)
+    if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
         return FAIL(
             env, CONFIG,
             "train.sample_every: text samples need data.tokenizer, the one that made the token "
             "files");
+    return STATUS_OK;
+}
+
+/* What gives up equal bits must be asked for twice, and asking for nothing by it is a mistake. */
+static enum status check_bits(struct env *env, const struct run_config *config)
+{
+    bool local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL;
+    if (local && config->machine.deterministic)
+        return FAIL(env, CONFIG,
+                    "zero.accumulate: local gives other bits for another number of ranks; it needs "
+                    "run.deterministic: false");
+    if (!local && !config->machine.deterministic)
+        return FAIL(env, CONFIG,
+                    "run.deterministic: false changes nothing without zero.accumulate: local; "
+                    "leave the key out");
+    if (config->precision == RUN_PRECISION_FP32 && config->precision_sums != RUN_PRECISION_FP32)
+        return FAIL(env, CONFIG,
+                    "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
+                    "are summed in fp32");
     return STATUS_OK;
 }
 
@@ -277,17 +326,23 @@ static enum status check_groups(struct env *env, const struct option_list *group
 
 /* --- all of it ------------------------------------------------------------------------------ */
 
-static enum status resolve(struct env *env, const struct options *options,
+static enum status resolve(struct env *env, struct options *options,
                            tokenizer_progress_fn *progress, void *user, struct run_config *config)
 {
-    bool has_data = *config->data.path || config->data.mix.count > 0;
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
-    if (!has_data && (!config->reading || *config->data.val == '\0'))
+    if (!has_data(config) && !config->planning && (!config->reading || *config->data.val == '\0'))
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, &config->machine));
-    TRY(resolve_tokenizer(env, progress, user, config));
+    if (config->reading)
+        TRY(data_paths_held_out(env, &config->data));
+    if (!config->planning)
+        TRY(data_paths_check(env, &config->data));
+    if (!config->planning)
+        TRY(resolve_tokenizer(env, progress, user, config));
+    else
+        TRY(resolve_planned_vocab(env, config));
     TRY(resolve_model(env, options, config));
     TRY(resolve_batches(env, config));
     if (config->reading) {
@@ -297,10 +352,15 @@ static enum status resolve(struct env *env, const struct options *options,
     }
     TRY(resolve_schedule(env, &config->train));
     TRY(resolve_samples(env, config));
-    return check_groups(env, &config->groups);
+    TRY(check_bits(env, config));
+    TRY(check_groups(env, &config->groups));
+    if (config->planning)
+        return STATUS_OK;
+    TRY(path_make_absolute(env, options, &config->model.path));
+    return data_paths_make_absolute(env, options, &config->data);
 }
 
-enum status run_config_resolve(struct env *env, const struct options *options,
+enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config)
 {
@@ -355,4 +415,23 @@ const char *run_backend(const struct run_config *config)
 {
     (void)config;
     return "cpu";
+}
+
+static enum dtype type_of(int precision)
+{
+    switch (precision) {
+    case RUN_PRECISION_BF16: return DTYPE_BF16;
+    case RUN_PRECISION_FP16: return DTYPE_F16;
+    default: return DTYPE_F32;
+    }
+}
+
+enum dtype run_type(const struct run_config *config)
+{
+    return type_of(config->precision);
+}
+
+enum dtype run_sum_type(const struct run_config *config)
+{
+    return type_of(config->precision_sums);
 }

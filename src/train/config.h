@@ -35,12 +35,13 @@ struct train_config {
 };
 
 enum run_device { RUN_DEVICE_AUTO, RUN_DEVICE_CPU };
-enum run_precision { RUN_PRECISION_FP32 };
+enum run_precision { RUN_PRECISION_FP32, RUN_PRECISION_BF16, RUN_PRECISION_FP16 };
+enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 
 struct machine_config {
     int device;         /* enum run_device */
     int64_t threads;    /* 0 = as many as the affinity mask has */
-    bool deterministic; /* the same bits for any number of threads; there is no other mode yet */
+    bool deterministic; /* the same bits for any number of threads and ranks */
     double peak_tflops; /* of this machine, for mfu; 0 = not known */
 };
 
@@ -48,7 +49,9 @@ struct machine_config {
 struct ranks_config {
     int stage;
     int64_t prefetch, servers;
-    int backend; /* index into comm_backend_words */
+    int64_t shard_group; /* ranks that hold one copy of the state; 0 = all */
+    int accumulate;      /* enum run_accumulate */
+    int backend;         /* index into comm_backend_words */
     double timeout;
 };
 extern const char *const comm_backend_words[];
@@ -60,10 +63,12 @@ struct run_config {
     struct engine_config engine;
     struct option_list groups; /* optimizer.groups: of struct zero_group */
     int precision;             /* enum run_precision */
+    int precision_sums;        /* the same, of the summed gradient: fp32 or bf16 */
     struct machine_config machine;
     struct ranks_config ranks;
 
-    bool reading; /* eval and sample: there is no optimizer; set by run_config_bind_reading */
+    bool reading;  /* eval and sample: there is no optimizer; set by run_config_bind_reading */
+    bool planning; /* plan: no data is needed; set by run_config_bind_planning */
     struct tokenizer *tokenizer; /* set by run_config_resolve; NULL = token data and none named */
 };
 
@@ -75,15 +80,17 @@ extern const struct option_table machine_options;   /* run.* over struct machine
 
 /* Bind every table. The second is for commands that only read a model: model.path is then
  * required, and what belongs to training is accepted (so that a run's config.yaml may be given)
- * and not looked at. */
+ * and not looked at. The third is for plans: data and tokenizer are looked at only where the size of
+ * the vocabulary must come from them. */
 enum status run_config_bind(struct options *options, struct run_config *config);
 enum status run_config_bind_reading(struct options *options, struct run_config *config);
+enum status run_config_bind_planning(struct options *options, struct run_config *config);
 
 /* Fill in what is derived and refuse what does not fit together; sets env->threads. Reads the
  * config.json under model.path and makes the tokenizer: data.tokenizer, else the one beside
- * model.path, else plain bytes when the data is text. `progress` (NULL: none) is called while a
+ * model.path, else plain bytes when the data is text. Names of files become absolute. `progress` (NULL: none) is called while a
  * vocabulary is learnt. Messages name the keys. */
-enum status run_config_resolve(struct env *env, const struct options *options,
+enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config);
 void run_config_release(struct run_config *config); /* the tokenizer; fine when there is none */
@@ -93,6 +100,8 @@ void run_config_describe(const struct run_config *config, struct text *text);
 
 int64_t run_micro_batches(const struct run_config *config); /* of a step */
 struct schedule run_schedule(const struct run_config *config);
+enum dtype run_type(const struct run_config *config); /* of parameters and gradients */
+enum dtype run_sum_type(const struct run_config *config);
 const char *run_backend(const struct run_config *config); /* of device and ops: "cpu" */
 
 #endif

@@ -26,8 +26,11 @@ enum status generate_tokens(struct env *env, const struct generate_parts *parts,
     const float *logits;
     *result = (struct generate_result){.prompt_tokens = prompt_count};
     if (prompt_count < 1 || prompt_count > parts->context)
-        return FAIL(env, CONFIG, "a prompt of %lld tokens does not fit the context of %lld",
-                    (long long)prompt_count, (long long)parts->context);
+        return FAIL(
+            env, CONFIG,
+            "a prompt of %lld tokens does not fit the context of %lld: give its end alone, or "
+            "train a model with a larger model.context",
+            (long long)prompt_count, (long long)parts->context);
 
     double start = clock_seconds();
     decoder_reset(parts->decoder);

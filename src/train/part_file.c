@@ -85,8 +85,9 @@ enum status part_file_write(struct part_file *file, uint64_t at, const void *dat
         ssize_t done = pwrite(file->fd, from, bytes, (off_t)at);
         if (done < 0 && errno == EINTR)
             continue;
-        if (done < 0)
-            return FAIL(file->env, IO, "cannot write '%s': %s", file->partial, strerror(errno));
+        if (done <= 0) /* a disk that takes nothing would be asked for ever */
+            return FAIL(file->env, IO, "cannot write '%s': %s", file->partial,
+                        done < 0 ? strerror(errno) : "nothing was taken");
         from += done;
         at += (uint64_t)done;
         bytes -= (size_t)done;

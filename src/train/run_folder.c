@@ -27,6 +27,14 @@ static enum status holds_run(struct env *env, const char *path, bool *found)
     return STATUS_OK;
 }
 
+/* The folder was moved with its lock in it; who holds that no longer finds it by name. */
+static void remove_moved_lock(struct text *folder)
+{
+    text_add(folder, "/lock");
+    if (folder->status == STATUS_OK)
+        unlink(text_string(folder));
+}
+
 /* Rename DIR to the first DIR.n that is free. */
 static enum status move_aside(struct env *env, const char *path)
 {
@@ -45,6 +53,7 @@ static enum status move_aside(struct env *env, const char *path)
             continue;
         if (rename(path, text_string(&old)) == 0) {
             log_info(env, "the earlier run in '%s' is now in '%s'", path, text_string(&old));
+            remove_moved_lock(&old);
             break;
         }
         st =
@@ -66,25 +75,50 @@ static enum status check_writable(struct env *env, const char *path)
     return st;
 }
 
+static enum status refuse_run(struct env *env, const char *path)
+{
+    return FAIL(env, CONFIG,
+                "'%s' already holds a run; choose another folder with --out, or give --fresh to "
+                "move it aside",
+                path);
+}
+
 enum status run_folder_check(struct env *env, const char *path, bool fresh)
+{
+    bool found;
+    TRY(run_lock_check(env, path));
+    TRY(holds_run(env, path, &found));
+    return found && !fresh ? refuse_run(env, path) : STATUS_OK;
+}
+
+/* The folder is ours: nobody else comes or goes while the earlier run is moved. */
+static enum status settle(struct env *env, const char *path, bool fresh, struct run_lock **lock)
 {
     bool found;
     TRY(holds_run(env, path, &found));
     if (found && !fresh)
-        return FAIL(env, CONFIG,
-                    "'%s' already holds a run; choose another folder with --out, or give --fresh "
-                    "to move it aside",
-                    path);
-    return STATUS_OK;
+        return refuse_run(env, path);
+    if (found) {
+        TRY(move_aside(env, path));
+        run_lock_release(*lock);
+        *lock = NULL;
+        TRY(dir_create(env, path));
+        TRY(run_lock_take(env, path, lock));
+    }
+    return check_writable(env, path);
 }
 
-enum status run_folder_prepare(struct env *env, const char *path, bool fresh)
+enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
+                               struct run_lock **lock)
 {
-    bool found;
+    struct run_lock *held = NULL;
     TRY(run_folder_check(env, path, fresh));
-    TRY(holds_run(env, path, &found));
-    if (found)
-        TRY(move_aside(env, path));
     TRY(dir_create(env, path));
-    return check_writable(env, path);
+    TRY(run_lock_take(env, path, &held));
+    enum status st = settle(env, path, fresh, &held);
+    if (st == STATUS_OK)
+        *lock = held;
+    else
+        run_lock_release(held);
+    return st;
 }

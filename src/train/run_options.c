@@ -77,18 +77,27 @@ static const struct option optimizer_list[] = {
 const struct option_table optimizer_options = {
     .title = "optimizer", .options = optimizer_list, .count = COUNT(optimizer_list)};
 
-static const char *const precision_words[] = {"fp32", NULL};
+static const char *const precision_words[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const sum_words[] = {"fp32", "bf16", NULL};
 static const struct option precision_list[] = {
     {.key = "precision.mode",
      .type = OPTION_CHOICE,
      .offset = offsetof(struct run_config, precision),
      .fallback = "fp32",
      .choices = precision_words,
-     .help = "arithmetic and storage"},
+     .help = "parameters and gradients in 4 or in 2 bytes, these beside fp32 masters; fp16 scales "
+             "the loss"},
+    {.key = "precision.accumulate",
+     .type = OPTION_CHOICE,
+     .offset = offsetof(struct run_config, precision_sums),
+     .fallback = "fp32",
+     .choices = sum_words,
+     .help = "the summed gradient of bf16 and fp16; bf16 = other bits for another number of ranks"},
 };
 const struct option_table precision_options = {
     .title = "precision", .options = precision_list, .count = COUNT(precision_list)};
 
+static const char *const accumulate_words[] = {"each", "local", NULL};
 static const char *const stage_words[] = {"0", "1", "2", "3", NULL};
 const char *const comm_backend_words[] = {"auto", "self", "threads", "mpi", NULL};
 #define RANKS(name) .offset = offsetof(struct ranks_config, name)
@@ -112,6 +121,20 @@ static const struct option ranks_list[] = {
      .fallback = "0",
      RANGE(0, 1e6),
      .help = "the last so many ranks are parameter servers: they own everything, compute nothing"},
+    {.key = "zero.shard_group",
+     .type = OPTION_INT,
+     RANKS(shard_group),
+     .fallback = "0",
+     RANGE(0, 1e6),
+     .help = "so many neighbouring ranks hold one copy of the state, others more copies; 0 = all "
+             "ranks hold one"},
+    {.key = "zero.accumulate",
+     .type = OPTION_CHOICE,
+     RANKS(accumulate),
+     .fallback = "each",
+     .choices = accumulate_words,
+     .help = "send each micro-batch's gradient, or their sum once a step (local: needs "
+             "run.deterministic: false)"},
     {.key = "comm.backend",
      .type = OPTION_CHOICE,
      RANKS(backend),
@@ -134,7 +157,7 @@ static const struct option machine_list[] = {
     {RUN(threads, INT), .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {RUN(deterministic, BOOL), .fallback = "true",
-     .help = "the same bits for any number of threads"},
+     .help = "the same bits for any number of threads and ranks"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
      .help = "of this machine, for the column mfu; 0 = not known"},
 };

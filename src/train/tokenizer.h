@@ -31,8 +31,9 @@ enum status tokenizer_load(struct env *env, const char *path, struct tokenizer *
 enum status tokenizer_parse(struct env *env, const char *json, size_t bytes, const char *origin,
                             struct tokenizer **tokenizer);
 
-/* Called now and then while a vocabulary is learnt: `done` of `total` tokens are known. */
-typedef void tokenizer_progress_fn(void *user, int done, int total);
+/* Called now and then while a vocabulary is learnt: `done` of `total` tokens are known. False ends
+ * it with STATUS_STOPPED. */
+typedef bool tokenizer_progress_fn(void *user, int done, int total);
 
 /* Learn byte-level BPE with GPT-2's split: 256 bytes, merges, <|endoftext|> as the last id. The
  * most frequent pair is merged first, among equals the one with the lowest ids. Text too small for

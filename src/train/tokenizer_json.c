@@ -404,6 +404,14 @@ static enum status read_root(struct reader *r, const json_t *root)
 {
     const char *version = json_string_value(json_object_get(root, "version"));
     const json_t *normalizer = json_object_get(root, "normalizer");
+    if (!version && !json_object_get(root, "model"))
+        return MALFORMED(r, "not a tokenizer.json: it has no %s",
+                         json_object_get(root, "model_type")
+                             ? "\"model\" but a \"model_type\", as a model's config.json; a model "
+                               "is named by its folder"
+                             : "\"model\"");
+    if (!version && !is_type(json_object_get(root, "model"), "BPE"))
+        return read_model(r, root); /* says which it is */
     if (!version || strcmp(version, "1.0") != 0)
         return MALFORMED(r, "not a tokenizer.json: version is '%s' instead of '1.0'",
                          version ? version : "");

@@ -22,6 +22,7 @@
 
 #define TOKEN_BYTES_MAX 256 /* a run of one character must not fill the file with its powers */
 #define PROGRESS_EVERY  64
+#define PIECES_A_REPORT (1u << 16)
 
 struct word {
     const uint8_t *data; /* borrowed: the first occurrence in the text */
@@ -66,8 +67,18 @@ struct trainer {
     size_t word_count, word_room, pair_count, pair_room, place_count, place_room;
     size_t heap_count, heap_room, symbol_count;
     uint32_t free_place; /* list of places to use again, + 1 */
-    int merge_count;
+    int merge_count, wanted;
+    size_t pieces;                   /* of the text, counted so far */
+    tokenizer_progress_fn *progress; /* may be NULL */
+    void *user;
 };
+
+static enum status report(const struct trainer *t)
+{
+    if (t->progress && !t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
+        return FAIL(t->env, STOPPED, "stopped while a vocabulary was learnt; nothing is saved");
+    return STATUS_OK;
+}
 
 /* --- arrays and indexes that grow ----------------------------------------------------------- */
 
@@ -130,6 +141,8 @@ static enum status count_word(void *user, const uint8_t *piece, size_t bytes)
     struct trainer *t = user;
     if (bytes > UINT32_MAX / 2)
         return FAIL(t->env, FIT, "the text has a word of more than 2 GiB");
+    if (++t->pieces % PIECES_A_REPORT == 0)
+        TRY(report(t));
     TRY(index_grow(t, &t->word_index, t->word_count, word_hash));
     TRY(grow(t->env, &t->words, t->word_count, &t->word_room, sizeof *t->words));
     size_t at = hash_bytes(piece, bytes) & t->word_index.mask;
@@ -350,8 +363,9 @@ static enum status merge_pair(struct trainer *t, uint32_t pair)
     return STATUS_OK;
 }
 
-static enum status learn(struct trainer *t, int wanted, tokenizer_progress_fn *progress, void *user)
+static enum status learn(struct trainer *t)
 {
+    int wanted = t->wanted;
     TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", (size_t)wanted, sizeof *t->merges,
                         &t->merges));
     TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", 256 + (size_t)wanted,
@@ -361,15 +375,13 @@ static enum status learn(struct trainer *t, int wanted, tokenizer_progress_fn *p
     bool found = true;
     while (t->merge_count < wanted && found) {
         uint32_t pair;
-        if (progress && t->merge_count % PROGRESS_EVERY == 0)
-            progress(user, 257 + t->merge_count, 257 + wanted);
+        if (t->merge_count % PROGRESS_EVERY == 0)
+            TRY(report(t));
         TRY(pop_best(t, &pair, &found));
         if (found)
             TRY(merge_pair(t, pair));
     }
-    if (progress)
-        progress(user, 257 + t->merge_count, 257 + wanted);
-    return STATUS_OK;
+    return report(t);
 }
 
 static void trainer_free(struct trainer *t)
@@ -389,7 +401,8 @@ enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int
                             tokenizer_progress_fn *progress, void *user,
                             struct tokenizer **tokenizer)
 {
-    struct trainer trainer = {.env = env};
+    struct trainer trainer = {
+        .env = env, .wanted = vocab - 257, .progress = progress, .user = user};
     uint8_t order[256];
     enum status st;
     if (vocab < 257)
@@ -400,7 +413,7 @@ enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int
     byte_order(order);
     TRY_OR(done, count_words(&trainer, text, bytes));
     TRY_OR(done, fill_pairs(&trainer, order));
-    TRY_OR(done, learn(&trainer, vocab - 257, progress, user));
+    TRY_OR(done, learn(&trainer));
     st = tokenizer_build(env, order, trainer.merges, trainer.merge_count, "training", tokenizer);
 done:
     trainer_free(&trainer);

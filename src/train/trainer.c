@@ -34,6 +34,7 @@ struct trainer {
     struct engine *engine;
     struct sampler *sampler; /* NULL = no text samples */
     struct metrics *metrics;
+    struct run_lock *lock; /* of the folder; NULL on other ranks */
     struct pace *pace;
     struct tracing tracing;
 
@@ -47,7 +48,7 @@ struct trainer {
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-static struct zero_config store_config(const struct run_config *config)
+struct zero_config trainer_store_config(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
     return (struct zero_config){.beta1 = train->beta1,
@@ -60,7 +61,11 @@ static struct zero_config store_config(const struct run_config *config)
                                 .micro_batches = run_micro_batches(config),
                                 .stage = config->ranks.stage,
                                 .prefetch = (int)config->ranks.prefetch,
-                                .servers = (int)config->ranks.servers};
+                                .servers = (int)config->ranks.servers,
+                                .shard_group = (int)config->ranks.shard_group,
+                                .local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL,
+                                .type = run_type(config),
+                                .sum_type = run_sum_type(config)};
 }
 
 static enum status fill_parameters(struct trainer *t)
@@ -101,7 +106,7 @@ static enum status open_folder(struct trainer *t)
 {
     if (!speaks(t))
         return STATUS_OK;
-    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh));
+    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
     TRY(write_config(t));
     return metrics_create(t->env, t->place->folder, t->place->config_yaml,
                           sampler_text_bytes(t->sampler), &t->metrics);
@@ -110,7 +115,7 @@ static enum status open_folder(struct trainer *t)
 static enum status open_session(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    const struct zero_config store = store_config(config);
+    const struct zero_config store = trainer_store_config(config);
     struct session_ranks ranks;
     struct agreement agreement = {0};
     if (t->ranks) {
@@ -153,6 +158,7 @@ static enum status build(struct trainer *t)
 static void tear_down(struct trainer *t)
 {
     metrics_destroy(t->metrics);
+    run_lock_release(t->lock);
     pace_destroy(t->pace);
     sampler_destroy(t->sampler);
     engine_destroy(t->engine);
@@ -231,6 +237,14 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
 {
     const struct unit_graph *graph = model_graph(t->session.model);
     t->summary->skipped++;
+    if (result->overflow) { /* how the scale is found: counts as a fault only at its floor */
+        log_warn(t->env,
+                 "step %" PRId64 " skipped: the gradient of %s overflows with loss scale %g; the "
+                 "next step's is %g",
+                 t->step, graph->tensors[result->bad_tensor].name, result->loss_scale,
+                 result->next_loss_scale);
+        return STATUS_OK;
+    }
     t->skips_in_row++;
     if (result->bad_tensor >= 0)
         log_warn(t->env,
@@ -486,11 +500,14 @@ static void note_end(struct trainer *t, enum status st, double seconds)
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
+    bool begun = st == STATUS_OK || t->step > 0;
     tracing_close(&t->tracing);
     if (sound)
         set_apart(t); /* a failure shows when the model is saved */
-    enum status saved = sound ? save_model(t) : STATUS_OK;
-    if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
+    enum status saved = sound && begun ? save_model(t) : STATUS_OK;
+    if (sound && !begun && speaks(t))
+        log_warn(t->env, "stopped before the first step: no model is saved");
+    else if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
         log_warn(t->env,
                  "stopped after step %" PRId64
                  ": the model is in '%s'; the optimizer's state is not "

@@ -86,6 +86,9 @@ void trainer_summary_print(const struct trainer_summary *summary, struct text *t
 enum status trainer_summary_write(struct env *env, const char *folder,
                                   const struct trainer_summary *summary); /* summary.json */
 
+/* The store of such a run. */
+struct zero_config trainer_store_config(const struct run_config *config);
+
 /* Train as the resolved `config` says. STATUS_STOPPED when should_stop said so (the model is
  * saved all the same), STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is
  * filled in every case. */

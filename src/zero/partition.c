@@ -82,12 +82,17 @@ struct place partition_tensor(const struct partition *p, int tensor)
                           unit_tensor_count(&graph->tensors[tensor])};
 }
 
+struct place partition_clip_part(const struct partition *p, struct place place, int part, int parts)
+{
+    int64_t count = p->piece_count[place.piece] / parts, first = part * count;
+    int64_t begin = place.first > first ? place.first : first;
+    int64_t end = place.first + place.count;
+    if (end > first + count)
+        end = first + count;
+    return (struct place){place.piece, begin, end > begin ? end - begin : 0};
+}
+
 struct place partition_clip(const struct partition *p, struct place place, int owner)
 {
-    int64_t slice = partition_slice(p, place.piece);
-    int64_t begin = place.first > owner * slice ? place.first : owner * slice;
-    int64_t end = place.first + place.count;
-    if (end > (owner + 1) * slice)
-        end = (owner + 1) * slice;
-    return (struct place){place.piece, begin, end > begin ? end - begin : 0};
+    return partition_clip_part(p, place, owner, p->owners);
 }

@@ -37,7 +37,10 @@ struct place {
     int64_t first, count;
 };
 struct place partition_tensor(const struct partition *p, int tensor);
-/* The part of `place` that owner `owner` has; count 0 when it has nothing of it. */
+/* What of `place` lies in part `part` when its piece is cut into `parts` (a divisor of owners) of one
+ * length; count 0 when nothing does. The second: `parts` = owners. */
+struct place partition_clip_part(const struct partition *p, struct place place, int part,
+                                 int parts);
 struct place partition_clip(const struct partition *p, struct place place, int owner);
 
 #endif

@@ -8,7 +8,8 @@ struct roster roster_of(int rank, int size, int servers)
                            .size = size,
                            .workers = size - servers,
                            .owners = owners,
-                           .first_owner = size - owners};
+                           .first_owner = size - owners,
+                           .copies = 1};
 }
 
 bool roster_is_worker(const struct roster *r)
@@ -16,9 +17,26 @@ bool roster_is_worker(const struct roster *r)
     return r->rank < r->workers;
 }
 
-int roster_owner(const struct roster *r)
+int roster_shards(const struct roster *r)
 {
-    return r->rank >= r->first_owner ? r->rank - r->first_owner : -1;
+    return r->owners / r->copies;
+}
+
+int roster_shard(const struct roster *r, int rank)
+{
+    int owner = rank - r->first_owner;
+    return owner >= 0 ? owner % roster_shards(r) : -1;
+}
+
+int roster_share(const struct roster *r, int rank)
+{
+    int owner = rank - r->first_owner;
+    return owner >= 0 ? roster_shard(r, rank) * r->copies + owner / roster_shards(r) : -1;
+}
+
+int roster_share_rank(const struct roster *r, int share)
+{
+    return r->first_owner + share % r->copies * roster_shards(r) + share / r->copies;
 }
 
 int64_t roster_rounds(const struct roster *r, int64_t micro_batches)

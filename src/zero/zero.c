@@ -1,21 +1,35 @@
 /* zero -- what each rank holds by stage and role, and taking the memory for it.
  *
- *                      params        gradients          sums (fp32)   optimizer
- *     stage 0 worker   whole         whole, one a use   slice         whole
- *     stage 1 worker   whole         whole, one a use   slice         slice
- *     stage 2 worker   whole         two slots          slice         slice
- *     stage 3 worker   slice, slots  two slots          slice         slice
- *     server           slice         -                  slice         slice
- *     one rank         whole         (a slot)           whole         whole
+ *                      params        gradients          sums     optimizer
+ *     stage 0 worker   whole         whole, one a use   share    whole
+ *     stage 1 worker   whole         whole, one a use   share    shard
+ *     stage 2 worker   whole         two slots          share    shard
+ *     stage 3 worker   shard, slots  two slots          share    shard
+ *     server           shard         -                  share    shard
+ *     one rank         whole         (a slot)           whole    whole
  *
- * With one round a step the sums of stages 0 and 1 lie in the gradients. Workers that are not
- * owners (beside servers) have no slices. Owners have room for one slice from every worker.
+ * A share is a shard, unless the shard has several holders (roster.h): they also have room for the
+ * whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of stages 0
+ * and 1 lie in the gradients when they are of one size. Workers that are not owners (beside
+ * servers) have no shards. Owners have room for one share from every worker.
+ *
+ * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. These are
+ * widened for one unit at a time, and gradients are written in fp32 for one unit at a time.
  */
 #include "zero/zero_impl.h"
 
 #include <stdio.h>
 
 /* --- gradients' uses -------------------------------------------------------------------------- */
+
+bool zero_unit_uses(const struct zero *zero, int u, int piece)
+{
+    const struct unit *unit = &zero->graph->units[u];
+    for (int use = 0; use < unit->use_count; use++)
+        if (zero->graph->params[unit->uses[use]].piece == piece)
+            return true;
+    return false;
+}
 
 static bool unit_writes_piece(const struct unit_graph *graph, const struct unit *unit, int piece)
 {
@@ -48,27 +62,27 @@ static enum status find_uses(struct zero *zero)
 
 /* --- pieces ----------------------------------------------------------------------------------- */
 
-static enum status alloc_floats(struct zero *zero, enum mem_category category, const char *what,
-                                const char *piece, int64_t count, float **out)
+static enum status alloc_elements(struct zero *zero, enum mem_category category, const char *what,
+                                  const char *piece, int64_t count, enum dtype type, void *out)
 {
     char name[3 * UNIT_NAME];
     snprintf(name, sizeof name, "%s %s", piece, what);
-    return device_alloc(zero->ops->device, category, name, (size_t)count * sizeof(float), out);
+    return device_alloc(zero->ops->device, category, name, (size_t)count * dtype_bytes(type), out);
 }
 
 static enum status alloc_params(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
     const char *name = zero->graph->pieces[i].name;
-    int64_t slice = partition_slice(&zero->partition, i);
+    int64_t shard = zero_shard_count(zero, i);
     bool whole = zero->worker && !zero->sharding.params;
     if (whole)
-        TRY(alloc_floats(zero, MEM_PARAMS, "params", name, zero->partition.piece_count[i],
-                         &piece->full));
-    if (zero->owner >= 0 && whole)
-        piece->slice = piece->full + zero->owner * slice;
-    else if (zero->owner >= 0)
-        TRY(alloc_floats(zero, MEM_PARAMS, "params", name, slice, &piece->slice));
+        TRY(alloc_elements(zero, MEM_PARAMS, "params", name, zero->partition.piece_count[i],
+                           zero->type, &piece->full));
+    if (zero->shard >= 0 && whole)
+        piece->slice = zero_at(piece->full, zero->type, zero->shard * shard);
+    else if (zero->shard >= 0)
+        TRY(alloc_elements(zero, MEM_PARAMS, "params", name, shard, zero->type, &piece->slice));
     if (zero_alone(zero) || zero->sharding.params)
         return STATUS_OK;
     return event_create(zero->ops->device, &piece->published);
@@ -78,43 +92,76 @@ static enum status alloc_optimizer(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
     const char *name = zero->graph->pieces[i].name;
-    int64_t slice = partition_slice(&zero->partition, i);
-    if (zero->owner < 0)
+    int64_t shard = zero_shard_count(zero, i);
+    if (zero->shard < 0)
         return STATUS_OK;
-    piece->optim_first = zero->sharding.optim ? zero->owner * slice : 0;
-    piece->optim_count = zero->sharding.optim ? slice : zero->partition.piece_count[i];
-    TRY(alloc_floats(zero, MEM_OPTIMIZER, "momentum", name, piece->optim_count, &piece->m));
-    return alloc_floats(zero, MEM_OPTIMIZER, "variance", name, piece->optim_count, &piece->v);
+    if (zero_is_narrow(zero))
+        TRY(alloc_elements(zero, MEM_OPTIMIZER, "master", name, shard, DTYPE_F32, &piece->master));
+    TRY(alloc_elements(zero, MEM_OPTIMIZER, "momentum", name, shard, DTYPE_F32, &piece->m));
+    return alloc_elements(zero, MEM_OPTIMIZER, "variance", name, shard, DTYPE_F32, &piece->v);
 }
 
-static enum status alloc_use(struct zero *zero, int i, struct zero_use *use)
+/* What a worker needs for its own gradient of a use. */
+static enum status alloc_gradient(struct zero *zero, int i, const char *what, struct zero_use *use)
 {
-    int64_t slice = partition_slice(&zero->partition, i);
-    bool one_round = roster_rounds(&zero->roster, zero->config.micro_batches) == 1;
     const char *piece = zero->graph->pieces[i].name;
+    int64_t count = zero->partition.piece_count[i];
+    if (!zero->sharding.grads)
+        TRY(alloc_elements(zero, MEM_GRADS, what, piece, count, zero->type, &use->full));
+    if (zero->config.local && use->full && !zero_is_narrow(zero))
+        use->local = use->full;
+    else if (zero->config.local)
+        TRY(alloc_elements(zero, MEM_GRADS, what, piece, count, DTYPE_F32, &use->local));
+    return use->full || use->local ? event_create(zero->ops->device, &use->free) : STATUS_OK;
+}
+
+/* Room for the sum of use k of piece i: a share, in the gradient where nothing of it is needed any
+ * more; for the sum of all uses a whole shard where it has several holders. */
+static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
+{
+    struct zero_piece *piece = &zero->pieces[i];
+    struct zero_use *use = &piece->uses[k];
+    enum dtype type = zero->sum_type;
+    bool one_round = roster_rounds(&zero->roster, zero->reductions) == 1;
+    bool in_gradient = use->full && dtype_bytes(type) == dtype_bytes(zero->type);
+    bool shared = k == 0 && zero->roster.copies > 1;
+    int64_t share = zero_share_count(zero, i), shard = zero_shard_count(zero, i);
+    if (in_gradient && one_round) {
+        use->sum = zero_at(use->full, type, zero->share * share);
+    } else {
+        bool whole_shard = shared && !in_gradient;
+        TRY(alloc_elements(zero, MEM_GRADS, what, zero->graph->pieces[i].name,
+                           whole_shard ? shard : share, type, &use->sum_block));
+        int64_t first = whole_shard ? zero->share * share - zero->shard * shard : 0;
+        use->sum = zero_at(use->sum_block, type, first);
+    }
+    if (k == 0)
+        piece->total = !shared       ? use->sum
+                       : in_gradient ? zero_at(use->full, type, zero->shard * shard)
+                                     : use->sum_block;
+    return STATUS_OK;
+}
+
+static enum status alloc_use(struct zero *zero, int i, int k)
+{
+    struct zero_use *use = &zero->pieces[i].uses[k];
     char what[UNIT_NAME + 16];
     snprintf(what, sizeof what, "gradient, %s", zero->graph->units[use->unit].name);
-    if (!zero->sharding.grads && zero->worker) {
-        TRY(alloc_floats(zero, MEM_GRADS, what, piece, zero->partition.piece_count[i], &use->full));
-        TRY(event_create(zero->ops->device, &use->free));
-    }
-    if (zero->owner < 0)
-        return STATUS_OK;
-    use->sum_inside = use->full && one_round;
-    if (!use->sum_inside)
-        return alloc_floats(zero, MEM_GRADS, what, piece, slice, &use->sum);
-    use->sum = use->full + zero->owner * slice;
-    return STATUS_OK;
+    if (zero->worker)
+        TRY(alloc_gradient(zero, i, what, use));
+    return zero->share >= 0 ? alloc_sum(zero, i, what, k) : STATUS_OK;
 }
 
 static enum status alloc_piece(struct zero *zero, int i)
 {
     TRY(alloc_params(zero, i));
+    if (!zero_is_narrow(zero))
+        zero->pieces[i].master = zero->pieces[i].slice;
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
     TRY(alloc_optimizer(zero, i));
     for (int k = 0; k < zero->pieces[i].use_count; k++)
-        TRY(alloc_use(zero, i, &zero->pieces[i].uses[k]));
+        TRY(alloc_use(zero, i, k));
     return STATUS_OK;
 }
 
@@ -130,24 +177,56 @@ static int64_t written_count(const struct zero *zero, int u)
     return count;
 }
 
+/* Are gradients sent from slots? One rank alone sends nothing, and has one for what it adds. */
+static bool needs_gradient_slots(const struct zero *zero)
+{
+    if (zero_alone(zero))
+        return zero_is_narrow(zero) || zero->config.micro_batches > 1;
+    return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
+}
+
 /* Units take the slots in turn, so each slot is for the largest of its own units. One rank alone
  * has nothing under way: one place serves all. */
 static enum status alloc_gradient_slots(struct zero *zero)
 {
-    bool wanted = zero_alone(zero) ? zero->config.micro_batches > 1 : zero->sharding.grads;
     int slots = zero_alone(zero) ? 1 : GRADIENT_SLOTS;
-    if (!wanted || !zero->worker)
-        return STATUS_OK;
-    for (int s = 0; s < slots; s++) {
+    for (int s = 0; needs_gradient_slots(zero) && s < slots; s++) {
         struct gradient_slot *slot = &zero->gradient_slots[s];
         int64_t most = 0;
         for (int u = s; u < zero->graph->unit_count; u += slots)
             most = written_count(zero, u) > most ? written_count(zero, u) : most;
-        TRY(device_alloc(zero->ops->device, MEM_SLOTS, "gradients", (size_t)most * sizeof(float),
-                         &slot->at));
+        TRY(device_alloc(zero->ops->device, MEM_SLOTS, "gradients",
+                         (size_t)most * dtype_bytes(zero->type), &slot->at));
         TRY(event_create(zero->ops->device, &slot->free));
     }
     return STATUS_OK;
+}
+
+/* fp32 gradients of one unit, where they are not written where they are sent from. */
+static enum status alloc_gradient_work(struct zero *zero)
+{
+    bool adds = zero->config.local && zero->config.micro_batches > zero->roster.workers;
+    int64_t most = 0;
+    if (!zero_is_narrow(zero) && !adds)
+        return STATUS_OK;
+    for (int u = 0; u < zero->graph->unit_count; u++)
+        most = written_count(zero, u) > most ? written_count(zero, u) : most;
+    return device_alloc(zero->ops->device, MEM_SLOTS, "gradients of a unit",
+                        (size_t)most * sizeof(float), &zero->gradient_work);
+}
+
+/* fp32 params of one unit. */
+static enum status alloc_compute_slot(struct zero *zero)
+{
+    for (int u = 0; u < zero->graph->unit_count; u++) {
+        int64_t count = 0;
+        for (int i = 0; i < zero->graph->piece_count; i++)
+            if (zero_unit_uses(zero, u, i))
+                count += zero->partition.piece_count[i];
+        zero->compute_count = count > zero->compute_count ? count : zero->compute_count;
+    }
+    return device_alloc(zero->ops->device, MEM_SLOTS, "params of a unit",
+                        (size_t)zero->compute_count * sizeof(float), &zero->compute_slot);
 }
 
 static enum status alloc_param_slots(struct zero *zero)
@@ -160,7 +239,7 @@ static enum status alloc_param_slots(struct zero *zero)
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_ready));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_free));
     for (int s = 0; s < t->slots; s++) {
-        size_t bytes = (size_t)t->slot_count[s] * sizeof(float);
+        size_t bytes = (size_t)t->slot_count[s] * dtype_bytes(zero->type);
         if (zero->worker)
             TRY(device_alloc(device, MEM_SLOTS, "params", bytes, &zero->slot_at[s]));
         TRY(event_create(device, &zero->slot_ready[s]));
@@ -169,26 +248,28 @@ static enum status alloc_param_slots(struct zero *zero)
     return STATUS_OK;
 }
 
-/* --- communication ---------------------------------------------------------------------------- */
-
-static enum status open_comm(struct zero *zero)
+static enum status alloc_slots(struct zero *zero)
 {
-    struct device *device = zero->ops->device;
-    int64_t largest = 0;
-    for (int i = 0; i < zero->graph->piece_count; i++)
-        if (partition_slice(&zero->partition, i) > largest)
-            largest = partition_slice(&zero->partition, i);
-    if (zero->owner >= 0 && zero->config.micro_batches > 0)
-        TRY(device_alloc(device, MEM_COMM, "contributions of the workers",
-                         (size_t)(largest * zero->roster.workers) * sizeof(float),
-                         &zero->contributions));
-    TRY(comm_dup(zero->comm, "gather", &zero->gather_comm));
-    TRY(comm_dup(zero->comm, "reduce", &zero->reduce_comm));
-    comm_set_lane(zero->gather_comm, TRACE_GATHER);
-    comm_set_lane(zero->reduce_comm, TRACE_REDUCE);
-    TRY(stream_create_worker(device, "gather", &zero->gather_stream));
-    TRY(stream_create_worker(device, "reduce", &zero->reduce_stream));
-    return event_create(device, &zero->written);
+    if (zero->sharding.params)
+        TRY(alloc_param_slots(zero));
+    if (zero->worker && zero_is_narrow(zero))
+        TRY(alloc_compute_slot(zero));
+    if (!zero->worker || zero->config.micro_batches == 0)
+        return STATUS_OK;
+    TRY(alloc_gradient_work(zero));
+    return alloc_gradient_slots(zero);
+}
+
+/* --- all of it -------------------------------------------------------------------------------- */
+
+/* Chunks of 16-bit sums in fp32: one while they are added, one while they are read. */
+static enum status alloc_chunks(struct zero *zero)
+{
+    size_t bytes = ZERO_STAGING * sizeof(float);
+    if (zero->sum_type == DTYPE_F32 || zero->share < 0)
+        return STATUS_OK;
+    TRY(device_alloc(zero->ops->device, MEM_COMM, "sum of a round", bytes, &zero->round_sum));
+    return device_alloc(zero->ops->device, MEM_SCRATCH, "sums in fp32", bytes, &zero->wide);
 }
 
 static enum status alloc_all(struct zero *zero)
@@ -204,17 +285,35 @@ static enum status alloc_all(struct zero *zero)
         TRY(alloc_piece(zero, i));
     TRY(device_alloc(device, MEM_OTHER, "step scalars", sizeof *zero->scalars, &zero->scalars));
     TRY(mem_alloc(zero->env, MEM_OTHER, "staging", ZERO_STAGING * sizeof(float), &zero->staging));
-    if (zero->sharding.params)
-        TRY(alloc_param_slots(zero));
+    TRY(alloc_slots(zero));
     if (!zero_alone(zero))
-        TRY(open_comm(zero));
+        TRY(exchange_open(zero));
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
-    TRY(alloc_gradient_slots(zero));
+    TRY(alloc_chunks(zero));
     TRY(norm_create(zero));
     TRY(device_alloc(device, MEM_SCRATCH, "non-finite index", sizeof *zero->nonfinite,
                      &zero->nonfinite));
     return zero_segments_create(zero);
+}
+
+static enum status check_group(struct env *env, const struct zero_config *config, int size)
+{
+    int group = config->shard_group;
+    if (config->servers > 0)
+        return FAIL(env, CONFIG, "zero.shard_group does not go with zero.servers");
+    if (!sharding_of(config->stage).optim)
+        return FAIL(env, CONFIG,
+                    "zero.shard_group needs stage 1, 2 or 3: in stage 0 nothing is cut");
+    if (size % group == 0)
+        return STATUS_OK;
+    char divisors[128] = "";
+    size_t used = 0;
+    for (int d = 1; d <= size && used < sizeof divisors - 16; d++)
+        if (size % d == 0)
+            used += (size_t)snprintf(divisors + used, sizeof divisors - used, " %d", d);
+    return FAIL(env, CONFIG, "zero.shard_group: groups of %d do not make up %d rank%s; these do:%s",
+                group, size, size == 1 ? "" : "s", divisors);
 }
 
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
@@ -225,7 +324,40 @@ static enum status check_config(struct env *env, const struct zero_config *confi
     if (config->servers > 0 && !sharding_of(config->stage).optim)
         return FAIL(env, CONFIG,
                     "zero.servers needs stage 1, 2 or 3: in stage 0 every rank owns everything");
-    return STATUS_OK;
+    if (config->sum_type != DTYPE_F32 && config->type == DTYPE_F32)
+        return FAIL(env, CONFIG,
+                    "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
+                    "are summed in fp32");
+    return config->shard_group > 0 ? check_group(env, config, size) : STATUS_OK;
+}
+
+static int copies_of(const struct zero_config *config, int size)
+{
+    if (size > 1 && !sharding_of(config->stage).optim)
+        return size;
+    return config->shard_group > 0 ? size / config->shard_group : 1;
+}
+
+/* Which part of everything this rank has, and what it does. */
+static void find_place(struct zero *zero, int rank, int size)
+{
+    struct zero_config *c = &zero->config;
+    struct roster *r = &zero->roster;
+    *r = roster_of(rank, size, c->servers);
+    r->copies = copies_of(c, size);
+    zero->worker = roster_is_worker(r);
+    zero->shards = roster_shards(r);
+    zero->shard = roster_shard(r, rank);
+    zero->share = roster_share(r, rank);
+    zero->members = r->copies > 1 ? zero->shards : size;
+    zero->first_member = r->copies > 1 ? rank / zero->shards * zero->shards : 0;
+    c->local = c->local && size > 1; /* what one rank does anyway */
+    zero->reductions = c->local && c->micro_batches > r->workers ? r->workers : c->micro_batches;
+    zero->type = c->micro_batches > 0 ? c->type : DTYPE_F32;
+    zero->sum_type = c->micro_batches > 0 ? c->sum_type : DTYPE_F32;
+    /* One rank owns all there is: nothing is cut and nothing is held twice. */
+    zero->sharding =
+        size > 1 ? sharding_of(c->stage) : (struct sharding){.optim = true, .grads = true};
 }
 
 enum status zero_create(struct ops *ops, struct stream *stream, struct comm *comm,
@@ -239,18 +371,9 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
     unit_graph_check(graph);
     TRY(check_config(env, config, size));
     TRY(mem_alloc(env, MEM_OTHER, "store", sizeof *z, &z));
-    *z = (struct zero){.ops = ops,
-                       .stream = stream,
-                       .comm = comm,
-                       .graph = graph,
-                       .env = env,
-                       .config = *config,
-                       .roster = roster_of(rank, size, config->servers)};
-    z->owner = roster_owner(&z->roster);
-    z->worker = roster_is_worker(&z->roster);
-    /* One rank owns all there is: nothing is cut and nothing is held twice. */
-    z->sharding =
-        size > 1 ? sharding_of(config->stage) : (struct sharding){.optim = true, .grads = true};
+    *z = (struct zero){
+        .ops = ops, .stream = stream, .comm = comm, .graph = graph, .env = env, .config = *config};
+    find_place(z, rank, size);
     enum status st = alloc_all(z);
     if (st != STATUS_OK) {
         zero_destroy(z);
@@ -268,13 +391,16 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
     struct device *device = zero->ops->device;
     for (int k = 0; k < piece->use_count; k++) {
         struct zero_use *use = &piece->uses[k];
-        if (!use->sum_inside)
-            device_free(device, use->sum);
+        device_free(device, use->sum_block);
+        if (use->local != use->full)
+            device_free(device, use->local);
         device_free(device, use->full);
         event_destroy(use->free);
     }
     device_free(device, piece->v);
     device_free(device, piece->m);
+    if (piece->master != piece->slice)
+        device_free(device, piece->master);
     if (!piece->full)
         device_free(device, piece->slice);
     device_free(device, piece->full);
@@ -296,6 +422,8 @@ static void free_slots(struct zero *zero)
     mem_free(zero->env, zero->slot_ready);
     mem_free(zero->env, zero->slot_free);
     slot_table_free(zero->env, &zero->slots);
+    device_free(device, zero->compute_slot);
+    device_free(device, zero->gradient_work);
     for (int s = 0; s < GRADIENT_SLOTS; s++) {
         device_free(device, zero->gradient_slots[s].at);
         event_destroy(zero->gradient_slots[s].free);
@@ -310,19 +438,24 @@ void zero_destroy(struct zero *zero)
     stream_destroy(zero->gather_stream);
     stream_destroy(zero->reduce_stream);
     comm_destroy(zero->gather_comm);
+    comm_destroy(zero->replica_comm);
     comm_destroy(zero->reduce_comm);
     for (int i = 0; zero->pieces && i < zero->graph->piece_count; i++)
         free_piece(zero, &zero->pieces[i]);
     free_slots(zero);
     event_destroy(zero->written);
     device_free(device, zero->contributions);
+    device_free(device, zero->round_sum);
+    device_free(device, zero->wide);
     device_free(device, zero->segments);
     device_free(device, zero->nonfinite);
     device_free(device, zero->block_sums);
     device_free(device, zero->scalars);
     mem_free(zero->env, zero->block_sums_host);
+    mem_free(zero->env, zero->segment_sums);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->all_nodes);
+    mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->staging);
     mem_free(zero->env, zero->exchange_counts);
     mem_free(zero->env, zero->uses);
@@ -336,40 +469,61 @@ const struct roster *zero_roster(const struct zero *zero)
     return &zero->roster;
 }
 
+bool zero_wants_scaling(const struct zero *zero)
+{
+    return zero->type == DTYPE_F16;
+}
+
 struct comm *zero_comm(const struct zero *zero)
 {
     return zero->comm;
 }
 
-/* --- traffic ---------------------------------------------------------------------------------- */
-
-static int64_t bytes_sent(const struct comm *comm, double *seconds)
+static void add_counters(const struct comm *comm, struct comm_counter *sum)
 {
-    int64_t bytes = 0;
-    for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
+    for (int kind = 0; comm && kind < COMM_KIND_COUNT; kind++) {
         struct comm_counter counter = comm_counted(comm, (enum comm_kind)kind);
-        bytes += counter.bytes;
-        *seconds += counter.seconds;
+        sum->calls += counter.calls;
+        sum->bytes += counter.bytes;
+        sum->seconds += counter.seconds;
     }
-    return bytes;
 }
 
-struct zero_traffic zero_traffic(const struct zero *zero)
+struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
 {
-    struct zero_traffic traffic = {0};
-    double control_seconds = 0;
-    if (zero_alone(zero))
-        return traffic;
-    traffic.gather = bytes_sent(zero->gather_comm, &traffic.in_flight);
-    traffic.reduce = bytes_sent(zero->reduce_comm, &traffic.in_flight);
-    traffic.control = bytes_sent(zero->comm, &control_seconds);
-    traffic.waited = stream_waited(zero->stream) + zero->waited_for_sums;
-    return traffic;
+    struct comm_counter sum = {0};
+    switch (way) {
+    case ZERO_GATHER:
+        add_counters(zero->gather_comm, &sum);
+        add_counters(zero->replica_comm, &sum); /* sums, on their way to who updates with them */
+        break;
+    case ZERO_REDUCE: add_counters(zero->reduce_comm, &sum); break;
+    case ZERO_CONTROL: add_counters(zero->comm, &sum); break;
+    case ZERO_WAY_COUNT: break;
+    }
+    return sum;
 }
 
 enum status zero_settle(struct zero *zero)
 {
-    return zero_alone(zero) ? STATUS_OK : stream_sync(zero->gather_stream);
+    TRY(stream_sync(zero->stream));
+    if (zero_alone(zero))
+        return STATUS_OK;
+    TRY(stream_sync(zero->gather_stream));
+    return stream_sync(zero->reduce_stream);
+}
+
+struct zero_traffic zero_traffic(const struct zero *zero)
+{
+    struct comm_counter gather = zero_counted(zero, ZERO_GATHER);
+    struct comm_counter reduce = zero_counted(zero, ZERO_REDUCE);
+    return (struct zero_traffic){
+        .gather = gather.bytes,
+        .reduce = reduce.bytes,
+        .control = zero_counted(zero, ZERO_CONTROL).bytes,
+        .in_flight = gather.seconds + reduce.seconds,
+        .waited = zero_alone(zero) ? 0 : stream_waited(zero->stream) + zero->waited_for_sums,
+    };
 }
 
 void zero_slow_gathers(struct zero *zero, double seconds)

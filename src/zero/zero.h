@@ -12,6 +12,10 @@
  * A step's gradient is the sum of its micro-batches in their order: the first is stored, the
  * others are added in fp32, one after the other. A param that several units use has one sum for
  * each use; the uses are added once, in unit order.
+ *
+ * With a 16-bit `type` parameters and gradients are stored and sent in 2 bytes, beside fp32 masters
+ * at the owners. Units compute in fp32 all the same: params are widened for a pass, and a
+ * micro-batch's gradient is rounded once, by one rank as by many.
  */
 #ifndef ZERO_ZERO_H
 #define ZERO_ZERO_H
@@ -34,7 +38,16 @@ struct zero_config {
                               sampling): no gradients, no optimizer */
     int stage;             /* 0 to 3 */
     int prefetch;          /* units whose gather is under way ahead of the one that computes */
-    int servers; /* the last so many ranks own everything and compute nothing; 0 = all own */
+    int servers;     /* the last so many ranks own everything and compute nothing; 0 = all own */
+    int shard_group; /* so many neighbours hold one copy of the state, other groups another; 0 = all
+                        ranks hold one */
+    bool
+        local; /* each worker adds its own micro-batches and sends their sum: other bits for another
+                   number of workers */
+    enum dtype type;     /* of parameters and gradients: f32, bf16 or f16. A store that only reads
+                            is f32 */
+    enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
+                            rounded once; other bits for another number of workers) */
 };
 
 struct zero;
@@ -45,13 +58,23 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
                         struct zero **zero);
 void zero_destroy(struct zero *zero);
 const struct roster *zero_roster(const struct zero *zero);
+bool zero_wants_scaling(const struct zero *zero); /* small gradients would be lost: type f16 */
 struct comm *
 zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: one rank */
 
-/* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host ------ */
+/* What went over the wire so far: params to those who compute, gradients to their owners, and small
+ * exchanges of the host (counts, losses, norms, agreements). Not collective. */
+enum zero_way { ZERO_GATHER, ZERO_REDUCE, ZERO_CONTROL, ZERO_WAY_COUNT };
+struct comm_counter zero_counted(const struct zero *zero, enum zero_way way);
+/* Wait until all that this rank has enqueued is done: an update's gathers go on after it. Not
+ * collective. */
+enum status zero_settle(struct zero *zero);
+
+/* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host; where
+ * there are masters, these ------------------------------------------------------------------- */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
-/* Each rank takes what it owns; zero_publish afterwards brings the others' copies up to date. */
+/* Each rank takes what it holds; zero_publish afterwards brings all that is made of it up to date. */
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values);
 enum status zero_publish(struct zero *zero);
@@ -88,20 +111,20 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
 const struct step_scalars *zero_scalars(const struct zero *zero);
 void zero_loss_scale(struct zero *zero, double scale, int64_t label_count);
 
-/* For tests and tools: the summed gradient of one tensor (valid between zero_judge and the next
+/* For tests and tools: the summed gradient of one tensor, as scaled (valid between zero_judge and the next
  * step). */
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out);
 
 /* What this rank has sent to others since the start, by purpose, and what it cost. */
 struct zero_traffic {
-    int64_t gather, reduce, control; /* bytes: parameters, gradients, losses and norms and flags */
-    double in_flight;                /* seconds that gathers and reductions took */
-    double waited;                   /* seconds of them that compute stood still for */
+    int64_t gather;   /* bytes: parameters, and the summed gradient where it has several holders */
+    int64_t reduce;   /* gradients to their owners */
+    int64_t control;  /* losses, norms, flags */
+    double in_flight; /* seconds that gathers and reductions took */
+    double waited;    /* seconds of them that compute stood still for */
 };
 struct zero_traffic zero_traffic(const struct zero *zero);
-/* Wait until what was sent has arrived: the new parameters, after an update. */
-enum status zero_settle(struct zero *zero);
 
 /* For tests: every gather takes so much longer. Not for one rank alone. */
 void zero_slow_gathers(struct zero *zero, double seconds);

@@ -1,35 +1,86 @@
-/* zero_exchange -- the two ways of a slice: from the members of the job to its owner, and back.
+/* zero_exchange -- the ways of a slice: from the members of the job to its owner, and back.
  *
  * Both are one all-to-all over tables made at start-up, so that all ranks, owners that do not work
  * and workers that do not own, take part in the same call. What a rank keeps for itself is not on
- * the wire.
+ * the wire. Where a shard has several holders each sums a share of it, and they exchange shares.
  */
 #include "zero/zero_impl.h"
+
+/* --- construction ------------------------------------------------------------------------------- */
+
+/* Several copies: gathers stay among the ranks of one, sums go among the holders of one shard. */
+static enum status split_comm(struct zero *zero)
+{
+    int size = zero->roster.size, *colours;
+    bool gathers = zero->shards > 1 || zero->sharding.params;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "colours", (size_t)size, sizeof *colours, &colours));
+    for (int rank = 0; rank < size; rank++)
+        colours[rank] = roster_shard(&zero->roster, rank);
+    enum status st = comm_split_known(zero->comm, colours, "replicas", &zero->replica_comm);
+    for (int rank = 0; rank < size; rank++)
+        colours[rank] = rank / zero->shards;
+    if (st == STATUS_OK && gathers)
+        st = comm_split_known(zero->comm, colours, "gather", &zero->gather_comm);
+    mem_free(zero->env, colours);
+    return st;
+}
+
+static enum status alloc_contributions(struct zero *zero)
+{
+    struct device *device = zero->ops->device;
+    int64_t largest = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++)
+        if (zero_share_count(zero, i) > largest)
+            largest = zero_share_count(zero, i);
+    return device_alloc(device, MEM_COMM, "contributions of the workers",
+                        (size_t)(largest * zero->roster.workers) * dtype_bytes(zero->type),
+                        &zero->contributions);
+}
+
+enum status exchange_open(struct zero *zero)
+{
+    struct device *device = zero->ops->device;
+    if (zero->share >= 0 && zero->config.micro_batches > 0)
+        TRY(alloc_contributions(zero));
+    if (zero->roster.copies > 1)
+        TRY(split_comm(zero));
+    else
+        TRY(comm_dup(zero->comm, "gather", &zero->gather_comm));
+    TRY(comm_dup(zero->comm, "reduce", &zero->reduce_comm));
+    if (zero->gather_comm)
+        comm_set_lane(zero->gather_comm, TRACE_GATHER);
+    if (zero->replica_comm)
+        comm_set_lane(zero->replica_comm, TRACE_GATHER);
+    comm_set_lane(zero->reduce_comm, TRACE_REDUCE);
+    TRY(stream_create_worker(device, "gather", &zero->gather_stream));
+    TRY(stream_create_worker(device, "reduce", &zero->reduce_stream));
+    return event_create(device, &zero->written);
+}
 
 /* Sums over the rows of the tables are the same on both sides: rank a sends to b what b expects. */
 static void fill_gather(const struct zero *zero, int piece, struct exchange *e)
 {
     const struct roster *r = &zero->roster;
-    int64_t slice = partition_slice(&zero->partition, piece);
-    for (int rank = 0; rank < r->size; rank++) {
+    int64_t count = zero_shard_count(zero, piece);
+    for (int member = 0; member < zero->members; member++) {
+        int rank = zero->first_member + member, shard = roster_shard(r, rank);
         bool other = rank != r->rank || zero->sharding.params; /* in place where params are whole */
-        int owner = rank - r->first_owner;
-        e->send_counts[rank] = zero->owner >= 0 && rank < r->workers && other ? slice : 0;
-        e->recv_counts[rank] = zero->worker && owner >= 0 && other ? slice : 0;
-        e->recv_offsets[rank] = owner >= 0 ? owner * slice : 0;
+        e->send_counts[member] = zero->shard >= 0 && rank < r->workers && other ? count : 0;
+        e->recv_counts[member] = zero->worker && shard >= 0 && other ? count : 0;
+        e->recv_offsets[member] = shard >= 0 ? shard * count : 0;
     }
 }
 
 static void fill_reduce(const struct zero *zero, int piece, int active, struct exchange *e)
 {
     const struct roster *r = &zero->roster;
-    int64_t slice = partition_slice(&zero->partition, piece);
+    int64_t count = zero_share_count(zero, piece);
     for (int rank = 0; rank < r->size; rank++) {
-        int owner = rank - r->first_owner;
-        e->send_counts[rank] = r->rank < active && owner >= 0 ? slice : 0;
-        e->send_offsets[rank] = owner >= 0 ? owner * slice : 0;
-        e->recv_counts[rank] = zero->owner >= 0 && rank < active ? slice : 0;
-        e->recv_offsets[rank] = rank * slice;
+        int share = roster_share(r, rank);
+        e->send_counts[rank] = r->rank < active && share >= 0 ? count : 0;
+        e->send_offsets[rank] = share >= 0 ? share * count : 0;
+        e->recv_counts[rank] = zero->share >= 0 && rank < active ? count : 0;
+        e->recv_offsets[rank] = rank * count;
     }
 }
 
@@ -40,18 +91,35 @@ static struct exchange take(int64_t **counts, int size)
     return e;
 }
 
+/* The first piece with slices as long as those of piece i: their tables are the same. */
+static int alike(const struct zero *zero, int i)
+{
+    int first = 0;
+    while (zero->partition.piece_count[first] != zero->partition.piece_count[i])
+        first++;
+    return first;
+}
+
 enum status exchange_tables_create(struct zero *zero)
 {
-    int size = zero->roster.size, pieces = zero->graph->piece_count;
-    int64_t rounds = roster_rounds(&zero->roster, zero->config.micro_batches);
+    int size = zero->roster.size, pieces = zero->graph->piece_count, distinct = 0;
+    int64_t rounds = roster_rounds(&zero->roster, zero->reductions);
     int64_t *counts;
+    for (int i = 0; i < pieces; i++)
+        distinct += alike(zero, i) == i;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "exchange tables",
-                        (size_t)size * 4 * (3 * (size_t)pieces + 1), sizeof *counts,
+                        (size_t)size * 4 * (3 * (size_t)distinct + 1), sizeof *counts,
                         &zero->exchange_counts));
     counts = zero->exchange_counts;
     zero->range = take(&counts, size);
     for (int i = 0; i < pieces; i++) {
-        struct zero_piece *piece = &zero->pieces[i];
+        struct zero_piece *piece = &zero->pieces[i], *first = &zero->pieces[alike(zero, i)];
+        if (first != piece) {
+            piece->gather = first->gather;
+            piece->reduce[0] = first->reduce[0];
+            piece->reduce[1] = first->reduce[1];
+            continue;
+        }
         piece->gather = take(&counts, size);
         piece->reduce[0] = take(&counts, size);
         piece->reduce[1] = take(&counts, size);
@@ -59,36 +127,86 @@ enum status exchange_tables_create(struct zero *zero)
         if (rounds == 0)
             continue;
         fill_reduce(zero, i, zero->roster.workers, &piece->reduce[0]);
-        fill_reduce(zero, i, roster_active(&zero->roster, zero->config.micro_batches, rounds - 1),
+        fill_reduce(zero, i, roster_active(&zero->roster, zero->reductions, rounds - 1),
                     &piece->reduce[1]);
     }
     return STATUS_OK;
 }
 
-void slices_to_members(struct zero *zero, int piece, const float *slice, float *full)
+/* --- in a step ---------------------------------------------------------------------------------- */
+
+void shards_to_members(struct zero *zero, int piece, const void *slice, void *full)
 {
     const struct exchange *e = &zero->pieces[piece].gather;
     comm_label(zero->gather_comm, zero->graph->pieces[piece].name);
     comm_all_to_all_v(zero->gather_comm, slice, e->send_counts, e->send_offsets, full,
-                      e->recv_counts, e->recv_offsets, DTYPE_F32, zero->gather_stream);
+                      e->recv_counts, e->recv_offsets, zero->type, zero->gather_stream);
 }
 
-void slices_to_owners(struct zero *zero, int piece, const float *full, int64_t round, float *sum)
+void shares_to_replicas(struct zero *zero, int piece)
 {
-    int active = roster_active(&zero->roster, zero->config.micro_batches, round);
+    const struct zero_piece *p = &zero->pieces[piece];
+    int64_t count = zero_share_count(zero, piece);
+    void *mine = zero_at(p->total, zero->sum_type, comm_rank(zero->replica_comm) * count);
+    comm_all_gather(zero->replica_comm, mine, p->total, count, zero->sum_type, zero->gather_stream);
+}
+
+/* dst = src; adding to zero is exact, and rounds where dst is narrower. */
+static void store(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
+                  enum dtype src_type, int64_t count)
+{
+    size_t bytes = (size_t)count * dtype_bytes(dst_type);
+    if (dst_type == src_type) {
+        device_copy(stream, dst, src, bytes);
+        return;
+    }
+    device_zero(stream, dst, bytes);
+    device_accumulate(stream, dst, dst_type, src, src_type, count);
+}
+
+/* sum (+)= gradients of workers 0 .. active-1 in their order, elements first .. + count, in fp32. */
+static void add_in_order(struct zero *zero, struct stream *stream, float *sum,
+                         const void *gradients, int active, int64_t stride, int64_t count,
+                         bool first)
+{
+    for (int w = 0; w < active; w++) {
+        const void *from = zero_at(gradients, zero->type, w * stride);
+        if (first && w == 0)
+            store(stream, sum, DTYPE_F32, from, zero->type, count);
+        else
+            device_accumulate(stream, sum, DTYPE_F32, from, zero->type, count);
+    }
+}
+
+void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
+                       int active, int64_t stride, bool first)
+{
+    if (zero->sum_type == DTYPE_F32) {
+        add_in_order(zero, stream, sum, gradients, active, stride, stride, first);
+        return;
+    }
+    for (int64_t done = 0; done < stride; done += ZERO_STAGING) {
+        int64_t part = stride - done < ZERO_STAGING ? stride - done : ZERO_STAGING;
+        void *at = zero_at(sum, zero->sum_type, done);
+        if (!first)
+            store(stream, zero->round_sum, DTYPE_F32, at, zero->sum_type, part);
+        add_in_order(zero, stream, zero->round_sum, zero_at(gradients, zero->type, done), active,
+                     stride, part, first);
+        store(stream, at, zero->sum_type, zero->round_sum, DTYPE_F32, part);
+    }
+}
+
+void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t round, void *sum)
+{
+    int active = roster_active(&zero->roster, zero->reductions, round);
     const struct exchange *e = &zero->pieces[piece].reduce[active < zero->roster.workers];
-    int64_t slice = partition_slice(&zero->partition, piece);
     struct stream *stream = zero->reduce_stream;
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
     comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
     comm_all_to_all_v(zero->reduce_comm, full, e->send_counts, e->send_offsets, zero->contributions,
-                      e->recv_counts, e->recv_offsets, DTYPE_F32, stream);
-    for (int w = 0; zero->owner >= 0 && w < active; w++) {
-        const float *from = zero->contributions + w * slice;
-        if (round == 0 && w == 0)
-            device_copy(stream, sum, from, (size_t)slice * sizeof *sum);
-        else
-            device_accumulate(stream, sum, DTYPE_F32, from, DTYPE_F32, slice);
-    }
+                      e->recv_counts, e->recv_offsets, zero->type, stream);
+    if (zero->share >= 0)
+        add_contributions(zero, stream, sum, zero->contributions, active,
+                          zero_share_count(zero, piece), round == 0);
 }

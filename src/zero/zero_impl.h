@@ -22,32 +22,38 @@ struct exchange {
 /* One unit's gradient of a piece. */
 struct zero_use {
     int unit;
-    float *full;     /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
-    float *sum;      /* (slice) over the micro-batches of the step, at its owner; may lie in full */
-    bool sum_inside; /* it does */
-    struct event *free; /* of `full`: its slices have been sent */
+    void *full;      /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
+    float *local;    /* (piece_count) sum of this worker's micro-batches, where it adds its own; may
+                        be full */
+    void *sum;       /* (share) over the micro-batches of the step, at its owner */
+    void *sum_block; /* the memory it lies in; NULL: in full */
+    struct event *free; /* of full, or local: its slices have been sent */
 };
 
 struct zero_piece {
-    float *full;  /* (piece_count) params, where they are not sharded; NULL elsewhere */
-    float *slice; /* (slice) params at their owner: in full, or by itself */
-    float *m, *v; /* optimizer state of elements optim_first .. + optim_count */
-    int64_t optim_first, optim_count;
+    void *full;    /* (piece_count) params, where they are not sharded; NULL elsewhere */
+    void *slice;   /* (shard) params at their holders: in full, or by itself */
+    float *master; /* (shard) params in fp32: slice, or by itself beside 16-bit params */
+    float *m, *v;  /* (shard) */
+    void *total;   /* (shard) the step's gradient: the sum of all uses, from all that sum it */
     struct zero_use *uses; /* in unit order */
     int use_count;
-    struct exchange gather;    /* owners' slices to the workers */
-    struct exchange reduce[2]; /* workers' slices to the owners: a whole round, the last one */
+    struct exchange gather;    /* the shards of a copy to its workers */
+    struct exchange reduce[2]; /* workers' shares to the owners: a whole round, the last one */
     struct event *published;   /* full has the owners' newest values */
 };
 
 struct gradient_slot {
-    float *at;
+    void *at;
     struct event *free; /* its slices have been sent */
 };
 
-enum { GRADIENT_SLOTS = 2 };
+struct sum_range { /* the gradient of one optimizer segment */
+    const void *at;
+    int64_t count;
+};
 
-struct norm_node;
+enum { GRADIENT_SLOTS = 2 };
 
 struct zero {
     struct ops *ops;                /* borrowed */
@@ -58,30 +64,46 @@ struct zero {
     struct zero_config config;      /* groups are not kept: see segments */
     struct sharding sharding;
     struct roster roster;
-    int owner; /* which owner this rank is, -1: none */
+    int shard, shards; /* of this rank's copy: the one it holds, -1: none; and how many */
+    int share;         /* the part of every piece that this rank sums, -1: none */
+    int members;       /* ranks of gather_comm, from first_member on */
+    int first_member;
+    int64_t reductions; /* gradients that are summed in a step: micro-batches, or workers */
+    enum dtype type;    /* of params and gradients */
+    enum dtype sum_type;
     bool worker;
     struct partition partition;
     struct zero_piece *pieces;
     struct zero_use *uses;    /* all pieces' uses, one after the other */
     int64_t *exchange_counts; /* all pieces' exchanges */
 
-    struct comm *gather_comm, *reduce_comm; /* NULL: one rank */
+    struct comm *gather_comm;  /* the ranks of a copy; NULL: this rank has all of it */
+    struct comm *replica_comm; /* the holders of a shard; NULL: this rank alone */
+    struct comm *reduce_comm;  /* all; NULL: one rank */
     struct stream *gather_stream, *reduce_stream;
     struct event *written; /* compute has written what is to be sent */
 
     struct slot_table slots;                /* where params are sharded */
-    float **slot_at;                        /* (slots) NULL at servers */
+    void **slot_at;                         /* (slots) NULL at servers */
     struct event **slot_ready, **slot_free; /* (slots) */
     int next_residency, last_entry;         /* of the walk */
 
+    float *compute_slot; /* fp32 params of the unit that computes, where params are 16-bit */
+    int64_t compute_count;
+    float *gradient_work; /* fp32 gradients of the unit that computes, where they are not written
+                             where they are sent from */
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
-    float *contributions; /* at owners: (workers, slice) of the largest piece */
+    void *contributions; /* at owners: (workers, share) of the largest piece */
+    float *round_sum;    /* a chunk of a round's sum, where sums are 16-bit */
+    float *wide;         /* a chunk of sums in fp32, where they are 16-bit */
 
     struct adamw_segment *segments; /* device memory */
     int segment_count;
+    struct sum_range *segment_sums; /* where sums are 16-bit */
     double *block_sums; /* device: sums of squares of a chunk of blocks, and the host's copy */
     double *block_sums_host;
-    struct norm_node *nodes, *all_nodes; /* this rank's and everybody's aligned parts of the norm */
+    double *nodes, *all_nodes; /* this rank's and everybody's aligned parts of the norm */
+    int *nodes_taken;          /* (ranks) while they are added up */
     int node_room;
     int64_t *nonfinite;     /* device: one index */
     double waited_for_sums; /* seconds at the ends of steps until all sums were in */
@@ -93,6 +115,28 @@ struct zero {
 
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
 
+/* --- elements of a type that is a value --------------------------------------------------------- */
+static inline void *zero_at(const void *base, enum dtype type, int64_t index)
+{
+    return (char *)base + (size_t)index * dtype_bytes(type);
+}
+
+static inline bool zero_is_narrow(const struct zero *zero)
+{
+    return zero->type != DTYPE_F32;
+}
+
+/* --- lengths ------------------------------------------------------------------------------------ */
+static inline int64_t zero_shard_count(const struct zero *zero, int piece)
+{
+    return zero->partition.piece_count[piece] / zero->shards;
+}
+
+static inline int64_t zero_share_count(const struct zero *zero, int piece)
+{
+    return partition_slice(&zero->partition, piece);
+}
+
 static inline bool zero_alone(const struct zero *zero)
 {
     return zero->roster.size == 1;
@@ -103,18 +147,29 @@ static inline bool zero_is_learned(const struct zero *zero, int piece)
     return zero->pieces[piece].use_count > 0;
 }
 
+/* --- zero.c ------------------------------------------------------------------------------------- */
+bool zero_unit_uses(const struct zero *zero, int u, int piece);
+
 /* --- zero_exchange.c -------------------------------------------------------------------------- */
+enum status exchange_open(struct zero *zero);
 enum status exchange_tables_create(struct zero *zero);
-/* full (at every worker) = the owners' slices. Enqueued on the gather stream, which has been
- * made to wait for the slices and for the place by the caller. */
-void slices_to_members(struct zero *zero, int piece, const float *slice, float *full);
-/* Slices of the active workers' `full` to their owners, where they are added to `sum` in worker
+/* full (at every worker) = the shards of its copy. Enqueued on the gather stream, which has been
+ * made to wait for the shards and for the place by the caller. */
+void shards_to_members(struct zero *zero, int piece, const void *slice, void *full);
+/* total = the shares of all that sum it. Enqueued likewise. */
+void shares_to_replicas(struct zero *zero, int piece);
+/* Shares of the active workers' `full` to their owners, where they are added to `sum` in worker
  * order; the first of the step is stored. Enqueued on the reduce stream. */
-void slices_to_owners(struct zero *zero, int piece, const float *full, int64_t round, float *sum);
+void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t round, void *sum);
+/* sum (+)= gradients of `active` workers, `stride` elements apart; `first`: nothing is in sum yet. */
+void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
+                       int active, int64_t stride, bool first);
 
 /* --- zero_norm.c ------------------------------------------------------------------------------ */
 enum status norm_create(struct zero *zero);
 enum status norm_of_sums(struct zero *zero, double *square_sum);
+/* At most ZERO_STAGING elements of a sum in fp32, until the next call. */
+const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int64_t count);
 
 /* --- zero_update.c ---------------------------------------------------------------------------- */
 /* Fill zero->segments: the tensors whose state this rank updates, with their groups'

@@ -2,9 +2,14 @@
  *
  * Params that are not sharded are read in place, once the owners' newest values have arrived.
  * Sharded ones are gathered into slots ahead of their use, in the order of the slot table, and
- * the compute stream waits for them. Gradients are written to a buffer of their own or a slot
- * and sent to their owners while the next unit computes. One rank alone writes its first
- * micro-batch straight into the sum.
+ * the compute stream waits for them. 16-bit ones are widened into a slot for the unit that
+ * computes. Gradients are written to a buffer of their own or a slot and sent to their owners
+ * while the next unit computes. One rank alone writes its first micro-batch straight into the sum.
+ *
+ *     written by the pass, fp32        sent, in the wire's type
+ *     where it is sent from            a whole gradient, or a slot                        fp32
+ *     gradient_work                    the same, rounded once                             16-bit
+ *     use->local, then gradient_work   once a step: local itself, or the same, rounded    local
  */
 #include "zero/zero_impl.h"
 
@@ -23,7 +28,7 @@ void zero_walk(struct zero *zero, bool backward)
 static void gather(struct zero *zero, const struct residency *r)
 {
     stream_wait(zero->gather_stream, zero->slot_free[r->slot]);
-    slices_to_members(zero, r->piece, zero->pieces[r->piece].slice, zero->slot_at[r->slot]);
+    shards_to_members(zero, r->piece, zero->pieces[r->piece].slice, zero->slot_at[r->slot]);
     event_record(zero->slot_ready[r->slot], zero->gather_stream);
 }
 
@@ -40,7 +45,7 @@ static void gather_due(struct zero *zero, int entry)
 }
 
 /* The start of the params of `piece` for a pass in `entry`; the compute stream waits for them. */
-static const float *piece_params(struct zero *zero, int piece, int entry)
+static const void *piece_params(struct zero *zero, int piece, int entry)
 {
     struct zero_piece *p = &zero->pieces[piece];
     if (!zero->sharding.params) {
@@ -54,34 +59,77 @@ static const float *piece_params(struct zero *zero, int piece, int entry)
     return zero->slot_at[r->slot];
 }
 
-void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run)
+/* Where in the compute slot the params of `piece` begin when unit u computes: the pieces of a unit
+ * lie one after the other. */
+static int64_t compute_offset(const struct zero *zero, int piece, int u)
+{
+    int64_t offset = 0;
+    for (int i = 0; i < piece; i++)
+        if (zero_unit_uses(zero, u, i))
+            offset += zero->partition.piece_count[i];
+    return offset;
+}
+
+static bool pass_reads_piece(const struct zero *zero, int u, enum pass pass, int piece)
 {
     const struct unit *unit = &zero->graph->units[u];
-    int entry = slot_entry(zero->graph, u, pass);
-    if (zero->sharding.params)
-        gather_due(zero, entry);
-    for (int use = 0; zero->worker && use < unit->use_count; use++) {
+    for (int use = 0; use < unit->use_count; use++)
+        if (zero->graph->params[unit->uses[use]].piece == piece && unit_reads(unit, pass, use))
+            return true;
+    return false;
+}
+
+/* The params of `piece` for a pass, in fp32. */
+static const float *compute_params(struct zero *zero, int piece, int u, int entry)
+{
+    const void *params = piece_params(zero, piece, entry);
+    if (!zero_is_narrow(zero))
+        return params;
+    float *wide = zero->compute_slot + compute_offset(zero, piece, u);
+    ops_cast(zero->ops, zero->stream, wide, DTYPE_F32, params, zero->type,
+             zero->partition.piece_used[piece]);
+    return wide;
+}
+
+static void bind_piece(struct zero *zero, int piece, int u, enum pass pass, const float *params,
+                       struct unit_run *run)
+{
+    const struct unit *unit = &zero->graph->units[u];
+    for (int use = 0; use < unit->use_count; use++) {
         int param = unit->uses[use];
-        run->params[use] = NULL;
-        if (unit_reads(unit, pass, use))
-            run->params[use] = piece_params(zero, zero->graph->params[param].piece, entry) +
-                               zero->partition.param_offset[param];
+        if (zero->graph->params[param].piece == piece && unit_reads(unit, pass, use))
+            run->params[use] = params + zero->partition.param_offset[param];
     }
 }
 
+void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run)
+{
+    int entry = slot_entry(zero->graph, u, pass);
+    if (zero->sharding.params)
+        gather_due(zero, entry);
+    if (!zero->worker)
+        return;
+    for (int use = 0; use < zero->graph->units[u].use_count; use++)
+        run->params[use] = NULL;
+    for (int i = 0; i < zero->graph->piece_count; i++)
+        if (pass_reads_piece(zero, u, pass, i))
+            bind_piece(zero, i, u, pass, compute_params(zero, i, u, entry), run);
+}
+
 /* In checked builds what is released is made unusable, so that reading it later shows. */
-static void poison(struct zero *zero, int slot)
+static void poison(struct zero *zero, void *at, size_t bytes)
 {
 #ifdef SIFR_CHECKED
-    if (zero->slot_at[slot] && strcmp(device_backend(zero->ops->device), "cpu") == 0)
-        memset(zero->slot_at[slot], 0xff, (size_t)zero->slots.slot_count[slot] * sizeof(float));
+    if (at && strcmp(device_backend(zero->ops->device), "cpu") == 0)
+        memset(at, 0xff, bytes);
 #else
-    (void)zero, (void)slot;
+    (void)zero, (void)at, (void)bytes;
 #endif
 }
 
 void zero_release(struct zero *zero, int u, enum pass pass)
 {
+    poison(zero, zero->compute_slot, (size_t)zero->compute_count * sizeof(float));
     if (!zero->sharding.params || pass == PASS_REBUILD) /* backward of the same unit follows */
         return;
     int entry = slot_entry(zero->graph, u, pass);
@@ -91,7 +139,8 @@ void zero_release(struct zero *zero, int u, enum pass pass)
                     (r->first <= entry && entry == zero->last_entry && entry <= r->last);
         if (!over)
             continue;
-        poison(zero, r->slot);
+        poison(zero, zero->slot_at[r->slot],
+               (size_t)zero->slots.slot_count[r->slot] * dtype_bytes(zero->type));
         event_record(zero->slot_free[r->slot], zero->stream);
     }
 }
@@ -122,16 +171,40 @@ static struct gradient_slot *slot_of_unit(struct zero *zero, int u)
     return &zero->gradient_slots[zero_alone(zero) ? 0 : u % GRADIENT_SLOTS];
 }
 
+/* A worker that adds its own micro-batches in fp32 sends the sum itself. */
+static bool sends_local(const struct zero *zero, const struct zero_use *use)
+{
+    return use->local && !zero_is_narrow(zero);
+}
+
+/* Where the gradient that unit u has of `piece` is sent from. */
+static void *wire_place(struct zero *zero, int piece, int u)
+{
+    struct zero_use *use = find_use(zero, piece, u);
+    if (use->full)
+        return use->full;
+    if (sends_local(zero, use))
+        return use->local;
+    return zero_at(slot_of_unit(zero, u)->at, zero->type, slot_offset(zero, piece, u));
+}
+
+static struct event *wire_free(struct zero *zero, const struct zero_use *use)
+{
+    return use->full || sends_local(zero, use) ? use->free : slot_of_unit(zero, use->unit)->free;
+}
+
 /* Where this rank's micro-batch of `round` writes the gradient that unit u has of `piece`. */
 static float *gradient_place(struct zero *zero, int piece, int u, int64_t round)
 {
     struct zero_use *use = find_use(zero, piece, u);
     CHECK(use != NULL);
-    if (use->full)
-        return use->full;
+    if (use->local && round == 0)
+        return use->local;
+    if (use->local || zero_is_narrow(zero))
+        return zero->gradient_work + slot_offset(zero, piece, u);
     if (zero_alone(zero) && round == 0)
         return use->sum;
-    return slot_of_unit(zero, u)->at + slot_offset(zero, piece, u);
+    return wire_place(zero, piece, u);
 }
 
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run)
@@ -142,26 +215,10 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         run->grads[use] = NULL;
         if (!unit_writes(unit, pass, use))
             continue;
-        struct zero_use *owned = find_use(zero, piece, u);
-        if (!zero_alone(zero))
-            stream_wait(zero->stream, owned->full ? owned->free : slot_of_unit(zero, u)->free);
+        if (!zero_alone(zero) && !zero_is_narrow(zero))
+            stream_wait(zero->stream, wire_free(zero, find_use(zero, piece, u)));
         run->grads[use] =
             gradient_place(zero, piece, u, round) + zero->partition.param_offset[param];
-    }
-}
-
-/* One rank: the first micro-batch is in its place, the others are added. */
-static void add_locally(struct zero *zero, const struct unit *unit, int u, enum pass pass,
-                        int64_t round)
-{
-    for (int use = 0; round > 0 && use < unit->use_count; use++) {
-        if (!unit_writes(unit, pass, use))
-            continue;
-        int param = unit->uses[use], piece = zero->graph->params[param].piece;
-        int64_t offset = zero->partition.param_offset[param];
-        device_accumulate(zero->stream, find_use(zero, piece, u)->sum + offset, DTYPE_F32,
-                          gradient_place(zero, piece, u, round) + offset, DTYPE_F32,
-                          unit_param_count(zero->graph, param));
     }
 }
 
@@ -174,21 +231,75 @@ static bool pass_writes_piece(const struct zero *zero, const struct unit *unit, 
     return false;
 }
 
+/* What this rank contributes: rounded once, where it is to be sent from. */
+static void round_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+{
+    const float *from = use->local ? use->local : gradient_place(zero, piece, use->unit, round);
+    if (!zero_is_narrow(zero))
+        return;
+    if (!zero_alone(zero))
+        stream_wait(zero->stream, wire_free(zero, use));
+    ops_cast(zero->ops, zero->stream, wire_place(zero, piece, use->unit), zero->type, from,
+             DTYPE_F32, zero->partition.piece_count[piece]);
+}
+
+/* One rank: the first micro-batch may be in its place already. */
+static void add_alone(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+{
+    if (gradient_place(zero, piece, use->unit, round) != use->sum)
+        add_contributions(zero, zero->stream, use->sum, wire_place(zero, piece, use->unit), 1,
+                          zero->partition.piece_count[piece], round == 0);
+}
+
+static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+{
+    const void *from = zero->worker ? wire_place(zero, piece, use->unit) : NULL;
+    shares_to_owners(zero, piece, from, round, use->sum);
+    if (zero->worker)
+        event_record(wire_free(zero, use), zero->reduce_stream);
+}
+
+static bool has_gradient(const struct zero *zero, int64_t round)
+{
+    return roster_micro_batch(&zero->roster, zero->config.micro_batches, round) >= 0;
+}
+
+/* Gradients stay here until the last round. The sum of a worker's micro-batches is then sent as if
+ * there were no other. */
+static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+{
+    bool last = round + 1 == roster_rounds(&zero->roster, zero->config.micro_batches);
+    if (round > 0 && has_gradient(zero, round))
+        device_accumulate(zero->stream, use->local, DTYPE_F32,
+                          gradient_place(zero, piece, use->unit, round), DTYPE_F32,
+                          zero->partition.piece_count[piece]);
+    if (!last)
+        return;
+    if (has_gradient(zero, 0))
+        round_gradient(zero, piece, use, round);
+    send_gradient(zero, piece, use, 0);
+}
+
+static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+{
+    if (has_gradient(zero, round))
+        round_gradient(zero, piece, use, round);
+    if (zero_alone(zero))
+        add_alone(zero, piece, use, round);
+    else
+        send_gradient(zero, piece, use, round);
+}
+
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
 {
     const struct unit *unit = &zero->graph->units[u];
-    if (zero_alone(zero)) {
-        add_locally(zero, unit, u, pass, round);
-        return;
-    }
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!pass_writes_piece(zero, unit, pass, i))
             continue;
-        struct zero_use *use = find_use(zero, i, u);
-        const float *from = zero->worker ? gradient_place(zero, i, u, round) : NULL;
-        slices_to_owners(zero, i, from, round, use->sum);
-        if (zero->worker)
-            event_record(use->full ? use->free : slot_of_unit(zero, u)->free, zero->reduce_stream);
+        if (zero->config.local)
+            reduce_local(zero, i, find_use(zero, i, u), round);
+        else
+            reduce_each(zero, i, find_use(zero, i, u), round);
     }
 }
 

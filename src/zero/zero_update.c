@@ -23,11 +23,9 @@ static struct zero_group group_of(const struct zero_config *config, const char *
 static struct place updated_part(const struct zero *zero, int t)
 {
     struct place place = partition_tensor(&zero->partition, t);
-    const struct zero_piece *piece = &zero->pieces[place.piece];
-    int64_t begin = place.first > piece->optim_first ? place.first : piece->optim_first;
-    int64_t end = place.first + place.count, limit = piece->optim_first + piece->optim_count;
-    end = end < limit ? end : limit;
-    return (struct place){place.piece, begin, end > begin ? end - begin : 0};
+    if (zero->shard < 0)
+        return (struct place){place.piece, place.first, 0};
+    return partition_clip_part(&zero->partition, place, zero->shard, zero->shards);
 }
 
 static struct adamw_segment segment_of(const struct zero *zero, int t, struct place mine)
@@ -35,16 +33,43 @@ static struct adamw_segment segment_of(const struct zero *zero, int t, struct pl
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     const struct zero_piece *piece = &zero->pieces[mine.piece];
     struct zero_group group = group_of(&zero->config, tensor->name);
-    int64_t at = mine.first - piece->optim_first;
+    int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
     return (struct adamw_segment){
         .count = mine.count,
-        .param = (zero->sharding.optim ? piece->slice : piece->full) + at,
-        .grad = (zero->sharding.optim ? piece->uses[0].sum : piece->uses[0].full) + at,
+        .param = piece->master + at,
+        .copy = zero_is_narrow(zero) ? zero_at(piece->slice, zero->type, at) : NULL,
+        .copy_type = zero->type,
+        .grad = zero->wide ? zero->wide : (const float *)piece->total + at,
         .m = piece->m + at,
         .v = piece->v + at,
         .lr_mul = (float)group.lr_mul,
         .decay = tensor->decay ? (float)(zero->config.weight_decay * group.wd_mul) : 0.0f,
     };
+}
+
+/* Segments of `mine` go to `list` and where their gradients are to segment_sums. 16-bit sums are
+ * widened chunk by chunk, a segment each. */
+static void add_segments(struct zero *zero, int t, struct place mine, struct adamw_segment *list)
+{
+    int64_t most = zero->wide ? ZERO_STAGING : mine.count;
+    int64_t shard_first = zero->shard * zero_shard_count(zero, mine.piece);
+    for (int64_t done = 0; done < mine.count; done += most) {
+        struct place part = mine;
+        part.first += done;
+        part.count = mine.count - done < most ? mine.count - done : most;
+        zero->segment_sums[zero->segment_count] = (struct sum_range){
+            zero_at(zero->pieces[mine.piece].total, zero->sum_type, part.first - shard_first),
+            part.count};
+        list[zero->segment_count++] = segment_of(zero, t, part);
+    }
+}
+
+static size_t segment_bound(const struct zero *zero)
+{
+    int64_t bound = zero->graph->tensor_count;
+    for (int t = 0; zero->wide && t < zero->graph->tensor_count; t++)
+        bound += updated_part(zero, t).count / ZERO_STAGING;
+    return (size_t)bound;
 }
 
 /* A group that matches nothing is a mistake in the configuration. */
@@ -66,8 +91,10 @@ static enum status check_groups(const struct zero *zero)
 enum status zero_segments_create(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    size_t most = (size_t)zero->graph->tensor_count;
+    size_t most = segment_bound(zero);
     TRY(check_groups(zero));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *zero->segment_sums,
+                        &zero->segment_sums));
     TRY(device_alloc(device, MEM_OTHER, "optimizer segments", most * sizeof *zero->segments,
                      &zero->segments));
     if (device_is_dry(device))
@@ -77,7 +104,7 @@ enum status zero_segments_create(struct zero *zero)
     for (int t = 0; t < zero->graph->tensor_count; t++) {
         struct place mine = updated_part(zero, t);
         if (mine.count > 0 && zero_is_learned(zero, mine.piece))
-            list[zero->segment_count++] = segment_of(zero, t, mine);
+            add_segments(zero, t, mine, list);
     }
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
@@ -100,28 +127,42 @@ static enum status stand_still(struct zero *zero, struct stream *worker)
 
 static void add_uses(struct zero *zero)
 {
-    for (int i = 0; zero->owner >= 0 && i < zero->graph->piece_count; i++) {
+    for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         for (int k = 1; k < piece->use_count; k++)
-            device_accumulate(zero->stream, piece->uses[0].sum, DTYPE_F32, piece->uses[k].sum,
-                              DTYPE_F32, partition_slice(&zero->partition, i));
+            device_accumulate(zero->stream, piece->uses[0].sum, zero->sum_type, piece->uses[k].sum,
+                              zero->sum_type, zero_share_count(zero, i));
     }
+}
+
+/* *first = the first non-finite element of a range of a sum, -1: none. */
+static enum status find_in_sum(struct zero *zero, const void *sum, int64_t begin, int64_t count,
+                               int64_t *first)
+{
+    *first = -1;
+    for (int64_t done = 0; done < count && *first < 0; done += ZERO_STAGING) {
+        int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
+        ops_find_nonfinite(zero->ops, zero->stream, sums_as_f32(zero, sum, begin + done, part),
+                           part, zero->nonfinite);
+        device_copy(zero->stream, first, zero->nonfinite, sizeof *first);
+        TRY(stream_sync(zero->stream));
+        if (*first >= 0)
+            *first += done;
+    }
+    return STATUS_OK;
 }
 
 /* The first non-finite element that this owner has, as (tensor, element). */
 static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
 {
-    for (int t = 0; zero->owner >= 0 && t < zero->graph->tensor_count; t++) {
+    for (int t = 0; zero->share >= 0 && t < zero->graph->tensor_count; t++) {
         struct place whole = partition_tensor(&zero->partition, t);
-        struct place mine = partition_clip(&zero->partition, whole, zero->owner);
-        int64_t slice = partition_slice(&zero->partition, whole.piece), first = -1;
+        struct place mine = partition_clip(&zero->partition, whole, zero->share);
+        int64_t own_first = zero->share * zero_share_count(zero, whole.piece), first;
         if (mine.count == 0 || !zero_is_learned(zero, whole.piece))
             continue;
-        ops_find_nonfinite(zero->ops, zero->stream,
-                           zero->pieces[whole.piece].uses[0].sum + mine.first - zero->owner * slice,
-                           mine.count, zero->nonfinite);
-        device_copy(zero->stream, &first, zero->nonfinite, sizeof first);
-        TRY(stream_sync(zero->stream));
+        TRY(find_in_sum(zero, zero->pieces[whole.piece].uses[0].sum, mine.first - own_first,
+                        mine.count, &first));
         if (first < 0)
             continue;
         verdict->bad_tensor = t;
@@ -176,36 +217,60 @@ static double clip_factor(double clip, double norm)
     return clip > 0.0 && factor < 1.0 ? factor : 1.0;
 }
 
-/* Where every rank updates everything: the owners' sums become everybody's gradient. */
+/* Where a shard has several holders: what each has summed becomes the gradient of all of them. */
 static enum status share_sums(struct zero *zero)
 {
     for (int i = 0; i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
-        int64_t slice = partition_slice(&zero->partition, i);
+        int64_t count = zero_share_count(zero, i);
         if (piece->use_count == 0)
             continue;
-        float *full = piece->uses[0].full, *mine = full + zero->owner * slice;
-        if (!piece->uses[0].sum_inside)
-            device_copy(zero->stream, mine, piece->uses[0].sum, (size_t)slice * sizeof *mine);
+        void *mine = zero_at(piece->total, zero->sum_type, comm_rank(zero->replica_comm) * count);
+        if (mine != piece->uses[0].sum)
+            device_copy(zero->stream, mine, piece->uses[0].sum,
+                        (size_t)count * dtype_bytes(zero->sum_type));
         event_record(zero->written, zero->stream);
         stream_wait(zero->gather_stream, zero->written);
-        slices_to_members(zero, i, mine, full);
+        shares_to_replicas(zero, i);
     }
     return stand_still(zero, zero->gather_stream);
 }
 
-/* The owners' new slices to everybody who keeps all params. */
-enum status zero_publish(struct zero *zero)
+/* The new shards to everybody who keeps all params. */
+static void publish_params(struct zero *zero)
 {
-    if (zero_alone(zero))
-        return STATUS_OK;
+    if (!zero->gather_comm)
+        return;
     event_record(zero->written, zero->stream);
     stream_wait(zero->gather_stream, zero->written);
     for (int i = 0; !zero->sharding.params && i < zero->graph->piece_count; i++) {
-        slices_to_members(zero, i, zero->pieces[i].slice, zero->pieces[i].full);
+        shards_to_members(zero, i, zero->pieces[i].slice, zero->pieces[i].full);
         event_record(zero->pieces[i].published, zero->gather_stream);
     }
+}
+
+enum status zero_publish(struct zero *zero)
+{
+    for (int i = 0; zero_is_narrow(zero) && zero->shard >= 0 && i < zero->graph->piece_count; i++)
+        ops_cast(zero->ops, zero->stream, zero->pieces[i].slice, zero->type, zero->pieces[i].master,
+                 DTYPE_F32, zero_shard_count(zero, i));
+    publish_params(zero);
     return STATUS_OK;
+}
+
+static void run_adamw(struct zero *zero)
+{
+    const struct zero_config *c = &zero->config;
+    struct adamw hyper = {c->beta1, c->beta2, c->eps};
+    if (!zero->wide) {
+        ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments,
+                  zero->segment_count);
+        return;
+    }
+    for (int i = 0; i < zero->segment_count; i++) {
+        sums_as_f32(zero, zero->segment_sums[i].at, 0, zero->segment_sums[i].count);
+        ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments + i, 1);
+    }
 }
 
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
@@ -218,11 +283,10 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     s->correction2 = (float)(1.0 - pow(c->beta2, (double)t));
     s->grad_scale = (float)(clip_factor(c->clip, verdict->grad_norm) / scale);
     device_copy(zero->stream, zero->scalars, s, sizeof *s);
-    bool replicas = !zero_alone(zero) && !zero->sharding.optim;
-    if (replicas)
+    if (zero->replica_comm)
         TRY(share_sums(zero));
-    struct adamw hyper = {c->beta1, c->beta2, c->eps};
-    ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments, zero->segment_count);
+    run_adamw(zero);
     TRY(stream_sync(zero->stream));
-    return replicas ? STATUS_OK : zero_publish(zero);
+    publish_params(zero);
+    return STATUS_OK;
 }

@@ -10,6 +10,14 @@
 
 /* --- in --------------------------------------------------------------------------------------- */
 
+/* What of `place` this rank holds. */
+static struct place held_part(const struct zero *zero, struct place place)
+{
+    if (zero->shard < 0)
+        return (struct place){place.piece, place.first, 0};
+    return partition_clip_part(&zero->partition, place, zero->shard, zero->shards);
+}
+
 static double initial_value(const struct unit_tensor *tensor, struct rng rng, int64_t element)
 {
     switch (tensor->init) {
@@ -22,13 +30,13 @@ static double initial_value(const struct unit_tensor *tensor, struct rng rng, in
     return 0.0;
 }
 
-/* The elements of a tensor that this rank owns, a chunk at a time. */
+/* The elements of a tensor that this rank holds, a chunk at a time. */
 static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     struct rng rng = rng_stream(seed, tensor->name);
     struct place whole = partition_tensor(&zero->partition, t);
-    struct place mine = partition_clip(&zero->partition, whole, zero->owner);
+    struct place mine = held_part(zero, whole);
     int64_t begin = mine.first - whole.first, end = begin + mine.count;
     float *values = zero->staging;
     for (int64_t first = begin; first < end; first += ZERO_STAGING) {
@@ -43,7 +51,7 @@ static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
 
 enum status zero_init(struct zero *zero, uint64_t seed)
 {
-    for (int t = 0; zero->owner >= 0 && t < zero->graph->tensor_count; t++)
+    for (int t = 0; t < zero->graph->tensor_count; t++)
         TRY(init_tensor(zero, t, seed));
     return zero_publish(zero);
 }
@@ -60,56 +68,83 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
                        const float *values)
 {
     struct place place = element_range(zero, tensor, first, count);
-    if (zero->owner < 0)
-        return STATUS_OK;
-    struct place mine = partition_clip(&zero->partition, place, zero->owner);
-    int64_t own_first = zero->owner * partition_slice(&zero->partition, place.piece);
+    struct place mine = held_part(zero, place);
+    int64_t own_first = zero->shard * zero_shard_count(zero, place.piece);
     if (mine.count > 0)
-        device_copy(zero->stream, zero->pieces[place.piece].slice + mine.first - own_first,
+        device_copy(zero->stream, zero->pieces[place.piece].master + mine.first - own_first,
                     values + mine.first - place.first, (size_t)mine.count * sizeof *values);
     return stream_sync(zero->stream);
 }
 
 /* --- out -------------------------------------------------------------------------------------- */
 
-/* A chunk of a piece from its owners; `slice` is this owner's, of params or of sums. */
-static enum status collect(struct zero *zero, struct place place, const float *slice, float *out)
+/* Who has the parts of something: params and masters lie in shards, sums in shares. */
+struct holders {
+    struct comm *comm;
+    struct stream *stream;
+    int size, first_rank; /* of comm */
+    int parts;
+    int (*part)(const struct roster *roster, int rank);
+    enum dtype type;
+};
+
+static struct holders shard_holders(const struct zero *zero)
 {
-    const struct roster *r = &zero->roster;
-    const struct exchange *e = &zero->range;
-    struct place mine = {0};
-    int64_t own_first = 0;
-    if (zero->owner >= 0) {
-        mine = partition_clip(&zero->partition, place, zero->owner);
-        own_first = zero->owner * partition_slice(&zero->partition, place.piece);
-    }
-    for (int rank = 0; rank < r->size; rank++) {
-        struct place theirs = {0};
-        if (rank >= r->first_owner)
-            theirs = partition_clip(&zero->partition, place, rank - r->first_owner);
-        e->send_counts[rank] = mine.count;
-        e->send_offsets[rank] = mine.count > 0 ? mine.first - own_first : 0;
-        e->recv_counts[rank] = theirs.count;
-        e->recv_offsets[rank] = theirs.count > 0 ? theirs.first - place.first : 0;
-    }
-    TRY(stream_sync(zero->stream));
-    comm_all_to_all_v(zero->gather_comm, slice, e->send_counts, e->send_offsets, out,
-                      e->recv_counts, e->recv_offsets, DTYPE_F32, zero->gather_stream);
-    return stream_sync(zero->gather_stream);
+    return (struct holders){zero->gather_comm,  zero->gather_stream, zero->members,
+                            zero->first_member, zero->shards,        roster_shard,
+                            DTYPE_F32};
 }
 
-/* Elements of what the owners have in slices; `slice` is NULL on ranks that own nothing. */
-static enum status read_slices(struct zero *zero, struct place place, const float *slice,
-                               float *out)
+static struct holders share_holders(const struct zero *zero)
 {
-    if (zero_alone(zero)) {
-        device_copy(zero->stream, out, slice + place.first, (size_t)place.count * sizeof *out);
-        return stream_sync(zero->stream);
+    return (struct holders){zero->reduce_comm,   zero->reduce_stream, zero->roster.size, 0,
+                            zero->roster.owners, roster_share,        zero->sum_type};
+}
+
+/* A chunk of a piece from its holders; `own` is this rank's part. */
+static enum status collect(struct zero *zero, const struct holders *h, struct place place,
+                           const void *own, void *out)
+{
+    const struct exchange *e = &zero->range;
+    int part = h->part(&zero->roster, zero->roster.rank);
+    int64_t part_count = zero->partition.piece_count[place.piece] / h->parts;
+    struct place mine = {0};
+    if (part >= 0)
+        mine = partition_clip_part(&zero->partition, place, part, h->parts);
+    for (int i = 0; i < h->size; i++) {
+        int theirs_part = h->part(&zero->roster, h->first_rank + i);
+        struct place theirs = {0};
+        if (theirs_part >= 0)
+            theirs = partition_clip_part(&zero->partition, place, theirs_part, h->parts);
+        e->send_counts[i] = mine.count;
+        e->send_offsets[i] = mine.count > 0 ? mine.first - part * part_count : 0;
+        e->recv_counts[i] = theirs.count;
+        e->recv_offsets[i] = theirs.count > 0 ? theirs.first - place.first : 0;
     }
+    TRY(stream_sync(zero->stream));
+    comm_all_to_all_v(h->comm, own, e->send_counts, e->send_offsets, out, e->recv_counts,
+                      e->recv_offsets, h->type, h->stream);
+    return stream_sync(h->stream);
+}
+
+/* Elements of what the ranks have in parts, in fp32; `own` is NULL on ranks that have none. */
+static enum status read_parts(struct zero *zero, const struct holders *h, struct place place,
+                              const void *own, float *out)
+{
+    bool here = !h->comm || (h->parts == 1 && zero->roster.workers == zero->roster.size);
     for (int64_t done = 0; done < place.count; done += ZERO_STAGING) {
         int64_t part = place.count - done < ZERO_STAGING ? place.count - done : ZERO_STAGING;
         struct place chunk = {place.piece, place.first + done, part};
-        TRY(collect(zero, chunk, slice, out + done));
+        void *to = h->type == DTYPE_F32 ? out + done : zero->staging;
+        if (here) {
+            device_copy(zero->stream, to, zero_at(own, h->type, chunk.first),
+                        (size_t)part * dtype_bytes(h->type));
+            TRY(stream_sync(zero->stream));
+        } else {
+            TRY(collect(zero, h, chunk, own, to));
+        }
+        if (h->type != DTYPE_F32)
+            dtype_convert(out + done, DTYPE_F32, to, h->type, part);
     }
     return STATUS_OK;
 }
@@ -117,7 +152,8 @@ static enum status read_slices(struct zero *zero, struct place place, const floa
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
     struct place place = element_range(zero, tensor, first, count);
-    return read_slices(zero, place, zero->pieces[place.piece].slice, out);
+    struct holders holders = shard_holders(zero);
+    return read_parts(zero, &holders, place, zero->pieces[place.piece].master, out);
 }
 
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
@@ -125,6 +161,7 @@ enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int
 {
     struct place place = element_range(zero, tensor, first, count);
     const struct zero_piece *piece = &zero->pieces[place.piece];
+    struct holders holders = share_holders(zero);
     CHECK_LT(0, piece->use_count);
-    return read_slices(zero, place, piece->uses[0].sum, out);
+    return read_parts(zero, &holders, place, piece->uses[0].sum, out);
 }

@@ -37,6 +37,10 @@ static void test_integers(void **state)
                 {"4M", 4000000},
                 {"-2G", -2000000000},
                 {"007", 7},
+                {"1e9", 1000000000},
+                {"-2.5E+4", -25000},
+                {"1.5M", 1500000},
+                {"0e99", 0},
                 {"9223372036854775807", INT64_MAX},
                 {"-9223372036854775808", INT64_MIN}};
     static const char *const bad[] = {"",
@@ -53,7 +57,16 @@ static void test_integers(void **state)
                                       "--1",
                                       "9223372036854775808",
                                       "9999999999G",
-                                      "1e3"};
+                                      "1e",
+                                      "1e-1",
+                                      "1e19",
+                                      "1.5e0",
+                                      "1.k",
+                                      ".5k",
+                                      "1.5.5M",
+                                      "1.0001k",
+                                      "1.5_0k",
+                                      "1e3k"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         assert_int_equal(set(o, "train.seed", good[i].text), STATUS_OK);
         assert_int_equal(o->v.train.seed, good[i].value);
@@ -189,6 +202,30 @@ static void test_strength(void **state)
     unsetenv("SIFR_OUT");
 }
 
+static void test_unknown_variables(void **state)
+{
+    struct options_fixture *o = *state;
+    static const struct {
+        const char *variable, *line; /* NULL = not a word */
+    } cases[] = {
+        {"SIFR_TRAIN_STPES",
+         "the variable SIFR_TRAIN_STPES names no key (did you mean SIFR_TRAIN_STEPS?)"},
+        {"SIFR_TRIAN_STEPS",
+         "the variable SIFR_TRIAN_STEPS names no key (did you mean SIFR_TRAIN_STEPS?)"},
+        {"SIFR_TRAIN_WINTERBOTTOM", "the variable SIFR_TRAIN_WINTERBOTTOM names no key"},
+        {"SIFR_TRAIN_STEPS", NULL},
+        {"SIFR_ELSEWHERE_KEY", NULL},
+        {"SIFR_", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        snprintf(o->f.heard.line, sizeof o->f.heard.line, "nothing");
+        setenv(cases[i].variable, "3", 1);
+        options_warn_environment(o->options);
+        unsetenv(cases[i].variable);
+        assert_string_equal(o->f.heard.line, cases[i].line ? cases[i].line : "nothing");
+    }
+}
+
 static void test_nearest(void **state)
 {
     struct options_fixture *o = *state;
@@ -254,11 +291,17 @@ static void test_every_allocation_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        OPTIONS_TEST(test_defaults), OPTIONS_TEST(test_integers),
-        OPTIONS_TEST(test_reals),    OPTIONS_TEST(test_booleans),
-        OPTIONS_TEST(test_choices),  OPTIONS_TEST(test_strings_stay),
-        OPTIONS_TEST(test_lists),    OPTIONS_TEST(test_strength),
-        OPTIONS_TEST(test_nearest),  cmocka_unit_test(test_every_allocation_fails),
+        OPTIONS_TEST(test_defaults),
+        OPTIONS_TEST(test_integers),
+        OPTIONS_TEST(test_reals),
+        OPTIONS_TEST(test_booleans),
+        OPTIONS_TEST(test_choices),
+        OPTIONS_TEST(test_strings_stay),
+        OPTIONS_TEST(test_lists),
+        OPTIONS_TEST(test_strength),
+        OPTIONS_TEST(test_nearest),
+        OPTIONS_TEST(test_unknown_variables),
+        cmocka_unit_test(test_every_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,7 +84,8 @@ static void test_refusals(void **state)
     assert_refused(o, flags(o, &line, ARGS("--train.stpes=1")), USAGE,
                    "unknown flag '--train.stpes' (did you mean '--train.steps'?)");
     assert_refused(o, flags(o, &line, ARGS("--no-such")), USAGE, "unknown flag '--no-such'");
-    assert_refused(o, flags(o, &line, ARGS("-x")), USAGE, "unknown flag '-x'");
+    assert_refused(o, flags(o, &line, ARGS("-x")), USAGE,
+                   "unknown flag '-x'; a text that begins with '-' goes after --");
     assert_refused(o, flags(o, &line, ARGS("--out")), USAGE, "--out wants a value: --out=DIR");
     assert_refused(o, flags(o, &line, ARGS("--out", "--json")), USAGE,
                    "--out wants a value: --out=DIR");

@@ -18,6 +18,7 @@ static void test_table(void **state)
     assert_int_equal(status_exit_code(STATUS_CONFIG), 2);
     assert_int_equal(status_exit_code(STATUS_DIVERGED), 3);
     assert_int_equal(status_exit_code(STATUS_FIT), 4);
+    assert_int_equal(status_exit_code(STATUS_MEMORY), 4);
 }
 
 static enum status pass_on(enum status st, int *reached)

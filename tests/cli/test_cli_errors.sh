@@ -6,9 +6,9 @@ ok "$sifr" tokenize text.txt --vocab=300 --out=tokens
 train() { "$sifr" train "${small[@]}" --train.steps=2 --quiet --out=run "$@"; }
 
 # files
-expect 1 "no-such.txt" train --data.path=no-such.txt
+expect 2 "data.path: no file matches .no-such.txt., seen from ./" train --data.path=no-such.txt
 expect 1 "no-such.yaml" "$sifr" train no-such.yaml
-expect 1 "no-such.json" train --data.path=text.txt --data.tokenizer=no-such.json
+expect 2 "data.tokenizer: .*no-such.json" train --data.path=text.txt --data.tokenizer=no-such.json
 expect 2 "data.path" train
 head -c 3000 tokens/train.bin >short.bin
 expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin
@@ -65,4 +65,7 @@ expect 3 "skipped" "$sifr" train "${small[@]}" --data.path=text.txt --train.step
     --train.warmup=0 --train.weight_decay=900 --train.max_skips=2 --quiet --out=diverged
 grep -q '"end": "diverged"' diverged/summary.json || fail "summary.json does not say diverged"
 expect 4 "the run needs" "$sifr" train --model.preset=llama-8b --model.vocab=300 --data.path=tokens/train.bin --dry-run --train.micro_batch=64
+expect 4 "the run needs" "$sifr" train --model.preset=llama-8b --model.vocab=300 --data.path=tokens/train.bin --train.micro_batch=512 --out=large
+expect 4 "the run needs" train --data.path=text.txt --train.micro_batch=1000000 --train.global_batch=1000000
+[ ! -e large ] || fail "a run that does not fit left a folder"
 finish

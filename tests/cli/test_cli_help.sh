@@ -2,7 +2,7 @@
 # Help, version, man page and completion work with nothing else and list what there is; unknown words are answered.
 . "$(dirname "$0")/common.sh" "$@"
 
-commands="train eval sample tokenize inspect bench doctor"
+commands="train plan eval sample tokenize inspect bench doctor"
 ok "$sifr"
 for command in $commands; do has "^  $command "; done
 has '^  2  wrong usage'
@@ -44,6 +44,24 @@ expect 2 "'b' is one argument too many" "$sifr" inspect a b
 expect 2 "which model\? usage: sifr sample MODEL" "$sifr" sample
 expect 2 "wants a value: --train.steps=N" "$sifr" train --train.steps
 expect 2 "completion exists for bash" "$sifr" completion fish
+expect 2 "'--zzz' is one argument too many; usage: sifr man" "$sifr" man --zzz
+expect 2 "'more' is one argument too many" "$sifr" completion bash more
+for word in help man completion; do
+    ok "$sifr" $word --help
+    [ $word = help ] || has "^sifr $word"
+    ok "$sifr" help $word
+    has "^sifr $word"
+done
+ok "$sifr" train --help
+! grep -q "run.deterministic" out || fail "a key with one possible value is offered"
+
+ok "$sifr" train -qh
+has "^sifr train: "
+# what another flag takes is no call for help
+expect 1 "no-such-model" "$sifr" sample no-such-model --prompt -h
+expect 2 "unknown flag '-hello'; a text that begins with '-' goes after --" "$sifr" sample no-such-model -hello
+expect 1 "no-such-model" "$sifr" sample no-such-model -- -hello
+expect 2 "SIFR_TRAIN_STPES names no key .did you mean SIFR_TRAIN_STEPS" env SIFR_TRAIN_STPES=3 "$sifr" train
 
 ok "$sifr" completion bash
 cp out completion

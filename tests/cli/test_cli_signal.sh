@@ -29,6 +29,19 @@ for signal in INT TERM USR1; do
     ! grep -q $'\r' out || fail "$signal: carriage returns"
 done
 
+# while a vocabulary is learnt: it ends at once and leaves nothing
+head -c 12000000 /dev/urandom | base64 -w 60 >noise.txt
+"$sifr" train "${small[@]}" --data.path=noise.txt --data.tokenizer=train:60000 --out=learning >out 2>err &
+pid=$!
+sleep 1
+start=$SECONDS code=0
+kill -INT $pid
+wait $pid || code=$?
+[ $code = 1 ] || fail "learning: exit $code, not 1: $(tail -3 err)"
+[ $((SECONDS - start)) -le 3 ] || fail "learning: took $((SECONDS - start)) s to stop"
+[ ! -e learning ] || fail "learning: a folder was left: $(ls learning)"
+rm noise.txt
+
 # a large step is being computed: the second Ctrl-C does not wait for it
 "$sifr" train --model.layers=2 --model.width=512 --model.heads=8 --model.context=1024 --train.micro_batch=8 \
     --train.global_batch=512 --data.path=text.txt --data.split=0 --train.steps=1000 --out=twice >out 2>err &

@@ -6,7 +6,7 @@ printf 'naïve café – 漢字 🙂\t\n\n  x\n' >>text.txt
 
 ok "$sifr" tokenize text.txt --vocab=300 --split=0.1 --out=tokens
 has '^tokenizer +tokens/tokenizer.json: 300 tokens'
-has '^next +sifr train --data.path=tokens/train.bin --data.val=tokens/val.bin'
+has '^next +sifr train --model.preset=tiny --data.path=tokens/train.bin --data.val=tokens/val.bin'
 ! grep -q $'\r' out err || fail "carriage returns in a file"
 "$sifr" tokenize --decode tokens/train.bin tokens/val.bin | sed 's/<|endoftext|>//g' >back.txt
 cmp -s back.txt text.txt || fail "decoded text is not the text"

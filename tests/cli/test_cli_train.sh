@@ -25,7 +25,7 @@ ok "$sifr" train run/config.yaml --dry-run
 has '^memory +[0-9.]+ [KM]iB of'
 
 # on a terminal: a live line that is rewritten, evaluations kept
-if command -v script >/dev/null; then
+if command -v script >/dev/null && script -qec true /dev/null >/dev/null 2>&1; then # there is a terminal to be had
     TERM=xterm script -qec "$sifr train ${small[*]} --data.path=text.txt --train.steps=6 --train.eval_every=3 --out=tty" /dev/null >out 2>&1 </dev/null ||
         fail "on a terminal: $(head -c 300 out)"
     grep -q $'\r\033\[K' out || fail "no live line on a terminal"
@@ -69,6 +69,16 @@ ok "$sifr" eval run/checkpoints/step-30 --json
 grep -q "\"loss\": $loss" out || fail "the checkpoint's loss is not the run's"
 ok "$sifr" eval run/checkpoints/step-30 --data.val=text.txt --batch=3 --batches=2
 has '^tokens +192,'
+# from another folder, where a file of the same name holds something else
+"$sifr" eval run | grep -E 'data|loss' >here
+mkdir elsewhere
+printf 'Something else entirely, which the model has never seen: %d\n' $(seq 200) >elsewhere/text.txt
+(cd elsewhere && "$sifr" eval ../run | grep -E 'data|loss') >there || fail "eval from another folder"
+cmp -s here there || fail "eval from another folder differs: $(cat there)"
+mv text.txt away.txt
+ok "$sifr" eval run --data.val=elsewhere/text.txt
+has '^data +elsewhere/text.txt$'
+mv away.txt text.txt
 
 # sample: the same seed, the same text; greedy text with the cache is that without
 ok "$sifr" sample run "The quick" --tokens=12 --seed=5

@@ -14,11 +14,13 @@ static void bars_have_their_width(void **state)
 {
     (void)state;
     char bar[3 * 20 + 1];
+    const struct console utf8 = {0}, plain = {.ascii = true};
     for (int i = -10; i <= 210; i++)
-        assert_int_equal(columns(console_bar(bar, 20, i / 200.0)), 20);
-    assert_string_equal(console_bar(bar, 4, 0), "    ");
-    assert_string_equal(console_bar(bar, 4, 1), "████");
-    assert_string_equal(console_bar(bar, 4, 0.625), "██▌ ");
+        assert_int_equal(columns(console_bar(&utf8, bar, 20, i / 200.0)), 20);
+    assert_string_equal(console_bar(&utf8, bar, 4, 0), "    ");
+    assert_string_equal(console_bar(&utf8, bar, 4, 1), "████");
+    assert_string_equal(console_bar(&utf8, bar, 4, 0.625), "██▌ ");
+    assert_string_equal(console_bar(&plain, bar, 4, 0.625), "##  ");
 }
 
 int main(void)

@@ -48,6 +48,38 @@ static void marks_lie_over_the_line(void **state)
     assert_non_null(strstr(picture, "1        2\n"));
 }
 
+static void without_utf8_it_is_ascii(void **state)
+{
+    (void)state;
+    struct plot_point points[] = {{1, 2}, {2, 1}}, mark = {2, 1};
+    const char *picture = draw((struct plot){.width = 19,
+                                             .height = 5,
+                                             .line = points,
+                                             .line_count = 2,
+                                             .marks = &mark,
+                                             .mark_count = 1,
+                                             .ascii = true});
+    assert_string_equal(picture, "  2.000 |****\n"
+                                 "  1.500 |   ****\n"
+                                 "  1.000 |       **o\n"
+                                 "        +----------\n"
+                                 "         1        2\n");
+}
+
+static void every_label_ends_before_the_axis(void **state)
+{
+    (void)state;
+    static const double tops[] = {999.9, 1e3, 99999, 1e6, 3e38};
+    for (size_t i = 0; i < sizeof tops / sizeof tops[0]; i++) {
+        struct plot_point points[] = {{1, tops[i]}, {2, 0}};
+        const char *picture = draw((struct plot){
+            .width = 19, .height = 5, .line = points, .line_count = 2, .ascii = true});
+        for (const char *line = picture; *line; line = strchr(line, '\n') + 1)
+            if (line[8] != '+' && line[8] != ' ')
+                assert_int_equal(line[8], '|');
+    }
+}
+
 static void points_that_are_not_finite_are_left_out(void **state)
 {
     (void)state;
@@ -96,6 +128,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_straight_line_falls_from_corner_to_corner),
         cmocka_unit_test(marks_lie_over_the_line),
+        cmocka_unit_test(without_utf8_it_is_ascii),
+        cmocka_unit_test(every_label_ends_before_the_axis),
         cmocka_unit_test(points_that_are_not_finite_are_left_out),
         cmocka_unit_test(less_than_two_points_are_nothing),
         cmocka_unit_test(any_size_is_drawn),

@@ -14,7 +14,9 @@ struct rig_config {
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
     double clip;
-    int stage, prefetch, servers;
+    int stage, prefetch, servers, group;
+    bool local;
+    enum dtype type, sum_type;
     struct comm_hub *hub; /* borrowed; NULL: one rank */
     int rank;
     double delays; /* injected around every collective */
@@ -92,7 +94,11 @@ static inline enum status rig_build(struct rig *rig)
                                .micro_batches = c->micro_batches,
                                .stage = c->stage,
                                .prefetch = c->prefetch,
-                               .servers = c->servers};
+                               .servers = c->servers,
+                               .shard_group = c->group,
+                               .local = c->local,
+                               .type = c->type,
+                               .sum_type = c->sum_type};
     const struct comm_config comm = {"threads", 60.0};
     struct engine_config engine = {.recompute = c->recompute,
                                    .micro_batch = c->batch,

@@ -1,16 +1,25 @@
 /* Golden numbers: tiny models against PyTorch in double (tools/golden_model.py), through the store
  * and the engine in fp32. Logits, loss, every gradient, and every parameter after ten steps of
- * AdamW with clipping and two parameter groups, each to ||a - b|| <= 1e-5 ||b||.
+ * AdamW with clipping and two parameter groups, each to ||a - b|| <= 1e-5 ||b||. On one rank, and on
+ * three whose shards cut rows.
  */
 #include <math.h>
+#include <pthread.h>
 #include "engine/engine.h"
 #include "engine/golden_file.h"
 #include "model/model.h"
 
 static const double TOLERANCE = 1e-5;
 
+struct ranks {
+    struct comm_hub *hub; /* NULL: one rank */
+    int rank, stage, group;
+};
+
 struct run {
     struct env env;
+    struct ranks ranks;
+    struct comm *comm;
     struct golden golden;
     struct device *device;
     struct ops *ops;
@@ -63,6 +72,9 @@ static struct zero_config store_of(struct run *r)
         .groups = r->groups,
         .group_count = (int)json_array_size(groups),
         .micro_batches = r->micro_batches,
+        .stage = r->ranks.stage,
+        .shard_group = r->ranks.group,
+        .prefetch = 1,
     };
     assert_int_equal(c.group_count, 2);
     for (int i = 0; i < c.group_count; i++) {
@@ -86,12 +98,13 @@ static void write_initial_params(struct run *r)
         free(narrow);
         free(values);
     }
+    assert_ok(zero_publish(r->zero));
 }
 
-static void open_run(struct run *r, const char *name, const char *backend)
+static void open_run(struct run *r, const char *name, const char *backend, struct ranks ranks)
 {
-    memset(r, 0, sizeof *r);
-    r->env = testing_env(2);
+    const struct comm_config comm = {"threads", 60.0};
+    *r = (struct run){.env = testing_env(ranks.hub ? 1 : 2), .ranks = ranks};
     golden_open(&r->env, "tests/engine/golden", name, &r->golden);
     const json_t *root = r->golden.root;
     struct model_config model = model_of(json_object_get(root, "model"));
@@ -101,12 +114,14 @@ static void open_run(struct run *r, const char *name, const char *backend)
         (int64_t)json_array_size(json_array_get(json_object_get(root, "tokens"), 0));
     r->rows = engine.micro_batch * engine.tokens;
     assert_ok(device_create(&r->env, "cpu", 0, &r->device));
+    if (ranks.hub)
+        assert_ok(comm_join(ranks.hub, ranks.rank, &comm, r->device, &r->comm));
     assert_ok(ops_create(r->device, backend, DTYPE_F32, &r->ops));
     assert_ok(stream_create(r->device, "golden", &r->stream));
     assert_ok(model_create(r->device, &model, &r->model));
     r->graph = model_graph(r->model);
     struct zero_config store = store_of(r);
-    assert_ok(zero_create(r->ops, r->stream, NULL, r->graph, &store, &r->zero));
+    assert_ok(zero_create(r->ops, r->stream, r->comm, r->graph, &store, &r->zero));
     assert_ok(engine_create(r->ops, r->stream, r->graph, r->zero, &engine, &r->engine));
     write_initial_params(r);
 }
@@ -117,6 +132,7 @@ static void close_run(struct run *r)
     zero_destroy(r->zero);
     model_destroy(r->model);
     stream_destroy(r->stream);
+    comm_destroy(r->comm);
     ops_destroy(r->ops);
     device_destroy(r->device);
     golden_close(&r->golden);
@@ -127,9 +143,12 @@ static void fill_step(struct run *r, int step)
 {
     const json_t *tokens = json_array_get(json_object_get(r->golden.root, "tokens"), (size_t)step);
     const json_t *labels = json_array_get(json_object_get(r->golden.root, "labels"), (size_t)step);
-    for (int64_t m = 0; m < r->micro_batches; m++) {
+    for (int64_t round = 0; round < engine_rounds(r->engine); round++) {
         int32_t *to_tokens, *to_labels;
-        engine_batch(r->engine, m, &to_tokens, &to_labels);
+        int64_t m = engine_micro_batch(r->engine, round);
+        if (m < 0)
+            continue;
+        engine_batch(r->engine, round, &to_tokens, &to_labels);
         for (int64_t i = 0; i < r->rows; i++) {
             const json_t *token = json_array_get(json_array_get(tokens, (size_t)m), (size_t)i);
             const json_t *label = json_array_get(json_array_get(labels, (size_t)m), (size_t)i);
@@ -224,13 +243,14 @@ static void check_logits(struct run *r)
     free(exact);
 }
 
-static void check_model(const char *name, const char *backend)
+static void check_model(const char *name, const char *backend, struct ranks ranks)
 {
     struct run r;
     struct engine_result result;
-    open_run(&r, name, backend);
+    open_run(&r, name, backend, ranks);
     fill_step(&r, 0);
-    check_logits(&r);
+    if (!ranks.hub)
+        check_logits(&r);
     assert_ok(engine_gradients(r.engine, &result));
     check_result(&r, 0, &result);
     compare_tensors(&r, "grad/", zero_read_gradient);
@@ -251,8 +271,38 @@ static void check_model(const char *name, const char *backend)
 
 static void check_both(const char *name)
 {
-    check_model(name, "ref");
-    check_model(name, "cpu");
+    check_model(name, "ref", (struct ranks){0});
+    check_model(name, "cpu", (struct ranks){0});
+}
+
+struct rank_job {
+    const char *name;
+    struct ranks ranks;
+};
+
+static void *run_rank(void *argument)
+{
+    struct rank_job *job = argument;
+    check_model(job->name, "cpu", job->ranks);
+    return NULL;
+}
+
+static void check_ranks(const char *name, int size, int stage, int group)
+{
+    enum { MOST = 4 };
+    struct env env = testing_env(1);
+    struct comm_hub *hub;
+    struct rank_job jobs[MOST];
+    pthread_t threads[MOST];
+    assert_ok(comm_hub_create(&env, size, &hub));
+    for (int rank = 0; rank < size; rank++) {
+        jobs[rank] = (struct rank_job){name, {hub, rank, stage, group}};
+        assert_int_equal(pthread_create(&threads[rank], NULL, run_rank, &jobs[rank]), 0);
+    }
+    for (int rank = 0; rank < size; rank++)
+        pthread_join(threads[rank], NULL);
+    comm_hub_destroy(hub);
+    env_destroy(&env);
 }
 
 static void test_gpt2(void **state)
@@ -273,12 +323,24 @@ static void test_llama_untied(void **state)
     check_both("llama_untied");
 }
 
+static void test_shards_that_cut_rows(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        check_ranks("gpt2", 3, stage, 0);
+        check_ranks("llama_untied", 3, stage, 0);
+    }
+    check_ranks("llama", 4, 1, 2);
+    check_ranks("llama", 4, 3, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2),
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_llama_untied),
+        cmocka_unit_test(test_shards_that_cut_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

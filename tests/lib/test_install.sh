@@ -28,5 +28,10 @@ cc "$work/program.c" $(pkg-config --cflags sifr) "$libdir/libsifr.a" $libs -o "$
 "$work/static"
 others=$(nm -D --defined-only "$libdir/libsifr.so" | awk '{ print $3 }' | grep -v '^sifr_' || true)
 [ -z "$others" ] || { echo "exported besides sifr_*: $others"; exit 1; }
+cc "$(dirname "$0")/../../examples/ngram.c" $(pkg-config --cflags --libs sifr) -lm -Wl,-rpath,"$libdir" -o "$work/ngram"
+ldd "$work/ngram" | grep -q "libsifr.so.0 => $libdir/" || { echo "the example does not find its library"; exit 1; }
 test -x "$work/usr/bin/sifr"
+grep -q '^\.TH SIFR 1' "$work/usr/share/man/man1/sifr.1" || { echo "no manual page"; exit 1; }
+bash -n "$work/usr/share/bash-completion/completions/sifr"
+grep -q '^complete .* sifr$' "$work/usr/share/bash-completion/completions/sifr" || { echo "no completion"; exit 1; }
 echo "installed, linked twice, exports only sifr_*"

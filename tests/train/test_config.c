@@ -106,9 +106,15 @@ static void test_refusals(void **state)
                    "train.decay 6");
     expect_refusal("train.min_lr=1", STATUS_CONFIG, "train.min_lr: 1 is more than train.lr 0.01");
     expect_refusal("run.deterministic=false", STATUS_CONFIG, "run.deterministic");
-    expect_refusal("precision.mode=bf16", STATUS_USAGE, "precision.mode");
+    expect_refusal("zero.accumulate=local", STATUS_CONFIG, "run.deterministic");
+    expect_refusal("precision.accumulate=bf16", STATUS_CONFIG, "precision.mode");
+    expect_refusal("precision.mode=fp8", STATUS_USAGE, "precision.mode");
     expect_refusal("data.path=", STATUS_CONFIG, "data.path: there is no data");
-    expect_refusal("data.path=/nowhere/x.txt", STATUS_IO, "/nowhere/x.txt");
+    expect_refusal("data.path=/nowhere/x.txt", STATUS_CONFIG,
+                   "data.path: no file matches '/nowhere/x.txt'");
+    expect_refusal("data.val=nowhere.txt", STATUS_CONFIG,
+                   "data.val: no file matches 'nowhere.txt', seen from '/");
+    expect_refusal("data.tokenizer=nowhere.json", STATUS_CONFIG, "data.tokenizer: no file");
     expect_refusal("model.path=/nowhere", STATUS_IO, "there is no '/nowhere'");
     expect_refusal("optimizer.groups=[{\"lr_mul\":2}]", STATUS_CONFIG,
                    "optimizer.groups: entry 1 has no `match`");

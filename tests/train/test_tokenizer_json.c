@@ -25,7 +25,10 @@ static const struct {
 } bad[] = {
     {"", STATUS_FORMAT, "line 1"},
     {"{\"version\":\"1.0\",", STATUS_FORMAT, "line 1"},
-    {"[]", STATUS_FORMAT, "version"},
+    {"[]", STATUS_FORMAT, "it has no \"model\""},
+    {"{\"model_type\":\"gpt2\"}", STATUS_FORMAT, "a model's config.json"},
+    {"{\"model\":{\"type\":\"WordPiece\"}}", STATUS_CONFIG, "'WordPiece'"},
+    {"{\"model\":{\"type\":\"BPE\"}}", STATUS_FORMAT, "version"},
     {FILE_OF("2.0", "", "null", BYTE_LEVEL, MODEL("")), STATUS_FORMAT, "'2.0'"},
     {FILE_OF("1.0", "", "{\"type\":\"NFC\"}", BYTE_LEVEL, MODEL("")), STATUS_CONFIG, "'NFC'"},
     {WITH_PRE("null"), STATUS_CONFIG, "'null'"},

@@ -93,13 +93,36 @@ static void test_against_definition(void **state)
     }
 }
 
-static void count_calls(void *user, int done, int total)
+static bool count_calls(void *user, int done, int total)
 {
     int *calls = user;
     assert_in_range(done, 257, total);
     assert_int_equal(total, 400);
     calls[0]++;
     calls[1] = done;
+    return true;
+}
+
+static bool stop_at_once(void *user, int done, int total)
+{
+    (void)done, (void)total;
+    ++*(int *)user;
+    return false;
+}
+
+static void test_stops_when_told(void **state)
+{
+    (void)state;
+    static const char text[] = "the cat and the dog and the cat and the dog";
+    struct env env = testing_env(1);
+    struct tokenizer *tokenizer = NULL;
+    int calls = 0;
+    assert_int_equal(
+        tokenizer_train(&env, text, sizeof text - 1, 300, stop_at_once, &calls, &tokenizer),
+        STATUS_STOPPED);
+    assert_int_equal(calls, 1);
+    assert_null(tokenizer);
+    env_destroy(&env);
 }
 
 /* Small and odd texts give what they can; the same text gives the same tokenizer. */
@@ -164,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_definition),
         cmocka_unit_test(test_small_texts),
+        cmocka_unit_test(test_stops_when_told),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

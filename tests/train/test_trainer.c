@@ -234,6 +234,28 @@ static void test_micro_batches_agree(void **state)
     rig_close(&rig);
 }
 
+static bool stop_now(void *user)
+{
+    (void)user;
+    return true;
+}
+
+/* Parameters that were never trained are no model to keep. */
+static void test_stop_before_the_first_step_saves_nothing(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary summary;
+    struct trainer_callbacks callbacks = {.should_stop = stop_now};
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=50");
+    assert_int_equal(rig_train(&rig, "run", false, &callbacks, &summary), STATUS_STOPPED);
+    assert_string_equal(summary.end, "stopped");
+    assert_string_equal(summary.checkpoint, "");
+    assert_false(file_exists(scratch_path(&rig.scratch, "run/checkpoints")));
+    rig_close(&rig);
+}
+
 static void test_stop_saves_the_model(void **state)
 {
     (void)state;
@@ -363,6 +385,13 @@ static void test_start_from_a_model(void **state)
              scratch_path(&next.scratch, "text.txt"), rig.scratch.path);
     assert_int_equal(rig_resolve(&next, settings), STATUS_CONFIG);
     scratch_expect(&next.scratch, "model.layers: 3 (the test), but the model at");
+
+    rig_bind(&next);
+    snprintf(settings, sizeof settings, "data.path=%s model.path=%s model.tied=%s",
+             scratch_path(&next.scratch, "text.txt"), rig.scratch.path,
+             rig.config.model.tied ? "no" : "yes");
+    assert_int_equal(rig_resolve(&next, settings), STATUS_CONFIG);
+    scratch_expect(&next.scratch, "model.tied: ");
     rig_close(&next);
     rig_close(&rig);
 }
@@ -439,6 +468,7 @@ int main(void)
         cmocka_unit_test(test_equal_bits_gpt2),
         cmocka_unit_test(test_micro_batches_agree),
         cmocka_unit_test(test_stop_saves_the_model),
+        cmocka_unit_test(test_stop_before_the_first_step_saves_nothing),
         cmocka_unit_test(test_divergence_is_named),
         cmocka_unit_test(test_folder_rules),
         cmocka_unit_test(test_data_too_short),

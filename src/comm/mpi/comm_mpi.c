@@ -26,8 +26,7 @@ void mpi_nap(double seconds)
 
 /* --- the job ---------------------------------------------------------------------------------- */
 
-/* "Open MPI v4.1.4" and so on: the library that this program runs with. */
-static void name_library(char *out, size_t bytes)
+void comm_mpi_library(char *out, size_t bytes)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "an unknown MPI";
     int length;
@@ -70,7 +69,7 @@ static enum status check_launcher(const struct mpi_home *home)
     char library[64];
     if (home->base.size > 1 || !launcher_find(&launcher) || launcher.size == 1)
         return STATUS_OK;
-    name_library(library, sizeof library);
+    comm_mpi_library(library, sizeof library);
     bool is_open = strncmp(library, "Open MPI", 8) == 0;
     return FAIL(home->base.env, CONFIG,
                 "started by %s as one of %d ranks, but linked with %s, which sees one; use %s",
@@ -144,10 +143,10 @@ static enum status make_arrays(struct mpi_comm *mpi)
 {
     struct env *env = mpi->base.env;
     size_t size = (size_t)mpi->base.size, slots = SLOT_COUNT * size;
-    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(MPI_Request), &mpi->requests));
-    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(MPI_Status), &mpi->statuses));
-    TRY(mem_alloc_array(env, MEM_COMM, "requests", slots, sizeof(int), &mpi->indices));
-    TRY(mem_alloc_array(env, MEM_COMM, "requests", size, sizeof *mpi->departures,
+    TRY(mem_alloc_array(env, MEM_OTHER, "requests", slots, sizeof(MPI_Request), &mpi->requests));
+    TRY(mem_alloc_array(env, MEM_OTHER, "requests", slots, sizeof(MPI_Status), &mpi->statuses));
+    TRY(mem_alloc_array(env, MEM_OTHER, "requests", slots, sizeof(int), &mpi->indices));
+    TRY(mem_alloc_array(env, MEM_OTHER, "requests", size, sizeof *mpi->departures,
                         &mpi->departures));
     for (size_t i = 0; i < slots; i++)
         mpi->requests[i] = MPI_REQUEST_NULL;

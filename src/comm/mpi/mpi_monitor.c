@@ -164,9 +164,9 @@ enum status mpi_monitor_start(struct mpi_home *home)
     if (home->base.size == 1)
         return STATUS_OK;
     home->outbox_size = 2 * home->base.size + 8;
-    TRY_OR(undo_lock, mem_alloc_array(env, MEM_COMM, "monitor", (size_t)home->outbox_size,
+    TRY_OR(undo_lock, mem_alloc_array(env, MEM_OTHER, "monitor", (size_t)home->outbox_size,
                                       sizeof *home->outbox, &home->outbox));
-    TRY_OR(undo_outbox, mem_alloc_array(env, MEM_COMM, "monitor", (size_t)home->base.size,
+    TRY_OR(undo_outbox, mem_alloc_array(env, MEM_OTHER, "monitor", (size_t)home->base.size,
                                         sizeof *home->answers, &home->answers));
     for (int i = 0; i < home->outbox_size; i++)
         home->outbox[i].request = MPI_REQUEST_NULL;

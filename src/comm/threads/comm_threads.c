@@ -198,9 +198,8 @@ static void threads_close(struct comm *comm)
     pthread_mutex_unlock(&hub->lock);
 }
 
-static void threads_spread(struct comm_home *home, const char *text)
+static void fail_hub(struct comm_hub *hub, const char *text)
 {
-    struct comm_hub *hub = hub_of(home);
     pthread_mutex_lock(&hub->lock);
     bool first = !hub->failed;
     hub->failed = true;
@@ -217,6 +216,18 @@ static void threads_spread(struct comm_home *home, const char *text)
         pthread_mutex_unlock(&group->lock);
     }
     pthread_mutex_unlock(&hub->lock);
+}
+
+static void threads_spread(struct comm_home *home, const char *text)
+{
+    fail_hub(hub_of(home), text);
+}
+
+void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason)
+{
+    char text[COMM_FAILURE_BYTES];
+    snprintf(text, sizeof text, "rank %d: %s", rank, reason);
+    fail_hub(hub, text);
 }
 
 static bool threads_ask(struct comm *comm, int peer, struct comm_place *place)

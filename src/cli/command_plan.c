@@ -1,0 +1,122 @@
+/* command_plan -- what a run would take and send, for every stage, without running it. What it shows
+ * is in plan_view.c and plan_table1.c. */
+#include <stdio.h>
+#include "cli/launch.h"
+#include "cli/machine.h"
+#include "cli/plan_view.h"
+
+struct plan_settings {
+    struct run_config config;
+    int64_t n, memory;
+    bool table1, lines, json;
+};
+
+/* The table stands in any case; that it does not fit is said after it, and is the exit code. */
+static enum status show(struct cli *cli, const struct plan_view *view, bool json)
+{
+    const struct plan_stage *stage = &view->plan->stages[view->request->zero.stage];
+    size_t worker = stage->worker.total_bytes, server = stage->server.total_bytes;
+    struct text advice;
+    char a[32], b[32];
+    TRY(json ? plan_view_json(cli, view) : plan_view_table(cli, view));
+    if (plan_fits(stage, view->memory_bytes))
+        return STATUS_OK;
+    text_init(&advice, cli->env);
+    plan_view_advice(view, &advice);
+    enum status st = FAIL(cli->env, FIT, "stage %d needs %s for a rank and there is %s; %s",
+                          view->request->zero.stage,
+                          text_human_bytes(a, (double)(worker > server ? worker : server)),
+                          text_human_bytes(b, (double)view->memory_bytes), text_string(&advice));
+    text_free(&advice);
+    return st;
+}
+
+static enum status plan_and_show(struct cli *cli, const struct plan_settings *settings)
+{
+    const struct plan_request request = run_plan_request(&settings->config, (int)settings->n);
+    struct plan plan;
+    struct plan_advice advice;
+    struct plan_view view = {.config = &settings->config,
+                             .request = &request,
+                             .plan = &plan,
+                             .advice = &advice,
+                             .memory_bytes = (size_t)settings->memory,
+                             .lines = settings->lines};
+    if (settings->memory == 0) {
+        view.shared_bytes = machine_memory();
+        view.memory_bytes = view.shared_bytes / (size_t)launch_local_ranks(request.ranks);
+    }
+    TRY(plan_make(cli->env, &request, &plan));
+    TRY(plan_advise(cli->env, &request, &plan, view.memory_bytes, &advice));
+    return show(cli, &view, settings->json);
+}
+
+/* As the launch of such a run does it: the CPUs here, shared out. */
+static enum status share_threads(struct options *options, int local_ranks)
+{
+    char text[16];
+    int threads = machine_threads(0) / local_ranks;
+    if (local_ranks == 1 || options_is_set(options, "run.threads"))
+        return STATUS_OK;
+    snprintf(text, sizeof text, "%d", threads > 0 ? threads : 1);
+    return options_set(options, "run.threads", text, "the number of ranks");
+}
+
+static enum status run_plan(struct cli *cli, struct options *options, void *user_settings,
+                            const char *const *words, int word_count)
+{
+    struct plan_settings *settings = user_settings;
+    (void)words, (void)word_count;
+    if (settings->table1)
+        return plan_view_table1(cli, settings->json);
+    TRY(share_threads(options, launch_local_ranks((int)settings->n)));
+    TRY(run_config_resolve(cli->env, options, NULL, NULL, &settings->config));
+    enum status st = plan_and_show(cli, settings);
+    run_config_release(&settings->config);
+    return st;
+}
+
+/* --- the command ---------------------------------------------------------------------------- */
+
+#define FLAG(name, kind)                                    \
+    .key = #name, .type = OPTION_##kind, .flag_only = true, \
+    .offset = offsetof(struct plan_settings, name)
+static const struct option plan_list[] = {
+    {FLAG(n, INT), .letter = 'n', .fallback = "1", .ranged = true, .min = 1, .max = 65536,
+     .value_name = "RANKS", .help = "ranks that share the work"},
+    {FLAG(memory, INT), .fallback = "0", .ranged = true, .min = 0, .max = 9e18,
+     .value_name = "BYTES",
+     .help = "memory of one rank, 80G for instance; 0 = what is free here, divided by the ranks"},
+    {FLAG(lines, BOOL), .help = "list every buffer of rank 0 in the chosen stage too"},
+    {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper, exactly, and stop there"},
+    {FLAG(json, BOOL), .help = "one JSON object"},
+};
+#undef FLAG
+static const struct option_table plan_flags = {"plan", plan_list,
+                                               sizeof plan_list / sizeof plan_list[0]};
+static enum status bind_plan(struct options *options, void *user_settings)
+{
+    struct plan_settings *settings = user_settings;
+    TRY(options_bind(options, &plan_flags, settings));
+    return run_config_bind_planning(options, &settings->config);
+}
+
+const struct command command_plan = {
+    .name = "plan",
+    .usage = "[FILE.yaml] [-n RANKS] [--section.key=value ...]",
+    .summary = "print the memory and traffic of a run for every ZeRO stage, before it",
+    .description =
+        "The store and the engine of the run are built on a device that only counts, and one step "
+        "is walked:\n"
+        "nothing is allocated, and no data is needed when the size of the vocabulary is known. "
+        "The chosen stage\n"
+        "is marked; the exit code is 4 when it does not fit.\n",
+    .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
+                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
+                "  sifr plan --table1\n",
+    .settings_bytes = sizeof(struct plan_settings),
+    .most_words = 1,
+    .config_file = true,
+    .bind = bind_plan,
+    .run = run_plan,
+};

@@ -1,0 +1,26 @@
+/* launch -- starts the ranks of a job with the MPI library's own mpirun, and stays as their
+ * supervisor.
+ *
+ * What mpirun does to a job that is stopped or fails (kills it a second after SIGTERM, reports 1,
+ * prints a banner) is hidden: SIGINT, SIGTERM and SIGUSR1 become SIGUSR1 for the ranks, which end
+ * in good order; a second SIGINT within five seconds ends them at once; the outcome is that of the
+ * first rank that failed, with one message. When the supervisor dies, the ranks do.
+ */
+#ifndef CLI_LAUNCH_H
+#define CLI_LAUNCH_H
+#include "cli/command.h"
+
+struct launch_order {
+    int ranks;
+    int threads;       /* of a rank, for the line that is shown; the ranks are told in argv */
+    char *const *argv; /* a rank's program and arguments, NULL-terminated */
+    bool quiet;        /* no line about what was chosen */
+    bool verbose;      /* show all that the launcher says */
+};
+
+enum status launch_run(struct cli *cli, const struct launch_order *order);
+
+/* Ranks on this machine: all, or those of one node of a Slurm job. */
+int launch_local_ranks(int ranks);
+
+#endif

@@ -1,0 +1,167 @@
+/* mpi_launcher -- see the header.
+ *
+ * The mpirun of one library starts N processes of a program linked with another, each alone: the
+ * commonest mistake. Debian's /usr/bin/mpirun is whichever was installed with the higher priority,
+ * so a name says nothing and `--version` is asked.
+ *
+ * What is set for Open MPI is set only where the user has not: it refuses root, refuses more ranks
+ * than slots, binds every rank to one core when there are two of them (where all threads of a rank
+ * would share it), and copies between processes in a way that containers forbid.
+ */
+#include "cli/mpi_launcher.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "comm/comm.h"
+
+#ifndef SIFR_MPIEXEC /* set by the build: the launcher found when it was configured */
+#define SIFR_MPIEXEC ""
+#endif
+
+enum { ANSWER_BYTES = 512 };
+
+/* --- which one ------------------------------------------------------------------------------ */
+
+/* "Open MPI v4.1.4" and "MPICH Version: 4.0.2" become a name and a number. */
+static void name_library(struct mpi_launcher *launcher)
+{
+    char text[64];
+    comm_mpi_library(text, sizeof text);
+    launcher->kind = strncmp(text, "Open MPI", 8) == 0 ? MPI_KIND_OPEN : MPI_KIND_HYDRA;
+    size_t name_bytes = strcspn(text, "0123456789");
+    const char *number = text + name_bytes;
+    const char *noise = strstr(text, " Version");
+    if (noise && noise < number)
+        name_bytes = (size_t)(noise - text);
+    while (name_bytes > 0 && (text[name_bytes - 1] == ' ' || text[name_bytes - 1] == 'v'))
+        name_bytes--;
+    snprintf(launcher->library, sizeof launcher->library, "%.*s%s%s", (int)name_bytes, text,
+             *number ? " " : "", number);
+}
+
+/* What `PROGRAM --version` prints, the beginning of it. */
+static bool ask_version(const char *program, char *answer)
+{
+    int ends[2];
+    size_t used = 0;
+    ssize_t bytes;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return false;
+    pid_t child = fork();
+    if (child == 0) {
+        int null = open("/dev/null", O_RDWR);
+        dup2(null, STDIN_FILENO);
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+        execlp(program, program, "--version", (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    while (child > 0 && used < ANSWER_BYTES - 1 &&
+           (bytes = read(ends[0], answer + used, ANSWER_BYTES - 1 - used)) > 0)
+        used += (size_t)bytes;
+    close(ends[0]);
+    answer[used] = 0;
+    int status = 0;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        continue;
+    return child > 0 && used > 0;
+}
+
+static bool belongs(const char *program, enum mpi_kind kind)
+{
+    char answer[ANSWER_BYTES];
+    if (!*program || !ask_version(program, answer))
+        return false;
+    if (kind == MPI_KIND_OPEN)
+        return strstr(answer, "Open MPI") || strstr(answer, "OpenRTE");
+    return strstr(answer, "HYDRA") || strstr(answer, "Intel(R) MPI");
+}
+
+enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
+{
+    const char *chosen = getenv("SIFR_MPIRUN");
+    *launcher = (struct mpi_launcher){0};
+    name_library(launcher);
+    bool is_open = launcher->kind == MPI_KIND_OPEN;
+    const char *const names[] = {SIFR_MPIEXEC, is_open ? "mpirun.openmpi" : "mpirun.mpich",
+                                 "mpirun", "mpiexec"};
+    if (chosen && *chosen) {
+        if (!belongs(chosen, launcher->kind))
+            return FAIL(env, CONFIG,
+                        "SIFR_MPIRUN is '%s', which is no launcher of %s, the library of this sifr",
+                        chosen, launcher->library);
+        snprintf(launcher->path, sizeof launcher->path, "%s", chosen);
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (!belongs(names[i], launcher->kind))
+            continue;
+        snprintf(launcher->path, sizeof launcher->path, "%s", names[i]);
+        return STATUS_OK;
+    }
+    return FAIL(env, CONFIG,
+                "this sifr is linked with %s, and no mpirun of that library is found (tried '%s', "
+                "%s, mpirun, mpiexec); install it, or name it in SIFR_MPIRUN",
+                launcher->library, names[0], names[1]);
+}
+
+/* --- how it is called ----------------------------------------------------------------------- */
+
+/* May a process read another's memory at all? Containers often forbid the call itself. */
+static bool may_copy_across(void)
+{
+    char from = 1, to = 0;
+    struct iovec local = {&to, 1}, remote = {&from, 1};
+    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+static void prepare_open_mpi(void)
+{
+    if (geteuid() == 0) {
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    }
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+    setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0); /* Open MPI 5 */
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    if (!may_copy_across()) {
+        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+        setenv("OMPI_MCA_smsc", "^cma", 0); /* Open MPI 5 */
+    }
+}
+
+void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, const char *const *variables,
+                       char *const *argv)
+{
+    char count[16];
+    size_t given = 0, names = 0, used = 0;
+    while (argv[given])
+        given++;
+    while (variables[names])
+        names++;
+    char **all = calloc(8 + 2 * names + given, sizeof *all);
+    if (!all)
+        return;
+    snprintf(count, sizeof count, "%d", ranks);
+    all[used++] = (char *)launcher->path;
+    all[used++] = "-n";
+    all[used++] = count;
+    if (launcher->kind == MPI_KIND_OPEN) { /* Hydra binds nothing and hands on everything */
+        prepare_open_mpi();
+        all[used++] = "--bind-to";
+        all[used++] = "none";
+        for (size_t i = 0; i < names; i++) {
+            all[used++] = "-x";
+            all[used++] = (char *)variables[i];
+        }
+    }
+    memcpy(all + used, argv, given * sizeof *all);
+    execvp(launcher->path, all);
+    free(all);
+}

@@ -1,0 +1,25 @@
+/* mpi_launcher -- the mpirun that belongs to the MPI library of this program, and how it is to be
+ * called. */
+#ifndef CLI_MPI_LAUNCHER_H
+#define CLI_MPI_LAUNCHER_H
+#include <stdbool.h>
+#include "base/env.h"
+
+enum mpi_kind { MPI_KIND_OPEN, MPI_KIND_HYDRA }; /* Hydra: MPICH, Intel MPI and their relatives */
+
+struct mpi_launcher {
+    enum mpi_kind kind;
+    char library[64]; /* "Open MPI 4.1.4" */
+    char path[512];   /* of its mpirun */
+};
+
+/* SIFR_MPIRUN, else the one found when sifr was configured, else by name in PATH; each is asked
+ * whose it is. Refused when none belongs to the library. */
+enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher);
+
+/* In a child: become the launcher of `ranks` processes of `argv`, with `variables` (names,
+ * NULL-terminated) of this environment. Returns only when that fails, with errno. */
+void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, const char *const *variables,
+                       char *const *argv);
+
+#endif

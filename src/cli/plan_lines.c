@@ -1,0 +1,41 @@
+/* plan_lines -- see the header. */
+#include "cli/plan_lines.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void add(void *user, enum mem_category category, const char *name, size_t bytes)
+{
+    struct plan_line line = {.category = category, .bytes = bytes};
+    snprintf(line.name, sizeof line.name, "%s", name);
+    text_add_bytes(user, &line, sizeof line);
+}
+
+static int compare(const void *left, const void *right)
+{
+    const struct plan_line *a = left, *b = right;
+    if (a->category != b->category)
+        return a->category < b->category ? -1 : 1;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+enum status plan_lines_collect(struct env *env, const struct plan_request *request,
+                               struct plan_lines *lines)
+{
+    struct plan_rank rank;
+    *lines = (struct plan_lines){0};
+    text_init(&lines->room, env);
+    TRY(plan_rank_memory(env, request, 0, add, &lines->room, &rank));
+    TRY(lines->room.status);
+    lines->count = (int)(lines->room.bytes / sizeof *lines->line);
+    lines->line = (const struct plan_line *)lines->room.data;
+    qsort(lines->room.data, (size_t)lines->count, sizeof *lines->line, compare);
+    return STATUS_OK;
+}
+
+void plan_lines_free(struct plan_lines *lines)
+{
+    text_free(&lines->room);
+}

@@ -1,0 +1,376 @@
+/* plan_view -- stages are columns; what a rank takes, what it sends and what would fit are rows. */
+#include "cli/plan_view.h"
+#include <stdio.h>
+#include "cli/json_out.h"
+#include "cli/plan_lines.h"
+
+static const char *const way_words[ZERO_WAY_COUNT] = {"gather", "reduce", "control"};
+static const char *const recompute_words[PLAN_RECOMPUTES] = {"none", "selective", "full"};
+
+static const struct plan_stage *chosen_stage(const struct plan_view *view)
+{
+    return &view->plan->stages[view->request->zero.stage];
+}
+
+/* --- figures ------------------------------------------------------------------------------------ */
+
+static int64_t sent_bytes(const struct plan_rank *rank)
+{
+    return rank->sent[ZERO_GATHER] + rank->sent[ZERO_REDUCE];
+}
+
+static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
+{
+    bool whole = view->request->zero.type == DTYPE_F32;
+    return formula_state(&rank->roster, stage, (double)view->plan->parameters,
+                         whole ? state_fp32 : state_mixed);
+}
+
+static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
+{
+    const struct zero_config *store = &view->request->zero;
+    struct volume volume = {.parameters = (double)view->plan->parameters,
+                            .rounds = view->plan->rounds,
+                            .reductions = store->local ? 1 : view->plan->rounds,
+                            .value = (double)dtype_bytes(store->type),
+                            .total = (double)dtype_bytes(store->sum_type)};
+    return formula_sent(&rank->roster, stage, &volume, ZERO_GATHER) +
+           formula_sent(&rank->roster, stage, &volume, ZERO_REDUCE);
+}
+
+/* --- the table ---------------------------------------------------------------------------------- */
+
+/* A row of the table: one figure a stage, of a worker or of a server. */
+typedef double figure_fn(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                         int which);
+
+static double category_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                              int category)
+{
+    (void)view, (void)stage;
+    return (double)rank->bytes[category];
+}
+
+static double total_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                           int which)
+{
+    (void)view, (void)stage, (void)which;
+    return (double)rank->total_bytes;
+}
+
+static double state_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                           int formula)
+{
+    return formula ? state_formula(view, rank, stage) : (double)plan_state_bytes(rank);
+}
+
+static double way_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                         int way)
+{
+    (void)view, (void)stage;
+    return (double)rank->sent[way];
+}
+
+static double sent_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                          int formula)
+{
+    return formula ? sent_formula(view, rank, stage) : (double)sent_bytes(rank);
+}
+
+static const struct plan_rank *rank_of(const struct plan_stage *stage, bool server)
+{
+    return server ? &stage->server : &stage->worker;
+}
+
+static void cell(struct text *text, const char *word)
+{
+    text_printf(text, " %12s", word);
+}
+
+/* Rows of nothing but zeros are left out. */
+static void bytes_row(struct text *text, const struct plan_view *view, bool server,
+                      const char *label, figure_fn *figure, int which)
+{
+    double most = 0;
+    double values[PLAN_STAGES];
+    char word[32];
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        values[s] = stage->possible ? figure(view, rank_of(stage, server), s, which) : 0;
+        most = values[s] > most ? values[s] : most;
+    }
+    if (most == 0)
+        return;
+    text_printf(text, "  %-18s", label);
+    for (int s = 0; s < PLAN_STAGES; s++)
+        cell(text, view->plan->stages[s].possible ? text_human_bytes(word, values[s]) : "-");
+    text_add(text, "\n");
+}
+
+static void heading(struct cli *cli, struct text *text, const struct plan_view *view,
+                    const char *title)
+{
+    char word[32];
+    text_printf(text, "\n%s%-20s", console_style(cli->console, STYLE_BOLD), title);
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        snprintf(word, sizeof word, s == view->request->zero.stage ? "[stage %d]" : "stage %d", s);
+        cell(text, word);
+    }
+    text_printf(text, "%s\n", console_style(cli->console, STYLE_PLAIN));
+}
+
+static void share_row(struct text *text, const struct plan_view *view, bool server)
+{
+    char word[32];
+    text_printf(text, "  %-18s", "of unsharded");
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        double state = (double)plan_state_bytes(rank_of(stage, server));
+        snprintf(word, sizeof word, "%.1f %%", 100.0 * state / (double)view->plan->unsharded_bytes);
+        cell(text, stage->possible ? word : "-");
+    }
+    text_add(text, "\n");
+}
+
+static void fits_row(struct text *text, const struct plan_view *view)
+{
+    text_printf(text, "  %-18s", "fits");
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        cell(text, !stage->possible ? "-" : plan_fits(stage, view->memory_bytes) ? "yes" : "no");
+    }
+    text_add(text, "\n");
+}
+
+static void rank_tables(struct cli *cli, struct text *text, const struct plan_view *view,
+                        bool server)
+{
+    heading(cli, text, view, server ? "a server takes" : "a rank takes");
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        bytes_row(text, view, server, mem_category_word((enum mem_category)c), category_figure, c);
+    bytes_row(text, view, server, "total", total_figure, 0);
+    bytes_row(text, view, server, "model state", state_figure, 0);
+    bytes_row(text, view, server, "  by the formula", state_figure, 1);
+    share_row(text, view, server);
+    if (view->memory_bytes > 0)
+        fits_row(text, view);
+    if (view->request->ranks == 1)
+        return;
+    heading(cli, text, view, "it sends in a step");
+    for (int way = 0; way < ZERO_CONTROL; way++)
+        bytes_row(text, view, server, way_words[way], way_figure, way);
+    bytes_row(text, view, server, "together", sent_figure, 0);
+    bytes_row(text, view, server, "  by the formula", sent_figure, 1);
+    bytes_row(text, view, server, way_words[ZERO_CONTROL], way_figure, ZERO_CONTROL);
+}
+
+/* --- around the table --------------------------------------------------------------------------- */
+
+static void describe_ranks(struct text *text, const struct plan_view *view)
+{
+    const struct plan_request *request = view->request;
+    const struct plan *plan = view->plan;
+    int workers = request->ranks - request->zero.servers;
+    text_printf(text, "ranks    %d", request->ranks);
+    if (request->zero.servers > 0)
+        text_printf(text, ": %d compute, %d server%s", workers, request->zero.servers,
+                    request->zero.servers == 1 ? "" : "s");
+    text_printf(text, "; %lld micro-batch%s a step, %lld for a rank",
+                (long long)request->engine.micro_batches,
+                request->engine.micro_batches == 1 ? "" : "es", (long long)plan->rounds);
+    if (plan->idle_workers > 0)
+        text_printf(text, ", and none for %lld of them in the last round: raise train.global_batch",
+                    (long long)plan->idle_workers);
+    text_add(text, "\n");
+}
+
+static void describe_memory(struct text *text, const struct plan_view *view)
+{
+    char a[32], b[32];
+    if (view->memory_bytes == 0)
+        return;
+    text_printf(text, "memory   %s for a rank", text_human_bytes(a, (double)view->memory_bytes));
+    if (view->shared_bytes > 0 && view->request->ranks > 1)
+        text_printf(text, ": %s free here, shared out (--memory tells another)",
+                    text_human_bytes(b, (double)view->shared_bytes));
+    text_add(text, "; the data is not counted\n");
+}
+
+static void describe_recompute(struct text *text, const struct plan_view *view)
+{
+    char word[32];
+    text_add(text, "\nactivations by engine.recompute:");
+    for (int r = 0; r < PLAN_RECOMPUTES; r++)
+        text_printf(text, "%s %s %s", r == 0 ? "" : ",", recompute_words[r],
+                    text_human_bytes(word, (double)view->plan->activation_bytes[r]));
+    text_add(text, "\n");
+}
+
+void plan_view_advice(const struct plan_view *view, struct text *text)
+{
+    const struct plan_request *request = view->request;
+    const struct plan_advice *advice = view->advice;
+    char word[32];
+    if (!advice->found) {
+        text_add(text, "no stage, recomputation, micro-batch or number of ranks that was tried "
+                       "fits; take a smaller model or a shorter context");
+        return;
+    }
+    text_add(text, "try");
+    if (advice->stage != request->zero.stage)
+        text_printf(text, " zero.stage=%d", advice->stage);
+    if (advice->recompute != request->engine.recompute)
+        text_printf(text, " engine.recompute=%s", recompute_words[advice->recompute]);
+    if (advice->micro_batch != request->engine.micro_batch)
+        text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
+    if (advice->ranks != request->ranks)
+        text_printf(text, " -n %d with %s each", advice->ranks,
+                    text_human_bytes(word, (double)view->memory_bytes));
+}
+
+static enum status list_lines(struct cli *cli, struct text *text, const struct plan_view *view)
+{
+    struct plan_lines lines;
+    char word[32];
+    enum status st = plan_lines_collect(cli->env, view->request, &lines);
+    text_printf(text, "\nrank 0 in stage %d, line by line\n", view->request->zero.stage);
+    for (int i = 0; i < lines.count; i++)
+        text_printf(text, "  %-12s %10s  %s\n", mem_category_word(lines.line[i].category),
+                    text_human_bytes(word, (double)lines.line[i].bytes), lines.line[i].name);
+    plan_lines_free(&lines);
+    return st;
+}
+
+static enum status write_table(struct cli *cli, const struct plan_view *view, struct text *text)
+{
+    char a[32], b[32];
+    run_config_describe(view->config, text);
+    text_printf(text, "params   %s, %s floating-point operations a token\n",
+                text_human_count(a, (double)view->plan->parameters),
+                text_human_count(b, view->plan->flops_per_token));
+    describe_ranks(text, view);
+    describe_memory(text, view);
+    rank_tables(cli, text, view, false);
+    if (view->request->zero.servers > 0)
+        rank_tables(cli, text, view, true);
+    if (view->request->zero.type != view->request->zero.sum_type)
+        text_add(text,
+                 "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); these "
+                 "are fp32\n");
+    describe_recompute(text, view);
+    if (view->lines)
+        TRY(list_lines(cli, text, view));
+    if (plan_fits(chosen_stage(view), view->memory_bytes) && view->advice->found &&
+        view->advice->stage < view->request->zero.stage)
+        text_printf(text, "zero.stage=%d is enough here\n", view->advice->stage);
+    return text->status;
+}
+
+enum status plan_view_table(struct cli *cli, const struct plan_view *view)
+{
+    struct text text;
+    text_init(&text, cli->env);
+    enum status st = write_table(cli, view, &text);
+    if (st == STATUS_OK)
+        console_write(cli->console, text_string(&text), text.bytes);
+    text_free(&text);
+    return st;
+}
+
+/* --- JSON --------------------------------------------------------------------------------------- */
+
+static void json_rank(struct json_out *json, const struct plan_view *view, const char *key,
+                      const struct plan_rank *rank, int stage)
+{
+    json_out_open(json, key, '{');
+    json_out_open(json, "mem", '{');
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        json_out_int(json, mem_category_word((enum mem_category)c), (int64_t)rank->bytes[c]);
+    json_out_close(json, '}');
+    json_out_int(json, "mem_bytes", (int64_t)rank->total_bytes);
+    json_out_int(json, "state_bytes", (int64_t)plan_state_bytes(rank));
+    json_out_real(json, "state_formula_bytes", state_formula(view, rank, stage));
+    json_out_open(json, "sent", '{');
+    for (int way = 0; way < ZERO_WAY_COUNT; way++)
+        json_out_int(json, way_words[way], rank->sent[way]);
+    json_out_close(json, '}');
+    json_out_int(json, "sent_bytes", sent_bytes(rank));
+    json_out_real(json, "sent_formula_bytes", sent_formula(view, rank, stage));
+    json_out_close(json, '}');
+}
+
+static void json_stages(struct json_out *json, const struct plan_view *view)
+{
+    json_out_open(json, "stages", '[');
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        if (!stage->possible)
+            continue;
+        json_out_open(json, NULL, '{');
+        json_out_int(json, "stage", s);
+        json_out_bool(json, "fits", plan_fits(stage, view->memory_bytes));
+        json_rank(json, view, "rank", &stage->worker, s);
+        if (view->request->zero.servers > 0)
+            json_rank(json, view, "server", &stage->server, s);
+        json_out_close(json, '}');
+    }
+    json_out_close(json, ']');
+}
+
+static enum status json_lines(struct cli *cli, struct json_out *json, const struct plan_view *view)
+{
+    struct plan_lines lines;
+    enum status st = plan_lines_collect(cli->env, view->request, &lines);
+    json_out_open(json, "lines", '[');
+    for (int i = 0; i < lines.count; i++) {
+        json_out_open(json, NULL, '{');
+        json_out_string(json, "category", mem_category_word(lines.line[i].category));
+        json_out_string(json, "name", lines.line[i].name);
+        json_out_int(json, "bytes", (int64_t)lines.line[i].bytes);
+        json_out_close(json, '}');
+    }
+    json_out_close(json, ']');
+    plan_lines_free(&lines);
+    return st;
+}
+
+static void json_advice(struct json_out *json, const struct plan_advice *advice)
+{
+    if (!advice->found)
+        return;
+    json_out_open(json, "advice", '{');
+    json_out_int(json, "stage", advice->stage);
+    json_out_string(json, "recompute", recompute_words[advice->recompute]);
+    json_out_int(json, "micro_batch", advice->micro_batch);
+    json_out_int(json, "ranks", advice->ranks);
+    json_out_close(json, '}');
+}
+
+enum status plan_view_json(struct cli *cli, const struct plan_view *view)
+{
+    const struct plan *plan = view->plan;
+    struct json_out json;
+    json_out_begin(&json, cli->env);
+    json_out_int(&json, "parameters", plan->parameters);
+    json_out_real(&json, "flops_per_token", plan->flops_per_token);
+    json_out_int(&json, "ranks", view->request->ranks);
+    json_out_int(&json, "servers", view->request->zero.servers);
+    json_out_int(&json, "stage", view->request->zero.stage);
+    json_out_int(&json, "micro_batches", view->request->engine.micro_batches);
+    json_out_int(&json, "rounds", plan->rounds);
+    json_out_int(&json, "idle", plan->idle_workers);
+    json_out_int(&json, "memory_bytes", (int64_t)view->memory_bytes);
+    json_out_int(&json, "unsharded_bytes", (int64_t)plan->unsharded_bytes);
+    json_out_bool(&json, "fits", plan_fits(chosen_stage(view), view->memory_bytes));
+    json_stages(&json, view);
+    json_out_open(&json, "activations", '{');
+    for (int r = 0; r < PLAN_RECOMPUTES; r++)
+        json_out_int(&json, recompute_words[r], (int64_t)plan->activation_bytes[r]);
+    json_out_close(&json, '}');
+    json_advice(&json, view->advice);
+    enum status st = view->lines ? json_lines(cli, &json, view) : STATUS_OK;
+    if (st == STATUS_OK)
+        return json_out_print(&json, cli->console);
+    text_free(&json.text);
+    return st;
+}

@@ -1,0 +1,24 @@
+/* plan_view -- a plan as a table for people and as one JSON object; and the ZeRO paper's Table 1. */
+#ifndef CLI_PLAN_VIEW_H
+#define CLI_PLAN_VIEW_H
+#include "cli/command.h"
+#include "train/run_plan.h"
+
+struct plan_view { /* what is shown; all borrowed */
+    const struct run_config *config;
+    const struct plan_request *request;
+    const struct plan *plan;
+    const struct plan_advice *advice;
+    size_t memory_bytes; /* of one rank; 0 = not known */
+    size_t shared_bytes; /* which the ranks here share; 0 = memory_bytes was told */
+    bool lines;          /* every buffer too */
+};
+
+enum status plan_view_table(struct cli *cli, const struct plan_view *view);
+enum status plan_view_json(struct cli *cli, const struct plan_view *view);
+/* "try zero.stage=3 engine.recompute=full": what differs from the request. `text` is appended to. */
+void plan_view_advice(const struct plan_view *view, struct text *text);
+
+enum status plan_view_table1(struct cli *cli, bool json);
+
+#endif

@@ -1,0 +1,283 @@
+/* rank_report -- see the header. A line is one write to a book opened for appending:
+ *
+ *     start RANK PID HOST
+ *     end RANK STATUS text of the first error
+ */
+#include "cli/rank_report.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "base/text.h"
+
+enum { LINE_BYTES = RANK_ERROR_BYTES + 64, HOST_BYTES = 64 };
+
+/* --- a rank's side -------------------------------------------------------------------------- */
+
+bool rank_report_wanted(void)
+{
+    const char *path = getenv(RANK_REPORT_VARIABLE);
+    return path && *path;
+}
+
+static void name_host(char *host)
+{
+    if (gethostname(host, HOST_BYTES) != 0)
+        strcpy(host, "?");
+    host[HOST_BYTES - 1] = 0;
+}
+
+static void append(const char *line, size_t bytes)
+{
+    char host[HOST_BYTES];
+    const char *address = getenv(RANK_REPORT_VARIABLE), *path = strchr(address, ' ');
+    name_host(host);
+    if (!path || strlen(host) != (size_t)(path - address) ||
+        strncmp(address, host, strlen(host)) != 0)
+        return;
+    int file = open(path + 1, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (file < 0)
+        return; /* the supervisor is gone */
+    ssize_t written = write(file, line, bytes);
+    (void)written; /* it must not end a rank; without a line it counts as killed */
+    close(file);
+}
+
+void rank_report_start(int rank)
+{
+    char line[LINE_BYTES], host[HOST_BYTES];
+    if (!rank_report_wanted())
+        return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    name_host(host);
+    int bytes = snprintf(line, sizeof line, "start %d %d %s\n", rank, (int)getpid(), host);
+    append(line, (size_t)bytes);
+}
+
+void rank_report_end(int rank, enum status st, const char *error)
+{
+    char line[LINE_BYTES];
+    if (!rank_report_wanted())
+        return;
+    snprintf(line, sizeof line - 1, "end %d %s %s", rank, status_name(st), error);
+    for (char *c = line; *c; c++) {
+        if (*c == '\n' || *c == '\r')
+            *c = ' ';
+    }
+    strcat(line, "\n");
+    append(line, strlen(line));
+}
+
+/* --- the supervisor's side ------------------------------------------------------------------ */
+
+struct rank_book {
+    struct env *env; /* borrowed */
+    char address[HOST_BYTES + 64], host[HOST_BYTES];
+    int file;       /* in memory */
+    int deaths;     /* an epoll of the ranks' processes */
+    int *processes; /* (size) descriptors; -1 = none, or dead */
+    int size, started, places;
+    struct text lines;           /* read, from the first that is not complete */
+    struct rank_entry entries[]; /* (size) */
+};
+
+enum status rank_book_create(struct env *env, int size, struct rank_book **book)
+{
+    enum status st;
+    struct rank_book *b;
+    size_t n = (size_t)size;
+    TRY(mem_alloc(env, MEM_OTHER, "rank book", sizeof *b + n * sizeof b->entries[0], &b));
+    TRY_OR(undo_self,
+           mem_alloc_array(env, MEM_OTHER, "rank book", n, sizeof *b->processes, &b->processes));
+    b->env = env;
+    b->size = size;
+    for (int r = 0; r < size; r++) {
+        b->entries[r].rank = r;
+        b->processes[r] = -1;
+    }
+    name_host(b->host);
+    text_init(&b->lines, env);
+    b->file = memfd_create("sifr ranks", MFD_CLOEXEC);
+    b->deaths = epoll_create1(EPOLL_CLOEXEC);
+    snprintf(b->address, sizeof b->address, "%s /proc/%d/fd/%d", b->host, (int)getpid(), b->file);
+    if (b->file < 0 || b->deaths < 0) {
+        st = FAIL(env, IO, "cannot watch the ranks: %s", strerror(errno));
+        rank_book_destroy(b);
+        return st;
+    }
+    *book = b;
+    return STATUS_OK;
+undo_self:
+    mem_free(env, b);
+    return st;
+}
+
+void rank_book_destroy(struct rank_book *book)
+{
+    if (!book)
+        return;
+    for (int r = 0; r < book->size; r++) {
+        if (book->processes[r] >= 0)
+            close(book->processes[r]);
+    }
+    if (book->deaths >= 0)
+        close(book->deaths);
+    if (book->file >= 0)
+        close(book->file);
+    text_free(&book->lines);
+    mem_free(book->env, book->processes);
+    mem_free(book->env, book);
+}
+
+const char *rank_book_address(const struct rank_book *book)
+{
+    return book->address;
+}
+
+int rank_book_started(const struct rank_book *book)
+{
+    return book->started;
+}
+
+const struct rank_entry *rank_book_entry(const struct rank_book *book, int rank)
+{
+    return &book->entries[rank];
+}
+
+/* Deaths come in their order: a launcher ends the other ranks at once when one is killed. */
+static void watch_process(struct rank_book *book, struct rank_entry *entry)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)entry->rank};
+    int process = (int)syscall(SYS_pidfd_open, entry->pid, 0);
+    if (process >= 0 && epoll_ctl(book->deaths, EPOLL_CTL_ADD, process, &event) == 0)
+        book->processes[entry->rank] = process;
+    else if (process >= 0)
+        close(process);
+}
+
+static enum status status_of_name(const char *name)
+{
+    for (int st = STATUS_OK; st <= STATUS_FIT; st++) {
+        if (strcmp(status_name((enum status)st), name) == 0)
+            return (enum status)st;
+    }
+    return STATUS_INTERNAL;
+}
+
+static void take_line(struct rank_book *book, const char *line)
+{
+    int rank = -1, pid = 0, used = 0;
+    char word[HOST_BYTES] = "";
+    if (sscanf(line, "start %d %d %63s", &rank, &pid, word) == 3) {
+        if (rank < 0 || rank >= book->size || book->entries[rank].pid != 0)
+            return;
+        book->started++;
+        book->entries[rank].pid = pid;
+        book->entries[rank].local = strcmp(word, book->host) == 0;
+        if (book->entries[rank].local)
+            watch_process(book, &book->entries[rank]);
+    } else if (sscanf(line, "end %d %63s%n", &rank, word, &used) == 2) {
+        if (rank < 0 || rank >= book->size || book->entries[rank].ended)
+            return;
+        struct rank_entry *entry = &book->entries[rank];
+        entry->ended = true;
+        entry->gone = false;
+        entry->place = ++book->places;
+        entry->status = status_of_name(word);
+        snprintf(entry->error, sizeof entry->error, "%s", line + used + (line[used] == ' '));
+    }
+}
+
+static void read_lines(struct rank_book *book)
+{
+    char block[4096];
+    ssize_t bytes;
+    while ((bytes = read(book->file, block, sizeof block)) > 0)
+        text_add_bytes(&book->lines, block, (size_t)bytes);
+    char *line = book->lines.data, *end;
+    while (line && (end = strchr(line, '\n'))) {
+        *end = 0;
+        take_line(book, line);
+        line = end + 1;
+    }
+    if (line && line != book->lines.data) {
+        size_t left = strlen(line);
+        memmove(book->lines.data, line, left + 1);
+        book->lines.bytes = left;
+    }
+}
+
+static bool has_process(const struct rank_book *book, const struct rank_entry *entry)
+{
+    if (!entry->local || entry->gone)
+        return false;
+    return book->processes[entry->rank] >= 0 || kill(entry->pid, 0) == 0 || errno != ESRCH;
+}
+
+static void note_death(struct rank_book *book, struct rank_entry *entry)
+{
+    if (book->processes[entry->rank] >= 0)
+        close(book->processes[entry->rank]);
+    book->processes[entry->rank] = -1;
+    if (!entry->ended) /* its last line may have come after we had read */
+        read_lines(book);
+    if (entry->ended || entry->gone)
+        return;
+    entry->gone = true;
+    entry->place = ++book->places;
+}
+
+void rank_book_update(struct rank_book *book)
+{
+    struct epoll_event events[64];
+    int count;
+    read_lines(book);
+    while ((count = epoll_wait(book->deaths, events, 64, 0)) > 0) {
+        for (int i = 0; i < count; i++)
+            note_death(book, &book->entries[events[i].data.u32]);
+    }
+    for (int r = 0; r < book->size; r++) { /* those that could not be watched */
+        struct rank_entry *entry = &book->entries[r];
+        if (entry->local && !entry->ended && !has_process(book, entry))
+            note_death(book, entry);
+    }
+}
+
+/* 0 = did not fail; the smaller, the nearer to the cause. */
+static int blame(const struct rank_entry *entry)
+{
+    if (entry->gone)
+        return 1;
+    if (!entry->ended || entry->status == STATUS_OK)
+        return 0;
+    return entry->status == STATUS_STOPPED ? 3 : entry->status == STATUS_COMM ? 2 : 1;
+}
+
+const struct rank_entry *rank_book_verdict(const struct rank_book *book)
+{
+    const struct rank_entry *worst = NULL;
+    for (int r = 0; r < book->size; r++) {
+        const struct rank_entry *entry = &book->entries[r];
+        if (blame(entry) == 0)
+            continue;
+        if (!worst || blame(entry) < blame(worst) ||
+            (blame(entry) == blame(worst) && entry->place < worst->place))
+            worst = entry;
+    }
+    return worst;
+}
+
+void rank_book_kill(const struct rank_book *book)
+{
+    for (int r = 0; r < book->size; r++) {
+        if (has_process(book, &book->entries[r]))
+            kill(book->entries[r].pid, SIGKILL);
+    }
+}

@@ -1,0 +1,53 @@
+/* rank_report -- how the ranks of a job tell the supervisor that started them how they fare.
+ *
+ * One book of lines that ranks append to: one when a rank starts, one when it ends. The order of
+ * the lines is the order of events, so the first failure is known, whatever the launcher in between
+ * makes of exit codes. A rank whose process is gone without a last line was killed. The book is in
+ * the supervisor's memory and is opened through /proc, so nothing is left behind; ranks on other
+ * machines can't write in it, and there is only the launcher's word for them.
+ */
+#ifndef CLI_RANK_REPORT_H
+#define CLI_RANK_REPORT_H
+#include <stdbool.h>
+#include <sys/types.h>
+#include "base/env.h"
+
+/* --- a rank's side: nothing happens in a process that no supervisor started -------------------- */
+
+#define RANK_REPORT_VARIABLE "SIFR_LAUNCH_STATUS" /* "HOST PATH" of the book */
+bool rank_report_wanted(void);
+/* Also makes the process end when its parent does. Signals are to be in place by now: the
+ * supervisor may send them from here on. */
+void rank_report_start(int rank);
+/* `error`: the first one of this rank, "" = none. */
+void rank_report_end(int rank, enum status st, const char *error);
+
+/* --- the supervisor's side ---------------------------------------------------------------------- */
+
+enum { RANK_ERROR_BYTES = 1024 };
+struct rank_entry {
+    int rank;
+    pid_t pid;          /* 0 = has not started */
+    bool local;         /* on this machine */
+    bool ended;         /* told us so */
+    bool gone;          /* has no process any more, and said nothing */
+    int place;          /* 1, 2, ... in the order in which ranks ended or were found gone */
+    enum status status; /* of `ended` */
+    char error[RANK_ERROR_BYTES];
+};
+
+struct rank_book;
+enum status rank_book_create(struct env *env, int size, struct rank_book **book);
+void rank_book_destroy(struct rank_book *book);              /* NULL is fine */
+const char *rank_book_address(const struct rank_book *book); /* for the ranks' environment */
+
+void rank_book_update(struct rank_book *book); /* read what is new; look who is gone */
+int rank_book_started(const struct rank_book *book);
+const struct rank_entry *rank_book_entry(const struct rank_book *book, int rank);
+/* The rank that made the job fail: the first that failed by itself or was killed, else the first
+ * that ended because of another, else the first that was stopped; NULL = all is well. */
+const struct rank_entry *rank_book_verdict(const struct rank_book *book);
+/* End local ranks that still have a process. */
+void rank_book_kill(const struct rank_book *book);
+
+#endif

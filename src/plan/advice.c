@@ -1,0 +1,74 @@
+/* advice -- looks for the least change of a request that fits, in the order of what it costs:
+ * traffic, then time, then money.
+ */
+#include "plan/plan.h"
+
+enum { MOST_RANKS = 4096 };
+
+static enum status fits(struct env *env, const struct plan_request *request, size_t memory,
+                        bool *yes)
+{
+    struct plan_stage stage = {0};
+    TRY(plan_rank_memory(env, request, 0, NULL, NULL, &stage.worker));
+    if (request->zero.servers > 0)
+        TRY(plan_rank_memory(env, request, request->ranks - 1, NULL, NULL, &stage.server));
+    *yes = plan_fits(&stage, memory);
+    return STATUS_OK;
+}
+
+static struct plan_advice advice_of(const struct plan_request *request)
+{
+    return (struct plan_advice){.found = true,
+                                .stage = request->zero.stage,
+                                .recompute = request->engine.recompute,
+                                .micro_batch = request->engine.micro_batch,
+                                .ranks = request->ranks};
+}
+
+/* The largest smaller micro-batch that divides `whole`, with the same sequences in a step. */
+static void shrink(struct plan_request *request, int64_t whole)
+{
+    struct engine_config *engine = &request->engine;
+    int64_t sequences = engine->micro_batch * engine->micro_batches;
+    do
+        engine->micro_batch--;
+    while (whole % engine->micro_batch != 0);
+    engine->micro_batches = sequences / engine->micro_batch;
+}
+
+static enum status search(struct env *env, struct plan_request request, size_t memory,
+                          struct plan_advice *advice)
+{
+    bool yes = false;
+    int64_t whole = request.engine.micro_batch;
+    while (!yes && request.engine.recompute < RECOMPUTE_FULL) {
+        request.engine.recompute++;
+        TRY(fits(env, &request, memory, &yes));
+    }
+    while (!yes && request.engine.micro_batch > 1) {
+        shrink(&request, whole);
+        TRY(fits(env, &request, memory, &yes));
+    }
+    while (!yes && 2 * request.ranks <= MOST_RANKS) {
+        request.ranks *= 2;
+        request.zero.servers *= 2;
+        TRY(fits(env, &request, memory, &yes));
+    }
+    *advice = yes ? advice_of(&request) : (struct plan_advice){0};
+    return STATUS_OK;
+}
+
+enum status plan_advise(struct env *env, const struct plan_request *request,
+                        const struct plan *plan, size_t memory, struct plan_advice *advice)
+{
+    struct plan_request other = *request;
+    for (other.zero.stage = 0; other.zero.stage < PLAN_STAGES; other.zero.stage++) {
+        const struct plan_stage *stage = &plan->stages[other.zero.stage];
+        if (!stage->possible || !plan_fits(stage, memory))
+            continue;
+        *advice = advice_of(&other);
+        return STATUS_OK;
+    }
+    other.zero.stage = PLAN_STAGES - 1;
+    return search(env, other, memory, advice);
+}

@@ -1,0 +1,68 @@
+/* formula -- see the header. */
+#include "plan/formula.h"
+
+#include "zero/partition.h"
+
+const struct state_widths state_fp32 = {4, 4, 8};
+const struct state_widths state_mixed = {2, 2, 12};
+
+static bool is_owner(const struct roster *roster)
+{
+    return roster_shard(roster, roster->rank) >= 0;
+}
+
+/* The part of something that a rank has. */
+static double held(const struct roster *roster, bool cut)
+{
+    if (roster_is_worker(roster) && !cut)
+        return 1.0;
+    return is_owner(roster) ? 1.0 / roster_shards(roster) : 0.0;
+}
+
+double formula_state(const struct roster *roster, int stage, double parameters,
+                     struct state_widths widths)
+{
+    struct sharding cut = sharding_of(stage);
+    double optimizer = is_owner(roster) ? held(roster, cut.optim) : 0.0; /* else servers have it */
+    return parameters * (widths.param * held(roster, cut.params) +
+                         widths.grad * held(roster, cut.grads) + widths.optimizer * optimizer);
+}
+
+/* An owner's shard goes to every worker of its copy but itself. */
+static double gathered(const struct roster *roster)
+{
+    int shards = roster_shards(roster), others = roster->workers;
+    if (!is_owner(roster))
+        return 0.0;
+    if (roster_is_worker(roster)) /* no servers: the owners of a copy are its workers */
+        others = shards - 1;
+    return (double)others / shards;
+}
+
+/* An owner's share of its shard goes to the other holders. */
+static double shared(const struct roster *roster)
+{
+    return is_owner(roster) ? (double)(roster->copies - 1) / roster->owners : 0.0;
+}
+
+/* A worker keeps the share that it sums itself. */
+static double reduced(const struct roster *roster)
+{
+    if (!roster_is_worker(roster))
+        return 0.0;
+    return is_owner(roster) ? 1.0 - 1.0 / roster->owners : 1.0;
+}
+
+double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
+                    enum zero_way way)
+{
+    double gathers = sharding_of(stage).params ? 2.0 * (double)volume->rounds : 1.0;
+    switch (way) {
+    case ZERO_GATHER:
+        return volume->parameters *
+               (volume->value * gathers * gathered(roster) + volume->total * shared(roster));
+    case ZERO_REDUCE:
+        return volume->parameters * volume->value * (double)volume->reductions * reduced(roster);
+    default: return 0.0;
+    }
+}

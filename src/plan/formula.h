@@ -1,0 +1,35 @@
+/* formula -- the ZeRO paper's arithmetic: model state and volume of one rank by stage, in closed
+ * form.
+ *
+ * Psi parameters, no padding, no buffers: what a plan's exact figures are held against. A rank that
+ * computes has whatever its stage does not cut; an owner has its share of what is cut.
+ */
+#ifndef PLAN_FORMULA_H
+#define PLAN_FORMULA_H
+#include "zero/roster.h"
+#include "zero/zero.h"
+
+/* Bytes of one parameter. */
+struct state_widths {
+    double param, grad, optimizer;
+};
+extern const struct state_widths state_fp32;  /* 4, 4 and 8: momentum and variance */
+extern const struct state_widths state_mixed; /* 2, 2 and 12: a master copy too; the paper's K */
+
+/* Bytes of params, gradients and optimizer state at `roster`'s rank. */
+double formula_state(const struct roster *roster, int stage, double parameters,
+                     struct state_widths widths);
+
+struct volume {
+    double parameters;
+    int64_t rounds;      /* micro-batches of a worker in a step */
+    int64_t reductions;  /* how often it sends gradients: after each, or once */
+    double value, total; /* bytes of a param or gradient, and of a summed gradient, on the wire */
+};
+/* Bytes that the rank sends in a step. Params are gathered once, or twice a micro-batch where they
+ * are cut; holders of one shard (in stage 0: all ranks) exchange what each has summed of it. Of
+ * control there is no formula: 0. */
+double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
+                    enum zero_way way);
+
+#endif

@@ -1,0 +1,118 @@
+/* run_lock -- see the header. The file is removed by who holds the lock; so a lock counts only when
+ * the name still leads to the file that was locked, and is taken again otherwise. */
+#include "train/run_lock.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/file.h"
+
+struct run_lock {
+    struct env *env; /* borrowed */
+    char *path;
+    int fd; /* -1: not open */
+};
+
+static enum status refuse(struct env *env, const char *folder, int fd)
+{
+    char text[32] = "";
+    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+    int pid = bytes > 0 ? atoi(text) : 0;
+    char who[48] = "";
+    if (pid > 0)
+        snprintf(who, sizeof who, " (process %d)", pid);
+    return FAIL(env, CONFIG,
+                "another run is writing to '%s'%s; choose another folder with --out, or stop that "
+                "run first",
+                folder, who);
+}
+
+static bool is_taken(int fd)
+{
+    return flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+/* Does the name still lead to the open file? */
+static bool is_current(const struct run_lock *lock)
+{
+    struct stat named, open_file;
+    return stat(lock->path, &named) == 0 && fstat(lock->fd, &open_file) == 0 &&
+           named.st_ino == open_file.st_ino && named.st_dev == open_file.st_dev;
+}
+
+enum status run_lock_check(struct env *env, const char *folder)
+{
+    char *path;
+    enum status st = STATUS_OK;
+    TRY(path_join(env, folder, "lock", &path));
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 && is_taken(fd))
+        st = refuse(env, folder, fd);
+    if (fd >= 0)
+        close(fd);
+    mem_free(env, path);
+    return st;
+}
+
+static enum status lock_file(struct run_lock *lock, const char *folder)
+{
+    do {
+        if (lock->fd >= 0)
+            close(lock->fd);
+        lock->fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (lock->fd < 0)
+            return FAIL(lock->env, IO, "cannot open '%s': %s", lock->path, strerror(errno));
+        if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
+            if (errno == EWOULDBLOCK)
+                return refuse(lock->env, folder, lock->fd);
+            log_warn(lock->env, "cannot lock '%s': %s; see that no other run writes to this folder",
+                     lock->path, strerror(errno));
+        }
+    } while (!is_current(lock));
+    return STATUS_OK;
+}
+
+/* For people; the lock holds without it. */
+static void write_pid(const struct run_lock *lock)
+{
+    char text[32];
+    int bytes = snprintf(text, sizeof text, "%d\n", (int)getpid());
+    if (ftruncate(lock->fd, 0) != 0 || pwrite(lock->fd, text, (size_t)bytes, 0) != bytes)
+        log_debug(lock->env, "cannot write '%s': %s", lock->path, strerror(errno));
+}
+
+enum status run_lock_take(struct env *env, const char *folder, struct run_lock **lock)
+{
+    struct run_lock *l;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "run lock", sizeof *l, &l));
+    *l = (struct run_lock){.env = env, .fd = -1};
+    TRY_OR(undo_lock, path_join(env, folder, "lock", &l->path));
+    TRY_OR(undo_file, lock_file(l, folder));
+    write_pid(l);
+    *lock = l;
+    return STATUS_OK;
+undo_file:
+    if (l->fd >= 0)
+        close(l->fd);
+    mem_free(env, l->path);
+undo_lock:
+    mem_free(env, l);
+    return st;
+}
+
+void run_lock_release(struct run_lock *lock)
+{
+    if (!lock)
+        return;
+    if (is_current(lock))
+        unlink(lock->path);
+    close(lock->fd);
+    mem_free(lock->env, lock->path);
+    mem_free(lock->env, lock);
+}

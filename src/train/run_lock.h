@@ -1,0 +1,17 @@
+/* run_lock -- one run at a time in a folder: a lock on DIR/lock, held by the process that writes
+ * there and gone with it, however it ends. The file holds that process's id. */
+#ifndef TRAIN_RUN_LOCK_H
+#define TRAIN_RUN_LOCK_H
+#include "base/env.h"
+
+struct run_lock;
+
+/* Refuse (STATUS_CONFIG) a folder that another run is writing to; makes nothing. */
+enum status run_lock_check(struct env *env, const char *folder);
+
+/* Lock the folder, which exists. STATUS_CONFIG when another run has it. A file system without locks
+ * gives a warning and a lock that holds nothing. */
+enum status run_lock_take(struct env *env, const char *folder, struct run_lock **lock);
+void run_lock_release(struct run_lock *lock); /* the file goes too; NULL is fine */
+
+#endif

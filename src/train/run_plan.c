@@ -1,0 +1,75 @@
+/* run_plan -- see the header. */
+#include "train/run_plan.h"
+
+#include <string.h>
+
+#include "base/text.h"
+#include "train/generate.h"
+#include "train/model_file.h"
+#include "train/trainer.h"
+
+/* Tokens that samples need room for: a prompt has at most one a byte, and one before it. */
+static int64_t decode_tokens(const struct run_config *config)
+{
+    const struct train_config *train = &config->train;
+    int64_t room = (int64_t)strlen(train->sample_prompt) + 1 + train->sample_tokens;
+    if (train->sample_every == 0)
+        return 0;
+    return room < config->model.context ? room : config->model.context;
+}
+
+struct plan_request run_plan_request(const struct run_config *config, int ranks)
+{
+    int64_t room = decode_tokens(config);
+    return (struct plan_request){
+        .model = config->model,
+        .engine = config->engine,
+        .zero = trainer_store_config(config),
+        .loop_sums = 1, /* does anybody want to stop? */
+        .ops = run_backend(config),
+        .ranks = ranks,
+        .threads = (int)config->machine.threads,
+        .decode_tokens = room,
+        .decode_chunk = room < GENERATE_CHUNK ? room : GENERATE_CHUNK,
+    };
+}
+
+static enum status refuse(struct env *env, const char *what, double needed, size_t available,
+                          const char *advice)
+{
+    char a[32], b[32];
+    if (available == 0 || needed <= (double)available)
+        return STATUS_OK;
+    return FAIL(env, FIT, "%s needs %s and %s is free; try %s", what, text_human_bytes(a, needed),
+                text_human_bytes(b, (double)available), advice);
+}
+
+enum status run_fit_check(struct env *env, const struct run_config *config,
+                          const struct run_ranks *ranks, size_t available)
+{
+    struct plan_request request = run_plan_request(config, ranks->size);
+    struct plan_rank rank;
+    if (config->reading) {
+        request.zero = (struct zero_config){0};
+        request.decode_tokens = request.decode_chunk = 0;
+    }
+    TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
+    double needed = (double)rank.total_bytes * ranks->local;
+    if (config->reading)
+        return refuse(env, "the evaluation", needed, available, "a smaller --batch or --context");
+    return refuse(env, "the run", needed, available,
+                  "a smaller train.micro_batch, engine.recompute=full, a smaller model or ranks on "
+                  "more machines with zero.stage=3 (sifr plan shows what fits)");
+}
+
+enum status run_fit_model(struct env *env, const char *path, size_t available)
+{
+    struct plan_request request = {.ops = "cpu", .ranks = 1, .threads = 1};
+    double flops_per_token;
+    int64_t parameters;
+    TRY(model_file_config(env, path, &request.model));
+    request.engine.tokens = request.model.context;
+    TRY(plan_model(env, &request, &parameters, &flops_per_token));
+    return refuse(env, "the model", (double)parameters * sizeof(float), available,
+                  "a smaller model or a machine with more memory");
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# sifr plan: the table, its JSON, Table 1, the exit code when it does not fit, and that it costs nothing.
+. "$(dirname "$0")/common.sh" "$@"
+
+keys=("${small[@]}" --model.vocab=256)
+
+# Every stage is a column, the chosen one is marked; no data is needed.
+ok "$sifr" plan "${keys[@]}" -n 3 --zero.stage=2 --train.global_batch=12
+has '^a rank takes +stage 0 +stage 1 +\[stage 2\] +stage 3$'
+has '^  optimizer +[0-9.]+ KiB'
+has '^    by the formula +[0-9.]+ KiB'
+has '^it sends in a step'
+has '^ranks    3; 3 micro-batches a step, 1 for a rank$'
+has '^activations by engine.recompute: none .*, selective .*, full '
+ok "$sifr" plan "${keys[@]}" -n 3 --zero.stage=3 --zero.servers=1
+has '^ranks    3: 2 compute, 1 server;'
+has '^a server takes +stage 0 +stage 1'
+has 'none for 1 of them in the last round'
+ok "$sifr" plan "${keys[@]}" --lines
+! grep -q '^it sends' out || fail "one rank sends something"
+has '^  optimizer +[0-9.]+ KiB  block 0 momentum$'
+ok "$sifr" plan "${keys[@]}" --lines --json
+is_json out
+has '"lines": \[\{"category": "params", "name": "block'
+
+ok "$sifr" plan "${keys[@]}" -n 4 --zero.stage=3 --zero.shard_group=2 --precision.mode=bf16
+has '^  total +- +[0-9.]+ MiB'
+
+# The same from a file with the section, and as JSON.
+printf 'model:\n  preset: tiny\n  vocab: 300\nzero:\n  stage: 3\n  prefetch: 2\n' >run.yaml
+ok "$sifr" plan run.yaml -n 4 --json
+is_json out
+has '"ranks": 4, .*"stage": 3, .*"fits": true'
+has '"sent": \{"gather": [0-9]+, "reduce": [0-9]+, "control": [0-9]+\}'
+if command -v python3 >/dev/null; then
+    python3 - <<'PY' || fail "figures do not add up"
+import json
+plan = json.load(open("out"))
+assert [s["stage"] for s in plan["stages"]] == [0, 1, 2, 3]
+for s in plan["stages"]:
+    rank = s["rank"]
+    assert sum(rank["mem"].values()) == rank["mem_bytes"]
+    assert rank["state_bytes"] == sum(rank["mem"][k] for k in ("params", "grads", "optimizer"))
+    assert rank["sent_bytes"] == rank["sent"]["gather"] + rank["sent"]["reduce"]
+states = [s["rank"]["state_bytes"] for s in plan["stages"]]
+assert states == sorted(states, reverse=True) and states[3] * 3 < states[0]
+PY
+fi
+
+# What does not fit: exit 4, the table all the same, and what would do.
+need() { # bytes that a rank takes in stage $1 of 4
+    "$sifr" plan run.yaml -n 4 --json | sed 's/.*"stage": '"$1"', "fits": [a-z]*, "rank": {"mem": {[^}]*}, "mem_bytes": \([0-9]*\).*/\1/'
+}
+memory=$(need 2)
+expect 4 'stage 0 needs .* for a rank and there is .*; try zero.stage=[12]$' \
+    "$sifr" plan run.yaml -n 4 --zero.stage=0 --memory="$memory"
+has '^  fits +no +(no|yes) +yes'
+expect 4 'try .*engine.recompute=' "$sifr" plan run.yaml -n 4 --train.micro_batch=64 --memory=40M
+expect 4 'no stage, recomputation, micro-batch or number of ranks' "$sifr" plan run.yaml -n 4 --memory=1000
+
+# Mistakes.
+expect 2 'model.vocab: not known' "$sifr" plan --model.preset=tiny
+expect 2 'zero.servers: 2 of 2 ranks leave no worker' "$sifr" plan run.yaml -n 2 --zero.servers=2
+expect 2 'zero.servers needs stage 1, 2 or 3' "$sifr" plan run.yaml -n 2 --zero.servers=1 --zero.stage=0
+expect 2 'zero.stage' "$sifr" plan run.yaml --zero.stage=4
+
+# A trillion parameters on 1,024 ranks: a fraction of a second, but the machine may be busy and the build sanitized.
+trillion=(--model.arch=llama --model.layers=128 --model.width=25600 --model.heads=200 --model.ff=69632
+    --model.context=2048 --model.vocab=50304 --model.tied=no --train.micro_batch=1 --train.global_batch=1024)
+start=$(date +%s%N)
+ok "$sifr" plan "${trillion[@]}" -n 1024 --zero.stage=3 --memory=1000G
+took=$((($(date +%s%N) - start) / 1000000))
+[ "$took" -lt 10000 ] || fail "a trillion parameters took $took ms"
+has '^params   1.0T'
+
+# The paper's table, exactly.
+ok "$sifr" plan --table1
+has '^ +1024 +30.087890625 +15.1025390625 +0.1171875$'
+has '^ +1024 +4011.71875 +2013.671875 +15.625$'
+ok "$sifr" plan --table1 --json
+is_json out
+finish

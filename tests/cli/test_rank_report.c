@@ -1,0 +1,202 @@
+/* rank_report -- children play ranks: what they report, who is found dead, who is to blame. */
+#include "testing.h"
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "cli/rank_report.h"
+
+enum { RANKS = 4 };
+
+struct scene {
+    struct env env;
+    struct rank_book *book;
+};
+
+static void open_scene(struct scene *scene)
+{
+    scene->env = testing_env(1);
+    assert_ok(rank_book_create(&scene->env, RANKS, &scene->book));
+    setenv(RANK_REPORT_VARIABLE, rank_book_address(scene->book), 1);
+}
+
+static void close_scene(struct scene *scene)
+{
+    unsetenv(RANK_REPORT_VARIABLE);
+    rank_book_destroy(scene->book);
+    env_destroy(&scene->env);
+}
+
+/* A rank that ends with `st`, or, with `silent`, lives until it is killed. */
+static pid_t play(int rank, enum status st, const char *error, bool silent)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        rank_report_start(rank);
+        while (silent)
+            pause();
+        rank_report_end(rank, st, error);
+        _exit(0);
+    }
+    assert_true(child > 0);
+    return child;
+}
+
+static void play_out(int rank, enum status st, const char *error)
+{
+    pid_t child = play(rank, st, error, false);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+}
+
+static void wait_for_starts(struct rank_book *book, int count)
+{
+    for (int i = 0; i < 500 && rank_book_started(book) < count; i++) {
+        usleep(10000);
+        rank_book_update(book);
+    }
+    assert_int_equal(rank_book_started(book), count);
+}
+
+static void all_is_well(void **state)
+{
+    (void)state;
+    struct scene scene;
+    open_scene(&scene);
+    assert_int_equal(rank_book_started(scene.book), 0);
+    for (int r = 0; r < RANKS; r++)
+        play_out(r, STATUS_OK, "");
+    rank_book_update(scene.book);
+    assert_int_equal(rank_book_started(scene.book), RANKS);
+    assert_null(rank_book_verdict(scene.book));
+    for (int r = 0; r < RANKS; r++) {
+        assert_true(rank_book_entry(scene.book, r)->ended);
+        assert_false(rank_book_entry(scene.book, r)->gone);
+    }
+    close_scene(&scene);
+}
+
+/* Who was told by another ends first here, and is not to blame all the same. */
+static void the_cause_is_found(void **state)
+{
+    (void)state;
+    struct scene scene;
+    open_scene(&scene);
+    play_out(0, STATUS_COMM, "rank 2: no file\nof this name");
+    play_out(2, STATUS_IO, "no file\nof this name");
+    play_out(1, STATUS_MEMORY, "later");
+    rank_book_update(scene.book);
+    const struct rank_entry *verdict = rank_book_verdict(scene.book);
+    assert_non_null(verdict);
+    assert_int_equal(verdict->rank, 2);
+    assert_int_equal(verdict->status, STATUS_IO);
+    assert_string_equal(verdict->error, "no file of this name");
+    close_scene(&scene);
+}
+
+static void stopped_is_the_mildest(void **state)
+{
+    (void)state;
+    struct scene scene;
+    open_scene(&scene);
+    play_out(3, STATUS_STOPPED, "");
+    rank_book_update(scene.book);
+    assert_int_equal(rank_book_verdict(scene.book)->status, STATUS_STOPPED);
+    play_out(1, STATUS_COMM, "rank 0 does not answer");
+    rank_book_update(scene.book);
+    assert_int_equal(rank_book_verdict(scene.book)->rank, 1);
+    close_scene(&scene);
+}
+
+/* Killed one after the other, but found dead at one look: the first is named. */
+static void deaths_have_an_order(void **state)
+{
+    (void)state;
+    static const int order[RANKS] = {2, 0, 3, 1};
+    struct scene scene;
+    open_scene(&scene);
+    pid_t pids[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        pids[r] = play(r, STATUS_OK, "", true);
+    wait_for_starts(scene.book, RANKS);
+    assert_null(rank_book_verdict(scene.book));
+    for (int i = 0; i < RANKS; i++) {
+        kill(pids[order[i]], SIGKILL);
+        assert_int_equal(waitpid(pids[order[i]], NULL, 0), pids[order[i]]);
+    }
+    rank_book_update(scene.book);
+    for (int i = 0; i < RANKS; i++) {
+        assert_true(rank_book_entry(scene.book, order[i])->gone);
+        assert_int_equal(rank_book_entry(scene.book, order[i])->place, i + 1);
+    }
+    assert_int_equal(rank_book_verdict(scene.book)->rank, 2);
+    assert_int_equal(rank_book_verdict(scene.book)->pid, pids[2]);
+    close_scene(&scene);
+}
+
+static void those_left_are_killed(void **state)
+{
+    (void)state;
+    struct scene scene;
+    open_scene(&scene);
+    int status;
+    pid_t pid = play(1, STATUS_OK, "", true);
+    wait_for_starts(scene.book, 1);
+    rank_book_kill(scene.book);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    close_scene(&scene);
+}
+
+/* The same path may be somebody else's file on another machine. */
+static void other_machines_are_silent(void **state)
+{
+    (void)state;
+    struct scene scene;
+    open_scene(&scene);
+    char address[256];
+    snprintf(address, sizeof address, "not-%s", rank_book_address(scene.book));
+    setenv(RANK_REPORT_VARIABLE, address, 1);
+    play_out(0, STATUS_IO, "unheard");
+    rank_book_update(scene.book);
+    assert_int_equal(rank_book_started(scene.book), 0);
+    assert_null(rank_book_verdict(scene.book));
+    close_scene(&scene);
+}
+
+static void nobody_asked(void **state)
+{
+    (void)state;
+    unsetenv(RANK_REPORT_VARIABLE);
+    assert_false(rank_report_wanted());
+    rank_report_start(0);
+    rank_report_end(0, STATUS_OK, "");
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct rank_book *book = NULL;
+    for (int n = 1; n <= 2; n++) {
+        mem_fail_at(env.mem, n);
+        assert_int_equal(rank_book_create(&env, RANKS, &book), STATUS_MEMORY);
+        assert_null(book);
+    }
+    mem_fail_at(env.mem, 0);
+    rank_book_destroy(NULL);
+    env_destroy(&env);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_is_well),
+        cmocka_unit_test(the_cause_is_found),
+        cmocka_unit_test(stopped_is_the_mildest),
+        cmocka_unit_test(deaths_have_an_order),
+        cmocka_unit_test(those_left_are_killed),
+        cmocka_unit_test(other_machines_are_silent),
+        cmocka_unit_test(nobody_asked),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

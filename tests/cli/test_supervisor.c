@@ -1,0 +1,178 @@
+/* launch -- this program launches itself: ranks that end well, fail, are killed, abort, or say
+ * nothing, without any training in them. */
+#include "testing.h"
+#include <signal.h>
+#include <unistd.h>
+#include "base/clock.h"
+#include "cli/launch.h"
+#include "cli/rank_report.h"
+#include "comm/launcher.h"
+
+enum { RANKS = 3 };
+
+/* --- a rank ------------------------------------------------------------------------------------ */
+
+static volatile sig_atomic_t told;
+
+static void on_signal(int number)
+{
+    told = number;
+}
+
+/* What the rank whose number is `who` does; the others wait to be ended, or to be told. */
+static int play(int rank, const char *part, int who)
+{
+    signal(SIGUSR1, on_signal);
+    signal(SIGTERM, SIG_IGN);
+    if (strcmp(part, "mute") == 0)
+        return rank == who ? 7 : 0;
+    rank_report_start(rank);
+    if (rank == who) /* not before all are there and have been seen */
+        usleep(500000);
+    if (rank == who && strcmp(part, "fail") == 0) {
+        rank_report_end(rank, STATUS_FIT, "it does not fit");
+        return 4;
+    }
+    if (rank == who && strcmp(part, "kill") == 0)
+        raise(SIGKILL);
+    if (rank == who && strcmp(part, "abort") == 0)
+        abort();
+    bool waits = strcmp(part, "end") != 0;
+    for (int i = 0; waits && !told && i < 300; i++)
+        usleep(100000);
+    rank_report_end(rank, told ? STATUS_STOPPED : STATUS_OK, "");
+    return 0;
+}
+
+/* --- the supervisor ------------------------------------------------------------------------------ */
+
+static char program[4096];
+
+struct outcome {
+    enum status status;
+    char error[512];
+    double seconds;
+};
+
+static struct outcome run(const char *part, int who)
+{
+    struct outcome outcome;
+    struct env env = testing_env(1);
+    struct console console;
+    volatile sig_atomic_t stop = 0;
+    struct cli cli = {.env = &env, .console = &console, .stop = &stop};
+    char number[16];
+    snprintf(number, sizeof number, "%d", who);
+    char *const argv[] = {program, (char *)part, number, NULL};
+    struct launch_order order = {.ranks = RANKS, .threads = 1, .argv = argv};
+    console_open(&console, 0, false, false);
+    double start = clock_seconds();
+    outcome.status = launch_run(&cli, &order);
+    outcome.seconds = clock_seconds() - start;
+    snprintf(outcome.error, sizeof outcome.error, "%s", log_first_error(env.log));
+    env_destroy(&env);
+    return outcome;
+}
+
+static void all_end_well(void **state)
+{
+    (void)state;
+    struct outcome outcome = run("end", 0);
+    assert_string_equal(outcome.error, "");
+    assert_int_equal(outcome.status, STATUS_OK);
+}
+
+static void a_failure_is_named(void **state)
+{
+    (void)state;
+    for (int who = 0; who < RANKS; who++) {
+        char expected[64];
+        struct outcome outcome = run("fail", who);
+        snprintf(expected, sizeof expected, "rank %d: it does not fit", who);
+        assert_int_equal(outcome.status, STATUS_FIT);
+        assert_string_equal(outcome.error, expected);
+        assert_true(outcome.seconds < 15);
+    }
+}
+
+static void a_killed_rank_is_named(void **state)
+{
+    (void)state;
+    for (int who = 0; who < RANKS; who++) {
+        char expected[64];
+        struct outcome outcome = run("kill", who);
+        snprintf(expected, sizeof expected, "rank %d (pid ", who);
+        assert_int_equal(outcome.status, STATUS_COMM);
+        assert_ptr_equal(strstr(outcome.error, expected), outcome.error);
+        assert_non_null(strstr(outcome.error, "was killed"));
+        assert_true(outcome.seconds < 15);
+    }
+}
+
+static void a_broken_invariant_is_named(void **state)
+{
+    (void)state;
+    struct outcome outcome = run("abort", 1);
+    assert_int_equal(outcome.status, STATUS_COMM);
+    assert_ptr_equal(strstr(outcome.error, "rank 1 (pid "), outcome.error);
+}
+
+/* Ranks that report nothing: there is the launcher's word. */
+static void silence_is_not_success(void **state)
+{
+    (void)state;
+    struct outcome outcome = run("mute", 1);
+    assert_int_equal(outcome.status, STATUS_COMM);
+    assert_non_null(strstr(outcome.error, "failed (exit 7)"));
+}
+
+/* A signal for us, before the ranks are there: they are told when they are, and end in good order.
+ */
+static void a_signal_stops_all(void **state)
+{
+    (void)state;
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        pid_t self = getpid(), child = fork();
+        if (child == 0) {
+            usleep(300000);
+            kill(self, numbers[i]);
+            _exit(0);
+        }
+        signal(numbers[i], on_signal);
+        struct outcome outcome = run("wait", 0);
+        signal(numbers[i], SIG_DFL);
+        assert_int_equal(outcome.status, STATUS_STOPPED);
+        assert_string_equal(outcome.error, "");
+        assert_true(outcome.seconds < 15);
+    }
+}
+
+static void a_wrong_launcher_is_refused(void **state)
+{
+    (void)state;
+    setenv("SIFR_MPIRUN", "/bin/true", 1);
+    struct outcome outcome = run("end", 0);
+    unsetenv("SIFR_MPIRUN");
+    assert_int_equal(outcome.status, STATUS_CONFIG);
+    assert_non_null(strstr(outcome.error, "no launcher of"));
+}
+
+int main(int argc, char **argv)
+{
+    struct launcher launcher;
+    if (argc > 2 && launcher_find(&launcher))
+        return play(launcher.rank, argv[1], atoi(argv[2]));
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[bytes > 0 ? bytes : 0] = 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_end_well),
+        cmocka_unit_test(a_failure_is_named),
+        cmocka_unit_test(a_killed_rank_is_named),
+        cmocka_unit_test(a_broken_invariant_is_named),
+        cmocka_unit_test(silence_is_not_success),
+        cmocka_unit_test(a_signal_stops_all),
+        cmocka_unit_test(a_wrong_launcher_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

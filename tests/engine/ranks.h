@@ -1,0 +1,96 @@
+/* ranks -- the same small run on one rank or several, as threads of one process, and whether two runs
+ * gave the same bits. */
+#ifndef TESTS_ENGINE_RANKS_H
+#define TESTS_ENGINE_RANKS_H
+#include <pthread.h>
+
+#include "engine/rig.h"
+
+enum { STEPS = 3, MICRO_BATCHES = 5, MOST_RANKS = 8 };
+
+struct trace {
+    double loss[STEPS], norm[STEPS];
+    float *params;
+    int64_t count;
+    size_t state; /* bytes of params, grads and optimizer of rank 0 after start-up */
+};
+
+struct rank_job {
+    struct rig_config config;
+    struct trace trace;
+};
+
+static inline void *run_rank(void *argument)
+{
+    struct rank_job *job = argument;
+    struct env env = testing_env(1);
+    struct rig rig;
+    assert_ok(rig_create(&env, job->config, &rig));
+    job->trace.state = mem_bytes(env.mem, MEM_PARAMS) + mem_bytes(env.mem, MEM_GRADS) +
+                       mem_bytes(env.mem, MEM_OPTIMIZER);
+    int64_t allocations = 0;
+    for (int step = 0; step < STEPS; step++) {
+        struct engine_result result = rig_step(&rig, step);
+        job->trace.loss[step] = result.loss;
+        job->trace.norm[step] = result.grad_norm;
+        if (step == 0)
+            allocations = mem_allocation_count(env.mem);
+    }
+    assert_int_equal(mem_allocation_count(env.mem), allocations);
+    job->trace.params = rig_params(&rig, &job->trace.count);
+    rig_destroy(&rig);
+    env_destroy(&env);
+    return NULL;
+}
+
+/* All ranks must see the same; the first one's trace comes back. */
+static inline struct trace run(struct rig_config config, int ranks)
+{
+    struct env env = testing_env(1);
+    struct comm_hub *hub = NULL;
+    struct rank_job jobs[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    if (ranks > 1)
+        assert_ok(comm_hub_create(&env, ranks, &hub));
+    for (int r = 0; r < ranks; r++) {
+        jobs[r] = (struct rank_job){.config = config};
+        jobs[r].config.hub = hub;
+        jobs[r].config.rank = r;
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 1; r < ranks; r++) {
+        assert_memory_equal(jobs[0].trace.loss, jobs[r].trace.loss, sizeof jobs[r].trace.loss);
+        assert_memory_equal(jobs[0].trace.params, jobs[r].trace.params,
+                            (size_t)jobs[0].trace.count * sizeof(float));
+        free(jobs[r].trace.params);
+    }
+    comm_hub_destroy(hub);
+    env_destroy(&env);
+    return jobs[0].trace;
+}
+
+static inline struct rig_config base_config(int llama)
+{
+    return (struct rig_config){.model = llama ? rig_llama() : rig_gpt2(),
+                               .batch = 1,
+                               .tokens = 11,
+                               .micro_batches = MICRO_BATCHES,
+                               .clip = 1.0};
+}
+
+static inline void compare(const struct trace *plain, struct rig_config config, int ranks)
+{
+    struct trace other = run(config, ranks);
+    if (memcmp(plain->loss, other.loss, sizeof other.loss) != 0 ||
+        memcmp(plain->norm, other.norm, sizeof other.norm) != 0 ||
+        memcmp(plain->params, other.params, (size_t)other.count * sizeof(float)) != 0)
+        fail_msg("other bits: stage %d, %d ranks, %d servers, groups of %d, prefetch %d, recompute "
+                 "%d, %s, sums %s",
+                 config.stage, ranks, config.servers, config.group, config.prefetch,
+                 config.recompute, dtype_name(config.type), dtype_name(config.sum_type));
+    free(other.params);
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* The paper's Table 1, to the last digit, and the volumes by role. */
+#include "testing.h"
+#include "plan/formula.h"
+
+/* In 10^9 bytes: P_os, P_os+g, P_os+g+p. The printed table cuts some of these short. */
+static const struct {
+    double parameters;
+    int ranks;
+    double state[3];
+} table1[] = {
+    {7.5e9, 1, {120, 120, 120}},
+    {7.5e9, 4, {52.5, 41.25, 30}},
+    {7.5e9, 16, {35.625, 21.5625, 7.5}},
+    {7.5e9, 64, {31.40625, 16.640625, 1.875}},
+    {7.5e9, 256, {30.3515625, 15.41015625, 0.46875}},
+    {7.5e9, 1024, {30.087890625, 15.1025390625, 0.1171875}},
+    {128e9, 1, {2048, 2048, 2048}},
+    {128e9, 4, {896, 704, 512}},
+    {128e9, 16, {608, 368, 128}},
+    {128e9, 64, {536, 284, 32}},
+    {128e9, 256, {518, 263, 8}},
+    {128e9, 1024, {513.5, 257.75, 2}},
+    {1e12, 1, {16000, 16000, 16000}},
+    {1e12, 4, {7000, 5500, 4000}},
+    {1e12, 16, {4750, 2875, 1000}},
+    {1e12, 64, {4187.5, 2218.75, 250}},
+    {1e12, 256, {4046.875, 2054.6875, 62.5}},
+    {1e12, 1024, {4011.71875, 2013.671875, 15.625}},
+};
+
+static void test_table1(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof table1 / sizeof *table1; i++) {
+        struct roster roster = roster_of(table1[i].ranks - 1, table1[i].ranks, 0);
+        assert_true(formula_state(&roster, 0, table1[i].parameters, state_mixed) ==
+                    16 * table1[i].parameters);
+        for (int stage = 1; stage <= 3; stage++)
+            assert_true(formula_state(&roster, stage, table1[i].parameters, state_mixed) ==
+                        table1[i].state[stage - 1] * 1e9);
+    }
+}
+
+static double sent(const struct roster *roster, int stage, double parameters, int64_t rounds,
+                   enum zero_way way)
+{
+    struct volume volume = {parameters, rounds, rounds, 1, 1};
+    return formula_sent(roster, stage, &volume, way);
+}
+
+static void test_volume(void **state)
+{
+    (void)state;
+    struct roster roster = roster_of(2, 4, 0), replicas = roster;
+    replicas.copies = 4;
+    for (int stage = 0; stage <= 3; stage++) {
+        const struct roster *r = stage == 0 ? &replicas : &roster;
+        assert_true(sent(r, stage, 400, 1, ZERO_REDUCE) == 300);
+        assert_true(sent(r, stage, 400, 5, ZERO_REDUCE) == 1500);
+        assert_true(sent(r, stage, 400, 5, ZERO_GATHER) == (stage < 3 ? 300 : 3000));
+        assert_true(sent(r, stage, 400, 5, ZERO_CONTROL) == 0);
+    }
+}
+
+/* Each width where it belongs, and gradients sent once when they are added before. */
+static void test_widths(void **state)
+{
+    (void)state;
+    struct roster roster = roster_of(0, 4, 0), replicas = roster;
+    struct volume volume = {400, 5, 1, 2, 4};
+    replicas.copies = 4;
+    assert_true(formula_sent(&replicas, 0, &volume, ZERO_REDUCE) == 2 * 300);
+    assert_true(formula_sent(&replicas, 0, &volume, ZERO_GATHER) == 4 * 300);
+    assert_true(formula_sent(&roster, 2, &volume, ZERO_GATHER) == 2 * 300);
+}
+
+/* Two copies among four ranks: a shard is half of everything, and gathers stay in a pair. */
+static void test_copies(void **state)
+{
+    (void)state;
+    struct roster roster = roster_of(3, 4, 0);
+    roster.copies = 2;
+    assert_true(formula_state(&roster, 3, 400, state_fp32) == 16 * 200);
+    assert_true(sent(&roster, 3, 400, 1, ZERO_GATHER) == 2 * 200 + 100);
+    assert_true(sent(&roster, 2, 400, 1, ZERO_GATHER) == 200 + 100);
+    assert_true(sent(&roster, 3, 400, 1, ZERO_REDUCE) == 300);
+}
+
+/* A worker sends Psi a micro-batch; the servers between them hold everything and send it to all. */
+static void test_servers(void **state)
+{
+    (void)state;
+    struct roster worker = roster_of(0, 5, 2), server = roster_of(4, 5, 2);
+    assert_true(sent(&worker, 2, 100, 3, ZERO_REDUCE) == 300);
+    assert_true(sent(&worker, 2, 100, 3, ZERO_GATHER) == 0);
+    assert_true(sent(&server, 2, 100, 3, ZERO_REDUCE) == 0);
+    assert_true(sent(&server, 2, 100, 3, ZERO_GATHER) == 150);
+    assert_true(sent(&server, 3, 100, 3, ZERO_GATHER) == 900);
+    assert_true(formula_state(&worker, 1, 100, state_fp32) == 800);
+    assert_true(formula_state(&worker, 2, 100, state_fp32) == 400);
+    assert_true(formula_state(&worker, 3, 100, state_fp32) == 0);
+    for (int stage = 1; stage <= 3; stage++)
+        assert_true(formula_state(&server, stage, 100, state_fp32) == 800);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table1),  cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_widths),  cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_servers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,357 @@
+/* A plan is what runs: bytes by category and bytes on the wire of ranks that are threads equal the
+ * dry ones exactly; volumes are the paper's; a trillion parameters take no time. */
+#include <math.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "engine/rig.h"
+#include "plan/plan.h"
+#include "zero/partition.h"
+
+enum { MOST_RANKS = 4 };
+
+static struct plan_request request_of(const struct rig_config *config, int ranks)
+{
+    return (struct plan_request){
+        .model = config->model,
+        .engine = {.recompute = config->recompute,
+                   .micro_batch = config->batch,
+                   .tokens = config->tokens,
+                   .micro_batches = config->micro_batches},
+        .zero = {.beta1 = 0.9,
+                 .beta2 = 0.95,
+                 .eps = 1e-8,
+                 .weight_decay = 0.1,
+                 .clip = config->clip,
+                 .stage = config->stage,
+                 .prefetch = config->prefetch,
+                 .servers = config->servers,
+                 .shard_group = config->group,
+                 .local = config->local,
+                 .type = config->type,
+                 .sum_type = config->sum_type},
+        .ops = "cpu",
+        .ranks = ranks,
+        .threads = 1,
+    };
+}
+
+/* --- against a run -------------------------------------------------------------------------------- */
+
+struct rank_job {
+    struct rig_config config;
+    struct plan_rank measured;
+};
+
+static void *run_rank(void *argument)
+{
+    struct rank_job *job = argument;
+    struct plan_rank *m = &job->measured;
+    struct env env = testing_env(1);
+    struct rig rig;
+    int64_t before[ZERO_WAY_COUNT];
+    assert_ok(rig_create(&env, job->config, &rig));
+    rig_step(&rig, 0);
+    assert_ok(zero_settle(rig.zero));
+    for (int way = 0; way < ZERO_WAY_COUNT; way++)
+        before[way] = zero_counted(rig.zero, way).bytes;
+    rig_step(&rig, 1);
+    assert_ok(zero_settle(rig.zero));
+    for (int way = 0; way < ZERO_WAY_COUNT; way++)
+        m->sent[way] = zero_counted(rig.zero, way).bytes - before[way];
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        m->bytes[c] = mem_bytes(env.mem, c);
+    rig_destroy(&rig);
+    env_destroy(&env);
+    return NULL;
+}
+
+static void compare(const struct rig_config *config, int ranks, int rank,
+                    const struct plan_rank *run)
+{
+    struct env env = testing_env(1);
+    struct plan_request request = request_of(config, ranks);
+    struct plan_rank plan;
+    assert_ok(plan_rank(&env, &request, rank, &plan));
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        if (c != MEM_OTHER && plan.bytes[c] != run->bytes[c])
+            fail_msg("%s: planned %zu, taken %zu; stage %d, rank %d of %d, %d servers",
+                     mem_category_word(c), plan.bytes[c], run->bytes[c], config->stage, rank, ranks,
+                     config->servers);
+    for (int way = 0; way < ZERO_WAY_COUNT; way++)
+        if (plan.sent[way] != run->sent[way])
+            fail_msg("way %d: planned %lld, sent %lld; stage %d, rank %d of %d, %d servers", way,
+                     (long long)plan.sent[way], (long long)run->sent[way], config->stage, rank,
+                     ranks, config->servers);
+    env_destroy(&env);
+}
+
+static void run_and_compare(struct rig_config config, int ranks)
+{
+    struct env env = testing_env(1);
+    struct comm_hub *hub = NULL;
+    struct rank_job jobs[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    if (ranks > 1)
+        assert_ok(comm_hub_create(&env, ranks, &hub));
+    for (int r = 0; r < ranks; r++) {
+        jobs[r] = (struct rank_job){.config = config};
+        jobs[r].config.hub = hub;
+        jobs[r].config.rank = r;
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < ranks; r++)
+        compare(&config, ranks, r, &jobs[r].measured);
+    comm_hub_destroy(hub);
+    env_destroy(&env);
+}
+
+static struct rig_config base_config(bool llama, int64_t micro_batches)
+{
+    return (struct rig_config){.model = llama ? rig_llama() : rig_gpt2(),
+                               .batch = 1,
+                               .tokens = 11,
+                               .micro_batches = micro_batches,
+                               .prefetch = 1,
+                               .clip = 1.0};
+}
+
+static void test_a_run_takes_and_sends_what_was_planned(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++)
+        for (int stage = 0; stage < PLAN_STAGES; stage++)
+            for (int several = 0; several < 2; several++) {
+                struct rig_config config = base_config(stage % 2, several ? 5 : ranks);
+                config.stage = stage;
+                config.recompute = several * 2;
+                config.prefetch = ranks - 1;
+                run_and_compare(config, ranks);
+            }
+}
+
+static void test_servers_take_and_send_what_was_planned(void **state)
+{
+    (void)state;
+    for (int stage = 1; stage < PLAN_STAGES; stage++)
+        for (int several = 0; several < 2; several++) {
+            struct rig_config config = base_config(several, several ? 5 : 2);
+            config.stage = stage;
+            config.servers = 1;
+            run_and_compare(config, 3);
+            config.servers = 2;
+            run_and_compare(config, 4);
+        }
+}
+
+static void test_types_and_groups_too(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage < PLAN_STAGES; stage++)
+        for (int several = 0; several < 2; several++) {
+            struct rig_config config = base_config(stage % 2, several ? 9 : 4);
+            config.stage = stage;
+            config.type = several ? DTYPE_F16 : DTYPE_BF16;
+            config.sum_type = several ? DTYPE_F32 : DTYPE_BF16;
+            run_and_compare(config, 4);
+            config.local = true;
+            run_and_compare(config, 3);
+            config.local = false;
+            config.group = sharding_of(stage).optim ? 2 : 0;
+            run_and_compare(config, 4);
+        }
+}
+
+/* --- volumes ---------------------------------------------------------------------------------------- */
+
+/* Elements of the pieces of the untied model with their padding: all of them, and those that are
+ * gathered once a micro-batch although params are cut (the embedding, whose backward pass reads
+ * none; the last block and the head, which stay for it). */
+static void padded_counts(const struct rig_config *config, int owners, int64_t *all, int64_t *once)
+{
+    struct env env = testing_env(1);
+    struct device *device;
+    struct model *model;
+    struct partition p;
+    assert_ok(device_create(&env, "dry", 0, &device));
+    assert_ok(model_create(device, &config->model, &model));
+    assert_ok(partition_create(&env, model_graph(model), owners, &p));
+    int pieces = p.graph->piece_count;
+    assert_int_equal(pieces, config->model.layers + 2);
+    *all = 0;
+    for (int i = 0; i < pieces; i++)
+        *all += p.piece_count[i];
+    *once = p.piece_count[0] + p.piece_count[pieces - 2] + p.piece_count[pieces - 1];
+    partition_free(&env, &p);
+    model_destroy(model);
+    device_destroy(device);
+    env_destroy(&env);
+}
+
+static void test_volumes_are_the_papers(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 64; ranks = ranks * 2 + 1) {
+        struct env env = testing_env(1);
+        struct rig_config config = base_config(true, ranks);
+        struct plan_request request = request_of(&config, ranks);
+        struct plan plan;
+        int64_t all, once;
+        assert_ok(plan_make(&env, &request, &plan));
+        padded_counts(&config, ranks, &all, &once);
+        int64_t part = (int64_t)sizeof(float) * (ranks - 1);
+        for (int stage = 0; stage < PLAN_STAGES; stage++) {
+            const int64_t *sent = plan.stages[stage].worker.sent;
+            int64_t gathered = sharding_of(stage).params ? 2 * all - once : all;
+            assert_int_equal(sent[ZERO_REDUCE], all / ranks * part);
+            assert_int_equal(sent[ZERO_GATHER], gathered / ranks * part);
+        }
+        env_destroy(&env);
+    }
+}
+
+/* 16 Psi, 4 Psi + 12 Psi / N, 2 Psi + 14 Psi / N, 16 Psi / N, to the padded byte. */
+static void test_model_state_is_the_papers(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 64; ranks = ranks * 2 + 1) {
+        struct env env = testing_env(1);
+        struct rig_config config = base_config(true, ranks);
+        config.type = config.sum_type = DTYPE_BF16;
+        struct plan_request request = request_of(&config, ranks);
+        struct plan plan;
+        int64_t all, once;
+        assert_ok(plan_make(&env, &request, &plan));
+        padded_counts(&config, ranks, &all, &once);
+        for (int stage = 0; stage < PLAN_STAGES; stage++) {
+            const struct plan_rank *rank = &plan.stages[stage].worker;
+            double formula = formula_state(&rank->roster, stage, (double)all, state_mixed);
+            assert_int_equal(plan_state_bytes(rank), llround(formula));
+        }
+        env_destroy(&env);
+    }
+}
+
+/* --- size ------------------------------------------------------------------------------------------- */
+
+static struct plan_request trillion(int ranks)
+{
+    struct rig_config config = base_config(true, ranks);
+    struct model_config *model = &config.model;
+    model->layers = 128;
+    model->heads = model->kv_heads = 200;
+    model->width = 25600;
+    model->head_width = 128;
+    model->ff = 69632;
+    model->context = 2048;
+    model->vocab = 50304;
+    config.tokens = 2048;
+    config.stage = 3;
+    return request_of(&config, ranks);
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void test_a_trillion_parameters_take_no_time(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct plan_request request = trillion(1024);
+    struct plan plan;
+    struct plan_advice advice;
+    double best = 1e9;
+    for (int attempt = 0; attempt < 3; attempt++) { /* the machine may be busy with other things */
+        double start = cpu_seconds();
+        assert_ok(plan_make(&env, &request, &plan));
+        assert_ok(plan_advise(&env, &request, &plan, 80000000000, &advice));
+        best = fmin(best, cpu_seconds() - start);
+    }
+    assert_true(best < 1.0);
+    assert_true(plan.parameters > 1000000000000);
+    double share =
+        (double)plan_state_bytes(&plan.stages[3].worker) * 1024 / (double)plan.unsharded_bytes;
+    assert_true(share > 0.999 && share < 1.001);
+    assert_int_equal(mem_total(env.mem), 0);
+    env_destroy(&env);
+}
+
+/* --- advice ----------------------------------------------------------------------------------------- */
+
+static struct plan_advice advise(const struct plan_request *request, size_t memory)
+{
+    struct env env = testing_env(1);
+    struct plan plan;
+    struct plan_advice advice;
+    assert_ok(plan_make(&env, request, &plan));
+    assert_ok(plan_advise(&env, request, &plan, memory, &advice));
+    env_destroy(&env);
+    return advice;
+}
+
+static void assert_advice(struct plan_advice advice, int stage, int recompute, int64_t micro_batch,
+                          int ranks)
+{
+    assert_true(advice.found);
+    assert_int_equal(advice.stage, stage);
+    assert_int_equal(advice.recompute, recompute);
+    assert_int_equal(advice.micro_batch, micro_batch);
+    assert_int_equal(advice.ranks, ranks);
+}
+
+static void test_advice_is_the_least_change(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct rig_config config = base_config(true, 4);
+    config.batch = 6;
+    struct plan_request request = request_of(&config, 4), other = request;
+    struct plan plan;
+    struct plan_rank rank;
+    assert_ok(plan_make(&env, &request, &plan));
+    for (int stage = 0; stage < PLAN_STAGES; stage++) { /* just enough for this stage */
+        size_t memory = plan.stages[stage].worker.total_bytes;
+        int least = 0;
+        while (!plan_fits(&plan.stages[least], memory))
+            least++;
+        assert_advice(advise(&request, memory), least, RECOMPUTE_NONE, 6, 4);
+    }
+    other.zero.stage = 3;
+    other.engine.recompute = RECOMPUTE_FULL;
+    assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
+    assert_advice(advise(&request, rank.total_bytes), 3, RECOMPUTE_FULL, 6, 4);
+    other.engine.micro_batch = 2;
+    other.engine.micro_batches = 12;
+    assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
+    assert_advice(advise(&request, rank.total_bytes), 3, RECOMPUTE_FULL, 2, 4);
+    assert_false(advise(&request, 1000).found);
+
+    struct plan_request large = trillion(64);
+    large.engine.tokens = 64;
+    other = large;
+    other.engine.recompute = RECOMPUTE_FULL;
+    other.ranks = 256;
+    assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
+    assert_advice(advise(&large, rank.total_bytes), 3, RECOMPUTE_FULL, 1, 256);
+    env_destroy(&env);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_run_takes_and_sends_what_was_planned),
+        cmocka_unit_test(test_servers_take_and_send_what_was_planned),
+        cmocka_unit_test(test_types_and_groups_too),
+        cmocka_unit_test(test_volumes_are_the_papers),
+        cmocka_unit_test(test_model_state_is_the_papers),
+        cmocka_unit_test(test_a_trillion_parameters_take_no_time),
+        cmocka_unit_test(test_advice_is_the_least_change),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

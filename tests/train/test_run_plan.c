@@ -1,0 +1,81 @@
+/* What does not fit is refused before a byte of it is taken. */
+#include "run_rig.h"
+#include "train/run_plan.h"
+
+static void test_a_run_that_fits(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    rig_open(&rig);
+    rig_config(&rig, "");
+    struct env *env = &rig.scratch.env;
+    struct run_ranks alone = {1, 0, 1};
+    assert_int_equal(run_fit_check(env, &rig.config, &alone, (size_t)1 << 30), STATUS_OK);
+    assert_int_equal(run_fit_check(env, &rig.config, &alone, 0), STATUS_OK); /* not known */
+    rig_close(&rig);
+}
+
+static void test_a_run_that_does_not(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    rig_open(&rig);
+    rig_config(&rig, "train.micro_batch=1000000 train.global_batch=1000000");
+    struct env *env = &rig.scratch.env;
+    size_t before = mem_total_peak(env->mem);
+    assert_int_equal(run_fit_check(env, &rig.config, &(struct run_ranks){1, 0, 1}, (size_t)1 << 30),
+                     STATUS_FIT);
+    scratch_expect(&rig.scratch, "train.micro_batch");
+    assert_int_equal(mem_total_peak(env->mem), before);
+    rig_close(&rig);
+}
+
+/* Ranks of one machine share it; those of a high stage need less each. */
+static void test_ranks(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    rig_open(&rig);
+    rig_config(&rig, "model.layers=12 model.width=256 model.ff=512");
+    struct env *env = &rig.scratch.env;
+    const struct plan_request request = run_plan_request(&rig.config, 1);
+    struct plan_rank whole;
+    assert_int_equal(plan_rank_memory(env, &request, 0, NULL, NULL, &whole), STATUS_OK);
+    size_t room = whole.total_bytes + 4096;
+    assert_int_equal(run_fit_check(env, &rig.config, &(struct run_ranks){1, 0, 1}, room),
+                     STATUS_OK);
+    assert_int_equal(run_fit_check(env, &rig.config, &(struct run_ranks){2, 0, 2}, room),
+                     STATUS_FIT);
+    log_error_clear(env->log);
+    rig.config.ranks.stage = 3;
+    assert_int_equal(run_fit_check(env, &rig.config, &(struct run_ranks){2, 1, 1}, room),
+                     STATUS_OK);
+    rig_close(&rig);
+}
+
+static void test_a_model(void **state)
+{
+    (void)state;
+    struct scratch s;
+    char folder[64];
+    scratch_open(&s);
+    snprintf(folder, sizeof folder, "%s", s.folder);
+    scratch_text(&s, "config.json",
+                 "{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_head\": 12, \"n_embd\": 768, "
+                 "\"n_positions\": 1024, \"vocab_size\": 50257}");
+    assert_int_equal(run_fit_model(&s.env, folder, (size_t)400 << 20), STATUS_FIT);
+    scratch_expect(&s, "the model needs");
+    assert_int_equal(run_fit_model(&s.env, folder, (size_t)600 << 20), STATUS_OK);
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_run_that_fits),
+        cmocka_unit_test(test_a_run_that_does_not),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_a_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
