@@ -1,13 +1,14 @@
 /* ranks_table -- see the header.
  *
- * Per step, with R rounds of micro-batches (one where every worker has one), b bytes an element on
- * the wire, and Psi parameters over N ranks:
+ * Per step, with R rounds of micro-batches (one where every worker has one, or adds up its own), b
+ * bytes an element on the wire and c of a sum, and Psi parameters in N/G copies over G ranks each
+ * (stage 0: G = 1):
  *
- *                     parameters               gradients
- *     stage 0         (N-1)/N Psi 4 (sums)     (N-1)/N Psi b R
- *     stages 1, 2     (N-1)/N Psi b            (N-1)/N Psi b R
- *     stage 3         (N-1)/N Psi b 2R         (N-1)/N Psi b R
- *     with servers    0 (they send)            Psi b R
+ *                     parameters                gradients            sums between copies
+ *     stage 0         -                         (N-1)/N Psi b R      (N-1)/N Psi c
+ *     stages 1, 2     (G-1)/G Psi b             (N-1)/N Psi b R      (N/G-1)/N Psi c
+ *     stage 3         (G-1)/G Psi b 2R          (N-1)/N Psi b R      (N/G-1)/N Psi c
+ *     with servers    - (they send)             Psi b R              -
  */
 #include "cli/ranks_table.h"
 #include <math.h>
@@ -17,17 +18,17 @@ struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary)
 {
     const struct ranks_config *ranks = &config->ranks;
-    double n = summary->ranks, workers = n - (double)ranks->servers;
-    double rounds = ceil((double)run_micro_batches(config) / workers);
-    double wire = config->precision == RUN_PRECISION_FP32 ? 4 : 2;
-    double elements = (double)summary->parameters * (ranks->servers > 0 ? 1 : (n - 1) / n);
-    struct ranks_volume volume = {.reduce = elements * wire * rounds};
+    double n = summary->ranks, psi = (double)summary->parameters;
+    double wire = (double)dtype_bytes(run_type(config));
+    double rounds = ceil((double)run_micro_batches(config) / (n - (double)ranks->servers));
+    double sent = ranks->accumulate == RUN_ACCUMULATE_LOCAL ? 1 : rounds;
     if (ranks->servers > 0)
-        return volume;
-    volume.gather = ranks->stage == 3   ? elements * wire * 2 * rounds
-                    : ranks->stage == 0 ? elements * 4
-                                        : elements * wire;
-    return volume;
+        return (struct ranks_volume){.reduce = psi * wire * sent};
+    double group = ranks->stage == 0 ? 1 : ranks->shard_group == 0 ? n : (double)ranks->shard_group;
+    double params = (group - 1) / group * psi * wire * (ranks->stage == 3 ? 2 * rounds : 1);
+    double sums = (n / group - 1) / n * psi * (double)dtype_bytes(run_sum_type(config));
+    return (struct ranks_volume){.gather = params + sums,
+                                 .reduce = (n - 1) / n * psi * wire * sent};
 }
 
 double ranks_hidden(const struct zero_traffic *traffic)
@@ -44,6 +45,9 @@ void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes)
     if (ranks->stage == 3)
         used += snprintf(out + used, bytes - (size_t)used, ", prefetch %lld",
                          (long long)ranks->prefetch);
+    if (ranks->shard_group > 0)
+        used += snprintf(out + used, bytes - (size_t)used, ", a copy on every %lld",
+                         (long long)ranks->shard_group);
     if (ranks->servers > 0)
         snprintf(out + used, bytes - (size_t)used, ", of them %lld server%s",
                  (long long)ranks->servers, ranks->servers == 1 ? "" : "s");

@@ -127,7 +127,7 @@ struct zero_traffic {
 };
 struct zero_traffic zero_traffic(const struct zero *zero);
 
-/* For tests: every gather takes so much longer. Not for one rank alone. */
+/* For tests: every gather of parameters takes so much longer. Only where there are any. */
 void zero_slow_gathers(struct zero *zero, double seconds);
 
 #endif

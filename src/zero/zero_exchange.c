@@ -148,6 +148,7 @@ void shares_to_replicas(struct zero *zero, int piece)
     const struct zero_piece *p = &zero->pieces[piece];
     int64_t count = zero_share_count(zero, piece);
     void *mine = zero_at(p->total, zero->sum_type, comm_rank(zero->replica_comm) * count);
+    comm_label(zero->replica_comm, zero->graph->pieces[piece].name);
     comm_all_gather(zero->replica_comm, mine, p->total, count, zero->sum_type, zero->gather_stream);
 }
 

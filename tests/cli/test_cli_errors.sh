@@ -22,6 +22,8 @@ expect 1 "bad.jsonl.*line 2" train --data.path="$(printf '{"text": "a"}\n{"text"
 expect "1|2" "(beyond|vocab)" train --data.path=tokens/train.bin --model.vocab=100
 expect "1|2" "(context|short|window|tokens)" train --data.path="$(printf 'too short\n' >tiny.txt && echo tiny.txt)"
 expect 2 "vocab" train --data.path=text.txt --data.tokenizer=tokens --model.vocab=100
+expect 2 "trace.*range of steps" train --data.path=text.txt --trace=8:5
+expect 2 "trace.*beyond train.steps" train --data.path=text.txt --train.steps=3 --trace=4:5
 
 # keys and values
 printf 'train:\n  steps: 2\n  stepz: 3\n' >typo.yaml

@@ -28,6 +28,20 @@ static void test_volume(void **state)
     expect(formula(2, 4, 1, 3), 0, 4000);     /* a worker sends all of it to the server */
 }
 
+static void test_volume_of_copies_and_16_bit(void **state)
+{
+    struct run_config config = {.ranks = {.stage = 3, .shard_group = 2},
+                                .engine = {.micro_batches = 4},
+                                .precision = RUN_PRECISION_BF16};
+    struct trainer_summary summary = {.ranks = 4, .parameters = 1000};
+    (void)state;
+    /* half of it twice in 2 bytes, and sums of a quarter to the other copy in 4 */
+    expect(ranks_formula(&config, &summary), 2000 + 1000, 1500);
+    config.engine.micro_batches = 8;
+    config.ranks.accumulate = RUN_ACCUMULATE_LOCAL;
+    expect(ranks_formula(&config, &summary), 4000 + 1000, 1500);
+}
+
 static void test_hidden_share(void **state)
 {
     (void)state;
@@ -54,6 +68,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_volume_of_copies_and_16_bit),
         cmocka_unit_test(test_hidden_share),
         cmocka_unit_test(test_description),
     };

@@ -104,7 +104,8 @@ static void test_stage_1_to_the_last_step(void **state)
     run_traced(&rig, "run", "3:9", runs);
     json_t *events = read_events(&rig.scratch, "run", 1);
     assert_int_equal(count_named(events, TRACE_HOST, "step"), 1);
-    assert_int_equal(count_named(events, TRACE_GATHER, "gather block 1"), 1);
+    int gathers = count_named(events, TRACE_GATHER, "gather block 1");
+    assert_true(gathers == 1 || gathers == 2); /* step 2's may begin after the window has opened */
     json_decref(events);
     rig_close(&rig);
 }
