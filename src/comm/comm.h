@@ -25,7 +25,7 @@ struct comm;
 struct comm_config {
     const char *backend; /* "auto", "self", "threads", "mpi" */
     double
-        timeout; /* seconds without a rank's arrival before it is named and the job ends; 0 = never */
+        timeout; /* seconds until a rank that does not arrive is named and the job ends; 0 = never */
 };
 
 /* Join the job. Collective over the job's processes. "auto": self unless a launcher started several

@@ -25,7 +25,7 @@ struct roster {
     int workers; /* ranks 0 .. workers-1 */
     int owners;  /* ranks first_owner .. size-1 */
     int first_owner;
-    int copies; /* of the state: the owners are so many groups of neighbours, each with a whole one */
+    int copies; /* of the state: so many groups of neighbouring owners, each with a whole one */
 };
 
 struct roster roster_of(int rank, int size, int servers);

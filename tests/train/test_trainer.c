@@ -317,6 +317,20 @@ static void test_divergence_is_named(void **state)
     rig_close(&rig);
 }
 
+/* Lowering the loss scale is not enough: the run ends all the same. */
+static void test_divergence_ends_fp16(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary summary;
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=100 train.lr=1000 train.clip=0 train.max_skips=3 train.warmup=0 "
+                     "train.weight_decay=1000 train.eval_batches=1 precision.mode=fp16");
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_DIVERGED);
+    assert_true(summary.skipped >= 3);
+    rig_close(&rig);
+}
+
 static void test_folder_rules(void **state)
 {
     (void)state;
@@ -470,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_stop_saves_the_model),
         cmocka_unit_test(test_stop_before_the_first_step_saves_nothing),
         cmocka_unit_test(test_divergence_is_named),
+        cmocka_unit_test(test_divergence_ends_fp16),
         cmocka_unit_test(test_folder_rules),
         cmocka_unit_test(test_data_too_short),
         cmocka_unit_test(test_start_from_a_model),
