@@ -171,7 +171,7 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
     IN_TEAM(ops->threads, forward_share(a, qkv, out, lse, scratch, &next));
 }
 
-/* --- backward ------------------------------------------------------------------------------------  */
+/* --- backward ------------------------------------------------------------------------------------ */
 
 struct head_gradient {
     const float *dout; /* strides as in struct head: out_stride, then q_stride and kv_stride */
@@ -271,7 +271,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
     IN_TEAM(ops->threads, backward_share(a, qkv, out, lse, dout, dqkv, scratch, &next));
 }
 
-/* --- decoding ------------------------------------------------------------------------------------  */
+/* --- decoding ------------------------------------------------------------------------------------ */
 
 static void keep_share(struct attention a, int64_t past, int64_t room, const float *qkv,
                        float *cache_k, float *cache_v)
