@@ -27,16 +27,15 @@ static const json_t *get(const struct cursor *c, const json_t *object, const cha
     return json_is_null(value) ? NULL : value;
 }
 
-/* A positive size under `key`, or under `alias` (which may be NULL), or the default. */
+/* A positive size under `key`, or under `alias` (which may be NULL), or the default, which may have
+ * been derived from another size and is checked like it. */
 static int64_t get_size(struct cursor *c, const char *key, const char *alias, int64_t fallback)
 {
     const json_t *value = get(c, c->root, key);
     if (!value && alias)
         value = get(c, c->root, alias);
-    if (!value)
-        return fallback;
-    int64_t size = json_is_integer(value) ? json_integer_value(value) : 0;
-    if (size < 1 || size >= SIZE_MAX_VALUE)
+    int64_t size = !value ? fallback : json_is_integer(value) ? json_integer_value(value) : 0;
+    if ((size < 1 || size >= SIZE_MAX_VALUE) && c->status == STATUS_OK)
         c->status = FAIL(c->env, FORMAT, "'%s': %s is not a size", c->origin, key);
     return size;
 }

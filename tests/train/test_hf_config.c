@@ -95,6 +95,8 @@ static void refuses_by_name(void **state)
            "scale_attn_weights false");
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_head\":5}", "5 heads do not divide the width 768");
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_layer\":-2}", "n_layer is not a size");
+    refuse(&s, "{\"model_type\":\"gpt2\",\"n_embd\":1182186612}",
+           "n_inner is not a size"); /* 4 times */
     refuse(&s, "{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is not a size");
     refuse(&s, "{" LLAMA ",\"hidden_act\":\"gelu\"}", "'gelu'");
     refuse(&s, "{" LLAMA ",\"attention_bias\":true}", "attention_bias true is not supported");
