@@ -2,6 +2,7 @@
 #include "base/env.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 enum status env_create(struct env *env, log_sink_fn *sink, void *user, enum log_level level,
                        int threads)
@@ -23,9 +24,11 @@ void env_destroy(struct env *env)
     *env = (struct env){0};
 }
 
+/* A machine with more CPUs than cpu_set_t holds gives no mask: all that are online, then. */
 int env_available_threads(void)
 {
     cpu_set_t mask;
-    int count = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
-    return count > 0 ? count : 1;
+    long count = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
+                                                               : sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (int)count : 1;
 }

@@ -3,10 +3,8 @@
  * final value and the printed configuration makes the same run again.
  */
 #include "train/config.h"
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "base/file.h"
 #include "train/data_paths.h"
 #include "train/model_file.h"
@@ -47,20 +45,9 @@ void run_config_release(struct run_config *config)
 
 /* --- the machine ---------------------------------------------------------------------------- */
 
-/* Processors this process may run on; a mask wider than cpu_set_t falls back on all that are
- * there. */
-static int processors(void)
-{
-    cpu_set_t mask;
-    if (sched_getaffinity(0, sizeof mask, &mask) == 0)
-        return CPU_COUNT(&mask);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (int)online : 1;
-}
-
 static enum status resolve_machine(struct env *env, struct machine_config *machine)
 {
-    int available = processors();
+    int available = env_available_threads();
     if (machine->threads == 0)
         machine->threads = available;
     else if (machine->threads > available)
