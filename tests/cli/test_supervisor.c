@@ -30,8 +30,12 @@ static int play(int rank, const char *part, int who)
     if (rank == who) /* not before all are there and have been seen */
         usleep(500000);
     if (rank == who && strcmp(part, "fail") == 0) {
-        rank_report_end(rank, STATUS_FIT, "it does not fit");
+        rank_report_end(rank, STATUS_FIT, "it does not fit", true);
         return 4;
+    }
+    if (rank == who && strcmp(part, "fall") == 0) { /* in good order, so that no launcher helps */
+        rank_report_end(rank, STATUS_IO, "no file", false);
+        return 0;
     }
     if (rank == who && strcmp(part, "kill") == 0)
         raise(SIGKILL);
@@ -40,7 +44,7 @@ static int play(int rank, const char *part, int who)
     bool waits = strcmp(part, "end") != 0;
     for (int i = 0; waits && !told && i < 300; i++)
         usleep(100000);
-    rank_report_end(rank, told ? STATUS_STOPPED : STATUS_OK, "");
+    rank_report_end(rank, told ? STATUS_STOPPED : STATUS_OK, "", true);
     return 0;
 }
 
@@ -93,6 +97,16 @@ static void a_failure_is_named(void **state)
         assert_string_equal(outcome.error, expected);
         assert_true(outcome.seconds < 15);
     }
+}
+
+/* The others wait for it (half a minute, in this play) and can't know. */
+static void who_falls_alone_ends_all_at_once(void **state)
+{
+    (void)state;
+    struct outcome outcome = run("fall", 1);
+    assert_int_equal(outcome.status, STATUS_IO);
+    assert_string_equal(outcome.error, "rank 1: no file");
+    assert_true(outcome.seconds < 20);
 }
 
 static void a_killed_rank_is_named(void **state)
@@ -168,6 +182,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_end_well),
         cmocka_unit_test(a_failure_is_named),
+        cmocka_unit_test(who_falls_alone_ends_all_at_once),
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_broken_invariant_is_named),
         cmocka_unit_test(silence_is_not_success),
