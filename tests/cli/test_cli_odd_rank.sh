@@ -22,7 +22,7 @@ cat >launcher <<L
 #!/usr/bin/env bash
 words=()
 for word; do
-    [ "\$word" != "$sifr" ] || words+=("$work/rank")
+    [ "\$word" != "$(realpath "$sifr")" ] || words+=("$work/rank")
     words+=("\$word")
 done
 exec $mine "\${words[@]}"
