@@ -71,7 +71,7 @@ static enum status run_in(struct env *env, const struct bench_step_config *confi
     double *seconds;
     enum status st;
     TRY(mem_alloc_array(env, MEM_OTHER, "times", (size_t)config->steps, sizeof *seconds, &seconds));
-    TRY_OR(undo_seconds, session_create(env, "cpu", NULL, &config->model, &store, &session));
+    TRY_OR(undo_seconds, session_create(env, "cpu", &config->model, &store, &session));
     st = run(env, config, &session, seconds, result);
     result->parameters = unit_graph_count(model_graph(session.model));
     result->flops_per_token = model_flops_per_token(session.model, config->engine.tokens);

@@ -41,6 +41,7 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
                              .plan = &plan,
                              .advice = &advice,
                              .memory_bytes = (size_t)settings->memory,
+                             .runtime_bytes = formula_runtime(launch_local_ranks(request.ranks)),
                              .lines = settings->lines};
     if (settings->memory == 0) {
         view.shared_bytes = machine_memory();
@@ -110,7 +111,15 @@ const struct command command_plan = {
         "is walked:\n"
         "nothing is allocated, and no data is needed when the size of the vocabulary is known. "
         "The chosen stage\n"
-        "is marked; the exit code is 4 when it does not fit.\n",
+        "is marked; the exit code is 4 when it does not fit.\n"
+        "Of the rows, params, grads and optimizer are the model state; slots hold gathered "
+        "parameters "
+        "and gradients\n"
+        "on their way, comm what arrives from other ranks, loader the batches. Not in the total is "
+        "runtime, what MPI\n"
+        "and BLAS hold themselves: an estimate here, and measured in a run. It sends parameters "
+        "(gather), gradients\n"
+        "(reduce), and losses, norms and votes (control); a formula is the ZeRO paper's.\n",
     .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
                 "  sifr plan --table1\n",

@@ -29,6 +29,7 @@ struct train_job {
     struct train_view *view;
     const char *folder;
     struct ranks_plan plan;
+    bool met; /* the other ranks, or is about to: from here on they hear of a failure */
 };
 
 /* --out, or runs/NAME for NAME.yaml. */
@@ -99,13 +100,20 @@ static enum status check_fit(struct train_job *job)
                          plan->way == RANKS_JOIN ? machine.memory_bytes : machine_memory());
 }
 
+static void report_failure(int rank, enum status st, const char *error)
+{
+    rank_report_end(rank, st, error, true);
+}
+
 static enum status train_here(struct train_job *job)
 {
     const struct ranks_config *ranks = &job->settings->config.ranks;
     TRY(check_fit(job));
+    job->met = true;
     struct session_ranks seat = {
         .comm = {comm_backend_words[ranks->backend], ranks->timeout},
         .rank = job->plan.rank,
+        .failing = report_failure,
     };
     if (job->plan.way == RANKS_THREADS)
         return ranks_run_threads(job->cli, job->plan.size, ranks->timeout, train_rank, job);
@@ -199,7 +207,7 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
         st = run_job(&job);
         mem_free(cli->env, folder);
     }
-    return job.plan.way == RANKS_JOIN ? ranks_leave(cli, &job.plan, st) : st;
+    return job.plan.way == RANKS_JOIN ? ranks_leave(cli, &job.plan, st, job.met) : st;
 }
 
 /* --- the command ---------------------------------------------------------------------------- */

@@ -27,7 +27,9 @@ static const double TICK = 0.05;        /* seconds between looks */
 static const double QUIT_SECONDS = 5;   /* between two SIGINTs that end all at once */
 static const double START_SECONDS = 10; /* after which a signal is not kept for late ranks */
 static const double END_SECONDS = 8;    /* for the others to end after the first failure */
-static const double TERM_SECONDS = 3;   /* from SIGTERM to SIGKILL for the launcher */
+static const double FALL_SECONDS =
+    1; /* the same, where they can't know: they fail alike, or wait */
+static const double TERM_SECONDS = 3; /* from SIGTERM to SIGKILL for the launcher */
 enum { KEPT_BYTES = 1 << 16 };
 
 struct job {
@@ -236,7 +238,8 @@ static void look(struct job *job)
     const struct rank_entry *verdict = rank_book_verdict(job->book);
     if (verdict && (verdict->gone || verdict->status != STATUS_STOPPED) && job->failed == 0)
         job->failed = now;
-    if (job->failed > 0 && now - job->failed > END_SECONDS)
+    bool unmet = verdict && verdict->ended && !verdict->met;
+    if (job->failed > 0 && now - job->failed > (unmet ? FALL_SECONDS : END_SECONDS))
         end_at_once(job);
     if (job->ending > 0 && now - job->ending > TERM_SECONDS) {
         kill(-job->pid, SIGKILL);
@@ -361,6 +364,7 @@ static enum status supervise(struct job *job)
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         sigaddset(&taken, numbers[i]);
     sigprocmask(SIG_BLOCK, &taken, &before);
+    job->stop_wanted = *job->cli->stop != 0; /* by a signal that came before this */
     job->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     enum status st = start(job, &before);
     if (st == STATUS_OK) {

@@ -46,7 +46,8 @@ static void write_lines(struct text *text)
 {
     char word[32];
     text_add(text, "model state on a device, 16-bit mixed precision with Adam (2 + 2 + 12 bytes a "
-                   "parameter), in 10^9 bytes\n");
+                   "parameter), in 10^9 bytes;\n"
+                   "P_os is stage 1, P_os+g stage 2, P_os+g+p stage 3\n");
     for (int m = 0; m < MODELS; m++) {
         snprintf(word, sizeof word, "%s on", models[m].name);
         text_printf(text, "\n%-8s", word);

@@ -58,6 +58,13 @@ static double total_figure(const struct plan_view *view, const struct plan_rank 
     return (double)rank->total_bytes;
 }
 
+static double runtime_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                             int which)
+{
+    (void)rank, (void)stage, (void)which;
+    return view->runtime_bytes;
+}
+
 static double state_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
                            int formula)
 {
@@ -122,7 +129,7 @@ static void heading(struct cli *cli, struct text *text, const struct plan_view *
 static void share_row(struct text *text, const struct plan_view *view, bool server)
 {
     char word[32];
-    text_printf(text, "  %-18s", "of unsharded");
+    text_printf(text, "  %-18s", "  of unsharded");
     for (int s = 0; s < PLAN_STAGES; s++) {
         const struct plan_stage *stage = &view->plan->stages[s];
         double state = (double)plan_state_bytes(rank_of(stage, server));
@@ -149,6 +156,7 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         bytes_row(text, view, server, mem_category_word((enum mem_category)c), category_figure, c);
     bytes_row(text, view, server, "total", total_figure, 0);
+    bytes_row(text, view, server, "runtime, about", runtime_figure, 0);
     bytes_row(text, view, server, "model state", state_figure, 0);
     bytes_row(text, view, server, "  by the formula", state_figure, 1);
     share_row(text, view, server);
@@ -360,6 +368,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     json_out_int(&json, "rounds", plan->rounds);
     json_out_int(&json, "idle", plan->idle_workers);
     json_out_int(&json, "memory_bytes", (int64_t)view->memory_bytes);
+    json_out_int(&json, "runtime_estimate_bytes", (int64_t)view->runtime_bytes);
     json_out_int(&json, "unsharded_bytes", (int64_t)plan->unsharded_bytes);
     json_out_bool(&json, "fits", plan_fits(chosen_stage(view), view->memory_bytes));
     json_stages(&json, view);

@@ -10,9 +10,10 @@ struct plan_view { /* what is shown; all borrowed */
     const struct plan_request *request;
     const struct plan *plan;
     const struct plan_advice *advice;
-    size_t memory_bytes; /* of one rank; 0 = not known */
-    size_t shared_bytes; /* which the ranks here share; 0 = memory_bytes was told */
-    bool lines;          /* every buffer too */
+    size_t memory_bytes;  /* of one rank; 0 = not known */
+    size_t shared_bytes;  /* which the ranks here share; 0 = memory_bytes was told */
+    double runtime_bytes; /* of one rank's process, beside its account: an estimate */
+    bool lines;           /* every buffer too */
 };
 
 enum status plan_view_table(struct cli *cli, const struct plan_view *view);

@@ -2,6 +2,7 @@
  *
  *     start RANK PID HOST
  *     end RANK STATUS text of the first error
+ *     fall RANK STATUS text of the first error         (before it has met the others)
  */
 #include "cli/rank_report.h"
 #include <errno.h>
@@ -61,12 +62,13 @@ void rank_report_start(int rank)
     append(line, (size_t)bytes);
 }
 
-void rank_report_end(int rank, enum status st, const char *error)
+void rank_report_end(int rank, enum status st, const char *error, bool met)
 {
     char line[LINE_BYTES];
     if (!rank_report_wanted())
         return;
-    snprintf(line, sizeof line - 1, "end %d %s %s", rank, status_name(st), error);
+    snprintf(line, sizeof line - 1, "%s %d %s %s", met ? "end" : "fall", rank, status_name(st),
+             error);
     for (char *c = line; *c; c++) {
         if (*c == '\n' || *c == '\r')
             *c = ' ';
@@ -183,11 +185,13 @@ static void take_line(struct rank_book *book, const char *line)
         book->entries[rank].local = strcmp(word, book->host) == 0;
         if (book->entries[rank].local)
             watch_process(book, &book->entries[rank]);
-    } else if (sscanf(line, "end %d %63s%n", &rank, word, &used) == 2) {
+    } else if (sscanf(line, "end %d %63s%n", &rank, word, &used) == 2 ||
+               sscanf(line, "fall %d %63s%n", &rank, word, &used) == 2) {
         if (rank < 0 || rank >= book->size || book->entries[rank].ended)
             return;
         struct rank_entry *entry = &book->entries[rank];
         entry->ended = true;
+        entry->met = line[0] == 'e';
         entry->gone = false;
         entry->place = ++book->places;
         entry->status = status_of_name(word);

@@ -19,8 +19,9 @@ bool rank_report_wanted(void);
 /* Also makes the process end when its parent does. Signals are to be in place by now: the
  * supervisor may send them from here on. */
 void rank_report_start(int rank);
-/* `error`: the first one of this rank, "" = none. */
-void rank_report_end(int rank, enum status st, const char *error);
+/* `error`: the first one of this rank, "" = none. `met`: it had set out to meet the others, who
+ * know of its failure from itself; else they still wait for it. */
+void rank_report_end(int rank, enum status st, const char *error, bool met);
 
 /* --- the supervisor's side ------------------------------------------------------------------ */
 
@@ -32,6 +33,7 @@ struct rank_entry {
     bool ended;         /* told us so */
     bool gone;          /* has no process any more, and said nothing */
     int place;          /* 1, 2, ... in the order in which ranks ended or were found gone */
+    bool met;           /* of `ended`: the others know */
     enum status status; /* of `ended` */
     char error[RANK_ERROR_BYTES];
 };

@@ -118,12 +118,12 @@ static bool is_orderly(enum status st)
     return st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
 }
 
-enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st)
+enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st, bool met)
 {
     const char *error = log_first_error(cli->env->log);
     bool elsewhere = is_orderly(st) || st == STATUS_COMM || st == STATUS_CONFIG;
     console_flush(cli->console);
-    rank_report_end(plan->rank, st, error);
+    rank_report_end(plan->rank, st, error, met);
     if (plan->rank > 0 && !elsewhere && !rank_report_wanted())
         console_rank_error(cli->console, error);
     /* A launcher ends the others when one rank's exit code is not 0, also while they write. */

@@ -25,8 +25,8 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
 
 /* How a rank that is a process ends: its supervisor, if it has one, is told, and then gives the
  * exit code (what comes back is for the launcher); otherwise a rank other than 0 says what no other
- * rank can know. */
-enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st);
+ * rank can know. `met`: it had set out to meet the others. */
+enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st, bool met);
 
 typedef enum status ranks_main_fn(void *user, struct env *env, const struct session_ranks *ranks);
 /* Run `main` as each of `size` threads, rank 0 on the calling one and with its env. The others'

@@ -26,7 +26,7 @@ char *step_line(char *out, const struct trainer_step *s)
     append(out, " | %s tok/s", text_human_count(human, s->tokens_per_second));
     if (isfinite(s->mfu))
         append(out, " | mfu %.1f%%", 100 * s->mfu);
-    append(out, " | mem %s", text_human_bytes(human, (double)s->mem_bytes));
+    append(out, " | mem %s", text_human_bytes(human, (double)s->held->total_bytes));
     if (isfinite(s->eta_seconds))
         append(out, " | eta %s", text_human_seconds(human, s->eta_seconds));
     if (s->skipped)

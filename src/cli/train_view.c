@@ -89,21 +89,39 @@ static void describe_config(struct console *console, struct env *env,
     text_free(&text);
 }
 
-static void describe_memory(const struct mem *mem, char *out, size_t bytes)
+/* What matters of the account, and what libraries hold beside it. */
+static void describe_memory(const struct footprint_worst *held, char *out, size_t bytes)
 {
     char human[32];
+    size_t runtime = held->process.runtime_bytes;
     size_t used =
-        (size_t)snprintf(out, bytes, "%s:", text_human_bytes(human, (double)mem_total(mem)));
+        (size_t)snprintf(out, bytes, "%s:", text_human_bytes(human, (double)held->total_bytes));
     const char *comma = "";
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {
-        size_t held = mem_bytes(mem, (enum mem_category)c);
-        if (held * 200 < mem_total(mem) || used >= bytes)
+        if (held->bytes[c] * 200 < held->total_bytes || used >= bytes)
             continue;
         used += (size_t)snprintf(out + used, bytes - used, "%s %s %s", comma,
                                  mem_category_word((enum mem_category)c),
-                                 text_human_bytes(human, (double)held));
+                                 text_human_bytes(human, (double)held->bytes[c]));
         comma = ",";
     }
+    if (runtime > 0 && used < bytes)
+        snprintf(out + used, bytes - used, "; runtime %s",
+                 text_human_bytes(human, (double)runtime));
+}
+
+/* "1.2 GiB, of the process 1.3 GiB: 0.4 % more than that and 41.2 MiB of runtime" */
+static void describe_process(const struct footprint_worst *held, char *out, size_t bytes)
+{
+    const struct footprint *process = &held->process;
+    double excess = 100 * footprint_excess(process);
+    char a[32], b[32];
+    int used = snprintf(out, bytes, "%s", text_human_bytes(a, (double)held->total_bytes));
+    if (isfinite(excess))
+        snprintf(out + used, bytes - (size_t)used,
+                 "; the process held %s: %.1f %% %s than that with %s of runtime",
+                 text_human_bytes(a, (double)process->resident_bytes), fabs(excess),
+                 excess < 0 ? "less" : "more", text_human_bytes(b, (double)process->runtime_bytes));
 }
 
 static void describe_data(const struct trainer_facts *facts, char *out, size_t bytes)
@@ -148,7 +166,7 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
     }
     snprintf(line, sizeof line, "mask %s of %d processors", machine.mask, machine.processors);
     fact(console, "affinity", line);
-    describe_memory(view->cli->env->mem, line, sizeof line);
+    describe_memory(facts->held, line, sizeof line);
     fact(console, "memory", line);
 }
 
@@ -173,6 +191,9 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_real(json, "flops_per_token", facts->flops_per_token);
     json_out_int(json, "ranks", facts->ranks);
     json_out_string(json, "comm", facts->comm);
+    json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);
+    if (facts->held->process.resident_bytes > 0)
+        json_out_int(json, "runtime_bytes", (int64_t)facts->held->process.runtime_bytes);
     json_out_flush(json, view->cli->console);
 }
 
@@ -194,7 +215,9 @@ static void print_step_json(struct train_view *view, const struct trainer_step *
     json_out_real(json, "mfu", step->mfu);
     json_out_real(json, "eta_seconds", step->eta_seconds);
     json_out_bool(json, "skipped", step->skipped);
-    json_out_int(json, "mem_bytes", (int64_t)step->mem_bytes);
+    if (isfinite(step->loss_scale))
+        json_out_real(json, "loss_scale", step->loss_scale);
+    json_out_int(json, "mem_bytes", (int64_t)step->held->total_bytes);
     json_out_flush(json, view->cli->console);
 }
 
@@ -369,7 +392,12 @@ static void print_summary_json(struct train_view *view, const struct trainer_sum
     json_out_real(json, "bits_per_byte", s->val.tokens ? s->val.bits_per_byte : NAN);
     json_out_real(json, "seconds", s->seconds);
     json_out_real(json, "tokens_per_second", s->tokens_per_second);
-    json_out_int(json, "peak_bytes", (int64_t)s->peak_bytes);
+    json_out_int(json, "peak_bytes", (int64_t)s->held.total_bytes);
+    if (s->held.process.resident_bytes > 0) {
+        json_out_int(json, "resident_bytes", (int64_t)s->held.process.resident_bytes);
+        json_out_int(json, "accounted_bytes", (int64_t)s->held.process.accounted_bytes);
+        json_out_int(json, "runtime_bytes", (int64_t)s->held.process.runtime_bytes);
+    }
     if (s->ranks > 1 && view->config)
         ranks_table_json(json, view->config, s);
     json_out_flush(json, view->cli->console);
@@ -397,7 +425,8 @@ static void print_summary(struct train_view *view, const struct trainer_summary 
     }
     snprintf(line, sizeof line, "%s tok/s (median)", text_human_count(a, s->tokens_per_second));
     fact(console, "speed", isfinite(s->tokens_per_second) ? line : "too few steps to tell");
-    fact(console, "memory", text_human_bytes(a, (double)s->peak_bytes));
+    describe_process(&s->held, line, sizeof line);
+    fact(console, "memory", line);
     if (s->skipped) {
         snprintf(line, sizeof line, "%lld step%s", (long long)s->skipped,
                  s->skipped == 1 ? "" : "s");

@@ -32,4 +32,9 @@ struct volume {
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
                     enum zero_way way);
 
+/* What the process of a rank holds beside the account: MPI, BLAS, the C library. It is not ours to
+ * count before they have started, so this is an estimate for `local` ranks on one machine; a run
+ * measures it. */
+double formula_runtime(int local);
+
 #endif

@@ -40,7 +40,8 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
 
 struct plan_stage {
     bool possible;           /* servers and groups are not in stage 0 */
-    struct plan_rank worker; /* memory of the one that takes the most; the first sends the most */
+    struct plan_rank worker; /* memory of the one that takes the most; what the first sends: the
+                                most, but for control (see zero_norm.c) */
     struct plan_rank server; /* without servers: all zero */
 };
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "base/file.h"
+#include "train/model_file.h"
 
 enum { MOST_WINDOWS = 1024, MOST_LISTED = 8 };
 
@@ -79,20 +80,29 @@ static enum status print_data(struct env *env, const struct dataset *data, int64
     return st;
 }
 
-enum status agreement_make(struct env *env, const char *config_yaml, const char *trace,
-                           const struct dataset *data, int64_t context, struct agreement *agreement)
+static enum status print_all(struct env *env, const struct agreement_facts *facts,
+                             struct agreement *agreement)
+{
+    const struct text *config = &agreement->config;
+    uint64_t *prints = agreement->prints;
+    TRY(config->status);
+    prints[AGREEMENT_BINARY] = print_binary(env);
+    prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
+    TRY(print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
+    if (*facts->model_path)
+        return model_file_print(env, facts->model_path, &prints[AGREEMENT_MODEL]);
+    return STATUS_OK;
+}
+
+enum status agreement_make(struct env *env, const struct agreement_facts *facts,
+                           struct agreement *agreement)
 {
     struct text *config = &agreement->config;
     *agreement = (struct agreement){0};
     text_init(config, env);
-    flatten(config_yaml, config);
-    text_printf(config, "--trace: %s\n", trace ? trace : "");
-    enum status st = config->status;
-    if (st == STATUS_OK) {
-        agreement->prints[AGREEMENT_BINARY] = print_binary(env);
-        agreement->prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
-        st = print_data(env, data, context, &agreement->prints[AGREEMENT_DATA]);
-    }
+    flatten(facts->config_yaml, config);
+    text_printf(config, "--trace: %s\n", facts->trace ? facts->trace : "");
+    enum status st = print_all(env, facts, agreement);
     if (st != STATUS_OK)
         agreement_free(agreement);
     return st;
@@ -199,6 +209,11 @@ static enum status explain(const struct agreement *mine, struct comm *comm, int 
     case AGREEMENT_CONFIG:
         TRY(find_key(mine, comm, first, model, lines, sizeof lines));
         return FAIL(env, CONFIG, "%s another configuration than rank %d: %s", who, model, lines);
+    case AGREEMENT_MODEL:
+        return FAIL(env, CONFIG,
+                    "%s another model than rank %d: the files of model.path do not hold the same "
+                    "weights",
+                    who, model);
     default:
         return FAIL(env, CONFIG,
                     "%s other data than rank %d: the files of data.* do not hold the same tokens",

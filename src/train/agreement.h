@@ -1,10 +1,11 @@
-/* agreement -- all ranks run the same program with the same configuration on the same data, or
- * none of them begins.
+/* agreement -- all ranks run the same program with the same configuration on the same data from
+ * the same model, or none of them begins.
  *
- * Each rank makes three fingerprints: of the binary, of the resolved configuration (without what
- * may differ: threads, how often a line is printed, time limits) and of the data (its sizes and a
- * sample of its windows: all of them when the data is small). They are exchanged as the first thing
- * after the ranks have found each other; the message says what differs, where, and for a key how.
+ * Each rank makes four fingerprints: of the binary, of the resolved configuration (without what
+ * may differ: threads, how often a line is printed, time limits), of the data (its sizes and a
+ * sample of its windows: all of them when the data is small) and of the files of model.path (the
+ * same). They are exchanged before anything is built; the message says what differs, where, and
+ * for a key how.
  */
 #ifndef TRAIN_AGREEMENT_H
 #define TRAIN_AGREEMENT_H
@@ -12,16 +13,27 @@
 #include "comm/comm.h"
 #include "train/dataset.h"
 
-enum agreement_part { AGREEMENT_BINARY, AGREEMENT_CONFIG, AGREEMENT_DATA, AGREEMENT_PARTS };
+enum agreement_part {
+    AGREEMENT_BINARY,
+    AGREEMENT_CONFIG,
+    AGREEMENT_DATA,
+    AGREEMENT_MODEL,
+    AGREEMENT_PARTS
+};
 
 struct agreement { /* open; agreement_free it */
     uint64_t prints[AGREEMENT_PARTS];
     struct text config; /* one "section.key: value" a line */
 };
 
-/* `config_yaml` is the resolved configuration as text; `trace` the steps to trace, NULL = none. */
-enum status agreement_make(struct env *env, const char *config_yaml, const char *trace,
-                           const struct dataset *data, int64_t context,
+struct agreement_facts {     /* borrowed for the call */
+    const char *config_yaml; /* the resolved configuration as text */
+    const char *trace;       /* the steps to trace; NULL = none */
+    const struct dataset *data;
+    int64_t context;        /* tokens of a window */
+    const char *model_path; /* "" = the model begins with random numbers */
+};
+enum status agreement_make(struct env *env, const struct agreement_facts *facts,
                            struct agreement *agreement);
 void agreement_free(struct agreement *agreement); /* zeroed is fine */
 

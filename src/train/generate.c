@@ -114,7 +114,7 @@ static enum status load(struct generator *g, const char *path, const char *folde
     struct zero_config reads_only = {0};
     TRY(model_file_config(g->env, folder, &sizes));
     TRY(model_check(g->env, &sizes));
-    TRY(session_create(g->env, "cpu", NULL, &sizes, &reads_only, &g->session));
+    TRY(session_create(g->env, "cpu", &sizes, &reads_only, &g->session));
     TRY(load_tokenizer(g, folder, tokenizer));
     TRY(model_file_load(g->env, path, g->session.model, g->session.zero));
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,

@@ -86,13 +86,16 @@ static void add_real(struct text *line, const char *key, double value)
     text_json_real(line, value);
 }
 
-static void add_memory(struct text *line, const struct mem *mem)
+/* By category, of the worst rank; and all that the first rank's process has held. */
+static void add_memory(struct text *line, const struct trainer_step *step)
 {
     text_add(line, ",\"mem\":{");
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         text_printf(line, "%s\"%s\":%zu", c > 0 ? "," : "", mem_category_word((enum mem_category)c),
-                    mem_bytes(mem, (enum mem_category)c));
+                    step->held->bytes[c]);
     text_add(line, "}");
+    if (step->resident_bytes > 0)
+        text_printf(line, ",\"resident\":%zu", step->resident_bytes);
 }
 
 /* Bytes that the first rank sent, and seconds; empty for one rank. */
@@ -131,7 +134,9 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
     add_real(line, "tokens_per_second", step->tokens_per_second);
     add_real(line, "mfu", step->mfu);
     text_printf(line, ",\"skipped\":%s", step->skipped ? "true" : "false");
-    add_memory(line, metrics->env->mem);
+    if (!isnan(step->loss_scale))
+        add_real(line, "loss_scale", step->loss_scale);
+    add_memory(line, step);
     add_traffic(line, step);
     if (val != NULL) {
         text_add(line, ",\"val\":");
@@ -150,7 +155,7 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
         {"train/grad_norm", (float)step->grad_norm},
         {"train/lr", (float)step->lr},
         {"perf/tokens_per_s", (float)step->tokens_per_second},
-        {"memory/max_GiB", (float)((double)mem_total_peak(metrics->env->mem) / gib)},
+        {"memory/max_GiB", (float)((double)step->held->total_bytes / gib)},
         {"perf/mfu", (float)step->mfu}, /* last: left out when it is not known */
     };
     int known = (int)(sizeof train / sizeof *train) - (isnan(step->mfu) ? 1 : 0);

@@ -32,4 +32,8 @@ enum status model_file_config(struct env *env, const char *path, struct model_co
 enum status model_file_load(struct env *env, const char *path, const struct model *model,
                             struct zero *zero);
 
+/* A fingerprint of what model_file_load would read: config.json, and of every tensor its name, its
+ * shape and up to 16 windows of its elements. */
+enum status model_file_print(struct env *env, const char *path, uint64_t *print);
+
 #endif

@@ -8,12 +8,14 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 #include "base/file.h"
 #include "train/model_file.h"
 #include "train/safetensors.h"
 
-enum { CHUNK = 1 << 20 }; /* elements brought over at once */
-enum { NAMES_SHOWN = 4 }; /* of each kind of difference */
+enum { CHUNK = 1 << 20 };                       /* elements brought over at once */
+enum { NAMES_SHOWN = 4 };                       /* of each kind of difference */
+enum { PRINT_WINDOWS = 16, PRINT_COUNT = 256 }; /* of a tensor, for its fingerprint; elements */
 #define INDEX_BYTES_MAX ((size_t)64 << 20)
 
 struct weights {     /* the open files of a model */
@@ -347,6 +349,55 @@ enum status model_file_load(struct env *env, const char *path, const struct mode
     enum status st = weights_open(&weights, path);
     if (st == STATUS_OK)
         st = load_all(&weights, model, zero, path);
+    weights_close(&weights);
+    return st;
+}
+
+/* --- a fingerprint -------------------------------------------------------------------------- */
+
+/* Name, type, shape, and windows at even distances: all of a small tensor. */
+static enum status print_tensor(const struct safetensors *file, const struct safetensor *tensor,
+                                uint64_t *print)
+{
+    uint64_t window[PRINT_COUNT]; /* of any type */
+    int64_t step = tensor->count / PRINT_WINDOWS;
+    step = step > PRINT_COUNT ? step : PRINT_COUNT;
+    *print = XXH3_64bits_withSeed(tensor->name, strlen(tensor->name), *print + tensor->type);
+    *print =
+        XXH3_64bits_withSeed(tensor->shape, (size_t)tensor->rank * sizeof *tensor->shape, *print);
+    for (int64_t first = 0; first < tensor->count; first += step) {
+        int64_t count = smaller(PRINT_COUNT, tensor->count - first);
+        TRY(safetensors_read(file, tensor, first, count, tensor->type, window));
+        *print = XXH3_64bits_withSeed(window, (size_t)count * dtype_bytes(tensor->type), *print);
+    }
+    return STATUS_OK;
+}
+
+static enum status print_config(struct env *env, const char *path, uint64_t *print)
+{
+    char *folder, *file = NULL, *text = NULL;
+    size_t bytes = 0;
+    enum status st;
+    TRY(model_file_find(env, path, &folder));
+    TRY_OR(done, path_join(env, folder, "config.json", &file));
+    TRY_OR(done, file_read(env, file, INDEX_BYTES_MAX, &text, &bytes));
+    *print = XXH3_64bits_withSeed(text, bytes, *print);
+done:
+    mem_free(env, text);
+    mem_free(env, file);
+    mem_free(env, folder);
+    return st;
+}
+
+enum status model_file_print(struct env *env, const char *path, uint64_t *print)
+{
+    struct weights weights = {.env = env};
+    *print = 0;
+    TRY(print_config(env, path, print));
+    enum status st = weights_open(&weights, path);
+    for (int f = 0; st == STATUS_OK && f < weights.count; f++)
+        for (int i = 0; st == STATUS_OK && i < safetensors_count(weights.files[f]); i++)
+            st = print_tensor(weights.files[f], safetensors_at(weights.files[f], i), print);
     weights_close(&weights);
     return st;
 }

@@ -8,44 +8,50 @@ static enum status join(const struct session_ranks *ranks, struct session *sessi
     return comm_create(&ranks->comm, session->device, &session->comm);
 }
 
-/* Ranks that do not agree all know it, and part without a word. */
-static enum status meet(const struct session_ranks *ranks, struct session *session)
-{
-    TRY(join(ranks, session));
-    enum status st =
-        ranks->agreement ? agreement_check(ranks->agreement, session->comm) : STATUS_OK;
-    if (st == STATUS_CONFIG) {
-        comm_destroy(session->comm);
-        session->comm = NULL;
-    }
-    return st;
-}
-
-static enum status build(struct env *env, const char *backend, const struct session_ranks *ranks,
-                         const struct model_config *model, const struct zero_config *store,
+static enum status start(struct env *env, const char *backend, const struct session_ranks *ranks,
                          struct session *session)
 {
     TRY(device_create(env, backend, 0, &session->device));
     if (ranks)
-        TRY(meet(ranks, session));
+        TRY(join(ranks, session));
     TRY(ops_create(session->device, backend, DTYPE_F32, &session->ops));
-    TRY(stream_create(session->device, "compute", &session->stream));
-    TRY(model_create(session->device, model, &session->model));
-    return zero_create(session->ops, session->stream, session->comm, model_graph(session->model),
-                       store, &session->zero);
+    return stream_create(session->device, "compute", &session->stream);
 }
 
-enum status session_create(struct env *env, const char *backend, const struct session_ranks *ranks,
-                           const struct model_config *model, const struct zero_config *store,
-                           struct session *session)
+enum status session_join(struct env *env, const char *backend, const struct session_ranks *ranks,
+                         struct session *session)
 {
     *session = (struct session){0};
-    enum status st = build(env, backend, ranks, model, store, session);
+    enum status st = start(env, backend, ranks, session);
     if (st != STATUS_OK) {
         if (session->comm)
             comm_abort(session->comm, log_first_error(env->log));
         session_destroy(session);
     }
+    return st;
+}
+
+enum status session_fill(const struct model_config *model, const struct zero_config *store,
+                         struct session *session)
+{
+    enum status st;
+    TRY(model_create(session->device, model, &session->model));
+    TRY_OR(undo_model, zero_create(session->ops, session->stream, session->comm,
+                                   model_graph(session->model), store, &session->zero));
+    return STATUS_OK;
+undo_model:
+    model_destroy(session->model);
+    session->model = NULL;
+    return st;
+}
+
+enum status session_create(struct env *env, const char *backend, const struct model_config *model,
+                           const struct zero_config *store, struct session *session)
+{
+    TRY(session_join(env, backend, NULL, session));
+    enum status st = session_fill(model, store, session);
+    if (st != STATUS_OK)
+        session_destroy(session);
     return st;
 }
 

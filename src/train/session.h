@@ -2,16 +2,18 @@
  * with. */
 #ifndef TRAIN_SESSION_H
 #define TRAIN_SESSION_H
+#include "comm/comm.h"
 #include "model/model.h"
-#include "train/agreement.h"
 #include "zero/zero.h"
 
 /* How this rank joins the others: through a hub when ranks are threads, else by the back end. */
 struct session_ranks {
     struct comm_config comm;
-    struct comm_hub *hub;              /* borrowed; NULL: by comm.backend */
-    int rank;                          /* in the hub */
-    const struct agreement *agreement; /* borrowed: held against the others'; NULL: it is not */
+    struct comm_hub *hub; /* borrowed; NULL: by comm.backend */
+    int rank;             /* of this one */
+    /* Told of a failure before the other ranks are, who then end and may take this one with them.
+     * NULL: nobody is. */
+    void (*failing)(int rank, enum status st, const char *error);
 };
 
 struct session { /* open: its users work with the parts */
@@ -23,11 +25,16 @@ struct session { /* open: its users work with the parts */
     struct zero *zero;
 };
 
-/* Make all of them, parameters still zero; `ranks` NULL: one rank. `backend` is that of device
- * and ops. On failure nothing is left behind. */
-enum status session_create(struct env *env, const char *backend, const struct session_ranks *ranks,
-                           const struct model_config *model, const struct zero_config *store,
-                           struct session *session);
+/* Device, communicator (`ranks` NULL: one rank, there is none) and ops: what libraries start, they
+ * have started then. `backend` is that of device and ops. On failure nothing is left behind. */
+enum status session_join(struct env *env, const char *backend, const struct session_ranks *ranks,
+                         struct session *session);
+/* The model and the store, parameters still zero. On failure the session is as it was. */
+enum status session_fill(const struct model_config *model, const struct zero_config *store,
+                         struct session *session);
+/* Both, for one rank. */
+enum status session_create(struct env *env, const char *backend, const struct model_config *model,
+                           const struct zero_config *store, struct session *session);
 void session_destroy(struct session *session); /* what was zeroed and never created is fine */
 
 #endif

@@ -21,13 +21,18 @@ static void add_int(struct text *text, const char *key, int64_t value)
     text_printf(text, ",\n  \"%s\": %lld", key, (long long)value);
 }
 
-static void add_memory(struct text *text, const struct trainer_summary *summary)
+/* Of the worst rank. */
+static void add_memory(struct text *text, const struct footprint_worst *held)
 {
-    text_printf(text, ",\n  \"peak_mem\": {\"total\": %zu", summary->peak_bytes);
+    const struct footprint *process = &held->process;
+    text_printf(text, ",\n  \"peak_mem\": {\"total\": %zu", held->total_bytes);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        text_printf(text, ", \"%s\": %zu", mem_category_word((enum mem_category)c),
-                    summary->peak[c]);
+        text_printf(text, ", \"%s\": %zu", mem_category_word((enum mem_category)c), held->bytes[c]);
     text_add(text, "}");
+    if (process->resident_bytes == 0)
+        return;
+    text_printf(text, ",\n  \"process\": {\"resident\": %zu, \"accounted\": %zu, \"runtime\": %zu}",
+                process->resident_bytes, process->accounted_bytes, process->runtime_bytes);
 }
 
 static void add_ranks(struct text *text, const struct trainer_summary *summary)
@@ -61,7 +66,7 @@ void trainer_summary_print(const struct trainer_summary *summary, struct text *t
         text_add(text, "null");
     add_real(text, "seconds", summary->seconds);
     add_real(text, "tokens_per_second", summary->tokens_per_second);
-    add_memory(text, summary);
+    add_memory(text, &summary->held);
     if (summary->ranks > 1)
         add_ranks(text, summary);
     if (*summary->checkpoint)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/file.h"
+#include "train/agreement.h"
 #include "train/metrics.h"
 #include "train/model_file.h"
 #include "train/pace.h"
@@ -37,6 +38,8 @@ struct trainer {
     struct run_lock *lock; /* of the folder; NULL on other ranks */
     struct pace *pace;
     struct tracing tracing;
+    struct footprint footprint;  /* of this rank's process */
+    struct footprint_worst held; /* before the first step: nothing is taken after it */
 
     int64_t step;    /* the step that runs, from 1; afterwards how many were begun */
     int64_t updates; /* how many moved the parameters */
@@ -92,12 +95,22 @@ static bool speaks(const struct trainer *t)
     return !t->session.comm || comm_rank(t->session.comm) == 0;
 }
 
+static void tell_failure(struct trainer *t, enum status st)
+{
+    const char *error = log_first_error(t->env->log);
+    if (!t->session.comm)
+        return;
+    if (t->ranks->failing)
+        t->ranks->failing(t->ranks->rank, st, error);
+    comm_abort(t->session.comm, error);
+}
+
 /* All ranks go on, or none does: who failed has said why. */
 static enum status agree(struct trainer *t, enum status st)
 {
     int64_t failures;
-    if (st != STATUS_OK && t->session.comm)
-        comm_abort(t->session.comm, log_first_error(t->env->log));
+    if (st != STATUS_OK)
+        tell_failure(t, st);
     TRY(st);
     return engine_sum(t->engine, 0, &failures);
 }
@@ -112,34 +125,46 @@ static enum status open_folder(struct trainer *t)
                           sampler_text_bytes(t->sampler), &t->metrics);
 }
 
-static enum status open_session(struct trainer *t)
+static enum status check_agreement(struct trainer *t)
+{
+    struct agreement agreement;
+    const struct agreement_facts facts = {.config_yaml = t->place->config_yaml,
+                                          .trace = t->place->trace,
+                                          .data = t->data,
+                                          .context = t->config->train.context,
+                                          .model_path = t->config->model.path};
+    TRY(agreement_make(t->env, &facts, &agreement));
+    enum status st = agreement_check(&agreement, t->session.comm);
+    agreement_free(&agreement);
+    if (st == STATUS_CONFIG) /* all know it, and part without a word */
+        session_destroy(&t->session);
+    return st;
+}
+
+/* Ranks meet before anything that may fail on one of them alone. */
+static enum status meet(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    const struct zero_config store = trainer_store_config(config);
-    struct session_ranks ranks;
-    struct agreement agreement = {0};
-    if (t->ranks) {
-        ranks = *t->ranks;
-        TRY(agreement_make(t->env, t->place->config_yaml, t->place->trace, t->data,
-                           config->train.context, &agreement));
-        ranks.agreement = &agreement;
-    }
-    enum status st = session_create(t->env, run_backend(config), t->ranks ? &ranks : NULL,
-                                    &config->model, &store, &t->session);
-    agreement_free(&agreement);
-    return st;
+    TRY(session_join(t->env, run_backend(config), t->ranks, &t->session));
+    TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
+    TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
+                       config->train.context, (uint64_t)config->train.seed, &t->data));
+    if (t->session.comm)
+        TRY(check_agreement(t));
+    if (t->ranks == NULL || t->ranks->hub == NULL)
+        footprint_start(&t->footprint, t->env->mem);
+    return STATUS_OK;
 }
 
 /* Everything a step needs, and the folder only when all of it is there. */
 static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
-    TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
-                       config->train.context, (uint64_t)config->train.seed, &t->data));
-    TRY(open_session(t));
+    const struct zero_config store = trainer_store_config(config);
+    TRY(meet(t));
     if (speaks(t))
         TRY(run_folder_check(t->env, t->place->folder, t->place->fresh));
+    TRY(session_fill(&config->model, &store, &t->session));
     TRY(engine_create(t->session.ops, t->session.stream, model_graph(t->session.model),
                       t->session.zero, &config->engine, &t->engine));
     TRY(fill_parameters(t));
@@ -184,7 +209,7 @@ static void tell_ready(struct trainer *t)
                                   .step_tokens = step_tokens(t),
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
-                                  .mem_bytes = mem_total(t->env->mem),
+                                  .held = &t->held,
                                   .ranks = zero_roster(t->session.zero)->size,
                                   .comm =
                                       t->session.comm ? comm_backend_name(t->session.comm) : ""};
@@ -309,6 +334,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
     double rate = (double)step_tokens(t) / (end - start);
     double peak = t->config->machine.peak_tflops * 1e12;
     int64_t steps = t->config->train.steps;
+    bool scaled = zero_wants_scaling(t->session.zero);
     pace_add(t->pace, end - start, end);
     *step = (struct trainer_step){.step = t->step,
                                   .steps = steps,
@@ -321,7 +347,9 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .mfu = peak > 0 ? rate * t->flops_per_token / peak : NAN,
                                   .eta_seconds = pace_left(t->pace, steps - t->step, end),
                                   .skipped = result->skipped,
-                                  .mem_bytes = mem_total(t->env->mem),
+                                  .loss_scale = scaled ? result->loss_scale : NAN,
+                                  .held = &t->held,
+                                  .resident_bytes = t->footprint.resident_bytes,
                                   .ranks = zero_roster(t->session.zero)->size,
                                   .traffic = step_traffic(t)};
 }
@@ -336,6 +364,7 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     draw(t, traced, "batches", 0);
     TRY(engine_step(t->engine, t->updates + 1, lr, result));
     draw(t, traced, "step", t->step);
+    footprint_look(&t->footprint, t->env->mem);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->summary->steps = t->step;
     t->summary->tokens = step->tokens;
@@ -375,6 +404,7 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
                          train->eval_batches, keep_going, t, val));
     draw(t, traced, "evaluation", 0);
+    footprint_look(&t->footprint, t->env->mem);
     end_apart(t);
     t->summary->val = *val;
     if (speaks(t) && t->callbacks->eval != NULL)
@@ -388,6 +418,7 @@ static enum status take_sample(struct trainer *t)
     turn_to(t, "text sample after step ");
     TRY(set_apart(t));
     TRY(sampler_run(t->sampler, t->step, &sample));
+    footprint_look(&t->footprint, t->env->mem);
     end_apart(t);
     if (!speaks(t))
         return STATUS_OK;
@@ -460,28 +491,22 @@ static enum status save_model(struct trainer *t)
     return st;
 }
 
-/* The model state of the rank that holds most, and what one rank alone would hold. */
+/* What the worst rank holds, and what one rank alone would. */
 static enum status note_state(struct trainer *t)
 {
-    const struct mem *mem = t->env->mem;
     struct trainer_summary *s = t->summary;
-    const struct roster *roster = zero_roster(t->session.zero);
-    int64_t own = (int64_t)(mem_peak(mem, MEM_PARAMS) + mem_peak(mem, MEM_GRADS) +
-                            mem_peak(mem, MEM_OPTIMIZER));
-    s->ranks = roster->size;
+    footprint_look(&t->footprint, t->env->mem);
+    TRY(footprint_compare(&t->footprint, false, t->env, t->session.comm, &t->held));
+    s->ranks = zero_roster(t->session.zero)->size;
+    s->state_bytes = t->held.state_bytes;
     s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
-    for (int rank = 0; rank < roster->size; rank++) {
-        int64_t theirs; /* everybody's, one after the other: the largest counts */
-        TRY(engine_sum(t->engine, rank == roster->rank ? own : 0, &theirs));
-        s->state_bytes = (size_t)theirs > s->state_bytes ? (size_t)theirs : s->state_bytes;
-    }
+    s->held = t->held;
     return STATUS_OK;
 }
 
 static void note_end(struct trainer *t, enum status st, double seconds)
 {
     struct trainer_summary *summary = t->summary;
-    const struct mem *mem = t->env->mem;
     summary->end = st == STATUS_OK         ? "done"
                    : st == STATUS_STOPPED  ? "stopped"
                    : st == STATUS_DIVERGED ? "diverged"
@@ -490,9 +515,6 @@ static void note_end(struct trainer *t, enum status st, double seconds)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)step_tokens(t) / pace_median(t->pace);
-    summary->peak_bytes = mem_total_peak(mem);
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        summary->peak[c] = mem_peak(mem, (enum mem_category)c);
 }
 
 /* Save the model unless the run broke in the middle; the parameters of a stopped or diverged run
@@ -505,6 +527,9 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (sound)
         set_apart(t); /* a failure shows when the model is saved */
     enum status saved = sound && begun ? save_model(t) : STATUS_OK;
+    footprint_look(&t->footprint, t->env->mem);
+    if (sound && saved == STATUS_OK) /* all ranks are here */
+        saved = footprint_compare(&t->footprint, true, t->env, t->session.comm, &t->summary->held);
     if (sound && !begun && speaks(t))
         log_warn(t->env, "stopped before the first step: no model is saved");
     else if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
@@ -550,9 +575,8 @@ enum status trainer_run(struct env *env, const struct run_config *config,
         double start = clock_seconds();
         st = st == STATUS_OK ? loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
-        bool broken = st != STATUS_OK && st != STATUS_STOPPED && st != STATUS_DIVERGED;
-        if (broken && t.session.comm)
-            comm_abort(t.session.comm, log_first_error(env->log));
+        if (st != STATUS_OK && st != STATUS_STOPPED && st != STATUS_DIVERGED)
+            tell_failure(&t, st);
     }
     tear_down(&t);
     return st;

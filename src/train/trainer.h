@@ -13,8 +13,9 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 #include "train/config.h"
-#include "train/session.h"
 #include "train/evaluate.h"
+#include "train/footprint.h"
+#include "train/session.h"
 
 struct trainer_facts { /* known when everything is in place, before the first step */
     const struct run_config *config;
@@ -23,8 +24,8 @@ struct trainer_facts { /* known when everything is in place, before the first st
     int64_t train_tokens, val_tokens; /* of the data; 0 = none */
     int64_t step_tokens;              /* global_batch * context */
     double flops_per_token;
-    double epochs;    /* steps * step_tokens / train_tokens */
-    size_t mem_bytes; /* taken in all */
+    double epochs; /* steps * step_tokens / train_tokens */
+    const struct footprint_worst *held;
     int ranks;
     const char *comm; /* how they talk: "mpi"; "" for one */
 };
@@ -37,7 +38,9 @@ struct trainer_step {
     double mfu;         /* 0 .. 1; NAN = not known */
     double eta_seconds; /* NAN = not known yet */
     bool skipped;
-    size_t mem_bytes;
+    double loss_scale;                  /* of this step; NAN = there is none: not fp16 */
+    const struct footprint_worst *held; /* accounted, of the worst rank */
+    size_t resident_bytes;              /* of this rank's process so far; 0 = not known */
     int ranks;
     struct zero_traffic traffic; /* of this step */
 };
@@ -69,12 +72,12 @@ struct trainer_summary {
     char error[512];              /* the first error; "" = none */
     int64_t steps, planned_steps; /* done, and train.steps */
     int64_t skipped, tokens, parameters;
-    double loss;              /* of the last step that was not skipped; NAN = none */
-    struct evaluation val;    /* the last; tokens 0 = none */
-    double seconds;           /* in the loop */
-    double tokens_per_second; /* median over the steps but the first two; NAN = too few */
-    size_t peak_bytes, peak[MEM_CATEGORY_COUNT];
-    char checkpoint[4096]; /* "" = none was written */
+    double loss;                 /* of the last step that was not skipped; NAN = none */
+    struct evaluation val;       /* the last; tokens 0 = none */
+    double seconds;              /* in the loop */
+    double tokens_per_second;    /* median over the steps but the first two; NAN = too few */
+    struct footprint_worst held; /* of the worst rank, up to the end of the run */
+    char checkpoint[4096];       /* "" = none was written */
     int ranks;
     size_t state_bytes; /* params, grads and optimizer of the rank that holds most */
     size_t whole_bytes; /* the same on one rank that holds everything */

@@ -103,9 +103,10 @@ struct zero {
     struct sum_range *segment_sums; /* where sums are 16-bit */
     double *block_sums; /* device: sums of squares of a chunk of blocks, and the host's copy */
     double *block_sums_host;
-    double *nodes, *all_nodes; /* this rank's and everybody's aligned parts of the norm */
-    int *nodes_taken;          /* (ranks) while they are added up */
-    int node_room;
+    /* Aligned parts of the norm: held, come from a neighbour, made of both. (node_room) each */
+    double *nodes, *nodes_taken, *nodes_joined;
+    int64_t node_room;
+    int64_t (*all_bad)[2];  /* (ranks) the first gradient that is not finite: tensor, element */
     int64_t *nonfinite;     /* device: one index */
     double waited_for_sums; /* seconds at the ends of steps until all sums were in */
     struct step_scalars scalars_host;

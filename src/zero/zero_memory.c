@@ -361,8 +361,9 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->block_sums_host);
     mem_free(zero->env, zero->segment_sums);
     mem_free(zero->env, zero->nodes);
-    mem_free(zero->env, zero->all_nodes);
     mem_free(zero->env, zero->nodes_taken);
+    mem_free(zero->env, zero->nodes_joined);
+    mem_free(zero->env, zero->all_bad);
     mem_free(zero->env, zero->staging);
     mem_free(zero->env, zero->exchange_counts);
     mem_free(zero->env, zero->uses);

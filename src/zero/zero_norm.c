@@ -1,9 +1,16 @@
 /* zero_norm -- the sum of squares of the whole gradient, the same bits however it is cut.
  *
  * Blocks of 64 elements are numbered through all learned pieces, in order, without the padding at
- * their ends. A rank forms the aligned nodes of the tree (norm_tree.h) that its shares cover, all
- * ranks exchange them, and each adds all of them up in the order of the blocks. Which nodes a
- * rank has follows from the partition, so that only their values travel.
+ * their ends. An owner forms the aligned nodes of the tree (norm_tree.h) that its shares cover.
+ * Neighbouring shares of a piece lie side by side, so the nodes of neighbours are joined two by
+ * two on the way to the first of them, who adds up what is left; the sum goes to all:
+ *
+ *     shares   0   1   2   3   4          each sends its nodes once: a few for every piece,
+ *              0 <-    2 <-    4          however many shares they stand for
+ *              0  <-   2       4
+ *              0      <-       4
+ *
+ * Which nodes a share has follows from the partition, so that only their values travel.
  */
 #include <math.h>
 #include <string.h>
@@ -53,19 +60,58 @@ static int node_count(struct block_range range)
     return __builtin_popcountll(middle - first) + __builtin_popcountll(end - middle);
 }
 
-/* The most nodes that one share has; two at least, for find_bad. */
-static int most_nodes(const struct zero *zero)
+/* The blocks of shares first .. end-1. */
+static struct block_range group_blocks(const struct zero *zero, int piece, int64_t number,
+                                       int first, int end)
 {
-    int most = 2;
-    for (int share = 0; share < zero->roster.owners; share++) {
-        int64_t number = 0;
-        int count = 0;
-        for (int i = 0; i < zero->graph->piece_count; i++) {
-            if (zero_is_learned(zero, i))
-                count += node_count(shared_blocks(zero, i, number, share));
-            number += piece_blocks(zero, i);
-        }
-        most = count > most ? count : most;
+    return (struct block_range){shared_blocks(zero, piece, number, first).first,
+                                shared_blocks(zero, piece, number, end - 1).end};
+}
+
+static int64_t group_nodes(const struct zero *zero, int first, int end)
+{
+    int64_t number = 0, count = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        if (zero_is_learned(zero, i))
+            count += node_count(group_blocks(zero, i, number, first, end));
+        number += piece_blocks(zero, i);
+    }
+    return count;
+}
+
+/* --- the way to the first share ------------------------------------------------------------- */
+
+/* In step 1, 2, 4, ... share s holds what shares s .. s+step-1 have. Then it sends this to
+ * s - step and is done, or takes what s + step has, if there is such a share. */
+struct meeting {
+    bool sends, takes;
+    int first, middle,
+        end; /* what is sent or held: first .. middle; what is taken: middle .. end */
+};
+
+static struct meeting meeting_of(const struct zero *zero, int step)
+{
+    int share = zero->share, shares = zero->roster.owners;
+    int middle = share + step < shares ? share + step : shares;
+    return (struct meeting){.sends = (share & step) != 0,
+                            .takes = (share & step) == 0 && middle < shares,
+                            .first = share,
+                            .middle = middle,
+                            .end = middle + step < shares ? middle + step : shares};
+}
+
+/* The most values that this rank holds at any time. */
+static int64_t most_nodes(const struct zero *zero)
+{
+    if (zero->share < 0)
+        return 1;
+    int64_t most = group_nodes(zero, zero->share, zero->share + 1);
+    for (int step = 1; step < zero->roster.owners && !meeting_of(zero, step).sends; step *= 2) {
+        struct meeting m = meeting_of(zero, step);
+        int64_t taken = m.takes ? group_nodes(zero, m.middle, m.end) : 0;
+        int64_t joined = group_nodes(zero, m.first, m.end);
+        most = taken > most ? taken : most;
+        most = joined > most ? joined : most;
     }
     return most;
 }
@@ -78,10 +124,12 @@ enum status norm_create(struct zero *zero)
     TRY(mem_alloc(zero->env, MEM_OTHER, "norm block sums", sums, &zero->block_sums_host));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes,
                         &zero->nodes));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", ranks, sizeof *zero->nodes_taken,
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes_taken,
                         &zero->nodes_taken));
-    return mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room * ranks,
-                           sizeof *zero->all_nodes, &zero->all_nodes);
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes_joined,
+                        &zero->nodes_joined));
+    return mem_alloc_array(zero->env, MEM_OTHER, "non-finite places", ranks, sizeof *zero->all_bad,
+                           &zero->all_bad);
 }
 
 /* --- their values --------------------------------------------------------------------------- */
@@ -157,23 +205,99 @@ static enum status own_nodes(struct zero *zero)
 
 /* --- of all --------------------------------------------------------------------------------- */
 
-static double add_up(struct zero *zero)
+/* Nodes of one piece in the order of their blocks; two halves of a larger one become it. */
+struct joined {
+    struct block_range ranges[2 * 64];
+    double values[2 * 64];
+    int count;
+};
+
+static void join_range(struct joined *joined, struct block_range range, const double *values)
 {
-    struct norm_tree tree = {0};
+    while (range.first < range.end) {
+        int64_t first = range.first, width = 1ll << first_level(range);
+        double value = *values++;
+        for (; joined->count > 0; joined->count--, width *= 2) {
+            struct block_range left = joined->ranges[joined->count - 1];
+            if (left.end - left.first != width || left.first % (2 * width) != 0)
+                break;
+            value = joined->values[joined->count - 1] + value;
+            first = left.first;
+        }
+        joined->ranges[joined->count] = (struct block_range){first, first + width};
+        joined->values[joined->count++] = value;
+        range.first = first + width;
+    }
+}
+
+/* What is held and what was taken, piece by piece. */
+static void join_nodes(struct zero *zero, const struct meeting *m)
+{
+    const double *held = zero->nodes, *taken = zero->nodes_taken;
+    double *out = zero->nodes_joined;
+    struct joined joined;
     int64_t number = 0;
-    memset(zero->nodes_taken, 0, (size_t)zero->roster.size * sizeof *zero->nodes_taken);
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
-        for (int share = 0; share < zero->roster.owners; share++) {
-            struct block_range range = shared_blocks(zero, i, number, share);
-            int rank = roster_share_rank(&zero->roster, share);
-            const double *values = zero->all_nodes + (size_t)rank * (size_t)zero->node_room;
-            while (range.first < range.end) {
-                int level = first_level(range);
-                norm_tree_add(&tree, level, values[zero->nodes_taken[rank]++]);
-                range.first += 1ll << level;
-            }
+        struct block_range left = group_blocks(zero, i, number, m->first, m->middle);
+        struct block_range right = group_blocks(zero, i, number, m->middle, m->end);
+        joined.count = 0;
+        join_range(&joined, left, held);
+        join_range(&joined, right, taken);
+        CHECK_EQ(joined.count, node_count((struct block_range){left.first, right.end}));
+        memcpy(out, joined.values, (size_t)joined.count * sizeof *out);
+        held += node_count(left);
+        taken += node_count(right);
+        out += joined.count;
+        number += piece_blocks(zero, i);
+    }
+    double *old = zero->nodes;
+    zero->nodes = zero->nodes_joined;
+    zero->nodes_joined = old;
+}
+
+static enum status settle(struct zero *zero)
+{
+    TRY(stream_sync(zero->stream));
+    return comm_status(zero->comm);
+}
+
+/* Down to the first share, which then has the nodes of the whole. */
+static enum status gather_nodes(struct zero *zero, bool dry)
+{
+    for (int step = 1; step < zero->roster.owners; step *= 2) {
+        struct meeting m = meeting_of(zero, step);
+        int64_t held = group_nodes(zero, m.first, m.middle);
+        int64_t taken = m.takes ? group_nodes(zero, m.middle, m.end) : 0;
+        if (m.sends && held > 0)
+            comm_send(zero->comm, zero->nodes, held, DTYPE_F64,
+                      roster_share_rank(&zero->roster, m.first - step), zero->stream);
+        if (taken > 0)
+            comm_recv(zero->comm, zero->nodes_taken, taken, DTYPE_F64,
+                      roster_share_rank(&zero->roster, m.middle), zero->stream);
+        TRY(settle(zero));
+        if (m.takes && !dry)
+            join_nodes(zero, &m);
+        if (m.sends)
+            break;
+    }
+    return STATUS_OK;
+}
+
+static double add_up(const struct zero *zero)
+{
+    struct norm_tree tree = {0};
+    const double *values = zero->nodes;
+    int64_t number = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        if (!zero_is_learned(zero, i))
+            continue;
+        struct block_range range = group_blocks(zero, i, number, 0, zero->roster.owners);
+        for (; range.first < range.end; values++) {
+            int level = first_level(range);
+            norm_tree_add(&tree, level, *values);
+            range.first += 1ll << level;
         }
         number += piece_blocks(zero, i);
     }
@@ -182,14 +306,17 @@ static double add_up(struct zero *zero)
 
 enum status norm_of_sums(struct zero *zero, double *square_sum)
 {
-    bool dry = device_is_dry(zero->ops->device); /* nothing to read: the exchange is only counted */
-    size_t bytes = (size_t)zero->node_room * sizeof *zero->nodes;
+    bool dry = device_is_dry(zero->ops->device); /* nothing to read: messages are only counted */
+    *square_sum = 0.0;
     if (zero->share >= 0 && !dry)
         TRY(own_nodes(zero));
+    if (zero->share >= 0 && !zero_alone(zero))
+        TRY(gather_nodes(zero, dry));
+    if (zero->share == 0 && !dry)
+        *square_sum = add_up(zero);
     if (zero_alone(zero))
-        memcpy(zero->all_nodes, zero->nodes, bytes);
-    else
-        TRY(comm_exchange(zero->comm, zero->nodes, bytes, zero->all_nodes));
-    *square_sum = dry ? 0.0 : add_up(zero);
-    return STATUS_OK;
+        return STATUS_OK;
+    comm_broadcast(zero->comm, square_sum, 1, DTYPE_F64, roster_share_rank(&zero->roster, 0),
+                   zero->stream);
+    return settle(zero);
 }

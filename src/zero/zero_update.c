@@ -178,16 +178,16 @@ static bool comes_before(int64_t tensor, int64_t index, const struct zero_verdic
            (tensor == verdict->bad_tensor && index < verdict->bad_index);
 }
 
-/* All ranks agree on the first of all. all_nodes is large enough and not in use. */
+/* All ranks agree on the first of all. */
 static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
 {
     TRY(find_own_bad(zero, verdict));
     if (zero_alone(zero))
         return STATUS_OK;
-    int64_t mine[2] = {verdict->bad_tensor, verdict->bad_index}, *all = (int64_t *)zero->all_nodes;
-    TRY(comm_exchange(zero->comm, mine, sizeof mine, all));
+    int64_t mine[2] = {verdict->bad_tensor, verdict->bad_index};
+    TRY(comm_exchange(zero->comm, mine, sizeof mine, zero->all_bad));
     for (int rank = 0; rank < zero->roster.size; rank++) {
-        int64_t tensor = all[2 * rank], index = all[2 * rank + 1];
+        int64_t tensor = zero->all_bad[rank][0], index = zero->all_bad[rank][1];
         if (tensor < 0 || !comes_before(tensor, index, verdict))
             continue;
         verdict->bad_tensor = (int)tensor;

@@ -34,7 +34,7 @@ static pid_t play(int rank, enum status st, const char *error, bool silent)
         rank_report_start(rank);
         while (silent)
             pause();
-        rank_report_end(rank, st, error);
+        rank_report_end(rank, st, error, st != STATUS_USAGE);
         _exit(0);
     }
     assert_true(child > 0);
@@ -89,6 +89,23 @@ static void the_cause_is_found(void **state)
     assert_int_equal(verdict->rank, 2);
     assert_int_equal(verdict->status, STATUS_IO);
     assert_string_equal(verdict->error, "no file of this name");
+    close_scene(&scene);
+}
+
+/* Before it has met the others they can't know: usage errors, in this play. */
+static void who_fell_before_the_others_met_it(void **state)
+{
+    (void)state;
+    struct scene scene;
+    open_scene(&scene);
+    play_out(1, STATUS_USAGE, "no such file here");
+    play_out(0, STATUS_IO, "a full disk");
+    rank_book_update(scene.book);
+    const struct rank_entry *verdict = rank_book_verdict(scene.book);
+    assert_int_equal(verdict->rank, 1);
+    assert_string_equal(verdict->error, "no such file here");
+    assert_false(verdict->met);
+    assert_true(rank_book_entry(scene.book, 0)->met);
     close_scene(&scene);
 }
 
@@ -168,7 +185,7 @@ static void nobody_asked(void **state)
     unsetenv(RANK_REPORT_VARIABLE);
     assert_false(rank_report_wanted());
     rank_report_start(0);
-    rank_report_end(0, STATUS_OK, "");
+    rank_report_end(0, STATUS_OK, "", true);
 }
 
 static void every_allocation_may_fail(void **state)
@@ -191,6 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_is_well),
         cmocka_unit_test(the_cause_is_found),
+        cmocka_unit_test(who_fell_before_the_others_met_it),
         cmocka_unit_test(stopped_is_the_mildest),
         cmocka_unit_test(deaths_have_an_order),
         cmocka_unit_test(those_left_are_killed),

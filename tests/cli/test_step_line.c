@@ -7,16 +7,17 @@ static void the_whole_line(void **state)
 {
     (void)state;
     char line[STEP_LINE_BYTES];
-    struct trainer_step step = {.step = 120,
-                                .steps = 2000,
-                                .loss = 3.28411,
-                                .grad_norm = 0.831,
-                                .lr = 3e-4,
-                                .seconds = 0.4123,
-                                .tokens_per_second = 79512,
-                                .mfu = 0.4121,
-                                .eta_seconds = 774,
-                                .mem_bytes = (size_t)(23.1 * 1073741824)};
+    struct trainer_step step = {
+        .step = 120,
+        .steps = 2000,
+        .loss = 3.28411,
+        .grad_norm = 0.831,
+        .lr = 3e-4,
+        .seconds = 0.4123,
+        .tokens_per_second = 79512,
+        .mfu = 0.4121,
+        .eta_seconds = 774,
+        .held = &(struct footprint_worst){.total_bytes = (size_t)(23.1 * 1073741824)}};
     assert_string_equal(
         step_line(line, &step),
         "step   120/2000   6.0% | loss 3.2841 | gnorm 0.83 | lr 3.00e-04 | 412 ms | 79.5k tok/s | "
@@ -36,7 +37,7 @@ static void what_is_not_known_is_left_out(void **state)
                                 .mfu = NAN,
                                 .eta_seconds = NAN,
                                 .skipped = true,
-                                .mem_bytes = 1024};
+                                .held = &(struct footprint_worst){.total_bytes = 1024}};
     assert_string_equal(step_line(line, &step), "step     2/4  50.0% | loss nan | gnorm inf | lr "
                                                 "0.00e+00 | 1.2 ms | 5 tok/s | mem 1.0 KiB | "
                                                 "skipped");
@@ -54,7 +55,7 @@ static void extreme_values_stay_inside(void **state)
                                 .tokens_per_second = 1e300,
                                 .mfu = 1e300,
                                 .eta_seconds = 1e300,
-                                .mem_bytes = SIZE_MAX};
+                                .held = &(struct footprint_worst){.total_bytes = SIZE_MAX}};
     assert_true(strlen(step_line(line, &step)) < STEP_LINE_BYTES);
 }
 

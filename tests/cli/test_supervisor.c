@@ -30,8 +30,12 @@ static int play(int rank, const char *part, int who)
     if (rank == who) /* not before all are there and have been seen */
         usleep(500000);
     if (rank == who && strcmp(part, "fail") == 0) {
-        rank_report_end(rank, STATUS_FIT, "it does not fit");
+        rank_report_end(rank, STATUS_FIT, "it does not fit", true);
         return 4;
+    }
+    if (rank == who && strcmp(part, "fall") == 0) { /* in good order, so that no launcher helps */
+        rank_report_end(rank, STATUS_IO, "no file", false);
+        return 0;
     }
     if (rank == who && strcmp(part, "kill") == 0)
         raise(SIGKILL);
@@ -40,7 +44,7 @@ static int play(int rank, const char *part, int who)
     bool waits = strcmp(part, "end") != 0;
     for (int i = 0; waits && !told && i < 300; i++)
         usleep(100000);
-    rank_report_end(rank, told ? STATUS_STOPPED : STATUS_OK, "");
+    rank_report_end(rank, told ? STATUS_STOPPED : STATUS_OK, "", true);
     return 0;
 }
 
@@ -54,12 +58,12 @@ struct outcome {
     double seconds;
 };
 
-static struct outcome run(const char *part, int who)
+static struct outcome run_told(const char *part, int who, bool early)
 {
     struct outcome outcome;
     struct env env = testing_env(1);
     struct console console;
-    volatile sig_atomic_t stop = 0;
+    volatile sig_atomic_t stop = early;
     struct cli cli = {.env = &env, .console = &console, .stop = &stop};
     char number[16];
     snprintf(number, sizeof number, "%d", who);
@@ -72,6 +76,11 @@ static struct outcome run(const char *part, int who)
     snprintf(outcome.error, sizeof outcome.error, "%s", log_first_error(env.log));
     env_destroy(&env);
     return outcome;
+}
+
+static struct outcome run(const char *part, int who)
+{
+    return run_told(part, who, false);
 }
 
 static void all_end_well(void **state)
@@ -93,6 +102,16 @@ static void a_failure_is_named(void **state)
         assert_string_equal(outcome.error, expected);
         assert_true(outcome.seconds < 15);
     }
+}
+
+/* The others wait for it (half a minute, in this play) and can't know. */
+static void who_falls_alone_ends_all_at_once(void **state)
+{
+    (void)state;
+    struct outcome outcome = run("fall", 1);
+    assert_int_equal(outcome.status, STATUS_IO);
+    assert_string_equal(outcome.error, "rank 1: no file");
+    assert_true(outcome.seconds < 20);
 }
 
 static void a_killed_rank_is_named(void **state)
@@ -148,6 +167,15 @@ static void a_signal_stops_all(void **state)
     }
 }
 
+/* It came before there was anything to launch. */
+static void an_earlier_signal_is_not_lost(void **state)
+{
+    (void)state;
+    struct outcome outcome = run_told("wait", 0, true);
+    assert_int_equal(outcome.status, STATUS_STOPPED);
+    assert_string_equal(outcome.error, "");
+}
+
 static void a_wrong_launcher_is_refused(void **state)
 {
     (void)state;
@@ -168,10 +196,12 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_end_well),
         cmocka_unit_test(a_failure_is_named),
+        cmocka_unit_test(who_falls_alone_ends_all_at_once),
         cmocka_unit_test(a_killed_rank_is_named),
         cmocka_unit_test(a_broken_invariant_is_named),
         cmocka_unit_test(silence_is_not_success),
         cmocka_unit_test(a_signal_stops_all),
+        cmocka_unit_test(an_earlier_signal_is_not_lost),
         cmocka_unit_test(a_wrong_launcher_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/golden_file.h"
 #include "model/model.h"
+#include "zero/partition.h"
 
 static const double TOLERANCE = 1e-5;
 
@@ -323,9 +324,39 @@ static void test_llama_untied(void **state)
     check_both("llama_untied");
 }
 
+/* Is there a slice that ends inside a row of a matrix, when there are so many owners? */
+static bool cuts_rows(const struct unit_graph *graph, struct env *env, int owners)
+{
+    struct partition partition;
+    bool cuts = false;
+    assert_ok(partition_create(env, graph, owners, &partition));
+    for (int t = 0; t < graph->tensor_count; t++) {
+        const struct unit_tensor *tensor = &graph->tensors[t];
+        struct place whole = partition_tensor(&partition, t);
+        for (int owner = 0; tensor->dims == 2 && owner < owners; owner++) {
+            struct place part = partition_clip(&partition, whole, owner);
+            int64_t end = part.first + part.count - whole.first;
+            cuts |= part.count > 0 && end < whole.count && end % tensor->shape[1] != 0;
+        }
+    }
+    partition_free(env, &partition);
+    return cuts;
+}
+
+static void check_that_rows_are_cut(const char *name, int owners)
+{
+    struct run r;
+    open_run(&r, name, "cpu", (struct ranks){0});
+    assert_true(cuts_rows(r.graph, &r.env, owners));
+    close_run(&r);
+}
+
 static void test_shards_that_cut_rows(void **state)
 {
     (void)state;
+    check_that_rows_are_cut("gpt2", 3);
+    check_that_rows_are_cut("llama_untied", 3);
+    check_that_rows_are_cut("llama", 4);
     for (int stage = 0; stage <= 3; stage++) {
         check_ranks("gpt2", 3, stage, 0);
         check_ranks("llama_untied", 3, stage, 0);

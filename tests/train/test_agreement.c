@@ -1,5 +1,5 @@
-/* Ranks with another configuration, binary or data are named on every rank before training; what
- * may differ may. */
+/* Ranks with another configuration, binary, model or data are named on every rank before training;
+ * what may differ may. */
 #include "ranks_rig.h"
 #include "train/agreement.h"
 
@@ -68,6 +68,75 @@ static void test_data(void **state)
             "something else entirely, and long enough for a window or two of this small context, "
             "with some held out as well; and once more: something else entirely, long enough",
             STATUS_CONFIG, "rank 1 has other data than rank 0");
+}
+
+/* A path that holds another model on rank 1, of the same sizes. */
+static void test_model(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary first, second;
+    struct rank_run runs[RANKS];
+    struct run_config other;
+    char settings[256], path[128];
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=1");
+    assert_int_equal(rig_train(&rig, "first", false, NULL, &first), STATUS_OK);
+    rig_config(&rig, "train.steps=1 train.lr=2e-2");
+    assert_int_equal(rig_train(&rig, "second", false, NULL, &second), STATUS_OK);
+    rig_bind(&rig);
+    snprintf(settings, sizeof settings,
+             "train.steps=2 train.micro_batch=4 train.global_batch=12 run.threads=1 "
+             "model.path=%s/first data.path=%s/text.txt",
+             rig.scratch.folder, rig.scratch.folder);
+    assert_int_equal(rig_resolve(&rig, settings), STATUS_OK);
+    options_print_yaml(rig.options, &rig.yaml);
+    other = rig.config;
+    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
+    for (int same = 0; same < 2; same++) {
+        other.model.path = same ? first.checkpoint : second.checkpoint;
+        for (int r = 0; r < RANKS; r++)
+            runs[r] = (struct rank_run){
+                .config = r == 1 ? &other : &rig.config,
+                .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
+            };
+        rank_runs(&rig.scratch.env, runs, RANKS);
+        for (int r = 0; r < RANKS; r++) {
+            const char *part = same ? "" : "rank 1 has another model than rank 0";
+            if (runs[r].status != (same ? STATUS_OK : STATUS_CONFIG) ||
+                !strstr(runs[r].error, part))
+                fail_msg("rank %d: %s: %s", r, status_name(runs[r].status), runs[r].error);
+        }
+    }
+    rig_close(&rig);
+}
+
+/* Data that one rank alone cannot use: all hear that rank's reason. */
+static void test_bad_data_on_one_rank(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct rank_run runs[RANKS];
+    struct run_config other;
+    char path[128];
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=2");
+    other = rig.config;
+    scratch_text(&rig.scratch, "short.txt", "too short");
+    other.data.path = rig.scratch.path;
+    snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
+    for (int r = 0; r < RANKS; r++)
+        runs[r] = (struct rank_run){
+            .config = r == 1 ? &other : &rig.config,
+            .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
+        };
+    rank_runs(&rig.scratch.env, runs, RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        if (runs[r].status != (r == 1 ? STATUS_CONFIG : STATUS_COMM) ||
+            !strstr(runs[r].error, "short.txt' has"))
+            fail_msg("rank %d: %s: %s", r, status_name(runs[r].status), runs[r].error);
+    }
+    rig_close(&rig);
 }
 
 /* --- by itself ------------------------------------------------------------------------------ */
@@ -144,6 +213,8 @@ int main(void)
         cmocka_unit_test(test_configuration),
         cmocka_unit_test(test_what_may_differ),
         cmocka_unit_test(test_data),
+        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_bad_data_on_one_rank),
         cmocka_unit_test(test_the_most_are_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

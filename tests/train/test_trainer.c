@@ -331,6 +331,26 @@ static void test_divergence_ends_fp16(void **state)
     rig_close(&rig);
 }
 
+/* The scale of each step is on record in fp16, and in fp16 alone. */
+static void test_loss_scale_on_record(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    struct trainer_summary summary;
+    for (int fp16 = 0; fp16 < 2; fp16++) {
+        size_t bytes;
+        rig_open(&rig);
+        rig_config(&rig, fp16 ? "train.steps=2 precision.mode=fp16"
+                              : "train.steps=2 precision.mode=bf16");
+        assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_OK);
+        char *lines = read_file(&rig, "run/metrics.jsonl", &bytes);
+        assert_true((strstr(lines, "\"loss_scale\":65536") != NULL) == fp16);
+        assert_true((strstr(lines, "loss_scale") != NULL) == fp16);
+        mem_free(&rig.scratch.env, lines);
+        rig_close(&rig);
+    }
+}
+
 static void test_folder_rules(void **state)
 {
     (void)state;
@@ -485,6 +505,7 @@ int main(void)
         cmocka_unit_test(test_stop_before_the_first_step_saves_nothing),
         cmocka_unit_test(test_divergence_is_named),
         cmocka_unit_test(test_divergence_ends_fp16),
+        cmocka_unit_test(test_loss_scale_on_record),
         cmocka_unit_test(test_folder_rules),
         cmocka_unit_test(test_data_too_short),
         cmocka_unit_test(test_start_from_a_model),
