@@ -1,0 +1,43 @@
+/* cuda -- what the CUDA back ends of device, ops and comm share: the card behind a device, the
+ * handle behind a stream, and what becomes of an error.
+ *
+ * Only folders named cuda and nccl include it. All of them are in one shared object, libsifr-cuda,
+ * that is loaded when a run asks for a card (base/plugin.h); it carries its own copies of base and
+ * device, which have no state of their own.
+ */
+#ifndef DEVICE_CUDA_CUDA_H
+#define DEVICE_CUDA_CUDA_H
+#include <cuda_runtime_api.h>
+#include "device/device_impl.h"
+
+struct cuda_device {
+    struct device base;
+    int index;      /* of the card, made current by whoever calls into the driver */
+    int processors; /* multiprocessors */
+    int capability; /* 90 = 9.0 */
+    size_t l2_bytes;
+    char name[64]; /* "NVIDIA H200" */
+};
+
+struct cuda_stream {
+    struct stream base;
+    cudaStream_t handle;
+};
+
+static inline struct cuda_device *cuda_device_of(struct device *device)
+{
+    return (struct cuda_device *)device;
+}
+
+static inline cudaStream_t cuda_handle(struct stream *stream)
+{
+    return ((struct cuda_stream *)stream)->handle;
+}
+
+/* After a call or launch that enqueued `what` on the stream: false when it was refused, which then
+ * sticks to the stream with the driver's words. */
+bool cuda_enqueued(struct stream *stream, cudaError_t error, const char *what);
+/* The same for calls at start-up: STATUS_OK, or STATUS_DEVICE (MEMORY for no memory), said once. */
+enum status cuda_status(struct env *env, cudaError_t error, const char *what);
+
+#endif
