@@ -36,6 +36,11 @@ static enum status fail_unknown(struct env *env, const char *name)
     return FAIL(env, CONFIG, "there are no ops '%s'; there are: %s", name, known);
 }
 
+static bool is_real(enum dtype type)
+{
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
+}
+
 static enum status fill_table(struct env *env, const char *name, enum dtype type,
                               struct ops_backend *table)
 {
@@ -44,7 +49,7 @@ static enum status fill_table(struct env *env, const char *name, enum dtype type
         found++;
     if (found == BACKEND_COUNT)
         return fail_unknown(env, name);
-    ops_ref_fill(table, type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32);
+    ops_ref_fill(table, is_real(type) ? type : DTYPE_F32);
     if (backends[found].fill != NULL)
         backends[found].fill(table);
     if (!table->supports(type))
@@ -60,10 +65,10 @@ enum status ops_create(struct device *device, const char *backend, enum dtype ty
     struct ops_with_table *o;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *o, &o));
     TRY_OR(undo_self, fill_table(env, backend, type, &o->table));
-    if (o->table.open != NULL)
-        TRY_OR(undo_self, o->table.open(env));
     o->base =
         (struct ops){.backend = &o->table, .device = device, .type = type, .threads = env->threads};
+    if (o->table.open != NULL && !device_is_dry(device))
+        TRY_OR(undo_self, o->table.open(&o->base));
     *ops = &o->base;
     return STATUS_OK;
 undo_self:
@@ -73,8 +78,16 @@ undo_self:
 
 void ops_destroy(struct ops *ops)
 {
-    if (ops != NULL)
-        mem_free(device_env(ops->device), ops);
+    if (ops == NULL)
+        return;
+    if (ops->backend->close != NULL && !device_is_dry(ops->device))
+        ops->backend->close(ops);
+    mem_free(device_env(ops->device), ops);
+}
+
+int64_t ops_chunk_logits(const struct ops *ops)
+{
+    return ops->backend->chunk_logits;
 }
 
 /* Whether a checked call is to be made. */
@@ -364,12 +377,18 @@ void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double
         ops->backend->sum(ops, stream, count, values, sum);
 }
 
-/* --- flat ranges ---------------------------------------------------------------------------- */
-
-static bool is_real(enum dtype type)
+void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                   const double *values, double *sums)
 {
-    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
+    CHECK_LE(0, count);
+    CHECK(level >= 0 && level < 63);
+    CHECK_EQ(count & (((int64_t)1 << level) - 1), 0);
+    CHECK(count == 0 || (values && sums));
+    if (ready(ops, stream) && count > 0)
+        ops->backend->tree_sums(ops, stream, count, level, values, sums);
 }
+
+/* --- flat ranges ---------------------------------------------------------------------------- */
 
 void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count)

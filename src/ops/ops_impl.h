@@ -68,7 +68,7 @@ struct ops_backend {
 };
 
 /* The back ends compiled in. Each fills a whole table; cpu starts from ref's. */
-void ops_ref_fill(struct ops_backend *table, enum dtype type); /* f32 or f64 */
+void ops_ref_fill(struct ops_backend *table, enum dtype type);
 void ops_cpu_fill(struct ops_backend *table);                  /* overrides what it has */
 
 /* The entry of libsifr-cuda for ops: fills every slot. */
