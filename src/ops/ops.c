@@ -7,15 +7,19 @@
 #include "ops/ops.h"
 #include <stdio.h>
 #include <string.h>
+#include "base/plugin.h"
 #include "ops/ops_impl.h"
 
-/* The back ends compiled in: the only place that knows their names. Each table begins as ref's. */
+/* The back ends, compiled in or in a plugin: the only place that knows their names. Each table begins
+ * as ref's. */
 static const struct {
     const char *name;
-    void (*fill)(struct ops_backend *table); /* NULL: ref itself */
+    ops_fill_fn *fill; /* NULL: ref itself, or in the plugin of that name */
+    const char *entry;
 } backends[] = {
-    {"ref", NULL},
-    {"cpu", ops_cpu_fill},
+    {"ref", NULL, NULL},
+    {"cpu", ops_cpu_fill, NULL},
+    {"cuda", NULL, OPS_CUDA_ENTRY},
 };
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
@@ -49,12 +53,23 @@ static enum status fill_table(struct env *env, const char *name, enum dtype type
         found++;
     if (found == BACKEND_COUNT)
         return fail_unknown(env, name);
+    ops_fill_fn *fill = backends[found].fill;
+    if (backends[found].entry != NULL)
+        TRY(plugin_find(env, name, backends[found].entry, &fill));
     ops_ref_fill(table, is_real(type) ? type : DTYPE_F32);
-    if (backends[found].fill != NULL)
-        backends[found].fill(table);
+    if (fill != NULL)
+        fill(table);
     if (!table->supports(type))
         return FAIL(env, CONFIG, "ops '%s' do not compute in %s", name, dtype_name(type));
     return STATUS_OK;
+}
+
+static enum status check_device(const struct device *device, const struct ops_backend *table)
+{
+    if (device_is_dry(device) || device_on_host(device) == table->on_host)
+        return STATUS_OK;
+    return FAIL(device_env(device), CONFIG, "ops '%s' do not run on the device '%s'", table->name,
+                device_backend(device));
 }
 
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
@@ -65,6 +80,7 @@ enum status ops_create(struct device *device, const char *backend, enum dtype ty
     struct ops_with_table *o;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *o, &o));
     TRY_OR(undo_self, fill_table(env, backend, type, &o->table));
+    TRY_OR(undo_self, check_device(device, &o->table));
     o->base =
         (struct ops){.backend = &o->table, .device = device, .type = type, .threads = env->threads};
     if (o->table.open != NULL && !device_is_dry(device))
@@ -418,18 +434,19 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, 
         ops->backend->find_nonfinite(ops, stream, x, count, first);
 }
 
+void ops_check_segment(const struct adamw_segment *segment)
+{
+    CHECK_LE(0, segment->count);
+    CHECK(segment->count == 0 || (segment->param && segment->grad && segment->m && segment->v));
+    CHECK(segment->copy == NULL || is_real(segment->copy_type));
+}
+
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count)
 {
     CHECK_LE(0, segment_count);
     CHECK(scalars && (segment_count == 0 || segments));
-    for (int i = 0; i < segment_count; i++) {
-        const struct adamw_segment *s = &segments[i];
-        CHECK_LE(0, s->count);
-        CHECK(s->count == 0 || (s->param && s->grad && s->m && s->v));
-        CHECK(s->copy == NULL || is_real(s->copy_type));
-    }
     if (ready(ops, stream) && segment_count > 0)
         ops->backend->adamw(ops, stream, hyper, scalars, segments, segment_count);
 }

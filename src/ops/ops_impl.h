@@ -67,6 +67,9 @@ struct ops_backend {
                   const struct adamw_segment *, int);
 };
 
+/* For back ends on the host, which can read the table: CHECKs one segment. */
+void ops_check_segment(const struct adamw_segment *segment);
+
 /* The back ends compiled in. Each fills a whole table; cpu starts from ref's. */
 void ops_ref_fill(struct ops_backend *table, enum dtype type);
 void ops_cpu_fill(struct ops_backend *table);                  /* overrides what it has */

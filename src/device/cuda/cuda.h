@@ -19,9 +19,21 @@ struct cuda_device {
     char name[64]; /* "NVIDIA H200" */
 };
 
+struct worker;
+
+enum { CUDA_NOTED = 4 }; /* launches that a stream remembers, for its last words */
+
 struct cuda_stream {
     struct stream base;
     cudaStream_t handle;
+    struct worker *worker; /* NULL on a plain stream */
+    bool in_task;          /* plain: its caller runs a task of it */
+    char *stage;           /* plain: pinned, two halves; see stream_cuda.c */
+    size_t stage_used;     /* of the half in use */
+    int stage_half;
+    cudaEvent_t stage_read[2];     /* the card has read this half */
+    const char *noted[CUDA_NOTED]; /* what was enqueued last */
+    unsigned noted_count;
 };
 
 static inline struct cuda_device *cuda_device_of(struct device *device)
@@ -34,8 +46,11 @@ static inline cudaStream_t cuda_handle(struct stream *stream)
     return ((struct cuda_stream *)stream)->handle;
 }
 
-/* After a call or launch that enqueued `what` on the stream: false when it was refused, which then
- * sticks to the stream with the driver's words. */
+/* What leaves the shared object. */
+#define CUDA_ENTRY __attribute__((visibility("default")))
+
+/* After a call or launch that enqueued `what` (a literal: it is remembered) on the stream: false
+ * when it was refused, which then sticks to the stream with the driver's words. */
 bool cuda_enqueued(struct stream *stream, cudaError_t error, const char *what);
 /* The same for calls at start-up: STATUS_OK, or STATUS_DEVICE (MEMORY for no memory), said once. */
 enum status cuda_status(struct env *env, cudaError_t error, const char *what);

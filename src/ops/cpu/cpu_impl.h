@@ -121,6 +121,8 @@ void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int
                        void *logits, double *losses);
 
 /* cpu_flat.c */
+void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                   const double *values, double *sums);
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
 void cpu_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,

@@ -77,6 +77,8 @@ void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count)
 {
-    for (int i = 0; i < segment_count; i++)
+    for (int i = 0; i < segment_count; i++) {
+        ops_check_segment(&segments[i]);
         adamw_segment(hyper, scalars, &segments[i]);
+    }
 }
