@@ -73,6 +73,13 @@ add_library(cuda_base STATIC $<TARGET_OBJECTS:layer_base> $<TARGET_OBJECTS:layer
 add_library(sifr_cuda SHARED $<TARGET_OBJECTS:cuda_slots> $<TARGET_OBJECTS:cuda_kernels>)
 target_link_libraries(sifr_cuda PRIVATE cuda_base ${SIFR_CUDA_LIBRARIES} OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})
 target_link_options(sifr_cuda PRIVATE -Wl,-z,defs -Wl,--as-needed)
+# The libraries are looked for where they were found: the toolkit's folder is seldom in the loader's list.
+set(folders "")
+foreach(library IN LISTS SIFR_CUDA_LIBRARIES)
+    get_filename_component(folder ${library} DIRECTORY)
+    list(APPEND folders ${folder})
+endforeach()
+list(REMOVE_DUPLICATES folders)
 set_target_properties(sifr_cuda PROPERTIES OUTPUT_NAME sifr-cuda LINKER_LANGUAGE CUDA CUDA_RUNTIME_LIBRARY Static
-                      INSTALL_RPATH "" INSTALL_RPATH_USE_LINK_PATH ON)
+                      BUILD_RPATH "${folders}" INSTALL_RPATH "${folders}")
 install(TARGETS sifr_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR})
