@@ -65,7 +65,7 @@ set_property(SOURCE src/device/cuda/device_cuda.c APPEND PROPERTY COMPILE_DEFINI
 # (a norm and the norm made again); where a fused multiply-add is wanted it is written.
 add_library(cuda_kernels OBJECT ${cuda_kernels})
 target_include_directories(cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src)
-target_compile_options(cuda_kernels PRIVATE -O3 --fmad=false -Xcompiler=-Wall,-Wextra,-fvisibility=hidden -Werror=all-warnings)
+target_compile_options(cuda_kernels PRIVATE --fmad=false -Xcompiler=-Wall -Werror=all-warnings)
 set_target_properties(cuda_kernels PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden)
 
 # An archive, so that only what the back ends use of base and device comes along.
