@@ -72,7 +72,7 @@ void ops_check_segment(const struct adamw_segment *segment);
 
 /* The back ends compiled in. Each fills a whole table; cpu starts from ref's. */
 void ops_ref_fill(struct ops_backend *table, enum dtype type);
-void ops_cpu_fill(struct ops_backend *table);                  /* overrides what it has */
+void ops_cpu_fill(struct ops_backend *table); /* overrides what it has */
 
 /* The entry of libsifr-cuda for ops: fills every slot. */
 #define OPS_CUDA_ENTRY "sifr_ops_cuda_fill"
