@@ -173,6 +173,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_real(json, "flops_per_token", facts->flops_per_token);
     json_out_int(json, "ranks", facts->ranks);
     json_out_string(json, "comm", facts->comm);
+    json_out_string(json, "device", facts->device);
+    json_out_string(json, "card", facts->card);
     json_out_flush(json, view->cli->console);
 }
 

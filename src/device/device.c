@@ -37,12 +37,18 @@ static enum status fail_unknown(struct env *env, const char *name)
     return FAIL(env, CONFIG, "there is no device '%s'; there are: %s", name, known);
 }
 
-static enum status find_backend(struct env *env, const char *name,
-                                const struct device_backend **table)
+static int backend_number(const char *name)
 {
     int found = 0;
     while (found < BACKEND_COUNT && strcmp(backends[found].name, name) != 0)
         found++;
+    return found;
+}
+
+static enum status find_backend(struct env *env, const char *name,
+                                const struct device_backend **table)
+{
+    int found = backend_number(name);
     if (found == BACKEND_COUNT)
         return fail_unknown(env, name);
     *table = backends[found].table;
@@ -97,6 +103,23 @@ bool device_is_dry(const struct device *device)
 bool device_on_host(const struct device *device)
 {
     return device->backend->on_host;
+}
+
+void device_look(const char *backend, int index, struct device_info *info)
+{
+    const struct device_backend *table = NULL;
+    int found = backend_number(backend);
+    *info = (struct device_info){0};
+    CHECK_LT(found, BACKEND_COUNT);
+    if (backends[found].table != NULL)
+        table = backends[found].table;
+    else if (!plugin_look(backend, backends[found].entry, &table, info->why, sizeof info->why))
+        return;
+    info->loaded = true;
+    if (table->look != NULL)
+        table->look(index, info);
+    else
+        info->count = 1;
 }
 
 /* --- memory --------------------------------------------------------------------------------- */

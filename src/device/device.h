@@ -33,6 +33,17 @@ bool device_is_dry(const struct device *device);
 /* Whether the host may read and write device memory through its address; not on a dry device. */
 bool device_on_host(const struct device *device);
 
+/* What there is of a back end on this machine: asked before anything is opened, and never an error.
+ * `index` -1: they are only counted. */
+struct device_info {
+    bool loaded;                    /* the back end's code is here */
+    int count;                      /* devices; 0: none, and `why` says more */
+    char name[64];                  /* of device `index`: "NVIDIA H200"; "" = the host itself */
+    char why[256];                  /* "" = there is one */
+    size_t free_bytes, total_bytes; /* of its own memory; 0 = it has none, or it is not known */
+};
+void device_look(const char *backend, int index, struct device_info *info);
+
 /* Zeroed memory on the device, aligned to 64 bytes at least. `out` is the address of any pointer.
  */
 enum status device_alloc(struct device *device, enum mem_category category, const char *name,

@@ -19,6 +19,9 @@ struct device_backend {
     size_t stream_bytes; /* of its stream struct, `struct stream` first */
     size_t event_bytes;  /* of its event struct, `struct event` first */
 
+    /* Fill in count and why, and name and bytes of `index` where there is one of that number. NULL:
+     * one device, the host itself. */
+    void (*look)(int index, struct device_info *info);
     enum status (*open)(struct device *device, int index); /* NULL: nothing to do */
     void (*close)(struct device *device);                  /* NULL: nothing to do */
     /* Take block->bytes zeroed bytes (see block->host), counted under the block's category and name;

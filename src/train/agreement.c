@@ -80,13 +80,15 @@ static enum status print_data(struct env *env, const struct dataset *data, int64
 }
 
 enum status agreement_make(struct env *env, const char *config_yaml, const char *trace,
-                           const struct dataset *data, int64_t context, struct agreement *agreement)
+                           const char *card, const struct dataset *data, int64_t context,
+                           struct agreement *agreement)
 {
     struct text *config = &agreement->config;
     *agreement = (struct agreement){0};
     text_init(config, env);
     flatten(config_yaml, config);
     text_printf(config, "--trace: %s\n", trace ? trace : "");
+    text_printf(config, "card: %s\n", card);
     enum status st = config->status;
     if (st == STATUS_OK) {
         agreement->prints[AGREEMENT_BINARY] = print_binary(env);

@@ -19,9 +19,10 @@ struct agreement { /* open; agreement_free it */
     struct text config; /* one "section.key: value" a line */
 };
 
-/* `config_yaml` is the resolved configuration as text; `trace` the steps to trace, NULL = none. */
+/* `config_yaml` is the resolved configuration as text; `trace` the steps to trace, NULL = none;
+ * `card` what this rank computes on, "" = its processors. */
 enum status agreement_make(struct env *env, const char *config_yaml, const char *trace,
-                           const struct dataset *data, int64_t context,
+                           const char *card, const struct dataset *data, int64_t context,
                            struct agreement *agreement);
 void agreement_free(struct agreement *agreement); /* zeroed is fine */
 

@@ -110,7 +110,7 @@ enum status evaluate_model(struct env *env, const struct run_config *config,
         goto undo_set;
     }
     TRY_OR(undo_set,
-           session_create(env, run_backend(config), NULL, &config->model, &reads_only, &session));
+           session_create(env, run_place(config), NULL, &config->model, &reads_only, &session));
     st = evaluate_session(env, config, &session, set, progress, user, result);
     session_destroy(&session);
 undo_set:

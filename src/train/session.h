@@ -14,6 +14,12 @@ struct session_ranks {
     const struct agreement *agreement; /* borrowed: held against the others'; NULL: it is not */
 };
 
+/* Where a rank computes. */
+struct session_place {
+    const char *backend; /* of device and ops: "cpu" */
+    enum dtype type;     /* in which ops compute */
+};
+
 struct session { /* open: its users work with the parts */
     struct device *device;
     struct comm *comm; /* NULL: one rank */
@@ -23,11 +29,15 @@ struct session { /* open: its users work with the parts */
     struct zero *zero;
 };
 
-/* Make all of them, parameters still zero; `ranks` NULL: one rank. `backend` is that of device
- * and ops. On failure nothing is left behind. */
-enum status session_create(struct env *env, const char *backend, const struct session_ranks *ranks,
-                           const struct model_config *model, const struct zero_config *store,
-                           struct session *session);
+/* The card, of `count` on this machine, that this process computes on when it is one rank of a job
+ * that a launcher started; otherwise the first. */
+int session_card(int count);
+
+/* Make all of them, parameters still zero; `ranks` NULL: one rank. The ranks of a machine take its
+ * cards in turn. On failure nothing is left behind. */
+enum status session_create(struct env *env, struct session_place place,
+                           const struct session_ranks *ranks, const struct model_config *model,
+                           const struct zero_config *store, struct session *session);
 void session_destroy(struct session *session); /* what was zeroed and never created is fine */
 
 #endif

@@ -120,11 +120,11 @@ static enum status open_session(struct trainer *t)
     struct agreement agreement = {0};
     if (t->ranks) {
         ranks = *t->ranks;
-        TRY(agreement_make(t->env, t->place->config_yaml, t->place->trace, t->data,
-                           config->train.context, &agreement));
+        TRY(agreement_make(t->env, t->place->config_yaml, t->place->trace, config->device.name,
+                           t->data, config->train.context, &agreement));
         ranks.agreement = &agreement;
     }
-    enum status st = session_create(t->env, run_backend(config), t->ranks ? &ranks : NULL,
+    enum status st = session_create(t->env, run_place(config), t->ranks ? &ranks : NULL,
                                     &config->model, &store, &t->session);
     agreement_free(&agreement);
     return st;
@@ -186,8 +186,9 @@ static void tell_ready(struct trainer *t)
                                   .epochs = planned / (double)train_tokens,
                                   .mem_bytes = mem_total(t->env->mem),
                                   .ranks = zero_roster(t->session.zero)->size,
-                                  .comm =
-                                      t->session.comm ? comm_backend_name(t->session.comm) : ""};
+                                  .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
+                                  .device = device_backend(t->session.device),
+                                  .card = t->config->device.name};
     if (speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
@@ -307,7 +308,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                           double start, double end, struct trainer_step *step)
 {
     double rate = (double)step_tokens(t) / (end - start);
-    double peak = t->config->machine.peak_tflops * 1e12;
+    double peak = run_peak(t->config, zero_roster(t->session.zero)->workers);
     int64_t steps = t->config->train.steps;
     pace_add(t->pace, end - start, end);
     *step = (struct trainer_step){.step = t->step,

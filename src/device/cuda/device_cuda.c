@@ -20,30 +20,52 @@ enum { LEAST_CAPABILITY = 80 };
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-static enum status count_cards(struct env *env, int *count)
+/* How many there are; 0, and why there is none. */
+static int count_cards(char *why, size_t bytes)
 {
-    int driver = 0, runtime = 0;
-    cudaError_t error = cudaGetDeviceCount(count);
+    int count = 0, driver = 0, runtime = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    if (error == cudaSuccess && *count > 0)
-        return STATUS_OK;
+    if (error == cudaSuccess && count > 0)
+        return count;
     (void)cudaGetLastError();
-    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-        return FAIL(
-            env, DEVICE,
-            "no NVIDIA driver is on this machine (libcuda.so.1 was not found): install one, "
-            "or use the device 'cpu'");
     cudaRuntimeGetVersion(&runtime);
-    if (error == cudaErrorInsufficientDriver)
-        return FAIL(
-            env, DEVICE,
-            "the NVIDIA driver is for CUDA up to %d.%d and this build needs %d.%d: install a "
-            "newer driver",
-            driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
-    if (error == cudaSuccess || error == cudaErrorNoDevice)
-        return FAIL(env, DEVICE, "the NVIDIA driver sees no card (CUDA_VISIBLE_DEVICES is %s)",
-                    visible != NULL ? visible : "not set");
-    return cuda_status(env, error, "the NVIDIA driver cannot be used");
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        snprintf(why, bytes,
+                 "no NVIDIA driver is on this machine (libcuda.so.1 was not found): install one, "
+                 "or use the device 'cpu'");
+    else if (error == cudaErrorInsufficientDriver)
+        snprintf(why, bytes,
+                 "the NVIDIA driver is for CUDA up to %d.%d and this build needs %d.%d: install a "
+                 "newer driver",
+                 driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
+    else if (error == cudaSuccess || error == cudaErrorNoDevice)
+        snprintf(why, bytes, "the NVIDIA driver sees no card (CUDA_VISIBLE_DEVICES is %s)",
+                 visible != NULL ? visible : "not set");
+    else
+        snprintf(why, bytes, "the NVIDIA driver cannot be used: %s", cudaGetErrorString(error));
+    return 0;
+}
+
+static void cuda_look(int index, struct device_info *info)
+{
+    struct cudaDeviceProp card;
+    info->count = count_cards(info->why, sizeof info->why);
+    if (index < 0 || index >= info->count)
+        return;
+    cudaError_t error = cudaGetDeviceProperties(&card, index);
+    if (error == cudaSuccess)
+        error = cudaSetDevice(index); /* opens it: what is free cannot be asked otherwise */
+    if (error == cudaSuccess)
+        error = cudaMemGetInfo(&info->free_bytes, &info->total_bytes);
+    if (error == cudaSuccess) {
+        snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, card.name);
+        return;
+    }
+    (void)cudaGetLastError();
+    info->count = 0;
+    snprintf(info->why, sizeof info->why, "card %d cannot be used: %s", index,
+             cudaGetErrorString(error));
 }
 
 static enum status check_card(struct env *env, const struct cuda_device *cuda)
@@ -68,8 +90,10 @@ static enum status cuda_open(struct device *device, int index)
     struct env *env = device->env;
     struct cuda_device *cuda = cuda_device_of(device);
     struct cudaDeviceProp card;
-    int count = 0;
-    TRY(count_cards(env, &count));
+    char why[256];
+    int count = count_cards(why, sizeof why);
+    if (count == 0)
+        return FAIL(env, DEVICE, "%s", why);
     if (index < 0 || index >= count)
         return FAIL(env, CONFIG, "there is no card %d: this machine shows %d, numbered from 0",
                     index, count);
@@ -240,6 +264,7 @@ const struct device_backend sifr_device_cuda = {
     .device_bytes = sizeof(struct cuda_device),
     .stream_bytes = sizeof(struct cuda_stream),
     .event_bytes = sizeof(struct cuda_event),
+    .look = cuda_look,
     .open = cuda_open,
     .alloc = cuda_alloc,
     .free = cuda_free,
