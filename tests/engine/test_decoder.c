@@ -35,7 +35,8 @@ static void compare_with_forward(struct model_config model, int64_t chunk)
             const float *logits;
             assert_ok(decoder_feed(decoder, tokens + at, n, &logits));
             assert_int_equal(decoder_position(decoder), at + n);
-            assert_true(distance(logits, whole + (at + n - 1) * vocab, vocab) < 1e-5);
+            double bound = rig_on_cpu() ? 1e-5 : 1e-2; /* other products in TF32 */
+            assert_true(distance(logits, whole + (at + n - 1) * vocab, vocab) < bound);
         }
     }
     free(whole);
