@@ -34,6 +34,17 @@ struct bench {
     struct json_out json;
 };
 
+static bool ops_on_card(const struct bench *bench)
+{
+    return strcmp(bench->settings->backend, "cuda") == 0;
+}
+
+/* Rows, inputs and outputs of the product that stands for what the machine can do at best. */
+static int product_side(const struct bench *bench)
+{
+    return ops_on_card(bench) ? 8192 : 2048;
+}
+
 /* --- operations ----------------------------------------------------------------------------- */
 
 static enum status with_ops(struct bench *bench, enum status (*work)(struct bench *, struct ops *))
@@ -41,8 +52,10 @@ static enum status with_ops(struct bench *bench, enum status (*work)(struct benc
     struct device *device;
     struct ops *ops;
     enum status st;
-    TRY(device_create(bench->cli->env, "cpu", 0, &device));
-    TRY_OR(undo_device, ops_create(device, bench->settings->backend, DTYPE_F32, &ops));
+    bool card = ops_on_card(bench);
+    enum dtype type = card ? run_type(&bench->place) : DTYPE_F32;
+    TRY(device_create(bench->cli->env, card ? "cuda" : "cpu", 0, &device));
+    TRY_OR(undo_device, ops_create(device, bench->settings->backend, type, &ops));
     st = work(bench, ops);
     ops_destroy(ops);
 undo_device:
@@ -52,8 +65,9 @@ undo_device:
 
 static enum status measure_sgemm(struct bench *bench, struct ops *ops)
 {
+    int64_t side = product_side(bench);
     const struct ops_case product = {
-        .op = "linear", .rows = 2048, .linear = {.in = 2048, .out = 2048}};
+        .op = "linear", .rows = side, .linear = {.in = side, .out = side}};
     struct ops_bench_result result;
     TRY(ops_bench_run(ops, &product, bench->settings->seconds > 1 ? bench->settings->seconds : 1,
                       &result));
@@ -110,7 +124,8 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
 {
     double peak = run_peak(&bench->place, 1);
     double mfu = peak > 0 ? 1e9 * r->gflops / peak : NAN;
-    double share = bench->sgemm_gflops > 0 ? r->gflops / bench->sgemm_gflops : NAN;
+    bool comparable = bench->sgemm_gflops > 0 && on_card(bench) == ops_on_card(bench);
+    double share = comparable ? r->gflops / bench->sgemm_gflops : NAN;
     char a[32], b[32];
     if (bench->settings->json) {
         json_out_open(&bench->json, "step", '{');
@@ -199,15 +214,17 @@ static enum status measure(struct bench *bench, const struct options *options, c
     struct env *env = bench->cli->env;
     bool all = strcmp(what, "all") == 0;
     bool step_alone = strcmp(what, "step") == 0;
-    if (step_alone && on_card(bench)) /* what the processors can do says nothing about it */
+    if (step_alone && on_card(bench) && !ops_on_card(bench)) /* the CPU's rate says nothing */
         return measure_step(bench, options);
     TRY(with_ops(bench, measure_sgemm));
     if (bench->settings->json) {
         json_out_int(&bench->json, "threads", env->threads);
         json_out_real(&bench->json, "sgemm_gflops", bench->sgemm_gflops);
     } else {
-        console_line(bench->cli->console, "sgemm 2048^3: %.1f GFLOP/s on %d thread%s",
-                     bench->sgemm_gflops, env->threads, env->threads == 1 ? "" : "s");
+        int side = product_side(bench);
+        console_line(bench->cli->console, "%s %d^3: %.1f GFLOP/s on %d thread%s",
+                     ops_on_card(bench) ? "product" : "sgemm", side, bench->sgemm_gflops,
+                     env->threads, env->threads == 1 ? "" : "s");
     }
     if (all || strcmp(what, "ops") == 0)
         TRY(with_ops(bench, measure_ops));
@@ -259,7 +276,7 @@ static const struct option bench_list[] = {
      .help = "step: how many are timed"},
     {FIELD(seconds, REAL), .fallback = "0.2", RANGE(0.001, 3600), .help = "ops: time for each"},
     {FIELD(backend, STRING), .fallback = "cpu", .value_name = "NAME",
-     .help = "ops: cpu, or ref for comparison"},
+     .help = "ops: cpu, ref for comparison, or cuda (in precision.mode)"},
     {FIELD(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "step: where to compute; auto = cuda where there is a card"},
     {.key = "peak-tflops",

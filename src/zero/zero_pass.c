@@ -125,7 +125,7 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
 static void poison(struct zero *zero, void *at, size_t bytes)
 {
 #ifdef SIFR_CHECKED
-    if (at && strcmp(device_backend(zero->ops->device), "cpu") == 0)
+    if (at && device_on_host(zero->ops->device))
         memset(at, 0xff, bytes);
 #else
     (void)zero, (void)at, (void)bytes;

@@ -85,7 +85,7 @@ static inline struct rig_config base_config(int llama)
 /* On a card ranks cannot be threads, which read each other's memory: there one rank runs again. */
 static inline void compare(const struct trace *plain, struct rig_config config, int ranks)
 {
-    if (!rig_on_cpu()) {
+    if (!test_on_cpu()) {
         ranks = 1;
         config.servers = config.group = 0;
     }

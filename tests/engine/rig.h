@@ -1,19 +1,17 @@
 /* rig -- a small model on a device with its store and engine, and seeded batches: for the
- * engine's tests.
- *
- * The variable SIFR_TEST_DEVICE names another device than the CPU for tests that name none: on a
- * card the compute type is that of parameters and gradients. */
+ * engine's tests. On a card (card.h) the compute type is that of parameters and gradients. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
 #include "testing.h"
 #include "base/rng.h"
+#include "engine/card.h"
 #include "engine/decoder.h"
 #include "engine/engine.h"
 #include "model/model.h"
 
 struct rig_config {
     struct model_config model;
-    const char *device, *ops; /* NULL: rig_device() */
+    const char *device, *ops; /* NULL: test_device() */
     enum dtype compute;       /* of ops; f32 unless it is said, on a card always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
@@ -38,17 +36,6 @@ struct rig {
     struct comm *comm; /* NULL: one rank */
     struct rig_config config;
 };
-
-static inline const char *rig_device(void)
-{
-    const char *name = getenv("SIFR_TEST_DEVICE");
-    return name && *name ? name : "cpu";
-}
-
-static inline bool rig_on_cpu(void)
-{
-    return strcmp(rig_device(), "cpu") == 0;
-}
 
 /* Odd sizes on purpose: no width is a multiple of 64. */
 static inline struct model_config rig_gpt2(void)
@@ -120,7 +107,7 @@ static inline enum status rig_build(struct rig *rig)
                                    .micro_batch = c->batch,
                                    .tokens = c->tokens,
                                    .micro_batches = c->micro_batches};
-    const char *ops = c->ops ? c->ops : rig_device();
+    const char *ops = c->ops ? c->ops : test_device();
     bool on_host = strcmp(ops, "cpu") == 0 || strcmp(ops, "ref") == 0;
     const char *device = c->device ? c->device : on_host ? "cpu" : ops;
     TRY(device_create(rig->env, device, 0, &rig->device));

@@ -10,7 +10,7 @@ static struct rig_config native_config(int llama, enum dtype type)
 {
     struct rig_config config = base_config(llama);
     config.type = config.compute = type;
-    config.ops = rig_on_cpu() ? "ref" : NULL;
+    config.ops = test_on_cpu() ? "ref" : NULL;
     return config;
 }
 
@@ -66,7 +66,7 @@ static void test_servers_and_groups(void **state)
 static void test_narrow_sums(void **state)
 {
     (void)state;
-    if (!rig_on_cpu())
+    if (!test_on_cpu())
         skip(); /* see compare() */
     struct rig_config config = native_config(0, DTYPE_BF16);
     config.sum_type = DTYPE_BF16;
@@ -88,7 +88,7 @@ static void test_narrow_sums(void **state)
 static void test_local_sums(void **state)
 {
     (void)state;
-    if (!rig_on_cpu())
+    if (!test_on_cpu())
         skip(); /* see compare() */
     struct rig_config config = native_config(1, DTYPE_BF16);
     config.local = true;
@@ -161,7 +161,7 @@ static void test_nothing_is_widened(void **state)
     assert_true(slot_bytes(native, "gradients") > 0);
     native.micro_batches = 1; /* the gradient is the sum */
     assert_int_equal(slot_bytes(native, "gradients"), 0);
-    if (!rig_on_cpu())
+    if (!test_on_cpu())
         return;
     wide.type = DTYPE_BF16; /* the same beside ops in fp32 */
     assert_true(slot_bytes(wide, "params of a unit") > 0);
@@ -267,5 +267,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_widened), cmocka_unit_test(test_reading),
         cmocka_unit_test(test_decoding),           cmocka_unit_test(test_every_allocation_may_fail),
     };
+    if (test_device_missing())
+        return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include "engine/card.h"
 #include "engine/engine.h"
 #include "engine/golden_file.h"
 #include "model/model.h"
@@ -26,12 +27,6 @@ static const struct place ref_f32 = {"cpu", "ref", DTYPE_F32, 1e-5, 1e-5};
 static const struct place ref_bf16 = {"cpu", "ref", DTYPE_BF16, 0.1, 0.01};
 static const struct place card_f32 = {"cuda", "cuda", DTYPE_F32, 0.02, 1e-3};
 static const struct place card_bf16 = {"cuda", "cuda", DTYPE_BF16, 0.1, 0.01};
-
-static bool on_card(void)
-{
-    const char *device = getenv("SIFR_TEST_DEVICE");
-    return device && strcmp(device, "cuda") == 0;
-}
 
 struct ranks {
     struct comm_hub *hub; /* NULL: one rank */
@@ -296,7 +291,7 @@ static void check_model(const char *name, struct place place, struct ranks ranks
 
 static void check_places(const char *name)
 {
-    if (on_card()) {
+    if (!test_on_cpu()) {
         check_model(name, card_f32, (struct ranks){0});
         check_model(name, card_bf16, (struct ranks){0});
         return;
@@ -357,7 +352,7 @@ static void test_llama_untied(void **state)
 static void test_shards_that_cut_rows(void **state)
 {
     (void)state;
-    if (on_card())
+    if (!test_on_cpu())
         skip();
     for (int stage = 0; stage <= 3; stage++) {
         check_ranks("gpt2", 3, stage, 0);
@@ -375,5 +370,7 @@ int main(void)
         cmocka_unit_test(test_llama_untied),
         cmocka_unit_test(test_shards_that_cut_rows),
     };
+    if (test_device_missing())
+        return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
