@@ -31,15 +31,17 @@ static enum status time_steps(struct engine *engine, const struct bench_step_con
                               double *seconds, struct bench_step_result *result)
 {
     struct engine_result step;
-    for (int64_t i = 0; i <= config->steps; i++) {
+    for (int64_t i = 0; i < config->warmup + config->steps; i++) {
         fill_batches(engine, config);
         double begin = clock_seconds();
         TRY(engine_step(engine, i + 1, 1e-4, &step));
-        if (i > 0)
-            seconds[i - 1] = clock_seconds() - begin;
+        if (i >= config->warmup)
+            seconds[i - config->warmup] = clock_seconds() - begin;
     }
     qsort(seconds, (size_t)config->steps, sizeof *seconds, compare_reals);
     result->seconds = seconds[config->steps / 2];
+    result->fastest = seconds[0];
+    result->slowest = seconds[config->steps - 1];
     result->loss = step.loss;
     return STATUS_OK;
 }
@@ -53,6 +55,8 @@ static enum status run(struct env *env, const struct bench_step_config *config,
                       &config->engine, &engine));
     enum status st = time_steps(engine, config, seconds, result);
     result->peak_bytes = mem_total_peak(env->mem);
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        result->peak[c] = mem_peak(env->mem, (enum mem_category)c);
     engine_destroy(engine);
     return st;
 }
@@ -66,12 +70,14 @@ static enum status run_in(struct env *env, const struct bench_step_config *confi
                                       .eps = 1e-8,
                                       .weight_decay = 0.1,
                                       .clip = 1,
-                                      .micro_batches = config->engine.micro_batches};
+                                      .micro_batches = config->engine.micro_batches,
+                                      .type = config->type,
+                                      .sum_type = config->sum_type};
     struct session session;
     double *seconds;
     enum status st;
     TRY(mem_alloc_array(env, MEM_OTHER, "times", (size_t)config->steps, sizeof *seconds, &seconds));
-    TRY_OR(undo_seconds, session_create(env, "cpu", &config->model, &store, &session));
+    TRY_OR(undo_seconds, session_create(env, config->place, &config->model, &store, &session));
     st = run(env, config, &session, seconds, result);
     result->parameters = unit_graph_count(model_graph(session.model));
     result->flops_per_token = model_flops_per_token(session.model, config->engine.tokens);

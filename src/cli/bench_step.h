@@ -2,12 +2,14 @@
 #ifndef CLI_BENCH_STEP_H
 #define CLI_BENCH_STEP_H
 #include "engine/engine.h"
-#include "model/model.h"
+#include "train/session.h"
 
 struct bench_step_config {
     struct model_config model; /* resolved, with a vocabulary */
     struct engine_config engine;
-    int64_t steps; /* timed, after one that is not */
+    struct session_place place;
+    enum dtype type, sum_type; /* of parameters and gradients, and of their sums */
+    int64_t warmup, steps;     /* steps are timed after some that are not */
 };
 
 struct bench_step_result {
@@ -15,8 +17,9 @@ struct bench_step_result {
     double flops_per_token;
     double seconds; /* of a step: the median */
     double tokens_per_second, gflops;
-    size_t peak_bytes;
-    double loss; /* of the last step: that it learnt from something */
+    size_t peak_bytes, peak[MEM_CATEGORY_COUNT];
+    double fastest, slowest; /* seconds */
+    double loss;             /* of the last step: that it learnt from something */
 };
 
 enum status bench_step_run(struct env *env, const struct bench_step_config *config,

@@ -3,18 +3,24 @@
  *
  * Every figure stands beside the rate of a large matrix product measured in the same run (2048
  * cubed), because that is what the machine can do at best: the share tells more than the figure.
+ * On a card a step stands beside the maker's figure for dense products instead (mfu).
  */
+#include <math.h>
 #include <string.h>
 #include "cli/bench_step.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
 #include "cli/machine.h"
 #include "ops/ops_bench.h"
+#include "train/config.h"
 
 struct bench_settings {
     struct model_config model;
     struct engine_config engine;
+    struct run_config run; /* precision */
+    int device;            /* enum run_device */
     int64_t batch, micro_batches, context, steps, threads;
+    double peak_tflops;
     double seconds;
     const char *backend;
     bool json;
@@ -23,9 +29,21 @@ struct bench_settings {
 struct bench {
     struct cli *cli;
     const struct bench_settings *settings;
-    double sgemm_gflops;
+    struct run_config place; /* device, precision and peak alone */
+    double sgemm_gflops;     /* 0 = not measured */
     struct json_out json;
 };
+
+static bool ops_on_card(const struct bench *bench)
+{
+    return strcmp(bench->settings->backend, "cuda") == 0;
+}
+
+/* Rows, inputs and outputs of the product that stands for what the machine can do at best. */
+static int product_side(const struct bench *bench)
+{
+    return ops_on_card(bench) ? 8192 : 2048;
+}
 
 /* --- operations ----------------------------------------------------------------------------- */
 
@@ -34,8 +52,10 @@ static enum status with_ops(struct bench *bench, enum status (*work)(struct benc
     struct device *device;
     struct ops *ops;
     enum status st;
-    TRY(device_create(bench->cli->env, "cpu", 0, &device));
-    TRY_OR(undo_device, ops_create(device, bench->settings->backend, DTYPE_F32, &ops));
+    bool card = ops_on_card(bench);
+    enum dtype type = card ? run_type(&bench->place) : DTYPE_F32;
+    TRY(device_create(bench->cli->env, card ? "cuda" : "cpu", 0, &device));
+    TRY_OR(undo_device, ops_create(device, bench->settings->backend, type, &ops));
     st = work(bench, ops);
     ops_destroy(ops);
 undo_device:
@@ -45,8 +65,9 @@ undo_device:
 
 static enum status measure_sgemm(struct bench *bench, struct ops *ops)
 {
+    int64_t side = product_side(bench);
     const struct ops_case product = {
-        .op = "linear", .rows = 2048, .linear = {.in = 2048, .out = 2048}};
+        .op = "linear", .rows = side, .linear = {.in = side, .out = side}};
     struct ops_bench_result result;
     TRY(ops_bench_run(ops, &product, bench->settings->seconds > 1 ? bench->settings->seconds : 1,
                       &result));
@@ -91,24 +112,48 @@ static enum status measure_ops(struct bench *bench, struct ops *ops)
 
 /* --- a step --------------------------------------------------------------------------------- */
 
+enum { CARD_WARMUP = 5 }; /* steps in which libraries choose and build their kernels */
+
+static bool on_card(const struct bench *bench)
+{
+    return bench->place.machine.device == RUN_DEVICE_CUDA;
+}
+
 static void report_step(struct bench *bench, const struct bench_step_config *config,
                         const struct bench_step_result *r)
 {
-    double share = r->gflops / bench->sgemm_gflops;
+    double peak = run_peak(&bench->place, 1);
+    double mfu = peak > 0 ? 1e9 * r->gflops / peak : NAN;
+    bool comparable = bench->sgemm_gflops > 0 && on_card(bench) == ops_on_card(bench);
+    double share = comparable ? r->gflops / bench->sgemm_gflops : NAN;
     char a[32], b[32];
     if (bench->settings->json) {
         json_out_open(&bench->json, "step", '{');
+        json_out_string(&bench->json, "device", config->place.backend);
+        json_out_string(&bench->json, "card", bench->place.device.name);
+        json_out_string(&bench->json, "compute", dtype_name(config->place.type));
+        json_out_string(&bench->json, "params", dtype_name(config->type));
+        json_out_string(&bench->json, "sums", dtype_name(config->sum_type));
+        json_out_int(&bench->json, "steps", config->steps);
         json_out_int(&bench->json, "parameters", r->parameters);
         json_out_int(&bench->json, "batch", config->engine.micro_batch);
         json_out_int(&bench->json, "micro_batches", config->engine.micro_batches);
         json_out_int(&bench->json, "context", config->engine.tokens);
         json_out_int(&bench->json, "vocab", config->model.vocab);
         json_out_real(&bench->json, "seconds", r->seconds);
+        json_out_real(&bench->json, "fastest", r->fastest);
+        json_out_real(&bench->json, "slowest", r->slowest);
         json_out_real(&bench->json, "tokens_per_second", r->tokens_per_second);
+        json_out_real(&bench->json, "mfu", mfu);
         json_out_real(&bench->json, "flops_per_token", r->flops_per_token);
         json_out_real(&bench->json, "gflops", r->gflops);
         json_out_real(&bench->json, "sgemm_share", share);
         json_out_int(&bench->json, "peak_bytes", (int64_t)r->peak_bytes);
+        json_out_open(&bench->json, "peak", '{');
+        for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+            json_out_int(&bench->json, mem_category_word((enum mem_category)c),
+                         (int64_t)r->peak[c]);
+        json_out_close(&bench->json, '}');
         json_out_real(&bench->json, "loss", r->loss);
         json_out_close(&bench->json, '}');
         return;
@@ -118,18 +163,30 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
                  text_human_count(a, (double)r->parameters),
                  (long long)config->engine.micro_batches, (long long)config->engine.micro_batch,
                  (long long)config->engine.tokens);
-    console_line(console, "  time       %.1f ms (median of %lld)", 1e3 * r->seconds,
-                 (long long)config->steps);
+    console_line(console, "  time       %.1f ms (median of %lld; %.1f to %.1f)", 1e3 * r->seconds,
+                 (long long)config->steps, 1e3 * r->fastest, 1e3 * r->slowest);
     console_line(console, "  speed      %.1f tok/s", r->tokens_per_second);
-    console_line(console, "  rate       %.1f GFLOP/s, %.1f%% of sgemm", r->gflops, 100 * share);
-    console_line(console, "  memory     %s", text_human_bytes(b, (double)r->peak_bytes));
+    if (isfinite(share))
+        console_line(console, "  rate       %.1f GFLOP/s, %.1f%% of sgemm", r->gflops, 100 * share);
+    if (isfinite(mfu))
+        console_line(console, "  mfu        %.1f%% of %.0f TFLOP/s", 100 * mfu, peak / 1e12);
+    console_line(console, "  memory     %s:", text_human_bytes(b, (double)r->peak_bytes));
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        if (r->peak[c] * 200 >= r->peak_bytes)
+            console_line(console, "    %-12s %s", mem_category_word((enum mem_category)c),
+                         text_human_bytes(b, (double)r->peak[c]));
 }
 
 static enum status measure_step(struct bench *bench, const struct options *options)
 {
     const struct bench_settings *settings = bench->settings;
-    struct bench_step_config config = {
-        .model = settings->model, .engine = settings->engine, .steps = settings->steps};
+    struct bench_step_config config = {.model = settings->model,
+                                       .engine = settings->engine,
+                                       .place = run_place(&bench->place),
+                                       .type = run_type(&bench->place),
+                                       .sum_type = run_sum_type(&bench->place),
+                                       .warmup = on_card(bench) ? CARD_WARMUP : 1,
+                                       .steps = settings->steps};
     struct bench_step_result result;
     if (config.model.preset == 0 && config.model.layers == 0)
         return FAIL(bench->cli->env, CONFIG,
@@ -156,13 +213,18 @@ static enum status measure(struct bench *bench, const struct options *options, c
 {
     struct env *env = bench->cli->env;
     bool all = strcmp(what, "all") == 0;
+    bool step_alone = strcmp(what, "step") == 0;
+    if (step_alone && on_card(bench) && !ops_on_card(bench)) /* the CPU's rate says nothing */
+        return measure_step(bench, options);
     TRY(with_ops(bench, measure_sgemm));
     if (bench->settings->json) {
         json_out_int(&bench->json, "threads", env->threads);
         json_out_real(&bench->json, "sgemm_gflops", bench->sgemm_gflops);
     } else {
-        console_line(bench->cli->console, "sgemm 2048^3: %.1f GFLOP/s on %d thread%s",
-                     bench->sgemm_gflops, env->threads, env->threads == 1 ? "" : "s");
+        int side = product_side(bench);
+        console_line(bench->cli->console, "%s %d^3: %.1f GFLOP/s on %d thread%s",
+                     ops_on_card(bench) ? "product" : "sgemm", side, bench->sgemm_gflops,
+                     env->threads, env->threads == 1 ? "" : "s");
     }
     if (all || strcmp(what, "ops") == 0)
         TRY(with_ops(bench, measure_ops));
@@ -179,6 +241,10 @@ static enum status run_bench(struct cli *cli, struct options *options, void *set
     if (strcmp(what, "ops") != 0 && strcmp(what, "step") != 0 && strcmp(what, "all") != 0)
         return FAIL(cli->env, USAGE, "there is no bench '%s'; there are: ops, step, all", what);
     cli->env->threads = machine_threads(bench.settings->threads);
+    bench.place = bench.settings->run;
+    bench.place.machine = (struct machine_config){.device = bench.settings->device,
+                                                  .peak_tflops = bench.settings->peak_tflops};
+    TRY(run_device_find(cli->env, false, &bench.place.machine.device, &bench.place.device));
     json_out_begin(&bench.json, cli->env);
     enum status st = measure(&bench, options, what);
     console_live_clear(cli->console);
@@ -210,7 +276,16 @@ static const struct option bench_list[] = {
      .help = "step: how many are timed"},
     {FIELD(seconds, REAL), .fallback = "0.2", RANGE(0.001, 3600), .help = "ops: time for each"},
     {FIELD(backend, STRING), .fallback = "cpu", .value_name = "NAME",
-     .help = "ops: cpu, or ref for comparison"},
+     .help = "ops: cpu, ref for comparison, or cuda (in precision.mode)"},
+    {FIELD(device, CHOICE), .fallback = "auto", .choices = run_device_words,
+     .help = "step: where to compute; auto = cuda where there is a card"},
+    {.key = "peak-tflops",
+     .type = OPTION_REAL,
+     .flag_only = true,
+     .offset = offsetof(struct bench_settings, peak_tflops),
+     .fallback = "0",
+     RANGE(0, 1e9),
+     .help = "step: what mfu is a share of; 0 = by the card's name"},
     {FIELD(threads, INT), .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {FIELD(json, BOOL), .help = "one JSON object"},
@@ -225,6 +300,7 @@ static enum status bind_bench(struct options *options, void *settings)
     struct bench_settings *bench = settings;
     TRY(options_bind(options, &bench_options, bench));
     TRY(options_bind(options, &model_options, &bench->model));
+    TRY(options_bind(options, &precision_options, &bench->run));
     return options_bind(options, &engine_options, &bench->engine);
 }
 
@@ -235,9 +311,14 @@ const struct command command_bench = {
     .description =
         "`ops` times every operation at the sizes of a training step, `step` a whole step of the "
         "given model on\n"
-        "random tokens. Shares are of a 2048 cubed matrix product measured in the same run.\n",
+        "random tokens. Shares are of a 2048 cubed matrix product measured in the same run; on a "
+        "card a step's\n"
+        "share is of the maker's figure for dense products (mfu, with 6 N + 12 L C T operations a "
+        "token).\n",
     .examples = "  sifr bench\n"
                 "  sifr bench step --model.preset=gpt2-124m --batch=4 --context=256 --json\n"
+                "  sifr bench step --device=cuda --precision.mode=bf16 --model.preset=gpt2-124m "
+                "--batch=64 --steps=20\n"
                 "  sifr bench step --model.layers=6 --model.width=384 --model.heads=6 "
                 "--model.context=256 \\\n"
                 "      --model.vocab=8192 --batch=16\n",

@@ -6,11 +6,14 @@
  */
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
 #include "base/env.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
 #include "cli/libraries.h"
 #include "cli/machine.h"
+#include "device/device_info.h"
 #include "ops/ops_info.h"
 
 struct doctor_settings {
@@ -23,6 +26,7 @@ struct checkup {
     struct machine machine;
     struct libraries libraries;
     struct ops_info ops;
+    struct device_cuda_info cuda;
     int finding_count;
     char findings[FINDINGS_MAX][FINDING_BYTES];
 };
@@ -59,6 +63,20 @@ __attribute__((format(printf, 2, 3))) static void find(struct checkup *checkup, 
     va_end(args);
 }
 
+/* A driver means that somebody wants to use its cards. */
+static void examine_cuda(struct checkup *checkup)
+{
+    const struct device_cuda_info *cuda = &checkup->cuda;
+    if (cuda->missing[0] && access("/proc/driver/nvidia/version", R_OK) == 0)
+        find(checkup, "this machine has an NVIDIA driver and this build cannot use it");
+    else if (cuda->driver > 0 && cuda->driver / 1000 < cuda->runtime / 1000)
+        find(checkup, "the NVIDIA driver is for CUDA up to %d.%d and this build needs %d.%d",
+             cuda->driver / 1000, cuda->driver / 10 % 100, cuda->runtime / 1000,
+             cuda->runtime / 10 % 100);
+    else if (cuda->driver > 0 && cuda->card_count == 0)
+        find(checkup, "the NVIDIA driver sees no card: look at CUDA_VISIBLE_DEVICES");
+}
+
 static void examine(struct checkup *checkup)
 {
     const struct machine *m = &checkup->machine;
@@ -87,6 +105,7 @@ static void examine(struct checkup *checkup)
              "PCRE2 was built without its JIT: tokenizing will be about four times slower");
     if (build_kind[0] == 'c' || build_kind[sizeof "release" - 1])
         find(checkup, "this build is for finding mistakes (%s) and is slow", build_kind);
+    examine_cuda(checkup);
 }
 
 /* --- showing -------------------------------------------------------------------------------- */
@@ -104,6 +123,37 @@ static void fact(struct console *console, const char *name, const char *format, 
                  console_style(console, STYLE_PLAIN), value);
 }
 
+/* "9.14.0" of 91400, as cuBLAS, cuDNN and NCCL number themselves; "none" of 0. */
+static const char *version_text(int version, char *out, size_t bytes)
+{
+    if (version > 0)
+        snprintf(out, bytes, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    else
+        snprintf(out, bytes, "none");
+    return out;
+}
+
+static void print_cuda(struct console *console, const struct device_cuda_info *cuda)
+{
+    char a[32], b[32], c[32];
+    if (cuda->missing[0]) {
+        fact(console, "cuda", "%s", cuda->missing);
+        return;
+    }
+    fact(console, "cuda", "built with %d.%d; cuBLASLt %s, cuDNN %s, NCCL %s", cuda->runtime / 1000,
+         cuda->runtime / 10 % 100, version_text(cuda->cublas, a, sizeof a),
+         version_text(cuda->cudnn, b, sizeof b), version_text(cuda->nccl, c, sizeof c));
+    if (cuda->driver == 0)
+        fact(console, "", "no NVIDIA driver here");
+    else
+        fact(console, "", "the driver is for CUDA up to %d.%d and sees %d cards",
+             cuda->driver / 1000, cuda->driver / 10 % 100, cuda->card_count);
+    for (int i = 0; i < cuda->card_count && i < DEVICE_CARDS; i++)
+        fact(console, "", "card %d: %s, %s, capability %d.%d", i, cuda->cards[i].name,
+             text_human_bytes(a, (double)cuda->cards[i].bytes), cuda->cards[i].capability / 10,
+             cuda->cards[i].capability % 10);
+}
+
 static void print_facts(struct console *console, const struct checkup *checkup)
 {
     const struct machine *m = &checkup->machine;
@@ -111,7 +161,8 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     const struct libraries *l = &checkup->libraries;
     char a[32], b[32];
     fact(console, "sifr", "%s, %s build, %s", SIFR_VERSION, build_kind, compiler);
-    fact(console, "back ends", "device cpu; ops cpu, ref; arithmetic fp32");
+    fact(console, "back ends", "device cpu%s; ops cpu%s, ref",
+         checkup->cuda.missing[0] ? "" : ", cuda", checkup->cuda.missing[0] ? "" : ", cuda");
     fact(console, "cpu", "%s, vectors %s", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
     fact(console, "threads", "%d (of %d processors, mask %s), OpenMP %d", m->allowed, m->processors,
          m->mask, ops->openmp);
@@ -125,6 +176,7 @@ static void print_facts(struct console *console, const struct checkup *checkup)
     fact(console, "disk", "%s free here, /dev/shm %s",
          text_human_bytes(a, (double)m->disk_free_bytes),
          text_human_bytes(b, (double)m->shm_bytes));
+    print_cuda(console, &checkup->cuda);
     fact(console, "libraries", "jansson %s, libyaml %s, xxhash %s", l->jansson, l->yaml, l->xxhash);
     fact(console, "", "PCRE2 %s, %s JIT", l->pcre2, l->pcre2_jit ? "with" : "without");
 }
@@ -137,6 +189,27 @@ static void print_findings(struct console *console, const struct checkup *checku
                      console_style(console, STYLE_PLAIN), checkup->findings[i]);
     if (checkup->finding_count == 0)
         console_line(console, "nothing to complain about");
+}
+
+static void add_cuda(struct json_out *json, const struct device_cuda_info *cuda)
+{
+    json_out_open(json, "cuda", '{');
+    json_out_string(json, "missing", cuda->missing);
+    json_out_int(json, "driver", cuda->driver);
+    json_out_int(json, "runtime", cuda->runtime);
+    json_out_int(json, "cublas", cuda->cublas);
+    json_out_int(json, "cudnn", cuda->cudnn);
+    json_out_int(json, "nccl", cuda->nccl);
+    json_out_open(json, "cards", '[');
+    for (int i = 0; i < cuda->card_count && i < DEVICE_CARDS; i++) {
+        json_out_open(json, NULL, '{');
+        json_out_string(json, "name", cuda->cards[i].name);
+        json_out_int(json, "bytes", (int64_t)cuda->cards[i].bytes);
+        json_out_int(json, "capability", cuda->cards[i].capability);
+        json_out_close(json, '}');
+    }
+    json_out_close(json, ']');
+    json_out_close(json, '}');
 }
 
 static enum status print_json(struct cli *cli, const struct checkup *checkup)
@@ -172,6 +245,7 @@ static enum status print_json(struct cli *cli, const struct checkup *checkup)
     json_out_int(&json, "memory_limit_bytes", (int64_t)m->memory_limit_bytes);
     json_out_int(&json, "disk_free_bytes", (int64_t)m->disk_free_bytes);
     json_out_int(&json, "shm_bytes", (int64_t)m->shm_bytes);
+    add_cuda(&json, &checkup->cuda);
     json_out_open(&json, "findings", '[');
     for (int i = 0; i < checkup->finding_count; i++)
         json_out_string(&json, NULL, checkup->findings[i]);
@@ -188,6 +262,7 @@ static enum status run_doctor(struct cli *cli, struct options *options, void *se
     machine_look(&checkup.machine);
     libraries_look(&checkup.libraries);
     ops_cpu_info(&checkup.ops);
+    device_cuda_info(&checkup.cuda);
     examine(&checkup);
     if (doctor->json)
         return print_json(cli, &checkup);
@@ -216,8 +291,8 @@ const struct command command_doctor = {
     .name = "doctor",
     .usage = "[--json]",
     .summary = "what this machine and this build have, and what would slow a run down",
-    .description = "Versions, processors and affinity mask, threads, BLAS flavour, memory, disk, "
-                   "what was compiled in;\n"
+    .description = "Versions, processors and affinity mask, threads, BLAS flavour, cards, memory, "
+                   "disk, what was compiled in;\n"
                    "then what should be changed, if anything.\n",
     .examples = "  sifr doctor\n"
                 "  sifr doctor --json | jq .blas\n",

@@ -78,6 +78,7 @@ static enum status load_config(struct cli *cli, const struct options *given,
     TRY(options_set(all, "model.path", path, "the model"));
     take_given(given, &data_options, &settings->data, &config->data);
     take_given(given, &machine_options, &settings->machine, &config->machine);
+    config->machine.device = settings->machine.device; /* where the run was made does not matter */
     if (settings->batch)
         config->train.micro_batch = settings->batch;
     if (settings->context)

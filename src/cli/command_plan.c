@@ -44,8 +44,10 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
                              .runtime_bytes = formula_runtime(launch_local_ranks(request.ranks)),
                              .lines = settings->lines};
     if (settings->memory == 0) {
-        view.shared_bytes = machine_memory();
-        view.memory_bytes = view.shared_bytes / (size_t)launch_local_ranks(request.ranks);
+        int local = launch_local_ranks(request.ranks);
+        bool card = settings->config.machine.device == RUN_DEVICE_CUDA;
+        view.shared_bytes = card ? settings->config.device.free_bytes : machine_memory();
+        view.memory_bytes = run_memory(&settings->config, view.shared_bytes, local);
     }
     TRY(plan_make(cli->env, &request, &plan));
     TRY(plan_advise(cli->env, &request, &plan, view.memory_bytes, &advice));

@@ -15,8 +15,14 @@ struct sample_settings {
     struct generate_config generate;
     const char *model, *tokenizer;
     int64_t threads, count;
+    int device;  /* enum run_device */
+    int compute; /* index into compute_words */
     bool json, quiet, raw;
 };
+
+/* In which parameters are held and computed with on a card. */
+static const char *const compute_words[] = {"bf16", "fp16", "fp32", NULL};
+static const enum dtype compute_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 
 /* --- streaming ------------------------------------------------------------------------------ */
 
@@ -139,6 +145,18 @@ static enum status choose_model(struct env *env, const char *given, const char *
     return STATUS_OK;
 }
 
+/* Where to compute, which must have room for the model. */
+static enum status find_place(struct env *env, const struct sample_settings *settings,
+                              const char *model, struct session_place *place)
+{
+    int device = settings->device;
+    struct device_info info;
+    TRY(run_device_find(env, false, &device, &info));
+    *place = run_device_place(device, compute_types[settings->compute]);
+    return run_fit_model(env, model, place->type,
+                         info.total_bytes > 0 ? info.free_bytes : machine_memory());
+}
+
 static enum status run_sample(struct cli *cli, struct options *options, void *user_settings,
                               const char *const *words, int word_count)
 {
@@ -150,8 +168,9 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
     if (config.prompt != settings->generate.prompt && options_is_set(options, "prompt"))
         return FAIL(cli->env, USAGE, "the prompt is given twice: '%s' and --prompt", config.prompt);
     cli->env->threads = machine_threads(settings->threads);
-    TRY(run_fit_model(cli->env, model, machine_memory()));
-    TRY(generator_create(cli->env, model, settings->tokenizer, &generator));
+    struct session_place place;
+    TRY(find_place(cli->env, settings, model, &place));
+    TRY(generator_create(cli->env, place, model, settings->tokenizer, &generator));
     enum status st = STATUS_OK;
     for (int64_t i = 0; i < settings->count && st == STATUS_OK; i++, config.seed++)
         st = write_one(cli, generator, settings, &config);
@@ -185,6 +204,10 @@ static const struct option sample_list[] = {
      .help = "texts to write, each with the next seed"},
     {FLAG("tokenizer", tokenizer, STRING), .value_name = "FILE",
      .help = "a tokenizer.json; default: the one beside the model"},
+    {FLAG("run.device", device, CHOICE), .fallback = "auto", .choices = run_device_words,
+     .help = "where to compute; auto = cuda where there is a card"},
+    {FLAG("precision.mode", compute, CHOICE), .fallback = "bf16", .choices = compute_words,
+     .help = "in which a card computes; a CPU computes in fp32"},
     {FLAG("threads", threads, INT), .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {FLAG("raw", raw, BOOL),

@@ -24,7 +24,7 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
     plan->step_tokens = config->train.global_batch * config->train.context;
     memcpy(plan->bytes, rank.bytes, sizeof plan->bytes);
     plan->total_bytes = rank.total_bytes;
-    plan->available_bytes = machine_memory() / (size_t)ranks;
+    plan->available_bytes = run_memory(config, machine_memory(), ranks);
     return STATUS_OK;
 }
 

@@ -258,6 +258,9 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
                 text_human_count(b, view->plan->flops_per_token));
     describe_ranks(text, view);
     describe_memory(text, view);
+    if (!view->config->device.loaded)
+        text_printf(text, "scratch  is that of the back end %s: %s\n", view->request->ops,
+                    view->config->device.why);
     rank_tables(cli, text, view, false);
     if (view->request->zero.servers > 0)
         rank_tables(cli, text, view, true);

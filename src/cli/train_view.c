@@ -194,6 +194,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);
     if (facts->held->process.resident_bytes > 0)
         json_out_int(json, "runtime_bytes", (int64_t)facts->held->process.runtime_bytes);
+    json_out_string(json, "device", facts->device);
+    json_out_string(json, "card", facts->card);
     json_out_flush(json, view->cli->console);
 }
 

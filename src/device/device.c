@@ -8,22 +8,22 @@
 #include "device/device.h"
 #include <stdio.h>
 #include <string.h>
+#include "base/plugin.h"
 #include "device/device_impl.h"
 
-/* The back ends compiled in: the only place that knows their names. */
-static const struct device_backend *const backends[] = {&device_cpu, &device_dry};
+/* The back ends, compiled in or in a plugin: the only place that knows their names. */
+static const struct {
+    const char *name;
+    const struct device_backend *table; /* NULL: in the plugin of that name */
+    const char *entry;
+} backends[] = {
+    {"cpu", &device_cpu, NULL},
+    {"cuda", NULL, DEVICE_CUDA_ENTRY},
+    {"dry", &device_dry, NULL},
+};
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
 /* --- the device ----------------------------------------------------------------------------- */
-
-static const struct device_backend *find_backend(const char *name)
-{
-    for (int i = 0; i < BACKEND_COUNT; i++) {
-        if (strcmp(backends[i]->name, name) == 0)
-            return backends[i];
-    }
-    return NULL;
-}
 
 static enum status fail_unknown(struct env *env, const char *name)
 {
@@ -31,19 +31,36 @@ static enum status fail_unknown(struct env *env, const char *name)
     size_t used = 0;
     for (int i = 0; i < BACKEND_COUNT; i++) {
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i == 0 ? "" : ", ",
-                                 backends[i]->name);
+                                 backends[i].name);
         CHECK_LT(used, sizeof known);
     }
     return FAIL(env, CONFIG, "there is no device '%s'; there are: %s", name, known);
 }
 
+static int backend_number(const char *name)
+{
+    int found = 0;
+    while (found < BACKEND_COUNT && strcmp(backends[found].name, name) != 0)
+        found++;
+    return found;
+}
+
+static enum status find_backend(struct env *env, const char *name,
+                                const struct device_backend **table)
+{
+    int found = backend_number(name);
+    if (found == BACKEND_COUNT)
+        return fail_unknown(env, name);
+    *table = backends[found].table;
+    return *table != NULL ? STATUS_OK : plugin_find(env, name, backends[found].entry, table);
+}
+
 enum status device_create(struct env *env, const char *backend, int index, struct device **device)
 {
     enum status st;
-    const struct device_backend *table = find_backend(backend);
+    const struct device_backend *table;
     struct device *d;
-    if (table == NULL)
-        return fail_unknown(env, backend);
+    TRY(find_backend(env, backend, &table));
     TRY(mem_alloc(env, MEM_OTHER, "device", table->device_bytes, &d));
     d->backend = table;
     d->env = env;
@@ -83,10 +100,32 @@ bool device_is_dry(const struct device *device)
     return device->backend->dry;
 }
 
+bool device_on_host(const struct device *device)
+{
+    return device->backend->on_host;
+}
+
+void device_look(const char *backend, int index, struct device_info *info)
+{
+    const struct device_backend *table = NULL;
+    int found = backend_number(backend);
+    *info = (struct device_info){0};
+    CHECK_LT(found, BACKEND_COUNT);
+    if (backends[found].table != NULL)
+        table = backends[found].table;
+    else if (!plugin_look(backend, backends[found].entry, &table, info->why, sizeof info->why))
+        return;
+    info->loaded = true;
+    if (table->look != NULL)
+        table->look(index, info);
+    else
+        info->count = 1;
+}
+
 /* --- memory --------------------------------------------------------------------------------- */
 
-enum status device_alloc(struct device *device, enum mem_category category, const char *name,
-                         size_t bytes, void *out)
+static enum status alloc(struct device *device, bool host, enum mem_category category,
+                         const char *name, size_t bytes, void *out)
 {
     enum status st;
     struct device_block *block;
@@ -95,6 +134,7 @@ enum status device_alloc(struct device *device, enum mem_category category, cons
     memcpy(out, &nothing, sizeof nothing);
     TRY(mem_alloc(device->env, MEM_OTHER, "device blocks", sizeof *block + name_bytes, &block));
     block->bytes = bytes == 0 ? 1 : bytes;
+    block->host = host;
     block->category = category;
     memcpy(block->name, name, name_bytes);
     TRY_OR(undo_block, device->backend->alloc(device, block));
@@ -106,6 +146,18 @@ enum status device_alloc(struct device *device, enum mem_category category, cons
 undo_block:
     mem_free(device->env, block);
     return st;
+}
+
+enum status device_alloc(struct device *device, enum mem_category category, const char *name,
+                         size_t bytes, void *out)
+{
+    return alloc(device, false, category, name, bytes, out);
+}
+
+enum status device_alloc_host(struct device *device, enum mem_category category, const char *name,
+                              size_t bytes, void *out)
+{
+    return alloc(device, true, category, name, bytes, out);
 }
 
 void device_free(struct device *device, void *address)

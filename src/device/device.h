@@ -1,9 +1,9 @@
-/* device -- memory, streams, events and copies of the place where a rank computes; back ends "cpu"
- * and "dry".
+/* device -- memory, streams, events and copies of the place where a rank computes; back ends "cpu",
+ * "cuda" and "dry".
  *
  * Work on a stream runs in order. A plain CPU stream is *inline*: it runs each call before it
  * returns, on the caller's thread and its team; a *worker* stream has a thread of its own and runs
- * calls one after the other beside the caller; other devices enqueue. Streams wait for each other
+ * calls one after the other beside the caller; a plain CUDA stream enqueues on the card. Streams wait for each other
  * through events. Functions that enqueue return void: the first failure sticks to the stream with
  * its place, later work on it is skipped, and stream_sync tells. Memory is taken at start-up, by
  * category and name, and given back at the end; enqueueing allocates nothing.
@@ -30,12 +30,28 @@ void device_destroy(
 struct env *device_env(const struct device *device);
 const char *device_backend(const struct device *device); /* "cpu" */
 bool device_is_dry(const struct device *device);
+/* Whether the host may read and write device memory through its address; not on a dry device. */
+bool device_on_host(const struct device *device);
+
+/* What there is of a back end on this machine: asked before anything is opened, and never an error.
+ * `index` -1: they are only counted. */
+struct device_info {
+    bool loaded;                    /* the back end's code is here */
+    int count;                      /* devices; 0: none, and `why` says more */
+    char name[64];                  /* of device `index`: "NVIDIA H200"; "" = the host itself */
+    char why[256];                  /* "" = there is one */
+    size_t free_bytes, total_bytes; /* of its own memory; 0 = it has none, or it is not known */
+};
+void device_look(const char *backend, int index, struct device_info *info);
 
 /* Zeroed memory on the device, aligned to 64 bytes at least. `out` is the address of any pointer.
  */
 enum status device_alloc(struct device *device, enum mem_category category, const char *name,
                          size_t bytes, void *out);
-void device_free(struct device *device, void *block); /* NULL is fine */
+/* The same in host memory that copies to and from the device go through fastest (pinned for CUDA). */
+enum status device_alloc_host(struct device *device, enum mem_category category, const char *name,
+                              size_t bytes, void *out);
+void device_free(struct device *device, void *block); /* of either kind; NULL is fine */
 
 /* --- streams -------------------------------------------------------------------------------- */
 
@@ -53,7 +69,8 @@ void stream_fail(struct stream *stream, enum status st);
 bool stream_failed(const struct stream *stream);
 
 /* Run a function of the host in the stream's order: at once on an inline stream, by the stream's
- * thread on a worker, never on a dry device. `args` is copied. Inside the task, calls on its own
+ * thread on a worker, never on a dry device; a plain CUDA stream makes its caller wait for what is
+ * before it. `args` is copied. Inside the task, calls on its own
  * stream run at once. A failed stream still runs tasks, since one may have something to hand back:
  * a task that does work asks stream_failed first. */
 enum { STREAM_ARGS_BYTES = 192 };
@@ -75,7 +92,8 @@ double stream_waited(const struct stream *stream); /* seconds spent waiting for 
 /* --- work ----------------------------------------------------------------------------------- */
 
 /* Enqueued. Host and device pointers alike; regions do not overlap. A worker stream uses its one
- * thread. */
+ * thread. Memory of the host that is read belongs to the call until the stream has passed it; on a
+ * stream that is not a worker ordinary (not pinned) memory has been read when the call returns. */
 void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
 void device_zero(struct stream *stream, void *dst, size_t bytes);
 /* dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once to dst_type; src_type f32,

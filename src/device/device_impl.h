@@ -14,14 +14,18 @@ struct device_block;
 struct device_backend {
     const char *name;
     bool dry;            /* addresses must not be touched: the face drops all enqueued work */
+    bool on_host;        /* the host may touch them */
     size_t device_bytes; /* of the back end's device struct, `struct device` first */
     size_t stream_bytes; /* of its stream struct, `struct stream` first */
     size_t event_bytes;  /* of its event struct, `struct event` first */
 
+    /* Fill in count and why, and name and bytes of `index` where there is one of that number. NULL:
+     * one device, the host itself. */
+    void (*look)(int index, struct device_info *info);
     enum status (*open)(struct device *device, int index); /* NULL: nothing to do */
     void (*close)(struct device *device);                  /* NULL: nothing to do */
-    /* Take block->bytes zeroed bytes, counted under the block's category and name; set
-     * block->address. */
+    /* Take block->bytes zeroed bytes (see block->host), counted under the block's category and name;
+     * set block->address. */
     enum status (*alloc)(struct device *device, struct device_block *block);
     void (*free)(struct device *device, struct device_block *block);
 
@@ -31,7 +35,7 @@ struct device_backend {
     enum status (*stream_sync)(
         struct stream *stream); /* NULL: work is done when its call returns */
 
-    void (*event_open)(struct event *event);  /* NULL: nothing to do */
+    enum status (*event_open)(struct event *event); /* NULL: nothing to do */
     void (*event_close)(struct event *event); /* waits until no stream needs it; NULL: nothing */
 
     /* Never called on a dry device; `wait` not on a failed stream either. */
@@ -51,6 +55,7 @@ struct device_block {
     struct device_block *next;
     void *address;
     size_t bytes; /* at least 1 */
+    bool host;    /* memory of the host that the device reaches fast */
     enum mem_category category;
     char name[];
 };
@@ -76,5 +81,7 @@ struct event {
 
 extern const struct device_backend device_cpu;
 extern const struct device_backend device_dry;
+/* The entry of libsifr-cuda for device: a const struct device_backend. */
+#define DEVICE_CUDA_ENTRY "sifr_device_cuda"
 
 #endif

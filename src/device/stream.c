@@ -90,14 +90,18 @@ double stream_waited(const struct stream *stream)
 
 enum status event_create(struct device *device, struct event **event)
 {
+    enum status st;
     struct event *e;
     TRY(mem_alloc(device->env, MEM_OTHER, "events", device->backend->event_bytes, &e));
     e->device = device;
     if (device->backend->event_open != NULL)
-        device->backend->event_open(e);
+        TRY_OR(undo_self, device->backend->event_open(e));
     device->event_count++;
     *event = e;
     return STATUS_OK;
+undo_self:
+    mem_free(device->env, e);
+    return st;
 }
 
 void event_destroy(struct event *event)

@@ -17,9 +17,10 @@ struct decoder {
     struct zero *zero;              /* borrowed */
     struct env *env;                /* borrowed */
     struct activations *activations;
-    void **caches;               /* (units) device memory; NULL where a unit needs none */
-    int32_t *tokens;             /* device: (chunk) */
-    float *logits, *logits_host; /* (V) */
+    void **caches;             /* (units) device memory; NULL where a unit needs none */
+    int32_t *tokens;           /* device: (chunk) */
+    void *logits;              /* device: (V) in the compute type */
+    float *wide, *logits_host; /* (V): on the device, which is logits where that is fp32 */
     int64_t position, room, chunk;
 };
 
@@ -42,15 +43,20 @@ static enum status alloc_all(struct decoder *d)
 {
     struct unit_shape shape = {1, d->chunk};
     uint32_t passes = 1u << PASS_DECODE | 1u << PASS_LOGITS;
-    size_t logit_bytes = (size_t)d->graph->vocab * sizeof(float);
+    size_t vocab = (size_t)d->graph->vocab, element = dtype_bytes(d->ops->type);
     if (roster_is_worker(zero_roster(d->zero))) {
         TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, &d->activations));
         TRY(alloc_caches(d));
     }
     TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "decoded tokens",
                      (size_t)d->chunk * sizeof(int32_t), &d->tokens));
-    TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "logits", logit_bytes, &d->logits));
-    return mem_alloc(d->env, MEM_OTHER, "logits", logit_bytes, &d->logits_host);
+    TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "logits", vocab * element, &d->logits));
+    if (d->ops->type == DTYPE_F32)
+        d->wide = d->logits;
+    else
+        TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "logits in fp32", vocab * sizeof(float),
+                         &d->wide));
+    return mem_alloc(d->env, MEM_OTHER, "logits", vocab * sizeof(float), &d->logits_host);
 }
 
 enum status decoder_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
@@ -59,7 +65,7 @@ enum status decoder_create(struct ops *ops, struct stream *stream, const struct 
 {
     struct env *env = device_env(ops->device);
     struct decoder *d;
-    CHECK(ops->type == DTYPE_F32 && tokens <= graph->context && chunk >= 1 && chunk <= tokens);
+    CHECK(tokens <= graph->context && chunk >= 1 && chunk <= tokens);
     TRY(mem_alloc(env, MEM_OTHER, "decoder", sizeof *d, &d));
     *d = (struct decoder){.ops = ops,
                           .stream = stream,
@@ -86,6 +92,8 @@ void decoder_destroy(struct decoder *d)
         device_free(device, d->caches[u]);
     activations_destroy(d->activations);
     device_free(device, d->tokens);
+    if (d->wide != d->logits)
+        device_free(device, d->wide);
     device_free(device, d->logits);
     mem_free(d->env, d->logits_host);
     mem_free(d->env, d->caches);
@@ -140,9 +148,11 @@ enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count
         feed_chunk(d, tokens + first, part, first + part == count);
     }
     const struct roster *roster = zero_roster(d->zero);
+    if (d->wide != d->logits)
+        ops_cast(d->ops, d->stream, d->wide, DTYPE_F32, d->logits, d->ops->type, d->graph->vocab);
     if (roster->workers < roster->size) /* servers compute no logits, and choose the same token */
-        comm_broadcast(zero_comm(d->zero), d->logits, d->graph->vocab, DTYPE_F32, 0, d->stream);
-    device_copy(d->stream, d->logits_host, d->logits, (size_t)d->graph->vocab * sizeof(float));
+        comm_broadcast(zero_comm(d->zero), d->wide, d->graph->vocab, DTYPE_F32, 0, d->stream);
+    device_copy(d->stream, d->logits_host, d->wide, (size_t)d->graph->vocab * sizeof(float));
     TRY(stream_sync(d->stream));
     *logits = d->logits_host;
     return STATUS_OK;

@@ -330,11 +330,12 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     zero_loss_scale(engine->zero, engine->scale.scale, count);
     for (int64_t round = 0; round < rounds; round++)
         forward_and_backward(engine, round);
-    TRY(add_losses(engine, rounds, engine->config.micro_batches, &loss_sum));
     note(engine, "gradient", "norm");
     double start = trace_begin(engine->env->trace);
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
     draw(engine, start, "judge", NULL);
+    TRY(add_losses(engine, rounds, engine->config.micro_batches,
+                   &loss_sum)); /* waits for nothing */
     *result = (struct engine_result){
         .loss = loss_sum / (double)count,
         .grad_norm = verdict->grad_norm,
@@ -390,17 +391,23 @@ enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int6
 
 enum status engine_logits(struct engine *engine, int64_t count, float *logits)
 {
-    size_t bytes =
-        (size_t)(engine->config.micro_batch * count * engine->graph->vocab) * sizeof(float);
     struct device *device = engine->ops->device;
+    enum dtype type = engine->ops->type;
+    int64_t total = engine->config.micro_batch * count * engine->graph->vocab;
     struct walk walk = start_walk(engine, 0, false, false);
-    CHECK_EQ(engine->ops->type, DTYPE_F32);
-    TRY(device_alloc(device, MEM_OTHER, "logits", bytes, &walk.run.logits));
+    float *wide;
+    enum status st;
+    TRY(device_alloc(device, MEM_OTHER, "logits", (size_t)total * sizeof *wide, &wide));
+    TRY_OR(undo_wide, device_alloc(device, MEM_OTHER, "logits", (size_t)total * dtype_bytes(type),
+                                   &walk.run.logits));
     walk.run.logit_tokens = count;
     forward(engine, &walk);
     run_pass(engine, engine->graph->unit_count - 1, PASS_LOGITS, &walk);
-    device_copy(engine->stream, logits, walk.run.logits, bytes);
-    enum status st = stream_sync(engine->stream);
+    ops_cast(engine->ops, engine->stream, wide, DTYPE_F32, walk.run.logits, type, total);
+    device_copy(engine->stream, logits, wide, (size_t)total * sizeof *wide);
+    st = stream_sync(engine->stream);
     device_free(device, walk.run.logits);
+undo_wide:
+    device_free(device, wide);
     return st;
 }

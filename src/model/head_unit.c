@@ -2,8 +2,8 @@
  *
  * Logits never exist whole: a chunk of rows is normed, multiplied, turned into losses and (for
  * training) into its own gradient in place, from which come the chunk's share of the matrix's
- * gradient and the rows' gradient before the matrix. The chunks are a function of the shape alone,
- * so the order of every sum is. The norm's backward runs once over all rows.
+ * gradient and the rows' gradient before the matrix. The chunks are a function of the shape and
+ * the back end alone, so the order of every sum is. The norm's backward runs once over all rows.
  *
  *     room       (R, C)      the sum of residual and pending, kept for the norm's backward
  *     gradient   (R, C)      PASS_LOSS: of the normed rows, then, in place, of the stream
@@ -14,14 +14,11 @@
 
 enum { STATS /* rstd (R), then mean (R) */, NORMED, LOGITS, LOSSES, SCRATCH, BUFFER_COUNT };
 
-enum {
-    CHUNK_LOGITS = 16 << 20, /* 64 MiB of fp32 */
-    CHUNK_MIN = 256          /* fewer rows spend their time adding to the matrix's gradient */
-};
+enum { CHUNK_MIN = 256 }; /* fewer rows spend their time adding to the matrix's gradient */
 
-int64_t head_chunk_rows(int64_t rows, int64_t vocab)
+int64_t head_chunk_rows(const struct ops *ops, int64_t rows, int64_t vocab)
 {
-    int64_t most = CHUNK_LOGITS / vocab / OPS_BLOCK * OPS_BLOCK;
+    int64_t most = ops_chunk_logits(ops) / vocab / OPS_BLOCK * OPS_BLOCK;
     if (most < CHUNK_MIN)
         most = CHUNK_MIN;
     if (rows <= most)
@@ -65,7 +62,8 @@ static int head_unit_buffers(const struct unit *unit, const struct ops *ops,
 {
     const struct head_unit *k = unit->self;
     int64_t rows = shape.batch * shape.tokens;
-    size_t element = dtype_bytes(ops->type), chunk = (size_t)head_chunk_rows(rows, k->linear.out);
+    size_t element = dtype_bytes(ops->type),
+           chunk = (size_t)head_chunk_rows(ops, rows, k->linear.out);
     size_t stats = (size_t)(k->norm.kind == NORM_RMS ? rows : 2 * rows) * sizeof(float);
     uint32_t losses = 1u << PASS_LOSS | 1u << PASS_EVAL, all = losses | 1u << PASS_LOGITS;
 
@@ -101,7 +99,7 @@ static void losses(const struct head *h, bool gradient)
 {
     struct unit_run *run = h->run;
     int64_t rows = run->shape.batch * run->shape.tokens, vocab = h->k->linear.out;
-    int64_t chunk = head_chunk_rows(rows, vocab);
+    int64_t chunk = head_chunk_rows(run->ops, rows, vocab);
     void *logits = run->buffers[LOGITS];
     double *each = run->buffers[LOSSES];
     for (int64_t first = 0; first < rows; first += chunk) {
@@ -138,7 +136,7 @@ static void head_unit_logits(const struct unit *unit, struct unit_run *run)
 {
     struct head h = head_of(unit, run);
     int64_t tokens = run->shape.tokens, last = run->logit_tokens, vocab = h.k->linear.out;
-    int64_t chunk = head_chunk_rows(run->shape.batch * tokens, vocab);
+    int64_t chunk = head_chunk_rows(run->ops, run->shape.batch * tokens, vocab);
     CHECK_LE(last, tokens);
     for (int64_t b = 0; b < run->shape.batch; b++) {
         for (int64_t t = 0; t < last; t += chunk) {

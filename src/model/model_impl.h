@@ -71,7 +71,7 @@ struct head_unit {
 extern const struct unit_type head_unit_type;
 
 /* Rows of logits that exist at once, for R rows in all. */
-int64_t head_chunk_rows(int64_t rows, int64_t vocab);
+int64_t head_chunk_rows(const struct ops *ops, int64_t rows, int64_t vocab);
 
 /* --- rotary table --------------------------------------------------------------------------- */
 /* table (context, D/2, 2): cos and sin of position * frequency, formed in double. */

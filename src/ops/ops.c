@@ -7,15 +7,19 @@
 #include "ops/ops.h"
 #include <stdio.h>
 #include <string.h>
+#include "base/plugin.h"
 #include "ops/ops_impl.h"
 
-/* The back ends compiled in: the only place that knows their names. Each table begins as ref's. */
+/* The back ends, compiled in or in a plugin: the only place that knows their names. Each table begins
+ * as ref's. */
 static const struct {
     const char *name;
-    void (*fill)(struct ops_backend *table); /* NULL: ref itself */
+    ops_fill_fn *fill; /* NULL: ref itself, or in the plugin of that name */
+    const char *entry;
 } backends[] = {
-    {"ref", NULL},
-    {"cpu", ops_cpu_fill},
+    {"ref", NULL, NULL},
+    {"cpu", ops_cpu_fill, NULL},
+    {"cuda", NULL, OPS_CUDA_ENTRY},
 };
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
@@ -36,6 +40,11 @@ static enum status fail_unknown(struct env *env, const char *name)
     return FAIL(env, CONFIG, "there are no ops '%s'; there are: %s", name, known);
 }
 
+static bool is_real(enum dtype type)
+{
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
+}
+
 static enum status fill_table(struct env *env, const char *name, enum dtype type,
                               struct ops_backend *table)
 {
@@ -44,12 +53,23 @@ static enum status fill_table(struct env *env, const char *name, enum dtype type
         found++;
     if (found == BACKEND_COUNT)
         return fail_unknown(env, name);
-    ops_ref_fill(table, type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32);
-    if (backends[found].fill != NULL)
-        backends[found].fill(table);
+    ops_fill_fn *fill = backends[found].fill;
+    if (backends[found].entry != NULL)
+        TRY(plugin_find(env, name, backends[found].entry, &fill));
+    ops_ref_fill(table, is_real(type) ? type : DTYPE_F32);
+    if (fill != NULL)
+        fill(table);
     if (!table->supports(type))
         return FAIL(env, CONFIG, "ops '%s' do not compute in %s", name, dtype_name(type));
     return STATUS_OK;
+}
+
+static enum status check_device(const struct device *device, const struct ops_backend *table)
+{
+    if (device_is_dry(device) || device_on_host(device) == table->on_host)
+        return STATUS_OK;
+    return FAIL(device_env(device), CONFIG, "ops '%s' do not run on the device '%s'", table->name,
+                device_backend(device));
 }
 
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
@@ -60,10 +80,11 @@ enum status ops_create(struct device *device, const char *backend, enum dtype ty
     struct ops_with_table *o;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *o, &o));
     TRY_OR(undo_self, fill_table(env, backend, type, &o->table));
-    if (o->table.open != NULL)
-        TRY_OR(undo_self, o->table.open(env));
+    TRY_OR(undo_self, check_device(device, &o->table));
     o->base =
         (struct ops){.backend = &o->table, .device = device, .type = type, .threads = env->threads};
+    if (o->table.open != NULL && !device_is_dry(device))
+        TRY_OR(undo_self, o->table.open(&o->base));
     *ops = &o->base;
     return STATUS_OK;
 undo_self:
@@ -73,8 +94,16 @@ undo_self:
 
 void ops_destroy(struct ops *ops)
 {
-    if (ops != NULL)
-        mem_free(device_env(ops->device), ops);
+    if (ops == NULL)
+        return;
+    if (ops->backend->close != NULL && !device_is_dry(ops->device))
+        ops->backend->close(ops);
+    mem_free(device_env(ops->device), ops);
+}
+
+int64_t ops_chunk_logits(const struct ops *ops)
+{
+    return ops->backend->chunk_logits;
 }
 
 /* Whether a checked call is to be made. */
@@ -364,12 +393,18 @@ void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double
         ops->backend->sum(ops, stream, count, values, sum);
 }
 
-/* --- flat ranges ---------------------------------------------------------------------------- */
-
-static bool is_real(enum dtype type)
+void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                   const double *values, double *sums)
 {
-    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16 || type == DTYPE_F64;
+    CHECK_LE(0, count);
+    CHECK(level >= 0 && level < 63);
+    CHECK_EQ(count & (((int64_t)1 << level) - 1), 0);
+    CHECK(count == 0 || (values && sums));
+    if (ready(ops, stream) && count > 0)
+        ops->backend->tree_sums(ops, stream, count, level, values, sums);
 }
+
+/* --- flat ranges ---------------------------------------------------------------------------- */
 
 void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count)
@@ -399,18 +434,19 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, 
         ops->backend->find_nonfinite(ops, stream, x, count, first);
 }
 
+void ops_check_segment(const struct adamw_segment *segment)
+{
+    CHECK_LE(0, segment->count);
+    CHECK(segment->count == 0 || (segment->param && segment->grad && segment->m && segment->v));
+    CHECK(segment->copy == NULL || is_real(segment->copy_type));
+}
+
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count)
 {
     CHECK_LE(0, segment_count);
     CHECK(scalars && (segment_count == 0 || segments));
-    for (int i = 0; i < segment_count; i++) {
-        const struct adamw_segment *s = &segments[i];
-        CHECK_LE(0, s->count);
-        CHECK(s->count == 0 || (s->param && s->grad && s->m && s->v));
-        CHECK(s->copy == NULL || is_real(s->copy_type));
-    }
     if (ready(ops, stream) && segment_count > 0)
         ops->backend->adamw(ops, stream, hyper, scalars, segments, segment_count);
 }

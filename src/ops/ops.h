@@ -1,9 +1,9 @@
-/* ops -- the mathematics of a transformer on device buffers, forward and backward; back ends "ref"
- * and "cpu".
+/* ops -- the mathematics of a transformer on device buffers, forward and backward; back ends "ref",
+ * "cpu" and "cuda".
  *
  * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are dense
  * and row-major. A `void *` is of the table's compute type (ops->type: f32 on the CPU, f64 too in
- * "ref"); statistics are always `float` and losses `double`, so that they mean the same everywhere.
+ * "ref", f32, bf16 or f16 on a card); statistics are always `float` and losses `double`, so that they mean the same everywhere.
  * Backward functions OVERWRITE the gradients they write unless they say otherwise: only the store
  * adds.
  *
@@ -27,12 +27,16 @@ struct ops {
     struct device *device; /* borrowed */
     enum dtype type;       /* compute type */
     int threads;           /* from the device's env */
+    void *state;           /* the back end's own */
 };
 
-/* `backend` "ref" (f32 or f64) or "cpu" (f32). The caller destroys *ops. */
+/* `backend` "ref" (f32 or f64), "cpu" (f32) or "cuda" (f32, bf16, f16). The caller destroys *ops. */
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
                        struct ops **ops);
 void ops_destroy(struct ops *ops);
+
+/* Logits that a head should have at once on this back end. */
+int64_t ops_chunk_logits(const struct ops *ops);
 
 /* Elements of a flat range are worked on in whole blocks of this many: slices of shards start at
  * multiples of it. */
@@ -160,6 +164,10 @@ void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int
 /* *sum = values[0] + values[1] + ... in that order */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);
+/* sums[i] = the sum of values[i << level] .. values[((i + 1) << level) - 1] as a binary tree: pairs
+ * of neighbours, then pairs of these. `count` values, a multiple of 1 << level. */
+void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                   const double *values, double *sums);
 
 /* --- flat ranges: the store's arithmetic. Types are named because they are not
  * the compute type */
@@ -188,6 +196,7 @@ struct adamw_segment {
     float *m, *v;
     float lr_mul, decay; /* decay: weight_decay * wd_mul */
 };
+/* `scalars` and `segments` lie in device memory. */
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count);

@@ -103,6 +103,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
         append(out, " x %lld", LL(c->width));
     if (c->count > 0)
         append(out, " n %lld", LL(c->count));
+    if (c->level > 0)
+        append(out, " level %d", c->level);
     if (c->from != c->to)
         append(out, " %s to %s", dtype_name(c->from), dtype_name(c->to));
     append(out, "%s%s%s", c->bias ? " bias" : "", c->branch ? " branch" : "", c->add ? " add" : "");

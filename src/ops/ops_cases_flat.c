@@ -105,6 +105,19 @@ OPS_RUN(sum)
     ops_sum(ops, stream, c->count, ops_at(call, "values"), ops_at(call, "sum"));
 }
 
+OPS_DESCRIBE(tree_sums)
+{
+    (void)ops;
+    ops_add_tensor(call, "values", OPS_IN, DTYPE_F64, c->count)->center = 1;
+    ops_add_tensor(call, "sums", OPS_OUT, DTYPE_F64, c->count >> c->level);
+    call->flops = (double)c->count;
+}
+
+OPS_RUN(tree_sums)
+{
+    ops_tree_sums(ops, stream, c->count, c->level, ops_at(call, "values"), ops_at(call, "sums"));
+}
+
 /* --- flat ranges ---------------------------------------------------------------------------- */
 
 OPS_DESCRIBE(cast)
@@ -157,10 +170,12 @@ OPS_DESCRIBE(adamw)
     ops_add_tensor(call, "grad", OPS_IN, DTYPE_F32, c->count);
     ops_add_tensor(call, "m", OPS_IN_OUT, DTYPE_F32, c->count);
     ops_add_tensor(call, "v", OPS_IN_OUT, DTYPE_F32, c->count)->draw = OPS_SQUARES;
+    ops_add_tensor(call, "segments", OPS_SCRATCH, DTYPE_U8, 2 * sizeof(struct adamw_segment));
     call->flops = 16 * (double)c->count;
 }
 
-/* Two segments with unequal factors, cut at a multiple of the block. */
+/* Two segments with unequal factors, cut at a multiple of the block; their table is made before
+ * the call. */
 OPS_RUN(adamw)
 {
     int64_t cut = c->count / 2 / OPS_BLOCK * OPS_BLOCK;
@@ -174,5 +189,6 @@ OPS_RUN(adamw)
          v + cut, 0.5f, 0.0f},
     };
     struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
-    ops_adamw(ops, stream, hyper, ops_at(call, "scalars"), segments, 2);
+    device_copy(stream, ops_at(call, "segments"), segments, sizeof segments);
+    ops_adamw(ops, stream, hyper, ops_at(call, "scalars"), ops_at(call, "segments"), 2);
 }

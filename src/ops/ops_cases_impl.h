@@ -30,6 +30,7 @@
     X(cross_entropy, NULL, 1e-6)                     \
     X(cross_entropy_gradient, "cross_entropy", 2e-6) \
     X(sum, NULL, 0)                                  \
+    X(tree_sums, NULL, 0)                            \
     X(cast, NULL, 0)                                 \
     X(square_sums, NULL, 1e-14)                      \
     X(find_nonfinite, NULL, 0)                       \

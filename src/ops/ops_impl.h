@@ -7,8 +7,14 @@
 struct ops_backend {
     const char *name;
     bool (*supports)(enum dtype type);
-    /* Bring the process into the state the back end needs (BLAS threads); NULL: nothing to do. */
-    enum status (*open)(struct env *env);
+    /* Whether its pointers are the host's: it runs on the devices cpu and dry. */
+    bool on_host;
+    /* Get what the back end needs (BLAS threads, library handles: ops->state). Not called on a dry
+     * device. NULL: nothing to do. */
+    enum status (*open)(struct ops *ops);
+    void (*close)(struct ops *ops); /* NULL: nothing to do */
+    /* Logits that a head should have at once: more rows make better products, and cost memory. */
+    int64_t chunk_logits;
 
     void (*linear)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                    const void *, const void *, void *);
@@ -52,6 +58,7 @@ struct ops_backend {
     void (*cross_entropy)(struct ops *, struct stream *, int64_t, int64_t, const int32_t *, bool,
                           const struct step_scalars *, void *, double *);
     void (*sum)(struct ops *, struct stream *, int64_t, const double *, double *);
+    void (*tree_sums)(struct ops *, struct stream *, int64_t, int, const double *, double *);
     void (*cast)(struct ops *, struct stream *, void *, enum dtype, const void *, enum dtype,
                  int64_t);
     void (*square_sums)(struct ops *, struct stream *, const float *, int64_t, double *);
@@ -60,8 +67,15 @@ struct ops_backend {
                   const struct adamw_segment *, int);
 };
 
+/* For back ends on the host, which can read the table: CHECKs one segment. */
+void ops_check_segment(const struct adamw_segment *segment);
+
 /* The back ends compiled in. Each fills a whole table; cpu starts from ref's. */
-void ops_ref_fill(struct ops_backend *table, enum dtype type); /* f32 or f64 */
-void ops_cpu_fill(struct ops_backend *table);                  /* overrides what it has */
+void ops_ref_fill(struct ops_backend *table, enum dtype type);
+void ops_cpu_fill(struct ops_backend *table); /* overrides what it has */
+
+/* The entry of libsifr-cuda for ops: fills every slot. */
+#define OPS_CUDA_ENTRY "sifr_ops_cuda_fill"
+typedef void ops_fill_fn(struct ops_backend *table);
 
 #endif

@@ -229,6 +229,22 @@ void *ops_trial_image(struct ops_trial *trial, int tensor)
     return trial->images[tensor];
 }
 
+void ops_trial_take(struct ops_trial *trial, const struct ops_trial *from)
+{
+    for (int i = 0; i < trial->call.count; i++) {
+        const struct ops_tensor *to = &trial->call.tensors[i], *t = &from->call.tensors[i];
+        CHECK(strcmp(to->name, t->name) == 0);
+        if (!is_input(to))
+            continue;
+        CHECK_EQ(to->count, t->count);
+        if (is_integer(to->type))
+            memcpy(trial->images[i], from->images[i], tensor_bytes(to));
+        else
+            dtype_convert(trial->images[i], to->type, from->images[i], t->type, to->count);
+    }
+    ops_trial_reset(trial);
+}
+
 /* --- soundness ------------------------------------------------------------------------------ */
 
 /* The first element whose bytes are still the poison; -1 when there is none. */

@@ -30,6 +30,10 @@ const void *ops_trial_read(struct ops_trial *trial, int tensor);
 /* The tensor's image, to read or change: it is there after the next reset. */
 void *ops_trial_image(struct ops_trial *trial, int tensor);
 
+/* Give a trial the inputs of another one of the same case, converted to its types, and reset it: the
+ * reference then judges what a 16-bit back end made of its own rounded inputs. */
+void ops_trial_take(struct ops_trial *trial, const struct ops_trial *from);
+
 /* After a run: whether every output was written whole, every input left alone and every guard too.
  * If not, `why` (OPS_CASE_NAME bytes) says what. */
 bool ops_trial_is_sound(struct ops_trial *trial, char *why);

@@ -35,7 +35,7 @@ static enum status build(struct env *env, const struct plan_request *request, in
     struct zero_config store = request->zero;
     store.micro_batches = request->engine.micro_batches;
     TRY(build_model(env, request, p));
-    TRY(ops_create(p->device, request->ops, DTYPE_F32, &p->ops));
+    TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
     TRY(stream_create(p->device, "compute", &p->stream));
     if (request->ranks > 1)
         TRY(comm_create_dry(p->device, rank, request->ranks, &p->comm));

@@ -19,6 +19,7 @@ struct plan_request {
     struct engine_config engine; /* micro_batches counts for the store too */
     struct zero_config zero;     /* with the stage that was chosen */
     const char *ops;             /* the back end whose buffers are laid out: "cpu" */
+    enum dtype compute;          /* in which it computes */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
     int loop_sums;                       /* engine_sum calls that the loop around a step makes */

@@ -102,6 +102,7 @@ enum status agreement_make(struct env *env, const struct agreement_facts *facts,
     text_init(config, env);
     flatten(facts->config_yaml, config);
     text_printf(config, "--trace: %s\n", facts->trace ? facts->trace : "");
+    text_printf(config, "card: %s\n", facts->card);
     enum status st = print_all(env, facts, agreement);
     if (st != STATUS_OK)
         agreement_free(agreement);

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "train/data_paths.h"
 #include "train/model_file.h"
+#include "train/peak.h"
 #include "train/shard.h"
 
 enum status run_config_bind(struct options *options, struct run_config *config)
@@ -45,17 +46,43 @@ void run_config_release(struct run_config *config)
 
 /* --- the machine ---------------------------------------------------------------------------- */
 
-static enum status resolve_machine(struct env *env, struct machine_config *machine)
+enum status run_device_find(struct env *env, bool planning, int *device, struct device_info *info)
 {
+    if (*device != RUN_DEVICE_CPU) {
+        device_look("cuda", -1, info);
+        if (info->count > 0)
+            device_look("cuda", session_card(info->count), info);
+        if (info->count == 0 && *device == RUN_DEVICE_CUDA && !planning)
+            return FAIL(env, CONFIG, "run.device: cuda: %s; run.device=cpu computes here",
+                        info->why);
+        if (info->count > 0)
+            *device = RUN_DEVICE_CUDA;
+        if (*device == RUN_DEVICE_CUDA)
+            return STATUS_OK;
+    }
+    *device = RUN_DEVICE_CPU;
+    device_look("cpu", 0, info);
+    return STATUS_OK;
+}
+
+struct session_place run_device_place(int device, enum dtype type)
+{
+    if (device == RUN_DEVICE_CUDA)
+        return (struct session_place){"cuda", type};
+    return (struct session_place){"cpu", DTYPE_F32};
+}
+
+static enum status resolve_machine(struct env *env, struct run_config *config)
+{
+    struct machine_config *machine = &config->machine;
     int available = env_available_threads();
     if (machine->threads == 0)
         machine->threads = available;
     else if (machine->threads > available)
         log_warn(env, "run.threads: %lld threads will share %d processors",
                  (long long)machine->threads, available);
-    machine->device = RUN_DEVICE_CPU;
     env->threads = (int)machine->threads;
-    return STATUS_OK;
+    return run_device_find(env, config->planning, &machine->device, &config->device);
 }
 
 static bool has_data(const struct run_config *config)
@@ -323,7 +350,7 @@ static enum status resolve(struct env *env, struct options *options,
     if (!has_data(config) && !config->planning && (!config->reading || *config->data.val == '\0'))
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
-    TRY(resolve_machine(env, &config->machine));
+    TRY(resolve_machine(env, config));
     if (config->reading)
         TRY(data_paths_held_out(env, &config->data));
     if (!config->planning)
@@ -359,6 +386,18 @@ enum status run_config_resolve(struct env *env, struct options *options,
     return st;
 }
 
+static void describe_machine(const struct run_config *config, struct text *text)
+{
+    struct session_place place = run_place(config);
+    text_printf(text, "machine  %s", place.backend);
+    if (*config->device.name)
+        text_printf(text, " (%s)", config->device.name);
+    if (place.type != DTYPE_F32)
+        text_printf(text, ", computing in %s", dtype_name(place.type));
+    text_printf(text, ", %lld thread%s\n", (long long)config->machine.threads,
+                config->machine.threads == 1 ? "" : "s");
+}
+
 void run_config_describe(const struct run_config *config, struct text *text)
 {
     const struct model_config *model = &config->model;
@@ -380,8 +419,7 @@ void run_config_describe(const struct run_config *config, struct text *text)
                     (long long)train->warmup, train->lr,
                     train->schedule == SCHEDULE_CONSTANT ? train->lr : train->min_lr);
     }
-    text_printf(text, "machine  %s, %lld thread%s\n", run_backend(config),
-                (long long)config->machine.threads, config->machine.threads == 1 ? "" : "s");
+    describe_machine(config, text);
 }
 
 int64_t run_micro_batches(const struct run_config *config)
@@ -398,12 +436,6 @@ struct schedule run_schedule(const struct run_config *config)
                              .decay = train->decay,
                              .lr = train->lr,
                              .min_lr = train->min_lr};
-}
-
-const char *run_backend(const struct run_config *config)
-{
-    (void)config;
-    return "cpu";
 }
 
 static enum dtype type_of(int precision)
@@ -423,4 +455,16 @@ enum dtype run_type(const struct run_config *config)
 enum dtype run_sum_type(const struct run_config *config)
 {
     return type_of(config->precision_sums);
+}
+
+struct session_place run_place(const struct run_config *config)
+{
+    return run_device_place(config->machine.device, run_type(config));
+}
+
+double run_peak(const struct run_config *config, int ranks)
+{
+    if (config->machine.peak_tflops > 0)
+        return config->machine.peak_tflops * 1e12;
+    return ranks * peak_of_card(config->device.name, run_place(config).type);
 }

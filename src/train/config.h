@@ -13,6 +13,7 @@
 #include "model/model.h"
 #include "train/dataset.h"
 #include "train/schedule.h"
+#include "train/session.h"
 #include "train/tokenizer.h"
 
 struct train_config {
@@ -34,7 +35,8 @@ struct train_config {
     int64_t log_every;
 };
 
-enum run_device { RUN_DEVICE_AUTO, RUN_DEVICE_CPU };
+enum run_device { RUN_DEVICE_AUTO, RUN_DEVICE_CPU, RUN_DEVICE_CUDA };
+extern const char *const run_device_words[];
 enum run_precision { RUN_PRECISION_FP32, RUN_PRECISION_BF16, RUN_PRECISION_FP16 };
 enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 
@@ -42,7 +44,7 @@ struct machine_config {
     int device;         /* enum run_device */
     int64_t threads;    /* 0 = as many as the affinity mask has */
     bool deterministic; /* the same bits for any number of threads and ranks */
-    double peak_tflops; /* of this machine, for mfu; 0 = not known */
+    double peak_tflops; /* of this machine, for mfu; 0 = by the card's name */
 };
 
 /* How the model's state is cut among the ranks, and how they talk. */
@@ -70,6 +72,7 @@ struct run_config {
     bool reading;  /* eval and sample: there is no optimizer; set by run_config_bind_reading */
     bool planning; /* plan: no data is needed; set by run_config_bind_planning */
     struct tokenizer *tokenizer; /* set by run_config_resolve; NULL = token data and none named */
+    struct device_info device;   /* this process's, of machine.device; set by run_config_resolve */
 };
 
 extern const struct option_table train_options;     /* train.* over struct train_config */
@@ -102,6 +105,14 @@ int64_t run_micro_batches(const struct run_config *config); /* of a step */
 struct schedule run_schedule(const struct run_config *config);
 enum dtype run_type(const struct run_config *config); /* of parameters and gradients */
 enum dtype run_sum_type(const struct run_config *config);
-const char *run_backend(const struct run_config *config); /* of device and ops: "cpu" */
+struct session_place run_place(const struct run_config *config);
+/* The floating-point operations a second that `ranks` ranks have at best; 0 = not known. */
+double run_peak(const struct run_config *config, int ranks);
+
+/* auto becomes cuda where there is a card, else cpu; cuda without one is refused unless it is for a
+ * plan. `info` is of the one that this process computes on. */
+enum status run_device_find(struct env *env, bool planning, int *device, struct device_info *info);
+/* Where a device computes with parameters of a type: the CPU in fp32, a card in that type. */
+struct session_place run_device_place(int device, enum dtype type);
 
 #endif

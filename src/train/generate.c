@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "train/model_file.h"
-#include "train/session.h"
 
 /* --- one text ------------------------------------------------------------------------------- */
 
@@ -107,14 +106,14 @@ static enum status load_tokenizer(struct generator *g, const char *folder, const
     return STATUS_OK;
 }
 
-static enum status load(struct generator *g, const char *path, const char *folder,
-                        const char *tokenizer)
+static enum status load(struct generator *g, struct session_place place, const char *path,
+                        const char *folder, const char *tokenizer)
 {
     struct model_config sizes = {.path = ""};
     struct zero_config reads_only = {0};
     TRY(model_file_config(g->env, folder, &sizes));
     TRY(model_check(g->env, &sizes));
-    TRY(session_create(g->env, "cpu", &sizes, &reads_only, &g->session));
+    TRY(session_create(g->env, place, &sizes, &reads_only, &g->session));
     TRY(load_tokenizer(g, folder, tokenizer));
     TRY(model_file_load(g->env, path, g->session.model, g->session.zero));
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
@@ -124,8 +123,8 @@ static enum status load(struct generator *g, const char *path, const char *folde
                           g->session.zero, sizes.context, chunk, &g->decoder);
 }
 
-enum status generator_create(struct env *env, const char *path, const char *tokenizer,
-                             struct generator **generator)
+enum status generator_create(struct env *env, struct session_place place, const char *path,
+                             const char *tokenizer, struct generator **generator)
 {
     enum status st;
     struct generator *g;
@@ -133,7 +132,7 @@ enum status generator_create(struct env *env, const char *path, const char *toke
     TRY(model_file_find(env, path, &folder));
     TRY_OR(undo_folder, mem_alloc(env, MEM_OTHER, "generator", sizeof *g, &g));
     g->env = env;
-    st = load(g, path, folder, tokenizer);
+    st = load(g, place, path, folder, tokenizer);
     if (st == STATUS_OK)
         *generator = g;
     else

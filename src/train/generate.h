@@ -7,6 +7,7 @@
 #define TRAIN_GENERATE_H
 #include "engine/decoder.h"
 #include "model/model.h"
+#include "train/session.h"
 #include "train/tokenizer.h"
 
 struct generate_config {
@@ -54,8 +55,8 @@ struct generator;
 
 /* `path`: a model directory or a run folder; `tokenizer`: "" = the one beside the model. Uses
  * env->threads. */
-enum status generator_create(struct env *env, const char *path, const char *tokenizer,
-                             struct generator **generator);
+enum status generator_create(struct env *env, struct session_place place, const char *path,
+                             const char *tokenizer, struct generator **generator);
 void generator_destroy(struct generator *generator); /* NULL is fine */
 const struct model *generator_model(const struct generator *generator);
 const struct tokenizer *generator_tokenizer(const struct generator *generator);

@@ -151,15 +151,16 @@ static const struct option ranks_list[] = {
 const struct option_table ranks_options = {
     .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};
 
-static const char *const device_words[] = {"auto", "cpu", NULL};
+const char *const run_device_words[] = {"auto", "cpu", "cuda", NULL};
 static const struct option machine_list[] = {
-    {RUN(device, CHOICE), .fallback = "auto", .choices = device_words, .help = "where to compute"},
+    {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
+     .help = "where to compute; auto = cuda where there is a card"},
     {RUN(threads, INT), .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {RUN(deterministic, BOOL), .fallback = "true",
      .help = "the same bits for any number of threads and ranks"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
-     .help = "of this machine, for the column mfu; 0 = not known"},
+     .help = "of this machine, for the column mfu; 0 = by the card's name, none for a CPU"},
 };
 const struct option_table machine_options = {
     .title = "machine", .options = machine_list, .count = COUNT(machine_list)};

@@ -18,6 +18,15 @@ static int64_t decode_tokens(const struct run_config *config)
     return room < config->model.context ? room : config->model.context;
 }
 
+/* The back end whose scratch is planned with. */
+static const char *planned_ops(const struct run_config *config)
+{
+    struct session_place place = run_place(config);
+    if (config->device.loaded)
+        return place.backend;
+    return place.type == DTYPE_F32 ? "cpu" : "ref";
+}
+
 struct plan_request run_plan_request(const struct run_config *config, int ranks)
 {
     int64_t room = decode_tokens(config);
@@ -26,12 +35,28 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .engine = config->engine,
         .zero = trainer_store_config(config),
         .loop_sums = 1, /* does anybody want to stop? */
-        .ops = run_backend(config),
+        .ops = planned_ops(config),
+        .compute = run_place(config).type,
         .ranks = ranks,
         .threads = (int)config->machine.threads,
         .decode_tokens = room,
         .decode_chunk = room < GENERATE_CHUNK ? room : GENERATE_CHUNK,
     };
+}
+
+/* Ranks of this machine that share a card. */
+static int on_a_card(const struct run_config *config, int local)
+{
+    return (local + config->device.count - 1) / config->device.count;
+}
+
+size_t run_memory(const struct run_config *config, size_t host_bytes, int local)
+{
+    if (config->machine.device != RUN_DEVICE_CUDA)
+        return host_bytes / (size_t)local;
+    if (config->device.count == 0)
+        return 0;
+    return config->device.free_bytes / (size_t)on_a_card(config, local);
 }
 
 static enum status refuse(struct env *env, const char *what, double needed, size_t available,
@@ -54,7 +79,12 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
         request.decode_tokens = request.decode_chunk = 0;
     }
     TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
-    double needed = (double)rank.total_bytes * ranks->local;
+    int together = ranks->local; /* ranks whose memory is the same */
+    if (config->device.total_bytes > 0) {
+        together = on_a_card(config, ranks->local);
+        available = together > 1 ? config->device.total_bytes : config->device.free_bytes;
+    }
+    double needed = (double)rank.total_bytes * together;
     if (config->reading)
         return refuse(env, "the evaluation", needed, available, "a smaller --batch or --context");
     return refuse(env, "the run", needed, available,
@@ -62,7 +92,7 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
                   "more machines with zero.stage=3 (sifr plan shows what fits)");
 }
 
-enum status run_fit_model(struct env *env, const char *path, size_t available)
+enum status run_fit_model(struct env *env, const char *path, enum dtype type, size_t available)
 {
     struct plan_request request = {.ops = "cpu", .ranks = 1, .threads = 1};
     double flops_per_token;
@@ -70,6 +100,6 @@ enum status run_fit_model(struct env *env, const char *path, size_t available)
     TRY(model_file_config(env, path, &request.model));
     request.engine.tokens = request.model.context;
     TRY(plan_model(env, &request, &parameters, &flops_per_token));
-    return refuse(env, "the model", (double)parameters * sizeof(float), available,
+    return refuse(env, "the model", (double)parameters * (double)dtype_bytes(type), available,
                   "a smaller model or a machine with more memory");
 }

@@ -4,11 +4,16 @@
 #include "plan/plan.h"
 #include "train/config.h"
 
-/* `config` is resolved and outlives the request. */
+/* `config` is resolved and outlives the request. Where run.device is cuda and its back end is not
+ * here (config->device.loaded), scratch is that of the reference. */
 struct plan_request run_plan_request(const struct run_config *config, int ranks);
 
+/* Bytes that each of `local` ranks on this machine can have: of its card, or of the `host_bytes`
+ * that are free here; 0 = not known. */
+size_t run_memory(const struct run_config *config, size_t host_bytes, int local);
+
 /* Refuse with STATUS_FIT, before a byte is taken, a run whose ranks on this machine need more
- * than `available` bytes (0: not known). `rank` of `ranks` is built on the dry device and stands
+ * than its card has, or on the CPU than `available` bytes (0: not known). `rank` of `ranks` is built on the dry device and stands
  * for each of the `local` ones; the text and tokens of the data are not counted. For a config
  * that was bound for reading it is an evaluation. */
 struct run_ranks {
@@ -17,7 +22,7 @@ struct run_ranks {
 enum status run_fit_check(struct env *env, const struct run_config *config,
                           const struct run_ranks *ranks, size_t available);
 
-/* The same for the parameters alone of the model under `path`. */
-enum status run_fit_model(struct env *env, const char *path, size_t available);
+/* The same for the parameters alone of the model under `path`, in `type`. */
+enum status run_fit_model(struct env *env, const char *path, enum dtype type, size_t available);
 
 #endif

@@ -1,5 +1,25 @@
 /* session -- see session.h. */
 #include "train/session.h"
+#include "comm/launcher.h"
+
+int session_card(int count)
+{
+    struct launcher launcher;
+    if (count < 2 || !launcher_find(&launcher))
+        return 0;
+    return (launcher.local_rank >= 0 ? launcher.local_rank : launcher.rank) % count;
+}
+
+/* Ranks that are threads take the cards of their process in turn. */
+static enum status open_device(struct env *env, const char *backend,
+                               const struct session_ranks *ranks, struct device **device)
+{
+    struct device_info info;
+    device_look(backend, -1, &info);
+    bool thread = ranks && ranks->hub && info.count > 1;
+    return device_create(env, backend, thread ? ranks->rank % info.count : session_card(info.count),
+                         device);
+}
 
 static enum status join(const struct session_ranks *ranks, struct session *session)
 {
@@ -8,21 +28,21 @@ static enum status join(const struct session_ranks *ranks, struct session *sessi
     return comm_create(&ranks->comm, session->device, &session->comm);
 }
 
-static enum status start(struct env *env, const char *backend, const struct session_ranks *ranks,
-                         struct session *session)
+static enum status start(struct env *env, struct session_place place,
+                         const struct session_ranks *ranks, struct session *session)
 {
-    TRY(device_create(env, backend, 0, &session->device));
+    TRY(open_device(env, place.backend, ranks, &session->device));
     if (ranks)
         TRY(join(ranks, session));
-    TRY(ops_create(session->device, backend, DTYPE_F32, &session->ops));
+    TRY(ops_create(session->device, place.backend, place.type, &session->ops));
     return stream_create(session->device, "compute", &session->stream);
 }
 
-enum status session_join(struct env *env, const char *backend, const struct session_ranks *ranks,
-                         struct session *session)
+enum status session_join(struct env *env, struct session_place place,
+                         const struct session_ranks *ranks, struct session *session)
 {
     *session = (struct session){0};
-    enum status st = start(env, backend, ranks, session);
+    enum status st = start(env, place, ranks, session);
     if (st != STATUS_OK) {
         if (session->comm)
             comm_abort(session->comm, log_first_error(env->log));
@@ -45,10 +65,11 @@ undo_model:
     return st;
 }
 
-enum status session_create(struct env *env, const char *backend, const struct model_config *model,
-                           const struct zero_config *store, struct session *session)
+enum status session_create(struct env *env, struct session_place place,
+                           const struct model_config *model, const struct zero_config *store,
+                           struct session *session)
 {
-    TRY(session_join(env, backend, NULL, session));
+    TRY(session_join(env, place, NULL, session));
     enum status st = session_fill(model, store, session);
     if (st != STATUS_OK)
         session_destroy(session);

@@ -16,6 +16,12 @@ struct session_ranks {
     void (*failing)(int rank, enum status st, const char *error);
 };
 
+/* Where a rank computes. */
+struct session_place {
+    const char *backend; /* of device and ops: "cpu" */
+    enum dtype type;     /* in which ops compute */
+};
+
 struct session { /* open: its users work with the parts */
     struct device *device;
     struct comm *comm; /* NULL: one rank */
@@ -25,16 +31,22 @@ struct session { /* open: its users work with the parts */
     struct zero *zero;
 };
 
+/* The card, of `count` on this machine, that this process computes on when it is one rank of a job
+ * that a launcher started; otherwise the first. */
+int session_card(int count);
+
 /* Device, communicator (`ranks` NULL: one rank, there is none) and ops: what libraries start, they
- * have started then. `backend` is that of device and ops. On failure nothing is left behind. */
-enum status session_join(struct env *env, const char *backend, const struct session_ranks *ranks,
-                         struct session *session);
+ * have started then. The ranks of a machine take its cards in turn. On failure nothing is left
+ * behind. */
+enum status session_join(struct env *env, struct session_place place,
+                         const struct session_ranks *ranks, struct session *session);
 /* The model and the store, parameters still zero. On failure the session is as it was. */
 enum status session_fill(const struct model_config *model, const struct zero_config *store,
                          struct session *session);
 /* Both, for one rank. */
-enum status session_create(struct env *env, const char *backend, const struct model_config *model,
-                           const struct zero_config *store, struct session *session);
+enum status session_create(struct env *env, struct session_place place,
+                           const struct model_config *model, const struct zero_config *store,
+                           struct session *session);
 void session_destroy(struct session *session); /* what was zeroed and never created is fine */
 
 #endif

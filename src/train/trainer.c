@@ -130,6 +130,7 @@ static enum status check_agreement(struct trainer *t)
     struct agreement agreement;
     const struct agreement_facts facts = {.config_yaml = t->place->config_yaml,
                                           .trace = t->place->trace,
+                                          .card = t->config->device.name,
                                           .data = t->data,
                                           .context = t->config->train.context,
                                           .model_path = t->config->model.path};
@@ -145,7 +146,7 @@ static enum status check_agreement(struct trainer *t)
 static enum status meet(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    TRY(session_join(t->env, run_backend(config), t->ranks, &t->session));
+    TRY(session_join(t->env, run_place(config), t->ranks, &t->session));
     TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
     TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
                        config->train.context, (uint64_t)config->train.seed, &t->data));
@@ -211,8 +212,9 @@ static void tell_ready(struct trainer *t)
                                   .epochs = planned / (double)train_tokens,
                                   .held = &t->held,
                                   .ranks = zero_roster(t->session.zero)->size,
-                                  .comm =
-                                      t->session.comm ? comm_backend_name(t->session.comm) : ""};
+                                  .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
+                                  .device = device_backend(t->session.device),
+                                  .card = t->config->device.name};
     if (speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
@@ -332,7 +334,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                           double start, double end, struct trainer_step *step)
 {
     double rate = (double)step_tokens(t) / (end - start);
-    double peak = t->config->machine.peak_tflops * 1e12;
+    double peak = run_peak(t->config, zero_roster(t->session.zero)->workers);
     int64_t steps = t->config->train.steps;
     bool scaled = zero_wants_scaling(t->session.zero);
     pace_add(t->pace, end - start, end);

@@ -27,7 +27,9 @@ struct trainer_facts { /* known when everything is in place, before the first st
     double epochs; /* steps * step_tokens / train_tokens */
     const struct footprint_worst *held;
     int ranks;
-    const char *comm; /* how they talk: "mpi"; "" for one */
+    const char *comm;   /* how they talk: "mpi"; "" for one */
+    const char *device; /* "cpu", "cuda" */
+    const char *card;   /* "NVIDIA H200"; "" = the processors */
 };
 
 struct trainer_step {

@@ -63,7 +63,7 @@ static void find_place(struct zero *zero, int rank, int size)
     zero->first_member = r->copies > 1 ? rank / zero->shards * zero->shards : 0;
     c->local = c->local && size > 1; /* what one rank does anyway */
     zero->reductions = c->local && c->micro_batches > r->workers ? r->workers : c->micro_batches;
-    zero->type = c->micro_batches > 0 ? c->type : DTYPE_F32;
+    zero->type = c->micro_batches > 0 ? c->type : zero->ops->type;
     zero->sum_type = c->micro_batches > 0 ? c->sum_type : DTYPE_F32;
     /* One rank owns all there is: nothing is cut and nothing is held twice. */
     zero->sharding =
@@ -77,13 +77,13 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
     struct env *env = device_env(ops->device);
     struct zero *z;
     int size = comm ? comm_size(comm) : 1, rank = comm ? comm_rank(comm) : 0;
-    CHECK_EQ(ops->type, DTYPE_F32);
     unit_graph_check(graph);
     TRY(check_config(env, config, size));
     TRY(mem_alloc(env, MEM_OTHER, "store", sizeof *z, &z));
     *z = (struct zero){
         .ops = ops, .stream = stream, .comm = comm, .graph = graph, .env = env, .config = *config};
     find_place(z, rank, size);
+    CHECK(ops->type == DTYPE_F32 || ops->type == z->type);
     enum status st = zero_memory_create(z);
     if (st != STATUS_OK) {
         zero_destroy(z);

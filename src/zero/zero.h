@@ -14,8 +14,9 @@
  * each use; the uses are added once, in unit order.
  *
  * With a 16-bit `type` parameters and gradients are stored and sent in 2 bytes, beside fp32 masters
- * at the owners. Units compute in fp32 all the same: params are widened for a pass, and a
- * micro-batch's gradient is rounded once, by one rank as by many.
+ * at the owners. Where ops compute in that type, a pass reads params in place and writes gradients
+ * where they are sent from. Where ops compute in fp32 all the same, params are widened for a pass,
+ * and a micro-batch's gradient is rounded once, by one rank as by many.
  */
 #ifndef ZERO_ZERO_H
 #define ZERO_ZERO_H
@@ -44,8 +45,8 @@ struct zero_config {
     bool
         local; /* each worker adds its own micro-batches and sends their sum: other bits for another
                    number of workers */
-    enum dtype type;     /* of parameters and gradients: f32, bf16 or f16. A store that only reads
-                            is f32 */
+    enum dtype type;     /* of parameters and gradients: f32, bf16 or f16; that of ops, or ops are
+                            f32. A store that only reads has that of ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
                             rounded once; other bits for another number of workers) */
 };
@@ -71,7 +72,7 @@ struct comm_counter zero_counted(const struct zero *zero, enum zero_way way);
 enum status zero_settle(struct zero *zero);
 
 /* --- parameters from and to outside: element ranges of one tensor, in fp32 on the host; where
- * there are masters, these ------------------------------------------------------------------- */
+ * there are masters, these; a 16-bit store that only reads rounds what is written ------------- */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
 /* Each rank takes what it holds; zero_publish afterwards brings all that is made of it up to

@@ -47,6 +47,8 @@ enum status exchange_open(struct zero *zero)
     else
         TRY(comm_dup(zero->comm, "gather", &zero->gather_comm));
     TRY(comm_dup(zero->comm, "reduce", &zero->reduce_comm));
+    TRY(device_alloc(device, MEM_COMM, "elements of all ranks", ZERO_STAGING * sizeof(float),
+                     &zero->collected));
     if (zero->gather_comm)
         comm_set_lane(zero->gather_comm, TRACE_GATHER);
     if (zero->replica_comm)
@@ -152,13 +154,18 @@ void shares_to_replicas(struct zero *zero, int piece)
     comm_all_gather(zero->replica_comm, mine, p->total, count, zero->sum_type, zero->gather_stream);
 }
 
-/* dst = src; adding to zero is exact, and rounds where dst is narrower. */
-static void store(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
-                  enum dtype src_type, int64_t count)
+/* dst = src; adding to zero is exact, and rounds where dst is narrower. Ops are for compute's
+ * stream alone. */
+static void store(struct zero *zero, struct stream *stream, void *dst, enum dtype dst_type,
+                  const void *src, enum dtype src_type, int64_t count)
 {
     size_t bytes = (size_t)count * dtype_bytes(dst_type);
     if (dst_type == src_type) {
         device_copy(stream, dst, src, bytes);
+        return;
+    }
+    if (stream == zero->stream) {
+        ops_cast(zero->ops, stream, dst, dst_type, src, src_type, count);
         return;
     }
     device_zero(stream, dst, bytes);
@@ -174,7 +181,7 @@ static void add_in_order(struct zero *zero, struct stream *stream, float *sum,
     for (int w = 0; w < active; w++) {
         const void *from = zero_at(gradients, zero->type, w * stride);
         if (first && w == 0)
-            store(stream, sum, DTYPE_F32, from, zero->type, count);
+            store(zero, stream, sum, DTYPE_F32, from, zero->type, count);
         else
             device_accumulate(stream, sum, DTYPE_F32, from, zero->type, count);
     }
@@ -191,10 +198,10 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
         int64_t part = stride - done < ZERO_STAGING ? stride - done : ZERO_STAGING;
         void *at = zero_at(sum, zero->sum_type, done);
         if (!first)
-            store(stream, zero->round_sum, DTYPE_F32, at, zero->sum_type, part);
+            store(zero, stream, zero->round_sum, DTYPE_F32, at, zero->sum_type, part);
         add_in_order(zero, stream, zero->round_sum, zero_at(gradients, zero->type, done), active,
                      stride, part, first);
-        store(stream, at, zero->sum_type, zero->round_sum, DTYPE_F32, part);
+        store(zero, stream, at, zero->sum_type, zero->round_sum, DTYPE_F32, part);
     }
 }
 

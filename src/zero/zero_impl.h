@@ -32,11 +32,12 @@ struct zero_use {
 };
 
 struct zero_piece {
-    void *full;    /* (piece_count) params, where they are not sharded; NULL elsewhere */
-    void *slice;   /* (shard) params at their holders: in full, or by itself */
-    float *master; /* (shard) params in fp32: slice, or by itself beside 16-bit params */
-    float *m, *v;  /* (shard) */
-    void *total;   /* (shard) the step's gradient: the sum of all uses, from all that sum it */
+    void *full;   /* (piece_count) params, where they are not sharded; NULL elsewhere */
+    void *slice;  /* (shard) params at their holders: in full, or by itself */
+    void *master; /* (shard) params as they are updated, in fp32: slice, or by itself beside 16-bit
+                      params; of a store that only reads: slice */
+    float *m, *v; /* (shard) */
+    void *total;  /* (shard) the step's gradient: the sum of all uses, from all that sum it */
     struct zero_use *uses; /* in unit order */
     int use_count;
     struct exchange gather;    /* the shards of a copy to its workers */
@@ -89,7 +90,7 @@ struct zero {
     struct event **slot_ready, **slot_free; /* (slots) */
     int next_residency, last_entry;         /* of the walk */
 
-    float *compute_slot; /* fp32 params of the unit that computes, where params are 16-bit */
+    float *compute_slot; /* fp32 params of the unit that computes, where they are widened */
     int64_t compute_count;
     float *gradient_work; /* fp32 gradients of the unit that computes, where they are not written
                              where they are sent from */
@@ -101,8 +102,9 @@ struct zero {
     struct adamw_segment *segments; /* device memory */
     int segment_count;
     struct sum_range *segment_sums; /* where sums are 16-bit */
-    double *block_sums; /* device: sums of squares of a chunk of blocks, and the host's copy */
-    double *block_sums_host;
+    double *block_sums;             /* device: sums of squares of a chunk of blocks */
+    double *parts, *parts_host;     /* device: what this rank's nodes are made of, and a copy */
+    int64_t part_count;
     /* Aligned parts of the norm: held, come from a neighbour, made of both. (node_room) each */
     double *nodes, *nodes_taken, *nodes_joined;
     int64_t node_room;
@@ -112,7 +114,9 @@ struct zero {
     struct step_scalars scalars_host;
     struct step_scalars *scalars; /* device */
     float *staging;               /* host: a chunk of elements on their way in or out */
+    float *rounding;              /* device: the same, where a store that only reads is 16-bit */
     struct exchange range;        /* of zero_read */
+    void *collected;              /* device: a chunk of it, where it comes from several ranks */
 };
 
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
@@ -126,6 +130,30 @@ static inline void *zero_at(const void *base, enum dtype type, int64_t index)
 static inline bool zero_is_narrow(const struct zero *zero)
 {
     return zero->type != DTYPE_F32;
+}
+
+/* Units compute in another type than params and gradients have: fp32 beside 16 bits. */
+static inline bool zero_widens(const struct zero *zero)
+{
+    return zero->type != zero->ops->type;
+}
+
+/* There are fp32 params beside those that are read in passes. */
+static inline bool zero_has_masters(const struct zero *zero)
+{
+    return zero_is_narrow(zero) && zero->config.micro_batches > 0;
+}
+
+/* Of what piece->master points to. */
+static inline enum dtype zero_master_type(const struct zero *zero)
+{
+    return zero_has_masters(zero) ? DTYPE_F32 : zero->type;
+}
+
+/* One rank alone writes the first micro-batch's gradient straight into the sum. */
+static inline bool zero_writes_sums(const struct zero *zero)
+{
+    return !zero_widens(zero) && zero->sum_type == zero->type;
 }
 
 /* --- lengths -------------------------------------------------------------------------------- */

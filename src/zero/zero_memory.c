@@ -14,8 +14,9 @@
  * stages 0 and 1 lie in the gradients when they are of one size. Workers that are not owners
  * (beside servers) have no shards. Owners have room for one share from every worker.
  *
- * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. These are
- * widened for one unit at a time, and gradients are written in fp32 for one unit at a time.
+ * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. Where units
+ * compute in fp32 beside 16-bit params, these are widened and gradients are written in fp32, for one
+ * unit at a time.
  */
 #include "zero/zero_impl.h"
 
@@ -156,7 +157,7 @@ static enum status alloc_use(struct zero *zero, int i, int k)
 static enum status alloc_piece(struct zero *zero, int i)
 {
     TRY(alloc_params(zero, i));
-    if (!zero_is_narrow(zero))
+    if (!zero_has_masters(zero))
         zero->pieces[i].master = zero->pieces[i].slice;
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
@@ -182,7 +183,7 @@ static int64_t written_count(const struct zero *zero, int u)
 static bool needs_gradient_slots(const struct zero *zero)
 {
     if (zero_alone(zero))
-        return zero_is_narrow(zero) || zero->config.micro_batches > 1;
+        return !zero_writes_sums(zero) || zero->config.micro_batches > 1;
     return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
 }
 
@@ -208,7 +209,7 @@ static enum status alloc_gradient_work(struct zero *zero)
 {
     bool adds = zero->config.local && zero->config.micro_batches > zero->roster.workers;
     int64_t most = 0;
-    if (!zero_is_narrow(zero) && !adds)
+    if (!zero_widens(zero) && (!adds || zero_is_narrow(zero)))
         return STATUS_OK;
     for (int u = 0; u < zero->graph->unit_count; u++)
         most = written_count(zero, u) > most ? written_count(zero, u) : most;
@@ -253,7 +254,7 @@ static enum status alloc_slots(struct zero *zero)
 {
     if (zero->sharding.params)
         TRY(alloc_param_slots(zero));
-    if (zero->worker && zero_is_narrow(zero))
+    if (zero->worker && zero_widens(zero))
         TRY(alloc_compute_slot(zero));
     if (!zero->worker || zero->config.micro_batches == 0)
         return STATUS_OK;
@@ -286,6 +287,9 @@ enum status zero_memory_create(struct zero *zero)
         TRY(alloc_piece(zero, i));
     TRY(device_alloc(device, MEM_OTHER, "step scalars", sizeof *zero->scalars, &zero->scalars));
     TRY(mem_alloc(zero->env, MEM_OTHER, "staging", ZERO_STAGING * sizeof(float), &zero->staging));
+    if (zero_is_narrow(zero) && !zero_has_masters(zero))
+        TRY(device_alloc(device, MEM_SCRATCH, "elements in fp32", ZERO_STAGING * sizeof(float),
+                         &zero->rounding));
     TRY(alloc_slots(zero));
     if (!zero_alone(zero))
         TRY(exchange_open(zero));
@@ -357,8 +361,11 @@ void zero_memory_free(struct zero *zero)
     device_free(device, zero->segments);
     device_free(device, zero->nonfinite);
     device_free(device, zero->block_sums);
+    device_free(device, zero->parts);
+    device_free(device, zero->collected);
+    device_free(device, zero->rounding);
     device_free(device, zero->scalars);
-    mem_free(zero->env, zero->block_sums_host);
+    mem_free(zero->env, zero->parts_host);
     mem_free(zero->env, zero->segment_sums);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->nodes_taken);

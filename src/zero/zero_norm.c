@@ -11,6 +11,13 @@
  *              0      <-       4
  *
  * Which nodes a share has follows from the partition, so that only their values travel.
+ *
+ * A rank's nodes are made of parts that the device forms and the host reads in one copy: a range
+ * of blocks is cut at multiples of 2^PART_LEVEL blocks; what lies between is one part for each of
+ * these, the blocks before and after are a part each.
+ *
+ *     blocks    first . . . . | . . . . . . . . | . . . . . . . . | . . end
+ *     parts     1 1 1 1 1 1 1   2^PART_LEVEL      2^PART_LEVEL      1 1
  */
 #include <math.h>
 #include <string.h>
@@ -116,12 +123,49 @@ static int64_t most_nodes(const struct zero *zero)
     return most;
 }
 
+/* --- the parts that they are made of -------------------------------------------------------- */
+
+enum { PART_LEVEL = 8, CHUNK_LEVEL = 16 /* blocks whose sums exist at once: 4 Mi elements */ };
+
+/* A range cut: blocks up to `middle` and from `tail` on are parts by themselves. */
+struct cut {
+    int64_t middle, tail;
+};
+
+static struct cut cut_range(struct block_range range)
+{
+    int64_t mask = ((int64_t)1 << PART_LEVEL) - 1;
+    int64_t middle = (range.first + mask) & ~mask, tail = range.end & ~mask;
+    return middle < tail ? (struct cut){middle, tail} : (struct cut){range.end, range.end};
+}
+
+static int64_t count_parts(struct block_range range)
+{
+    struct cut cut = cut_range(range);
+    return cut.middle - range.first + ((cut.tail - cut.middle) >> PART_LEVEL) + range.end -
+           cut.tail;
+}
+
+static int64_t own_parts(const struct zero *zero)
+{
+    int64_t number = 0, count = 0;
+    for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
+        if (zero_is_learned(zero, i))
+            count += count_parts(shared_blocks(zero, i, number, zero->share));
+        number += piece_blocks(zero, i);
+    }
+    return count;
+}
+
 enum status norm_create(struct zero *zero)
 {
-    size_t sums = ZERO_CHUNK_BLOCKS * sizeof(double);
+    struct device *device = zero->ops->device;
     size_t room = (size_t)(zero->node_room = most_nodes(zero)), ranks = (size_t)zero->roster.size;
-    TRY(device_alloc(zero->ops->device, MEM_SCRATCH, "norm block sums", sums, &zero->block_sums));
-    TRY(mem_alloc(zero->env, MEM_OTHER, "norm block sums", sums, &zero->block_sums_host));
+    size_t parts = (size_t)(zero->part_count = own_parts(zero)) * sizeof *zero->parts;
+    TRY(device_alloc(device, MEM_SCRATCH, "norm block sums",
+                     ((size_t)1 << CHUNK_LEVEL) * sizeof *zero->block_sums, &zero->block_sums));
+    TRY(device_alloc(device, MEM_SCRATCH, "norm parts", parts, &zero->parts));
+    TRY(mem_alloc(zero->env, MEM_OTHER, "norm parts", parts, &zero->parts_host));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes,
                         &zero->nodes));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes_taken,
@@ -144,42 +188,79 @@ const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int6
     return zero->wide;
 }
 
-/* Elements of the params of a piece that lie in [first, first + count), by param: padding is
- * skipped. Sums of whole blocks from `first` on go to the host's buffer. */
-static enum status block_sums(struct zero *zero, int piece, int64_t first, int64_t count)
+/* sums = sums of squares of `count` elements of a sum, from element `first` on, by block. */
+static void square_sums(struct zero *zero, const void *sum, int64_t first, int64_t count,
+                        double *sums)
 {
-    const struct zero_piece *p = &zero->pieces[piece];
+    int64_t most = zero->sum_type == DTYPE_F32 ? count : ZERO_STAGING;
+    for (int64_t done = 0; done < count; done += most) {
+        int64_t part = count - done < most ? count - done : most;
+        ops_square_sums(zero->ops, zero->stream, sums_as_f32(zero, sum, first + done, part), part,
+                        sums + done / OPS_BLOCK);
+    }
+}
+
+/* sums = those of blocks first .. end-1 of a piece, counted from its start. By param, so that
+ * padding is skipped. */
+static void block_sums(struct zero *zero, int piece, int64_t first, int64_t end, double *sums)
+{
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
+    const void *sum = zero->pieces[piece].uses[0].sum;
     int64_t base = zero->share * zero_share_count(zero, piece);
     for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count;
          q++) {
-        int64_t begin = zero->partition.param_offset[q];
-        int64_t end = begin + unit_param_count(zero->graph, q);
-        begin = begin > first ? begin : first;
-        end = end < first + count ? end : first + count;
-        if (begin < end)
-            ops_square_sums(zero->ops, zero->stream,
-                            sums_as_f32(zero, p->uses[0].sum, begin - base, end - begin),
-                            end - begin, zero->block_sums + (begin - first) / OPS_BLOCK);
+        int64_t from = zero->partition.param_offset[q];
+        int64_t to = from + unit_param_count(zero->graph, q);
+        from = from > first * OPS_BLOCK ? from : first * OPS_BLOCK;
+        to = to < end * OPS_BLOCK ? to : end * OPS_BLOCK;
+        if (from < to)
+            square_sums(zero, sum, from - base, to - from, sums + from / OPS_BLOCK - first);
     }
-    device_copy(zero->stream, zero->block_sums_host, zero->block_sums,
-                (size_t)(count / OPS_BLOCK) * sizeof(double));
+}
+
+/* The parts of this rank's range of a piece, whose first block has number `number`; returns how
+ * many. */
+static int64_t form_parts(struct zero *zero, int piece, int64_t number, struct block_range range,
+                          double *parts)
+{
+    struct cut cut = cut_range(range);
+    double *next = parts + (cut.middle - range.first);
+    block_sums(zero, piece, range.first - number, cut.middle - number, parts);
+    for (int64_t done = cut.middle; done < cut.tail; done += 1ll << CHUNK_LEVEL) {
+        int64_t left = cut.tail - done;
+        int64_t count = left < 1ll << CHUNK_LEVEL ? left : 1ll << CHUNK_LEVEL;
+        block_sums(zero, piece, done - number, done + count - number, zero->block_sums);
+        ops_tree_sums(zero->ops, zero->stream, count, PART_LEVEL, zero->block_sums, next);
+        next += count >> PART_LEVEL;
+    }
+    block_sums(zero, piece, cut.tail - number, range.end - number, next);
+    return count_parts(range);
+}
+
+/* All parts of this rank, to the host. */
+static enum status read_parts(struct zero *zero)
+{
+    int64_t number = 0, count = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        if (!zero_is_learned(zero, i))
+            continue;
+        struct block_range range = shared_blocks(zero, i, number, zero->share);
+        count += form_parts(zero, i, number, range, zero->parts + count);
+        number += piece_blocks(zero, i);
+    }
+    CHECK_EQ(count, zero->part_count);
+    device_copy(zero->stream, zero->parts_host, zero->parts, (size_t)count * sizeof *zero->parts);
     return stream_sync(zero->stream);
 }
 
-/* The node over 2^level blocks from element `first` of the piece, a chunk at a time. */
-static enum status node_value(struct zero *zero, int piece, int64_t first, int level, double *value)
+/* A node over 2^level blocks from the parts it begins with; they are passed. */
+static double node_value(int level, const double **parts)
 {
     struct norm_tree tree = {0};
-    int64_t count = ((int64_t)1 << level) * OPS_BLOCK;
-    for (int64_t done = 0; done < count; done += ZERO_STAGING) {
-        int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
-        TRY(block_sums(zero, piece, first + done, part));
-        for (int64_t b = 0; b < part / OPS_BLOCK; b++)
-            norm_tree_add(&tree, 0, zero->block_sums_host[b]);
-    }
-    *value = norm_tree_sum(&tree);
-    return STATUS_OK;
+    int64_t count = 1ll << (level < PART_LEVEL ? level : level - PART_LEVEL);
+    for (int64_t i = 0; i < count; i++)
+        norm_tree_add(&tree, 0, *(*parts)++);
+    return norm_tree_sum(&tree);
 }
 
 /* This rank's nodes, in the order of the blocks. */
@@ -187,6 +268,8 @@ static enum status own_nodes(struct zero *zero)
 {
     int64_t number = 0;
     int count = 0;
+    const double *next = zero->parts_host;
+    TRY(read_parts(zero));
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
@@ -194,8 +277,7 @@ static enum status own_nodes(struct zero *zero)
         while (range.first < range.end) {
             int level = first_level(range);
             CHECK_LT(count, zero->node_room);
-            TRY(node_value(zero, i, (range.first - number) * OPS_BLOCK, level,
-                           &zero->nodes[count++]));
+            zero->nodes[count++] = node_value(level, &next);
             range.first += 1ll << level;
         }
         number += piece_blocks(zero, i);

@@ -2,14 +2,18 @@
  *
  * Params that are not sharded are read in place, once the owners' newest values have arrived.
  * Sharded ones are gathered into slots ahead of their use, in the order of the slot table, and
- * the compute stream waits for them. 16-bit ones are widened into a slot for the unit that
- * computes. Gradients are written to a buffer of their own or a slot and sent to their owners
- * while the next unit computes. One rank alone writes its first micro-batch straight into the sum.
+ * the compute stream waits for them. Where units compute in fp32, 16-bit ones are widened into a
+ * slot for the unit that computes. Gradients are written to a buffer of their own or a slot and
+ * sent to their owners while the next unit computes. One rank alone writes its first micro-batch
+ * straight into the sum where that has the same type.
  *
- *     written by the pass, fp32        sent, in the wire's type
- *     where it is sent from            a whole gradient, or a slot                        fp32
- *     gradient_work                    the same, rounded once                             16-bit
- *     use->local, then gradient_work   once a step: local itself, or the same, rounded    local
+ *     written by the pass            sent, in the wire's type
+ *     where it is sent from          a whole gradient, or a slot       of one type
+ *     gradient_work, fp32            the same, rounded once            computed in fp32, sent in 16 bits
+ *     local (gradient_work after     once a step: local itself         local, fp32
+ *     the first)
+ *     where it is sent from, or      once a step: local, the fp32 sum  local, 16 bits
+ *     gradient_work as above         of these, rounded
  */
 #include "zero/zero_impl.h"
 
@@ -79,11 +83,11 @@ static bool pass_reads_piece(const struct zero *zero, int u, enum pass pass, int
     return false;
 }
 
-/* The params of `piece` for a pass, in fp32. */
-static const float *compute_params(struct zero *zero, int piece, int u, int entry)
+/* The params of `piece` for a pass, in the compute type. */
+static const void *compute_params(struct zero *zero, int piece, int u, int entry)
 {
     const void *params = piece_params(zero, piece, entry);
-    if (!zero_is_narrow(zero))
+    if (!zero_widens(zero))
         return params;
     float *wide = zero->compute_slot + compute_offset(zero, piece, u);
     ops_cast(zero->ops, zero->stream, wide, DTYPE_F32, params, zero->type,
@@ -91,14 +95,15 @@ static const float *compute_params(struct zero *zero, int piece, int u, int entr
     return wide;
 }
 
-static void bind_piece(struct zero *zero, int piece, int u, enum pass pass, const float *params,
+static void bind_piece(struct zero *zero, int piece, int u, enum pass pass, const void *params,
                        struct unit_run *run)
 {
     const struct unit *unit = &zero->graph->units[u];
     for (int use = 0; use < unit->use_count; use++) {
         int param = unit->uses[use];
         if (zero->graph->params[param].piece == piece && unit_reads(unit, pass, use))
-            run->params[use] = params + zero->partition.param_offset[param];
+            run->params[use] =
+                zero_at(params, zero->ops->type, zero->partition.param_offset[param]);
     }
 }
 
@@ -120,7 +125,7 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
 static void poison(struct zero *zero, void *at, size_t bytes)
 {
 #ifdef SIFR_CHECKED
-    if (at && strcmp(device_backend(zero->ops->device), "cpu") == 0)
+    if (at && device_on_host(zero->ops->device))
         memset(at, 0xff, bytes);
 #else
     (void)zero, (void)at, (void)bytes;
@@ -193,16 +198,18 @@ static struct event *wire_free(struct zero *zero, const struct zero_use *use)
     return use->full || sends_local(zero, use) ? use->free : slot_of_unit(zero, use->unit)->free;
 }
 
-/* Where this rank's micro-batch of `round` writes the gradient that unit u has of `piece`. */
-static float *gradient_place(struct zero *zero, int piece, int u, int64_t round)
+/* Where this rank's micro-batch of `round` writes the gradient that unit u has of `piece`, in the
+ * compute type. */
+static void *gradient_place(struct zero *zero, int piece, int u, int64_t round)
 {
     struct zero_use *use = find_use(zero, piece, u);
     CHECK(use != NULL);
-    if (use->local && round == 0)
+    bool wide = zero->ops->type == DTYPE_F32; /* local is fp32 */
+    if (use->local && wide && round == 0)
         return use->local;
-    if (use->local || zero_is_narrow(zero))
+    if ((use->local && wide) || zero_widens(zero))
         return zero->gradient_work + slot_offset(zero, piece, u);
-    if (zero_alone(zero) && round == 0)
+    if (zero_alone(zero) && zero_writes_sums(zero) && round == 0)
         return use->sum;
     return wire_place(zero, piece, u);
 }
@@ -215,10 +222,10 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
         run->grads[use] = NULL;
         if (!unit_writes(unit, pass, use))
             continue;
-        if (!zero_alone(zero) && !zero_is_narrow(zero))
+        if (!zero_alone(zero) && !zero_widens(zero))
             stream_wait(zero->stream, wire_free(zero, find_use(zero, piece, u)));
-        run->grads[use] =
-            gradient_place(zero, piece, u, round) + zero->partition.param_offset[param];
+        run->grads[use] = zero_at(gradient_place(zero, piece, u, round), zero->ops->type,
+                                  zero->partition.param_offset[param]);
     }
 }
 
@@ -231,11 +238,12 @@ static bool pass_writes_piece(const struct zero *zero, const struct unit *unit, 
     return false;
 }
 
-/* What this rank contributes: rounded once, where it is to be sent from. */
+/* What this rank contributes: rounded once, where it is to be sent from. A pass in 16 bits has put
+ * it there. */
 static void round_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
-    const float *from = use->local ? use->local : gradient_place(zero, piece, use->unit, round);
-    if (!zero_is_narrow(zero))
+    const void *from = use->local ? use->local : gradient_place(zero, piece, use->unit, round);
+    if (!zero_is_narrow(zero) || (!use->local && !zero_widens(zero)))
         return;
     if (!zero_alone(zero))
         stream_wait(zero->stream, wire_free(zero, use));
@@ -264,15 +272,26 @@ static bool has_gradient(const struct zero *zero, int64_t round)
     return roster_micro_batch(&zero->roster, zero->config.micro_batches, round) >= 0;
 }
 
+/* A micro-batch's gradient to those before it; the first may be in its place already. */
+static void add_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
+{
+    const void *from = gradient_place(zero, piece, use->unit, round);
+    int64_t count = zero->partition.piece_count[piece];
+    if (from == use->local)
+        return;
+    if (round == 0)
+        ops_cast(zero->ops, zero->stream, use->local, DTYPE_F32, from, zero->ops->type, count);
+    else
+        device_accumulate(zero->stream, use->local, DTYPE_F32, from, zero->ops->type, count);
+}
+
 /* Gradients stay here until the last round. The sum of a worker's micro-batches is then sent as if
  * there were no other. */
 static void reduce_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
     bool last = round + 1 == roster_rounds(&zero->roster, zero->config.micro_batches);
-    if (round > 0 && has_gradient(zero, round))
-        device_accumulate(zero->stream, use->local, DTYPE_F32,
-                          gradient_place(zero, piece, use->unit, round), DTYPE_F32,
-                          zero->partition.piece_count[piece]);
+    if (has_gradient(zero, round))
+        add_local(zero, piece, use, round);
     if (!last)
         return;
     if (has_gradient(zero, 0))

@@ -36,7 +36,7 @@ static struct adamw_segment segment_of(const struct zero *zero, int t, struct pl
     int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
     return (struct adamw_segment){
         .count = mine.count,
-        .param = piece->master + at,
+        .param = (float *)piece->master + at,
         .copy = zero_is_narrow(zero) ? zero_at(piece->slice, zero->type, at) : NULL,
         .copy_type = zero->type,
         .grad = zero->wide ? zero->wide : (const float *)piece->total + at,
@@ -251,7 +251,7 @@ static void publish_params(struct zero *zero)
 
 enum status zero_publish(struct zero *zero)
 {
-    for (int i = 0; zero_is_narrow(zero) && zero->shard >= 0 && i < zero->graph->piece_count; i++)
+    for (int i = 0; zero_has_masters(zero) && zero->shard >= 0 && i < zero->graph->piece_count; i++)
         ops_cast(zero->ops, zero->stream, zero->pieces[i].slice, zero->type, zero->pieces[i].master,
                  DTYPE_F32, zero_shard_count(zero, i));
     publish_params(zero);

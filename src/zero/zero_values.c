@@ -64,15 +64,33 @@ static struct place element_range(const struct zero *zero, int tensor, int64_t f
     return (struct place){place.piece, place.first + first, count};
 }
 
+/* dst = values, rounded, a chunk at a time. */
+static enum status write_rounded(struct zero *zero, void *dst, const float *values, int64_t count)
+{
+    for (int64_t done = 0; done < count; done += ZERO_STAGING) {
+        int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
+        device_copy(zero->stream, zero->rounding, values + done, (size_t)part * sizeof *values);
+        ops_cast(zero->ops, zero->stream, zero_at(dst, zero->type, done), zero->type,
+                 zero->rounding, DTYPE_F32, part);
+        TRY(stream_sync(zero->stream));
+    }
+    return STATUS_OK;
+}
+
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values)
 {
     struct place place = element_range(zero, tensor, first, count);
     struct place mine = held_part(zero, place);
     int64_t own_first = zero->shard * zero_shard_count(zero, place.piece);
-    if (mine.count > 0)
-        device_copy(zero->stream, zero->pieces[place.piece].master + mine.first - own_first,
-                    values + mine.first - place.first, (size_t)mine.count * sizeof *values);
+    enum dtype type = zero_master_type(zero);
+    if (mine.count == 0)
+        return stream_sync(zero->stream);
+    void *dst = zero_at(zero->pieces[place.piece].master, type, mine.first - own_first);
+    values += mine.first - place.first;
+    if (type != DTYPE_F32)
+        return write_rounded(zero, dst, values, mine.count);
+    device_copy(zero->stream, dst, values, (size_t)mine.count * sizeof *values);
     return stream_sync(zero->stream);
 }
 
@@ -90,9 +108,9 @@ struct holders {
 
 static struct holders shard_holders(const struct zero *zero)
 {
-    return (struct holders){zero->gather_comm,  zero->gather_stream, zero->members,
-                            zero->first_member, zero->shards,        roster_shard,
-                            DTYPE_F32};
+    return (struct holders){zero->gather_comm,     zero->gather_stream, zero->members,
+                            zero->first_member,    zero->shards,        roster_shard,
+                            zero_master_type(zero)};
 }
 
 static struct holders share_holders(const struct zero *zero)
@@ -122,8 +140,9 @@ static enum status collect(struct zero *zero, const struct holders *h, struct pl
         e->recv_offsets[i] = theirs.count > 0 ? theirs.first - place.first : 0;
     }
     TRY(stream_sync(zero->stream));
-    comm_all_to_all_v(h->comm, own, e->send_counts, e->send_offsets, out, e->recv_counts,
-                      e->recv_offsets, h->type, h->stream);
+    comm_all_to_all_v(h->comm, own, e->send_counts, e->send_offsets, zero->collected,
+                      e->recv_counts, e->recv_offsets, h->type, h->stream);
+    device_copy(h->stream, out, zero->collected, (size_t)place.count * dtype_bytes(h->type));
     return stream_sync(h->stream);
 }
 

@@ -16,6 +16,14 @@ ok "$sifr" plan "${keys[@]}" -n 3 --zero.stage=3 --zero.servers=1
 has '^ranks    3: 2 compute, 1 server;'
 has '^a server takes +stage 0 +stage 1'
 has 'none for 1 of them in the last round'
+# A card that is not here can be planned for: in its compute type, and it is said whose scratch it is.
+ok "$sifr" plan "${keys[@]}" --run.device=cuda --precision.mode=bf16 --memory=80G --lines
+has '^machine  cuda, computing in bf16'
+has '^scratch  is that of the back end ref: libsifr-cuda.so is not there'
+! grep -q 'params of a unit' out || fail "params are widened on a card"
+ok "$sifr" plan "${keys[@]}" --precision.mode=bf16 --lines
+has 'params of a unit'
+
 ok "$sifr" plan "${keys[@]}" --lines
 ! grep -q '^it sends' out || fail "one rank sends something"
 has '^  optimizer +[0-9.]+ KiB  block 0 momentum$'

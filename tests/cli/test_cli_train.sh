@@ -125,6 +125,12 @@ expect 1 "cannot tell what 'text.txt' is" "$sifr" inspect text.txt
 ok "$sifr" bench step --model.layers=1 --model.width=32 --model.heads=2 --model.context=32 --model.vocab=64 --batch=2 --steps=2 --json
 is_json out
 has '"sgemm_gflops": [0-9.]+.*"tokens_per_second": [0-9.]+.*"sgemm_share"'
+has '"device": "cpu"'
+has '"mfu": null'
+has '"peak": {"params": [0-9]+'
+ok "$sifr" bench step --model.layers=1 --model.width=32 --model.heads=2 --model.context=32 --model.vocab=64 --steps=2 --peak-tflops=1
+has 'mfu +[0-9.]+% of 1 TFLOP/s'
+expect 2 "run.device: cuda: libsifr-cuda.so is not there" "$sifr" bench step --device=cuda --model.preset=tiny
 expect 2 "there is no bench 'opz'" "$sifr" bench opz
 expect 2 "model.preset: which model" "$sifr" bench step
 finish

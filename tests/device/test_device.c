@@ -15,7 +15,7 @@ static void test_create(void **state)
     struct device *device = NULL;
     assert_int_equal(device_create(&env, "gpu", 0, &device), STATUS_CONFIG);
     assert_null(device);
-    assert_non_null(strstr(log_first_error(env.log), "cpu, dry"));
+    assert_non_null(strstr(log_first_error(env.log), "cpu, cuda, dry"));
     assert_ok(device_create(&env, "cpu", 0, &device));
     assert_string_equal(device_backend(device), "cpu");
     assert_ptr_equal(device_env(device), &env);

@@ -1,16 +1,18 @@
 /* rig -- a small model on a device with its store and engine, and seeded batches: for the
- * engine's tests. */
+ * engine's tests. On a card (card.h) the compute type is that of parameters and gradients. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
 #include "testing.h"
 #include "base/rng.h"
+#include "engine/card.h"
 #include "engine/decoder.h"
 #include "engine/engine.h"
 #include "model/model.h"
 
 struct rig_config {
     struct model_config model;
-    const char *device, *ops; /* NULL: "cpu" */
+    const char *device, *ops; /* NULL: test_device() */
+    enum dtype compute;       /* of ops; f32 unless it is said, on a card always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
     double clip, eps; /* eps 0: 1e-8 */
@@ -105,7 +107,10 @@ static inline enum status rig_build(struct rig *rig)
                                    .micro_batch = c->batch,
                                    .tokens = c->tokens,
                                    .micro_batches = c->micro_batches};
-    TRY(device_create(rig->env, c->device ? c->device : "cpu", 0, &rig->device));
+    const char *ops = c->ops ? c->ops : test_device();
+    bool on_host = strcmp(ops, "cpu") == 0 || strcmp(ops, "ref") == 0;
+    const char *device = c->device ? c->device : on_host ? "cpu" : ops;
+    TRY(device_create(rig->env, device, 0, &rig->device));
     if (c->hub) {
         TRY(comm_join(c->hub, c->rank, &comm, rig->device, &rig->comm));
         if (c->delays > 0)
@@ -113,7 +118,7 @@ static inline enum status rig_build(struct rig *rig)
     }
     if (c->fail_at > 0)
         mem_fail_at(rig->env->mem, c->fail_at);
-    TRY(ops_create(rig->device, c->ops ? c->ops : "cpu", DTYPE_F32, &rig->ops));
+    TRY(ops_create(rig->device, ops, on_host ? c->compute : c->type, &rig->ops));
     TRY(stream_create(rig->device, "compute", &rig->stream));
     TRY(model_create(rig->device, &c->model, &rig->model));
     TRY(zero_create(rig->ops, rig->stream, rig->comm, model_graph(rig->model), &zero, &rig->zero));

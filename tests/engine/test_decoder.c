@@ -35,7 +35,8 @@ static void compare_with_forward(struct model_config model, int64_t chunk)
             const float *logits;
             assert_ok(decoder_feed(decoder, tokens + at, n, &logits));
             assert_int_equal(decoder_position(decoder), at + n);
-            assert_true(distance(logits, whole + (at + n - 1) * vocab, vocab) < 1e-5);
+            double bound = test_on_cpu() ? 1e-5 : 1e-2; /* other products in TF32 */
+            assert_true(distance(logits, whole + (at + n - 1) * vocab, vocab) < bound);
         }
     }
     free(whole);
@@ -102,5 +103,7 @@ int main(void)
         cmocka_unit_test(test_top_k_and_top_p_cut_the_tail),
         cmocka_unit_test(test_frequencies_follow_the_probabilities),
     };
+    if (test_device_missing())
+        return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,8 +105,9 @@ static void test_normalised_by_the_count_of_labels_of_the_step(void **state)
     assert_ok(engine_gradients(a.engine, &ra));
     assert_ok(engine_gradients(b.engine, &rb));
     assert_int_equal(ra.label_count, rb.label_count);
-    assert_true(fabs(ra.loss - rb.loss) < 1e-6 * fabs(ra.loss));
-    assert_true(fabs(ra.grad_norm - rb.grad_norm) < 1e-5 * ra.grad_norm);
+    double looser = test_on_cpu() ? 1 : 100; /* products of another shape in TF32 */
+    assert_true(fabs(ra.loss - rb.loss) < looser * 1e-6 * fabs(ra.loss));
+    assert_true(fabs(ra.grad_norm - rb.grad_norm) < looser * 1e-5 * ra.grad_norm);
     rig_destroy(&a);
     rig_destroy(&b);
     env_destroy(&env_a);
@@ -318,5 +319,7 @@ int main(void)
         cmocka_unit_test(test_two_engines_in_one_process),
         cmocka_unit_test(test_evaluation_gives_the_loss_of_training),
     };
+    if (test_device_missing())
+        return 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

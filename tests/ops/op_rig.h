@@ -14,7 +14,9 @@ struct rig {
 static inline void rig_open(struct rig *rig, const char *backend, enum dtype type, int threads)
 {
     rig->env = testing_env(threads);
-    assert_ok(device_create(&rig->env, "cpu", 0, &rig->device));
+    const char *device = strcmp(backend, "cuda") == 0 ? "cuda" : "cpu";
+    if (device_create(&rig->env, device, 0, &rig->device) != STATUS_OK)
+        fail_msg("%s", log_first_error(rig->env.log));
     assert_ok(stream_create(rig->device, "test", &rig->stream));
     assert_ok(ops_create(rig->device, backend, type, &rig->ops));
 }

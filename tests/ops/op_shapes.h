@@ -87,9 +87,12 @@
 #define LOSS_CASES(r, v) \
     {"cross_entropy", .rows = r, .width = v}, {"cross_entropy_gradient", .rows = r, .width = v},
 
+#define TREE_SHAPES(X)   X(1, 0) X(6, 1) X(64, 3) X(96, 5) X(1024, 10) X(24576, 12) X(5000, 0)
+#define TREE_CASES(n, l) {"tree_sums", .count = n, .level = l},
+
 static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
-        GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES)
+        GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES)
             LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {1, 1, 5, 3, 0}},
     {"embedding_backward", .embedding = {1, 1, 5, 3, 0}},
     {"embedding", .embedding = {2, 9, 20, 11, 16}, .first = 4},

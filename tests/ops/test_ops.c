@@ -1,7 +1,9 @@
 /* Ops are made by name, refuse what they do not have, do nothing on a failed stream or a dry
  * device, and keep the promises of ops.h that no single case shows. */
 #include <math.h>
+#include "base/plugin.h"
 #include "ops/op_rig.h"
+#include "ops/op_shapes.h"
 
 static void test_create(void **state)
 {
@@ -15,7 +17,7 @@ static void test_create(void **state)
     log_error_clear(env.log);
     assert_int_equal(ops_create(device, "cpu", DTYPE_F64, &ops), STATUS_CONFIG);
     assert_non_null(strstr(log_first_error(env.log), "f64"));
-    assert_int_equal(ops_create(device, "ref", DTYPE_BF16, &ops), STATUS_CONFIG);
+    assert_int_equal(ops_create(device, "ref", DTYPE_I32, &ops), STATUS_CONFIG);
     assert_null(ops);
     assert_ok(ops_create(device, "ref", DTYPE_F64, &ops));
     assert_int_equal(ops->type, DTYPE_F64);
@@ -97,6 +99,41 @@ static void test_dry(void **state)
     stream_destroy(stream);
     device_destroy(device);
     env_destroy(&env);
+}
+
+/* Without a card: the plugin's table is whole and plans on a dry device; it is refused elsewhere. */
+static void test_cuda(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    struct env env = testing_env(1);
+    struct device *host, *dry;
+    struct ops *ops = NULL;
+    char why[256];
+    void *entry;
+    assert_ok(device_create(&env, "cpu", 0, &host));
+    assert_ok(device_create(&env, "dry", 0, &dry));
+    assert_int_equal(ops_create(host, "cuda", DTYPE_BF16, &ops), STATUS_CONFIG);
+    bool there = plugin_look("cuda", "sifr_ops_cuda_fill", &entry, why, sizeof why);
+    if (there)
+        assert_non_null(strstr(log_first_error(env.log), "do not run on the device 'cpu'"));
+    for (int t = 0; there && t < 3; t++) {
+        assert_ok(ops_create(dry, "cuda", types[t], &ops));
+        assert_true(ops_chunk_logits(ops) > 0);
+        for (int i = 0; i < OP_SHAPE_COUNT; i++) { /* scratch is asked for */
+            struct ops_call call = {.count = 0};
+            ops_find_op(op_shapes[i].op)->describe(ops, &op_shapes[i], &call);
+            assert_true(call.count > 0);
+        }
+        ops_destroy(ops);
+    }
+    if (there)
+        assert_int_equal(ops_create(dry, "cuda", DTYPE_F64, &ops), STATUS_CONFIG);
+    device_destroy(dry);
+    device_destroy(host);
+    env_destroy(&env);
+    if (!there)
+        print_message("not all of it: %s\n", why);
 }
 
 static void test_empty_ranges(void **state)
@@ -204,9 +241,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_create),        cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_failed_stream), cmocka_unit_test(test_dry),
-        FOR_BACKENDS(test_empty_ranges),      FOR_BACKENDS(test_adamw_copy),
-        FOR_BACKENDS(test_adamw_first_step),  FOR_BACKENDS(test_norm_without_sum),
-        FOR_BACKENDS(test_decoding),
+        cmocka_unit_test(test_cuda),          FOR_BACKENDS(test_empty_ranges),
+        FOR_BACKENDS(test_adamw_copy),        FOR_BACKENDS(test_adamw_first_step),
+        FOR_BACKENDS(test_norm_without_sum),  FOR_BACKENDS(test_decoding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

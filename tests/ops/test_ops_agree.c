@@ -1,11 +1,92 @@
-/* test_ops_agree -- every back end against the reference in double, on every shape: values,
- * memory, aliases, and the same bits whatever the number of threads. */
+/* test_ops_agree -- every back end and compute type against the reference in double, on every
+ * shape: values, memory, aliases, and the same bits whatever the number of threads and from run to
+ * run.
+ *
+ * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE]` tests a card,
+ * on more shapes, and exits with 77 where there is none. The reference is given the inputs that the
+ * tested back end had, which are numbers of its type, so only its own arithmetic is judged. All
+ * that disagrees is told before the test fails.
+ */
 #include <math.h>
 #include "ops/op_rig.h"
-#include "ops/op_shapes.h"
+#include "ops/op_shapes_card.h"
 
-/* 16-bit outputs may round to either side of a value that differs in the last place of f32. */
+enum { NO_CARD = 77 };
+
+struct subject {
+    const char *backend;
+    enum dtype type;
+};
+
+/* --- shapes --------------------------------------------------------------------------------- */
+
+static bool is_card(const struct subject *subject)
+{
+    return strcmp(subject->backend, "cuda") == 0;
+}
+
+static int shape_count(const struct subject *subject)
+{
+    return OP_SHAPE_COUNT + (is_card(subject) ? OP_SHAPE_CARD_COUNT : 0);
+}
+
+static const struct ops_case *shape_at(int i)
+{
+    return i < OP_SHAPE_COUNT ? &op_shapes[i] : &op_shapes_card[i - OP_SHAPE_COUNT];
+}
+
+/* --- bounds --------------------------------------------------------------------------------- */
+
+/* 16-bit outputs of f32 ops may round to either side of a value that differs in the last place. */
 #define BOUND_16_BIT 4e-3
+/* Products of f32 on a card are TF32: factors of 11 bits. */
+#define BOUND_TF32 2e-3
+/* f32 and f64 results of 16-bit inputs that were not rounded on the way. */
+#define BOUND_STATISTICS 1e-4
+
+static bool has(const struct ops_op *op, const char *word)
+{
+    return strstr(op->name, word) != NULL;
+}
+
+/* Roundings to the compute type that follow each other in an op, and some room for what the later
+ * ones make of the earlier. */
+static double depth_of(const struct ops_op *op)
+{
+    return has(op, "attention") || has(op, "gelu") ? 4 : has(op, "norm") ? 3 : 2;
+}
+
+static bool is_16_bit(enum dtype type)
+{
+    return type == DTYPE_BF16 || type == DTYPE_F16;
+}
+
+/* Of a tensor of the compute type, or beside such tensors. */
+static double bound_computed(const struct subject *subject, const struct ops_op *op,
+                             const struct ops_case *c, bool of_compute_type)
+{
+    if (!is_16_bit(subject->type)) {
+        bool product = has(op, "linear") || has(op, "attention");
+        return !is_card(subject) ? op->bound : product ? BOUND_TF32 : 4 * op->bound;
+    }
+    double unit = subject->type == DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
+    return of_compute_type || c->branch ? depth_of(op) * unit : BOUND_STATISTICS;
+}
+
+/* `exact` is the same call in the reference: what has another type there is of the compute type. */
+static double bound_of(const struct subject *subject, const struct ops_op *op,
+                       const struct ops_case *c, const struct ops_call *call,
+                       const struct ops_call *exact, int tensor)
+{
+    const struct ops_tensor *t = &call->tensors[tensor];
+    for (int i = 0; i < call->count; i++) {
+        if (call->tensors[i].type != exact->tensors[i].type)
+            return bound_computed(subject, op, c, t->type != exact->tensors[tensor].type);
+    }
+    return is_16_bit(t->type) && op->bound > 0 ? BOUND_16_BIT : op->bound;
+}
+
+/* --- running -------------------------------------------------------------------------------- */
 
 static size_t tensor_bytes(const struct ops_tensor *t)
 {
@@ -46,37 +127,70 @@ static double relative_error(const void *a, enum dtype a_type, const void *b, en
     return sqrt(norm > 0 ? difference / norm : difference);
 }
 
-static void run(struct ops_trial *trial, const char *name)
+/* Cases that were wrong, told as they come. */
+struct verdict {
+    const struct subject *subject;
+    int wrong;
+};
+
+__attribute__((format(printf, 2, 3))) static void complain(struct verdict *verdict,
+                                                           const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    print_error("%s %s: %s\n", verdict->subject->backend, dtype_name(verdict->subject->type), text);
+    verdict->wrong++;
+}
+
+static void assert_right(const struct verdict *verdict)
+{
+    if (verdict->wrong > 0)
+        fail_msg("%d wrong", verdict->wrong);
+}
+
+/* A card that has failed does nothing more: that ends the test. */
+static void run(struct rig *rig, struct ops_trial *trial, const char *name, struct verdict *verdict)
 {
     char why[OPS_CASE_NAME];
     ops_trial_reset(trial);
     ops_trial_run(trial);
+    if (stream_sync(rig->stream) != STATUS_OK)
+        fail_msg("%s: %s", name, log_first_error(rig->env.log));
     if (!ops_trial_is_sound(trial, why))
-        fail_msg("%s: %s", name, why);
+        complain(verdict, "%s: %s", name, why);
 }
 
-static double bound_of(const struct ops_op *op, const struct ops_tensor *t)
-{
-    bool is_16_bit = t->type == DTYPE_BF16 || t->type == DTYPE_F16;
-    return is_16_bit && op->bound > 0 ? BOUND_16_BIT : op->bound;
-}
+/* --- agreement ------------------------------------------------------------------------------ */
 
-static void agree_on(struct rig *tested, struct rig *reference, const struct ops_case *c)
+/* The largest share of its bound that an op has needed. */
+struct worst {
+    double share, error;
+};
+
+static void agree_on(struct rig *tested, struct rig *reference, const struct ops_case *c,
+                     struct verdict *verdict, struct worst *worst)
 {
     char name[OPS_CASE_NAME];
     struct ops_trial *a = rig_trial(tested, c), *b = rig_trial(reference, c);
-    const struct ops_call *call = ops_trial_call(a), *other = ops_trial_call(b);
-    run(a, ops_case_name(c, name));
-    run(b, name);
+    const struct ops_call *call = ops_trial_call(a), *exact = ops_trial_call(b);
+    const struct ops_op *op = ops_trial_op(a);
+    ops_trial_take(b, a);
+    run(tested, a, ops_case_name(c, name), verdict);
+    run(reference, b, name, verdict);
     for (int i = 0; i < call->count; i++) {
         const struct ops_tensor *t = &call->tensors[i];
-        double bound = bound_of(ops_trial_op(a), t);
         if (!is_output(t))
             continue;
+        double bound = bound_of(verdict->subject, op, c, call, exact, i);
         double error = relative_error(ops_trial_read(a, i), t->type, ops_trial_read(b, i),
-                                      other->tensors[i].type, t->count);
+                                      exact->tensors[i].type, t->count);
         if (!(error <= bound))
-            fail_msg("%s: %s is off by %.2e, more than %.0e", name, t->name, error, bound);
+            complain(verdict, "%s: %s is off by %.2e, more than %.1e", name, t->name, error, bound);
+        else if (bound > 0 && error / bound > worst[op - ops_ops].share)
+            worst[op - ops_ops] = (struct worst){error / bound, error};
     }
     ops_trial_destroy(a);
     ops_trial_destroy(b);
@@ -84,61 +198,81 @@ static void agree_on(struct rig *tested, struct rig *reference, const struct ops
 
 static void test_agree(void **state)
 {
-    const char *backend = *state;
+    const struct subject *subject = *state;
+    struct verdict verdict = {subject, 0};
+    struct worst *worst = calloc((size_t)ops_op_count, sizeof *worst);
     struct rig tested, reference;
-    rig_open(&tested, backend, DTYPE_F32, 2);
+    assert_non_null(worst);
+    rig_open(&tested, subject->backend, subject->type, 2);
     rig_open(&reference, "ref", DTYPE_F64, 1);
-    for (int i = 0; i < OP_SHAPE_COUNT; i++)
-        agree_on(&tested, &reference, &op_shapes[i]);
+    for (int i = 0; i < shape_count(subject); i++)
+        agree_on(&tested, &reference, shape_at(i), &verdict, worst);
+    for (int op = 0; is_card(subject) && op < ops_op_count; op++)
+        print_message("%s %-24s worst error %.1e, %.0f%% of its bound\n", dtype_name(subject->type),
+                      ops_ops[op].name, worst[op].error, 100 * worst[op].share);
+    free(worst);
     rig_close(&tested);
     rig_close(&reference);
+    assert_right(&verdict);
+}
+
+/* --- places --------------------------------------------------------------------------------- */
+
+static void in_place_on(struct rig *rig, const struct ops_case *c, struct verdict *verdict)
+{
+    char name[OPS_CASE_NAME];
+    struct ops_trial *trial = rig_trial(rig, c);
+    const struct ops_call *call = ops_trial_call(trial);
+    ops_case_name(c, name);
+    for (int j = 0; j < call->count * 2; j++) {
+        const struct ops_tensor *t = &call->tensors[j / 2];
+        const char *place = t->may_be[j % 2];
+        if (place == NULL)
+            continue;
+        run(rig, trial, name, verdict);
+        void *expected = copy_of(ops_trial_read(trial, j / 2), tensor_bytes(t));
+        ops_trial_reset(trial);
+        ops_trial_run_in_place(trial, j / 2, place);
+        int at = (int)(ops_find_tensor(call, place) - call->tensors);
+        if (memcmp(ops_trial_read(trial, at), expected, tensor_bytes(t)) != 0)
+            complain(verdict, "%s: %s has other bits in the place of %s", name, t->name, place);
+        free(expected);
+    }
+    ops_trial_destroy(trial);
 }
 
 /* An output that may take the place of an input gives the same bits there. */
 static void test_in_place(void **state)
 {
+    const struct subject *subject = *state;
+    struct verdict verdict = {subject, 0};
     struct rig rig;
-    rig_open(&rig, *state, DTYPE_F32, 2);
-    for (int i = 0; i < OP_SHAPE_COUNT; i++) {
-        char name[OPS_CASE_NAME];
-        struct ops_trial *trial = rig_trial(&rig, &op_shapes[i]);
-        const struct ops_call *call = ops_trial_call(trial);
-        ops_case_name(&op_shapes[i], name);
-        for (int j = 0; j < call->count * 2; j++) {
-            const struct ops_tensor *t = &call->tensors[j / 2];
-            const char *place = t->may_be[j % 2];
-            if (place == NULL)
-                continue;
-            run(trial, name);
-            void *expected = copy_of(ops_trial_read(trial, j / 2), tensor_bytes(t));
-            ops_trial_reset(trial);
-            ops_trial_run_in_place(trial, j / 2, place);
-            int at = (int)(ops_find_tensor(call, place) - call->tensors);
-            if (memcmp(ops_trial_read(trial, at), expected, tensor_bytes(t)) != 0)
-                fail_msg("%s: %s has other bits in the place of %s", name, t->name, place);
-            free(expected);
-        }
-        ops_trial_destroy(trial);
-    }
+    rig_open(&rig, subject->backend, subject->type, 2);
+    for (int i = 0; i < shape_count(subject); i++)
+        in_place_on(&rig, shape_at(i), &verdict);
     rig_close(&rig);
+    assert_right(&verdict);
 }
 
-static void equal_bits_on(struct rig *rigs, int rig_count, const struct ops_case *c)
+/* --- bits ----------------------------------------------------------------------------------- */
+
+static void equal_bits_on(struct rig *rigs, int rig_count, const struct ops_case *c,
+                          struct verdict *verdict)
 {
     char name[OPS_CASE_NAME];
     struct ops_trial *first = rig_trial(&rigs[0], c);
     const struct ops_call *call = ops_trial_call(first);
-    run(first, ops_case_name(c, name));
+    run(&rigs[0], first, ops_case_name(c, name), verdict);
     for (int r = 1; r < rig_count; r++) {
         struct ops_trial *other = rig_trial(&rigs[r], c);
-        run(other, name);
+        run(&rigs[r], other, name, verdict);
         for (int i = 0; i < call->count; i++) {
             const struct ops_tensor *t = &call->tensors[i];
             if (t->role == OPS_SCRATCH)
                 continue;
             const void *data = ops_trial_read(first, i);
             if (memcmp(data, ops_trial_read(other, i), tensor_bytes(t)) != 0)
-                fail_msg("%s: %s has other bits with %d threads", name, t->name,
+                complain(verdict, "%s: %s has other bits with %d threads", name, t->name,
                          rigs[r].env.threads);
         }
         ops_trial_destroy(other);
@@ -146,40 +280,57 @@ static void equal_bits_on(struct rig *rigs, int rig_count, const struct ops_case
     ops_trial_destroy(first);
 }
 
+/* With one, two and three threads; a card has none, and is simply asked three times. */
 static void test_threads(void **state)
 {
     enum { RIGS = 3 };
+    const struct subject *subject = *state;
+    struct verdict verdict = {subject, 0};
     struct rig rigs[RIGS];
     for (int r = 0; r < RIGS; r++)
-        rig_open(&rigs[r], *state, DTYPE_F32, r + 1);
-    for (int i = 0; i < OP_SHAPE_COUNT; i++)
-        equal_bits_on(rigs, RIGS, &op_shapes[i]);
+        rig_open(&rigs[r], subject->backend, subject->type, r + 1);
+    for (int i = 0; i < shape_count(subject); i++)
+        equal_bits_on(rigs, RIGS, shape_at(i), &verdict);
     for (int r = 0; r < RIGS; r++)
         rig_close(&rigs[r]);
+    assert_right(&verdict);
+}
+
+static void apply_bits_on(struct rig *rig, struct ops_case shape, struct verdict *verdict)
+{
+    char name[OPS_CASE_NAME];
+    struct ops_trial *again = rig_trial(rig, &shape);
+    ops_case_name(&shape, name);
+    shape.op = "add_norm";
+    struct ops_trial *forward = rig_trial(rig, &shape);
+    const struct ops_tensor *y = ops_find_tensor(ops_trial_call(again), "y");
+    const struct ops_tensor *y0 = ops_find_tensor(ops_trial_call(forward), "y");
+    run(rig, again, name, verdict);
+    run(rig, forward, name, verdict);
+    const void *data = ops_trial_read(again, (int)(y - ops_trial_call(again)->tensors));
+    const void *data0 = ops_trial_read(forward, (int)(y0 - ops_trial_call(forward)->tensors));
+    if (memcmp(data, data0, tensor_bytes(y)) != 0)
+        complain(verdict, "%s: other bits than add_norm", name);
+    ops_trial_destroy(again);
+    ops_trial_destroy(forward);
 }
 
 /* Making y again from the kept sum and statistics gives the bits of the forward pass. */
 static void test_norm_apply_bits(void **state)
 {
+    const struct subject *subject = *state;
+    struct verdict verdict = {subject, 0};
     struct rig rig;
-    rig_open(&rig, *state, DTYPE_F32, 2);
-    for (int i = 0; i < OP_SHAPE_COUNT; i++) {
-        struct ops_case shape = op_shapes[i];
-        if (strcmp(shape.op, "norm_apply") != 0)
-            continue;
-        struct ops_trial *again = rig_trial(&rig, &shape);
-        shape.op = "add_norm";
-        struct ops_trial *forward = rig_trial(&rig, &shape);
-        const struct ops_tensor *y = ops_find_tensor(ops_trial_call(again), "y");
-        const struct ops_tensor *y0 = ops_find_tensor(ops_trial_call(forward), "y");
-        ops_trial_run(again);
-        ops_trial_run(forward);
-        assert_memory_equal(y->data, y0->data, tensor_bytes(y));
-        ops_trial_destroy(again);
-        ops_trial_destroy(forward);
+    rig_open(&rig, subject->backend, subject->type, 2);
+    for (int i = 0; i < shape_count(subject); i++) {
+        if (strcmp(shape_at(i)->op, "norm_apply") == 0)
+            apply_bits_on(&rig, *shape_at(i), &verdict);
     }
     rig_close(&rig);
+    assert_right(&verdict);
 }
+
+/* --- the tests ------------------------------------------------------------------------------ */
 
 /* Every op that is described has a shape here. */
 static void test_all_covered(void **state)
@@ -194,17 +345,55 @@ static void test_all_covered(void **state)
     }
 }
 
-int main(void)
-{
-#define FOR_BACKENDS(test)                    \
-    {#test " ref", test, NULL, NULL, "ref"},  \
-    {                                         \
-#test " cpu", test, NULL, NULL, "cpu" \
+#define TESTS_OF(subject)                                                 \
+    {"test_agree", test_agree, NULL, NULL, subject},                      \
+        {"test_in_place", test_in_place, NULL, NULL, subject},            \
+        {"test_threads", test_threads, NULL, NULL, subject},              \
+    {                                                                     \
+        "test_norm_apply_bits", test_norm_apply_bits, NULL, NULL, subject \
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_covered), FOR_BACKENDS(test_agree),
-        FOR_BACKENDS(test_in_place),        FOR_BACKENDS(test_threads),
-        FOR_BACKENDS(test_norm_apply_bits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+
+static int test_subject(const char *backend, enum dtype type)
+{
+    char name[64];
+    struct subject subject = {backend, type};
+    const struct CMUnitTest tests[] = {TESTS_OF(&subject)};
+    snprintf(name, sizeof name, "%s %s", backend, dtype_name(type));
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
+
+static bool find_card(void)
+{
+    struct env env = testing_env(1);
+    struct device *device;
+    bool found = device_create(&env, "cuda", 0, &device) == STATUS_OK;
+    if (found)
+        device_destroy(device);
+    else
+        print_message("no card: %s\n", log_first_error(env.log));
+    env_destroy(&env);
+    return found;
+}
+
+static int test_card(const char *only)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    int wrong = 0;
+    if (!find_card())
+        return NO_CARD;
+    for (int i = 0; i < 3; i++) {
+        if (only == NULL || strcmp(only, dtype_name(types[i])) == 0)
+            wrong += test_subject("cuda", types[i]);
+    }
+    return wrong;
+}
+
+int main(int count, char **words)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_covered)};
+    if (count > 1 && strcmp(words[1], "cuda") == 0)
+        return test_card(count > 2 ? words[2] : NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL) + test_subject("ref", DTYPE_F32) +
+           test_subject("ref", DTYPE_BF16) + test_subject("ref", DTYPE_F16) +
+           test_subject("cpu", DTYPE_F32);
 }

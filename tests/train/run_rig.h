@@ -81,7 +81,8 @@ static inline enum status rig_resolve(struct run_rig *rig, const char *settings)
 
 static const char rig_small[] =
     "model.arch=llama model.layers=2 model.width=32 model.heads=4 model.kv_heads=2 model.ff=48 "
-    "model.context=24 train.micro_batch=4 train.global_batch=8 train.lr=1e-2 run.threads=1 ";
+    "model.context=24 train.micro_batch=4 train.global_batch=8 train.lr=1e-2 run.threads=1 "
+    "run.device=cpu ";
 
 /* Bind, resolve rig_small over `settings`, with the text as data. */
 static inline void rig_config(struct run_rig *rig, const char *settings)

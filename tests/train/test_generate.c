@@ -33,8 +33,9 @@ static int set_up(void **state)
     rig_open(rig);
     rig_config(rig, "train.steps=400");
     assert_int_equal(rig_train(rig, "run", false, NULL, &summary), STATUS_OK);
-    assert_int_equal(generator_create(&rig->scratch.env, scratch_path(&rig->scratch, "run"), "",
-                                      &fixture.generator),
+    assert_int_equal(generator_create(&rig->scratch.env,
+                                      run_device_place(RUN_DEVICE_CPU, DTYPE_F32),
+                                      scratch_path(&rig->scratch, "run"), "", &fixture.generator),
                      STATUS_OK);
     *state = &fixture;
     return 0;
@@ -130,7 +131,9 @@ static void test_no_model(void **state)
     struct fixture *f = *state;
     struct env *env = &f->rig.scratch.env;
     struct generator *generator;
-    assert_int_equal(generator_create(env, "/nowhere", "", &generator), STATUS_IO);
+    assert_int_equal(generator_create(env, run_device_place(RUN_DEVICE_CPU, DTYPE_F32), "/nowhere",
+                                      "", &generator),
+                     STATUS_IO);
     scratch_expect(&f->rig.scratch, "/nowhere");
 }
 

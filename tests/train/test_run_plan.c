@@ -63,9 +63,9 @@ static void test_a_model(void **state)
     scratch_text(&s, "config.json",
                  "{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_head\": 12, \"n_embd\": 768, "
                  "\"n_positions\": 1024, \"vocab_size\": 50257}");
-    assert_int_equal(run_fit_model(&s.env, folder, (size_t)400 << 20), STATUS_FIT);
+    assert_int_equal(run_fit_model(&s.env, folder, DTYPE_F32, (size_t)400 << 20), STATUS_FIT);
     scratch_expect(&s, "the model needs");
-    assert_int_equal(run_fit_model(&s.env, folder, (size_t)600 << 20), STATUS_OK);
+    assert_int_equal(run_fit_model(&s.env, folder, DTYPE_F32, (size_t)600 << 20), STATUS_OK);
     scratch_close(&s);
 }
 

@@ -175,6 +175,7 @@ static void cpu_accumulate(struct stream *stream, void *dst, enum dtype dst_type
 
 const struct device_backend device_cpu = {
     .name = "cpu",
+    .on_host = true,
     .device_bytes = sizeof(struct device),
     .stream_bytes = sizeof(struct cpu_stream),
     .event_bytes = sizeof(struct cpu_event),

@@ -8,7 +8,7 @@
 #include "device/cpu/stream_cpu.h"
 #include "base/clock.h"
 #include "base/trace.h"
-#include "device/cpu/worker.h"
+#include "device/worker.h"
 
 /* --- streams -------------------------------------------------------------------------------- */
 
@@ -43,11 +43,12 @@ void cpu_enqueue(struct stream *stream, stream_task_fn *task, const void *args, 
 
 /* --- events --------------------------------------------------------------------------------- */
 
-void cpu_event_open(struct event *event)
+enum status cpu_event_open(struct event *event)
 {
     struct cpu_event *cpu = (struct cpu_event *)event;
     pthread_mutex_init(&cpu->lock, NULL);
     pthread_cond_init(&cpu->changed, NULL);
+    return STATUS_OK;
 }
 
 void cpu_event_close(struct event *event)

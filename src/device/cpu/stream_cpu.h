@@ -25,7 +25,7 @@ enum status cpu_stream_open(struct stream *stream, const char *name);
 void cpu_stream_close(struct stream *stream);
 enum status cpu_stream_sync(struct stream *stream);
 void cpu_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes);
-void cpu_event_open(struct event *event);
+enum status cpu_event_open(struct event *event);
 void cpu_event_close(struct event *event);
 void cpu_record(struct event *event, struct stream *stream);
 void cpu_wait(struct stream *stream, struct event *event);

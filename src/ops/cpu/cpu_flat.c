@@ -95,6 +95,36 @@ void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
     IN_TEAM(cpu_team(ops, count), cast_share(dst, dst_type, src, src_type, count));
 }
 
+/* The tree from the bottom up, as counting in binary: a carry is a finished pair. The order is that
+ * of the tree itself, and the part of it that is kept is one number a level. */
+static double tree_sum(const double *values, int level)
+{
+    double node[64];
+    int64_t leaves = (int64_t)1 << level;
+    for (int64_t i = 0; i < leaves; i++) {
+        double sum = values[i];
+        int at = 0;
+        for (; i >> at & 1; at++)
+            sum = node[at] + sum;
+        node[at] = sum;
+    }
+    return node[level];
+}
+
+static void tree_share(int64_t count, int level, const double *values, double *sums)
+{
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < count >> level; i++)
+        sums[i] = tree_sum(values + (i << level), level);
+}
+
+void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                   const double *values, double *sums)
+{
+    (void)stream;
+    IN_TEAM(cpu_team(ops, count), tree_share(count, level, values, sums));
+}
+
 /* Eight running sums of a block, folded in a fixed tree */
 static double block_squares(const float *x, int64_t n)
 {
@@ -217,7 +247,9 @@ void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
 {
     (void)stream;
     int64_t elements = 0;
-    for (int i = 0; i < segment_count; i++)
+    for (int i = 0; i < segment_count; i++) {
+        ops_check_segment(&segments[i]);
         elements += segments[i].count;
+    }
     IN_TEAM(cpu_team(ops, elements), adamw_share(hyper, scalars, segments, segment_count));
 }

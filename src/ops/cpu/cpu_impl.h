@@ -67,7 +67,7 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                          const void *dy, const void *w, const void *pre, void *dpre);
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *x, const void *dy, bool add, void *dw, void *dbias);
-enum status cpu_matmul_open(struct env *env);
+enum status cpu_matmul_open(struct ops *ops);
 
 /* cpu_norm.c */
 void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
@@ -121,6 +121,8 @@ void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int
                        void *logits, double *losses);
 
 /* cpu_flat.c */
+void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                   const double *values, double *sums);
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
 void cpu_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,

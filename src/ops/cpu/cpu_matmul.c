@@ -20,10 +20,10 @@
 
 /* The library's setting is the process's, and changing it while another engine multiplies breaks
  * its buffers: it is touched once, by the first who finds it otherwise. */
-enum status cpu_matmul_open(struct env *env)
+enum status cpu_matmul_open(struct ops *ops)
 {
     static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
-    (void)env;
+    (void)ops;
     pthread_mutex_lock(&one_at_a_time);
     if (openblas_get_num_threads() != 1)
         openblas_set_num_threads(1);

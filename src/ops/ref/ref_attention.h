@@ -11,7 +11,7 @@ static double REF(dot)(const REAL *a, const REAL *b, int64_t width)
 {
     double sum = 0;
     for (int64_t d = 0; d < width; d++)
-        sum += (double)a[d] * b[d];
+        sum += (double)GET(a[d]) * GET(b[d]);
     return sum;
 }
 
@@ -30,9 +30,9 @@ static void REF(rope)(struct ops *ops, struct stream *stream, struct attention a
         for (int64_t head = 0; head < a.heads + a.kv_heads; head++, x += a.head_width) {
             for (int64_t i = 0; i < half; i++) {
                 double c = turn[2 * i], s = inverse ? -turn[2 * i + 1] : turn[2 * i + 1];
-                double x1 = x[i], x2 = x[i + half];
-                x[i] = (REAL)(x1 * c - x2 * s);
-                x[i + half] = (REAL)(x2 * c + x1 * s);
+                double x1 = GET(x[i]), x2 = GET(x[i + half]);
+                x[i] = PUT(x1 * c - x2 * s);
+                x[i + half] = PUT(x2 * c + x1 * s);
             }
         }
     }
@@ -55,10 +55,10 @@ static double REF(attend)(const REAL *q, const REAL *keys, const REAL *values, i
             double p = exp(scale * REF(dot)(q, keys + j * stride, width) - largest);
             denominator += p;
             for (int64_t d = 0; d < slice; d++)
-                sums[d] += p * values[j * stride + first + d];
+                sums[d] += p * GET(values[j * stride + first + d]);
         }
         for (int64_t d = 0; d < slice; d++)
-            out[first + d] = (REAL)(sums[d] / denominator);
+            out[first + d] = PUT(sums[d] / denominator);
     }
     return largest + log(denominator);
 }
@@ -105,11 +105,11 @@ static void REF(attend_backward)(const REAL *q, const REAL *keys, const REAL *va
         double sum = 0;
         for (int64_t j = 0; j < count; j++) {
             double ds = p[j] * (dp[j] - mean) * scale;
-            sum += ds * keys[j * stride + d];
-            dk[j * width + d] += ds * q[d];
-            dv[j * width + d] += p[j] * dout[d];
+            sum += ds * GET(keys[j * stride + d]);
+            dk[j * width + d] += ds * GET(q[d]);
+            dv[j * width + d] += p[j] * GET(dout[d]);
         }
-        dq[d] = (REAL)sum;
+        dq[d] = PUT(sum);
     }
 }
 
@@ -134,8 +134,8 @@ static void REF(attention_backward)(struct ops *ops, struct stream *stream, stru
             (qkv + t * stride + h * D, qkv + at_key, qkv + at_value, stride, t + 1, D,
              dout + (t * a.heads + h) * D, p, dp, dqkv + t * stride + h * D, dk, dv);
             for (int64_t i = 0; i < T * D; i++) {
-                dqkv[i / D * stride + at_key + i % D] = (REAL)dk[i];
-                dqkv[i / D * stride + at_value + i % D] = (REAL)dv[i];
+                dqkv[i / D * stride + at_key + i % D] = PUT(dk[i]);
+                dqkv[i / D * stride + at_value + i % D] = PUT(dv[i]);
             }
         }
     }

@@ -11,6 +11,20 @@ void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double
     *sum = total;
 }
 
+static double tree_sum(const double *values, int level)
+{
+    if (level == 0)
+        return values[0];
+    return tree_sum(values, level - 1) + tree_sum(values + ((int64_t)1 << (level - 1)), level - 1);
+}
+
+void ref_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                   const double *values, double *sums)
+{
+    for (int64_t i = 0; i < count >> level; i++)
+        sums[i] = tree_sum(values + (i << level), level);
+}
+
 void ref_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count)
 {
@@ -63,6 +77,8 @@ void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count)
 {
-    for (int i = 0; i < segment_count; i++)
+    for (int i = 0; i < segment_count; i++) {
+        ops_check_segment(&segments[i]);
         adamw_segment(hyper, scalars, &segments[i]);
+    }
 }

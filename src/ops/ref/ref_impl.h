@@ -29,6 +29,34 @@ static inline double ref_sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
+/* 16-bit compute types */
+struct ref_bf16 {
+    uint16_t bits;
+};
+struct ref_f16 {
+    uint16_t bits;
+};
+
+static inline float ref_from_bf16(struct ref_bf16 value)
+{
+    return bf16_to_f32(value.bits);
+}
+
+static inline struct ref_bf16 ref_to_bf16(float value)
+{
+    return (struct ref_bf16){f32_to_bf16(value)};
+}
+
+static inline float ref_from_f16(struct ref_f16 value)
+{
+    return f16_to_f32(value.bits);
+}
+
+static inline struct ref_f16 ref_to_f16(float value)
+{
+    return (struct ref_f16){f32_to_f16(value)};
+}
+
 struct ref_statistics { /* of a row under a norm */
     double mean, rstd;
 };
@@ -36,6 +64,8 @@ struct ref_statistics { /* of a row under a norm */
 /* ref_flat.c */
 void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);
+void ref_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                   const double *values, double *sums);
 void ref_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
 void ref_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,

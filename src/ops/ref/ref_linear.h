@@ -1,7 +1,7 @@
 /* ref_linear -- template: linear layers and activations for one REAL. Included by ref.c, once a
  * type.
  *
- * R rows, I inputs, O outputs. Every sum is a double and is rounded to REAL once.
+ * R rows, I inputs, O outputs. Every sum is a double and is rounded to REAL once (GET and PUT: ref.c).
  */
 
 /* The element of W that joins input i with output o. */
@@ -17,10 +17,10 @@ static void REF(linear)(struct ops *ops, struct stream *stream, struct linear l,
     REAL *y = y_; /* (R, O) */
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t o = 0; o < l.out; o++) {
-            double sum = bias != NULL ? (double)bias[o] : 0;
+            double sum = bias != NULL ? (double)GET(bias[o]) : 0;
             for (int64_t i = 0; i < l.in; i++)
-                sum += (double)x[r * l.in + i] * w[REF(weight)(l, i, o)];
-            y[r * l.out + o] = (REAL)sum;
+                sum += (double)GET(x[r * l.in + i]) * GET(w[REF(weight)(l, i, o)]);
+            y[r * l.out + o] = PUT(sum);
         }
     }
 }
@@ -31,7 +31,7 @@ static void REF(gelu)(struct ops *ops, struct stream *stream, int64_t count, con
     const REAL *pre = pre_;
     REAL *y = y_;
     for (int64_t i = 0; i < count; i++)
-        y[i] = (REAL)ref_gelu(pre[i]);
+        y[i] = PUT(ref_gelu(GET(pre[i])));
 }
 
 static void REF(gelu_backward)(struct ops *ops, struct stream *stream, int64_t count,
@@ -40,7 +40,7 @@ static void REF(gelu_backward)(struct ops *ops, struct stream *stream, int64_t c
     const REAL *pre = pre_, *dy = dy_;
     REAL *dpre = dpre_;
     for (int64_t i = 0; i < count; i++)
-        dpre[i] = (REAL)(dy[i] * ref_gelu_slope(pre[i]));
+        dpre[i] = PUT(GET(dy[i]) * ref_gelu_slope(GET(pre[i])));
 }
 
 static void REF(linear_gelu)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -59,8 +59,8 @@ static void REF(linear_dx)(struct ops *ops, struct stream *stream, struct linear
         for (int64_t i = 0; i < l.in; i++) {
             double sum = 0;
             for (int64_t o = 0; o < l.out; o++)
-                sum += (double)dy[r * l.out + o] * w[REF(weight)(l, i, o)];
-            dx[r * l.in + i] = (REAL)sum;
+                sum += (double)GET(dy[r * l.out + o]) * GET(w[REF(weight)(l, i, o)]);
+            dx[r * l.in + i] = PUT(sum);
         }
     }
 }
@@ -81,17 +81,17 @@ static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear
     for (int64_t i = 0; i < l.in; i++) {
         for (int64_t o = 0; o < l.out; o++) {
             REAL *to = &dw[REF(weight)(l, i, o)];
-            double sum = add ? (double)*to : 0;
+            double sum = add ? (double)GET(*to) : 0;
             for (int64_t r = 0; r < rows; r++)
-                sum += (double)x[r * l.in + i] * dy[r * l.out + o];
-            *to = (REAL)sum;
+                sum += (double)GET(x[r * l.in + i]) * GET(dy[r * l.out + o]);
+            *to = PUT(sum);
         }
     }
     for (int64_t o = 0; dbias != NULL && o < l.out; o++) {
-        double sum = add ? (double)dbias[o] : 0;
+        double sum = add ? (double)GET(dbias[o]) : 0;
         for (int64_t r = 0; r < rows; r++)
-            sum += dy[r * l.out + o];
-        dbias[o] = (REAL)sum;
+            sum += GET(dy[r * l.out + o]);
+        dbias[o] = PUT(sum);
     }
 }
 
@@ -102,8 +102,8 @@ static void REF(swiglu)(struct ops *ops, struct stream *stream, int64_t rows, in
     REAL *y = y_;                   /* (R, F) */
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t f = 0; f < ff; f++) {
-            double gate = gate_up[r * 2 * ff + f], up = gate_up[r * 2 * ff + ff + f];
-            y[r * ff + f] = (REAL)(gate * ref_sigmoid(gate) * up);
+            double gate = GET(gate_up[r * 2 * ff + f]), up = GET(gate_up[r * 2 * ff + ff + f]);
+            y[r * ff + f] = PUT(gate * ref_sigmoid(gate) * up);
         }
     }
 }
@@ -116,10 +116,10 @@ static void REF(swiglu_backward)(struct ops *ops, struct stream *stream, int64_t
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t f = 0; f < ff; f++) {
             int64_t at_gate = r * 2 * ff + f, at_up = at_gate + ff;
-            double gate = gate_up[at_gate], up = gate_up[at_up], d = dy[r * ff + f];
+            double gate = GET(gate_up[at_gate]), up = GET(gate_up[at_up]), d = GET(dy[r * ff + f]);
             double s = ref_sigmoid(gate);
-            dgate_up[at_gate] = (REAL)(d * up * s * (1 + gate * (1 - s)));
-            dgate_up[at_up] = (REAL)(d * gate * s);
+            dgate_up[at_gate] = PUT(d * up * s * (1 + gate * (1 - s)));
+            dgate_up[at_up] = PUT(d * gate * s);
         }
     }
 }

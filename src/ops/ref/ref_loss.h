@@ -14,7 +14,8 @@ static void REF(embedding)(struct ops *ops, struct stream *stream, struct embedd
         CHECK_LT(tokens[row], e.vocab);
         for (int64_t c = 0; c < e.width; c++) {
             REAL token = wte[tokens[row] * e.width + c];
-            out[row * e.width + c] = wpe != NULL ? token + wpe[position * e.width + c] : token;
+            out[row * e.width + c] =
+                wpe != NULL ? PUT(GET(token) + GET(wpe[position * e.width + c])) : token;
         }
     }
 }
@@ -31,16 +32,16 @@ static void REF(embedding_backward)(struct ops *ops, struct stream *stream, stru
             sums[c] = 0;
         for (int64_t row = 0; row < e.batch * e.tokens; row++)
             for (int64_t c = 0; tokens[row] == v && c < e.width; c++)
-                sums[c] += dout[row * e.width + c];
+                sums[c] += GET(dout[row * e.width + c]);
         for (int64_t c = 0; c < e.width; c++)
-            dwte[v * e.width + c] = (REAL)sums[c];
+            dwte[v * e.width + c] = PUT(sums[c]);
     }
     for (int64_t t = 0; dwpe != NULL && t < e.positions; t++) {
         for (int64_t c = 0; c < e.width; c++) {
             double sum = 0;
             for (int64_t b = 0; t < e.tokens && b < e.batch; b++)
-                sum += dout[(b * e.tokens + t) * e.width + c];
-            dwpe[t * e.width + c] = (REAL)sum;
+                sum += GET(dout[(b * e.tokens + t) * e.width + c]);
+            dwpe[t * e.width + c] = PUT(sum);
         }
     }
 }
@@ -60,13 +61,13 @@ static void REF(cross_entropy)(struct ops *ops, struct stream *stream, int64_t r
         double largest = -INFINITY, denominator = 0;
         CHECK(!valid || (labels[r] >= 0 && labels[r] < vocab));
         for (int64_t v = 0; v < vocab; v++)
-            largest = x[v] > largest ? x[v] : largest;
+            largest = GET(x[v]) > largest ? GET(x[v]) : largest;
         for (int64_t v = 0; v < vocab; v++)
-            denominator += exp(x[v] - largest);
-        losses[r] = valid ? largest + log(denominator) - x[labels[r]] : 0;
+            denominator += exp(GET(x[v]) - largest);
+        losses[r] = valid ? largest + log(denominator) - GET(x[labels[r]]) : 0;
         for (int64_t v = 0; gradient && v < vocab; v++) {
-            double d = exp(x[v] - largest) / denominator - (v == labels[r] ? 1 : 0);
-            x[v] = (REAL)(valid ? d * scalars->loss_scale : 0);
+            double d = exp(GET(x[v]) - largest) / denominator - (v == labels[r] ? 1 : 0);
+            x[v] = PUT(valid ? d * scalars->loss_scale : 0);
         }
     }
 }

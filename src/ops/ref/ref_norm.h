@@ -1,7 +1,7 @@
 /* ref_norm -- template: LayerNorm and RMSNorm with the residual add, for one REAL. Included by
  * ref.c.
  *
- * The statistics handed from forward to backward are float by contract. In f32 they are rounded
+ * The statistics handed from forward to backward are float by contract. Up to f32 they are rounded
  * first and then used, by forward and backward alike, so that y can be made again with the same
  * bits. In f64 that rounding would limit what finite differences can show, so there the kept ones
  * are written but never read: each use works them out again from the sum.
@@ -13,22 +13,22 @@ static struct ref_statistics REF(measure)(struct norm n, const REAL *x)
     double mean = 0, squares = 0;
     if (n.kind == NORM_LAYER) {
         for (int64_t c = 0; c < n.width; c++)
-            mean += x[c];
+            mean += GET(x[c]);
         mean /= (double)n.width;
     }
     for (int64_t c = 0; c < n.width; c++)
-        squares += (x[c] - mean) * (x[c] - mean);
+        squares += (GET(x[c]) - mean) * (GET(x[c]) - mean);
     double rstd = 1 / sqrt(squares / (double)n.width + n.eps);
-    if (sizeof(REAL) == sizeof(float))
+    if (sizeof(REAL) != sizeof(double))
         return (struct ref_statistics){(float)mean, (float)rstd};
     return (struct ref_statistics){mean, rstd};
 }
 
-/* Those of row r: kept ones in f32, worked out again in f64. */
+/* Those of row r: kept ones up to f32, worked out again in f64. */
 static struct ref_statistics REF(recall)(struct norm n, int64_t r, const REAL *x, const float *mean,
                                          const float *rstd)
 {
-    if (sizeof(REAL) != sizeof(float))
+    if (sizeof(REAL) == sizeof(double))
         return REF(measure)(n, x);
     return (struct ref_statistics){n.kind == NORM_LAYER ? mean[r] : 0, rstd[r]};
 }
@@ -37,7 +37,8 @@ static void REF(norm_row)(struct norm n, struct ref_statistics s, const REAL *x,
                           const REAL *bias, REAL *y)
 {
     for (int64_t c = 0; c < n.width; c++)
-        y[c] = (REAL)((x[c] - s.mean) * s.rstd * weight[c] + (bias != NULL ? bias[c] : 0));
+        y[c] =
+            PUT((GET(x[c]) - s.mean) * s.rstd * GET(weight[c]) + (bias != NULL ? GET(bias[c]) : 0));
 }
 
 static void REF(add_norm)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
@@ -49,7 +50,8 @@ static void REF(add_norm)(struct ops *ops, struct stream *stream, struct norm n,
     for (int64_t r = 0; r < rows; r++) {
         const REAL *x = residual + r * n.width;
         for (int64_t c = 0; sum != NULL && c < n.width; c++)
-            sum[r * n.width + c] = branch != NULL ? x[c] + branch[r * n.width + c] : x[c];
+            sum[r * n.width + c] =
+                branch != NULL ? PUT(GET(x[c]) + GET(branch[r * n.width + c])) : x[c];
         if (sum != NULL)
             x = sum + r * n.width;
         struct ref_statistics s = REF(measure)(n, x);
@@ -79,18 +81,18 @@ static void REF(norm_row_backward)(struct norm n, struct ref_statistics s, const
 {
     double mean_d = 0, mean_dx = 0; /* means of dhat and of dhat * xhat, dhat = dy * weight */
     for (int64_t c = 0; c < n.width; c++) {
-        double xhat = (x[c] - s.mean) * s.rstd, dhat = (double)dy[c] * weight[c];
+        double xhat = (GET(x[c]) - s.mean) * s.rstd, dhat = (double)GET(dy[c]) * GET(weight[c]);
         mean_d += dhat / (double)n.width;
         mean_dx += dhat * xhat / (double)n.width;
-        dweight[c] += dy[c] * xhat;
-        dbias[c] += dy[c];
+        dweight[c] += GET(dy[c]) * xhat;
+        dbias[c] += GET(dy[c]);
     }
     if (n.kind == NORM_RMS)
         mean_d = 0; /* no mean was subtracted */
     for (int64_t c = 0; c < n.width; c++) {
-        double xhat = (x[c] - s.mean) * s.rstd, dhat = (double)dy[c] * weight[c];
+        double xhat = (GET(x[c]) - s.mean) * s.rstd, dhat = (double)GET(dy[c]) * GET(weight[c]);
         double dx = s.rstd * (dhat - mean_d - xhat * mean_dx);
-        dout[c] = (REAL)(dsum != NULL ? dsum[c] + dx : dx);
+        dout[c] = PUT(dsum != NULL ? GET(dsum[c]) + dx : dx);
     }
 }
 
@@ -113,9 +115,9 @@ static void REF(norm_backward)(struct ops *ops, struct stream *stream, struct no
     }
     for (int64_t c = 0; c < n.width; c++) {
         if (dweight != NULL)
-            dweight[c] = (REAL)weight_sums[c];
+            dweight[c] = PUT(weight_sums[c]);
         if (dbias != NULL)
-            dbias[c] = (REAL)bias_sums[c];
+            dbias[c] = PUT(bias_sums[c]);
     }
 }
 
@@ -130,5 +132,5 @@ static void REF(add)(struct ops *ops, struct stream *stream, int64_t count, cons
     const REAL *a = a_, *b = b_;
     REAL *sum = sum_;
     for (int64_t i = 0; i < count; i++)
-        sum[i] = a[i] + b[i];
+        sum[i] = PUT(GET(a[i]) + GET(b[i]));
 }

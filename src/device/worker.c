@@ -8,14 +8,14 @@
  * One lock guards both counters. The thread sleeps on `work`, producers and drainers on `moved`,
  * which is rung only when somebody sleeps there.
  */
-#include "device/cpu/worker.h"
+#include "device/worker.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 
 struct task {
     stream_task_fn *call;
-    _Alignas(16) unsigned char args[STREAM_ARGS_BYTES];
+    _Alignas(16) unsigned char args[WORKER_ARGS_BYTES];
 };
 
 struct worker {
@@ -120,6 +120,7 @@ static void wait_done(struct worker *worker, uint64_t target)
 
 void worker_add(struct worker *worker, stream_task_fn *call, const void *args, size_t bytes)
 {
+    CHECK_LE(bytes, WORKER_ARGS_BYTES);
     pthread_mutex_lock(&worker->lock);
     while (worker->added - worker->done == WORKER_RING)
         wait_done(worker, worker->done + 1);

@@ -3,14 +3,17 @@
  * Nothing is allocated after worker_create: a task's arguments are copied into its place in the
  * ring. Any thread may add tasks; the order of one thread's tasks is kept.
  */
-#ifndef DEVICE_CPU_WORKER_H
-#define DEVICE_CPU_WORKER_H
+#ifndef DEVICE_WORKER_H
+#define DEVICE_WORKER_H
 #include <stdbool.h>
 #include "device/device.h"
 
 struct worker;
 
-enum { WORKER_RING = 128 }; /* tasks that may wait at a time */
+enum {
+    WORKER_RING = 128,                         /* tasks that may wait at a time */
+    WORKER_ARGS_BYTES = STREAM_ARGS_BYTES + 16 /* of arguments, with room for a back end's own */
+};
 
 /* Tasks are called with `stream`, which outlives the worker. The thread takes no signals. */
 enum status worker_create(struct env *env, const char *name, struct stream *stream,

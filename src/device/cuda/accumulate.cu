@@ -1,0 +1,110 @@
+/* accumulate -- dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once: element by
+ * element, so the bits are those of the CPU (a NaN stays one, with the card's payload).
+ *
+ * Bound by memory: a thread takes eight elements, in loads of 16 bytes, where both ranges are
+ * aligned to 16 bytes; the last few elements, and ranges that are not aligned, go one by one.
+ */
+#include "device/cuda/accumulate.h"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace {
+
+constexpr int GROUP = 8, THREADS = 256;
+constexpr int64_t MOST_BLOCKS = 1 << 20;
+
+template <class T> struct alignas(16) group {
+    T v[GROUP];
+};
+
+template <class D> struct sum_of {
+    using type = float;
+};
+template <> struct sum_of<double> {
+    using type = double;
+};
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline double widen(double x) { return x; }
+__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float widen(__half x) { return __half2float(x); }
+
+template <class D> __device__ inline D narrow(typename sum_of<D>::type x) { return x; }
+template <> __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+template <> __device__ inline __half narrow<__half>(float x) { return __float2half_rn(x); }
+
+template <class D, class S> __device__ inline D add(D d, S s)
+{
+    using sum = typename sum_of<D>::type;
+    return narrow<D>(sum(widen(d)) + sum(widen(s)));
+}
+
+/* The first `groups` groups by vectors, what follows one by one. */
+template <class D, class S>
+__global__ void __launch_bounds__(THREADS)
+    accumulate(D *__restrict__ dst, const S *__restrict__ src, int64_t groups, int64_t count)
+{
+    int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t stride = (int64_t)gridDim.x * THREADS;
+    for (int64_t g = first; g < groups; g += stride) {
+        group<D> d = reinterpret_cast<const group<D> *>(dst)[g];
+        group<S> s = reinterpret_cast<const group<S> *>(src)[g];
+#pragma unroll
+        for (int k = 0; k < GROUP; k++)
+            d.v[k] = add(d.v[k], s.v[k]);
+        reinterpret_cast<group<D> *>(dst)[g] = d;
+    }
+    for (int64_t i = groups * GROUP + first; i < count; i += stride)
+        dst[i] = add(dst[i], src[i]);
+}
+
+template <class D, class S>
+cudaError_t launch(cudaStream_t stream, void *dst, const void *src, int64_t count)
+{
+    bool aligned = ((uintptr_t)dst | (uintptr_t)src) % 16 == 0;
+    int64_t groups = aligned ? count / GROUP : 0;
+    int64_t work = aligned ? (count + GROUP - 1) / GROUP : count;
+    int64_t blocks = (work + THREADS - 1) / THREADS;
+    if (blocks > MOST_BLOCKS)
+        blocks = MOST_BLOCKS;
+    accumulate<D, S><<<(unsigned)blocks, THREADS, 0, stream>>>((D *)dst, (const S *)src, groups,
+                                                               count);
+    return cudaGetLastError();
+}
+
+template <class D>
+cudaError_t launch_from(cudaStream_t stream, void *dst, const void *src, enum dtype src_type,
+                        int64_t count)
+{
+    switch (src_type) {
+    case DTYPE_F32: return launch<D, float>(stream, dst, src, count);
+    case DTYPE_BF16: return launch<D, __nv_bfloat16>(stream, dst, src, count);
+    case DTYPE_F16: return launch<D, __half>(stream, dst, src, count);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+} // namespace
+
+cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
+                            enum dtype src_type, int64_t count)
+{
+    switch (dst_type) {
+    case DTYPE_F32: return launch_from<float>(stream, dst, src, src_type, count);
+    case DTYPE_BF16: return launch_from<__nv_bfloat16>(stream, dst, src, src_type, count);
+    case DTYPE_F16: return launch_from<__half>(stream, dst, src, src_type, count);
+    case DTYPE_F64:
+        return src_type == DTYPE_F64 ? launch<double, double>(stream, dst, src, count)
+                                     : launch_from<double>(stream, dst, src, src_type, count);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+cudaError_t cuda_probe(void)
+{
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, accumulate<float, float>);
+}

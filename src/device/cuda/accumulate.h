@@ -1,0 +1,22 @@
+/* accumulate -- the one kernel of the device layer; seen by C and by CUDA C++. */
+#ifndef DEVICE_CUDA_ACCUMULATE_H
+#define DEVICE_CUDA_ACCUMULATE_H
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+#include "base/dtype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* device_accumulate on a CUDA stream; returns the launch's error. */
+cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
+                            enum dtype src_type, int64_t count);
+/* Whether this build has code for the current card: success, or why not. */
+cudaError_t cuda_probe(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

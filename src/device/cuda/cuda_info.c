@@ -1,0 +1,31 @@
+/* cuda_info -- versions and cards, asked of the driver and the libraries that are really loaded. */
+#include <cublasLt.h>
+#include <cudnn.h>
+#include <stdio.h>
+#include "device/cuda/cuda.h"
+#include "device/device_info.h"
+
+static void look_at_card(int index, struct device_card *card)
+{
+    struct cudaDeviceProp found;
+    if (cudaGetDeviceProperties(&found, index) != cudaSuccess)
+        return;
+    snprintf(card->name, sizeof card->name, "%.*s", (int)sizeof card->name - 1, found.name);
+    card->bytes = found.totalGlobalMem;
+    card->capability = 10 * found.major + found.minor;
+}
+
+CUDA_ENTRY device_cuda_look_fn sifr_cuda_look;
+void sifr_cuda_look(struct device_cuda_info *info)
+{
+    cudaRuntimeGetVersion(&info->runtime);
+    if (cudaDriverGetVersion(&info->driver) != cudaSuccess)
+        info->driver = 0;
+    info->cublas = (int)cublasLtGetVersion();
+    info->cudnn = (int)cudnnGetVersion();
+    if (cudaGetDeviceCount(&info->card_count) != cudaSuccess)
+        info->card_count = 0;
+    for (int i = 0; i < info->card_count && i < DEVICE_CARDS; i++)
+        look_at_card(i, &info->cards[i]);
+    (void)cudaGetLastError();
+}

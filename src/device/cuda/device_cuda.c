@@ -1,0 +1,282 @@
+/* device_cuda -- a card: opening it, its memory, copies and sums; the table of the back end.
+ *
+ * The card is made current for the thread that opens the device and for the threads of its worker
+ * streams; other threads that use a device make it current themselves. Blocks are cudaMalloc's own,
+ * zeroed and waited for, since streams here do not wait for the default stream. Copies look at
+ * where their pointers are: from ordinary host memory they go through the stream's stage, between
+ * two places of the host they are made by the host (stream_cuda.c says what is promised).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/text.h"
+#include "device/cuda/accumulate.h"
+#include "device/cuda/stream_cuda.h"
+
+CUDA_ENTRY extern const char sifr_cuda_version[];
+const char sifr_cuda_version[] = SIFR_BUILD;
+
+enum { LEAST_CAPABILITY = 80 };
+
+/* --- opening -------------------------------------------------------------------------------- */
+
+/* How many there are; 0, and why there is none. */
+static int count_cards(char *why, size_t bytes)
+{
+    int count = 0, driver = 0, runtime = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (error == cudaSuccess && count > 0)
+        return count;
+    (void)cudaGetLastError();
+    cudaRuntimeGetVersion(&runtime);
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+        snprintf(why, bytes,
+                 "no NVIDIA driver is on this machine (libcuda.so.1 was not found): install one, "
+                 "or use the device 'cpu'");
+    else if (error == cudaErrorInsufficientDriver)
+        snprintf(why, bytes,
+                 "the NVIDIA driver is for CUDA up to %d.%d and this build needs %d.%d: install a "
+                 "newer driver",
+                 driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
+    else if (error == cudaSuccess || error == cudaErrorNoDevice)
+        snprintf(why, bytes, "the NVIDIA driver sees no card (CUDA_VISIBLE_DEVICES is %s)",
+                 visible != NULL ? visible : "not set");
+    else
+        snprintf(why, bytes, "the NVIDIA driver cannot be used: %s", cudaGetErrorString(error));
+    return 0;
+}
+
+static void cuda_look(int index, struct device_info *info)
+{
+    struct cudaDeviceProp card;
+    info->count = count_cards(info->why, sizeof info->why);
+    if (index < 0 || index >= info->count)
+        return;
+    cudaError_t error = cudaGetDeviceProperties(&card, index);
+    if (error == cudaSuccess)
+        error = cudaSetDevice(index); /* opens it: what is free cannot be asked otherwise */
+    if (error == cudaSuccess)
+        error = cudaMemGetInfo(&info->free_bytes, &info->total_bytes);
+    if (error == cudaSuccess) {
+        snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, card.name);
+        return;
+    }
+    (void)cudaGetLastError();
+    info->count = 0;
+    snprintf(info->why, sizeof info->why, "card %d cannot be used: %s", index,
+             cudaGetErrorString(error));
+}
+
+static enum status check_card(struct env *env, const struct cuda_device *cuda)
+{
+    int major = cuda->capability / 10, minor = cuda->capability % 10;
+    if (cuda->capability < LEAST_CAPABILITY)
+        return FAIL(env, DEVICE,
+                    "card %d, %s, has compute capability %d.%d; sifr needs 8.0 or later (Ampere)",
+                    cuda->index, cuda->name, major, minor);
+    cudaError_t error = cuda_probe();
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
+        error == cudaErrorInvalidKernelImage || error == cudaErrorUnsupportedPtxVersion)
+        return FAIL(env, DEVICE,
+                    "this build has no code for card %d, %s: configure with "
+                    "-DSIFR_CUDA_ARCHITECTURES=%d",
+                    cuda->index, cuda->name, cuda->capability);
+    return cuda_status(env, error, "the card cannot be used");
+}
+
+static enum status cuda_open(struct device *device, int index)
+{
+    struct env *env = device->env;
+    struct cuda_device *cuda = cuda_device_of(device);
+    struct cudaDeviceProp card;
+    char why[256];
+    int count = count_cards(why, sizeof why);
+    if (count == 0)
+        return FAIL(env, DEVICE, "%s", why);
+    if (index < 0 || index >= count)
+        return FAIL(env, CONFIG, "there is no card %d: this machine shows %d, numbered from 0",
+                    index, count);
+    TRY(cuda_status(env, cudaSetDevice(index), "the card cannot be used"));
+    TRY(cuda_status(env, cudaGetDeviceProperties(&card, index), "the card cannot be used"));
+    cuda->index = index;
+    cuda->processors = card.multiProcessorCount;
+    cuda->capability = 10 * card.major + card.minor;
+    cuda->l2_bytes = (size_t)card.l2CacheSize;
+    snprintf(cuda->name, sizeof cuda->name, "%.*s", (int)sizeof cuda->name - 1, card.name);
+    return check_card(env, cuda);
+}
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+static enum status fail_memory(const struct device *device, const struct device_block *block)
+{
+    char asked[32], left[32], whole[32];
+    size_t free_bytes = 0, total_bytes = 0;
+    const struct cuda_device *cuda = (const struct cuda_device *)device;
+    if (block->host)
+        return FAIL(device->env, MEMORY, "no %s of pinned host memory for %s '%s'",
+                    text_human_bytes(asked, (double)block->bytes),
+                    mem_category_word(block->category), block->name);
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    return FAIL(
+        device->env, MEMORY,
+        "out of memory on card %d, %s: %s '%s' needs %s, and %s of %s is free; try a smaller "
+        "micro-batch, recomputation or more ranks",
+        cuda->index, cuda->name, mem_category_word(block->category), block->name,
+        text_human_bytes(asked, (double)block->bytes), text_human_bytes(left, (double)free_bytes),
+        text_human_bytes(whole, (double)total_bytes));
+}
+
+static cudaError_t take(struct device_block *block)
+{
+    cudaError_t error = block->host
+                            ? cudaHostAlloc(&block->address, block->bytes, cudaHostAllocPortable)
+                            : cudaMalloc(&block->address, block->bytes);
+    if (error == cudaSuccess && block->host)
+        memset(block->address, 0, block->bytes);
+    else if (error == cudaSuccess)
+        error = cudaMemset(block->address, 0, block->bytes);
+    return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
+}
+
+static void give_back(struct device_block *block)
+{
+    if (block->host)
+        cudaFreeHost(block->address);
+    else
+        cudaFree(block->address);
+}
+
+static enum status cuda_alloc(struct device *device, struct device_block *block)
+{
+    enum status st;
+    cudaError_t error;
+    TRY(mem_count(device->env, block->category, block->name, block->bytes));
+    cudaSetDevice(cuda_device_of(device)->index);
+    error = take(block);
+    if (error == cudaSuccess)
+        return STATUS_OK;
+    (void)cudaGetLastError();
+    st = error == cudaErrorMemoryAllocation ? fail_memory(device, block)
+                                            : cuda_status(device->env, error, "taking memory");
+    if (block->address != NULL)
+        give_back(block);
+    mem_uncount(device->env, block->category, block->name, block->bytes);
+    return st;
+}
+
+static void cuda_free(struct device *device, struct device_block *block)
+{
+    cudaSetDevice(cuda_device_of(device)->index);
+    give_back(block);
+    mem_uncount(device->env, block->category, block->name, block->bytes);
+}
+
+/* --- copies and sums ------------------------------------------------------------------------ */
+
+static enum cudaMemoryType place_of(const void *address)
+{
+    struct cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, address) == cudaSuccess)
+        return attributes.type;
+    (void)cudaGetLastError();
+    return cudaMemoryTypeUnregistered;
+}
+
+static bool is_host(enum cudaMemoryType place)
+{
+    return place == cudaMemoryTypeUnregistered || place == cudaMemoryTypeHost;
+}
+
+struct range {
+    char *dst;
+    const char *src;
+    size_t bytes;
+};
+
+static void copy_work(struct stream *stream, const void *args)
+{
+    const struct range *range = args;
+    enum cudaMemoryType from = place_of(range->src);
+    if (stream_failed(stream))
+        return;
+    if (is_host(from) && is_host(place_of(range->dst))) {
+        cuda_settle(stream);
+        memcpy(range->dst, range->src, range->bytes);
+    } else if (from == cudaMemoryTypeUnregistered && !stream->worker) {
+        cuda_copy_staged(stream, range->dst, range->src, range->bytes);
+    } else {
+        cuda_enqueued(stream,
+                      cudaMemcpyAsync(range->dst, range->src, range->bytes, cudaMemcpyDefault,
+                                      cuda_handle(stream)),
+                      "copy");
+    }
+}
+
+static void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+{
+    struct range range = {dst, src, bytes};
+    cuda_work(stream, copy_work, &range, sizeof range);
+}
+
+static void zero_work(struct stream *stream, const void *args)
+{
+    const struct range *range = args;
+    if (!stream_failed(stream))
+        cuda_enqueued(stream, cudaMemsetAsync(range->dst, 0, range->bytes, cuda_handle(stream)),
+                      "zero");
+}
+
+static void cuda_zero(struct stream *stream, void *dst, size_t bytes)
+{
+    struct range range = {dst, NULL, bytes};
+    cuda_work(stream, zero_work, &range, sizeof range);
+}
+
+struct sum {
+    void *dst;
+    const void *src;
+    enum dtype dst_type, src_type;
+    int64_t count;
+};
+
+static void sum_work(struct stream *stream, const void *args)
+{
+    const struct sum *sum = args;
+    if (!stream_failed(stream))
+        cuda_enqueued(stream,
+                      cuda_accumulate(cuda_handle(stream), sum->dst, sum->dst_type, sum->src,
+                                      sum->src_type, sum->count),
+                      "accumulate");
+}
+
+static void accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
+                       enum dtype src_type, int64_t count)
+{
+    struct sum sum = {dst, src, dst_type, src_type, count};
+    cuda_work(stream, sum_work, &sum, sizeof sum);
+}
+
+CUDA_ENTRY extern const struct device_backend sifr_device_cuda;
+const struct device_backend sifr_device_cuda = {
+    .name = "cuda",
+    .device_bytes = sizeof(struct cuda_device),
+    .stream_bytes = sizeof(struct cuda_stream),
+    .event_bytes = sizeof(struct cuda_event),
+    .look = cuda_look,
+    .open = cuda_open,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .stream_open = cuda_stream_open,
+    .stream_close = cuda_stream_close,
+    .stream_sync = cuda_stream_sync,
+    .event_open = cuda_event_open,
+    .event_close = cuda_event_close,
+    .enqueue = cuda_enqueue,
+    .record = cuda_record,
+    .wait = cuda_wait,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .accumulate = accumulate,
+};

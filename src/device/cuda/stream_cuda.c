@@ -1,0 +1,343 @@
+/* stream_cuda -- plain and worker streams of a card, and events between them.
+ *
+ * A plain stream is a CUDA stream: work is enqueued on it by its caller, who goes on. A worker
+ * stream is a thread with a ring of tasks and a CUDA stream of its own: its thread comes to copies
+ * and sums in the ring's order and enqueues them on that CUDA stream. Tasks are functions of the
+ * host that read and write bytes (MPI staged through host memory), so the rules are:
+ *
+ *   - before a task the CUDA stream of its stream is empty: whoever runs the task waits first;
+ *   - inside a task, work on its own stream is done when the call returns;
+ *   - everything else only enqueues.
+ *
+ * An event is recorded and waited for on CUDA streams, but a worker comes to its record later than
+ * the call; a ticket says when it has. So a wait has two parts. Until the ticket has passed, who
+ * waits sleeps: the thread of a worker, or the caller of a plain stream. Then the CUDA stream of
+ * the waiter is made to wait for the CUDA event. By the first rule tasks of a worker that follow
+ * a wait start after it, too. Between plain streams nobody sleeps: a ticket passes in the call.
+ *
+ * Nothing can hang: work that is on the card waits only for work that is on the card. For the same
+ * reason it is harmless when a CUDA event has been recorded again by the time a waiter comes to it
+ * (it waits longer than it must); several CUDA events an event, taken in turn, make that rare.
+ *
+ * What is relied upon of copies: one from pinned host memory reads it later, so that belongs to the
+ * stream until it has passed; of ordinary memory CUDA promises nothing either way ("might be
+ * synchronous"), so on plain streams we read it ourselves, through the stage: two halves of pinned
+ * memory, filled in turn, each again only after the card has read it. A copy to host memory is there
+ * after stream_sync.
+ */
+#include "device/cuda/stream_cuda.h"
+#include <stdio.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/trace.h"
+#include "device/worker.h"
+
+enum { STAGE_HALF = 1 << 20 };
+
+static struct cuda_stream *own(struct stream *stream)
+{
+    return (struct cuda_stream *)stream;
+}
+
+/* --- errors --------------------------------------------------------------------------------- */
+
+/* A failure shows at the next call, or at the next wait: name what was enqueued last. */
+static enum status fail(struct stream *stream, cudaError_t error, const char *what)
+{
+    struct cuda_stream *cuda = own(stream);
+    char noted[256] = "nothing";
+    size_t used = 0;
+    unsigned first = cuda->noted_count > CUDA_NOTED ? cuda->noted_count - CUDA_NOTED : 0;
+    for (unsigned i = cuda->noted_count; i > first && used < sizeof noted; i--)
+        used += (size_t)snprintf(noted + used, sizeof noted - used, "%s%s", used ? ", " : "",
+                                 cuda->noted[(i - 1) % CUDA_NOTED]);
+    (void)cudaGetLastError();
+    return FAIL(stream->device->env, DEVICE,
+                "%s failed on card %d: %s; enqueued last, newest first: %s (with "
+                "CUDA_LAUNCH_BLOCKING=1 the newest is the one that failed)",
+                what, cuda_device_of(stream->device)->index, cudaGetErrorString(error), noted);
+}
+
+/* Whether a call was accepted; a refusal sticks to the stream. */
+static bool accepted(struct stream *stream, cudaError_t error, const char *what)
+{
+    if (error != cudaSuccess && !stream_failed(stream))
+        stream_fail(stream, fail(stream, error, what));
+    return error == cudaSuccess;
+}
+
+bool cuda_enqueued(struct stream *stream, cudaError_t error, const char *what)
+{
+    struct cuda_stream *cuda = own(stream);
+    cuda->noted[cuda->noted_count++ % CUDA_NOTED] = what;
+    return accepted(stream, error, what);
+}
+
+enum status cuda_status(struct env *env, cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess)
+        return STATUS_OK;
+    (void)cudaGetLastError();
+    if (error == cudaErrorMemoryAllocation)
+        return FAIL(env, MEMORY, "%s: the card is out of memory", what);
+    return FAIL(env, DEVICE, "%s: %s", what, cudaGetErrorString(error));
+}
+
+void cuda_settle(struct stream *stream)
+{
+    accepted(stream, cudaStreamSynchronize(own(stream)->handle), "work");
+}
+
+/* --- streams -------------------------------------------------------------------------------- */
+
+static void make_current(struct stream *stream, const void *args)
+{
+    (void)args;
+    cudaError_t error = cudaSetDevice(cuda_device_of(stream->device)->index);
+    stream_fail(stream, cuda_status(stream->device->env, error, "a stream's thread"));
+}
+
+static enum status open_worker(struct stream *stream, const char *name)
+{
+    struct cuda_stream *cuda = own(stream);
+    TRY(worker_create(stream->device->env, name, stream, &cuda->worker));
+    worker_add(cuda->worker, make_current, NULL, 0);
+    return STATUS_OK;
+}
+
+static enum status open_stage(struct stream *stream)
+{
+    struct cuda_stream *cuda = own(stream);
+    struct env *env = stream->device->env;
+    for (int i = 0; i < 2; i++)
+        TRY(cuda_status(env, cudaEventCreateWithFlags(&cuda->stage_read[i], cudaEventDisableTiming),
+                        "an event of a stream"));
+    return device_alloc_host(stream->device, MEM_OTHER, "stream stage", 2 * STAGE_HALF,
+                             &cuda->stage);
+}
+
+enum status cuda_stream_open(struct stream *stream, const char *name)
+{
+    enum status st;
+    struct cuda_stream *cuda = own(stream);
+    struct env *env = stream->device->env;
+    TRY(cuda_status(env, cudaStreamCreateWithFlags(&cuda->handle, cudaStreamNonBlocking),
+                    "a stream"));
+    TRY_OR(undo, stream->worker ? open_worker(stream, name) : open_stage(stream));
+    return STATUS_OK;
+undo:
+    cuda_stream_close(stream);
+    return st;
+}
+
+void cuda_stream_close(struct stream *stream)
+{
+    struct cuda_stream *cuda = own(stream);
+    if (cuda->worker != NULL)
+        worker_destroy(cuda->worker);
+    device_free(stream->device, cuda->stage);
+    for (int i = 0; i < 2; i++) {
+        if (cuda->stage_read[i] != NULL)
+            cudaEventDestroy(cuda->stage_read[i]);
+    }
+    cudaStreamDestroy(cuda->handle);
+}
+
+static bool inside_task(const struct cuda_stream *cuda)
+{
+    return cuda->worker != NULL ? worker_is_me(cuda->worker) : cuda->in_task;
+}
+
+enum status cuda_stream_sync(struct stream *stream)
+{
+    struct cuda_stream *cuda = own(stream);
+    if (cuda->worker != NULL && !inside_task(cuda))
+        worker_drain(cuda->worker);
+    cuda_settle(stream);
+    return STATUS_OK;
+}
+
+/* --- tasks and work ------------------------------------------------------------------------- */
+
+struct host_task {
+    stream_task_fn *task;
+    _Alignas(16) unsigned char args[STREAM_ARGS_BYTES];
+};
+_Static_assert(sizeof(struct host_task) <= WORKER_ARGS_BYTES, "a task does not fit in the ring");
+
+static void run_host_task(struct stream *stream, const void *args)
+{
+    const struct host_task *host = args;
+    cuda_settle(stream);
+    host->task(stream, host->args);
+}
+
+void cuda_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes)
+{
+    struct cuda_stream *cuda = own(stream);
+    if (inside_task(cuda)) {
+        task(stream, args);
+    } else if (cuda->worker != NULL) {
+        struct host_task host = {.task = task};
+        if (bytes > 0)
+            memcpy(host.args, args, bytes);
+        worker_add(cuda->worker, run_host_task, &host, offsetof(struct host_task, args) + bytes);
+    } else {
+        cuda_settle(stream);
+        cuda->in_task = true;
+        task(stream, args);
+        cuda->in_task = false;
+    }
+}
+
+void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, size_t bytes)
+{
+    struct cuda_stream *cuda = own(stream);
+    if (cuda->worker != NULL && !inside_task(cuda)) {
+        worker_add(cuda->worker, work, args, bytes);
+        return;
+    }
+    work(stream, args);
+    if (inside_task(cuda))
+        cuda_settle(stream);
+}
+
+void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t bytes)
+{
+    struct cuda_stream *cuda = own(stream);
+    while (bytes > 0 && !stream_failed(stream)) {
+        size_t piece = bytes < STAGE_HALF ? bytes : STAGE_HALF;
+        if (cuda->stage_used + piece > STAGE_HALF) {
+            accepted(stream, cudaEventRecord(cuda->stage_read[cuda->stage_half], cuda->handle),
+                     "stage");
+            cuda->stage_half ^= 1;
+            cuda->stage_used = 0;
+            accepted(stream, cudaEventSynchronize(cuda->stage_read[cuda->stage_half]), "stage");
+        }
+        char *stage = cuda->stage + (size_t)cuda->stage_half * STAGE_HALF + cuda->stage_used;
+        memcpy(stage, src, piece);
+        cuda_enqueued(stream,
+                      cudaMemcpyAsync(dst, stage, piece, cudaMemcpyHostToDevice, cuda->handle),
+                      "copy");
+        cuda->stage_used += (piece + 63) / 64 * 64;
+        src += piece;
+        dst += piece;
+        bytes -= piece;
+    }
+}
+
+/* --- events --------------------------------------------------------------------------------- */
+
+enum status cuda_event_open(struct event *event)
+{
+    struct cuda_event *cuda = (struct cuda_event *)event;
+    enum status st = STATUS_OK;
+    int made = 0;
+    for (; made < CUDA_EVENT_POINTS && st == STATUS_OK; made++)
+        st = cuda_status(event->device->env,
+                         cudaEventCreateWithFlags(&cuda->points[made], cudaEventDisableTiming),
+                         "an event");
+    if (st != STATUS_OK) {
+        for (int i = 0; i < made - 1; i++)
+            cudaEventDestroy(cuda->points[i]);
+        return st;
+    }
+    pthread_mutex_init(&cuda->lock, NULL);
+    pthread_cond_init(&cuda->changed, NULL);
+    return STATUS_OK;
+}
+
+void cuda_event_close(struct event *event)
+{
+    struct cuda_event *cuda = (struct cuda_event *)event;
+    pthread_mutex_lock(&cuda->lock);
+    while (cuda->users > 0)
+        pthread_cond_wait(&cuda->changed, &cuda->lock);
+    pthread_mutex_unlock(&cuda->lock);
+    pthread_cond_destroy(&cuda->changed);
+    pthread_mutex_destroy(&cuda->lock);
+    for (int i = 0; i < CUDA_EVENT_POINTS; i++)
+        cudaEventDestroy(cuda->points[i]);
+}
+
+/* What a record or a wait takes along. */
+struct point {
+    struct cuda_event *event; /* borrowed */
+    int64_t ticket;
+};
+
+static cudaEvent_t point_of(const struct point *point)
+{
+    return point->event->points[point->ticket % CUDA_EVENT_POINTS];
+}
+
+static void leave(struct cuda_event *event) /* with the lock held, which it gives up */
+{
+    event->users--;
+    pthread_cond_broadcast(&event->changed);
+    pthread_mutex_unlock(&event->lock);
+}
+
+static void pass(struct stream *stream, const void *args)
+{
+    const struct point *point = args;
+    struct cuda_event *event = point->event;
+    if (!stream_failed(stream))
+        accepted(stream, cudaEventRecord(point_of(point), own(stream)->handle), "event");
+    pthread_mutex_lock(&event->lock);
+    if (event->passed < point->ticket)
+        event->passed = point->ticket;
+    leave(event);
+}
+
+/* Only compute is seen waiting: a worker has nothing better to do. */
+static const struct trace_span trace_wait = {
+    .lane = TRACE_COMPUTE, .category = "wait", .name = "wait"};
+
+static void sleep_until_passed(struct stream *stream, const struct point *point)
+{
+    struct cuda_event *event = point->event;
+    struct trace *trace = stream->worker ? NULL : stream->device->env->trace;
+    double start = clock_seconds(), traced = trace_begin(trace);
+    while (event->passed < point->ticket)
+        pthread_cond_wait(&event->changed, &event->lock);
+    atomic_fetch_add_explicit(&stream->waited_ns, (int64_t)(1e9 * (clock_seconds() - start)),
+                              memory_order_relaxed);
+    trace_end(trace, traced, &trace_wait);
+}
+
+static void await(struct stream *stream, const void *args)
+{
+    const struct point *point = args;
+    struct cuda_event *event = point->event;
+    pthread_mutex_lock(&event->lock);
+    if (event->passed < point->ticket && !stream_failed(stream))
+        sleep_until_passed(stream, point);
+    pthread_mutex_unlock(&event->lock);
+    if (!stream_failed(stream))
+        accepted(stream, cudaStreamWaitEvent(own(stream)->handle, point_of(point), 0), "wait");
+    pthread_mutex_lock(&event->lock);
+    leave(event);
+}
+
+static struct point enter(struct cuda_event *event, int64_t new_tickets)
+{
+    pthread_mutex_lock(&event->lock);
+    event->recorded += new_tickets;
+    struct point point = {event, event->recorded};
+    event->users++;
+    pthread_mutex_unlock(&event->lock);
+    return point;
+}
+
+void cuda_record(struct event *event, struct stream *stream)
+{
+    struct point point = enter((struct cuda_event *)event, 1);
+    cuda_work(stream, pass, &point, sizeof point);
+}
+
+void cuda_wait(struct stream *stream, struct event *event)
+{
+    struct point point = enter((struct cuda_event *)event, 0);
+    cuda_work(stream, await, &point, sizeof point);
+}

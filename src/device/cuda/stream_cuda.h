@@ -1,0 +1,39 @@
+/* stream_cuda -- streams and events of the CUDA device, for its table. */
+#ifndef DEVICE_CUDA_STREAM_CUDA_H
+#define DEVICE_CUDA_STREAM_CUDA_H
+#include <pthread.h>
+#include "device/cuda/cuda.h"
+
+/* A record takes the next ticket and the next of a few CUDA events; the ticket has passed when that
+ * event has been handed to the driver. */
+enum { CUDA_EVENT_POINTS = 8 };
+
+struct cuda_event {
+    struct event base;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int64_t recorded, passed; /* newest ticket taken, newest ticket passed */
+    int users;                /* records and waits that streams have not come to */
+    cudaEvent_t points[CUDA_EVENT_POINTS];
+};
+
+enum status cuda_stream_open(struct stream *stream, const char *name);
+void cuda_stream_close(struct stream *stream);
+enum status cuda_stream_sync(struct stream *stream);
+enum status cuda_event_open(struct event *event);
+void cuda_event_close(struct event *event);
+void cuda_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes);
+void cuda_record(struct event *event, struct stream *stream);
+void cuda_wait(struct stream *stream, struct event *event);
+
+/* Work of the device: `work` enqueues on the stream's CUDA stream. It is called at once on a plain
+ * stream and by the thread of a worker; inside a task it is also waited for. */
+void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, size_t bytes);
+
+/* For a copy from ordinary host memory on a plain stream: enqueues it piece by piece through pinned
+ * memory, so that `src` has been read when the call returns. */
+void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t bytes);
+/* Wait for what is on the CUDA stream; a failure sticks to the stream. */
+void cuda_settle(struct stream *stream);
+
+#endif

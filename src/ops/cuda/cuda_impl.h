@@ -1,0 +1,47 @@
+/* cuda_impl -- the slots of the cuda back end and what its files share.
+ *
+ * A slot is plain C: it knows ops, streams and errors, and calls a launcher of kernels.h or a
+ * library. Kernels are in .cu files that see kernels.h only.
+ *
+ *     cuda_linear.c        products through cuBLASLt, with bias, GELU and their gradients as epilogues
+ *     cuda_attention.c     causal attention through cuDNN's graph API; cuda_cached.cu: with a cache
+ *     cuda_slots.c         the slots of all other ops: shapes to launchers
+ *     cuda_norm.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu, cuda_flat.cu   their kernels
+ *     ops_cuda.c           the table, opening and closing
+ *
+ * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products in
+ * TF32 unless ops->exact), bf16, f16; sums and statistics are f32 or f64.
+ */
+#ifndef OPS_CUDA_CUDA_IMPL_H
+#define OPS_CUDA_CUDA_IMPL_H
+#include "device/cuda/cuda.h"
+#include "ops/cuda/kernels.h"
+#include "ops/ops_impl.h"
+
+struct cuda_linear_state;
+struct cuda_attention_state;
+
+/* What an ops of this back end owns: ops->state. */
+struct cuda_ops {
+    struct cuda_linear_state *linear;
+    struct cuda_attention_state *attention;
+};
+
+static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)
+{
+    return ops->state;
+}
+
+/* cuda_linear.c: handles, workspace, the table of chosen algorithms */
+enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **state);
+void cuda_linear_close(struct ops *ops, struct cuda_linear_state *state); /* NULL is fine */
+/* cuda_attention.c: the cuDNN handle and the plans made so far */
+enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **state);
+void cuda_attention_close(struct ops *ops, struct cuda_attention_state *state); /* NULL is fine */
+
+/* Each file puts its slots into the table. */
+void cuda_linear_fill(struct ops_backend *table);
+void cuda_attention_fill(struct ops_backend *table);
+void cuda_slots_fill(struct ops_backend *table);
+
+#endif

@@ -1,0 +1,67 @@
+/* ops_cuda -- the table of the cuda back end: which types, what an ops owns, and every slot.
+ *
+ * Nothing is left as ref's: that would read device memory on the host. So the table is emptied
+ * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
+ * start-up, and not in the middle of a step.
+ */
+#include "ops/cuda/cuda_impl.h"
+
+#define CHUNK_LOGITS ((int64_t)1 << 29) /* 1 GiB in 16 bits */
+
+static bool cuda_supports(enum dtype type)
+{
+    return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
+}
+
+static enum status cuda_ops_open(struct ops *ops)
+{
+    enum status st;
+    struct env *env = device_env(ops->device);
+    struct cuda_ops *cuda;
+    TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
+    ops->state = cuda;
+    TRY_OR(undo_self, cuda_linear_open(ops, &cuda->linear));
+    TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));
+    return STATUS_OK;
+undo_linear:
+    cuda_linear_close(ops, cuda->linear);
+undo_self:
+    ops->state = NULL;
+    mem_free(env, cuda);
+    return st;
+}
+
+static void cuda_ops_close(struct ops *ops)
+{
+    struct cuda_ops *cuda = cuda_ops_of(ops);
+    cuda_attention_close(ops, cuda->attention);
+    cuda_linear_close(ops, cuda->linear);
+    mem_free(device_env(ops->device), cuda);
+    ops->state = NULL;
+}
+
+/* From the first op on the table is functions only. */
+static void check_whole(const struct ops_backend *table)
+{
+    typedef void slot_fn(void);
+    size_t at = offsetof(struct ops_backend, linear);
+    for (; at < sizeof *table; at += sizeof(slot_fn *)) {
+        slot_fn *slot;
+        memcpy(&slot, (const char *)table + at, sizeof slot);
+        CHECK(slot != NULL);
+    }
+}
+
+CUDA_ENTRY void sifr_ops_cuda_fill(struct ops_backend *table);
+void sifr_ops_cuda_fill(struct ops_backend *table)
+{
+    *table = (struct ops_backend){.name = "cuda",
+                                  .supports = cuda_supports,
+                                  .open = cuda_ops_open,
+                                  .close = cuda_ops_close,
+                                  .chunk_logits = CHUNK_LOGITS};
+    cuda_linear_fill(table);
+    cuda_attention_fill(table);
+    cuda_slots_fill(table);
+    check_whole(table);
+}

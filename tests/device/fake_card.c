@@ -1,0 +1,352 @@
+/* fake_card -- a card made of threads: as much of the CUDA runtime as device/cuda calls, so that the
+ * order of its streams, events, tasks and copies is tested where there is no card.
+ *
+ * A stream is a thread that takes its work from a list, and sleeps a little before each piece, at
+ * random, so that whoever forgets to wait is found out. Memory is the host's with a note of where it
+ * pretends to be. The kernel is a loop. Linked with the sources of device/cuda into a
+ * libsifr-cuda.so of its own, which test_device_card loads.
+ */
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "device/cuda/accumulate.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+struct block {
+    struct block *next;
+    char *address;
+    size_t bytes;
+    enum cudaMemoryType type;
+};
+static struct block *blocks;
+
+static cudaError_t take(void **out, size_t bytes, enum cudaMemoryType type)
+{
+    struct block *block = malloc(sizeof *block);
+    if (bytes > (size_t)1 << 40)
+        return free(block), cudaErrorMemoryAllocation;
+    *block = (struct block){NULL, aligned_alloc(256, (bytes + 255) / 256 * 256), bytes, type};
+    memset(block->address, 0xee, bytes);
+    *out = block->address;
+    pthread_mutex_lock(&lock);
+    block->next = blocks;
+    blocks = block;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+static cudaError_t give_back(void *address)
+{
+    pthread_mutex_lock(&lock);
+    struct block **link = &blocks;
+    while (*link != NULL && (*link)->address != address)
+        link = &(*link)->next;
+    struct block *block = *link;
+    if (block != NULL)
+        *link = block->next;
+    pthread_mutex_unlock(&lock);
+    if (block == NULL)
+        return cudaErrorInvalidValue;
+    free(block->address);
+    free(block);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+    return take(out, bytes, cudaMemoryTypeDevice);
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return take(out, bytes, cudaMemoryTypeHost);
+}
+
+cudaError_t cudaFree(void *address)
+{
+    return give_back(address);
+}
+
+cudaError_t cudaFreeHost(void *address)
+{
+    return give_back(address);
+}
+
+cudaError_t cudaMemset(void *address, int value, size_t bytes)
+{
+    memset(address, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+{
+    *free_bytes = *total_bytes = (size_t)1 << 30;
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address)
+{
+    const char *at = address;
+    attributes->type = cudaMemoryTypeUnregistered;
+    pthread_mutex_lock(&lock);
+    for (const struct block *b = blocks; b != NULL; b = b->next) {
+        if (at >= b->address && at < b->address + b->bytes)
+            attributes->type = b->type;
+    }
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+/* --- streams and events --------------------------------------------------------------------- */
+
+struct CUevent_st {
+    long recorded, passed;
+};
+
+enum kind { COPY, ZERO, SUM, RECORD, WAIT };
+
+struct work {
+    struct work *next;
+    enum kind kind;
+    char *dst;
+    const char *src;
+    size_t count; /* bytes, or elements */
+    enum dtype dst_type, src_type;
+    cudaEvent_t event;
+    long ticket;
+};
+
+struct CUstream_st {
+    pthread_t thread;
+    struct work *first, **last;
+    int waiting; /* pieces of work not done */
+    bool ending;
+};
+
+static void add(const struct work *work)
+{
+    size_t d = dtype_bytes(work->dst_type), s = dtype_bytes(work->src_type);
+    for (size_t i = 0; i < work->count; i++) {
+        double a, b;
+        dtype_convert(&a, DTYPE_F64, work->dst + i * d, work->dst_type, 1);
+        dtype_convert(&b, DTYPE_F64, work->src + i * s, work->src_type, 1);
+        double sum = a + b;
+        float single = (float)sum;
+        if (work->dst_type == DTYPE_F64)
+            memcpy(work->dst + i * d, &sum, sizeof sum);
+        else
+            dtype_convert(work->dst + i * d, work->dst_type, &single, DTYPE_F32, 1);
+    }
+}
+
+static void nap(unsigned *seed)
+{
+    struct timespec span = {0, (long)(rand_r(seed) % 8) * 30000};
+    nanosleep(&span, NULL);
+}
+
+static void run(const struct work *work)
+{
+    if (work->kind == COPY)
+        memcpy(work->dst, work->src, work->count);
+    else if (work->kind == ZERO)
+        memset(work->dst, 0, work->count);
+    else if (work->kind == SUM)
+        add(work);
+    pthread_mutex_lock(&lock);
+    while (work->kind == WAIT && work->event->passed < work->ticket)
+        pthread_cond_wait(&changed, &lock);
+    if (work->kind == RECORD && work->event->passed < work->ticket)
+        work->event->passed = work->ticket;
+    pthread_mutex_unlock(&lock);
+}
+
+static void *stream_main(void *arg)
+{
+    struct CUstream_st *stream = arg;
+    unsigned seed = 1;
+    pthread_mutex_lock(&lock);
+    while (!stream->ending || stream->first != NULL) {
+        struct work *work = stream->first;
+        if (work == NULL) {
+            pthread_cond_wait(&changed, &lock);
+            continue;
+        }
+        stream->first = work->next;
+        if (stream->first == NULL)
+            stream->last = &stream->first;
+        pthread_mutex_unlock(&lock);
+        nap(&seed);
+        run(work);
+        free(work);
+        pthread_mutex_lock(&lock);
+        stream->waiting--;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+static cudaError_t put(cudaStream_t stream, struct work given)
+{
+    struct work *work = malloc(sizeof *work);
+    *work = given;
+    pthread_mutex_lock(&lock);
+    if (work->kind == RECORD)
+        work->ticket = ++work->event->recorded;
+    if (work->kind == WAIT)
+        work->ticket = work->event->recorded;
+    *stream->last = work;
+    stream->last = &work->next;
+    stream->waiting++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    struct CUstream_st *stream = calloc(1, sizeof *stream);
+    (void)flags;
+    stream->last = &stream->first;
+    pthread_create(&stream->thread, NULL, stream_main, stream);
+    *out = stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    if (stream == cudaStreamLegacy)
+        return cudaSuccess;
+    pthread_mutex_lock(&lock);
+    while (stream->waiting > 0)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    pthread_mutex_lock(&lock);
+    stream->ending = true;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    pthread_join(stream->thread, NULL);
+    free(stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
+{
+    (void)flags;
+    *out = calloc(1, sizeof **out);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    pthread_mutex_lock(&lock);
+    for (long ticket = event->recorded; event->passed < ticket;)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+/* The real one waits for work that still needs the event; here it is left to the process's end. */
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    (void)event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    return put(stream, (struct work){.kind = RECORD, .event = event});
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)flags;
+    return put(stream, (struct work){.kind = WAIT, .event = event});
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    (void)kind;
+    return put(stream, (struct work){.kind = COPY, .dst = dst, .src = src, .count = bytes});
+}
+
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream)
+{
+    return value == 0 ? put(stream, (struct work){.kind = ZERO, .dst = dst, .count = bytes})
+                      : cudaErrorInvalidValue;
+}
+
+cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
+                            enum dtype src_type, int64_t count)
+{
+    return put(stream, (struct work){.kind = SUM,
+                                     .dst = dst,
+                                     .src = src,
+                                     .count = (size_t)count,
+                                     .dst_type = dst_type,
+                                     .src_type = src_type});
+}
+
+/* --- the card ------------------------------------------------------------------------------- */
+
+cudaError_t cuda_probe(void)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int index)
+{
+    return index == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *card, int index)
+{
+    (void)index;
+    *card = (struct cudaDeviceProp){.major = 9, .multiProcessorCount = 2};
+    snprintf(card->name, sizeof card->name, "a card made of threads");
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "out of memory" : "an error";
+}

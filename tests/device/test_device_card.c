@@ -1,0 +1,498 @@
+/* test_device_card -- what every device promises, tested without touching its memory from the host:
+ * copies, sums, and the order of work and tasks on plain and worker streams.
+ *
+ * Without arguments the CPU is tested, `test_device_card cuda` tests a card and exits with 77 where
+ * there is none. */
+#include <math.h>
+#include "base/rng.h"
+#include "device/device.h"
+#include "testing.h"
+
+enum { NO_CARD = 77 };
+
+struct rig {
+    struct env env;
+    struct device *device;
+    struct stream *compute, *copies; /* plain */
+    struct stream *worker;
+};
+
+static void rig_open(struct rig *rig, const char *backend)
+{
+    rig->env = testing_env(2);
+    if (device_create(&rig->env, backend, 0, &rig->device) != STATUS_OK)
+        fail_msg("%s", log_first_error(rig->env.log));
+    assert_ok(stream_create(rig->device, "compute", &rig->compute));
+    assert_ok(stream_create(rig->device, "copies", &rig->copies));
+    assert_ok(stream_create_worker(rig->device, "worker", &rig->worker));
+}
+
+static void rig_close(struct rig *rig)
+{
+    stream_destroy(rig->worker);
+    stream_destroy(rig->copies);
+    stream_destroy(rig->compute);
+    device_destroy(rig->device);
+    env_destroy(&rig->env);
+}
+
+static void *on_device(struct rig *rig, size_t bytes)
+{
+    void *block;
+    assert_ok(device_alloc(rig->device, MEM_SCRATCH, "test", bytes, &block));
+    return block;
+}
+
+static void *on_host(size_t bytes)
+{
+    void *block = calloc(1, bytes);
+    assert_non_null(block);
+    return block;
+}
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+static void test_memory(void **state)
+{
+    enum { BYTES = 100003 };
+    struct rig rig;
+    char *found = on_host(BYTES), *pinned;
+    rig_open(&rig, *state);
+    size_t before = mem_total(rig.env.mem);
+    for (int round = 0; round < 3; round++) { /* a block that was used comes back zeroed */
+        char *block = on_device(&rig, BYTES);
+        assert_int_equal((uintptr_t)block % 64, 0);
+        assert_int_equal(mem_bytes(rig.env.mem, MEM_SCRATCH), BYTES);
+        memset(found, 1, BYTES);
+        device_copy(rig.compute, found, block, BYTES);
+        assert_ok(stream_sync(rig.compute));
+        for (int i = 0; i < BYTES; i++)
+            assert_int_equal(found[i], 0);
+        memset(found, 7, BYTES);
+        device_copy(rig.compute, block, found, BYTES);
+        assert_ok(stream_sync(rig.compute));
+        device_free(rig.device, block);
+    }
+    assert_ok(device_alloc_host(rig.device, MEM_COMM, "stage", BYTES, &pinned));
+    assert_int_equal(mem_bytes(rig.env.mem, MEM_COMM), BYTES);
+    for (int i = 0; i < BYTES; i++)
+        assert_int_equal(pinned[i], 0);
+    device_free(rig.device, pinned);
+    assert_int_equal(mem_total(rig.env.mem), before);
+    free(found);
+    rig_close(&rig);
+}
+
+/* What no device has is refused with its name and size, and nothing stays counted. */
+static void test_out_of_memory(void **state)
+{
+    struct rig rig;
+    void *block;
+    rig_open(&rig, *state);
+    size_t before = mem_total(rig.env.mem);
+    assert_int_equal(device_alloc(rig.device, MEM_GRADS, "too much", (size_t)1 << 46, &block),
+                     STATUS_MEMORY);
+    assert_null(block);
+    assert_non_null(strstr(log_first_error(rig.env.log), "too much"));
+    assert_non_null(strstr(log_first_error(rig.env.log), "64.0 TiB"));
+    assert_int_equal(mem_total(rig.env.mem), before);
+    block = on_device(&rig, 1000); /* and the device goes on */
+    device_zero(rig.compute, block, 1000);
+    assert_ok(stream_sync(rig.compute));
+    device_free(rig.device, block);
+    rig_close(&rig);
+}
+
+static enum status build(struct env *env, const char *backend)
+{
+    enum status st;
+    struct device *device;
+    struct stream *plain = NULL, *worker = NULL;
+    struct event *event = NULL;
+    void *a = NULL, *b = NULL;
+    TRY(device_create(env, backend, 0, &device));
+    TRY_OR(undo, stream_create(device, "plain", &plain));
+    TRY_OR(undo, stream_create_worker(device, "worker", &worker));
+    TRY_OR(undo, event_create(device, &event));
+    TRY_OR(undo, device_alloc(device, MEM_PARAMS, "a", 100, &a));
+    TRY_OR(undo, device_alloc_host(device, MEM_PARAMS, "b", 100, &b));
+undo:
+    device_free(device, b);
+    device_free(device, a);
+    event_destroy(event);
+    stream_destroy(worker);
+    stream_destroy(plain);
+    device_destroy(device);
+    return st;
+}
+
+static void test_failing_allocations(void **state)
+{
+    struct env env = testing_env(1);
+    int64_t n = 1;
+    for (;; n++) {
+        mem_fail_at(env.mem, n);
+        enum status st = build(&env, *state);
+        assert_int_equal(mem_total(env.mem), 0);
+        if (st == STATUS_OK)
+            break;
+        assert_int_equal(st, STATUS_MEMORY);
+    }
+    assert_true(n >= 10);
+    env_destroy(&env);
+}
+
+/* --- copies and sums ------------------------------------------------------------------------ */
+
+/* Ordinary memory may be changed as soon as the call is back; pieces meet without a gap. */
+static void test_copy(void **state)
+{
+    enum { BYTES = (9 << 20) + 77, ROUNDS = 3, SMALL = 1000 };
+    struct rig rig;
+    unsigned char *source = on_host(BYTES), *found = on_host(BYTES);
+    rig_open(&rig, *state);
+    unsigned char *a = on_device(&rig, BYTES), *b = on_device(&rig, BYTES);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < BYTES; i++)
+            source[i] = (unsigned char)(i % 251 + round);
+        device_copy(rig.compute, a, source, BYTES);
+        memset(source, 255, BYTES);
+        device_copy(rig.compute, b, a, BYTES);
+        device_zero(rig.compute, b + 100, 50);
+        device_copy(rig.compute, found, b, BYTES);
+        assert_ok(stream_sync(rig.compute));
+        for (int i = 0; i < BYTES; i++) {
+            int expected = i >= 100 && i < 150 ? 0 : (i % 251 + round) % 256;
+            if (found[i] != expected)
+                fail_msg("byte %d is %d, not %d", i, found[i], expected);
+        }
+    }
+    for (int i = 0; i < SMALL; i++) { /* many small ones from one place */
+        int value = 3 * i;
+        device_copy(rig.compute, a + (size_t)i * sizeof value, &value, sizeof value);
+    }
+    device_copy(rig.compute, found, a, SMALL * sizeof(int));
+    assert_ok(stream_sync(rig.compute));
+    for (int i = 0; i < SMALL; i++)
+        assert_int_equal(((int *)(void *)found)[i], 3 * i);
+    device_copy(rig.compute, source, found, BYTES); /* host to host */
+    assert_ok(stream_sync(rig.compute));
+    assert_memory_equal(source, found, BYTES);
+    device_free(rig.device, a);
+    device_free(rig.device, b);
+    free(source);
+    free(found);
+    rig_close(&rig);
+}
+
+enum { COUNT = 70011 };
+
+/* Ordinary values, and at the start what is hard: subnormal numbers, ties, infinities. */
+static void fill(void *data, enum dtype type, const char *name)
+{
+    static const double hard[] = {0,     -0.0,   1e-7,     6e-8, -5.9604644775390625e-08,
+                                  65504, -65504, INFINITY, 1,    1.0009765625};
+    struct rng rng = rng_stream(11, name);
+    for (int64_t i = 0; i < COUNT; i++) {
+        double value = i < 10 ? hard[i] : rng_normal(rng, (uint64_t)i);
+        dtype_convert((char *)data + (size_t)i * dtype_bytes(type), type, &value, DTYPE_F64, 1);
+    }
+}
+
+/* The sum by the definition: formed in float (double when the target is), rounded once. */
+static void expect(char *dst, enum dtype dst_type, const char *src, enum dtype src_type)
+{
+    double a, b;
+    dtype_convert(&a, DTYPE_F64, dst, dst_type, 1);
+    dtype_convert(&b, DTYPE_F64, src, src_type, 1);
+    double sum = a + b; /* exact enough: one rounding to float */
+    float single = (float)sum;
+    if (dst_type == DTYPE_F64)
+        memcpy(dst, &sum, sizeof sum);
+    else
+        dtype_convert(dst, dst_type, &single, DTYPE_F32, 1);
+}
+
+/* Elements skip .. COUNT - 1 - skip; the others stay as they are. */
+static void accumulate_pair(struct rig *rig, enum dtype dst_type, enum dtype src_type, int64_t skip)
+{
+    size_t width = dtype_bytes(dst_type), src_width = dtype_bytes(src_type);
+    size_t bytes = COUNT * width, src_bytes = COUNT * src_width, at = (size_t)skip;
+    char *src = on_host(src_bytes), *expected = on_host(bytes), *found = on_host(bytes);
+    char *device_src = on_device(rig, src_bytes), *device_dst = on_device(rig, bytes);
+    fill(src, src_type, "src");
+    fill(expected, dst_type, "dst");
+    device_copy(rig->compute, device_src, src, src_bytes);
+    device_copy(rig->compute, device_dst, expected, bytes);
+    for (size_t i = at; i < COUNT - at; i++)
+        expect(expected + i * width, dst_type, src + i * src_width, src_type);
+    device_accumulate(rig->compute, device_dst + at * width, dst_type, device_src + at * src_width,
+                      src_type, COUNT - 2 * skip);
+    device_copy(rig->compute, found, device_dst, bytes);
+    assert_ok(stream_sync(rig->compute));
+    if (memcmp(found, expected, bytes) != 0)
+        fail_msg("%s += %s is wrong from element %d on", dtype_name(dst_type), dtype_name(src_type),
+                 (int)skip);
+    device_free(rig->device, device_src);
+    device_free(rig->device, device_dst);
+    free(src);
+    free(expected);
+    free(found);
+}
+
+static void test_accumulate(void **state)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64};
+    struct rig rig;
+    rig_open(&rig, *state);
+    for (int d = 0; d < 4; d++) {
+        for (int s = 0; s < (d == 3 ? 4 : 3); s++) {
+            for (int64_t skip = 0; skip <= 8; skip += 4) /* aligned to 16 bytes or not */
+                accumulate_pair(&rig, types[d], types[s], skip);
+            accumulate_pair(&rig, types[d], types[s], 1);
+        }
+    }
+    rig_close(&rig);
+}
+
+/* --- order ---------------------------------------------------------------------------------- */
+
+/* A chain of sums that each double a long range, one stream handing over to the other. */
+static void test_plain_events(void **state)
+{
+    enum { LENGTH = 1 << 20, TURNS = 20 };
+    struct rig rig;
+    struct event *event;
+    float one = 1, *found = on_host(LENGTH * sizeof *found);
+    rig_open(&rig, *state);
+    float *a = on_device(&rig, LENGTH * sizeof *a), *b = on_device(&rig, LENGTH * sizeof *b);
+    assert_ok(event_create(rig.device, &event));
+    device_copy(rig.compute, a + LENGTH - 1, &one, sizeof one);
+    for (int turn = 0; turn < TURNS; turn++) {
+        struct stream *now = turn % 2 == 0 ? rig.compute : rig.copies;
+        struct stream *next = turn % 2 == 0 ? rig.copies : rig.compute;
+        device_copy(now, b, a, LENGTH * sizeof *a);
+        device_accumulate(now, a, DTYPE_F32, b, DTYPE_F32, LENGTH);
+        event_record(event, now);
+        stream_wait(next, event);
+    }
+    device_copy(rig.compute, found, a, LENGTH * sizeof *a);
+    assert_ok(stream_sync(rig.compute));
+    assert_true(found[LENGTH - 1] == (float)(1 << TURNS) && found[0] == 0);
+    event_destroy(event);
+    device_free(rig.device, a);
+    device_free(rig.device, b);
+    free(found);
+    rig_close(&rig);
+}
+
+/* A task of the worker: what was copied to `in` before it, plus one, goes to `out`. */
+struct relay {
+    const float *in;
+    float *out;
+    int64_t count;
+};
+
+static void add_one(struct stream *stream, const void *args)
+{
+    const struct relay *relay = args;
+    (void)stream;
+    for (int64_t i = 0; i < relay->count; i++)
+        relay->out[i] = relay->in[i] + 1;
+}
+
+/* Compute doubles x on the device; the worker takes it to the host, adds one there and brings it
+ * back; compute goes on with that. Only events keep the order. */
+static void test_worker_events(void **state)
+{
+    enum { LENGTH = 300000, TURNS = 40 };
+    struct rig rig;
+    struct event *made, *back;
+    float *in, *out, *found = on_host(LENGTH * sizeof *found);
+    size_t bytes = LENGTH * sizeof(float);
+    rig_open(&rig, *state);
+    float *x = on_device(&rig, bytes), *y = on_device(&rig, bytes);
+    assert_ok(device_alloc_host(rig.device, MEM_COMM, "in", bytes, &in));
+    assert_ok(device_alloc_host(rig.device, MEM_COMM, "out", bytes, &out));
+    assert_ok(event_create(rig.device, &made));
+    assert_ok(event_create(rig.device, &back));
+    struct relay relay = {in, out, LENGTH};
+    double expected = 0;
+    for (int turn = 0; turn < TURNS; turn++) {
+        device_copy(rig.compute, y, x, bytes);
+        if (turn % 4 == 0)
+            device_accumulate(rig.compute, x, DTYPE_F32, y, DTYPE_F32, LENGTH);
+        event_record(made, rig.compute);
+        stream_wait(rig.worker, made);
+        device_copy(rig.worker, in, x, bytes);
+        stream_enqueue(rig.worker, add_one, &relay, sizeof relay);
+        device_copy(rig.worker, x, out, bytes);
+        event_record(back, rig.worker);
+        stream_wait(rig.compute, back);
+        expected = (turn % 4 == 0 ? 2 : 1) * expected + 1;
+    }
+    device_copy(rig.compute, found, x, bytes);
+    assert_ok(stream_sync(rig.compute));
+    assert_ok(stream_sync(rig.worker));
+    for (int i = 0; i < LENGTH; i += 997)
+        assert_true(found[i] == (float)expected);
+    event_destroy(made);
+    event_destroy(back);
+    device_free(rig.device, x);
+    device_free(rig.device, y);
+    device_free(rig.device, in);
+    device_free(rig.device, out);
+    free(found);
+    rig_close(&rig);
+}
+
+/* Many records before the worker comes to its waits: each wait is for its own record. */
+static void test_lagging_worker(void **state)
+{
+    enum { TURNS = 100 };
+    struct rig rig;
+    struct event *event;
+    float *rows = on_host(TURNS * sizeof *rows), one = 1;
+    rig_open(&rig, *state);
+    float *x = on_device(&rig, (TURNS + 2) * sizeof *x);
+    assert_ok(event_create(rig.device, &event));
+    device_copy(rig.compute, x + 1, &one, sizeof one);
+    for (int turn = 0; turn < TURNS; turn++) {
+        device_accumulate(rig.compute, x, DTYPE_F32, x + 1, DTYPE_F32, 1);
+        device_copy(rig.compute, x + 2 + turn, x, sizeof *x);
+        event_record(event, rig.compute);
+        stream_wait(rig.worker, event);
+        device_copy(rig.worker, rows + turn, x + 2 + turn, sizeof *x);
+    }
+    assert_ok(stream_sync(rig.worker));
+    for (int turn = 0; turn < TURNS; turn++)
+        assert_true(rows[turn] == (float)(turn + 1));
+    event_destroy(event);
+    device_free(rig.device, x);
+    free(rows);
+    rig_close(&rig);
+}
+
+/* Inside a task, on either kind of stream, work on its own stream is done when the call returns. */
+struct inner {
+    float *device, *host;
+    int *right;
+};
+
+static void use_own_stream(struct stream *stream, const void *args)
+{
+    const struct inner *inner = args;
+    inner->host[0] = 5;
+    inner->host[1] = 0;
+    device_copy(stream, inner->device, inner->host, sizeof(float));
+    device_accumulate(stream, inner->device, DTYPE_F32, inner->device + 1, DTYPE_F32, 1);
+    device_copy(stream, inner->host + 1, inner->device, sizeof(float));
+    *inner->right += inner->host[1] == 7;
+}
+
+static void test_inside_task(void **state)
+{
+    enum { TURNS = 50 };
+    struct rig rig;
+    float *host, two = 2;
+    int right = 0;
+    rig_open(&rig, *state);
+    float *device = on_device(&rig, 2 * sizeof *device);
+    assert_ok(device_alloc_host(rig.device, MEM_COMM, "host", 2 * sizeof *host, &host));
+    struct inner inner = {device, host, &right};
+    device_copy(rig.compute, device + 1, &two, sizeof two);
+    for (int turn = 0; turn < TURNS; turn++)
+        stream_enqueue(rig.compute, use_own_stream, &inner, sizeof inner);
+    assert_ok(stream_sync(rig.compute));
+    for (int turn = 0; turn < TURNS; turn++)
+        stream_enqueue(rig.worker, use_own_stream, &inner, sizeof inner);
+    assert_ok(stream_sync(rig.worker));
+    assert_int_equal(right, 2 * TURNS);
+    device_free(rig.device, device);
+    device_free(rig.device, host);
+    rig_close(&rig);
+}
+
+/* --- failure -------------------------------------------------------------------------------- */
+
+static void count_up(struct stream *stream, const void *args)
+{
+    (void)stream;
+    ++**(int *const *)args;
+}
+
+/* A failed stream does no work, still runs tasks, and holds nobody up. */
+static void test_failed(void **state)
+{
+    struct rig rig;
+    struct event *event;
+    int ran = 0, *counter = &ran;
+    float value = 1, found = 3;
+    rig_open(&rig, *state);
+    float *x = on_device(&rig, sizeof *x);
+    assert_ok(event_create(rig.device, &event));
+    stream_fail(rig.worker, STATUS_COMM);
+    device_copy(rig.worker, x, &value, sizeof value);
+    stream_enqueue(rig.worker, count_up, &counter, sizeof counter);
+    event_record(event, rig.worker);
+    stream_wait(rig.compute, event);
+    assert_int_equal(stream_sync(rig.worker), STATUS_COMM);
+    device_copy(rig.compute, &found, x, sizeof found);
+    assert_ok(stream_sync(rig.compute));
+    assert_true(ran == 1 && found == 0);
+    event_destroy(event);
+    device_free(rig.device, x);
+    rig_close(&rig);
+}
+
+static void test_no_such_card(void **state)
+{
+    struct env env = testing_env(1);
+    struct device *device = NULL;
+    (void)state;
+    assert_int_equal(device_create(&env, "cuda", 4321, &device), STATUS_CONFIG);
+    assert_non_null(strstr(log_first_error(env.log), "no card 4321"));
+    assert_null(device);
+    assert_int_equal(mem_total(env.mem), 0);
+    env_destroy(&env);
+}
+
+/* --- the tests ------------------------------------------------------------------------------ */
+
+static bool find_card(void)
+{
+    struct env env = testing_env(1);
+    struct device *device;
+    bool found = device_create(&env, "cuda", 0, &device) == STATUS_OK;
+    if (found)
+        device_destroy(device);
+    else
+        print_message("no card: %s\n", log_first_error(env.log));
+    env_destroy(&env);
+    return found;
+}
+
+int main(int count, char **words)
+{
+    char *backend = count > 1 ? words[1] : "cpu";
+    bool card = strcmp(backend, "cuda") == 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(test_memory, backend),
+        cmocka_unit_test_prestate(test_failing_allocations, backend),
+        cmocka_unit_test_prestate(test_copy, backend),
+        cmocka_unit_test_prestate(test_accumulate, backend),
+        cmocka_unit_test_prestate(test_plain_events, backend),
+        cmocka_unit_test_prestate(test_worker_events, backend),
+        cmocka_unit_test_prestate(test_lagging_worker, backend),
+        cmocka_unit_test_prestate(test_inside_task, backend),
+        cmocka_unit_test_prestate(test_failed, backend),
+    };
+    const struct CMUnitTest card_tests[] = {
+        cmocka_unit_test_prestate(test_out_of_memory, backend),
+        cmocka_unit_test(test_no_such_card),
+    };
+    if (card && !find_card())
+        return NO_CARD;
+    return cmocka_run_group_tests(tests, NULL, NULL) +
+           (card ? cmocka_run_group_tests(card_tests, NULL, NULL) : 0);
+}

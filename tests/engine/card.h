@@ -1,0 +1,29 @@
+/* card -- where the engine's tests compute: on the CPU, or on the device that the variable
+ * SIFR_TEST_DEVICE names ("cuda"). */
+#ifndef TESTS_ENGINE_CARD_H
+#define TESTS_ENGINE_CARD_H
+#include "testing.h"
+#include "device/device.h"
+
+static inline const char *test_device(void)
+{
+    const char *name = getenv("SIFR_TEST_DEVICE");
+    return name && *name ? name : "cpu";
+}
+
+static inline bool test_on_cpu(void)
+{
+    return strcmp(test_device(), "cpu") == 0;
+}
+
+/* There is nothing to test on: main then returns 77, which is neither passed nor failed. */
+static inline bool test_device_missing(void)
+{
+    struct device_info info;
+    device_look(test_device(), -1, &info);
+    if (info.count == 0)
+        fprintf(stderr, "skipped: %s\n", info.why);
+    return info.count == 0;
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* op_shapes_card -- more shapes for a card: those that its fast paths are for (widths that eight
+ * divides, heads of 64 and 128, several blocks in every direction), small enough for the reference. */
+#ifndef TESTS_OPS_OP_SHAPES_CARD_H
+#define TESTS_OPS_OP_SHAPES_CARD_H
+#include "ops/op_shapes.h"
+
+#define CARD_LINEAR_SHAPES(X) \
+    X(256, 192, 320, false)   \
+    X(256, 320, 192, true)    \
+    X(129, 768, 64, false)    \
+    X(40, 1024, 136, true)    \
+    X(1, 512, 512, false)     \
+    X(640, 8, 16, true)
+
+#define CARD_NORM_SHAPES(X) X(130, 768) X(67, 1024) X(33, 1600) X(9, 3072) X(5, 8192) X(700, 64)
+
+#define CARD_FLAT_SHAPES(X) X(4096) X(262144) X(300008)
+
+#define CARD_GATE_SHAPES(X) X(130, 512) X(9, 5632)
+
+#define CARD_ATTENTION_SHAPES(X) \
+    X(2, 128, 4, 4, 64)          \
+    X(1, 256, 4, 2, 64)          \
+    X(2, 200, 4, 1, 64)          \
+    X(1, 192, 2, 1, 128)         \
+    X(1, 321, 3, 3, 128)
+
+#define CARD_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
+
+#define CARD_LOSS_SHAPES(X) X(33, 8192) X(3, 50257) X(5, 50304)
+
+static const struct ops_case op_shapes_card[] = {
+    CARD_LINEAR_SHAPES(LINEAR_CASES) CARD_NORM_SHAPES(NORM_CASES) CARD_FLAT_SHAPES(FLAT_CASES)
+        CARD_GATE_SHAPES(GATE_CASES) CARD_ATTENTION_SHAPES(ATTENTION_CASES)
+            CARD_TREE_SHAPES(TREE_CASES)
+                CARD_LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128}},
+    {"embedding", .embedding = {3, 65, 256, 5000, 0}},
+    {"embedding_backward", .embedding = {2, 128, 768, 1000, 128}},
+    {"embedding_backward", .embedding = {3, 65, 256, 5000, 0}},
+    {"embedding_backward", .embedding = {8, 128, 64, 3, 200}},
+};
+enum { OP_SHAPE_CARD_COUNT = sizeof op_shapes_card / sizeof op_shapes_card[0] };
+
+#endif

@@ -1,0 +1,95 @@
+/* Where a rank computes: which card of its machine, what there is, and what a card can do. */
+#include <stdlib.h>
+#include "run_rig.h"
+#include "train/peak.h"
+#include "train/session.h"
+
+static void test_ranks_take_cards_in_turn(void **state)
+{
+    (void)state;
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    assert_int_equal(session_card(4), 0); /* started by hand */
+    setenv("OMPI_COMM_WORLD_SIZE", "16", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "13", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", "5", 1);
+    assert_int_equal(session_card(4), 1);
+    assert_int_equal(session_card(8), 5);
+    assert_int_equal(session_card(1), 0);
+    assert_int_equal(session_card(0), 0);
+    unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    assert_int_equal(session_card(8), 5); /* 13 mod 8 */
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_RANK");
+}
+
+static void test_what_there_is(void **state)
+{
+    (void)state;
+    struct device_info info;
+    device_look("cpu", 0, &info);
+    assert_true(info.loaded);
+    assert_int_equal(info.count, 1);
+    assert_string_equal(info.name, "");
+    assert_int_equal(info.total_bytes, 0);
+    setenv("SIFR_PLUGIN_FOLDER", "/nowhere", 1);
+    device_look("cuda", -1, &info);
+    unsetenv("SIFR_PLUGIN_FOLDER");
+    assert_false(info.loaded);
+    assert_int_equal(info.count, 0);
+    assert_non_null(strstr(info.why, "libsifr-cuda.so is not there"));
+}
+
+static void test_peaks(void **state)
+{
+    (void)state;
+    assert_true(peak_of_card("NVIDIA H200", DTYPE_BF16) == 989e12);
+    assert_true(peak_of_card("NVIDIA H100 80GB HBM3", DTYPE_BF16) == 989e12);
+    assert_true(peak_of_card("NVIDIA H100 PCIe", DTYPE_F16) == 756e12);
+    assert_true(peak_of_card("NVIDIA A100-SXM4-80GB", DTYPE_F32) == 156e12);
+    assert_true(peak_of_card("NVIDIA L40S", DTYPE_BF16) == 362e12);
+    assert_true(peak_of_card("NVIDIA L40", DTYPE_BF16) == 181e12);
+    assert_true(peak_of_card("NVIDIA L4", DTYPE_BF16) == 121e12);
+    assert_true(peak_of_card("NVIDIA A10", DTYPE_BF16) == 125e12);
+    assert_true(peak_of_card("NVIDIA H20", DTYPE_BF16) == 148e12);
+    assert_true(peak_of_card("NVIDIA GeForce RTX 4090", DTYPE_BF16) == 165e12);
+    assert_true(peak_of_card("NVIDIA RTX A4000", DTYPE_BF16) == 0); /* not an A40 */
+    assert_true(peak_of_card("NVIDIA Something", DTYPE_BF16) == 0);
+    assert_true(peak_of_card("", DTYPE_BF16) == 0);
+}
+
+/* The device of a run: as it is asked for, and what follows from it. */
+static void test_of_a_run(void **state)
+{
+    (void)state;
+    struct run_rig rig;
+    setenv("SIFR_PLUGIN_FOLDER", "/nowhere", 1);
+    rig_open(&rig);
+    rig_config(&rig, "run.device=auto precision.mode=bf16");
+    assert_int_equal(rig.config.machine.device, RUN_DEVICE_CPU);
+    assert_string_equal(run_place(&rig.config).backend, "cpu");
+    assert_int_equal(run_place(&rig.config).type, DTYPE_F32);
+    assert_true(run_peak(&rig.config, 1) == 0);
+    rig.config.machine.device = RUN_DEVICE_CUDA; /* as if there were one */
+    snprintf(rig.config.device.name, sizeof rig.config.device.name, "NVIDIA H200");
+    assert_int_equal(run_place(&rig.config).type, DTYPE_BF16);
+    assert_true(run_peak(&rig.config, 2) == 2 * 989e12);
+    rig.config.machine.peak_tflops = 5;
+    assert_true(run_peak(&rig.config, 2) == 5e12);
+
+    rig_bind(&rig);
+    assert_int_equal(rig_resolve(&rig, "run.device=cuda model.vocab=9 data.path=x"), STATUS_CONFIG);
+    scratch_expect(&rig.scratch, "run.device: cuda: libsifr-cuda.so is not there");
+    rig_close(&rig);
+    unsetenv("SIFR_PLUGIN_FOLDER");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_take_cards_in_turn),
+        cmocka_unit_test(test_what_there_is),
+        cmocka_unit_test(test_peaks),
+        cmocka_unit_test(test_of_a_run),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
