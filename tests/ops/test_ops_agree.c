@@ -345,21 +345,30 @@ static void test_all_covered(void **state)
     }
 }
 
-#define TESTS_OF(subject)                                                 \
-    {"test_agree", test_agree, NULL, NULL, subject},                      \
-        {"test_in_place", test_in_place, NULL, NULL, subject},            \
-        {"test_threads", test_threads, NULL, NULL, subject},              \
-    {                                                                     \
-        "test_norm_apply_bits", test_norm_apply_bits, NULL, NULL, subject \
-    }
-
 static int test_subject(const char *backend, enum dtype type)
 {
     char name[64];
     struct subject subject = {backend, type};
-    const struct CMUnitTest tests[] = {TESTS_OF(&subject)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(test_agree, &subject),
+        cmocka_unit_test_prestate(test_in_place, &subject),
+        cmocka_unit_test_prestate(test_norm_apply_bits, &subject),
+        cmocka_unit_test_prestate(test_threads, &subject),
+    };
     snprintf(name, sizeof name, "%s %s", backend, dtype_name(type));
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
+
+/* The reference has no threads. */
+static int test_reference(enum dtype type)
+{
+    struct subject subject = {"ref", type};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(test_agree, &subject),
+        cmocka_unit_test_prestate(test_in_place, &subject),
+        cmocka_unit_test_prestate(test_norm_apply_bits, &subject),
+    };
+    return cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
 }
 
 static bool find_card(void)
@@ -393,7 +402,6 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_covered)};
     if (count > 1 && strcmp(words[1], "cuda") == 0)
         return test_card(count > 2 ? words[2] : NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL) + test_subject("ref", DTYPE_F32) +
-           test_subject("ref", DTYPE_BF16) + test_subject("ref", DTYPE_F16) +
-           test_subject("cpu", DTYPE_F32);
+    return cmocka_run_group_tests(tests, NULL, NULL) + test_reference(DTYPE_F32) +
+           test_reference(DTYPE_BF16) + test_reference(DTYPE_F16) + test_subject("cpu", DTYPE_F32);
 }
