@@ -1,18 +1,107 @@
 /* kernels -- launchers of the CUDA kernels: extern "C", raw pointers, a CUDA stream.
  *
- * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers. A launcher
- * only enqueues and returns the launch's error. Contracts are those of ops/ops.h; `type` is the
- * compute type (enum dtype).
+ * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers; the two
+ * structs that kernels read from device memory are repeated here, and cuda_slots.c checks that they
+ * are those of ops/ops.h. A launcher only enqueues and returns the launch's error. Contracts are
+ * those of ops/ops.h; `type` is the compute type.
+ *
+ * Buffers that start at multiples of 16 bytes (device_alloc gives 64) are read 16 bytes at a time;
+ * others work too, slowly. Which kernel runs, and so the order of every sum, follows from the type,
+ * the shape and that alignment, never from the card.
  */
 #ifndef OPS_CUDA_KERNELS_H
 #define OPS_CUDA_KERNELS_H
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+struct kernel_scalars { /* struct step_scalars */
+    float loss_scale, lr, correction1, correction2, grad_scale;
+};
+
+struct kernel_segment { /* struct adamw_segment */
+    int64_t count;
+    float *param;
+    void *copy;
+    enum dtype copy_type;
+    const float *grad;
+    float *m, *v;
+    float lr_mul, decay;
+};
+
+/* --- cuda_norm.cu; `layer`: LayerNorm, else RMSNorm ----------------------------------------- */
+
+cudaError_t launch_add_norm(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
+                            double eps, int64_t rows, const void *residual, const void *branch,
+                            const void *weight, const void *bias, void *sum, void *y, float *mean,
+                            float *rstd);
+cudaError_t launch_norm_apply(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
+                              int64_t rows, const void *sum, const void *weight, const void *bias,
+                              const float *mean, const float *rstd, void *y);
+cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
+                                 int64_t rows, const void *dy, const void *sum, const void *weight,
+                                 const float *mean, const float *rstd, const void *dsum,
+                                 void *dsum_out, void *dweight, void *dbias, void *scratch);
+size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows); /* needs no card */
+
+/* --- cuda_pointwise.cu ---------------------------------------------------------------------- */
+
+cudaError_t launch_add(cudaStream_t stream, enum dtype type, int64_t count, const void *a,
+                       const void *b, void *sum);
+cudaError_t launch_gelu(cudaStream_t stream, enum dtype type, int64_t count, const void *pre,
+                        void *y);
+cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t count,
+                                 const void *pre, const void *dy, void *dpre);
+cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                          const void *gate_up, void *y);
+cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                                   const void *gate_up, const void *dy, void *dgate_up);
+/* `heads` of `head_width` are turned in each of `rows` rows, `row_width` apart; row r uses table
+ * row first + r % tokens. */
+cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
+                        int64_t heads, int64_t head_width, int64_t row_width, const float *table,
+                        int64_t first, bool inverse, void *qkv);
+
+/* --- cuda_embedding.cu ---------------------------------------------------------------------- */
+
+cudaError_t launch_embedding(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
+                             int64_t width, const int32_t *ids, const void *wte, const void *wpe,
+                             int64_t first, void *out);
+cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int64_t batch,
+                                      int64_t tokens, int64_t width, int64_t vocab,
+                                      int64_t positions, const int32_t *ids, const void *dout,
+                                      void *dwte, void *dwpe, void *scratch);
+size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab); /* needs no card */
+
+/* --- cuda_loss.cu --------------------------------------------------------------------------- */
+
+cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t rows, int64_t vocab,
+                                 const int32_t *labels, bool gradient,
+                                 const struct kernel_scalars *scalars, void *logits,
+                                 double *losses);
+cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum);
+cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, const double *values,
+                             double *sums);
+
+/* --- cuda_flat.cu --------------------------------------------------------------------------- */
+
+cudaError_t launch_cast(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
+                        enum dtype src_type, int64_t count);
+cudaError_t launch_square_sums(cudaStream_t stream, const float *x, int64_t count, double *sums);
+cudaError_t launch_find_nonfinite(cudaStream_t stream, const float *x, int64_t count,
+                                  int64_t *first);
+/* `segments` is in device memory, `hyper` in host memory. */
+struct kernel_adamw {
+    float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
+};
+cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
+                         const struct kernel_scalars *scalars,
+                         const struct kernel_segment *segments, int segment_count);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,306 @@
+/* cuda_loss -- softmax cross-entropy over rows of logits with its gradient in place, and sums of
+ * doubles in an order that is the contract.
+ *
+ * A block a row. Its logits are read once, 16 bytes at a time, and kept in shared memory when they
+ * fit (50304 of 2 bytes: 98 KB, two blocks a multiprocessor), else read a second time for the
+ * gradient, mostly from L2. Each thread keeps the largest logit it has met and the sum of
+ * exponentials relative to it; these pairs are combined in a fixed order, over threads in double.
+ * The arithmetic is the same with and without the shared copy, so a card with less of it gives the
+ * same bits.
+ *
+ * A row starts anywhere when V is odd: the elements before its first and after its last 16-byte
+ * boundary, at most 14, are the edge, one for each of the first threads.
+ *
+ * Bytes: R V read, and R V written with the gradient.
+ */
+#include <float.h>
+#include "ops/cuda/vector.cuh"
+
+enum { THREADS = 512, DEPTH = 4 /* packs in flight a thread */ };
+
+struct running { /* sum of exp(x - max) over what was met */
+    float max, sum;
+};
+
+template <typename T, int N> static __device__ inline void meet(running &r, const float (&x)[N])
+{
+    float most = r.max;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        most = fmaxf(most, x[i]);
+    float sum = mul(r.sum, exponential<T>(sub(r.max, most)));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sum = add(sum, exponential<T>(sub(x[i], most)));
+    r.max = most;
+    r.sum = sum;
+}
+
+/* The whole block's, in every thread. */
+template <typename T> static __device__ inline double combine(running mine, float *max)
+{
+    __shared__ float largest[THREADS / WARP];
+    __shared__ double sums[THREADS / WARP];
+    float most = mine.max;
+#pragma unroll
+    for (int apart = WARP / 2; apart > 0; apart /= 2)
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, apart));
+    if (threadIdx.x % WARP == 0)
+        largest[threadIdx.x / WARP] = most;
+    __syncthreads();
+    for (int w = 0; w < THREADS / WARP; w++)
+        most = fmaxf(most, largest[w]);
+    *max = most;
+    float scaled = mul(mine.sum, exponential<T>(sub(mine.max, most)));
+    return group_sum<THREADS>((double)scaled, sums);
+}
+
+/* x (N) becomes its gradient; `label` counts from x. */
+template <typename T, int N>
+static __device__ inline void turn(float (&x)[N], float max, float factor, float loss_scale,
+                                   int64_t label)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] = mul(exponential<T>(sub(x[i], max)), factor);
+    if (label >= 0 && label < N) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = i == label ? sub(x[i], loss_scale) : x[i];
+    }
+}
+
+template <typename T> static __device__ void clear_row(int64_t vocab, T *x)
+{
+    for (int64_t i = threadIdx.x; i < vocab; i += THREADS)
+        narrow(0.0f, &x[i]);
+}
+
+template <typename T, bool CACHED>
+__global__ void __launch_bounds__(THREADS, 2)
+    cross_entropy(int64_t vocab, const int32_t *labels, bool gradient,
+                  const kernel_scalars *scalars, T *logits, double *losses)
+{
+    constexpr int N = PACK<T>;
+    extern __shared__ uint4 cache[];
+    int64_t r = blockIdx.x, label = labels[r];
+    T *x = logits + r * vocab;
+    if (label < 0) {
+        if (threadIdx.x == 0)
+            losses[r] = 0;
+        if (gradient)
+            clear_row(vocab, x);
+        return;
+    }
+
+    /* x: `head` elements, `packs` packs from `body` on, `tail` elements */
+    int64_t head = min(vocab, (int64_t)((16 - (uintptr_t)x % 16) % 16 / sizeof(T)));
+    int packs = (int)((vocab - head) / N), tail = (int)(vocab - head - (int64_t)packs * N);
+    T *body = x + head;
+    bool has_edge = threadIdx.x < head + tail;
+    int64_t edge = threadIdx.x < head ? threadIdx.x : vocab - tail - head + threadIdx.x;
+    float edge_x[1] = {has_edge ? widen(x[edge]) : 0.0f}, wanted = widen(x[label]);
+
+    running mine = {-FLT_MAX, 0};
+    for (int first = threadIdx.x; first < packs; first += DEPTH * THREADS) {
+        pack<T> p[DEPTH];
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++)
+            if (first + k * THREADS < packs)
+                p[k] = load(body + (int64_t)(first + k * THREADS) * N);
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            if (first + k * THREADS >= packs)
+                continue;
+            float f[N];
+            if (CACHED)
+                store((T *)(cache + first + k * THREADS), p[k]);
+            widen(p[k], f);
+            meet<T>(mine, f);
+        }
+    }
+    if (has_edge)
+        meet<T>(mine, edge_x);
+
+    float max;
+    double sum = combine<T>(mine, &max);
+    if (threadIdx.x == 0)
+        losses[r] = log(sum) + (double)max - (double)wanted;
+    if (!gradient)
+        return;
+
+    float loss_scale = scalars->loss_scale, factor = (float)((double)loss_scale / sum);
+#pragma unroll DEPTH
+    for (int i = threadIdx.x; i < packs; i += THREADS) {
+        float f[N];
+        widen(load(CACHED ? (const T *)(cache + i) : body + (int64_t)i * N), f);
+        turn<T>(f, max, factor, loss_scale, label - head - (int64_t)i * N);
+        store(body + (int64_t)i * N, narrow<T>(f));
+    }
+    if (has_edge) {
+        turn<T>(edge_x, max, factor, loss_scale, label - edge);
+        narrow(edge_x[0], &x[edge]);
+    }
+}
+
+/* Shared memory a block may have on the current card. */
+static size_t shared_limit(void)
+{
+    int device, limit;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
+            cudaSuccess)
+        return 0;
+    return (size_t)limit;
+}
+
+template <typename T, bool CACHED>
+static cudaError_t cross_entropy_in(cudaStream_t stream, int64_t rows, int64_t vocab,
+                                    const int32_t *labels, bool gradient,
+                                    const kernel_scalars *scalars, T *logits, double *losses)
+{
+    size_t shared = CACHED ? (size_t)vocab * sizeof(T) / 16 * 16 : 0;
+    unsigned blocks = (unsigned)rows;
+    if (CACHED) {
+        auto kernel = cross_entropy<T, CACHED>;
+        cudaError_t error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        if (error == cudaSuccess) /* the first-level cache has no other use here */
+            error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared);
+        if (error != cudaSuccess)
+            return error;
+    }
+    cross_entropy<T, CACHED>
+        <<<blocks, THREADS, shared, stream>>>(vocab, labels, gradient, scalars, logits, losses);
+    return cudaGetLastError();
+}
+
+cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t rows, int64_t vocab,
+                                 const int32_t *labels, bool gradient,
+                                 const struct kernel_scalars *scalars, void *logits, double *losses)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        size_t fixed = 1024; /* more than the static shared memory */
+        if (gradient && (size_t)vocab * sizeof(T) + fixed <= shared_limit())
+            return cross_entropy_in<T, true>(stream, rows, vocab, labels, gradient, scalars,
+                                             (T *)logits, losses);
+        return cross_entropy_in<T, false>(stream, rows, vocab, labels, gradient, scalars,
+                                          (T *)logits, losses);
+    });
+}
+
+/* --- sums of doubles ------------------------------------------------------------------------ */
+
+enum { SUM_THREADS = 256, SUM_TILE = 4096 };
+
+/* In order: a block loads, one thread adds. The chain of additions is what takes the time. */
+__global__ void __launch_bounds__(SUM_THREADS)
+    sum_in_order(int64_t count, const double *values, double *sum)
+{
+    __shared__ double tile[SUM_TILE];
+    double total = 0;
+    for (int64_t first = 0; first < count; first += SUM_TILE) {
+        int n = (int)min((int64_t)SUM_TILE, count - first);
+        for (int i = threadIdx.x; i < n; i += SUM_THREADS)
+            tile[i] = values[first + i];
+        __syncthreads();
+        if (threadIdx.x == 0) {
+#pragma unroll 16
+            for (int i = 0; i < n; i++)
+                total += tile[i];
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        *sum = total;
+}
+
+cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum)
+{
+    sum_in_order<<<1, SUM_THREADS, 0, stream>>>(count, values, sum);
+    return cudaGetLastError();
+}
+
+/* Of 1 << LEVEL values: neighbours first. */
+template <int LEVEL> static __device__ inline double tree(const double *values)
+{
+    if constexpr (LEVEL == 0)
+        return values[0];
+    else
+        return tree<LEVEL - 1>(values) + tree<LEVEL - 1>(values + (1 << (LEVEL - 1)));
+}
+
+/* A thread a sum. */
+template <int LEVEL>
+__global__ void __launch_bounds__(SUM_THREADS)
+    low_trees(int64_t sum_count, const double *values, double *sums)
+{
+    int64_t i = (int64_t)blockIdx.x * SUM_THREADS + threadIdx.x;
+    if (i < sum_count)
+        sums[i] = tree<LEVEL>(values + (i << LEVEL));
+}
+
+enum { LEAF = 3 /* levels in a thread */, WIDEST = 10 /* levels across a block's threads */ };
+
+/* A block a sum of 1 << level values, level > LEAF. Threads join LEAF levels each and `wide` levels
+ * between them; above that, parts come one after the other and are joined as bits carry. */
+__global__ void __launch_bounds__(1 << WIDEST)
+    high_trees(int level, int wide, const double *values, double *sums)
+{
+    __shared__ double warps[(1 << WIDEST) / WARP];
+    __shared__ double nodes[62]; /* thread 0's: the sum waiting at each level above a part */
+    int64_t parts = (int64_t)1 << (level - LEAF - wide);
+    const double *mine = values + ((int64_t)blockIdx.x << level) + ((int64_t)threadIdx.x << LEAF);
+    double value = 0;
+    for (int64_t part = 0; part < parts; part++, mine += (int64_t)1 << (LEAF + wide)) {
+        value = threadIdx.x >> wide == 0 ? tree<LEAF>(mine) : 0;
+        for (int step = 0; step < wide && step < 5; step++)
+            value += __shfl_xor_sync(ALL_LANES, value, 1 << step);
+        if (wide > 5) {
+            if (threadIdx.x % WARP == 0)
+                warps[threadIdx.x / WARP] = value;
+            __syncthreads();
+            value = threadIdx.x >> (wide - 5) == 0 ? warps[threadIdx.x] : 0;
+            for (int step = 0; threadIdx.x < WARP && step < wide - 5; step++)
+                value += __shfl_xor_sync(ALL_LANES, value, 1 << step);
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) {
+            int height = 0;
+            for (; part >> height & 1; height++)
+                value = nodes[height] + value;
+            nodes[height] = value;
+        }
+    }
+    if (threadIdx.x == 0)
+        sums[blockIdx.x] = value; /* the last part completes the tree */
+}
+
+template <int LEVEL>
+static void launch_low_trees(cudaStream_t stream, int64_t sum_count, const double *values,
+                             double *sums)
+{
+    unsigned blocks = (unsigned)div_up(sum_count, SUM_THREADS);
+    low_trees<LEVEL><<<blocks, SUM_THREADS, 0, stream>>>(sum_count, values, sums);
+}
+
+cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, const double *values,
+                             double *sums)
+{
+    int64_t sum_count = count >> level;
+    switch (sum_count > 0 ? level : -1) {
+    case -1: return cudaSuccess;
+    case 0: launch_low_trees<0>(stream, sum_count, values, sums); break;
+    case 1: launch_low_trees<1>(stream, sum_count, values, sums); break;
+    case 2: launch_low_trees<2>(stream, sum_count, values, sums); break;
+    case 3: launch_low_trees<3>(stream, sum_count, values, sums); break;
+    case 4: launch_low_trees<4>(stream, sum_count, values, sums); break;
+    default:
+        int wide = level - LEAF < WIDEST ? level - LEAF : WIDEST;
+        unsigned blocks = (unsigned)sum_count, threads = wide < 5 ? WARP : 1u << wide;
+        high_trees<<<blocks, threads, 0, stream>>>(level, wide, values, sums);
+    }
+    return cudaGetLastError();
+}

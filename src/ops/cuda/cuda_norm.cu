@@ -1,0 +1,591 @@
+/* cuda_norm -- LayerNorm and RMSNorm, fused with the residual add, and their backward pass.
+ *
+ * A row is held in registers, in its own type (the rounded sum is what is normed, so nothing is
+ * lost): by one warp when it is short, by one block when it is long. Mean and variance are two
+ * sums over what is held. A row that does not fit, or is not made of whole packs, takes the plain
+ * kernels at the end of each part, which go over memory again for each sum.
+ *
+ * Backward: a block goes over many rows and keeps its columns' share of dweight and dbias in
+ * registers. Blocks, and the rows of each, are a function of type and width and rows; their shares
+ * go to scratch (blocks, 2, C) and a second kernel adds them in order.
+ *
+ * Bytes, of R C elements: add_norm 4 tensors (3 without a branch), apply 2, backward 4 (3 without
+ * dsum).
+ */
+#include "ops/cuda/vector.cuh"
+
+enum { ANY_THREADS = 256 }; /* of the plain kernels */
+
+/* The one expression for y, for the first time and for recomputation. */
+static __device__ inline float normalised(float x, float mean, float rstd, float weight, float bias)
+{
+    return fma_(mul(sub(x, mean), rstd), weight, bias);
+}
+
+static __device__ inline float rstd_of(float squares, int width, float eps)
+{
+    return __fdiv_rn(1.0f, __fsqrt_rn(add(__fdiv_rn(squares, (float)width), eps)));
+}
+
+/* --- forward ---------------------------------------------------------------------------------- */
+
+template <typename T> struct add_norm_args {
+    int64_t rows;
+    int width;
+    bool layer;
+    float eps;
+    const T *residual, *branch, *weight, *bias;
+    T *sum, *y;
+    float *mean, *rstd;
+};
+
+template <typename T>
+static __device__ inline void write_normalised(const pack<T> &x, float mean, float rstd,
+                                               const T *weight, const T *bias, int64_t c, T *y)
+{
+    constexpr int N = PACK<T>;
+    float f[N], w[N], b[N] = {};
+    widen(x, f);
+    widen(load(weight + c), w);
+    if (bias)
+        widen(load(bias + c), b);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        f[i] = normalised(f[i], mean, rstd, w[i], b[i]);
+    store(y + c, narrow<T>(f));
+}
+
+/* GROUP threads a row (32, or the whole block), up to PACKS packs a thread. */
+template <typename T, int GROUP, int PACKS>
+__global__ void __launch_bounds__(GROUP == WARP ? 128 : GROUP) add_norm_rows(add_norm_args<T> a)
+{
+    constexpr int N = PACK<T>;
+    __shared__ float room[GROUP / WARP];
+    int at = threadIdx.x % GROUP, packs = a.width / N;
+    int64_t r = (int64_t)blockIdx.x * (blockDim.x / GROUP) + threadIdx.x / GROUP;
+    if (r >= a.rows)
+        return;
+    int64_t row = r * a.width;
+
+    pack<T> x[PACKS];
+#pragma unroll
+    for (int k = 0; k < PACKS; k++)
+        if (at + k * GROUP < packs)
+            x[k] = load(a.residual + row + (at + k * GROUP) * N);
+    if (a.branch) {
+        pack<T> branch[PACKS];
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (at + k * GROUP < packs)
+                branch[k] = load(a.branch + row + (at + k * GROUP) * N);
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            float f[N], g[N];
+            widen(x[k], f);
+            widen(branch[k], g);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                f[i] = add(f[i], g[i]);
+            x[k] = narrow<T>(f);
+        }
+    }
+    if (a.sum && (a.branch || a.sum != a.residual)) {
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (at + k * GROUP < packs)
+                store(a.sum + row + (at + k * GROUP) * N, x[k]);
+    }
+
+    float mean = 0;
+    if (a.layer) {
+        float total = 0;
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            float f[N];
+            widen(x[k], f);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                total = at + k * GROUP < packs ? add(total, f[i]) : total;
+            keep_packed(x[k]);
+        }
+        mean = __fdiv_rn(group_sum<GROUP>(total, room), (float)a.width);
+    }
+    float squares = 0;
+#pragma unroll
+    for (int k = 0; k < PACKS; k++) {
+        float f[N];
+        widen(x[k], f);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float d = sub(f[i], mean);
+            squares = at + k * GROUP < packs ? fma_(d, d, squares) : squares;
+        }
+        keep_packed(x[k]);
+    }
+    float rstd = rstd_of(group_sum<GROUP>(squares, room), a.width, a.eps);
+
+#pragma unroll
+    for (int k = 0; k < PACKS; k++)
+        if (at + k * GROUP < packs)
+            write_normalised(x[k], mean, rstd, a.weight, a.bias, (at + k * GROUP) * N, a.y + row);
+    if (at == 0) {
+        a.rstd[r] = rstd;
+        if (a.layer)
+            a.mean[r] = mean;
+    }
+}
+
+/* Any width: a block a row, an element a thread at a time. */
+template <typename T>
+__global__ void __launch_bounds__(ANY_THREADS) add_norm_any(add_norm_args<T> a)
+{
+    __shared__ float room[ANY_THREADS / WARP];
+    int64_t r = blockIdx.x, row = r * a.width;
+    float mean = 0, total = 0, squares = 0;
+    for (int c = threadIdx.x; c < a.width; c += ANY_THREADS) {
+        T x = a.residual[row + c];
+        if (a.branch)
+            narrow(add(widen(x), widen(a.branch[row + c])), &x);
+        if (a.sum)
+            a.sum[row + c] = x;
+        total += widen(x);
+    }
+    const T *sum = (a.sum ? a.sum : a.residual) + row; /* a thread reads what it wrote itself */
+    if (a.layer)
+        mean = __fdiv_rn(group_sum<ANY_THREADS>(total, room), (float)a.width);
+    for (int c = threadIdx.x; c < a.width; c += ANY_THREADS) {
+        float d = sub(widen(sum[c]), mean);
+        squares = fma_(d, d, squares);
+    }
+    float rstd = rstd_of(group_sum<ANY_THREADS>(squares, room), a.width, a.eps);
+    for (int c = threadIdx.x; c < a.width; c += ANY_THREADS)
+        narrow(normalised(widen(sum[c]), mean, rstd, widen(a.weight[c]),
+                          a.bias ? widen(a.bias[c]) : 0.0f),
+               &a.y[row + c]);
+    if (threadIdx.x == 0) {
+        a.rstd[r] = rstd;
+        if (a.layer)
+            a.mean[r] = mean;
+    }
+}
+
+template <typename T, int GROUP, int PACKS>
+static cudaError_t add_norm_in(cudaStream_t stream, const add_norm_args<T> &a)
+{
+    constexpr int THREADS = GROUP == WARP ? 128 : GROUP;
+    unsigned blocks = (unsigned)div_up(a.rows, THREADS / GROUP);
+    add_norm_rows<T, GROUP, PACKS><<<blocks, THREADS, 0, stream>>>(a);
+    return cudaGetLastError();
+}
+
+/* The smallest group that holds the row in eight packs a thread. */
+template <typename T>
+static cudaError_t add_norm_typed(cudaStream_t stream, const add_norm_args<T> &a)
+{
+    bool whole = a.width % PACK<T> == 0 && is_wide(a.residual) && is_wide(a.branch) &&
+                 is_wide(a.weight) && is_wide(a.bias) && is_wide(a.sum) && is_wide(a.y);
+    int packs = a.width / PACK<T>;
+    if (!whole || packs > 8 * 512) {
+        unsigned blocks = (unsigned)a.rows;
+        add_norm_any<T><<<blocks, ANY_THREADS, 0, stream>>>(a);
+        return cudaGetLastError();
+    }
+    int group = packs <= 8 * WARP ? WARP : packs <= 8 * 128 ? 128 : 512;
+    int each = (int)div_up(packs, group);
+#define IN(threads, count)                 \
+    if (group == threads && each <= count) \
+    return add_norm_in<T, threads, count>(stream, a)
+    IN(WARP, 1);
+    IN(WARP, 2);
+    IN(WARP, 3);
+    IN(WARP, 4);
+    IN(WARP, 6);
+    IN(WARP, 8);
+    IN(128, 3);
+    IN(128, 4);
+    IN(128, 6);
+    IN(128, 8);
+    IN(512, 4);
+    IN(512, 8);
+#undef IN
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_add_norm(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
+                            double eps, int64_t rows, const void *residual, const void *branch,
+                            const void *weight, const void *bias, void *sum, void *y, float *mean,
+                            float *rstd)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        add_norm_args<T> a = {rows,
+                              (int)width,
+                              layer,
+                              (float)eps,
+                              (const T *)residual,
+                              (const T *)branch,
+                              (const T *)weight,
+                              (const T *)bias,
+                              (T *)sum,
+                              (T *)y,
+                              mean,
+                              rstd};
+        return add_norm_typed<T>(stream, a);
+    });
+}
+
+/* --- apply: a warp a row when packs are whole, else a block ----------------------------------- */
+
+template <typename T>
+__global__ void __launch_bounds__(128)
+    apply_rows(int64_t rows, int width, bool layer, const T *__restrict__ sum,
+               const T *__restrict__ weight, const T *__restrict__ bias, const float *mean,
+               const float *rstd, T *__restrict__ y)
+{
+    int64_t r = (int64_t)blockIdx.x * (128 / WARP) + threadIdx.x / WARP;
+    if (r >= rows)
+        return;
+    float center = layer ? mean[r] : 0.0f, scale = rstd[r];
+#pragma unroll 4
+    for (int c = threadIdx.x % WARP * PACK<T>; c < width; c += WARP * PACK<T>)
+        write_normalised(load(sum + r * width + c), center, scale, weight, bias, c, y + r * width);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(ANY_THREADS)
+    apply_any(int width, bool layer, const T *sum, const T *weight, const T *bias,
+              const float *mean, const float *rstd, T *y)
+{
+    int64_t r = blockIdx.x, row = r * width;
+    float center = layer ? mean[r] : 0.0f, scale = rstd[r];
+    for (int c = threadIdx.x; c < width; c += ANY_THREADS)
+        narrow(normalised(widen(sum[row + c]), center, scale, widen(weight[c]),
+                          bias ? widen(bias[c]) : 0.0f),
+               &y[row + c]);
+}
+
+cudaError_t launch_norm_apply(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
+                              int64_t rows, const void *sum_, const void *weight_,
+                              const void *bias_, const float *mean, const float *rstd, void *y_)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        const T *sum = (const T *)sum_, *weight = (const T *)weight_, *bias = (const T *)bias_;
+        T *y = (T *)y_;
+        if (width % PACK<T> == 0 && is_wide(sum) && is_wide(weight) && is_wide(bias) &&
+            is_wide(y)) {
+            unsigned blocks = (unsigned)div_up(rows, 128 / WARP);
+            apply_rows<T><<<blocks, 128, 0, stream>>>(rows, (int)width, layer, sum, weight, bias,
+                                                      mean, rstd, y);
+        } else {
+            unsigned blocks = (unsigned)rows;
+            apply_any<T><<<blocks, ANY_THREADS, 0, stream>>>((int)width, layer, sum, weight, bias,
+                                                             mean, rstd, y);
+        }
+        return cudaGetLastError();
+    });
+}
+
+/* --- backward --------------------------------------------------------------------------------
+ *
+ * With xhat = (x - mean) rstd and g = dy weight:
+ * dx = rstd (g - mean(g) - xhat mean(g xhat)), without mean(g) for RMSNorm. */
+
+template <typename T> struct backward_args {
+    int64_t rows;
+    int width;
+    bool layer;
+    const T *dy, *sum, *weight;
+    const float *mean, *rstd;
+    const T *dsum;
+    T *dsum_out;
+    float *partials; /* (blocks, 2, C) */
+};
+
+static __device__ inline float norm_gradient(float g, float xhat, float rstd, float mean_g,
+                                             float mean_gx, float dsum)
+{
+    return fma_(rstd, fma_(-xhat, mean_gx, sub(g, mean_g)), dsum);
+}
+
+/* The shares of the warps of a block, added in their order through shared memory (2, C). */
+template <typename T, int PACKS>
+static __device__ inline void add_warps(int width, const float (&dweight)[PACKS][PACK<T>],
+                                        const float (&dbias)[PACKS][PACK<T>], float *shared)
+{
+    int at = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    for (int w = 0; w < warps; w++) {
+        if (w == warp) {
+#pragma unroll
+            for (int k = 0; k < PACKS; k++) {
+#pragma unroll
+                for (int i = 0; i < PACK<T>; i++) {
+                    int c = (at + k * WARP) * PACK<T> + i;
+                    if (c < width) {
+                        shared[c] = w == 0 ? dweight[k][i] : shared[c] + dweight[k][i];
+                        shared[width + c] = w == 0 ? dbias[k][i] : shared[width + c] + dbias[k][i];
+                    }
+                }
+            }
+        }
+        __syncthreads();
+    }
+}
+
+/* GROUP threads a row at a time: a warp of a block of 256, or the whole block. */
+template <typename T, int GROUP, int PACKS>
+__global__ void __launch_bounds__(GROUP == WARP ? 256 : GROUP,
+                                  (PACKS <= 3 ? 512 : 256) / (GROUP == WARP ? 256 : GROUP))
+    backward_rows(backward_args<T> a)
+{
+    constexpr int N = PACK<T>, THREADS = GROUP == WARP ? 256 : GROUP, GROUPS = THREADS / GROUP;
+    extern __shared__ float shared[]; /* (2, C) for add_warps */
+    __shared__ float2 room[GROUP / WARP];
+    int at = threadIdx.x % GROUP, packs = a.width / N;
+    float dweight[PACKS][N] = {}, dbias[PACKS][N] = {};
+
+    for (int64_t r = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP; r < a.rows;
+         r += (int64_t)gridDim.x * GROUPS) {
+        int64_t row = r * a.width;
+        pack<T> dy[PACKS], x[PACKS], dsum[PACKS];
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            dy[k] =
+                load_some(a.dy + row + (at + k * GROUP) * N, at + k * GROUP < packs ? N : 0, true);
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            x[k] =
+                load_some(a.sum + row + (at + k * GROUP) * N, at + k * GROUP < packs ? N : 0, true);
+        if (a.dsum) {
+#pragma unroll
+            for (int k = 0; k < PACKS; k++)
+                dsum[k] = load_some(a.dsum + row + (at + k * GROUP) * N,
+                                    at + k * GROUP < packs ? N : 0, true);
+        }
+        float mean = a.layer ? a.mean[r] : 0.0f, rstd = a.rstd[r];
+
+        /* Columns past the end have dy = 0, and add nothing. */
+        float2 sums = {0, 0};
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            float d[N], f[N], w[N] = {};
+            widen(dy[k], d);
+            widen(x[k], f);
+            if (at + k * GROUP < packs)
+                widen(load(a.weight + (at + k * GROUP) * N), w);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                float xhat = mul(sub(f[i], mean), rstd), g = mul(d[i], w[i]);
+                sums.x = add(sums.x, g);
+                sums.y = fma_(g, xhat, sums.y);
+                dweight[k][i] = fma_(d[i], xhat, dweight[k][i]);
+                dbias[k][i] = add(dbias[k][i], d[i]);
+            }
+            keep_packed(dy[k]);
+            keep_packed(x[k]);
+        }
+        sums.x = warp_sum(sums.x);
+        sums.y = warp_sum(sums.y);
+        if constexpr (GROUP > WARP) {
+            if (threadIdx.x % WARP == 0)
+                room[threadIdx.x / WARP] = sums;
+            __syncthreads();
+            sums = room[0];
+#pragma unroll
+            for (int w = 1; w < GROUP / WARP; w++)
+                sums = make_float2(sums.x + room[w].x, sums.y + room[w].y);
+            __syncthreads();
+        }
+        float mean_g = a.layer ? __fdiv_rn(sums.x, (float)a.width) : 0.0f;
+        float mean_gx = __fdiv_rn(sums.y, (float)a.width);
+
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+            if (at + k * GROUP >= packs)
+                continue;
+            float d[N], f[N], w[N], s[N] = {};
+            widen(dy[k], d);
+            widen(x[k], f);
+            widen(load(a.weight + (at + k * GROUP) * N), w);
+            if (a.dsum)
+                widen(dsum[k], s);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                f[i] = norm_gradient(mul(d[i], w[i]), mul(sub(f[i], mean), rstd), rstd, mean_g,
+                                     mean_gx, s[i]);
+            store(a.dsum_out + row + (at + k * GROUP) * N, narrow<T>(f));
+        }
+    }
+
+    float *to = a.partials + (int64_t)blockIdx.x * 2 * a.width;
+    if constexpr (GROUP == WARP) {
+        add_warps<T, PACKS>(a.width, dweight, dbias, shared);
+        for (int c = threadIdx.x; c < 2 * a.width; c += THREADS)
+            to[c] = shared[c];
+    } else {
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                int c = (at + k * GROUP) * N + i;
+                if (c < a.width) {
+                    to[c] = dweight[k][i];
+                    to[a.width + c] = dbias[k][i];
+                }
+            }
+        }
+    }
+}
+
+/* Any width: a block goes over its rows and adds to its share in scratch, each thread to its own
+ * columns. */
+template <typename T>
+__global__ void __launch_bounds__(ANY_THREADS) backward_any(backward_args<T> a)
+{
+    __shared__ float room[ANY_THREADS / WARP];
+    float *dweight = a.partials + (int64_t)blockIdx.x * 2 * a.width, *dbias = dweight + a.width;
+    for (int c = threadIdx.x; c < a.width; c += ANY_THREADS)
+        dweight[c] = dbias[c] = 0;
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        int64_t row = r * a.width;
+        float mean = a.layer ? a.mean[r] : 0.0f, rstd = a.rstd[r], mean_g = 0, mean_gx = 0;
+        for (int c = threadIdx.x; c < a.width; c += ANY_THREADS) {
+            float d = widen(a.dy[row + c]), xhat = mul(sub(widen(a.sum[row + c]), mean), rstd);
+            float g = mul(d, widen(a.weight[c]));
+            mean_g = add(mean_g, g);
+            mean_gx = fma_(g, xhat, mean_gx);
+            dweight[c] = fma_(d, xhat, dweight[c]);
+            dbias[c] = add(dbias[c], d);
+        }
+        mean_g = __fdiv_rn(group_sum<ANY_THREADS>(mean_g, room), (float)a.width);
+        mean_gx = __fdiv_rn(group_sum<ANY_THREADS>(mean_gx, room), (float)a.width);
+        if (!a.layer)
+            mean_g = 0;
+        for (int c = threadIdx.x; c < a.width; c += ANY_THREADS) {
+            float xhat = mul(sub(widen(a.sum[row + c]), mean), rstd);
+            float g = mul(widen(a.dy[row + c]), widen(a.weight[c]));
+            narrow(norm_gradient(g, xhat, rstd, mean_g, mean_gx,
+                                 a.dsum ? widen(a.dsum[row + c]) : 0.0f),
+                   &a.dsum_out[row + c]);
+        }
+    }
+}
+
+/* dweight (blockIdx.y 0) and dbias (1) from the blocks' shares: 32 columns a block; each of its
+ * warps adds a run of shares in order, then the runs are added in order. */
+enum { RUNS = 16 };
+
+template <typename T>
+__global__ void __launch_bounds__(RUNS *WARP)
+    add_partials(int blocks, int width, const float *partials, T *dweight, T *dbias)
+{
+    __shared__ float sums[RUNS][WARP];
+    int lane = threadIdx.x % WARP, run = threadIdx.x / WARP, c = blockIdx.x * WARP + lane;
+    T *to = blockIdx.y == 0 ? dweight : dbias;
+    int each = (blocks + RUNS - 1) / RUNS, end = min(blocks, (run + 1) * each);
+    if (!to)
+        return;
+    float sum = 0;
+    if (c < width) {
+#pragma unroll 8
+        for (int b = run * each; b < end; b++)
+            sum = add(sum, partials[((int64_t)b * 2 + blockIdx.y) * width + c]);
+    }
+    sums[run][lane] = sum;
+    __syncthreads();
+    if (run == 0 && c < width) {
+#pragma unroll
+        for (int k = 1; k < RUNS; k++)
+            sum = add(sum, sums[k][lane]);
+        narrow(sum, &to[c]);
+    }
+}
+
+/* How the backward pass is cut. The blocks are those that 132 multiprocessors hold at once, two of
+ * 256 threads when three packs a thread leave room for that; a constant, not the card's number. */
+struct cut {
+    int group, packs; /* threads a row, packs a thread; packs 0: the plain kernel */
+    int64_t blocks;
+};
+
+static struct cut cut_of(enum dtype type, int64_t width, int64_t rows, bool aligned)
+{
+    int64_t n = 16 / (int64_t)(type == DTYPE_F32 ? 4 : 2), packs = width / n;
+    if (!aligned || width % n != 0 || packs > 6 * 256)
+        return {ANY_THREADS, 0, rows < 264 ? rows : 264};
+    int group = packs <= 6 * WARP ? WARP : packs <= 6 * 128 ? 128 : 256;
+    int each = (int)div_up(packs, group), threads = group == 128 ? 128 : 256;
+    int64_t most = 132 * (each <= 3 ? 512 : 256) / threads;
+    int64_t blocks = div_up(rows, threads / group);
+    return {group, each, blocks < most ? blocks : most};
+}
+
+size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows)
+{
+    int64_t fast = cut_of(type, width, rows, true).blocks;
+    int64_t any = cut_of(type, width, rows, false).blocks;
+    return (size_t)((fast > any ? fast : any) * 2 * width) * sizeof(float);
+}
+
+template <typename T, int GROUP, int PACKS>
+static cudaError_t backward_in(cudaStream_t stream, struct cut cut, const backward_args<T> &a)
+{
+    constexpr int THREADS = GROUP == WARP ? 256 : GROUP;
+    size_t shared = GROUP == WARP ? 2 * (size_t)a.width * sizeof(float) : 0;
+    unsigned blocks = (unsigned)cut.blocks;
+    backward_rows<T, GROUP, PACKS><<<blocks, THREADS, shared, stream>>>(a);
+    return cudaGetLastError();
+}
+
+template <typename T>
+static cudaError_t backward_typed(cudaStream_t stream, struct cut cut, const backward_args<T> &a)
+{
+    if (cut.packs == 0) {
+        unsigned blocks = (unsigned)cut.blocks;
+        backward_any<T><<<blocks, ANY_THREADS, 0, stream>>>(a);
+        return cudaGetLastError();
+    }
+#define IN(threads, count)                          \
+    if (cut.group == threads && cut.packs == count) \
+    return backward_in<T, threads, count>(stream, cut, a)
+    IN(WARP, 1);
+    IN(WARP, 2);
+    IN(WARP, 3);
+    IN(WARP, 4);
+    IN(WARP, 5);
+    IN(WARP, 6);
+    IN(128, 2);
+    IN(128, 3);
+    IN(128, 4);
+    IN(128, 5);
+    IN(128, 6);
+    IN(256, 4);
+    IN(256, 5);
+    IN(256, 6);
+#undef IN
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
+                                 int64_t rows, const void *dy, const void *sum, const void *weight,
+                                 const float *mean, const float *rstd, const void *dsum,
+                                 void *dsum_out, void *dweight, void *dbias, void *scratch)
+{
+    bool aligned =
+        is_wide(dy) && is_wide(sum) && is_wide(weight) && is_wide(dsum) && is_wide(dsum_out);
+    struct cut cut = cut_of(type, width, rows, aligned);
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        float *partials = (float *)scratch;
+        backward_args<T> a = {
+            rows, (int)width, layer,           (const T *)dy, (const T *)sum, (const T *)weight,
+            mean, rstd,       (const T *)dsum, (T *)dsum_out, partials};
+        cudaError_t error = backward_typed<T>(stream, cut, a);
+        if (error != cudaSuccess)
+            return error;
+        dim3 grid((unsigned)div_up(width, WARP), 2);
+        add_partials<T><<<grid, RUNS * WARP, 0, stream>>>((int)cut.blocks, (int)width, partials,
+                                                          (T *)dweight, (T *)dbias);
+        return cudaGetLastError();
+    });
+}

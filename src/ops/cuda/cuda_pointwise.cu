@@ -1,0 +1,237 @@
+/* cuda_pointwise -- what is done to each element by itself: sums, activations, rotary embedding.
+ *
+ * All of it is bound by memory: every input byte is read once and every output byte written once
+ * (add: 3 tensors; gelu 2, its gradient 3; swiglu 3/2 of gate_up, its gradient 5/2; rope twice the
+ * query and key columns). A thread has several packs in flight before it uses the first. A pack
+ * that is not whole goes through the same arithmetic, with its missing elements left out on the way
+ * in and out, so an element's bits do not depend on where it lies.
+ */
+#include "ops/cuda/vector.cuh"
+
+enum { THREADS = 256 };
+
+/* --- flat: out[i] = f(a[i], b[i]) ------------------------------------------------------------- */
+
+struct sum_of_two {
+    template <typename T> static __device__ float of(float a, float b)
+    {
+        return add(a, b);
+    }
+};
+
+#define GELU_CUBE 0.044715f
+#define GELU_RATE 0.79788456080286535588f /* sqrt(2 / pi) */
+
+/* 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): nothing cancels */
+template <typename T> static __device__ float gelu_exp(float x)
+{
+    float cubic = fma_(mul(mul(GELU_CUBE, x), x), x, x);
+    return exponential<T>(fminf(mul(-2 * GELU_RATE, cubic), 80.0f));
+}
+
+struct gelu_of {
+    template <typename T> static __device__ float of(float x, float)
+    {
+        return __fdividef(x, add(1.0f, gelu_exp<T>(x)));
+    }
+};
+
+/* With e the exponential and s = 1 / (1 + e): dy (s + x s (1 - s) 2 u'), and 1 - s is e s. */
+struct gelu_slope_of {
+    template <typename T> static __device__ float of(float x, float dy)
+    {
+        float e = gelu_exp<T>(x), s = __fdividef(1.0f, add(1.0f, e));
+        float rise = mul(2 * GELU_RATE, fma_(mul(3 * GELU_CUBE, x), x, 1.0f)); /* 2 u' */
+        return mul(dy, fma_(mul(mul(x, s), mul(e, s)), rise, s));
+    }
+};
+
+template <typename Op, int INPUTS, typename T>
+__global__ void __launch_bounds__(THREADS)
+    map(int64_t count, bool wide, const T *a, const T *b, T *out)
+{
+    constexpr int N = PACK<T>, DEPTH = INPUTS == 1 ? 4 : 2;
+    int64_t first = ((int64_t)blockIdx.x * DEPTH * THREADS + threadIdx.x) * N;
+    pack<T> pa[DEPTH], pb[DEPTH];
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) {
+        int64_t i = first + (int64_t)k * THREADS * N;
+        pa[k] = load_some(a + i, count - i, wide);
+        if constexpr (INPUTS == 2)
+            pb[k] = load_some(b + i, count - i, wide);
+    }
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) {
+        int64_t i = first + (int64_t)k * THREADS * N;
+        float fa[N], fb[N], fo[N];
+        widen(pa[k], fa);
+        if constexpr (INPUTS == 2)
+            widen(pb[k], fb);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            fo[j] = Op::template of<T>(fa[j], INPUTS == 2 ? fb[j] : 0.0f);
+        store_some(out + i, narrow<T>(fo), count - i, wide);
+    }
+}
+
+template <typename Op, int INPUTS>
+static cudaError_t launch_map(cudaStream_t stream, enum dtype type, int64_t count, const void *a,
+                              const void *b, void *out)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        int64_t per_block = (INPUTS == 1 ? 4 : 2) * THREADS * PACK<T>;
+        unsigned blocks = (unsigned)div_up(count, per_block);
+        bool wide = is_wide(a) && is_wide(b) && is_wide(out);
+        map<Op, INPUTS, T>
+            <<<blocks, THREADS, 0, stream>>>(count, wide, (const T *)a, (const T *)b, (T *)out);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_add(cudaStream_t stream, enum dtype type, int64_t count, const void *a,
+                       const void *b, void *sum)
+{
+    return launch_map<sum_of_two, 2>(stream, type, count, a, b, sum);
+}
+
+cudaError_t launch_gelu(cudaStream_t stream, enum dtype type, int64_t count, const void *pre,
+                        void *y)
+{
+    return launch_map<gelu_of, 1>(stream, type, count, pre, NULL, y);
+}
+
+cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t count,
+                                 const void *pre, const void *dy, void *dpre)
+{
+    return launch_map<gelu_slope_of, 2>(stream, type, count, pre, dy, dpre);
+}
+
+/* --- swiglu: a block a row -------------------------------------------------------------------- */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    swiglu(int64_t ff, bool wide, const T *__restrict__ gate_up /* (R, 2F) */,
+           T *__restrict__ y /* (R, F) */)
+{
+    constexpr int N = PACK<T>;
+    const T *gate = gate_up + (int64_t)blockIdx.x * 2 * ff, *up = gate + ff;
+    T *to = y + (int64_t)blockIdx.x * ff;
+#pragma unroll 4
+    for (int64_t c = (int64_t)threadIdx.x * N; c < ff; c += (int64_t)blockDim.x * N) {
+        float g[N], u[N];
+        widen(load_some(gate + c, ff - c, wide), g);
+        widen(load_some(up + c, ff - c, wide), u);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float e = exponential<T>(fminf(-g[j], 80.0f));
+            u[j] = mul(__fdividef(g[j], add(1.0f, e)), u[j]);
+        }
+        store_some(to + c, narrow<T>(u), ff - c, wide);
+    }
+}
+
+/* dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate), 1 - s = e s */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    swiglu_backward(int64_t ff, bool wide, const T *gate_up, const T *dy, T *dgate_up)
+{
+    constexpr int N = PACK<T>;
+    int64_t row = (int64_t)blockIdx.x * 2 * ff;
+    const T *gate = gate_up + row, *up = gate + ff, *from = dy + (int64_t)blockIdx.x * ff;
+    T *dgate = dgate_up + row, *dup = dgate + ff;
+#pragma unroll 2
+    for (int64_t c = (int64_t)threadIdx.x * N; c < ff; c += (int64_t)blockDim.x * N) {
+        float g[N], u[N], d[N];
+        widen(load_some(gate + c, ff - c, wide), g);
+        widen(load_some(up + c, ff - c, wide), u);
+        widen(load_some(from + c, ff - c, wide), d);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float e = exponential<T>(fminf(-g[j], 80.0f)), s = __fdividef(1.0f, add(1.0f, e));
+            float ds = mul(d[j], s);
+            float d_up = mul(ds, g[j]);
+            g[j] = mul(mul(ds, u[j]), fma_(g[j], mul(e, s), 1.0f));
+            u[j] = d_up;
+        }
+        store_some(dgate + c, narrow<T>(g), ff - c, wide);
+        store_some(dup + c, narrow<T>(u), ff - c, wide);
+    }
+}
+
+cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                          const void *gate_up, void *y)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        bool wide = ff % PACK<T> == 0 && is_wide(gate_up) && is_wide(y);
+        unsigned blocks = (unsigned)rows, threads = row_threads(div_up(ff, PACK<T>));
+        swiglu<T><<<blocks, threads, 0, stream>>>(ff, wide, (const T *)gate_up, (T *)y);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
+                                   const void *gate_up, const void *dy, void *dgate_up)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        bool wide = ff % PACK<T> == 0 && is_wide(gate_up) && is_wide(dy) && is_wide(dgate_up);
+        unsigned blocks = (unsigned)rows, threads = row_threads(div_up(ff, PACK<T>));
+        swiglu_backward<T><<<blocks, threads, 0, stream>>>(ff, wide, (const T *)gate_up,
+                                                           (const T *)dy, (T *)dgate_up);
+        return cudaGetLastError();
+    });
+}
+
+/* --- rope: a block a row, a pack of both halves of a head a thread ---------------------------- */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    rope(int64_t tokens, int heads, int half, int64_t row_width, const float *table, int64_t first,
+         float sign, bool wide, T *qkv)
+{
+    constexpr int N = PACK<T>;
+    int packs = (half + N - 1) / N;                                        /* of a half */
+    const float *turns = table + (first + blockIdx.x % tokens) * half * 2; /* (D/2, 2) */
+    T *row = qkv + (int64_t)blockIdx.x * row_width;
+#pragma unroll 2
+    for (int item = threadIdx.x; item < heads * packs; item += blockDim.x) {
+        int head = item / packs, at = (item - head * packs) * N, n = half - at;
+        T *x = row + (int64_t)head * 2 * half + at, *y = x + half;
+        float a[N], b[N], turn[2 * N];
+        widen(load_some(x, n, wide), a);
+        widen(load_some(y, n, wide), b);
+#pragma unroll
+        for (int j = 0; j < 2 * N; j += 4) {
+            float four[4];
+            widen(load_some(turns + 2 * at + j, 2 * n - j, wide), four);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                turn[j + k] = four[k];
+        }
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            float c = turn[2 * j], s = mul(sign, turn[2 * j + 1]), xj = a[j];
+            a[j] = fma_(xj, c, -mul(b[j], s));
+            b[j] = fma_(b[j], c, mul(xj, s));
+        }
+        store_some(x, narrow<T>(a), n, wide);
+        store_some(y, narrow<T>(b), n, wide);
+    }
+}
+
+cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
+                        int64_t heads, int64_t head_width, int64_t row_width, const float *table,
+                        int64_t first, bool inverse, void *qkv)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        int64_t half = head_width / 2;
+        bool wide = half % PACK<T> == 0 && is_wide(table) && is_wide(qkv);
+        unsigned blocks = (unsigned)rows, threads = row_threads(heads * div_up(half, PACK<T>));
+        rope<T><<<blocks, threads, 0, stream>>>(tokens, (int)heads, (int)half, row_width, table,
+                                                first, inverse ? -1.0f : 1.0f, wide, (T *)qkv);
+        return cudaGetLastError();
+    });
+}

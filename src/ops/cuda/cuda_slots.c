@@ -1,0 +1,213 @@
+/* cuda_slots -- the slots of all ops but products and attention: shapes to launchers.
+ *
+ * A slot makes the card current (the caller may be any thread), calls the launcher and hands its
+ * error to the stream, where the first one sticks. Scratch sizes need no card: `sifr plan` asks for
+ * them where there is none.
+ */
+#include "ops/cuda/cuda_impl.h"
+
+/* The structs that kernels read are those of ops.h under another name. */
+#define SAME_PLACE(a, b, field)                                                          \
+    _Static_assert(offsetof(struct a, field) == offsetof(struct b, field) &&             \
+                       sizeof(((struct a *)0)->field) == sizeof(((struct b *)0)->field), \
+                   #a "." #field " is where " #b " has it")
+SAME_PLACE(kernel_scalars, step_scalars, loss_scale);
+SAME_PLACE(kernel_scalars, step_scalars, lr);
+SAME_PLACE(kernel_scalars, step_scalars, correction1);
+SAME_PLACE(kernel_scalars, step_scalars, correction2);
+SAME_PLACE(kernel_scalars, step_scalars, grad_scale);
+SAME_PLACE(kernel_segment, adamw_segment, count);
+SAME_PLACE(kernel_segment, adamw_segment, param);
+SAME_PLACE(kernel_segment, adamw_segment, copy);
+SAME_PLACE(kernel_segment, adamw_segment, copy_type);
+SAME_PLACE(kernel_segment, adamw_segment, grad);
+SAME_PLACE(kernel_segment, adamw_segment, m);
+SAME_PLACE(kernel_segment, adamw_segment, v);
+SAME_PLACE(kernel_segment, adamw_segment, lr_mul);
+SAME_PLACE(kernel_segment, adamw_segment, decay);
+_Static_assert(sizeof(struct kernel_segment) == sizeof(struct adamw_segment), "one stride");
+
+/* Launch on the stream's card; `what` is named when it is refused. */
+#define ENQUEUE(what, launch)                                                   \
+    do {                                                                        \
+        cudaError_t error_ = cudaSetDevice(cuda_device_of(ops->device)->index); \
+        cuda_enqueued(stream, error_ == cudaSuccess ? (launch) : error_, what); \
+    } while (0)
+#define ON cuda_handle(stream), ops->type
+
+/* --- norms ---------------------------------------------------------------------------------- */
+
+static void cuda_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                          const void *residual, const void *branch, const void *weight,
+                          const void *bias, void *sum, void *y, float *mean, float *rstd)
+{
+    ENQUEUE("add_norm", launch_add_norm(ON, n.kind == NORM_LAYER, n.width, n.eps, rows, residual,
+                                        branch, weight, bias, sum, y, mean, rstd));
+}
+
+static void cuda_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                            const void *sum, const void *weight, const void *bias,
+                            const float *mean, const float *rstd, void *y)
+{
+    ENQUEUE("norm_apply", launch_norm_apply(ON, n.kind == NORM_LAYER, n.width, rows, sum, weight,
+                                            bias, mean, rstd, y));
+}
+
+static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
+                               const void *dy, const void *sum, const void *weight,
+                               const float *mean, const float *rstd, const void *dsum,
+                               void *dsum_out, void *dweight, void *dbias, void *scratch)
+{
+    ENQUEUE("norm_backward",
+            launch_norm_backward(ON, n.kind == NORM_LAYER, n.width, rows, dy, sum, weight, mean,
+                                 rstd, dsum, dsum_out, dweight, dbias, scratch));
+}
+
+static size_t cuda_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
+{
+    return kernel_norm_scratch(ops->type, n.width, rows);
+}
+
+/* --- element by element --------------------------------------------------------------------- */
+
+static void cuda_add(struct ops *ops, struct stream *stream, int64_t count, const void *a,
+                     const void *b, void *sum)
+{
+    ENQUEUE("add", launch_add(ON, count, a, b, sum));
+}
+
+static void cuda_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre,
+                      void *y)
+{
+    ENQUEUE("gelu", launch_gelu(ON, count, pre, y));
+}
+
+static void cuda_gelu_backward(struct ops *ops, struct stream *stream, int64_t count,
+                               const void *pre, const void *dy, void *dpre)
+{
+    ENQUEUE("gelu_backward", launch_gelu_backward(ON, count, pre, dy, dpre));
+}
+
+static void cuda_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                        const void *gate_up, void *y)
+{
+    ENQUEUE("swiglu", launch_swiglu(ON, rows, ff, gate_up, y));
+}
+
+static void cuda_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
+                                 const void *gate_up, const void *dy, void *dgate_up)
+{
+    ENQUEUE("swiglu_backward", launch_swiglu_backward(ON, rows, ff, gate_up, dy, dgate_up));
+}
+
+static void cuda_rope(struct ops *ops, struct stream *stream, struct attention a,
+                      const float *table, int64_t first, bool inverse, void *qkv)
+{
+    ENQUEUE("rope",
+            launch_rope(ON, a.batch * a.tokens, a.tokens, a.heads + a.kv_heads, a.head_width,
+                        (a.heads + 2 * a.kv_heads) * a.head_width, table, first, inverse, qkv));
+}
+
+/* --- embedding and loss --------------------------------------------------------------------- */
+
+static void cuda_embedding(struct ops *ops, struct stream *stream, struct embedding e,
+                           const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
+                           void *out)
+{
+    ENQUEUE("embedding", launch_embedding(ON, e.batch * e.tokens, e.tokens, e.width, tokens, wte,
+                                          wpe, first, out));
+}
+
+static void cuda_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
+                                    const int32_t *tokens, const void *dout, void *dwte, void *dwpe,
+                                    void *scratch)
+{
+    ENQUEUE("embedding_backward",
+            launch_embedding_backward(ON, e.batch, e.tokens, e.width, e.vocab, e.positions, tokens,
+                                      dout, dwte, dwpe, scratch));
+}
+
+static size_t cuda_embedding_scratch(const struct ops *ops, struct embedding e)
+{
+    (void)ops;
+    return kernel_embedding_scratch(e.batch * e.tokens, e.width, e.vocab);
+}
+
+static void cuda_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                               const int32_t *labels, bool gradient,
+                               const struct step_scalars *scalars, void *logits, double *losses)
+{
+    ENQUEUE("cross_entropy",
+            launch_cross_entropy(ON, rows, vocab, labels, gradient,
+                                 (const struct kernel_scalars *)scalars, logits, losses));
+}
+
+static void cuda_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
+                     double *sum)
+{
+    ENQUEUE("sum", launch_sum(cuda_handle(stream), count, values, sum));
+}
+
+static void cuda_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
+                           const double *values, double *sums)
+{
+    ENQUEUE("tree_sums", launch_tree_sums(cuda_handle(stream), count, level, values, sums));
+}
+
+/* --- flat ranges ---------------------------------------------------------------------------- */
+
+static void cuda_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
+                      const void *src, enum dtype src_type, int64_t count)
+{
+    ENQUEUE("cast", launch_cast(cuda_handle(stream), dst, dst_type, src, src_type, count));
+}
+
+static void cuda_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
+                             double *sums)
+{
+    ENQUEUE("square_sums", launch_square_sums(cuda_handle(stream), x, count, sums));
+}
+
+static void cuda_find_nonfinite(struct ops *ops, struct stream *stream, const float *x,
+                                int64_t count, int64_t *first)
+{
+    ENQUEUE("find_nonfinite", launch_find_nonfinite(cuda_handle(stream), x, count, first));
+}
+
+static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
+                       const struct step_scalars *scalars, const struct adamw_segment *segments,
+                       int segment_count)
+{
+    struct kernel_adamw rounded = {.beta1 = (float)hyper.beta1,
+                                   .rest1 = (float)(1 - hyper.beta1),
+                                   .beta2 = (float)hyper.beta2,
+                                   .rest2 = (float)(1 - hyper.beta2),
+                                   .eps = (float)hyper.eps};
+    ENQUEUE("adamw",
+            launch_adamw(cuda_handle(stream), rounded, (const struct kernel_scalars *)scalars,
+                         (const struct kernel_segment *)segments, segment_count));
+}
+
+void cuda_slots_fill(struct ops_backend *table)
+{
+    table->add_norm = cuda_add_norm;
+    table->norm_apply = cuda_norm_apply;
+    table->norm_backward = cuda_norm_backward;
+    table->norm_scratch = cuda_norm_scratch;
+    table->add = cuda_add;
+    table->gelu = cuda_gelu;
+    table->gelu_backward = cuda_gelu_backward;
+    table->swiglu = cuda_swiglu;
+    table->swiglu_backward = cuda_swiglu_backward;
+    table->rope = cuda_rope;
+    table->embedding = cuda_embedding;
+    table->embedding_backward = cuda_embedding_backward;
+    table->embedding_scratch = cuda_embedding_scratch;
+    table->cross_entropy = cuda_cross_entropy;
+    table->sum = cuda_sum;
+    table->tree_sums = cuda_tree_sums;
+    table->cast = cuda_cast;
+    table->square_sums = cuda_square_sums;
+    table->find_nonfinite = cuda_find_nonfinite;
+    table->adamw = cuda_adamw;
+}

@@ -1,0 +1,249 @@
+/* vector -- what the kernels share: 16 bytes of a tensor at a time, float arithmetic that no
+ * compiler changes, sums over warps and blocks, and the choice by type.
+ *
+ * Tensors are float, bf16 or f16; a pack is 16 bytes of one. All arithmetic is in float, rounded to
+ * the type once. mul, add, sub and fma are exact names for single operations: the compiler may not
+ * fuse them, so that two kernels with the same expression give the same bits.
+ */
+#ifndef OPS_CUDA_VECTOR_CUH
+#define OPS_CUDA_VECTOR_CUH
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include "ops/cuda/kernels.h"
+
+enum { WARP = 32 };
+#define ALL_LANES 0xffffffffu
+
+template <typename T> constexpr int PACK = 16 / (int)sizeof(T); /* elements of a pack */
+
+/* --- single values -------------------------------------------------------------------------- */
+
+__device__ inline float widen(float x)
+{
+    return x;
+}
+__device__ inline float widen(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+__device__ inline float widen(__half x)
+{
+    return __half2float(x);
+}
+
+__device__ inline void narrow(float x, float *to)
+{
+    *to = x;
+}
+__device__ inline void narrow(float x, __nv_bfloat16 *to)
+{
+    *to = __float2bfloat16_rn(x);
+}
+__device__ inline void narrow(float x, __half *to)
+{
+    *to = __float2half_rn(x);
+}
+
+__device__ inline float mul(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+__device__ inline float add(float a, float b)
+{
+    return __fadd_rn(a, b);
+}
+__device__ inline float sub(float a, float b)
+{
+    return __fadd_rn(a, -b);
+}
+__device__ inline float fma_(float a, float b, float c)
+{
+    return __fmaf_rn(a, b, c);
+}
+
+/* e^x: good to the last places for float, to 1e-6 for the types that are rounded to 2^-9 anyway */
+template <typename T> __device__ inline float exponential(float x)
+{
+    if constexpr (sizeof(T) == sizeof(float))
+        return expf(x);
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(mul(x, 1.44269504088896340736f)));
+    return power;
+}
+
+/* --- packs ---------------------------------------------------------------------------------- */
+
+/* As four words, since halves of registers would be kept in registers of their own. */
+template <typename T> struct pack {
+    uint32_t word[4];
+};
+
+/* `from` is a multiple of 16 bytes. */
+template <typename T> __device__ inline pack<T> load(const T *from)
+{
+    uint4 bits = *reinterpret_cast<const uint4 *>(from);
+    return {{bits.x, bits.y, bits.z, bits.w}};
+}
+
+template <typename T> __device__ inline void store(T *to, const pack<T> &p)
+{
+    *reinterpret_cast<uint4 *>(to) = make_uint4(p.word[0], p.word[1], p.word[2], p.word[3]);
+}
+
+/* The first n elements, zeros after them; `wide`: `from` is a multiple of 16 bytes. */
+template <typename T> __device__ inline pack<T> load_some(const T *from, int64_t n, bool wide)
+{
+    if (wide && n >= PACK<T>)
+        return load(from);
+    pack<T> p;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if constexpr (sizeof(T) == sizeof(float)) {
+            p.word[i] = i < n ? reinterpret_cast<const uint32_t *>(from)[i] : 0;
+        } else {
+            const uint16_t *halves = reinterpret_cast<const uint16_t *>(from);
+            uint32_t low = 2 * i < n ? halves[2 * i] : 0;
+            uint32_t high = 2 * i + 1 < n ? halves[2 * i + 1] : 0;
+            p.word[i] = low | high << 16;
+        }
+    }
+    return p;
+}
+
+template <typename T>
+__device__ inline void store_some(T *to, const pack<T> &p, int64_t n, bool wide)
+{
+    if (wide && n >= PACK<T>) {
+        store(to, p);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < PACK<T>; i++) {
+        if (i >= n)
+            continue;
+        if constexpr (sizeof(T) == sizeof(float))
+            reinterpret_cast<uint32_t *>(to)[i] = p.word[i];
+        else
+            reinterpret_cast<uint16_t *>(to)[i] = (uint16_t)(p.word[i / 2] >> 16 * (i % 2));
+    }
+}
+
+/* Two values of 16 bits, the first in the low half. */
+__device__ inline float2 widen_word(uint32_t word, __nv_bfloat16)
+{
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+__device__ inline float2 widen_word(uint32_t word, __half)
+{
+    __half2 pair;
+    memcpy(&pair, &word, sizeof pair);
+    return __half22float2(pair);
+}
+__device__ inline uint32_t narrow_word(float low, float high, __nv_bfloat16)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+__device__ inline uint32_t narrow_word(float low, float high, __half)
+{
+    __half2 pair = __floats2half2_rn(low, high);
+    uint32_t word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+template <typename T> __device__ inline void widen(const pack<T> &p, float (&f)[PACK<T>])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if constexpr (sizeof(T) == sizeof(float)) {
+            f[i] = __uint_as_float(p.word[i]);
+        } else {
+            float2 both = widen_word(p.word[i], T());
+            f[2 * i] = both.x;
+            f[2 * i + 1] = both.y;
+        }
+    }
+}
+
+template <typename T> __device__ inline pack<T> narrow(const float (&f)[PACK<T>])
+{
+    pack<T> p;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if constexpr (sizeof(T) == sizeof(float))
+            p.word[i] = __float_as_uint(f[i]);
+        else
+            p.word[i] = narrow_word(f[2 * i], f[2 * i + 1], T());
+    }
+    return p;
+}
+
+/* Makes the compiler forget what it knows of p, so that it widens p again where it is used next
+ * instead of keeping twice the registers. */
+template <typename T> __device__ inline void keep_packed(pack<T> &p)
+{
+    asm volatile("" : "+r"(p.word[0]), "+r"(p.word[1]), "+r"(p.word[2]), "+r"(p.word[3]));
+}
+
+/* --- sums ----------------------------------------------------------------------------------- */
+
+/* Over the warp, the same bits in every lane. */
+template <typename V> __device__ inline V warp_sum(V value)
+{
+#pragma unroll
+    for (int apart = WARP / 2; apart > 0; apart /= 2)
+        value += __shfl_xor_sync(ALL_LANES, value, apart);
+    return value;
+}
+
+/* Over a block of THREADS, the same bits in every thread; over the warp when THREADS is 32. `room`
+ * is shared memory for THREADS / 32 values; it is free again when the call returns. */
+template <int THREADS, typename V> __device__ inline V group_sum(V value, V *room)
+{
+    value = warp_sum(value);
+    if constexpr (THREADS > WARP) {
+        if (threadIdx.x % WARP == 0)
+            room[threadIdx.x / WARP] = value;
+        __syncthreads();
+        value = room[0];
+#pragma unroll
+        for (int w = 1; w < THREADS / WARP; w++)
+            value += room[w];
+        __syncthreads();
+    }
+    return value;
+}
+
+/* --- launching ------------------------------------------------------------------------------ */
+
+static inline int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline bool is_wide(const void *address) /* NULL too */
+{
+    return (uintptr_t)address % 16 == 0;
+}
+
+/* Threads of a block that goes over `packs` packs of a row. */
+static inline unsigned row_threads(int64_t packs)
+{
+    return packs >= 256 ? 256u : (unsigned)(div_up(packs, WARP) * WARP);
+}
+
+/* f(T()) for the compute type. */
+template <typename F> static inline cudaError_t with_type(enum dtype type, F f)
+{
+    switch (type) {
+    case DTYPE_F32: return f(float());
+    case DTYPE_BF16: return f(__nv_bfloat16());
+    case DTYPE_F16: return f(__half());
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+#endif
