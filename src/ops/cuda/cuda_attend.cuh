@@ -65,6 +65,10 @@ __device__ inline float warp_max(float x)
     return x;
 }
 
+template <typename T> struct alignas(16) pack { /* read at once */
+    T x[16 / sizeof(T)];
+};
+
 /* a (width) in shared memory, b (width) in device memory. WIDE: b is aligned to 16 bytes and so is
  * its width. */
 template <typename T, bool WIDE> __device__ inline float dot(const float *a, const T *b, int width)
@@ -73,11 +77,10 @@ template <typename T, bool WIDE> __device__ inline float dot(const float *a, con
     if (WIDE) {
         const int piece = 16 / (int)sizeof(T);
         for (int d = 0; d < width; d += piece) {
-            uint4 raw = *reinterpret_cast<const uint4 *>(b + d);
-            const T *x = reinterpret_cast<const T *>(&raw);
+            pack<T> v = *reinterpret_cast<const pack<T> *>(b + d);
 #pragma unroll
             for (int i = 0; i < piece; i++)
-                sum = fmaf(a[d + i], to_float(x[i]), sum);
+                sum = fmaf(a[d + i], to_float(v.x[i]), sum);
         }
     } else {
         for (int d = 0; d < width; d++)
