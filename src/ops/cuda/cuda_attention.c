@@ -84,8 +84,8 @@ static enum status add_plan(struct ops *ops, struct cuda_attention_state *state,
     struct attention_plan *plan;
     enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *plan, &plan));
-    TRY_OR(undo_plan,
-           attention_graph_plan(env, ops->type, a, pass, state->handle, NULL, &plan->dnn));
+    TRY_OR(undo_plan, attention_graph_plan(env, ops->type, a, pass, state->handle, NULL,
+                                           attention_graph_workspace(slice_of(a)), &plan->dnn));
     if (!plan->dnn.plan)
         log_warn(env,
                  "cuDNN has no engine for attention with %lld heads of width %lld over %lld "
@@ -113,7 +113,8 @@ static const struct dnn_plan *find_plan(struct ops *ops, struct stream *stream,
                                         enum attention_pass pass, struct attention a)
 {
     struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    if (state->plain || !attention_graph_takes(ops->type, a) || !trusted(pass, a))
+    if (!cuda_on_card(ops, stream) || state->plain || !attention_graph_takes(ops->type, a) ||
+        !trusted(pass, a))
         return NULL;
     const struct attention_plan *plan = state->plans;
     while (plan && (plan->pass != pass || !same_shape(plan->shape, a)))
@@ -254,10 +255,11 @@ static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct
                                   int64_t past, int64_t room, const void *qkv, void *cache_k,
                                   void *cache_v, void *out, void *scratch)
 {
-    cuda_enqueued(stream,
-                  cuda_attend_cached(ops->type, heads_of(a), past, room, qkv, cache_k, cache_v, out,
-                                     scratch, cuda_handle(stream)),
-                  "attention with a cache");
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_attend_cached(ops->type, heads_of(a), past, room, qkv, cache_k, cache_v,
+                                         out, scratch, cuda_handle(stream)),
+                      "attention with a cache");
 }
 
 /* --- opening -------------------------------------------------------------------------------- */
@@ -268,6 +270,7 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     const char *way = getenv("SIFR_CUDA_ATTENTION");
     struct cuda_attention_state *state;
     enum status st;
+    TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the card"));
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
     state->backward = way && !strcmp(way, "fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;

@@ -129,7 +129,8 @@ static void build_backward(struct dnn_graph *g, struct views v, bool fast)
 
 enum status attention_graph_plan(struct env *env, enum dtype type, struct attention a,
                                  enum attention_pass pass, cudnnHandle_t handle,
-                                 cudnnBackendDescriptor_t properties, struct dnn_plan *plan)
+                                 cudnnBackendDescriptor_t properties, size_t workspace_bytes,
+                                 struct dnn_plan *plan)
 {
     struct dnn_graph graph;
     dnn_graph_open(&graph, env);
@@ -138,7 +139,7 @@ enum status attention_graph_plan(struct env *env, enum dtype type, struct attent
     else
         build_backward(&graph, views_of(type, a), pass == ATTENTION_BACKWARD_FAST);
     return dnn_plan_create(&graph, handle, properties, pass != ATTENTION_BACKWARD_FAST,
-                           attention_graph_workspace(a), plan);
+                           workspace_bytes, plan);
 }
 
 bool attention_graph_takes(enum dtype type, struct attention a)

@@ -15,10 +15,12 @@ enum attention_name { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV, SUMS, SCALE, MASK
 /* Whether there may be an engine: bf16 or f16, D a multiple of 8 and at most 256 (on Hopper; 128 in
  * bprop elsewhere). */
 bool attention_graph_takes(enum dtype type, struct attention a);
-/* A plan for `a`; the card is that of `handle` or described by `properties`: see dnn_plan_create. */
+/* A plan for `a` in at most `workspace_bytes`; the card is that of `handle` or described by
+ * `properties`: see dnn_plan_create. */
 enum status attention_graph_plan(struct env *env, enum dtype type, struct attention a,
                                  enum attention_pass pass, cudnnHandle_t handle,
-                                 cudnnBackendDescriptor_t properties, struct dnn_plan *plan);
+                                 cudnnBackendDescriptor_t properties, size_t workspace_bytes,
+                                 struct dnn_plan *plan);
 /* Bytes of dS, in whole tiles of 128; and a bound of the workspace of every pass: dS, with grouped
  * queries the gradients of k and v by query head before they are summed, and a little more. */
 size_t attention_graph_scores(struct attention a);
