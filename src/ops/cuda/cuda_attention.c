@@ -50,7 +50,8 @@ static struct attention slice_of(struct attention a)
 }
 
 /* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
- * (the fast form alone) and the workspace. */
+ * (the fast form alone) and the workspace. What attention with a cache needs does not depend on the
+ * number of tokens: a decoder has one scratch for all lengths. */
 static size_t sums_bytes(struct attention a)
 {
     return ((size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + 255) / 256 * 256;
@@ -64,8 +65,12 @@ static size_t dq_bytes(struct attention a)
 static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
 {
     size_t most = sums_bytes(a), cached = cuda_attend_cached_scratch(a.head_width);
-    if (attention_graph_takes(ops->type, a))
-        most += dq_bytes(slice_of(a)) + attention_graph_workspace(slice_of(a));
+    if (attention_graph_takes(ops->type, a)) {
+        struct attention slice = slice_of(a);
+        size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, slice);
+        size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
+        most += kept > fast ? kept : fast;
+    }
     return most > cached ? most : cached;
 }
 
@@ -85,7 +90,7 @@ static enum status add_plan(struct ops *ops, struct cuda_attention_state *state,
     enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *plan, &plan));
     TRY_OR(undo_plan, attention_graph_plan(env, ops->type, a, pass, state->handle, NULL,
-                                           attention_graph_workspace(slice_of(a)), &plan->dnn));
+                                           attention_graph_workspace(pass, a), &plan->dnn));
     if (!plan->dnn.plan)
         log_warn(env,
                  "cuDNN has no engine for attention with %lld heads of width %lld over %lld "

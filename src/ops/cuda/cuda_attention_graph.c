@@ -154,9 +154,11 @@ size_t attention_graph_scores(struct attention a)
     return (size_t)(a.batch * a.heads) * tokens * tokens * 2;
 }
 
-size_t attention_graph_workspace(struct attention a)
+size_t attention_graph_workspace(enum attention_pass pass, struct attention a)
 {
     enum { SLACK = 4 << 20 }; /* 256 bytes were seen */
     size_t by_head = (size_t)(a.batch * a.heads * a.tokens * a.head_width) * 2;
-    return attention_graph_scores(a) + (a.heads == a.kv_heads ? 0 : 2 * by_head) + SLACK;
+    size_t scores = pass == ATTENTION_BACKWARD ? attention_graph_scores(a) : 0;
+    bool grouped = pass != ATTENTION_FORWARD && a.heads != a.kv_heads;
+    return scores + (grouped ? 2 * by_head : 0) + SLACK;
 }

@@ -5,7 +5,7 @@
 #include "ops/cuda/cuda_cudnn.h"
 #include "ops/ops.h"
 
-/* BACKWARD_FAST adds to dq with atomics: not the same bits twice. */
+/* BACKWARD_FAST adds to DQ_SUM with atomics, having set it to zero: not the same bits twice. */
 enum attention_pass { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_BACKWARD_FAST };
 
 /* Names of the tensors. SUMS (B, H, T) floats and, of the fast form, DQ_SUM (B, H, T, D) floats are
@@ -21,9 +21,10 @@ enum status attention_graph_plan(struct env *env, enum dtype type, struct attent
                                  enum attention_pass pass, cudnnHandle_t handle,
                                  cudnnBackendDescriptor_t properties, size_t workspace_bytes,
                                  struct dnn_plan *plan);
-/* Bytes of dS, in whole tiles of 128; and a bound of the workspace of every pass: dS, with grouped
- * queries the gradients of k and v by query head before they are summed, and a little more. */
+/* Bytes of dS, in whole tiles of 128; and a bound of the workspace of a pass: dS where it is kept,
+ * with grouped queries the gradients of k and v by query head before they are summed, and a little
+ * more. */
 size_t attention_graph_scores(struct attention a);
-size_t attention_graph_workspace(struct attention a);
+size_t attention_graph_workspace(enum attention_pass pass, struct attention a);
 
 #endif
