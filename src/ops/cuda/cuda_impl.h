@@ -3,14 +3,16 @@
  * A slot is plain C: it knows ops, streams and errors, and calls a launcher of kernels.h or a
  * library. Kernels are in .cu files that see kernels.h only.
  *
- *     cuda_linear.c        products through cuBLASLt, with bias, GELU and their gradients as epilogues
- *     cuda_attention.c     causal attention through cuDNN's graph API; cuda_cached.cu: with a cache
+ *     cuda_linear.c        linear layers: products with bias, GELU and their gradients as epilogues
+ *     cuda_product.c       products through cuBLASLt; cuda_columns.cu: bias without an epilogue
+ *     cuda_attention.c     attention: through cuDNN, else cuda_attention_plain.cu; cuda_cached.cu
+ *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu, cuda_flat.cu   their kernels
  *     ops_cuda.c           the table, opening and closing
  *
  * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products in
- * TF32 unless ops->exact), bf16, f16; sums and statistics are f32 or f64.
+ * TF32 unless SIFR_CUDA_EXACT=1), bf16, f16; sums and statistics are f32 or f64.
  */
 #ifndef OPS_CUDA_CUDA_IMPL_H
 #define OPS_CUDA_CUDA_IMPL_H
@@ -30,6 +32,13 @@ struct cuda_ops {
 static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)
 {
     return ops->state;
+}
+
+/* Make the card of ops current for the calling thread; false: refused, and the stream has failed. */
+static inline bool cuda_on_card(const struct ops *ops, struct stream *stream)
+{
+    return cuda_enqueued(stream, cudaSetDevice(cuda_device_of(ops->device)->index),
+                         "choosing the card");
 }
 
 /* cuda_linear.c: handles, workspace, the table of chosen algorithms */

@@ -1,0 +1,310 @@
+/* cuda_attention -- the slots of attention: through cuDNN's flash engines where they take the shape,
+ * else through kernels of our own (f32, odd widths, whatever cuDNN refuses).
+ *
+ * A plan is made when a shape is first met and kept; later calls find it and allocate nothing on the
+ * device. The workspace is the caller's scratch, whose size is answered without a card: a plan that
+ * needs more than that bound is not taken (cuda_attention_graph.c).
+ *
+ * Bits: the deterministic form of the backward pass keeps T x T elements a head in its workspace. To
+ * bound that, the batch is done in slices (sequences do not meet) whose scores fit SLICE_BYTES; the
+ * slice depends on the shape alone. SIFR_CUDA_ATTENTION=fast takes the other form, =plain our own
+ * kernels: both for measuring.
+ */
+#include "ops/cuda/cuda_attention.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ops/cuda/cuda_attention_graph.h"
+#include "ops/cuda/cuda_impl.h"
+
+/* Larger slices fill the card better, smaller ones keep the scores nearer to its cache. */
+#ifndef SLICE_BYTES
+#define SLICE_BYTES ((size_t)512 << 20)
+#endif
+
+struct attention_plan {
+    struct attention_plan *next;
+    enum attention_pass pass;
+    struct attention shape;
+    struct dnn_plan dnn; /* dnn.plan NULL: no engine */
+};
+
+struct cuda_attention_state {
+    cudnnHandle_t handle;
+    struct attention_plan *plans; /* those made so far, newest first */
+    enum attention_pass backward; /* which of the two forms */
+    bool plain;                   /* never ask cuDNN */
+};
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+/* Sequences that are done at once: as even as can be. */
+static struct attention slice_of(struct attention a)
+{
+    struct attention one = a;
+    one.batch = 1;
+    int64_t most = (int64_t)(SLICE_BYTES / attention_graph_scores(one));
+    int64_t slices = most < 1 ? a.batch : (a.batch + most - 1) / most;
+    a.batch = (a.batch + slices - 1) / slices;
+    return a;
+}
+
+/* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
+ * (the fast form alone) and the workspace. What attention with a cache needs does not depend on the
+ * number of tokens: a decoder has one scratch for all lengths. */
+static size_t sums_bytes(struct attention a)
+{
+    return ((size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + 255) / 256 * 256;
+}
+
+static size_t dq_bytes(struct attention a)
+{
+    return sums_bytes(a) * (size_t)a.head_width;
+}
+
+static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
+{
+    size_t most = sums_bytes(a), cached = cuda_attend_cached_scratch(a.head_width);
+    if (attention_graph_takes(ops->type, a)) {
+        struct attention slice = slice_of(a);
+        size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, slice);
+        size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
+        most += kept > fast ? kept : fast;
+    }
+    return most > cached ? most : cached;
+}
+
+/* --- plans ---------------------------------------------------------------------------------- */
+
+/* bprop of cuDNN up to 9.15.0 is wrong, without a padding mask, where T is no multiple of 128. */
+static bool trusted(enum attention_pass pass, struct attention a)
+{
+    return pass == ATTENTION_FORWARD || a.tokens % 128 == 0 || cudnnGetVersion() > 91500;
+}
+
+static enum status add_plan(struct ops *ops, struct cuda_attention_state *state,
+                            enum attention_pass pass, struct attention a)
+{
+    struct env *env = device_env(ops->device);
+    struct attention_plan *plan;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *plan, &plan));
+    TRY_OR(undo_plan, attention_graph_plan(env, ops->type, a, pass, state->handle, NULL,
+                                           attention_graph_workspace(pass, a), &plan->dnn));
+    if (!plan->dnn.plan)
+        log_warn(env,
+                 "cuDNN has no engine for attention with %lld heads of width %lld over %lld "
+                 "tokens: slower kernels of our own are used",
+                 (long long)a.heads, (long long)a.head_width, (long long)a.tokens);
+    plan->pass = pass;
+    plan->shape = a;
+    plan->next = state->plans;
+    state->plans = plan;
+    return STATUS_OK;
+undo_plan:
+    mem_free(env, plan);
+    return st;
+}
+
+static bool same_shape(struct attention a, struct attention b)
+{
+    return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads &&
+           a.kv_heads == b.kv_heads && a.head_width == b.head_width;
+}
+
+/* The plan for a shape, made when it is first met. NULL: there is no engine for it, or the stream
+ * has failed. */
+static const struct dnn_plan *find_plan(struct ops *ops, struct stream *stream,
+                                        enum attention_pass pass, struct attention a)
+{
+    struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    if (!cuda_on_card(ops, stream) || state->plain || !attention_graph_takes(ops->type, a) ||
+        !trusted(pass, a))
+        return NULL;
+    const struct attention_plan *plan = state->plans;
+    while (plan && (plan->pass != pass || !same_shape(plan->shape, a)))
+        plan = plan->next;
+    if (!plan) {
+        enum status st = add_plan(ops, state, pass, a);
+        if (st) {
+            stream_fail(stream, st);
+            return NULL;
+        }
+        plan = state->plans;
+    }
+    return plan->dnn.plan ? &plan->dnn : NULL;
+}
+
+/* --- running -------------------------------------------------------------------------------- */
+
+/* The addresses of a run, by name. */
+struct binding {
+    int count;
+    int64_t names[DNN_NAMES];
+    void *addresses[DNN_NAMES];
+};
+
+static void bind(struct binding *b, enum attention_name name, const void *address)
+{
+    CHECK_LT(b->count, DNN_NAMES);
+    b->names[b->count] = name;
+    b->addresses[b->count++] = (void *)address;
+}
+
+/* Queries, keys and values, or their gradients, in a row of (H + 2G) D elements. */
+static void bind_parts(struct binding *b, enum attention_name q, enum attention_name k,
+                       enum attention_name v, const char *row, struct attention a, size_t element)
+{
+    size_t head = (size_t)a.head_width * element;
+    bind(b, q, row);
+    bind(b, k, row + (size_t)a.heads * head);
+    bind(b, v, row + (size_t)(a.heads + a.kv_heads) * head);
+}
+
+static void run(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
+                const struct binding *b, void *workspace)
+{
+    struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    enum status st =
+        dnn_status(device_env(ops->device), cudnnSetStream(state->handle, cuda_handle(stream)),
+                   "cudnnSetStream");
+    if (!st)
+        st = dnn_plan_run(plan, state->handle, b->count, b->names, b->addresses, workspace);
+    if (st)
+        stream_fail(stream, st);
+}
+
+static bool aligned(const void *a, const void *b, const void *c, const void *d)
+{
+    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 == 0;
+}
+
+static struct cuda_heads heads_of(struct attention a)
+{
+    return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width};
+}
+
+static void cuda_attention(struct ops *ops, struct stream *stream, struct attention a,
+                           const void *qkv, void *out, float *lse, void *scratch)
+{
+    const struct dnn_plan *plan = find_plan(ops, stream, ATTENTION_FORWARD, a);
+    if (plan && aligned(qkv, out, lse, scratch)) {
+        const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY;
+        struct binding b = {0};
+        bind_parts(&b, Q, K, V, qkv, a, dtype_bytes(ops->type));
+        bind(&b, OUT, out);
+        bind(&b, LSE, lse);
+        bind(&b, SCALE, &scale);
+        bind(&b, MASKED, &masked);
+        run(ops, stream, plan, &b, scratch);
+    } else if (!stream_failed(stream)) {
+        cuda_enqueued(
+            stream, cuda_attend_forward(ops->type, heads_of(a), qkv, out, lse, cuda_handle(stream)),
+            "attention");
+    }
+}
+
+/* The sequences from `first` on of a whole batch `a`, as many as the plan takes. */
+static void backward_slice(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
+                           struct attention a, int64_t first, struct attention slice,
+                           const void *qkv, const void *out, const float *lse, const void *dout,
+                           void *dqkv, char *scratch)
+{
+    const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY, one = 1;
+    size_t element = dtype_bytes(ops->type);
+    size_t row = (size_t)(a.heads * a.head_width) * element; /* of out */
+    size_t wide = row + 2 * (size_t)(a.kv_heads * a.head_width) * element;
+    size_t token = (size_t)(first * a.tokens);
+    bool fast = cuda_ops_of(ops)->attention->backward == ATTENTION_BACKWARD_FAST;
+    char *dq = scratch + sums_bytes(slice);
+    struct binding b = {0};
+    bind_parts(&b, Q, K, V, (const char *)qkv + token * wide, a, element);
+    bind_parts(&b, DQ, DK, DV, (const char *)dqkv + token * wide, a, element);
+    bind(&b, OUT, (const char *)out + token * row);
+    bind(&b, DOUT, (const char *)dout + token * row);
+    bind(&b, LSE, lse + token * (size_t)a.heads);
+    bind(&b, SUMS, scratch);
+    bind(&b, SCALE, &scale);
+    bind(&b, MASKED, &masked);
+    bind(&b, ONE, &one);
+    if (fast)
+        bind(&b, DQ_SUM, dq);
+    run(ops, stream, plan, &b, fast ? dq + dq_bytes(slice) : dq);
+}
+
+static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
+                                    const void *qkv, const void *out, const float *lse,
+                                    const void *dout, void *dqkv, void *scratch)
+{
+    enum attention_pass pass = cuda_ops_of(ops)->attention->backward;
+    struct attention slice = slice_of(a), last = slice;
+    last.batch = a.batch - (a.batch - 1) / slice.batch * slice.batch;
+    const struct dnn_plan *plan = find_plan(ops, stream, pass, slice), *last_plan = plan;
+    if (plan && last.batch != slice.batch)
+        last_plan = find_plan(ops, stream, pass, last);
+    if (plan && last_plan && aligned(qkv, out, dout, dqkv) && aligned(lse, scratch, NULL, NULL)) {
+        for (int64_t first = 0; first < a.batch; first += slice.batch) {
+            bool whole = first + slice.batch <= a.batch;
+            backward_slice(ops, stream, whole ? plan : last_plan, a, first, whole ? slice : last,
+                           qkv, out, lse, dout, dqkv, scratch);
+        }
+    } else if (!stream_failed(stream)) {
+        cuda_enqueued(stream,
+                      cuda_attend_backward(ops->type, heads_of(a), qkv, out, lse, dout, dqkv,
+                                           scratch, cuda_handle(stream)),
+                      "attention backward");
+    }
+}
+
+static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
+                                  int64_t past, int64_t room, const void *qkv, void *cache_k,
+                                  void *cache_v, void *out, void *scratch)
+{
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_attend_cached(ops->type, heads_of(a), past, room, qkv, cache_k, cache_v,
+                                         out, scratch, cuda_handle(stream)),
+                      "attention with a cache");
+}
+
+/* --- opening -------------------------------------------------------------------------------- */
+
+enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **out)
+{
+    struct env *env = device_env(ops->device);
+    const char *way = getenv("SIFR_CUDA_ATTENTION");
+    struct cuda_attention_state *state;
+    enum status st;
+    TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the card"));
+    TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
+    TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
+    state->backward = way && !strcmp(way, "fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
+    state->plain = way && !strcmp(way, "plain");
+    *out = state;
+    return STATUS_OK;
+undo_state:
+    mem_free(env, state);
+    return st;
+}
+
+void cuda_attention_close(struct ops *ops, struct cuda_attention_state *state)
+{
+    struct env *env = device_env(ops->device);
+    if (!state)
+        return;
+    for (struct attention_plan *plan = state->plans, *next; plan; plan = next) {
+        next = plan->next;
+        dnn_plan_destroy(&plan->dnn);
+        mem_free(env, plan);
+    }
+    cudnnDestroy(state->handle);
+    mem_free(env, state);
+}
+
+void cuda_attention_fill(struct ops_backend *table)
+{
+    table->attention = cuda_attention;
+    table->attention_backward = cuda_attention_backward;
+    table->attention_scratch = cuda_attention_scratch;
+    table->attention_cached = cuda_attention_cached;
+}

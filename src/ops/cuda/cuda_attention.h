@@ -1,0 +1,41 @@
+/* cuda_attention -- the kernels of attention that are our own, and the making of cuDNN's plans.
+ *
+ * The first part is seen by C and by CUDA C++ alike: launchers as in kernels.h, with the contracts
+ * of ops/ops.h. The second is C only.
+ */
+#ifndef OPS_CUDA_CUDA_ATTENTION_H
+#define OPS_CUDA_CUDA_ATTENTION_H
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* B T H G D of struct attention; `type` is the compute type (enum dtype). */
+struct cuda_heads {
+    int64_t batch, tokens, heads, kv_heads, width;
+};
+
+/* cuda_attention_plain.cu: any type and width, fp32 inside, correct and not fast. `sums` has B H T
+ * floats. */
+cudaError_t cuda_attend_forward(int type, struct cuda_heads a, const void *qkv, void *out,
+                                float *lse, cudaStream_t stream);
+cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv, const void *out,
+                                 const float *lse, const void *dout, void *dqkv, float *sums,
+                                 cudaStream_t stream);
+
+/* cuda_cached.cu: with a cache of keys and values (B, room, G D); scratch of
+ * cuda_attend_cached_scratch bytes, enough for every shape of this width. */
+cudaError_t cuda_attend_cached(int type, struct cuda_heads a, int64_t past, int64_t room,
+                               const void *qkv, void *cache_k, void *cache_v, void *out,
+                               float *scratch, cudaStream_t stream);
+size_t cuda_attend_cached_scratch(int64_t width);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,46 @@
+/* cuda_product -- matrix products by cuBLASLt, in its own view of memory: columns one after the other.
+ *
+ * The descriptors and the algorithm of a product are made when its shape is first met and kept in a
+ * table; the next call only sets pointers.
+ *
+ * Bits: the algorithm is the first that the heuristic names, which depends on shape, types, alignment
+ * and card. Allowed are one pass over k, and split k with partial sums of the compute type that are
+ * added in a second step, in order (weight gradients need it: m x n is small, k is all rows). Not
+ * allowed are split k in place, and partial sums rounded to the output type.
+ */
+#ifndef OPS_CUDA_CUDA_PRODUCT_H
+#define OPS_CUDA_CUDA_PRODUCT_H
+#include <cublasLt.h>
+#include "ops/cuda/cuda_impl.h"
+
+/* D = op(A) op(B), m x n, over k; dense: the leading dimension is the number of rows. */
+struct product {
+    int64_t m, n, k;
+    bool turn_a, turn_b; /* A is k x m, B is n x k */
+    bool add;            /* D += */
+    cublasLtEpilogue_t epilogue;
+};
+
+struct operands {
+    const void *a, *b;
+    void *d;
+    const void *bias; /* of the epilogue: (m), read or written; (n) of BGRADB */
+    const void *aux;  /* of the epilogue: m x n, the input of a GELU */
+};
+
+struct products; /* those of one ops */
+
+/* `exact`: f32 in f32, not in TF32. `tune`: time the candidates of each shape on its first operands
+ * and keep the fastest, with a line at level debug; for measuring, since it leaves the bits to
+ * chance. */
+enum status products_create(struct ops *ops, bool exact, bool tune, struct products **products);
+void products_destroy(struct products *products); /* NULL is fine */
+
+/* Enqueue; false: cuBLASLt has no algorithm with this epilogue, and nothing was done. A failure is
+ * the stream's, and true. */
+bool products_run(struct products *products, struct stream *stream, struct product product,
+                  struct operands operands);
+/* Memory of the card that a product uses while it runs, and others on its stream may use after it. */
+void *products_workspace(struct products *products, size_t *bytes);
+
+#endif
