@@ -12,6 +12,7 @@ static enum status join(const struct session_ranks *ranks, struct session *sessi
 static enum status meet(const struct session_ranks *ranks, struct session *session)
 {
     TRY(join(ranks, session));
+    comm_inject_delays(session->comm, ranks->delay, 0);
     enum status st =
         ranks->agreement ? agreement_check(ranks->agreement, session->comm) : STATUS_OK;
     if (st == STATUS_CONFIG) {

@@ -9,8 +9,9 @@
 /* How this rank joins the others: through a hub when ranks are threads, else by the back end. */
 struct session_ranks {
     struct comm_config comm;
-    struct comm_hub *hub;              /* borrowed; NULL: by comm.backend */
-    int rank;                          /* in the hub */
+    struct comm_hub *hub; /* borrowed; NULL: by comm.backend */
+    int rank;             /* in the hub */
+    double delay; /* at most so many seconds before and after every call, at random: for tests */
     const struct agreement *agreement; /* borrowed: held against the others'; NULL: it is not */
 };
 
