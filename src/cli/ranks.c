@@ -196,8 +196,8 @@ static enum status run_all(struct env *env, struct thread_rank *ranks, int size)
     return st;
 }
 
-enum status ranks_run_threads(struct cli *cli, int size, double timeout, ranks_main_fn *main,
-                              void *user)
+enum status ranks_run_threads(struct cli *cli, int size, const struct session_ranks *seat,
+                              ranks_main_fn *main, void *user)
 {
     enum status st;
     struct comm_hub *hub;
@@ -206,11 +206,9 @@ enum status ranks_run_threads(struct cli *cli, int size, double timeout, ranks_m
     TRY_OR(undo_hub,
            mem_alloc_array(cli->env, MEM_OTHER, "ranks", (size_t)size, sizeof *ranks, &ranks));
     for (int r = 0; r < size; r++) {
-        ranks[r] = (struct thread_rank){
-            .seat = {.comm = {"threads", timeout}, .hub = hub, .rank = r},
-            .main = main,
-            .user = user,
-        };
+        ranks[r] = (struct thread_rank){.seat = *seat, .main = main, .user = user};
+        ranks[r].seat.hub = hub;
+        ranks[r].seat.rank = r;
         TRY_OR(undo_ranks, open_rank(cli, &ranks[r]));
     }
     st = run_all(cli->env, ranks, size);

@@ -193,6 +193,13 @@ enum status comm_create_dry(struct device *device, int rank, int size, struct co
     return create(device_env(device), &comm_dry, &seat, &config, device, comm);
 }
 
+static void set_delays(struct comm *comm, double most_seconds, uint64_t seed)
+{
+    comm->most_delay = most_seconds;
+    comm->delay_seed = seed;
+    comm->delays = rng_stream(seed + (uint64_t)comm->home->rank, comm->name);
+}
+
 /* A number that the ranks of a new communicator agree on, and nobody else has: a hash of where it
  * comes from. */
 static uint64_t child_id(uint64_t parent, int child, int colour)
@@ -223,6 +230,7 @@ static enum status split(struct comm *comm, int colour, const int *known, const 
     }
     TRY_OR(undo_colours, make_comm(comm->home, comm->device, name, size, &c));
     c->id = child_id(comm->id, child, colour);
+    set_delays(c, comm->most_delay, comm->delay_seed);
     for (int r = 0, member = 0; r < comm->size; r++) {
         if (r == comm->rank)
             c->rank = member;
@@ -307,8 +315,7 @@ void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed)
 {
     CHECK(most_seconds >= 0);
     comm_wait_idle(comm);
-    comm->most_delay = most_seconds;
-    comm->delays = rng_stream(seed + (uint64_t)comm->home->rank, comm->name);
+    set_delays(comm, most_seconds, seed);
 }
 
 void comm_slow_down(struct comm *comm, double seconds)

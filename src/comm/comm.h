@@ -143,7 +143,8 @@ struct comm_counter {
 };
 struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind);
 
-/* Wait this long before and after every collective, drawn from `seed`: for tests of order. */
+/* Wait up to so long before and after every call, drawn from `seed`, here and in all copies and
+ * groups made of it later: for tests of order. */
 void comm_inject_delays(struct comm *comm, double most_seconds, uint64_t seed);
 /* Every call takes so much longer: for tests of what is hidden behind compute. */
 void comm_slow_down(struct comm *comm, double seconds);

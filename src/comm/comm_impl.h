@@ -116,8 +116,9 @@ struct comm {
     enum trace_lane lane;
     const char *label; /* borrowed: of the next call */
 
-    double most_delay; /* 0 = none */
-    double slow;       /* more seconds for every call */
+    double most_delay; /* 0 = none; as is the seed, what copies and groups begin with */
+    uint64_t delay_seed;
+    double slow; /* more seconds for every call */
     struct rng delays;
     uint64_t delay_count;
 };

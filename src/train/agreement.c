@@ -28,7 +28,7 @@ static uint64_t print_binary(struct env *env)
 static bool is_free(const char *key)
 {
     static const char *const keys[] = {
-        "run.threads:", "run.peak_tflops:", "train.log_every:", "comm.timeout:"};
+        "run.threads:", "run.peak_tflops:", "train.log_every:", "comm.timeout:", "comm.delay:"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strncmp(key, keys[i], strlen(keys[i])) == 0)
             return true;

@@ -54,7 +54,7 @@ struct ranks_config {
     int64_t shard_group; /* ranks that hold one copy of the state; 0 = all */
     int accumulate;      /* enum run_accumulate */
     int backend;         /* index into comm_backend_words */
-    double timeout;
+    double timeout, delay;
 };
 extern const char *const comm_backend_words[];
 

@@ -147,6 +147,12 @@ static const struct option ranks_list[] = {
      .fallback = "300",
      RANGE(0, 1e9),
      .help = "seconds after which a rank that does not arrive is named; 0 = never"},
+    {.key = "comm.delay",
+     .type = OPTION_REAL,
+     RANKS(delay),
+     .fallback = "0",
+     RANGE(0, 60),
+     .help = "for tests: wait up to so many seconds, at random, before and after every exchange"},
 };
 const struct option_table ranks_options = {
     .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};

@@ -24,8 +24,11 @@ static enum status open_device(struct env *env, const char *backend,
 static enum status join(const struct session_ranks *ranks, struct session *session)
 {
     if (ranks->hub)
-        return comm_join(ranks->hub, ranks->rank, &ranks->comm, session->device, &session->comm);
-    return comm_create(&ranks->comm, session->device, &session->comm);
+        TRY(comm_join(ranks->hub, ranks->rank, &ranks->comm, session->device, &session->comm));
+    else
+        TRY(comm_create(&ranks->comm, session->device, &session->comm));
+    comm_inject_delays(session->comm, ranks->delay, 0);
+    return STATUS_OK;
 }
 
 static enum status start(struct env *env, struct session_place place,

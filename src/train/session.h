@@ -11,6 +11,7 @@ struct session_ranks {
     struct comm_config comm;
     struct comm_hub *hub; /* borrowed; NULL: by comm.backend */
     int rank;             /* of this one */
+    double delay; /* at most so many seconds before and after every call, at random: for tests */
     /* Told of a failure before the other ranks are, who then end and may take this one with them.
      * NULL: nobody is. */
     void (*failing)(int rank, enum status st, const char *error);

@@ -54,6 +54,29 @@ make_text() { # about 40 kB that a model can learn something from
     done
 }
 
+# wait_for COMMAND...: until it succeeds, for two minutes at most: a loaded machine is slow.
+wait_for() {
+    local limit=$((SECONDS + 120))
+    until "$@"; do
+        [ $SECONDS -lt $limit ] || return 0 # what follows fails, and says more
+        sleep 0.1
+    done
+}
+has_ended() { ! kill -0 "$1" 2>/dev/null; }
+is_under_way() { # FOLDER PID: a few steps are done
+    [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] || has_ended "$2"
+}
+takes_signals() { # PID: it has set up what to do when SIGINT comes
+    local mask
+    mask=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
+    [ $((0x${mask:-0} & 2)) != 0 ]
+}
+interrupt() { # PID [SIGNAL]: again; true when it has ended
+    kill "-${2:-INT}" "$1" 2>/dev/null || true
+    sleep 0.3
+    has_ended "$1"
+}
+
 # The smallest model worth the name; more keys may follow.
 small=(--model.layers=2 --model.width=32 --model.heads=2 --model.context=32 --train.micro_batch=4 --train.lr=3e-3)
 

@@ -3,20 +3,11 @@
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 
-wait_for_steps() { # FOLDER PID: until there are a few steps
-    local i
-    for i in $(seq 1 300); do
-        [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] && return
-        kill -0 "$2" 2>/dev/null || return
-        sleep 0.1
-    done
-}
-
 for signal in INT TERM USR1; do
     # background jobs of a script ignore SIGINT unless they ask for it, as a terminal's foreground job would get it
     "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 --out="run-$signal" >out 2>err &
     pid=$!
-    wait_for_steps "run-$signal" $pid
+    wait_for is_under_way "run-$signal" $pid
     kill -$signal $pid
     code=0
     wait $pid || code=$?
@@ -33,12 +24,13 @@ done
 head -c 12000000 /dev/urandom | base64 -w 60 >noise.txt
 "$sifr" train "${small[@]}" --data.path=noise.txt --data.tokenizer=train:60000 --out=learning >out 2>err &
 pid=$!
+wait_for takes_signals $pid
 sleep 1
 start=$SECONDS code=0
 kill -INT $pid
 wait $pid || code=$?
 [ $code = 1 ] || fail "learning: exit $code, not 1: $(tail -3 err)"
-[ $((SECONDS - start)) -le 3 ] || fail "learning: took $((SECONDS - start)) s to stop"
+[ $((SECONDS - start)) -le 30 ] || fail "learning: took $((SECONDS - start)) s to stop"
 [ ! -e learning ] || fail "learning: a folder was left: $(ls learning)"
 rm noise.txt
 
@@ -46,15 +38,15 @@ rm noise.txt
 "$sifr" train --model.layers=2 --model.width=512 --model.heads=8 --model.context=1024 --train.micro_batch=8 \
     --train.global_batch=512 --data.path=text.txt --data.split=0 --train.steps=1000 --out=twice >out 2>err &
 pid=$!
-for i in $(seq 1 100); do [ -e twice/config.yaml ] && break; sleep 0.1; done
+wait_for test -e twice/config.yaml
 sleep 0.5
 kill -INT $pid
 sleep 0.3
-kill -INT $pid
-code=0
 start=$SECONDS
+wait_for interrupt $pid # again and again: on a loaded machine two may come so close that they count as one
+code=0
 wait $pid || code=$?
 [ $code = 1 ] || fail "twice: exit $code, not 1"
-[ $((SECONDS - start)) -le 3 ] || fail "twice: took $((SECONDS - start)) s to quit"
+[ $((SECONDS - start)) -le 30 ] || fail "twice: took $((SECONDS - start)) s to quit"
 [ ! -e twice/summary.json ] || fail "twice: it did not quit at once"
 finish

@@ -451,6 +451,26 @@ static void case_delays(struct member *m)
     give(m, scratch);
 }
 
+/* Who delays a communicator delays what is made of it: 20 calls wait 40 times 2.5 ms on average. */
+static void case_delayed_children(struct member *m)
+{
+    enum { CALLS = 20 };
+    struct comm *parent, *copy, *group;
+    EXPECT(m, comm_dup(m->comm, "parent", &parent) == STATUS_OK);
+    comm_inject_delays(parent, 5e-3, 3);
+    EXPECT(m, comm_dup(parent, "copy", &copy) == STATUS_OK);
+    EXPECT(m, comm_split(copy, m->rank % 2, "group", &group) == STATUS_OK);
+    for (int i = 0; i < CALLS; i++) {
+        EXPECT(m, comm_barrier(copy) == STATUS_OK);
+        EXPECT(m, comm_barrier(group) == STATUS_OK);
+    }
+    EXPECT(m, comm_counted(copy, COMM_CONTROL).seconds > CALLS * 2.5e-3);
+    EXPECT(m, comm_counted(group, COMM_CONTROL).seconds > CALLS * 2.5e-3);
+    comm_destroy(group);
+    comm_destroy(copy);
+    comm_destroy(parent);
+}
+
 /* --- counters ------------------------------------------------------------------------------- */
 
 static bool counted(const struct comm *comm, enum comm_kind kind, int64_t calls, int64_t bytes)
@@ -533,6 +553,7 @@ static const struct comm_case cases[] = {
     {.name = "split", .run = case_split},
     {.name = "two_streams", .run = case_two_streams},
     {.name = "delays", .run = case_delays},
+    {.name = "delayed_children", .run = case_delayed_children},
     {.name = "bytes", .run = case_bytes},
     {.name = "broadcast_bytes", .run = case_broadcast_bytes},
 };

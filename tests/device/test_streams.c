@@ -208,23 +208,27 @@ static void test_f64_sum(void **state)
 
 /* --- beside the caller ---------------------------------------------------------------------- */
 
-/* Two workers and the caller sleep at the same time. */
+/* Two workers and the caller sleep at the same time; one after the other would take 450 ms. Other
+ * programs may hold all of them up: in one of a few attempts they must not. */
 static void test_overlap(void **state)
 {
     (void)state;
     struct rig rig;
     int ms = 150;
+    double enqueued = 1, seconds = 1;
     rig_open(&rig, "cpu");
-    double start = clock_seconds();
-    stream_enqueue(rig.worker, sleep_ms, &ms, sizeof ms);
-    stream_enqueue(rig.other, sleep_ms, &ms, sizeof ms);
-    double enqueued = clock_seconds() - start;
-    nap(0.15);
-    assert_ok(stream_sync(rig.worker));
-    assert_ok(stream_sync(rig.other));
-    double seconds = clock_seconds() - start;
-    assert_true(enqueued < 0.1);
-    assert_true(seconds >= 0.15 && seconds < 0.4);
+    for (int i = 0; i < 10 && (enqueued >= 0.15 || seconds >= 0.45); i++) {
+        double start = clock_seconds();
+        stream_enqueue(rig.worker, sleep_ms, &ms, sizeof ms);
+        stream_enqueue(rig.other, sleep_ms, &ms, sizeof ms);
+        enqueued = clock_seconds() - start;
+        nap(0.15);
+        assert_ok(stream_sync(rig.worker));
+        assert_ok(stream_sync(rig.other));
+        seconds = clock_seconds() - start;
+    }
+    assert_true(enqueued < 0.15);
+    assert_true(seconds >= 0.15 && seconds < 0.45);
     rig_close(&rig);
 }
 
@@ -262,8 +266,8 @@ static void test_ring_full(void **state)
         before = now;
         nap(0.05);
         now = atomic_load(&flood.enqueued);
-    } while (now != before || now == 0);
-    assert_true(now > 10 && now < STEPS);
+    } while (now != before || now <= 10);
+    assert_true(now < STEPS);
     open_gate(&gate);
     pthread_join(thread, NULL);
     assert_ok(stream_sync(rig.worker));
@@ -294,42 +298,59 @@ static void test_destroy_waits(void **state)
 
 /* --- events --------------------------------------------------------------------------------- */
 
+enum { ATTEMPTS = 20 }; /* who waits may come late to it when the machine is busy */
+
+static void hold_other(struct rig *rig)
+{
+    struct gate gate = GATE;
+    int log[2], used = 0;
+    struct step first = {log, &used, 1}, second = {log, &used, 2};
+    close_behind(rig->worker, &gate);
+    stream_enqueue(rig->worker, write_step, &first, sizeof first);
+    event_record(rig->event, rig->worker);
+    stream_wait(rig->other, rig->event);
+    stream_enqueue(rig->other, write_step, &second, sizeof second);
+    nap(0.05);
+    open_gate(&gate);
+    assert_ok(stream_sync(rig->other));
+    assert_ok(stream_sync(rig->worker));
+    assert_int_equal(used, 2);
+    assert_int_equal(log[0], 1);
+}
+
 static void test_event_between_workers(void **state)
 {
     (void)state;
     struct rig rig;
-    struct gate gate = GATE;
-    int log[2], used = 0;
     rig_open(&rig, "cpu");
-    struct step first = {log, &used, 1}, second = {log, &used, 2};
-    close_behind(rig.worker, &gate);
-    stream_enqueue(rig.worker, write_step, &first, sizeof first);
-    event_record(rig.event, rig.worker);
-    stream_wait(rig.other, rig.event);
-    stream_enqueue(rig.other, write_step, &second, sizeof second);
-    nap(0.05);
-    open_gate(&gate);
-    assert_ok(stream_sync(rig.other));
-    assert_int_equal(used, 2);
-    assert_int_equal(log[0], 1);
+    hold_other(&rig);
+    for (int i = 1; i < ATTEMPTS && stream_waited(rig.other) < 0.04; i++)
+        hold_other(&rig);
     assert_true(stream_waited(rig.other) >= 0.04);
     assert_true(stream_waited(rig.worker) == 0);
     rig_close(&rig);
+}
+
+static void hold_caller(struct rig *rig)
+{
+    int ms = 60, log[1], used = 0;
+    struct step step = {log, &used, 1};
+    stream_enqueue(rig->worker, sleep_ms, &ms, sizeof ms);
+    stream_enqueue(rig->worker, write_step, &step, sizeof step);
+    event_record(rig->event, rig->worker);
+    stream_wait(rig->direct, rig->event);
+    assert_int_equal(used, 1);
 }
 
 static void test_event_holds_caller(void **state)
 {
     (void)state;
     struct rig rig;
-    int ms = 60, log[1], used = 0;
     rig_open(&rig, "cpu");
-    struct step step = {log, &used, 1};
     stream_wait(rig.direct, rig.event); /* never recorded */
-    stream_enqueue(rig.worker, sleep_ms, &ms, sizeof ms);
-    stream_enqueue(rig.worker, write_step, &step, sizeof step);
-    event_record(rig.event, rig.worker);
-    stream_wait(rig.direct, rig.event);
-    assert_int_equal(used, 1);
+    hold_caller(&rig);
+    for (int i = 1; i < ATTEMPTS && stream_waited(rig.direct) < 0.04; i++)
+        hold_caller(&rig);
     assert_true(stream_waited(rig.direct) >= 0.04);
     double waited = stream_waited(rig.direct);
     stream_wait(rig.direct, rig.event); /* has passed */

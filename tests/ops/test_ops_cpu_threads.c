@@ -27,12 +27,27 @@ static struct probe probe_start(void)
     return (struct probe){clock_of(CLOCK_PROCESS_CPUTIME_ID), clock_of(CLOCK_THREAD_CPUTIME_ID)};
 }
 
-/* CPU time of other threads as a share of the caller's since the probe started */
-static double others_share(struct probe p)
+/* CPU time of other threads since the probe started, and as a share of the caller's */
+static double others_seconds(struct probe p)
 {
     double own = clock_of(CLOCK_THREAD_CPUTIME_ID) - p.own;
-    double all = clock_of(CLOCK_PROCESS_CPUTIME_ID) - p.process;
-    return (all - own) / own;
+    return clock_of(CLOCK_PROCESS_CPUTIME_ID) - p.process - own;
+}
+
+static double others_share(struct probe p)
+{
+    return others_seconds(p) / (clock_of(CLOCK_THREAD_CPUTIME_ID) - p.own);
+}
+
+/* The threads of a call wait in a spin for a while before they sleep. */
+static void wait_until_others_sleep(void)
+{
+    double busy = 1;
+    for (int i = 0; i < 100 && busy > 1e-4; i++) {
+        struct probe p = probe_start();
+        usleep(300000);
+        busy = others_seconds(p);
+    }
 }
 
 static int thread_count(void)
@@ -99,7 +114,7 @@ static void test_one_thread(void **state)
     struct rig rig;
     double share;
     rig_open(&rig, "cpu", DTYPE_F32, 1); /* after a threaded call: opening must undo it */
-    usleep(300000); /* the threads of that call wait in a spin for a while before they sleep */
+    wait_until_others_sleep();
     run_all(&rig, &share);
     rig_close(&rig);
     print_message("others worked %.4f of the caller's time\n", share);

@@ -51,7 +51,7 @@ static void test_traffic_is_that_of_steps(void **state)
 /* Rank 0 is held up when step 2 is done. */
 static void dawdle(void *user, const struct trainer_step *step)
 {
-    struct timespec span = {3, 0};
+    struct timespec span = {8, 0}; /* well over the timeout, also when the machine is busy */
     (void)user;
     if (step->step == 2)
         nanosleep(&span, NULL);
@@ -71,7 +71,7 @@ static void test_a_late_rank_is_named_with_its_step(void **state)
             .config = &rig.config,
             .place = {.folder = path, .config_yaml = text_string(&rig.yaml)},
             .callbacks = {.step = dawdle},
-            .timeout = 1.0,
+            .timeout = 2.0,
         };
     rank_runs(&rig.scratch.env, runs, RANKS);
     assert_int_equal(runs[1].status, STATUS_COMM);

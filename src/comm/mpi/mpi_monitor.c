@@ -13,6 +13,7 @@
 
 enum { NOTICE_TAG = 1 };
 static const double LOOK_EVERY = 5e-3, ANSWER_WITHIN = 3, LAST_WORDS_WITHIN = 3;
+static const double LAST_NOTICE_WITHIN = 1;
 
 /* --- sending -------------------------------------------------------------------------------- */
 
@@ -31,12 +32,21 @@ static struct outgoing *free_place(struct mpi_home *home)
     return NULL;
 }
 
+/* Is it worth while to wait on for others to take notices? Many ranks on few processors are slow at
+ * it, and a notice that is lost ends a job that was well; when the job has failed it matters
+ * little. */
+static bool may_wait(struct mpi_home *home, double start)
+{
+    double limit = comm_home_failed(&home->base) ? LAST_NOTICE_WITHIN : home->base.timeout;
+    return limit <= 0 || clock_seconds() - start < limit;
+}
+
 static void post(struct mpi_home *home, int to, const struct notice *notice)
 {
-    double limit = clock_seconds() + 1;
+    double start = clock_seconds();
     pthread_mutex_lock(&home->lock);
     struct outgoing *place = free_place(home);
-    while (place == NULL && clock_seconds() < limit) {
+    while (place == NULL && may_wait(home, start)) {
         pthread_mutex_unlock(&home->lock);
         mpi_nap(1e-3);
         pthread_mutex_lock(&home->lock);
@@ -59,7 +69,7 @@ static void post_to_all(struct mpi_home *home, const struct notice *notice)
 /* Until everything posted is under way; true = it is. */
 static bool drain(struct mpi_home *home)
 {
-    double limit = clock_seconds() + 1;
+    double start = clock_seconds();
     for (;;) {
         bool busy = false;
         pthread_mutex_lock(&home->lock);
@@ -71,7 +81,7 @@ static bool drain(struct mpi_home *home)
             busy = busy || !done;
         }
         pthread_mutex_unlock(&home->lock);
-        if (!busy || clock_seconds() > limit)
+        if (!busy || !may_wait(home, start))
             return !busy;
         mpi_nap(1e-3);
     }
