@@ -114,10 +114,10 @@ static enum status train_here(struct train_job *job)
         .comm = {comm_backend_words[ranks->backend], ranks->timeout},
         .rank = job->plan.rank,
         .delay = ranks->delay,
-        .failing = report_failure,
     };
     if (job->plan.way == RANKS_THREADS)
         return ranks_run_threads(job->cli, job->plan.size, &seat, train_rank, job);
+    seat.failing = report_failure;
     return train_rank(job, job->cli->env, job->plan.way == RANKS_JOIN ? &seat : NULL);
 }
 
