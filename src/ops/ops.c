@@ -83,10 +83,15 @@ enum status ops_create(struct device *device, const char *backend, enum dtype ty
     TRY_OR(undo_self, check_device(device, &o->table));
     o->base =
         (struct ops){.backend = &o->table, .device = device, .type = type, .threads = env->threads};
+    if (o->table.workspace_bytes > 0)
+        TRY_OR(undo_self, device_alloc(device, MEM_SCRATCH, "library workspace",
+                                       o->table.workspace_bytes, &o->base.workspace));
     if (o->table.open != NULL && !device_is_dry(device))
-        TRY_OR(undo_self, o->table.open(&o->base));
+        TRY_OR(undo_workspace, o->table.open(&o->base));
     *ops = &o->base;
     return STATUS_OK;
+undo_workspace:
+    device_free(device, o->base.workspace);
 undo_self:
     mem_free(env, o);
     return st;
@@ -98,6 +103,7 @@ void ops_destroy(struct ops *ops)
         return;
     if (ops->backend->close != NULL && !device_is_dry(ops->device))
         ops->backend->close(ops);
+    device_free(ops->device, ops->workspace);
     mem_free(device_env(ops->device), ops);
 }
 

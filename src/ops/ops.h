@@ -28,6 +28,7 @@ struct ops {
     enum dtype type;       /* compute type */
     int threads;           /* from the device's env */
     void *state;           /* the back end's own */
+    void *workspace;       /* device memory for its libraries, NULL where they need none */
 };
 
 /* `backend` "ref" (f32 or f64), "cpu" (f32) or "cuda" (f32, bf16, f16). The caller destroys *ops. */

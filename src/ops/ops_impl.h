@@ -15,6 +15,8 @@ struct ops_backend {
     void (*close)(struct ops *ops); /* NULL: nothing to do */
     /* Logits that a head should have at once: more rows make better products, and cost memory. */
     int64_t chunk_logits;
+    size_t
+        workspace_bytes; /* of ops->workspace; taken on a dry device too, so that plans know it */
 
     void (*linear)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                    const void *, const void *, void *);

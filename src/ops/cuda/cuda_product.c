@@ -2,8 +2,6 @@
 #include "ops/cuda/cuda_product.h"
 #include <string.h>
 
-#define WORKSPACE_BYTES ((size_t)64 << 20) /* cuBLASLt asks for 32 MiB on Hopper */
-
 enum { TABLE = 1024, CANDIDATES = 16 };
 
 struct key { /* compared as bytes */
@@ -25,7 +23,6 @@ struct products {
     struct ops *ops; /* borrowed */
     struct env *env; /* borrowed */
     cublasLtHandle_t handle;
-    void *workspace; /* for one product at a time: all linear layers are on one stream */
     bool exact, tune;
     int count;
     struct entry table[TABLE]; /* open addressing */
@@ -124,7 +121,7 @@ static enum status prefer(struct env *env, cublasLtMatmulPreference_t preference
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    size_t workspace = WORKSPACE_BYTES;
+    size_t workspace = PRODUCTS_WORKSPACE;
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, bytes = (uint32_t)alignment;
     LT_TRY(env, cublasLtMatmulPreferenceSetAttribute(preference,
                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -169,7 +166,7 @@ static cublasStatus_t multiply(struct products *x, const struct entry *p,
 {
     const float alpha = 1, beta = p->key.add ? 1 : 0;
     return cublasLtMatmul(x->handle, p->how, &alpha, o->a, p->a, o->b, p->b, &beta, o->d, p->d,
-                          o->d, p->d, algorithm, x->workspace, WORKSPACE_BYTES, stream);
+                          o->d, p->d, algorithm, x->ops->workspace, PRODUCTS_WORKSPACE, stream);
 }
 
 /* Seconds of one call: the mean of a few, after one for warming up. */
@@ -311,8 +308,8 @@ bool products_run(struct products *x, struct stream *stream, struct product prod
 
 void *products_workspace(struct products *x, size_t *bytes)
 {
-    *bytes = WORKSPACE_BYTES;
-    return x->workspace;
+    *bytes = PRODUCTS_WORKSPACE;
+    return x->ops->workspace;
 }
 
 /* --- opening -------------------------------------------------------------------------------- */
@@ -328,13 +325,9 @@ enum status products_create(struct ops *ops, bool exact, bool tune, struct produ
     x->env = env;
     x->exact = exact;
     x->tune = tune;
-    TRY_OR(undo_self, device_alloc(ops->device, MEM_SCRATCH, "cuBLASLt workspace", WORKSPACE_BYTES,
-                                   &x->workspace));
-    TRY_OR(undo_workspace, lt_status(env, cublasLtCreate(&x->handle), "cublasLtCreate"));
+    TRY_OR(undo_self, lt_status(env, cublasLtCreate(&x->handle), "cublasLtCreate"));
     *products = x;
     return STATUS_OK;
-undo_workspace:
-    device_free(ops->device, x->workspace);
 undo_self:
     mem_free(env, x);
     return st;
@@ -346,6 +339,5 @@ void products_destroy(struct products *x)
         return;
     forget_all(x);
     cublasLtDestroy(x->handle);
-    device_free(x->ops->device, x->workspace);
     mem_free(x->env, x);
 }

@@ -40,7 +40,10 @@ void products_destroy(struct products *products); /* NULL is fine */
  * the stream's, and true. */
 bool products_run(struct products *products, struct stream *stream, struct product product,
                   struct operands operands);
-/* Memory of the card that a product uses while it runs, and others on its stream may use after it. */
+/* Bytes of ops->workspace, for one product at a time: all linear layers are on one stream. cuBLASLt
+ * asks for 32 MiB on Hopper. */
+#define PRODUCTS_WORKSPACE ((size_t)64 << 20)
+/* The same memory, for others on that stream after a product. */
 void *products_workspace(struct products *products, size_t *bytes);
 
 #endif

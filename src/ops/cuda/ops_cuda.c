@@ -5,6 +5,7 @@
  * start-up, and not in the middle of a step.
  */
 #include "ops/cuda/cuda_impl.h"
+#include "ops/cuda/cuda_product.h"
 
 #define CHUNK_LOGITS ((int64_t)1 << 29) /* 1 GiB in 16 bits */
 
@@ -59,7 +60,8 @@ void sifr_ops_cuda_fill(struct ops_backend *table)
                                   .supports = cuda_supports,
                                   .open = cuda_ops_open,
                                   .close = cuda_ops_close,
-                                  .chunk_logits = CHUNK_LOGITS};
+                                  .chunk_logits = CHUNK_LOGITS,
+                                  .workspace_bytes = PRODUCTS_WORKSPACE};
     cuda_linear_fill(table);
     cuda_attention_fill(table);
     cuda_slots_fill(table);
