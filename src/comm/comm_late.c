@@ -108,6 +108,16 @@ static void tell_place(const struct comm_place *place, char *out, size_t bytes)
         snprintf(out, bytes, "it is in \"%s\"%s%s", place->note, place->inside ? ", " : "", call);
 }
 
+/* Who does not answer can't say where it is; it is not far from who waits for it. */
+static void tell_own_place(struct comm_home *home, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    pthread_mutex_lock(&home->lock);
+    if (home->note[0] != '\0')
+        snprintf(out, bytes, ", in \"%s\",", home->note);
+    pthread_mutex_unlock(&home->lock);
+}
+
 static enum status end_job(struct comm *comm, const char *text)
 {
     comm->backend->spread(comm->home, text);
@@ -121,8 +131,10 @@ enum status comm_late(struct comm *comm, int peer, double seconds)
     int who = comm->job_ranks[peer];
     name_call(comm, call, sizeof call);
     if (!comm->backend->ask(comm, peer, &place)) {
-        snprintf(text, sizeof text, "rank %d does not answer; %s has waited for it for %.3g s", who,
-                 call, seconds);
+        tell_own_place(comm->home, where, sizeof where);
+        snprintf(text, sizeof text,
+                 "rank %d does not answer; rank %d%s has waited for it in %s for %.3g s", who,
+                 comm->home->rank, where, call, seconds);
     } else if (place.here && is_on_its_way(comm, &place)) {
         if (seconds < PATIENCE * comm->home->timeout)
             return STATUS_OK;

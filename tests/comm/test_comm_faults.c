@@ -191,6 +191,7 @@ static void case_stopped(struct member *m)
 {
     int pids[MOST_RANKS], pid = (int)getpid(), last = m->size - 1;
     char expected[64];
+    comm_note(m->comm, "step 12, block 3 backward");
     if (strcmp(comm_backend_name(m->comm), "mpi") != 0 || m->size == 1)
         return;
     EXPECT(m, comm_exchange(m->comm, &pid, sizeof pid, pids) == STATUS_OK);
@@ -201,6 +202,7 @@ static void case_stopped(struct member *m)
     EXPECT(m, comm_barrier(m->comm) == STATUS_COMM);
     snprintf(expected, sizeof expected, "rank %d does not answer", last);
     EXPECT_TEXT(m, log_first_error(m->env.log), expected);
+    EXPECT_TEXT(m, log_first_error(m->env.log), ", in \"step 12, block 3 backward\", has waited");
     if (m->rank == 0)
         kill(pids[last], SIGCONT);
 }
