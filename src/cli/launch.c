@@ -316,6 +316,12 @@ static enum status killed(const struct job *job, const struct rank_entry *rank)
                 number == SIGKILL ? " (by hand, or for want of memory: see dmesg)" : "");
 }
 
+/* By somebody else: ranks end when it does. */
+static bool launcher_was_killed(const struct job *job)
+{
+    return WIFSIGNALED(job->wait_status) && job->ending == 0;
+}
+
 static enum status failed(const struct job *job, const struct rank_entry *rank)
 {
     if (*rank->error && !strstr(text_string(&job->said), rank->error))
@@ -346,6 +352,10 @@ static enum status outcome(const struct job *job)
     const struct rank_entry *verdict = rank_book_verdict(job->book);
     if (job->quit)
         return FAIL(job->cli->env, STOPPED, "ended at once; nothing was saved");
+    if (launcher_was_killed(job) && (!verdict || verdict->gone))
+        return FAIL(job->cli->env, COMM,
+                    "%s (pid %d) was killed by signal %d; the ranks ended with it",
+                    job->launcher.path, (int)job->pid, WTERMSIG(job->wait_status));
     if (verdict)
         return verdict->gone ? killed(job, verdict) : failed(job, verdict);
     return job->wait_status == 0 ? STATUS_OK : launcher_failed(job);

@@ -32,6 +32,7 @@ struct rank_entry {
     bool ended;         /* told us so */
     bool gone;          /* has no process any more, and said nothing */
     int place;          /* 1, 2, ... in the order in which ranks ended or were found gone */
+    int look;           /* the update that found this */
     enum status status; /* of `ended` */
     char error[RANK_ERROR_BYTES];
 };
@@ -45,7 +46,8 @@ void rank_book_update(struct rank_book *book); /* read what is new; look who is 
 int rank_book_started(const struct rank_book *book);
 const struct rank_entry *rank_book_entry(const struct rank_book *book, int rank);
 /* The rank that made the job fail: the first that failed by itself or was killed, else the first
- * that ended because of another, else the first that was stopped; NULL = all is well. */
+ * that ended because of another (a launcher kills those that have not ended by then), else the first
+ * that was stopped; NULL = all is well. */
 const struct rank_entry *rank_book_verdict(const struct rank_book *book);
 /* End local ranks that still have a process. */
 void rank_book_kill(const struct rank_book *book);

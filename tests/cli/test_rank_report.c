@@ -132,6 +132,27 @@ static void deaths_have_an_order(void **state)
     close_scene(&scene);
 }
 
+/* A rank that hung is killed by the launcher when the others have given up: they say why. One that
+ * was killed before they gave up is the cause, also when a single look finds all of it. */
+static void a_late_death_is_no_cause(void **state)
+{
+    (void)state;
+    for (int hung = 0; hung < 2; hung++) {
+        struct scene scene;
+        open_scene(&scene);
+        pid_t pid = play(2, STATUS_OK, "", true);
+        wait_for_starts(scene.book, 1);
+        play_out(1, STATUS_COMM, "rank 2 does not answer");
+        if (hung)
+            rank_book_update(scene.book);
+        kill(pid, SIGKILL);
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+        rank_book_update(scene.book);
+        assert_int_equal(rank_book_verdict(scene.book)->rank, hung ? 1 : 2);
+        close_scene(&scene);
+    }
+}
+
 static void those_left_are_killed(void **state)
 {
     (void)state;
@@ -193,6 +214,7 @@ int main(void)
         cmocka_unit_test(the_cause_is_found),
         cmocka_unit_test(stopped_is_the_mildest),
         cmocka_unit_test(deaths_have_an_order),
+        cmocka_unit_test(a_late_death_is_no_cause),
         cmocka_unit_test(those_left_are_killed),
         cmocka_unit_test(other_machines_are_silent),
         cmocka_unit_test(nobody_asked),
