@@ -322,8 +322,11 @@ static bool launcher_was_killed(const struct job *job)
     return WIFSIGNALED(job->wait_status) && job->ending == 0;
 }
 
+/* Ranks that give up because of another may each have found it out, and say it of themselves. */
 static enum status failed(const struct job *job, const struct rank_entry *rank)
 {
+    if (rank->status == STATUS_COMM && strstr(text_string(&job->said), "error: "))
+        return rank->status;
     if (*rank->error && !strstr(text_string(&job->said), rank->error))
         return log_fail(job->cli->env->log, rank->status, __FILE__, __LINE__, "rank %d: %s",
                         rank->rank, rank->error);
