@@ -316,6 +316,23 @@ static enum status killed(const struct job *job, const struct rank_entry *rank)
                 number == SIGKILL ? " (by hand, or for want of memory: see dmesg)" : "");
 }
 
+/* Open MPI's word on a rank of another machine, which is not in the book: what others say is of what
+ * came of it. */
+static bool killed_elsewhere(const struct job *job, char *words, size_t bytes)
+{
+    int rank, pid, number;
+    char host[64];
+    const char *said = strstr(text_string(&job->kept), "process rank ");
+    if (!said || sscanf(said, "process rank %d with PID %d on node %63s exited on signal %d", &rank,
+                        &pid, host, &number) != 4)
+        return false;
+    if (rank < 0 || rank >= job->order->ranks || rank_book_entry(job->book, rank)->pid != 0)
+        return false;
+    snprintf(words, bytes, "rank %d (pid %d on %s) was killed by signal %d", rank, pid, host,
+             number);
+    return true;
+}
+
 /* By somebody else: ranks end when it does. */
 static bool launcher_was_killed(const struct job *job)
 {
@@ -353,9 +370,13 @@ static enum status launcher_failed(const struct job *job)
 static enum status outcome(const struct job *job)
 {
     const struct rank_entry *verdict = rank_book_verdict(job->book);
+    bool unexplained = !verdict || verdict->gone;
+    char words[160];
     if (job->quit)
         return FAIL(job->cli->env, STOPPED, "ended at once; nothing was saved");
-    if (launcher_was_killed(job) && (!verdict || verdict->gone))
+    if (unexplained && killed_elsewhere(job, words, sizeof words))
+        return FAIL(job->cli->env, COMM, "%s; the others were ended", words);
+    if (unexplained && launcher_was_killed(job))
         return FAIL(job->cli->env, COMM,
                     "%s (pid %d) was killed by signal %d; the ranks ended with it",
                     job->launcher.path, (int)job->pid, WTERMSIG(job->wait_status));
