@@ -1,6 +1,7 @@
 /* rank_report -- see the header. A line is one write to a book opened for appending:
  *
  *     start RANK PID HOST
+ *     error RANK
  *     end RANK STATUS text of the first error
  */
 #include "cli/rank_report.h"
@@ -59,6 +60,15 @@ void rank_report_start(int rank)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     name_host(host);
     int bytes = snprintf(line, sizeof line, "start %d %d %s\n", rank, (int)getpid(), host);
+    append(line, (size_t)bytes);
+}
+
+void rank_report_error(int rank)
+{
+    char line[LINE_BYTES];
+    if (!rank_report_wanted())
+        return;
+    int bytes = snprintf(line, sizeof line, "error %d\n", rank);
     append(line, (size_t)bytes);
 }
 
@@ -184,6 +194,9 @@ static void take_line(struct rank_book *book, const char *line)
         book->entries[rank].local = strcmp(word, book->host) == 0;
         if (book->entries[rank].local)
             watch_process(book, &book->entries[rank]);
+    } else if (sscanf(line, "error %d", &rank) == 1) {
+        if (rank >= 0 && rank < book->size && book->entries[rank].failed_look == 0)
+            book->entries[rank].failed_look = book->looks;
     } else if (sscanf(line, "end %d %63s%n", &rank, word, &used) == 2) {
         if (rank < 0 || rank >= book->size || book->entries[rank].ended)
             return;
@@ -259,13 +272,15 @@ static bool has_failed(const struct rank_entry *entry)
     return entry->ended && entry->status != STATUS_OK && entry->status != STATUS_STOPPED;
 }
 
-/* The look that found the first rank that told of a failure. */
+/* The look that first heard of a failure. */
 static int first_failure(const struct rank_book *book)
 {
     int first = INT_MAX;
     for (int r = 0; r < book->size; r++) {
-        if (has_failed(&book->entries[r]) && book->entries[r].look < first)
-            first = book->entries[r].look;
+        const struct rank_entry *entry = &book->entries[r];
+        int look = entry->failed_look ? entry->failed_look : has_failed(entry) ? entry->look : 0;
+        if (look > 0 && look < first)
+            first = look;
     }
     return first;
 }

@@ -132,18 +132,23 @@ static void deaths_have_an_order(void **state)
     close_scene(&scene);
 }
 
-/* A rank that hung is killed by the launcher when the others have given up: they say why. One that
- * was killed before they gave up is the cause, also when a single look finds all of it. */
+/* A rank that hung is killed by the launcher when the others have given up: they say why, and have
+ * said that they would a while before they end. One that was killed before they gave up is the cause,
+ * also when a single look finds all of it. */
 static void a_late_death_is_no_cause(void **state)
 {
     (void)state;
-    for (int hung = 0; hung < 2; hung++) {
+    for (int hung = 0; hung < 3; hung++) {
         struct scene scene;
         open_scene(&scene);
         pid_t pid = play(2, STATUS_OK, "", true);
         wait_for_starts(scene.book, 1);
+        if (hung == 2) {
+            rank_report_error(1);
+            rank_book_update(scene.book);
+        }
         play_out(1, STATUS_COMM, "rank 2 does not answer");
-        if (hung)
+        if (hung == 1)
             rank_book_update(scene.book);
         kill(pid, SIGKILL);
         assert_int_equal(waitpid(pid, NULL, 0), pid);
@@ -189,6 +194,7 @@ static void nobody_asked(void **state)
     unsetenv(RANK_REPORT_VARIABLE);
     assert_false(rank_report_wanted());
     rank_report_start(0);
+    rank_report_error(0);
     rank_report_end(0, STATUS_OK, "");
 }
 
