@@ -395,6 +395,8 @@ static enum status supervise(struct job *job)
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         sigaddset(&taken, numbers[i]);
     sigprocmask(SIG_BLOCK, &taken, &before);
+    job->stop_wanted = *job->cli->stop != 0; /* it came while mpirun was looked for */
+    job->interrupted = *job->cli->stop == SIGINT ? clock_seconds() : 0;
     job->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     enum status st = start(job, &before);
     if (st == STATUS_OK) {

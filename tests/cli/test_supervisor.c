@@ -54,12 +54,13 @@ struct outcome {
     double seconds;
 };
 
-static struct outcome run(const char *part, int who)
+/* `signal`: came before the launch, 0 = none. */
+static struct outcome run_told(const char *part, int who, int signal)
 {
     struct outcome outcome;
     struct env env = testing_env(1);
     struct console console;
-    volatile sig_atomic_t stop = 0;
+    volatile sig_atomic_t stop = signal;
     struct cli cli = {.env = &env, .console = &console, .stop = &stop};
     char number[16];
     snprintf(number, sizeof number, "%d", who);
@@ -72,6 +73,11 @@ static struct outcome run(const char *part, int who)
     snprintf(outcome.error, sizeof outcome.error, "%s", log_first_error(env.log));
     env_destroy(&env);
     return outcome;
+}
+
+static struct outcome run(const char *part, int who)
+{
+    return run_told(part, who, 0);
 }
 
 static void all_end_well(void **state)
@@ -148,6 +154,15 @@ static void a_signal_stops_all(void **state)
     }
 }
 
+/* The handler that is in place before us has taken it. */
+static void a_signal_before_all_stops_them(void **state)
+{
+    (void)state;
+    struct outcome outcome = run_told("wait", 0, SIGTERM);
+    assert_int_equal(outcome.status, STATUS_STOPPED);
+    assert_string_equal(outcome.error, "");
+}
+
 static void a_wrong_launcher_is_refused(void **state)
 {
     (void)state;
@@ -172,6 +187,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_broken_invariant_is_named),
         cmocka_unit_test(silence_is_not_success),
         cmocka_unit_test(a_signal_stops_all),
+        cmocka_unit_test(a_signal_before_all_stops_them),
         cmocka_unit_test(a_wrong_launcher_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
