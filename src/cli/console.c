@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include "cli/rank_report.h"
 
 enum { PLAIN_WIDTH = 80, LEAST_WIDTH = 40 };
 
@@ -171,6 +172,8 @@ void console_log(void *user, enum log_level level, const char *line)
                                                 [LOG_INFO] = STYLE_PLAIN,
                                                 [LOG_DEBUG] = STYLE_DIM};
     char rank[32] = "";
+    if (level == LOG_ERROR)
+        rank_report_error(console->rank);
     if (console->rank > 0 && !console->verbose)
         return;
     if (console->rank > 0)

@@ -319,8 +319,34 @@ static enum status killed(const struct job *job, const struct rank_entry *rank)
                 number == SIGKILL ? " (by hand, or for want of memory: see dmesg)" : "");
 }
 
+/* Open MPI's word on a rank of another machine, which is not in the book: what others say is of what
+ * came of it. */
+static bool killed_elsewhere(const struct job *job, char *words, size_t bytes)
+{
+    int rank, pid, number;
+    char host[64];
+    const char *said = strstr(text_string(&job->kept), "process rank ");
+    if (!said || sscanf(said, "process rank %d with PID %d on node %63s exited on signal %d", &rank,
+                        &pid, host, &number) != 4)
+        return false;
+    if (rank < 0 || rank >= job->order->ranks || rank_book_entry(job->book, rank)->pid != 0)
+        return false;
+    snprintf(words, bytes, "rank %d (pid %d on %s) was killed by signal %d", rank, pid, host,
+             number);
+    return true;
+}
+
+/* By somebody else: ranks end when it does. */
+static bool launcher_was_killed(const struct job *job)
+{
+    return WIFSIGNALED(job->wait_status) && job->ending == 0;
+}
+
+/* Ranks that give up because of another may each have found it out, and say it of themselves. */
 static enum status failed(const struct job *job, const struct rank_entry *rank)
 {
+    if (rank->status == STATUS_COMM && strstr(text_string(&job->said), "error: "))
+        return rank->status;
     if (*rank->error && !strstr(text_string(&job->said), rank->error))
         return log_fail(job->cli->env->log, rank->status, __FILE__, __LINE__, "rank %d: %s",
                         rank->rank, rank->error);
@@ -347,8 +373,16 @@ static enum status launcher_failed(const struct job *job)
 static enum status outcome(const struct job *job)
 {
     const struct rank_entry *verdict = rank_book_verdict(job->book);
+    bool unexplained = !verdict || verdict->gone;
+    char words[160];
     if (job->quit)
         return FAIL(job->cli->env, STOPPED, "ended at once; nothing was saved");
+    if (unexplained && killed_elsewhere(job, words, sizeof words))
+        return FAIL(job->cli->env, COMM, "%s; the others were ended", words);
+    if (unexplained && launcher_was_killed(job))
+        return FAIL(job->cli->env, COMM,
+                    "%s (pid %d) was killed by signal %d; the ranks ended with it",
+                    job->launcher.path, (int)job->pid, WTERMSIG(job->wait_status));
     if (verdict)
         return verdict->gone ? killed(job, verdict) : failed(job, verdict);
     return job->wait_status == 0 ? STATUS_OK : launcher_failed(job);
@@ -365,6 +399,7 @@ static enum status supervise(struct job *job)
         sigaddset(&taken, numbers[i]);
     sigprocmask(SIG_BLOCK, &taken, &before);
     job->stop_wanted = *job->cli->stop != 0; /* by a signal that came before this */
+    job->interrupted = *job->cli->stop == SIGINT ? clock_seconds() : 0;
     job->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     enum status st = start(job, &before);
     if (st == STATUS_OK) {

@@ -1,12 +1,14 @@
 /* rank_report -- see the header. A line is one write to a book opened for appending:
  *
  *     start RANK PID HOST
+ *     error RANK
  *     end RANK STATUS text of the first error
  *     fall RANK STATUS text of the first error         (before it has met the others)
  */
 #include "cli/rank_report.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +64,15 @@ void rank_report_start(int rank)
     append(line, (size_t)bytes);
 }
 
+void rank_report_error(int rank)
+{
+    char line[LINE_BYTES];
+    if (!rank_report_wanted())
+        return;
+    int bytes = snprintf(line, sizeof line, "error %d\n", rank);
+    append(line, (size_t)bytes);
+}
+
 void rank_report_end(int rank, enum status st, const char *error, bool met)
 {
     char line[LINE_BYTES];
@@ -85,7 +96,7 @@ struct rank_book {
     int file;       /* in memory */
     int deaths;     /* an epoll of the ranks' processes */
     int *processes; /* (size) descriptors; -1 = none, or dead */
-    int size, started, places;
+    int size, started, places, looks;
     struct text lines;           /* read, from the first that is not complete */
     struct rank_entry entries[]; /* (size) */
 };
@@ -185,6 +196,9 @@ static void take_line(struct rank_book *book, const char *line)
         book->entries[rank].local = strcmp(word, book->host) == 0;
         if (book->entries[rank].local)
             watch_process(book, &book->entries[rank]);
+    } else if (sscanf(line, "error %d", &rank) == 1) {
+        if (rank >= 0 && rank < book->size && book->entries[rank].failed_look == 0)
+            book->entries[rank].failed_look = book->looks;
     } else if (sscanf(line, "end %d %63s%n", &rank, word, &used) == 2 ||
                sscanf(line, "fall %d %63s%n", &rank, word, &used) == 2) {
         if (rank < 0 || rank >= book->size || book->entries[rank].ended)
@@ -194,6 +208,7 @@ static void take_line(struct rank_book *book, const char *line)
         entry->met = line[0] == 'e';
         entry->gone = false;
         entry->place = ++book->places;
+        entry->look = book->looks;
         entry->status = status_of_name(word);
         snprintf(entry->error, sizeof entry->error, "%s", line + used + (line[used] == ' '));
     }
@@ -236,12 +251,14 @@ static void note_death(struct rank_book *book, struct rank_entry *entry)
         return;
     entry->gone = true;
     entry->place = ++book->places;
+    entry->look = book->looks;
 }
 
 void rank_book_update(struct rank_book *book)
 {
     struct epoll_event events[64];
     int count;
+    book->looks++;
     read_lines(book);
     while ((count = epoll_wait(book->deaths, events, 64, 0)) > 0) {
         for (int i = 0; i < count; i++)
@@ -254,26 +271,47 @@ void rank_book_update(struct rank_book *book)
     }
 }
 
-/* 0 = did not fail; the smaller, the nearer to the cause. */
-static int blame(const struct rank_entry *entry)
+static bool has_failed(const struct rank_entry *entry)
+{
+    return entry->ended && entry->status != STATUS_OK && entry->status != STATUS_STOPPED;
+}
+
+/* The look that first heard of a failure. */
+static int first_failure(const struct rank_book *book)
+{
+    int first = INT_MAX;
+    for (int r = 0; r < book->size; r++) {
+        const struct rank_entry *entry = &book->entries[r];
+        int look = entry->failed_look ? entry->failed_look : has_failed(entry) ? entry->look : 0;
+        if (look > 0 && look < first)
+            first = look;
+    }
+    return first;
+}
+
+/* 0 = did not fail; the smaller, the nearer to the cause. A death that others speak of is found by
+ * the look that reads their lines, or before: one found later was the launcher's doing. */
+static int blame(const struct rank_entry *entry, int failure)
 {
     if (entry->gone)
-        return 1;
-    if (!entry->ended || entry->status == STATUS_OK)
-        return 0;
-    return entry->status == STATUS_STOPPED ? 3 : entry->status == STATUS_COMM ? 2 : 1;
+        return entry->look > failure ? 2 : 1;
+    if (!has_failed(entry))
+        return entry->ended && entry->status == STATUS_STOPPED ? 3 : 0;
+    return entry->status == STATUS_COMM ? 2 : 1;
 }
 
 const struct rank_entry *rank_book_verdict(const struct rank_book *book)
 {
     const struct rank_entry *worst = NULL;
+    int failure = first_failure(book), most = 0;
     for (int r = 0; r < book->size; r++) {
         const struct rank_entry *entry = &book->entries[r];
-        if (blame(entry) == 0)
+        int own = blame(entry, failure);
+        if (own == 0 || (worst && own > most) ||
+            (worst && own == most && entry->place > worst->place))
             continue;
-        if (!worst || blame(entry) < blame(worst) ||
-            (blame(entry) == blame(worst) && entry->place < worst->place))
-            worst = entry;
+        worst = entry;
+        most = own;
     }
     return worst;
 }

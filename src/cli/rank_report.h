@@ -1,10 +1,11 @@
 /* rank_report -- how the ranks of a job tell the supervisor that started them how they fare.
  *
- * One book of lines that ranks append to: one when a rank starts, one when it ends. The order of
- * the lines is the order of events, so the first failure is known, whatever the launcher in between
- * makes of exit codes. A rank whose process is gone without a last line was killed. The book is in
- * the supervisor's memory and is opened through /proc, so nothing is left behind; ranks on other
- * machines can't write in it, and there is only the launcher's word for them.
+ * One book of lines that ranks append to: one when a rank starts, one when it ends, and before that
+ * one when it knows that it has failed. The order of the lines is the order of events, so the first
+ * failure is known, whatever the launcher in between makes of exit codes. A rank whose process is
+ * gone without a last line was killed. The book is in the supervisor's memory and is opened through
+ * /proc, so nothing is left behind; ranks on other machines can't write in it, and there is only the
+ * launcher's word for them.
  */
 #ifndef CLI_RANK_REPORT_H
 #define CLI_RANK_REPORT_H
@@ -19,6 +20,8 @@ bool rank_report_wanted(void);
 /* Also makes the process end when its parent does. Signals are to be in place by now: the
  * supervisor may send them from here on. */
 void rank_report_start(int rank);
+/* This rank has failed, and is about to end: said at once, for ending may take it seconds. */
+void rank_report_error(int rank);
 /* `error`: the first one of this rank, "" = none. `met`: it had set out to meet the others, who
  * know of its failure from itself; else they still wait for it. */
 void rank_report_end(int rank, enum status st, const char *error, bool met);
@@ -34,6 +37,8 @@ struct rank_entry {
     bool gone;          /* has no process any more, and said nothing */
     int place;          /* 1, 2, ... in the order in which ranks ended or were found gone */
     bool met;           /* of `ended`: the others know */
+    int look;           /* the update that found this */
+    int failed_look;    /* the update that learnt that it has failed; 0 = none */
     enum status status; /* of `ended` */
     char error[RANK_ERROR_BYTES];
 };
@@ -47,7 +52,8 @@ void rank_book_update(struct rank_book *book); /* read what is new; look who is 
 int rank_book_started(const struct rank_book *book);
 const struct rank_entry *rank_book_entry(const struct rank_book *book, int rank);
 /* The rank that made the job fail: the first that failed by itself or was killed, else the first
- * that ended because of another, else the first that was stopped; NULL = all is well. */
+ * that ended because of another (a launcher kills those that have not ended by then), else the first
+ * that was stopped; NULL = all is well. */
 const struct rank_entry *rank_book_verdict(const struct rank_book *book);
 /* End local ranks that still have a process. */
 void rank_book_kill(const struct rank_book *book);

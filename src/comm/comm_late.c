@@ -3,7 +3,8 @@
  *
  * The first reason is written in the homes of all ranks, and every wait of the job ends with it, so
  * all ranks say the same. A rank that has waited too long asks the one it waits for where it is; if
- * that one is in the same call, it is on its way, or waits for a third, whom it will name itself.
+ * that one is in the same call, or still in one before it, it is on its way, or waits for a third,
+ * whom it will name itself.
  */
 #include <stdio.h>
 #include <string.h>
@@ -92,6 +93,14 @@ static bool is_on_its_way(const struct comm *comm, const struct comm_place *thei
            (theirs->inside && theirs->number == mine->number && theirs->kind == mine->kind);
 }
 
+/* It is held up in a call that we are done with: by a third, whom it names itself. */
+static bool is_held_up(const struct comm *comm, const struct comm_place *theirs)
+{
+    const struct comm_place *mine = &comm->place;
+    bool pair = mine->kind == COMM_SEND || mine->kind == COMM_RECV;
+    return !pair && theirs->inside && theirs->number < mine->number;
+}
+
 /* What follows "rank 2 has not arrived at ... for 30 s; ". */
 static void tell_place(const struct comm_place *place, char *out, size_t bytes)
 {
@@ -108,6 +117,16 @@ static void tell_place(const struct comm_place *place, char *out, size_t bytes)
         snprintf(out, bytes, "it is in \"%s\"%s%s", place->note, place->inside ? ", " : "", call);
 }
 
+/* Who does not answer can't say where it is; it is not far from who waits for it. */
+static void tell_own_place(struct comm_home *home, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    pthread_mutex_lock(&home->lock);
+    if (home->note[0] != '\0')
+        snprintf(out, bytes, ", in \"%s\",", home->note);
+    pthread_mutex_unlock(&home->lock);
+}
+
 static enum status end_job(struct comm *comm, const char *text)
 {
     comm->backend->spread(comm->home, text);
@@ -121,13 +140,17 @@ enum status comm_late(struct comm *comm, int peer, double seconds)
     int who = comm->job_ranks[peer];
     name_call(comm, call, sizeof call);
     if (!comm->backend->ask(comm, peer, &place)) {
-        snprintf(text, sizeof text, "rank %d does not answer; %s has waited for it for %.3g s", who,
-                 call, seconds);
+        tell_own_place(comm->home, where, sizeof where);
+        snprintf(text, sizeof text,
+                 "rank %d does not answer; rank %d%s has waited for it in %s for %.3g s", who,
+                 comm->home->rank, where, call, seconds);
     } else if (place.here && is_on_its_way(comm, &place)) {
         if (seconds < PATIENCE * comm->home->timeout)
             return STATUS_OK;
         snprintf(text, sizeof text, "rank %d is in %s too, but nothing has come from it for %.3g s",
                  who, call, seconds);
+    } else if (place.here && is_held_up(comm, &place) && seconds < PATIENCE * comm->home->timeout) {
+        return STATUS_OK;
     } else {
         tell_place(&place, where, sizeof where);
         snprintf(text, sizeof text, "rank %d has not arrived at %s for %.3g s; %s", who, call,

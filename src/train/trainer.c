@@ -20,6 +20,7 @@
 #include "train/sampler.h"
 #include "train/session.h"
 #include "train/tracing.h"
+#include "zero/loss_scale.h"
 
 struct trainer {
     struct env *env;                           /* borrowed */
@@ -273,11 +274,13 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
         return STATUS_OK;
     }
     t->skips_in_row++;
+    bool at_floor = run_type(t->config) == DTYPE_F16 && result->loss_scale <= LOSS_SCALE_FLOOR;
     if (result->bad_tensor >= 0)
         log_warn(t->env,
                  "step %" PRId64 " skipped: the gradient of %s is not finite at element %" PRId64
-                 " (loss %g)",
-                 t->step, graph->tensors[result->bad_tensor].name, result->bad_index, result->loss);
+                 " (loss %g%s)",
+                 t->step, graph->tensors[result->bad_tensor].name, result->bad_index, result->loss,
+                 at_floor ? ", loss scale at its floor" : "");
     else
         log_warn(t->env, "step %" PRId64 " skipped: the loss is %g", t->step, result->loss);
     if (t->skips_in_row < t->config->train.max_skips)
@@ -285,8 +288,8 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
     return FAIL(t->env, DIVERGED,
                 "%" PRId64
                 " steps in a row were skipped (train.max_skips), the last is step %" PRId64
-                "; lower train.lr or raise train.warmup",
-                t->skips_in_row, t->step);
+                "; lower train.lr or raise train.warmup%s",
+                t->skips_in_row, t->step, at_floor ? ", or use precision.mode bf16" : "");
 }
 
 static void add_traffic(struct zero_traffic *sum, const struct zero_traffic *more, int sign)

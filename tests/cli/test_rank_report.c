@@ -149,6 +149,32 @@ static void deaths_have_an_order(void **state)
     close_scene(&scene);
 }
 
+/* A rank that hung is killed by the launcher when the others have given up: they say why, and have
+ * said that they would a while before they end. One that was killed before they gave up is the cause,
+ * also when a single look finds all of it. */
+static void a_late_death_is_no_cause(void **state)
+{
+    (void)state;
+    for (int hung = 0; hung < 3; hung++) {
+        struct scene scene;
+        open_scene(&scene);
+        pid_t pid = play(2, STATUS_OK, "", true);
+        wait_for_starts(scene.book, 1);
+        if (hung == 2) {
+            rank_report_error(1);
+            rank_book_update(scene.book);
+        }
+        play_out(1, STATUS_COMM, "rank 2 does not answer");
+        if (hung == 1)
+            rank_book_update(scene.book);
+        kill(pid, SIGKILL);
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+        rank_book_update(scene.book);
+        assert_int_equal(rank_book_verdict(scene.book)->rank, hung ? 1 : 2);
+        close_scene(&scene);
+    }
+}
+
 static void those_left_are_killed(void **state)
 {
     (void)state;
@@ -185,6 +211,7 @@ static void nobody_asked(void **state)
     unsetenv(RANK_REPORT_VARIABLE);
     assert_false(rank_report_wanted());
     rank_report_start(0);
+    rank_report_error(0);
     rank_report_end(0, STATUS_OK, "", true);
 }
 
@@ -211,6 +238,7 @@ int main(void)
         cmocka_unit_test(who_fell_before_the_others_met_it),
         cmocka_unit_test(stopped_is_the_mildest),
         cmocka_unit_test(deaths_have_an_order),
+        cmocka_unit_test(a_late_death_is_no_cause),
         cmocka_unit_test(those_left_are_killed),
         cmocka_unit_test(other_machines_are_silent),
         cmocka_unit_test(nobody_asked),

@@ -58,12 +58,13 @@ struct outcome {
     double seconds;
 };
 
-static struct outcome run_told(const char *part, int who, bool early)
+/* `signal`: came before the launch, 0 = none. */
+static struct outcome run_told(const char *part, int who, int signal)
 {
     struct outcome outcome;
     struct env env = testing_env(1);
     struct console console;
-    volatile sig_atomic_t stop = early;
+    volatile sig_atomic_t stop = signal;
     struct cli cli = {.env = &env, .console = &console, .stop = &stop};
     char number[16];
     snprintf(number, sizeof number, "%d", who);
@@ -80,7 +81,7 @@ static struct outcome run_told(const char *part, int who, bool early)
 
 static struct outcome run(const char *part, int who)
 {
-    return run_told(part, who, false);
+    return run_told(part, who, 0);
 }
 
 static void all_end_well(void **state)
@@ -183,11 +184,11 @@ static void a_signal_stops_all(void **state)
     }
 }
 
-/* It came before there was anything to launch. */
-static void an_earlier_signal_is_not_lost(void **state)
+/* The handler that is in place before us has taken it. */
+static void a_signal_before_all_stops_them(void **state)
 {
     (void)state;
-    struct outcome outcome = run_told("wait", 0, true);
+    struct outcome outcome = run_told("wait", 0, SIGTERM);
     assert_int_equal(outcome.status, STATUS_STOPPED);
     assert_string_equal(outcome.error, "");
 }
@@ -217,7 +218,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_broken_invariant_is_named),
         cmocka_unit_test(silence_is_not_success),
         cmocka_unit_test(a_signal_stops_all),
-        cmocka_unit_test(an_earlier_signal_is_not_lost),
+        cmocka_unit_test(a_signal_before_all_stops_them),
         cmocka_unit_test(a_wrong_launcher_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -117,6 +117,32 @@ static void case_late(struct member *m)
     free(x);
 }
 
+/* Rank 0 waits for rank 1, which is a call behind because it waits for rank 2: that one is named, also
+ * when rank 0 has waited for longer. */
+static void case_held_up(struct member *m)
+{
+    float x[MOST_RANKS] = {0}, y[MOST_RANKS] = {0};
+    int64_t none[MOST_RANKS] = {0}, to_1[MOST_RANKS] = {0, 1}, of_2[MOST_RANKS] = {0, 0, 1};
+    int64_t to_0[MOST_RANKS] = {1}, of_1[MOST_RANKS] = {0, 1};
+    if (m->size < 3)
+        return;
+    if (m->rank == 1)
+        nap(0.3 * LATE);
+    if (m->rank == 2) {
+        comm_note(m->comm, "step 12, block 3 backward");
+        nap(3 * LATE);
+    }
+    comm_all_to_all_v(m->comm, x, m->rank == 2 ? to_1 : none, none, y, m->rank == 1 ? of_2 : none,
+                      none, DTYPE_F32, m->worker);
+    comm_all_to_all_v(m->comm, x, m->rank == 1 ? to_0 : none, none, y, m->rank == 0 ? of_1 : none,
+                      none, DTYPE_F32, m->worker);
+    enum status st = stream_sync(m->worker);
+    if (m->rank < 2) {
+        EXPECT(m, st == STATUS_COMM);
+        EXPECT_TEXT(m, log_first_error(m->env.log), "rank 2 has not arrived at all_to_all 1 ");
+    }
+}
+
 /* Slow is not late: a rank that comes within the timeout, again and again. */
 static void case_slow(struct member *m)
 {
@@ -216,6 +242,7 @@ static void case_stopped(struct member *m)
 {
     int pids[MOST_RANKS], pid = (int)getpid(), last = m->size - 1;
     char expected[64];
+    comm_note(m->comm, "step 12, block 3 backward");
     if (strcmp(comm_backend_name(m->comm), "mpi") != 0 || m->size == 1)
         return;
     EXPECT(m, comm_exchange(m->comm, &pid, sizeof pid, pids) == STATUS_OK);
@@ -226,6 +253,7 @@ static void case_stopped(struct member *m)
     EXPECT(m, comm_barrier(m->comm) == STATUS_COMM);
     snprintf(expected, sizeof expected, "rank %d does not answer", last);
     EXPECT_TEXT(m, log_first_error(m->env.log), expected);
+    EXPECT_TEXT(m, log_first_error(m->env.log), ", in \"step 12, block 3 backward\", has waited");
     if (m->rank == 0)
         kill(pids[last], SIGCONT);
 }
@@ -233,6 +261,7 @@ static void case_stopped(struct member *m)
 static const struct comm_case cases[] = {
     {.name = "abort", .run = case_abort, .alone = true},
     {.name = "late", .run = case_late, .timeout = LATE, .alone = true},
+    {.name = "held_up", .run = case_held_up, .timeout = LATE, .alone = true},
     {.name = "slow", .run = case_slow, .timeout = 10, .alone = true},
     {.name = "leave", .run = case_leave, .alone = true},
     {.name = "astray", .run = case_astray, .timeout = LATE, .alone = true},

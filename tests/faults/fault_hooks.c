@@ -1,0 +1,99 @@
+/* fault_hooks -- a sifr in which one rank meets with an accident at a place that is said before.
+ *
+ * `sifr_faults` is the command built from the same objects; the linker turns a few calls between
+ * them (--wrap) to the functions below, which act and go on. So the moment is exact, and the
+ * command itself knows nothing of accidents.
+ *
+ *     FAULT="RANK ACTION PLACE"
+ *
+ * kill, stop: a signal to this process, where
+ *     PLACE is what the rank tells the others of itself: "step 3, block 0 backward", or
+ *     "in NAME N": inside call N of the communicator NAME, before it has sent anything.
+ * nan: PLACE is "reduce A B": what calls A to B of the communicator "reduce" hand over begins with
+ *     a NaN; a call is one micro-batch's gradient of one piece.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "comm/mpi/mpi_impl.h"
+
+struct fault {
+    int rank;
+    char action[8], place[COMM_NOTE_BYTES];
+};
+
+static bool fault_for(int rank, const char *action, struct fault *fault)
+{
+    const char *text = getenv("FAULT");
+    return text &&
+           sscanf(text, "%d %7s %95[^\n]", &fault->rank, fault->action, fault->place) == 3 &&
+           fault->rank == rank && (action == NULL || strcmp(action, fault->action) == 0);
+}
+
+static void act(const struct fault *fault)
+{
+    if (strcmp(fault->action, "kill") == 0)
+        raise(SIGKILL);
+    if (strcmp(fault->action, "stop") == 0)
+        kill(getpid(), SIGSTOP);
+}
+
+void __real_comm_note(struct comm *comm, const char *what);
+void __wrap_comm_note(struct comm *comm, const char *what);
+void __wrap_comm_note(struct comm *comm, const char *what)
+{
+    struct fault fault;
+    __real_comm_note(comm, what);
+    if (fault_for(comm->home->rank, NULL, &fault) && strcmp(fault.place, what) == 0)
+        act(&fault);
+}
+
+enum status __real_mpi_swap(struct comm *comm, uint64_t stamp);
+enum status __wrap_mpi_swap(struct comm *comm, uint64_t stamp);
+enum status __wrap_mpi_swap(struct comm *comm, uint64_t stamp)
+{
+    struct fault fault;
+    char here[COMM_NOTE_BYTES];
+    snprintf(here, sizeof here, "in %s %lld", comm->name, (long long)comm->place.call);
+    if (fault_for(comm->home->rank, NULL, &fault) && strcmp(fault.place, here) == 0)
+        act(&fault);
+    return __real_mpi_swap(comm, stamp);
+}
+
+/* The first element that is sent; compute is done when a call is enqueued. */
+static void spoil(const void *send, const int64_t *counts, const int64_t *offsets, int size,
+                  enum dtype type)
+{
+    static const float wide = 0.0f / 0.0f;
+    static const uint16_t narrow = 0x7fff; /* a NaN in bf16 and f16 */
+    size_t bytes = dtype_bytes(type);
+    for (int r = 0; r < size; r++) {
+        if (counts[r] == 0)
+            continue;
+        memcpy((char *)send + (size_t)offsets[r] * bytes,
+               bytes == 4 ? (const void *)&wide : (const void *)&narrow, bytes);
+        return;
+    }
+}
+
+void __real_comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
+                              const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
+                              const int64_t *recv_offsets, enum dtype type, struct stream *stream);
+void __wrap_comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
+                              const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
+                              const int64_t *recv_offsets, enum dtype type, struct stream *stream);
+void __wrap_comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_counts,
+                              const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
+                              const int64_t *recv_offsets, enum dtype type, struct stream *stream)
+{
+    struct fault fault;
+    if (strcmp(comm->name, "reduce") == 0 && fault_for(comm->home->rank, "nan", &fault)) {
+        long long first = 0, last = 0;
+        if (sscanf(fault.place, "reduce %lld %lld", &first, &last) == 2 &&
+            comm->collective_count + 1 >= first && comm->collective_count + 1 <= last)
+            spoil(send, send_counts, send_offsets, comm->size, type);
+    }
+    __real_comm_all_to_all_v(comm, send, send_counts, send_offsets, recv, recv_counts, recv_offsets,
+                             type, stream);
+}
