@@ -130,7 +130,8 @@ static void case_held_up(struct member *m)
         nap(0.3 * LATE);
     if (m->rank == 2) {
         comm_note(m->comm, "step 12, block 3 backward");
-        nap(3 * LATE);
+        while (comm_status(m->comm) == STATUS_OK)
+            nap(0.01); /* until the others have given up */
     }
     comm_all_to_all_v(m->comm, x, m->rank == 2 ? to_1 : none, none, y, m->rank == 1 ? of_2 : none,
                       none, DTYPE_F32, m->worker);
