@@ -86,8 +86,8 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     /* MLP: the gradient of pre takes act's place, that of normed2 its own. */
     ops_linear_dw(o, s, k->down, b.rows, b.act, g, false, d[OUT_W], d[OUT_B]);
     void *d_pre = b.act;
-    ops_linear_dx_dgelu(o, s, k->down, b.rows, g, w[OUT_W], b.pre, d_pre);
-    ops_linear_dw(o, s, k->up, b.rows, b.normed2, d_pre, false, d[FC_W], d[FC_B]);
+    ops_linear_dx_dgelu(o, s, k->down, b.rows, g, w[OUT_W], b.pre, d_pre, d[FC_B]);
+    ops_linear_dw(o, s, k->up, b.rows, b.normed2, d_pre, false, d[FC_W], NULL);
     void *d_normed2 = b.normed2;
     ops_linear_dx(o, s, k->up, b.rows, d_pre, w[FC_W], d_normed2);
     ops_norm_backward(o, s, k->norm, b.rows, d_normed2, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,

@@ -156,12 +156,12 @@ void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 }
 
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre)
+                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias)
 {
     check_linear(l, rows);
     CHECK(dy && w && pre && dpre);
     if (ready(ops, stream))
-        ops->backend->linear_dx_dgelu(ops, stream, l, rows, dy, w, pre, dpre);
+        ops->backend->linear_dx_dgelu(ops, stream, l, rows, dy, w, pre, dpre, dbias);
 }
 
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,

@@ -68,9 +68,10 @@ void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
 /* dx = dy W^T */
 void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx);
-/* For a layer whose input was gelu(pre): dpre = (dy W^T) * gelu'(pre), (R, in) */
+/* For a layer whose input was gelu(pre): dpre = (dy W^T) * gelu'(pre), (R, in); dbias = column sums
+ * of dpre, (in) (NULL: none): the gradient of the bias in pre. */
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre);
+                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias);
 /* dw = x^T dy in W's own orientation, dbias = column sums of dy (NULL: none). `add` adds to dw and
  * dbias instead: for a unit that goes through its rows in chunks fixed by the shape. */
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,

@@ -83,13 +83,15 @@ OPS_DESCRIBE(linear_dx_dgelu)
     add_w(call, l, ops->type);
     ops_add_tensor(call, "pre", OPS_IN, ops->type, c->rows * l.in);
     ops_add_tensor(call, "dpre", OPS_OUT, ops->type, c->rows * l.in)->gradient_of = "pre";
+    if (c->bias)
+        ops_add_tensor(call, "dbias", OPS_OUT, ops->type, l.in);
     call->flops = linear_flops(c);
 }
 
 OPS_RUN(linear_dx_dgelu)
 {
     ops_linear_dx_dgelu(ops, stream, c->linear, c->rows, ops_at(call, "dy"), ops_at(call, "w"),
-                        ops_at(call, "pre"), ops_at(call, "dpre"));
+                        ops_at(call, "pre"), ops_at(call, "dpre"), ops_at(call, "dbias"));
 }
 
 OPS_DESCRIBE(linear_dw)

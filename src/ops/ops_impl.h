@@ -25,7 +25,7 @@ struct ops_backend {
     void (*linear_dx)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                       const void *, void *);
     void (*linear_dx_dgelu)(struct ops *, struct stream *, struct linear, int64_t, const void *,
-                            const void *, const void *, void *);
+                            const void *, const void *, void *, void *);
     void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                       const void *, bool, void *, void *);
     void (*add_norm)(struct ops *, struct stream *, struct norm, int64_t, const void *,

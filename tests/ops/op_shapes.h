@@ -16,16 +16,17 @@
     X(300, 65, 33, true)  \
     X(515, 24, 70, true)
 
-#define LINEAR_CASES(r, i, o, w)                                       \
-    {"linear", .rows = r, .linear = {i, o, w}},                        \
-        {"linear", .rows = r, .linear = {i, o, w}, .bias = true},      \
-        {"linear_gelu", .rows = r, .linear = {i, o, w}, .bias = true}, \
-        {"linear_gelu", .rows = r, .linear = {i, o, w}},               \
-        {"linear_dx", .rows = r, .linear = {i, o, w}},                 \
-        {"gelu_linear", .rows = r, .linear = {i, o, w}},               \
-        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w}},           \
-        {"linear_dw", .rows = r, .linear = {i, o, w}},                 \
-        {"linear_dw", .rows = r, .linear = {i, o, w}, .bias = true},   \
+#define LINEAR_CASES(r, i, o, w)                                           \
+    {"linear", .rows = r, .linear = {i, o, w}},                            \
+        {"linear", .rows = r, .linear = {i, o, w}, .bias = true},          \
+        {"linear_gelu", .rows = r, .linear = {i, o, w}, .bias = true},     \
+        {"linear_gelu", .rows = r, .linear = {i, o, w}},                   \
+        {"linear_dx", .rows = r, .linear = {i, o, w}},                     \
+        {"gelu_linear", .rows = r, .linear = {i, o, w}},                   \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w}},               \
+        {"linear_dx_dgelu", .rows = r, .linear = {i, o, w}, .bias = true}, \
+        {"linear_dw", .rows = r, .linear = {i, o, w}},                     \
+        {"linear_dw", .rows = r, .linear = {i, o, w}, .bias = true},       \
         {"linear_dw", .rows = r, .linear = {i, o, w}, .bias = true, .add = true},
 
 #define NORM_SHAPES(X) \

@@ -64,7 +64,7 @@ void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
 void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx);
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre);
+                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias);
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *x, const void *dy, bool add, void *dw, void *dbias);
 enum status cpu_matmul_open(struct ops *ops);

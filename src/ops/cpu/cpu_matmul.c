@@ -139,6 +139,15 @@ static void column_sums(int64_t rows, int64_t width, const float *x, int64_t j, 
     }
 }
 
+/* The sums of all columns; a column's bits do not depend on how they are cut */
+static void sums_share(int64_t rows, int64_t width, const float *x, float *sums)
+{
+    enum { STRIP = 256 };
+#pragma omp for schedule(static)
+    for (int64_t j = 0; j < width; j += STRIP)
+        column_sums(rows, width, x, j, min64(STRIP, width - j), false, sums);
+}
+
 /* Column sums that ride on a product which reads the same columns */
 struct sums {
     const float *x; /* (k, n) of the product when over its columns, (k, m) when over its rows */
@@ -242,11 +251,11 @@ void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
 void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx)
 {
-    cpu_linear_dx_dgelu(ops, stream, l, rows, dy, w, NULL, dx);
+    cpu_linear_dx_dgelu(ops, stream, l, rows, dy, w, NULL, dx, NULL);
 }
 
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre)
+                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias)
 {
     (void)stream;
     multiply(ops,
@@ -259,6 +268,8 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                                .c = dpre,
                                .gelu_pre = pre},
              NULL);
+    if (dbias)
+        IN_TEAM(cpu_team(ops, rows * l.in), sums_share(rows, l.in, dpre, dbias));
 }
 
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,

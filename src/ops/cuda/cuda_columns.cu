@@ -1,175 +1,139 @@
-/* cuda_columns -- see the header. Memory-bound: 16 bytes a thread where the width allows.
+/* cuda_columns -- see the header. Memory-bound: x is read once, 16 bytes a thread where the width
+ * allows.
  *
- * Column sums go in two launches: a block sums a block of rows into fp32 partial sums (each of its
- * eight warps every eighth row, then the warps in order), then the partial sums of a column are
- * added in order. No atomics.
+ * Column sums go in two launches. In the first a block takes a strip of columns, a pack a lane, and a
+ * run of rows: each of its warps every WARPS-th row, four of them in flight, then the warps are added
+ * in order, and the result is the block's partial sum. In the second a warp's lanes are columns, and
+ * its partial sums are added in order, by sixteen warps a run each and then run by run. The cut
+ * depends on the shape (and the room for partial sums) alone: as many blocks as a card of 132
+ * multiprocessors holds at once. No atomics.
  */
 #include "ops/cuda/cuda_columns.h"
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include "base/dtype.h"
+#include "ops/cuda/vector.cuh"
 
 namespace
 {
 
-const int LANES = 32, WARPS = 8;
-const int64_t ROW_BLOCKS = 256; /* at most */
-const int64_t ROWS = 64;        /* of a block, at least */
+const int WARPS = 8, THREADS = WARPS * WARP;
+const int64_t BLOCKS = 132 * 6; /* of the first launch, about */
+const int64_t ROWS = 8 * WARPS; /* of a block, at least and a multiple */
+const int RUNS = 16;
 
-__device__ inline float to_float(float x)
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    add_bias(int64_t width, bool wide, const T *bias, T *y /* (R, width) */)
 {
-    return x;
-}
-
-__device__ inline float to_float(__nv_bfloat16 x)
-{
-    return __bfloat162float(x);
-}
-
-__device__ inline float to_float(__half x)
-{
-    return __half2float(x);
-}
-
-__device__ inline void round_to(float *to, float x)
-{
-    *to = x;
-}
-
-__device__ inline void round_to(__nv_bfloat16 *to, float x)
-{
-    *to = __float2bfloat16_rn(x);
-}
-
-__device__ inline void round_to(__half *to, float x)
-{
-    *to = __float2half_rn(x);
-}
-
-template <typename T, int N> struct alignas(sizeof(T) * N) pack {
-    T x[N];
-};
-
-template <typename T, int N>
-__global__ void add_bias(int64_t packs, int64_t row_packs, const pack<T, N> *bias, pack<T, N> *y)
-{
-    int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= packs)
-        return;
-    pack<T, N> v = y[at], b = bias[at % row_packs];
+    constexpr int N = PACK<T>;
+    T *row = y + (int64_t)blockIdx.x * width;
+    for (int64_t c = (int64_t)threadIdx.x * N; c < width; c += (int64_t)blockDim.x * N) {
+        float f[N], b[N];
+        widen(load_some(row + c, width - c, wide), f);
+        widen(load_some(bias + c, width - c, wide), b);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        round_to(&v.x[i], to_float(v.x[i]) + to_float(b.x[i]));
-    y[at] = v;
+        for (int i = 0; i < N; i++)
+            f[i] = add(f[i], b[i]);
+        store_some(row + c, narrow<T>(f), width - c, wide);
+    }
 }
 
-/* partial[block of rows][column]; a block of threads covers LANES * N columns. */
-template <typename T, int N>
-__global__ void block_sums(int64_t rows, int64_t row_packs, int64_t block_rows, const pack<T, N> *x,
-                           float *partial)
+/* partial[blockIdx.y][column]; WIDE: rows are whole packs. */
+template <typename T, bool WIDE>
+__global__ void __launch_bounds__(THREADS, 6)
+    block_sums(int64_t rows, int64_t width, int64_t block_rows, const T *x, float *partial)
 {
-    __shared__ float shared[WARPS][LANES * N];
-    int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    int64_t column = (int64_t)blockIdx.x * LANES + lane; /* in packs */
-    int64_t first = (int64_t)blockIdx.y * block_rows, last = first + block_rows;
-    last = last < rows ? last : rows;
+    constexpr int N = PACK<T>;
+    __shared__ float shared[WARPS][N * WARP]; /* by element of a pack, then by lane */
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int64_t strip = (int64_t)blockIdx.x * WARP * N, column = strip + lane * N;
+    int64_t first = (int64_t)blockIdx.y * block_rows, end = min(first + block_rows, rows);
+    const T *at = x + (first + warp) * width + column;
     float sums[N] = {};
-    if (column < row_packs) {
+    if (column < width) {
 #pragma unroll 4
-        for (int64_t r = first + warp; r < last; r += WARPS) {
-            pack<T, N> v = x[r * row_packs + column];
+        for (int64_t r = first + warp; r < end; r += WARPS) {
+            float f[N];
+            widen(WIDE ? load(at) : load_some(at, width - column, false), f);
 #pragma unroll
             for (int i = 0; i < N; i++)
-                sums[i] += to_float(v.x[i]);
+                sums[i] = add(sums[i], f[i]);
+            at += WARPS * width;
         }
     }
 #pragma unroll
     for (int i = 0; i < N; i++)
-        shared[warp][i * LANES + lane] = sums[i];
+        shared[warp][i * WARP + lane] = sums[i];
     __syncthreads();
-    for (int at = threadIdx.x; at < LANES * N; at += WARPS * LANES) {
-        int64_t c = (int64_t)blockIdx.x * LANES * N + at % LANES * N + at / LANES;
-        float sum = 0;
-        for (int w = 0; w < WARPS; w++)
-            sum += shared[w][at];
-        if (c < row_packs * N)
-            partial[(int64_t)blockIdx.y * row_packs * N + c] = sum;
+    for (int k = threadIdx.x; k < N * WARP; k += THREADS) {
+        int64_t c = strip + k % WARP * N + k / WARP;
+        float sum = shared[0][k];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++)
+            sum = add(sum, shared[w][k]);
+        if (c < width)
+            partial[(int64_t)blockIdx.y * width + c] = sum;
     }
 }
 
 template <typename T>
-__global__ void total_sums(int64_t columns, int64_t blocks, const float *partial, bool add, T *sums)
+__global__ void __launch_bounds__(RUNS *WARP)
+    total_sums(int64_t width, int blocks, const float *partial, bool keep, T *sums)
 {
-    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (c >= columns)
-        return;
+    __shared__ float shared[RUNS][WARP];
+    int lane = threadIdx.x % WARP, run = threadIdx.x / WARP;
+    int64_t c = (int64_t)blockIdx.x * WARP + lane;
+    int each = (blocks + RUNS - 1) / RUNS, end = min(blocks, (run + 1) * each);
     float sum = 0;
-    for (int64_t b = 0; b < blocks; b++)
-        sum += partial[b * columns + c];
-    if (add)
-        sum += to_float(sums[c]);
-    round_to(&sums[c], sum);
-}
-
-template <typename T, int N>
-cudaError_t run_add_bias(int64_t rows, int64_t columns, const void *bias, void *y,
-                         cudaStream_t stream)
-{
-    const int threads = 256;
-    int64_t row_packs = columns / N, packs = rows * row_packs;
-    int64_t blocks = (packs + threads - 1) / threads;
-    if (blocks > INT32_MAX)
-        return cudaErrorInvalidConfiguration;
-    add_bias<T, N><<<(unsigned)blocks, threads, 0, stream>>>(
-        packs, row_packs, (const pack<T, N> *)bias, (pack<T, N> *)y);
-    return cudaGetLastError();
-}
-
-template <typename T, int N>
-cudaError_t run_column_sums(int64_t rows, int64_t columns, const void *x, bool add, void *sums,
-                            float *scratch, size_t room, cudaStream_t stream)
-{
-    int64_t most = (int64_t)(room / sizeof(float)) / columns; /* blocks of rows */
-    most = most < ROW_BLOCKS ? most : ROW_BLOCKS;
-    if (most < 1)
-        return cudaErrorInvalidValue;
-    int64_t block_rows = (rows + most - 1) / most;
-    block_rows = block_rows < ROWS ? ROWS : block_rows;
-    int64_t blocks = (rows + block_rows - 1) / block_rows, row_packs = columns / N;
-    dim3 grid((unsigned)((row_packs + LANES - 1) / LANES), (unsigned)blocks);
-    block_sums<T, N><<<grid, LANES * WARPS, 0, stream>>>(rows, row_packs, block_rows,
-                                                         (const pack<T, N> *)x, scratch);
-    total_sums<T><<<(unsigned)((columns + 255) / 256), 256, 0, stream>>>(columns, blocks, scratch,
-                                                                         add, (T *)sums);
-    return cudaGetLastError();
-}
-
-/* Whether rows are whole 16-byte pieces. */
-bool wide(int type, int64_t columns, const void *a, const void *b)
-{
-    return columns * (type == DTYPE_F32 ? 4 : 2) % 16 == 0 &&
-           ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
+    if (c < width) {
+#pragma unroll 8
+        for (int b = run * each; b < end; b++)
+            sum = add(sum, partial[b * width + c]);
+    }
+    shared[run][lane] = sum;
+    __syncthreads();
+    if (run > 0 || c >= width)
+        return;
+#pragma unroll
+    for (int k = 1; k < RUNS; k++)
+        sum = add(sum, shared[k][lane]);
+    narrow(keep ? add(sum, widen(sums[c])) : sum, &sums[c]);
 }
 
 } // namespace
 
-#define BY_TYPE(type, is_wide, CALL)                                                        \
-    ((type) == DTYPE_F32    ? ((is_wide) ? CALL(float, 4) : CALL(float, 1))                 \
-     : (type) == DTYPE_BF16 ? ((is_wide) ? CALL(__nv_bfloat16, 8) : CALL(__nv_bfloat16, 1)) \
-                            : ((is_wide) ? CALL(__half, 8) : CALL(__half, 1)))
-
 cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, const void *bias, void *y,
                           cudaStream_t stream)
 {
-#define CALL(T, N) run_add_bias<T, N>(rows, columns, bias, y, stream)
-    return BY_TYPE(type, wide(type, columns, bias, y), CALL);
-#undef CALL
+    return with_type((enum dtype)type, [=](auto zero) {
+        using T = decltype(zero);
+        bool wide = columns % PACK<T> == 0 && is_wide(bias) && is_wide(y);
+        unsigned blocks = (unsigned)rows, threads = row_threads(div_up(columns, PACK<T>));
+        add_bias<T><<<blocks, threads, 0, stream>>>(columns, wide, (const T *)bias, (T *)y);
+        return cudaGetLastError();
+    });
 }
 
-cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool add,
+cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool keep,
                              void *sums, float *scratch, size_t room, cudaStream_t stream)
 {
-#define CALL(T, N) run_column_sums<T, N>(rows, columns, x, add, sums, scratch, room, stream)
-    return BY_TYPE(type, wide(type, columns, x, x), CALL);
-#undef CALL
+    return with_type((enum dtype)type, [=](auto zero) {
+        using T = decltype(zero);
+        int64_t strips = div_up(columns, WARP * PACK<T>);
+        int64_t most = (int64_t)(room / sizeof(float)) / columns, wanted = div_up(BLOCKS, strips);
+        most = most < wanted ? most : wanted;
+        if (most < 1)
+            return cudaErrorInvalidValue;
+        int64_t block_rows = div_up(div_up(rows, most), ROWS) * ROWS;
+        int64_t blocks = div_up(rows, block_rows);
+        dim3 grid((unsigned)strips, (unsigned)blocks);
+        unsigned totals = (unsigned)div_up(columns, WARP);
+        if (columns % PACK<T> == 0 && is_wide(x))
+            block_sums<T, true>
+                <<<grid, THREADS, 0, stream>>>(rows, columns, block_rows, (const T *)x, scratch);
+        else
+            block_sums<T, false>
+                <<<grid, THREADS, 0, stream>>>(rows, columns, block_rows, (const T *)x, scratch);
+        total_sums<T>
+            <<<totals, RUNS * WARP, 0, stream>>>(columns, (int)blocks, scratch, keep, (T *)sums);
+        return cudaGetLastError();
+    });
 }

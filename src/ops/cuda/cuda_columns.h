@@ -14,9 +14,9 @@ extern "C" {
 /* y[r][c] += bias[c] */
 cudaError_t cuda_add_bias(int type, int64_t rows, int64_t columns, const void *bias, void *y,
                           cudaStream_t stream);
-/* sums[c] = sum of x[r][c], added to sums[c] with `add`. The order of the sum depends on the shape
+/* sums[c] = sum of x[r][c], added to sums[c] with `keep`. The order of the sum depends on the shape
  * and on the room alone; `scratch` has `room` bytes, at least 4 a column. */
-cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool add,
+cudaError_t cuda_column_sums(int type, int64_t rows, int64_t columns, const void *x, bool keep,
                              void *sums, float *scratch, size_t room, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
  * memory, only read the other way:
  *
  *     y (R, out)    as out x R  =  W x        m = out, n = R,  k = in
- *     dx (R, in)    as in x R   =  W dy       m = in,  n = R,  k = out
+ *     dx (R, in)    as in x R   =  W dy       m = in,  n = R,  k = out    dbias: sums of D over n
  *     dw [out][in]  as in x out =  x dy^T     m = in,  n = out, k = R     dbias: sums of B over k
  *     dw [in][out]  as out x in =  dy x^T     m = out, n = in,  k = R     dbias: sums of A over k
  *
@@ -13,9 +13,14 @@
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, or `fuse` says not
  * to, the plain product is followed by a kernel.
  *
- * Environment, read at opening, for measuring on a card: SIFR_CUDA_FUSE=bias,gelu,dgelu,dbias names
- * the epilogues to use; SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32; SIFR_CUDA_TUNE=1 times
- * the candidates of each shape and takes the fastest (no fixed bits).
+ * Bias gradients: that of the layer before a GELU rides on the product that makes its gradient. For
+ * the others cuBLASLt's epilogue of dw is a kernel of its own that reads dy again, at less than half
+ * of the memory's speed (H200): ours is used.
+ *
+ * Environment, read at opening, for measuring on a card: SIFR_CUDA_FUSE=bias,gelu,dgelu,dgelu_dbias,
+ * dbias names the epilogues to use (all but the last); SIFR_CUDA_EXACT=1 keeps f32 products in f32,
+ * not TF32; SIFR_CUDA_TUNE=1 times the candidates of each shape and takes the fastest (no fixed
+ * bits).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +28,10 @@
 #include "ops/cuda/cuda_product.h"
 
 struct fuse {
-    bool bias, gelu, dgelu, dbias;
+    bool bias, gelu, dgelu, dgelu_dbias, dbias;
 };
-static const struct fuse fuse_default = {true, true, true, true};
+static const struct fuse fuse_default = {
+    .bias = true, .gelu = true, .dgelu = true, .dgelu_dbias = true};
 
 struct cuda_linear_state {
     struct products *products;
@@ -113,18 +119,37 @@ static void cuda_linear_dx(struct ops *ops, struct stream *stream, struct linear
     run_plain(ops, stream, dx_product(l, rows), w, dy, dx);
 }
 
+/* dbias (columns) = column sums of x (rows, columns), added to it with `add`. */
+static void sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                        const void *x, bool add, void *dbias)
+{
+    size_t room;
+    float *scratch = products_workspace(state_of(ops)->products, &room);
+    if (!stream_failed(stream))
+        cuda_enqueued(stream,
+                      cuda_column_sums(ops->type, rows, columns, x, add, dbias, scratch, room,
+                                       cuda_handle(stream)),
+                      "bias gradient");
+}
+
 static void cuda_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l,
                                  int64_t rows, const void *dy, const void *w, const void *pre,
-                                 void *dpre)
+                                 void *dpre, void *dbias)
 {
+    const struct fuse *fuse = &state_of(ops)->fuse;
     struct product p = dx_product(l, rows);
-    struct operands o = {.a = w, .b = dy, .d = dpre, .aux = pre};
-    if (state_of(ops)->fuse.dgelu && aux_fits(l.in, pre) &&
-        try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU, o))
+    struct operands o = {.a = w, .b = dy, .d = dpre, .bias = dbias, .aux = pre};
+    bool fits = aux_fits(l.in, pre);
+    if (dbias && fits && fuse->dgelu_dbias &&
+        try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU_BGRAD, o))
         return;
-    run_plain(ops, stream, p, w, dy, dpre);
-    if (!stream_failed(stream))
-        ops->backend->gelu_backward(ops, stream, rows * l.in, pre, dpre, dpre);
+    if (!fits || !fuse->dgelu || !try_fused(ops, stream, p, CUBLASLT_EPILOGUE_DGELU, o)) {
+        run_plain(ops, stream, p, w, dy, dpre);
+        if (!stream_failed(stream))
+            ops->backend->gelu_backward(ops, stream, rows * l.in, pre, dpre, dpre);
+    }
+    if (dbias)
+        sum_columns(ops, stream, rows, l.in, dpre, false, dbias);
 }
 
 /* The epilogue overwrites dbias, so a call that adds sums the columns by itself. */
@@ -137,14 +162,8 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
     if (dbias && !add && state_of(ops)->fuse.dbias && try_fused(ops, stream, p, epilogue, o))
         return;
     run_plain(ops, stream, p, o.a, o.b, dw);
-    if (!dbias || stream_failed(stream))
-        return;
-    size_t room;
-    float *scratch = products_workspace(state_of(ops)->products, &room);
-    cuda_enqueued(stream,
-                  cuda_column_sums(ops->type, rows, l.out, dy, add, dbias, scratch, room,
-                                   cuda_handle(stream)),
-                  "bias gradient");
+    if (dbias)
+        sum_columns(ops, stream, rows, l.out, dy, add, dbias);
 }
 
 /* --- opening -------------------------------------------------------------------------------- */
@@ -172,6 +191,7 @@ static struct fuse fuse_wanted(void)
     return (struct fuse){.bias = names(list, "bias"),
                          .gelu = names(list, "gelu"),
                          .dgelu = names(list, "dgelu"),
+                         .dgelu_dbias = names(list, "dgelu_dbias"),
                          .dbias = names(list, "dbias")};
 }
 

@@ -55,13 +55,14 @@ static cublasComputeType_t compute_of(const struct products *x)
 static bool has_bias(int32_t epilogue) /* reads or writes a vector */
 {
     return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
-           epilogue == CUBLASLT_EPILOGUE_BGRADA || epilogue == CUBLASLT_EPILOGUE_BGRADB;
+           epilogue == CUBLASLT_EPILOGUE_BGRADA || epilogue == CUBLASLT_EPILOGUE_BGRADB ||
+           epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 
 static bool has_aux(int32_t epilogue)
 {
     return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
-           epilogue == CUBLASLT_EPILOGUE_DGELU;
+           epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
 
 static enum status set_pointers(struct env *env, struct entry *p, const struct operands *o)

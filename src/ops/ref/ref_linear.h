@@ -65,12 +65,25 @@ static void REF(linear_dx)(struct ops *ops, struct stream *stream, struct linear
     }
 }
 
+/* sums[c] (+)= the sum of x[r][c] over the rows */
+static void REF(column_sums)(int64_t rows, int64_t columns, const REAL *x, bool add, REAL *sums)
+{
+    for (int64_t c = 0; c < columns; c++) {
+        double sum = add ? (double)GET(sums[c]) : 0;
+        for (int64_t r = 0; r < rows; r++)
+            sum += GET(x[r * columns + c]);
+        sums[c] = PUT(sum);
+    }
+}
+
 static void REF(linear_dx_dgelu)(struct ops *ops, struct stream *stream, struct linear l,
                                  int64_t rows, const void *dy, const void *w, const void *pre,
-                                 void *dpre)
+                                 void *dpre, void *dbias)
 {
     REF(linear_dx)(ops, stream, l, rows, dy, w, dpre);
     REF(gelu_backward)(ops, stream, rows * l.in, pre, dpre, dpre);
+    if (dbias != NULL)
+        REF(column_sums)(rows, l.in, dpre, false, dbias);
 }
 
 static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -87,12 +100,8 @@ static void REF(linear_dw)(struct ops *ops, struct stream *stream, struct linear
             *to = PUT(sum);
         }
     }
-    for (int64_t o = 0; dbias != NULL && o < l.out; o++) {
-        double sum = add ? (double)GET(dbias[o]) : 0;
-        for (int64_t r = 0; r < rows; r++)
-            sum += GET(dy[r * l.out + o]);
-        dbias[o] = PUT(sum);
-    }
+    if (dbias != NULL)
+        REF(column_sums)(rows, l.out, dy, add, dbias);
 }
 
 static void REF(swiglu)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
