@@ -4,7 +4,8 @@
  *                          kept    cheap      dear   dear    dear    cheap      dear   cheap
  *
  * "cheap" is made again under selective recomputation (a norm with its statistics kept, an
- * activation), "dear" only under full. A block has no large scratch: places whose contents are
+ * activation), "dear" only under full. An act that the backward pass makes again by itself is never
+ * kept. A block has no large scratch: places whose contents are
  * spent hold what comes next (model_impl.h says which), so two buffers are sized for the widest of
  * their tenants.
  */
@@ -52,6 +53,8 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
     size_t c = (size_t)width * column;
     size_t wide = (size_t)max2(width, k->proj.in) * column;
     size_t act = (size_t)max2(k->down.in, max2(width, k->qkv.out)) * column;
+    uint32_t passes =
+        1u << PASS_FORWARD | 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_DECODE;
 
     list[SUM1] = (struct unit_buffer){"sum 1", c, KEEP_ALWAYS, 0};
     list[STATS1] = (struct unit_buffer){"norm 1 statistics", stats, KEEP_UNLESS_FULL, 0};
@@ -65,10 +68,10 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
     list[STATS2] = (struct unit_buffer){"norm 2 statistics", stats, KEEP_UNLESS_FULL, 0};
     list[NORMED2] = (struct unit_buffer){"normed 2", wide, KEEP_UNLESS_SELECTIVE, 0};
     list[PRE] = (struct unit_buffer){"mlp", (size_t)k->up.out * column, KEEP_UNLESS_FULL, 0};
-    list[ACT] = (struct unit_buffer){"mlp activation", act, KEEP_UNLESS_SELECTIVE, 0};
-    list[SCRATCH] = (struct unit_buffer){
-        "block scratch", attention > norm ? attention : norm, KEEP_NOT,
-        1u << PASS_FORWARD | 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_DECODE};
+    list[ACT] = (struct unit_buffer){"mlp activation", act,
+                                     k->remakes_act ? KEEP_NOT : KEEP_UNLESS_SELECTIVE, passes};
+    list[SCRATCH] = (struct unit_buffer){"block scratch", attention > norm ? attention : norm,
+                                         KEEP_NOT, passes};
     return BUFFER_COUNT;
 }
 

@@ -8,7 +8,7 @@
 enum { NORM1, QKV, PROJ, NORM2, GATE_UP, DOWN };
 #define BIT(use) (1u << (use))
 
-/* From attn to act: the second half of the block up to its last matrix. */
+/* From attn to pre: the second half of the block up to its activation. */
 static void project_and_expand(const struct block *k, struct unit_run *run,
                                const struct block_buffers *b)
 {
@@ -19,7 +19,6 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     ops_add_norm(o, s, k->norm, b->rows, b->sum1, b->act, w[NORM2], NULL, b->sum2, b->normed2,
                  b->mean2, b->rstd2);
     ops_linear(o, s, k->up, b->rows, b->normed2, w[GATE_UP], NULL, b->pre);
-    ops_swiglu(o, s, b->rows, k->down.in, b->pre, b->act);
 }
 
 static void forward(const struct unit *unit, struct unit_run *run,
@@ -36,6 +35,7 @@ static void forward(const struct unit *unit, struct unit_run *run,
     ops_linear(o, s, k->qkv, b.rows, b.normed1, w[QKV], NULL, b.qkv);
     attend(k, run, &b);
     project_and_expand(k, run, &b);
+    ops_swiglu(o, s, b.rows, k->down.in, b.pre, b.act);
     ops_linear(o, s, k->down, b.rows, b.act, w[DOWN], NULL, run->room);
     run->out_residual = b.sum2;
     run->out_pending = run->room;
@@ -61,7 +61,6 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
     if (run->rebuild > KEEP_UNLESS_FULL) {
         ops_norm_apply(o, s, k->norm, b.rows, b.sum1, w[NORM1], NULL, b.mean1, b.rstd1, b.normed1);
         ops_norm_apply(o, s, k->norm, b.rows, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
-        ops_swiglu(o, s, b.rows, k->down.in, b.pre, b.act);
         return;
     }
     ops_add_norm(o, s, k->norm, b.rows, b.sum1, NULL, w[NORM1], NULL, NULL, b.normed1, b.mean1,
@@ -81,12 +80,12 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     void *const *d = run->grads;
     void *g = run->gradient; /* (R, C): of the stream, first after the block, then before it */
 
-    /* MLP: the gradients of act, pre and normed2 take the place of the values, each when those are
-     * spent. */
-    ops_linear_dw(o, s, k->down, b.rows, b.act, g, false, d[DOWN], NULL);
+    /* MLP: act is made again in the place of its gradient; those of pre and normed2 take the place
+     * of the values, each when these are spent. */
     void *d_act = b.act, *d_pre = b.pre, *d_normed2 = b.normed2;
     ops_linear_dx(o, s, k->down, b.rows, g, w[DOWN], d_act);
-    ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre);
+    ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre, b.act);
+    ops_linear_dw(o, s, k->down, b.rows, b.act, g, false, d[DOWN], NULL);
     ops_linear_dw(o, s, k->up, b.rows, b.normed2, d_pre, false, d[GATE_UP], NULL);
     ops_linear_dx(o, s, k->up, b.rows, d_pre, w[GATE_UP], d_normed2);
     ops_norm_backward(o, s, k->norm, b.rows, d_normed2, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,

@@ -205,6 +205,7 @@ static void fill_sizes(struct model *m)
                               .proj = {query, c->width, .out_in = !gpt2},
                               .up = {c->width, gpt2 ? c->ff : 2 * c->ff, .out_in = !gpt2},
                               .down = {c->ff, c->width, .out_in = !gpt2},
+                              .remakes_act = !gpt2,
                               .rope = m->rope};
     m->head = (struct head_unit){norm, .norm_bias = gpt2, .linear = {c->width, c->vocab, true}};
 }

@@ -22,6 +22,7 @@ struct block {
     struct linear proj; /* H D -> C */
     struct linear up;   /* C -> F, or 2F where gate and up are one */
     struct linear down; /* F -> C */
+    bool remakes_act;   /* the backward pass forms act again: it is not kept */
     const float *rope;  /* borrowed; (context, D/2, 2), NULL = positions are learned */
 };
 extern const struct unit_type gpt2_block_type;
@@ -42,7 +43,8 @@ struct block_buffers {
     void *normed2; /* (R, C); backward: its own gradient, then that of attn (R, H D) */
     void *pre;     /* (R, up.out) before the activation */
     void *act;     /* (R, F); forward: before that the attention branch (R, C);
-                      backward: its own gradient or that of pre, then that of qkv (R, (H + 2G) D) */
+                      backward: that of pre (GPT-2), or its own gradient and then itself again (Llama);
+                      then the gradient of qkv (R, (H + 2G) D) */
     void *scratch; /* of attention and of the norms' backward, which never run at once */
 };
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);

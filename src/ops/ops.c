@@ -265,13 +265,13 @@ void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
 }
 
 void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
-                         const void *gate_up, const void *dy, void *dgate_up)
+                         const void *gate_up, const void *dy, void *dgate_up, void *act)
 {
     CHECK_LT(0, rows);
     CHECK_LT(0, ff);
     CHECK(gate_up && dy && dgate_up);
     if (ready(ops, stream))
-        ops->backend->swiglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up);
+        ops->backend->swiglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up, act);
 }
 
 /* --- attention ------------------------------------------------------------------------------ */

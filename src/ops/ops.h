@@ -114,8 +114,10 @@ void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
 /* gate_up (R, 2F): gate in the first F columns, up in the last; y = silu(gate) * up, (R, F) */
 void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y);
+/* With `act` (R, F) also y again, the same bits as ops_swiglu gave, so that it need not be kept. */
 void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
-                         const void *gate_up, const void *dy, void *dgate_up /* may be gate_up */);
+                         const void *gate_up, const void *dy, void *dgate_up /* may be gate_up */,
+                         void *act /* NULL: not wanted; may be dy */);
 
 /* --- attention ------------------------------------------------------------------------------ */
 struct attention {

@@ -25,6 +25,7 @@ struct ops_case {
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
     enum dtype from, to;    /* cast; adamw: `to` is the type of the copy, F32 = no copy */
     bool bias, branch, add; /* linear, norm: is there one; linear_dw: add to dw */
+    bool act;               /* swiglu_backward: y again */
 };
 
 enum ops_role { OPS_IN, OPS_OUT, OPS_IN_OUT, OPS_SCRATCH };

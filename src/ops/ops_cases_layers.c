@@ -258,11 +258,13 @@ OPS_DESCRIBE(swiglu_backward)
     struct ops_tensor *dgate_up = ops_add_tensor(call, "dgate_up", OPS_OUT, ops->type, 2 * count);
     dgate_up->gradient_of = "gate_up";
     dgate_up->may_be[0] = "gate_up";
+    if (c->act)
+        ops_add_tensor(call, "act", OPS_OUT, ops->type, count)->may_be[0] = "dy";
     call->flops = 12 * (double)count;
 }
 
 OPS_RUN(swiglu_backward)
 {
     ops_swiglu_backward(ops, stream, c->rows, c->width, ops_at(call, "gate_up"), ops_at(call, "dy"),
-                        ops_at(call, "dgate_up"));
+                        ops_at(call, "dgate_up"), ops_at(call, "act"));
 }

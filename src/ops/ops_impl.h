@@ -42,7 +42,7 @@ struct ops_backend {
                           void *);
     void (*swiglu)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*swiglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
-                            const void *, void *);
+                            const void *, void *, void *);
     void (*rope)(struct ops *, struct stream *, struct attention, const float *, int64_t, bool,
                  void *);
     void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *,

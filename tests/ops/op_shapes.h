@@ -64,8 +64,9 @@
         {"adamw", .count = n, .to = DTYPE_F16},
 
 #define GATE_SHAPES(X) X(1, 3) X(5, 64) X(17, 100) X(300, 257)
-#define GATE_CASES(r, f) \
-    {"swiglu", .rows = r, .width = f}, {"swiglu_backward", .rows = r, .width = f},
+#define GATE_CASES(r, f)                                                           \
+    {"swiglu", .rows = r, .width = f}, {"swiglu_backward", .rows = r, .width = f}, \
+        {"swiglu_backward", .rows = r, .width = f, .act = true},
 
 #define ATTENTION_SHAPES(X) \
     X(1, 1, 1, 1, 2)        \

@@ -203,6 +203,23 @@ static void test_norm_without_sum(void **state)
     rig_close(&rig);
 }
 
+/* The activation that the backward pass makes again has the bits of the forward pass. */
+static void test_swiglu_again(void **state)
+{
+    enum { ROWS = 5, FF = 37 };
+    struct rig rig;
+    struct ops_case shape = {"swiglu_backward", .rows = ROWS, .width = FF, .act = true};
+    float y[ROWS * FF];
+    rig_open(&rig, *state, DTYPE_F32, 2);
+    struct ops_trial *trial = rig_trial(&rig, &shape);
+    const struct ops_call *call = ops_trial_call(trial);
+    ops_trial_run(trial);
+    ops_swiglu(rig.ops, rig.stream, ROWS, FF, ops_find_tensor(call, "gate_up")->data, y);
+    assert_memory_equal(ops_find_tensor(call, "act")->data, y, sizeof y);
+    ops_trial_destroy(trial);
+    rig_close(&rig);
+}
+
 /* Decoding a sequence piece by piece gives what attention over the whole gives. */
 static void test_decoding(void **state)
 {
@@ -244,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_cuda),          FOR_BACKENDS(test_empty_ranges),
         FOR_BACKENDS(test_adamw_copy),        FOR_BACKENDS(test_adamw_first_step),
         FOR_BACKENDS(test_norm_without_sum),  FOR_BACKENDS(test_decoding),
+        FOR_BACKENDS(test_swiglu_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

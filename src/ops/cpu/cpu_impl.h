@@ -91,7 +91,7 @@ void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
 void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                 const void *gate_up, void *y);
 void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
-                         const void *gate_up, const void *dy, void *dgate_up);
+                         const void *gate_up, const void *dy, void *dgate_up, void *act);
 void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
               int64_t first, bool inverse, void *qkv);
 

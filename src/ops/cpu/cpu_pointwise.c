@@ -48,6 +48,11 @@ void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
     IN_TEAM(cpu_team(ops, count), gelu_backward_share(count, pre, dy, dpre));
 }
 
+static vf gated(vf gate, vf up)
+{
+    return gate * v_sigmoid(gate) * up;
+}
+
 static void swiglu_share(int64_t rows, int64_t ff, const float *gate_up, float *y)
 {
 #pragma omp for schedule(static)
@@ -55,13 +60,12 @@ static void swiglu_share(int64_t rows, int64_t ff, const float *gate_up, float *
         const float *gate = gate_up + r * 2 * ff, *up = gate + ff;
         float *to = y + r * ff;
         int64_t i = 0;
-        for (; i + LANES <= ff; i += LANES) {
-            vf g = v_load(gate + i);
-            v_store(to + i, g * v_sigmoid(g) * v_load(up + i));
-        }
+        for (; i + LANES <= ff; i += LANES)
+            v_store(to + i, gated(v_load(gate + i), v_load(up + i)));
         if (i < ff) {
-            vf g = v_load_part(gate + i, ff - i, 0.0f);
-            v_store_part(to + i, g * v_sigmoid(g) * v_load_part(up + i, ff - i, 0.0f), ff - i);
+            int64_t n = ff - i;
+            v_store_part(to + i,
+                         gated(v_load_part(gate + i, n, 0.0f), v_load_part(up + i, n, 0.0f)), n);
         }
     }
 }
@@ -82,23 +86,28 @@ static void swiglu_gradient(vf gate, vf up, vf dy, vf *dgate, vf *dup)
 }
 
 static void swiglu_backward_share(int64_t rows, int64_t ff, const float *gate_up, const float *dy,
-                                  float *dgate_up)
+                                  float *dgate_up, float *act)
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         const float *gate = gate_up + r * 2 * ff, *up = gate + ff, *from = dy + r * ff;
-        float *to = dgate_up + r * 2 * ff;
+        float *to = dgate_up + r * 2 * ff, *again = act ? act + r * ff : NULL;
         vf dgate, dup;
         int64_t i = 0;
         for (; i + LANES <= ff; i += LANES) {
-            swiglu_gradient(v_load(gate + i), v_load(up + i), v_load(from + i), &dgate, &dup);
+            vf g = v_load(gate + i), u = v_load(up + i);
+            swiglu_gradient(g, u, v_load(from + i), &dgate, &dup);
+            if (again)
+                v_store(again + i, gated(g, u));
             v_store(to + i, dgate);
             v_store(to + ff + i, dup);
         }
         if (i < ff) {
             int64_t n = ff - i;
-            swiglu_gradient(v_load_part(gate + i, n, 0.0f), v_load_part(up + i, n, 0.0f),
-                            v_load_part(from + i, n, 0.0f), &dgate, &dup);
+            vf g = v_load_part(gate + i, n, 0.0f), u = v_load_part(up + i, n, 0.0f);
+            swiglu_gradient(g, u, v_load_part(from + i, n, 0.0f), &dgate, &dup);
+            if (again)
+                v_store_part(again + i, gated(g, u), n);
             v_store_part(to + i, dgate, n);
             v_store_part(to + ff + i, dup, n);
         }
@@ -106,10 +115,10 @@ static void swiglu_backward_share(int64_t rows, int64_t ff, const float *gate_up
 }
 
 void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
-                         const void *gate_up, const void *dy, void *dgate_up)
+                         const void *gate_up, const void *dy, void *dgate_up, void *act)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, rows * ff), swiglu_backward_share(rows, ff, gate_up, dy, dgate_up));
+    IN_TEAM(cpu_team(ops, rows * ff), swiglu_backward_share(rows, ff, gate_up, dy, dgate_up, act));
 }
 
 static void rope_share(struct attention a, const float *table, int64_t first, bool inverse,

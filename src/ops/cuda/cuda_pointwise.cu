@@ -1,8 +1,8 @@
 /* cuda_pointwise -- what is done to each element by itself: sums, activations, rotary embedding.
  *
  * All of it is bound by memory: every input byte is read once and every output byte written once
- * (add: 3 tensors; gelu 2, its gradient 3; swiglu 3/2 of gate_up, its gradient 5/2; rope twice the
- * query and key columns). A thread has several packs in flight before it uses the first. A pack
+ * (add: 3 tensors; gelu 2, its gradient 3; swiglu 3/2 of gate_up, its gradient 5/2, or 6/2 with y
+ * again; rope twice the query and key columns). A thread has several packs in flight before it uses the first. A pack
  * that is not whole goes through the same arithmetic, with its missing elements left out on the way
  * in and out, so an element's bits do not depend on where it lies.
  */
@@ -109,6 +109,12 @@ cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t c
 
 /* --- swiglu: a block a row -------------------------------------------------------------------- */
 
+/* silu(gate) up, with e = exp(-gate) */
+static __device__ inline float gated(float gate, float up, float e)
+{
+    return mul(__fdividef(gate, add(1.0f, e)), up);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     swiglu(int64_t ff, bool wide, const T *__restrict__ gate_up /* (R, 2F) */,
@@ -123,10 +129,8 @@ __global__ void __launch_bounds__(THREADS)
         widen(load_some(gate + c, ff - c, wide), g);
         widen(load_some(up + c, ff - c, wide), u);
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-            float e = exponential<T>(fminf(-g[j], 80.0f));
-            u[j] = mul(__fdividef(g[j], add(1.0f, e)), u[j]);
-        }
+        for (int j = 0; j < N; j++)
+            u[j] = gated(g[j], u[j], exponential<T>(fminf(-g[j], 80.0f)));
         store_some(to + c, narrow<T>(u), ff - c, wide);
     }
 }
@@ -134,12 +138,13 @@ __global__ void __launch_bounds__(THREADS)
 /* dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate), 1 - s = e s */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    swiglu_backward(int64_t ff, bool wide, const T *gate_up, const T *dy, T *dgate_up)
+    swiglu_backward(int64_t ff, bool wide, const T *gate_up, const T *dy, T *dgate_up, T *act)
 {
     constexpr int N = PACK<T>;
     int64_t row = (int64_t)blockIdx.x * 2 * ff;
     const T *gate = gate_up + row, *up = gate + ff, *from = dy + (int64_t)blockIdx.x * ff;
     T *dgate = dgate_up + row, *dup = dgate + ff;
+    T *again = act ? act + (int64_t)blockIdx.x * ff : NULL;
 #pragma unroll 2
     for (int64_t c = (int64_t)threadIdx.x * N; c < ff; c += (int64_t)blockDim.x * N) {
         float g[N], u[N], d[N];
@@ -151,11 +156,14 @@ __global__ void __launch_bounds__(THREADS)
             float e = exponential<T>(fminf(-g[j], 80.0f)), s = __fdividef(1.0f, add(1.0f, e));
             float ds = mul(d[j], s);
             float d_up = mul(ds, g[j]);
+            d[j] = gated(g[j], u[j], e);
             g[j] = mul(mul(ds, u[j]), fma_(g[j], mul(e, s), 1.0f));
             u[j] = d_up;
         }
         store_some(dgate + c, narrow<T>(g), ff - c, wide);
         store_some(dup + c, narrow<T>(u), ff - c, wide);
+        if (again)
+            store_some(again + c, narrow<T>(d), ff - c, wide);
     }
 }
 
@@ -172,14 +180,15 @@ cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, in
 }
 
 cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
-                                   const void *gate_up, const void *dy, void *dgate_up)
+                                   const void *gate_up, const void *dy, void *dgate_up, void *act)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        bool wide = ff % PACK<T> == 0 && is_wide(gate_up) && is_wide(dy) && is_wide(dgate_up);
+        bool wide = ff % PACK<T> == 0 && is_wide(gate_up) && is_wide(dy) && is_wide(dgate_up) &&
+                    is_wide(act);
         unsigned blocks = (unsigned)rows, threads = row_threads(div_up(ff, PACK<T>));
         swiglu_backward<T><<<blocks, threads, 0, stream>>>(ff, wide, (const T *)gate_up,
-                                                           (const T *)dy, (T *)dgate_up);
+                                                           (const T *)dy, (T *)dgate_up, (T *)act);
         return cudaGetLastError();
     });
 }

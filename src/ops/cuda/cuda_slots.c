@@ -95,9 +95,9 @@ static void cuda_swiglu(struct ops *ops, struct stream *stream, int64_t rows, in
 }
 
 static void cuda_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
-                                 const void *gate_up, const void *dy, void *dgate_up)
+                                 const void *gate_up, const void *dy, void *dgate_up, void *act)
 {
-    ENQUEUE("swiglu_backward", launch_swiglu_backward(ON, rows, ff, gate_up, dy, dgate_up));
+    ENQUEUE("swiglu_backward", launch_swiglu_backward(ON, rows, ff, gate_up, dy, dgate_up, act));
 }
 
 static void cuda_rope(struct ops *ops, struct stream *stream, struct attention a,

@@ -60,7 +60,7 @@ cudaError_t launch_gelu_backward(cudaStream_t stream, enum dtype type, int64_t c
 cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
                           const void *gate_up, void *y);
 cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
-                                   const void *gate_up, const void *dy, void *dgate_up);
+                                   const void *gate_up, const void *dy, void *dgate_up, void *act);
 /* `heads` of `head_width` are turned in each of `rows` rows, `row_width` apart; row r uses table
  * row first + r % tokens. */
 cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,

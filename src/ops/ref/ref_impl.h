@@ -29,6 +29,12 @@ static inline double ref_sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
+/* silu(gate) up */
+static inline double ref_gated(double gate, double up)
+{
+    return gate * ref_sigmoid(gate) * up;
+}
+
 /* 16-bit compute types */
 struct ref_bf16 {
     uint16_t bits;

@@ -112,16 +112,16 @@ static void REF(swiglu)(struct ops *ops, struct stream *stream, int64_t rows, in
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t f = 0; f < ff; f++) {
             double gate = GET(gate_up[r * 2 * ff + f]), up = GET(gate_up[r * 2 * ff + ff + f]);
-            y[r * ff + f] = PUT(gate * ref_sigmoid(gate) * up);
+            y[r * ff + f] = PUT(ref_gated(gate, up));
         }
     }
 }
 
 static void REF(swiglu_backward)(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
-                                 const void *gate_up_, const void *dy_, void *dgate_up_)
+                                 const void *gate_up_, const void *dy_, void *dgate_up_, void *act_)
 {
     const REAL *gate_up = gate_up_ /* (R, 2F) */, *dy = dy_ /* (R, F) */;
-    REAL *dgate_up = dgate_up_; /* (R, 2F) */
+    REAL *dgate_up = dgate_up_ /* (R, 2F) */, *act = act_ /* (R, F) or NULL */;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t f = 0; f < ff; f++) {
             int64_t at_gate = r * 2 * ff + f, at_up = at_gate + ff;
@@ -129,6 +129,8 @@ static void REF(swiglu_backward)(struct ops *ops, struct stream *stream, int64_t
             double s = ref_sigmoid(gate);
             dgate_up[at_gate] = PUT(d * up * s * (1 + gate * (1 - s)));
             dgate_up[at_up] = PUT(d * gate * s);
+            if (act != NULL)
+                act[r * ff + f] = PUT(ref_gated(gate, up));
         }
     }
 }
