@@ -422,22 +422,32 @@ void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
         ops->backend->cast(ops, stream, dst, dst_type, src, src_type, count);
 }
 
-void ops_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                     double *sums)
+static bool is_single(enum dtype type) /* no wider than f32 */
 {
-    CHECK_LE(0, count);
-    CHECK(count == 0 || (x && sums));
-    if (ready(ops, stream) && count > 0)
-        ops->backend->square_sums(ops, stream, x, count, sums);
+    return is_real(type) && type != DTYPE_F64;
 }
 
-void ops_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                        int64_t *first)
+void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
+                     const struct square_range *ranges, int range_count)
+{
+    CHECK_LE(0, range_count);
+    CHECK(is_single(type));
+    for (int i = 0; i < range_count; i++) {
+        CHECK_LE(0, ranges[i].count);
+        CHECK(ranges[i].count == 0 || (ranges[i].x && ranges[i].sums));
+    }
+    if (ready(ops, stream) && range_count > 0)
+        ops->backend->square_sums(ops, stream, type, ranges, range_count);
+}
+
+void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
+                        int64_t count, int64_t *first)
 {
     CHECK_LE(0, count);
+    CHECK(is_single(type));
     CHECK((count == 0 || x) && first);
     if (ready(ops, stream))
-        ops->backend->find_nonfinite(ops, stream, x, count, first);
+        ops->backend->find_nonfinite(ops, stream, type, x, count, first);
 }
 
 void ops_check_segment(const struct adamw_segment *segment)
@@ -445,6 +455,7 @@ void ops_check_segment(const struct adamw_segment *segment)
     CHECK_LE(0, segment->count);
     CHECK(segment->count == 0 || (segment->param && segment->grad && segment->m && segment->v));
     CHECK(segment->copy == NULL || is_real(segment->copy_type));
+    CHECK(is_single(segment->grad_type));
 }
 
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,

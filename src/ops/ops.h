@@ -177,13 +177,19 @@ void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
  * the compute type */
 void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
-/* sums[b] = sum of squares of elements 64 b .. 64 b + 63 in double (the last block may be short); x
- * is f32. */
-void ops_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                     double *sums);
-/* *first = index of the first element that is not finite, -1 when all are; x is f32. */
-void ops_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                        int64_t *first);
+/* For each range: sums[b] = sum of squares of elements 64 b .. 64 b + 63 in double (the last block
+ * may be short). x is of `type`, f32, bf16 or f16; the same values give the same bits in any. `ranges`
+ * is the host's, and read before the call returns. */
+struct square_range {
+    const void *x;
+    int64_t count;
+    double *sums;
+};
+void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
+                     const struct square_range *ranges, int range_count);
+/* *first = index of the first element that is not finite, -1 when all are; `type` as above. */
+void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
+                        int64_t count, int64_t *first);
 
 /* AdamW, decoupled decay: g = grad * grad_scale; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
  * p -= lr lr_mul (m / correction1 / (sqrt(v / correction2) + eps) + decay p). All of it in f32, but
@@ -195,8 +201,8 @@ struct adamw_segment {
     int64_t count;
     float *param; /* fp32 master */
     void *copy;   /* the parameter rounded to copy_type; NULL when param is all there is */
-    enum dtype copy_type;
-    const float *grad;
+    enum dtype copy_type, grad_type; /* of grad: f32, bf16 or f16 */
+    const void *grad;
     float *m, *v;
     float lr_mul, decay; /* decay: weight_decay * wd_mul */
 };

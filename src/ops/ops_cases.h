@@ -23,7 +23,8 @@ struct ops_case {
     int64_t past, room;     /* attention_cached */
     int level;              /* tree_sums: each is over 1 << level values */
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
-    enum dtype from, to;    /* cast; adamw: `to` is the type of the copy, F32 = no copy */
+    enum dtype from, to;    /* cast; adamw: gradient and copy, F32 = no copy; square_sums,
+                               find_nonfinite: `from` */
     bool bias, branch, add; /* linear, norm: is there one; linear_dw: add to dw */
     bool act;               /* swiglu_backward: y again */
 };

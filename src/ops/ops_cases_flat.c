@@ -135,20 +135,32 @@ OPS_RUN(cast)
 OPS_DESCRIBE(square_sums)
 {
     (void)ops;
-    ops_add_tensor(call, "x", OPS_IN, DTYPE_F32, c->count);
+    ops_add_tensor(call, "x", OPS_IN, c->from, c->count);
     ops_add_tensor(call, "sums", OPS_OUT, DTYPE_F64, (c->count + OPS_BLOCK - 1) / OPS_BLOCK);
     call->flops = 2 * (double)c->count;
 }
 
+/* Ranges of 1, 2, 4, ... blocks and the rest: more than one launch takes, where there is enough. */
 OPS_RUN(square_sums)
 {
-    ops_square_sums(ops, stream, ops_at(call, "x"), c->count, ops_at(call, "sums"));
+    enum { MOST = 40 };
+    struct square_range ranges[MOST];
+    const char *x = ops_at(call, "x");
+    double *sums = ops_at(call, "sums");
+    int n = 0;
+    for (int64_t done = 0, count; done < c->count; done += count, n++) {
+        count = n + 1 < MOST ? (int64_t)OPS_BLOCK << n % 4 : c->count - done;
+        count = count < c->count - done ? count : c->count - done;
+        ranges[n] = (struct square_range){x + (size_t)done * dtype_bytes(c->from), count,
+                                          sums + done / OPS_BLOCK};
+    }
+    ops_square_sums(ops, stream, c->from, ranges, n);
 }
 
 OPS_DESCRIBE(find_nonfinite)
 {
     (void)ops;
-    struct ops_tensor *x = ops_add_tensor(call, "x", OPS_IN, DTYPE_F32, c->count);
+    struct ops_tensor *x = ops_add_tensor(call, "x", OPS_IN, c->from, c->count);
     x->draw = OPS_NONFINITE;
     x->bound = c->bad;
     ops_add_tensor(call, "first", OPS_OUT, DTYPE_I64, 1);
@@ -156,7 +168,7 @@ OPS_DESCRIBE(find_nonfinite)
 
 OPS_RUN(find_nonfinite)
 {
-    ops_find_nonfinite(ops, stream, ops_at(call, "x"), c->count, ops_at(call, "first"));
+    ops_find_nonfinite(ops, stream, c->from, ops_at(call, "x"), c->count, ops_at(call, "first"));
 }
 
 OPS_DESCRIBE(adamw)
@@ -167,7 +179,7 @@ OPS_DESCRIBE(adamw)
     ops_add_tensor(call, "param", OPS_IN_OUT, DTYPE_F32, c->count);
     if (c->to != DTYPE_F32)
         ops_add_tensor(call, "copy", OPS_OUT, c->to, c->count);
-    ops_add_tensor(call, "grad", OPS_IN, DTYPE_F32, c->count);
+    ops_add_tensor(call, "grad", OPS_IN, c->from, c->count);
     ops_add_tensor(call, "m", OPS_IN_OUT, DTYPE_F32, c->count);
     ops_add_tensor(call, "v", OPS_IN_OUT, DTYPE_F32, c->count)->draw = OPS_SQUARES;
     ops_add_tensor(call, "segments", OPS_SCRATCH, DTYPE_U8, 2 * sizeof(struct adamw_segment));
@@ -179,14 +191,13 @@ OPS_DESCRIBE(adamw)
 OPS_RUN(adamw)
 {
     int64_t cut = c->count / 2 / OPS_BLOCK * OPS_BLOCK;
-    float *param = ops_at(call, "param"), *grad = ops_at(call, "grad");
-    float *m = ops_at(call, "m"), *v = ops_at(call, "v");
-    char *copy = ops_at(call, "copy");
-    size_t skip = (size_t)cut * dtype_bytes(c->to);
+    float *param = ops_at(call, "param"), *m = ops_at(call, "m"), *v = ops_at(call, "v");
+    char *copy = ops_at(call, "copy"), *grad = ops_at(call, "grad");
+    size_t skip = (size_t)cut * dtype_bytes(c->to), grad_skip = (size_t)cut * dtype_bytes(c->from);
     struct adamw_segment segments[2] = {
-        {cut, param, copy, c->to, grad, m, v, 1.0f, 0.1f},
-        {c->count - cut, param + cut, copy != NULL ? copy + skip : NULL, c->to, grad + cut, m + cut,
-         v + cut, 0.5f, 0.0f},
+        {cut, param, copy, c->to, c->from, grad, m, v, 1.0f, 0.1f},
+        {c->count - cut, param + cut, copy != NULL ? copy + skip : NULL, c->to, c->from,
+         grad + grad_skip, m + cut, v + cut, 0.5f, 0.0f},
     };
     struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
     device_copy(stream, ops_at(call, "segments"), segments, sizeof segments);

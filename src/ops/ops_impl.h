@@ -63,8 +63,10 @@ struct ops_backend {
     void (*tree_sums)(struct ops *, struct stream *, int64_t, int, const double *, double *);
     void (*cast)(struct ops *, struct stream *, void *, enum dtype, const void *, enum dtype,
                  int64_t);
-    void (*square_sums)(struct ops *, struct stream *, const float *, int64_t, double *);
-    void (*find_nonfinite)(struct ops *, struct stream *, const float *, int64_t, int64_t *);
+    void (*square_sums)(struct ops *, struct stream *, enum dtype, const struct square_range *,
+                        int);
+    void (*find_nonfinite)(struct ops *, struct stream *, enum dtype, const void *, int64_t,
+                           int64_t *);
     void (*adamw)(struct ops *, struct stream *, struct adamw, const struct step_scalars *,
                   const struct adamw_segment *, int);
 };

@@ -50,11 +50,6 @@ struct gradient_slot {
     struct event *free; /* its slices have been sent */
 };
 
-struct sum_range { /* the gradient of one optimizer segment */
-    const void *at;
-    int64_t count;
-};
-
 enum { GRADIENT_SLOTS = 2 };
 
 struct zero {
@@ -97,13 +92,11 @@ struct zero {
     struct gradient_slot gradient_slots[GRADIENT_SLOTS];
     void *contributions; /* at owners: (workers, share) of the largest piece */
     float *round_sum;    /* a chunk of a round's sum, where sums are 16-bit */
-    float *wide;         /* a chunk of sums in fp32, where they are 16-bit */
 
     struct adamw_segment *segments; /* device memory */
     int segment_count;
-    struct sum_range *segment_sums; /* where sums are 16-bit */
-    double *block_sums;             /* device: sums of squares of a chunk of blocks */
-    double *parts, *parts_host;     /* device: what this rank's nodes are made of, and a copy */
+    double *block_sums;         /* device: sums of squares of a chunk of blocks */
+    double *parts, *parts_host; /* device: what this rank's nodes are made of, and a copy */
     int64_t part_count;
     /* Aligned parts of the norm: held, come from a neighbour, made of both. (node_room) each */
     double *nodes, *nodes_taken, *nodes_joined;
@@ -201,8 +194,6 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
 /* --- zero_norm.c ---------------------------------------------------------------------------- */
 enum status norm_create(struct zero *zero);
 enum status norm_of_sums(struct zero *zero, double *square_sum);
-/* At most ZERO_STAGING elements of a sum in fp32, until the next call. */
-const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int64_t count);
 
 /* --- zero_update.c -------------------------------------------------------------------------- */
 /* Fill zero->segments: the tensors whose state this rank updates, with their groups'

@@ -264,14 +264,13 @@ static enum status alloc_slots(struct zero *zero)
 
 /* --- all of it ------------------------------------------------------------------------------ */
 
-/* Chunks of 16-bit sums in fp32: one while they are added, one while they are read. */
-static enum status alloc_chunks(struct zero *zero)
+/* A chunk of 16-bit sums in fp32, while they are added. */
+static enum status alloc_round_sum(struct zero *zero)
 {
-    size_t bytes = ZERO_STAGING * sizeof(float);
     if (zero->sum_type == DTYPE_F32 || zero->share < 0)
         return STATUS_OK;
-    TRY(device_alloc(zero->ops->device, MEM_COMM, "sum of a round", bytes, &zero->round_sum));
-    return device_alloc(zero->ops->device, MEM_SCRATCH, "sums in fp32", bytes, &zero->wide);
+    return device_alloc(zero->ops->device, MEM_COMM, "sum of a round", ZERO_STAGING * sizeof(float),
+                        &zero->round_sum);
 }
 
 enum status zero_memory_create(struct zero *zero)
@@ -295,7 +294,7 @@ enum status zero_memory_create(struct zero *zero)
         TRY(exchange_open(zero));
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
-    TRY(alloc_chunks(zero));
+    TRY(alloc_round_sum(zero));
     TRY(norm_create(zero));
     TRY(device_alloc(device, MEM_SCRATCH, "non-finite index", sizeof *zero->nonfinite,
                      &zero->nonfinite));
@@ -357,7 +356,6 @@ void zero_memory_free(struct zero *zero)
     event_destroy(zero->written);
     device_free(device, zero->contributions);
     device_free(device, zero->round_sum);
-    device_free(device, zero->wide);
     device_free(device, zero->segments);
     device_free(device, zero->nonfinite);
     device_free(device, zero->block_sums);
@@ -366,7 +364,6 @@ void zero_memory_free(struct zero *zero)
     device_free(device, zero->rounding);
     device_free(device, zero->scalars);
     mem_free(zero->env, zero->parts_host);
-    mem_free(zero->env, zero->segment_sums);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->nodes_joined);

@@ -125,7 +125,7 @@ static int64_t most_nodes(const struct zero *zero)
 
 /* --- the parts that they are made of -------------------------------------------------------- */
 
-enum { PART_LEVEL = 8, CHUNK_LEVEL = 16 /* blocks whose sums exist at once: 4 Mi elements */ };
+enum { PART_LEVEL = 8, CHUNK_LEVEL = 20 /* blocks whose sums exist at once: 64 Mi elements */ };
 
 /* A range cut: blocks up to `middle` and from `tail` on are parts by themselves. */
 struct cut {
@@ -146,14 +146,21 @@ static int64_t count_parts(struct block_range range)
            cut.tail;
 }
 
-static int64_t own_parts(const struct zero *zero)
+/* The parts of this rank; *most: blocks whose sums exist at once. */
+static int64_t own_parts(const struct zero *zero, int64_t *most)
 {
     int64_t number = 0, count = 0;
+    *most = 0;
     for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
-        if (zero_is_learned(zero, i))
-            count += count_parts(shared_blocks(zero, i, number, zero->share));
+        struct block_range range = shared_blocks(zero, i, number, zero->share);
+        struct cut cut = cut_range(range);
         number += piece_blocks(zero, i);
+        if (!zero_is_learned(zero, i))
+            continue;
+        count += count_parts(range);
+        *most = cut.tail - cut.middle > *most ? cut.tail - cut.middle : *most;
     }
+    *most = *most < 1ll << CHUNK_LEVEL ? *most : 1ll << CHUNK_LEVEL;
     return count;
 }
 
@@ -161,9 +168,10 @@ enum status norm_create(struct zero *zero)
 {
     struct device *device = zero->ops->device;
     size_t room = (size_t)(zero->node_room = most_nodes(zero)), ranks = (size_t)zero->roster.size;
-    size_t parts = (size_t)(zero->part_count = own_parts(zero)) * sizeof *zero->parts;
+    int64_t blocks;
+    size_t parts = (size_t)(zero->part_count = own_parts(zero, &blocks)) * sizeof *zero->parts;
     TRY(device_alloc(device, MEM_SCRATCH, "norm block sums",
-                     ((size_t)1 << CHUNK_LEVEL) * sizeof *zero->block_sums, &zero->block_sums));
+                     (size_t)blocks * sizeof *zero->block_sums, &zero->block_sums));
     TRY(device_alloc(device, MEM_SCRATCH, "norm parts", parts, &zero->parts));
     TRY(mem_alloc(zero->env, MEM_OTHER, "norm parts", parts, &zero->parts_host));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes,
@@ -178,31 +186,31 @@ enum status norm_create(struct zero *zero)
 
 /* --- their values --------------------------------------------------------------------------- */
 
-const float *sums_as_f32(struct zero *zero, const void *sum, int64_t first, int64_t count)
+/* Ranges of a piece whose block sums are to be formed together. */
+struct wanted {
+    enum dtype type; /* of the piece's sum */
+    struct square_range ranges[32];
+    int count;
+};
+
+static void form_wanted(struct zero *zero, struct wanted *wanted)
 {
-    const void *at = zero_at(sum, zero->sum_type, first);
-    if (zero->sum_type == DTYPE_F32)
-        return at;
-    CHECK_LE(count, ZERO_STAGING);
-    ops_cast(zero->ops, zero->stream, zero->wide, DTYPE_F32, at, zero->sum_type, count);
-    return zero->wide;
+    ops_square_sums(zero->ops, zero->stream, wanted->type, wanted->ranges, wanted->count);
+    wanted->count = 0;
 }
 
-/* sums = sums of squares of `count` elements of a sum, from element `first` on, by block. */
-static void square_sums(struct zero *zero, const void *sum, int64_t first, int64_t count,
-                        double *sums)
+static void want(struct zero *zero, struct wanted *wanted, const void *x, int64_t count,
+                 double *sums)
 {
-    int64_t most = zero->sum_type == DTYPE_F32 ? count : ZERO_STAGING;
-    for (int64_t done = 0; done < count; done += most) {
-        int64_t part = count - done < most ? count - done : most;
-        ops_square_sums(zero->ops, zero->stream, sums_as_f32(zero, sum, first + done, part), part,
-                        sums + done / OPS_BLOCK);
-    }
+    if (wanted->count == (int)(sizeof wanted->ranges / sizeof *wanted->ranges))
+        form_wanted(zero, wanted);
+    wanted->ranges[wanted->count++] = (struct square_range){x, count, sums};
 }
 
 /* sums = those of blocks first .. end-1 of a piece, counted from its start. By param, so that
  * padding is skipped. */
-static void block_sums(struct zero *zero, int piece, int64_t first, int64_t end, double *sums)
+static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int64_t first,
+                        int64_t end, double *sums)
 {
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
     const void *sum = zero->pieces[piece].uses[0].sum;
@@ -214,7 +222,8 @@ static void block_sums(struct zero *zero, int piece, int64_t first, int64_t end,
         from = from > first * OPS_BLOCK ? from : first * OPS_BLOCK;
         to = to < end * OPS_BLOCK ? to : end * OPS_BLOCK;
         if (from < to)
-            square_sums(zero, sum, from - base, to - from, sums + from / OPS_BLOCK - first);
+            want(zero, wanted, zero_at(sum, wanted->type, from - base), to - from,
+                 sums + from / OPS_BLOCK - first);
     }
 }
 
@@ -225,15 +234,19 @@ static int64_t form_parts(struct zero *zero, int piece, int64_t number, struct b
 {
     struct cut cut = cut_range(range);
     double *next = parts + (cut.middle - range.first);
-    block_sums(zero, piece, range.first - number, cut.middle - number, parts);
+    double *last = next + ((cut.tail - cut.middle) >> PART_LEVEL);
+    struct wanted wanted = {.type = zero->sum_type};
+    want_blocks(zero, &wanted, piece, range.first - number, cut.middle - number, parts);
+    want_blocks(zero, &wanted, piece, cut.tail - number, range.end - number, last);
     for (int64_t done = cut.middle; done < cut.tail; done += 1ll << CHUNK_LEVEL) {
         int64_t left = cut.tail - done;
         int64_t count = left < 1ll << CHUNK_LEVEL ? left : 1ll << CHUNK_LEVEL;
-        block_sums(zero, piece, done - number, done + count - number, zero->block_sums);
+        want_blocks(zero, &wanted, piece, done - number, done + count - number, zero->block_sums);
+        form_wanted(zero, &wanted);
         ops_tree_sums(zero->ops, zero->stream, count, PART_LEVEL, zero->block_sums, next);
         next += count >> PART_LEVEL;
     }
-    block_sums(zero, piece, cut.tail - number, range.end - number, next);
+    form_wanted(zero, &wanted);
     return count_parts(range);
 }
 

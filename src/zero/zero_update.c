@@ -39,37 +39,13 @@ static struct adamw_segment segment_of(const struct zero *zero, int t, struct pl
         .param = (float *)piece->master + at,
         .copy = zero_is_narrow(zero) ? zero_at(piece->slice, zero->type, at) : NULL,
         .copy_type = zero->type,
-        .grad = zero->wide ? zero->wide : (const float *)piece->total + at,
+        .grad_type = zero->sum_type,
+        .grad = zero_at(piece->total, zero->sum_type, at),
         .m = piece->m + at,
         .v = piece->v + at,
         .lr_mul = (float)group.lr_mul,
         .decay = tensor->decay ? (float)(zero->config.weight_decay * group.wd_mul) : 0.0f,
     };
-}
-
-/* Segments of `mine` go to `list` and where their gradients are to segment_sums. 16-bit sums are
- * widened chunk by chunk, a segment each. */
-static void add_segments(struct zero *zero, int t, struct place mine, struct adamw_segment *list)
-{
-    int64_t most = zero->wide ? ZERO_STAGING : mine.count;
-    int64_t shard_first = zero->shard * zero_shard_count(zero, mine.piece);
-    for (int64_t done = 0; done < mine.count; done += most) {
-        struct place part = mine;
-        part.first += done;
-        part.count = mine.count - done < most ? mine.count - done : most;
-        zero->segment_sums[zero->segment_count] = (struct sum_range){
-            zero_at(zero->pieces[mine.piece].total, zero->sum_type, part.first - shard_first),
-            part.count};
-        list[zero->segment_count++] = segment_of(zero, t, part);
-    }
-}
-
-static size_t segment_bound(const struct zero *zero)
-{
-    int64_t bound = zero->graph->tensor_count;
-    for (int t = 0; zero->wide && t < zero->graph->tensor_count; t++)
-        bound += updated_part(zero, t).count / ZERO_STAGING;
-    return (size_t)bound;
 }
 
 /* A group that matches nothing is a mistake in the configuration. */
@@ -91,10 +67,8 @@ static enum status check_groups(const struct zero *zero)
 enum status zero_segments_create(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    size_t most = segment_bound(zero);
+    size_t most = (size_t)zero->graph->tensor_count;
     TRY(check_groups(zero));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *zero->segment_sums,
-                        &zero->segment_sums));
     TRY(device_alloc(device, MEM_OTHER, "optimizer segments", most * sizeof *zero->segments,
                      &zero->segments));
     if (device_is_dry(device))
@@ -104,7 +78,7 @@ enum status zero_segments_create(struct zero *zero)
     for (int t = 0; t < zero->graph->tensor_count; t++) {
         struct place mine = updated_part(zero, t);
         if (mine.count > 0 && zero_is_learned(zero, mine.piece))
-            add_segments(zero, t, mine, list);
+            list[zero->segment_count++] = segment_of(zero, t, mine);
     }
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
@@ -135,23 +109,6 @@ static void add_uses(struct zero *zero)
     }
 }
 
-/* *first = the first non-finite element of a range of a sum, -1: none. */
-static enum status find_in_sum(struct zero *zero, const void *sum, int64_t begin, int64_t count,
-                               int64_t *first)
-{
-    *first = -1;
-    for (int64_t done = 0; done < count && *first < 0; done += ZERO_STAGING) {
-        int64_t part = count - done < ZERO_STAGING ? count - done : ZERO_STAGING;
-        ops_find_nonfinite(zero->ops, zero->stream, sums_as_f32(zero, sum, begin + done, part),
-                           part, zero->nonfinite);
-        device_copy(zero->stream, first, zero->nonfinite, sizeof *first);
-        TRY(stream_sync(zero->stream));
-        if (*first >= 0)
-            *first += done;
-    }
-    return STATUS_OK;
-}
-
 /* The first non-finite element that this owner has, as (tensor, element). */
 static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
 {
@@ -161,8 +118,12 @@ static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
         int64_t own_first = zero->share * zero_share_count(zero, whole.piece), first;
         if (mine.count == 0 || !zero_is_learned(zero, whole.piece))
             continue;
-        TRY(find_in_sum(zero, zero->pieces[whole.piece].uses[0].sum, mine.first - own_first,
-                        mine.count, &first));
+        const void *sum = zero->pieces[whole.piece].uses[0].sum;
+        ops_find_nonfinite(zero->ops, zero->stream, zero->sum_type,
+                           zero_at(sum, zero->sum_type, mine.first - own_first), mine.count,
+                           zero->nonfinite);
+        device_copy(zero->stream, &first, zero->nonfinite, sizeof first);
+        TRY(stream_sync(zero->stream));
         if (first < 0)
             continue;
         verdict->bad_tensor = t;
@@ -258,21 +219,6 @@ enum status zero_publish(struct zero *zero)
     return STATUS_OK;
 }
 
-static void run_adamw(struct zero *zero)
-{
-    const struct zero_config *c = &zero->config;
-    struct adamw hyper = {c->beta1, c->beta2, c->eps};
-    if (!zero->wide) {
-        ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments,
-                  zero->segment_count);
-        return;
-    }
-    for (int i = 0; i < zero->segment_count; i++) {
-        sums_as_f32(zero, zero->segment_sums[i].at, 0, zero->segment_sums[i].count);
-        ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments + i, 1);
-    }
-}
-
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict)
 {
@@ -285,7 +231,8 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     device_copy(zero->stream, zero->scalars, s, sizeof *s);
     if (zero->replica_comm)
         TRY(share_sums(zero));
-    run_adamw(zero);
+    ops_adamw(zero->ops, zero->stream, (struct adamw){c->beta1, c->beta2, c->eps}, zero->scalars,
+              zero->segments, zero->segment_count);
     TRY(stream_sync(zero->stream));
     publish_params(zero);
     return STATUS_OK;

@@ -50,8 +50,13 @@
 #define FLAT_SHAPES(X) X(1) X(63) X(64) X(65) X(1000) X(8200) X(20011)
 #define FLAT_CASES(n)                                                                              \
     {"add", .count = n}, {"gelu", .count = n}, {"gelu_backward", .count = n}, {"sum", .count = n}, \
-        {"square_sums", .count = n}, {"find_nonfinite", .count = n, .bad = -1},                    \
-        {"find_nonfinite", .count = n, .bad = n - 1},                                              \
+        {"square_sums", .count = n}, {"square_sums", .count = n, .from = DTYPE_BF16},              \
+        {"square_sums", .count = n, .from = DTYPE_F16},                                            \
+        {"find_nonfinite", .count = n, .bad = n - 1, .from = DTYPE_BF16},                          \
+        {"find_nonfinite", .count = n, .bad = -1, .from = DTYPE_F16},                              \
+        {"adamw", .count = n, .from = DTYPE_BF16, .to = DTYPE_BF16},                               \
+        {"adamw", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                 \
+        {"find_nonfinite", .count = n, .bad = -1}, {"find_nonfinite", .count = n, .bad = n - 1},   \
         {"find_nonfinite", .count = n, .bad = n / 2}, {"find_nonfinite", .count = n, .bad = 0},    \
         {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_BF16},                                 \
         {"cast", .count = n, .from = DTYPE_F32, .to = DTYPE_F16},                                  \

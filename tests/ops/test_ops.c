@@ -144,11 +144,12 @@ static void test_empty_ranges(void **state)
     rig_open(&rig, *state, DTYPE_F32, 2);
     ops_sum(rig.ops, rig.stream, 0, NULL, &sum);
     assert_true(sum == 0);
-    ops_find_nonfinite(rig.ops, rig.stream, NULL, 0, &first);
+    ops_find_nonfinite(rig.ops, rig.stream, DTYPE_F32, NULL, 0, &first);
     assert_int_equal(first, -1);
     ops_add(rig.ops, rig.stream, 0, NULL, NULL, NULL);
     ops_cast(rig.ops, rig.stream, NULL, DTYPE_BF16, NULL, DTYPE_F32, 0);
-    ops_square_sums(rig.ops, rig.stream, NULL, 0, NULL);
+    ops_square_sums(rig.ops, rig.stream, DTYPE_F32, &(struct square_range){0}, 1);
+    ops_square_sums(rig.ops, rig.stream, DTYPE_BF16, NULL, 0);
     rig_close(&rig);
 }
 
@@ -164,6 +165,26 @@ static void test_adamw_copy(void **state)
     const struct ops_call *call = ops_trial_call(trial);
     dtype_convert(expected, DTYPE_BF16, ops_find_tensor(call, "param")->data, DTYPE_F32, 1000);
     assert_memory_equal(ops_find_tensor(call, "copy")->data, expected, sizeof expected);
+    ops_trial_destroy(trial);
+    rig_close(&rig);
+}
+
+/* Sums of squares of 16-bit values have the bits of those of the same values in f32. */
+static void test_squares_of_16_bits(void **state)
+{
+    enum { COUNT = 1000, BLOCKS = (COUNT + OPS_BLOCK - 1) / OPS_BLOCK };
+    struct rig rig;
+    struct ops_case shape = {"square_sums", .count = COUNT, .from = DTYPE_BF16};
+    float wide[COUNT];
+    double expected[BLOCKS];
+    rig_open(&rig, *state, DTYPE_F32, 2);
+    struct ops_trial *trial = rig_trial(&rig, &shape);
+    const struct ops_call *call = ops_trial_call(trial);
+    ops_trial_run(trial);
+    dtype_convert(wide, DTYPE_F32, ops_find_tensor(call, "x")->data, DTYPE_BF16, COUNT);
+    struct square_range range = {wide, COUNT, expected};
+    ops_square_sums(rig.ops, rig.stream, DTYPE_F32, &range, 1);
+    assert_memory_equal(ops_find_tensor(call, "sums")->data, expected, sizeof expected);
     ops_trial_destroy(trial);
     rig_close(&rig);
 }
@@ -261,7 +282,7 @@ int main(void)
         cmocka_unit_test(test_cuda),          FOR_BACKENDS(test_empty_ranges),
         FOR_BACKENDS(test_adamw_copy),        FOR_BACKENDS(test_adamw_first_step),
         FOR_BACKENDS(test_norm_without_sum),  FOR_BACKENDS(test_decoding),
-        FOR_BACKENDS(test_swiglu_again),
+        FOR_BACKENDS(test_swiglu_again),      FOR_BACKENDS(test_squares_of_16_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,6 +95,16 @@ void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
     IN_TEAM(cpu_team(ops, count), cast_share(dst, dst_type, src, src_type, count));
 }
 
+/* Elements i .. i + n - 1 of x in f32: in their place, or in `room` */
+static const float *as_f32(const void *x, enum dtype type, int64_t i, int64_t n, float *room)
+{
+    const void *at = (const char *)x + (size_t)i * dtype_bytes(type);
+    if (type == DTYPE_F32)
+        return at;
+    cast_chunk(room, DTYPE_F32, at, type, n);
+    return room;
+}
+
 /* The tree from the bottom up, as counting in binary: a carry is a finished pair. The order is that
  * of the tree itself, and the part of it that is kept is one number a level. */
 static double tree_sum(const double *values, int level)
@@ -138,35 +148,50 @@ static double block_squares(const float *x, int64_t n)
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
-static void squares_share(const float *x, int64_t count, double *sums)
+static void squares_share(enum dtype type, const struct square_range *ranges, int range_count)
 {
-#pragma omp for schedule(static)
-    for (int64_t b = 0; b < ceil_div(count, OPS_BLOCK); b++)
-        sums[b] = block_squares(x + b * OPS_BLOCK, min64(OPS_BLOCK, count - b * OPS_BLOCK));
+    float room[OPS_BLOCK];
+    for (const struct square_range *r = ranges; r < ranges + range_count; r++) {
+#pragma omp for schedule(static) nowait
+        for (int64_t b = 0; b < ceil_div(r->count, OPS_BLOCK); b++) {
+            int64_t n = min64(OPS_BLOCK, r->count - b * OPS_BLOCK);
+            r->sums[b] = block_squares(as_f32(r->x, type, b * OPS_BLOCK, n, room), n);
+        }
+    }
 }
 
-void cpu_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                     double *sums)
+void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
+                     const struct square_range *ranges, int range_count)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, count), squares_share(x, count, sums));
+    int64_t count = 0;
+    for (int i = 0; i < range_count; i++)
+        count += ranges[i].count;
+    IN_TEAM(cpu_team(ops, count), squares_share(type, ranges, range_count));
 }
 
-static bool finite_chunk(const float *x, int64_t n)
+static bool finite_chunk(const void *x, enum dtype type, int64_t first, int64_t n)
 {
+    enum { STRIP = 1024 };
+    float room[STRIP];
     uint32_t bad = 0;
-    for (int64_t i = 0; i < n; i++)
-        bad |= (bits_of(x[i]) & 0x7f800000u) == 0x7f800000u;
+    for (int64_t done = 0; done < n; done += STRIP) {
+        int64_t count = min64(STRIP, n - done);
+        const float *f = as_f32(x, type, first + done, count, room);
+        for (int64_t i = 0; i < count; i++)
+            bad |= (bits_of(f[i]) & 0x7f800000u) == 0x7f800000u;
+    }
     return !bad;
 }
 
 /* *chunk becomes where the first chunk starts that has such a value; pieces are taken in order, so
  * later ones are left out once one is found */
-static void nonfinite_share(const float *x, int64_t count, int64_t *next, int64_t *chunk)
+static void nonfinite_share(enum dtype type, const void *x, int64_t count, int64_t *next,
+                            int64_t *chunk)
 {
     for (int64_t i; (i = next_piece(next) * FLAT_CHUNK) < count;) {
         int64_t found = __atomic_load_n(chunk, __ATOMIC_RELAXED);
-        if (i > found || finite_chunk(x + i, min64(FLAT_CHUNK, count - i)))
+        if (i > found || finite_chunk(x, type, i, min64(FLAT_CHUNK, count - i)))
             continue;
         while (i < found && !__atomic_compare_exchange_n(chunk, &found, i, false, __ATOMIC_RELAXED,
                                                          __ATOMIC_RELAXED))
@@ -174,15 +199,15 @@ static void nonfinite_share(const float *x, int64_t count, int64_t *next, int64_
     }
 }
 
-void cpu_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                        int64_t *first)
+void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
+                        int64_t count, int64_t *first)
 {
     (void)stream;
     int64_t next = 0, chunk = INT64_MAX;
-    IN_TEAM(cpu_team(ops, count), nonfinite_share(x, count, &next, &chunk));
+    IN_TEAM(cpu_team(ops, count), nonfinite_share(type, x, count, &next, &chunk));
     *first = -1;
     for (int64_t i = chunk; i < count && *first < 0; i++)
-        if (!isfinite(x[i]))
+        if (!finite_chunk(x, type, i, 1))
             *first = i;
 }
 
@@ -223,11 +248,13 @@ static struct update update_of(struct adamw hyper, const struct step_scalars *sc
 static void segment_share(struct update u, const struct adamw_segment *s)
 {
     enum { CHUNK = FLAT_CHUNK / 4 }; /* the four arrays of a chunk stay in cache for the copy */
+    float room[CHUNK];
     size_t copy_bytes = s->copy ? dtype_bytes(s->copy_type) : 0;
 #pragma omp for schedule(static) nowait
     for (int64_t i = 0; i < s->count; i += CHUNK) {
         int64_t n = min64(CHUNK, s->count - i);
-        update_chunk(u, n, s->grad + i, s->m + i, s->v + i, s->param + i);
+        update_chunk(u, n, as_f32(s->grad, s->grad_type, i, n, room), s->m + i, s->v + i,
+                     s->param + i);
         if (s->copy)
             cast_chunk((char *)s->copy + (size_t)i * copy_bytes, s->copy_type, s->param + i,
                        DTYPE_F32, n);

@@ -125,10 +125,10 @@ void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
                    const double *values, double *sums);
 void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
-void cpu_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                     double *sums);
-void cpu_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                        int64_t *first);
+void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
+                     const struct square_range *ranges, int range_count);
+void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
+                        int64_t count, int64_t *first);
 void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count);

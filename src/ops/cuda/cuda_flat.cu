@@ -2,7 +2,7 @@
  * finite, AdamW.
  *
  * All of it is bound by memory. Bytes an element: cast the two sizes, square_sums and
- * find_nonfinite 4, AdamW 28 and the copy's size. An element's bits do not depend on where it lies
+ * find_nonfinite one, AdamW 24 and the sizes of gradient and copy. An element's bits do not depend on where it lies
  * or on the grid: a part that is not whole goes through the same arithmetic.
  */
 #include <float.h>
@@ -119,82 +119,139 @@ cudaError_t launch_cast(cudaStream_t stream, void *dst, enum dtype dst_type, con
     }
 }
 
-/* --- sums of squares: 16 threads a block of 64 elements, four elements each, then a tree ------ */
+/* --- sums of squares ------------------------------------------------------------------------------
+ *
+ * One launch for up to RANGES ranges, whose table is an argument. Four elements are summed in order,
+ * then sixteen such sums as a tree: in a thread as far as a pack goes, so that the bits do not depend
+ * on the type. */
 
-__global__ void __launch_bounds__(THREADS)
-    square_sums(int64_t count, bool wide, const float *x, double *sums)
+enum { RANGES = 32, SQUARES_DEPTH = 4 };
+
+struct range_table {
+    kernel_range range[RANGES];
+    unsigned end[RANGES]; /* blocks of ranges 0 .. i */
+};
+
+static __device__ inline double squares_of_four(const float *f)
 {
-    enum { PARTS = 16, DEPTH = 4 };
-    int64_t first = ((int64_t)blockIdx.x * DEPTH * THREADS + threadIdx.x) * 4;
-    pack<float> p[DEPTH];
+    double sum = 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        sum = __fma_rn((double)f[j], (double)f[j], sum);
+    return sum;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) square_sums(const __grid_constant__ range_table table)
+{
+    constexpr int N = PACK<T>, PARTS = 64 / N, DEPTH = SQUARES_DEPTH;
+    int i = 0;
+    while (blockIdx.x >= table.end[i])
+        i++;
+    const T *x = (const T *)table.range[i].x;
+    int64_t count = table.range[i].count;
+    int64_t block = blockIdx.x - (i > 0 ? table.end[i - 1] : 0);
+    int64_t first = (block * DEPTH * THREADS + threadIdx.x) * N;
+    bool wide = (uintptr_t)x % 16 == 0;
+    pack<T> p[DEPTH];
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
-        int64_t i = first + (int64_t)k * THREADS * 4;
-        p[k] = load_some(x + i, count - i, wide);
+        int64_t at = first + (int64_t)k * THREADS * N;
+        p[k] = load_some(x + at, count - at, wide);
     }
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
-        int64_t i = first + (int64_t)k * THREADS * 4;
-        float f[4];
-        double sum = 0;
+        int64_t at = first + (int64_t)k * THREADS * N;
+        float f[N];
         widen(p[k], f);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            sum = __fma_rn((double)f[j], (double)f[j], sum);
+        double sum = squares_of_four(f);
+        if constexpr (N == 8)
+            sum += squares_of_four(f + 4);
 #pragma unroll
         for (int apart = 1; apart < PARTS; apart *= 2)
             sum += __shfl_xor_sync(ALL_LANES, sum, apart);
-        if (threadIdx.x % PARTS == 0 && i < count)
-            sums[i / 64] = sum;
+        if (threadIdx.x % PARTS == 0 && at < count)
+            table.range[i].sums[at / 64] = sum;
     }
 }
 
-cudaError_t launch_square_sums(cudaStream_t stream, const float *x, int64_t count, double *sums)
+/* The ranges from `from` on that one launch takes, empty ones left out; how many were seen. */
+template <typename T>
+static int fill_table(const struct kernel_range *ranges, int count, range_table *table,
+                      unsigned *blocks)
 {
-    unsigned blocks = (unsigned)div_up(count, 4 * 4 * THREADS);
-    bool wide = is_wide(x);
-    square_sums<<<blocks, THREADS, 0, stream>>>(count, wide, x, sums);
-    return cudaGetLastError();
+    int seen = 0, taken = 0;
+    *blocks = 0;
+    for (; seen < count && taken < RANGES; seen++) {
+        if (ranges[seen].count == 0)
+            continue;
+        *blocks += (unsigned)div_up(ranges[seen].count, (int64_t)SQUARES_DEPTH * THREADS * PACK<T>);
+        table->range[taken] = ranges[seen];
+        table->end[taken++] = *blocks;
+    }
+    return seen;
+}
+
+cudaError_t launch_square_sums(cudaStream_t stream, enum dtype type,
+                               const struct kernel_range *ranges, int range_count)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        cudaError_t error = cudaSuccess;
+        for (int done = 0; done < range_count && error == cudaSuccess;) {
+            range_table table;
+            unsigned blocks;
+            done += fill_table<T>(ranges + done, range_count - done, &table, &blocks);
+            if (blocks > 0)
+                square_sums<T><<<blocks, THREADS, 0, stream>>>(table);
+            error = cudaGetLastError();
+        }
+        return error;
+    });
 }
 
 /* --- not finite ----------------------------------------------------------------------------------
  *
  * -1 is the largest unsigned number: *first starts there and only falls. */
 
+template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    find_nonfinite(int64_t count, bool wide, const float *x, unsigned long long *first)
+    find_nonfinite(int64_t count, bool wide, const T *x, unsigned long long *first)
 {
-    enum { DEPTH = 4 };
-    int64_t begin = ((int64_t)blockIdx.x * DEPTH * THREADS + threadIdx.x) * 4, found = count;
-    pack<float> p[DEPTH];
+    constexpr int N = PACK<T>, DEPTH = 4;
+    int64_t begin = ((int64_t)blockIdx.x * DEPTH * THREADS + threadIdx.x) * N, found = count;
+    pack<T> p[DEPTH];
 #pragma unroll
     for (int k = 0; k < DEPTH; k++) {
-        int64_t i = begin + (int64_t)k * THREADS * 4;
+        int64_t i = begin + (int64_t)k * THREADS * N;
         p[k] = load_some(x + i, count - i, wide);
     }
 #pragma unroll
     for (int k = DEPTH - 1; k >= 0; k--) {
-        float f[4];
+        float f[N];
         widen(p[k], f);
 #pragma unroll
-        for (int j = 3; j >= 0; j--)
+        for (int j = N - 1; j >= 0; j--)
             if (!(fabsf(f[j]) <= FLT_MAX))
-                found = begin + (int64_t)k * THREADS * 4 + j;
+                found = begin + (int64_t)k * THREADS * N + j;
     }
     if (found < count && (unsigned long long)found < *(volatile unsigned long long *)first)
         atomicMin(first, (unsigned long long)found);
 }
 
-cudaError_t launch_find_nonfinite(cudaStream_t stream, const float *x, int64_t count,
-                                  int64_t *first)
+cudaError_t launch_find_nonfinite(cudaStream_t stream, enum dtype type, const void *x,
+                                  int64_t count, int64_t *first)
 {
     cudaError_t error = cudaMemsetAsync(first, 0xff, sizeof *first, stream);
     if (error != cudaSuccess || count == 0)
         return error;
-    unsigned blocks = (unsigned)div_up(count, 4 * 4 * THREADS);
-    bool wide = is_wide(x);
-    find_nonfinite<<<blocks, THREADS, 0, stream>>>(count, wide, x, (unsigned long long *)first);
-    return cudaGetLastError();
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        unsigned blocks = (unsigned)div_up(count, 4 * THREADS * PACK<T>);
+        find_nonfinite<T><<<blocks, THREADS, 0, stream>>>(count, is_wide(x), (const T *)x,
+                                                          (unsigned long long *)first);
+        return cudaGetLastError();
+    });
 }
 
 /* --- AdamW --------------------------------------------------------------------------------------
@@ -245,7 +302,26 @@ static __device__ inline void store_copy(T *copy, const float (&p)[4], int64_t n
             copy[j] = to.v[j];
 }
 
-/* Elements first .. first + ADAMW_TILE - 1 of a segment, as far as there are so many. */
+/* The first n of four elements, zeros after them. */
+template <typename T>
+static __device__ inline lump<T, 4> load_four(const T *from, int64_t n, bool wide)
+{
+    if (wide && n >= 4)
+        return *reinterpret_cast<const lump<T, 4> *>(from);
+    lump<T, 4> four;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (j < n)
+            four.v[j] = from[j];
+        else
+            narrow(0.0f, &four.v[j]);
+    }
+    return four;
+}
+
+/* Elements first .. first + ADAMW_TILE - 1 of a segment whose gradient is of G, as far as there are so
+ * many. */
+template <typename G>
 static __device__ inline void update_tile(const update &u, const kernel_segment &s, int64_t tile)
 {
     bool wide = ((uintptr_t)s.param | (uintptr_t)s.grad | (uintptr_t)s.m | (uintptr_t)s.v |
@@ -253,26 +329,26 @@ static __device__ inline void update_tile(const update &u, const kernel_segment 
                     16 ==
                 0;
     int64_t first = tile * ADAMW_TILE + threadIdx.x * 4;
-    pack<float> p[ADAMW_DEPTH], g[ADAMW_DEPTH], m[ADAMW_DEPTH], v[ADAMW_DEPTH];
+    pack<float> p[ADAMW_DEPTH], m[ADAMW_DEPTH], v[ADAMW_DEPTH];
+    lump<G, 4> g[ADAMW_DEPTH];
 #pragma unroll
     for (int k = 0; k < ADAMW_DEPTH; k++) {
         int64_t i = first + k * THREADS * 4, n = s.count - i;
         p[k] = load_some(s.param + i, n, wide);
-        g[k] = load_some(s.grad + i, n, wide);
+        g[k] = load_four((const G *)s.grad + i, n, wide);
         m[k] = load_some(s.m + i, n, wide);
         v[k] = load_some(s.v + i, n, wide);
     }
 #pragma unroll
     for (int k = 0; k < ADAMW_DEPTH; k++) {
         int64_t i = first + k * THREADS * 4, n = s.count - i;
-        float fp[4], fg[4], fm[4], fv[4];
+        float fp[4], fm[4], fv[4];
         widen(p[k], fp);
-        widen(g[k], fg);
         widen(m[k], fm);
         widen(v[k], fv);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            step(u, fg[j], &fp[j], &fm[j], &fv[j]);
+            step(u, widen(g[k].v[j]), &fp[j], &fm[j], &fv[j]);
         store_some(s.param + i, narrow<float>(fp), n, wide);
         store_some(s.m + i, narrow<float>(fm), n, wide);
         store_some(s.v + i, narrow<float>(fv), n, wide);
@@ -348,7 +424,12 @@ __global__ void __launch_bounds__(THREADS) adamw(kernel_adamw hyper, const kerne
             kernel_segment s = segments[first + i];
             update u = {hyper,           now.grad_scale,        now.correction1,
                         now.correction2, mul(now.lr, s.lr_mul), s.decay};
-            update_tile(u, s, turn - (i > 0 ? ends[i - 1] : 0));
+            int64_t tile = turn - (i > 0 ? ends[i - 1] : 0);
+            switch (s.grad_type) {
+            case DTYPE_BF16: update_tile<__nv_bfloat16>(u, s, tile); break;
+            case DTYPE_F16: update_tile<__half>(u, s, tile); break;
+            default: update_tile<float>(u, s, tile); break;
+            }
         }
         turn -= tiles;
         __syncthreads();

@@ -20,12 +20,17 @@ SAME_PLACE(kernel_segment, adamw_segment, count);
 SAME_PLACE(kernel_segment, adamw_segment, param);
 SAME_PLACE(kernel_segment, adamw_segment, copy);
 SAME_PLACE(kernel_segment, adamw_segment, copy_type);
+SAME_PLACE(kernel_segment, adamw_segment, grad_type);
 SAME_PLACE(kernel_segment, adamw_segment, grad);
 SAME_PLACE(kernel_segment, adamw_segment, m);
 SAME_PLACE(kernel_segment, adamw_segment, v);
 SAME_PLACE(kernel_segment, adamw_segment, lr_mul);
 SAME_PLACE(kernel_segment, adamw_segment, decay);
 _Static_assert(sizeof(struct kernel_segment) == sizeof(struct adamw_segment), "one stride");
+SAME_PLACE(kernel_range, square_range, x);
+SAME_PLACE(kernel_range, square_range, count);
+SAME_PLACE(kernel_range, square_range, sums);
+_Static_assert(sizeof(struct kernel_range) == sizeof(struct square_range), "one stride");
 
 /* Launch on the stream's card; `what` is named when it is refused. */
 #define ENQUEUE(what, launch)                                                   \
@@ -162,16 +167,17 @@ static void cuda_cast(struct ops *ops, struct stream *stream, void *dst, enum dt
     ENQUEUE("cast", launch_cast(cuda_handle(stream), dst, dst_type, src, src_type, count));
 }
 
-static void cuda_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                             double *sums)
+static void cuda_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
+                             const struct square_range *ranges, int range_count)
 {
-    ENQUEUE("square_sums", launch_square_sums(cuda_handle(stream), x, count, sums));
+    ENQUEUE("square_sums", launch_square_sums(cuda_handle(stream), type,
+                                              (const struct kernel_range *)ranges, range_count));
 }
 
-static void cuda_find_nonfinite(struct ops *ops, struct stream *stream, const float *x,
-                                int64_t count, int64_t *first)
+static void cuda_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
+                                const void *x, int64_t count, int64_t *first)
 {
-    ENQUEUE("find_nonfinite", launch_find_nonfinite(cuda_handle(stream), x, count, first));
+    ENQUEUE("find_nonfinite", launch_find_nonfinite(cuda_handle(stream), type, x, count, first));
 }
 
 static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,

@@ -28,8 +28,8 @@ struct kernel_segment { /* struct adamw_segment */
     int64_t count;
     float *param;
     void *copy;
-    enum dtype copy_type;
-    const float *grad;
+    enum dtype copy_type, grad_type;
+    const void *grad;
     float *m, *v;
     float lr_mul, decay;
 };
@@ -92,9 +92,15 @@ cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, cons
 
 cudaError_t launch_cast(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
                         enum dtype src_type, int64_t count);
-cudaError_t launch_square_sums(cudaStream_t stream, const float *x, int64_t count, double *sums);
-cudaError_t launch_find_nonfinite(cudaStream_t stream, const float *x, int64_t count,
-                                  int64_t *first);
+struct kernel_range { /* struct square_range */
+    const void *x;
+    int64_t count;
+    double *sums;
+};
+cudaError_t launch_square_sums(cudaStream_t stream, enum dtype type,
+                               const struct kernel_range *ranges /* the host's */, int range_count);
+cudaError_t launch_find_nonfinite(cudaStream_t stream, enum dtype type, const void *x,
+                                  int64_t count, int64_t *first);
 /* `segments` is in device memory, `hyper` in host memory. */
 struct kernel_adamw {
     float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */

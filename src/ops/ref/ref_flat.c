@@ -31,24 +31,33 @@ void ref_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
     dtype_convert(dst, dst_type, src, src_type, count);
 }
 
-void ref_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                     double *sums)
+static float element(const void *x, enum dtype type, int64_t i)
 {
-    for (int64_t block = 0; block * OPS_BLOCK < count; block++) {
-        int64_t first = block * OPS_BLOCK;
-        int64_t end = first + OPS_BLOCK < count ? first + OPS_BLOCK : count;
-        double sum = 0;
-        for (int64_t i = first; i < end; i++)
-            sum += (double)x[i] * x[i];
-        sums[block] = sum;
+    float value;
+    dtype_convert(&value, DTYPE_F32, (const char *)x + (size_t)i * dtype_bytes(type), type, 1);
+    return value;
+}
+
+void ref_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
+                     const struct square_range *ranges, int range_count)
+{
+    for (const struct square_range *r = ranges; r < ranges + range_count; r++) {
+        for (int64_t first = 0; first < r->count; first += OPS_BLOCK) {
+            double sum = 0;
+            for (int64_t i = first; i < r->count && i < first + OPS_BLOCK; i++) {
+                double x = element(r->x, type, i);
+                sum += x * x;
+            }
+            r->sums[first / OPS_BLOCK] = sum;
+        }
     }
 }
 
-void ref_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                        int64_t *first)
+void ref_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
+                        int64_t count, int64_t *first)
 {
     int64_t i = 0;
-    while (i < count && isfinite(x[i]))
+    while (i < count && isfinite(element(x, type, i)))
         i++;
     *first = i < count ? i : -1;
 }
@@ -60,7 +69,7 @@ static void adamw_segment(struct adamw hyper, const struct step_scalars *scalars
     float beta1 = (float)hyper.beta1, rest1 = (float)(1 - hyper.beta1);
     float beta2 = (float)hyper.beta2, rest2 = (float)(1 - hyper.beta2);
     for (int64_t i = 0; i < s->count; i++) {
-        float g = s->grad[i] * scalars->grad_scale;
+        float g = element(s->grad, s->grad_type, i) * scalars->grad_scale;
         float m = beta1 * s->m[i] + rest1 * g;
         float v = beta2 * s->v[i] + rest2 * (g * g);
         float step =

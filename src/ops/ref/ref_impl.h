@@ -74,10 +74,10 @@ void ref_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
                    const double *values, double *sums);
 void ref_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
-void ref_square_sums(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                     double *sums);
-void ref_find_nonfinite(struct ops *ops, struct stream *stream, const float *x, int64_t count,
-                        int64_t *first);
+void ref_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
+                     const struct square_range *ranges, int range_count);
+void ref_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
+                        int64_t count, int64_t *first);
 void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count);
