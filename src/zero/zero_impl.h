@@ -23,11 +23,11 @@ struct exchange {
 /* One unit's gradient of a piece. */
 struct zero_use {
     int unit;
-    void *full;      /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
-    float *local;    /* (piece_count) sum of this worker's micro-batches, where it adds its own; may
+    void *full;   /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
+    float *local; /* (piece_count) sum of this worker's micro-batches, where it adds its own; may
                         be full */
-    void *sum;       /* (share) over the micro-batches of the step, at its owner */
-    void *sum_block; /* the memory it lies in; NULL: in full */
+    void *sum;    /* (share) over the micro-batches of the step, at its owner, in zero_sum_type */
+    void *sum_block;    /* the memory it lies in; NULL: in full */
     struct event *free; /* of full, or local: its slices have been sent */
 };
 
@@ -65,9 +65,9 @@ struct zero {
     int share;         /* the part of every piece that this rank sums, -1: none */
     int members;       /* ranks of gather_comm, from first_member on */
     int first_member;
-    int64_t reductions; /* gradients that are summed in a step: micro-batches, or workers */
-    enum dtype type;    /* of params and gradients */
-    enum dtype sum_type;
+    int64_t reductions;  /* gradients that are summed in a step: micro-batches, or workers */
+    enum dtype type;     /* of params and gradients */
+    enum dtype sum_type; /* of sums of several gradients: see zero_sum_type */
     bool worker;
     struct partition partition;
     struct zero_piece *pieces;
@@ -143,12 +143,6 @@ static inline enum dtype zero_master_type(const struct zero *zero)
     return zero_has_masters(zero) ? DTYPE_F32 : zero->type;
 }
 
-/* One rank alone writes the first micro-batch's gradient straight into the sum. */
-static inline bool zero_writes_sums(const struct zero *zero)
-{
-    return !zero_widens(zero) && zero->sum_type == zero->type;
-}
-
 /* --- lengths -------------------------------------------------------------------------------- */
 static inline int64_t zero_shard_count(const struct zero *zero, int piece)
 {
@@ -163,6 +157,19 @@ static inline int64_t zero_share_count(const struct zero *zero, int piece)
 static inline bool zero_alone(const struct zero *zero)
 {
     return zero->roster.size == 1;
+}
+
+/* Of the sums of a piece. Of one gradient alone the sum is that gradient, exact in its own type. */
+static inline enum dtype zero_sum_type(const struct zero *zero, int piece)
+{
+    bool one = zero_alone(zero) && zero->reductions == 1 && zero->pieces[piece].use_count == 1;
+    return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
+}
+
+/* One rank alone with one micro-batch puts its gradient where the sum is. */
+static inline bool zero_sum_is_gradient(const struct zero *zero, int piece)
+{
+    return zero_alone(zero) && zero->reductions == 1 && zero_sum_type(zero, piece) == zero->type;
 }
 
 static inline bool zero_is_learned(const struct zero *zero, int piece)

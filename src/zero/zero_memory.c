@@ -11,8 +11,10 @@
  *
  * A share is a shard, unless the shard has several holders (roster.h): they also have room for
  * the whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of
- * stages 0 and 1 lie in the gradients when they are of one size. Workers that are not owners
- * (beside servers) have no shards. Owners have room for one share from every worker.
+ * stages 0 and 1 lie in the gradients when they are of one size. One rank with one micro-batch a step
+ * has no gradients beside the sums where both are of one type: all but those of tied pieces
+ * (zero_sum_type). Workers that are not owners (beside servers) have no shards. Owners have room for
+ * one share from every worker.
  *
  * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. Where units
  * compute in fp32 beside 16-bit params, these are widened and gradients are written in fp32, for one
@@ -123,7 +125,7 @@ static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
 {
     struct zero_piece *piece = &zero->pieces[i];
     struct zero_use *use = &piece->uses[k];
-    enum dtype type = zero->sum_type;
+    enum dtype type = zero_sum_type(zero, i);
     bool one_round = roster_rounds(&zero->roster, zero->reductions) == 1;
     bool in_gradient = use->full && dtype_bytes(type) == dtype_bytes(zero->type);
     bool shared = k == 0 && zero->roster.copies > 1;
@@ -179,12 +181,17 @@ static int64_t written_count(const struct zero *zero, int u)
     return count;
 }
 
-/* Are gradients sent from slots? One rank alone sends nothing, and has one for what it adds. */
-static bool needs_gradient_slots(const struct zero *zero)
+/* Are the gradients of a unit sent from a slot? One rank alone sends nothing, and has one for what it
+ * adds. */
+static bool needs_gradient_slot(const struct zero *zero, int u)
 {
-    if (zero_alone(zero))
-        return !zero_writes_sums(zero) || zero->config.micro_batches > 1;
-    return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
+    if (!zero_alone(zero))
+        return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
+    for (int i = 0; i < zero->graph->piece_count; i++)
+        if (unit_writes_piece(zero->graph, &zero->graph->units[u], i) &&
+            !zero_sum_is_gradient(zero, i))
+            return true;
+    return false;
 }
 
 /* Units take the slots in turn, so each slot is for the largest of its own units. One rank alone
@@ -192,11 +199,14 @@ static bool needs_gradient_slots(const struct zero *zero)
 static enum status alloc_gradient_slots(struct zero *zero)
 {
     int slots = zero_alone(zero) ? 1 : GRADIENT_SLOTS;
-    for (int s = 0; needs_gradient_slots(zero) && s < slots; s++) {
+    for (int s = 0; s < slots; s++) {
         struct gradient_slot *slot = &zero->gradient_slots[s];
         int64_t most = 0;
         for (int u = s; u < zero->graph->unit_count; u += slots)
-            most = written_count(zero, u) > most ? written_count(zero, u) : most;
+            if (needs_gradient_slot(zero, u) && written_count(zero, u) > most)
+                most = written_count(zero, u);
+        if (most == 0)
+            continue;
         TRY(device_alloc(zero->ops->device, MEM_SLOTS, "gradients",
                          (size_t)most * dtype_bytes(zero->type), &slot->at));
         TRY(event_create(zero->ops->device, &slot->free));

@@ -235,7 +235,7 @@ static int64_t form_parts(struct zero *zero, int piece, int64_t number, struct b
     struct cut cut = cut_range(range);
     double *next = parts + (cut.middle - range.first);
     double *last = next + ((cut.tail - cut.middle) >> PART_LEVEL);
-    struct wanted wanted = {.type = zero->sum_type};
+    struct wanted wanted = {.type = zero_sum_type(zero, piece)};
     want_blocks(zero, &wanted, piece, range.first - number, cut.middle - number, parts);
     want_blocks(zero, &wanted, piece, cut.tail - number, range.end - number, last);
     for (int64_t done = cut.middle; done < cut.tail; done += 1ll << CHUNK_LEVEL) {

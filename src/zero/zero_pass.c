@@ -5,7 +5,8 @@
  * the compute stream waits for them. Where units compute in fp32, 16-bit ones are widened into a
  * slot for the unit that computes. Gradients are written to a buffer of their own or a slot and
  * sent to their owners while the next unit computes. One rank alone writes its first micro-batch
- * straight into the sum where that has the same type.
+ * straight into the sum where that has the same type; where there is no other the sum has it, unless
+ * the piece is tied.
  *
  *     written by the pass            sent, in the wire's type
  *     where it is sent from          a whole gradient, or a slot       of one type
@@ -186,6 +187,8 @@ static bool sends_local(const struct zero *zero, const struct zero_use *use)
 static void *wire_place(struct zero *zero, int piece, int u)
 {
     struct zero_use *use = find_use(zero, piece, u);
+    if (zero_sum_is_gradient(zero, piece))
+        return use->sum;
     if (use->full)
         return use->full;
     if (sends_local(zero, use))
@@ -209,7 +212,7 @@ static void *gradient_place(struct zero *zero, int piece, int u, int64_t round)
         return use->local;
     if ((use->local && wide) || zero_widens(zero))
         return zero->gradient_work + slot_offset(zero, piece, u);
-    if (zero_alone(zero) && zero_writes_sums(zero) && round == 0)
+    if (zero_alone(zero) && zero_sum_type(zero, piece) == zero->type && round == 0)
         return use->sum;
     return wire_place(zero, piece, u);
 }
@@ -254,9 +257,11 @@ static void round_gradient(struct zero *zero, int piece, struct zero_use *use, i
 /* One rank: the first micro-batch may be in its place already. */
 static void add_alone(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
-    if (gradient_place(zero, piece, use->unit, round) != use->sum)
-        add_contributions(zero, zero->stream, use->sum, wire_place(zero, piece, use->unit), 1,
-                          zero->partition.piece_count[piece], round == 0);
+    const void *from = zero_widens(zero) ? wire_place(zero, piece, use->unit)
+                                         : gradient_place(zero, piece, use->unit, round);
+    if (from != use->sum)
+        add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
+                          round == 0);
 }
 
 static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)

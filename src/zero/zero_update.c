@@ -33,14 +33,15 @@ static struct adamw_segment segment_of(const struct zero *zero, int t, struct pl
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     const struct zero_piece *piece = &zero->pieces[mine.piece];
     struct zero_group group = group_of(&zero->config, tensor->name);
+    enum dtype grad_type = zero_sum_type(zero, mine.piece);
     int64_t at = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
     return (struct adamw_segment){
         .count = mine.count,
         .param = (float *)piece->master + at,
         .copy = zero_is_narrow(zero) ? zero_at(piece->slice, zero->type, at) : NULL,
         .copy_type = zero->type,
-        .grad_type = zero->sum_type,
-        .grad = zero_at(piece->total, zero->sum_type, at),
+        .grad_type = grad_type,
+        .grad = zero_at(piece->total, grad_type, at),
         .m = piece->m + at,
         .v = piece->v + at,
         .lr_mul = (float)group.lr_mul,
@@ -119,9 +120,9 @@ static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
         if (mine.count == 0 || !zero_is_learned(zero, whole.piece))
             continue;
         const void *sum = zero->pieces[whole.piece].uses[0].sum;
-        ops_find_nonfinite(zero->ops, zero->stream, zero->sum_type,
-                           zero_at(sum, zero->sum_type, mine.first - own_first), mine.count,
-                           zero->nonfinite);
+        enum dtype type = zero_sum_type(zero, whole.piece);
+        ops_find_nonfinite(zero->ops, zero->stream, type,
+                           zero_at(sum, type, mine.first - own_first), mine.count, zero->nonfinite);
         device_copy(zero->stream, &first, zero->nonfinite, sizeof first);
         TRY(stream_sync(zero->stream));
         if (first < 0)

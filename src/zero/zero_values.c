@@ -113,10 +113,10 @@ static struct holders shard_holders(const struct zero *zero)
                             zero_master_type(zero)};
 }
 
-static struct holders share_holders(const struct zero *zero)
+static struct holders share_holders(const struct zero *zero, int piece)
 {
-    return (struct holders){zero->reduce_comm,   zero->reduce_stream, zero->roster.size, 0,
-                            zero->roster.owners, roster_share,        zero->sum_type};
+    return (struct holders){zero->reduce_comm,   zero->reduce_stream, zero->roster.size,         0,
+                            zero->roster.owners, roster_share,        zero_sum_type(zero, piece)};
 }
 
 /* A chunk of a piece from its holders; `own` is this rank's part. */
@@ -180,7 +180,7 @@ enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int
 {
     struct place place = element_range(zero, tensor, first, count);
     const struct zero_piece *piece = &zero->pieces[place.piece];
-    struct holders holders = share_holders(zero);
+    struct holders holders = share_holders(zero, place.piece);
     CHECK_LT(0, piece->use_count);
     return read_parts(zero, &holders, place, piece->uses[0].sum, out);
 }

@@ -83,6 +83,21 @@ static void test_narrow_sums(void **state)
     free(first.params);
 }
 
+/* One rank with one micro-batch sums nothing: its 16-bit gradients are the sums, with the bits of the
+ * fp32 sums of several ranks. */
+static void test_one_gradient_is_the_sum(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        struct rig_config config = native_config(llama, llama ? DTYPE_F16 : DTYPE_BF16);
+        config.micro_batches = 1;
+        struct trace alone = run(config, 1);
+        for (config.stage = 1; config.stage <= 3; config.stage++)
+            compare(&alone, config, 2);
+        free(alone.params);
+    }
+}
+
 /* Each worker adds its own micro-batches in fp32 and rounds the sum once: the same bits in every
  * stage, and other ones than with each micro-batch rounded. */
 static void test_local_sums(void **state)
@@ -261,11 +276,17 @@ static void test_every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages_and_ranks),   cmocka_unit_test(test_recomputation),
-        cmocka_unit_test(test_servers_and_groups), cmocka_unit_test(test_narrow_sums),
-        cmocka_unit_test(test_local_sums),         cmocka_unit_test(test_follows_fp32),
-        cmocka_unit_test(test_nothing_is_widened), cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_decoding),           cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_stages_and_ranks),
+        cmocka_unit_test(test_recomputation),
+        cmocka_unit_test(test_servers_and_groups),
+        cmocka_unit_test(test_one_gradient_is_the_sum),
+        cmocka_unit_test(test_narrow_sums),
+        cmocka_unit_test(test_local_sums),
+        cmocka_unit_test(test_follows_fp32),
+        cmocka_unit_test(test_nothing_is_widened),
+        cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_decoding),
+        cmocka_unit_test(test_every_allocation_may_fail),
     };
     if (test_device_missing())
         return 77;

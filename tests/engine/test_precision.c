@@ -45,6 +45,44 @@ static void test_servers_and_groups(void **state)
     free(plain.params);
 }
 
+/* Elements of an untied model, each piece padded to 64 x ranks. */
+static int64_t padded_count(int ranks)
+{
+    struct env env = testing_env(1);
+    struct rig rig;
+    int64_t total = 0, unit = (int64_t)OPS_BLOCK * ranks;
+    assert_ok(rig_create(&env, base_config(1), &rig));
+    const struct unit_graph *graph = model_graph(rig.model);
+    for (int i = 0; i < graph->piece_count; i++) {
+        int64_t count = 0;
+        for (int q = 0; q < graph->pieces[i].param_count; q++)
+            count += (unit_param_count(graph, graph->pieces[i].first_param + q) + OPS_BLOCK - 1) /
+                     OPS_BLOCK * OPS_BLOCK;
+        total += (count + unit - 1) / unit * unit;
+    }
+    rig_destroy(&rig);
+    env_destroy(&env);
+    return total;
+}
+
+/* One rank with one micro-batch has no sum beside its 16-bit gradient, where a piece has one use: the
+ * bits of fp32 sums, which several ranks have, and 2 bytes an element. */
+static void test_one_gradient_is_the_sum(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++)
+        for (enum dtype type = DTYPE_BF16; type <= DTYPE_F16; type++) {
+            struct rig_config config = narrow_config(llama, type);
+            config.micro_batches = 1;
+            struct trace alone = run(config, 1);
+            for (config.stage = 1; config.stage <= 3; config.stage++)
+                compare(&alone, config, 2);
+            if (llama) /* nothing is tied */
+                assert_int_equal(alone.state, 16 * (size_t)padded_count(1));
+            free(alone.params);
+        }
+}
+
 /* Sums of 16 bits are rounded once a round: the same bits for the same number of workers. */
 static void test_narrow_sums(void **state)
 {
@@ -94,26 +132,6 @@ static void test_masters_are_read(void **state)
         finer += bf16_to_f32(f32_to_bf16(trace.params[i])) != trace.params[i];
     assert_true(finer > trace.count / 2);
     free(trace.params);
-}
-
-/* Elements of an untied model, each piece padded to 64 x ranks. */
-static int64_t padded_count(int ranks)
-{
-    struct env env = testing_env(1);
-    struct rig rig;
-    int64_t total = 0, unit = (int64_t)OPS_BLOCK * ranks;
-    assert_ok(rig_create(&env, base_config(1), &rig));
-    const struct unit_graph *graph = model_graph(rig.model);
-    for (int i = 0; i < graph->piece_count; i++) {
-        int64_t count = 0;
-        for (int q = 0; q < graph->pieces[i].param_count; q++)
-            count += (unit_param_count(graph, graph->pieces[i].first_param + q) + OPS_BLOCK - 1) /
-                     OPS_BLOCK * OPS_BLOCK;
-        total += (count + unit - 1) / unit * unit;
-    }
-    rig_destroy(&rig);
-    env_destroy(&env);
-    return total;
 }
 
 /* 16 Psi, 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, 16 Psi/N. */
@@ -420,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_and_ranks),
         cmocka_unit_test(test_servers_and_groups),
+        cmocka_unit_test(test_one_gradient_is_the_sum),
         cmocka_unit_test(test_narrow_sums),
         cmocka_unit_test(test_follows_fp32),
         cmocka_unit_test(test_masters_are_read),
