@@ -249,6 +249,12 @@ static enum status list_lines(struct cli *cli, struct text *text, const struct p
     return st;
 }
 
+/* One gradient a step is its own sum, in its own type, where it has one use. */
+static bool nothing_to_add(const struct plan_view *view)
+{
+    return view->request->ranks == 1 && view->request->engine.micro_batches == 1;
+}
+
 static enum status write_table(struct cli *cli, const struct plan_view *view, struct text *text)
 {
     char a[32], b[32];
@@ -265,9 +271,10 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
     if (view->request->zero.servers > 0)
         rank_tables(cli, text, view, true);
     if (view->request->zero.type != view->request->zero.sum_type)
-        text_add(text,
-                 "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); these "
-                 "are fp32\n");
+        text_printf(
+            text,
+            "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); %s fp32\n",
+            nothing_to_add(view) ? "those of tied parameters are" : "these are");
     describe_recompute(text, view);
     if (view->lines)
         TRY(list_lines(cli, text, view));
