@@ -6,12 +6,15 @@
  * kernels at the end of each part, which go over memory again for each sum.
  *
  * Backward: a block goes over many rows and keeps its columns' share of dweight and dbias in
- * registers. Blocks, and the rows of each, are a function of type and width and rows; their shares
- * go to scratch (blocks, 2, C) and a second kernel adds them in order.
+ * registers. These leave too few for the rows that must be on their way, so the next row is copied to
+ * shared memory meanwhile (below 99 KiB a block, which every card has). Blocks, and the rows of each,
+ * are a function of type and width and rows; their shares go to scratch (blocks, 2, C) and a second
+ * kernel adds them in order.
  *
  * Bytes, of R C elements: add_norm 4 tensors (3 without a branch), apply 2, backward 4 (3 without
  * dsum).
  */
+#include <cuda_pipeline_primitives.h>
 #include "ops/cuda/vector.cuh"
 
 enum { ANY_THREADS = 256 }; /* of the plain kernels */
@@ -308,87 +311,144 @@ static __device__ inline float norm_gradient(float g, float xhat, float rstd, fl
     return fma_(rstd, fma_(-xhat, mean_gx, sub(g, mean_g)), dsum);
 }
 
-/* The shares of the warps of a block, added in their order through shared memory (2, C). */
-template <typename T, int PACKS>
-static __device__ inline void add_warps(int width, const float (&dweight)[PACKS][PACK<T>],
-                                        const float (&dbias)[PACKS][PACK<T>], float *shared)
+/* How rows are shared out: GROUP threads a row (a warp, or a whole block), up to PACKS packs each.
+ * THREADS are a block's, PER_SM a multiprocessor's: as many as have registers for their sums and
+ * shared memory for the rows on their way. */
+template <int GROUP, int PACKS> struct shape {
+    static constexpr int THREADS = GROUP > WARP ? GROUP : PACKS <= 3 ? 256 : 128;
+    static constexpr int PER_SM = PACKS <= 3 ? 512 : 384;
+};
+
+/* Rows on their way: a thread copies its own packs of dy, sum and dsum of the next row to shared
+ * memory while it works on this one, and reads them from there, so nobody waits for anybody. */
+enum { STAGES = 2, TENSORS = 3 };
+
+template <int THREADS, int PACKS> struct row_buffer {
+    uint4 at[STAGES][TENSORS][PACKS][THREADS]; /* packs */
+};
+
+template <typename T> static __device__ inline void widen(const uint4 &at, float (&f)[PACK<T>])
 {
-    int at = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
-    for (int w = 0; w < warps; w++) {
-        if (w == warp) {
+    widen(load(reinterpret_cast<const T *>(&at)), f);
+}
+
+template <typename T, int GROUP, int PACKS, typename Buffer>
+static __device__ inline void fetch_row(const backward_args<T> &a, int64_t r, int stage,
+                                        Buffer *buffer)
+{
+    int at = threadIdx.x % GROUP, packs = a.width / PACK<T>;
 #pragma unroll
-            for (int k = 0; k < PACKS; k++) {
-#pragma unroll
-                for (int i = 0; i < PACK<T>; i++) {
-                    int c = (at + k * WARP) * PACK<T> + i;
-                    if (c < width) {
-                        shared[c] = w == 0 ? dweight[k][i] : shared[c] + dweight[k][i];
-                        shared[width + c] = w == 0 ? dbias[k][i] : shared[width + c] + dbias[k][i];
-                    }
-                }
-            }
-        }
-        __syncthreads();
+    for (int k = 0; k < PACKS; k++) {
+        int64_t c = r * a.width + (at + k * GROUP) * PACK<T>;
+        if (at + k * GROUP >= packs)
+            continue;
+        __pipeline_memcpy_async(&buffer->at[stage][0][k][threadIdx.x], a.dy + c, 16);
+        __pipeline_memcpy_async(&buffer->at[stage][1][k][threadIdx.x], a.sum + c, 16);
+        if (a.dsum)
+            __pipeline_memcpy_async(&buffer->at[stage][2][k][threadIdx.x], a.dsum + c, 16);
     }
 }
 
-/* GROUP threads a row at a time: a warp of a block of 256, or the whole block. */
+/* The shares of the warps of a block, added in their order through shared memory (C). */
+template <typename T, int PACKS>
+static __device__ inline void add_warps(int width, const float (&sums)[PACKS][PACK<T>],
+                                        float *shared, float *to)
+{
+    int at = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    for (int w = 0; w < warps; w++) {
+        __syncthreads();
+        if (w != warp)
+            continue;
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+#pragma unroll
+            for (int i = 0; i < PACK<T>; i++) {
+                int c = (at + k * WARP) * PACK<T> + i;
+                if (c < width)
+                    shared[c] = w == 0 ? sums[k][i] : shared[c] + sums[k][i];
+            }
+        }
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < width; c += blockDim.x)
+        to[c] = shared[c];
+}
+
+/* A block's share of dweight or dbias. */
 template <typename T, int GROUP, int PACKS>
-__global__ void __launch_bounds__(GROUP == WARP ? 256 : GROUP,
-                                  (PACKS <= 3 ? 512 : 256) / (GROUP == WARP ? 256 : GROUP))
+static __device__ inline void write_share(int width, const float (&sums)[PACKS][PACK<T>],
+                                          float *shared, float *to)
+{
+    if constexpr (GROUP == WARP) {
+        add_warps<T, PACKS>(width, sums, shared, to);
+    } else {
+#pragma unroll
+        for (int k = 0; k < PACKS; k++) {
+#pragma unroll
+            for (int i = 0; i < PACK<T>; i++) {
+                int c = (int)(threadIdx.x + k * GROUP) * PACK<T> + i;
+                if (c < width)
+                    to[c] = sums[k][i];
+            }
+        }
+    }
+}
+
+/* GROUP threads a row at a time; BIAS: dbias is wanted. */
+template <typename T, int GROUP, int PACKS, bool BIAS>
+__global__ void __launch_bounds__(shape<GROUP, PACKS>::THREADS,
+                                  shape<GROUP, PACKS>::PER_SM / shape<GROUP, PACKS>::THREADS)
     backward_rows(backward_args<T> a)
 {
-    constexpr int N = PACK<T>, THREADS = GROUP == WARP ? 256 : GROUP, GROUPS = THREADS / GROUP;
-    extern __shared__ float shared[]; /* (2, C) for add_warps */
+    constexpr int N = PACK<T>, THREADS = shape<GROUP, PACKS>::THREADS, GROUPS = THREADS / GROUP;
+    extern __shared__ __align__(16) unsigned char dynamic[];
+    auto *rows = reinterpret_cast<row_buffer<THREADS, PACKS> *>(dynamic);
     __shared__ float2 room[GROUP / WARP];
-    int at = threadIdx.x % GROUP, packs = a.width / N;
-    float dweight[PACKS][N] = {}, dbias[PACKS][N] = {};
+    int at = threadIdx.x % GROUP, packs = a.width / N, me = threadIdx.x, stage = 0;
+    float dweight[PACKS][N] = {}, dbias[BIAS ? PACKS : 1][N] = {};
+    int64_t stride = (int64_t)gridDim.x * GROUPS;
+    int64_t r = (int64_t)blockIdx.x * GROUPS + me / GROUP;
 
-    for (int64_t r = (int64_t)blockIdx.x * GROUPS + threadIdx.x / GROUP; r < a.rows;
-         r += (int64_t)gridDim.x * GROUPS) {
-        int64_t row = r * a.width;
-        pack<T> dy[PACKS], x[PACKS], dsum[PACKS];
-#pragma unroll
-        for (int k = 0; k < PACKS; k++)
-            dy[k] =
-                load_some(a.dy + row + (at + k * GROUP) * N, at + k * GROUP < packs ? N : 0, true);
-#pragma unroll
-        for (int k = 0; k < PACKS; k++)
-            x[k] =
-                load_some(a.sum + row + (at + k * GROUP) * N, at + k * GROUP < packs ? N : 0, true);
-        if (a.dsum) {
-#pragma unroll
-            for (int k = 0; k < PACKS; k++)
-                dsum[k] = load_some(a.dsum + row + (at + k * GROUP) * N,
-                                    at + k * GROUP < packs ? N : 0, true);
+    float next_mean = 0, next_rstd = 0;
+    auto fetch = [&](int64_t row, int to) {
+        if (row < a.rows) {
+            fetch_row<T, GROUP, PACKS>(a, row, to, rows);
+            next_mean = a.layer ? a.mean[row] : 0.0f;
+            next_rstd = a.rstd[row];
         }
-        float mean = a.layer ? a.mean[r] : 0.0f, rstd = a.rstd[r];
+        __pipeline_commit();
+    };
+    fetch(r, 0);
+    for (; r < a.rows; r += stride, stage ^= 1) {
+        float mean = next_mean, rstd = next_rstd;
+        fetch(r + stride, stage ^ 1);
+        __pipeline_wait_prior(1); /* this row has come, the next may be on its way */
 
-        /* Columns past the end have dy = 0, and add nothing. */
         float2 sums = {0, 0};
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
-            float d[N], f[N], w[N] = {};
-            widen(dy[k], d);
-            widen(x[k], f);
-            if (at + k * GROUP < packs)
-                widen(load(a.weight + (at + k * GROUP) * N), w);
+            float d[N], f[N], w[N];
+            if (at + k * GROUP >= packs)
+                continue;
+            widen<T>(rows->at[stage][0][k][me], d);
+            widen<T>(rows->at[stage][1][k][me], f);
+            widen(load(a.weight + (at + k * GROUP) * N), w);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 float xhat = mul(sub(f[i], mean), rstd), g = mul(d[i], w[i]);
                 sums.x = add(sums.x, g);
                 sums.y = fma_(g, xhat, sums.y);
                 dweight[k][i] = fma_(d[i], xhat, dweight[k][i]);
-                dbias[k][i] = add(dbias[k][i], d[i]);
+                if constexpr (BIAS)
+                    dbias[k][i] = add(dbias[k][i], d[i]);
             }
-            keep_packed(dy[k]);
-            keep_packed(x[k]);
         }
+        asm volatile("" ::: "memory"); /* read the packs again below instead of keeping them */
         sums.x = warp_sum(sums.x);
         sums.y = warp_sum(sums.y);
         if constexpr (GROUP > WARP) {
-            if (threadIdx.x % WARP == 0)
-                room[threadIdx.x / WARP] = sums;
+            if (me % WARP == 0)
+                room[me / WARP] = sums;
             __syncthreads();
             sums = room[0];
 #pragma unroll
@@ -404,37 +464,24 @@ __global__ void __launch_bounds__(GROUP == WARP ? 256 : GROUP,
             if (at + k * GROUP >= packs)
                 continue;
             float d[N], f[N], w[N], s[N] = {};
-            widen(dy[k], d);
-            widen(x[k], f);
+            widen<T>(rows->at[stage][0][k][me], d);
+            widen<T>(rows->at[stage][1][k][me], f);
             widen(load(a.weight + (at + k * GROUP) * N), w);
             if (a.dsum)
-                widen(dsum[k], s);
+                widen<T>(rows->at[stage][2][k][me], s);
 #pragma unroll
             for (int i = 0; i < N; i++)
                 f[i] = norm_gradient(mul(d[i], w[i]), mul(sub(f[i], mean), rstd), rstd, mean_g,
                                      mean_gx, s[i]);
-            store(a.dsum_out + row + (at + k * GROUP) * N, narrow<T>(f));
+            store(a.dsum_out + r * a.width + (at + k * GROUP) * N, narrow<T>(f));
         }
     }
 
+    float *shared = reinterpret_cast<float *>(dynamic); /* (C): all rows are done */
     float *to = a.partials + (int64_t)blockIdx.x * 2 * a.width;
-    if constexpr (GROUP == WARP) {
-        add_warps<T, PACKS>(a.width, dweight, dbias, shared);
-        for (int c = threadIdx.x; c < 2 * a.width; c += THREADS)
-            to[c] = shared[c];
-    } else {
-#pragma unroll
-        for (int k = 0; k < PACKS; k++) {
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                int c = (at + k * GROUP) * N + i;
-                if (c < a.width) {
-                    to[c] = dweight[k][i];
-                    to[a.width + c] = dbias[k][i];
-                }
-            }
-        }
-    }
+    write_share<T, GROUP, PACKS>(a.width, dweight, shared, to);
+    if constexpr (BIAS)
+        write_share<T, GROUP, PACKS>(a.width, dbias, shared, to + a.width);
 }
 
 /* Any width: a block goes over its rows and adds to its share in scratch, each thread to its own
@@ -501,8 +548,8 @@ __global__ void __launch_bounds__(RUNS *WARP)
     }
 }
 
-/* How the backward pass is cut. The blocks are those that 132 multiprocessors hold at once, two of
- * 256 threads when three packs a thread leave room for that; a constant, not the card's number. */
+/* How the backward pass is cut. The blocks are those that 132 multiprocessors hold at once; a
+ * constant, not the card's number. */
 struct cut {
     int group, packs; /* threads a row, packs a thread; packs 0: the plain kernel */
     int64_t blocks;
@@ -511,11 +558,12 @@ struct cut {
 static struct cut cut_of(enum dtype type, int64_t width, int64_t rows, bool aligned)
 {
     int64_t n = 16 / (int64_t)(type == DTYPE_F32 ? 4 : 2), packs = width / n;
-    if (!aligned || width % n != 0 || packs > 6 * 256)
+    if (!aligned || width % n != 0 || packs > 4 * 256)
         return {ANY_THREADS, 0, rows < 264 ? rows : 264};
     int group = packs <= 6 * WARP ? WARP : packs <= 6 * 128 ? 128 : 256;
-    int each = (int)div_up(packs, group), threads = group == 128 ? 128 : 256;
-    int64_t most = 132 * (each <= 3 ? 512 : 256) / threads;
+    int each = (int)div_up(packs, group);
+    int threads = group > WARP ? group : each <= 3 ? 256 : 128; /* struct shape */
+    int64_t most = 132 * ((each <= 3 ? 512 : 384) / threads);
     int64_t blocks = div_up(rows, threads / group);
     return {group, each, blocks < most ? blocks : most};
 }
@@ -528,17 +576,25 @@ size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows)
 }
 
 template <typename T, int GROUP, int PACKS>
-static cudaError_t backward_in(cudaStream_t stream, struct cut cut, const backward_args<T> &a)
+static cudaError_t backward_in(cudaStream_t stream, struct cut cut, bool bias,
+                               const backward_args<T> &a)
 {
-    constexpr int THREADS = GROUP == WARP ? 256 : GROUP;
-    size_t shared = GROUP == WARP ? 2 * (size_t)a.width * sizeof(float) : 0;
+    constexpr int THREADS = shape<GROUP, PACKS>::THREADS;
+    constexpr size_t shared = sizeof(row_buffer<THREADS, PACKS>);
+    auto *kernel =
+        bias ? backward_rows<T, GROUP, PACKS, true> : backward_rows<T, GROUP, PACKS, false>;
     unsigned blocks = (unsigned)cut.blocks;
-    backward_rows<T, GROUP, PACKS><<<blocks, THREADS, shared, stream>>>(a);
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (error != cudaSuccess)
+        return error;
+    kernel<<<blocks, THREADS, shared, stream>>>(a);
     return cudaGetLastError();
 }
 
 template <typename T>
-static cudaError_t backward_typed(cudaStream_t stream, struct cut cut, const backward_args<T> &a)
+static cudaError_t backward_typed(cudaStream_t stream, struct cut cut, bool bias,
+                                  const backward_args<T> &a)
 {
     if (cut.packs == 0) {
         unsigned blocks = (unsigned)cut.blocks;
@@ -547,7 +603,7 @@ static cudaError_t backward_typed(cudaStream_t stream, struct cut cut, const bac
     }
 #define IN(threads, count)                          \
     if (cut.group == threads && cut.packs == count) \
-    return backward_in<T, threads, count>(stream, cut, a)
+    return backward_in<T, threads, count>(stream, cut, bias, a)
     IN(WARP, 1);
     IN(WARP, 2);
     IN(WARP, 3);
@@ -560,8 +616,6 @@ static cudaError_t backward_typed(cudaStream_t stream, struct cut cut, const bac
     IN(128, 5);
     IN(128, 6);
     IN(256, 4);
-    IN(256, 5);
-    IN(256, 6);
 #undef IN
     return cudaErrorInvalidValue;
 }
@@ -580,7 +634,7 @@ cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, bool laye
         backward_args<T> a = {
             rows, (int)width, layer,           (const T *)dy, (const T *)sum, (const T *)weight,
             mean, rstd,       (const T *)dsum, (T *)dsum_out, partials};
-        cudaError_t error = backward_typed<T>(stream, cut, a);
+        cudaError_t error = backward_typed<T>(stream, cut, dbias != NULL, a);
         if (error != cudaSuccess)
             return error;
         dim3 grid((unsigned)div_up(width, WARP), 2);
