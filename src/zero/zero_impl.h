@@ -26,7 +26,7 @@ struct zero_use {
     void *full;   /* (piece_count) gradient of this worker's micro-batch; NULL: in a slot */
     float *local; /* (piece_count) sum of this worker's micro-batches, where it adds its own; may
                         be full */
-    void *sum;    /* (share) over the micro-batches of the step, at its owner, in zero_sum_type */
+    void *sum;    /* (share) over the micro-batches of the step, at its owner, in zero_use_type */
     void *sum_block;    /* the memory it lies in; NULL: in full */
     struct event *free; /* of full, or local: its slices have been sent */
 };
@@ -67,7 +67,7 @@ struct zero {
     int first_member;
     int64_t reductions;  /* gradients that are summed in a step: micro-batches, or workers */
     enum dtype type;     /* of params and gradients */
-    enum dtype sum_type; /* of sums of several gradients: see zero_sum_type */
+    enum dtype sum_type; /* of sums of several gradients: see zero_use_type */
     bool worker;
     struct partition partition;
     struct zero_piece *pieces;
@@ -159,17 +159,29 @@ static inline bool zero_alone(const struct zero *zero)
     return zero->roster.size == 1;
 }
 
-/* Of the sums of a piece. Of one gradient alone the sum is that gradient, exact in its own type. */
-static inline enum dtype zero_sum_type(const struct zero *zero, int piece)
+/* Of the sum of a use. Of one gradient alone the sum is that gradient, exact in its own type; but the
+ * other uses of a tied piece are added to the first. */
+static inline enum dtype zero_use_type(const struct zero *zero, int piece,
+                                       const struct zero_use *use)
 {
-    bool one = zero_alone(zero) && zero->reductions == 1 && zero->pieces[piece].use_count == 1;
+    const struct zero_piece *p = &zero->pieces[piece];
+    bool added_to = use == p->uses && p->use_count > 1;
+    bool one = zero_alone(zero) && zero->reductions == 1 && !added_to;
     return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
 }
 
-/* One rank alone with one micro-batch puts its gradient where the sum is. */
-static inline bool zero_sum_is_gradient(const struct zero *zero, int piece)
+/* Of the step's gradient: the sum of the first use, and then of all. */
+static inline enum dtype zero_sum_type(const struct zero *zero, int piece)
 {
-    return zero_alone(zero) && zero->reductions == 1 && zero_sum_type(zero, piece) == zero->type;
+    return zero_use_type(zero, piece, zero->pieces[piece].uses);
+}
+
+/* One rank alone with one micro-batch puts its gradient where the sum is. */
+static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
+                                        const struct zero_use *use)
+{
+    return zero_alone(zero) && zero->reductions == 1 &&
+           zero_use_type(zero, piece, use) == zero->type;
 }
 
 static inline bool zero_is_learned(const struct zero *zero, int piece)

@@ -12,9 +12,9 @@
  * A share is a shard, unless the shard has several holders (roster.h): they also have room for
  * the whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of
  * stages 0 and 1 lie in the gradients when they are of one size. One rank with one micro-batch a step
- * has no gradients beside the sums where both are of one type: all but those of tied pieces
- * (zero_sum_type). Workers that are not owners (beside servers) have no shards. Owners have room for
- * one share from every worker.
+ * has no gradients beside the sums where both are of one type: all but those of the first use of
+ * tied pieces (zero_use_type). Workers that are not owners (beside servers) have no shards. Owners
+ * have room for one share from every worker.
  *
  * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. Where units
  * compute in fp32 beside 16-bit params, these are widened and gradients are written in fp32, for one
@@ -125,7 +125,7 @@ static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
 {
     struct zero_piece *piece = &zero->pieces[i];
     struct zero_use *use = &piece->uses[k];
-    enum dtype type = zero_sum_type(zero, i);
+    enum dtype type = zero_use_type(zero, i, use);
     bool one_round = roster_rounds(&zero->roster, zero->reductions) == 1;
     bool in_gradient = use->full && dtype_bytes(type) == dtype_bytes(zero->type);
     bool shared = k == 0 && zero->roster.copies > 1;
@@ -187,10 +187,12 @@ static bool needs_gradient_slot(const struct zero *zero, int u)
 {
     if (!zero_alone(zero))
         return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
-    for (int i = 0; i < zero->graph->piece_count; i++)
-        if (unit_writes_piece(zero->graph, &zero->graph->units[u], i) &&
-            !zero_sum_is_gradient(zero, i))
-            return true;
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        const struct zero_piece *piece = &zero->pieces[i];
+        for (int k = 0; k < piece->use_count; k++)
+            if (piece->uses[k].unit == u && !zero_sum_is_gradient(zero, i, &piece->uses[k]))
+                return true;
+    }
     return false;
 }
 

@@ -5,8 +5,8 @@
  * the compute stream waits for them. Where units compute in fp32, 16-bit ones are widened into a
  * slot for the unit that computes. Gradients are written to a buffer of their own or a slot and
  * sent to their owners while the next unit computes. One rank alone writes its first micro-batch
- * straight into the sum where that has the same type; where there is no other the sum has it, unless
- * the piece is tied.
+ * straight into the sum where that has the same type; where there is no other the sum has it, but for
+ * the first use of a tied piece.
  *
  *     written by the pass            sent, in the wire's type
  *     where it is sent from          a whole gradient, or a slot       of one type
@@ -187,7 +187,7 @@ static bool sends_local(const struct zero *zero, const struct zero_use *use)
 static void *wire_place(struct zero *zero, int piece, int u)
 {
     struct zero_use *use = find_use(zero, piece, u);
-    if (zero_sum_is_gradient(zero, piece))
+    if (zero_sum_is_gradient(zero, piece, use))
         return use->sum;
     if (use->full)
         return use->full;
@@ -212,7 +212,7 @@ static void *gradient_place(struct zero *zero, int piece, int u, int64_t round)
         return use->local;
     if ((use->local && wide) || zero_widens(zero))
         return zero->gradient_work + slot_offset(zero, piece, u);
-    if (zero_alone(zero) && zero_sum_type(zero, piece) == zero->type && round == 0)
+    if (zero_alone(zero) && zero_use_type(zero, piece, use) == zero->type && round == 0)
         return use->sum;
     return wire_place(zero, piece, u);
 }

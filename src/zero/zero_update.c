@@ -105,8 +105,9 @@ static void add_uses(struct zero *zero)
     for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         for (int k = 1; k < piece->use_count; k++)
-            device_accumulate(zero->stream, piece->uses[0].sum, zero->sum_type, piece->uses[k].sum,
-                              zero->sum_type, zero_share_count(zero, i));
+            device_accumulate(zero->stream, piece->uses[0].sum, zero_sum_type(zero, i),
+                              piece->uses[k].sum, zero_use_type(zero, i, &piece->uses[k]),
+                              zero_share_count(zero, i));
     }
 }
 
