@@ -1,6 +1,6 @@
-/* bench_step -- the real engine on random tokens, others at every step: a model that has learned its
- * batch by heart has small gradients, and a card's power, so its clock, depends on the data. They are
- * drawn between the steps, by all threads, so that a card does not rest for long. */
+/* bench_step -- the real engine on random tokens, others at every step: a model that has learned
+ * its batch by heart has small gradients, and a card's power, so its clock, depends on the data.
+ * They are drawn between the steps, by all threads, so that a card does not rest for long. */
 #include "cli/bench_step.h"
 #include <stdlib.h>
 #include "base/clock.h"

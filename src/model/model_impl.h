@@ -43,8 +43,8 @@ struct block_buffers {
     void *normed2; /* (R, C); backward: its own gradient, then that of attn (R, H D) */
     void *pre;     /* (R, up.out) before the activation */
     void *act;     /* (R, F); forward: before that the attention branch (R, C);
-                      backward: that of pre (GPT-2), or its own gradient and then itself again (Llama);
-                      then the gradient of qkv (R, (H + 2G) D) */
+                      backward: the gradient of pre (GPT-2), or its own and then itself again
+                      (Llama); then the gradient of qkv (R, (H + 2G) D) */
     void *scratch; /* of attention and of the norms' backward, which never run at once */
 };
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);

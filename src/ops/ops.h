@@ -178,8 +178,8 @@ void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
 void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,
               const void *src, enum dtype src_type, int64_t count);
 /* For each range: sums[b] = sum of squares of elements 64 b .. 64 b + 63 in double (the last block
- * may be short). x is of `type`, f32, bf16 or f16; the same values give the same bits in any. `ranges`
- * is the host's, and read before the call returns. */
+ * may be short). x is of `type`, f32, bf16 or f16; the same values give the same bits in any.
+ * `ranges` is the host's, and read before the call returns. */
 struct square_range {
     const void *x;
     int64_t count;

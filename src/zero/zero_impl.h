@@ -159,8 +159,8 @@ static inline bool zero_alone(const struct zero *zero)
     return zero->roster.size == 1;
 }
 
-/* Of the sum of a use. Of one gradient alone the sum is that gradient, exact in its own type; but the
- * other uses of a tied piece are added to the first. */
+/* Of the sum of a use. Of one gradient alone the sum is that gradient, exact in its own type; but
+ * the other uses of a tied piece are added to the first. */
 static inline enum dtype zero_use_type(const struct zero *zero, int piece,
                                        const struct zero_use *use)
 {

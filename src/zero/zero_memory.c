@@ -9,12 +9,12 @@
  *     server           shard         -                  share    shard
  *     one rank         whole         (a slot)           whole    whole
  *
- * A share is a shard, unless the shard has several holders (roster.h): they also have room for
- * the whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of
- * stages 0 and 1 lie in the gradients when they are of one size. One rank with one micro-batch a step
- * has no gradients beside the sums where both are of one type: all but those of the first use of
- * tied pieces (zero_use_type). Workers that are not owners (beside servers) have no shards. Owners
- * have room for one share from every worker.
+ * A share is a shard, unless the shard has several holders (roster.h): they also have room for the
+ * whole shard's sum. Stage 0 is one shard held by all. With one round a step the sums of stages 0
+ * and 1 lie in the gradients when they are of one size. One rank with one micro-batch a step has no
+ * gradients beside the sums where both are of one type: all but those of the first use of tied
+ * pieces (zero_use_type). Workers that are not owners (beside servers) have no shards. Owners have
+ * room for one share from every worker.
  *
  * Optimizer is momentum and variance in fp32, and the fp32 masters of 16-bit params. Where units
  * compute in fp32 beside 16-bit params, these are widened and gradients are written in fp32, for one
@@ -181,8 +181,8 @@ static int64_t written_count(const struct zero *zero, int u)
     return count;
 }
 
-/* Are the gradients of a unit sent from a slot? One rank alone sends nothing, and has one for what it
- * adds. */
+/* Are the gradients of a unit sent from a slot? One rank alone sends nothing, and has one for what
+ * it adds. */
 static bool needs_gradient_slot(const struct zero *zero, int u)
 {
     if (!zero_alone(zero))

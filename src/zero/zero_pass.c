@@ -1,12 +1,12 @@
 /* zero_pass -- what a pass gets and what becomes of what it wrote.
  *
  * Params that are not sharded are read in place, once the owners' newest values have arrived.
- * Sharded ones are gathered into slots ahead of their use, in the order of the slot table, and
- * the compute stream waits for them. Where units compute in fp32, 16-bit ones are widened into a
- * slot for the unit that computes. Gradients are written to a buffer of their own or a slot and
- * sent to their owners while the next unit computes. One rank alone writes its first micro-batch
- * straight into the sum where that has the same type; where there is no other the sum has it, but for
- * the first use of a tied piece.
+ * Sharded ones are gathered into slots ahead of their use, in the order of the slot table, and the
+ * compute stream waits for them. Where units compute in fp32, 16-bit ones are widened into a slot
+ * for the unit that computes. Gradients are written to a buffer of their own or a slot and sent to
+ * their owners while the next unit computes. One rank alone writes its first micro-batch straight
+ * into the sum where that has the same type; where there is no other the sum has it, but for the
+ * first use of a tied piece.
  *
  *     written by the pass            sent, in the wire's type
  *     where it is sent from          a whole gradient, or a slot       of one type

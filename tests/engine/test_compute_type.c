@@ -83,8 +83,8 @@ static void test_narrow_sums(void **state)
     free(first.params);
 }
 
-/* One rank with one micro-batch sums nothing: its 16-bit gradients are the sums, with the bits of the
- * fp32 sums of several ranks. */
+/* One rank with one micro-batch sums nothing: its 16-bit gradients are the sums, with the bits of
+ * the fp32 sums of several ranks. */
 static void test_one_gradient_is_the_sum(void **state)
 {
     (void)state;

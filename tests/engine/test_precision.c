@@ -65,8 +65,8 @@ static int64_t padded_count(int ranks)
     return total;
 }
 
-/* One rank with one micro-batch has no sum beside its 16-bit gradient, where a piece has one use: the
- * bits of fp32 sums, which several ranks have, and 2 bytes an element. */
+/* One rank with one micro-batch has no sum beside its 16-bit gradient, where a piece has one use:
+ * the bits of fp32 sums, which several ranks have, and 2 bytes an element. */
 static void test_one_gradient_is_the_sum(void **state)
 {
     (void)state;

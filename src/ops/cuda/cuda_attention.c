@@ -34,8 +34,8 @@ struct cuda_attention_state {
 /* --- memory --------------------------------------------------------------------------------- */
 
 /* Larger slices fill the card better (gpt2-124m, 64 x 1024, H200: 2 GiB gave 1.1 % of a step over
- * 512 MiB). LEAST costs nothing: a head's chunk of logits takes as much of the same scratch. Beyond it
- * a slice may have what one layer keeps for its backward pass, about six times qkv. */
+ * 512 MiB). LEAST costs nothing: a head's chunk of logits takes as much of the same scratch. Beyond
+ * it a slice may have what one layer keeps for its backward pass, about six times qkv. */
 static size_t slice_bytes(struct attention a)
 {
     const size_t LEAST = (size_t)896 << 20, MOST = (size_t)2 << 30;

@@ -2,8 +2,8 @@
  * finite, AdamW.
  *
  * All of it is bound by memory. Bytes an element: cast the two sizes, square_sums and
- * find_nonfinite one, AdamW 24 and the sizes of gradient and copy. An element's bits do not depend on where it lies
- * or on the grid: a part that is not whole goes through the same arithmetic.
+ * find_nonfinite one, AdamW 24 and the sizes of gradient and copy. An element's bits do not depend
+ * on where it lies or on the grid: a part that is not whole goes through the same arithmetic.
  */
 #include <float.h>
 #include <type_traits>
@@ -119,11 +119,11 @@ cudaError_t launch_cast(cudaStream_t stream, void *dst, enum dtype dst_type, con
     }
 }
 
-/* --- sums of squares ------------------------------------------------------------------------------
+/* --- sums of squares --------------------------------------------------------------------------
  *
- * One launch for up to RANGES ranges, whose table is an argument. Four elements are summed in order,
- * then sixteen such sums as a tree: in a thread as far as a pack goes, so that the bits do not depend
- * on the type. */
+ * One launch for up to RANGES ranges, whose table is an argument. Four elements are summed in
+ * order, then sixteen such sums as a tree: in a thread as far as a pack goes, so that the bits do
+ * not depend on the type. */
 
 enum { RANGES = 32, SQUARES_DEPTH = 4 };
 
@@ -319,8 +319,8 @@ static __device__ inline lump<T, 4> load_four(const T *from, int64_t n, bool wid
     return four;
 }
 
-/* Elements first .. first + ADAMW_TILE - 1 of a segment whose gradient is of G, as far as there are so
- * many. */
+/* Elements first .. first + ADAMW_TILE - 1 of a segment whose gradient is of G, as far as there are
+ * so many. */
 template <typename G>
 static __device__ inline void update_tile(const update &u, const kernel_segment &s, int64_t tile)
 {

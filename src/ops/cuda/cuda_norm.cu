@@ -6,10 +6,10 @@
  * kernels at the end of each part, which go over memory again for each sum.
  *
  * Backward: a block goes over many rows and keeps its columns' share of dweight and dbias in
- * registers. These leave too few for the rows that must be on their way, so the next row is copied to
- * shared memory meanwhile (below 99 KiB a block, which every card has). Blocks, and the rows of each,
- * are a function of type and width and rows; their shares go to scratch (blocks, 2, C) and a second
- * kernel adds them in order.
+ * registers. These leave too few for the rows that must be on their way, so the next row is copied
+ * to shared memory meanwhile (below 99 KiB a block, which every card has). Blocks, and the rows of
+ * each, are a function of type and width and rows; their shares go to scratch (blocks, 2, C) and a
+ * second kernel adds them in order.
  *
  * Bytes, of R C elements: add_norm 4 tensors (3 without a branch), apply 2, backward 4 (3 without
  * dsum).

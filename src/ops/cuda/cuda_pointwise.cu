@@ -2,9 +2,9 @@
  *
  * All of it is bound by memory: every input byte is read once and every output byte written once
  * (add: 3 tensors; gelu 2, its gradient 3; swiglu 3/2 of gate_up, its gradient 5/2, or 6/2 with y
- * again; rope twice the query and key columns). A thread has several packs in flight before it uses the first. A pack
- * that is not whole goes through the same arithmetic, with its missing elements left out on the way
- * in and out, so an element's bits do not depend on where it lies.
+ * again; rope twice the query and key columns). A thread has several packs in flight before it uses
+ * the first. A pack that is not whole goes through the same arithmetic, with its missing elements
+ * left out on the way in and out, so an element's bits do not depend on where it lies.
  */
 #include "ops/cuda/vector.cuh"
 
