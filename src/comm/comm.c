@@ -84,6 +84,7 @@ static void strike(struct comm_home *home, struct comm *comm)
 
 static void free_comm(struct comm *comm)
 {
+    comm_stage_close(comm);
     comm_sums_close(comm);
     pthread_cond_destroy(&comm->idle);
     pthread_mutex_destroy(&comm->lock);
@@ -114,10 +115,13 @@ static enum status make_comm(struct comm_home *home, struct device *device, cons
     snprintf(c->name, sizeof c->name, "%s", name);
     atomic_init(&c->error, STATUS_OK);
     TRY_OR(undo_moves, comm_sums_open(c));
+    TRY_OR(undo_sums, comm_stage_open(c));
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->idle, NULL);
     *comm = c;
     return STATUS_OK;
+undo_sums:
+    comm_sums_close(c);
 undo_moves:
     mem_free(env, c->sends);
 undo_ranks:
@@ -150,6 +154,7 @@ static enum status create(struct env *env, const struct comm_backend *backend,
     char text[COMM_FAILURE_BYTES];
     CHECK(config->timeout >= 0);
     TRY(open_home(env, backend, config->timeout, seat, &home));
+    home->staged = device_is_dry(device) ? seat != NULL && seat->staged : !device_on_host(device);
     TRY_OR(undo_home, make_comm(home, device, "job", home->size, &c));
     c->rank = home->rank;
     c->id = ROOT_ID;
@@ -185,9 +190,10 @@ enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *
     return create(env, &comm_threads, &seat, config, device, comm);
 }
 
-enum status comm_create_dry(struct device *device, int rank, int size, struct comm **comm)
+enum status comm_create_dry(struct device *device, int rank, int size, bool staged,
+                            struct comm **comm)
 {
-    struct comm_seat seat = {.rank = rank, .size = size};
+    struct comm_seat seat = {.rank = rank, .size = size, .staged = staged};
     struct comm_config config = {.backend = "dry"};
     CHECK(device_is_dry(device));
     return create(device_env(device), &comm_dry, &seat, &config, device, comm);

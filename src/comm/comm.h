@@ -12,6 +12,10 @@
  * one after the other in fp32 (fp64 for f64), and the sum is rounded once to the type. f32,
  * bf16, f16 and f64 can be summed; everything else moves any type.
  *
+ * Buffers are memory of the communicator's device, or of the host. What is summed is the device's.
+ * Where the host cannot reach the device's memory (a card), messages go through pinned memory of
+ * the host in pieces.
+ *
  * A communicator is used by one stream at a time: two directions (gathers, reductions) are two
  * communicators (comm_dup) on two streams. Nothing here knows of parameters or stages.
  */
@@ -42,8 +46,10 @@ void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason);
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
                       struct device *device, struct comm **comm);
 /* Rank `rank` of `size` without the others, on a dry device: calls are counted and move nothing,
- * and in an exchange everybody says what this rank says. */
-enum status comm_create_dry(struct device *device, int rank, int size, struct comm **comm);
+ * and in an exchange everybody says what this rank says. `staged`: it stands for a device whose
+ * memory the host cannot reach, so that messages go through memory of the host. */
+enum status comm_create_dry(struct device *device, int rank, int size, bool staged,
+                            struct comm **comm);
 void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
 
 int comm_rank(const struct comm *comm);

@@ -26,7 +26,8 @@ static bool is_pair(enum comm_kind kind)
 
 enum { STEPS = 32 }; /* swaps that one call can tell apart */
 
-enum status comm_swap(struct comm *comm, const struct comm_call *call, int step)
+enum status comm_swap(struct comm *comm, const struct comm_call *call, int step,
+                      struct stream *stream)
 {
     enum status st = STATUS_OK;
     bool any = false;
@@ -38,7 +39,9 @@ enum status comm_swap(struct comm *comm, const struct comm_call *call, int step)
         is_pair(call->kind)
             ? 0
             : 1 + ((uint64_t)call->number * COMM_KIND_COUNT + call->kind) * STEPS + (uint64_t)step;
-    if (any)
+    if (any && stream != NULL && comm->stage.halves[0].stream != NULL)
+        st = comm_stage_swap(comm, call->kind, stamp);
+    else if (any)
         st = comm->backend->swap(comm, stamp);
     memset(comm->sends, 0, 2 * (size_t)comm->size * sizeof *comm->sends); /* recvs follow */
     return st;
@@ -65,7 +68,7 @@ static enum status do_all_gather(const struct comm_call *call, struct stream *st
     char *mine = full + (size_t)comm->rank * part;
     if (mine != call->src)
         device_copy(stream, mine, call->src, part);
-    return comm_swap(comm, call, 0);
+    return comm_swap(comm, call, 0, stream);
 }
 
 static enum status do_all_to_all(const struct comm_call *call, struct stream *stream)
@@ -89,7 +92,7 @@ static enum status do_all_to_all(const struct comm_call *call, struct stream *st
             comm_set_move(comm->recvs, r, dst, (size_t)in * element);
         }
     }
-    return comm_swap(comm, call, 0);
+    return comm_swap(comm, call, 0, stream);
 }
 
 /* The tree of a broadcast, in ranks counted from the root: a rank's parent is itself without its
@@ -120,32 +123,29 @@ static enum status do_broadcast(const struct comm_call *call, struct stream *str
     struct comm *comm = call->comm;
     int relative = relative_rank(comm, call->peer), lowest = lowest_bit(comm, relative);
     size_t bytes = part_bytes(call);
-    (void)stream;
     if (relative > 0) {
         int parent = (relative - lowest + call->peer) % comm->size;
         comm_set_move(comm->recvs, parent, call->dst, bytes);
-        TRY(comm_swap(comm, call, 0));
+        TRY(comm_swap(comm, call, 0, stream));
     }
     for (int bit = lowest >> 1; bit > 0; bit >>= 1) {
         if (relative + bit < comm->size)
             comm_set_move(comm->sends, (relative + bit + call->peer) % comm->size, call->dst,
                           bytes);
     }
-    return comm_swap(comm, call, 0);
+    return comm_swap(comm, call, 0, stream);
 }
 
 static enum status do_send(const struct comm_call *call, struct stream *stream)
 {
-    (void)stream;
     comm_set_move(call->comm->sends, call->peer, call->src, part_bytes(call));
-    return comm_swap(call->comm, call, 0);
+    return comm_swap(call->comm, call, 0, stream);
 }
 
 static enum status do_recv(const struct comm_call *call, struct stream *stream)
 {
-    (void)stream;
     comm_set_move(call->comm->recvs, call->peer, call->dst, part_bytes(call));
-    return comm_swap(call->comm, call, 0);
+    return comm_swap(call->comm, call, 0, stream);
 }
 
 /* The host's two calls. Without a destination it is a barrier: in round k every rank tells the one
@@ -155,13 +155,12 @@ static enum status do_control(const struct comm_call *call, struct stream *strea
     struct comm *comm = call->comm;
     char token = 0, taken = 0;
     size_t part = part_bytes(call);
-    (void)stream;
     if (call->dst == NULL) {
         for (int k = 0; 1 << k < comm->size; k++) {
             int step = 1 << k, n = comm->size;
             comm_set_move(comm->sends, (comm->rank + step) % n, &token, 1);
             comm_set_move(comm->recvs, (comm->rank - step + n) % n, &taken, 1);
-            TRY(comm_swap(comm, call, k));
+            TRY(comm_swap(comm, call, k, stream));
         }
         return STATUS_OK;
     }
@@ -175,7 +174,7 @@ static enum status do_control(const struct comm_call *call, struct stream *strea
         comm_set_move(comm->sends, r, call->src, part);
         comm_set_move(comm->recvs, r, place, part);
     }
-    return comm_swap(comm, call, 0);
+    return comm_swap(comm, call, 0, stream);
 }
 
 typedef enum status do_fn(const struct comm_call *call, struct stream *stream);

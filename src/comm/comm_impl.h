@@ -9,6 +9,7 @@
  *     comm.c           life of homes and communicators, counters
  *     comm_calls.c     the collectives, their queue and their numbers
  *     comm_sums.c      sums in rank order
+ *     comm_stage.c     swaps of memory that the host cannot reach
  *     comm_late.c      the end of a job: who is late, who left, who ended it
  *
  * Locks, outermost first: a hub's, a home's, a communicator's or a group's. None is held while
@@ -46,7 +47,8 @@ struct comm_home;
 struct comm_seat {
     struct comm_hub *hub; /* borrowed; threads */
     int rank;
-    int size; /* dry */
+    int size;    /* dry */
+    bool staged; /* dry: as on a device whose memory the host cannot reach */
 };
 
 struct comm_backend {
@@ -64,8 +66,8 @@ struct comm_backend {
     void (*close)(
         struct comm *comm); /* not collective: whoever still waits for this rank is told */
 
-    /* Every message of comm->sends and comm->recvs (indexed by rank), until all are there. Both
-     * ends of a message give the same `stamp`. Ends early when the home has failed. */
+    /* Every message of comm->sends and comm->recvs (indexed by rank; memory of the host), until all
+     * are there. Both ends of a message give the same `stamp`. Ends early when the home has failed. */
     enum status (*swap)(struct comm *comm, uint64_t stamp);
     /* Where is that rank? false = it does not answer. */
     bool (*ask)(struct comm *comm, int peer, struct comm_place *place);
@@ -77,6 +79,7 @@ struct comm_home {
     const struct comm_backend *backend;
     struct env *env; /* borrowed */
     int rank, size;  /* in the job */
+    bool staged;     /* the host cannot reach the device's memory */
     double timeout;
     pthread_mutex_t lock;
     struct comm *comms; /* newest first */
@@ -91,6 +94,18 @@ struct comm_sums {
     void *sum, *wide_zero, *narrow_zero;
 };
 
+/* Pinned memory for swaps of memory that the host cannot reach; see comm_stage.c. */
+struct stage_half {
+    struct stream *stream; /* NULL: messages are not staged */
+    char *out, *in;
+};
+
+struct comm_stage {
+    struct stage_half halves[2];
+    struct comm_move *sends, *recvs; /* (size) each; of the swap in progress, on the device */
+    int *out_slots, *in_slots;       /* (size) each: their places in a half */
+};
+
 struct comm {
     const struct comm_backend *backend;
     struct comm_home *home; /* shared by the communicators of a rank; the last frees it */
@@ -103,6 +118,7 @@ struct comm {
     int child_count;
     char name[COMM_NAME_BYTES];
     struct comm_sums sums;
+    struct comm_stage stage;
     struct comm_move *sends, *recvs; /* (size) each; of the swap in progress */
     _Atomic int error;               /* enum status of the first failure */
 
@@ -139,11 +155,18 @@ struct comm_call {
 _Static_assert(sizeof(struct comm_call) <= STREAM_ARGS_BYTES, "a call fits in the ring");
 
 /* comm_calls.c: post what is in comm->sends and comm->recvs, wait, and clear both. `step` tells
- * apart the swaps of one call. */
-enum status comm_swap(struct comm *comm, const struct comm_call *call, int step);
+ * apart the swaps of one call. `stream` is the call's: NULL = addresses of the host only. */
+enum status comm_swap(struct comm *comm, const struct comm_call *call, int step,
+                      struct stream *stream);
 void comm_set_move(struct comm_move *moves, int rank, const void *data, size_t bytes);
 /* Wait until no call is enqueued on `comm`. */
 void comm_wait_idle(struct comm *comm);
+
+/* comm_stage.c: nothing is taken where the host reaches the device's memory. */
+enum status comm_stage_open(struct comm *comm);
+void comm_stage_close(struct comm *comm); /* of one that was not opened whole, too */
+/* backend->swap for messages in memory of the device; those of the host are fine, too. */
+enum status comm_stage_swap(struct comm *comm, enum comm_kind kind, uint64_t stamp);
 
 /* comm_sums.c */
 enum status comm_sums_open(struct comm *comm);

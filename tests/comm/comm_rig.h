@@ -2,7 +2,8 @@
  *
  * Without arguments the binary runs every case on `self`, and on `threads` with 1 to 8 ranks. Under
  * mpirun it is one rank of the back end `mpi`: `test_comm mpi [CASE]`. `test_comm list` names the
- * cases. Ranks may be threads, so a case does not assert: it EXPECTs, and the first thing that is
+ * cases. SIFR_TEST_DEVICE names another device than the cpu: buffers are then its memory, which cases
+ * reach by `put` and `get`; 77 = there is none here. Ranks may be threads, so a case does not assert: it EXPECTs, and the first thing that is
  * wrong is kept and reported by the rank that saw it.
  */
 #ifndef TESTS_COMM_RIG_H
@@ -58,10 +59,16 @@ static inline struct comm_config rig_config(const struct comm_case *c, const cha
     return (struct comm_config){.backend = backend, .timeout = c->timeout > 0 ? c->timeout : 60};
 }
 
+static inline const char *rig_device(void)
+{
+    const char *name = getenv("SIFR_TEST_DEVICE");
+    return name != NULL && *name != '\0' ? name : "cpu";
+}
+
 static inline void member_open(struct member *m)
 {
     *m = (struct member){.env = testing_env(1)};
-    assert_ok(device_create(&m->env, "cpu", 0, &m->device));
+    assert_ok(device_create(&m->env, rig_device(), 0, &m->device));
     assert_ok(stream_create(m->device, "direct", &m->direct));
     assert_ok(stream_create_worker(m->device, "worker", &m->worker));
     assert_ok(stream_create_worker(m->device, "other", &m->other));
@@ -81,6 +88,32 @@ static inline void member_run(struct member *m, const struct comm_case *c)
     m->rank = comm_rank(m->comm);
     m->size = comm_size(m->comm);
     c->run(m);
+}
+
+/* --- buffers of the device ------------------------------------------------------------------ */
+
+static inline void *take(struct member *m, size_t bytes)
+{
+    void *block = NULL;
+    EXPECT(m, device_alloc(m->device, MEM_SCRATCH, "test", bytes, &block) == STATUS_OK);
+    return block;
+}
+
+static inline void give(struct member *m, void *block)
+{
+    device_free(m->device, block);
+}
+
+/* From and to memory of the host, at once. */
+static inline void put(struct member *m, void *dst, const void *src, size_t bytes)
+{
+    device_copy(m->direct, dst, src, bytes);
+    EXPECT(m, stream_sync(m->direct) == STATUS_OK);
+}
+
+static inline void get(struct member *m, void *dst, const void *src, size_t bytes)
+{
+    put(m, dst, src, bytes);
 }
 
 /* --- self and threads ----------------------------------------------------------------------- */
@@ -195,6 +228,10 @@ static inline int run_on_mpi(const struct comm_case *cases, int count, const cha
 static inline int rig_main(int argc, char **argv, const struct comm_case *cases, int count)
 {
     struct CMUnitTest tests[64] = {{0}};
+    struct device_info info;
+    device_look(rig_device(), -1, &info);
+    if (info.count == 0)
+        return fprintf(stderr, "skipped: %s\n", info.why), 77;
     if (argc > 1 && strcmp(argv[1], "mpi") == 0)
         return run_on_mpi(cases, count, argc > 2 ? argv[2] : NULL);
     if (argc > 1 && strcmp(argv[1], "list") == 0) {

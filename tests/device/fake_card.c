@@ -2,9 +2,10 @@
  * order of its streams, events, tasks and copies is tested where there is no card.
  *
  * A stream is a thread that takes its work from a list, and sleeps a little before each piece, at
- * random, so that whoever forgets to wait is found out. Memory is the host's with a note of where it
- * pretends to be. The kernel is a loop. Linked with the sources of device/cuda into a
- * libsifr-cuda.so of its own, which test_device_card loads.
+ * random, so that whoever forgets to wait is found out. Memory of the card has addresses that nobody
+ * may touch, as on a real one, and its bytes elsewhere; pinned memory is the host's with a note. The
+ * kernel is a loop. Linked with the sources of device/cuda into a libsifr-cuda.so of its own, which
+ * test_device_card and the suites of comm load.
  */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include "device/cuda/accumulate.h"
 
@@ -22,19 +24,43 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 struct block {
     struct block *next;
-    char *address;
+    char *address; /* as it is known outside */
+    char *data;    /* the bytes */
     size_t bytes;
     enum cudaMemoryType type;
 };
 static struct block *blocks;
+
+/* The block that has that address, with the lock held. */
+static const struct block *find(const void *address)
+{
+    const char *at = address;
+    const struct block *b = blocks;
+    while (b != NULL && (at < b->address || at >= b->address + b->bytes))
+        b = b->next;
+    return b;
+}
+
+/* Where its bytes are. */
+static char *bytes_of(const void *address)
+{
+    pthread_mutex_lock(&lock);
+    const struct block *b = find(address);
+    char *data = b != NULL ? b->data + ((const char *)address - b->address) : (char *)address;
+    pthread_mutex_unlock(&lock);
+    return data;
+}
 
 static cudaError_t take(void **out, size_t bytes, enum cudaMemoryType type)
 {
     struct block *block = malloc(sizeof *block);
     if (bytes > (size_t)1 << 40)
         return free(block), cudaErrorMemoryAllocation;
-    *block = (struct block){NULL, aligned_alloc(256, (bytes + 255) / 256 * 256), bytes, type};
-    memset(block->address, 0xee, bytes);
+    char *data = aligned_alloc(256, (bytes + 255) / 256 * 256), *address = data;
+    if (type == cudaMemoryTypeDevice)
+        address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *block = (struct block){NULL, address, data, bytes, type};
+    memset(data, 0xee, bytes);
     *out = block->address;
     pthread_mutex_lock(&lock);
     block->next = blocks;
@@ -55,7 +81,9 @@ static cudaError_t give_back(void *address)
     pthread_mutex_unlock(&lock);
     if (block == NULL)
         return cudaErrorInvalidValue;
-    free(block->address);
+    if (block->address != block->data)
+        munmap(block->address, block->bytes);
+    free(block->data);
     free(block);
     return cudaSuccess;
 }
@@ -83,7 +111,7 @@ cudaError_t cudaFreeHost(void *address)
 
 cudaError_t cudaMemset(void *address, int value, size_t bytes)
 {
-    memset(address, value, bytes);
+    memset(bytes_of(address), value, bytes);
     return cudaSuccess;
 }
 
@@ -95,13 +123,9 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address)
 {
-    const char *at = address;
-    attributes->type = cudaMemoryTypeUnregistered;
     pthread_mutex_lock(&lock);
-    for (const struct block *b = blocks; b != NULL; b = b->next) {
-        if (at >= b->address && at < b->address + b->bytes)
-            attributes->type = b->type;
-    }
+    const struct block *block = find(address);
+    attributes->type = block != NULL ? block->type : cudaMemoryTypeUnregistered;
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
@@ -135,16 +159,18 @@ struct CUstream_st {
 static void add(const struct work *work)
 {
     size_t d = dtype_bytes(work->dst_type), s = dtype_bytes(work->src_type);
+    char *dst = bytes_of(work->dst);
+    const char *src = bytes_of(work->src);
     for (size_t i = 0; i < work->count; i++) {
         double a, b;
-        dtype_convert(&a, DTYPE_F64, work->dst + i * d, work->dst_type, 1);
-        dtype_convert(&b, DTYPE_F64, work->src + i * s, work->src_type, 1);
+        dtype_convert(&a, DTYPE_F64, dst + i * d, work->dst_type, 1);
+        dtype_convert(&b, DTYPE_F64, src + i * s, work->src_type, 1);
         double sum = a + b;
         float single = (float)sum;
         if (work->dst_type == DTYPE_F64)
-            memcpy(work->dst + i * d, &sum, sizeof sum);
+            memcpy(dst + i * d, &sum, sizeof sum);
         else
-            dtype_convert(work->dst + i * d, work->dst_type, &single, DTYPE_F32, 1);
+            dtype_convert(dst + i * d, work->dst_type, &single, DTYPE_F32, 1);
     }
 }
 
@@ -157,9 +183,9 @@ static void nap(unsigned *seed)
 static void run(const struct work *work)
 {
     if (work->kind == COPY)
-        memcpy(work->dst, work->src, work->count);
+        memcpy(bytes_of(work->dst), bytes_of(work->src), work->count);
     else if (work->kind == ZERO)
-        memset(work->dst, 0, work->count);
+        memset(bytes_of(work->dst), 0, work->count);
     else if (work->kind == SUM)
         add(work);
     pthread_mutex_lock(&lock);
