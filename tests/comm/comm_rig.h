@@ -3,7 +3,8 @@
  * Without arguments the binary runs every case on `self`, and on `threads` with 1 to 8 ranks. Under
  * mpirun it is one rank of the back end `mpi`: `test_comm mpi [CASE]`. `test_comm list` names the
  * cases. SIFR_TEST_DEVICE names another device than the cpu: buffers are then its memory, which cases
- * reach by `put` and `get`; 77 = there is none here. Ranks may be threads, so a case does not assert: it EXPECTs, and the first thing that is
+ * reach by `put` and `get`; 77 = there is none here. SIFR_TEST_COMM=nccl makes these go from card to
+ * card, as far as there is one for each rank; under mpirun it is any comm.backend. Ranks may be threads, so a case does not assert: it EXPECTs, and the first thing that is
  * wrong is kept and reported by the rank that saw it.
  */
 #ifndef TESTS_COMM_RIG_H
@@ -65,13 +66,29 @@ static inline const char *rig_device(void)
     return name != NULL && *name != '\0' ? name : "cpu";
 }
 
-static inline void member_open(struct member *m)
+static inline bool rig_nccl(void)
 {
+    const char *name = getenv("SIFR_TEST_COMM");
+    return name != NULL && strcmp(name, "nccl") == 0;
+}
+
+static inline int rig_cards(void)
+{
+    struct device_info info;
+    device_look(rig_device(), -1, &info);
+    return info.count;
+}
+
+/* Streams as comm_stream_create makes them. */
+static inline void member_open(struct member *m, int rank)
+{
+    enum status (*make)(struct device *, const char *, struct stream **) =
+        rig_nccl() ? stream_create : stream_create_worker;
     *m = (struct member){.env = testing_env(1)};
-    assert_ok(device_create(&m->env, rig_device(), 0, &m->device));
+    assert_ok(device_create(&m->env, rig_device(), rig_nccl() ? rank : 0, &m->device));
     assert_ok(stream_create(m->device, "direct", &m->direct));
-    assert_ok(stream_create_worker(m->device, "worker", &m->worker));
-    assert_ok(stream_create_worker(m->device, "other", &m->other));
+    assert_ok(make(m->device, "worker", &m->worker));
+    assert_ok(make(m->device, "other", &m->other));
 }
 
 static inline void member_close(struct member *m)
@@ -121,9 +138,9 @@ static inline void get(struct member *m, void *dst, const void *src, size_t byte
 static inline void run_on_self(void **state)
 {
     const struct comm_case *c = *state;
-    struct comm_config config = rig_config(c, "self");
+    struct comm_config config = rig_config(c, rig_nccl() ? "nccl" : "self");
     struct member m;
-    member_open(&m);
+    member_open(&m, 0);
     assert_ok(comm_create(&config, m.device, &m.comm));
     member_run(&m, c);
     comm_destroy(m.comm);
@@ -143,9 +160,9 @@ struct recruit {
 static inline void *recruit_main(void *arg)
 {
     struct recruit *recruit = arg;
-    struct comm_config config = rig_config(recruit->c, "threads");
+    struct comm_config config = rig_config(recruit->c, rig_nccl() ? "nccl" : "threads");
     struct member *m = &recruit->member;
-    member_open(m);
+    member_open(m, recruit->rank);
     if (comm_join(recruit->hub, recruit->rank, &config, m->device, &m->comm) == STATUS_OK)
         member_run(m, recruit->c);
     else
@@ -182,7 +199,8 @@ static inline void run_team(const struct comm_case *c, int size)
 static inline void run_on_threads(void **state)
 {
     const struct comm_case *c = *state; /* what ends a job takes seconds: not with every size */
-    for (int size = 1; size <= MOST_RANKS; size += c->alone && size > 2 ? size - 1 : 1)
+    int most = rig_nccl() && rig_cards() < MOST_RANKS ? rig_cards() : MOST_RANKS;
+    for (int size = 1; size <= most; size += c->alone && size > 2 ? size - 1 : 1)
         run_team(c, size);
 }
 
@@ -196,8 +214,9 @@ static inline int run_on_mpi(const struct comm_case *cases, int count, const cha
     int wrong = 0, ran = 0;
     for (int i = 0; only != NULL && i < count; i++)
         first = strcmp(cases[i].name, only) == 0 ? &cases[i] : first;
-    struct comm_config config = rig_config(first, "mpi");
-    member_open(&m);
+    const char *backend = getenv("SIFR_TEST_COMM");
+    struct comm_config config = rig_config(first, backend != NULL ? backend : "mpi");
+    member_open(&m, 0);
     if (comm_create(&config, m.device, &job) != STATUS_OK) {
         fprintf(stderr, "%s\n", log_first_error(m.env.log));
         return 1;

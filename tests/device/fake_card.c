@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-#include "device/cuda/accumulate.h"
+#include "device/fake_card.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -136,7 +136,7 @@ struct CUevent_st {
     long recorded, passed;
 };
 
-enum kind { COPY, ZERO, SUM, RECORD, WAIT };
+enum kind { COPY, ZERO, SUM, RECORD, WAIT, CALL };
 
 struct work {
     struct work *next;
@@ -147,6 +147,8 @@ struct work {
     enum dtype dst_type, src_type;
     cudaEvent_t event;
     long ticket;
+    void (*call)(void *arg);
+    void *arg;
 };
 
 struct CUstream_st {
@@ -188,6 +190,8 @@ static void run(const struct work *work)
         memset(bytes_of(work->dst), 0, work->count);
     else if (work->kind == SUM)
         add(work);
+    else if (work->kind == CALL)
+        work->call(work->arg);
     pthread_mutex_lock(&lock);
     while (work->kind == WAIT && work->event->passed < work->ticket)
         pthread_cond_wait(&changed, &lock);
@@ -329,6 +333,24 @@ cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type,
                                      .src_type = src_type});
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    pthread_mutex_lock(&lock);
+    bool passed = event->passed >= event->recorded;
+    pthread_mutex_unlock(&lock);
+    return passed ? cudaSuccess : cudaErrorNotReady;
+}
+
+void fake_card_call(cudaStream_t stream, void (*call)(void *arg), void *arg)
+{
+    put(stream, (struct work){.kind = CALL, .call = call, .arg = arg});
+}
+
+char *fake_card_bytes(const void *address)
+{
+    return bytes_of(address);
+}
+
 /* --- the card ------------------------------------------------------------------------------- */
 
 cudaError_t cuda_probe(void)
@@ -338,13 +360,28 @@ cudaError_t cuda_probe(void)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = FAKE_CARDS;
+    return cudaSuccess;
+}
+
+static _Thread_local int current;
+
+cudaError_t cudaGetDevice(int *index)
+{
+    *index = current;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int index)
+{
+    snprintf(id, (size_t)bytes, "0000:%02x:00.0", index);
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int index)
 {
-    return index == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+    current = index;
+    return 0 <= index && index < FAKE_CARDS ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *card, int index)
