@@ -71,7 +71,7 @@ enum status comm_path_choose(struct comm *root, enum comm_wish wish)
     } else {
         home->path = NULL;
         if (wish == COMM_PATH)
-            st = FAIL(env, CONFIG, "%s; use comm.backend mpi, which needs neither", why);
+            st = FAIL(env, CONFIG, "%s; use comm.backend mpi, which goes through the host", why);
         else
             log_info(env, "messages go through the host: %s", why);
     }

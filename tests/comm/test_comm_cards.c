@@ -1,6 +1,7 @@
-/* Who gets which way between cards: a job whose ranks share a card is told so, by name, and leaves
- * nothing behind; a build without NCCL says that. Needs a device `cuda` (SIFR_PLUGIN_FOLDER may name
- * one made of threads); 77 = there is none. */
+/* Who gets which way between cards: ranks with a card each get NCCL; a job whose ranks share one is
+ * told so, by name, and leaves nothing behind. Needs a device `cuda` (SIFR_PLUGIN_FOLDER may name one
+ * made of threads) with NCCL; 77 = there is none. */
+#include "base/plugin.h"
 #include "comm/comm_rig.h"
 
 struct seat {
@@ -106,8 +107,10 @@ int main(void)
         cmocka_unit_test(test_failing_allocations),
     };
     struct device_info info;
+    const void *entry;
     device_look("cuda", -1, &info);
-    if (info.count == 0)
+    if (info.count == 0 ||
+        !plugin_look("cuda", "sifr_comm_nccl", &entry, info.why, sizeof info.why))
         return fprintf(stderr, "skipped: %s\n", info.why), 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
