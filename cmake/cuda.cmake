@@ -53,6 +53,7 @@ if(SIFR_NCCL_LIBRARY AND SIFR_NCCL_INCLUDE_DIR)
     list(APPEND SIFR_CUDA_LIBRARIES ${SIFR_NCCL_LIBRARY})
     list(APPEND SIFR_CUDA_INCLUDES ${SIFR_NCCL_INCLUDE_DIR})
     set(with_nccl "with NCCL")
+    set(SIFR_HAS_NCCL ON)
 endif()
 message(STATUS "CUDA back ends: toolkit ${CUDAToolkit_VERSION}, cuDNN ${SIFR_CUDNN_LIBRARY}, ${with_nccl}, for ${SIFR_CUDA_ARCHITECTURES}")
 

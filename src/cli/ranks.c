@@ -64,7 +64,8 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
             (long long)wanted, launcher->size, launcher->size == 1 ? "" : "s", launcher->name);
     bool alone = launcher->size == 1;
     int local = joined_local_ranks(launcher->size);
-    if (!alone && strcmp(backend, "auto") != 0 && strcmp(backend, "mpi") != 0)
+    bool joins = strcmp(backend, "self") != 0 && strcmp(backend, "threads") != 0;
+    if (!alone && !joins)
         return FAIL(env, CONFIG, "comm.backend '%s' can't join the %d ranks that %s has started",
                     backend, launcher->size, launcher->name);
     if (!alone && is_bare_srun(launcher))
@@ -96,7 +97,8 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
         return find_joined(env, wanted, backend, &launcher, plan);
     if (size > 1 && strcmp(backend, "self") == 0)
         return FAIL(env, CONFIG,
-                    "comm.backend 'self' has one rank; for -n %d use auto, mpi or threads", size);
+                    "comm.backend 'self' has one rank; for -n %d use auto, mpi, nccl or threads",
+                    size);
     bool threads = strcmp(backend, "threads") == 0;
     int local = threads ? size : launch_local_ranks(size);
     *plan = (struct ranks_plan){

@@ -19,20 +19,24 @@ enum { ROOT_ID = 1 };
 
 /* --- homes ---------------------------------------------------------------------------------- */
 
+/* What a name stands for: a back end, and whether memory of cards has a way of its own. */
 static enum status find_backend(struct env *env, const char *name,
-                                const struct comm_backend **backend)
+                                const struct comm_backend **backend, enum comm_wish *wish)
 {
     struct launcher launcher;
-    if (strcmp(name, "auto") == 0)
-        name = launcher_find(&launcher) && launcher.size > 1 ? "mpi" : "self";
+    bool several = launcher_find(&launcher) && launcher.size > 1;
+    bool nccl = strcmp(name, "nccl") == 0, any = strcmp(name, "auto") == 0;
+    *wish = nccl ? COMM_PATH : any && several ? COMM_PATH_IF_POSSIBLE : COMM_NO_PATH;
+    if (nccl || any)
+        name = several ? "mpi" : "self";
     for (int i = 0; i < BACKEND_COUNT; i++) {
         if (strcmp(backends[i]->name, name) == 0) {
             *backend = backends[i];
             return STATUS_OK;
         }
     }
-    return FAIL(env, CONFIG, "there is no comm.backend '%s'; there are: auto, self, threads, mpi",
-                name);
+    return FAIL(env, CONFIG,
+                "there is no comm.backend '%s'; there are: auto, self, threads, mpi, nccl", name);
 }
 
 static enum status open_home(struct env *env, const struct comm_backend *backend, double timeout,
@@ -57,6 +61,7 @@ undo_self:
 
 static void close_home(struct comm_home *home)
 {
+    comm_path_quit(home);
     home->backend->quit(home);
     pthread_mutex_destroy(&home->lock);
     mem_free(home->env, home);
@@ -84,6 +89,7 @@ static void strike(struct comm_home *home, struct comm *comm)
 
 static void free_comm(struct comm *comm)
 {
+    comm_stage_close(comm);
     comm_sums_close(comm);
     pthread_cond_destroy(&comm->idle);
     pthread_mutex_destroy(&comm->lock);
@@ -140,28 +146,57 @@ static enum status open_comm(struct comm *comm, struct comm *parent, int colour)
     return st;
 }
 
-static enum status create(struct env *env, const struct comm_backend *backend,
+/* A rank that cannot start ends the job. */
+static void end_start(struct comm_home *home)
+{
+    char text[COMM_FAILURE_BYTES];
+    snprintf(text, sizeof text, "rank %d could not start: %s", home->rank,
+             log_first_error(home->env->log));
+    home->backend->spread(home, text);
+}
+
+/* How memory of the device travels: along the path, or staged. */
+static enum status open_data(struct comm *comm)
+{
+    return comm->home->path != NULL ? comm_path_open(comm) : comm_stage_open(comm);
+}
+
+/* Take an open communicator apart; its home stays. */
+static void close_comm(struct comm *comm)
+{
+    comm_path_close(comm);
+    strike(comm->home, comm);
+    comm->backend->close(comm);
+    free_comm(comm);
+}
+
+static enum status create(struct env *env, const struct comm_backend *backend, enum comm_wish wish,
                           const struct comm_seat *seat, const struct comm_config *config,
                           struct device *device, struct comm **comm)
 {
     enum status st;
     struct comm_home *home;
     struct comm *c;
-    char text[COMM_FAILURE_BYTES];
     CHECK(config->timeout >= 0);
     TRY(open_home(env, backend, config->timeout, seat, &home));
+    home->staged = device_is_dry(device) ? seat != NULL && seat->staged : !device_on_host(device);
     TRY_OR(undo_home, make_comm(home, device, "job", home->size, &c));
     c->rank = home->rank;
     c->id = ROOT_ID;
     for (int r = 0; r < c->size; r++)
         c->job_ranks[r] = r;
     TRY_OR(undo_home, open_comm(c, NULL, 0));
+    TRY_OR(undo_comm, comm_path_choose(c, wish));
+    TRY_OR(undo_comm, open_data(c));
     *comm = c;
     return STATUS_OK;
-undo_home: /* the others are there by now: do not let them wait */
-    snprintf(text, sizeof text, "rank %d could not start: %s", home->rank,
-             log_first_error(env->log));
-    backend->spread(home, text);
+undo_comm: /* the others are there by now: do not let them wait */
+    end_start(home);
+    close_comm(c);
+    close_home(home);
+    return st;
+undo_home:
+    end_start(home);
     close_home(home);
     return st;
 }
@@ -170,11 +205,12 @@ enum status comm_create(const struct comm_config *config, struct device *device,
 {
     struct env *env = device_env(device);
     const struct comm_backend *backend = NULL;
-    TRY(find_backend(env, config->backend, &backend));
+    enum comm_wish wish;
+    TRY(find_backend(env, config->backend, &backend, &wish));
     if (backend == &comm_threads)
         return FAIL(env, CONFIG,
                     "comm.backend 'threads' is for ranks that are threads of one process");
-    return create(env, backend, NULL, config, device, comm);
+    return create(env, backend, wish, NULL, config, device, comm);
 }
 
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
@@ -182,15 +218,17 @@ enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *
 {
     struct env *env = device_env(device);
     struct comm_seat seat = {.hub = hub, .rank = rank};
-    return create(env, &comm_threads, &seat, config, device, comm);
+    bool nccl = strcmp(config->backend, "nccl") == 0;
+    return create(env, &comm_threads, nccl ? COMM_PATH : COMM_NO_PATH, &seat, config, device, comm);
 }
 
-enum status comm_create_dry(struct device *device, int rank, int size, struct comm **comm)
+enum status comm_create_dry(struct device *device, int rank, int size, bool staged,
+                            struct comm **comm)
 {
-    struct comm_seat seat = {.rank = rank, .size = size};
+    struct comm_seat seat = {.rank = rank, .size = size, .staged = staged};
     struct comm_config config = {.backend = "dry"};
     CHECK(device_is_dry(device));
-    return create(device_env(device), &comm_dry, &seat, &config, device, comm);
+    return create(device_env(device), &comm_dry, COMM_NO_PATH, &seat, &config, device, comm);
 }
 
 static void set_delays(struct comm *comm, double most_seconds, uint64_t seed)
@@ -238,7 +276,12 @@ static enum status split(struct comm *comm, int colour, const int *known, const 
             c->job_ranks[member++] = comm->job_ranks[r];
     }
     TRY_OR(undo_colours, open_comm(c, comm, colour));
+    TRY_OR(undo_comm, open_data(c));
     *group = c;
+    mem_free(comm->env, colours);
+    return STATUS_OK;
+undo_comm:
+    close_comm(c);
 undo_colours:
     mem_free(comm->env, colours);
     return st;
@@ -266,9 +309,7 @@ void comm_destroy(struct comm *comm)
         return;
     struct comm_home *home = comm->home;
     comm_wait_idle(comm);
-    strike(home, comm);
-    comm->backend->close(comm);
-    free_comm(comm);
+    close_comm(comm);
     if (home->comms == NULL)
         close_home(home);
 }
@@ -287,7 +328,13 @@ int comm_size(const struct comm *comm)
 
 const char *comm_backend_name(const struct comm *comm)
 {
-    return comm->backend->name;
+    return comm->link != NULL ? comm->home->path->name : comm->backend->name;
+}
+
+enum status comm_stream_create(struct comm *comm, const char *name, struct stream **stream)
+{
+    return comm->link != NULL ? stream_create(comm->device, name, stream)
+                              : stream_create_worker(comm->device, name, stream);
 }
 
 const char *comm_kind_word(enum comm_kind kind)

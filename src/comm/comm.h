@@ -1,5 +1,5 @@
 /* comm -- collectives between the ranks of one job, or of a group of them; back ends "self",
- * "threads" and "mpi".
+ * "threads", "mpi" and "nccl".
  *
  * Every collective enqueues on a stream and returns at once; buffers belong to the call until
  * the stream has passed it. All ranks of a communicator must make the same calls in the same
@@ -12,6 +12,12 @@
  * one after the other in fp32 (fp64 for f64), and the sum is rounded once to the type. f32,
  * bf16, f16 and f64 can be summed; everything else moves any type.
  *
+ * Buffers are memory of the communicator's device, or of the host. What is summed is the device's.
+ * Where the host cannot reach the device's memory (a card), messages go through pinned memory of
+ * the host in pieces; with "nccl" they go from card to card. That is a way for memory of cards
+ * beside another back end (mpi), which carries what is the host's: a call's buffers are then of one
+ * kind on all ranks, and a pair's calls keep their place among the collectives, too.
+ *
  * A communicator is used by one stream at a time: two directions (gathers, reductions) are two
  * communicators (comm_dup) on two streams. Nothing here knows of parameters or stages.
  */
@@ -23,17 +29,17 @@
 struct comm;
 
 struct comm_config {
-    const char *backend; /* "auto", "self", "threads", "mpi" */
+    const char *backend; /* "auto", "self", "threads", "mpi", "nccl" */
     double
         timeout; /* seconds until a rank that does not arrive is named and the job ends; 0 = never */
 };
 
 /* Join the job. Collective over the job's processes. "auto": self unless a launcher started several
- * ranks. The caller destroys *comm; the device outlives it. */
+ * ranks; then mpi, with nccl where every rank has a card of its own and NCCL is there. The caller destroys *comm; the device outlives it. */
 enum status comm_create(const struct comm_config *config, struct device *device,
                         struct comm **comm);
 /* Ranks as threads of this process: a hub shared by `size` threads, each of which joins with its
- * own env and device. */
+ * own env and device. config->backend "nccl": with that for memory of cards. */
 struct comm_hub;
 enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub);
 void comm_hub_destroy(struct comm_hub *hub);
@@ -42,8 +48,10 @@ void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason);
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
                       struct device *device, struct comm **comm);
 /* Rank `rank` of `size` without the others, on a dry device: calls are counted and move nothing,
- * and in an exchange everybody says what this rank says. */
-enum status comm_create_dry(struct device *device, int rank, int size, struct comm **comm);
+ * and in an exchange everybody says what this rank says. `staged`: it stands for a device whose
+ * memory the host cannot reach, so that messages go through memory of the host. */
+enum status comm_create_dry(struct device *device, int rank, int size, bool staged,
+                            struct comm **comm);
 void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
 
 int comm_rank(const struct comm *comm);
@@ -51,6 +59,11 @@ int comm_size(const struct comm *comm);
 const char *comm_backend_name(const struct comm *comm);
 /* The library under the back end mpi: "Open MPI v4.1.4". May be asked before anything is joined. */
 void comm_mpi_library(char *out, size_t bytes);
+
+/* A stream for calls of this communicator that go on beside compute: with a thread of its own,
+ * unless calls only enqueue on the card. There one thread must make the calls of all communicators,
+ * in one order on every rank. */
+enum status comm_stream_create(struct comm *comm, const char *name, struct stream **stream);
 
 /* The same ranks once more, for another stream. Collective. */
 enum status comm_dup(struct comm *comm, const char *name, struct comm **copy);
@@ -139,7 +152,7 @@ const char *comm_kind_word(enum comm_kind kind);
 struct comm_counter {
     int64_t calls;
     int64_t bytes;  /* sent to other ranks by calls that succeeded: what it keeps is not counted */
-    double seconds; /* calls were in flight */
+    double seconds; /* calls were in flight; with nccl, until they were enqueued on the card */
 };
 struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind);
 

@@ -5,6 +5,9 @@
  * where the rank is (for who asks), the clock, the counters, injected delays and the sticky error.
  * After an error every later call on the communicator does nothing and fails its stream.
  *
+ * Calls on a link (comm_path.c) are not tasks: their turn comes when they are enqueued on the card,
+ * and `run` is over when they are. comm_watch.c sees them end.
+ *
  * Bytes are counted as they are sent: a gather or an all-to-all sends n-1 parts, a broadcast goes
  * down a binomial tree, so a rank sends once to each of its children.
  */
@@ -26,19 +29,24 @@ static bool is_pair(enum comm_kind kind)
 
 enum { STEPS = 32 }; /* swaps that one call can tell apart */
 
-enum status comm_swap(struct comm *comm, const struct comm_call *call, int step)
+enum status comm_swap(struct comm *comm, const struct comm_call *call, int step,
+                      struct stream *stream)
 {
     enum status st = STATUS_OK;
     bool any = false;
     CHECK_LT(step, STEPS);
-    CHECK_EQ(comm->sends[comm->rank].bytes + comm->recvs[comm->rank].bytes, 0);
+    CHECK(call->on_link || comm->sends[comm->rank].bytes + comm->recvs[comm->rank].bytes == 0);
     for (int r = 0; r < comm->size; r++)
         any = any || comm->sends[r].bytes > 0 || comm->recvs[r].bytes > 0;
     uint64_t stamp =
         is_pair(call->kind)
             ? 0
             : 1 + ((uint64_t)call->number * COMM_KIND_COUNT + call->kind) * STEPS + (uint64_t)step;
-    if (any)
+    if (any && call->on_link)
+        st = comm_path_swap(comm, stream);
+    else if (any && stream != NULL && comm->stage.halves[0].stream != NULL)
+        st = comm_stage_swap(comm, call->kind, stamp);
+    else if (any)
         st = comm->backend->swap(comm, stamp);
     memset(comm->sends, 0, 2 * (size_t)comm->size * sizeof *comm->sends); /* recvs follow */
     return st;
@@ -49,6 +57,19 @@ enum status comm_swap(struct comm *comm, const struct comm_call *call, int step)
 static size_t part_bytes(const struct comm_call *call)
 {
     return (size_t)call->count * dtype_bytes(call->type);
+}
+
+/* What a rank keeps goes along with what it sends where that is one enqueued piece of work. */
+static void move_own(const struct comm_call *call, struct stream *stream, void *dst,
+                     const void *src, size_t bytes)
+{
+    struct comm *comm = call->comm;
+    if (!call->on_link) {
+        device_copy(stream, dst, src, bytes);
+        return;
+    }
+    comm_set_move(comm->sends, comm->rank, src, bytes);
+    comm_set_move(comm->recvs, comm->rank, dst, bytes);
 }
 
 static enum status do_all_gather(const struct comm_call *call, struct stream *stream)
@@ -64,8 +85,8 @@ static enum status do_all_gather(const struct comm_call *call, struct stream *st
     }
     char *mine = full + (size_t)comm->rank * part;
     if (mine != call->src)
-        device_copy(stream, mine, call->src, part);
-    return comm_swap(comm, call, 0);
+        move_own(call, stream, mine, call->src, part);
+    return comm_swap(comm, call, 0, stream);
 }
 
 static enum status do_all_to_all(const struct comm_call *call, struct stream *stream)
@@ -83,13 +104,13 @@ static enum status do_all_to_all(const struct comm_call *call, struct stream *st
         CHECK(out >= 0 && in >= 0);
         if (r == comm->rank) {
             CHECK_EQ(out, in);
-            device_copy(stream, dst, src, (size_t)in * element);
+            move_own(call, stream, dst, src, (size_t)in * element);
         } else {
             comm_set_move(comm->sends, r, src, (size_t)out * element);
             comm_set_move(comm->recvs, r, dst, (size_t)in * element);
         }
     }
-    return comm_swap(comm, call, 0);
+    return comm_swap(comm, call, 0, stream);
 }
 
 /* The tree of a broadcast, in ranks counted from the root: a rank's parent is itself without its
@@ -120,32 +141,29 @@ static enum status do_broadcast(const struct comm_call *call, struct stream *str
     struct comm *comm = call->comm;
     int relative = relative_rank(comm, call->peer), lowest = lowest_bit(comm, relative);
     size_t bytes = part_bytes(call);
-    (void)stream;
     if (relative > 0) {
         int parent = (relative - lowest + call->peer) % comm->size;
         comm_set_move(comm->recvs, parent, call->dst, bytes);
-        TRY(comm_swap(comm, call, 0));
+        TRY(comm_swap(comm, call, 0, stream));
     }
     for (int bit = lowest >> 1; bit > 0; bit >>= 1) {
         if (relative + bit < comm->size)
             comm_set_move(comm->sends, (relative + bit + call->peer) % comm->size, call->dst,
                           bytes);
     }
-    return comm_swap(comm, call, 0);
+    return comm_swap(comm, call, 0, stream);
 }
 
 static enum status do_send(const struct comm_call *call, struct stream *stream)
 {
-    (void)stream;
     comm_set_move(call->comm->sends, call->peer, call->src, part_bytes(call));
-    return comm_swap(call->comm, call, 0);
+    return comm_swap(call->comm, call, 0, stream);
 }
 
 static enum status do_recv(const struct comm_call *call, struct stream *stream)
 {
-    (void)stream;
     comm_set_move(call->comm->recvs, call->peer, call->dst, part_bytes(call));
-    return comm_swap(call->comm, call, 0);
+    return comm_swap(call->comm, call, 0, stream);
 }
 
 /* The host's two calls. Without a destination it is a barrier: in round k every rank tells the one
@@ -155,13 +173,12 @@ static enum status do_control(const struct comm_call *call, struct stream *strea
     struct comm *comm = call->comm;
     char token = 0, taken = 0;
     size_t part = part_bytes(call);
-    (void)stream;
     if (call->dst == NULL) {
         for (int k = 0; 1 << k < comm->size; k++) {
             int step = 1 << k, n = comm->size;
             comm_set_move(comm->sends, (comm->rank + step) % n, &token, 1);
             comm_set_move(comm->recvs, (comm->rank - step + n) % n, &taken, 1);
-            TRY(comm_swap(comm, call, k));
+            TRY(comm_swap(comm, call, k, stream));
         }
         return STATUS_OK;
     }
@@ -175,7 +192,7 @@ static enum status do_control(const struct comm_call *call, struct stream *strea
         comm_set_move(comm->sends, r, call->src, part);
         comm_set_move(comm->recvs, r, place, part);
     }
-    return comm_swap(comm, call, 0);
+    return comm_swap(comm, call, 0, stream);
 }
 
 typedef enum status do_fn(const struct comm_call *call, struct stream *stream);
@@ -197,6 +214,7 @@ static void enter(struct comm *comm, const struct comm_call *call)
 {
     pthread_mutex_lock(&comm->home->lock);
     comm->place.inside = true;
+    comm->place.on_card = call->on_link;
     comm->place.kind = call->kind;
     comm->place.peer = call->peer;
     comm->place.call = call->number;
@@ -260,10 +278,13 @@ static enum status run(const struct comm_call *call, struct stream *stream)
     if (st == STATUS_OK) {
         double start = clock_seconds(), traced = trace_begin(comm->env->trace);
         enter(comm, call);
+        int slot = call->on_link ? comm_flight_begin(comm, &comm->place, stream) : -1;
         delay(comm);
         if (comm->slow > 0)
             nap(comm->slow);
         st = doers[call->kind](call, stream);
+        if (slot >= 0)
+            comm_flight_mark(comm, slot, stream);
         delay(comm);
         leave(comm);
         draw(comm, call, traced);
@@ -294,10 +315,18 @@ static int64_t next_number(struct comm *comm, enum comm_kind kind)
     return is_pair(kind) ? ++comm->pair_count : ++comm->collective_count;
 }
 
+/* A call's memory is the card's on all ranks, or the host's on all: one address tells. */
+static bool is_on_link(const struct comm_call *call)
+{
+    const void *data = call->dst != NULL ? call->dst : call->src;
+    return call->comm->link != NULL && data != NULL && call->comm->home->path->reaches(data);
+}
+
 static void enqueue(struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
     CHECK(call->count >= 0);
+    call->on_link = is_on_link(call);
     call->number = next_number(comm, call->kind);
     call->label = comm->label;
     comm->label = NULL;
@@ -307,7 +336,10 @@ static void enqueue(struct comm_call *call, struct stream *stream)
     else
         comm->pending++;
     pthread_mutex_unlock(&comm->lock);
-    stream_enqueue(stream, run_task, call, sizeof *call);
+    if (call->on_link)
+        comm->home->path->enqueue(stream, run_task, call, sizeof *call);
+    else
+        stream_enqueue(stream, run_task, call, sizeof *call);
 }
 
 void comm_wait_idle(struct comm *comm)
@@ -316,6 +348,8 @@ void comm_wait_idle(struct comm *comm)
     while (comm->pending > 0)
         pthread_cond_wait(&comm->idle, &comm->lock);
     pthread_mutex_unlock(&comm->lock);
+    if (comm->link != NULL)
+        comm_flight_wait(comm);
 }
 
 /* --- the faces ------------------------------------------------------------------------------ */

@@ -9,6 +9,9 @@
  *     comm.c           life of homes and communicators, counters
  *     comm_calls.c     the collectives, their queue and their numbers
  *     comm_sums.c      sums in rank order
+ *     comm_stage.c     swaps of memory that the host cannot reach
+ *     comm_path.c      a way from card to card beside the back end: which, and its links
+ *     comm_watch.c     a thread that watches calls which are on cards
  *     comm_late.c      the end of a job: who is late, who left, who ended it
  *
  * Locks, outermost first: a hub's, a home's, a communicator's or a group's. None is held while
@@ -27,6 +30,7 @@ enum { COMM_NAME_BYTES = 32, COMM_NOTE_BYTES = 96, COMM_FAILURE_BYTES = 384 };
 struct comm_place {
     bool here;           /* the communicator exists there */
     bool inside;         /* a call is running */
+    bool on_card;        /* the newest call is done by cards: over here when it is enqueued */
     enum comm_kind kind; /* of the newest call */
     int peer;            /* of a send or receive: the other rank */
     int64_t call;        /* its number: collectives, and sends and receives, count apart */
@@ -46,7 +50,8 @@ struct comm_home;
 struct comm_seat {
     struct comm_hub *hub; /* borrowed; threads */
     int rank;
-    int size; /* dry */
+    int size;    /* dry */
+    bool staged; /* dry: as on a device whose memory the host cannot reach */
 };
 
 struct comm_backend {
@@ -64,8 +69,8 @@ struct comm_backend {
     void (*close)(
         struct comm *comm); /* not collective: whoever still waits for this rank is told */
 
-    /* Every message of comm->sends and comm->recvs (indexed by rank), until all are there. Both
-     * ends of a message give the same `stamp`. Ends early when the home has failed. */
+    /* Every message of comm->sends and comm->recvs (indexed by rank; memory of the host), until all
+     * are there. Both ends of a message give the same `stamp`. Ends early when the home has failed. */
     enum status (*swap)(struct comm *comm, uint64_t stamp);
     /* Where is that rank? false = it does not answer. */
     bool (*ask)(struct comm *comm, int peer, struct comm_place *place);
@@ -73,10 +78,55 @@ struct comm_backend {
     void (*spread)(struct comm_home *home, const char *text);
 };
 
+/* A way for memory of the device from card to card (NCCL), in a plugin. It carries messages of
+ * calls on streams and nothing else: ranks meet, speak, leave and end through the back end. A
+ * communicator that uses it has a link, one of its own. */
+enum { COMM_CARD_BYTES = 128, COMM_ID_BYTES = 128, COMM_WATCHED = 32 };
+struct comm_link;
+
+struct comm_path {
+    const char *name;
+    /* The card of a device, by a name that no other card of the job has. */
+    enum status (*card)(struct device *device, char name[COMM_CARD_BYTES]);
+    /* Made by one rank of a new communicator and given to all of them; then all come to `open`. */
+    enum status (*make_id)(struct env *env, unsigned char id[COMM_ID_BYTES]);
+    enum status (*open)(struct comm *comm, const unsigned char id[COMM_ID_BYTES],
+                        struct comm_link **link);
+    void (*close)(struct comm_link *link); /* waits for the other ranks, unless it was aborted */
+
+    bool (*reaches)(const void *address); /* memory of a card */
+    /* Call `issue` in the stream's order, on a thread that may enqueue on it: the caller's, at once,
+     * but for a worker. Unlike a task it does not wait for what is before it. */
+    void (*enqueue)(struct stream *stream, stream_task_fn *issue, const void *args, size_t bytes);
+    /* Enqueue every message of comm->sends and comm->recvs, this rank's own to itself included. */
+    enum status (*swap)(struct comm *comm, struct stream *stream);
+
+    /* Calls in flight: `mark` the end of one, slot < COMM_WATCHED; has the card `passed` it? */
+    void (*mark)(struct comm_link *link, int slot, struct stream *stream);
+    bool (*passed)(struct comm_link *link, int slot);
+    /* Any thread: has the library met an error since? The reason in `why`. */
+    bool (*failed)(struct comm_link *link, char *why, size_t bytes);
+    /* Any thread: end what is on the card, and whoever is inside the library for this link. */
+    void (*abort)(struct comm_link *link);
+};
+/* The entry of libsifr-cuda for comm: a const struct comm_path. */
+#define COMM_NCCL_ENTRY "sifr_comm_nccl"
+
+/* The thread that watches the links of a rank. */
+struct comm_watch {
+    pthread_t thread;
+    bool running;
+    _Atomic bool stops;
+    pthread_mutex_t lock; /* of the list; outside every other */
+    struct comm *comms;   /* that have a link, newest first */
+};
+
 struct comm_home {
     const struct comm_backend *backend;
-    struct env *env; /* borrowed */
-    int rank, size;  /* in the job */
+    const struct comm_path *path; /* NULL: everything goes through the back end */
+    struct env *env;              /* borrowed */
+    int rank, size;               /* in the job */
+    bool staged;                  /* the host cannot reach the device's memory */
     double timeout;
     pthread_mutex_t lock;
     struct comm *comms; /* newest first */
@@ -84,11 +134,39 @@ struct comm_home {
     _Atomic bool failed; /* the job has ended */
     bool told;           /* ... and this rank's log knows */
     char failure[COMM_FAILURE_BYTES];
+
+    struct event *issued;       /* with a path: the newest swap of all communicators */
+    pthread_mutex_t issue_lock; /* of who enqueues one */
+    struct comm_watch watch;
 };
 
 /* Blocks for sums in rank order; see comm_sums.c. */
 struct comm_sums {
     void *sum, *wide_zero, *narrow_zero;
+};
+
+/* Pinned memory for swaps of memory that the host cannot reach; see comm_stage.c. */
+struct stage_half {
+    struct stream *stream; /* NULL: messages are not staged */
+    char *out, *in;
+};
+
+struct comm_stage {
+    struct stage_half halves[2];
+    struct comm_move *sends, *recvs; /* (size) each; of the swap in progress, on the device */
+    int *out_slots, *in_slots;       /* (size) each: their places in a half */
+};
+
+/* Calls that the card has not finished, oldest first; under the communicator's lock. */
+struct comm_flight {
+    int64_t begun, passed; /* a call's slot is its number here modulo COMM_WATCHED */
+    bool marked[COMM_WATCHED];
+    struct comm_place calls[COMM_WATCHED];
+    struct stream *streams[COMM_WATCHED]; /* borrowed: who ends one waits for what is on it */
+    double since; /* when the watch last saw something pass, or nothing in flight */
+    int asked;    /* how often since then late ranks were asked for */
+    bool ended;   /* with the job, by the watch */
+    pthread_t ender;
 };
 
 struct comm {
@@ -103,6 +181,10 @@ struct comm {
     int child_count;
     char name[COMM_NAME_BYTES];
     struct comm_sums sums;
+    struct comm_stage stage;
+    struct comm_link *link; /* NULL: no path */
+    struct comm_flight flight;
+    struct comm *next_watched;
     struct comm_move *sends, *recvs; /* (size) each; of the swap in progress */
     _Atomic int error;               /* enum status of the first failure */
 
@@ -134,16 +216,44 @@ struct comm_call {
     void *dst, *scratch;
     const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
     size_t bytes_out;  /* to other ranks, for the counter */
+    bool on_link;      /* memory of the card, and there is a path for it */
     const char *label; /* for the trace; NULL: none */
 };
 _Static_assert(sizeof(struct comm_call) <= STREAM_ARGS_BYTES, "a call fits in the ring");
 
 /* comm_calls.c: post what is in comm->sends and comm->recvs, wait, and clear both. `step` tells
- * apart the swaps of one call. */
-enum status comm_swap(struct comm *comm, const struct comm_call *call, int step);
+ * apart the swaps of one call. `stream` is the call's: NULL = addresses of the host only. */
+enum status comm_swap(struct comm *comm, const struct comm_call *call, int step,
+                      struct stream *stream);
 void comm_set_move(struct comm_move *moves, int rank, const void *data, size_t bytes);
 /* Wait until no call is enqueued on `comm`. */
 void comm_wait_idle(struct comm *comm);
+
+/* comm_stage.c: nothing is taken where the host reaches the device's memory. */
+enum status comm_stage_open(struct comm *comm);
+void comm_stage_close(struct comm *comm); /* of one that was not opened whole, too */
+/* backend->swap for messages in memory of the device; those of the host are fine, too. */
+enum status comm_stage_swap(struct comm *comm, enum comm_kind kind, uint64_t stamp);
+
+/* comm_path.c */
+enum comm_wish { COMM_NO_PATH, COMM_PATH_IF_POSSIBLE, COMM_PATH };
+/* Agree on the job's path, on the root: all ranks have met. Sets home->path. */
+enum status comm_path_choose(struct comm *root, enum comm_wish wish);
+enum status comm_path_open(struct comm *comm); /* its link, if there is a path. Collective. */
+void comm_path_close(struct comm *comm);
+void comm_path_quit(struct comm_home *home); /* after the last link */
+/* Enqueue the swap after all earlier ones of this rank. */
+enum status comm_path_swap(struct comm *comm, struct stream *stream);
+
+/* comm_watch.c */
+enum status comm_watch_start(struct comm_home *home);
+void comm_watch_stop(struct comm_home *home);
+void comm_watch_add(struct comm *comm);
+void comm_watch_remove(struct comm *comm);
+/* A call on a link begins: its slot, -1 when too many are in flight already. */
+int comm_flight_begin(struct comm *comm, const struct comm_place *place, struct stream *stream);
+void comm_flight_mark(struct comm *comm, int slot, struct stream *stream);
+void comm_flight_wait(struct comm *comm); /* until none is in flight, or the job has ended */
 
 /* comm_sums.c */
 enum status comm_sums_open(struct comm *comm);
@@ -157,6 +267,9 @@ size_t comm_all_reduce_bytes(const struct comm *comm, int64_t count, enum dtype 
  * home's timeout. OK = it is on its way, wait on; otherwise the job ends, and everybody knows why.
  */
 enum status comm_late(struct comm *comm, int peer, double seconds);
+/* The same for another call of this rank than the newest. */
+enum status comm_late_at(struct comm *comm, const struct comm_place *mine, int peer,
+                         double seconds);
 enum status comm_gone(struct comm *comm, int peer); /* the same for a peer that has left */
 /* The same for ranks that make different calls; `what` ends the sentence "rank N ...". */
 enum status comm_astray(struct comm *comm, int peer, const char *what);

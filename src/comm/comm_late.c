@@ -75,28 +75,29 @@ enum { PATIENCE = 10 };
 
 /* --- who is late ---------------------------------------------------------------------------- */
 
-/* `all_gather 1841 ("gather")`: the call that this rank is in. */
-static void name_call(const struct comm *comm, char *out, size_t bytes)
+/* `all_gather 1841 ("gather")`: a call of this rank; its newest is at comm->place, which our own
+ * thread wrote. */
+static void name_call(const struct comm *comm, const struct comm_place *place, char *out,
+                      size_t bytes)
 {
-    const struct comm_place *place = &comm->place; /* our own thread wrote it */
     snprintf(out, bytes, "%s %lld (\"%s\")", comm_kind_word(place->kind), (long long)place->call,
              comm->name);
 }
 
-static bool is_on_its_way(const struct comm *comm, const struct comm_place *theirs)
+static bool is_on_its_way(const struct comm *comm, const struct comm_place *mine,
+                          const struct comm_place *theirs)
 {
-    const struct comm_place *mine = &comm->place;
+    bool there = theirs->inside || mine->on_card; /* what is on a card has been left by its rank */
     if (mine->kind == COMM_SEND || mine->kind == COMM_RECV)
-        return theirs->inside && theirs->peer == comm->rank &&
+        return there && theirs->peer == comm->rank &&
                theirs->kind == (mine->kind == COMM_SEND ? COMM_RECV : COMM_SEND);
     return theirs->number > mine->number ||
-           (theirs->inside && theirs->number == mine->number && theirs->kind == mine->kind);
+           (there && theirs->number == mine->number && theirs->kind == mine->kind);
 }
 
 /* It is held up in a call that we are done with: by a third, whom it names itself. */
-static bool is_held_up(const struct comm *comm, const struct comm_place *theirs)
+static bool is_held_up(const struct comm_place *mine, const struct comm_place *theirs)
 {
-    const struct comm_place *mine = &comm->place;
     bool pair = mine->kind == COMM_SEND || mine->kind == COMM_RECV;
     return !pair && theirs->inside && theirs->number < mine->number;
 }
@@ -135,21 +136,26 @@ static enum status end_job(struct comm *comm, const char *text)
 
 enum status comm_late(struct comm *comm, int peer, double seconds)
 {
+    return comm_late_at(comm, &comm->place, peer, seconds);
+}
+
+enum status comm_late_at(struct comm *comm, const struct comm_place *mine, int peer, double seconds)
+{
     struct comm_place place;
     char call[96], where[192], text[COMM_FAILURE_BYTES];
     int who = comm->job_ranks[peer];
-    name_call(comm, call, sizeof call);
+    name_call(comm, mine, call, sizeof call);
     if (!comm->backend->ask(comm, peer, &place)) {
         tell_own_place(comm->home, where, sizeof where);
         snprintf(text, sizeof text,
                  "rank %d does not answer; rank %d%s has waited for it in %s for %.3g s", who,
                  comm->home->rank, where, call, seconds);
-    } else if (place.here && is_on_its_way(comm, &place)) {
+    } else if (place.here && is_on_its_way(comm, mine, &place)) {
         if (seconds < PATIENCE * comm->home->timeout)
             return STATUS_OK;
         snprintf(text, sizeof text, "rank %d is in %s too, but nothing has come from it for %.3g s",
                  who, call, seconds);
-    } else if (place.here && is_held_up(comm, &place) && seconds < PATIENCE * comm->home->timeout) {
+    } else if (place.here && is_held_up(mine, &place) && seconds < PATIENCE * comm->home->timeout) {
         return STATUS_OK;
     } else {
         tell_place(&place, where, sizeof where);
@@ -162,7 +168,7 @@ enum status comm_late(struct comm *comm, int peer, double seconds)
 enum status comm_gone(struct comm *comm, int peer)
 {
     char call[96], text[COMM_FAILURE_BYTES];
-    name_call(comm, call, sizeof call);
+    name_call(comm, &comm->place, call, sizeof call);
     snprintf(text, sizeof text, "rank %d has left; %s waits for it", comm->job_ranks[peer], call);
     return end_job(comm, text);
 }
@@ -170,7 +176,7 @@ enum status comm_gone(struct comm *comm, int peer)
 enum status comm_astray(struct comm *comm, int peer, const char *what)
 {
     char call[96], text[COMM_FAILURE_BYTES];
-    name_call(comm, call, sizeof call);
+    name_call(comm, &comm->place, call, sizeof call);
     snprintf(text, sizeof text,
              "rank %d %s in %s; all ranks must make the same calls in the same order",
              comm->job_ranks[peer], what, call);

@@ -106,7 +106,7 @@ enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *
         comm_set_move(comm->sends, r, full + (size_t)r * part, part);
         comm_set_move(comm->recvs, r, scratch + (size_t)r * part, part);
     }
-    TRY(comm_swap(comm, call, 0));
+    TRY(comm_swap(comm, call, 0, stream));
     sum_parts(comm, stream, call->type, call->dst, full + (size_t)comm->rank * part, scratch, part,
               call->count);
     return STATUS_OK;
@@ -155,7 +155,7 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
                       (size_t)theirs.count * element);
         comm_set_move(comm->recvs, r, scratch + (size_t)r * part, own_bytes);
     }
-    TRY(comm_swap(comm, call, 0));
+    TRY(comm_swap(comm, call, 0, stream));
     sum_parts(comm, stream, call->type, own, own, scratch, part, mine.count);
 
     for (int r = 0; r < comm->size; r++) {
@@ -166,7 +166,7 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
         comm_set_move(comm->recvs, r, data + (size_t)theirs.at * element,
                       (size_t)theirs.count * element);
     }
-    return comm_swap(comm, call, 1);
+    return comm_swap(comm, call, 1, stream);
 }
 
 enum status comm_do_reduce(const struct comm_call *call, struct stream *stream)
@@ -175,13 +175,13 @@ enum status comm_do_reduce(const struct comm_call *call, struct stream *stream)
     size_t bytes = (size_t)call->count * dtype_bytes(call->type);
     if (comm->rank != call->peer) {
         comm_set_move(comm->sends, call->peer, call->dst, bytes);
-        return comm_swap(comm, call, 0);
+        return comm_swap(comm, call, 0, stream);
     }
     for (int r = 0; r < comm->size; r++) {
         if (r != comm->rank)
             comm_set_move(comm->recvs, r, (char *)call->scratch + (size_t)r * bytes, bytes);
     }
-    TRY(comm_swap(comm, call, 0));
+    TRY(comm_swap(comm, call, 0, stream));
     sum_parts(comm, stream, call->type, call->dst, call->dst, call->scratch, bytes, call->count);
     return STATUS_OK;
 }

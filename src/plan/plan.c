@@ -38,7 +38,7 @@ static enum status build(struct env *env, const struct plan_request *request, in
     TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
     TRY(stream_create(p->device, "compute", &p->stream));
     if (request->ranks > 1)
-        TRY(comm_create_dry(p->device, rank, request->ranks, &p->comm));
+        TRY(comm_create_dry(p->device, rank, request->ranks, request->staged, &p->comm));
     const struct unit_graph *graph = model_graph(p->model);
     TRY(zero_create(p->ops, p->stream, p->comm, graph, &store, &p->zero));
     TRY(engine_create(p->ops, p->stream, graph, p->zero, &request->engine, &p->engine));

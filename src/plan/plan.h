@@ -20,6 +20,7 @@ struct plan_request {
     struct zero_config zero;     /* with the stage that was chosen */
     const char *ops;             /* the back end whose buffers are laid out: "cpu" */
     enum dtype compute;          /* in which it computes */
+    bool staged;                 /* messages go through the host's memory: see comm_create_dry */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
     int loop_sums;                       /* engine_sum calls that the loop around a step makes */

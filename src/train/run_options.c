@@ -99,7 +99,7 @@ const struct option_table precision_options = {
 
 static const char *const accumulate_words[] = {"each", "local", NULL};
 static const char *const stage_words[] = {"0", "1", "2", "3", NULL};
-const char *const comm_backend_words[] = {"auto", "self", "threads", "mpi", NULL};
+const char *const comm_backend_words[] = {"auto", "self", "threads", "mpi", "nccl", NULL};
 #define RANKS(name) .offset = offsetof(struct ranks_config, name)
 static const struct option ranks_list[] = {
     {.key = "zero.stage",
@@ -140,7 +140,9 @@ static const struct option ranks_list[] = {
      RANKS(backend),
      .fallback = "auto",
      .choices = comm_backend_words,
-     .help = "how ranks talk; threads = ranks in one process"},
+     .help =
+         "how ranks talk; threads = ranks in one process; nccl = from card to card, one for each "
+         "rank"},
     {.key = "comm.timeout",
      .type = OPTION_REAL,
      RANKS(timeout),

@@ -27,6 +27,13 @@ static const char *planned_ops(const struct run_config *config)
     return place.type == DTYPE_F32 ? "cpu" : "ref";
 }
 
+/* NCCL's own memory is not known; where it may be used, the stage stands for it. */
+static bool is_staged(const struct run_config *config)
+{
+    return config->machine.device == RUN_DEVICE_CUDA &&
+           strcmp(comm_backend_words[config->ranks.backend], "nccl") != 0;
+}
+
 struct plan_request run_plan_request(const struct run_config *config, int ranks)
 {
     int64_t room = decode_tokens(config);
@@ -37,6 +44,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .loop_sums = 1, /* does anybody want to stop? */
         .ops = planned_ops(config),
         .compute = run_place(config).type,
+        .staged = is_staged(config),
         .ranks = ranks,
         .threads = (int)config->machine.threads,
         .decode_tokens = room,

@@ -54,8 +54,8 @@ enum status exchange_open(struct zero *zero)
     if (zero->replica_comm)
         comm_set_lane(zero->replica_comm, TRACE_GATHER);
     comm_set_lane(zero->reduce_comm, TRACE_REDUCE);
-    TRY(stream_create_worker(device, "gather", &zero->gather_stream));
-    TRY(stream_create_worker(device, "reduce", &zero->reduce_stream));
+    TRY(comm_stream_create(zero->comm, "gather", &zero->gather_stream));
+    TRY(comm_stream_create(zero->comm, "reduce", &zero->reduce_stream));
     return event_create(device, &zero->written);
 }
 

@@ -2,7 +2,9 @@
  *
  * Without arguments the binary runs every case on `self`, and on `threads` with 1 to 8 ranks. Under
  * mpirun it is one rank of the back end `mpi`: `test_comm mpi [CASE]`. `test_comm list` names the
- * cases. Ranks may be threads, so a case does not assert: it EXPECTs, and the first thing that is
+ * cases. SIFR_TEST_DEVICE names another device than the cpu: buffers are then its memory, which cases
+ * reach by `put` and `get`; 77 = there is none here. SIFR_TEST_COMM=nccl makes these go from card to
+ * card, as far as there is one for each rank; under mpirun it is any comm.backend. Ranks may be threads, so a case does not assert: it EXPECTs, and the first thing that is
  * wrong is kept and reported by the rank that saw it.
  */
 #ifndef TESTS_COMM_RIG_H
@@ -58,13 +60,35 @@ static inline struct comm_config rig_config(const struct comm_case *c, const cha
     return (struct comm_config){.backend = backend, .timeout = c->timeout > 0 ? c->timeout : 60};
 }
 
-static inline void member_open(struct member *m)
+static inline const char *rig_device(void)
 {
+    const char *name = getenv("SIFR_TEST_DEVICE");
+    return name != NULL && *name != '\0' ? name : "cpu";
+}
+
+static inline bool rig_nccl(void)
+{
+    const char *name = getenv("SIFR_TEST_COMM");
+    return name != NULL && strcmp(name, "nccl") == 0;
+}
+
+static inline int rig_cards(void)
+{
+    struct device_info info;
+    device_look(rig_device(), -1, &info);
+    return info.count;
+}
+
+/* Streams as comm_stream_create makes them. */
+static inline void member_open(struct member *m, int rank)
+{
+    enum status (*make)(struct device *, const char *, struct stream **) =
+        rig_nccl() ? stream_create : stream_create_worker;
     *m = (struct member){.env = testing_env(1)};
-    assert_ok(device_create(&m->env, "cpu", 0, &m->device));
+    assert_ok(device_create(&m->env, rig_device(), rig_nccl() ? rank : 0, &m->device));
     assert_ok(stream_create(m->device, "direct", &m->direct));
-    assert_ok(stream_create_worker(m->device, "worker", &m->worker));
-    assert_ok(stream_create_worker(m->device, "other", &m->other));
+    assert_ok(make(m->device, "worker", &m->worker));
+    assert_ok(make(m->device, "other", &m->other));
 }
 
 static inline void member_close(struct member *m)
@@ -83,14 +107,40 @@ static inline void member_run(struct member *m, const struct comm_case *c)
     c->run(m);
 }
 
+/* --- buffers of the device ------------------------------------------------------------------ */
+
+static inline void *take(struct member *m, size_t bytes)
+{
+    void *block = NULL;
+    EXPECT(m, device_alloc(m->device, MEM_SCRATCH, "test", bytes, &block) == STATUS_OK);
+    return block;
+}
+
+static inline void give(struct member *m, void *block)
+{
+    device_free(m->device, block);
+}
+
+/* From and to memory of the host, at once. */
+static inline void put(struct member *m, void *dst, const void *src, size_t bytes)
+{
+    device_copy(m->direct, dst, src, bytes);
+    EXPECT(m, stream_sync(m->direct) == STATUS_OK);
+}
+
+static inline void get(struct member *m, void *dst, const void *src, size_t bytes)
+{
+    put(m, dst, src, bytes);
+}
+
 /* --- self and threads ----------------------------------------------------------------------- */
 
 static inline void run_on_self(void **state)
 {
     const struct comm_case *c = *state;
-    struct comm_config config = rig_config(c, "self");
+    struct comm_config config = rig_config(c, rig_nccl() ? "nccl" : "self");
     struct member m;
-    member_open(&m);
+    member_open(&m, 0);
     assert_ok(comm_create(&config, m.device, &m.comm));
     member_run(&m, c);
     comm_destroy(m.comm);
@@ -110,9 +160,9 @@ struct recruit {
 static inline void *recruit_main(void *arg)
 {
     struct recruit *recruit = arg;
-    struct comm_config config = rig_config(recruit->c, "threads");
+    struct comm_config config = rig_config(recruit->c, rig_nccl() ? "nccl" : "threads");
     struct member *m = &recruit->member;
-    member_open(m);
+    member_open(m, recruit->rank);
     if (comm_join(recruit->hub, recruit->rank, &config, m->device, &m->comm) == STATUS_OK)
         member_run(m, recruit->c);
     else
@@ -149,7 +199,8 @@ static inline void run_team(const struct comm_case *c, int size)
 static inline void run_on_threads(void **state)
 {
     const struct comm_case *c = *state; /* what ends a job takes seconds: not with every size */
-    for (int size = 1; size <= MOST_RANKS; size += c->alone && size > 2 ? size - 1 : 1)
+    int most = rig_nccl() && rig_cards() < MOST_RANKS ? rig_cards() : MOST_RANKS;
+    for (int size = 1; size <= most; size += c->alone && size > 2 ? size - 1 : 1)
         run_team(c, size);
 }
 
@@ -163,8 +214,9 @@ static inline int run_on_mpi(const struct comm_case *cases, int count, const cha
     int wrong = 0, ran = 0;
     for (int i = 0; only != NULL && i < count; i++)
         first = strcmp(cases[i].name, only) == 0 ? &cases[i] : first;
-    struct comm_config config = rig_config(first, "mpi");
-    member_open(&m);
+    const char *backend = getenv("SIFR_TEST_COMM");
+    struct comm_config config = rig_config(first, backend != NULL ? backend : "mpi");
+    member_open(&m, 0);
     if (comm_create(&config, m.device, &job) != STATUS_OK) {
         fprintf(stderr, "%s\n", log_first_error(m.env.log));
         return 1;
@@ -195,6 +247,10 @@ static inline int run_on_mpi(const struct comm_case *cases, int count, const cha
 static inline int rig_main(int argc, char **argv, const struct comm_case *cases, int count)
 {
     struct CMUnitTest tests[64] = {{0}};
+    struct device_info info;
+    device_look(rig_device(), -1, &info);
+    if (info.count == 0)
+        return fprintf(stderr, "skipped: %s\n", info.why), 77;
     if (argc > 1 && strcmp(argv[1], "mpi") == 0)
         return run_on_mpi(cases, count, argc > 2 ? argv[2] : NULL);
     if (argc > 1 && strcmp(argv[1], "list") == 0) {

@@ -12,31 +12,32 @@ static unsigned char pattern(int from, int to, size_t i)
     return (unsigned char)(31 * from + 17 * to + (int)(i % 251) + 1);
 }
 
-static void fill(void *data, size_t bytes, int from, int to)
+/* The case's own memory: a call must not allocate, and is asked whether it did. */
+static void *borrow(size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i++)
-        ((unsigned char *)data)[i] = pattern(from, to, i);
-}
-
-static bool holds(const void *data, size_t bytes, int from, int to)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        if (((const unsigned char *)data)[i] != pattern(from, to, i))
-            return false;
-    }
-    return true;
-}
-
-static void *take(struct member *m, size_t bytes)
-{
-    void *block = NULL;
-    EXPECT(m, mem_alloc(&m->env, MEM_SCRATCH, "test", bytes, &block) == STATUS_OK);
+    void *block = malloc(bytes + 1);
+    assert_non_null(block);
     return block;
 }
 
-static void give(struct member *m, void *block)
+static void fill(struct member *m, void *data, size_t bytes, int from, int to)
 {
-    mem_free(&m->env, block);
+    unsigned char *host = borrow(bytes);
+    for (size_t i = 0; i < bytes; i++)
+        host[i] = pattern(from, to, i);
+    put(m, data, host, bytes);
+    free(host);
+}
+
+static bool holds(struct member *m, const void *data, size_t bytes, int from, int to)
+{
+    unsigned char *host = borrow(bytes);
+    size_t same = 0;
+    get(m, host, data, bytes);
+    while (same < bytes && host[same] == pattern(from, to, same))
+        same++;
+    free(host);
+    return same == bytes;
 }
 
 static struct stream *nth_stream(struct member *m, int n)
@@ -53,11 +54,11 @@ static void gather_once(struct member *m, struct comm *comm, int64_t count, enum
     size_t part = (size_t)count * dtype_bytes(type);
     char *full = take(m, (size_t)size * part), *shard = take(m, part);
     char *mine = in_place ? full + (size_t)rank * part : shard;
-    fill(mine, part, rank, 0);
+    fill(m, mine, part, rank, 0);
     comm_all_gather(comm, mine, full, count, type, stream);
     EXPECT(m, stream_sync(stream) == STATUS_OK);
     for (int r = 0; r < size; r++)
-        EXPECT(m, holds(full + (size_t)r * part, part, r, 0));
+        EXPECT(m, holds(m, full + (size_t)r * part, part, r, 0));
     give(m, full);
     give(m, shard);
 }
@@ -77,11 +78,11 @@ static void case_all_to_all(struct member *m)
             size_t part = (size_t)counts[c] * dtype_bytes((enum dtype)t);
             char *out = take(m, (size_t)m->size * part), *in = take(m, (size_t)m->size * part);
             for (int r = 0; r < m->size; r++)
-                fill(out + (size_t)r * part, part, m->rank, r);
+                fill(m, out + (size_t)r * part, part, m->rank, r);
             comm_all_to_all(m->comm, out, in, counts[c], (enum dtype)t, nth_stream(m, t + c));
             EXPECT(m, stream_sync(nth_stream(m, t + c)) == STATUS_OK);
             for (int r = 0; r < m->size; r++)
-                EXPECT(m, holds(in + (size_t)r * part, part, r, m->rank));
+                EXPECT(m, holds(m, in + (size_t)r * part, part, r, m->rank));
             give(m, out);
             give(m, in);
         }
@@ -99,22 +100,24 @@ static void case_all_to_all_v(struct member *m)
     enum { GAP = 3, ROOM = MOST_RANKS * 2000 };
     int64_t out_counts[MOST_RANKS], out_at[MOST_RANKS], in_counts[MOST_RANKS], in_at[MOST_RANKS];
     int64_t out_end = 0, in_end = 0;
+    float gap[GAP];
     float *out = take(m, ROOM * sizeof *out), *in = take(m, ROOM * sizeof *in);
     for (int r = 0; r < m->size; r++) {
         out_counts[r] = uneven(m->rank, r);
         in_counts[r] = uneven(r, m->rank);
         out_at[r] = out_end;
         in_at[r] = in_end;
-        fill(out + out_at[r], (size_t)out_counts[r] * 4, m->rank, r);
+        fill(m, out + out_at[r], (size_t)out_counts[r] * 4, m->rank, r);
         out_end += out_counts[r] + GAP;
         in_end += in_counts[r] + GAP;
     }
     comm_all_to_all_v(m->comm, out, out_counts, out_at, in, in_counts, in_at, DTYPE_F32, m->worker);
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
     for (int r = 0; r < m->size; r++) {
-        EXPECT(m, holds(in + in_at[r], (size_t)in_counts[r] * 4, r, m->rank));
+        EXPECT(m, holds(m, in + in_at[r], (size_t)in_counts[r] * 4, r, m->rank));
+        get(m, gap, in + in_at[r] + in_counts[r], sizeof gap);
         for (int i = 0; i < GAP; i++)
-            EXPECT(m, in[in_at[r] + in_counts[r] + i] == 0);
+            EXPECT(m, gap[i] == 0);
     }
     give(m, out);
     give(m, in);
@@ -126,10 +129,10 @@ static void case_broadcast(struct member *m)
     for (int root = 0; root < m->size; root++) {
         for (int c = 0; c < COUNTS; c++) {
             size_t bytes = (size_t)counts[c] * 8;
-            fill(data, bytes, m->rank == root ? root : 100, 0);
+            fill(m, data, bytes, m->rank == root ? root : 100, 0);
             comm_broadcast(m->comm, data, counts[c], DTYPE_I64, root, nth_stream(m, c));
             EXPECT(m, stream_sync(nth_stream(m, c)) == STATUS_OK);
-            EXPECT(m, holds(data, bytes, root, 0));
+            EXPECT(m, holds(m, data, bytes, root, 0));
         }
     }
     give(m, data);
@@ -146,12 +149,12 @@ static void case_send_recv(struct member *m)
                 if (a == b)
                     continue;
                 if (m->rank == a) {
-                    fill(out, bytes, a, b);
+                    fill(m, out, bytes, a, b);
                     comm_send(m->comm, out, counts[c], DTYPE_BF16, b, m->worker);
                     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
                 } else if (m->rank == b) {
                     comm_recv(m->comm, in, counts[c], DTYPE_BF16, a, m->direct);
-                    EXPECT(m, holds(in, bytes, a, b));
+                    EXPECT(m, holds(m, in, bytes, a, b));
                 }
             }
         }
@@ -185,7 +188,7 @@ static void case_host(struct member *m)
 /* An exchange on the host keeps its place after what is enqueued. */
 static void case_host_after_stream(struct member *m)
 {
-    char *data = take(m, 1 << 20), *all = take(m, MOST_RANKS);
+    char *data = take(m, 1 << 20), all[MOST_RANKS];
     for (int i = 0; i < 5; i++) {
         char mine = (char)(m->rank + i);
         comm_broadcast(m->comm, data, 1 << 20, DTYPE_U8, i % m->size, m->worker);
@@ -194,7 +197,6 @@ static void case_host_after_stream(struct member *m)
             EXPECT(m, all[r] == (char)(r + i));
     }
     give(m, data);
-    give(m, all);
 }
 
 static void case_large(struct member *m)
@@ -207,10 +209,10 @@ static void case_large(struct member *m)
     size_t bytes = ((size_t)65 << 20) + 4097; /* blocks and a rest */
     char *data = take(m, bytes);
     for (int i = 0; i < 2; i++) {
-        fill(data, bytes, m->rank == i ? i : 99, 0);
+        fill(m, data, bytes, m->rank == i ? i : 99, 0);
         comm_broadcast(m->comm, data, (int64_t)bytes, DTYPE_U8, i, m->worker);
         EXPECT(m, stream_sync(m->worker) == STATUS_OK);
-        EXPECT(m, holds(data, bytes, i, 0));
+        EXPECT(m, holds(m, data, bytes, i, 0));
     }
     give(m, data);
 }
@@ -232,12 +234,22 @@ static double value(int rank, int64_t i, enum dtype type)
     return i % 37 == 0 ? -0.0 : number;
 }
 
-static void contribute(void *data, enum dtype type, int rank, int64_t first, int64_t count)
+static void contribution(void *data, enum dtype type, int rank, int64_t first, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         double v = value(rank, first + i, type);
         dtype_convert((char *)data + (size_t)i * dtype_bytes(type), type, &v, DTYPE_F64, 1);
     }
+}
+
+/* The same in memory of the device. */
+static void contribute(struct member *m, void *data, enum dtype type, int64_t first, int64_t count)
+{
+    size_t bytes = (size_t)count * dtype_bytes(type);
+    void *host = borrow(bytes);
+    contribution(host, type, m->rank, first, count);
+    put(m, data, host, bytes);
+    free(host);
 }
 
 /* The definition: in rank order, in fp32 (fp64), rounded once. */
@@ -247,7 +259,7 @@ static void expected_sum(void *out, enum dtype type, int size, int64_t i)
     float narrow = 0, f;
     double wide = 0, d;
     for (int r = 0; r < size; r++) {
-        contribute(part, type, r, i, 1);
+        contribution(part, type, r, i, 1);
         dtype_convert(&f, DTYPE_F32, part, type, 1);
         dtype_convert(&d, DTYPE_F64, part, type, 1);
         narrow = r == 0 ? f : narrow + f;
@@ -259,16 +271,20 @@ static void expected_sum(void *out, enum dtype type, int size, int64_t i)
         dtype_convert(out, type, &narrow, DTYPE_F32, 1);
 }
 
-static bool is_sum(const void *data, enum dtype type, int size, int64_t first, int64_t count)
+static bool is_sum(struct member *m, const void *data, enum dtype type, int64_t first,
+                   int64_t count)
 {
     size_t element = dtype_bytes(type);
-    unsigned char expected[8];
-    for (int64_t i = 0; i < count; i++) {
-        expected_sum(expected, type, size, first + i);
-        if (memcmp((const char *)data + (size_t)i * element, expected, element) != 0)
-            return false;
+    unsigned char expected[8], *host = borrow((size_t)count * element);
+    int64_t same = 0;
+    get(m, host, data, (size_t)count * element);
+    for (; same < count; same++) {
+        expected_sum(expected, type, m->size, first + same);
+        if (memcmp(host + (size_t)same * element, expected, element) != 0)
+            break;
     }
-    return true;
+    free(host);
+    return same == count;
 }
 
 static const enum dtype sum_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_F64};
@@ -283,10 +299,10 @@ static void case_reduce_scatter(struct member *m)
             size_t element = dtype_bytes(sum_types[t]);
             char *full = take(m, (size_t)total * element), *shard = take(m, (size_t)n * element);
             char *scratch = take(m, (size_t)total * element);
-            contribute(full, sum_types[t], m->rank, 0, total);
+            contribute(m, full, sum_types[t], 0, total);
             comm_reduce_scatter(m->comm, full, shard, n, sum_types[t], scratch, nth_stream(m, c));
             EXPECT(m, stream_sync(nth_stream(m, c)) == STATUS_OK);
-            EXPECT(m, is_sum(shard, sum_types[t], m->size, n * m->rank, n));
+            EXPECT(m, is_sum(m, shard, sum_types[t], n * m->rank, n));
             give(m, full);
             give(m, shard);
             give(m, scratch);
@@ -302,10 +318,10 @@ static void case_all_reduce(struct member *m)
             size_t element = dtype_bytes(sum_types[t]);
             char *data = take(m, (size_t)n * element);
             char *scratch = take(m, 2 * (size_t)(n + 64 * m->size) * element);
-            contribute(data, sum_types[t], m->rank, 0, n);
+            contribute(m, data, sum_types[t], 0, n);
             comm_all_reduce(m->comm, data, n, sum_types[t], scratch, nth_stream(m, c + 1));
             EXPECT(m, stream_sync(nth_stream(m, c + 1)) == STATUS_OK);
-            EXPECT(m, is_sum(data, sum_types[t], m->size, 0, n));
+            EXPECT(m, is_sum(m, data, sum_types[t], 0, n));
             give(m, data);
             give(m, scratch);
         }
@@ -318,19 +334,21 @@ static void case_reduce(struct member *m)
         for (int t = 0; t < SUM_TYPES; t++) {
             int64_t n = sum_counts[(root + t) % SUM_COUNTS];
             size_t element = dtype_bytes(sum_types[t]);
-            char *data = take(m, (size_t)n * element), *kept = take(m, (size_t)n * element);
-            char *scratch = take(m, (size_t)(n * m->size) * element);
-            contribute(data, sum_types[t], m->rank, 0, n);
-            memcpy(kept, data, (size_t)n * element);
+            char *data = take(m, (size_t)n * element), *kept = borrow((size_t)n * element);
+            char *scratch = take(m, (size_t)(n * m->size) * element), *after;
+            contribute(m, data, sum_types[t], 0, n);
+            get(m, kept, data, (size_t)n * element);
             comm_reduce(m->comm, data, n, sum_types[t], root, m->rank == root ? scratch : NULL,
                         m->worker);
             EXPECT(m, stream_sync(m->worker) == STATUS_OK);
             if (m->rank == root)
-                EXPECT(m, is_sum(data, sum_types[t], m->size, 0, n));
-            else
-                EXPECT(m, memcmp(data, kept, (size_t)n * element) == 0);
+                EXPECT(m, is_sum(m, data, sum_types[t], 0, n));
+            after = borrow((size_t)n * element);
+            get(m, after, data, (size_t)n * element);
+            EXPECT(m, m->rank == root || memcmp(after, kept, (size_t)n * element) == 0);
+            free(after);
+            free(kept);
             give(m, data);
-            give(m, kept);
             give(m, scratch);
         }
     }
@@ -345,7 +363,7 @@ static void case_order_shows(struct member *m)
         expected_sum(&forward, DTYPE_F32, m->size, i);
         for (int r = m->size - 1; r >= 0; r--) {
             float part;
-            contribute(&part, DTYPE_F32, r, i, 1);
+            contribution(&part, DTYPE_F32, r, i, 1);
             backward = r == m->size - 1 ? part : backward + part;
         }
         differ += forward != backward;
@@ -392,8 +410,8 @@ static void case_two_streams(struct member *m)
     float *scratch = take(m, 2 * (size_t)(N + 64 * m->size) * sizeof(float));
     int64_t allocations = mem_allocation_count(m->env.mem);
     for (int i = 0; i < ROUNDS; i++) {
-        fill(shards + i * N, N, m->rank, i);
-        contribute(sums + i * N, DTYPE_F32, m->rank, i * N, N);
+        fill(m, shards + i * N, N, m->rank, i);
+        contribute(m, sums + i * N, DTYPE_F32, i * N, N);
         comm_all_gather(gather, shards + i * N, full + (size_t)i * m->size * N, N, DTYPE_U8,
                         m->worker);
         comm_all_reduce(reduce, sums + i * N, N, DTYPE_F32, scratch, m->other);
@@ -404,8 +422,8 @@ static void case_two_streams(struct member *m)
     EXPECT(m, mem_allocation_count(m->env.mem) == allocations);
     for (int i = 0; i < ROUNDS; i++) {
         for (int r = 0; r < m->size; r++)
-            EXPECT(m, holds(full + ((size_t)i * m->size + r) * N, N, r, i));
-        EXPECT(m, is_sum(sums + i * N, DTYPE_F32, m->size, i * N, N));
+            EXPECT(m, holds(m, full + ((size_t)i * m->size + r) * N, N, r, i));
+        EXPECT(m, is_sum(m, sums + i * N, DTYPE_F32, i * N, N));
     }
     EXPECT(m, comm_counted(gather, COMM_ALL_GATHER).calls == ROUNDS);
     EXPECT(m, comm_counted(gather, COMM_ALL_GATHER).seconds > 1e-3);
@@ -422,11 +440,13 @@ static void case_two_streams(struct member *m)
 static void case_delays(struct member *m)
 {
     enum { ROUNDS = 6, N = 64 };
-    double *x = take(m, N * sizeof *x), *full = take(m, (size_t)m->size * N * sizeof *full);
+    double values[N], *x = take(m, sizeof values);
+    double *full = take(m, (size_t)m->size * N * sizeof *full);
     double *scratch = take(m, 2 * (size_t)(N + 64 * m->size) * sizeof *scratch);
     comm_inject_delays(m->comm, 3e-3, 7);
     for (int i = 0; i < N; i++)
-        x[i] = (double)(m->rank == 0);
+        values[i] = (double)(m->rank == 0);
+    put(m, x, values, sizeof values);
     for (int round = 0; round < ROUNDS; round++) {
         comm_broadcast(m->comm, x, N, DTYPE_F64, 0, m->worker);                  /* all have v */
         comm_all_gather(m->comm, x, full, N, DTYPE_F64, m->worker);              /* v, v, ... */
@@ -444,8 +464,9 @@ static void case_delays(struct member *m)
     double expected = 1;
     for (int round = 0; round < 2 * ROUNDS; round++)
         expected *= (double)m->size;
+    get(m, values, x, sizeof values);
     for (int i = 0; i < N; i++)
-        EXPECT(m, x[i] == expected);
+        EXPECT(m, values[i] == expected);
     give(m, x);
     give(m, full);
     give(m, scratch);
@@ -487,6 +508,7 @@ static void case_bytes(struct member *m)
     float *x = take(m, (size_t)n * N * 8), *y = take(m, (size_t)n * N * 8);
     float *scratch = take(m, 2 * (size_t)(n * N + 64 * n) * 8);
     int64_t out[MOST_RANKS], in[MOST_RANKS], at[MOST_RANKS] = {0}, sent = 0;
+    char mine_24[24] = {0}, all_24[24 * MOST_RANKS];
     EXPECT(m, comm_dup(m->comm, "counted", &comm) == STATUS_OK);
     for (int r = 0; r < n; r++) {
         out[r] = me + 1;
@@ -503,7 +525,7 @@ static void case_bytes(struct member *m)
     comm_reduce(comm, x, N, DTYPE_F64, n - 1, scratch, m->worker);
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
     EXPECT(m, comm_barrier(comm) == STATUS_OK);
-    EXPECT(m, comm_exchange(comm, x, 24, scratch) == STATUS_OK);
+    EXPECT(m, comm_exchange(comm, mine_24, 24, all_24) == STATUS_OK);
     int64_t others = n - 1, rounds = 0, slice = (N + n - 1) / n;
     while (1 << rounds < n)
         rounds++;

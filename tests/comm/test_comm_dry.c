@@ -17,7 +17,7 @@ static void open_fixture(struct fixture *f)
     f->env = testing_env(1);
     assert_ok(device_create(&f->env, "dry", 0, &f->device));
     assert_ok(stream_create_worker(f->device, "moves", &f->stream));
-    assert_ok(comm_create_dry(f->device, RANK, SIZE, &f->comm));
+    assert_ok(comm_create_dry(f->device, RANK, SIZE, false, &f->comm));
 }
 
 static void close_fixture(struct fixture *f)
@@ -83,12 +83,34 @@ static void test_groups(void **state)
     close_fixture(&f);
 }
 
+/* On a card messages go through a stage: it is in the plan, and only there. */
+static void test_stage_is_counted(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct comm *staged, *copy;
+    open_fixture(&f);
+    size_t before = mem_bytes(f.env.mem, MEM_COMM);
+    assert_ok(comm_create_dry(f.device, RANK, SIZE, true, &staged));
+    size_t stage = mem_bytes(f.env.mem, MEM_COMM) - 2 * before;
+    assert_int_equal(stage, 16 << 20); /* two halves, both directions */
+    assert_ok(comm_dup(staged, "copy", &copy));
+    assert_int_equal(mem_bytes(f.env.mem, MEM_COMM), 3 * before + 2 * stage);
+    comm_destroy(copy);
+    comm_destroy(staged);
+    assert_ok(comm_create_dry(f.device, 0, 1, true, &staged)); /* nobody to send to */
+    assert_int_equal(mem_bytes(f.env.mem, MEM_COMM), 2 * before);
+    comm_destroy(staged);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_host_calls),
         cmocka_unit_test(test_collectives_are_counted),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_stage_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

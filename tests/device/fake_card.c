@@ -2,9 +2,10 @@
  * order of its streams, events, tasks and copies is tested where there is no card.
  *
  * A stream is a thread that takes its work from a list, and sleeps a little before each piece, at
- * random, so that whoever forgets to wait is found out. Memory is the host's with a note of where it
- * pretends to be. The kernel is a loop. Linked with the sources of device/cuda into a
- * libsifr-cuda.so of its own, which test_device_card loads.
+ * random, so that whoever forgets to wait is found out. Memory of the card has addresses that nobody
+ * may touch, as on a real one, and its bytes elsewhere; pinned memory is the host's with a note. The
+ * kernel is a loop. Linked with the sources of device/cuda into a libsifr-cuda.so of its own, which
+ * test_device_card and the suites of comm load.
  */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -12,8 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
-#include "device/cuda/accumulate.h"
+#include "device/fake_card.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -22,19 +24,43 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 struct block {
     struct block *next;
-    char *address;
+    char *address; /* as it is known outside */
+    char *data;    /* the bytes */
     size_t bytes;
     enum cudaMemoryType type;
 };
 static struct block *blocks;
+
+/* The block that has that address, with the lock held. */
+static const struct block *find(const void *address)
+{
+    const char *at = address;
+    const struct block *b = blocks;
+    while (b != NULL && (at < b->address || at >= b->address + b->bytes))
+        b = b->next;
+    return b;
+}
+
+/* Where its bytes are. */
+static char *bytes_of(const void *address)
+{
+    pthread_mutex_lock(&lock);
+    const struct block *b = find(address);
+    char *data = b != NULL ? b->data + ((const char *)address - b->address) : (char *)address;
+    pthread_mutex_unlock(&lock);
+    return data;
+}
 
 static cudaError_t take(void **out, size_t bytes, enum cudaMemoryType type)
 {
     struct block *block = malloc(sizeof *block);
     if (bytes > (size_t)1 << 40)
         return free(block), cudaErrorMemoryAllocation;
-    *block = (struct block){NULL, aligned_alloc(256, (bytes + 255) / 256 * 256), bytes, type};
-    memset(block->address, 0xee, bytes);
+    char *data = aligned_alloc(256, (bytes + 255) / 256 * 256), *address = data;
+    if (type == cudaMemoryTypeDevice)
+        address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *block = (struct block){NULL, address, data, bytes, type};
+    memset(data, 0xee, bytes);
     *out = block->address;
     pthread_mutex_lock(&lock);
     block->next = blocks;
@@ -55,7 +81,9 @@ static cudaError_t give_back(void *address)
     pthread_mutex_unlock(&lock);
     if (block == NULL)
         return cudaErrorInvalidValue;
-    free(block->address);
+    if (block->address != block->data)
+        munmap(block->address, block->bytes);
+    free(block->data);
     free(block);
     return cudaSuccess;
 }
@@ -83,7 +111,7 @@ cudaError_t cudaFreeHost(void *address)
 
 cudaError_t cudaMemset(void *address, int value, size_t bytes)
 {
-    memset(address, value, bytes);
+    memset(bytes_of(address), value, bytes);
     return cudaSuccess;
 }
 
@@ -95,13 +123,9 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *address)
 {
-    const char *at = address;
-    attributes->type = cudaMemoryTypeUnregistered;
     pthread_mutex_lock(&lock);
-    for (const struct block *b = blocks; b != NULL; b = b->next) {
-        if (at >= b->address && at < b->address + b->bytes)
-            attributes->type = b->type;
-    }
+    const struct block *block = find(address);
+    attributes->type = block != NULL ? block->type : cudaMemoryTypeUnregistered;
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
@@ -112,7 +136,7 @@ struct CUevent_st {
     long recorded, passed;
 };
 
-enum kind { COPY, ZERO, SUM, RECORD, WAIT };
+enum kind { COPY, ZERO, SUM, RECORD, WAIT, CALL };
 
 struct work {
     struct work *next;
@@ -123,6 +147,8 @@ struct work {
     enum dtype dst_type, src_type;
     cudaEvent_t event;
     long ticket;
+    void (*call)(void *arg);
+    void *arg;
 };
 
 struct CUstream_st {
@@ -135,16 +161,18 @@ struct CUstream_st {
 static void add(const struct work *work)
 {
     size_t d = dtype_bytes(work->dst_type), s = dtype_bytes(work->src_type);
+    char *dst = bytes_of(work->dst);
+    const char *src = bytes_of(work->src);
     for (size_t i = 0; i < work->count; i++) {
         double a, b;
-        dtype_convert(&a, DTYPE_F64, work->dst + i * d, work->dst_type, 1);
-        dtype_convert(&b, DTYPE_F64, work->src + i * s, work->src_type, 1);
+        dtype_convert(&a, DTYPE_F64, dst + i * d, work->dst_type, 1);
+        dtype_convert(&b, DTYPE_F64, src + i * s, work->src_type, 1);
         double sum = a + b;
         float single = (float)sum;
         if (work->dst_type == DTYPE_F64)
-            memcpy(work->dst + i * d, &sum, sizeof sum);
+            memcpy(dst + i * d, &sum, sizeof sum);
         else
-            dtype_convert(work->dst + i * d, work->dst_type, &single, DTYPE_F32, 1);
+            dtype_convert(dst + i * d, work->dst_type, &single, DTYPE_F32, 1);
     }
 }
 
@@ -157,11 +185,13 @@ static void nap(unsigned *seed)
 static void run(const struct work *work)
 {
     if (work->kind == COPY)
-        memcpy(work->dst, work->src, work->count);
+        memcpy(bytes_of(work->dst), bytes_of(work->src), work->count);
     else if (work->kind == ZERO)
-        memset(work->dst, 0, work->count);
+        memset(bytes_of(work->dst), 0, work->count);
     else if (work->kind == SUM)
         add(work);
+    else if (work->kind == CALL)
+        work->call(work->arg);
     pthread_mutex_lock(&lock);
     while (work->kind == WAIT && work->event->passed < work->ticket)
         pthread_cond_wait(&changed, &lock);
@@ -303,6 +333,24 @@ cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type,
                                      .src_type = src_type});
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    pthread_mutex_lock(&lock);
+    bool passed = event->passed >= event->recorded;
+    pthread_mutex_unlock(&lock);
+    return passed ? cudaSuccess : cudaErrorNotReady;
+}
+
+void fake_card_call(cudaStream_t stream, void (*call)(void *arg), void *arg)
+{
+    put(stream, (struct work){.kind = CALL, .call = call, .arg = arg});
+}
+
+char *fake_card_bytes(const void *address)
+{
+    return bytes_of(address);
+}
+
 /* --- the card ------------------------------------------------------------------------------- */
 
 cudaError_t cuda_probe(void)
@@ -312,13 +360,28 @@ cudaError_t cuda_probe(void)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = FAKE_CARDS;
+    return cudaSuccess;
+}
+
+static _Thread_local int current;
+
+cudaError_t cudaGetDevice(int *index)
+{
+    *index = current;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int index)
+{
+    snprintf(id, (size_t)bytes, "0000:%02x:00.0", index);
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int index)
 {
-    return index == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+    current = index;
+    return 0 <= index && index < FAKE_CARDS ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *card, int index)

@@ -66,8 +66,6 @@ static void test_servers_and_groups(void **state)
 static void test_narrow_sums(void **state)
 {
     (void)state;
-    if (!test_on_cpu())
-        skip(); /* see compare() */
     struct rig_config config = native_config(0, DTYPE_BF16);
     config.sum_type = DTYPE_BF16;
     struct trace first = run(config, 3);
@@ -103,8 +101,6 @@ static void test_one_gradient_is_the_sum(void **state)
 static void test_local_sums(void **state)
 {
     (void)state;
-    if (!test_on_cpu())
-        skip(); /* see compare() */
     struct rig_config config = native_config(1, DTYPE_BF16);
     config.local = true;
     struct trace local = run(config, 2);

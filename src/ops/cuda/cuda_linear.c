@@ -18,7 +18,7 @@
  * where copies reach 4.2 (H200): ours is used.
  *
  * Environment, read at opening, for measuring on a card: SIFR_CUDA_FUSE=LIST, with commas, names
- * the epilogues to use, of bias, gelu, dgelu, dgelu_dbias, dbias (all but the last);
+ * the epilogues to use, of bias, gelu, dgelu, dgelu_dbias, dbias (the first three);
  * SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32; SIFR_CUDA_TUNE=1 times the candidates of
  * each shape and takes the fastest (no fixed bits).
  */
@@ -30,8 +30,7 @@
 struct fuse {
     bool bias, gelu, dgelu, dgelu_dbias, dbias;
 };
-static const struct fuse fuse_default = {
-    .bias = true, .gelu = true, .dgelu = true, .dgelu_dbias = true};
+static const struct fuse fuse_default = {.bias = true, .gelu = true, .dgelu = true};
 
 struct cuda_linear_state {
     struct products *products;

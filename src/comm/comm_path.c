@@ -1,0 +1,137 @@
+/* comm_path -- a way from card to card beside the back end: which one, and a link for each
+ * communicator.
+ *
+ * The root of a job is made with its back end (mpi, threads, self); then its ranks tell each other
+ * their cards and whether the plugin is there, and all come to the same decision. From then on every
+ * communicator has a link of its own, whose id its first rank makes and the back end passes round.
+ *
+ * Swaps on links are kernels that wait for each other across cards, so two of them that come in
+ * another order on another rank can hold each other up for ever, on whatever streams they are. So
+ * all swaps of a rank run one after the other in the order in which they were enqueued: each waits
+ * for the event of the one before. The order is the same on all ranks because one thread enqueues
+ * them, the one that makes the calls, and all ranks make the same calls: that is why streams for
+ * such a communicator have no thread of their own (comm_stream_create).
+ */
+#include <stdio.h>
+#include "base/plugin.h"
+#include "comm/comm_impl.h"
+
+/* What a rank tells of itself. */
+struct offer {
+    char card[COMM_CARD_BYTES];
+    char why[256]; /* "" = the path can be used here */
+};
+
+static enum status make_offer(struct comm *root, struct offer *mine)
+{
+    const struct comm_path *path;
+    if (!plugin_look("cuda", COMM_NCCL_ENTRY, &path, mine->why, sizeof mine->why))
+        return STATUS_OK;
+    TRY(path->card(root->device, mine->card));
+    root->home->path = path;
+    return STATUS_OK;
+}
+
+/* Why the ranks cannot use the path; "" = they can. The same text on all ranks. */
+static void judge(const struct offer *offers, int size, char *out, size_t bytes)
+{
+    out[0] = '\0';
+    for (int r = 0; r < size && out[0] == '\0'; r++) {
+        if (offers[r].why[0] != '\0')
+            snprintf(out, bytes, "rank %d has no NCCL: %s", r, offers[r].why);
+        for (int other = 0; other < r && out[0] == '\0'; other++) {
+            if (strcmp(offers[r].card, offers[other].card) == 0)
+                snprintf(out, bytes,
+                         "ranks %d and %d share the card %s, and NCCL needs one for each", other, r,
+                         offers[r].card);
+        }
+    }
+}
+
+enum status comm_path_choose(struct comm *root, enum comm_wish wish)
+{
+    enum status st;
+    struct env *env = root->env;
+    struct comm_home *home = root->home;
+    struct offer mine = {0}, *offers;
+    char why[512];
+    bool on_card = strcmp(device_backend(root->device), "cuda") == 0;
+    if (wish == COMM_PATH && !on_card)
+        return FAIL(env, CONFIG, "comm.backend 'nccl' moves memory of cards; the device is '%s'",
+                    device_backend(root->device));
+    if (wish == COMM_NO_PATH || !on_card)
+        return STATUS_OK;
+    TRY(mem_alloc_array(env, MEM_OTHER, "cards", (size_t)root->size, sizeof *offers, &offers));
+    TRY_OR(undo_offers, make_offer(root, &mine));
+    TRY_OR(undo_offers, comm_exchange(root, &mine, sizeof mine, offers));
+    judge(offers, root->size, why, sizeof why);
+    if (why[0] == '\0') {
+        TRY_OR(undo_offers, event_create(root->device, &home->issued));
+        st = comm_watch_start(home);
+    } else {
+        home->path = NULL;
+        if (wish == COMM_PATH)
+            st = FAIL(env, CONFIG, "%s; use comm.backend mpi, which goes through the host", why);
+        else
+            log_info(env, "messages go through the host: %s", why);
+    }
+undo_offers:
+    mem_free(env, offers);
+    return st;
+}
+
+enum status comm_path_open(struct comm *comm)
+{
+    enum status st;
+    const struct comm_path *path = comm->home->path;
+    struct {
+        enum status status;
+        unsigned char id[COMM_ID_BYTES];
+    } mine = {.status = STATUS_OK}, *all;
+    if (path == NULL)
+        return STATUS_OK;
+    TRY(mem_alloc_array(comm->env, MEM_OTHER, "ids", (size_t)comm->size, sizeof *all, &all));
+    if (comm->rank == 0)
+        mine.status = path->make_id(comm->env, mine.id);
+    TRY_OR(undo_all, comm_exchange(comm, &mine, sizeof mine, all));
+    TRY_OR(undo_all, all[0].status);
+    TRY_OR(undo_all, path->open(comm, all[0].id, &comm->link));
+    comm->counters[COMM_CONTROL] = (struct comm_counter){0}; /* its users' calls are counted */
+    comm->collective_count = 0;
+    comm_watch_add(comm);
+undo_all:
+    mem_free(comm->env, all);
+    return st;
+}
+
+/* The library waits for the other ranks without end, so they first meet in a call that does not. */
+void comm_path_close(struct comm *comm)
+{
+    if (comm->link == NULL)
+        return;
+    enum status met = comm_barrier(comm);
+    comm_watch_remove(comm);
+    if (met != STATUS_OK)
+        comm->home->path->abort(comm->link);
+    comm->home->path->close(comm->link);
+    comm->link = NULL;
+}
+
+void comm_path_quit(struct comm_home *home)
+{
+    comm_watch_stop(home);
+    event_destroy(home->issued);
+}
+
+enum status comm_path_swap(struct comm *comm, struct stream *stream)
+{
+    struct comm_home *home = comm->home;
+    pthread_mutex_lock(&home->issue_lock);
+    stream_wait(stream, home->issued);
+    enum status st = home->path->swap(comm, stream);
+    event_record(home->issued, stream);
+    pthread_mutex_unlock(&home->issue_lock);
+    if (st != STATUS_OK && !comm_home_failed(home))
+        comm_abort(comm, log_first_error(comm->env->log)); /* nobody may wait for this rank */
+    return st;
+}

@@ -1,0 +1,241 @@
+/* comm_watch -- a thread a rank that watches calls which are on cards.
+ *
+ * A call on a link is enqueued and its thread goes on; whoever then waits for the stream waits
+ * inside the driver, where nobody can tell it that a rank has died. So a thread looks at every link
+ * a few times a second:
+ *
+ *   - the library has met an error: the job ends, and the others are told why;
+ *   - the job has ended: streams with calls in flight fail, and the links are aborted, so that
+ *     kernels which wait for other cards return;
+ *   - nothing has passed for the timeout: the ranks of the oldest call are asked where they are, and
+ *     who has not come to it is named (comm_late.c).
+ *
+ * A call is in flight from when its thread comes to it, since the library may keep that thread
+ * waiting for other ranks as well, until the card has passed its mark. At most COMM_WATCHED calls of
+ * a communicator are kept: of more, the first are, and one that hangs is among the first.
+ */
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include "base/clock.h"
+#include "comm/comm_impl.h"
+
+static const double LOOK_EVERY = 0.02;
+static const double LONGEST_END = 5.0; /* seconds that an aborted link has to become quiet */
+
+static void nap(double seconds)
+{
+    struct timespec span = {0, (long)(1e9 * seconds)};
+    nanosleep(&span, NULL);
+}
+
+/* --- calls in flight ------------------------------------------------------------------------ */
+
+/* Take out those that the card has passed, with the communicator's lock held; how many are left. */
+static int64_t retire(struct comm *comm)
+{
+    struct comm_flight *flight = &comm->flight;
+    while (flight->passed < flight->begun) {
+        int slot = (int)(flight->passed % COMM_WATCHED);
+        if (!flight->marked[slot] || !comm->home->path->passed(comm->link, slot))
+            break;
+        flight->marked[slot] = false;
+        flight->passed++;
+        flight->since = clock_seconds();
+        flight->asked = 0;
+    }
+    return flight->begun - flight->passed;
+}
+
+int comm_flight_begin(struct comm *comm, const struct comm_place *place, struct stream *stream)
+{
+    struct comm_flight *flight = &comm->flight;
+    int slot = -1;
+    pthread_mutex_lock(&comm->lock);
+    int64_t count = retire(comm);
+    if (count == 0) {
+        flight->since = clock_seconds();
+        flight->asked = 0;
+    }
+    if (count < COMM_WATCHED) {
+        slot = (int)(flight->begun++ % COMM_WATCHED);
+        flight->calls[slot] = *place;
+        flight->streams[slot] = stream;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return slot;
+}
+
+void comm_flight_mark(struct comm *comm, int slot, struct stream *stream)
+{
+    comm->home->path->mark(comm->link, slot, stream);
+    pthread_mutex_lock(&comm->lock);
+    comm->flight.marked[slot] = true;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+void comm_flight_wait(struct comm *comm)
+{
+    double limit = 0;
+    for (int64_t left = 1; left > 0;) {
+        pthread_mutex_lock(&comm->lock);
+        left = retire(comm);
+        pthread_mutex_unlock(&comm->lock);
+        if (comm_home_failed(comm->home)) {
+            limit = limit > 0 ? limit : clock_seconds() + LONGEST_END;
+            if (clock_seconds() > limit)
+                return;
+        }
+        if (left > 0)
+            nap(50e-6);
+    }
+}
+
+/* --- the thread ----------------------------------------------------------------------------- */
+
+/* Streams with calls that will not be done fail: whoever waits for them learns it when they end. */
+static void fail_streams(struct comm *comm)
+{
+    struct comm_flight *flight = &comm->flight;
+    enum status st = comm_ended(comm->home);
+    pthread_mutex_lock(&comm->lock);
+    retire(comm);
+    for (int64_t i = flight->passed; i < flight->begun; i++)
+        stream_fail(flight->streams[i % COMM_WATCHED], st);
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static void *ender_main(void *arg)
+{
+    struct comm *comm = arg;
+    comm->home->path->abort(comm->link);
+    return NULL;
+}
+
+/* The job has ended: all calls on the card let go of it. Every link by a thread of its own, since an
+ * abort waits for the card, and so for the other links. */
+static void end_links(struct comm *first)
+{
+    for (struct comm *comm = first; comm != NULL; comm = comm->next_watched) {
+        if (comm->flight.ended)
+            continue;
+        fail_streams(comm);
+        if (pthread_create(&comm->flight.ender, NULL, ender_main, comm) != 0) {
+            log_warn(comm->env, "cannot start a thread to end \"%s\"", comm->name);
+            continue;
+        }
+        comm->flight.ended = true;
+    }
+}
+
+/* Ask everybody who takes part in the oldest call; the first who has not come ends the job. */
+static void ask(struct comm *comm, const struct comm_place *place, double seconds)
+{
+    bool pair = place->kind == COMM_SEND || place->kind == COMM_RECV;
+    for (int r = 0; r < comm->size; r++) {
+        if (r == comm->rank || (pair && r != place->peer))
+            continue;
+        if (comm_late_at(comm, place, r, seconds) != STATUS_OK)
+            return;
+    }
+}
+
+static void look_at(struct comm *comm)
+{
+    struct comm_home *home = comm->home;
+    struct comm_flight *flight = &comm->flight;
+    char why[256];
+    if (home->path->failed(comm->link, why, sizeof why)) {
+        FAIL(comm->env, COMM, "%s", why);
+        comm_abort(comm, why);
+        return;
+    }
+    pthread_mutex_lock(&comm->lock);
+    int64_t count = retire(comm);
+    struct comm_place oldest = flight->calls[flight->passed % COMM_WATCHED];
+    double waited = clock_seconds() - flight->since;
+    bool late = count > 0 && home->timeout > 0 && waited >= home->timeout * (flight->asked + 1);
+    flight->asked += late;
+    pthread_mutex_unlock(&comm->lock);
+    if (late)
+        ask(comm, &oldest, waited);
+}
+
+static void *watch_main(void *arg)
+{
+    struct comm_home *home = arg;
+    struct comm_watch *watch = &home->watch;
+    while (!atomic_load(&watch->stops)) {
+        pthread_mutex_lock(&watch->lock);
+        for (struct comm *comm = watch->comms; comm != NULL; comm = comm->next_watched) {
+            if (!comm_home_failed(home))
+                look_at(comm);
+        }
+        if (comm_home_failed(home))
+            end_links(watch->comms);
+        pthread_mutex_unlock(&watch->lock);
+        nap(LOOK_EVERY);
+    }
+    return NULL;
+}
+
+/* Signals are the business of the thread that trains. */
+static int start_thread(struct comm_home *home)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&home->watch.thread, NULL, watch_main, home);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+enum status comm_watch_start(struct comm_home *home)
+{
+    struct comm_watch *watch = &home->watch;
+    pthread_mutex_init(&watch->lock, NULL);
+    pthread_mutex_init(&home->issue_lock, NULL);
+    atomic_init(&watch->stops, false);
+    int error = start_thread(home);
+    watch->running = error == 0;
+    if (watch->running)
+        return STATUS_OK;
+    pthread_mutex_destroy(&home->issue_lock);
+    pthread_mutex_destroy(&watch->lock);
+    return FAIL(home->env, COMM, "cannot start the watch's thread: %s; see ulimit -u",
+                strerror(error));
+}
+
+void comm_watch_stop(struct comm_home *home)
+{
+    struct comm_watch *watch = &home->watch;
+    if (!watch->running)
+        return;
+    CHECK(watch->comms == NULL);
+    atomic_store(&watch->stops, true);
+    pthread_join(watch->thread, NULL);
+    pthread_mutex_destroy(&home->issue_lock);
+    pthread_mutex_destroy(&watch->lock);
+}
+
+void comm_watch_add(struct comm *comm)
+{
+    struct comm_watch *watch = &comm->home->watch;
+    pthread_mutex_lock(&watch->lock);
+    comm->next_watched = watch->comms;
+    watch->comms = comm;
+    pthread_mutex_unlock(&watch->lock);
+}
+
+void comm_watch_remove(struct comm *comm)
+{
+    struct comm_watch *watch = &comm->home->watch;
+    pthread_mutex_lock(&watch->lock);
+    struct comm **link = &watch->comms;
+    while (*link != comm)
+        link = &(*link)->next_watched;
+    *link = comm->next_watched;
+    pthread_mutex_unlock(&watch->lock);
+    if (comm->flight.ended)
+        pthread_join(comm->flight.ender, NULL);
+}

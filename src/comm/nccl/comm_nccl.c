@@ -1,0 +1,226 @@
+/* comm_nccl -- NCCL as the way for memory of cards: links, swaps, marks and aborts.
+ *
+ * A link is an NCCL communicator. A swap is one group of sends and receives in bytes, enqueued on
+ * the stream of the call; sums are formed by comm in rank order, so NCCL adds nothing. Which swaps
+ * follow which, and who waits how long, is comm's business (comm_path.c, comm_watch.c).
+ *
+ * NCCL lets one thread use a communicator at a time, but another may ask for its error, and abort
+ * it. An abort frees the communicator: so whoever enqueues holds the link's lock, and an abort takes
+ * it as well; if it does not get it soon, somebody is inside NCCL, waiting for other ranks, and the
+ * abort is what lets him out.
+ */
+#include <nccl.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "comm/comm_impl.h"
+#include "device/cuda/stream_cuda.h"
+
+_Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "an id has room");
+
+struct comm_link {
+    struct env *env; /* borrowed */
+    int card;
+    ncclComm_t nccl;
+    pthread_mutex_t lock; /* of who is inside NCCL for this link */
+    _Atomic bool aborted; /* nccl is gone */
+    cudaEvent_t marks[COMM_WATCHED];
+};
+
+static enum status nccl_failed(struct env *env, const char *what, ncclResult_t code,
+                               ncclComm_t nccl)
+{
+    const char *more = ncclGetLastError(nccl);
+    return FAIL(env, COMM, "NCCL failed: %s: %s%s%s; NCCL_DEBUG=WARN tells more", what,
+                ncclGetErrorString(code), more != NULL && more[0] != '\0' ? ": " : "",
+                more != NULL ? more : "");
+}
+
+/* --- links ---------------------------------------------------------------------------------- */
+
+/* The machine and the place on its bus. */
+static enum status nccl_card(struct device *device, char name[COMM_CARD_BYTES])
+{
+    char host[64] = "", bus[32] = "";
+    TRY(cuda_status(device->env,
+                    cudaDeviceGetPCIBusId(bus, sizeof bus, cuda_device_of(device)->index),
+                    "the card's place on the bus"));
+    gethostname(host, sizeof host - 1);
+    snprintf(name, COMM_CARD_BYTES, "%s of %s", bus, host);
+    return STATUS_OK;
+}
+
+static enum status nccl_make_id(struct env *env, unsigned char id[COMM_ID_BYTES])
+{
+    ncclUniqueId unique;
+    ncclResult_t code = ncclGetUniqueId(&unique);
+    if (code != ncclSuccess)
+        return nccl_failed(env, "an id for a communicator", code, NULL);
+    memcpy(id, &unique, sizeof unique);
+    return STATUS_OK;
+}
+
+static void free_link(struct comm_link *link)
+{
+    for (int i = 0; i < COMM_WATCHED; i++) {
+        if (link->marks[i] != NULL)
+            cudaEventDestroy(link->marks[i]);
+    }
+    pthread_mutex_destroy(&link->lock);
+    mem_free(link->env, link);
+}
+
+static enum status nccl_open(struct comm *comm, const unsigned char id[COMM_ID_BYTES],
+                             struct comm_link **link)
+{
+    enum status st;
+    ncclUniqueId unique;
+    struct comm_link *l;
+    TRY(mem_alloc(comm->env, MEM_OTHER, "links", sizeof *l, &l));
+    l->env = comm->env;
+    l->card = cuda_device_of(comm->device)->index;
+    pthread_mutex_init(&l->lock, NULL);
+    atomic_init(&l->aborted, false);
+    TRY_OR(undo_link, cuda_status(l->env, cudaSetDevice(l->card), "the card of a link"));
+    for (int i = 0; i < COMM_WATCHED; i++)
+        TRY_OR(undo_link,
+               cuda_status(l->env, cudaEventCreateWithFlags(&l->marks[i], cudaEventDisableTiming),
+                           "an event of a link"));
+    memcpy(&unique, id, sizeof unique);
+    ncclResult_t code = ncclCommInitRank(&l->nccl, comm->size, unique, comm->rank);
+    if (code != ncclSuccess) {
+        st = nccl_failed(l->env, "making a communicator", code, NULL);
+        goto undo_link;
+    }
+    *link = l;
+    return STATUS_OK;
+undo_link:
+    free_link(l);
+    return st;
+}
+
+static void nccl_close(struct comm_link *link)
+{
+    cudaSetDevice(link->card);
+    if (!atomic_load(&link->aborted))
+        ncclCommDestroy(link->nccl);
+    free_link(link);
+}
+
+/* --- calls ---------------------------------------------------------------------------------- */
+
+static bool nccl_reaches(const void *address)
+{
+    struct cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, address) == cudaSuccess)
+        return attributes.type == cudaMemoryTypeDevice;
+    (void)cudaGetLastError();
+    return false;
+}
+
+/* Inside a group nothing is done: what is wrong with one message shows at once, the rest at the
+ * end. */
+static ncclResult_t post_all(const struct comm *comm, cudaStream_t handle)
+{
+    ncclComm_t nccl = comm->link->nccl;
+    ncclResult_t code = ncclSuccess;
+    for (int i = 0; i < comm->size && code == ncclSuccess; i++) {
+        int r = (comm->rank + i) % comm->size;
+        const struct comm_move *out = &comm->sends[r], *in = &comm->recvs[r];
+        if (out->bytes > 0)
+            code = ncclSend(out->data, out->bytes, ncclUint8, r, nccl, handle);
+        if (in->bytes > 0 && code == ncclSuccess)
+            code = ncclRecv(in->data, in->bytes, ncclUint8, r, nccl, handle);
+    }
+    return code;
+}
+
+static enum status swap_group(struct comm *comm, struct stream *stream)
+{
+    ncclComm_t nccl = comm->link->nccl;
+    ncclResult_t code = ncclGroupStart();
+    if (code != ncclSuccess)
+        return nccl_failed(comm->env, "beginning a group of messages", code, nccl);
+    ncclResult_t posted = post_all(comm, cuda_handle(stream));
+    code = ncclGroupEnd();
+    if (code == ncclSuccess)
+        code = posted;
+    if (code != ncclSuccess && !comm_home_failed(comm->home)) /* else it was aborted */
+        return nccl_failed(comm->env, "a group of messages", code, nccl);
+    return code == ncclSuccess ? STATUS_OK : STATUS_COMM;
+}
+
+static enum status nccl_swap(struct comm *comm, struct stream *stream)
+{
+    struct comm_link *link = comm->link;
+    pthread_mutex_lock(&link->lock);
+    enum status st = atomic_load(&link->aborted) ? STATUS_COMM : swap_group(comm, stream);
+    pthread_mutex_unlock(&link->lock);
+    if (st == STATUS_OK)
+        cuda_enqueued(stream, cudaSuccess, "messages of NCCL");
+    return st;
+}
+
+/* --- watching ------------------------------------------------------------------------------- */
+
+static void nccl_mark(struct comm_link *link, int slot, struct stream *stream)
+{
+    cuda_enqueued(stream, cudaEventRecord(link->marks[slot], cuda_handle(stream)), "mark");
+}
+
+static bool nccl_passed(struct comm_link *link, int slot)
+{
+    cudaSetDevice(link->card);
+    bool passed = cudaEventQuery(link->marks[slot]) != cudaErrorNotReady;
+    (void)cudaGetLastError(); /* a failure is the stream's, and is told there */
+    return passed;
+}
+
+static bool nccl_link_failed(struct comm_link *link, char *why, size_t bytes)
+{
+    ncclResult_t code = ncclSuccess;
+    if (atomic_load(&link->aborted) || ncclCommGetAsyncError(link->nccl, &code) != ncclSuccess ||
+        code == ncclSuccess || code == ncclInProgress)
+        return false;
+    snprintf(why, bytes, "NCCL failed: %s: %s; NCCL_DEBUG=WARN tells more",
+             ncclGetErrorString(code), ncclGetLastError(link->nccl));
+    return true;
+}
+
+/* Up to a second: longer, and whoever has the lock is held up by other ranks. */
+static bool lock_soon(struct comm_link *link)
+{
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec++;
+    return pthread_mutex_timedlock(&link->lock, &limit) == 0;
+}
+
+static void nccl_abort(struct comm_link *link)
+{
+    if (atomic_load(&link->aborted))
+        return;
+    cudaSetDevice(link->card);
+    bool locked = lock_soon(link);
+    if (!atomic_exchange(&link->aborted, true))
+        ncclCommAbort(link->nccl);
+    if (locked)
+        pthread_mutex_unlock(&link->lock);
+}
+
+CUDA_ENTRY extern const struct comm_path sifr_comm_nccl;
+const struct comm_path sifr_comm_nccl = {
+    .name = "nccl",
+    .card = nccl_card,
+    .make_id = nccl_make_id,
+    .open = nccl_open,
+    .close = nccl_close,
+    .reaches = nccl_reaches,
+    .enqueue = cuda_work,
+    .swap = nccl_swap,
+    .mark = nccl_mark,
+    .passed = nccl_passed,
+    .failed = nccl_link_failed,
+    .abort = nccl_abort,
+};

@@ -1,0 +1,246 @@
+/* fake_nccl -- as much of NCCL as comm/nccl calls, between cards made of threads (fake_card.c).
+ *
+ * It is as strict as the real one may be: a group is one piece of work on a stream that ends when
+ * all its messages have been taken; messages between two ranks are matched in order; a card has room
+ * for one group at a time, so that ranks which enqueue in different orders hold each other up for
+ * ever; an abort lets go of what is on the card and frees the communicator.
+ */
+#include <nccl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include "device/fake_card.h"
+
+enum { MOST_RANKS = 8, MOST_MESSAGES = 2 * MOST_RANKS };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool busy[FAKE_CARDS];
+static int newest_id;
+
+struct message {
+    bool sends;
+    const char *data;
+    size_t bytes;
+    int peer;
+};
+
+/* All ranks of a communicator. */
+struct clique {
+    struct clique *next;
+    int id, joined, left;
+    const struct message *offers[MOST_RANKS][MOST_RANKS]; /* [from][to], NULL = none */
+};
+static struct clique *cliques;
+
+struct ncclComm {
+    struct clique *clique;
+    int rank, size, card, groups; /* on the card */
+    bool aborted;
+};
+
+struct group {
+    ncclComm_t comm;
+    cudaStream_t stream;
+    int count;
+    struct message messages[MOST_MESSAGES];
+};
+static _Thread_local struct group *open_group;
+
+/* --- a group on a card ---------------------------------------------------------------------- */
+
+/* Offer what is sent, take what is offered; false = nothing could be done. */
+static bool advance(struct group *group, struct message *message, bool *offered)
+{
+    ncclComm_t comm = group->comm;
+    int from = message->sends ? comm->rank : message->peer;
+    int to = message->sends ? message->peer : comm->rank;
+    const struct message **place = &comm->clique->offers[from][to];
+    if (message->bytes == 0) /* done */
+        return false;
+    if (message->sends && !*offered && *place == NULL) {
+        *place = message;
+        *offered = true;
+        return true;
+    }
+    if (message->sends || *place == NULL)
+        return false;
+    if ((*place)->bytes != message->bytes)
+        abort(); /* the real one would hang, or write where it should not */
+    memcpy(fake_card_bytes(message->data), fake_card_bytes((*place)->data), message->bytes);
+    ((struct message *)*place)->bytes = message->bytes = 0;
+    *place = NULL;
+    return true;
+}
+
+static bool is_done(const struct group *group)
+{
+    for (int i = 0; i < group->count; i++) {
+        if (group->messages[i].bytes > 0)
+            return false;
+    }
+    return true;
+}
+
+static void run_group(void *arg)
+{
+    struct group *group = arg;
+    ncclComm_t comm = group->comm;
+    bool offered[MOST_MESSAGES] = {false};
+    pthread_mutex_lock(&lock);
+    while (busy[comm->card] && !comm->aborted)
+        pthread_cond_wait(&changed, &lock);
+    bool mine = !comm->aborted;
+    busy[comm->card] = busy[comm->card] || mine;
+    while (!is_done(group) && !comm->aborted) {
+        bool moved = false;
+        for (int i = 0; i < group->count; i++)
+            moved = advance(group, &group->messages[i], &offered[i]) || moved;
+        if (moved)
+            pthread_cond_broadcast(&changed);
+        else
+            pthread_cond_wait(&changed, &lock);
+    }
+    for (int i = 0; i < group->count; i++) { /* after an abort: nobody takes it any more */
+        const struct message **place = &comm->clique->offers[comm->rank][group->messages[i].peer];
+        if (*place == &group->messages[i])
+            *place = NULL;
+    }
+    if (mine)
+        busy[comm->card] = false;
+    comm->groups--;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    free(group);
+}
+
+ncclResult_t ncclGroupStart(void); /* nccl.h has them without (void) */
+ncclResult_t ncclGroupEnd(void);
+
+ncclResult_t ncclGroupStart(void)
+{
+    open_group = calloc(1, sizeof *open_group);
+    return ncclSuccess;
+}
+
+static ncclResult_t post(struct message message, ncclComm_t comm, cudaStream_t stream)
+{
+    open_group->comm = comm;
+    open_group->stream = stream;
+    open_group->messages[open_group->count++] = message;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    return type == ncclUint8 ? post((struct message){true, data, count, peer}, comm, stream)
+                             : ncclInvalidArgument;
+}
+
+ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    return type == ncclUint8 ? post((struct message){false, data, count, peer}, comm, stream)
+                             : ncclInvalidArgument;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    struct group *group = open_group;
+    pthread_mutex_lock(&lock);
+    group->comm->groups++;
+    pthread_mutex_unlock(&lock);
+    fake_card_call(group->stream, run_group, group);
+    return ncclSuccess;
+}
+
+/* --- communicators -------------------------------------------------------------------------- */
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    *id = (ncclUniqueId){{0}};
+    pthread_mutex_lock(&lock);
+    int number = ++newest_id;
+    pthread_mutex_unlock(&lock);
+    memcpy(id, &number, sizeof number);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
+{
+    int number;
+    memcpy(&number, &id, sizeof number);
+    pthread_mutex_lock(&lock);
+    struct clique *clique = cliques;
+    while (clique != NULL && clique->id != number)
+        clique = clique->next;
+    if (clique == NULL) {
+        clique = calloc(1, sizeof *clique);
+        *clique = (struct clique){.next = cliques, .id = number};
+        cliques = clique;
+    }
+    clique->joined++;
+    pthread_cond_broadcast(&changed);
+    while (clique->joined < size)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+    *comm = calloc(1, sizeof **comm);
+    **comm = (struct ncclComm){.clique = clique, .rank = rank, .size = size};
+    cudaGetDevice(&(*comm)->card);
+    return ncclSuccess;
+}
+
+/* With the lock held, when nothing is on the card. */
+static void leave(ncclComm_t comm)
+{
+    struct clique *clique = comm->clique, **link = &cliques;
+    if (++clique->left == comm->size) {
+        while (*link != clique)
+            link = &(*link)->next;
+        *link = clique->next;
+        free(clique);
+    }
+    free(comm);
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    pthread_mutex_lock(&lock);
+    while (comm->groups > 0)
+        pthread_cond_wait(&changed, &lock);
+    leave(comm);
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    pthread_mutex_lock(&lock);
+    comm->aborted = true;
+    pthread_cond_broadcast(&changed);
+    while (comm->groups > 0)
+        pthread_cond_wait(&changed, &lock);
+    leave(comm);
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    (void)comm;
+    *error = ncclSuccess;
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t code)
+{
+    return code == ncclSuccess ? "no error" : "an error";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    (void)comm;
+    return "";
+}
