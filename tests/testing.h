@@ -13,6 +13,18 @@
 
 #include "base/env.h"
 
+/* Under a sanitizer memory and time are not the program's own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TESTING_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TESTING_SANITIZED 1
+#endif
+#endif
+#ifndef TESTING_SANITIZED
+#define TESTING_SANITIZED 0
+#endif
+
 /* Errors are expected in tests: they are kept by the log (log_first_error) and not printed. */
 static inline void testing_quiet(void *user, enum log_level level, const char *line)
 {

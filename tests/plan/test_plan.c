@@ -273,7 +273,7 @@ static void test_a_trillion_parameters_take_no_time(void **state)
         assert_ok(plan_advise(&env, &request, &plan, 80000000000, &advice));
         best = fmin(best, cpu_seconds() - start);
     }
-    assert_true(best < 1.0);
+    assert_true(best < (TESTING_SANITIZED ? 30.0 : 1.0));
     assert_true(plan.parameters > 1000000000000);
     double share =
         (double)plan_state_bytes(&plan.stages[3].worker) * 1024 / (double)plan.unsharded_bytes;

@@ -13,6 +13,8 @@ static void test_a_process(void **state)
     struct footprint footprint;
     char *block;
     const size_t bytes = (size_t)128 * MIB;
+    if (TESTING_SANITIZED)
+        skip();
     scratch_open(&s);
     footprint_start(&footprint, s.env.mem);
     size_t runtime = footprint.runtime_bytes;

@@ -13,9 +13,9 @@
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, or `fuse` says not
  * to, the plain product is followed by a kernel.
  *
- * Bias gradients: that of the layer before a GELU rides on the product that makes its gradient. For
- * the others cuBLASLt's epilogue of dw is a kernel of its own that reads dy again, at 2.6 TB/s
- * where copies reach 4.2 (H200): ours is used.
+ * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a kernel of its own, too,
+ * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
+ * GELU' and the sum at once costs a step of gpt2-124m 10 ms more (119.3 against 109.3 ms).
  *
  * Environment, read at opening, for measuring on a card: SIFR_CUDA_FUSE=LIST, with commas, names
  * the epilogues to use, of bias, gelu, dgelu, dgelu_dbias, dbias (the first three);
