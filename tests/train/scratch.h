@@ -2,15 +2,7 @@
  * own, bytes to a file. */
 #ifndef TESTS_TRAIN_SCRATCH_H
 #define TESTS_TRAIN_SCRATCH_H
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-#include "base/env.h"
+#include "testing.h"
 #include "base/file.h"
 
 struct scratch {
