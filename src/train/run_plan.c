@@ -37,6 +37,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .loop_sums = 1, /* does anybody want to stop? */
         .ops = planned_ops(config),
         .compute = run_place(config).type,
+        .card = config->machine.device == RUN_DEVICE_CUDA,
         .ranks = ranks,
         .threads = (int)config->machine.threads,
         .decode_tokens = room,
