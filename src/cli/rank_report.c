@@ -261,7 +261,8 @@ static int blame(const struct rank_entry *entry)
         return 1;
     if (!entry->ended || entry->status == STATUS_OK)
         return 0;
-    return entry->status == STATUS_STOPPED ? 3 : entry->status == STATUS_COMM ? 2 : 1;
+    bool stopped = entry->status == STATUS_STOPPED || entry->status == STATUS_SAVED;
+    return stopped ? 3 : entry->status == STATUS_COMM ? 2 : 1;
 }
 
 const struct rank_entry *rank_book_verdict(const struct rank_book *book)

@@ -1,6 +1,7 @@
-/* trainer -- the loop. Step s (from 0) takes samples s * global_batch .. of the dataset, in
- * order, as micro-batches of the engine; what else happens (evaluation, text samples, records)
- * only reads. So the weights after a step depend on the configuration alone.
+/* trainer -- the loop. A step takes the next global_batch samples of the dataset, in order, as
+ * micro-batches of the engine; what else happens (evaluation, text samples, records, checkpoints)
+ * only reads. So the weights after a step depend on the configuration alone, and `struct
+ * checkpoint_progress` with the state of the store is all that a run needs to go on.
  *
  * A skipped step uses up its samples and its place in the schedule, but not an update: AdamW's
  * bias correction counts updates.
@@ -13,10 +14,14 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "train/agreement.h"
+#include "train/checkpoint_keep.h"
+#include "train/deadline.h"
 #include "train/metrics.h"
 #include "train/model_file.h"
 #include "train/pace.h"
+#include "train/resume.h"
 #include "train/run_folder.h"
+#include "train/run_saves.h"
 #include "train/sampler.h"
 #include "train/session.h"
 #include "train/tracing.h"
@@ -41,9 +46,16 @@ struct trainer {
     struct footprint footprint;  /* of this rank's process */
     struct footprint_worst held; /* before the first step: nothing is taken after it */
 
-    int64_t step;    /* the step that runs, from 1; afterwards how many were begun */
-    int64_t updates; /* how many moved the parameters */
-    int64_t skips_in_row;
+    char *checkpoints; /* the folder */
+    uint64_t data_print;
+    struct fingerprint print;
+    struct run_saves saves;
+    struct deadline deadline;
+    double longest_step; /* seconds */
+
+    int64_t step;       /* the step that runs, from 1; afterwards how many were begun */
+    int64_t first_step; /* after which it goes on */
+    struct checkpoint_progress done; /* up to the last step */
     double flops_per_token;
     struct zero_traffic traffic; /* counted so far, whatever for */
     struct zero_traffic carried; /* of a step, seen after its record: the new parameters */
@@ -68,7 +80,9 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .shard_group = (int)config->ranks.shard_group,
                                 .local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL,
                                 .type = run_type(config),
-                                .sum_type = run_sum_type(config)};
+                                .sum_type = run_sum_type(config),
+                                .snapshot =
+                                    checkpoint_in_background(&config->checkpoint, train->steps)};
 }
 
 static enum status fill_parameters(struct trainer *t)
@@ -115,14 +129,89 @@ static enum status agree(struct trainer *t, enum status st)
     return engine_sum(t->engine, 0, &failures);
 }
 
-static enum status open_folder(struct trainer *t)
+/* A run that goes on has the folder from before its checkpoints are read; a new one when all else
+ * has gone well. */
+static enum status take_folder(struct trainer *t, bool *holds)
 {
+    *holds = false;
     if (!speaks(t))
         return STATUS_OK;
-    TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
+    TRY(run_folder_check(t->env, t->place->folder, holds));
+    *holds = *holds && !t->place->fresh;
+    return *holds ? run_folder_prepare(t->env, t->place->folder, false, &t->lock) : STATUS_OK;
+}
+
+static bool is_complete(const struct trainer *t)
+{
+    return t->step >= t->config->train.steps;
+}
+
+static enum status open_folder(struct trainer *t)
+{
+    if (!speaks(t) || is_complete(t))
+        return STATUS_OK;
+    if (t->lock == NULL)
+        TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
+    TRY(checkpoint_keep_clear(t->env, t->checkpoints));
+    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step));
     TRY(write_config(t));
-    return metrics_create(t->env, t->place->folder, t->place->config_yaml,
+    return metrics_create(t->env, t->place->folder, t->step, t->place->config_yaml,
                           sampler_text_bytes(t->sampler), &t->metrics);
+}
+
+/* From where it stood; `found` is false when that is nowhere. */
+static enum status go_on(struct trainer *t, bool wanted, bool *found)
+{
+    const struct resume_place place = {.folder = t->checkpoints,
+                                       .wanted = wanted,
+                                       .config_yaml = t->place->config_yaml,
+                                       .data = t->data_print,
+                                       .print = &t->print};
+    TRY(resume_run(t->env, &place, t->session.comm, model_graph(t->session.model), t->session.zero,
+                   &t->done, found));
+    if (!*found)
+        return STATUS_OK;
+    t->step = t->first_step = t->saves.last_step = t->done.step;
+    if (t->done.scaled)
+        engine_set_loss_scale(t->engine, t->done.scale);
+    t->summary->steps = t->summary->first_step = t->step;
+    t->summary->tokens = t->done.tokens;
+    t->summary->skipped = t->done.skipped;
+    t->summary->loss = t->done.loss;
+    snprintf(t->summary->checkpoint, sizeof t->summary->checkpoint, "%s/step-%" PRId64,
+             t->checkpoints, t->step);
+    return STATUS_OK;
+}
+
+static enum status fill_state(struct trainer *t, bool wanted)
+{
+    bool found;
+    t->done = (struct checkpoint_progress){.loss = NAN};
+    t->saves.last_step = -1;
+    TRY(go_on(t, wanted, &found));
+    if (wanted && !found)
+        log_info(t->env, "there is no checkpoint in '%s' yet: the run begins again",
+                 t->place->folder);
+    return found ? STATUS_OK : fill_parameters(t);
+}
+
+static enum status open_saves(struct trainer *t)
+{
+    const struct run_config *config = t->config;
+    const struct checkpoint_setup setup = {
+        .folder = t->checkpoints,
+        .model = t->session.model,
+        .zero = t->session.zero,
+        .tokenizer = config->tokenizer,
+        .device = t->session.device,
+        .comm = t->session.comm,
+        .type = run_type(config),
+        .config = &config->checkpoint,
+        .config_yaml = t->place->config_yaml,
+        .data = t->data_print,
+        .print = t->print,
+        .background = checkpoint_in_background(&config->checkpoint, config->train.steps)};
+    return run_saves_open(t->env, &setup, speaks(t), t->callbacks, t->summary, &t->saves);
 }
 
 static enum status check_agreement(struct trainer *t)
@@ -152,6 +241,10 @@ static enum status meet(struct trainer *t)
                        config->train.context, (uint64_t)config->train.seed, &t->data));
     if (t->session.comm)
         TRY(check_agreement(t));
+    if (speaks(t)) {
+        fingerprint_take(t->env, run_place(config).backend, config->device.name, &t->print);
+        TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
+    }
     if (t->ranks == NULL || t->ranks->hub == NULL)
         footprint_start(&t->footprint, t->env->mem);
     return STATUS_OK;
@@ -162,16 +255,18 @@ static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
     const struct zero_config store = trainer_store_config(config);
+    bool holds;
     TRY(meet(t));
-    if (speaks(t))
-        TRY(run_folder_check(t->env, t->place->folder, t->place->fresh));
+    TRY(path_join(t->env, t->place->folder, "checkpoints", &t->checkpoints));
+    TRY(take_folder(t, &holds));
     TRY(session_fill(&config->model, &store, &t->session));
     TRY(engine_create(t->session.ops, t->session.stream, model_graph(t->session.model),
                       t->session.zero, &config->engine, &t->engine));
-    TRY(fill_parameters(t));
+    TRY(fill_state(t, holds));
     if (config->train.sample_every > 0)
         TRY(sampler_create(t->env, config, &t->session, &t->sampler));
     TRY(pace_create(t->env, &t->pace));
+    TRY(open_saves(t));
     return open_folder(t);
 }
 
@@ -184,7 +279,9 @@ static enum status build(struct trainer *t)
 static void tear_down(struct trainer *t)
 {
     metrics_destroy(t->metrics);
+    run_saves_close(&t->saves);
     run_lock_release(t->lock);
+    mem_free(t->env, t->checkpoints);
     pace_destroy(t->pace);
     sampler_destroy(t->sampler);
     engine_destroy(t->engine);
@@ -210,6 +307,7 @@ static void tell_ready(struct trainer *t)
                                   .step_tokens = step_tokens(t),
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
+                                  .first_step = t->first_step,
                                   .held = &t->held,
                                   .ranks = zero_roster(t->session.zero)->size,
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
@@ -242,7 +340,7 @@ static void draw(struct trainer *t, double start, const char *name, int64_t numb
 static enum status fill_batches(struct trainer *t)
 {
     const struct train_config *train = &t->config->train;
-    uint64_t first = (uint64_t)(t->step - 1) * (uint64_t)train->global_batch;
+    uint64_t first = (uint64_t)t->done.samples;
     for (int64_t round = 0; round < engine_rounds(t->engine); round++) {
         int32_t *tokens, *labels;
         int64_t m = engine_micro_batch(t->engine, round);
@@ -263,7 +361,7 @@ static enum status fill_batches(struct trainer *t)
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
 {
     const struct unit_graph *graph = model_graph(t->session.model);
-    t->summary->skipped++;
+    t->summary->skipped = ++t->done.skipped;
     if (result->overflow) { /* how the scale is found: counts as a fault only at its floor */
         log_warn(t->env,
                  "step %" PRId64 " skipped: the gradient of %s overflows with loss scale %g; the "
@@ -272,7 +370,7 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                  result->next_loss_scale);
         return STATUS_OK;
     }
-    t->skips_in_row++;
+    t->done.skips_in_row++;
     if (result->bad_tensor >= 0)
         log_warn(t->env,
                  "step %" PRId64 " skipped: the gradient of %s is not finite at element %" PRId64
@@ -280,13 +378,13 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                  t->step, graph->tensors[result->bad_tensor].name, result->bad_index, result->loss);
     else
         log_warn(t->env, "step %" PRId64 " skipped: the loss is %g", t->step, result->loss);
-    if (t->skips_in_row < t->config->train.max_skips)
+    if (t->done.skips_in_row < t->config->train.max_skips)
         return STATUS_OK;
     return FAIL(t->env, DIVERGED,
                 "%" PRId64
                 " steps in a row were skipped (train.max_skips), the last is step %" PRId64
                 "; lower train.lr or raise train.warmup",
-                t->skips_in_row, t->step);
+                t->done.skips_in_row, t->step);
 }
 
 static void add_traffic(struct zero_traffic *sum, const struct zero_traffic *more, int sign)
@@ -340,7 +438,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
     pace_add(t->pace, end - start, end);
     *step = (struct trainer_step){.step = t->step,
                                   .steps = steps,
-                                  .tokens = t->step * step_tokens(t),
+                                  .tokens = t->done.tokens,
                                   .loss = result->loss,
                                   .grad_norm = result->grad_norm,
                                   .lr = lr,
@@ -356,6 +454,24 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .traffic = step_traffic(t)};
 }
 
+static void note_progress(struct trainer *t, const struct engine_result *result)
+{
+    struct checkpoint_progress *done = &t->done;
+    done->step = t->step;
+    done->samples += t->config->train.global_batch;
+    done->tokens += step_tokens(t);
+    done->scaled = zero_wants_scaling(t->session.zero);
+    done->scale = engine_loss_scale(t->engine);
+    if (!result->skipped) {
+        done->updates++;
+        done->skips_in_row = 0;
+        done->loss = result->loss;
+    }
+    t->summary->steps = done->step;
+    t->summary->tokens = done->tokens;
+    t->summary->loss = done->loss;
+}
+
 static enum status run_step(struct trainer *t, struct engine_result *result,
                             struct trainer_step *step)
 {
@@ -364,17 +480,12 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     turn_to(t, "step ");
     TRY(fill_batches(t));
     draw(t, traced, "batches", 0);
-    TRY(engine_step(t->engine, t->updates + 1, lr, result));
+    TRY(engine_step(t->engine, t->done.updates + 1, lr, result));
     draw(t, traced, "step", t->step);
     footprint_look(&t->footprint, t->env->mem);
+    note_progress(t, result);
     describe_step(t, result, lr, start, clock_seconds(), step);
-    t->summary->steps = t->step;
-    t->summary->tokens = step->tokens;
-    if (!result->skipped) {
-        t->updates++;
-        t->skips_in_row = 0;
-        t->summary->loss = result->loss;
-    }
+    t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
     if (speaks(t) && t->callbacks->step != NULL)
         t->callbacks->step(t->callbacks->user, step);
     return STATUS_OK;
@@ -391,7 +502,8 @@ static bool due(const struct trainer *t, int64_t every)
 static bool keep_going(void *user, int64_t done, int64_t total)
 {
     struct trainer *t = user;
-    int64_t stop = t->callbacks->should_stop && t->callbacks->should_stop(t->callbacks->user);
+    int64_t stop = (t->callbacks->should_stop && t->callbacks->should_stop(t->callbacks->user)) ||
+                   deadline_over(&t->deadline, 2 * t->longest_step + 2 * t->saves.seconds);
     (void)done, (void)total;
     return engine_sum(t->engine, stop, &stop) == STATUS_OK && stop == 0;
 }
@@ -459,9 +571,32 @@ static enum status write_trace(struct trainer *t, bool over)
                              t->place->folder);
 }
 
+/* What follows a step and its evaluation. */
+static enum status keep_state(struct trainer *t)
+{
+    const struct run_config *config = t->config;
+    run_saves_look(&t->saves);
+    if (!checkpoint_due(&config->checkpoint, t->step, config->train.steps))
+        return STATUS_OK;
+    double traced = trace_begin(t->env->trace);
+    turn_to(t, "checkpoint after step ");
+    TRY(run_saves_begin(&t->saves, &t->done));
+    draw(t, traced, "checkpoint", 0);
+    footprint_look(&t->footprint, t->env->mem);
+    return STATUS_OK;
+}
+
+static bool at_stop(const struct trainer *t)
+{
+    int64_t stop = t->config->train.stop_at;
+    return stop > 0 && t->step >= stop;
+}
+
 static enum status loop(struct trainer *t)
 {
     while (t->step < t->config->train.steps) {
+        if (at_stop(t))
+            return STATUS_STOPPED;
         if (!keep_going(t, 0, 0))
             return t->session.comm && comm_status(t->session.comm) != STATUS_OK
                        ? comm_status(t->session.comm)
@@ -469,29 +604,12 @@ static enum status loop(struct trainer *t)
         tracing_step_begins(&t->tracing, t->step + 1);
         TRY(advance(t));
         TRY(write_trace(t, false));
+        TRY(keep_state(t));
     }
     return STATUS_OK;
 }
 
 /* --- the end -------------------------------------------------------------------------------- */
-
-static enum status save_model(struct trainer *t)
-{
-    struct trainer_summary *summary = t->summary;
-    char *folder, path[sizeof summary->checkpoint];
-    TRY(path_join(t->env, t->place->folder, "checkpoints", &folder));
-    int bytes = snprintf(path, sizeof path, "%s/step-%" PRId64, folder, t->step);
-    enum status st = speaks(t) ? dir_create(t->env, folder) : STATUS_OK;
-    mem_free(t->env, folder);
-    if (st == STATUS_OK && bytes >= (int)sizeof path)
-        st = FAIL(t->env, IO, "the run folder's name is too long");
-    if (st == STATUS_OK)
-        st = model_file_save(t->env, path, t->session.model, t->session.zero, t->config->tokenizer,
-                             t->step);
-    if (st == STATUS_OK)
-        snprintf(summary->checkpoint, sizeof summary->checkpoint, "%s", path);
-    return st;
-}
 
 /* What the worst rank holds, and what one rank alone would. */
 static enum status note_state(struct trainer *t)
@@ -506,45 +624,57 @@ static enum status note_state(struct trainer *t)
     return STATUS_OK;
 }
 
+static bool is_stop(enum status st)
+{
+    return st == STATUS_STOPPED || st == STATUS_SAVED;
+}
+
 static void note_end(struct trainer *t, enum status st, double seconds)
 {
     struct trainer_summary *summary = t->summary;
     summary->end = st == STATUS_OK         ? "done"
-                   : st == STATUS_STOPPED  ? "stopped"
+                   : is_stop(st)           ? "stopped"
                    : st == STATUS_DIVERGED ? "diverged"
                                            : "failed";
-    if (st != STATUS_OK && st != STATUS_STOPPED)
+    if (st != STATUS_OK && !is_stop(st))
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)step_tokens(t) / pace_median(t->pace);
 }
 
-/* Save the model unless the run broke in the middle; the parameters of a stopped or diverged run
- * are sound. */
+static void tell_stop(struct trainer *t, bool begun)
+{
+    if (!begun)
+        log_warn(t->env, "stopped before the first step: nothing is saved");
+    else
+        log_warn(t->env,
+                 "stopped after step %" PRId64 ": all of it is in '%s'; the same command goes on "
+                 "from there",
+                 t->step, t->summary->checkpoint);
+}
+
+/* Save unless the run broke in the middle; the state of a stopped or diverged run is sound. */
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
-    bool begun = st == STATUS_OK || t->step > 0;
+    bool begun = st == STATUS_OK || t->step > 0, moved = t->step > t->first_step;
     tracing_close(&t->tracing);
     if (sound)
-        set_apart(t); /* a failure shows when the model is saved */
-    enum status saved = sound && begun ? save_model(t) : STATUS_OK;
+        set_apart(t); /* a failure shows when the state is saved */
+    turn_to(t, "checkpoint after step ");
+    enum status saved = sound && begun ? run_saves_finish(&t->saves, &t->done) : STATUS_OK;
     footprint_look(&t->footprint, t->env->mem);
     if (sound && saved == STATUS_OK) /* all ranks are here */
         saved = footprint_compare(&t->footprint, true, t->env, t->session.comm, &t->summary->held);
-    if (sound && !begun && speaks(t))
-        log_warn(t->env, "stopped before the first step: no model is saved");
-    else if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
-        log_warn(t->env,
-                 "stopped after step %" PRId64
-                 ": the model is in '%s'; the optimizer's state is not "
-                 "saved, so this run cannot be continued",
-                 t->step, t->summary->checkpoint);
+    if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
+        tell_stop(t, begun);
+    if (st == STATUS_STOPPED && begun)
+        st = STATUS_SAVED;
     enum status traced = write_trace(t, true);
     if (saved != STATUS_OK || st == STATUS_OK)
         st = saved != STATUS_OK ? saved : traced;
     note_end(t, st, seconds);
-    if (!speaks(t))
+    if (!speaks(t) || (t->first_step > 0 && !moved)) /* what is there tells more */
         return st;
     enum status written = trainer_summary_write(t->env, t->place->folder, t->summary);
     return st != STATUS_OK ? st : written;
@@ -560,7 +690,8 @@ enum status trainer_run(struct env *env, const struct run_config *config,
                         .place = place,
                         .callbacks = callbacks,
                         .summary = summary,
-                        .schedule = run_schedule(config)};
+                        .schedule = run_schedule(config),
+                        .deadline = deadline_start(config->train.max_time)};
     *summary = (struct trainer_summary){.end = "failed",
                                         .planned_steps = config->train.steps,
                                         .loss = NAN,
@@ -575,9 +706,12 @@ enum status trainer_run(struct env *env, const struct run_config *config,
             st = zero_settle(t.session.zero); /* the first parameters are on their way */
         end_apart(&t);
         double start = clock_seconds();
+        if (st == STATUS_OK && is_complete(&t) && speaks(&t))
+            log_info(env, "the run in '%s' is complete: step %" PRId64 " of %" PRId64,
+                     place->folder, t.step, config->train.steps);
         st = st == STATUS_OK ? loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
-        if (st != STATUS_OK && st != STATUS_STOPPED && st != STATUS_DIVERGED)
+        if (st != STATUS_OK && !is_stop(st) && st != STATUS_DIVERGED)
             tell_failure(&t, st);
     }
     tear_down(&t);
