@@ -123,6 +123,8 @@ enum status comm_late(struct comm *comm, int peer, double seconds)
     if (!comm->backend->ask(comm, peer, &place)) {
         snprintf(text, sizeof text, "rank %d does not answer; %s has waited for it for %.3g s", who,
                  call, seconds);
+    } else if (place.here && comm->patient) {
+        return STATUS_OK;
     } else if (place.here && is_on_its_way(comm, &place)) {
         if (seconds < PATIENCE * comm->home->timeout)
             return STATUS_OK;
@@ -134,6 +136,11 @@ enum status comm_late(struct comm *comm, int peer, double seconds)
                  seconds, where);
     }
     return end_job(comm, text);
+}
+
+void comm_be_patient(struct comm *comm, bool patient)
+{
+    comm->patient = patient;
 }
 
 enum status comm_gone(struct comm *comm, int peer)

@@ -385,7 +385,11 @@ void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result
                       .fd = -1};
     w.hash_room = w.votes + w.size;
     *result = (struct checkpoint_result){.step = job->progress.step};
+    if (comm)
+        comm_be_patient(comm, true); /* disks differ */
     enum status st = walk(&w);
+    if (comm)
+        comm_be_patient(comm, false);
     result->saved = st == STATUS_OK;
     result->status = st;
     if (w.final)
