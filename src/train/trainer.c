@@ -1,10 +1,6 @@
-/* trainer -- the loop. A step takes the next global_batch samples of the dataset, in order, as
- * micro-batches of the engine; what else happens (evaluation, text samples, records, checkpoints)
- * only reads. So the weights after a step depend on the configuration alone, and `struct
- * checkpoint_progress` with the state of the store is all that a run needs to go on.
- *
- * A skipped step uses up its samples and its place in the schedule, but not an update: AdamW's
- * bias correction counts updates.
+/* trainer -- how a run begins and ends: ranks meet, everything a step needs is made, the state comes
+ * from a checkpoint or from the configuration, and at the end it is saved. The steps between are in
+ * trainer_steps.c.
  */
 #include "train/trainer.h"
 #include <inttypes.h>
@@ -15,51 +11,10 @@
 #include "base/file.h"
 #include "train/agreement.h"
 #include "train/checkpoint_keep.h"
-#include "train/deadline.h"
-#include "train/metrics.h"
 #include "train/model_file.h"
-#include "train/pace.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
-#include "train/run_saves.h"
-#include "train/sampler.h"
-#include "train/session.h"
-#include "train/tracing.h"
-
-struct trainer {
-    struct env *env;                           /* borrowed */
-    const struct run_config *config;           /* borrowed */
-    const struct session_ranks *ranks;         /* borrowed; NULL: one rank */
-    const struct trainer_place *place;         /* borrowed */
-    const struct trainer_callbacks *callbacks; /* borrowed */
-    struct trainer_summary *summary;           /* borrowed */
-
-    struct schedule schedule;
-    struct dataset *data;
-    struct session session;
-    struct engine *engine;
-    struct sampler *sampler; /* NULL = no text samples */
-    struct metrics *metrics;
-    struct run_lock *lock; /* of the folder; NULL on other ranks */
-    struct pace *pace;
-    struct tracing tracing;
-    struct footprint footprint;  /* of this rank's process */
-    struct footprint_worst held; /* before the first step: nothing is taken after it */
-
-    char *checkpoints; /* the folder */
-    uint64_t data_print;
-    struct fingerprint print;
-    struct run_saves saves;
-    struct deadline deadline;
-    double longest_step; /* seconds */
-
-    int64_t step;       /* the step that runs, from 1; afterwards how many were begun */
-    int64_t first_step; /* after which it goes on */
-    struct checkpoint_progress done; /* up to the last step */
-    double flops_per_token;
-    struct zero_traffic traffic; /* counted so far, whatever for */
-    struct zero_traffic carried; /* of a step, seen after its record: the new parameters */
-};
+#include "train/trainer_impl.h"
 
 /* --- creation ------------------------------------------------------------------------------- */
 
@@ -103,12 +58,6 @@ static enum status write_config(struct trainer *t)
     return st;
 }
 
-/* Files and what a person sees are the first rank's. */
-static bool speaks(const struct trainer *t)
-{
-    return !t->session.comm || comm_rank(t->session.comm) == 0;
-}
-
 static void tell_failure(struct trainer *t, enum status st)
 {
     const char *error = log_first_error(t->env->log);
@@ -134,7 +83,7 @@ static enum status agree(struct trainer *t, enum status st)
 static enum status take_folder(struct trainer *t, bool *holds)
 {
     *holds = false;
-    if (!speaks(t))
+    if (!trainer_speaks(t))
         return STATUS_OK;
     TRY(run_folder_check(t->env, t->place->folder, holds));
     *holds = *holds && !t->place->fresh;
@@ -148,7 +97,7 @@ static bool is_complete(const struct trainer *t)
 
 static enum status open_folder(struct trainer *t)
 {
-    if (!speaks(t) || is_complete(t))
+    if (!trainer_speaks(t) || is_complete(t))
         return STATUS_OK;
     if (t->lock == NULL)
         TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
@@ -211,7 +160,7 @@ static enum status open_saves(struct trainer *t)
         .data = t->data_print,
         .print = t->print,
         .background = checkpoint_in_background(&config->checkpoint, config->train.steps)};
-    return run_saves_open(t->env, &setup, speaks(t), t->callbacks, t->summary, &t->saves);
+    return run_saves_open(t->env, &setup, trainer_speaks(t), t->callbacks, t->summary, &t->saves);
 }
 
 static enum status check_agreement(struct trainer *t)
@@ -241,7 +190,7 @@ static enum status meet(struct trainer *t)
                        config->train.context, (uint64_t)config->train.seed, &t->data));
     if (t->session.comm)
         TRY(check_agreement(t));
-    if (speaks(t)) {
+    if (trainer_speaks(t)) {
         fingerprint_take(t->env, run_place(config).backend, config->device.name, &t->print);
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
     }
@@ -290,21 +239,16 @@ static void tear_down(struct trainer *t)
     tracing_stop(&t->tracing);
 }
 
-static int64_t step_tokens(const struct trainer *t)
-{
-    return t->config->train.global_batch * t->config->train.context;
-}
-
 static void tell_ready(struct trainer *t)
 {
     int64_t train_tokens = dataset_train_tokens(t->data);
-    double planned = (double)t->config->train.steps * (double)step_tokens(t);
+    double planned = (double)t->config->train.steps * (double)trainer_step_tokens(t);
     struct trainer_facts facts = {.config = t->config,
                                   .folder = t->place->folder,
                                   .parameters = t->summary->parameters,
                                   .train_tokens = train_tokens,
                                   .val_tokens = dataset_eval_tokens(t->data),
-                                  .step_tokens = step_tokens(t),
+                                  .step_tokens = trainer_step_tokens(t),
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
                                   .first_step = t->first_step,
@@ -313,300 +257,8 @@ static void tell_ready(struct trainer *t)
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
                                   .card = t->config->device.name};
-    if (speaks(t) && t->callbacks->ready != NULL)
+    if (trainer_speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
-}
-
-/* --- for who waits, and for the trace ------------------------------------------------------- */
-
-/* What the host turns to: "step 12" or "evaluation after step 12". */
-static void turn_to(struct trainer *t, const char *what)
-{
-    char label[64];
-    snprintf(label, sizeof label, "%s%" PRId64, what, t->step);
-    engine_label(t->engine, label);
-    if (t->session.comm)
-        comm_note(t->session.comm, label);
-}
-
-static void draw(struct trainer *t, double start, const char *name, int64_t number)
-{
-    trace_end(t->env->trace, start,
-              &(struct trace_span){.lane = TRACE_HOST, .name = name, .number = number});
-}
-
-/* --- one step ------------------------------------------------------------------------------- */
-
-static enum status fill_batches(struct trainer *t)
-{
-    const struct train_config *train = &t->config->train;
-    uint64_t first = (uint64_t)t->done.samples;
-    for (int64_t round = 0; round < engine_rounds(t->engine); round++) {
-        int32_t *tokens, *labels;
-        int64_t m = engine_micro_batch(t->engine, round);
-        uint64_t sample = first + (uint64_t)(m * train->micro_batch);
-        if (m < 0)
-            continue; /* idle */
-        engine_batch(t->engine, round, &tokens, &labels);
-        for (int64_t row = 0; row < train->micro_batch; row++) {
-            int64_t at = row * train->context;
-            TRY(dataset_sample(t->data, sample++, tokens + at, labels + at));
-        }
-    }
-    return STATUS_OK;
-}
-
-/* A step whose loss or gradient is not finite has changed nothing; too many in a row end the
- * run. */
-static enum status note_skip(struct trainer *t, const struct engine_result *result)
-{
-    const struct unit_graph *graph = model_graph(t->session.model);
-    t->summary->skipped = ++t->done.skipped;
-    if (result->overflow) { /* how the scale is found: counts as a fault only at its floor */
-        log_warn(t->env,
-                 "step %" PRId64 " skipped: the gradient of %s overflows with loss scale %g; the "
-                 "next step's is %g",
-                 t->step, graph->tensors[result->bad_tensor].name, result->loss_scale,
-                 result->next_loss_scale);
-        return STATUS_OK;
-    }
-    t->done.skips_in_row++;
-    if (result->bad_tensor >= 0)
-        log_warn(t->env,
-                 "step %" PRId64 " skipped: the gradient of %s is not finite at element %" PRId64
-                 " (loss %g)",
-                 t->step, graph->tensors[result->bad_tensor].name, result->bad_index, result->loss);
-    else
-        log_warn(t->env, "step %" PRId64 " skipped: the loss is %g", t->step, result->loss);
-    if (t->done.skips_in_row < t->config->train.max_skips)
-        return STATUS_OK;
-    return FAIL(t->env, DIVERGED,
-                "%" PRId64
-                " steps in a row were skipped (train.max_skips), the last is step %" PRId64
-                "; lower train.lr or raise train.warmup",
-                t->done.skips_in_row, t->step);
-}
-
-static void add_traffic(struct zero_traffic *sum, const struct zero_traffic *more, int sign)
-{
-    sum->gather += sign * more->gather;
-    sum->reduce += sign * more->reduce;
-    sum->control += sign * more->control;
-    sum->in_flight += sign * more->in_flight;
-    sum->waited += sign * more->waited;
-}
-
-/* What was sent since the last call, for steps. */
-static struct zero_traffic count_traffic(struct trainer *t)
-{
-    struct zero_traffic now = zero_traffic(t->session.zero), more = now;
-    add_traffic(&more, &t->traffic, -1);
-    add_traffic(&t->summary->traffic, &more, 1);
-    t->traffic = now;
-    return more;
-}
-
-static struct zero_traffic step_traffic(struct trainer *t)
-{
-    struct zero_traffic step = count_traffic(t);
-    add_traffic(&step, &t->carried, 1);
-    t->carried = (struct zero_traffic){0};
-    return step;
-}
-
-/* Something else than a step follows: what the step has left under way comes in first. */
-static enum status set_apart(struct trainer *t)
-{
-    TRY(zero_settle(t->session.zero));
-    struct zero_traffic more = count_traffic(t);
-    add_traffic(&t->carried, &more, 1);
-    return STATUS_OK;
-}
-
-static void end_apart(struct trainer *t)
-{
-    t->traffic = zero_traffic(t->session.zero);
-}
-
-static void describe_step(struct trainer *t, const struct engine_result *result, double lr,
-                          double start, double end, struct trainer_step *step)
-{
-    double rate = (double)step_tokens(t) / (end - start);
-    double peak = run_peak(t->config, zero_roster(t->session.zero)->workers);
-    int64_t steps = t->config->train.steps;
-    bool scaled = zero_wants_scaling(t->session.zero);
-    pace_add(t->pace, end - start, end);
-    *step = (struct trainer_step){.step = t->step,
-                                  .steps = steps,
-                                  .tokens = t->done.tokens,
-                                  .loss = result->loss,
-                                  .grad_norm = result->grad_norm,
-                                  .lr = lr,
-                                  .seconds = end - start,
-                                  .tokens_per_second = rate,
-                                  .mfu = peak > 0 ? rate * t->flops_per_token / peak : NAN,
-                                  .eta_seconds = pace_left(t->pace, steps - t->step, end),
-                                  .skipped = result->skipped,
-                                  .loss_scale = scaled ? result->loss_scale : NAN,
-                                  .held = &t->held,
-                                  .resident_bytes = t->footprint.resident_bytes,
-                                  .ranks = zero_roster(t->session.zero)->size,
-                                  .traffic = step_traffic(t)};
-}
-
-static void note_progress(struct trainer *t, const struct engine_result *result)
-{
-    struct checkpoint_progress *done = &t->done;
-    done->step = t->step;
-    done->samples += t->config->train.global_batch;
-    done->tokens += step_tokens(t);
-    done->scaled = zero_wants_scaling(t->session.zero);
-    done->scale = engine_loss_scale(t->engine);
-    if (!result->skipped) {
-        done->updates++;
-        done->skips_in_row = 0;
-        done->loss = result->loss;
-    }
-    t->summary->steps = done->step;
-    t->summary->tokens = done->tokens;
-    t->summary->loss = done->loss;
-}
-
-static enum status run_step(struct trainer *t, struct engine_result *result,
-                            struct trainer_step *step)
-{
-    double start = clock_seconds(), lr = schedule_lr(&t->schedule, t->step);
-    double traced = trace_begin(t->env->trace);
-    turn_to(t, "step ");
-    TRY(fill_batches(t));
-    draw(t, traced, "batches", 0);
-    TRY(engine_step(t->engine, t->done.updates + 1, lr, result));
-    draw(t, traced, "step", t->step);
-    footprint_look(&t->footprint, t->env->mem);
-    note_progress(t, result);
-    describe_step(t, result, lr, start, clock_seconds(), step);
-    t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
-    if (speaks(t) && t->callbacks->step != NULL)
-        t->callbacks->step(t->callbacks->user, step);
-    return STATUS_OK;
-}
-
-/* --- between steps -------------------------------------------------------------------------- */
-
-static bool due(const struct trainer *t, int64_t every)
-{
-    return t->step == t->config->train.steps || (every > 0 && t->step % every == 0);
-}
-
-/* A vote: one rank that was told to stop stops all of them at the same place. */
-static bool keep_going(void *user, int64_t done, int64_t total)
-{
-    struct trainer *t = user;
-    int64_t stop = (t->callbacks->should_stop && t->callbacks->should_stop(t->callbacks->user)) ||
-                   deadline_over(&t->deadline, 2 * t->longest_step + 2 * t->saves.seconds);
-    (void)done, (void)total;
-    return engine_sum(t->engine, stop, &stop) == STATUS_OK && stop == 0;
-}
-
-/* STATUS_STOPPED when the user would not wait for its end. */
-static enum status evaluate(struct trainer *t, struct evaluation *val)
-{
-    const struct train_config *train = &t->config->train;
-    double traced = trace_begin(t->env->trace);
-    turn_to(t, "evaluation after step ");
-    TRY(set_apart(t));
-    TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
-                         train->eval_batches, keep_going, t, val));
-    draw(t, traced, "evaluation", 0);
-    footprint_look(&t->footprint, t->env->mem);
-    end_apart(t);
-    t->summary->val = *val;
-    if (speaks(t) && t->callbacks->eval != NULL)
-        t->callbacks->eval(t->callbacks->user, t->step, val);
-    return STATUS_OK;
-}
-
-static enum status take_sample(struct trainer *t)
-{
-    struct trainer_sample sample;
-    turn_to(t, "text sample after step ");
-    TRY(set_apart(t));
-    TRY(sampler_run(t->sampler, t->step, &sample));
-    footprint_look(&t->footprint, t->env->mem);
-    end_apart(t);
-    if (!speaks(t))
-        return STATUS_OK;
-    if (t->callbacks->sample != NULL)
-        t->callbacks->sample(t->callbacks->user, &sample);
-    return metrics_sample(t->metrics, &sample);
-}
-
-/* One step with all that belongs to it. */
-static enum status advance(struct trainer *t)
-{
-    struct engine_result result;
-    struct trainer_step step;
-    struct evaluation val;
-    bool evaluated = false;
-    t->step++;
-    TRY(run_step(t, &result, &step));
-    enum status st = result.skipped ? note_skip(t, &result) : STATUS_OK;
-    if (st == STATUS_OK && dataset_eval_count(t->data) > 0 && due(t, t->config->train.eval_every)) {
-        st = evaluate(t, &val);
-        evaluated = st == STATUS_OK;
-    }
-    /* The record of the step is written whatever came after it. */
-    enum status written =
-        speaks(t) ? metrics_step(t->metrics, &step, evaluated ? &val : NULL) : STATUS_OK;
-    TRY(st);
-    TRY(written);
-    if (t->sampler != NULL && due(t, t->config->train.sample_every))
-        return take_sample(t);
-    return STATUS_OK;
-}
-
-static enum status write_trace(struct trainer *t, bool over)
-{
-    return tracing_step_ends(&t->tracing, t->step, over, zero_roster(t->session.zero)->rank,
-                             t->place->folder);
-}
-
-/* What follows a step and its evaluation. */
-static enum status keep_state(struct trainer *t)
-{
-    const struct run_config *config = t->config;
-    run_saves_look(&t->saves);
-    if (!checkpoint_due(&config->checkpoint, t->step, config->train.steps))
-        return STATUS_OK;
-    double traced = trace_begin(t->env->trace);
-    turn_to(t, "checkpoint after step ");
-    TRY(run_saves_begin(&t->saves, &t->done));
-    draw(t, traced, "checkpoint", 0);
-    footprint_look(&t->footprint, t->env->mem);
-    return STATUS_OK;
-}
-
-static bool at_stop(const struct trainer *t)
-{
-    int64_t stop = t->config->train.stop_at;
-    return stop > 0 && t->step >= stop;
-}
-
-static enum status loop(struct trainer *t)
-{
-    while (t->step < t->config->train.steps) {
-        if (at_stop(t))
-            return STATUS_STOPPED;
-        if (!keep_going(t, 0, 0))
-            return t->session.comm && comm_status(t->session.comm) != STATUS_OK
-                       ? comm_status(t->session.comm)
-                       : STATUS_STOPPED;
-        tracing_step_begins(&t->tracing, t->step + 1);
-        TRY(advance(t));
-        TRY(write_trace(t, false));
-        TRY(keep_state(t));
-    }
-    return STATUS_OK;
 }
 
 /* --- the end -------------------------------------------------------------------------------- */
@@ -639,7 +291,7 @@ static void note_end(struct trainer *t, enum status st, double seconds)
     if (st != STATUS_OK && !is_stop(st))
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
-    summary->tokens_per_second = (double)step_tokens(t) / pace_median(t->pace);
+    summary->tokens_per_second = (double)trainer_step_tokens(t) / pace_median(t->pace);
 }
 
 static void tell_stop(struct trainer *t, bool begun)
@@ -660,21 +312,21 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     bool begun = st == STATUS_OK || t->step > 0, moved = t->step > t->first_step;
     tracing_close(&t->tracing);
     if (sound)
-        set_apart(t); /* a failure shows when the state is saved */
-    turn_to(t, "checkpoint after step ");
+        trainer_set_apart(t); /* a failure shows when the state is saved */
+    trainer_turn_to(t, "checkpoint after step ");
     enum status saved = sound && begun ? run_saves_finish(&t->saves, &t->done) : STATUS_OK;
     footprint_look(&t->footprint, t->env->mem);
     if (sound && saved == STATUS_OK) /* all ranks are here */
         saved = footprint_compare(&t->footprint, true, t->env, t->session.comm, &t->summary->held);
-    if (st == STATUS_STOPPED && saved == STATUS_OK && speaks(t))
+    if (st == STATUS_STOPPED && saved == STATUS_OK && trainer_speaks(t))
         tell_stop(t, begun);
     if (st == STATUS_STOPPED && begun)
         st = STATUS_SAVED;
-    enum status traced = write_trace(t, true);
+    enum status traced = trainer_write_trace(t, true);
     if (saved != STATUS_OK || st == STATUS_OK)
         st = saved != STATUS_OK ? saved : traced;
     note_end(t, st, seconds);
-    if (!speaks(t) || (t->first_step > 0 && !moved)) /* what is there tells more */
+    if (!trainer_speaks(t) || (t->first_step > 0 && !moved)) /* what is there tells more */
         return st;
     enum status written = trainer_summary_write(t->env, t->place->folder, t->summary);
     return st != STATUS_OK ? st : written;
@@ -704,12 +356,12 @@ enum status trainer_run(struct env *env, const struct run_config *config,
         tell_ready(&t);
         if (st == STATUS_OK)
             st = zero_settle(t.session.zero); /* the first parameters are on their way */
-        end_apart(&t);
+        trainer_end_apart(&t);
         double start = clock_seconds();
-        if (st == STATUS_OK && is_complete(&t) && speaks(&t))
+        if (st == STATUS_OK && is_complete(&t) && trainer_speaks(&t))
             log_info(env, "the run in '%s' is complete: step %" PRId64 " of %" PRId64,
                      place->folder, t.step, config->train.steps);
-        st = st == STATUS_OK ? loop(&t) : st;
+        st = st == STATUS_OK ? trainer_loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
         if (st != STATUS_OK && !is_stop(st) && st != STATUS_DIVERGED)
             tell_failure(&t, st);
