@@ -11,12 +11,14 @@
 #include "base/status.h"
 
 struct trace;
+struct output_faults;
 
 struct env {
     struct log *log;
     struct mem *mem;
-    int threads;         /* size of this rank's OpenMP team, at least 1 */
-    struct trace *trace; /* borrowed; NULL: nothing is traced. See base/trace.h */
+    int threads;                  /* size of this rank's OpenMP team, at least 1 */
+    struct trace *trace;          /* borrowed; NULL: nothing is traced. See base/trace.h */
+    struct output_faults *faults; /* borrowed; NULL: no write is made to fail. See base/output.h */
 };
 
 /* Fill `env` with a fresh log (to `sink`, from `level` up) and a fresh account. Returns

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/output.h"
 #include "base/text.h"
 
 static int open_again(const char *path, int flags, mode_t mode)
@@ -126,30 +127,6 @@ undo_open:
 
 /* --- writing -------------------------------------------------------------------------------- */
 
-static bool write_all(int fd, const void *data, size_t bytes)
-{
-    const char *from = data;
-    while (bytes > 0) {
-        ssize_t wrote = write(fd, from, bytes);
-        if (wrote < 0 && errno == EINTR)
-            continue;
-        if (wrote < 0)
-            return false;
-        from += wrote;
-        bytes -= (size_t)wrote;
-    }
-    return true;
-}
-
-static bool sync_again(int fd)
-{
-    int result;
-    do
-        result = fsync(fd);
-    while (result < 0 && errno == EINTR);
-    return result == 0 || errno == EINVAL; /* EINVAL: a place that cannot be synced */
-}
-
 /* The folder part of `path`, or "." */
 static enum status folder_of(struct env *env, const char *path, char **folder)
 {
@@ -171,8 +148,7 @@ static enum status open_beside(struct env *env, const char *path, const char *fo
         text_printf(name, "%s/.%s.%ld-%d.tmp", folder, slash ? slash + 1 : path, (long)getpid(),
                     attempt);
         TRY(name->status);
-        *fd = open_again(text_string(name), O_WRONLY | O_CREAT | O_EXCL, 0666);
-        if (*fd >= 0)
+        if (output_open(env, text_string(name), O_WRONLY | O_CREAT | O_EXCL, fd))
             return STATUS_OK;
         if (errno != EEXIST)
             break;
@@ -181,16 +157,16 @@ static enum status open_beside(struct env *env, const char *path, const char *fo
 }
 
 /* Fill the temporary file and move it over `path`; false with errno, and the file is gone. */
-static bool fill_and_rename(int fd, const char *name, const char *path, const void *data,
-                            size_t bytes)
+static bool fill_and_rename(struct env *env, int fd, const char *name, const char *path,
+                            const void *data, size_t bytes)
 {
-    bool written = write_all(fd, data, bytes) && sync_again(fd);
+    bool written = output_write(env, fd, data, bytes) && output_sync(env, fd);
     int reason = errno;
-    if (close(fd) != 0 && written) {
+    if (!output_close(env, fd) && written) {
         written = false;
         reason = errno;
     }
-    if (written && rename(name, path) == 0)
+    if (written && output_rename(env, name, path))
         return true;
     if (written)
         reason = errno;
@@ -208,7 +184,7 @@ enum status file_write_atomic(struct env *env, const char *path, const void *dat
     text_init(&name, env);
     TRY(folder_of(env, path, &folder));
     TRY_OR(undo_names, open_beside(env, path, folder, &name, &fd));
-    if (!fill_and_rename(fd, text_string(&name), path, data, bytes)) {
+    if (!fill_and_rename(env, fd, text_string(&name), path, data, bytes)) {
         st = FAIL(env, IO, "cannot write '%s': %s", path, strerror(errno));
         goto undo_names;
     }
@@ -229,7 +205,7 @@ static bool is_folder(const char *path)
 
 static enum status make_folder(struct env *env, const char *path)
 {
-    if (mkdir(path, 0777) == 0)
+    if (output_mkdir(env, path))
         return STATUS_OK;
     int reason = errno;
     if (is_folder(path))
@@ -256,7 +232,7 @@ enum status dir_create(struct env *env, const char *path)
 enum status dir_sync(struct env *env, const char *path)
 {
     int fd = open_again(path, O_RDONLY | O_DIRECTORY, 0);
-    bool synced = fd >= 0 && sync_again(fd);
+    bool synced = fd >= 0 && output_sync(env, fd);
     int reason = errno;
     if (fd >= 0)
         close(fd);

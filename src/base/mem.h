@@ -21,6 +21,7 @@
     X(SCRATCH, "scratch")         \
     X(COMM, "comm")               \
     X(LOADER, "loader")           \
+    X(SNAPSHOT, "snapshot")       \
     X(OTHER, "other")
 
 enum mem_category {

@@ -19,7 +19,7 @@ enum inspect_format { FORMAT_AUTO, FORMAT_U16, FORMAT_U32 };
 
 struct inspect_settings {
     int format;
-    bool json;
+    bool verify, json;
 };
 
 /* --- lines or JSON -------------------------------------------------------------------------- */
@@ -137,10 +137,13 @@ static enum status run_inspect(struct cli *cli, struct options *options, void *u
     json_out_begin(&json, cli->env);
     json_out_string(&json, "path", words[0]);
     bool folder = stat(words[0], &info) == 0 && S_ISDIR(info.st_mode);
-    enum status st =
-        folder ? inspect_folder(&in) : inspect_file(&in, (enum inspect_format)settings->format);
-    if (st == STATUS_OK && settings->json)
-        return json_out_print(&json, cli->console);
+    enum status st = settings->verify ? inspect_verify(&in)
+                     : folder         ? inspect_folder(&in)
+                                      : inspect_file(&in, (enum inspect_format)settings->format);
+    if ((st == STATUS_OK || settings->verify) && settings->json) { /* also what is damaged */
+        enum status printed = json_out_print(&json, cli->console);
+        return st != STATUS_OK ? st : printed;
+    }
     text_free(&json.text);
     return st;
 }
@@ -156,6 +159,11 @@ static const struct option inspect_list[] = {
      .fallback = "auto",
      .choices = formats,
      .help = "u16 and u32 are bare token numbers; everything else is told by its content"},
+    {.key = "verify",
+     .type = OPTION_BOOL,
+     .flag_only = true,
+     .offset = offsetof(struct inspect_settings, verify),
+     .help = "read every byte of a checkpoint, or of all of a run's, and compare the hashes"},
     {.key = "json",
      .type = OPTION_BOOL,
      .flag_only = true,
@@ -172,7 +180,7 @@ static enum status bind_inspect(struct options *options, void *settings)
 
 const struct command command_inspect = {
     .name = "inspect",
-    .usage = "PATH [--json]",
+    .usage = "PATH [--verify] [--json]",
     .summary = "what is in a file or folder: tensors, tokens, a tokenizer, a run",
     .description = "PATH is a safetensors file, a Hugging Face directory, a token shard, a "
                    "tokenizer.json or a run folder; which\n"
@@ -180,6 +188,7 @@ const struct command command_inspect = {
                    "run's loss curve.\n",
     .examples = "  sifr inspect runs/tiny\n"
                 "  sifr inspect runs/tiny/checkpoints/step-200/model.safetensors\n"
+                "  sifr inspect runs/tiny --verify\n"
                 "  sifr inspect train.bin --format=u16 --json\n",
     .settings_bytes = sizeof(struct inspect_settings),
     .least_words = 1,

@@ -221,7 +221,7 @@ static const struct option train_list[] = {
      .help = "run folder; default runs/NAME for NAME.yaml, else runs/train"},
     {FIELD(n, INT), .letter = 'n', .ranged = true, .min = 1, .max = MOST_RANKS,
      .help = "ranks to start; under mpirun or srun: leave it away"},
-    {FIELD(fresh, BOOL), .help = "move a run that is already in the folder aside"},
+    {FIELD(fresh, BOOL), .help = "move a run that is already in the folder aside, and begin again"},
     {.key = "dry-run",
      .type = OPTION_BOOL,
      .flag_only = true,
@@ -252,8 +252,10 @@ const struct command command_train = {
         "the command line;\n"
         "the last is the strongest. Whole numbers may be written 2k, 4M, 1G or 1e9. The run folder "
         "gets the\n"
-        "resolved configuration, metrics, samples and the model as a Hugging Face directory.\n"
-        "Ctrl-C stops after the current step and saves the model.\n",
+        "resolved configuration, metrics, samples and checkpoints, each a Hugging Face directory.\n"
+        "Ctrl-C stops after the current step and saves the run; the same command goes on with it, on "
+        "any number\n"
+        "of ranks.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"

@@ -19,6 +19,9 @@ enum status inspect_shard(struct inspection *in, enum shard_format format);
 enum status inspect_tokenizer(struct inspection *in);
 enum status inspect_run(struct inspection *in); /* a run folder */
 
+/* A checkpoint, or a run folder with all of its: every byte of it. */
+enum status inspect_verify(struct inspection *in);
+
 /* A name and a value, in either manner. */
 void inspect_string(struct inspection *in, const char *name, const char *value);
 void inspect_int(struct inspection *in, const char *name, int64_t value);

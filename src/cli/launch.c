@@ -236,7 +236,9 @@ static void look(struct job *job)
     rank_book_update(job->book);
     send_stop(job);
     const struct rank_entry *verdict = rank_book_verdict(job->book);
-    if (verdict && (verdict->gone || verdict->status != STATUS_STOPPED) && job->failed == 0)
+    bool stopped =
+        verdict && (verdict->status == STATUS_STOPPED || verdict->status == STATUS_SAVED);
+    if (verdict && (verdict->gone || !stopped) && job->failed == 0)
         job->failed = now;
     bool unmet = verdict && verdict->ended && !verdict->met;
     if (job->failed > 0 && now - job->failed > (unmet ? FALL_SECONDS : END_SECONDS))
@@ -376,7 +378,7 @@ static enum status outcome(const struct job *job)
     bool unexplained = !verdict || verdict->gone;
     char words[160];
     if (job->quit)
-        return FAIL(job->cli->env, STOPPED, "ended at once; nothing was saved");
+        return FAIL(job->cli->env, STOPPED, "ended at once");
     if (unexplained && killed_elsewhere(job, words, sizeof words))
         return FAIL(job->cli->env, COMM, "%s; the others were ended", words);
     if (unexplained && launcher_was_killed(job))

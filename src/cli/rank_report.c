@@ -273,7 +273,8 @@ void rank_book_update(struct rank_book *book)
 
 static bool has_failed(const struct rank_entry *entry)
 {
-    return entry->ended && entry->status != STATUS_OK && entry->status != STATUS_STOPPED;
+    return entry->ended && entry->status != STATUS_OK && entry->status != STATUS_STOPPED &&
+           entry->status != STATUS_SAVED;
 }
 
 /* The look that first heard of a failure. */
@@ -296,7 +297,7 @@ static int blame(const struct rank_entry *entry, int failure)
     if (entry->gone)
         return entry->look > failure ? 2 : 1;
     if (!has_failed(entry))
-        return entry->ended && entry->status == STATUS_STOPPED ? 3 : 0;
+        return entry->ended && entry->status != STATUS_OK ? 3 : 0;
     return entry->status == STATUS_COMM ? 2 : 1;
 }
 

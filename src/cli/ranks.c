@@ -117,7 +117,7 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
 /* All ranks end this way together. */
 static bool is_orderly(enum status st)
 {
-    return st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
+    return st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_SAVED || st == STATUS_DIVERGED;
 }
 
 enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st, bool met)

@@ -72,7 +72,7 @@ void ranks_table_print(struct console *console, const struct run_config *config,
     const struct zero_traffic *sent = &s->traffic;
     const struct footprint *process = &s->held.process;
     struct ranks_volume formula = ranks_formula(config, s);
-    double steps = (double)s->steps, hidden = ranks_hidden(sent);
+    double steps = (double)(s->steps - s->first_step), hidden = ranks_hidden(sent);
     char a[32], b[32];
     console_line(console, "\n  %-16s %12s %12s %8s", "over ranks", "measured", "formula", "ratio");
     print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes,
@@ -104,8 +104,8 @@ void ranks_table_json(struct json_out *json, const struct run_config *config,
     json_out_int(json, "sent_gather", sent->gather);
     json_out_int(json, "sent_reduce", sent->reduce);
     json_out_int(json, "sent_control", sent->control);
-    json_out_real(json, "formula_gather", formula.gather * (double)s->steps);
-    json_out_real(json, "formula_reduce", formula.reduce * (double)s->steps);
+    json_out_real(json, "formula_gather", formula.gather * (double)(s->steps - s->first_step));
+    json_out_real(json, "formula_reduce", formula.reduce * (double)(s->steps - s->first_step));
     json_out_real(json, "comm_seconds", sent->in_flight);
     json_out_real(json, "comm_waited", sent->waited);
     json_out_real(json, "hidden", ranks_hidden(sent));

@@ -188,6 +188,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "train_tokens", facts->train_tokens);
     json_out_int(json, "val_tokens", facts->val_tokens);
     json_out_int(json, "step_tokens", facts->step_tokens);
+    json_out_int(json, "first_step", facts->first_step);
     json_out_real(json, "flops_per_token", facts->flops_per_token);
     json_out_int(json, "ranks", facts->ranks);
     json_out_string(json, "comm", facts->comm);
@@ -325,13 +326,39 @@ static void on_sample(void *user, const struct trainer_sample *sample)
     }
 }
 
+static void on_saved(void *user, const struct checkpoint_result *result)
+{
+    struct train_view *view = user;
+    struct console *console = view->cli->console;
+    if (view->json) {
+        struct json_out *json = &view->record;
+        json_out_restart(json);
+        json_out_string(json, "event", "checkpoint");
+        json_out_int(json, "step", result->step);
+        json_out_string(json, "path", result->path);
+        json_out_int(json, "bytes", (int64_t)result->bytes);
+        json_out_real(json, "seconds", result->seconds);
+        json_out_real(json, "stood", result->stood);
+        json_out_flush(json, console);
+    } else if (!view->quiet) {
+        char bytes[32], seconds[32], stood[32];
+        keep_line(view);
+        console_line(console, "%ssaved%5lld%s | %s | %s in %s, the run stood still for %s",
+                     console_style(console, STYLE_CYAN), (long long)result->step,
+                     console_style(console, STYLE_PLAIN), result->path,
+                     text_human_bytes(bytes, (double)result->bytes),
+                     text_human_seconds(seconds, result->seconds),
+                     text_human_seconds(stood, result->stood));
+    }
+}
+
 static bool on_should_stop(void *user)
 {
     struct train_view *view = user;
     if (*view->cli->stop && !view->stop_said) {
         view->stop_said = true;
         log_info(view->cli->env,
-                 "stopping: the model will be saved (Ctrl-C again within 5 s quits at once)");
+                 "stopping: the run will be saved (Ctrl-C again within 5 s quits at once)");
     }
     return *view->cli->stop != 0;
 }
@@ -343,6 +370,7 @@ struct trainer_callbacks train_view_callbacks(struct train_view *view)
                                       .step = on_step,
                                       .eval = on_eval,
                                       .sample = on_sample,
+                                      .saved = on_saved,
                                       .should_stop = on_should_stop};
 }
 
@@ -387,6 +415,7 @@ static void print_summary_json(struct train_view *view, const struct trainer_sum
     json_out_string(json, "folder", folder);
     json_out_string(json, "checkpoint", s->checkpoint);
     json_out_int(json, "steps", s->steps);
+    json_out_int(json, "first_step", s->first_step);
     json_out_int(json, "tokens", s->tokens);
     json_out_int(json, "skipped", s->skipped);
     json_out_real(json, "loss", s->loss);
@@ -453,7 +482,7 @@ void train_view_summary(struct train_view *view, const struct trainer_summary *s
     console_live_clear(view->cli->console);
     if (view->json)
         print_summary_json(view, summary, folder);
-    if (!for_people(view) || summary->steps == 0)
+    if (!for_people(view) || summary->steps == summary->first_step)
         return;
     keep_line(view);
     print_summary(view, summary, folder);

@@ -123,6 +123,10 @@ void comm_abort(struct comm *comm, const char *reason);
  * Cheap; the text is copied. */
 void comm_note(struct comm *comm, const char *what);
 
+/* Wait for a rank that answers however long it takes: for work whose length nobody knows, such as
+ * files on a slow disk. One that does not answer, or has left, is found as always. */
+void comm_be_patient(struct comm *comm, bool patient);
+
 /* --- the trace ------------------------------------------------------------------------------ */
 /* Calls are drawn on `lane` (the host's, unless it is said) as "LANE LABEL": the label of the next
  * call is borrowed until the trace is written, NULL = the kind of call. */

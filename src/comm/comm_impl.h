@@ -176,6 +176,7 @@ struct comm {
     struct env *env;        /* borrowed */
     struct device *device;  /* borrowed */
     int rank, size;
+    bool patient;   /* set by who makes the calls; see comm_be_patient */
     int *job_ranks; /* (size) for messages, and for who is asked */
     uint64_t id;    /* the same on all its ranks, and no other communicator's */
     int child_count;

@@ -150,6 +150,8 @@ enum status comm_late_at(struct comm *comm, const struct comm_place *mine, int p
         snprintf(text, sizeof text,
                  "rank %d does not answer; rank %d%s has waited for it in %s for %.3g s", who,
                  comm->home->rank, where, call, seconds);
+    } else if (place.here && comm->patient) {
+        return STATUS_OK;
     } else if (place.here && is_on_its_way(comm, mine, &place)) {
         if (seconds < PATIENCE * comm->home->timeout)
             return STATUS_OK;
@@ -163,6 +165,11 @@ enum status comm_late_at(struct comm *comm, const struct comm_place *mine, int p
                  seconds, where);
     }
     return end_job(comm, text);
+}
+
+void comm_be_patient(struct comm *comm, bool patient)
+{
+    comm->patient = patient;
 }
 
 enum status comm_gone(struct comm *comm, int peer)

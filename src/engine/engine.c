@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "engine/activations.h"
-#include "zero/loss_scale.h"
 
 struct engine {
     struct ops *ops;                /* borrowed */
@@ -371,6 +370,17 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
         result->next_loss_scale = engine->scale.scale;
     }
     return STATUS_OK;
+}
+
+struct loss_scale engine_loss_scale(const struct engine *engine)
+{
+    return engine->scale;
+}
+
+void engine_set_loss_scale(struct engine *engine, struct loss_scale scale)
+{
+    if (zero_wants_scaling(engine->zero))
+        engine->scale = scale;
 }
 
 /* --- without gradients ---------------------------------------------------------------------- */

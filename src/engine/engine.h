@@ -6,6 +6,7 @@
  */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
+#include "zero/loss_scale.h"
 #include "zero/zero.h"
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
@@ -50,6 +51,11 @@ struct engine_result {
 };
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result);
+
+/* The scale of the next step's loss, for who keeps and continues a run; to set it does nothing
+ * unless gradients are scaled. */
+struct loss_scale engine_loss_scale(const struct engine *engine);
+void engine_set_loss_scale(struct engine *engine, struct loss_scale scale);
 
 /* Add the loss sums and counts of valid labels of the workers' micro-batches in place 0, one
  * after the other in the order of the workers; a rank with `idle` set only takes part.

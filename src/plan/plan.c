@@ -75,11 +75,11 @@ static enum status walk_step(const struct parts *p, int loop_sums, struct plan_r
     return STATUS_OK;
 }
 
-static void read_account(const struct mem *mem, struct plan_rank *result)
+static void read_account(const struct mem *mem, bool card, struct plan_rank *result)
 {
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         result->bytes[c] = mem_bytes(mem, (enum mem_category)c);
-    result->total_bytes = mem_total(mem);
+    result->total_bytes = mem_total(mem) - (card ? result->bytes[MEM_SNAPSHOT] : 0);
 }
 
 /* An account of its own, so that what is counted is the run's alone. */
@@ -97,7 +97,7 @@ static enum status measure(struct env *own, const struct plan_request *request, 
     result->roster = *zero_roster(parts->zero);
     if (walk && request->ranks > 1)
         TRY(walk_step(parts, request->loop_sums, result));
-    read_account(own->mem, result);
+    read_account(own->mem, request->card, result);
     return STATUS_OK;
 }
 

@@ -23,7 +23,8 @@ struct plan_request {
     bool staged;                 /* messages go through the host's memory: see comm_create_dry */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
-    int loop_sums;                       /* engine_sum calls that the loop around a step makes */
+    bool card;     /* device memory is not the host's: total_bytes is without the snapshot */
+    int loop_sums; /* engine_sum calls that the loop around a step makes */
 };
 
 /* One rank of a run. */

@@ -6,48 +6,23 @@
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
-#include "base/file.h"
+#include "train/config_lines.h"
+#include "train/fingerprint.h"
 #include "train/model_file.h"
 
 enum { MOST_WINDOWS = 1024, MOST_LISTED = 8 };
 
 /* --- fingerprints --------------------------------------------------------------------------- */
 
-static uint64_t print_binary(struct env *env)
-{
-    struct file_map map;
-    uint64_t print = XXH3_64bits(SIFR_VERSION, sizeof SIFR_VERSION);
-    if (!file_exists("/proc/self/exe") || file_map_open(env, "/proc/self/exe", &map) != STATUS_OK)
-        return print;
-    print = XXH3_64bits_withSeed(map.data, map.bytes, print);
-    file_map_close(&map);
-    return print;
-}
-
-/* Ranks may differ in these. */
-static bool is_free(const char *key)
+/* Ranks may differ in the others. */
+static bool is_bound(const char *key)
 {
     static const char *const keys[] = {
         "run.threads:", "run.peak_tflops:", "train.log_every:", "comm.timeout:", "comm.delay:"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strncmp(key, keys[i], strlen(keys[i])) == 0)
-            return true;
-    return false;
-}
-
-/* YAML's two levels as lines of one: "train.lr: 0.001". */
-static void flatten(const char *yaml, struct text *out)
-{
-    char section[64] = "", line[512];
-    for (const char *s = yaml; *s;) {
-        int bytes = (int)strcspn(s, "\n"), indent = (int)strspn(s, " ");
-        if (indent == 0)
-            snprintf(section, sizeof section, "%.*s", (int)strcspn(s, ":\n"), s);
-        snprintf(line, sizeof line, "%s.%.*s", section, bytes - indent, s + indent);
-        if (indent > 0 && !is_free(line))
-            text_printf(out, "%s.%.*s\n", section, bytes - indent, s + indent);
-        s += bytes + (s[bytes] == '\n');
-    }
+            return false;
+    return true;
 }
 
 /* Windows at even distances of the first pass over the data, and of what is held out. */
@@ -68,8 +43,8 @@ static enum status print_windows(const struct dataset *data, int64_t context, in
     return STATUS_OK;
 }
 
-static enum status print_data(struct env *env, const struct dataset *data, int64_t context,
-                              uint64_t *print)
+enum status agreement_print_data(struct env *env, const struct dataset *data, int64_t context,
+                                 uint64_t *print)
 {
     int64_t sizes[] = {dataset_train_tokens(data), dataset_eval_tokens(data)};
     int32_t *room;
@@ -86,9 +61,9 @@ static enum status print_all(struct env *env, const struct agreement_facts *fact
     const struct text *config = &agreement->config;
     uint64_t *prints = agreement->prints;
     TRY(config->status);
-    prints[AGREEMENT_BINARY] = print_binary(env);
+    prints[AGREEMENT_BINARY] = fingerprint_binary(env);
     prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
-    TRY(print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
+    TRY(agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
     if (*facts->model_path)
         return model_file_print(env, facts->model_path, &prints[AGREEMENT_MODEL]);
     return STATUS_OK;
@@ -100,7 +75,7 @@ enum status agreement_make(struct env *env, const struct agreement_facts *facts,
     struct text *config = &agreement->config;
     *agreement = (struct agreement){0};
     text_init(config, env);
-    flatten(facts->config_yaml, config);
+    config_lines(facts->config_yaml, is_bound, config);
     text_printf(config, "--trace: %s\n", facts->trace ? facts->trace : "");
     text_printf(config, "card: %s\n", facts->card);
     enum status st = print_all(env, facts, agreement);

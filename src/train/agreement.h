@@ -38,6 +38,10 @@ enum status agreement_make(struct env *env, const struct agreement_facts *facts,
                            struct agreement *agreement);
 void agreement_free(struct agreement *agreement); /* zeroed is fine */
 
+/* The fingerprint of the data alone. */
+enum status agreement_print_data(struct env *env, const struct dataset *data, int64_t context,
+                                 uint64_t *print);
+
 /* STATUS_CONFIG on every rank when something differs. Collective. */
 enum status agreement_check(const struct agreement *mine, struct comm *comm);
 

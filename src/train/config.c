@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "train/data_paths.h"
+#include "train/deadline.h"
 #include "train/model_file.h"
 #include "train/peak.h"
 #include "train/shard.h"
@@ -17,6 +18,7 @@ enum status run_config_bind(struct options *options, struct run_config *config)
     TRY(options_bind(options, &model_options, &config->model));
     TRY(options_bind(options, &data_options, &config->data));
     TRY(options_bind(options, &train_options, &config->train));
+    TRY(options_bind(options, &checkpoint_options, &config->checkpoint));
     TRY(options_bind(options, &optimizer_options, config));
     TRY(options_bind(options, &engine_options, &config->engine));
     TRY(options_bind(options, &precision_options, config));
@@ -300,6 +302,15 @@ static enum status resolve_schedule(struct env *env, struct train_config *train)
     return STATUS_OK;
 }
 
+static enum status check_time(struct env *env, const struct train_config *train)
+{
+    double seconds;
+    if (deadline_parse(train->max_time, &seconds))
+        return STATUS_OK;
+    return FAIL(env, CONFIG, "train.max_time: '%s' is not a time; write seconds, or 2h30m",
+                train->max_time);
+}
+
 static enum status resolve_samples(struct env *env, const struct run_config *config)
 {
     if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
@@ -367,6 +378,7 @@ static enum status resolve(struct env *env, struct options *options,
         return STATUS_OK;
     }
     TRY(resolve_schedule(env, &config->train));
+    TRY(check_time(env, &config->train));
     TRY(resolve_samples(env, config));
     TRY(check_bits(env, config));
     TRY(check_groups(env, &config->groups));

@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "engine/engine.h"
 #include "model/model.h"
+#include "train/checkpoint.h"
 #include "train/dataset.h"
 #include "train/schedule.h"
 #include "train/session.h"
@@ -32,6 +33,8 @@ struct train_config {
     double sample_temperature, sample_top_p;
     int64_t sample_top_k;
     int64_t max_skips;
+    const char *max_time; /* see train/deadline.h */
+    int64_t stop_at;      /* a step; 0 = none */
     int64_t log_every;
 };
 
@@ -62,6 +65,7 @@ struct run_config {
     struct model_config model;
     struct data_config data;
     struct train_config train;
+    struct checkpoint_config checkpoint;
     struct engine_config engine;
     struct option_list groups; /* optimizer.groups: of struct zero_group */
     int precision;             /* enum run_precision */

@@ -1,9 +1,12 @@
-/* line_file.c -- appending lines with O_APPEND and one write each. */
+/* line_file.c -- appending lines with O_APPEND and one write each; and taking back those that a run
+ * wrote after the step from which it goes on. */
 #include "train/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/file.h"
 
 struct line_file {
     struct env *env; /* borrowed */
@@ -53,5 +56,45 @@ enum status line_file_add(struct line_file *file, const char *line, size_t bytes
         line += done;
         bytes -= (size_t)done;
     }
+    return STATUS_OK;
+}
+
+/* --- cutting -------------------------------------------------------------------------------- */
+
+/* The N of a line; -1 = it has none. */
+static int64_t step_of(const char *line, size_t bytes)
+{
+    static const char start[] = "{\"step\":";
+    char digits[24] = "";
+    if (bytes <= strlen(start) || memcmp(line, start, strlen(start)) != 0)
+        return -1;
+    size_t most = bytes - strlen(start);
+    memcpy(digits, line + strlen(start), most < sizeof digits - 1 ? most : sizeof digits - 1);
+    return digits[0] >= '0' && digits[0] <= '9' ? strtoll(digits, NULL, 10) : -1;
+}
+
+/* How much of it stays. */
+static size_t find_cut(const char *data, size_t bytes, int64_t step)
+{
+    size_t kept = 0;
+    while (kept < bytes) {
+        const char *end = memchr(data + kept, '\n', bytes - kept);
+        if (!end || step_of(data + kept, (size_t)(end - data) - kept) > step)
+            break;
+        kept = (size_t)(end - data) + 1;
+    }
+    return kept;
+}
+
+enum status line_file_cut(struct env *env, const char *path, int64_t step)
+{
+    struct file_map map;
+    if (!file_exists(path))
+        return STATUS_OK;
+    TRY(file_map_open(env, path, &map));
+    size_t kept = find_cut((const char *)map.data, map.bytes, step), bytes = map.bytes;
+    file_map_close(&map);
+    if (kept < bytes && truncate(path, (off_t)kept) != 0) /* the system does it whole or not */
+        return FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
     return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 #ifndef TRAIN_LINE_FILE_H
 #define TRAIN_LINE_FILE_H
 #include <stddef.h>
+#include <stdint.h>
 #include "base/env.h"
 
 struct line_file;
@@ -15,5 +16,9 @@ void line_file_close(struct line_file *file); /* NULL is fine */
 
 /* `line` ends with its own newline. */
 enum status line_file_add(struct line_file *file, const char *line, size_t bytes);
+
+/* Of a file of objects {"step":N, ...}: drop the first that is not a whole line or whose N is above
+ * `step`, and all behind it. A file that is not there is fine. */
+enum status line_file_cut(struct env *env, const char *path, int64_t step);
 
 #endif

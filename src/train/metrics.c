@@ -20,12 +20,14 @@ struct metrics {
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-static enum status open_lines(struct env *env, const char *folder, const char *name,
+static enum status open_lines(struct env *env, const char *folder, const char *name, int64_t step,
                               struct line_file **file)
 {
     char *path;
     TRY(path_join(env, folder, name, &path));
-    enum status st = line_file_open(env, path, file);
+    enum status st = line_file_cut(env, path, step);
+    if (st == STATUS_OK)
+        st = line_file_open(env, path, file);
     mem_free(env, path);
     return st;
 }
@@ -40,26 +42,26 @@ static enum status reserve(struct text *text, size_t bytes)
     return text->status;
 }
 
-static enum status open_all(struct metrics *metrics, const char *folder, const char *config_yaml,
-                            size_t sample_bytes)
+static enum status open_all(struct metrics *metrics, const char *folder, int64_t step,
+                            const char *config_yaml, size_t sample_bytes)
 {
     /* A byte of a sample may become six: \u001b. */
     TRY(reserve(&metrics->line, LINE_BYTES + 6 * sample_bytes));
-    TRY(open_lines(metrics->env, folder, "metrics.jsonl", &metrics->steps));
-    TRY(open_lines(metrics->env, folder, "samples.jsonl", &metrics->samples));
+    TRY(open_lines(metrics->env, folder, "metrics.jsonl", step, &metrics->steps));
+    TRY(open_lines(metrics->env, folder, "samples.jsonl", step, &metrics->samples));
     TRY(tfevents_create(metrics->env, folder, &metrics->events));
     return tfevents_text(metrics->events, clock_wall(), 0, "config/text_summary", config_yaml,
                          strlen(config_yaml));
 }
 
-enum status metrics_create(struct env *env, const char *folder, const char *config_yaml,
-                           size_t sample_bytes, struct metrics **metrics)
+enum status metrics_create(struct env *env, const char *folder, int64_t step,
+                           const char *config_yaml, size_t sample_bytes, struct metrics **metrics)
 {
     struct metrics *m;
     TRY(mem_alloc(env, MEM_OTHER, "metrics", sizeof *m, &m));
     m->env = env;
     text_init(&m->line, env);
-    enum status st = open_all(m, folder, config_yaml, sample_bytes);
+    enum status st = open_all(m, folder, step, config_yaml, sample_bytes);
     if (st == STATUS_OK)
         *metrics = m;
     else

@@ -9,10 +9,10 @@
 
 struct metrics;
 
-/* Open the three files in `folder`. `config_yaml` is shown in TensorBoard. A sample has about
- * `sample_bytes` bytes. */
-enum status metrics_create(struct env *env, const char *folder, const char *config_yaml,
-                           size_t sample_bytes, struct metrics **metrics);
+/* Open the three files in `folder`; what is there of steps after `step` is dropped. `config_yaml` is
+ * shown in TensorBoard. A sample has about `sample_bytes` bytes. */
+enum status metrics_create(struct env *env, const char *folder, int64_t step,
+                           const char *config_yaml, size_t sample_bytes, struct metrics **metrics);
 void metrics_destroy(struct metrics *metrics); /* NULL is fine */
 
 /* One line and one event; `val` is the evaluation after this step, NULL = there was none. */

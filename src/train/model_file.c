@@ -135,7 +135,8 @@ static struct model_config from_hf(const struct hf_config *hf)
     };
 }
 
-static struct hf_config to_hf(const struct model_config *model, const struct tokenizer *tokenizer)
+static struct hf_config to_hf(const struct model_config *model, enum dtype type,
+                              const struct tokenizer *tokenizer)
 {
     int64_t eot = tokenizer != NULL ? tokenizer_eot(tokenizer) : -1;
     return (struct hf_config){
@@ -161,7 +162,7 @@ static struct hf_config to_hf(const struct model_config *model, const struct tok
         .rope_original = model->rope_original,
         .bos = eot,
         .eos = eot,
-        .type = DTYPE_F32,
+        .type = type,
     };
 }
 
@@ -240,9 +241,10 @@ undo_entries:
 }
 
 static enum status write_config(struct env *env, const char *folder,
-                                const struct model_config *model, const struct tokenizer *tokenizer)
+                                const struct model_config *model, enum dtype type,
+                                const struct tokenizer *tokenizer)
 {
-    struct hf_config hf = to_hf(model, tokenizer);
+    struct hf_config hf = to_hf(model, type, tokenizer);
     struct text text;
     text_init(&text, env);
     hf_config_print(&hf, &text);
@@ -292,14 +294,21 @@ static enum status write_tokenizer(struct env *env, const char *folder, int64_t 
     return st;
 }
 
+enum status model_file_describe(struct env *env, const char *folder, const struct model *model,
+                                enum dtype type, const struct tokenizer *tokenizer)
+{
+    TRY(write_config(env, folder, model_config(model), type, tokenizer));
+    if (tokenizer == NULL)
+        return STATUS_OK;
+    return write_tokenizer(env, folder, model_config(model)->context, tokenizer);
+}
+
 static enum status write_all(struct env *env, const char *folder, const struct model *model,
                              struct zero *zero, const struct tokenizer *tokenizer, int64_t step)
 {
     TRY(dir_create(env, folder));
     TRY(write_weights(env, folder, model_graph(model), zero, step));
-    TRY(write_config(env, folder, model_config(model), tokenizer));
-    if (tokenizer != NULL)
-        TRY(write_tokenizer(env, folder, model_config(model)->context, tokenizer));
+    TRY(model_file_describe(env, folder, model, DTYPE_F32, tokenizer));
     return dir_sync(env, folder);
 }
 

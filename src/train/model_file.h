@@ -14,6 +14,11 @@
 enum status model_file_save(struct env *env, const char *path, const struct model *model,
                             struct zero *zero, const struct tokenizer *tokenizer, int64_t step);
 
+/* What of such a directory is not weights: config.json, which says that weights are of `type`, and
+ * the files of the tokenizer. */
+enum status model_file_describe(struct env *env, const char *folder, const struct model *model,
+                                enum dtype type, const struct tokenizer *tokenizer);
+
 /* Where the model under `path` is: `path` itself when it holds a config.json, else the newest
  * checkpoints/step-N below it (a run folder). A .safetensors file stands for its folder.
  * mem_free it. */

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/output.h"
 
 struct part_file {
     struct env *env; /* borrowed */
@@ -43,8 +44,7 @@ enum status part_file_create(struct env *env, const char *path, struct part_file
     TRY(mem_alloc(env, MEM_OTHER, "part file", sizeof *f, &f));
     f->env = env;
     TRY_OR(undo_self, names_create(env, path, f));
-    f->fd = open(f->partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (f->fd < 0) {
+    if (!output_open(env, f->partial, O_WRONLY | O_CREAT | O_TRUNC, &f->fd)) {
         st = FAIL(env, IO, "cannot create '%s': %s", f->partial, strerror(errno));
         goto undo_self;
     }
@@ -68,31 +68,17 @@ void part_file_destroy(struct part_file *file)
 
 enum status part_file_reserve(struct part_file *file, uint64_t bytes)
 {
-    if (bytes == 0 || fallocate(file->fd, 0, 0, (off_t)bytes) == 0)
+    if (output_reserve(file->env, file->fd, bytes))
         return STATUS_OK;
-    /* Not every file system can reserve: then only the length is set. */
-    if (errno == EOPNOTSUPP || errno == ENOSYS)
-        if (ftruncate(file->fd, (off_t)bytes) == 0)
-            return STATUS_OK;
     return FAIL(file->env, IO, "cannot reserve %llu bytes for '%s': %s", (unsigned long long)bytes,
                 file->path, strerror(errno));
 }
 
 enum status part_file_write(struct part_file *file, uint64_t at, const void *data, size_t bytes)
 {
-    const char *from = data;
-    while (bytes > 0) {
-        ssize_t done = pwrite(file->fd, from, bytes, (off_t)at);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0) /* a disk that takes nothing would be asked for ever */
-            return FAIL(file->env, IO, "cannot write '%s': %s", file->partial,
-                        done < 0 ? strerror(errno) : "nothing was taken");
-        from += done;
-        at += (uint64_t)done;
-        bytes -= (size_t)done;
-    }
-    return STATUS_OK;
+    if (output_write_at(file->env, file->fd, at, data, bytes))
+        return STATUS_OK;
+    return FAIL(file->env, IO, "cannot write '%s': %s", file->partial, strerror(errno));
 }
 
 static enum status folder_sync(struct env *env, char *path)
@@ -111,13 +97,13 @@ static enum status folder_sync(struct env *env, char *path)
 enum status part_file_commit(struct part_file *file)
 {
     struct env *env = file->env;
-    if (fsync(file->fd) != 0 && errno != EINVAL) /* EINVAL: a place that cannot be synced */
+    if (!output_sync(env, file->fd))
         return FAIL(env, IO, "cannot write '%s': %s", file->partial, strerror(errno));
-    int closed = close(file->fd);
+    bool closed = output_close(env, file->fd);
     file->fd = -1;
-    if (closed != 0)
+    if (!closed)
         return FAIL(env, IO, "cannot write '%s': %s", file->partial, strerror(errno));
-    if (rename(file->partial, file->path) != 0)
+    if (!output_rename(env, file->partial, file->path))
         return FAIL(env, IO, "cannot rename '%s' to '%s': %s", file->partial, file->path,
                     strerror(errno));
     file->committed = true;

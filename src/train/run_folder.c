@@ -8,7 +8,7 @@
 #include "base/text.h"
 
 /* Is there a file or folder `name` in the folder? */
-static enum status holds(struct env *env, const char *path, const char *name, bool *found)
+static enum status has(struct env *env, const char *path, const char *name, bool *found)
 {
     char *inside;
     TRY(path_join(env, path, name, &inside));
@@ -23,7 +23,7 @@ static enum status holds_run(struct env *env, const char *path, bool *found)
                                         "checkpoints"};
     *found = false;
     for (size_t i = 0; i < sizeof signs / sizeof *signs && !*found; i++)
-        TRY(holds(env, path, signs[i], found));
+        TRY(has(env, path, signs[i], found));
     return STATUS_OK;
 }
 
@@ -75,20 +75,10 @@ static enum status check_writable(struct env *env, const char *path)
     return st;
 }
 
-static enum status refuse_run(struct env *env, const char *path)
+enum status run_folder_check(struct env *env, const char *path, bool *holds)
 {
-    return FAIL(env, CONFIG,
-                "'%s' already holds a run; choose another folder with --out, or give --fresh to "
-                "move it aside",
-                path);
-}
-
-enum status run_folder_check(struct env *env, const char *path, bool fresh)
-{
-    bool found;
     TRY(run_lock_check(env, path));
-    TRY(holds_run(env, path, &found));
-    return found && !fresh ? refuse_run(env, path) : STATUS_OK;
+    return holds_run(env, path, holds);
 }
 
 /* The folder is ours: nobody else comes or goes while the earlier run is moved. */
@@ -96,9 +86,7 @@ static enum status settle(struct env *env, const char *path, bool fresh, struct 
 {
     bool found;
     TRY(holds_run(env, path, &found));
-    if (found && !fresh)
-        return refuse_run(env, path);
-    if (found) {
+    if (found && fresh) {
         TRY(move_aside(env, path));
         run_lock_release(*lock);
         *lock = NULL;
@@ -112,7 +100,7 @@ enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
                                struct run_lock **lock)
 {
     struct run_lock *held = NULL;
-    TRY(run_folder_check(env, path, fresh));
+    TRY(run_lock_check(env, path));
     TRY(dir_create(env, path));
     TRY(run_lock_take(env, path, &held));
     enum status st = settle(env, path, fresh, &held);

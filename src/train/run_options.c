@@ -1,5 +1,5 @@
-/* run_options -- the tables of train.*, optimizer.*, precision.* and run.*: keys, defaults,
- * ranges, help. */
+/* run_options -- the tables of train.*, checkpoint.*, optimizer.*, precision.* and run.*: keys,
+ * defaults, ranges, help. */
 #include <stddef.h>
 #include "train/config.h"
 
@@ -39,6 +39,11 @@ static const struct option train_list[] = {
      .help = "of initial values, sample order and text samples"},
     {TRAIN(max_skips, INT), .fallback = "5", RANGE(1, 1e9),
      .help = "skipped steps in a row after which the run ends"},
+    {TRAIN(max_time, STRING), .fallback = "", .value_name = "TIME",
+     .help =
+         "save and stop after so long: seconds, or 2h30m; a Slurm job's end is known by itself"},
+    {TRAIN(stop_at, INT), .fallback = "0", RANGE(0, 1e12),
+     .help = "save and stop after this step; the same command goes on; 0 = never"},
     {TRAIN(log_every, INT), .fallback = "10", RANGE(1, 1e12),
      .help = "steps between two printed lines (metrics.jsonl has every step)"},
     {TRAIN(eval_every, INT), .fallback = "250", RANGE(0, 1e12),
@@ -59,6 +64,27 @@ static const struct option train_list[] = {
 };
 const struct option_table train_options = {
     .title = "training", .options = train_list, .count = COUNT(train_list)};
+
+#define CHECKPOINT(name, kind)                         \
+    .key = "checkpoint." #name, .type = OPTION_##kind, \
+    .offset = offsetof(struct checkpoint_config, name)
+static const struct option checkpoint_list[] = {
+    {CHECKPOINT(every, INT), .fallback = "1000", RANGE(0, 1e12),
+     .help = "steps between two checkpoints; there is one at the end in any case; 0 = only there"},
+    {CHECKPOINT(keep, INT), .fallback = "2", RANGE(1, 1e9), .help = "the newest so many stay"},
+    {CHECKPOINT(major, INT), .fallback = "0", RANGE(0, 1e12),
+     .help = "at multiples of so many steps one is saved too, and stays for ever; 0 = none"},
+    {CHECKPOINT(async, BOOL), .fallback = "true",
+     .help = "write them while the run goes on; takes memory for a copy of the state"},
+    {.key = "checkpoint.file_size",
+     .type = OPTION_INT,
+     .offset = offsetof(struct checkpoint_config, file_bytes),
+     .fallback = "5G",
+     RANGE(1, 1e18),
+     .help = "bytes above which a file of tensors is cut into several"},
+};
+const struct option_table checkpoint_options = {
+    .title = "checkpoints", .options = checkpoint_list, .count = COUNT(checkpoint_list)};
 
 static const struct option group_fields[] = {
     {GROUP(match, STRING), .value_name = "GLOB", .help = "which tensors, by name"},

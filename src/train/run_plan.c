@@ -45,6 +45,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .ops = planned_ops(config),
         .compute = run_place(config).type,
         .staged = is_staged(config),
+        .card = config->machine.device == RUN_DEVICE_CUDA,
         .ranks = ranks,
         .threads = (int)config->machine.threads,
         .decode_tokens = room,

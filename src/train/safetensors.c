@@ -257,6 +257,26 @@ undo_file:
     return st;
 }
 
+enum status safetensors_open_header(struct env *env, const void *data, size_t header_bytes,
+                                    uint64_t bytes, const char *origin, struct safetensors **file)
+{
+    uint64_t size = 0;
+    if (header_bytes >= 8)
+        memcpy(&size, data, 8);
+    if (header_bytes < 8 || size != header_bytes - 8 || bytes < header_bytes)
+        return FAIL(env, FORMAT, "'%s': the header is not whole", origin);
+    struct safetensors *f = NULL;
+    enum status st;
+    TRY_OR(undo_file, file_create(env, origin, &f));
+    TRY_OR(undo_file, file_parse(f, data, bytes));
+    f->data = NULL;
+    *file = f;
+    return STATUS_OK;
+undo_file:
+    safetensors_close(f);
+    return st;
+}
+
 enum status safetensors_open(struct env *env, const char *path, struct safetensors **file)
 {
     struct safetensors *f = NULL;
@@ -326,10 +346,11 @@ enum status safetensors_read(const struct safetensors *file, const struct safete
                              int64_t first, int64_t count, enum dtype type, void *out)
 {
     CHECK(first >= 0 && count >= 0 && first <= tensor->count && count <= tensor->count - first);
-    size_t width = dtype_bytes(tensor->type);
-    const uint8_t *from = file->data + tensor->begin + (size_t)first * width;
     if (count == 0)
         return STATUS_OK;
+    CHECK(file->data != NULL);
+    size_t width = dtype_bytes(tensor->type);
+    const uint8_t *from = file->data + tensor->begin + (size_t)first * width;
     if (type == tensor->type) {
         memcpy(out, from, (size_t)count * width);
         return STATUS_OK;

@@ -30,6 +30,10 @@ enum status safetensors_open(struct env *env, const char *path, struct safetenso
 /* The same over a block that outlives it; `origin` stands for the path in messages. */
 enum status safetensors_open_memory(struct env *env, const void *data, size_t bytes,
                                     const char *origin, struct safetensors **file);
+/* The same over the first `header_bytes` of a file of `bytes`, which must be its header and no more:
+ * tensors can be found and not read. */
+enum status safetensors_open_header(struct env *env, const void *data, size_t header_bytes,
+                                    uint64_t bytes, const char *origin, struct safetensors **file);
 void safetensors_close(struct safetensors *file); /* NULL is fine */
 
 int safetensors_count(const struct safetensors *file);

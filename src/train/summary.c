@@ -55,6 +55,8 @@ void trainer_summary_print(const struct trainer_summary *summary, struct text *t
         add_string(text, "error", summary->error);
     add_int(text, "steps", summary->steps);
     add_int(text, "planned_steps", summary->planned_steps);
+    if (summary->first_step > 0)
+        add_int(text, "first_step", summary->first_step);
     add_int(text, "skipped", summary->skipped);
     add_int(text, "tokens", summary->tokens);
     add_int(text, "parameters", summary->parameters);

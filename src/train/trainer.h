@@ -4,7 +4,7 @@
  *     DIR/metrics.jsonl           one object a step
  *     DIR/events.out.tfevents.*   the same for TensorBoard
  *     DIR/samples.jsonl           text samples
- *     DIR/checkpoints/step-N/     the model, a Hugging Face directory
+ *     DIR/checkpoints/step-N/     all that is needed to go on, and a Hugging Face directory
  *     DIR/summary.json            how it ended
  *
  * A trainer prints nothing: what a person should see goes to callbacks and the log. After its
@@ -24,7 +24,8 @@ struct trainer_facts { /* known when everything is in place, before the first st
     int64_t train_tokens, val_tokens; /* of the data; 0 = none */
     int64_t step_tokens;              /* global_batch * context */
     double flops_per_token;
-    double epochs; /* steps * step_tokens / train_tokens */
+    double epochs;      /* steps * step_tokens / train_tokens */
+    int64_t first_step; /* after which the run goes on; 0 = it begins */
     const struct footprint_worst *held;
     int ranks;
     const char *comm;   /* how they talk: "mpi"; "" for one */
@@ -59,12 +60,13 @@ struct trainer_callbacks { /* any may be NULL; `user` goes to each */
     void (*step)(void *user, const struct trainer_step *step);
     void (*eval)(void *user, int64_t step, const struct evaluation *evaluation);
     void (*sample)(void *user, const struct trainer_sample *sample);
+    void (*saved)(void *user, const struct checkpoint_result *result); /* in the middle of a run */
     bool (*should_stop)(void *user); /* asked before each step and in evaluations */
 };
 
 struct trainer_place {
     const char *folder;      /* the run folder */
-    bool fresh;              /* a run that is already there is moved aside, not refused */
+    bool fresh;              /* a run that is already there is moved aside, not gone on with */
     const char *config_yaml; /* text of the resolved configuration, for config.yaml */
     const char *trace;       /* steps to trace, "5:8"; NULL or "" = none. See train/tracing.h */
 };
@@ -73,18 +75,18 @@ struct trainer_summary {
     const char *end;              /* "done", "stopped", "diverged" or "failed" */
     char error[512];              /* the first error; "" = none */
     int64_t steps, planned_steps; /* done, and train.steps */
+    int64_t first_step;           /* of them, done by runs before this one */
     int64_t skipped, tokens, parameters;
     double loss;                 /* of the last step that was not skipped; NAN = none */
     struct evaluation val;       /* the last; tokens 0 = none */
     double seconds;              /* in the loop */
     double tokens_per_second;    /* median over the steps but the first two; NAN = too few */
     struct footprint_worst held; /* of the worst rank, up to the end of the run */
-    char checkpoint[4096];       /* "" = none was written */
+    char checkpoint[4096];       /* the newest; "" = there is none */
     int ranks;
-    size_t state_bytes; /* params, grads and optimizer of the rank that holds most */
-    size_t whole_bytes; /* the same on one rank that holds everything */
-    struct zero_traffic
-        traffic; /* of this rank in the steps: not evaluations, not the model file */
+    size_t state_bytes;          /* params, grads and optimizer of the rank that holds most */
+    size_t whole_bytes;          /* the same on one rank that holds everything */
+    struct zero_traffic traffic; /* of this rank in the steps: not evaluations, not checkpoints */
 };
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */
@@ -94,9 +96,10 @@ enum status trainer_summary_write(struct env *env, const char *folder,
 /* The store of such a run. */
 struct zero_config trainer_store_config(const struct run_config *config);
 
-/* Train as the resolved `config` says. STATUS_STOPPED when should_stop said so (the model is
- * saved all the same), STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is
- * filled in every case. */
+/* Train as the resolved `config` says, from the newest checkpoint in the folder on. STATUS_SAVED when
+ * should_stop, train.max_time or train.stop_at said so and there is a checkpoint of the last step
+ * (STATUS_STOPPED before the first), STATUS_DIVERGED after train.max_skips skipped steps in a row.
+ * *summary is filled in every case. */
 enum status trainer_run(struct env *env, const struct run_config *config,
                         const struct session_ranks *ranks, const struct trainer_place *place,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary);

@@ -49,6 +49,7 @@ struct zero_config {
                             f32. A store that only reads has that of ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
                             rounded once; other bits for another number of workers) */
+    bool snapshot;       /* room on the host for a copy of what this rank is to save */
 };
 
 struct zero;
@@ -80,6 +81,27 @@ enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t coun
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values);
 enum status zero_publish(struct zero *zero);
+
+/* --- the whole state from and to outside, in fp32 on the host; a store that learns. Not
+ * collective ---------------------------------------------------------------------------------- */
+enum zero_state { ZERO_MASTER, ZERO_MOMENTUM, ZERO_VARIANCE, ZERO_STATES };
+struct zero_range { /* elements of a tensor; count 0: none, and first is 0 */
+    int64_t first, count;
+};
+/* What `rank` is to save of a tensor: every element is one rank's. */
+struct zero_range zero_state_share(const struct zero *zero, int tensor, int rank);
+/* What this rank holds of it, and must be given when the state is loaded. */
+struct zero_range zero_state_held(const struct zero *zero, int tensor);
+/* A range that this rank holds. After writing, zero_publish. */
+enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
+                            int64_t count, float *out);
+enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
+                             int64_t count, const float *values);
+/* Copy what this rank is to save (config.snapshot) and wait for it; then the address of an element
+ * in the copy, which may be read by any thread until the next one is made. */
+enum status zero_snapshot(struct zero *zero);
+const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
+                              int64_t first);
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
 /* A walk over one micro-batch begins: forward, and backward too or not. */

@@ -7,6 +7,7 @@
  *     zero_norm.c       the norm of the gradient over all slices
  *     zero_update.c     the end of a step
  *     zero_values.c     parameters from and to outside
+ *     zero_state.c      the same with the optimizer's state, and a copy of it
  */
 #ifndef ZERO_ZERO_IMPL_H
 #define ZERO_ZERO_IMPL_H
@@ -37,7 +38,8 @@ struct zero_piece {
     void *master; /* (shard) params as they are updated, in fp32: slice, or by itself beside 16-bit
                       params; of a store that only reads: slice */
     float *m, *v; /* (shard) */
-    void *total;  /* (shard) the step's gradient: the sum of all uses, from all that sum it */
+    float *snapshot; /* host: (states, share) */
+    void *total;     /* (shard) the step's gradient: the sum of all uses, from all that sum it */
     struct zero_use *uses; /* in unit order */
     int use_count;
     struct exchange gather;    /* the shards of a copy to its workers */

@@ -105,6 +105,16 @@ static enum status alloc_optimizer(struct zero *zero, int i)
     return alloc_elements(zero, MEM_OPTIMIZER, "variance", name, shard, DTYPE_F32, &piece->v);
 }
 
+static enum status alloc_snapshot(struct zero *zero, int i)
+{
+    struct zero_piece *piece = &zero->pieces[i];
+    size_t bytes = ZERO_STATES * (size_t)zero_share_count(zero, i) * sizeof *piece->snapshot;
+    if (!zero->config.snapshot || zero->share < 0)
+        return STATUS_OK;
+    return device_alloc_host(zero->ops->device, MEM_SNAPSHOT, "state to be saved", bytes,
+                             &piece->snapshot);
+}
+
 /* What a worker needs for its own gradient of a use. */
 static enum status alloc_gradient(struct zero *zero, int i, const char *what, struct zero_use *use)
 {
@@ -164,6 +174,7 @@ static enum status alloc_piece(struct zero *zero, int i)
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
     TRY(alloc_optimizer(zero, i));
+    TRY(alloc_snapshot(zero, i));
     for (int k = 0; k < zero->pieces[i].use_count; k++)
         TRY(alloc_use(zero, i, k));
     return STATUS_OK;
@@ -326,6 +337,7 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
         device_free(device, use->full);
         event_destroy(use->free);
     }
+    device_free(device, piece->snapshot);
     device_free(device, piece->v);
     device_free(device, piece->m);
     if (piece->master != piece->slice)

@@ -34,8 +34,8 @@ if command -v script >/dev/null && script -qec true /dev/null >/dev/null 2>&1; t
     ! grep -q $'\033\[3[0-9]m' out || fail "NO_COLOR is not respected"
 fi
 
-# a folder that holds a run is refused, or moved aside
-expect 2 "'run' already holds a run; .*--fresh" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --out=run
+# a folder that holds a run is gone on with, refused when the run is another one, or moved aside
+expect 2 "has another model .*model.width: .* here.*--fresh" "$sifr" train "${small[@]}" --model.width=64 --data.path=text.txt --train.steps=2 --out=run
 cmp -s run/config.yaml <(cat run/config.yaml) && [ "$(wc -l <run/metrics.jsonl)" = 30 ] || fail "the refused run was touched"
 ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --out=run --fresh --quiet
 [ ! -s out ] || fail "--quiet prints: $(head -3 out)"

@@ -83,7 +83,8 @@ for backend in mpi threads; do
     expect 3 "steps in a row were skipped" timeout 120 "$sifr" train "${small[@]}" --data.path=text.txt --train.global_batch=12 \
         --train.steps=50 --train.lr=900 --train.clip=0 --train.warmup=0 --train.weight_decay=900 --train.max_skips=2 --quiet --out=diverged-$backend -n 3 --comm.backend=$backend
     [ "$(grep -c 'steps in a row' err)" = 1 ] || fail "divergence is not said once: $(cat err)"
-    expect 2 "already holds a run" timeout 120 "$sifr" train "${small[@]}" --data.path=text.txt --out=one -n 2 --comm.backend=$backend
+    expect 2 "has another model" timeout 120 "$sifr" train "${small[@]}" --data.path=text.txt --out=one -n 2 --comm.backend=$backend
+    once 'has another model'
 done
 
 # --- signals and dead ranks ------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ none_left() { # FOLDER
 ends() { # CODE WHAT: the background job, long before comm.timeout
     local code=0 begin=$SECONDS
     wait $pid || code=$?
-    [ $code = "$1" ] || fail "$2: exit $code, not $1: $(cat err)"
+    [[ $code =~ ^($1)$ ]] || fail "$2: exit $code, not $1: $(cat err)"
     [ $((SECONDS - begin)) -le 60 ] || fail "$2: took $((SECONDS - begin)) s"
 }
 
@@ -118,7 +119,7 @@ for backend in mpi threads; do
     for signal in INT TERM USR1; do
         start stop-$backend-$signal -n 3 --zero.stage=3 --comm.backend=$backend
         kill -$signal $pid
-        ends 1 "$signal, $backend"
+        ends 75 "$signal, $backend"
         grep -q '"end": "stopped"' stop-$backend-$signal/summary.json || fail "$backend, $signal: not stopped in good order: $(cat err)"
         [ "$(grep -c 'stopped after step' err)" = 1 ] || fail "$backend, $signal: not said once: $(cat err)"
         none_left stop-$backend-$signal
@@ -151,7 +152,7 @@ start twice -n 2 --model.layers=4 --model.width=256 --model.context=32 --train.g
 kill -INT $pid
 sleep 0.05
 kill -INT $pid
-ends 1 "Ctrl-C twice"
+ends '1|75' "Ctrl-C twice" # 75: it had stopped before the second
 none_left twice
 
 # before any rank has started
@@ -159,6 +160,6 @@ none_left twice
 pid=$!
 wait_for takes_signals $pid
 kill -TERM $pid
-ends 1 "an early SIGTERM"
+ends '1|75' "an early SIGTERM" # 75: the ranks had done a step when it came to them
 none_left early
 finish

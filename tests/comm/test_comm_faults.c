@@ -156,6 +156,18 @@ static void case_slow(struct member *m)
     }
 }
 
+/* A rank that has something to do for many timeouts is waited for where that was asked for. */
+static void case_patient(struct member *m)
+{
+    char mine = 1, x[MOST_RANKS];
+    comm_be_patient(m->comm, true);
+    if (m->rank == m->size / 2)
+        nap(2.2 * LATE);
+    EXPECT(m, comm_exchange(m->comm, &mine, 1, x) == STATUS_OK);
+    comm_be_patient(m->comm, false);
+    EXPECT(m, comm_barrier(m->comm) == STATUS_OK);
+}
+
 /* A rank leaves a communicator while others still use it. To a card that does not show: there it is
  * late. */
 static void case_leave(struct member *m)
@@ -274,6 +286,7 @@ static const struct comm_case cases[] = {
     {.name = "late", .run = case_late, .timeout = LATE, .alone = true},
     {.name = "held_up", .run = case_held_up, .timeout = LATE, .alone = true},
     {.name = "slow", .run = case_slow, .timeout = 10, .alone = true},
+    {.name = "patient", .run = case_patient, .timeout = LATE, .alone = true},
     {.name = "leave", .run = case_leave, .alone = true},
     {.name = "astray", .run = case_astray, .timeout = LATE, .alone = true},
     {.name = "short", .run = case_short, .alone = true},

@@ -42,11 +42,41 @@ static void failures_are_named(void **state)
     scratch_close(&s);
 }
 
+static void lines_of_later_steps_are_dropped(void **state)
+{
+    static const struct {
+        const char *before, *after; /* of step 2 */
+    } cases[] = {
+        {"", ""},
+        {"{\"step\":1}\n{\"step\":2,\"a\":3}\n", "{\"step\":1}\n{\"step\":2,\"a\":3}\n"},
+        {"{\"step\":1}\n{\"step\":3}\n{\"step\":4}\n", "{\"step\":1}\n"},
+        {"{\"step\":2}\n{\"step\":2", "{\"step\":2}\n"},
+        {"{\"step\":22}\n", ""},
+        {"other\n{\"step\":3", "other\n"},
+    };
+    struct scratch s;
+    char *text;
+    size_t bytes;
+    (void)state;
+    scratch_open(&s);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = scratch_text(&s, "m.jsonl", cases[i].before);
+        assert_int_equal(line_file_cut(&s.env, path, 2), STATUS_OK);
+        assert_int_equal(file_read(&s.env, path, 100, &text, &bytes), STATUS_OK);
+        assert_string_equal(text, cases[i].after);
+        mem_free(&s.env, text);
+    }
+    assert_int_equal(line_file_cut(&s.env, scratch_path(&s, "none"), 2), STATUS_OK);
+    assert_false(file_exists(s.path));
+    scratch_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_there_at_once_and_stay),
         cmocka_unit_test(failures_are_named),
+        cmocka_unit_test(lines_of_later_steps_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

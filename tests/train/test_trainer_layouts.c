@@ -103,6 +103,8 @@ static void check_precision(const char *mode)
         assert_true(cut.loss == plain.loss && cut.val.loss == plain.val.loss);
         expect_same_file(&rig, "plain", folder, "samples.jsonl");
         expect_same_file(&rig, "plain", folder, "checkpoints/step-8/model.safetensors");
+        expect_same_file(&rig, "plain", folder,
+                         "checkpoints/step-8/optimizer/variance.safetensors");
     }
     rig_close(&rig);
 }

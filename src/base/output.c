@@ -1,0 +1,120 @@
+/* output -- see the header. */
+#include "base/output.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* --- faults --------------------------------------------------------------------------------- */
+
+/* Is this call the one? */
+static bool is_struck(const struct env *env)
+{
+    return env->faults && atomic_fetch_sub(&env->faults->left, 1) == 1;
+}
+
+/* For calls that take nothing by halves. */
+static bool is_failed(const struct env *env)
+{
+    if (!is_struck(env) || env->faults->error == 0)
+        return false;
+    errno = env->faults->error;
+    return true;
+}
+
+/* --- calls ---------------------------------------------------------------------------------- */
+
+bool output_open(struct env *env, const char *path, int flags, int *fd)
+{
+    *fd = -1;
+    if (is_failed(env))
+        return false;
+    do
+        *fd = open(path, flags | O_CLOEXEC, 0666);
+    while (*fd < 0 && errno == EINTR);
+    return *fd >= 0;
+}
+
+/* `at` < 0: where the file stands. */
+static bool write_all(struct env *env, int fd, int64_t at, const void *data, size_t bytes)
+{
+    const char *from = data;
+    size_t most = bytes;
+    if (is_struck(env)) {
+        most = (bytes + 1) / 2;
+        errno = env->faults->error;
+        if (errno != 0)
+            return false;
+    }
+    while (bytes > 0) {
+        size_t part = bytes < most ? bytes : most;
+        ssize_t done = at < 0 ? write(fd, from, part) : pwrite(fd, from, part, at);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done == 0)
+            errno = EIO; /* a disk that takes nothing would be asked for ever */
+        if (done <= 0)
+            return false;
+        from += done;
+        at += at < 0 ? 0 : done;
+        bytes -= (size_t)done;
+    }
+    return true;
+}
+
+bool output_write(struct env *env, int fd, const void *data, size_t bytes)
+{
+    return write_all(env, fd, -1, data, bytes);
+}
+
+bool output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes)
+{
+    return write_all(env, fd, (int64_t)at, data, bytes);
+}
+
+bool output_reserve(struct env *env, int fd, uint64_t bytes)
+{
+    int result;
+    if (is_failed(env))
+        return false;
+    if (bytes == 0)
+        return true;
+    do
+        result = fallocate(fd, 0, 0, (off_t)bytes);
+    while (result != 0 && errno == EINTR);
+    if (result == 0)
+        return true;
+    return (errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(fd, (off_t)bytes) == 0;
+}
+
+bool output_sync(struct env *env, int fd)
+{
+    int result;
+    if (is_failed(env))
+        return false;
+    do
+        result = fsync(fd);
+    while (result < 0 && errno == EINTR);
+    return result == 0 || errno == EINVAL; /* EINVAL: a place that cannot be synced */
+}
+
+bool output_close(struct env *env, int fd)
+{
+    bool failed = is_failed(env);
+    int reason = errno;
+    bool closed = close(fd) == 0 || errno == EINTR; /* interrupted: it is closed all the same */
+    if (failed)
+        errno = reason;
+    return closed && !failed;
+}
+
+bool output_rename(struct env *env, const char *from, const char *to)
+{
+    return !is_failed(env) && rename(from, to) == 0;
+}
+
+bool output_mkdir(struct env *env, const char *path)
+{
+    return !is_failed(env) && mkdir(path, 0777) == 0;
+}

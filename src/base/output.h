@@ -1,0 +1,33 @@
+/* output -- the system's calls by which files are written, each whole or failed, and each of which
+ * can be made to fail.
+ *
+ * Short transfers and interrupted calls are dealt with here. All return false with errno set; who
+ * calls says which file it was. For tests an env may carry faults: the n-th of these calls fails, or
+ * takes half of what it is given at first, as a disk that fills up or a file system over a network
+ * does.
+ */
+#ifndef BASE_OUTPUT_H
+#define BASE_OUTPUT_H
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/env.h"
+
+struct output_faults { /* open; borrowed by an env */
+    atomic_llong left; /* calls up to and with the one that fails; 0 or less: none does */
+    int error;         /* what it fails with; 0: it takes half at first, and all in the end */
+};
+
+bool output_open(struct env *env, const char *path, int flags, int *fd); /* mode 0666 */
+bool output_write(struct env *env, int fd, const void *data, size_t bytes);
+bool output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes);
+/* Set the length and reserve the blocks, so that a full disk is known before the work; where blocks
+ * cannot be reserved, only the length. */
+bool output_reserve(struct env *env, int fd, uint64_t bytes);
+bool output_sync(struct env *env, int fd); /* fine where nothing can be synced */
+bool output_close(struct env *env, int fd);
+bool output_rename(struct env *env, const char *from, const char *to);
+bool output_mkdir(struct env *env, const char *path);
+
+#endif

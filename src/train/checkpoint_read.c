@@ -1,0 +1,365 @@
+/* checkpoint_read -- opening, loading and verifying a checkpoint.
+ *
+ * Nothing is mapped: a disk that fails gives an error and not a signal. Whoever needs a range of a
+ * file reads the pieces that cover it, each whole, and compares their hashes before a byte is used;
+ * so the room needed is one piece. The header of a file of tensors is read the same way.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include "base/file.h"
+#include "train/checkpoint.h"
+
+#define STATE_BYTES_MAX  ((size_t)1 << 30)
+#define HEADER_BYTES_MAX ((uint64_t)100000000)
+
+struct checkpoint {
+    struct env *env; /* borrowed */
+    char *folder;
+    struct checkpoint_state state;
+    void *piece; /* CHECKPOINT_PIECE bytes */
+    int fd;      /* of `entry`; -1: none is open */
+    const struct checkpoint_entry *entry;
+};
+
+/* --- opening -------------------------------------------------------------------------------- */
+
+/* COMPLETE says what state.json is. */
+static enum status check_marker(struct checkpoint *c, const char *json, size_t bytes)
+{
+    char expected[CHECKPOINT_MARKER], *path, *marker;
+    size_t marker_bytes;
+    TRY(path_join(c->env, c->folder, "COMPLETE", &path));
+    enum status st = file_read(c->env, path, 4096, &marker, &marker_bytes);
+    mem_free(c->env, path);
+    TRY(st);
+    checkpoint_marker(json, bytes, expected);
+    if (marker_bytes != strlen(expected) || memcmp(marker, expected, marker_bytes) != 0)
+        st = FAIL(c->env, FORMAT, "'%s': state.json is not the one that COMPLETE speaks of",
+                  c->folder);
+    mem_free(c->env, marker);
+    return st;
+}
+
+static enum status read_state(struct checkpoint *c)
+{
+    char *path, *json = NULL;
+    size_t bytes;
+    enum status st;
+    TRY(path_join(c->env, c->folder, "state.json", &path));
+    TRY_OR(done, file_read(c->env, path, STATE_BYTES_MAX, &json, &bytes));
+    TRY_OR(done, check_marker(c, json, bytes));
+    st = checkpoint_state_parse(c->env, json, bytes, path, &c->state);
+done:
+    mem_free(c->env, json);
+    mem_free(c->env, path);
+    return st;
+}
+
+enum status checkpoint_open(struct env *env, const char *folder, struct checkpoint **checkpoint)
+{
+    struct checkpoint *c;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "checkpoint", sizeof *c, &c));
+    c->env = env;
+    c->fd = -1;
+    TRY_OR(undo, mem_strdup(env, folder, &c->folder));
+    TRY_OR(undo, read_state(c));
+    TRY_OR(undo, mem_alloc(env, MEM_OTHER, "checkpoint piece", CHECKPOINT_PIECE, &c->piece));
+    *checkpoint = c;
+    return STATUS_OK;
+undo:
+    checkpoint_close(c);
+    return st;
+}
+
+static void close_file(struct checkpoint *c)
+{
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    struct env *env = checkpoint->env;
+    close_file(checkpoint);
+    checkpoint_state_free(&checkpoint->state);
+    mem_free(env, checkpoint->piece);
+    mem_free(env, checkpoint->folder);
+    mem_free(env, checkpoint);
+}
+
+const struct checkpoint_state *checkpoint_state(const struct checkpoint *checkpoint)
+{
+    return &checkpoint->state;
+}
+
+/* --- pieces --------------------------------------------------------------------------------- */
+
+static enum status fail_piece(const struct checkpoint *c, const struct checkpoint_piece *piece,
+                              const char *reason)
+{
+    return FAIL(c->env, FORMAT, "'%s/%s': bytes %" PRIu64 " to %" PRIu64 ": %s", c->folder,
+                c->entry->name, piece->begin, piece->begin + piece->bytes, reason);
+}
+
+static enum status open_file(struct checkpoint *c, const struct checkpoint_entry *entry)
+{
+    struct stat info;
+    char *path;
+    if (c->fd >= 0 && c->entry == entry)
+        return STATUS_OK;
+    close_file(c);
+    c->entry = entry;
+    TRY(path_join(c->env, c->folder, entry->name, &path));
+    c->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    enum status st = STATUS_OK;
+    if (c->fd < 0 || fstat(c->fd, &info) != 0)
+        st = FAIL(c->env, IO, "cannot open '%s': %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size != entry->bytes)
+        st = FAIL(c->env, FORMAT, "'%s' has %" PRIu64 " bytes instead of %" PRIu64, path,
+                  (uint64_t)info.st_size, entry->bytes);
+    mem_free(c->env, path);
+    if (st != STATUS_OK)
+        close_file(c);
+    return st;
+}
+
+/* Read a piece of the open file to c->piece and compare its hash. */
+static enum status read_piece(struct checkpoint *c, const struct checkpoint_piece *piece)
+{
+    char *to = c->piece;
+    for (uint64_t done = 0; done < piece->bytes;) {
+        ssize_t got = pread(c->fd, to + done, piece->bytes - done, (off_t)(piece->begin + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return fail_piece(c, piece, got < 0 ? strerror(errno) : "the file ends before");
+        done += (uint64_t)got;
+    }
+    if (XXH3_64bits(c->piece, piece->bytes) != piece->hash)
+        return fail_piece(c, piece, "they are not what was written (the hash differs)");
+    return STATUS_OK;
+}
+
+/* The piece that holds byte `at`. */
+static int64_t find_piece(const struct checkpoint_entry *entry, uint64_t at)
+{
+    int64_t low = 0, high = entry->piece_count - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (entry->pieces[middle].begin <= at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* Takes bytes begin .. begin + bytes of the file; `data` may be moved about in. */
+typedef enum status range_fn(void *user, uint64_t begin, void *data, uint64_t bytes);
+
+/* Bytes begin .. end of a file to `take`, piece by piece, each checked. */
+static enum status read_range(struct checkpoint *c, const struct checkpoint_entry *entry,
+                              uint64_t begin, uint64_t end, range_fn *take, void *user)
+{
+    TRY(open_file(c, entry));
+    CHECK(end <= entry->bytes);
+    for (int64_t i = find_piece(entry, begin); begin < end; i++) {
+        const struct checkpoint_piece *piece = &entry->pieces[i];
+        uint64_t piece_end = piece->begin + piece->bytes, until = piece_end < end ? piece_end : end;
+        TRY(read_piece(c, piece));
+        TRY(take(user, begin, (char *)c->piece + (begin - piece->begin), until - begin));
+        begin = until;
+    }
+    return STATUS_OK;
+}
+
+/* --- a file of tensors ---------------------------------------------------------------------- */
+
+static enum status take_bytes(void *user, uint64_t begin, void *data, uint64_t bytes)
+{
+    memcpy((char *)user + begin, data, bytes);
+    return STATUS_OK;
+}
+
+static enum status open_tensors(struct checkpoint *c, const struct checkpoint_entry *entry,
+                                struct safetensors **file)
+{
+    uint64_t size;
+    char *path, *header;
+    enum status st;
+    TRY(path_join(c->env, c->folder, entry->name, &path));
+    if (entry->bytes < 8) {
+        st = FAIL(c->env, FORMAT, "'%s' has no header", path);
+        goto undo_path;
+    }
+    TRY_OR(undo_path, read_range(c, entry, 0, 8, take_bytes, &size));
+    if (size > entry->bytes - 8 || size > HEADER_BYTES_MAX) {
+        st = FAIL(c->env, FORMAT, "'%s': the header does not fit in the file", path);
+        goto undo_path;
+    }
+    TRY_OR(undo_path, mem_alloc(c->env, MEM_OTHER, "safetensors header", size + 8, &header));
+    st = read_range(c, entry, 0, size + 8, take_bytes, header);
+    if (st == STATUS_OK)
+        st = safetensors_open_header(c->env, header, size + 8, entry->bytes, path, file);
+    mem_free(c->env, header);
+undo_path:
+    mem_free(c->env, path);
+    return st;
+}
+
+/* --- loading -------------------------------------------------------------------------------- */
+
+struct load {
+    struct checkpoint *checkpoint;
+    const struct unit_graph *graph;
+    struct zero *zero;
+    enum zero_state state;
+    enum checkpoint_role role;
+    bool *seen; /* (tensors) */
+
+    int tensor;     /* that is being read */
+    uint64_t begin; /* of its first element, in the file */
+};
+
+static enum status take_elements(void *user, uint64_t begin, void *data, uint64_t bytes)
+{
+    const struct load *load = user;
+    uint64_t offset = begin - load->begin;
+    if (offset % sizeof(float) != 0 || bytes % sizeof(float) != 0)
+        return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a piece ends inside of an element",
+                    load->checkpoint->folder, load->checkpoint->entry->name);
+    if ((uintptr_t)data % sizeof(float) != 0) {
+        memmove(load->checkpoint->piece, data, bytes);
+        data = load->checkpoint->piece;
+    }
+    return zero_state_write(load->zero, load->state, load->tensor,
+                            (int64_t)(offset / sizeof(float)), (int64_t)(bytes / sizeof(float)),
+                            data);
+}
+
+static int find_tensor(const struct unit_graph *graph, const char *name)
+{
+    for (int t = 0; t < graph->tensor_count; t++)
+        if (strcmp(graph->tensors[t].name, name) == 0)
+            return t;
+    return -1;
+}
+
+static bool fits(const struct unit_tensor *ours, const struct safetensor *theirs)
+{
+    bool same = theirs->type == DTYPE_F32 && ours->dims == theirs->rank;
+    for (int d = 0; same && d < ours->dims; d++)
+        same = ours->shape[d] == theirs->shape[d];
+    return same;
+}
+
+static enum status load_tensor(struct load *load, const struct checkpoint_entry *entry,
+                               const struct safetensor *tensor)
+{
+    struct checkpoint *c = load->checkpoint;
+    int t = find_tensor(load->graph, tensor->name);
+    if (t < 0)
+        return FAIL(c->env, FORMAT, "'%s/%s': tensor '%s' is not in the model", c->folder,
+                    entry->name, tensor->name);
+    if (load->seen[t])
+        return FAIL(c->env, FORMAT, "'%s/%s': tensor '%s' was in another file already", c->folder,
+                    entry->name, tensor->name);
+    if (!fits(&load->graph->tensors[t], tensor))
+        return FAIL(c->env, FORMAT,
+                    "'%s/%s': tensor '%s' has another type or shape than the model's", c->folder,
+                    entry->name, tensor->name);
+    struct zero_range held = zero_state_held(load->zero, t);
+    uint64_t first = tensor->begin + (uint64_t)held.first * sizeof(float);
+    load->seen[t] = true;
+    load->tensor = t;
+    load->begin = tensor->begin;
+    return read_range(c, entry, first, first + (uint64_t)held.count * sizeof(float), take_elements,
+                      load);
+}
+
+static enum status load_file(struct load *load, const struct checkpoint_entry *entry)
+{
+    struct safetensors *file;
+    enum status st = open_tensors(load->checkpoint, entry, &file);
+    if (st != STATUS_OK)
+        return st;
+    for (int i = 0; st == STATUS_OK && i < safetensors_count(file); i++)
+        st = load_tensor(load, entry, safetensors_at(file, i));
+    safetensors_close(file);
+    return st;
+}
+
+static enum status load_role(struct load *load)
+{
+    const struct checkpoint *c = load->checkpoint;
+    memset(load->seen, 0, (size_t)load->graph->tensor_count * sizeof *load->seen);
+    for (int i = 0; i < c->state.entry_count; i++)
+        if (c->state.entries[i].role == load->role)
+            TRY(load_file(load, &c->state.entries[i]));
+    for (int t = 0; t < load->graph->tensor_count; t++)
+        if (!load->seen[t])
+            return FAIL(c->env, FORMAT, "'%s': there is no %s of tensor '%s'", c->folder,
+                        checkpoint_role_word(load->role), load->graph->tensors[t].name);
+    return STATUS_OK;
+}
+
+static bool has_role(const struct checkpoint *c, enum checkpoint_role role)
+{
+    for (int i = 0; i < c->state.entry_count; i++)
+        if (c->state.entries[i].role == role)
+            return true;
+    return false;
+}
+
+enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
+                            struct zero *zero)
+{
+    struct load load = {.checkpoint = checkpoint, .graph = graph, .zero = zero};
+    /* In fp32 the model's file holds the masters. */
+    enum checkpoint_role roles[ZERO_STATES] = {
+        has_role(checkpoint, CHECKPOINT_MASTER) ? CHECKPOINT_MASTER : CHECKPOINT_MODEL,
+        CHECKPOINT_MOMENTUM, CHECKPOINT_VARIANCE};
+    TRY(mem_alloc_array(checkpoint->env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count,
+                        sizeof *load.seen, &load.seen));
+    enum status st = STATUS_OK;
+    for (int state = 0; st == STATUS_OK && state < ZERO_STATES; state++) {
+        load.state = (enum zero_state)state;
+        load.role = roles[state];
+        st = load_role(&load);
+    }
+    mem_free(checkpoint->env, load.seen);
+    return st;
+}
+
+/* --- verifying ------------------------------------------------------------------------------ */
+
+static enum status verify_file(struct checkpoint *c, const struct checkpoint_entry *entry)
+{
+    TRY(open_file(c, entry));
+    for (int64_t i = 0; i < entry->piece_count; i++)
+        TRY(read_piece(c, &entry->pieces[i]));
+    return STATUS_OK;
+}
+
+enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user)
+{
+    enum status first = STATUS_OK;
+    for (int i = 0; i < checkpoint->state.entry_count; i++) {
+        const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
+        enum status st = verify_file(checkpoint, entry);
+        if (seen)
+            seen(user, entry, st);
+        first = first != STATUS_OK ? first : st;
+    }
+    return first;
+}

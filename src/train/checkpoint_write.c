@@ -1,0 +1,405 @@
+/* checkpoint_write -- see the header.
+ *
+ *     rank 0        make .step-N.tmp, its files (header, full length), config.json, tokenizer
+ *     all           agree
+ *     all           write their parts of every tensor, hash them, sync
+ *     all           agree
+ *     all           hashes to rank 0
+ *     rank 0        state.json, COMPLETE, sync, rename to step-N, sync the parent, remove old ones
+ *     all           agree
+ *
+ * A rank that fails goes on to the next agreement and says so there; then all of them give up, and
+ * rank 0 removes what there is of the folder.
+ */
+#include "train/checkpoint_write.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include "base/file.h"
+#include "base/output.h"
+#include "train/checkpoint_keep.h"
+#include "train/checkpoint_list.h"
+#include "train/model_file.h"
+
+enum { ERROR_BYTES = 508 };                 /* a vote is a multiple of 8 bytes */
+enum { WIDE_BYTES = 2 * CHECKPOINT_PIECE }; /* of the fp32 elements of a part in 16 bits */
+/* Blocks, folders and small files beside the tensors, on a disk that is nearly full. */
+static const uint64_t SPARE_BYTES = 1 << 20;
+
+struct vote {
+    enum status status;
+    char error[ERROR_BYTES];
+};
+
+struct write {
+    const struct checkpoint_job *job;
+    struct env *env;
+    int rank, size;
+    char *partial, *final;
+    struct checkpoint_result *result;
+    int fd, file;     /* open; -1 = none */
+    void *chunk;      /* a part on its way: in fp32, and behind it in 16 bits */
+    uint64_t *hashes; /* of this rank's parts */
+    int64_t hash_count;
+    struct vote *votes; /* (ranks), in the room of the job */
+    void *hash_room;    /* behind them */
+};
+
+/* --- agreement ------------------------------------------------------------------------------ */
+
+/* Everybody's vote is read; the first that failed is the result of all. */
+static enum status count_votes(struct write *w, const struct vote *votes)
+{
+    for (int r = 0; r < w->size; r++) {
+        char who[32] = "";
+        if (votes[r].status == STATUS_OK)
+            continue;
+        if (w->size > 1)
+            snprintf(who, sizeof who, "rank %d: ", r);
+        snprintf(w->result->error, sizeof w->result->error, "%s%s", who, votes[r].error);
+        return votes[r].status;
+    }
+    return STATUS_OK;
+}
+
+static enum status agree(struct write *w, enum status st)
+{
+    struct comm *comm = w->job->comm;
+    struct vote mine = {.status = st};
+    if (*w->result->error) /* all know it */
+        return st;
+    if (st != STATUS_OK)
+        snprintf(mine.error, sizeof mine.error, "%s", log_first_error(w->env->log));
+    if (!comm)
+        return count_votes(w, &mine);
+    TRY(comm_exchange(comm, &mine, sizeof mine, w->votes));
+    return count_votes(w, w->votes);
+}
+
+/* --- the first rank: folders, headers, small files ------------------------------------------ */
+
+static enum status inside(struct write *w, const char *name, char **path)
+{
+    return path_join(w->env, w->partial, name, path);
+}
+
+static enum status check_room(struct write *w)
+{
+    struct statvfs disk;
+    char needed[32], there[32];
+    uint64_t bytes = w->job->layout->bytes + SPARE_BYTES;
+    if (statvfs(w->job->setup->folder, &disk) != 0)
+        return STATUS_OK; /* not known: the writes will tell */
+    uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
+    if (room >= bytes)
+        return STATUS_OK;
+    return FAIL(w->env, IO, "'%s': a checkpoint needs %s and the disk has room for %s",
+                w->job->setup->folder, text_human_bytes(needed, (double)bytes),
+                text_human_bytes(there, (double)room));
+}
+
+static enum status make_folders(struct write *w)
+{
+    char *optimizer;
+    TRY(dir_create(w->env, w->job->setup->folder));
+    TRY(checkpoint_keep_remove(w->env, w->partial));
+    if (file_exists(w->final))
+        return FAIL(w->env, IO, "'%s' exists", w->final);
+    TRY(check_room(w));
+    TRY(dir_create(w->env, w->partial));
+    TRY(inside(w, "optimizer", &optimizer));
+    enum status st = dir_create(w->env, optimizer);
+    mem_free(w->env, optimizer);
+    return st;
+}
+
+/* Full length and header; the tensors' bytes come from their ranks. */
+static enum status make_file(struct write *w, const struct checkpoint_file *file)
+{
+    size_t bytes;
+    const void *header = safetensors_layout_header(file->tensors, &bytes);
+    int fd;
+    char *path;
+    TRY(inside(w, file->name, &path));
+    bool done = output_open(w->env, path, O_WRONLY | O_CREAT | O_EXCL, &fd) &&
+                output_reserve(w->env, fd, safetensors_layout_file_bytes(file->tensors)) &&
+                output_write_at(w->env, fd, 0, header, bytes) && output_sync(w->env, fd);
+    int reason = errno;
+    if (fd >= 0 && !output_close(w->env, fd) && done) {
+        done = false;
+        reason = errno;
+    }
+    enum status st =
+        done ? STATUS_OK : FAIL(w->env, IO, "cannot write '%s': %s", path, strerror(reason));
+    mem_free(w->env, path);
+    return st;
+}
+
+/* Which file has which tensor, where the model is in several. */
+static enum status write_index(struct write *w)
+{
+    const struct checkpoint_layout *layout = w->job->layout;
+    const struct unit_graph *graph = model_graph(w->job->setup->model);
+    struct text text;
+    char *path;
+    int64_t bytes = unit_graph_count(graph) * (int64_t)dtype_bytes(layout->files[0].type);
+    if (layout->files[1].role != CHECKPOINT_MODEL)
+        return STATUS_OK;
+    text_init(&text, w->env);
+    text_printf(&text, "{\n  \"metadata\": {\"total_size\": %" PRId64 "},\n  \"weight_map\": {",
+                bytes);
+    for (int f = 0; layout->files[f].role == CHECKPOINT_MODEL; f++) {
+        const struct checkpoint_file *file = &layout->files[f];
+        for (int i = 0; i < file->tensor_count; i++) {
+            const char *name = graph->tensors[file->first_tensor + i].name;
+            text_printf(&text, "%s\n    ", f + i > 0 ? "," : "");
+            text_json_string(&text, name, strlen(name));
+            text_printf(&text, ": \"%s\"", file->name);
+        }
+    }
+    text_add(&text, "\n  }\n}\n");
+    enum status st = text.status;
+    if (st == STATUS_OK && (st = inside(w, "model.safetensors.index.json", &path)) == STATUS_OK) {
+        st = file_write_atomic(w->env, path, text.data, text.bytes);
+        mem_free(w->env, path);
+    }
+    text_free(&text);
+    return st;
+}
+
+static enum status make_files(struct write *w)
+{
+    const struct checkpoint_setup *setup = w->job->setup;
+    if (w->rank != 0)
+        return STATUS_OK;
+    TRY(make_folders(w));
+    for (int i = 0; i < w->job->layout->file_count; i++)
+        TRY(make_file(w, &w->job->layout->files[i]));
+    TRY(write_index(w));
+    return model_file_describe(w->env, w->partial, setup->model, setup->type, setup->tokenizer);
+}
+
+/* --- every rank: its parts ------------------------------------------------------------------ */
+
+static enum status fail_file(struct write *w)
+{
+    int reason = errno;
+    return FAIL(w->env, IO, "cannot write '%s/%s': %s", w->partial,
+                w->job->layout->files[w->file].name, strerror(reason));
+}
+
+static enum status end_file(struct write *w)
+{
+    enum status st = STATUS_OK;
+    if (w->fd < 0)
+        return STATUS_OK;
+    if (!output_sync(w->env, w->fd))
+        st = fail_file(w);
+    if (!output_close(w->env, w->fd) && st == STATUS_OK)
+        st = fail_file(w);
+    w->fd = -1;
+    return st;
+}
+
+static enum status turn_to_file(struct write *w, int file)
+{
+    char *path;
+    if (w->fd >= 0 && w->file == file)
+        return STATUS_OK;
+    TRY(end_file(w));
+    w->file = file;
+    TRY(inside(w, w->job->layout->files[file].name, &path));
+    bool opened = output_open(w->env, path, O_WRONLY, &w->fd);
+    enum status st = opened ? STATUS_OK : fail_file(w);
+    mem_free(w->env, path);
+    return st;
+}
+
+static enum zero_state state_of(enum checkpoint_role role)
+{
+    switch (role) {
+    case CHECKPOINT_MOMENTUM: return ZERO_MOMENTUM;
+    case CHECKPOINT_VARIANCE: return ZERO_VARIANCE;
+    default: return ZERO_MASTER;
+    }
+}
+
+/* The elements of a part as the file has them. */
+static enum status fetch(struct write *w, const struct checkpoint_part *part, const void **data)
+{
+    const struct checkpoint_file *file = &w->job->layout->files[part->file];
+    struct zero *zero = w->job->setup->zero;
+    enum zero_state state = state_of(file->role);
+    const float *from = w->chunk;
+    if (w->job->from_snapshot)
+        from = zero_snapshot_at(zero, state, part->tensor, part->first);
+    else
+        TRY(zero_state_read(zero, state, part->tensor, part->first, part->count, w->chunk));
+    *data = from;
+    if (file->type == DTYPE_F32)
+        return STATUS_OK;
+    void *narrow = (char *)w->chunk + WIDE_BYTES;
+    dtype_convert(narrow, file->type, from, DTYPE_F32, part->count);
+    *data = narrow;
+    return STATUS_OK;
+}
+
+static enum status write_part(void *user, const struct checkpoint_part *part)
+{
+    struct write *w = user;
+    const void *data;
+    TRY(turn_to_file(w, part->file));
+    TRY(fetch(w, part, &data));
+    w->hashes[w->hash_count++] = XXH3_64bits(data, part->bytes);
+    if (!output_write_at(w->env, w->fd, part->begin, data, part->bytes))
+        return fail_file(w);
+    return STATUS_OK;
+}
+
+static enum status write_parts(struct write *w)
+{
+    const struct checkpoint_job *job = w->job;
+    int64_t parts = checkpoint_layout_parts(job->layout, job->setup->zero, w->rank);
+    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", WIDE_BYTES + CHECKPOINT_PIECE, &w->chunk));
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "hashes", (size_t)parts, sizeof *w->hashes, &w->hashes));
+    enum status st = checkpoint_layout_visit(job->layout, job->setup->zero, w->rank, write_part, w);
+    enum status ended = end_file(w);
+    return st != STATUS_OK ? st : ended;
+}
+
+/* --- the first rank: state.json, and the name ----------------------------------------------- */
+
+static enum status fill_state(struct write *w, const struct checkpoint_list *list,
+                              struct checkpoint_state *state)
+{
+    const struct checkpoint_setup *setup = w->job->setup;
+    *state = (struct checkpoint_state){
+        .env = w->env, .progress = w->job->progress, .data = setup->data, .print = setup->print};
+    TRY(mem_strdup(w->env, setup->config_yaml, &state->config));
+    return checkpoint_list_entries(list, w->partial, state);
+}
+
+static enum status write_inside(struct write *w, const char *name, const char *data, size_t bytes)
+{
+    char *path;
+    TRY(inside(w, name, &path));
+    enum status st = file_write_atomic(w->env, path, data, bytes);
+    mem_free(w->env, path);
+    return st;
+}
+
+static enum status write_state(struct write *w, const struct checkpoint_list *list)
+{
+    struct checkpoint_state state = {0};
+    struct text text;
+    char marker[CHECKPOINT_MARKER], *optimizer;
+    text_init(&text, w->env);
+    enum status st = fill_state(w, list, &state);
+    if (st == STATUS_OK) {
+        checkpoint_state_print(&state, &text);
+        st = text.status;
+    }
+    /* The names of the files are durable before the marker is. */
+    if (st == STATUS_OK && (st = inside(w, "optimizer", &optimizer)) == STATUS_OK) {
+        st = dir_sync(w->env, optimizer);
+        mem_free(w->env, optimizer);
+    }
+    if (st == STATUS_OK)
+        st = write_inside(w, "state.json", text.data, text.bytes);
+    if (st == STATUS_OK) {
+        checkpoint_marker(text.data, text.bytes, marker);
+        st = write_inside(w, "COMPLETE", marker, strlen(marker));
+    }
+    for (int i = 0; i < state.entry_count; i++)
+        w->result->bytes += state.entries[i].bytes;
+    checkpoint_state_free(&state);
+    text_free(&text);
+    return st;
+}
+
+/* From here on it counts. */
+static enum status publish(struct write *w)
+{
+    const struct checkpoint_setup *setup = w->job->setup;
+    if (!output_rename(w->env, w->partial, w->final))
+        return FAIL(w->env, IO, "cannot rename '%s' to '%s': %s", w->partial, w->final,
+                    strerror(errno));
+    TRY(dir_sync(w->env, setup->folder));
+    if (checkpoint_keep_prune(w->env, setup->folder, setup->config->keep, setup->config->major) !=
+        STATUS_OK)
+        snprintf(w->result->note, sizeof w->result->note, "%s", log_first_error(w->env->log));
+    return STATUS_OK;
+}
+
+static enum status complete(struct write *w)
+{
+    const struct checkpoint_job *job = w->job;
+    struct checkpoint_list list;
+    enum status st = checkpoint_list_create(w->env, job->layout, job->setup->zero, w->size, &list);
+    TRY_OR(done, agree(w, st));
+    TRY_OR(done, checkpoint_list_gather(&list, job->comm, w->hashes, w->hash_count, w->hash_room));
+    if (w->rank == 0)
+        TRY_OR(done, write_state(w, &list));
+    if (w->rank == 0)
+        TRY_OR(done, publish(w));
+done:
+    checkpoint_list_free(&list);
+    return st;
+}
+
+/* --- all of it ------------------------------------------------------------------------------ */
+
+static enum status walk(struct write *w)
+{
+    const char *folder = w->job->setup->folder;
+    int64_t step = w->job->progress.step;
+    enum status st = checkpoint_keep_path(w->env, folder, ".", step, ".tmp", &w->partial);
+    if (st == STATUS_OK)
+        st = checkpoint_keep_path(w->env, folder, "", step, "", &w->final);
+    if (st == STATUS_OK)
+        st = make_files(w);
+    TRY(agree(w, st));
+    TRY(agree(w, write_parts(w)));
+    return agree(w, complete(w));
+}
+
+size_t checkpoint_write_room(int ranks)
+{
+    return (size_t)ranks * sizeof(struct vote) + checkpoint_list_room(ranks);
+}
+
+void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result *result)
+{
+    struct comm *comm = job->comm;
+    struct write w = {.job = job,
+                      .env = job->env,
+                      .rank = comm ? comm_rank(comm) : 0,
+                      .size = comm ? comm_size(comm) : 1,
+                      .result = result,
+                      .votes = job->room,
+                      .fd = -1};
+    w.hash_room = w.votes + w.size;
+    *result = (struct checkpoint_result){.step = job->progress.step};
+    if (comm)
+        comm_be_patient(comm, true); /* disks differ */
+    enum status st = walk(&w);
+    if (comm)
+        comm_be_patient(comm, false);
+    result->saved = st == STATUS_OK;
+    result->status = st;
+    if (w.final)
+        snprintf(result->path, sizeof result->path, "%s", w.final);
+    if (!result->saved && !*result->error) /* the communicator failed */
+        snprintf(result->error, sizeof result->error, "%s", log_first_error(job->env->log));
+    if (!result->saved && w.rank == 0 && w.partial)
+        checkpoint_keep_remove(w.env, w.partial);
+    mem_free(w.env, w.hashes);
+    mem_free(w.env, w.chunk);
+    mem_free(w.env, w.final);
+    mem_free(w.env, w.partial);
+}

@@ -1,0 +1,126 @@
+/* config_lines -- see the header. */
+#include "train/config_lines.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_SHOWN = 8 };
+
+void config_lines(const char *yaml, config_wanted_fn *wanted, struct text *out)
+{
+    char section[64] = "", key[64] = "", line[512];
+    int item = 0;
+    for (const char *s = yaml; *s;) {
+        int bytes = (int)strcspn(s, "\n"), indent = (int)strspn(s, " ");
+        const char *rest = s + indent;
+        if (indent == 0)
+            snprintf(section, sizeof section, "%.*s", (int)strcspn(s, ":\n"), s);
+        else if (indent == 2)
+            snprintf(key, sizeof key, "%.*s", (int)strcspn(rest, ":\n"), rest), item = 0;
+        if (indent > 2 && strncmp(rest, "- ", 2) == 0)
+            rest += 2, item++;
+        int rest_bytes = bytes - (int)(rest - s);
+        if (indent > 2) /* of an item of a list */
+            snprintf(line, sizeof line, "%s.%s.%d.%.*s", section, key, item, rest_bytes, rest);
+        else
+            snprintf(line, sizeof line, "%s.%.*s", section, rest_bytes, rest);
+        if (indent > 0 && (!wanted || wanted(line)))
+            text_printf(out, "%s\n", line);
+        s += bytes + (s[bytes] == '\n');
+    }
+}
+
+/* --- what a change means -------------------------------------------------------------------- */
+
+static bool starts_with(const char *line, const char *const *starts)
+{
+    for (; *starts; starts++)
+        if (strncmp(line, *starts, strlen(*starts)) == 0)
+            return true;
+    return false;
+}
+
+enum config_weight config_weight_of(const char *line)
+{
+    static const char *const bits[] = {"zero.accumulate:", NULL};
+    static const char *const free_keys[] = {"model.preset:",
+                                            "run.",
+                                            "comm.",
+                                            "zero.",
+                                            "checkpoint.",
+                                            "engine.recompute:",
+                                            "train.log_every:",
+                                            "train.max_time:",
+                                            "train.stop_at:",
+                                            "train.max_skips:",
+                                            "train.eval_",
+                                            "train.sample_",
+                                            NULL};
+    static const char *const shapes[] = {"model.arch:",
+                                         "model.layers:",
+                                         "model.width:",
+                                         "model.heads:",
+                                         "model.kv_heads:",
+                                         "model.head_width:",
+                                         "model.ff:",
+                                         "model.context:",
+                                         "model.vocab:",
+                                         "model.tied:",
+                                         NULL};
+    if (starts_with(line, bits))
+        return CONFIG_BITS;
+    if (starts_with(line, free_keys))
+        return CONFIG_FREE;
+    return starts_with(line, shapes) ? CONFIG_SHAPES : CONFIG_BITS;
+}
+
+/* The value of the line in `lines` whose key is that of `line`; NULL: there is none. */
+static const char *find_value(const char *lines, const char *line, size_t key_bytes)
+{
+    while (*lines) {
+        if (strncmp(lines, line, key_bytes) == 0)
+            return lines + key_bytes;
+        lines += strcspn(lines, "\n");
+        lines += *lines == '\n';
+    }
+    return NULL;
+}
+
+static int value_bytes(const char *value)
+{
+    return (int)strcspn(value, "\n");
+}
+
+static void add_changes(const char *there, const char *here, enum config_weight weight,
+                        struct text *out)
+{
+    int shown = 0;
+    for (const char *line = there; *line; line += value_bytes(line), line += *line == '\n') {
+        size_t key = strcspn(line, ":\n");
+        const char *old = line + key, *new = find_value(here, line, key);
+        if (line[key] != ':' || !new || *new != ':' || config_weight_of(line) != weight)
+            continue;
+        old += strspn(old, ": ");
+        new += strspn(new, ": ");
+        if (value_bytes(old) == value_bytes(new) &&
+            strncmp(old, new, (size_t)value_bytes(old)) == 0)
+            continue;
+        if (shown++ < MOST_SHOWN)
+            text_printf(out, "%s%.*s: %.*s there, %.*s here", out->bytes ? "; " : "", (int)key,
+                        line, value_bytes(old), old, value_bytes(new), new);
+    }
+    if (shown > MOST_SHOWN)
+        text_printf(out, "; and %d more", shown - MOST_SHOWN);
+}
+
+void config_changes(const char *there, const char *here, enum config_weight weight,
+                    struct text *out)
+{
+    struct text old, new;
+    text_init(&old, out->env);
+    text_init(&new, out->env);
+    config_lines(there, NULL, &old);
+    config_lines(here, NULL, &new);
+    add_changes(text_string(&old), text_string(&new), weight, out);
+    text_free(&new);
+    text_free(&old);
+}

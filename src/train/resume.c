@@ -1,0 +1,180 @@
+/* resume -- see the header. */
+#include "train/resume.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "train/checkpoint_keep.h"
+#include "train/config_lines.h"
+
+struct resume {
+    struct env *env;
+    struct env quiet; /* the same with a log of its own: what is damaged is passed over */
+    const struct resume_place *place;
+    struct comm *comm;
+    const struct unit_graph *graph;
+    struct zero *zero;
+    int rank, size;
+    int64_t tried; /* how many were damaged */
+    char why[512]; /* the last was */
+};
+
+struct vote {
+    int64_t step;
+    char error[504];
+};
+
+/* --- what has changed ----------------------------------------------------------------------- */
+
+/* At the first rank: refuse a state that does not fit. */
+static enum status refuse_shapes(struct resume *r, const struct checkpoint_state *state)
+{
+    enum status st = STATUS_OK;
+    struct text text;
+    text_init(&text, r->env);
+    config_changes(state->config, r->place->config_yaml, CONFIG_SHAPES, &text);
+    if (text.bytes > 0)
+        st = FAIL(r->env, CONFIG,
+                  "the run in this folder has another model (%s); give its keys, another --out, or "
+                  "--fresh",
+                  text_string(&text));
+    text_free(&text);
+    return st;
+}
+
+static void tell_changes(struct resume *r, const struct checkpoint_state *state)
+{
+    struct text text;
+    text_init(&text, r->env);
+    config_changes(state->config, r->place->config_yaml, CONFIG_BITS, &text);
+    if (text.bytes > 0)
+        log_warn(r->env,
+                 "the configuration has changed, so the run will differ from one that was "
+                 "not interrupted: %s",
+                 text_string(&text));
+    if (state->data != r->place->data)
+        log_warn(r->env, "the data is not that of the checkpoint, so the run will differ from one "
+                         "that was not interrupted");
+    text_clear(&text);
+    fingerprint_compare(&state->print, r->place->print, &text);
+    if (text.bytes > 0)
+        log_warn(r->env, "the bits of a run may differ from here on: %s", text_string(&text));
+    text_free(&text);
+}
+
+/* --- one checkpoint ------------------------------------------------------------------------- */
+
+/* What the first rank knows, everybody does. */
+static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes)
+{
+    struct vote mine = {.step = *step};
+    if (!r->comm)
+        return STATUS_OK;
+    TRY(comm_exchange(r->comm, &mine, sizeof mine, votes));
+    *step = votes[0].step;
+    return STATUS_OK;
+}
+
+/* *step = the next to try, -1: there has been none. */
+static enum status pick(struct resume *r, int64_t below, int64_t *step, struct vote *votes)
+{
+    *step = -1;
+    if (r->rank == 0 && r->place->wanted)
+        TRY(checkpoint_keep_newest(r->env, r->place->folder, below, step));
+    if (r->rank == 0 && *step < 0 && r->tried > 0)
+        return FAIL(r->env, FORMAT,
+                    "no checkpoint in '%s' can be used, the last because of: %s; give --fresh to "
+                    "begin again beside it",
+                    r->place->folder, r->why);
+    return tell_step(r, step, votes);
+}
+
+/* All ranks go on from it, or none. */
+static enum status agree(struct resume *r, enum status st, struct vote *votes)
+{
+    struct vote mine = {.step = st != STATUS_OK};
+    snprintf(mine.error, sizeof mine.error, "%s", log_first_error(r->quiet.log));
+    if (r->comm)
+        TRY(comm_exchange(r->comm, &mine, sizeof mine, votes));
+    else
+        votes[0] = mine;
+    *r->why = 0;
+    for (int i = 0; i < r->size && !*r->why; i++)
+        if (votes[i].step != 0)
+            snprintf(r->why, sizeof r->why, "%s", *votes[i].error ? votes[i].error : "unknown");
+    return STATUS_OK;
+}
+
+/* r->why is empty afterwards when all ranks have it. */
+static enum status try_one(struct resume *r, const char *path, struct vote *votes,
+                           struct checkpoint_progress *progress)
+{
+    struct checkpoint *checkpoint = NULL;
+    log_error_clear(r->quiet.log);
+    enum status st = checkpoint_open(&r->quiet, path, &checkpoint), refused = STATUS_OK;
+    if (st == STATUS_OK && r->rank == 0)
+        refused = refuse_shapes(r, checkpoint_state(checkpoint));
+    if (refused == STATUS_OK) {
+        if (st == STATUS_OK)
+            st = checkpoint_load(checkpoint, r->graph, r->zero);
+        refused = agree(r, st, votes);
+    }
+    if (refused == STATUS_OK && !*r->why)
+        refused = zero_publish(r->zero);
+    if (refused == STATUS_OK && !*r->why) {
+        *progress = checkpoint_state(checkpoint)->progress;
+        if (r->rank == 0)
+            tell_changes(r, checkpoint_state(checkpoint));
+    }
+    checkpoint_close(checkpoint);
+    return refused;
+}
+
+/* --- all of them ---------------------------------------------------------------------------- */
+
+static enum status try_all(struct resume *r, struct vote *votes,
+                           struct checkpoint_progress *progress, bool *found)
+{
+    int64_t step = INT64_MAX;
+    char *path;
+    for (*found = false; !*found; r->tried++) {
+        TRY(pick(r, step, &step, votes));
+        if (step < 0)
+            return STATUS_OK;
+        TRY(checkpoint_keep_path(r->env, r->place->folder, "", step, "", &path));
+        enum status st = try_one(r, path, votes, progress);
+        if (st == STATUS_OK && *r->why && r->rank == 0)
+            log_warn(r->env, "the checkpoint '%s' is passed over: %s", path, r->why);
+        else if (st == STATUS_OK && r->rank == 0)
+            log_info(r->env, "going on after step %" PRId64 " from '%s'", progress->step, path);
+        mem_free(r->env, path);
+        TRY(st);
+        *found = !*r->why;
+    }
+    return STATUS_OK;
+}
+
+enum status resume_run(struct env *env, const struct resume_place *place, struct comm *comm,
+                       const struct unit_graph *graph, struct zero *zero,
+                       struct checkpoint_progress *progress, bool *found)
+{
+    struct resume r = {.env = env,
+                       .quiet = *env,
+                       .place = place,
+                       .comm = comm,
+                       .graph = graph,
+                       .zero = zero,
+                       .rank = comm ? comm_rank(comm) : 0,
+                       .size = comm ? comm_size(comm) : 1};
+    struct vote *votes;
+    TRY(mem_alloc_array(env, MEM_OTHER, "votes", (size_t)r.size, sizeof *votes, &votes));
+    r.quiet.log = log_create(NULL, NULL, LOG_ERROR);
+    if (comm)
+        comm_be_patient(comm, true); /* some have more to read, or from a slower disk */
+    enum status st = r.quiet.log ? try_all(&r, votes, progress, found)
+                                 : FAIL(env, MEMORY, "out of memory for a log");
+    if (comm)
+        comm_be_patient(comm, false);
+    log_destroy(r.quiet.log);
+    mem_free(env, votes);
+    return st;
+}

@@ -1,0 +1,28 @@
+/* resume -- going on with a run: the newest checkpoint that is whole, at any number of ranks.
+ *
+ * All ranks read what they hold of the newest one; when any of them finds it damaged, all pass it
+ * over and the one before is tried. Only the first rank looks at the folder and speaks. A changed
+ * configuration is named: what the state does not fit is refused, what changes the bits is said.
+ */
+#ifndef TRAIN_RESUME_H
+#define TRAIN_RESUME_H
+#include "comm/comm.h"
+#include "train/checkpoint.h"
+
+struct resume_place {        /* borrowed for the call */
+    const char *folder;      /* RUN/checkpoints */
+    bool wanted;             /* there is a run to go on with. Counts at the first rank, as does what
+                                follows */
+    const char *config_yaml; /* of now */
+    uint64_t data;
+    const struct fingerprint *print;
+};
+
+/* *found = false: there is no checkpoint at all. Otherwise the store has the state and *progress
+ * says where it stood. Where there are only damaged ones that is an error, and nothing has been
+ * changed on the disk. Collective; `comm` NULL: one rank. */
+enum status resume_run(struct env *env, const struct resume_place *place, struct comm *comm,
+                       const struct unit_graph *graph, struct zero *zero,
+                       struct checkpoint_progress *progress, bool *found);
+
+#endif

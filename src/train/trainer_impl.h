@@ -1,0 +1,72 @@
+/* trainer_impl -- the training loop's inside: trainer.c begins and ends a run, trainer_steps.c is the
+ * steps between. */
+#ifndef TRAIN_TRAINER_IMPL_H
+#define TRAIN_TRAINER_IMPL_H
+#include "train/deadline.h"
+#include "train/metrics.h"
+#include "train/pace.h"
+#include "train/run_lock.h"
+#include "train/run_saves.h"
+#include "train/sampler.h"
+#include "train/session.h"
+#include "train/tracing.h"
+#include "train/trainer.h"
+
+struct trainer {
+    struct env *env;                           /* borrowed */
+    const struct run_config *config;           /* borrowed */
+    const struct session_ranks *ranks;         /* borrowed; NULL: one rank */
+    const struct trainer_place *place;         /* borrowed */
+    const struct trainer_callbacks *callbacks; /* borrowed */
+    struct trainer_summary *summary;           /* borrowed */
+
+    struct schedule schedule;
+    struct dataset *data;
+    struct session session;
+    struct engine *engine;
+    struct sampler *sampler; /* NULL = no text samples */
+    struct metrics *metrics;
+    struct run_lock *lock; /* of the folder; NULL on other ranks */
+    struct pace *pace;
+    struct tracing tracing;
+    struct footprint footprint;  /* of this rank's process */
+    struct footprint_worst held; /* before the first step: nothing is taken after it */
+
+    char *checkpoints; /* the folder */
+    uint64_t data_print;
+    struct fingerprint print;
+    struct run_saves saves;
+    struct deadline deadline;
+    double longest_step; /* seconds */
+
+    int64_t step;       /* the step that runs, from 1; afterwards how many were begun */
+    int64_t first_step; /* after which it goes on */
+    struct checkpoint_progress done; /* up to the last step */
+    double flops_per_token;
+    struct zero_traffic traffic; /* counted so far, whatever for */
+    struct zero_traffic carried; /* of a step, seen after its record: the new parameters */
+};
+
+/* Files and what a person sees are the first rank's. */
+static inline bool trainer_speaks(const struct trainer *t)
+{
+    return !t->session.comm || comm_rank(t->session.comm) == 0;
+}
+
+static inline int64_t trainer_step_tokens(const struct trainer *t)
+{
+    return t->config->train.global_batch * t->config->train.context;
+}
+
+/* --- trainer_steps.c ------------------------------------------------------------------------ */
+/* All steps that are left; STATUS_STOPPED when somebody would not wait for their end. */
+enum status trainer_loop(struct trainer *t);
+/* What the host turns to, for who waits for it: "step 12", "evaluation after step 12". */
+void trainer_turn_to(struct trainer *t, const char *what);
+/* Something else than a step follows: what the step has left under way comes in first; and the steps
+ * go on. What is sent in between is not theirs. */
+enum status trainer_set_apart(struct trainer *t);
+void trainer_end_apart(struct trainer *t);
+enum status trainer_write_trace(struct trainer *t, bool over);
+
+#endif

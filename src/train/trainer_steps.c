@@ -1,0 +1,306 @@
+/* trainer_steps -- the loop. A step takes the next global_batch samples of the dataset, in order, as
+ * micro-batches of the engine; what else happens (evaluation, text samples, records, checkpoints)
+ * only reads. So the weights after a step depend on the configuration alone, and `struct
+ * checkpoint_progress` with the state of the store is all that a run needs to go on.
+ *
+ * A skipped step uses up its samples and its place in the schedule, but not an update: AdamW's
+ * bias correction counts updates.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include "base/clock.h"
+#include "train/trainer_impl.h"
+#include "zero/loss_scale.h"
+
+/* --- for who waits, and for the trace ------------------------------------------------------- */
+
+void trainer_turn_to(struct trainer *t, const char *what)
+{
+    char label[64];
+    snprintf(label, sizeof label, "%s%" PRId64, what, t->step);
+    engine_label(t->engine, label);
+    if (t->session.comm)
+        comm_note(t->session.comm, label);
+}
+
+static void draw(struct trainer *t, double start, const char *name, int64_t number)
+{
+    trace_end(t->env->trace, start,
+              &(struct trace_span){.lane = TRACE_HOST, .name = name, .number = number});
+}
+
+/* --- one step ------------------------------------------------------------------------------- */
+
+static enum status fill_batches(struct trainer *t)
+{
+    const struct train_config *train = &t->config->train;
+    uint64_t first = (uint64_t)t->done.samples;
+    for (int64_t round = 0; round < engine_rounds(t->engine); round++) {
+        int32_t *tokens, *labels;
+        int64_t m = engine_micro_batch(t->engine, round);
+        uint64_t sample = first + (uint64_t)(m * train->micro_batch);
+        if (m < 0)
+            continue; /* idle */
+        engine_batch(t->engine, round, &tokens, &labels);
+        for (int64_t row = 0; row < train->micro_batch; row++) {
+            int64_t at = row * train->context;
+            TRY(dataset_sample(t->data, sample++, tokens + at, labels + at));
+        }
+    }
+    return STATUS_OK;
+}
+
+/* A step whose loss or gradient is not finite has changed nothing; too many in a row end the
+ * run. */
+static enum status note_skip(struct trainer *t, const struct engine_result *result)
+{
+    const struct unit_graph *graph = model_graph(t->session.model);
+    t->summary->skipped = ++t->done.skipped;
+    if (result->overflow) { /* how the scale is found: counts as a fault only at its floor */
+        log_warn(t->env,
+                 "step %" PRId64 " skipped: the gradient of %s overflows with loss scale %g; the "
+                 "next step's is %g",
+                 t->step, graph->tensors[result->bad_tensor].name, result->loss_scale,
+                 result->next_loss_scale);
+        return STATUS_OK;
+    }
+    t->done.skips_in_row++;
+    bool at_floor = run_type(t->config) == DTYPE_F16 && result->loss_scale <= LOSS_SCALE_FLOOR;
+    if (result->bad_tensor >= 0)
+        log_warn(t->env,
+                 "step %" PRId64 " skipped: the gradient of %s is not finite at element %" PRId64
+                 " (loss %g%s)",
+                 t->step, graph->tensors[result->bad_tensor].name, result->bad_index, result->loss,
+                 at_floor ? ", loss scale at its floor" : "");
+    else
+        log_warn(t->env, "step %" PRId64 " skipped: the loss is %g", t->step, result->loss);
+    if (t->done.skips_in_row < t->config->train.max_skips)
+        return STATUS_OK;
+    return FAIL(t->env, DIVERGED,
+                "%" PRId64
+                " steps in a row were skipped (train.max_skips), the last is step %" PRId64
+                "; lower train.lr or raise train.warmup%s",
+                t->done.skips_in_row, t->step, at_floor ? ", or use precision.mode bf16" : "");
+}
+
+static void add_traffic(struct zero_traffic *sum, const struct zero_traffic *more, int sign)
+{
+    sum->gather += sign * more->gather;
+    sum->reduce += sign * more->reduce;
+    sum->control += sign * more->control;
+    sum->in_flight += sign * more->in_flight;
+    sum->waited += sign * more->waited;
+}
+
+/* What was sent since the last call, for steps. */
+static struct zero_traffic count_traffic(struct trainer *t)
+{
+    struct zero_traffic now = zero_traffic(t->session.zero), more = now;
+    add_traffic(&more, &t->traffic, -1);
+    add_traffic(&t->summary->traffic, &more, 1);
+    t->traffic = now;
+    return more;
+}
+
+static struct zero_traffic step_traffic(struct trainer *t)
+{
+    struct zero_traffic step = count_traffic(t);
+    add_traffic(&step, &t->carried, 1);
+    t->carried = (struct zero_traffic){0};
+    return step;
+}
+
+enum status trainer_set_apart(struct trainer *t)
+{
+    TRY(zero_settle(t->session.zero));
+    struct zero_traffic more = count_traffic(t);
+    add_traffic(&t->carried, &more, 1);
+    return STATUS_OK;
+}
+
+void trainer_end_apart(struct trainer *t)
+{
+    t->traffic = zero_traffic(t->session.zero);
+}
+
+static void describe_step(struct trainer *t, const struct engine_result *result, double lr,
+                          double start, double end, struct trainer_step *step)
+{
+    double rate = (double)trainer_step_tokens(t) / (end - start);
+    double peak = run_peak(t->config, zero_roster(t->session.zero)->workers);
+    int64_t steps = t->config->train.steps;
+    bool scaled = zero_wants_scaling(t->session.zero);
+    pace_add(t->pace, end - start, end);
+    *step = (struct trainer_step){.step = t->step,
+                                  .steps = steps,
+                                  .tokens = t->done.tokens,
+                                  .loss = result->loss,
+                                  .grad_norm = result->grad_norm,
+                                  .lr = lr,
+                                  .seconds = end - start,
+                                  .tokens_per_second = rate,
+                                  .mfu = peak > 0 ? rate * t->flops_per_token / peak : NAN,
+                                  .eta_seconds = pace_left(t->pace, steps - t->step, end),
+                                  .skipped = result->skipped,
+                                  .loss_scale = scaled ? result->loss_scale : NAN,
+                                  .held = &t->held,
+                                  .resident_bytes = t->footprint.resident_bytes,
+                                  .ranks = zero_roster(t->session.zero)->size,
+                                  .traffic = step_traffic(t)};
+}
+
+static void note_progress(struct trainer *t, const struct engine_result *result)
+{
+    struct checkpoint_progress *done = &t->done;
+    done->step = t->step;
+    done->samples += t->config->train.global_batch;
+    done->tokens += trainer_step_tokens(t);
+    done->scaled = zero_wants_scaling(t->session.zero);
+    done->scale = engine_loss_scale(t->engine);
+    if (!result->skipped) {
+        done->updates++;
+        done->skips_in_row = 0;
+        done->loss = result->loss;
+    }
+    t->summary->steps = done->step;
+    t->summary->tokens = done->tokens;
+    t->summary->loss = done->loss;
+}
+
+static enum status run_step(struct trainer *t, struct engine_result *result,
+                            struct trainer_step *step)
+{
+    double start = clock_seconds(), lr = schedule_lr(&t->schedule, t->step);
+    double traced = trace_begin(t->env->trace);
+    trainer_turn_to(t, "step ");
+    TRY(fill_batches(t));
+    draw(t, traced, "batches", 0);
+    TRY(engine_step(t->engine, t->done.updates + 1, lr, result));
+    draw(t, traced, "step", t->step);
+    footprint_look(&t->footprint, t->env->mem);
+    note_progress(t, result);
+    describe_step(t, result, lr, start, clock_seconds(), step);
+    t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
+    if (trainer_speaks(t) && t->callbacks->step != NULL)
+        t->callbacks->step(t->callbacks->user, step);
+    return STATUS_OK;
+}
+
+/* --- between steps -------------------------------------------------------------------------- */
+
+static bool due(const struct trainer *t, int64_t every)
+{
+    return t->step == t->config->train.steps || (every > 0 && t->step % every == 0);
+}
+
+/* A vote: one rank that was told to stop stops all of them at the same place. */
+static bool keep_going(void *user, int64_t done, int64_t total)
+{
+    struct trainer *t = user;
+    int64_t stop = (t->callbacks->should_stop && t->callbacks->should_stop(t->callbacks->user)) ||
+                   deadline_over(&t->deadline, 2 * t->longest_step + 2 * t->saves.seconds);
+    (void)done, (void)total;
+    return engine_sum(t->engine, stop, &stop) == STATUS_OK && stop == 0;
+}
+
+/* STATUS_STOPPED when the user would not wait for its end. */
+static enum status evaluate(struct trainer *t, struct evaluation *val)
+{
+    const struct train_config *train = &t->config->train;
+    double traced = trace_begin(t->env->trace);
+    trainer_turn_to(t, "evaluation after step ");
+    TRY(trainer_set_apart(t));
+    TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
+                         train->eval_batches, keep_going, t, val));
+    draw(t, traced, "evaluation", 0);
+    footprint_look(&t->footprint, t->env->mem);
+    trainer_end_apart(t);
+    t->summary->val = *val;
+    if (trainer_speaks(t) && t->callbacks->eval != NULL)
+        t->callbacks->eval(t->callbacks->user, t->step, val);
+    return STATUS_OK;
+}
+
+static enum status take_sample(struct trainer *t)
+{
+    struct trainer_sample sample;
+    trainer_turn_to(t, "text sample after step ");
+    TRY(trainer_set_apart(t));
+    TRY(sampler_run(t->sampler, t->step, &sample));
+    footprint_look(&t->footprint, t->env->mem);
+    trainer_end_apart(t);
+    if (!trainer_speaks(t))
+        return STATUS_OK;
+    if (t->callbacks->sample != NULL)
+        t->callbacks->sample(t->callbacks->user, &sample);
+    return metrics_sample(t->metrics, &sample);
+}
+
+/* One step with all that belongs to it. */
+static enum status advance(struct trainer *t)
+{
+    struct engine_result result;
+    struct trainer_step step;
+    struct evaluation val;
+    bool evaluated = false;
+    t->step++;
+    TRY(run_step(t, &result, &step));
+    enum status st = result.skipped ? note_skip(t, &result) : STATUS_OK;
+    if (st == STATUS_OK && dataset_eval_count(t->data) > 0 && due(t, t->config->train.eval_every)) {
+        st = evaluate(t, &val);
+        evaluated = st == STATUS_OK;
+    }
+    /* The record of the step is written whatever came after it. */
+    enum status written =
+        trainer_speaks(t) ? metrics_step(t->metrics, &step, evaluated ? &val : NULL) : STATUS_OK;
+    TRY(st);
+    TRY(written);
+    if (t->sampler != NULL && due(t, t->config->train.sample_every))
+        return take_sample(t);
+    return STATUS_OK;
+}
+
+enum status trainer_write_trace(struct trainer *t, bool over)
+{
+    return tracing_step_ends(&t->tracing, t->step, over, zero_roster(t->session.zero)->rank,
+                             t->place->folder);
+}
+
+/* What follows a step and its evaluation. */
+static enum status keep_state(struct trainer *t)
+{
+    const struct run_config *config = t->config;
+    run_saves_look(&t->saves);
+    if (!checkpoint_due(&config->checkpoint, t->step, config->train.steps))
+        return STATUS_OK;
+    double traced = trace_begin(t->env->trace);
+    trainer_turn_to(t, "checkpoint after step ");
+    TRY(run_saves_begin(&t->saves, &t->done));
+    draw(t, traced, "checkpoint", 0);
+    footprint_look(&t->footprint, t->env->mem);
+    return STATUS_OK;
+}
+
+static bool at_stop(const struct trainer *t)
+{
+    int64_t stop = t->config->train.stop_at;
+    return stop > 0 && t->step >= stop;
+}
+
+enum status trainer_loop(struct trainer *t)
+{
+    while (t->step < t->config->train.steps) {
+        if (at_stop(t))
+            return STATUS_STOPPED;
+        if (!keep_going(t, 0, 0))
+            return t->session.comm && comm_status(t->session.comm) != STATUS_OK
+                       ? comm_status(t->session.comm)
+                       : STATUS_STOPPED;
+        tracing_step_begins(&t->tracing, t->step + 1);
+        TRY(advance(t));
+        TRY(trainer_write_trace(t, false));
+        TRY(keep_state(t));
+    }
+    return STATUS_OK;
+}

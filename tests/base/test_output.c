@@ -1,0 +1,111 @@
+/* Writes that fail on request: each call fails in its turn, half a transfer is finished, and an
+ * atomic write leaves the old file or the new one. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "base/file.h"
+#include "base/output.h"
+
+struct scene {
+    struct env env;
+    struct output_faults faults;
+    char folder[32], path[64];
+};
+
+static void open_scene(struct scene *s)
+{
+    *s = (struct scene){.folder = "/tmp/sifr-output-XXXXXX"};
+    assert_int_equal(env_create(&s->env, NULL, NULL, LOG_ERROR, 1), STATUS_OK);
+    assert_non_null(mkdtemp(s->folder));
+    snprintf(s->path, sizeof s->path, "%s/file", s->folder);
+    s->env.faults = &s->faults;
+}
+
+static void close_scene(struct scene *s)
+{
+    unlink(s->path);
+    assert_int_equal(rmdir(s->folder), 0); /* nothing else was left there */
+    env_destroy(&s->env);
+}
+
+static void expect_content(struct scene *s, const char *content)
+{
+    char *text;
+    size_t bytes;
+    assert_int_equal(file_read(&s->env, s->path, 100, &text, &bytes), STATUS_OK);
+    assert_string_equal(text, content);
+    mem_free(&s->env, text);
+}
+
+static void test_every_call_of_an_atomic_write(void **state)
+{
+    (void)state;
+    struct scene s;
+    int failed = 0;
+    open_scene(&s);
+    assert_int_equal(file_write_atomic(&s.env, s.path, "old", 3), STATUS_OK);
+    for (int n = 1; n < 100; n++) {
+        s.faults.error = n % 2 ? ENOSPC : EIO;
+        atomic_store(&s.faults.left, n);
+        enum status st = file_write_atomic(&s.env, s.path, "new", 3);
+        if (st == STATUS_OK)
+            break;
+        failed++;
+        assert_non_null(strstr(log_first_error(s.env.log), s.folder));
+        log_error_clear(s.env.log);
+        if (n <= 5) /* open, write, fsync, close, rename */
+            expect_content(&s, "old");
+    }
+    assert_int_equal(failed, 6); /* and the folder's fsync */
+    expect_content(&s, "new");
+    close_scene(&s);
+}
+
+static void test_half_a_transfer(void **state)
+{
+    (void)state;
+    struct scene s;
+    int fd;
+    open_scene(&s);
+    for (int n = 1; n <= 5; n++) { /* wherever it strikes */
+        atomic_store(&s.faults.left, n);
+        assert_true(output_open(&s.env, s.path, O_WRONLY | O_CREAT | O_TRUNC, &fd));
+        assert_true(output_reserve(&s.env, fd, 9));
+        assert_true(output_write_at(&s.env, fd, 4, "fghij", 5));
+        assert_true(output_write(&s.env, fd, "abcd", 4));
+        assert_true(output_close(&s.env, fd));
+        expect_content(&s, "abcdfghij");
+    }
+    close_scene(&s);
+}
+
+static void test_a_read_only_file(void **state)
+{
+    (void)state;
+    struct scene s;
+    open_scene(&s);
+    int fd = open("/dev/null", O_RDONLY);
+    assert_false(output_write(&s.env, fd, "a", 1));
+    assert_int_equal(errno, EBADF);
+    assert_false(output_write_at(&s.env, fd, 0, "a", 1));
+    close(fd);
+    close_scene(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_call_of_an_atomic_write),
+        cmocka_unit_test(test_half_a_transfer),
+        cmocka_unit_test(test_a_read_only_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

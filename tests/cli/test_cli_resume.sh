@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Stopped anywhere, gone on with anywhere: the losses and the files of a run that is not interrupted, over numbers of
+# ranks, stages, servers, groups, and processes or threads. What stops a run, and what is said when it goes on.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+export SIFR_RUN_THREADS=1
+run=(--model.layers=2 --model.width=40 --model.heads=5 --model.context=37 --train.micro_batch=3 --train.global_batch=12
+    --train.steps=30 --train.eval_every=10 --train.eval_batches=2 --train.lr=3e-3 --data.path=text.txt --data.tokenizer=train:300)
+
+losses() { sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"; }
+same() { # A B WHAT: what two runs of 30 steps have come to
+    local file
+    cmp -s <(losses "$1") <(losses "$2") || fail "$3: other losses: $(paste <(losses "$1") <(losses "$2") | head -2)"
+    for file in model.safetensors optimizer/momentum.safetensors optimizer/variance.safetensors; do
+        cmp -s "$1/checkpoints/step-30/$file" "$2/checkpoints/step-30/$file" || fail "$3: another $file"
+    done
+}
+life() { # CODE FOLDER RANKS keys...
+    local code=$1 folder=$2 ranks=$3 got=0
+    shift 3
+    timeout 300 "$sifr" train "${run[@]}" --quiet --out="$folder" -n "$ranks" "$@" >out 2>err || got=$?
+    [ $got = "$code" ] || fail "$folder, -n $ranks $*: exit $got, not $code: $(head -c 400 err)"
+    ! grep -qE '(will|may) differ' err || fail "$folder, $*: $(cat err)"
+}
+
+for mode in fp32 bf16 fp16; do
+    life 0 "$mode" 1 --precision.mode=$mode
+    life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=3 --train.stop_at=10
+    grep -q "stopped after step 10: all of it is in 'cut-$mode/checkpoints/step-10'" err || fail "the stop is not said: $(cat err)"
+    life 75 "cut-$mode" 2 --precision.mode=$mode --zero.stage=1 --train.stop_at=20 --checkpoint.every=4 --comm.backend=threads
+    grep -q "going on after step 10 from 'cut-$mode/checkpoints/step-10'" err || fail "nothing about going on: $(cat err)"
+    life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=2 --train.stop_at=23 --comm.backend=threads
+    [ $mode != fp32 ] || life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=2 --zero.servers=1 --train.stop_at=25 --checkpoint.every=1
+    [ $mode != fp32 ] || life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=3 --zero.shard_group=2 --train.stop_at=27 --comm.backend=threads
+    life 0 "cut-$mode" 1 --precision.mode=$mode --checkpoint.async=false --checkpoint.every=2
+    same "$mode" "cut-$mode" "$mode"
+done
+
+# --- every byte is checked when it is asked for ----------------------------------------------------------------------
+ok "$sifr" inspect --verify cut-fp32
+has 'optimizer/momentum.safetensors +good'
+ok "$sifr" inspect --verify cut-fp32/checkpoints/step-30 --json
+is_json out
+cp -r cut-fp32 hurt
+printf 'x' | dd of=hurt/checkpoints/step-30/optimizer/variance.safetensors bs=1 seek=5000 conv=notrunc status=none
+expect 1 "step-30/optimizer/variance.safetensors': bytes .*: they are not what was written" "$sifr" inspect --verify hurt
+has 'optimizer/variance.safetensors +DAMAGED'
+has 'optimizer/momentum.safetensors +good'
+expect 1 "is no checkpoint" "$sifr" inspect --verify .
+
+# the one before is used, and the end is the same
+life 0 hurt 2 --zero.stage=3
+grep -q "the checkpoint 'hurt/checkpoints/step-30' is passed over: .*variance.safetensors" err || fail "not passed over: $(cat err)"
+same fp32 hurt "after damage"
+[ -d hurt/checkpoints/step-30.damaged ] || fail "the damaged one is not there any more"
+
+# --- a complete run, and what is changed -----------------------------------------------------------------------------
+cp fp32/summary.json before
+life 0 fp32 2
+grep -q "the run in 'fp32' is complete: step 30 of 30" err || fail "not said: $(cat err)"
+cmp -s before fp32/summary.json || fail "a complete run was touched"
+expect 2 "another model .*model.width: 40 there, 80 here" "$sifr" train "${run[@]}" --model.width=80 --out=fp32
+expect 0 "will differ from one that was not interrupted: .*train.steps: 30 there, 31 here" "$sifr" train "${run[@]}" --train.steps=31 --out=fp32
+
+# --- what stops a run ------------------------------------------------------------------------------------------------
+expect 75 "stopped after step" timeout 300 "$sifr" train "${run[@]}" --train.steps=100000000 --train.max_time=2s --quiet --out=timed -n 2
+expect 75 "stopped after step" env SLURM_JOB_END_TIME=$(($(date +%s) + 62)) timeout 300 "$sifr" train "${run[@]}" --train.steps=100000000 --quiet --out=slurm
+expect 2 "train.max_time: '5 parsecs' is not a time" "$sifr" train "${run[@]}" --train.max_time='5 parsecs' --out=none
+"$sifr" train "${run[@]}" --train.steps=100000000 --train.log_every=1000000 --checkpoint.every=20 --out=signal -n 2 >out 2>err &
+pid=$!
+wait_for is_under_way signal $pid
+# a second run in the same folder is refused while the first is there
+wait_for test -e signal/lock
+expect 2 "another run is writing to 'signal'" "$sifr" train "${run[@]}" --train.steps=100000000 --out=signal
+kill -TERM $pid
+code=0
+wait $pid || code=$?
+[ $code = 75 ] || fail "SIGTERM: exit $code, not 75"
+ok "$sifr" inspect --verify signal
+stop=$(ls signal/checkpoints | sed 's/step-//' | sort -n | tail -1)
+[ "$(wc -l <signal/metrics.jsonl)" = "$stop" ] || fail "metrics.jsonl does not end with the last step"
+expect 75 "going on after step $stop" "$sifr" train "${run[@]}" --train.steps=100000000 --train.stop_at=$((stop + 3)) --out=signal
+[ "$(wc -l <signal/metrics.jsonl)" = $((stop + 3)) ] || fail "metrics.jsonl does not go on"
+finish

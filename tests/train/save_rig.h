@@ -1,0 +1,128 @@
+/* save_rig -- runs over ranks that are threads, one after the other in one folder, for tests of
+ * checkpoints. Lines that the first rank's run would show are kept. */
+#ifndef TESTS_TRAIN_SAVE_RIG_H
+#define TESTS_TRAIN_SAVE_RIG_H
+#include <errno.h>
+#include <pthread.h>
+#include "base/output.h"
+#include "run_rig.h"
+#include "train/checkpoint.h"
+
+enum { SAVE_MOST_RANKS = 4 };
+
+struct save_rig {
+    struct run_rig run;
+    char lines[1 << 16]; /* of the last run */
+    struct trainer_summary summary;
+    struct output_faults faults[SAVE_MOST_RANKS]; /* of each rank's writes */
+    const struct trainer_callbacks *callbacks;    /* NULL = none; their user gets the rank's seat */
+};
+
+struct save_seat { /* what a callback is given */
+    struct save_rig *rig;
+    int rank;
+    int asked; /* should_stop, so often */
+
+    struct comm_hub *hub;
+    const char *folder;
+    enum status status;
+};
+
+static inline void save_sink(void *user, enum log_level level, const char *line)
+{
+    struct save_seat *seat = user;
+    size_t used = strlen(seat->rig->lines);
+    (void)level;
+    if (seat->rank == 0)
+        snprintf(seat->rig->lines + used, sizeof seat->rig->lines - used, "%s\n", line);
+}
+
+static inline void *save_rank(void *argument)
+{
+    static const struct trainer_callbacks none = {0};
+    struct save_seat *seat = argument;
+    struct save_rig *rig = seat->rig;
+    struct session_ranks ranks = {.comm = {"threads", 120.0}, .hub = seat->hub, .rank = seat->rank};
+    struct trainer_place place = {.folder = seat->folder,
+                                  .config_yaml = text_string(&rig->run.yaml)};
+    struct trainer_callbacks callbacks = rig->callbacks ? *rig->callbacks : none;
+    struct trainer_summary summary;
+    struct env env;
+    assert_int_equal(env_create(&env, save_sink, seat, LOG_INFO, 1), STATUS_OK);
+    env.faults = &rig->faults[seat->rank];
+    callbacks.user = seat;
+    seat->status = trainer_run(&env, &rig->run.config, seat->hub ? &ranks : NULL, &place,
+                               &callbacks, &summary);
+    if (seat->rank == 0)
+        rig->summary = summary;
+    env_destroy(&env);
+    return NULL;
+}
+
+/* Train or go on with `settings` in this folder; the first rank's status. */
+static inline enum status save_train(struct save_rig *rig, const char *folder, int ranks,
+                                     const char *settings)
+{
+    struct save_seat seats[SAVE_MOST_RANKS];
+    pthread_t threads[SAVE_MOST_RANKS];
+    struct comm_hub *hub = NULL;
+    char path[128];
+    struct env *env = &rig->run.scratch.env;
+    snprintf(path, sizeof path, "%s/%s", rig->run.scratch.folder, folder);
+    rig_config(&rig->run, settings);
+    *rig->lines = 0;
+    if (ranks > 1)
+        assert_int_equal(comm_hub_create(env, ranks, &hub), STATUS_OK);
+    for (int r = 0; r < ranks; r++) {
+        seats[r] = (struct save_seat){.rig = rig, .rank = r, .hub = hub, .folder = path};
+        assert_int_equal(pthread_create(&threads[r], NULL, save_rank, &seats[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(threads[r], NULL);
+    comm_hub_destroy(hub);
+    return seats[0].status;
+}
+
+static inline void save_expect_line(struct save_rig *rig, const char *part)
+{
+    if (!strstr(rig->lines, part))
+        fail_msg("expected '%s' in '%s'", part, rig->lines);
+}
+
+static inline bool save_there(struct save_rig *rig, const char *name)
+{
+    return file_exists(scratch_path(&rig->run.scratch, name));
+}
+
+static inline char *save_read(struct save_rig *rig, const char *name, size_t *bytes)
+{
+    char *text;
+    struct scratch *s = &rig->run.scratch;
+    assert_int_equal(file_read(&s->env, scratch_path(s, name), 1 << 26, &text, bytes), STATUS_OK);
+    return text;
+}
+
+static inline void save_expect_same(struct save_rig *rig, const char *a, const char *b)
+{
+    size_t bytes[2];
+    char *texts[2] = {save_read(rig, a, &bytes[0]), save_read(rig, b, &bytes[1])};
+    if (bytes[0] != bytes[1] || memcmp(texts[0], texts[1], bytes[0]) != 0)
+        fail_msg("'%s' and '%s' differ", a, b);
+    for (int i = 0; i < 2; i++)
+        mem_free(&rig->run.scratch.env, texts[i]);
+}
+
+/* Every byte of it, without a word. */
+static inline enum status save_verify(struct save_rig *rig, const char *name)
+{
+    struct checkpoint *checkpoint;
+    struct scratch *s = &rig->run.scratch;
+    enum status st = checkpoint_open(&s->env, scratch_path(s, name), &checkpoint);
+    if (st == STATUS_OK) {
+        st = checkpoint_verify(checkpoint, NULL, NULL);
+        checkpoint_close(checkpoint);
+    }
+    return st;
+}
+
+#endif

@@ -1,0 +1,71 @@
+/* A checkpoint of format version 1 that was written once and is kept in the tree: whatever the
+ * format becomes, it can be read, and is what it was. */
+#include <xxhash.h>
+#include "scratch.h"
+#include "train/checkpoint.h"
+#include "train/model_file.h"
+#include "train/session.h"
+
+static const char GOLDEN[] = "tests/train/golden/checkpoint-1";
+
+/* Of all elements of a state, tensor after tensor. */
+static uint64_t hash_state(struct session *session, enum zero_state state)
+{
+    const struct unit_graph *graph = model_graph(session->model);
+    float values[4096];
+    uint64_t hash = 0;
+    for (int t = 0; t < graph->tensor_count; t++) {
+        struct zero_range held = zero_state_held(session->zero, t);
+        assert_true(held.first == 0 && held.count <= 4096);
+        assert_int_equal(zero_state_read(session->zero, state, t, 0, held.count, values),
+                         STATUS_OK);
+        hash = XXH3_64bits_withSeed(values, (size_t)held.count * sizeof *values, hash);
+    }
+    return hash;
+}
+
+static void test_reads_version_1(void **state)
+{
+    (void)state;
+    static const uint64_t expected[ZERO_STATES] = {0xd9ccac44eb8863fb, 0xdee0522c93a03a39,
+                                                   0xfad39b12b55ee1c7};
+    struct scratch s;
+    struct session session;
+    struct checkpoint *checkpoint;
+    struct model_config model = {.path = ""};
+    const struct zero_config store = {.beta1 = 0.9,
+                                      .beta2 = 0.95,
+                                      .eps = 1e-8,
+                                      .micro_batches = 1,
+                                      .type = DTYPE_F16,
+                                      .sum_type = DTYPE_F32};
+    scratch_open(&s);
+    assert_int_equal(model_file_config(&s.env, GOLDEN, &model), STATUS_OK);
+    assert_int_equal(
+        session_create(&s.env, (struct session_place){"cpu", DTYPE_F32}, &model, &store, &session),
+        STATUS_OK);
+    assert_int_equal(checkpoint_open(&s.env, GOLDEN, &checkpoint), STATUS_OK);
+    assert_int_equal(checkpoint_verify(checkpoint, NULL, NULL), STATUS_OK);
+    const struct checkpoint_progress *p = &checkpoint_state(checkpoint)->progress;
+    assert_int_equal(p->step, 5);
+    assert_int_equal(p->samples, 30);
+    assert_true(p->loss == 5.5707035264375735 && p->scaled && p->scale.scale == 65536);
+    assert_int_equal(checkpoint_load(checkpoint, model_graph(session.model), session.zero),
+                     STATUS_OK);
+    for (int i = 0; i < ZERO_STATES; i++)
+        if (hash_state(&session, (enum zero_state)i) != expected[i])
+            fail_msg("state %d: %llx", i,
+                     (unsigned long long)hash_state(&session, (enum zero_state)i));
+    checkpoint_close(checkpoint);
+
+    /* and it is a model that anybody reads */
+    assert_int_equal(model_file_load(&s.env, GOLDEN, session.model, session.zero), STATUS_OK);
+    session_destroy(&session);
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reads_version_1)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

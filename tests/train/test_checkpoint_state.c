@@ -1,0 +1,154 @@
+/* state.json: what is printed reads back the same, and what is wrong with it is said. */
+#include <math.h>
+#include "scratch.h"
+#include "train/checkpoint_state.h"
+
+static struct checkpoint_state sample(struct checkpoint_piece *pieces,
+                                      struct checkpoint_entry *entries)
+{
+    pieces[0] = (struct checkpoint_piece){0, CHECKPOINT_PIECE, 1};
+    pieces[1] = (struct checkpoint_piece){CHECKPOINT_PIECE, 5, 0xfedcba9876543210};
+    entries[0] = (struct checkpoint_entry){.name = "model.safetensors",
+                                           .role = CHECKPOINT_MODEL,
+                                           .bytes = CHECKPOINT_PIECE + 5,
+                                           .pieces = pieces,
+                                           .piece_count = 2};
+    entries[1] = (struct checkpoint_entry){.name = "optimizer/momentum.safetensors",
+                                           .role = CHECKPOINT_MOMENTUM};
+    return (struct checkpoint_state){
+        .progress = {.step = 12,
+                     .updates = 10,
+                     .samples = 96,
+                     .tokens = 12288,
+                     .skipped = 2,
+                     .skips_in_row = 1,
+                     .loss = 0.1 + 0.2,
+                     .scaled = true,
+                     .scale = {32768, 7, 1}},
+        .config = "train:\n  lr: 0.1\n  name: \"\\u00e4\"\n",
+        .data = 7,
+        .print = {.binary = 9, .cpu = "A", .blas = "B \"C\"", .device = "cpu"},
+        .entries = entries,
+        .entry_count = 2};
+}
+
+static void test_reads_back(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct text text;
+    struct checkpoint_piece pieces[2];
+    struct checkpoint_entry entries[2];
+    struct checkpoint_state a = sample(pieces, entries), b;
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    for (int scaled = 0; scaled < 2; scaled++) {
+        a.progress.scaled = scaled;
+        text_clear(&text);
+        checkpoint_state_print(&a, &text);
+        assert_int_equal(checkpoint_state_parse(&s.env, text.data, text.bytes, "state.json", &b),
+                         STATUS_OK);
+        assert_int_equal(b.progress.step, 12);
+        assert_int_equal(b.progress.updates, 10);
+        assert_int_equal(b.progress.samples, 96);
+        assert_int_equal(b.progress.tokens, 12288);
+        assert_int_equal(b.progress.skipped, 2);
+        assert_int_equal(b.progress.skips_in_row, 1);
+        assert_true(b.progress.loss == 0.1 + 0.2);
+        assert_int_equal(b.progress.scaled, scaled);
+        if (scaled) {
+            assert_true(b.progress.scale.scale == 32768);
+            assert_int_equal(b.progress.scale.good_steps, 7);
+            assert_int_equal(b.progress.scale.patience, 1);
+        }
+        assert_string_equal(b.config, a.config);
+        assert_true(b.data == 7 && b.print.binary == 9);
+        assert_string_equal(b.print.blas, "B \"C\"");
+        assert_int_equal(b.entry_count, 2);
+        assert_int_equal(b.entries[0].piece_count, 2);
+        assert_true(b.entries[0].pieces[1].begin == CHECKPOINT_PIECE);
+        assert_true(b.entries[0].pieces[1].hash == 0xfedcba9876543210);
+        assert_int_equal(b.entries[1].role, CHECKPOINT_MOMENTUM);
+        checkpoint_state_free(&b);
+    }
+    a.progress.loss = NAN;
+    text_clear(&text);
+    checkpoint_state_print(&a, &text);
+    assert_int_equal(checkpoint_state_parse(&s.env, text.data, text.bytes, "state.json", &b),
+                     STATUS_OK);
+    assert_true(isnan(b.progress.loss));
+    checkpoint_state_free(&b);
+    text_free(&text);
+    scratch_close(&s);
+}
+
+/* The text with the first `old` in it replaced. */
+static void replace(struct text *text, const char *whole, const char *old, const char *new)
+{
+    const char *at = strstr(whole, old);
+    assert_non_null(at);
+    text_clear(text);
+    text_add_bytes(text, whole, (size_t)(at - whole));
+    text_add(text, new);
+    text_add(text, at + strlen(old));
+}
+
+static void test_refuses(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *old, *new, *message;
+    } cases[] = {
+        {"sifr checkpoint", "another", "is not the state of a checkpoint"},
+        {"\"version\": 1", "\"version\": 2", "version 2; this sifr reads versions up to 1"},
+        {"\"step\": 12", "\"step\": -1", "\"step\" is not a count"},
+        {"\"step\": 12", "\"step\": 9", "more updates than steps"},
+        {"\"samples\": 96,", "", "\"samples\" is not a count"},
+        {"32768", "0.25", "out of range"},
+        {"\"patience\": 1", "\"patience\": 9", "out of range"},
+        {"lr: 0.1", "lr: 0.2", "not what its hash says"},
+        {"\"binary\": \"", "\"binary\": \"x", "\"binary\" is not a hash"},
+        {"\"name\": \"model.safetensors\"", "\"name\": \"/etc/passwd\"", "no file of this folder"},
+        {"\"name\": \"model.safetensors\"", "\"name\": \"../a\"", "no file of this folder"},
+        {"\"name\": \"model.safetensors\"", "\"name\": \"a/b/c\"", "no file of this folder"},
+        {"\"name\": \"model.safetensors\"", "\"name\": \"optimizer/momentum.safetensors\"",
+         "two files are called"},
+        {"\"role\": \"model\"", "\"role\": \"mouse\"", "'mouse', which is not known"},
+        {"[5, ", "[6, ", "bytes together"},
+        {"[5, ", "[4194305, ", "is not [bytes, hash]"},
+        {"[5, ", "[0, ", "is not [bytes, hash]"},
+        {"fedcba9876543210", "fedcba987654321", "is not [bytes, hash]"},
+        {"\"files\": [", "\"files\": 3, \"others\": [", "not a list of files"},
+        {"{", "", "line 2"},
+    };
+    struct scratch s;
+    struct text good, bad;
+    struct checkpoint_piece pieces[2];
+    struct checkpoint_entry entries[2];
+    struct checkpoint_state a = sample(pieces, entries), b;
+    scratch_open(&s);
+    text_init(&good, &s.env);
+    text_init(&bad, &s.env);
+    checkpoint_state_print(&a, &good);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        replace(&bad, text_string(&good), cases[i].old, cases[i].new);
+        assert_int_equal(checkpoint_state_parse(&s.env, bad.data, bad.bytes, "run/state.json", &b),
+                         STATUS_FORMAT);
+        const char *error = log_first_error(s.env.log);
+        if (!strstr(error, cases[i].message) || !strstr(error, "run/state.json"))
+            fail_msg("case %zu: '%s'", i, error);
+        log_error_clear(s.env.log);
+    }
+    text_free(&good);
+    text_free(&bad);
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reads_back),
+        cmocka_unit_test(test_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+/* What has changed between two configurations, and what it means. */
+#include "scratch.h"
+#include "train/config_lines.h"
+
+static const char THERE[] =
+    "model:\n  layers: 2\n  preset: tiny\ntrain:\n  lr: 0.1\n  log_every: 3\n"
+    "  gone: 1\noptimizer:\n  groups:\n    - match: \"*a*\"\n"
+    "      lr_mul: 2\n    - match: \"*b*\"\n      lr_mul: 3\nrun:\n"
+    "  threads: 1\n";
+
+static void test_lines(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct text text;
+    scratch_open(&s);
+    text_init(&text, &s.env);
+    config_lines(THERE, NULL, &text);
+    assert_string_equal(text_string(&text),
+                        "model.layers: 2\nmodel.preset: tiny\ntrain.lr: 0.1\ntrain.log_every: 3\n"
+                        "train.gone: 1\noptimizer.groups:\noptimizer.groups.1.match: \"*a*\"\n"
+                        "optimizer.groups.1.lr_mul: 2\noptimizer.groups.2.match: \"*b*\"\n"
+                        "optimizer.groups.2.lr_mul: 3\nrun.threads: 1\n");
+    text_free(&text);
+    scratch_close(&s);
+}
+
+static void expect_changes(struct scratch *s, const char *here, enum config_weight weight,
+                           const char *changes)
+{
+    struct text text;
+    text_init(&text, &s->env);
+    config_changes(THERE, here, weight, &text);
+    assert_string_equal(text_string(&text), changes);
+    text_free(&text);
+}
+
+static void test_changes(void **state)
+{
+    (void)state;
+    static const char here[] =
+        "model:\n  layers: 3\n  preset: none\ntrain:\n  lr: 0.2\n  log_every: 4\n  new: 1\n"
+        "optimizer:\n  groups:\n    - match: \"*a*\"\n      lr_mul: 2\n    - match: \"*b*\"\n"
+        "      lr_mul: 4\nrun:\n  threads: 9\n";
+    struct scratch s;
+    scratch_open(&s);
+    for (int weight = 0; weight < CONFIG_WEIGHTS; weight++)
+        expect_changes(&s, THERE, (enum config_weight)weight, "");
+    expect_changes(&s, here, CONFIG_SHAPES, "model.layers: 2 there, 3 here");
+    expect_changes(&s, here, CONFIG_BITS,
+                   "train.lr: 0.1 there, 0.2 here; optimizer.groups.2.lr_mul: 3 there, 4 here");
+    expect_changes(&s, here, CONFIG_FREE,
+                   "model.preset: tiny there, none here; train.log_every: 3 there, 4 here; "
+                   "run.threads: 1 there, 9 here");
+    scratch_close(&s);
+}
+
+static void test_weights(void **state)
+{
+    (void)state;
+    static const char *const names[][6] = {
+        [CONFIG_FREE] = {"zero.stage: 1", "comm.backend: mpi", "checkpoint.every: 2",
+                         "train.stop_at: 3", "train.eval_every: 4", "engine.recompute: full"},
+        [CONFIG_BITS] = {"train.seed: 1", "data.path: x", "zero.accumulate: local",
+                         "precision.mode: bf16", "model.rope_theta: 1", "train.steps: 2"},
+        [CONFIG_SHAPES] = {"model.vocab: 1", "model.width: 2", "model.arch: gpt2", "model.tied: no",
+                           "model.context: 2", "model.ff: 3"},
+    };
+    for (int weight = 0; weight < CONFIG_WEIGHTS; weight++)
+        for (int i = 0; i < 6; i++)
+            assert_int_equal(config_weight_of(names[weight][i]), weight);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,312 @@
+/* A run that is stopped and goes on elsewhere has the bits of one that is not: over ranks, stages,
+ * servers and groups, in every precision, written at once or in the background, in one file or in
+ * several. And what is kept, refused and said.
+ */
+#include "save_rig.h"
+#include <dirent.h>
+#include <math.h>
+
+static const char *const STATE_FILES[] = {"model.safetensors", "optimizer/momentum.safetensors",
+                                          "optimizer/variance.safetensors"};
+
+/* The losses of metrics.jsonl, with their lines in order. */
+static int read_losses(struct save_rig *rig, const char *name, double *losses)
+{
+    size_t bytes;
+    int count = 0;
+    char *text = save_read(rig, name, &bytes);
+    for (char *rest = text, *line; (line = strtok_r(rest, "\n", &rest)) != NULL; count++) {
+        long long step;
+        assert_int_equal(sscanf(line, "{\"step\":%lld", &step), 1);
+        assert_int_equal(step, count + 1);
+        losses[count] = strtod(strstr(line, "\"loss\":") + 7, NULL);
+    }
+    mem_free(&rig->run.scratch.env, text);
+    return count;
+}
+
+static void expect_same_runs(struct save_rig *rig, const char *a, const char *b, int steps)
+{
+    double losses[2][64];
+    const char *names[2] = {a, b};
+    char path[2][60];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/metrics.jsonl", names[i]);
+        assert_int_equal(read_losses(rig, path[i], losses[i]), steps);
+    }
+    assert_memory_equal(losses[0], losses[1], (size_t)steps * sizeof(double));
+    for (size_t f = 0; f < sizeof STATE_FILES / sizeof *STATE_FILES; f++) {
+        for (int i = 0; i < 2; i++)
+            snprintf(path[i], sizeof path[i], "%s/checkpoints/step-%d/%s", names[i], steps,
+                     STATE_FILES[f]);
+        save_expect_same(rig, path[0], path[1]);
+    }
+}
+
+static void check_precision(const char *mode)
+{
+    static const struct {
+        int ranks, stop;
+        const char *settings;
+    } lives[] = {
+        {3, 4, "zero.stage=3"},
+        {2, 7, "zero.stage=1 checkpoint.every=2"},
+        {4, 11, "zero.stage=2 checkpoint.every=3 checkpoint.async=false"},
+        {1, 13, ""},
+        {3, 16, "zero.stage=2 zero.servers=1 checkpoint.every=1"},
+        {4, 18, "zero.stage=3 zero.shard_group=2 checkpoint.every=1"},
+        {2, 20, "zero.stage=0"},
+    };
+    struct save_rig rig = {0};
+    char settings[256];
+    rig_open(&rig.run);
+    snprintf(settings, sizeof settings,
+             "train.steps=20 train.global_batch=12 train.eval_batches=2 precision.mode=%s", mode);
+    assert_int_equal(save_train(&rig, "plain", 1, settings), STATUS_OK);
+    for (size_t i = 0; i < sizeof lives / sizeof *lives; i++) {
+        snprintf(settings, sizeof settings,
+                 "train.steps=20 train.global_batch=12 train.eval_batches=2 precision.mode=%s "
+                 "train.stop_at=%d %s",
+                 mode, lives[i].stop, lives[i].settings);
+        enum status st = save_train(&rig, "cut", lives[i].ranks, settings);
+        assert_int_equal(st, lives[i].stop < 20 ? STATUS_SAVED : STATUS_OK);
+        assert_int_equal(rig.summary.steps, lives[i].stop);
+        if (i > 0)
+            save_expect_line(&rig, "going on after step");
+        if (strstr(rig.lines, "differ"))
+            fail_msg("a word too many: %s", rig.lines);
+    }
+    expect_same_runs(&rig, "plain", "cut", 20);
+    assert_int_equal(save_verify(&rig, "cut/checkpoints/step-20"), STATUS_OK);
+    rig_close(&rig.run);
+}
+
+static void test_fp32(void **state)
+{
+    (void)state;
+    check_precision("fp32");
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    check_precision("bf16");
+}
+
+static void test_fp16(void **state)
+{
+    (void)state;
+    check_precision("fp16");
+}
+
+/* An overflow before the stop must be remembered after it: the scale, and how patient it is. */
+static void test_loss_scale_goes_on(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    static const char all[] = "precision.mode=fp16 train.steps=12 train.lr=20 train.clip=0 "
+                              "train.warmup=0 train.eval_batches=1 train.max_skips=1000";
+    char settings[256];
+    rig_open(&rig.run);
+    assert_int_equal(save_train(&rig, "plain", 1, all), STATUS_OK);
+    assert_true(rig.summary.skipped > 1); /* or there is nothing to see here */
+    int64_t skipped = rig.summary.skipped;
+    for (int stop = 3; stop <= 12; stop += 3) {
+        snprintf(settings, sizeof settings, "%s train.stop_at=%d", all, stop);
+        save_train(&rig, "cut", 1 + stop % 2, settings);
+    }
+    assert_int_equal(rig.summary.skipped, skipped);
+    expect_same_runs(&rig, "plain", "cut", 12);
+    rig_close(&rig.run);
+}
+
+/* Stored in one precision, gone on with in another: the masters are what counts. */
+static void test_other_precision(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    rig_open(&rig.run);
+    assert_int_equal(save_train(&rig, "run", 2,
+                                "train.steps=9 train.stop_at=3 "
+                                "precision.mode=bf16 zero.stage=2"),
+                     STATUS_SAVED);
+    assert_int_equal(save_train(&rig, "run", 1, "train.steps=9 train.stop_at=6"), STATUS_SAVED);
+    save_expect_line(&rig, "precision.mode: bf16 there, fp32 here");
+    assert_int_equal(save_train(&rig, "run", 3, "train.steps=9 precision.mode=fp16 zero.stage=3"),
+                     STATUS_OK);
+    save_expect_line(&rig, "precision.mode: fp32 there, fp16 here");
+    assert_true(save_there(&rig, "run/checkpoints/step-9/optimizer/master.safetensors"));
+    assert_false(save_there(&rig, "run/checkpoints/step-6/optimizer/master.safetensors"));
+    rig_close(&rig.run);
+}
+
+/* Several files, and an index for who reads the model. */
+static void test_files_are_cut(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    rig_open(&rig.run);
+    assert_int_equal(save_train(&rig, "run", 3,
+                                "train.steps=6 train.stop_at=3 zero.stage=3 "
+                                "checkpoint.file_size=20000"),
+                     STATUS_SAVED);
+    assert_true(save_there(&rig, "run/checkpoints/step-3/model-00001-of-00004.safetensors"));
+    assert_true(save_there(&rig, "run/checkpoints/step-3/model.safetensors.index.json"));
+    assert_true(
+        save_there(&rig, "run/checkpoints/step-3/optimizer/variance-00004-of-00004.safetensors"));
+    assert_int_equal(save_verify(&rig, "run/checkpoints/step-3"), STATUS_OK);
+    assert_int_equal(save_train(&rig, "run", 2, "train.steps=6"), STATUS_OK);
+    assert_true(save_there(&rig, "run/checkpoints/step-6/model.safetensors"));
+    assert_int_equal(save_train(&rig, "plain", 1, "train.steps=6"), STATUS_OK);
+    expect_same_runs(&rig, "plain", "run", 6);
+
+    /* another run begins with the model in several files */
+    assert_int_equal(save_train(&rig, "cut", 1, "train.steps=6 checkpoint.file_size=20000"),
+                     STATUS_OK);
+    char settings[160];
+    snprintf(settings, sizeof settings, "data.path=%s/text.txt model.path=%s/cut train.steps=1",
+             rig.run.scratch.folder, rig.run.scratch.folder);
+    rig_bind(&rig.run);
+    assert_int_equal(rig_resolve(&rig.run, settings), STATUS_OK);
+    options_print_yaml(rig.run.options, &rig.run.yaml);
+    struct trainer_summary summary;
+    double loss = rig.summary.loss;
+    assert_int_equal(rig_train(&rig.run, "next", false, NULL, &summary), STATUS_OK);
+    assert_true(summary.loss < loss + 0.5);
+    rig_close(&rig.run);
+}
+
+static int count_folders(struct save_rig *rig, const char *name)
+{
+    int count = 0;
+    DIR *dir = opendir(scratch_path(&rig->run.scratch, name));
+    assert_non_null(dir);
+    for (const struct dirent *entry; (entry = readdir(dir));)
+        count += entry->d_name[0] != '.' || strlen(entry->d_name) > 2;
+    closedir(dir);
+    return count;
+}
+
+static void test_which_are_kept(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    rig_open(&rig.run);
+    assert_int_equal(save_train(&rig, "run", 2,
+                                "train.steps=23 checkpoint.every=2 "
+                                "checkpoint.keep=3 checkpoint.major=5"),
+                     STATUS_OK);
+    static const int there[] = {5, 10, 15, 20, 22, 23};
+    for (size_t i = 0; i < sizeof there / sizeof *there; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "run/checkpoints/step-%d", there[i]);
+        assert_int_equal(save_verify(&rig, name), STATUS_OK);
+    }
+    assert_int_equal(count_folders(&rig, "run/checkpoints"), 6);
+    assert_int_equal(save_train(&rig, "few", 1, "train.steps=6 checkpoint.every=0"), STATUS_OK);
+    assert_int_equal(count_folders(&rig, "few/checkpoints"), 1);
+    rig_close(&rig.run);
+}
+
+/* What a killed run leaves is cleared; a run without a checkpoint begins again; lines of steps that
+ * are done again are dropped. */
+static void test_left_overs(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    double losses[64];
+    rig_open(&rig.run);
+    struct env *env = &rig.run.scratch.env;
+    assert_int_equal(save_train(&rig, "run", 1, "train.steps=8 train.stop_at=4"), STATUS_SAVED);
+    dir_create(env, scratch_path(&rig.run.scratch, "run/checkpoints/.step-6.tmp/optimizer"));
+    scratch_text(&rig.run.scratch, "run/checkpoints/.step-6.tmp/state.json", "half");
+    dir_create(env, scratch_path(&rig.run.scratch, "run/checkpoints/.old-step-2"));
+    FILE *file = fopen(scratch_path(&rig.run.scratch, "run/metrics.jsonl"), "a");
+    fprintf(file, "{\"step\":5,\"loss\":1}\n{\"step\":6,\"lo");
+    fclose(file);
+    assert_int_equal(save_train(&rig, "run", 1, "train.steps=8"), STATUS_OK);
+    assert_int_equal(read_losses(&rig, "run/metrics.jsonl", losses), 8);
+    assert_int_equal(count_folders(&rig, "run/checkpoints"), 2);
+
+    dir_create(env, scratch_path(&rig.run.scratch, "early"));
+    scratch_text(&rig.run.scratch, "early/metrics.jsonl", "{\"step\":1,\"loss\":1}\n");
+    assert_int_equal(save_train(&rig, "early", 2, "train.steps=3"), STATUS_OK);
+    save_expect_line(&rig, "there is no checkpoint in");
+    assert_int_equal(read_losses(&rig, "early/metrics.jsonl", losses), 3);
+    rig_close(&rig.run);
+}
+
+static void test_a_changed_configuration(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    size_t bytes;
+    rig_open(&rig.run);
+    assert_int_equal(save_train(&rig, "run", 1, "train.steps=9 train.stop_at=2"), STATUS_SAVED);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        enum status st = save_train(&rig, "run", ranks, "train.steps=9 model.layers=3 train.lr=1");
+        assert_int_equal(st, STATUS_CONFIG);
+        save_expect_line(&rig, "model.layers: 2 there, 3 here");
+    }
+    char *yaml = save_read(&rig, "run/config.yaml", &bytes); /* as it was */
+    assert_non_null(strstr(yaml, "layers: 2"));
+    mem_free(&rig.run.scratch.env, yaml);
+    assert_int_equal(save_train(&rig, "run", 1,
+                                "train.steps=9 train.stop_at=4 train.lr=1e-3 train.min_lr=1e-3 "
+                                "train.seed=2 train.log_every=3 checkpoint.every=1"),
+                     STATUS_SAVED);
+    save_expect_line(&rig, "train.lr: 0.01 there, 0.001 here");
+    save_expect_line(&rig, "train.seed: 1 there, 2 here");
+    assert_null(strstr(rig.lines, "log_every"));
+    assert_null(strstr(rig.lines, "checkpoint.every"));
+
+    /* a larger batch goes on with the first sample that was not used */
+    assert_int_equal(save_train(&rig, "run", 1,
+                                "train.steps=9 train.stop_at=5 train.lr=1e-3 "
+                                "train.min_lr=1e-3 train.seed=2 "
+                                "train.global_batch=16"),
+                     STATUS_SAVED);
+    save_expect_line(&rig, "train.global_batch: 8 there, 16 here");
+    char *json = save_read(&rig, "run/checkpoints/step-5/state.json", &bytes);
+    assert_non_null(strstr(json, "\"samples\": 48"));
+    mem_free(&rig.run.scratch.env, json);
+    rig_close(&rig.run);
+}
+
+static void test_a_complete_run_is_left_alone(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    size_t bytes[2];
+    rig_open(&rig.run);
+    assert_int_equal(save_train(&rig, "run", 2, "train.steps=5"), STATUS_OK);
+    double loss = rig.summary.loss;
+    char *before = save_read(&rig, "run/summary.json", &bytes[0]);
+    assert_int_equal(save_train(&rig, "run", 1, "train.steps=5"), STATUS_OK);
+    save_expect_line(&rig, "is complete: step 5 of 5");
+    assert_true(rig.summary.loss == loss);
+    char *after = save_read(&rig, "run/summary.json", &bytes[1]);
+    assert_string_equal(before, after);
+    mem_free(&rig.run.scratch.env, before);
+    mem_free(&rig.run.scratch.env, after);
+    assert_int_equal(save_train(&rig, "run", 1, "train.steps=7"), STATUS_OK); /* longer */
+    assert_int_equal(rig.summary.steps, 7);
+    rig_close(&rig.run);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fp32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_fp16),
+        cmocka_unit_test(test_loss_scale_goes_on),
+        cmocka_unit_test(test_other_precision),
+        cmocka_unit_test(test_files_are_cut),
+        cmocka_unit_test(test_which_are_kept),
+        cmocka_unit_test(test_left_overs),
+        cmocka_unit_test(test_a_changed_configuration),
+        cmocka_unit_test(test_a_complete_run_is_left_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
