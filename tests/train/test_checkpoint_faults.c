@@ -14,6 +14,7 @@ struct plan {     /* shared with the callbacks; one test at a time */
     int rank;     /* whose writes fail */
     int error;    /* with what */
     int from;     /* the save after step `from` is the first that fails */
+    int until;    /* from this step on none does; 0 = they go on */
     int saved;    /* told by the callback */
     int verified; /* that the last complete one is */
 };
@@ -25,7 +26,7 @@ static bool on_ask(void *user)
     struct save_seat *seat = user;
     struct save_rig *rig = seat->rig;
     int step = ++seat->asked; /* the step that follows */
-    long long call = step - plan.from + 1;
+    long long call = plan.until > 0 && step >= plan.until ? 0 : step - plan.from + 1;
     if (seat->rank == plan.rank) {
         rig->faults[seat->rank].error = plan.error < 0 ? (step % 2 ? ENOSPC : EIO) : plan.error;
         atomic_store(&rig->faults[seat->rank].left, call > 0 ? call : 0);
@@ -130,7 +131,7 @@ static void test_failure_in_the_background(void **state)
     (void)state;
     static const struct trainer_callbacks callbacks = {.should_stop = on_ask};
     struct save_rig rig = {.callbacks = &callbacks};
-    plan = (struct plan){.rank = 1, .error = ENOSPC, .from = 3};
+    plan = (struct plan){.rank = 1, .error = ENOSPC, .from = 3, .until = 10};
     rig_open(&rig.run);
     assert_int_equal(save_train(&rig, "run", 2, "train.steps=12 checkpoint.every=1 zero.stage=2"),
                      STATUS_OK);
