@@ -253,7 +253,8 @@ const struct command command_train = {
         "the last is the strongest. Whole numbers may be written 2k, 4M, 1G or 1e9. The run folder "
         "gets the\n"
         "resolved configuration, metrics, samples and checkpoints, each a Hugging Face directory.\n"
-        "Ctrl-C stops after the current step and saves the run; the same command goes on with it, on "
+        "Ctrl-C stops after the current step and saves the run; the same command goes on with it, "
+        "on "
         "any number\n"
         "of ranks.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"

@@ -111,8 +111,12 @@ static enum status alloc_snapshot(struct zero *zero, int i)
     size_t bytes = ZERO_STATES * (size_t)zero_share_count(zero, i) * sizeof *piece->snapshot;
     if (!zero->config.snapshot || zero->share < 0)
         return STATUS_OK;
-    return device_alloc_host(zero->ops->device, MEM_SNAPSHOT, "state to be saved", bytes,
-                             &piece->snapshot);
+    TRY(device_alloc_host(zero->ops->device, MEM_SNAPSHOT, "state to be saved", bytes,
+                          &piece->snapshot));
+    if (device_on_host(zero->ops->device))
+        device_zero(zero->stream, piece->snapshot,
+                    bytes); /* its pages are there before the first */
+    return STATUS_OK;
 }
 
 /* What a worker needs for its own gradient of a use. */

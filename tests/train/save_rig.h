@@ -4,6 +4,8 @@
 #define TESTS_TRAIN_SAVE_RIG_H
 #include <errno.h>
 #include <pthread.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 #include "base/output.h"
 #include "run_rig.h"
 #include "train/checkpoint.h"
@@ -27,6 +29,20 @@ struct save_seat { /* what a callback is given */
     const char *folder;
     enum status status;
 };
+
+/* In memory where there is room: these tests make thousands of fsyncs, and a slow disk takes long
+ * for each. */
+static inline void save_open(struct save_rig *rig)
+{
+    struct statvfs disk;
+    char folder[64] = "/dev/shm/sifr-test-XXXXXX";
+    rig_open(&rig->run);
+    if (statvfs("/dev/shm", &disk) != 0 || disk.f_bavail * disk.f_frsize < (32u << 20) ||
+        !mkdtemp(folder))
+        return;
+    rmdir(rig->run.scratch.folder);
+    strcpy(rig->run.scratch.folder, folder);
+}
 
 static inline void save_sink(void *user, enum log_level level, const char *line)
 {

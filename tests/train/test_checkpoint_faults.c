@@ -14,6 +14,7 @@ struct plan {     /* shared with the callbacks; one test at a time */
     int rank;     /* whose writes fail */
     int error;    /* with what */
     int from;     /* the save after step `from` is the first that fails */
+    int until;    /* from this step on none does; 0 = they go on */
     int saved;    /* told by the callback */
     int verified; /* that the last complete one is */
 };
@@ -25,7 +26,7 @@ static bool on_ask(void *user)
     struct save_seat *seat = user;
     struct save_rig *rig = seat->rig;
     int step = ++seat->asked; /* the step that follows */
-    long long call = step - plan.from + 1;
+    long long call = plan.until > 0 && step >= plan.until ? 0 : step - plan.from + 1;
     if (seat->rank == plan.rank) {
         rig->faults[seat->rank].error = plan.error < 0 ? (step % 2 ? ENOSPC : EIO) : plan.error;
         atomic_store(&rig->faults[seat->rank].left, call > 0 ? call : 0);
@@ -80,7 +81,7 @@ static void fail_every_write(int ranks, int rank, int error, const char *setting
     struct save_rig rig = {.callbacks = &callbacks};
     char all[256];
     plan = (struct plan){.rank = rank, .error = error, .from = 3};
-    rig_open(&rig.run);
+    save_open(&rig);
     snprintf(all, sizeof all,
              "train.steps=%d train.eval_batches=1 model.layers=1 model.width=16 model.heads=2 "
              "model.kv_heads=1 checkpoint.every=1 checkpoint.async=false checkpoint.keep=1 %s",
@@ -130,8 +131,8 @@ static void test_failure_in_the_background(void **state)
     (void)state;
     static const struct trainer_callbacks callbacks = {.should_stop = on_ask};
     struct save_rig rig = {.callbacks = &callbacks};
-    plan = (struct plan){.rank = 1, .error = ENOSPC, .from = 3};
-    rig_open(&rig.run);
+    plan = (struct plan){.rank = 1, .error = ENOSPC, .from = 3, .until = 10};
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 2, "train.steps=12 checkpoint.every=1 zero.stage=2"),
                      STATUS_OK);
     save_expect_line(&rig, "rank 1: ");
@@ -146,8 +147,8 @@ static void test_the_last_save_fails(void **state)
     (void)state;
     static const struct trainer_callbacks callbacks = {.should_stop = on_ask};
     struct save_rig rig = {.callbacks = &callbacks};
-    plan = (struct plan){.rank = 0, .error = ENOSPC, .from = 1};
-    rig_open(&rig.run);
+    plan = (struct plan){.rank = 0, .error = ENOSPC, .from = -15}; /* its 20th call */
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=4"), STATUS_IO);
     save_expect_line(&rig, "the checkpoint of step 4 was not saved");
     assert_string_equal(rig.summary.end, "failed");
@@ -158,7 +159,7 @@ static void test_a_folder_that_cannot_be_written(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
-    rig_open(&rig.run);
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=9 train.stop_at=2"), STATUS_SAVED);
     char path[128];
     snprintf(path, sizeof path, "%s/run/checkpoints/.step-4.tmp", rig.run.scratch.folder);
@@ -222,7 +223,7 @@ static void test_damage_is_found(void **state)
     struct save_rig rig = {0};
     struct rng rng = rng_stream(3, "damage");
     char settings[256], path[160];
-    rig_open(&rig.run);
+    save_open(&rig);
     struct scratch *s = &rig.run.scratch;
     snprintf(settings, sizeof settings, "%s train.stop_at=4 zero.stage=3", SETTINGS);
     assert_int_equal(save_train(&rig, "kept", 2, settings), STATUS_SAVED);
@@ -256,7 +257,7 @@ static void test_the_one_before_is_used(void **state)
                                         "optimizer/variance.safetensors", "state.json", "COMPLETE"};
     struct save_rig rig = {0};
     char settings[256], path[160];
-    rig_open(&rig.run);
+    save_open(&rig);
     snprintf(settings, sizeof settings, "%s train.stop_at=4 zero.stage=3", SETTINGS);
     assert_int_equal(save_train(&rig, "kept", 2, settings), STATUS_SAVED);
     assert_int_equal(save_train(&rig, "plain", 1, SETTINGS), STATUS_OK);
@@ -287,7 +288,7 @@ static void test_none_is_good(void **state)
     struct save_rig rig = {0};
     char settings[256], path[160];
     size_t bytes;
-    rig_open(&rig.run);
+    save_open(&rig);
     snprintf(settings, sizeof settings, "%s train.stop_at=4", SETTINGS);
     assert_int_equal(save_train(&rig, "kept", 1, settings), STATUS_SAVED);
     copy_run(&rig);

@@ -59,7 +59,7 @@ static void check_precision(const char *mode)
     };
     struct save_rig rig = {0};
     char settings[256];
-    rig_open(&rig.run);
+    save_open(&rig);
     snprintf(settings, sizeof settings,
              "train.steps=20 train.global_batch=12 train.eval_batches=2 precision.mode=%s", mode);
     assert_int_equal(save_train(&rig, "plain", 1, settings), STATUS_OK);
@@ -107,7 +107,7 @@ static void test_loss_scale_goes_on(void **state)
     static const char all[] = "precision.mode=fp16 train.steps=12 train.lr=20 train.clip=0 "
                               "train.warmup=0 train.eval_batches=1 train.max_skips=1000";
     char settings[256];
-    rig_open(&rig.run);
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "plain", 1, all), STATUS_OK);
     assert_true(rig.summary.skipped > 1); /* or there is nothing to see here */
     int64_t skipped = rig.summary.skipped;
@@ -125,7 +125,7 @@ static void test_other_precision(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
-    rig_open(&rig.run);
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 2,
                                 "train.steps=9 train.stop_at=3 "
                                 "precision.mode=bf16 zero.stage=2"),
@@ -145,7 +145,7 @@ static void test_files_are_cut(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
-    rig_open(&rig.run);
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 3,
                                 "train.steps=6 train.stop_at=3 zero.stage=3 "
                                 "checkpoint.file_size=20000"),
@@ -191,7 +191,7 @@ static void test_which_are_kept(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
-    rig_open(&rig.run);
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 2,
                                 "train.steps=23 checkpoint.every=2 "
                                 "checkpoint.keep=3 checkpoint.major=5"),
@@ -215,7 +215,7 @@ static void test_left_overs(void **state)
     (void)state;
     struct save_rig rig = {0};
     double losses[64];
-    rig_open(&rig.run);
+    save_open(&rig);
     struct env *env = &rig.run.scratch.env;
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=8 train.stop_at=4"), STATUS_SAVED);
     dir_create(env, scratch_path(&rig.run.scratch, "run/checkpoints/.step-6.tmp/optimizer"));
@@ -241,7 +241,7 @@ static void test_a_changed_configuration(void **state)
     (void)state;
     struct save_rig rig = {0};
     size_t bytes;
-    rig_open(&rig.run);
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=9 train.stop_at=2"), STATUS_SAVED);
     for (int ranks = 1; ranks <= 2; ranks++) {
         enum status st = save_train(&rig, "run", ranks, "train.steps=9 model.layers=3 train.lr=1");
@@ -278,7 +278,7 @@ static void test_a_complete_run_is_left_alone(void **state)
     (void)state;
     struct save_rig rig = {0};
     size_t bytes[2];
-    rig_open(&rig.run);
+    save_open(&rig);
     assert_int_equal(save_train(&rig, "run", 2, "train.steps=5"), STATUS_OK);
     double loss = rig.summary.loss;
     char *before = save_read(&rig, "run/summary.json", &bytes[0]);
