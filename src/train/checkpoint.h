@@ -91,5 +91,7 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
  * failure comes back after all have been looked at. */
 typedef void checkpoint_seen_fn(void *user, const struct checkpoint_entry *entry, enum status st);
 enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user);
+/* The same for the files of one role, up to the first failure. */
+enum status checkpoint_verify_role(struct checkpoint *checkpoint, enum checkpoint_role role);
 
 #endif

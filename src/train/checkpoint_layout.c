@@ -1,5 +1,6 @@
 /* checkpoint_layout -- see the header; arithmetic only. */
 #include "train/checkpoint_layout.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -128,6 +129,37 @@ void checkpoint_layout_free(struct checkpoint_layout *layout)
     if (layout->env)
         mem_free(layout->env, layout->files);
     *layout = (struct checkpoint_layout){0};
+}
+
+/* --- the index ------------------------------------------------------------------------------ */
+
+int checkpoint_layout_model_files(const struct checkpoint_layout *layout)
+{
+    int count = 0;
+    while (count < layout->file_count && layout->files[count].role == CHECKPOINT_MODEL)
+        count++;
+    return count;
+}
+
+void checkpoint_layout_index(const struct checkpoint_layout *layout, const struct unit_graph *graph,
+                             struct text *text)
+{
+    int files = checkpoint_layout_model_files(layout);
+    int64_t bytes = unit_graph_count(graph) * (int64_t)dtype_bytes(layout->files[0].type);
+    if (files == 1)
+        return;
+    text_printf(text, "{\n  \"metadata\": {\"total_size\": %" PRId64 "},\n  \"weight_map\": {",
+                bytes);
+    for (int f = 0; f < files; f++) {
+        const struct checkpoint_file *file = &layout->files[f];
+        for (int i = 0; i < file->tensor_count; i++) {
+            const char *name = graph->tensors[file->first_tensor + i].name;
+            text_printf(text, "%s\n    ", f + i > 0 ? "," : "");
+            text_json_string(text, name, strlen(name));
+            text_printf(text, ": \"%s\"", file->name);
+        }
+    }
+    text_add(text, "\n  }\n}\n");
 }
 
 /* --- parts ---------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@
  */
 #ifndef TRAIN_CHECKPOINT_LAYOUT_H
 #define TRAIN_CHECKPOINT_LAYOUT_H
+#include "base/text.h"
 #include "train/safetensors_write.h"
 #include "zero/zero.h"
 
@@ -58,6 +59,11 @@ enum status checkpoint_layout_create(struct env *env, const struct unit_graph *g
                                      enum dtype type, int64_t most_bytes,
                                      struct checkpoint_layout *layout);
 void checkpoint_layout_free(struct checkpoint_layout *layout); /* zeroed is fine */
+
+int checkpoint_layout_model_files(const struct checkpoint_layout *layout); /* the first so many */
+/* The text of model.safetensors.index.json; nothing where the model is in one file. */
+void checkpoint_layout_index(const struct checkpoint_layout *layout, const struct unit_graph *graph,
+                             struct text *text);
 
 struct checkpoint_part { /* of a tensor in a file: one write and one hash */
     int file, tensor;

@@ -363,3 +363,11 @@ enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn 
     }
     return first;
 }
+
+enum status checkpoint_verify_role(struct checkpoint *checkpoint, enum checkpoint_role role)
+{
+    for (int i = 0; i < checkpoint->state.entry_count; i++)
+        if (checkpoint->state.entries[i].role == role)
+            TRY(verify_file(checkpoint, &checkpoint->state.entries[i]));
+    return STATUS_OK;
+}

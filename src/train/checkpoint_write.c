@@ -143,28 +143,13 @@ static enum status make_file(struct write *w, const struct checkpoint_file *file
 /* Which file has which tensor, where the model is in several. */
 static enum status write_index(struct write *w)
 {
-    const struct checkpoint_layout *layout = w->job->layout;
-    const struct unit_graph *graph = model_graph(w->job->setup->model);
     struct text text;
     char *path;
-    int64_t bytes = unit_graph_count(graph) * (int64_t)dtype_bytes(layout->files[0].type);
-    if (layout->files[1].role != CHECKPOINT_MODEL)
-        return STATUS_OK;
     text_init(&text, w->env);
-    text_printf(&text, "{\n  \"metadata\": {\"total_size\": %" PRId64 "},\n  \"weight_map\": {",
-                bytes);
-    for (int f = 0; layout->files[f].role == CHECKPOINT_MODEL; f++) {
-        const struct checkpoint_file *file = &layout->files[f];
-        for (int i = 0; i < file->tensor_count; i++) {
-            const char *name = graph->tensors[file->first_tensor + i].name;
-            text_printf(&text, "%s\n    ", f + i > 0 ? "," : "");
-            text_json_string(&text, name, strlen(name));
-            text_printf(&text, ": \"%s\"", file->name);
-        }
-    }
-    text_add(&text, "\n  }\n}\n");
+    checkpoint_layout_index(w->job->layout, model_graph(w->job->setup->model), &text);
     enum status st = text.status;
-    if (st == STATUS_OK && (st = inside(w, "model.safetensors.index.json", &path)) == STATUS_OK) {
+    if (st == STATUS_OK && text.bytes > 0 &&
+        (st = inside(w, "model.safetensors.index.json", &path)) == STATUS_OK) {
         st = file_write_atomic(w->env, path, text.data, text.bytes);
         mem_free(w->env, path);
     }

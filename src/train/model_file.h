@@ -31,7 +31,7 @@ bool model_file_is_weights(const char *path); /* its name ends in .safetensors *
 enum status model_file_config(struct env *env, const char *path, struct model_config *config);
 
 /* Read every tensor of the graph from under `path` into the store. What is missing, unexpected
- * or of another shape is an error that lists it. GPT-2 names may lack "transformer."; a tied
+ * or of another shape is an error that lists it. Names may lack "transformer." or "model."; a tied
  * lm_head may be absent or must be equal; mask buffers are ignored. F32, BF16 and F16; one file,
  * or several by an index. */
 enum status model_file_load(struct env *env, const char *path, const struct model *model,

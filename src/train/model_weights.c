@@ -1,290 +1,13 @@
-/* model_weights -- the tensors of a model directory into the store.
- *
- * The file and the graph must hold the same set of names and shapes, save for what does not
- * matter: GPT-2's "transformer." may be missing, a tied head may be there a second time, and old
- * files carry constant buffers. All differences are found before the first byte is taken, and
- * said in one message.
- */
-#include <jansson.h>
-#include <stdio.h>
+/* model_weights -- the tensors of a model directory into the store, and a fingerprint of them. */
 #include <string.h>
 #include <xxhash.h>
 #include "base/file.h"
 #include "train/model_file.h"
-#include "train/safetensors.h"
+#include "train/weight_files.h"
 
 enum { CHUNK = 1 << 20 };                       /* elements brought over at once */
-enum { NAMES_SHOWN = 4 };                       /* of each kind of difference */
 enum { PRINT_WINDOWS = 16, PRINT_COUNT = 256 }; /* of a tensor, for its fingerprint; elements */
-#define INDEX_BYTES_MAX ((size_t)64 << 20)
-
-struct weights {     /* the open files of a model */
-    struct env *env; /* borrowed */
-    struct safetensors **files;
-    char **names; /* of the files, as the index has them */
-    int count;
-};
-
-struct found { /* where a tensor of the graph is */
-    const struct safetensors *file;
-    const struct safetensor *tensor;
-};
-
-/* --- opening -------------------------------------------------------------------------------- */
-
-static void weights_close(struct weights *weights)
-{
-    for (int i = 0; i < weights->count; i++) {
-        safetensors_close(weights->files[i]);
-        mem_free(weights->env, weights->names[i]);
-    }
-    mem_free(weights->env, weights->files);
-    mem_free(weights->env, weights->names);
-}
-
-static enum status weights_room(struct weights *weights, size_t most)
-{
-    TRY(mem_alloc_array(weights->env, MEM_OTHER, "weight files", most, sizeof *weights->files,
-                        &weights->files));
-    return mem_alloc_array(weights->env, MEM_OTHER, "weight file names", most,
-                           sizeof *weights->names, &weights->names);
-}
-
-static enum status weights_add(struct weights *weights, const char *path, const char *name)
-{
-    int i = weights->count;
-    TRY(mem_strdup(weights->env, name, &weights->names[i]));
-    enum status st = safetensors_open(weights->env, path, &weights->files[i]);
-    if (st != STATUS_OK) {
-        mem_free(weights->env, weights->names[i]);
-        return st;
-    }
-    weights->count++;
-    return STATUS_OK;
-}
-
-static bool weights_has(const struct weights *weights, const char *name)
-{
-    for (int i = 0; i < weights->count; i++)
-        if (strcmp(weights->names[i], name) == 0)
-            return true;
-    return false;
-}
-
-/* The index may name files of its own folder only. */
-static enum status check_name(struct env *env, const char *index, const char *name)
-{
-    if (name == NULL || *name == '\0' || strpbrk(name, "/\\") != NULL || strstr(name, "..") != NULL)
-        return FAIL(env, FORMAT, "'%s': weight_map names '%s', which is no file of this folder",
-                    index, name != NULL ? name : "(no text)");
-    return STATUS_OK;
-}
-
-static enum status open_listed(struct weights *weights, const char *folder, const char *index,
-                               json_t *map)
-{
-    struct env *env = weights->env;
-    const char *tensor;
-    json_t *value;
-    if (!json_is_object(map))
-        return FAIL(env, FORMAT, "'%s': there is no weight_map", index);
-    TRY(weights_room(weights, json_object_size(map) + 1));
-    json_object_foreach(map, tensor, value)
-    {
-        const char *name = json_string_value(value);
-        char *path;
-        TRY(check_name(env, index, name));
-        if (weights_has(weights, name))
-            continue;
-        TRY(path_join(env, folder, name, &path));
-        enum status st = weights_add(weights, path, name);
-        mem_free(env, path);
-        TRY(st);
-    }
-    return STATUS_OK;
-}
-
-static enum status open_index(struct weights *weights, const char *folder, const char *index)
-{
-    char *text;
-    size_t bytes;
-    json_error_t error;
-    TRY(file_read(weights->env, index, INDEX_BYTES_MAX, &text, &bytes));
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    mem_free(weights->env, text);
-    if (root == NULL)
-        return FAIL(weights->env, FORMAT, "'%s' line %d: %s", index, error.line, error.text);
-    enum status st = open_listed(weights, folder, index, json_object_get(root, "weight_map"));
-    json_decref(root);
-    return st;
-}
-
-static enum status open_folder(struct weights *weights, const char *folder)
-{
-    enum status st;
-    char *single, *index;
-    TRY(path_join(weights->env, folder, "model.safetensors", &single));
-    TRY_OR(undo_single, path_join(weights->env, folder, "model.safetensors.index.json", &index));
-    if (file_exists(single) || !file_exists(index)) {
-        TRY_OR(undo_index, weights_room(weights, 1));
-        st = weights_add(weights, single, "model.safetensors");
-    } else {
-        st = open_index(weights, folder, index);
-    }
-undo_index:
-    mem_free(weights->env, index);
-undo_single:
-    mem_free(weights->env, single);
-    return st;
-}
-
-static enum status weights_open(struct weights *weights, const char *path)
-{
-    if (model_file_is_weights(path)) {
-        TRY(weights_room(weights, 1));
-        return weights_add(weights, path, path);
-    }
-    char *folder;
-    TRY(model_file_find(weights->env, path, &folder));
-    enum status st = open_folder(weights, folder);
-    mem_free(weights->env, folder);
-    return st;
-}
-
-/* --- matching ------------------------------------------------------------------------------- */
-
-static struct found find_name(const struct weights *weights, const char *name)
-{
-    for (int i = 0; i < weights->count; i++) {
-        const struct safetensor *tensor = safetensors_find(weights->files[i], name);
-        if (tensor != NULL)
-            return (struct found){weights->files[i], tensor};
-    }
-    return (struct found){0};
-}
-
-static const char *without_prefix(const char *name)
-{
-    static const char prefix[] = "transformer.";
-    return strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name;
-}
-
-static struct found find_tensor(const struct weights *weights, const char *name)
-{
-    struct found found = find_name(weights, name);
-    return found.tensor != NULL ? found : find_name(weights, without_prefix(name));
-}
-
-static bool same_shape(const struct unit_tensor *ours, const struct safetensor *theirs)
-{
-    bool same = ours->dims == theirs->rank;
-    for (int d = 0; same && d < ours->dims; d++)
-        same = ours->shape[d] == theirs->shape[d];
-    return same;
-}
-
-static bool ends_with(const char *name, const char *end)
-{
-    size_t bytes = strlen(name), tail = strlen(end);
-    return bytes >= tail && strcmp(name + bytes - tail, end) == 0;
-}
-
-static bool is_constant(const char *name) /* masks and frequencies in old files */
-{
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           ends_with(name, ".rotary_emb.inv_freq");
-}
-
-static bool in_graph(const struct unit_graph *graph, const char *name)
-{
-    for (int i = 0; i < graph->tensor_count; i++)
-        if (strcmp(graph->tensors[i].name, name) == 0 ||
-            strcmp(without_prefix(graph->tensors[i].name), name) == 0)
-            return true;
-    return false;
-}
-
-/* --- the differences, in words -------------------------------------------------------------- */
-
-struct differences {
-    struct text missing, unexpected, shapes;
-    int missing_count, unexpected_count, shape_count;
-};
-
-static void add_name(struct text *text, int *count, const char *name)
-{
-    if (*count < NAMES_SHOWN)
-        text_printf(text, "%s%s", *count > 0 ? ", " : "", name);
-    else if (*count == NAMES_SHOWN)
-        text_add(text, ", ...");
-    ++*count;
-}
-
-static void add_shape(struct differences *d, const struct unit_tensor *ours,
-                      const struct safetensor *theirs)
-{
-    char line[512];
-    int n = snprintf(line, sizeof line, "%s [", theirs->name);
-    for (int i = 0; i < theirs->rank && n < (int)sizeof line; i++)
-        n += snprintf(line + n, sizeof line - (size_t)n, "%s%lld", i > 0 ? "," : "",
-                      (long long)theirs->shape[i]);
-    for (int i = 0; i < ours->dims && n < (int)sizeof line; i++)
-        n += snprintf(line + n, sizeof line - (size_t)n, "%s%lld", i > 0 ? "," : "] instead of [",
-                      (long long)ours->shape[i]);
-    if (n < (int)sizeof line)
-        snprintf(line + n, sizeof line - (size_t)n, "]");
-    add_name(&d->shapes, &d->shape_count, line);
-}
-
-static void collect(const struct weights *weights, const struct unit_graph *graph, bool tied,
-                    struct differences *d)
-{
-    for (int i = 0; i < graph->tensor_count; i++) {
-        struct found found = find_tensor(weights, graph->tensors[i].name);
-        if (found.tensor == NULL)
-            add_name(&d->missing, &d->missing_count, graph->tensors[i].name);
-        else if (!same_shape(&graph->tensors[i], found.tensor))
-            add_shape(d, &graph->tensors[i], found.tensor);
-    }
-    for (int f = 0; f < weights->count; f++)
-        for (int i = 0; i < safetensors_count(weights->files[f]); i++) {
-            const char *name = safetensors_at(weights->files[f], i)->name;
-            bool second_head = tied && strcmp(name, "lm_head.weight") == 0;
-            if (!second_head && !is_constant(name) && !in_graph(graph, name))
-                add_name(&d->unexpected, &d->unexpected_count, name);
-        }
-}
-
-static void add_kind(struct text *text, const char *kind, int count, const struct text *names)
-{
-    if (count > 0)
-        text_printf(text, "; %d %s (%s)", count, kind, text_string(names));
-}
-
-static enum status match(const struct weights *weights, const struct unit_graph *graph, bool tied,
-                         const char *path)
-{
-    struct env *env = weights->env;
-    struct differences d = {0};
-    struct text all;
-    enum status st = STATUS_OK;
-    text_init(&d.missing, env);
-    text_init(&d.unexpected, env);
-    text_init(&d.shapes, env);
-    text_init(&all, env);
-    collect(weights, graph, tied, &d);
-    add_kind(&all, "missing", d.missing_count, &d.missing);
-    add_kind(&all, "unexpected", d.unexpected_count, &d.unexpected);
-    add_kind(&all, "of another shape", d.shape_count, &d.shapes);
-    if (d.missing_count + d.unexpected_count + d.shape_count > 0)
-        st = FAIL(env, FORMAT, "the tensors at '%s' are not those of the model%s", path,
-                  text_string(&all));
-    text_free(&d.missing);
-    text_free(&d.unexpected);
-    text_free(&d.shapes);
-    text_free(&all);
-    return st;
-}
+#define CONFIG_BYTES_MAX ((size_t)64 << 20)
 
 /* --- bringing them over --------------------------------------------------------------------- */
 
@@ -293,7 +16,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static enum status load_tensor(struct zero *zero, int i, struct found found, float *chunk)
+static enum status load_tensor(struct zero *zero, int i, struct weight_found found, float *chunk)
 {
     for (int64_t first = 0; first < found.tensor->count; first += CHUNK) {
         int64_t count = smaller(CHUNK, found.tensor->count - first);
@@ -303,41 +26,17 @@ static enum status load_tensor(struct zero *zero, int i, struct found found, flo
     return STATUS_OK;
 }
 
-/* A tied head that the file holds all the same must be the embedding. */
-static enum status check_head(const struct weights *weights, const struct unit_graph *graph,
-                              float *chunk)
-{
-    struct env *env = weights->env;
-    struct found head = find_name(weights, "lm_head.weight");
-    struct found wte = find_tensor(weights, graph->tensors[0].name);
-    float *other = chunk + CHUNK;
-    if (head.tensor == NULL)
-        return STATUS_OK;
-    bool same = same_shape(&graph->tensors[0], head.tensor);
-    for (int64_t first = 0; same && first < wte.tensor->count; first += CHUNK) {
-        int64_t count = smaller(CHUNK, wte.tensor->count - first);
-        TRY(safetensors_read(head.file, head.tensor, first, count, DTYPE_F32, chunk));
-        TRY(safetensors_read(wte.file, wte.tensor, first, count, DTYPE_F32, other));
-        same = memcmp(chunk, other, (size_t)count * sizeof *chunk) == 0;
-    }
-    return same ? STATUS_OK
-                : FAIL(env, FORMAT,
-                       "lm_head.weight is not the embedding, although config.json says the two are "
-                       "tied; set tie_word_embeddings to false there");
-}
-
-static enum status load_all(const struct weights *weights, const struct model *model,
+static enum status load_all(const struct weight_files *weights, const struct model *model,
                             struct zero *zero, const char *path)
 {
     const struct unit_graph *graph = model_graph(model);
-    bool tied = model_config(model)->tied == 1;
     float *chunk;
-    TRY(match(weights, graph, tied, path));
-    TRY(mem_alloc_array(weights->env, MEM_OTHER, "weights on their way", 2 * CHUNK, sizeof *chunk,
+    TRY(weight_files_match(weights, graph, model_config(model)->tied == 1, path));
+    TRY(mem_alloc_array(weights->env, MEM_OTHER, "weights on their way", CHUNK, sizeof *chunk,
                         &chunk));
-    enum status st = tied ? check_head(weights, graph, chunk) : STATUS_OK;
+    enum status st = STATUS_OK;
     for (int i = 0; st == STATUS_OK && i < graph->tensor_count; i++)
-        st = load_tensor(zero, i, find_tensor(weights, graph->tensors[i].name), chunk);
+        st = load_tensor(zero, i, weight_files_find(weights, graph->tensors[i].name), chunk);
     mem_free(weights->env, chunk);
     return st == STATUS_OK ? zero_publish(zero) : st;
 }
@@ -345,11 +44,11 @@ static enum status load_all(const struct weights *weights, const struct model *m
 enum status model_file_load(struct env *env, const char *path, const struct model *model,
                             struct zero *zero)
 {
-    struct weights weights = {.env = env};
-    enum status st = weights_open(&weights, path);
+    struct weight_files weights = {.env = env};
+    enum status st = weight_files_open(&weights, path);
     if (st == STATUS_OK)
         st = load_all(&weights, model, zero, path);
-    weights_close(&weights);
+    weight_files_close(&weights);
     return st;
 }
 
@@ -380,7 +79,7 @@ static enum status print_config(struct env *env, const char *path, uint64_t *pri
     enum status st;
     TRY(model_file_find(env, path, &folder));
     TRY_OR(done, path_join(env, folder, "config.json", &file));
-    TRY_OR(done, file_read(env, file, INDEX_BYTES_MAX, &text, &bytes));
+    TRY_OR(done, file_read(env, file, CONFIG_BYTES_MAX, &text, &bytes));
     *print = XXH3_64bits_withSeed(text, bytes, *print);
 done:
     mem_free(env, text);
@@ -391,13 +90,13 @@ done:
 
 enum status model_file_print(struct env *env, const char *path, uint64_t *print)
 {
-    struct weights weights = {.env = env};
+    struct weight_files weights = {.env = env};
     *print = 0;
     TRY(print_config(env, path, print));
-    enum status st = weights_open(&weights, path);
+    enum status st = weight_files_open(&weights, path);
     for (int f = 0; st == STATUS_OK && f < weights.count; f++)
         for (int i = 0; st == STATUS_OK && i < safetensors_count(weights.files[f]); i++)
             st = print_tensor(weights.files[f], safetensors_at(weights.files[f], i), print);
-    weights_close(&weights);
+    weight_files_close(&weights);
     return st;
 }

@@ -2,7 +2,7 @@
 # Help, version, man page and completion work with nothing else and list what there is; unknown words are answered.
 . "$(dirname "$0")/common.sh" "$@"
 
-commands="train plan eval sample tokenize inspect bench doctor"
+commands="train plan eval sample tokenize export inspect bench doctor"
 ok "$sifr"
 for command in $commands; do has "^  $command "; done
 has '^  2  wrong usage'

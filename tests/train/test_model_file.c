@@ -68,7 +68,7 @@ static bool same_values(struct session *a, struct session *b)
 /* --- writing a file as somebody else would -------------------------------------------------- */
 
 enum habit {
-    NO_PREFIX = 1,  /* GPT-2 names without "transformer." */
+    NO_PREFIX = 1,  /* names without "transformer." or "model." */
     MASKS = 2,      /* constant buffers */
     HEAD = 4,       /* lm_head.weight although tied */
     OTHER_HEAD = 8, /* and not equal */
@@ -100,6 +100,12 @@ static enum status fill(void *user, int entry, int64_t first, int64_t count, voi
     return STATUS_OK;
 }
 
+static const char *after_prefix(const char *name)
+{
+    const char *point = strchr(name, '.');
+    return strncmp(name, "lm_head", 7) == 0 ? name : point + 1;
+}
+
 static void write_foreign(struct scratch *s, const char *path, struct session *session, int habits,
                           enum dtype type)
 {
@@ -114,10 +120,10 @@ static void write_foreign(struct scratch *s, const char *path, struct session *s
         if ((habits & LOSE_ONE && i == graph->tensor_count - 1) ||
             (habits & ODD_ONLY && i % 2 == 0) || (habits & EVEN_ONLY && i % 2 == 1))
             continue;
-        entries[count] = (struct safetensors_entry){
-            .name = name + (habits & NO_PREFIX ? strlen("transformer.") : 0),
-            .type = type,
-            .rank = tensor->dims};
+        entries[count] =
+            (struct safetensors_entry){.name = habits & NO_PREFIX ? after_prefix(name) : name,
+                                       .type = type,
+                                       .rank = tensor->dims};
         memcpy(entries[count].shape, tensor->shape, sizeof tensor->shape);
         if (habits & BEND_ONE && i == 0)
             entries[count].shape[0]--;
@@ -216,12 +222,13 @@ static void test_round_trip_llama(void **state)
 
 /* --- other habits --------------------------------------------------------------------------- */
 
-/* Write gpt2 in the given manner and read it; *same tells whether the values came over. */
-static enum status try_habits(struct scratch *s, int habits, enum dtype type, bool *same)
+/* Write a model in the given manner and read it; *same tells whether the values came over. */
+static enum status try_model(struct scratch *s, const struct model_config *config, int habits,
+                             enum dtype type, bool *same)
 {
     struct session saved, loaded;
-    session_open(s, &gpt2, 1, &saved);
-    session_open(s, &gpt2, 2, &loaded);
+    session_open(s, config, 1, &saved);
+    session_open(s, config, 2, &loaded);
     write_foreign(s, scratch_path(s, "x.safetensors"), &saved, habits, type);
     enum status st =
         model_file_load(&s->env, scratch_path(s, "x.safetensors"), loaded.model, loaded.zero);
@@ -229,6 +236,11 @@ static enum status try_habits(struct scratch *s, int habits, enum dtype type, bo
     session_destroy(&loaded);
     session_destroy(&saved);
     return st;
+}
+
+static enum status try_habits(struct scratch *s, int habits, enum dtype type, bool *same)
+{
+    return try_model(s, &gpt2, habits, type, same);
 }
 
 static void test_habits_that_are_fine(void **state)
@@ -242,6 +254,8 @@ static void test_habits_that_are_fine(void **state)
         assert_int_equal(try_habits(&s, fine[i], DTYPE_F32, &same), STATUS_OK);
         assert_true(same);
     }
+    assert_int_equal(try_model(&s, &llama, NO_PREFIX, DTYPE_F32, &same), STATUS_OK);
+    assert_true(same);
     assert_int_equal(try_habits(&s, 0, DTYPE_BF16, &same), STATUS_OK);
     assert_false(same); /* rounded to 8 bits */
     assert_int_equal(try_habits(&s, 0, DTYPE_F16, &same), STATUS_OK);

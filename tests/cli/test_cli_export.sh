@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# sifr export: a Hugging Face directory in any type, in one file or several, from a run, a checkpoint or such a directory;
+# whole or not at all, and never from bytes that are not what was written.
+. "$(dirname "$0")/common.sh" "$@"
+sifr() { "$sifr" "$@"; }
+make_text >text.txt
+ok sifr tokenize text.txt --vocab=300
+ok sifr train "${small[@]}" --data.path=tokens/train.bin --data.tokenizer=tokens/tokenizer.json --train.steps=5 --out=run
+ok sifr train "${small[@]}" --model.arch=llama --model.kv_heads=1 --model.tied=no --precision.mode=bf16 --data.path=tokens/train.bin \
+    --data.tokenizer=tokens/tokenizer.json --train.steps=5 --out=narrow
+step=run/checkpoints/step-5 narrow=narrow/checkpoints/step-5
+
+# as it is: the same bytes of every tensor, the same tokenizer
+ok sifr export run plain
+has '^plain: .* parameters in f32, 1 file, .*hashes of the checkpoint are right$'
+for name in tokenizer.json tokenizer_config.json generation_config.json config.json; do
+    cmp -s "$step/$name" "plain/$name" || fail "$name is not what it was"
+done
+[ "$(ls plain | tr '\n' ' ')" = 'config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json ' ] ||
+    fail "other files: $(ls plain)"
+ok sifr sample plain --tokens=8 --temperature=0 --raw -q The
+mv out text-1
+ok sifr sample run --tokens=8 --temperature=0 --raw -q The
+cmp -s out text-1 || fail "the copy writes another text"
+
+# several files, and one again
+ok sifr export "$step" parts --shard-size=20k --json
+is_json out
+has '"files": [3-9],.*"verified": true, "master": false'
+[ -f parts/model.safetensors.index.json ] && [ ! -e parts/model.safetensors ] || fail "no index: $(ls parts)"
+ok sifr export parts/ again/
+cmp -s again/model.safetensors plain/model.safetensors || fail "there and back gives other bytes"
+
+# fp32 of a run in bf16 are its masters; in bf16 they are its weights
+ok sifr export narrow wide --dtype=f32
+has 'in f32, .*from the fp32 masters'
+grep -q '"torch_dtype": "float32"' wide/config.json || fail "dtype: $(cat wide/config.json)"
+ok sifr export narrow kept
+has 'in bf16'
+grep -q '"dtype": "bfloat16"' kept/config.json || fail "dtype: $(cat kept/config.json)"
+ok sifr export wide rounded --dtype=bf16
+cmp -s rounded/model.safetensors kept/model.safetensors || fail "rounded masters are not the weights"
+ok sifr export wide half --dtype=f16
+ok sifr sample half --tokens=3 -q The
+
+# nothing is overwritten, nothing is left of what failed
+expect 1 "'plain' exists and is not an empty folder" "$sifr" export run plain
+expect 1 "'text.txt' exists and is not an empty folder" "$sifr" export run text.txt
+expect 1 "there is no 'nowhere'" "$sifr" export nowhere x
+expect 1 "is no model directory" "$sifr" export tokens x
+expect 2 "an argument is missing; usage: sifr export" "$sifr" export run
+expect 2 "dtype" "$sifr" export run x --dtype=f64
+mkdir empty
+ok sifr export run empty
+[ -f empty/model.safetensors ] || fail "an empty folder is not filled"
+cp -r "$narrow" damaged
+printf x | dd of=damaged/optimizer/master.safetensors bs=1 seek=5000 conv=notrunc status=none
+expect 1 "damaged/optimizer/master.safetensors': bytes .* .the hash differs" "$sifr" export damaged x --dtype=f32
+ok sifr export damaged unharmed # its weights are right
+printf x | dd of=damaged/tokenizer.json bs=1 seek=50 conv=notrunc status=none
+expect 1 "damaged/tokenizer.json': bytes .* .the hash differs" "$sifr" export damaged x
+cp -r plain short
+truncate -s -1 short/model.safetensors
+expect 1 "short/model.safetensors" "$sifr" export short x
+[ ! -e x ] && [ ! -e x.sifr-partial ] || fail "something is left of what failed"
+mkdir -p late.sifr-partial
+echo old >late.sifr-partial/old
+ok sifr export run late
+[ ! -e late/old ] && [ ! -e late.sifr-partial ] || fail "an old export's file is in the new one"
+
+finish
