@@ -19,7 +19,7 @@ enum inspect_format { FORMAT_AUTO, FORMAT_U16, FORMAT_U32 };
 
 struct inspect_settings {
     int format;
-    bool verify, json;
+    bool verify, diff, json;
 };
 
 /* --- lines or JSON -------------------------------------------------------------------------- */
@@ -126,21 +126,46 @@ static enum status inspect_file(struct inspection *in, enum inspect_format forma
                 in->path);
 }
 
+static enum status check_use(struct env *env, const struct inspect_settings *settings,
+                             const char *const *words, int word_count)
+{
+    if (settings->diff && settings->verify)
+        return FAIL(env, USAGE, "--diff and --verify are two questions: ask them one by one");
+    if (settings->diff && word_count != 2)
+        return FAIL(env, USAGE, "--diff takes two models or checkpoints; usage: sifr inspect %s",
+                    command_inspect.usage);
+    if (!settings->diff && word_count == 2)
+        return FAIL(env, USAGE, "'%s' is one argument too many; usage: sifr inspect %s", words[1],
+                    command_inspect.usage);
+    return STATUS_OK;
+}
+
+static enum status inspect(struct inspection *in, const struct inspect_settings *settings,
+                           const char *other)
+{
+    struct stat info;
+    if (settings->diff)
+        return inspect_diff(in, other);
+    if (settings->verify)
+        return inspect_verify(in);
+    if (stat(in->path, &info) == 0 && S_ISDIR(info.st_mode))
+        return inspect_folder(in);
+    return inspect_file(in, (enum inspect_format)settings->format);
+}
+
 static enum status run_inspect(struct cli *cli, struct options *options, void *user_settings,
                                const char *const *words, int word_count)
 {
-    (void)options, (void)word_count;
+    (void)options;
     const struct inspect_settings *settings = user_settings;
     struct json_out json;
     struct inspection in = {.cli = cli, .path = words[0], .json = settings->json ? &json : NULL};
-    struct stat info;
+    TRY(check_use(cli->env, settings, words, word_count));
     json_out_begin(&json, cli->env);
     json_out_string(&json, "path", words[0]);
-    bool folder = stat(words[0], &info) == 0 && S_ISDIR(info.st_mode);
-    enum status st = settings->verify ? inspect_verify(&in)
-                     : folder         ? inspect_folder(&in)
-                                      : inspect_file(&in, (enum inspect_format)settings->format);
-    if ((st == STATUS_OK || settings->verify) && settings->json) { /* also what is damaged */
+    enum status st = inspect(&in, settings, word_count > 1 ? words[1] : NULL);
+    bool told = st == STATUS_OK || settings->verify || in.differs; /* also what is damaged */
+    if (told && settings->json) {
         enum status printed = json_out_print(&json, cli->console);
         return st != STATUS_OK ? st : printed;
     }
@@ -164,6 +189,11 @@ static const struct option inspect_list[] = {
      .flag_only = true,
      .offset = offsetof(struct inspect_settings, verify),
      .help = "read every byte of a checkpoint, or of all of a run's, and compare the hashes"},
+    {.key = "diff",
+     .type = OPTION_BOOL,
+     .flag_only = true,
+     .offset = offsetof(struct inspect_settings, diff),
+     .help = "compare two models or checkpoints tensor by tensor; exit 1 when they differ"},
     {.key = "json",
      .type = OPTION_BOOL,
      .flag_only = true,
@@ -180,19 +210,23 @@ static enum status bind_inspect(struct options *options, void *settings)
 
 const struct command command_inspect = {
     .name = "inspect",
-    .usage = "PATH [--verify] [--json]",
+    .usage = "PATH [--verify] [--diff OTHER] [--json]",
     .summary = "what is in a file or folder: tensors, tokens, a tokenizer, a run",
     .description = "PATH is a safetensors file, a Hugging Face directory, a token shard, a "
                    "tokenizer.json or a run folder; which\n"
                    "one is told by its content. Names, shapes, types and sizes are printed, and a "
-                   "run's loss curve.\n",
+                   "run's loss curve.\n"
+                   "--diff compares two runs, checkpoints, Hugging Face directories or safetensors "
+                   "files; of two\n"
+                   "checkpoints also masters, momentum and variance.\n",
     .examples = "  sifr inspect runs/tiny\n"
                 "  sifr inspect runs/tiny/checkpoints/step-200/model.safetensors\n"
                 "  sifr inspect runs/tiny --verify\n"
+                "  sifr inspect --diff runs/tiny runs/tiny-again\n"
                 "  sifr inspect train.bin --format=u16 --json\n",
     .settings_bytes = sizeof(struct inspect_settings),
     .least_words = 1,
-    .most_words = 1,
+    .most_words = 2,
     .bind = bind_inspect,
     .run = run_inspect,
 };

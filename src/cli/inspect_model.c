@@ -14,7 +14,7 @@ struct totals {
     size_t bytes;
 };
 
-static void format_shape(const struct safetensor *t, char *out, size_t bytes)
+void inspect_shape(const struct safetensor *t, char *out, size_t bytes)
 {
     size_t used = (size_t)snprintf(out, bytes, "[");
     for (int i = 0; i < t->rank && used < bytes; i++)
@@ -39,7 +39,7 @@ static void print_tensor(struct inspection *in, const struct safetensor *t, int 
         return;
     }
     char shape[160], human[32];
-    format_shape(t, shape, sizeof shape);
+    inspect_shape(t, shape, sizeof shape);
     console_line(in->cli->console, "  %-*s  %-4s  %-16s %10s", name_width, t->name,
                  safetensors_type_word(t->type), shape, text_human_bytes(human, (double)t->bytes));
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # sifr export: a Hugging Face directory in any type, in one file or several, from a run, a checkpoint or such a directory;
-# whole or not at all, and never from bytes that are not what was written.
+# whole or not at all, and never from bytes that are not what was written. sifr inspect --diff says what differs.
 . "$(dirname "$0")/common.sh" "$@"
 sifr() { "$sifr" "$@"; }
 make_text >text.txt
@@ -67,5 +67,43 @@ mkdir -p late.sifr-partial
 echo old >late.sifr-partial/old
 ok sifr export run late
 [ ! -e late/old ] && [ ! -e late.sifr-partial ] || fail "an old export's file is in the new one"
+
+# two of a kind
+ok sifr inspect --diff run plain
+has '^  tensors +28$'
+has '^  equal +28$'
+ok sifr inspect --diff plain parts
+ok sifr inspect --diff run "$step"
+has '^  tensors +84$' # model, momentum, variance
+ok sifr inspect "$narrow" --diff narrow --json
+is_json out
+has '"part": "master".*"part": "variance"'
+has '"differing": 0, "only_first": 0, "only_second": 0, "largest": 0'
+
+# one element, one type, one name, one shape
+cp -r plain other
+at=$(($(stat -c %s other/model.safetensors) - 8)) # the second element from the end of the last tensor
+printf '\0\0\200?' | dd of=other/model.safetensors bs=1 seek=$at conv=notrunc status=none
+expect 1 "'plain' and 'other' differ in 1 of 28 tensors" "$sifr" inspect --diff plain other
+has '^  model +transformer.wte.weight: 1 of 9600 elements, largest [0-9.]+, rms [0-9.e-]+ relative, first at 9598 \([0-9.e-]+, 1\)$'
+has '^  differing +1$'
+expect 1 "differ in 1 of 28" "$sifr" inspect --diff plain other --json
+is_json out
+has '"name": "transformer.wte.weight", "equal": false, .*"elements": 9600, "differing": 1, "first": 9598,'
+expect 1 "differ in " "$sifr" inspect --diff wide kept
+has 'F32, BF16; [0-9]+ of [0-9]+ elements, largest'
+ok sifr export kept kept-wide --dtype=f32 # no element differs, and all of the types do
+expect 1 "differ in " "$sifr" inspect --diff kept kept-wide
+has 'BF16, F32; 0 of [0-9]+ elements, largest 0, rms 0 relative$'
+expect 1 "differ in " "$sifr" inspect --diff plain wide
+has '^  model +transformer.wte.weight: only in the first$'
+has '^  model +lm_head.weight: only in the second$'
+ok sifr train "${small[@]}" --model.context=16 --data.path=tokens/train.bin --data.tokenizer=tokens/tokenizer.json --train.steps=1 --out=smaller
+expect 1 "differ in 84 of 84" "$sifr" inspect --diff run smaller
+has 'transformer.wpe.weight: \[32, 32\], \[16, 32\]$'
+expect 1 "there is no 'nowhere'" "$sifr" inspect --diff run nowhere
+expect 2 "takes two models" "$sifr" inspect --diff run
+expect 2 "one argument too many" "$sifr" inspect run plain
+expect 2 "one by one" "$sifr" inspect run plain --diff --verify
 
 finish
