@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Models of sifr in the hands of transformers, and the other way round.
+
+    python3 tools/hf_check.py BUILD
+
+What sifr exports is loaded by transformers, with no tensor missing or left over, and gives the same loss and the same greedy
+text; what transformers saves is loaded by sifr, and does so too. GPT-2 and Llama with grouped heads, head tied or not, one file
+or several, F32, BF16 and F16, config keys of transformers 4 and 5, tensor names with and without their prefix, three kinds of
+rope. Prints a line for each case; ends with 1 when one of them fails, with 0 and a word when a package is missing.
+"""
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", SIFR_RUN_THREADS="2")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+VOCAB, CONTEXT, SEQUENCES, NEW_TOKENS = 400, 64, 12, 40
+LIMIT = 1e-5  # of a loss
+PROMPT = "static enum status "
+
+
+class Bench:
+    """The command, a place to work in, and the tokens of which the loss is taken."""
+
+    def __init__(self, build, folder):
+        self.sifr_path, self.folder, self.failed, self.count, self.worst = os.path.join(build, "sifr"), folder, 0, 0, 0.0
+        self.text = self.path("text.txt")
+        with open(self.text, "w", encoding="utf-8") as out:
+            for path in sorted(glob.glob(f"{ROOT}/src/base/*.c")):
+                out.write(open(path, encoding="utf-8").read())
+        self.sifr("tokenize", self.text, f"--vocab={VOCAB}", f"--out={self.path('tokens')}")
+        from transformers import PreTrainedTokenizerFast
+        self.tokenizer = PreTrainedTokenizerFast(tokenizer_file=self.path("tokens/tokenizer.json"))
+        ids = self.tokenizer(open(self.text, encoding="utf-8").read()[-8000:])["input_ids"][: CONTEXT * SEQUENCES + 1]
+        self.ids, self.val = ids, self.path("val.bin")
+        with open(self.val, "wb") as out:
+            out.write(b"".join(i.to_bytes(2, "little") for i in ids))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def sifr(self, *words):
+        done = subprocess.run([self.sifr_path, *words], capture_output=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"sifr {' '.join(words)}: exit {done.returncode}: {done.stderr.decode()}")
+        return done.stdout.decode(errors="replace")  # a text may be of bytes that are no UTF-8
+
+    def sifr_loss(self, model):
+        got = json.loads(self.sifr("eval", model, f"--data.val={self.val}", "--data.format=u16", f"--context={CONTEXT}", "--json"))
+        assert got["tokens"] == CONTEXT * SEQUENCES, got
+        return got["loss"]
+
+    def sifr_text(self, model):
+        return self.sifr("sample", model, f"--prompt={PROMPT}", "--temperature=0", f"--tokens={NEW_TOKENS}", "--raw", "--quiet",
+                         "--ignore-eot")
+
+    def peer_loss(self, model):
+        import torch
+        ids = torch.tensor(self.ids)
+        x, y = ids[:-1].view(SEQUENCES, CONTEXT), ids[1:].view(SEQUENCES, CONTEXT)
+        with torch.no_grad():
+            logits = model(input_ids=x).logits
+        return torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), y.flatten()).item()
+
+    def peer_text(self, model):
+        import torch
+        x = torch.tensor([self.tokenizer(PROMPT)["input_ids"]])
+        model.generation_config.eos_token_id = None
+        y = model.generate(input_ids=x, attention_mask=torch.ones_like(x), do_sample=False, max_new_tokens=NEW_TOKENS,
+                           pad_token_id=0)
+        return self.tokenizer.decode(y[0, x.shape[1]:], clean_up_tokenization_spaces=False)
+
+    def check(self, what, ok, words):
+        self.count += 1
+        self.failed += not ok
+        print(f"{'ok    ' if ok else 'FAILED'}  {what}: {words}", flush=True)
+
+    def compare(self, what, sifr_model, peer):
+        """Loss and greedy text of a directory in both hands."""
+        try:
+            ours, theirs = self.sifr_loss(sifr_model), self.peer_loss(peer)
+            ours_text, theirs_text = self.sifr_text(sifr_model), self.peer_text(peer)
+        except (RuntimeError, AssertionError) as error:
+            self.check(what, False, error)
+            return
+        away, same = abs(ours - theirs), ours_text == theirs_text
+        self.worst = max(self.worst, away)
+        self.check(what, away <= LIMIT and same, f"loss {ours:.7f} and {theirs:.7f}, {away:.1e} apart; greedy text "
+                   + ("equal" if same else f"{ours_text!r} and {theirs_text!r}"))
+
+
+def load(folder, dtype="float32"):
+    """By transformers, strictly."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype) if dtype != "auto" else dtype,
+                                                       output_loading_info=True)
+    for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        if info.get(key):
+            raise RuntimeError(f"{folder}: {key} {info[key]}")
+    return model.eval()
+
+
+# --- sifr exports ---------------------------------------------------------------------------------------------------------------
+
+TRAINED = {
+    "gpt2 tied": ["--model.arch=gpt2", "--model.tied=yes"],
+    "gpt2 untied": ["--model.arch=gpt2", "--model.tied=no"],
+    "llama tied": ["--model.arch=llama", "--model.kv_heads=2", "--model.tied=yes"],
+    "llama untied": ["--model.arch=llama", "--model.kv_heads=1", "--model.tied=no"],
+    "llama bf16 run": ["--model.arch=llama", "--model.kv_heads=2", "--model.tied=no", "--precision.mode=bf16"],
+}
+
+
+def check_types(bench, name, run, wide):
+    """In 16 bits: transformers finds the type by itself, and the values are the fp32 ones, rounded."""
+    import torch
+    for word, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16)):
+        out = f"{wide}-{word}"
+        bench.sifr("export", run, out, f"--dtype={word}")
+        narrow, reference = load(out, "auto"), load(wide)
+        theirs = dict(reference.named_parameters())
+        same = all(p.dtype == dtype and torch.equal(p, theirs[n].to(dtype)) for n, p in narrow.named_parameters())
+        bench.check(f"export {name} to {word}", same, "values are the fp32 ones, rounded" if same else "other values or types")
+        bench.compare(f"export {name} to {word}, both in fp32", out, load(out))
+
+
+def check_exports(bench):
+    for name, words in TRAINED.items():
+        run, wide = bench.path(name.replace(" ", "-")), bench.path(name.replace(" ", "-") + "-hf")
+        bench.sifr("train", *words, "--model.layers=3", "--model.width=48", "--model.heads=4", f"--model.context={CONTEXT}",
+                   f"--data.path={bench.path('tokens/train.bin')}", f"--data.tokenizer={bench.path('tokens/tokenizer.json')}",
+                   "--train.steps=60", "--train.micro_batch=8", "--train.lr=3e-3", f"--out={run}")
+        bench.sifr("export", run, wide, "--dtype=f32")
+        bench.compare(f"export {name}", wide, load(wide))
+        parts = wide + "-parts"
+        bench.sifr("export", run, parts, "--dtype=f32", "--shard-size=100k")
+        files = len(glob.glob(parts + "/model-*.safetensors"))
+        bench.compare(f"export {name} in {files} files", parts, load(parts))
+        check_types(bench, name, run, wide)
+        from transformers import AutoTokenizer
+        ids = AutoTokenizer.from_pretrained(wide)(PROMPT)["input_ids"]
+        bench.check(f"export {name}, tokenizer", ids == bench.tokenizer(PROMPT)["input_ids"], f"{len(ids)} ids")
+
+
+# --- transformers saves ---------------------------------------------------------------------------------------------------------
+
+def made(name):
+    """A model of transformers, with weights large enough that the likeliest token is clear."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(1)
+    tied = "untied" not in name
+    if name.startswith("gpt2"):
+        model = GPT2LMHeadModel(GPT2Config(
+            vocab_size=VOCAB, n_positions=CONTEXT * 2, n_embd=36, n_layer=2, n_head=3, tie_word_embeddings=tied, bos_token_id=0,
+            eos_token_id=0, n_inner=100 if "inner" in name else None))
+    else:
+        rope = {"rope_type": "default", "rope_theta": 500000.0}
+        if "linear" in name:
+            rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+        if "llama3" in name:
+            rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 32, "rope_theta": 10000.0}
+        model = LlamaForCausalLM(LlamaConfig(
+            vocab_size=VOCAB, hidden_size=48, intermediate_size=70, num_hidden_layers=2, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=16 if "wide heads" in name else 8, max_position_embeddings=CONTEXT * 2,
+            tie_word_embeddings=tied, rope_parameters=rope, bos_token_id=0, eos_token_id=[0, 1]))
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if p.ndim > 1:
+                p.normal_(0, 0.15)
+            else:
+                p.add_(0.1 * torch.randn_like(p))
+    return model.eval()
+
+
+def as_transformers_4(folder):
+    """The config.json that 4.x would have written."""
+    path = os.path.join(folder, "config.json")
+    config = json.load(open(path, encoding="utf-8"))
+    config["torch_dtype"] = config.pop("dtype", "float32")
+    config["transformers_version"] = "4.40.0"
+    rope = config.pop("rope_parameters", None)
+    if rope:
+        config["rope_theta"] = rope.pop("rope_theta")
+        kind = rope.pop("rope_type")
+        config["rope_scaling"] = None if kind == "default" else {"type" if kind == "linear" else "rope_type": kind, **rope}
+    json.dump(config, open(path, "w", encoding="utf-8"), indent=2)
+
+
+def strip_prefix(folder):
+    """Names as a body saved without its head has them."""
+    from safetensors.torch import load_file, save_file
+    path = os.path.join(folder, "model.safetensors")
+    tensors = {k.removeprefix("transformer.").removeprefix("model."): v for k, v in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def check_saved(bench):
+    import torch
+    names = ["gpt2 tied", "gpt2 untied", "gpt2 tied inner", "llama tied", "llama untied", "llama untied linear",
+             "llama untied llama3", "llama untied wide heads"]
+    for name in names:
+        model = made(name)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            rounded = made(name).to(dtype)
+            folder = bench.path(f"saved {name} {dtype}")
+            rounded.save_pretrained(folder)
+            bench.tokenizer.save_pretrained(folder)
+            # loaded again, not rounded.to(float32): the frequencies of the rope were rounded with the weights there
+            bench.compare(f"load {name} {str(dtype)[6:]}", folder, load(folder))
+            back = folder + " back"
+            bench.sifr("export", folder, back)
+            bench.sifr("inspect", "--diff", folder, back)
+            bench.compare(f"load {name} {str(dtype)[6:]} and export", folder, load(back))
+        for what, change in (("4.x keys", as_transformers_4), ("no prefix", strip_prefix)):
+            folder = bench.path(f"saved {name} {what}")
+            model.save_pretrained(folder)
+            bench.tokenizer.save_pretrained(folder)
+            change(folder)
+            bench.compare(f"load {name}, {what}", folder, model)
+        folder = bench.path(f"saved {name} parts")
+        model.save_pretrained(folder, max_shard_size="60KB")
+        bench.tokenizer.save_pretrained(folder)
+        files = len(glob.glob(glob.escape(folder) + "/model-*.safetensors"))
+        bench.compare(f"load {name} in {files} files", folder, model)
+        if "untied" not in name:
+            folder = bench.path(f"saved {name} body")
+            model.base_model.save_pretrained(folder)
+            bench.tokenizer.save_pretrained(folder)
+            bench.compare(f"load {name}, body only", folder, model)
+
+
+def main():
+    if len(sys.argv) != 2:
+        print(__doc__.strip().splitlines()[2].strip(), file=sys.stderr)
+        return 2
+    try:
+        import safetensors
+        import torch
+        import transformers
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return 0
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(2)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(os.path.abspath(sys.argv[1]), folder)
+        check_exports(bench)
+        check_saved(bench)
+    print(f"{bench.count} checks with transformers {transformers.__version__} and torch {torch.__version__}: {bench.failed} failed; "
+          f"losses at most {bench.worst:.1e} apart")
+    return 1 if bench.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
