@@ -9,6 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool plugin_is_there(const char *file)
+{
+    void *object = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
+    if (object != NULL)
+        dlclose(object);
+    return object != NULL;
+}
+
 const char *plugin_version(void)
 {
     return SIFR_BUILD;

@@ -20,6 +20,7 @@ enum status plugin_find(struct env *env, const char *name, const char *symbol, v
 /* The same for who only looks: false, and the reason in `why`, which has `bytes` bytes. */
 bool plugin_look(const char *name, const char *symbol, void *out, char *why, size_t bytes);
 
-const char *plugin_version(void); /* what sifr_<name>_version must say: "0.1.0 3f0c77a1" */
+bool plugin_is_there(const char *file); /* can be loaded; it is not kept */
+const char *plugin_version(void);       /* what sifr_<name>_version must say: "0.1.0 3f0c77a1" */
 
 #endif

@@ -261,7 +261,7 @@ const struct command command_train = {
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"
                 "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --zero.stage=3\n"
-                "  sifr train configs/gpt2-124m.yaml --dry-run\n",
+                "  sifr train configs/gpt2-124m.yaml --data.path=notes.txt --dry-run\n",
     .settings_bytes = sizeof(struct train_settings),
     .most_words = 1,
     .config_file = true,

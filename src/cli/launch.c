@@ -392,13 +392,22 @@ static enum status outcome(const struct job *job)
 
 /* --- all of it ------------------------------------------------------------------------------ */
 
+/* Under nohup: a signal that is blocked comes through a signalfd though it is ignored. */
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 static enum status supervise(struct job *job)
 {
     sigset_t taken, before;
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
     sigemptyset(&taken);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         sigaddset(&taken, numbers[i]);
+    if (!is_ignored(SIGHUP))
+        sigaddset(&taken, SIGHUP);
     sigprocmask(SIG_BLOCK, &taken, &before);
     job->stop_wanted = *job->cli->stop != 0; /* by a signal that came before this */
     job->interrupted = *job->cli->stop == SIGINT ? clock_seconds() : 0;

@@ -16,10 +16,11 @@ static const struct {
     const char *name;
     const struct device_backend *table; /* NULL: in the plugin of that name */
     const char *entry;
+    const char *driver; /* without this library there is nothing to find; NULL: needs none */
 } backends[] = {
-    {"cpu", &device_cpu, NULL},
-    {"cuda", NULL, DEVICE_CUDA_ENTRY},
-    {"dry", &device_dry, NULL},
+    {"cpu", &device_cpu, NULL, NULL},
+    {"cuda", NULL, DEVICE_CUDA_ENTRY, "libcuda.so.1"},
+    {"dry", &device_dry, NULL, NULL},
 };
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
@@ -103,6 +104,13 @@ bool device_is_dry(const struct device *device)
 bool device_on_host(const struct device *device)
 {
     return device->backend->on_host;
+}
+
+bool device_has_driver(const char *backend)
+{
+    int found = backend_number(backend);
+    CHECK_LT(found, BACKEND_COUNT);
+    return backends[found].driver == NULL || plugin_is_there(backends[found].driver);
 }
 
 void device_look(const char *backend, int index, struct device_info *info)

@@ -43,6 +43,8 @@ struct device_info {
     size_t free_bytes, total_bytes; /* of its own memory; 0 = it has none, or it is not known */
 };
 void device_look(const char *backend, int index, struct device_info *info);
+/* Whether it is worth looking: the driver's library is there. Loads nothing that stays. */
+bool device_has_driver(const char *backend);
 
 /* Zeroed memory on the device, aligned to 64 bytes at least. `out` is the address of any pointer.
  */

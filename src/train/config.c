@@ -50,7 +50,9 @@ void run_config_release(struct run_config *config)
 
 enum status run_device_find(struct env *env, bool planning, int *device, struct device_info *info)
 {
-    if (*device != RUN_DEVICE_CPU) {
+    /* A plugin and its libraries take some 90 MiB: not where they can be of no use. */
+    bool hopeless = *device == RUN_DEVICE_AUTO && !device_has_driver("cuda");
+    if (*device != RUN_DEVICE_CPU && !hopeless) {
         device_look("cuda", -1, info);
         if (info->count > 0)
             device_look("cuda", session_card(info->count), info);

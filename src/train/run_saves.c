@@ -72,7 +72,7 @@ enum status run_saves_finish(struct run_saves *saves, const struct checkpoint_pr
 {
     struct checkpoint_result result;
     await(saves);
-    if (saves->last_step == progress->step)
+    if (progress == NULL || saves->last_step == progress->step)
         return STATUS_OK;
     TRY(checkpoint_saver_save(saves->saver, progress));
     CHECK(checkpoint_saver_result(saves->saver, true, &result));

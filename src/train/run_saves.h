@@ -24,7 +24,8 @@ void run_saves_close(struct run_saves *saves);
 enum status run_saves_begin(struct run_saves *saves, const struct checkpoint_progress *progress);
 /* Tell of a save that has ended since. Not collective. */
 void run_saves_look(struct run_saves *saves);
-/* The last: wait for the one before, save unless that was of this step, and wait. */
+/* The last: wait for the one before, save unless that was of this step, and wait. `progress` NULL:
+ * nothing more is saved. */
 enum status run_saves_finish(struct run_saves *saves, const struct checkpoint_progress *progress);
 
 #endif

@@ -305,7 +305,7 @@ static void tell_stop(struct trainer *t, bool begun)
                  t->step, t->summary->checkpoint);
 }
 
-/* Save unless the run broke in the middle; the state of a stopped or diverged run is sound. */
+/* Save unless the run broke in the middle or diverged: what was saved before is worth more then. */
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
@@ -314,7 +314,8 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (sound)
         trainer_set_apart(t); /* a failure shows when the state is saved */
     trainer_turn_to(t, "checkpoint after step ");
-    enum status saved = sound && begun ? run_saves_finish(&t->saves, &t->done) : STATUS_OK;
+    const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
+    enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
     footprint_look(&t->footprint, t->env->mem);
     if (sound && saved == STATUS_OK) /* all ranks are here */
         saved = footprint_compare(&t->footprint, true, t->env, t->session.comm, &t->summary->held);

@@ -312,8 +312,7 @@ static void test_divergence_is_named(void **state)
     int count = read_metrics(&rig, "run/metrics.jsonl", records);
     assert_int_equal(count, summary.steps);
     assert_true(records[count - 1].skipped && records[count - 3].skipped);
-    /* What is saved is what was there before the first bad step. */
-    assert_true(file_exists(summary.checkpoint));
+    assert_string_equal(summary.checkpoint, ""); /* what was saved before is worth more */
     rig_close(&rig);
 }
 
