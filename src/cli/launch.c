@@ -74,7 +74,7 @@ static void say_choice(const struct job *job)
     else if (is_root)
         snprintf(notes, sizeof notes, " (as root)");
     log_info(job->cli->env, "launch: %d ranks x %d thread%s with %s%s", order->ranks,
-             order->threads, order->threads == 1 ? "" : "s", job->launcher.library, notes);
+             order->threads, order->threads == 1 ? "" : "s", job->launcher.mpi, notes);
 }
 
 /* What rank 0 prints ends on our terminal, if there is one. */

@@ -28,7 +28,7 @@ enum { ANSWER_BYTES = 512 };
 /* --- which one ------------------------------------------------------------------------------ */
 
 /* "Open MPI v4.1.4" and "MPICH Version: 4.0.2" become a name and a number. */
-static void name_library(struct mpi_launcher *launcher)
+static void name_mpi(struct mpi_launcher *launcher)
 {
     char text[64];
     comm_mpi_library(text, sizeof text);
@@ -40,7 +40,7 @@ static void name_library(struct mpi_launcher *launcher)
         name_bytes = (size_t)(noise - text);
     while (name_bytes > 0 && (text[name_bytes - 1] == ' ' || text[name_bytes - 1] == 'v'))
         name_bytes--;
-    snprintf(launcher->library, sizeof launcher->library, "%.*s%s%s", (int)name_bytes, text,
+    snprintf(launcher->mpi, sizeof launcher->mpi, "%.*s%s%s", (int)name_bytes, text,
              *number ? " " : "", number);
 }
 
@@ -87,7 +87,7 @@ enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
 {
     const char *chosen = getenv("SIFR_MPIRUN");
     *launcher = (struct mpi_launcher){0};
-    name_library(launcher);
+    name_mpi(launcher);
     bool is_open = launcher->kind == MPI_KIND_OPEN;
     const char *const names[] = {SIFR_MPIEXEC, is_open ? "mpirun.openmpi" : "mpirun.mpich",
                                  "mpirun", "mpiexec"};
@@ -95,7 +95,7 @@ enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
         if (!belongs(chosen, launcher->kind))
             return FAIL(env, CONFIG,
                         "SIFR_MPIRUN is '%s', which is no launcher of %s, the library of this sifr",
-                        chosen, launcher->library);
+                        chosen, launcher->mpi);
         snprintf(launcher->path, sizeof launcher->path, "%s", chosen);
         return STATUS_OK;
     }
@@ -108,7 +108,7 @@ enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
     return FAIL(env, CONFIG,
                 "this sifr is linked with %s, and no mpirun of that library is found (tried '%s', "
                 "%s, mpirun, mpiexec); install it, or name it in SIFR_MPIRUN",
-                launcher->library, names[0], names[1]);
+                launcher->mpi, names[0], names[1]);
 }
 
 /* --- how it is called ----------------------------------------------------------------------- */

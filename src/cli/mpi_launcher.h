@@ -9,8 +9,8 @@ enum mpi_kind { MPI_KIND_OPEN, MPI_KIND_HYDRA }; /* Hydra: MPICH, Intel MPI and 
 
 struct mpi_launcher {
     enum mpi_kind kind;
-    char library[64]; /* "Open MPI 4.1.4" */
-    char path[512];   /* of its mpirun */
+    char mpi[64];   /* "Open MPI 4.1.4" */
+    char path[512]; /* of its mpirun */
 };
 
 /* SIFR_MPIRUN, else the one found when sifr was configured, else by name in PATH; each is asked
