@@ -6,7 +6,7 @@
 #include <math.h>
 #include "base/rng.h"
 #include "device/device.h"
-#include "testing.h"
+#include "card.h"
 
 enum { NO_CARD = 77 };
 
@@ -459,19 +459,6 @@ static void test_no_such_card(void **state)
 
 /* --- the tests ------------------------------------------------------------------------------ */
 
-static bool find_card(void)
-{
-    struct env env = testing_env(1);
-    struct device *device;
-    bool found = device_create(&env, "cuda", 0, &device) == STATUS_OK;
-    if (found)
-        device_destroy(device);
-    else
-        print_message("no card: %s\n", log_first_error(env.log));
-    env_destroy(&env);
-    return found;
-}
-
 int main(int count, char **words)
 {
     char *backend = count > 1 ? words[1] : "cpu";
@@ -491,7 +478,7 @@ int main(int count, char **words)
         cmocka_unit_test_prestate(test_out_of_memory, backend),
         cmocka_unit_test(test_no_such_card),
     };
-    if (card && !find_card())
+    if (card && test_missing("cuda"))
         return NO_CARD;
     return cmocka_run_group_tests(tests, NULL, NULL) +
            (card ? cmocka_run_group_tests(card_tests, NULL, NULL) : 0);

@@ -4,7 +4,7 @@
 #define TESTS_ENGINE_RIG_H
 #include "testing.h"
 #include "base/rng.h"
-#include "engine/card.h"
+#include "card.h"
 #include "engine/decoder.h"
 #include "engine/engine.h"
 #include "model/model.h"

@@ -9,7 +9,7 @@
  */
 #include <math.h>
 #include <pthread.h>
-#include "engine/card.h"
+#include "card.h"
 #include "engine/engine.h"
 #include "engine/golden_file.h"
 #include "model/model.h"

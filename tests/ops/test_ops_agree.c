@@ -8,6 +8,7 @@
  * that disagrees is told before the test fails.
  */
 #include <math.h>
+#include "card.h"
 #include "ops/op_rig.h"
 #include "ops/op_shapes_card.h"
 
@@ -371,24 +372,11 @@ static int test_reference(enum dtype type)
     return cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
 }
 
-static bool find_card(void)
-{
-    struct env env = testing_env(1);
-    struct device *device;
-    bool found = device_create(&env, "cuda", 0, &device) == STATUS_OK;
-    if (found)
-        device_destroy(device);
-    else
-        print_message("no card: %s\n", log_first_error(env.log));
-    env_destroy(&env);
-    return found;
-}
-
 static int test_card(const char *only)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     int wrong = 0;
-    if (!find_card())
+    if (test_missing("cuda"))
         return NO_CARD;
     for (int i = 0; i < 3; i++) {
         if (only == NULL || strcmp(only, dtype_name(types[i])) == 0)

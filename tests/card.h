@@ -1,7 +1,7 @@
-/* card -- where the engine's tests compute: on the CPU, or on the device that the variable
+/* card -- where tests compute: on the CPU, or on the device that they are told or that the variable
  * SIFR_TEST_DEVICE names ("cuda"). */
-#ifndef TESTS_ENGINE_CARD_H
-#define TESTS_ENGINE_CARD_H
+#ifndef TESTS_CARD_H
+#define TESTS_CARD_H
 #include "testing.h"
 #include "device/device.h"
 
@@ -17,13 +17,18 @@ static inline bool test_on_cpu(void)
 }
 
 /* There is nothing to test on: main then returns 77, which is neither passed nor failed. */
-static inline bool test_device_missing(void)
+static inline bool test_missing(const char *device)
 {
     struct device_info info;
-    device_look(test_device(), -1, &info);
+    device_look(device, -1, &info);
     if (info.count == 0)
         fprintf(stderr, "skipped: %s\n", info.why);
     return info.count == 0;
+}
+
+static inline bool test_device_missing(void)
+{
+    return test_missing(test_device());
 }
 
 #endif
