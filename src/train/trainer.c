@@ -299,10 +299,10 @@ static void tell_stop(struct trainer *t, bool begun)
     if (!begun)
         log_warn(t->env, "stopped before the first step: nothing is saved");
     else
-        log_warn(t->env,
-                 "stopped after step %" PRId64 ": all of it is in '%s'; the same command goes on "
-                 "from there",
-                 t->step, t->summary->checkpoint);
+        log_warn(t->env, "stopped after step %" PRId64 ": all of it is in '%s'; %s", t->step,
+                 t->summary->checkpoint,
+                 trainer_at_stop(t) ? "it goes on from there with a larger train.stop_at, or none"
+                                    : "the same command goes on from there");
 }
 
 /* Save unless the run broke in the middle or diverged: what was saved before is worth more then. */

@@ -60,6 +60,7 @@ static inline int64_t trainer_step_tokens(const struct trainer *t)
 
 /* --- trainer_steps.c ------------------------------------------------------------------------ */
 /* All steps that are left; STATUS_STOPPED when somebody would not wait for their end. */
+bool trainer_at_stop(const struct trainer *t); /* train.stop_at is reached */
 enum status trainer_loop(struct trainer *t);
 /* What the host turns to, for who waits for it: "step 12", "evaluation after step 12". */
 void trainer_turn_to(struct trainer *t, const char *what);

@@ -282,7 +282,7 @@ static enum status keep_state(struct trainer *t)
     return STATUS_OK;
 }
 
-static bool at_stop(const struct trainer *t)
+bool trainer_at_stop(const struct trainer *t)
 {
     int64_t stop = t->config->train.stop_at;
     return stop > 0 && t->step >= stop;
@@ -291,7 +291,7 @@ static bool at_stop(const struct trainer *t)
 enum status trainer_loop(struct trainer *t)
 {
     while (t->step < t->config->train.steps) {
-        if (at_stop(t))
+        if (trainer_at_stop(t))
             return STATUS_STOPPED;
         if (!keep_going(t, 0, 0))
             return t->session.comm && comm_status(t->session.comm) != STATUS_OK
