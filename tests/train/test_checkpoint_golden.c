@@ -1,6 +1,7 @@
 /* A checkpoint of format version 1 that was written once and is kept in the tree: whatever the
- * format becomes, it can be read, and is what it was. */
+ * format becomes, it can be read, and is what it was: the same bits on the CPU and on a card. */
 #include <xxhash.h>
+#include "card.h"
 #include "scratch.h"
 #include "train/checkpoint.h"
 #include "train/model_file.h"
@@ -31,6 +32,7 @@ static void test_reads_version_1(void **state)
                                                    0xfad39b12b55ee1c7};
     struct scratch s;
     struct session session;
+    struct session_place place = {test_device(), test_on_cpu() ? DTYPE_F32 : DTYPE_F16};
     struct checkpoint *checkpoint;
     struct model_config model = {.path = ""};
     const struct zero_config store = {.beta1 = 0.9,
@@ -41,9 +43,7 @@ static void test_reads_version_1(void **state)
                                       .sum_type = DTYPE_F32};
     scratch_open(&s);
     assert_int_equal(model_file_config(&s.env, GOLDEN, &model), STATUS_OK);
-    assert_int_equal(
-        session_create(&s.env, (struct session_place){"cpu", DTYPE_F32}, &model, &store, &session),
-        STATUS_OK);
+    assert_int_equal(session_create(&s.env, place, &model, &store, &session), STATUS_OK);
     assert_int_equal(checkpoint_open(&s.env, GOLDEN, &checkpoint), STATUS_OK);
     assert_int_equal(checkpoint_verify(checkpoint, NULL, NULL), STATUS_OK);
     const struct checkpoint_progress *p = &checkpoint_state(checkpoint)->progress;
@@ -66,6 +66,8 @@ static void test_reads_version_1(void **state)
 
 int main(void)
 {
+    if (test_device_missing())
+        return 77;
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_reads_version_1)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
