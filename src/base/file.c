@@ -231,8 +231,8 @@ enum status dir_create(struct env *env, const char *path)
 
 enum status dir_sync(struct env *env, const char *path)
 {
-    int fd = open_again(path, O_RDONLY | O_DIRECTORY, 0);
-    bool synced = fd >= 0 && output_sync(env, fd);
+    int fd;
+    bool synced = output_open(env, path, O_RDONLY | O_DIRECTORY, &fd) && output_sync(env, fd);
     int reason = errno;
     if (fd >= 0)
         close(fd);

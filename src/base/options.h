@@ -63,6 +63,7 @@ void options_destroy(struct options *options); /* frees every string and list ha
 /* Bind a table to `target` and set its defaults. Tables and targets outlive the object. */
 enum status options_bind(struct options *options, const struct option_table *table, void *target);
 
+/* STATUS_CONFIG also when there is no such file. */
 enum status options_load_yaml(struct options *options, const char *path);
 /* The same from memory, for the fuzzer and tests; `origin` stands for the path in messages. */
 enum status options_load_yaml_text(struct options *options, const char *text, size_t bytes,

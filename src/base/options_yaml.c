@@ -410,8 +410,11 @@ enum status options_load_yaml(struct options *options, const char *path)
 {
     char *text;
     size_t bytes;
-    TRY(file_read(options->env, path, FILE_BYTES, &text, &bytes));
-    enum status st = options_load_yaml_text(options, text, bytes, path);
+    enum status st = file_read(options->env, path, FILE_BYTES, &text, &bytes);
+    if (st == STATUS_IO || st == STATUS_FORMAT) /* it was named for a configuration and is none */
+        return STATUS_CONFIG;
+    TRY(st);
+    st = options_load_yaml_text(options, text, bytes, path);
     mem_free(options->env, text);
     return st;
 }

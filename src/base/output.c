@@ -118,3 +118,8 @@ bool output_mkdir(struct env *env, const char *path)
 {
     return !is_failed(env) && mkdir(path, 0777) == 0;
 }
+
+bool output_remove(struct env *env, const char *path)
+{
+    return !is_failed(env) && remove(path) == 0;
+}

@@ -1,5 +1,5 @@
-/* output -- the system's calls by which files are written, each whole or failed, and each of which
- * can be made to fail.
+/* output -- the system's calls by which files are written and removed, each whole or failed, and each
+ * of which can be made to fail.
  *
  * Short transfers and interrupted calls are dealt with here. All return false with errno set; who
  * calls says which file it was. For tests an env may carry faults: the n-th of these calls fails, or
@@ -29,5 +29,6 @@ bool output_sync(struct env *env, int fd); /* fine where nothing can be synced *
 bool output_close(struct env *env, int fd);
 bool output_rename(struct env *env, const char *from, const char *to);
 bool output_mkdir(struct env *env, const char *path);
+bool output_remove(struct env *env, const char *path); /* a file, or an empty folder */
 
 #endif

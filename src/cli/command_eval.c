@@ -220,8 +220,10 @@ const struct command command_eval = {
     .name = "eval",
     .usage = "MODEL [--data.val=FILE] [--data.tokenizer=FILE]",
     .summary = "loss, perplexity and bits per byte of a model on held-out text",
-    .description = "MODEL is a run folder (its newest checkpoint and its own data are used) or a "
-                   "Hugging Face directory.\n",
+    .description =
+        "MODEL is a run folder (its newest checkpoint that is whole and its own data are "
+        "used), a checkpoint or a\n"
+        "Hugging Face directory.\n",
     .examples = "  sifr eval runs/tiny\n"
                 "  sifr eval runs/tiny --data.val=other.txt\n"
                 "  sifr eval gpt2/ --data.val=news.txt --batch=4 --json\n",

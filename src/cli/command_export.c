@@ -93,11 +93,13 @@ const struct command command_export = {
     .name = "export",
     .usage = "MODEL OUT [--dtype=f32|bf16|f16] [--shard-size=BYTES]",
     .summary = "write a model as a Hugging Face directory, in any type",
-    .description = "MODEL is a run folder (its newest checkpoint is used), a checkpoint or a "
-                   "Hugging Face directory. OUT gets\n"
-                   "config.json, the weights and the tokenizer's files; it must not exist or be "
-                   "empty, and appears whole or\n"
-                   "not at all. A checkpoint is compared with its hashes before it is believed.\n",
+    .description =
+        "MODEL is a run folder (its newest checkpoint that is whole is used), a checkpoint or a "
+        "Hugging Face\n"
+        "directory. OUT gets config.json, the weights and the tokenizer's files; it must not exist "
+        "or be empty, and\n"
+        "appears whole or not at all. A checkpoint is compared with its hashes before it is "
+        "believed.\n",
     .examples = "  sifr export runs/tiny tiny-hf\n"
                 "  sifr export runs/tiny tiny-bf16 --dtype=bf16\n"
                 "  sifr export runs/tiny/checkpoints/step-200 parts --dtype=f32 --shard-size=1G\n",

@@ -17,7 +17,7 @@ static enum status show(struct cli *cli, const struct plan_view *view, bool json
     const struct plan_stage *stage = &view->plan->stages[view->request->zero.stage];
     size_t worker = stage->worker.total_bytes, server = stage->server.total_bytes;
     struct text advice;
-    char a[32], b[32];
+    char a[32], b[PLAN_VIEW_MEMORY];
     TRY(json ? plan_view_json(cli, view) : plan_view_table(cli, view));
     if (plan_fits(stage, view->memory_bytes))
         return STATUS_OK;
@@ -26,7 +26,7 @@ static enum status show(struct cli *cli, const struct plan_view *view, bool json
     enum status st = FAIL(cli->env, FIT, "stage %d needs %s for a rank and there is %s; %s",
                           view->request->zero.stage,
                           text_human_bytes(a, (double)(worker > server ? worker : server)),
-                          text_human_bytes(b, (double)view->memory_bytes), text_string(&advice));
+                          plan_view_memory(view, b), text_string(&advice));
     text_free(&advice);
     return st;
 }

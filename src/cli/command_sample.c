@@ -147,14 +147,28 @@ static enum status choose_model(struct env *env, const char *given, const char *
 
 /* Where to compute, which must have room for the model. */
 static enum status find_place(struct env *env, const struct sample_settings *settings,
-                              const char *model, struct session_place *place)
+                              const struct model_source *source, struct session_place *place)
 {
     int device = settings->device;
     struct device_info info;
     TRY(run_device_find(env, false, &device, &info));
     *place = run_device_place(device, compute_types[settings->compute]);
-    return run_fit_model(env, model, place->type,
+    return run_fit_model(env, source->folder, place->type,
                          info.total_bytes > 0 ? info.free_bytes : machine_memory());
+}
+
+static enum status write_all(struct cli *cli, const struct sample_settings *settings,
+                             const struct model_source *source, struct generate_config config)
+{
+    struct session_place place;
+    struct generator *generator;
+    TRY(find_place(cli->env, settings, source, &place));
+    TRY(generator_create(cli->env, place, source, settings->tokenizer, &generator));
+    enum status st = STATUS_OK;
+    for (int64_t i = 0; i < settings->count && st == STATUS_OK; i++, config.seed++)
+        st = write_one(cli, generator, settings, &config);
+    generator_destroy(generator);
+    return st;
 }
 
 static enum status run_sample(struct cli *cli, struct options *options, void *user_settings,
@@ -162,19 +176,16 @@ static enum status run_sample(struct cli *cli, struct options *options, void *us
 {
     const struct sample_settings *settings = user_settings;
     struct generate_config config = settings->generate;
-    struct generator *generator;
+    const struct model_want want = {.depth = MODEL_DEPTH_ALL};
+    struct model_source *source;
     const char *model = NULL;
     TRY(choose_model(cli->env, settings->model, words, word_count, &model, &config.prompt));
     if (config.prompt != settings->generate.prompt && options_is_set(options, "prompt"))
         return FAIL(cli->env, USAGE, "the prompt is given twice: '%s' and --prompt", config.prompt);
     cli->env->threads = machine_threads(settings->threads);
-    struct session_place place;
-    TRY(find_place(cli->env, settings, model, &place));
-    TRY(generator_create(cli->env, place, model, settings->tokenizer, &generator));
-    enum status st = STATUS_OK;
-    for (int64_t i = 0; i < settings->count && st == STATUS_OK; i++, config.seed++)
-        st = write_one(cli, generator, settings, &config);
-    generator_destroy(generator);
+    TRY(model_source_open(cli->env, model, &want, &source));
+    enum status st = write_all(cli, settings, source, config);
+    model_source_close(source);
     return st;
 }
 
@@ -229,9 +240,10 @@ const struct command command_sample = {
     .name = "sample",
     .usage = "MODEL [PROMPT] [--tokens=N] [--temperature=X]",
     .summary = "let a model write text",
-    .description = "MODEL is a run folder (its newest checkpoint is used) or a Hugging Face "
-                   "directory. The text goes to\n"
-                   "stdout as it comes, tokens per second to stderr.\n",
+    .description =
+        "MODEL is a run folder (its newest checkpoint that is whole is used), a checkpoint or a "
+        "Hugging Face\n"
+        "directory. The text goes to stdout as it comes, tokens per second to stderr.\n",
     .examples = "  sifr sample runs/tiny \"Once upon a time\"\n"
                 "  sifr sample runs/tiny --temperature=0 --tokens=50 --prompt=\"The\"\n"
                 "  sifr sample runs/tiny --count=3 --json\n",

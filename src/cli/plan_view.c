@@ -192,12 +192,24 @@ static void describe_ranks(struct text *text, const struct plan_view *view)
     text_add(text, "\n");
 }
 
+char *plan_view_memory(const struct plan_view *view, char out[PLAN_VIEW_MEMORY])
+{
+    char bytes[32], count[32];
+    double memory = (double)view->memory_bytes;
+    text_human_bytes(bytes, memory);
+    if (view->shared_bytes > 0)
+        snprintf(out, PLAN_VIEW_MEMORY, "%s", bytes);
+    else
+        snprintf(out, PLAN_VIEW_MEMORY, "%s (%s bytes)", bytes, text_human_count(count, memory));
+    return out;
+}
+
 static void describe_memory(struct text *text, const struct plan_view *view)
 {
-    char a[32], b[32];
+    char a[PLAN_VIEW_MEMORY], b[32];
     if (view->memory_bytes == 0)
         return;
-    text_printf(text, "memory   %s for a rank", text_human_bytes(a, (double)view->memory_bytes));
+    text_printf(text, "memory   %s for a rank", plan_view_memory(view, a));
     if (view->shared_bytes > 0 && view->request->ranks > 1)
         text_printf(text, ": %s free here, shared out (--memory tells another)",
                     text_human_bytes(b, (double)view->shared_bytes));
@@ -218,7 +230,7 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
 {
     const struct plan_request *request = view->request;
     const struct plan_advice *advice = view->advice;
-    char word[32];
+    char word[PLAN_VIEW_MEMORY];
     if (!advice->found) {
         text_add(text, "no stage, recomputation, micro-batch or number of ranks that was tried "
                        "fits; take a smaller model or a shorter context");
@@ -232,8 +244,7 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
     if (advice->micro_batch != request->engine.micro_batch)
         text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
     if (advice->ranks != request->ranks)
-        text_printf(text, " -n %d with %s each", advice->ranks,
-                    text_human_bytes(word, (double)view->memory_bytes));
+        text_printf(text, " -n %d with %s each", advice->ranks, plan_view_memory(view, word));
 }
 
 static enum status list_lines(struct cli *cli, struct text *text, const struct plan_view *view)

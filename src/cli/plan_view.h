@@ -18,6 +18,9 @@ struct plan_view { /* what is shown; all borrowed */
 
 enum status plan_view_table(struct cli *cli, const struct plan_view *view);
 enum status plan_view_json(struct cli *cli, const struct plan_view *view);
+/* What a rank has: "74.5 GiB", and where --memory told it, in its unit too: "(80.0G bytes)". */
+enum { PLAN_VIEW_MEMORY = 80 };
+char *plan_view_memory(const struct plan_view *view, char out[PLAN_VIEW_MEMORY]); /* returns out */
 /* "try zero.stage=3 engine.recompute=full": what differs from the request. `text` is appended
  * to. */
 void plan_view_advice(const struct plan_view *view, struct text *text);

@@ -64,8 +64,8 @@ static enum status print_all(struct env *env, const struct agreement_facts *fact
     prints[AGREEMENT_BINARY] = fingerprint_binary(env);
     prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
     TRY(agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
-    if (*facts->model_path)
-        return model_file_print(env, facts->model_path, &prints[AGREEMENT_MODEL]);
+    if (facts->model)
+        return model_file_print(env, facts->model, &prints[AGREEMENT_MODEL]);
     return STATUS_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "train/dataset.h"
+#include "train/model_source.h"
 
 enum agreement_part {
     AGREEMENT_BINARY,
@@ -31,8 +32,8 @@ struct agreement_facts {     /* borrowed for the call */
     const char *trace;       /* the steps to trace; NULL = none */
     const char *card;        /* what this rank computes on, "" = its processors */
     const struct dataset *data;
-    int64_t context;        /* tokens of a window */
-    const char *model_path; /* "" = the model begins with random numbers */
+    int64_t context;                  /* tokens of a window */
+    const struct model_source *model; /* NULL: the model begins with random numbers */
 };
 enum status agreement_make(struct env *env, const struct agreement_facts *facts,
                            struct agreement *agreement);

@@ -80,6 +80,8 @@ struct checkpoint; /* one that is open: its state.json has been checked against 
 enum status checkpoint_open(struct env *env, const char *folder, struct checkpoint **checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is fine */
 const struct checkpoint_state *checkpoint_state(const struct checkpoint *checkpoint);
+bool checkpoint_has(const struct checkpoint *checkpoint,
+                    enum checkpoint_role role); /* such files */
 
 /* Every tensor of the graph into the store: masters, momentum, variance of what this rank holds.
  * Names, types and shapes must be the graph's; every piece that is read is checked. Not collective;
@@ -93,5 +95,8 @@ typedef void checkpoint_seen_fn(void *user, const struct checkpoint_entry *entry
 enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user);
 /* The same for the files of one role, up to the first failure. */
 enum status checkpoint_verify_role(struct checkpoint *checkpoint, enum checkpoint_role role);
+/* What number `share` of `shares` has to look at, so that together they have seen all of it. */
+enum status checkpoint_verify_share(struct checkpoint *checkpoint, enum checkpoint_role role,
+                                    int64_t share, int64_t shares);
 
 #endif

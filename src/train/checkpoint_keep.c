@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include "base/file.h"
 #include "base/output.h"
 
@@ -34,7 +33,7 @@ static enum status remove_entry(struct env *env, const char *folder, const char 
     enum status st = STATUS_OK;
     if (lstat(path, &info) == 0 && S_ISDIR(info.st_mode))
         st = checkpoint_keep_remove(env, path);
-    else if (unlink(path) != 0 && errno != ENOENT)
+    else if (!output_remove(env, path) && errno != ENOENT)
         st = FAIL(env, IO, "cannot remove '%s': %s", path, strerror(errno));
     mem_free(env, path);
     return st;
@@ -51,7 +50,7 @@ enum status checkpoint_keep_remove(struct env *env, const char *path)
         if (!is_dots(entry->d_name))
             st = remove_entry(env, path, entry->d_name);
     closedir(dir);
-    if (st == STATUS_OK && rmdir(path) != 0)
+    if (st == STATUS_OK && !output_remove(env, path))
         st = FAIL(env, IO, "cannot remove '%s': %s", path, strerror(errno));
     return st;
 }

@@ -77,6 +77,8 @@ void checkpoint_state_print(const struct checkpoint_state *state, struct text *t
     text_printf(text,
                 ",\n  \"config_xxh3\": \"%016" PRIx64 "\",\n  \"data_xxh3\": \"%016" PRIx64 "\",\n",
                 (uint64_t)XXH3_64bits(state->config, strlen(state->config)), state->data);
+    if (state->workers > 0)
+        text_printf(text, "  \"workers\": %" PRId64 ",\n", state->workers);
     add_machine(text, &state->print);
     text_add(text, "  \"files\": [\n");
     for (int i = 0; i < state->entry_count; i++) {
@@ -294,6 +296,8 @@ static enum status read_all(const struct reader *r, const json_t *root,
                     version, CHECKPOINT_VERSION);
     TRY(read_progress(r, root, &state->progress));
     TRY(read_config(r, root, state));
+    if (json_object_get(root, "workers")) /* the first checkpoints had it not */
+        TRY(read_count(r, root, "workers", &state->workers));
     TRY(read_machine(r, root, &state->print));
     return read_entries(r, json_object_get(root, "files"), state);
 }

@@ -2,7 +2,7 @@
  * checkpoint with a hash of each piece; and COMPLETE, the marker that vouches for state.json.
  *
  *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
- *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...",
+ *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
  *      "machine": {"binary": "...", "cpu": "...", "blas": "...", "device": "..."},
  *      "files": [{"name": "model.safetensors", "role": "model", "bytes": 1234,
  *                 "pieces": [[1000, "0123456789abcdef"], [234, "fedcba9876543210"]]}, ...]}
@@ -48,6 +48,7 @@ struct checkpoint_state { /* open; checkpoint_state_free it */
     struct checkpoint_progress progress;
     char *config;             /* the resolved configuration, YAML */
     uint64_t data;            /* fingerprint of the data */
+    int64_t workers;          /* ranks that computed; 0 = it does not say */
     struct fingerprint print; /* of the machine */
     struct checkpoint_entry *entries;
     int entry_count;

@@ -263,8 +263,11 @@ static enum status fill_state(struct write *w, const struct checkpoint_list *lis
                               struct checkpoint_state *state)
 {
     const struct checkpoint_setup *setup = w->job->setup;
-    *state = (struct checkpoint_state){
-        .env = w->env, .progress = w->job->progress, .data = setup->data, .print = setup->print};
+    *state = (struct checkpoint_state){.env = w->env,
+                                       .progress = w->job->progress,
+                                       .data = setup->data,
+                                       .workers = zero_roster(setup->zero)->workers,
+                                       .print = setup->print};
     TRY(mem_strdup(w->env, setup->config_yaml, &state->config));
     return checkpoint_list_entries(list, w->partial, state);
 }

@@ -44,6 +44,8 @@ void run_config_release(struct run_config *config)
 {
     tokenizer_destroy(config->tokenizer);
     config->tokenizer = NULL;
+    model_source_close(config->source);
+    config->source = NULL;
 }
 
 /* --- the machine ---------------------------------------------------------------------------- */
@@ -94,21 +96,28 @@ static bool has_data(const struct run_config *config)
     return *config->data.path || config->data.mix.count > 0;
 }
 
+/* --- where the model comes from ------------------------------------------------------------- */
+
+static enum status resolve_source(struct env *env, struct run_config *config)
+{
+    const char *path = config->model.path;
+    const struct model_want want = {.depth =
+                                        config->planning ? MODEL_DEPTH_SMALL : MODEL_DEPTH_ALL};
+    return *path ? model_source_open(env, path, &want, &config->source) : STATUS_OK;
+}
+
 /* --- the tokenizer -------------------------------------------------------------------------- */
 
-/* The folder of model.path has a tokenizer of its own? Then *path is it; "" otherwise. mem_free
+/* The folder of model.path has a tokenizer of its own? Then *path is it; NULL otherwise. mem_free
  * it. */
-static enum status tokenizer_beside_model(struct env *env, const char *model_path, char **path)
+static enum status tokenizer_beside_model(const struct model_source *source, char **path)
 {
-    char *folder;
-    TRY(model_file_find(env, model_path, &folder));
-    enum status st = path_join(env, folder, "tokenizer.json", path);
-    mem_free(env, folder);
-    if (st == STATUS_OK && !file_exists(*path)) {
-        mem_free(env, *path);
+    TRY(model_source_path(source, "tokenizer.json", path));
+    if (!file_exists(*path)) {
+        mem_free(source->env, *path);
         *path = NULL;
     }
-    return st;
+    return STATUS_OK;
 }
 
 static bool learnt(const char *tokenizer)
@@ -129,9 +138,9 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
     if (own)
         return data_tokenizer_create(env, &config->data, progress, user, &config->tokenizer);
 
-    if (*config->model.path) {
+    if (config->source) {
         char *path = NULL;
-        TRY(tokenizer_beside_model(env, config->model.path, &path));
+        TRY(tokenizer_beside_model(config->source, &path));
         if (path != NULL) {
             enum status st = tokenizer_load(env, path, &config->tokenizer);
             mem_free(env, path);
@@ -177,10 +186,11 @@ static enum status refuse_size(struct env *env, const struct options *options, c
 }
 
 static enum status resolve_model_from_file(struct env *env, const struct options *options,
+                                           const struct model_source *source,
                                            struct model_config *model)
 {
     struct model_config file = *model;
-    TRY(model_file_config(env, model->path, &file));
+    TRY(model_file_config(env, source->folder, &file));
     file.preset = 0;
     file.path = model->path;
 
@@ -238,8 +248,8 @@ static enum status resolve_model(struct env *env, const struct options *options,
     if (*model->path && model->preset != 0 && !config->reading)
         return FAIL(env, CONFIG,
                     "model.preset and model.path both say what the model is; give one");
-    if (*model->path)
-        TRY(resolve_model_from_file(env, options, model));
+    if (config->source)
+        TRY(resolve_model_from_file(env, options, config->source, model));
     else {
         if (model->vocab == 0 && config->tokenizer != NULL)
             model->vocab = tokenizer_vocab(config->tokenizer);
@@ -360,6 +370,9 @@ static enum status resolve(struct env *env, struct options *options,
 {
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
+    if (*config->model.path && !file_exists(config->model.path)) /* who reads gives it bare */
+        return FAIL(env, IO, "%sthere is no '%s'",
+                    config->reading ? "" : "model.path: ", config->model.path);
     if (!has_data(config) && !config->planning && (!config->reading || *config->data.val == '\0'))
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
@@ -368,6 +381,7 @@ static enum status resolve(struct env *env, struct options *options,
         TRY(data_paths_held_out(env, &config->data));
     if (!config->planning)
         TRY(data_paths_check(env, &config->data));
+    TRY(resolve_source(env, config));
     if (!config->planning)
         TRY(resolve_tokenizer(env, progress, user, config));
     else

@@ -75,8 +75,10 @@ struct run_config {
 
     bool reading;  /* eval and sample: there is no optimizer; set by run_config_bind_reading */
     bool planning; /* plan: no data is needed; set by run_config_bind_planning */
-    struct tokenizer *tokenizer; /* set by run_config_resolve; NULL = token data and none named */
-    struct device_info device;   /* this process's, of machine.device; set by run_config_resolve */
+    /* Set by run_config_resolve: */
+    struct model_source *source; /* of model.path; NULL = none is named */
+    struct tokenizer *tokenizer; /* NULL = token data and none named */
+    struct device_info device;   /* this process's, of machine.device */
 };
 
 extern const struct option_table train_options;     /* train.* over struct train_config */
@@ -93,14 +95,14 @@ enum status run_config_bind(struct options *options, struct run_config *config);
 enum status run_config_bind_reading(struct options *options, struct run_config *config);
 enum status run_config_bind_planning(struct options *options, struct run_config *config);
 
-/* Fill in what is derived and refuse what does not fit together; sets env->threads. Reads the
- * config.json under model.path and makes the tokenizer: data.tokenizer, else the one beside
+/* Fill in what is derived and refuse what does not fit together; sets env->threads. Finds what
+ * model.path stands for, checks it (a plan needs no weights), reads its config.json, and makes the tokenizer: data.tokenizer, else the one beside
  * model.path, else plain bytes when the data is text. Names of files become absolute. `progress`
  * (NULL: none) is called while a vocabulary is learnt. Messages name the keys. */
 enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config);
-void run_config_release(struct run_config *config); /* the tokenizer; fine when there is none */
+void run_config_release(struct run_config *config); /* what it has set; fine when that is nothing */
 
 /* What was derived, for people: one fact a line. */
 void run_config_describe(const struct run_config *config, struct text *text);

@@ -1,32 +1,63 @@
 /* config_lines -- see the header. */
 #include "train/config_lines.h"
-#include <stdio.h>
 #include <string.h>
 
 enum { MOST_SHOWN = 8 };
 
+/* --- lines ---------------------------------------------------------------------------------- */
+
+struct lines {
+    const char *section; /* its line of the YAML */
+    struct text line;    /* that is being put together */
+    bool in_list;        /* it has items */
+};
+
+/* The line is whole. */
+static void end_line(struct lines *lines, config_wanted_fn *wanted, struct text *out)
+{
+    if (lines->in_list)
+        text_add(&lines->line, "}]");
+    if (lines->line.bytes > 0 && (!wanted || wanted(text_string(&lines->line))))
+        text_printf(out, "%s\n", text_string(&lines->line));
+    lines->in_list = false;
+    text_clear(&lines->line);
+}
+
+/* "- match: x" begins an item of a list, "lr_mul: 2" goes on with it. */
+static void add_field(struct lines *lines, const char *field, int bytes)
+{
+    bool begins = strncmp(field, "- ", 2) == 0;
+    int skip = begins ? 2 : 0;
+    text_printf(&lines->line, "%s%.*s",
+                !begins          ? ", "
+                : lines->in_list ? "}, {"
+                                 : " [{",
+                bytes - skip, field + skip);
+    lines->in_list = true;
+}
+
 void config_lines(const char *yaml, config_wanted_fn *wanted, struct text *out)
 {
-    char section[64] = "", key[64] = "", line[512];
-    int item = 0;
+    struct lines lines = {.section = ""};
+    text_init(&lines.line, out->env);
     for (const char *s = yaml; *s;) {
         int bytes = (int)strcspn(s, "\n"), indent = (int)strspn(s, " ");
-        const char *rest = s + indent;
-        if (indent == 0)
-            snprintf(section, sizeof section, "%.*s", (int)strcspn(s, ":\n"), s);
-        else if (indent == 2)
-            snprintf(key, sizeof key, "%.*s", (int)strcspn(rest, ":\n"), rest), item = 0;
-        if (indent > 2 && strncmp(rest, "- ", 2) == 0)
-            rest += 2, item++;
-        int rest_bytes = bytes - (int)(rest - s);
-        if (indent > 2) /* of an item of a list */
-            snprintf(line, sizeof line, "%s.%s.%d.%.*s", section, key, item, rest_bytes, rest);
-        else
-            snprintf(line, sizeof line, "%s.%.*s", section, rest_bytes, rest);
-        if (indent > 0 && (!wanted || wanted(line)))
-            text_printf(out, "%s\n", line);
+        if (indent > 2) {
+            add_field(&lines, s + indent, bytes - indent);
+        } else {
+            end_line(&lines, wanted, out);
+            if (indent == 0)
+                lines.section = s;
+            else
+                text_printf(&lines.line, "%.*s.%.*s", (int)strcspn(lines.section, ":\n"),
+                            lines.section, bytes - indent, s + indent);
+        }
         s += bytes + (s[bytes] == '\n');
     }
+    end_line(&lines, wanted, out);
+    if (lines.line.status != STATUS_OK && out->status == STATUS_OK)
+        out->status = lines.line.status;
+    text_free(&lines.line);
 }
 
 /* --- what a change means -------------------------------------------------------------------- */

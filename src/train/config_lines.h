@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include "base/text.h"
 
-/* YAML's levels as lines of one: "train.lr: 0.001", "optimizer.groups.1.match: *wte*"; only those for which `wanted` is true. It is
- * given the whole line; NULL: all. */
+/* YAML's levels as lines of one: "train.lr: 0.001", "optimizer.groups: [{match: *wte*, lr_mul: 2}]";
+ * only those for which `wanted` is true. It is given the whole line; NULL: all. */
 typedef bool config_wanted_fn(const char *line);
 void config_lines(const char *yaml, config_wanted_fn *wanted, struct text *out);
 

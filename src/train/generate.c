@@ -106,16 +106,16 @@ static enum status load_tokenizer(struct generator *g, const char *folder, const
     return STATUS_OK;
 }
 
-static enum status load(struct generator *g, struct session_place place, const char *path,
-                        const char *folder, const char *tokenizer)
+static enum status load(struct generator *g, struct session_place place,
+                        const struct model_source *source, const char *tokenizer)
 {
     struct model_config sizes = {.path = ""};
     struct zero_config reads_only = {0};
-    TRY(model_file_config(g->env, folder, &sizes));
+    TRY(model_file_config(g->env, source->folder, &sizes));
     TRY(model_check(g->env, &sizes));
     TRY(session_create(g->env, place, &sizes, &reads_only, &g->session));
-    TRY(load_tokenizer(g, folder, tokenizer));
-    TRY(model_file_load(g->env, path, g->session.model, g->session.zero));
+    TRY(load_tokenizer(g, source->folder, tokenizer));
+    TRY(model_file_load(g->env, source, g->session.model, g->session.zero));
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
                         &g->order));
     int64_t chunk = sizes.context < GENERATE_CHUNK ? sizes.context : GENERATE_CHUNK;
@@ -123,22 +123,18 @@ static enum status load(struct generator *g, struct session_place place, const c
                           g->session.zero, sizes.context, chunk, &g->decoder);
 }
 
-enum status generator_create(struct env *env, struct session_place place, const char *path,
-                             const char *tokenizer, struct generator **generator)
+enum status generator_create(struct env *env, struct session_place place,
+                             const struct model_source *source, const char *tokenizer,
+                             struct generator **generator)
 {
-    enum status st;
     struct generator *g;
-    char *folder;
-    TRY(model_file_find(env, path, &folder));
-    TRY_OR(undo_folder, mem_alloc(env, MEM_OTHER, "generator", sizeof *g, &g));
+    TRY(mem_alloc(env, MEM_OTHER, "generator", sizeof *g, &g));
     g->env = env;
-    st = load(g, place, path, folder, tokenizer);
+    enum status st = load(g, place, source, tokenizer);
     if (st == STATUS_OK)
         *generator = g;
     else
         generator_destroy(g);
-undo_folder:
-    mem_free(env, folder);
     return st;
 }
 

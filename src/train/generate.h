@@ -7,6 +7,7 @@
 #define TRAIN_GENERATE_H
 #include "engine/decoder.h"
 #include "model/model.h"
+#include "train/model_source.h"
 #include "train/session.h"
 #include "train/tokenizer.h"
 
@@ -53,10 +54,10 @@ enum status generate_tokens(struct env *env, const struct generate_parts *parts,
 /* --- a model of its own, for `sifr sample` -------------------------------------------------- */
 struct generator;
 
-/* `path`: a model directory or a run folder; `tokenizer`: "" = the one beside the model. Uses
- * env->threads. */
-enum status generator_create(struct env *env, struct session_place place, const char *path,
-                             const char *tokenizer, struct generator **generator);
+/* `tokenizer`: "" = the one beside the model. Uses env->threads. */
+enum status generator_create(struct env *env, struct session_place place,
+                             const struct model_source *source, const char *tokenizer,
+                             struct generator **generator);
 void generator_destroy(struct generator *generator); /* NULL is fine */
 const struct model *generator_model(const struct generator *generator);
 const struct tokenizer *generator_tokenizer(const struct generator *generator);

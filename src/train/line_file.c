@@ -3,10 +3,13 @@
 #include "train/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/text.h"
 
 struct line_file {
     struct env *env; /* borrowed */
@@ -97,4 +100,30 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step)
     if (kept < bytes && truncate(path, (off_t)kept) != 0) /* the system does it whole or not */
         return FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
     return STATUS_OK;
+}
+
+/* --- setting aside -------------------------------------------------------------------------- */
+
+enum status line_file_set_aside(struct env *env, const char *path)
+{
+    struct stat info;
+    struct text aside;
+    enum status st;
+    if (stat(path, &info) != 0 || info.st_size == 0)
+        return STATUS_OK;
+    text_init(&aside, env);
+    for (int n = 1; n == 1 || file_exists(text_string(&aside)); n++) {
+        text_clear(&aside);
+        text_printf(&aside, "%s.%d", path, n);
+        TRY_OR(done, aside.status);
+    }
+    st = STATUS_OK;
+    if (rename(path, text_string(&aside)) != 0)
+        st = FAIL(env, IO, "cannot rename '%s' to '%s': %s", path, text_string(&aside),
+                  strerror(errno));
+    else
+        log_info(env, "what was in '%s' is now in '%s'", path, text_string(&aside));
+done:
+    text_free(&aside);
+    return st;
 }

@@ -21,4 +21,8 @@ enum status line_file_add(struct line_file *file, const char *line, size_t bytes
  * `step`, and all behind it. A file that is not there is fine. */
 enum status line_file_cut(struct env *env, const char *path, int64_t step);
 
+/* A file with anything in it gets the name PATH.1, PATH.2, ..., the first that is free: nobody will
+ * write those lines again. */
+enum status line_file_set_aside(struct env *env, const char *path);
+
 #endif

@@ -25,7 +25,7 @@ static enum status open_lines(struct env *env, const char *folder, const char *n
 {
     char *path;
     TRY(path_join(env, folder, name, &path));
-    enum status st = line_file_cut(env, path, step);
+    enum status st = step > 0 ? line_file_cut(env, path, step) : line_file_set_aside(env, path);
     if (st == STATUS_OK)
         st = line_file_open(env, path, file);
     mem_free(env, path);

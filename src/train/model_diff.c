@@ -6,17 +6,13 @@
 #include "train/model_diff.h"
 #include <math.h>
 #include <string.h>
-#include "base/file.h"
-#include "train/checkpoint.h"
-#include "train/model_file.h"
 #include "train/weight_files.h"
 
 enum { CHUNK = 1 << 18 }; /* elements looked at at once */
 
 struct side {
-    struct env *env;               /* borrowed */
-    struct checkpoint *checkpoint; /* NULL: it is none */
-    char *folder;                  /* NULL: a single file */
+    struct env *env; /* borrowed */
+    struct model_source *source;
     struct weight_files parts[CHECKPOINT_ROLES];
 };
 
@@ -31,43 +27,21 @@ struct diff {
 
 /* --- a side --------------------------------------------------------------------------------- */
 
-static enum status open_part(struct side *side, enum checkpoint_role role)
-{
-    const struct checkpoint_state *state = checkpoint_state(side->checkpoint);
-    for (int i = 0; i < state->entry_count; i++) {
-        char *path;
-        if (state->entries[i].role != role)
-            continue;
-        TRY(path_join(side->env, side->folder, state->entries[i].name, &path));
-        enum status st = weight_files_add(&side->parts[role], path, (size_t)state->entry_count);
-        mem_free(side->env, path);
-        TRY(st);
-    }
-    return STATUS_OK;
-}
-
+/* What is damaged may be compared: of a checkpoint only state.json must be good. */
 static enum status open_side(struct side *side, const char *path)
 {
-    char *state;
+    const struct model_want want = {.depth = MODEL_DEPTH_STATE};
     for (int role = 0; role < CHECKPOINT_ROLES; role++)
         side->parts[role].env = side->env;
-    if (model_file_is_weights(path))
-        return weight_files_open(&side->parts[CHECKPOINT_MODEL], path);
-    TRY(model_file_find(side->env, path, &side->folder));
-    TRY(path_join(side->env, side->folder, "state.json", &state));
-    bool checkpoint = file_exists(state);
-    mem_free(side->env, state);
-    if (checkpoint)
-        TRY(checkpoint_open(side->env, side->folder, &side->checkpoint));
-    return weight_files_open(&side->parts[CHECKPOINT_MODEL], side->folder);
+    TRY(model_source_open(side->env, path, &want, &side->source));
+    return weight_files_open(&side->parts[CHECKPOINT_MODEL], side->source);
 }
 
 static void close_side(struct side *side)
 {
     for (int role = 0; role < CHECKPOINT_ROLES; role++)
         weight_files_close(&side->parts[role]);
-    checkpoint_close(side->checkpoint);
-    mem_free(side->env, side->folder);
+    model_source_close(side->source);
 }
 
 /* The tensor of this name, or else one that is called so but for a prefix. */
@@ -227,12 +201,13 @@ static enum status run_diff(struct diff *d, const char *a, const char *b)
     TRY(mem_alloc_array(d->env, MEM_OTHER, "elements", CHUNK, sizeof *d->a_bits, &d->a_bits));
     TRY(mem_alloc_array(d->env, MEM_OTHER, "elements", CHUNK, sizeof *d->b_bits, &d->b_bits));
     TRY(compare_part(d, CHECKPOINT_MODEL));
-    if (!d->a.checkpoint || !d->b.checkpoint)
+    if (!d->a.source->checkpoint || !d->b.source->checkpoint)
         return STATUS_OK;
-    for (int role = CHECKPOINT_MASTER; role < CHECKPOINT_ROLES; role++) {
-        TRY(open_part(&d->a, (enum checkpoint_role)role));
-        TRY(open_part(&d->b, (enum checkpoint_role)role));
-        TRY(compare_part(d, (enum checkpoint_role)role));
+    for (int r = CHECKPOINT_MASTER; r < CHECKPOINT_ROLES; r++) {
+        enum checkpoint_role role = (enum checkpoint_role)r;
+        TRY(weight_files_open_role(&d->a.parts[role], d->a.source, role));
+        TRY(weight_files_open_role(&d->b.parts[role], d->b.source, role));
+        TRY(compare_part(d, role));
     }
     return STATUS_OK;
 }

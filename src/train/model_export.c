@@ -1,6 +1,6 @@
 /* model_export -- see the header.
  *
- *     find the folder; when it is a checkpoint, hash what will be read
+ *     find the source; when it is a checkpoint, what will be read has been hashed
  *     config.json -> the model's tables (on a dry device) -> the layout of the files
  *     OUT.sifr-partial: tensors, index, config.json, the tokenizer's files as they are
  *     rename to OUT
@@ -39,8 +39,8 @@ struct export
     struct env *env; /* borrowed */
     const struct export_request *request;
     struct export_result *result;
-    char *from, *to, *partial;
-    struct checkpoint *checkpoint; /* NULL: a plain model directory */
+    char *to, *partial;
+    struct model_source *source;
     struct hf_config config;
     struct device *device; /* dry */
     struct model *model;
@@ -73,71 +73,34 @@ static enum status inside(struct export *e, const char *name, char **path)
 /* *there = the folder has such a file; its path is to be freed either way. */
 static enum status look(struct export *e, const char *name, char **path, bool *there)
 {
-    TRY(path_join(e->env, e->from, name, path));
+    TRY(model_source_path(e->source, name, path));
     *there = file_exists(*path);
     return STATUS_OK;
 }
 
-static enum status open_checkpoint(struct export *e)
+static enum status open_source(struct export *e)
 {
-    char *state;
-    bool there;
-    TRY(look(e, "state.json", &state, &there));
-    mem_free(e->env, state);
-    return there ? checkpoint_open(e->env, e->from, &e->checkpoint) : STATUS_OK;
+    const struct export_request *request = e->request;
+    const struct model_want want = {.depth = MODEL_DEPTH_ALL,
+                                    .type = request->keep_type ? NULL : &request->type};
+    return model_source_open(e->env, request->from, &want, &e->source);
 }
 
 static enum status read_config(struct export *e)
 {
     struct model_config sizes = {.path = ""};
     char *path;
-    TRY(path_join(e->env, e->from, "config.json", &path));
+    TRY(model_source_path(e->source, "config.json", &path));
     enum status st = hf_config_read(e->env, path, &e->config);
     mem_free(e->env, path);
     TRY(st);
-    TRY(model_file_config(e->env, e->from, &sizes));
+    TRY(model_file_config(e->env, e->source->folder, &sizes));
     TRY(model_check(e->env, &sizes));
     TRY(device_create(e->env, "dry", 0, &e->device));
     return model_create(e->device, &sizes, &e->model);
 }
 
 /* --- the weights ---------------------------------------------------------------------------- */
-
-static int count_role(const struct checkpoint_state *state, enum checkpoint_role role)
-{
-    int count = 0;
-    for (int i = 0; i < state->entry_count; i++)
-        count += state->entries[i].role == role;
-    return count;
-}
-
-static enum status open_role(struct export *e, enum checkpoint_role role)
-{
-    const struct checkpoint_state *state = checkpoint_state(e->checkpoint);
-    size_t count = (size_t)count_role(state, role);
-    for (int i = 0; i < state->entry_count; i++) {
-        char *path;
-        if (state->entries[i].role != role)
-            continue;
-        TRY(path_join(e->env, e->from, state->entries[i].name, &path));
-        enum status st = weight_files_add(&e->weights, path, count);
-        mem_free(e->env, path);
-        TRY(st);
-    }
-    return STATUS_OK;
-}
-
-/* The masters are asked for only where the weights are not of the type that is wanted. */
-static enum status open_checked(struct export *e)
-{
-    struct export_result *result = e->result;
-    result->type = e->request->keep_type ? e->config.type : e->request->type;
-    result->master = result->type != e->config.type &&
-                     count_role(checkpoint_state(e->checkpoint), CHECKPOINT_MASTER) > 0;
-    enum checkpoint_role role = result->master ? CHECKPOINT_MASTER : CHECKPOINT_MODEL;
-    TRY(checkpoint_verify_role(e->checkpoint, role));
-    return open_role(e, role);
-}
 
 /* What config.json says of the type is not always so: the tensors themselves tell. */
 static enum dtype type_of_weights(const struct export *e)
@@ -147,13 +110,13 @@ static enum dtype type_of_weights(const struct export *e)
 
 static enum status open_weights(struct export *e)
 {
-    if (e->checkpoint)
-        TRY(open_checked(e));
-    else
-        TRY(weight_files_open(&e->weights, e->from));
-    TRY(weight_files_match(&e->weights, model_graph(e->model), e->config.tied, e->from));
-    if (!e->checkpoint)
-        e->result->type = e->request->keep_type ? type_of_weights(e) : e->request->type;
+    const struct model_source *source = e->source;
+    struct export_result *result = e->result;
+    TRY(weight_files_open(&e->weights, source));
+    TRY(weight_files_match(&e->weights, model_graph(e->model), e->config.tied, source->folder));
+    result->verified = source->checkpoint != NULL;
+    result->master = source->role == CHECKPOINT_MASTER;
+    result->type = e->request->keep_type ? type_of_weights(e) : e->request->type;
     return STATUS_OK;
 }
 
@@ -292,13 +255,9 @@ static enum status publish(struct export *e)
 static enum status run_export(struct export *e)
 {
     TRY(name_target(e));
-    TRY(model_file_find(e->env, e->request->from, &e->from));
-    TRY(open_checkpoint(e));
-    if (e->checkpoint)
-        TRY(checkpoint_verify_role(e->checkpoint, CHECKPOINT_PLAIN));
+    TRY(open_source(e));
     TRY(read_config(e));
     TRY(open_weights(e));
-    e->result->verified = e->checkpoint != NULL;
     enum status st = write_folder(e);
     if (st == STATUS_OK)
         st = publish(e);
@@ -317,9 +276,8 @@ enum status model_export(struct env *env, const struct export_request *request,
     weight_files_close(&e.weights);
     model_destroy(e.model);
     device_destroy(e.device);
-    checkpoint_close(e.checkpoint);
+    model_source_close(e.source);
     mem_free(env, e.partial);
     mem_free(env, e.to);
-    mem_free(env, e.from);
     return st;
 }

@@ -2,7 +2,7 @@
  * any floating type.
  *
  * Tensors go from file to file a few megabytes at a time. What is read of a checkpoint is compared
- * with its hashes first. The directory appears whole or not at all.
+ * with its hashes first (model_source.h). The directory appears whole or not at all.
  */
 #ifndef TRAIN_MODEL_EXPORT_H
 #define TRAIN_MODEL_EXPORT_H
@@ -12,7 +12,7 @@
 #include "base/env.h"
 
 struct export_request { /* borrowed for the call */
-    const char *from;   /* found by model_file_find */
+    const char *from;   /* found by model_source_open */
     const char *to;     /* must not exist, or be an empty folder */
     bool keep_type;     /* as it is; otherwise: */
     enum dtype type;    /* f32, bf16 or f16 */

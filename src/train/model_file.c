@@ -1,5 +1,5 @@
-/* model_file -- finding, describing and writing a model directory; reading weights is in
- * model_weights.c.
+/* model_file -- describing and writing a model directory; where one is found is in model_source.c,
+ * reading weights in model_weights.c.
  *
  *     DIR/config.json              sizes, both generations of keys
  *     DIR/model.safetensors        fp32, Hugging Face names and orientation
@@ -10,102 +10,13 @@
  * All of it is written to DIR.partial and renamed at the end.
  */
 #include "train/model_file.h"
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include "base/file.h"
 #include "train/hf_config.h"
 #include "train/safetensors_write.h"
-
-/* --- finding -------------------------------------------------------------------------------- */
-
-static enum status has_config(struct env *env, const char *folder, bool *found)
-{
-    char *path;
-    TRY(path_join(env, folder, "config.json", &path));
-    *found = file_exists(path);
-    mem_free(env, path);
-    return STATUS_OK;
-}
-
-/* The N of a folder's name "step-N", -1 for any other name. */
-static int64_t step_of(const char *name)
-{
-    char *end;
-    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return -1;
-    long long step = strtoll(name + 5, &end, 10);
-    return *end == '\0' ? step : -1;
-}
-
-/* *step = the largest N with a model in folder/step-N; -1 = none. */
-static enum status newest_step(struct env *env, const char *folder, int64_t *step)
-{
-    enum status st = STATUS_OK;
-    DIR *dir = opendir(folder);
-    *step = -1;
-    if (dir == NULL)
-        return STATUS_OK;
-    for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir)) != NULL;) {
-        char *inside;
-        bool found = false;
-        if (step_of(entry->d_name) <= *step)
-            continue;
-        st = path_join(env, folder, entry->d_name, &inside);
-        if (st != STATUS_OK)
-            break;
-        st = has_config(env, inside, &found);
-        mem_free(env, inside);
-        if (found)
-            *step = step_of(entry->d_name);
-    }
-    closedir(dir);
-    return st;
-}
-
-static enum status find_checkpoint(struct env *env, const char *path, char **folder)
-{
-    char *checkpoints, name[32];
-    int64_t step;
-    TRY(path_join(env, path, "checkpoints", &checkpoints));
-    enum status st = newest_step(env, checkpoints, &step);
-    if (st == STATUS_OK && step < 0)
-        st =
-            FAIL(env, IO,
-                 "'%s' is no model directory (config.json is missing) and no run with a checkpoint",
-                 path);
-    if (st == STATUS_OK) {
-        snprintf(name, sizeof name, "step-%lld", (long long)step);
-        st = path_join(env, checkpoints, name, folder);
-    }
-    mem_free(env, checkpoints);
-    return st;
-}
-
-bool model_file_is_weights(const char *path)
-{
-    size_t bytes = strlen(path), suffix = strlen(".safetensors");
-    return bytes > suffix && strcmp(path + bytes - suffix, ".safetensors") == 0;
-}
-
-enum status model_file_find(struct env *env, const char *path, char **folder)
-{
-    bool found;
-    if (!file_exists(path))
-        return FAIL(env, IO, "model.path: there is no '%s'", path);
-    if (model_file_is_weights(path)) {
-        const char *slash = strrchr(path, '/');
-        TRY(mem_strdup(env, slash != NULL ? path : ".", folder));
-        if (slash != NULL)
-            (*folder)[slash > path ? slash - path : 1] = '\0';
-        return STATUS_OK;
-    }
-    TRY(has_config(env, path, &found));
-    return found ? mem_strdup(env, path, folder) : find_checkpoint(env, path, folder);
-}
 
 /* --- config.json ---------------------------------------------------------------------------- */
 
@@ -166,16 +77,12 @@ static struct hf_config to_hf(const struct model_config *model, enum dtype type,
     };
 }
 
-enum status model_file_config(struct env *env, const char *path, struct model_config *config)
+enum status model_file_config(struct env *env, const char *folder, struct model_config *config)
 {
-    char *folder, *file;
+    char *file;
     struct hf_config hf;
-    TRY(model_file_find(env, path, &folder));
-    enum status st = path_join(env, folder, "config.json", &file);
-    mem_free(env, folder);
-    if (st != STATUS_OK)
-        return st;
-    st = hf_config_read(env, file, &hf);
+    TRY(path_join(env, folder, "config.json", &file));
+    enum status st = hf_config_read(env, file, &hf);
     mem_free(env, file);
     if (st != STATUS_OK)
         return st;

@@ -7,6 +7,7 @@
 #ifndef TRAIN_MODEL_FILE_H
 #define TRAIN_MODEL_FILE_H
 #include "model/model.h"
+#include "train/model_source.h"
 #include "train/tokenizer.h"
 #include "zero/zero.h"
 
@@ -19,26 +20,19 @@ enum status model_file_save(struct env *env, const char *path, const struct mode
 enum status model_file_describe(struct env *env, const char *folder, const struct model *model,
                                 enum dtype type, const struct tokenizer *tokenizer);
 
-/* Where the model under `path` is: `path` itself when it holds a config.json, else the newest
- * checkpoints/step-N below it (a run folder). A .safetensors file stands for its folder.
- * mem_free it. */
-enum status model_file_find(struct env *env, const char *path, char **folder);
+/* The sizes that config.json in `folder` tells. `path` and `preset` of *config are left as they
+ * are. */
+enum status model_file_config(struct env *env, const char *folder, struct model_config *config);
 
-bool model_file_is_weights(const char *path); /* its name ends in .safetensors */
-
-/* The sizes of the model under `path` (found as above). `path` and `preset` of *config are left
- * as they are. */
-enum status model_file_config(struct env *env, const char *path, struct model_config *config);
-
-/* Read every tensor of the graph from under `path` into the store. What is missing, unexpected
+/* Read every tensor of the graph from the source into the store. What is missing, unexpected
  * or of another shape is an error that lists it. Names may lack "transformer." or "model."; a tied
  * lm_head may be absent or must be equal; mask buffers are ignored. F32, BF16 and F16; one file,
  * or several by an index. */
-enum status model_file_load(struct env *env, const char *path, const struct model *model,
-                            struct zero *zero);
+enum status model_file_load(struct env *env, const struct model_source *source,
+                            const struct model *model, struct zero *zero);
 
 /* A fingerprint of what model_file_load would read: config.json, and of every tensor its name, its
  * shape and up to 16 windows of its elements. */
-enum status model_file_print(struct env *env, const char *path, uint64_t *print);
+enum status model_file_print(struct env *env, const struct model_source *source, uint64_t *print);
 
 #endif

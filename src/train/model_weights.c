@@ -41,13 +41,13 @@ static enum status load_all(const struct weight_files *weights, const struct mod
     return st == STATUS_OK ? zero_publish(zero) : st;
 }
 
-enum status model_file_load(struct env *env, const char *path, const struct model *model,
-                            struct zero *zero)
+enum status model_file_load(struct env *env, const struct model_source *source,
+                            const struct model *model, struct zero *zero)
 {
     struct weight_files weights = {.env = env};
-    enum status st = weight_files_open(&weights, path);
+    enum status st = weight_files_open(&weights, source);
     if (st == STATUS_OK)
-        st = load_all(&weights, model, zero, path);
+        st = load_all(&weights, model, zero, source->file ? source->file : source->folder);
     weight_files_close(&weights);
     return st;
 }
@@ -72,28 +72,25 @@ static enum status print_tensor(const struct safetensors *file, const struct saf
     return STATUS_OK;
 }
 
-static enum status print_config(struct env *env, const char *path, uint64_t *print)
+static enum status print_config(struct env *env, const struct model_source *source, uint64_t *print)
 {
-    char *folder, *file = NULL, *text = NULL;
+    char *file, *text = NULL;
     size_t bytes = 0;
-    enum status st;
-    TRY(model_file_find(env, path, &folder));
-    TRY_OR(done, path_join(env, folder, "config.json", &file));
-    TRY_OR(done, file_read(env, file, CONFIG_BYTES_MAX, &text, &bytes));
-    *print = XXH3_64bits_withSeed(text, bytes, *print);
-done:
+    TRY(path_join(env, source->folder, "config.json", &file));
+    enum status st = file_read(env, file, CONFIG_BYTES_MAX, &text, &bytes);
+    if (st == STATUS_OK)
+        *print = XXH3_64bits_withSeed(text, bytes, *print);
     mem_free(env, text);
     mem_free(env, file);
-    mem_free(env, folder);
     return st;
 }
 
-enum status model_file_print(struct env *env, const char *path, uint64_t *print)
+enum status model_file_print(struct env *env, const struct model_source *source, uint64_t *print)
 {
     struct weight_files weights = {.env = env};
     *print = 0;
-    TRY(print_config(env, path, print));
-    enum status st = weight_files_open(&weights, path);
+    TRY(print_config(env, source, print));
+    enum status st = weight_files_open(&weights, source);
     for (int f = 0; st == STATUS_OK && f < weights.count; f++)
         for (int i = 0; st == STATUS_OK && i < safetensors_count(weights.files[f]); i++)
             st = print_tensor(weights.files[f], safetensors_at(weights.files[f], i), print);

@@ -54,6 +54,12 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
     if (state->data != r->place->data)
         log_warn(r->env, "the data is not that of the checkpoint, so the run will differ from one "
                          "that was not interrupted");
+    if (r->place->by_workers && state->workers > 0 && state->workers != r->place->workers)
+        log_warn(r->env,
+                 "gradients are summed by worker (zero.accumulate: local or precision.accumulate: "
+                 "bf16), so the run will differ from one that was not interrupted: %" PRId64
+                 " workers there, %" PRId64 " here",
+                 state->workers, r->place->workers);
     text_clear(&text);
     fingerprint_compare(&state->print, r->place->print, &text);
     if (text.bytes > 0)
@@ -104,6 +110,23 @@ static enum status agree(struct resume *r, enum status st, struct vote *votes)
     return STATUS_OK;
 }
 
+/* This rank's share of it. With masters there are weights in fewer bits that nobody needs. */
+static enum status read_share(struct resume *r, struct checkpoint *checkpoint)
+{
+    if (r->rank == 0)
+        TRY(checkpoint_verify_role(checkpoint, CHECKPOINT_PLAIN));
+    TRY(checkpoint_load(checkpoint, r->graph, r->zero));
+    if (!checkpoint_has(checkpoint, CHECKPOINT_MASTER))
+        return STATUS_OK;
+    return checkpoint_verify_share(checkpoint, CHECKPOINT_MODEL, r->rank, r->size);
+}
+
+/* Out of memory, a device that fails: the checkpoint is not to blame. */
+static bool is_damage(enum status st)
+{
+    return st == STATUS_FORMAT || st == STATUS_IO;
+}
+
 /* r->why is empty afterwards when all ranks have it. */
 static enum status try_one(struct resume *r, const char *path, struct vote *votes,
                            struct checkpoint_progress *progress)
@@ -113,16 +136,18 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
     enum status st = checkpoint_open(&r->quiet, path, &checkpoint), refused = STATUS_OK;
     if (st == STATUS_OK && r->rank == 0)
         refused = refuse_shapes(r, checkpoint_state(checkpoint));
-    if (refused == STATUS_OK) {
-        if (st == STATUS_OK)
-            st = checkpoint_load(checkpoint, r->graph, r->zero);
+    if (refused == STATUS_OK && st == STATUS_OK)
+        st = read_share(r, checkpoint);
+    if (st != STATUS_OK && !is_damage(st))
+        refused =
+            log_fail(r->env->log, st, __FILE__, __LINE__, "%s", log_first_error(r->quiet.log));
+    if (refused == STATUS_OK)
         refused = agree(r, st, votes);
-    }
     if (refused == STATUS_OK && !*r->why)
         refused = zero_publish(r->zero);
     if (refused == STATUS_OK && !*r->why) {
         *progress = checkpoint_state(checkpoint)->progress;
-        if (r->rank == 0)
+        if (r->rank == 0 && progress->step < r->place->steps)
             tell_changes(r, checkpoint_state(checkpoint));
     }
     checkpoint_close(checkpoint);
@@ -144,7 +169,7 @@ static enum status try_all(struct resume *r, struct vote *votes,
         enum status st = try_one(r, path, votes, progress);
         if (st == STATUS_OK && *r->why && r->rank == 0)
             log_warn(r->env, "the checkpoint '%s' is passed over: %s", path, r->why);
-        else if (st == STATUS_OK && r->rank == 0)
+        else if (st == STATUS_OK && r->rank == 0 && progress->step < r->place->steps)
             log_info(r->env, "going on after step %" PRId64 " from '%s'", progress->step, path);
         mem_free(r->env, path);
         TRY(st);

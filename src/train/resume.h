@@ -1,7 +1,8 @@
 /* resume -- going on with a run: the newest checkpoint that is whole, at any number of ranks.
  *
- * All ranks read what they hold of the newest one; when any of them finds it damaged, all pass it
- * over and the one before is tried. Only the first rank looks at the folder and speaks. A changed
+ * All ranks read what they hold of the newest one; the first looks at the small files beside, and
+ * what nobody needs is shared out, so that every byte has been compared with its hash. When any of
+ * them finds damage, all pass it over and the one before is tried. Only the first rank looks at the folder and speaks. A changed
  * configuration is named: what the state does not fit is refused, what changes the bits is said.
  */
 #ifndef TRAIN_RESUME_H
@@ -16,6 +17,9 @@ struct resume_place {        /* borrowed for the call */
     const char *config_yaml; /* of now */
     uint64_t data;
     const struct fingerprint *print;
+    int64_t steps;   /* of the run; one that has done them does not go on, and nothing is said */
+    int64_t workers; /* ranks that compute */
+    bool by_workers; /* the bits depend on how many these are */
 };
 
 /* *found = false: there is no checkpoint at all. Otherwise the store has the state and *progress

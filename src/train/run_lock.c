@@ -12,29 +12,35 @@
 #include <unistd.h>
 #include "base/file.h"
 
+enum { HOST_BYTES = 65 }; /* the system's limit, and the end */
+
 struct run_lock {
     struct env *env; /* borrowed */
     char *path;
     int fd; /* -1: not open */
 };
 
+/* "12 host\n" is for people, and may be missing. */
 static enum status refuse(struct env *env, const char *folder, int fd)
 {
-    char text[32] = "";
+    char text[HOST_BYTES + 32] = "", host[HOST_BYTES] = "", who[HOST_BYTES + 64] = "";
+    int pid = 0;
     ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
-    int pid = bytes > 0 ? atoi(text) : 0;
-    char who[48] = "";
+    if (bytes > 0)
+        sscanf(text, "%d %64s", &pid, host);
     if (pid > 0)
-        snprintf(who, sizeof who, " (process %d)", pid);
+        snprintf(who, sizeof who, " (process %d%s%s)", pid, *host ? " on " : "", host);
     return FAIL(env, CONFIG,
                 "another run is writing to '%s'%s; choose another folder with --out, or stop that "
                 "run first",
                 folder, who);
 }
 
+/* A shared lock is enough to see: over NFS a file that was opened for reading gets no other, and two
+ * that look at the same time do not see each other. */
 static bool is_taken(int fd)
 {
-    return flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    return flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 /* Does the name still lead to the open file? */
@@ -78,10 +84,12 @@ static enum status lock_file(struct run_lock *lock, const char *folder)
 }
 
 /* For people; the lock holds without it. */
-static void write_pid(const struct run_lock *lock)
+static void write_owner(const struct run_lock *lock)
 {
-    char text[32];
-    int bytes = snprintf(text, sizeof text, "%d\n", (int)getpid());
+    char text[HOST_BYTES + 32], host[HOST_BYTES] = "";
+    if (gethostname(host, sizeof host - 1) != 0)
+        *host = '\0';
+    int bytes = snprintf(text, sizeof text, "%d %s\n", (int)getpid(), host);
     if (ftruncate(lock->fd, 0) != 0 || pwrite(lock->fd, text, (size_t)bytes, 0) != bytes)
         log_debug(lock->env, "cannot write '%s': %s", lock->path, strerror(errno));
 }
@@ -94,7 +102,7 @@ enum status run_lock_take(struct env *env, const char *folder, struct run_lock *
     *l = (struct run_lock){.env = env, .fd = -1};
     TRY_OR(undo_lock, path_join(env, folder, "lock", &l->path));
     TRY_OR(undo_file, lock_file(l, folder));
-    write_pid(l);
+    write_owner(l);
     *lock = l;
     return STATUS_OK;
 undo_file:

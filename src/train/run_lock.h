@@ -1,5 +1,9 @@
 /* run_lock -- one run at a time in a folder: a lock on DIR/lock, held by the process that writes
- * there and gone with it, however it ends. The file holds that process's id. */
+ * there and gone with it, however it ends. The file holds that process's id and its host.
+ *
+ * It is flock's lock, which Linux makes a lock of the server where the folder is on NFS: another host
+ * is refused too, unless the folder is mounted with local locks (nolock, local_lock=flock). A host
+ * that dies loses its lock when the server notices: within its lease with NFS 4. */
 #ifndef TRAIN_RUN_LOCK_H
 #define TRAIN_RUN_LOCK_H
 #include "base/env.h"

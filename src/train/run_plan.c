@@ -101,12 +101,12 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
                   "more machines with zero.stage=3 (sifr plan shows what fits)");
 }
 
-enum status run_fit_model(struct env *env, const char *path, enum dtype type, size_t available)
+enum status run_fit_model(struct env *env, const char *folder, enum dtype type, size_t available)
 {
     struct plan_request request = {.ops = "cpu", .ranks = 1, .threads = 1};
     double flops_per_token;
     int64_t parameters;
-    TRY(model_file_config(env, path, &request.model));
+    TRY(model_file_config(env, folder, &request.model));
     request.engine.tokens = request.model.context;
     TRY(plan_model(env, &request, &parameters, &flops_per_token));
     return refuse(env, "the model", (double)parameters * (double)dtype_bytes(type), available,

@@ -22,7 +22,7 @@ struct run_ranks {
 enum status run_fit_check(struct env *env, const struct run_config *config,
                           const struct run_ranks *ranks, size_t available);
 
-/* The same for the parameters alone of the model under `path`, in `type`. */
-enum status run_fit_model(struct env *env, const char *path, enum dtype type, size_t available);
+/* The same for the parameters alone of the model in `folder` (config.json), in `type`. */
+enum status run_fit_model(struct env *env, const char *folder, enum dtype type, size_t available);
 
 #endif

@@ -42,9 +42,9 @@ struct zero_config trainer_store_config(const struct run_config *config)
 
 static enum status fill_parameters(struct trainer *t)
 {
-    const char *path = t->config->model.path;
-    if (*path)
-        return model_file_load(t->env, path, t->session.model, t->session.zero);
+    const struct model_source *source = t->config->source;
+    if (source)
+        return model_file_load(t->env, source, t->session.model, t->session.zero);
     return zero_init(t->session.zero, (uint64_t)t->config->train.seed);
 }
 
@@ -108,6 +108,12 @@ static enum status open_folder(struct trainer *t)
                           sampler_text_bytes(t->sampler), &t->metrics);
 }
 
+/* Are gradients summed in an order that another number of workers would change? */
+static bool sums_by_worker(const struct run_config *config)
+{
+    return config->ranks.accumulate == RUN_ACCUMULATE_LOCAL || run_sum_type(config) != DTYPE_F32;
+}
+
 /* From where it stood; `found` is false when that is nowhere. */
 static enum status go_on(struct trainer *t, bool wanted, bool *found)
 {
@@ -115,7 +121,10 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
                                        .wanted = wanted,
                                        .config_yaml = t->place->config_yaml,
                                        .data = t->data_print,
-                                       .print = &t->print};
+                                       .print = &t->print,
+                                       .steps = t->config->train.steps,
+                                       .workers = zero_roster(t->session.zero)->workers,
+                                       .by_workers = sums_by_worker(t->config)};
     TRY(resume_run(t->env, &place, t->session.comm, model_graph(t->session.model), t->session.zero,
                    &t->done, found));
     if (!*found)
@@ -171,7 +180,7 @@ static enum status check_agreement(struct trainer *t)
                                           .card = t->config->device.name,
                                           .data = t->data,
                                           .context = t->config->train.context,
-                                          .model_path = t->config->model.path};
+                                          .model = t->config->source};
     TRY(agreement_make(t->env, &facts, &agreement));
     enum status st = agreement_check(&agreement, t->session.comm);
     agreement_free(&agreement);
@@ -305,6 +314,19 @@ static void tell_stop(struct trainer *t, bool begun)
                                     : "the same command goes on from there");
 }
 
+static void tell_complete(struct trainer *t)
+{
+    int64_t steps = t->config->train.steps;
+    if (t->step == steps)
+        log_info(t->env, "the run in '%s' is complete: step %" PRId64 " of %" PRId64,
+                 t->place->folder, t->step, steps);
+    else
+        log_info(t->env,
+                 "the run in '%s' has done %" PRId64 " steps and train.steps is %" PRId64
+                 ": there is nothing left to do, and nothing is taken back",
+                 t->place->folder, t->step, steps);
+}
+
 /* Save unless the run broke in the middle or diverged: what was saved before is worth more then. */
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
@@ -360,8 +382,7 @@ enum status trainer_run(struct env *env, const struct run_config *config,
         trainer_end_apart(&t);
         double start = clock_seconds();
         if (st == STATUS_OK && is_complete(&t) && trainer_speaks(&t))
-            log_info(env, "the run in '%s' is complete: step %" PRId64 " of %" PRId64,
-                     place->folder, t.step, config->train.steps);
+            tell_complete(&t);
         st = st == STATUS_OK ? trainer_loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
         if (st != STATUS_OK && !is_stop(st) && st != STATUS_DIVERGED)

@@ -1,11 +1,10 @@
 /* weight_files -- see the header. */
 #include "train/weight_files.h"
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
 #include "base/text.h"
-#include "train/model_file.h"
+#include "train/weight_index.h"
 
 enum { CHUNK = 1 << 20 }; /* elements compared at once */
 enum { NAMES_SHOWN = 4 }; /* of each kind of difference */
@@ -15,96 +14,47 @@ enum { NAMES_SHOWN = 4 }; /* of each kind of difference */
 
 void weight_files_close(struct weight_files *weights)
 {
-    for (int i = 0; i < weights->count; i++) {
+    for (int i = 0; i < weights->count; i++)
         safetensors_close(weights->files[i]);
-        mem_free(weights->env, weights->names[i]);
-    }
     mem_free(weights->env, weights->files);
-    mem_free(weights->env, weights->names);
 }
 
-static enum status weights_room(struct weight_files *weights, size_t most)
+static enum status weights_room(struct weight_files *weights, int most)
 {
-    TRY(mem_alloc_array(weights->env, MEM_OTHER, "weight files", most, sizeof *weights->files,
-                        &weights->files));
-    return mem_alloc_array(weights->env, MEM_OTHER, "weight file names", most,
-                           sizeof *weights->names, &weights->names);
+    return mem_alloc_array(weights->env, MEM_OTHER, "weight files", (size_t)most,
+                           sizeof *weights->files, &weights->files);
 }
 
-static enum status weights_add(struct weight_files *weights, const char *path, const char *name)
+static enum status weights_add(struct weight_files *weights, const char *path)
 {
-    int i = weights->count;
-    TRY(mem_strdup(weights->env, name, &weights->names[i]));
-    enum status st = safetensors_open(weights->env, path, &weights->files[i]);
-    if (st != STATUS_OK) {
-        mem_free(weights->env, weights->names[i]);
-        return st;
-    }
+    TRY(safetensors_open(weights->env, path, &weights->files[weights->count]));
     weights->count++;
     return STATUS_OK;
 }
 
-enum status weight_files_add(struct weight_files *weights, const char *path, size_t most)
+static enum status weights_add_inside(struct weight_files *weights, const char *folder,
+                                      const char *name)
 {
-    if (weights->files == NULL)
-        TRY(weights_room(weights, most));
-    CHECK_LT(weights->count, most);
-    return weights_add(weights, path, path);
+    char *path;
+    TRY(path_join(weights->env, folder, name, &path));
+    enum status st = weights_add(weights, path);
+    mem_free(weights->env, path);
+    return st;
 }
 
-static bool weights_has(const struct weight_files *weights, const char *name)
+static enum status open_index(struct weight_files *weights, const char *folder, const char *path)
 {
-    for (int i = 0; i < weights->count; i++)
-        if (strcmp(weights->names[i], name) == 0)
-            return true;
-    return false;
-}
-
-/* The index may name files of its own folder only. */
-static enum status check_name(struct env *env, const char *index, const char *name)
-{
-    if (name == NULL || *name == '\0' || strpbrk(name, "/\\") != NULL || strstr(name, "..") != NULL)
-        return FAIL(env, FORMAT, "'%s': weight_map names '%s', which is no file of this folder",
-                    index, name != NULL ? name : "(no text)");
-    return STATUS_OK;
-}
-
-static enum status open_listed(struct weight_files *weights, const char *folder, const char *index,
-                               json_t *map)
-{
-    struct env *env = weights->env;
-    const char *tensor;
-    json_t *value;
-    if (!json_is_object(map))
-        return FAIL(env, FORMAT, "'%s': there is no weight_map", index);
-    TRY(weights_room(weights, json_object_size(map) + 1));
-    json_object_foreach(map, tensor, value)
-    {
-        const char *name = json_string_value(value);
-        char *path;
-        TRY(check_name(env, index, name));
-        if (weights_has(weights, name))
-            continue;
-        TRY(path_join(env, folder, name, &path));
-        enum status st = weights_add(weights, path, name);
-        mem_free(env, path);
-        TRY(st);
-    }
-    return STATUS_OK;
-}
-
-static enum status open_index(struct weight_files *weights, const char *folder, const char *index)
-{
+    struct weight_index index;
     char *text;
     size_t bytes;
-    json_error_t error;
-    TRY(file_read(weights->env, index, INDEX_BYTES_MAX, &text, &bytes));
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    TRY(file_read(weights->env, path, INDEX_BYTES_MAX, &text, &bytes));
+    enum status st = weight_index_parse(weights->env, text, bytes, path, &index);
     mem_free(weights->env, text);
-    if (root == NULL)
-        return FAIL(weights->env, FORMAT, "'%s' line %d: %s", index, error.line, error.text);
-    enum status st = open_listed(weights, folder, index, json_object_get(root, "weight_map"));
-    json_decref(root);
+    TRY(st);
+    st = weights_room(weights, index.count);
+    for (int i = 0; st == STATUS_OK && i < index.count; i++)
+        st = weights_add_inside(weights, folder, index.files[i]);
+    weight_index_free(&index);
     return st;
 }
 
@@ -116,7 +66,7 @@ static enum status open_folder(struct weight_files *weights, const char *folder)
     TRY_OR(undo_single, path_join(weights->env, folder, "model.safetensors.index.json", &index));
     if (file_exists(single) || !file_exists(index)) {
         TRY_OR(undo_index, weights_room(weights, 1));
-        st = weights_add(weights, single, "model.safetensors");
+        st = weights_add(weights, single);
     } else {
         st = open_index(weights, folder, index);
     }
@@ -127,17 +77,26 @@ undo_single:
     return st;
 }
 
-enum status weight_files_open(struct weight_files *weights, const char *path)
+/* Of a checkpoint the files that its state.json lists: no others have been looked at. */
+enum status weight_files_open_role(struct weight_files *weights, const struct model_source *source,
+                                   enum checkpoint_role role)
 {
-    if (model_file_is_weights(path)) {
-        TRY(weights_room(weights, 1));
-        return weights_add(weights, path, path);
-    }
-    char *folder;
-    TRY(model_file_find(weights->env, path, &folder));
-    enum status st = open_folder(weights, folder);
-    mem_free(weights->env, folder);
-    return st;
+    const struct checkpoint_state *state = checkpoint_state(source->checkpoint);
+    TRY(weights_room(weights, state->entry_count));
+    for (int i = 0; i < state->entry_count; i++)
+        if (state->entries[i].role == role)
+            TRY(weights_add_inside(weights, source->folder, state->entries[i].name));
+    return STATUS_OK;
+}
+
+enum status weight_files_open(struct weight_files *weights, const struct model_source *source)
+{
+    if (source->checkpoint)
+        return weight_files_open_role(weights, source, source->role);
+    if (!source->file)
+        return open_folder(weights, source->folder);
+    TRY(weights_room(weights, 1));
+    return weights_add(weights, source->file);
 }
 
 /* --- matching ------------------------------------------------------------------------------- */

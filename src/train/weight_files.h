@@ -8,13 +8,13 @@
  */
 #ifndef TRAIN_WEIGHT_FILES_H
 #define TRAIN_WEIGHT_FILES_H
+#include "train/model_source.h"
 #include "train/safetensors.h"
 #include "unit/unit.h"
 
 struct weight_files { /* open; zeroed but for env: none is */
     struct env *env;  /* borrowed */
     struct safetensors **files;
-    char **names; /* of the files, as the index has them */
     int count;
 };
 
@@ -23,11 +23,11 @@ struct weight_found { /* where a tensor is; NULLs: nowhere */
     const struct safetensor *tensor;
 };
 
-/* What model_file_find finds under `path`, or one .safetensors file. Close it after a failure,
- * too. */
-enum status weight_files_open(struct weight_files *weights, const char *path);
-/* One more file of tensors; `most` is how many there will be. Instead of weight_files_open. */
-enum status weight_files_add(struct weight_files *weights, const char *path, size_t most);
+/* The weights of a source. Close it after a failure, too. */
+enum status weight_files_open(struct weight_files *weights, const struct model_source *source);
+/* Another role of a source that is a checkpoint; it may have no such files. */
+enum status weight_files_open_role(struct weight_files *weights, const struct model_source *source,
+                                   enum checkpoint_role role);
 void weight_files_close(struct weight_files *weights);
 
 /* A tensor by the name that the model has for it. */

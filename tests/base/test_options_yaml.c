@@ -201,7 +201,7 @@ static void test_from_file(void **state)
     assert_int_equal(o->v.train.steps, 12);
     snprintf(origin, sizeof origin, "%s:2", path);
     assert_string_equal(options_origin(o->options, "train.steps"), origin);
-    assert_int_equal(options_load_yaml(o->options, path), STATUS_IO);
+    assert_int_equal(options_load_yaml(o->options, path), STATUS_CONFIG);
     assert_contains(o->f.heard.line, "No such file");
 }
 

@@ -64,7 +64,7 @@ static void test_every_call_of_an_atomic_write(void **state)
         if (n <= 5) /* open, write, fsync, close, rename */
             expect_content(&s, "old");
     }
-    assert_int_equal(failed, 6); /* and the folder's fsync */
+    assert_int_equal(failed, 7); /* and the folder's open and fsync */
     expect_content(&s, "new");
     close_scene(&s);
 }
@@ -87,6 +87,27 @@ static void test_half_a_transfer(void **state)
     close_scene(&s);
 }
 
+static void test_removing(void **state)
+{
+    (void)state;
+    struct scene s;
+    char folder[64];
+    open_scene(&s);
+    assert_int_equal(file_write_atomic(&s.env, s.path, "old", 3), STATUS_OK);
+    s.faults.error = EROFS;
+    atomic_store(&s.faults.left, 1);
+    assert_false(output_remove(&s.env, s.path));
+    assert_int_equal(errno, EROFS);
+    assert_true(file_exists(s.path));
+    assert_true(output_remove(&s.env, s.path));
+    assert_false(output_remove(&s.env, s.path));
+    assert_int_equal(errno, ENOENT);
+    snprintf(folder, sizeof folder, "%s/below", s.folder);
+    assert_true(output_mkdir(&s.env, folder));
+    assert_true(output_remove(&s.env, folder));
+    close_scene(&s);
+}
+
 static void test_a_read_only_file(void **state)
 {
     (void)state;
@@ -105,6 +126,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_call_of_an_atomic_write),
         cmocka_unit_test(test_half_a_transfer),
+        cmocka_unit_test(test_removing),
         cmocka_unit_test(test_a_read_only_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,12 @@ train() { "$sifr" train "${small[@]}" --train.steps=2 --quiet --out=run "$@"; }
 
 # files
 expect 2 "data.path: no file matches .no-such.txt., seen from ./" train --data.path=no-such.txt
-expect 1 "no-such.yaml" "$sifr" train no-such.yaml
+expect 2 "no-such.yaml" "$sifr" train no-such.yaml
+expect 2 "no-such.yaml" "$sifr" plan no-such.yaml
+expect 2 "it is a folder" "$sifr" plan tokens
+expect 1 "error: there is no 'no-such'" "$sifr" eval no-such
+expect 1 "error: there is no 'no-such'" "$sifr" sample no-such
+expect 1 "error: model.path: there is no 'no-such'" train --data.path=text.txt --model.path=no-such
 expect 2 "data.tokenizer: .*no-such.json" train --data.path=text.txt --data.tokenizer=no-such.json
 expect 2 "data.path" train
 head -c 3000 tokens/train.bin >short.bin

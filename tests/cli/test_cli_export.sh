@@ -46,7 +46,7 @@ ok sifr sample half --tokens=3 -q The
 # nothing is overwritten, nothing is left of what failed
 expect 1 "'plain' exists and is not an empty folder" "$sifr" export run plain
 expect 1 "'text.txt' exists and is not an empty folder" "$sifr" export run text.txt
-expect 1 "there is no 'nowhere'" "$sifr" export nowhere x
+expect 1 "error: there is no 'nowhere'" "$sifr" export nowhere x
 expect 1 "is no model directory" "$sifr" export tokens x
 expect 2 "an argument is missing; usage: sifr export" "$sifr" export run
 expect 2 "dtype" "$sifr" export run x --dtype=f64
@@ -101,7 +101,7 @@ has '^  model +lm_head.weight: only in the second$'
 ok sifr train "${small[@]}" --model.context=16 --data.path=tokens/train.bin --data.tokenizer=tokens/tokenizer.json --train.steps=1 --out=smaller
 expect 1 "differ in 84 of 84" "$sifr" inspect --diff run smaller
 has 'transformer.wpe.weight: \[32, 32\], \[16, 32\]$'
-expect 1 "there is no 'nowhere'" "$sifr" inspect --diff run nowhere
+expect 1 "error: there is no 'nowhere'" "$sifr" inspect --diff run nowhere
 expect 2 "takes two models" "$sifr" inspect --diff run
 expect 2 "one argument too many" "$sifr" inspect run plain
 expect 2 "one by one" "$sifr" inspect run plain --diff --verify

@@ -60,6 +60,8 @@ life 0 fp32 2
 grep -q "the run in 'fp32' is complete: step 30 of 30" err || fail "not said: $(cat err)"
 cmp -s before fp32/summary.json || fail "a complete run was touched"
 expect 2 "another model .*model.width: 40 there, 80 here" "$sifr" train "${run[@]}" --model.width=80 --out=fp32
+expect 0 "has done 30 steps and train.steps is 20: there is nothing left to do" "$sifr" train "${run[@]}" --train.steps=20 --out=fp32
+! grep -q differ err || fail "a run that does nothing differs: $(cat err)"
 expect 0 "will differ from one that was not interrupted: .*train.steps: 30 there, 31 here" "$sifr" train "${run[@]}" --train.steps=31 --out=fp32
 
 # --- what stops a run ------------------------------------------------------------------------------------------------
@@ -71,7 +73,7 @@ pid=$!
 wait_for is_under_way signal $pid
 # a second run in the same folder is refused while the first is there
 wait_for test -e signal/lock
-expect 2 "another run is writing to 'signal'" "$sifr" train "${run[@]}" --train.steps=100000000 --out=signal
+expect 2 "another run is writing to 'signal' \(process [0-9]+ on $(hostname)\)" "$sifr" train "${run[@]}" --train.steps=100000000 --out=signal
 kill -TERM $pid
 code=0
 wait $pid || code=$?

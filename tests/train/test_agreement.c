@@ -94,7 +94,11 @@ static void test_model(void **state)
     other = rig.config;
     snprintf(path, sizeof path, "%s/run", rig.scratch.folder);
     for (int same = 0; same < 2; same++) {
-        other.model.path = same ? first.checkpoint : second.checkpoint;
+        const struct model_want want = {.depth = MODEL_DEPTH_ALL};
+        assert_int_equal(model_source_open(&rig.scratch.env,
+                                           same ? first.checkpoint : second.checkpoint, &want,
+                                           &other.source),
+                         STATUS_OK);
         for (int r = 0; r < RANKS; r++)
             runs[r] = (struct rank_run){
                 .config = r == 1 ? &other : &rig.config,
@@ -107,6 +111,7 @@ static void test_model(void **state)
                 !strstr(runs[r].error, part))
                 fail_msg("rank %d: %s: %s", r, status_name(runs[r].status), runs[r].error);
         }
+        model_source_close(other.source);
     }
     rig_close(&rig);
 }

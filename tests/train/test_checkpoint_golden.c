@@ -59,7 +59,11 @@ static void test_reads_version_1(void **state)
     checkpoint_close(checkpoint);
 
     /* and it is a model that anybody reads */
-    assert_int_equal(model_file_load(&s.env, GOLDEN, session.model, session.zero), STATUS_OK);
+    const struct model_want want = {.depth = MODEL_DEPTH_ALL};
+    struct model_source *source;
+    assert_int_equal(model_source_open(&s.env, GOLDEN, &want, &source), STATUS_OK);
+    assert_int_equal(model_file_load(&s.env, source, session.model, session.zero), STATUS_OK);
+    model_source_close(source);
     session_destroy(&session);
     scratch_close(&s);
 }

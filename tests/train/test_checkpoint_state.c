@@ -27,6 +27,7 @@ static struct checkpoint_state sample(struct checkpoint_piece *pieces,
                      .scale = {32768, 7, 1}},
         .config = "train:\n  lr: 0.1\n  name: \"\\u00e4\"\n",
         .data = 7,
+        .workers = 3,
         .print = {.binary = 9, .cpu = "A", .blas = "B \"C\"", .device = "cpu"},
         .entries = entries,
         .entry_count = 2};
@@ -62,7 +63,7 @@ static void test_reads_back(void **state)
             assert_int_equal(b.progress.scale.patience, 1);
         }
         assert_string_equal(b.config, a.config);
-        assert_true(b.data == 7 && b.print.binary == 9);
+        assert_true(b.data == 7 && b.workers == 3 && b.print.binary == 9);
         assert_string_equal(b.print.blas, "B \"C\"");
         assert_int_equal(b.entry_count, 2);
         assert_int_equal(b.entries[0].piece_count, 2);
@@ -72,11 +73,12 @@ static void test_reads_back(void **state)
         checkpoint_state_free(&b);
     }
     a.progress.loss = NAN;
+    a.workers = 0; /* not said */
     text_clear(&text);
     checkpoint_state_print(&a, &text);
     assert_int_equal(checkpoint_state_parse(&s.env, text.data, text.bytes, "state.json", &b),
                      STATUS_OK);
-    assert_true(isnan(b.progress.loss));
+    assert_true(isnan(b.progress.loss) && b.workers == 0);
     checkpoint_state_free(&b);
     text_free(&text);
     scratch_close(&s);
@@ -105,6 +107,7 @@ static void test_refuses(void **state)
         {"\"step\": 12", "\"step\": 9", "more updates than steps"},
         {"\"samples\": 96,", "", "\"samples\" is not a count"},
         {"32768", "0.25", "out of range"},
+        {"\"workers\": 3", "\"workers\": -3", "\"workers\" is not a count"},
         {"\"patience\": 1", "\"patience\": 9", "out of range"},
         {"lr: 0.1", "lr: 0.2", "not what its hash says"},
         {"\"binary\": \"", "\"binary\": \"x", "\"binary\" is not a hash"},

@@ -18,9 +18,8 @@ static void test_lines(void **state)
     config_lines(THERE, NULL, &text);
     assert_string_equal(text_string(&text),
                         "model.layers: 2\nmodel.preset: tiny\ntrain.lr: 0.1\ntrain.log_every: 3\n"
-                        "train.gone: 1\noptimizer.groups:\noptimizer.groups.1.match: \"*a*\"\n"
-                        "optimizer.groups.1.lr_mul: 2\noptimizer.groups.2.match: \"*b*\"\n"
-                        "optimizer.groups.2.lr_mul: 3\nrun.threads: 1\n");
+                        "train.gone: 1\noptimizer.groups: [{match: \"*a*\", lr_mul: 2}, "
+                        "{match: \"*b*\", lr_mul: 3}]\nrun.threads: 1\n");
     text_free(&text);
     scratch_close(&s);
 }
@@ -48,10 +47,36 @@ static void test_changes(void **state)
         expect_changes(&s, THERE, (enum config_weight)weight, "");
     expect_changes(&s, here, CONFIG_SHAPES, "model.layers: 2 there, 3 here");
     expect_changes(&s, here, CONFIG_BITS,
-                   "train.lr: 0.1 there, 0.2 here; optimizer.groups.2.lr_mul: 3 there, 4 here");
+                   "train.lr: 0.1 there, 0.2 here; optimizer.groups: "
+                   "[{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 3}] there, "
+                   "[{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 4}] here");
     expect_changes(&s, here, CONFIG_FREE,
                    "model.preset: tiny there, none here; train.log_every: 3 there, 4 here; "
                    "run.threads: 1 there, 9 here");
+    scratch_close(&s);
+}
+
+/* An item more or less is a change as well, and so is a difference far behind in a long value. */
+static void test_lists_and_long_values(void **state)
+{
+    (void)state;
+    struct scratch s;
+    char long_path[2][800];
+    struct text text;
+    scratch_open(&s);
+    expect_changes(&s, "optimizer:\n  groups: []\n", CONFIG_BITS,
+                   "optimizer.groups: [{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 3}] "
+                   "there, [] here");
+    expect_changes(&s, "optimizer:\n  groups:\n    - match: \"*a*\"\n      lr_mul: 2\n",
+                   CONFIG_BITS,
+                   "optimizer.groups: [{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 3}] "
+                   "there, [{match: \"*a*\", lr_mul: 2}] here");
+    for (int i = 0; i < 2; i++)
+        snprintf(long_path[i], sizeof long_path[i], "data:\n  path: %0700d\n", i);
+    text_init(&text, &s.env);
+    config_changes(long_path[0], long_path[1], CONFIG_BITS, &text);
+    assert_non_null(strstr(text_string(&text), "00 there, 0"));
+    text_free(&text);
     scratch_close(&s);
 }
 
@@ -76,6 +101,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_changes),
+        cmocka_unit_test(test_lists_and_long_values),
         cmocka_unit_test(test_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,10 +33,16 @@ static int set_up(void **state)
     rig_open(rig);
     rig_config(rig, "train.steps=400");
     assert_int_equal(rig_train(rig, "run", false, NULL, &summary), STATUS_OK);
+    const struct model_want want = {.depth = MODEL_DEPTH_ALL};
+    struct model_source *source;
+    assert_int_equal(
+        model_source_open(&rig->scratch.env, scratch_path(&rig->scratch, "run"), &want, &source),
+        STATUS_OK);
     assert_int_equal(generator_create(&rig->scratch.env,
-                                      run_device_place(RUN_DEVICE_CPU, DTYPE_F32),
-                                      scratch_path(&rig->scratch, "run"), "", &fixture.generator),
+                                      run_device_place(RUN_DEVICE_CPU, DTYPE_F32), source, "",
+                                      &fixture.generator),
                      STATUS_OK);
+    model_source_close(source);
     *state = &fixture;
     return 0;
 }
@@ -126,15 +132,20 @@ static void test_empty_prompt_begins_a_text(void **state)
     assert_int_equal(result.prompt_tokens, 1);
 }
 
-static void test_no_model(void **state)
+/* A folder without a tokenizer: nothing is left of the generator. */
+static void test_no_tokenizer(void **state)
 {
     struct fixture *f = *state;
-    struct env *env = &f->rig.scratch.env;
+    struct scratch *s = &f->rig.scratch;
+    const struct model_want want = {.depth = MODEL_DEPTH_ALL};
+    struct model_source *source;
     struct generator *generator;
-    assert_int_equal(generator_create(env, run_device_place(RUN_DEVICE_CPU, DTYPE_F32), "/nowhere",
-                                      "", &generator),
+    assert_int_equal(model_source_open(&s->env, scratch_path(s, "run"), &want, &source), STATUS_OK);
+    assert_int_equal(generator_create(&s->env, run_device_place(RUN_DEVICE_CPU, DTYPE_F32), source,
+                                      "/nowhere", &generator),
                      STATUS_IO);
-    scratch_expect(&f->rig.scratch, "/nowhere");
+    scratch_expect(s, "/nowhere");
+    model_source_close(source);
 }
 
 int main(void)
@@ -145,7 +156,7 @@ int main(void)
         cmocka_unit_test(test_top_k_of_one_is_greedy),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_empty_prompt_begins_a_text),
-        cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_no_tokenizer),
     };
     return cmocka_run_group_tests(tests, set_up, tidy_up);
 }

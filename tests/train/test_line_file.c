@@ -71,12 +71,42 @@ static void lines_of_later_steps_are_dropped(void **state)
     scratch_close(&s);
 }
 
+static void what_nobody_writes_again_is_set_aside(void **state)
+{
+    struct scratch s;
+    char *text;
+    size_t bytes;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(line_file_set_aside(&s.env, scratch_path(&s, "m.jsonl")), STATUS_OK);
+    scratch_text(&s, "m.jsonl", "");
+    assert_int_equal(line_file_set_aside(&s.env, s.path), STATUS_OK);
+    assert_true(file_exists(s.path)); /* there is nothing in it */
+    for (int n = 1; n <= 3; n++) {
+        char content[2] = {(char)('0' + n)};
+        scratch_text(&s, "m.jsonl", content);
+        assert_int_equal(line_file_set_aside(&s.env, s.path), STATUS_OK);
+        assert_false(file_exists(s.path));
+    }
+    assert_int_equal(file_read(&s.env, scratch_path(&s, "m.jsonl.2"), 100, &text, &bytes),
+                     STATUS_OK);
+    assert_string_equal(text, "2");
+    mem_free(&s.env, text);
+    scratch_text(&s, "m.jsonl", "4");
+    mem_fail_at(s.env.mem, 1);
+    assert_int_equal(line_file_set_aside(&s.env, s.path), STATUS_MEMORY);
+    mem_fail_at(s.env.mem, 0);
+    assert_true(file_exists(s.path));
+    scratch_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_there_at_once_and_stay),
         cmocka_unit_test(failures_are_named),
         cmocka_unit_test(lines_of_later_steps_are_dropped),
+        cmocka_unit_test(what_nobody_writes_again_is_set_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,6 +49,17 @@ static void session_open(struct scratch *s, const struct model_config *config, u
     assert_int_equal(zero_init(session->zero, seed), STATUS_OK);
 }
 
+/* What is at `path`, whatever that is. */
+static enum status load(struct scratch *s, const char *path, struct session *session)
+{
+    const struct model_want want = {.depth = MODEL_DEPTH_ALL};
+    struct model_source *source;
+    TRY(model_source_open(&s->env, path, &want, &source));
+    enum status st = model_file_load(&s->env, source, session->model, session->zero);
+    model_source_close(source);
+    return st;
+}
+
 /* All parameters of the two stores have the same bits. */
 static bool same_values(struct session *a, struct session *b)
 {
@@ -169,8 +180,7 @@ static void expect_round_trip(const struct model_config *config)
     assert_int_equal(
         model_file_save(&s.env, scratch_path(&s, "m"), saved.model, saved.zero, tokenizer, 7),
         STATUS_OK);
-    assert_int_equal(model_file_load(&s.env, scratch_path(&s, "m"), loaded.model, loaded.zero),
-                     STATUS_OK);
+    assert_int_equal(load(&s, scratch_path(&s, "m"), &loaded), STATUS_OK);
     assert_true(same_values(&saved, &loaded));
 
     assert_int_equal(model_file_config(&s.env, scratch_path(&s, "m"), &read), STATUS_OK);
@@ -230,8 +240,7 @@ static enum status try_model(struct scratch *s, const struct model_config *confi
     session_open(s, config, 1, &saved);
     session_open(s, config, 2, &loaded);
     write_foreign(s, scratch_path(s, "x.safetensors"), &saved, habits, type);
-    enum status st =
-        model_file_load(&s->env, scratch_path(s, "x.safetensors"), loaded.model, loaded.zero);
+    enum status st = load(s, scratch_path(s, "x.safetensors"), &loaded);
     *same = same_values(&saved, &loaded);
     session_destroy(&loaded);
     session_destroy(&saved);
@@ -272,9 +281,7 @@ static void test_bf16_is_exact_widening(void **state)
     session_open(&s, &gpt2, 1, &saved);
     session_open(&s, &gpt2, 2, &loaded);
     write_foreign(&s, scratch_path(&s, "x.safetensors"), &saved, 0, DTYPE_BF16);
-    assert_int_equal(
-        model_file_load(&s.env, scratch_path(&s, "x.safetensors"), loaded.model, loaded.zero),
-        STATUS_OK);
+    assert_int_equal(load(&s, scratch_path(&s, "x.safetensors"), &loaded), STATUS_OK);
     assert_int_equal(zero_read(saved.zero, 0, 17, 1, &original), STATUS_OK);
     assert_int_equal(zero_read(loaded.zero, 0, 17, 1, &value), STATUS_OK);
     assert_true(value == bf16_to_f32(f32_to_bf16(original)));
@@ -320,7 +327,7 @@ static enum status load_indexed(struct scratch *s, const char *index, bool *same
     write_foreign(s, scratch_path(s, "m/model-00002-of-00002.safetensors"), &saved, EVEN_ONLY,
                   DTYPE_F32);
     scratch_text(s, "m/model.safetensors.index.json", index);
-    enum status st = model_file_load(&s->env, scratch_path(s, "m"), loaded.model, loaded.zero);
+    enum status st = load(s, scratch_path(s, "m"), &loaded);
     *same = same_values(&saved, &loaded);
     session_destroy(&loaded);
     session_destroy(&saved);
@@ -359,39 +366,6 @@ static void test_several_files_by_index(void **state)
     scratch_close(&s);
 }
 
-/* --- finding -------------------------------------------------------------------------------- */
-
-static void test_find_newest_checkpoint(void **state)
-{
-    (void)state;
-    static const char *const folders[] = {"run/checkpoints/step-9", "run/checkpoints/step-100",
-                                          "run/checkpoints/step-200.partial",
-                                          "run/checkpoints/step-x"};
-    struct scratch s;
-    char *found, file[64];
-    scratch_open(&s);
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(dir_create(&s.env, scratch_path(&s, folders[i])), STATUS_OK);
-        snprintf(file, sizeof file, "%s/config.json", folders[i]);
-        scratch_text(&s, file, "{}");
-    }
-    assert_int_equal(dir_create(&s.env, scratch_path(&s, "run/checkpoints/step-300")),
-                     STATUS_OK); /* without a model */
-    assert_int_equal(model_file_find(&s.env, scratch_path(&s, "run"), &found), STATUS_OK);
-    assert_string_equal(strrchr(found, '/'), "/step-100");
-    mem_free(&s.env, found);
-    assert_int_equal(model_file_find(&s.env, scratch_path(&s, "run/checkpoints/step-9"), &found),
-                     STATUS_OK);
-    assert_string_equal(strrchr(found, '/'), "/step-9");
-    mem_free(&s.env, found);
-    assert_int_equal(model_file_find(&s.env, scratch_path(&s, "nowhere"), &found), STATUS_IO);
-    log_error_clear(s.env.log);
-    assert_int_equal(dir_create(&s.env, scratch_path(&s, "empty")), STATUS_OK);
-    assert_int_equal(model_file_find(&s.env, scratch_path(&s, "empty"), &found), STATUS_IO);
-    scratch_expect(&s, "no model directory");
-    scratch_close(&s);
-}
-
 /* Whatever allocation fails while saving or loading, everything is given back. */
 static void test_every_allocation_may_fail(void **state)
 {
@@ -414,7 +388,7 @@ static void test_every_allocation_may_fail(void **state)
     st = STATUS_MEMORY;
     for (int n = 1; st == STATUS_MEMORY; n++) {
         mem_fail_at(s.env.mem, n);
-        st = model_file_load(&s.env, scratch_path(&s, name), session.model, session.zero);
+        st = load(&s, scratch_path(&s, name), &session);
         mem_fail_at(s.env.mem, 0);
         assert_int_equal(mem_total(s.env.mem), before);
     }
@@ -432,7 +406,6 @@ int main(void)
         cmocka_unit_test(test_bf16_is_exact_widening),
         cmocka_unit_test(test_differences_are_listed),
         cmocka_unit_test(test_several_files_by_index),
-        cmocka_unit_test(test_find_newest_checkpoint),
         cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -233,6 +233,8 @@ static void test_left_overs(void **state)
     assert_int_equal(save_train(&rig, "early", 2, "train.steps=3"), STATUS_OK);
     save_expect_line(&rig, "there is no checkpoint in");
     assert_int_equal(read_losses(&rig, "early/metrics.jsonl", losses), 3);
+    assert_int_equal(read_losses(&rig, "early/metrics.jsonl.1", losses), 1); /* nothing is lost */
+    save_expect_line(&rig, "early/metrics.jsonl.1'");
     rig_close(&rig.run);
 }
 
@@ -273,6 +275,32 @@ static void test_a_changed_configuration(void **state)
     rig_close(&rig.run);
 }
 
+/* Where sums are made by worker, another number of them is a change; elsewhere it is none. */
+static void test_another_number_of_workers(void **state)
+{
+    (void)state;
+    static const char *const sums[] = {"zero.accumulate=local run.deterministic=false zero.stage=2",
+                                       "precision.mode=bf16 precision.accumulate=bf16 zero.stage=2",
+                                       "precision.mode=bf16"};
+    struct save_rig rig = {0};
+    char settings[256], folder[16];
+    save_open(&rig);
+    for (int i = 0; i < 3; i++) {
+        snprintf(folder, sizeof folder, "run-%d", i);
+        for (int life = 0; life < 4; life++) {
+            static const int ranks[] = {2, 2, 1, 2};
+            static const char *const servers[] = {"", "", "", "zero.servers=1 zero.stage=1"};
+            snprintf(settings, sizeof settings, "train.steps=9 train.stop_at=%d %s %s", 1 + life,
+                     sums[i], servers[life]);
+            assert_int_equal(save_train(&rig, folder, ranks[life], settings), STATUS_SAVED);
+            bool told = strstr(rig.lines, "2 workers there, 1 here") != NULL;
+            assert_int_equal(told, i < 2 && life == 2); /* a server is no worker */
+            assert_int_equal(strstr(rig.lines, "differ") != NULL, told);
+        }
+    }
+    rig_close(&rig.run);
+}
+
 static void test_a_complete_run_is_left_alone(void **state)
 {
     (void)state;
@@ -291,6 +319,11 @@ static void test_a_complete_run_is_left_alone(void **state)
     mem_free(&rig.run.scratch.env, after);
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=7"), STATUS_OK); /* longer */
     assert_int_equal(rig.summary.steps, 7);
+    assert_int_equal(save_train(&rig, "run", 2, "train.steps=4"), STATUS_OK); /* shorter */
+    save_expect_line(&rig, "has done 7 steps and train.steps is 4: there is nothing left to do");
+    assert_null(strstr(rig.lines, "differ"));
+    assert_null(strstr(rig.lines, "going on"));
+    assert_true(save_there(&rig, "run/checkpoints/step-7/COMPLETE"));
     rig_close(&rig.run);
 }
 
@@ -306,6 +339,7 @@ int main(void)
         cmocka_unit_test(test_which_are_kept),
         cmocka_unit_test(test_left_overs),
         cmocka_unit_test(test_a_changed_configuration),
+        cmocka_unit_test(test_another_number_of_workers),
         cmocka_unit_test(test_a_complete_run_is_left_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

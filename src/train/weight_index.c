@@ -1,0 +1,77 @@
+/* weight_index -- see the header. */
+#include "train/weight_index.h"
+#include <jansson.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status check_name(struct env *env, const char *origin, const char *name)
+{
+    if (name != NULL && *name != '\0' && strpbrk(name, "/\\") == NULL && strstr(name, "..") == NULL)
+        return STATUS_OK;
+    return FAIL(env, FORMAT, "'%s': weight_map names '%s', which is no file of this folder", origin,
+                name != NULL ? name : "(no text)");
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* A name for each tensor becomes a name for each file. */
+static void keep_each_once(struct weight_index *index)
+{
+    int kept = 0;
+    qsort(index->files, (size_t)index->count, sizeof *index->files, compare_names);
+    for (int i = 0; i < index->count; i++) {
+        if (kept > 0 && strcmp(index->files[kept - 1], index->files[i]) == 0)
+            mem_free(index->env, index->files[i]);
+        else
+            index->files[kept++] = index->files[i];
+    }
+    index->count = kept;
+}
+
+static enum status read_map(struct weight_index *index, const char *origin, json_t *map)
+{
+    const char *tensor;
+    json_t *value;
+    size_t room = json_object_size(map);
+    if (!json_is_object(map) || room > INT_MAX)
+        return FAIL(index->env, FORMAT, "'%s': there is no weight_map", origin);
+    TRY(mem_alloc_array(index->env, MEM_OTHER, "weight index", room, sizeof *index->files,
+                        &index->files));
+    json_object_foreach(map, tensor, value)
+    {
+        const char *name = json_string_value(value);
+        TRY(check_name(index->env, origin, name));
+        TRY(mem_strdup(index->env, name, &index->files[index->count]));
+        index->count++;
+    }
+    keep_each_once(index);
+    return STATUS_OK;
+}
+
+enum status weight_index_parse(struct env *env, const char *data, size_t bytes, const char *origin,
+                               struct weight_index *index)
+{
+    json_error_t error;
+    *index = (struct weight_index){.env = env};
+    json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (root == NULL)
+        return FAIL(env, FORMAT, "'%s' line %d: %s", origin, error.line, error.text);
+    enum status st = read_map(index, origin, json_object_get(root, "weight_map"));
+    json_decref(root);
+    if (st != STATUS_OK)
+        weight_index_free(index);
+    return st;
+}
+
+void weight_index_free(struct weight_index *index)
+{
+    for (int i = 0; i < index->count; i++)
+        mem_free(index->env, index->files[i]);
+    if (index->env != NULL)
+        mem_free(index->env, index->files);
+    *index = (struct weight_index){0};
+}

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# A damaged checkpoint is never loaded without a word: eval, sample, export and model.path of a run use the one before, with
+# a line that names the file; of the checkpoint itself they refuse. And a folder that cannot be written to costs no state.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+keys=("${small[@]}" --data.path=text.txt --checkpoint.every=2 --train.steps=4 --data.tokenizer=train:300)
+ok "$sifr" train "${keys[@]}" --quiet --out=run
+for name in eval sample; do # what the good ones give
+    "$sifr" $name run/checkpoints/step-2 >$name-2 2>/dev/null
+    "$sifr" $name run/checkpoints/step-4 >$name-4 2>/dev/null
+done
+ok "$sifr" export run/checkpoints/step-2 hf-2
+loss() { grep '^loss' "$1"; }
+[ "$(loss eval-2)" != "$(loss eval-4)" ] || fail "the two checkpoints are the same"
+
+hurt() { # FILE: the run again, with one byte of its newest checkpoint changed
+    rm -rf hurt
+    cp -r run hurt
+    printf '\377' | dd of="hurt/checkpoints/step-4/$1" bs=1 seek=40 conv=notrunc status=none
+}
+for file in model.safetensors config.json tokenizer.json generation_config.json state.json COMPLETE; do
+    hurt $file
+    over="warning: the checkpoint 'hurt/checkpoints/step-4' is passed over: .*$file"
+    expect 0 "$over" "$sifr" eval hurt
+    [ "$(loss out)" = "$(loss eval-2)" ] || fail "$file: eval is not that of the one before"
+    [ "$(grep -c 'passed over' err)" = 1 ] || fail "$file: not said once: $(cat err)"
+    expect 0 "$over" "$sifr" sample hurt
+    cmp -s out sample-2 || fail "$file: another text than that of the one before"
+    rm -rf hf
+    expect 0 "$over" "$sifr" export hurt hf
+    cmp -s hf/model.safetensors hf-2/model.safetensors || fail "$file: export is not that of the one before"
+    expect 0 "$over" "$sifr" train "${small[@]:3}" --model.path=hurt --data.path=text.txt --train.steps=1 --quiet --fresh --out=next
+    for call in "eval hurt/checkpoints/step-4" "sample hurt/checkpoints/step-4" "export hurt/checkpoints/step-4 never" \
+        "train --model.path=hurt/checkpoints/step-4 --data.path=text.txt --out=never" "plan --model.path=hurt/checkpoints/step-4"; do
+        case $call in plan*) [ $file != model.safetensors ] || continue ;; esac # a plan reads no weights
+        expect 1 "error: .*$file" "$sifr" $call
+    done
+    [ ! -e never ] || fail "$file: something was made of it"
+done
+
+# what is not read does not matter; nor does a plain directory know of hashes
+hurt optimizer/variance.safetensors
+ok "$sifr" eval hurt
+[ "$(loss out)" = "$(loss eval-4)" ] || fail "a good model was passed over"
+printf '\377' | dd of=hf-2/model.safetensors bs=1 seek="$(($(stat -c %s hf-2/model.safetensors) - 9))" conv=notrunc status=none
+ok "$sifr" eval hf-2 --data.path=text.txt
+truncate -s -3 hf-2/model.safetensors
+expect 1 "hf-2/model.safetensors" "$sifr" eval hf-2 --data.path=text.txt
+
+# over processes: all go on from the one before, and the first says so once
+for file in tokenizer.json model.safetensors; do
+    hurt $file
+    expect 0 "the checkpoint 'hurt/checkpoints/step-4' is passed over: .*$file" timeout 300 "$sifr" train "${keys[@]}" --out=hurt -n 2 --zero.stage=3
+    [ "$(grep -c 'passed over' err)" = 1 ] || fail "$file: not said once: $(cat err)"
+    cmp -s hurt/checkpoints/step-4/model.safetensors run/checkpoints/step-4/model.safetensors || fail "$file: other bits"
+done
+
+# --- a folder that cannot be written to: as somebody who is not root -------------------------------------------------
+as=()
+if [ "$(id -u)" = 0 ]; then
+    command -v setpriv >/dev/null || { echo "skipped: a read-only folder (no setpriv)"; finish; exit; }
+    as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+    chmod 755 .
+    cp "$sifr" ./copy && chmod 755 copy && sifr=$work/copy # the build folder may be root's alone
+fi
+cp -r run read-only
+rm -r read-only/checkpoints/step-4
+[ ${#as[@]} = 0 ] || chown -R 65534 read-only
+chmod 555 read-only/checkpoints
+if "${as[@]}" "$sifr" --version >/dev/null 2>&1; then
+    expect 1 "the checkpoint of step 4 was not saved: .*cannot (create|remove|write).*read-only/checkpoints.*Permission denied" \
+        env SIFR_RUN_THREADS=1 "${as[@]}" "$sifr" train "${keys[@]}" --checkpoint.every=3 --out=read-only
+    grep -q "THE CHECKPOINT OF STEP 3 WAS NOT SAVED: .*Permission denied; the run goes on, and the one before is there" err ||
+        fail "the save in the middle: $(cat err)"
+    ok "$sifr" inspect --verify read-only
+    [ "$(ls -A read-only/checkpoints)" = step-2 ] || fail "not as it was: $(ls -A read-only/checkpoints)"
+    # and where nothing at all may be written, that is known before the first step
+    chmod 755 read-only/checkpoints && chmod 555 read-only
+    expect 1 "read-only" env SIFR_RUN_THREADS=1 "${as[@]}" "$sifr" train "${keys[@]}" --out=read-only
+    chmod 755 read-only
+else
+    echo "skipped: a read-only folder (another user cannot run the command)"
+fi
+finish
