@@ -123,7 +123,7 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
         .cache_tokens = d->room,
     };
     int last = d->graph->unit_count - 1;
-    zero_walk(d->zero, false);
+    zero_walk(d->zero, 0, d->graph->unit_count, WALK_FORWARD);
     device_copy(d->stream, d->tokens, tokens, (size_t)count * sizeof *tokens);
     for (int u = 0; u < last + want_logits; u++) {
         enum pass pass = u < last ? PASS_DECODE : PASS_LOGITS;

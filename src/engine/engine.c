@@ -188,7 +188,7 @@ static struct walk start_walk(struct engine *engine, int64_t round, bool idle, b
 {
     int64_t rows = batch_rows(engine);
     size_t bytes = (size_t)rows * sizeof(int32_t);
-    zero_walk(engine->zero, backward);
+    zero_walk(engine->zero, 0, engine->graph->unit_count, backward ? WALK_BOTH : WALK_FORWARD);
     if (!idle) {
         device_copy(engine->stream, engine->device_tokens, engine->tokens + round * rows, bytes);
         device_copy(engine->stream, engine->device_labels, engine->labels + round * rows, bytes);

@@ -65,6 +65,9 @@ enum pass {
 
 const char *pass_word(enum pass pass); /* "backward" */
 
+/* Neighbouring units are walked forward, backward, or forward and back again. */
+enum walk_way { WALK_FORWARD, WALK_BACKWARD, WALK_BOTH };
+
 /* How long a buffer lives. "selective" recomputes what is cheap to make again, "full" everything
  * but the input sum. */
 enum keep {

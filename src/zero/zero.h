@@ -30,6 +30,10 @@ struct zero_group {    /* optimizer.groups: the last that matches a tensor's nam
     double lr_mul, wd_mul;
 };
 
+struct zero_chunk { /* units first .. end-1 */
+    int first, end;
+};
+
 struct zero_config {
     double beta1, beta2, eps, weight_decay;
     double clip;                     /* of the global gradient norm; 0 = off */
@@ -49,6 +53,8 @@ struct zero_config {
                             f32. A store that only reads has that of ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
                             rounded once; other bits for another number of workers) */
+    const struct zero_chunk *chunks; /* borrowed: units that are walked there, and later back; */
+    int chunk_count;                 /* 0 = all units at once, there and back */
     bool snapshot;       /* room on the host for a copy of what this rank is to save */
 };
 
@@ -104,8 +110,9 @@ const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, in
                               int64_t first);
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
-/* A walk over one micro-batch begins: forward, and backward too or not. */
-void zero_walk(struct zero *zero, bool backward);
+/* A walk of one micro-batch over units first .. end-1 begins: those of a chunk there or back, or all
+ * of them there, or both ways where there are no chunks. */
+void zero_walk(struct zero *zero, int first, int end, enum walk_way way);
 /* Pointers to the params that `pass` of unit `u` reads, valid until the release. A rank that is
  * idle or a server makes the same calls; it gets no pointers it may use. */
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run);

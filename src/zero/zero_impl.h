@@ -82,10 +82,14 @@ struct zero {
     struct stream *gather_stream, *reduce_stream;
     struct event *written; /* compute has written what is to be sent */
 
-    struct slot_table slots;                /* where params are sharded */
+    struct slot_table *walks; /* where params are sharded: of every walk that there is */
+    int walk_count;
+    int64_t *slot_count; /* (slots) elements: enough for each of the walks */
+    int slots;
     void **slot_at;                         /* (slots) NULL at servers */
     struct event **slot_ready, **slot_free; /* (slots) */
-    int next_residency, last_entry;         /* of the walk */
+    const struct slot_table *walk;          /* the one under way */
+    int next_residency, last_entry;         /* of it */
 
     float *compute_slot; /* fp32 params of the unit that computes, where they are widened */
     int64_t compute_count;

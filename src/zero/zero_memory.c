@@ -258,17 +258,45 @@ static enum status alloc_compute_slot(struct zero *zero)
                         (size_t)zero->compute_count * sizeof(float), &zero->compute_slot);
 }
 
+/* The tables of all walks, and slots that are large enough for each of them. */
+static enum status make_walks(struct zero *zero)
+{
+    const struct zero_config *c = &zero->config;
+    int chunks = c->chunk_count, walks = chunks > 0 ? 2 * chunks : 1;
+    size_t most = 0;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slot tables", (size_t)walks, sizeof *zero->walks,
+                        &zero->walks));
+    for (int i = 0; i < walks; i++) {
+        struct slot_walk walk = {0, zero->graph->unit_count, WALK_BOTH};
+        if (chunks > 0)
+            walk = (struct slot_walk){c->chunks[i / 2].first, c->chunks[i / 2].end,
+                                      i % 2 ? WALK_BACKWARD : WALK_FORWARD};
+        TRY(slot_table_create(zero->env, &zero->partition, walk, c->prefetch, &zero->walks[i]));
+        zero->walk_count++;
+        most = (size_t)zero->walks[i].slots > most ? (size_t)zero->walks[i].slots : most;
+    }
+    zero->slots = (int)most;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", most, sizeof *zero->slot_count,
+                        &zero->slot_count));
+    for (int i = 0; i < walks; i++)
+        for (int s = 0; s < zero->walks[i].slots; s++)
+            if (zero->walks[i].slot_count[s] > zero->slot_count[s])
+                zero->slot_count[s] = zero->walks[i].slot_count[s];
+    return STATUS_OK;
+}
+
 static enum status alloc_param_slots(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    struct slot_table *t = &zero->slots;
-    TRY(slot_table_create(zero->env, &zero->partition, zero->config.prefetch, t));
-    size_t slots = (size_t)t->slots, size = sizeof(void *);
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_at));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_ready));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_free));
-    for (int s = 0; s < t->slots; s++) {
-        size_t bytes = (size_t)t->slot_count[s] * dtype_bytes(zero->type);
+    size_t size = sizeof(void *);
+    TRY(make_walks(zero));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", (size_t)zero->slots, size, &zero->slot_at));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", (size_t)zero->slots, size,
+                        &zero->slot_ready));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", (size_t)zero->slots, size,
+                        &zero->slot_free));
+    for (int s = 0; s < zero->slots; s++) {
+        size_t bytes = (size_t)zero->slot_count[s] * dtype_bytes(zero->type);
         if (zero->worker)
             TRY(device_alloc(device, MEM_SLOTS, "params", bytes, &zero->slot_at[s]));
         TRY(event_create(device, &zero->slot_ready[s]));
@@ -355,7 +383,7 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
 static void free_slots(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    for (int s = 0; s < zero->slots.slots; s++) {
+    for (int s = 0; s < zero->slots; s++) {
         if (zero->slot_at)
             device_free(device, zero->slot_at[s]);
         if (zero->slot_ready)
@@ -366,7 +394,10 @@ static void free_slots(struct zero *zero)
     mem_free(zero->env, zero->slot_at);
     mem_free(zero->env, zero->slot_ready);
     mem_free(zero->env, zero->slot_free);
-    slot_table_free(zero->env, &zero->slots);
+    mem_free(zero->env, zero->slot_count);
+    for (int i = 0; i < zero->walk_count; i++)
+        slot_table_free(zero->env, &zero->walks[i]);
+    mem_free(zero->env, zero->walks);
     device_free(device, zero->compute_slot);
     device_free(device, zero->gradient_work);
     for (int s = 0; s < GRADIENT_SLOTS; s++) {
