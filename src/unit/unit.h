@@ -153,6 +153,7 @@ struct unit_graph {
     const struct unit_piece *pieces;
     const struct unit *units;
     int tensor_count, param_count, piece_count, unit_count;
+    bool part;            /* of a model (unit_cut.h): its last unit need not have the loss */
     int64_t stream_width; /* C of the residual stream */
     int64_t vocab;        /* tokens are 0 .. vocab-1 */
     int64_t context;      /* longest sequence */
@@ -164,6 +165,9 @@ int64_t unit_param_count(const struct unit_graph *graph,
 int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all tensors */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);
+/* In any of its passes: some param of the piece is used; the gradient of one is written. */
+bool unit_uses_piece(const struct unit_graph *graph, int u, int piece);
+bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
 void unit_run_pass(const struct unit *unit, enum pass pass,
                    struct unit_run *run); /* CHECKs that it has the pass */
 /* The tables are consistent (indices, names unique, neighbours, last unit has a loss): CHECKs, with

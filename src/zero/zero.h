@@ -22,7 +22,7 @@
 #define ZERO_ZERO_H
 #include "base/options.h"
 #include "comm/comm.h"
-#include "unit/unit.h"
+#include "unit/unit_cut.h"
 #include "zero/roster.h"
 
 struct zero_group {    /* optimizer.groups: the last that matches a tensor's name wins */
@@ -32,6 +32,13 @@ struct zero_group {    /* optimizer.groups: the last that matches a tensor's nam
 
 struct zero_chunk { /* units first .. end-1 */
     int first, end;
+};
+
+/* Where the model is cut into pipeline stages: this one's part, which is the store's graph, and the
+ * ranks that have the other stages of the same copy. */
+struct zero_pipe {
+    const struct unit_cut *cut; /* borrowed */
+    struct comm *comm;          /* borrowed; ranks are stages */
 };
 
 struct zero_config {
@@ -53,6 +60,7 @@ struct zero_config {
                             f32. A store that only reads has that of ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
                             rounded once; other bits for another number of workers) */
+    const struct zero_pipe *pipe;    /* borrowed; NULL: the graph is the whole model */
     const struct zero_chunk *chunks; /* borrowed: units that are walked there, and later back; */
     int chunk_count;                 /* 0 = all units at once, there and back */
     bool snapshot;       /* room on the host for a copy of what this rank is to save */

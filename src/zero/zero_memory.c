@@ -26,27 +26,6 @@
 
 /* --- gradients' uses ------------------------------------------------------------------------ */
 
-bool zero_unit_uses(const struct zero *zero, int u, int piece)
-{
-    const struct unit *unit = &zero->graph->units[u];
-    for (int use = 0; use < unit->use_count; use++)
-        if (zero->graph->params[unit->uses[use]].piece == piece)
-            return true;
-    return false;
-}
-
-static bool unit_writes_piece(const struct unit_graph *graph, const struct unit *unit, int piece)
-{
-    for (int use = 0; use < unit->use_count; use++) {
-        if (graph->params[unit->uses[use]].piece != piece)
-            continue;
-        for (int pass = 0; pass < PASS_COUNT; pass++)
-            if (unit_writes(unit, pass, use))
-                return true;
-    }
-    return false;
-}
-
 static enum status find_uses(struct zero *zero)
 {
     const struct unit_graph *graph = zero->graph;
@@ -57,7 +36,7 @@ static enum status find_uses(struct zero *zero)
     for (int i = 0; i < graph->piece_count; i++) {
         zero->pieces[i].uses = next;
         for (int u = 0; u < graph->unit_count; u++)
-            if (unit_writes_piece(graph, &graph->units[u], i))
+            if (unit_writes_piece(graph, u, i))
                 *next++ = (struct zero_use){.unit = u};
         zero->pieces[i].use_count = (int)(next - zero->pieces[i].uses);
     }
@@ -97,7 +76,7 @@ static enum status alloc_optimizer(struct zero *zero, int i)
     struct zero_piece *piece = &zero->pieces[i];
     const char *name = zero->graph->pieces[i].name;
     int64_t shard = zero_shard_count(zero, i);
-    if (zero->shard < 0)
+    if (zero->shard < 0 || zero_borrowed_from(zero, i) != UNIT_AT_HOME)
         return STATUS_OK;
     if (zero_is_narrow(zero))
         TRY(alloc_elements(zero, MEM_OPTIMIZER, "master", name, shard, DTYPE_F32, &piece->master));
@@ -109,7 +88,7 @@ static enum status alloc_snapshot(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
     size_t bytes = ZERO_STATES * (size_t)zero_share_count(zero, i) * sizeof *piece->snapshot;
-    if (!zero->config.snapshot || zero->share < 0)
+    if (!zero->config.snapshot || zero->share < 0 || zero_borrowed_from(zero, i) != UNIT_AT_HOME)
         return STATUS_OK;
     TRY(device_alloc_host(zero->ops->device, MEM_SNAPSHOT, "state to be saved", bytes,
                           &piece->snapshot));
@@ -181,7 +160,11 @@ static enum status alloc_piece(struct zero *zero, int i)
     TRY(alloc_snapshot(zero, i));
     for (int k = 0; k < zero->pieces[i].use_count; k++)
         TRY(alloc_use(zero, i, k));
-    return STATUS_OK;
+    if (zero->share < 0 || zero_lent_to(zero, i) == UNIT_AT_HOME)
+        return STATUS_OK;
+    return alloc_elements(zero, MEM_GRADS, "gradient, of another stage",
+                          zero->graph->pieces[i].name, zero_share_count(zero, i),
+                          zero_type_of_sum(zero, false), &zero->pieces[i].lent_sum);
 }
 
 /* --- slots ---------------------------------------------------------------------------------- */
@@ -191,7 +174,7 @@ static int64_t written_count(const struct zero *zero, int u)
 {
     int64_t count = 0;
     for (int i = 0; i < zero->graph->piece_count; i++)
-        if (unit_writes_piece(zero->graph, &zero->graph->units[u], i))
+        if (unit_writes_piece(zero->graph, u, i))
             count += zero->partition.piece_count[i];
     return count;
 }
@@ -250,7 +233,7 @@ static enum status alloc_compute_slot(struct zero *zero)
     for (int u = 0; u < zero->graph->unit_count; u++) {
         int64_t count = 0;
         for (int i = 0; i < zero->graph->piece_count; i++)
-            if (zero_unit_uses(zero, u, i))
+            if (unit_uses_piece(zero->graph, u, i))
                 count += zero->partition.piece_count[i];
         zero->compute_count = count > zero->compute_count ? count : zero->compute_count;
     }
@@ -369,6 +352,7 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
         device_free(device, use->full);
         event_destroy(use->free);
     }
+    device_free(device, piece->lent_sum);
     device_free(device, piece->snapshot);
     device_free(device, piece->v);
     device_free(device, piece->m);
@@ -427,6 +411,9 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->nodes_joined);
     mem_free(zero->env, zero->all_bad);
+    mem_free(zero->env, zero->first_block);
+    mem_free(zero->env, zero->staged);
+    mem_free(zero->env, zero->stage_nodes);
     mem_free(zero->env, zero->staging);
     mem_free(zero->env, zero->exchange_counts);
     mem_free(zero->env, zero->uses);

@@ -86,7 +86,7 @@ static int64_t compute_offset(const struct zero *zero, int piece, int u)
 {
     int64_t offset = 0;
     for (int i = 0; i < piece; i++)
-        if (zero_unit_uses(zero, u, i))
+        if (unit_uses_piece(zero->graph, u, i))
             offset += zero->partition.piece_count[i];
     return offset;
 }

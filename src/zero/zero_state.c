@@ -17,7 +17,7 @@ struct zero_range zero_state_share(const struct zero *zero, int tensor, int rank
 {
     struct place whole = partition_tensor(&zero->partition, tensor);
     int share = roster_share(&zero->roster, rank);
-    if (share < 0)
+    if (share < 0 || zero_borrowed_from(zero, whole.piece) != UNIT_AT_HOME)
         return (struct zero_range){0};
     return range_of(whole, partition_clip(&zero->partition, whole, share));
 }
@@ -25,7 +25,7 @@ struct zero_range zero_state_share(const struct zero *zero, int tensor, int rank
 struct zero_range zero_state_held(const struct zero *zero, int tensor)
 {
     struct place whole = partition_tensor(&zero->partition, tensor);
-    if (zero->shard < 0)
+    if (zero->shard < 0 || zero_borrowed_from(zero, whole.piece) != UNIT_AT_HOME)
         return (struct zero_range){0};
     return range_of(whole, partition_clip_part(&zero->partition, whole, zero->shard, zero->shards));
 }
@@ -78,6 +78,8 @@ enum status zero_snapshot(struct zero *zero)
     for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         int64_t share = zero_share_count(zero, i);
+        if (!piece->snapshot)
+            continue;
         int64_t first = zero->share * share - zero->shard * zero_shard_count(zero, i);
         for (int state = 0; state < ZERO_STATES; state++)
             device_copy(zero->stream, piece->snapshot + state * share,

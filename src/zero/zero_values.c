@@ -82,6 +82,8 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
 {
     struct place place = element_range(zero, tensor, first, count);
     struct place mine = held_part(zero, place);
+    if (zero_borrowed_from(zero, place.piece) != UNIT_AT_HOME) /* zero_publish brings it */
+        return STATUS_OK;
     int64_t own_first = zero->shard * zero_shard_count(zero, place.piece);
     enum dtype type = zero_master_type(zero);
     if (mine.count == 0)
