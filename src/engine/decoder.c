@@ -45,7 +45,8 @@ static enum status alloc_all(struct decoder *d)
     uint32_t passes = 1u << PASS_DECODE | 1u << PASS_LOGITS;
     size_t vocab = (size_t)d->graph->vocab, element = dtype_bytes(d->ops->type);
     if (roster_is_worker(zero_roster(d->zero))) {
-        TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, &d->activations));
+        TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, NULL,
+                               &d->activations));
         TRY(alloc_caches(d));
     }
     TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "decoded tokens",
@@ -130,7 +131,7 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
         zero_acquire(d->zero, u, pass, &run);
         if (d->activations) { /* a server has none and only takes part */
             run.cache = d->caches[u];
-            activations_bind(d->activations, u, pass, &run);
+            activations_bind(d->activations, u, 0, pass, &run);
             unit_run_pass(&d->graph->units[u], pass, &run);
             activations_advance(d->activations, u, &run);
         }

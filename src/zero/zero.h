@@ -63,7 +63,7 @@ struct zero_config {
     const struct zero_pipe *pipe;    /* borrowed; NULL: the graph is the whole model */
     const struct zero_chunk *chunks; /* borrowed: units that are walked there, and later back; */
     int chunk_count;                 /* 0 = all units at once, there and back */
-    bool snapshot;       /* room on the host for a copy of what this rank is to save */
+    bool snapshot;                   /* room on the host for a copy of what this rank is to save */
 };
 
 struct zero;
@@ -119,7 +119,7 @@ const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, in
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
 /* A walk of one micro-batch over units first .. end-1 begins: those of a chunk there or back, or all
- * of them there, or both ways where there are no chunks. */
+ * of them both ways where there are no chunks. There, it may end before the last of them. */
 void zero_walk(struct zero *zero, int first, int end, enum walk_way way);
 /* Pointers to the params that `pass` of unit `u` reads, valid until the release. A rank that is
  * idle or a server makes the same calls; it gets no pointers it may use. */

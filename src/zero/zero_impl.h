@@ -71,9 +71,9 @@ struct zero {
     struct sharding sharding;
     struct roster roster;
     struct zero_pipe pipe; /* all NULL: the whole model is here */
-    int shard, shards; /* of this rank's copy: the one it holds, -1: none; and how many */
-    int share;         /* the part of every piece that this rank sums, -1: none */
-    int members;       /* ranks of gather_comm, from first_member on */
+    int shard, shards;     /* of this rank's copy: the one it holds, -1: none; and how many */
+    int share;             /* the part of every piece that this rank sums, -1: none */
+    int members;           /* ranks of gather_comm, from first_member on */
     int first_member;
     int64_t reductions;  /* gradients that are summed in a step: micro-batches, or workers */
     enum dtype type;     /* of params and gradients */
@@ -119,9 +119,9 @@ struct zero {
     struct staged_node *staged; /* of the whole model, at the first share; of all stages, at the
                                    first */
     int64_t *stage_nodes;       /* (stages) how many they have */
-    int64_t (*all_bad)[2];  /* (ranks) the first gradient that is not finite: tensor, element */
-    int64_t *nonfinite;     /* device: one index */
-    double waited_for_sums; /* seconds at the ends of steps until all sums were in */
+    int64_t (*all_bad)[2];      /* (ranks) the first gradient that is not finite: tensor, element */
+    int64_t *nonfinite;         /* device: one index */
+    double waited_for_sums;     /* seconds at the ends of steps until all sums were in */
     struct step_scalars scalars_host;
     struct step_scalars *scalars; /* device */
     float *staging;               /* host: a chunk of elements on their way in or out */
@@ -226,7 +226,6 @@ static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
     return zero_alone(zero) && zero->reductions == 1 &&
            zero_use_type(zero, piece, use) == zero->type;
 }
-
 
 /* --- zero_memory.c -------------------------------------------------------------------------- */
 enum status zero_memory_create(struct zero *zero);

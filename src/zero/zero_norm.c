@@ -370,10 +370,10 @@ static void join_nodes(struct zero *zero, const struct meeting *m)
     zero->nodes_joined = old;
 }
 
-static enum status settle(struct zero *zero)
+static enum status settle(struct zero *zero, const struct comm *comm)
 {
     TRY(stream_sync(zero->stream));
-    return comm_status(zero->comm);
+    return comm_status(comm);
 }
 
 /* Down to the first share, which then has the nodes of the whole. */
@@ -389,7 +389,7 @@ static enum status gather_nodes(struct zero *zero, bool dry)
         if (taken > 0)
             comm_recv(zero->comm, zero->nodes_taken, taken, DTYPE_F64,
                       roster_share_rank(&zero->roster, m.middle), zero->stream);
-        TRY(settle(zero));
+        TRY(settle(zero, zero->comm));
         if (m.takes && !dry)
             join_nodes(zero, &m);
         if (m.sends)
@@ -433,17 +433,18 @@ static enum status gather_stages(struct zero *zero, int64_t *count)
                   zero->stream);
         *count += zero->stage_nodes[stage];
     }
-    TRY(stream_sync(zero->stream));
-    return comm_status(comm);
+    return settle(zero, comm);
 }
 
-/* At the first share of the first stage, the sum of everything. */
+/* By the first share; at the first stage, the sum of everything. */
 static enum status add_up(struct zero *zero, double *square_sum)
 {
     struct norm_tree tree = {0};
     int64_t count = staged_nodes(zero, zero->staged);
     if (zero->pipe.comm)
         TRY(gather_stages(zero, &count));
+    if (zero->pipe.comm && comm_rank(zero->pipe.comm) > 0)
+        return STATUS_OK;
     qsort(zero->staged, (size_t)count, sizeof *zero->staged, compare_nodes);
     for (int64_t i = 0; i < count; i++)
         norm_tree_add(&tree, (int)zero->staged[i].level, zero->staged[i].value);
@@ -465,10 +466,10 @@ enum status norm_of_sums(struct zero *zero, double *square_sum)
     if (!zero_alone(zero) && (!stages || comm_rank(stages) == 0)) {
         comm_broadcast(zero->comm, square_sum, 1, DTYPE_F64, roster_share_rank(&zero->roster, 0),
                        zero->stream);
-        TRY(settle(zero));
+        TRY(settle(zero, zero->comm));
     }
     if (!stages)
         return STATUS_OK;
     comm_broadcast(stages, square_sum, 1, DTYPE_F64, 0, zero->stream);
-    return settle(zero);
+    return settle(zero, stages);
 }

@@ -22,13 +22,14 @@
 
 /* --- params --------------------------------------------------------------------------------- */
 
-/* The table of a walk; one that is not walked back is the first part of one that is. */
-static const struct slot_table *find_walk(const struct zero *zero, int first, int end, enum walk_way way)
+/* The table of a walk; one that turns early, or not at all, is the first part of it. */
+static const struct slot_table *find_walk(const struct zero *zero, int first, int end,
+                                          enum walk_way way)
 {
     for (int i = 0; i < zero->walk_count; i++) {
         struct slot_walk w = zero->walks[i].walk;
         bool same = w.way == way || (w.way == WALK_BOTH && way == WALK_FORWARD);
-        if (same && w.first == first && w.end == end)
+        if (same && w.first == first && (w.end == end || (w.end > end && way == WALK_FORWARD)))
             return &zero->walks[i];
     }
     CHECK(!"a walk that the store was not told of");
@@ -74,8 +75,7 @@ static const void *piece_params(struct zero *zero, int piece, int entry)
             stream_wait(zero->stream, p->published);
         return p->full;
     }
-    const struct residency *r =
-        &zero->walk->residencies[slot_residency(zero->walk, piece, entry)];
+    const struct residency *r = &zero->walk->residencies[slot_residency(zero->walk, piece, entry)];
     stream_wait(zero->stream, zero->slot_ready[r->slot]);
     return zero->slot_at[r->slot];
 }

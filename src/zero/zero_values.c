@@ -174,7 +174,11 @@ enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t coun
 {
     struct place place = element_range(zero, tensor, first, count);
     struct holders holders = shard_holders(zero);
-    return read_parts(zero, &holders, place, zero->pieces[place.piece].master, out);
+    const struct zero_piece *piece = &zero->pieces[place.piece];
+    bool borrowed = zero_borrowed_from(zero, place.piece) != UNIT_AT_HOME;
+    if (borrowed) /* its master is at home */
+        holders.type = zero->type;
+    return read_parts(zero, &holders, place, borrowed ? piece->slice : piece->master, out);
 }
 
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,

@@ -5,6 +5,7 @@
 #include "testing.h"
 #include "base/rng.h"
 #include "card.h"
+#include "comm/mesh.h"
 #include "engine/decoder.h"
 #include "engine/engine.h"
 #include "model/model.h"
@@ -19,6 +20,8 @@ struct rig_config {
     int stage, prefetch, servers, group;
     bool local;
     enum dtype type, sum_type;
+    int pp, chunks, kind; /* a pipeline of so many stages; 0: none */
+    bool eager;
     struct comm_hub *hub; /* borrowed; NULL: one rank */
     int rank;
     double delays;   /* injected around every collective */
@@ -33,7 +36,10 @@ struct rig {
     struct model *model;
     struct zero *zero;
     struct engine *engine;
-    struct comm *comm; /* NULL: one rank */
+    struct comm *comm;         /* NULL: one rank */
+    struct mesh_groups groups; /* of a pipeline */
+    struct unit_cut cut;
+    struct zero_chunk *chunks;
     struct rig_config config;
 };
 
@@ -79,11 +85,50 @@ static inline void rig_destroy(struct rig *rig)
     zero_destroy(rig->zero);
     model_destroy(rig->model);
     stream_destroy(rig->stream);
+    unit_cut_free(rig->env, &rig->cut);
+    free(rig->chunks);
+    rig->chunks = NULL;
+    mesh_groups_free(&rig->groups);
     comm_destroy(rig->comm);
     ops_destroy(rig->ops);
     device_destroy(rig->device);
     rig->engine = NULL, rig->zero = NULL, rig->model = NULL;
     rig->stream = NULL, rig->ops = NULL, rig->device = NULL, rig->comm = NULL;
+}
+
+/* The graph of this rank: the whole, or the units of its stage, which are dealt out evenly. */
+static inline enum status rig_cut(struct rig *rig, const struct unit_graph **graph)
+{
+    const struct rig_config *c = &rig->config;
+    const struct unit_graph *whole = *graph;
+    struct mesh mesh;
+    if (c->pp == 0)
+        return STATUS_OK;
+    int stages = c->pp * c->chunks, stage_of[64], units = whole->unit_count;
+    CHECK(units <= 64 && units >= stages);
+    TRY(mesh_of(rig->env, comm_size(rig->comm), comm_rank(rig->comm), 1, c->pp, &mesh));
+    TRY(mesh_groups_create(rig->comm, &mesh, &rig->groups));
+    for (int u = 0; u < units; u++)
+        stage_of[u] = u * stages / units % c->pp;
+    TRY(unit_cut_create(rig->env, whole, stage_of, mesh.p, &rig->cut));
+    rig->chunks = calloc((size_t)c->chunks, sizeof *rig->chunks);
+    assert_non_null(rig->chunks);
+    for (int u = 0; u < rig->cut.graph.unit_count; u++) {
+        int chunk = rig->cut.whole_unit[u] * stages / units / c->pp;
+        if (rig->chunks[chunk].end == 0)
+            rig->chunks[chunk].first = u;
+        rig->chunks[chunk].end = u + 1;
+    }
+    *graph = &rig->cut.graph;
+    return STATUS_OK;
+}
+
+/* The store's ranks: all of them, or those that have the same stage. */
+static inline struct comm *rig_copies(const struct rig *rig)
+{
+    if (rig->config.pp == 0)
+        return rig->comm;
+    return comm_size(rig->groups.dp) > 1 ? rig->groups.dp : NULL;
 }
 
 static inline enum status rig_build(struct rig *rig)
@@ -121,9 +166,16 @@ static inline enum status rig_build(struct rig *rig)
     TRY(ops_create(rig->device, ops, on_host ? c->compute : c->type, &rig->ops));
     TRY(stream_create(rig->device, "compute", &rig->stream));
     TRY(model_create(rig->device, &c->model, &rig->model));
-    TRY(zero_create(rig->ops, rig->stream, rig->comm, model_graph(rig->model), &zero, &rig->zero));
-    return engine_create(rig->ops, rig->stream, model_graph(rig->model), rig->zero, &engine,
-                         &rig->engine);
+    const struct unit_graph *graph = model_graph(rig->model);
+    TRY(rig_cut(rig, &graph));
+    struct zero_pipe store_pipe = {&rig->cut, rig->groups.pp};
+    struct engine_pipe engine_pipe = {rig->groups.pp, c->kind, c->eager, rig->chunks, c->chunks};
+    if (c->pp > 0) {
+        zero.pipe = &store_pipe, zero.chunks = rig->chunks, zero.chunk_count = c->chunks;
+        engine.pipe = &engine_pipe;
+    }
+    TRY(zero_create(rig->ops, rig->stream, rig_copies(rig), graph, &zero, &rig->zero));
+    return engine_create(rig->ops, rig->stream, graph, rig->zero, &engine, &rig->engine);
 }
 
 /* Everything on `env`, with parameters from seed 1. */
@@ -176,16 +228,39 @@ static inline struct engine_result rig_step(struct rig *rig, int64_t step)
     return result;
 }
 
-/* All parameters one after the other; free() it. */
+static inline bool rig_is_borrowed(const struct rig *rig, int tensor)
+{
+    const struct unit_graph *graph = &rig->cut.graph;
+    for (int p = 0; p < graph->param_count; p++) {
+        const struct unit_param *param = &graph->params[p];
+        if (tensor >= param->first_tensor && tensor < param->first_tensor + param->tensor_count)
+            return rig->cut.borrowed_from[param->piece] != UNIT_AT_HOME;
+    }
+    return false;
+}
+
+/* The tensor of the store's graph that tensor t of the model is, -1: it is another stage's. */
+static inline int rig_tensor(const struct rig *rig, int t)
+{
+    if (rig->config.pp == 0)
+        return t;
+    for (int i = 0; i < rig->cut.graph.tensor_count; i++)
+        if (rig->cut.whole_tensor[i] == t)
+            return rig_is_borrowed(rig, i) ? -1 : i;
+    return -1;
+}
+
+/* All parameters one after the other, zeros for those of other stages; free() it. */
 static inline float *rig_params(struct rig *rig, int64_t *count)
 {
     const struct unit_graph *graph = model_graph(rig->model);
     *count = unit_graph_count(graph);
-    float *all = malloc((size_t)*count * sizeof *all), *next = all;
+    float *all = calloc((size_t)*count, sizeof *all), *next = all;
     assert_non_null(all);
     for (int t = 0; t < graph->tensor_count; t++) {
         int64_t n = unit_tensor_count(&graph->tensors[t]);
-        assert_ok(zero_read(rig->zero, t, 0, n, next));
+        if (rig_tensor(rig, t) >= 0)
+            assert_ok(zero_read(rig->zero, rig_tensor(rig, t), 0, n, next));
         next += n;
     }
     return all;
