@@ -59,8 +59,10 @@ static enum status alloc_tables(struct env *env, const struct unit_graph *whole,
                         &cut->borrowed_from));
     TRY(mem_alloc_array(env, MEM_OTHER, name, params, sizeof *cut->params, &cut->params));
     TRY(mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->tensors, &cut->tensors));
-    return mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->whole_tensor,
-                           &cut->whole_tensor);
+    TRY(mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->whole_tensor,
+                        &cut->whole_tensor));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->own_tensor, &cut->own_tensor));
+    return mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->home, &cut->home);
 }
 
 static void take_piece(const struct unit_graph *whole, int piece, struct unit_cut *cut)
@@ -75,6 +77,7 @@ static void take_piece(const struct unit_graph *whole, int piece, struct unit_cu
             (struct unit_param){g->tensor_count, param->tensor_count, g->piece_count};
         for (int t = param->first_tensor; t < param->first_tensor + param->tensor_count; t++) {
             cut->whole_tensor[g->tensor_count] = t;
+            cut->own_tensor[t] = g->tensor_count;
             cut->tensors[g->tensor_count++] = whole->tensors[t];
         }
     }
@@ -123,7 +126,7 @@ static void take_units(const struct unit_graph *whole, const int *stage_of, stru
 enum status unit_cut_create(struct env *env, const struct unit_graph *whole, const int *stage_of,
                             int stage, struct unit_cut *cut)
 {
-    *cut = (struct unit_cut){.stage = stage};
+    *cut = (struct unit_cut){.whole = whole, .stage = stage};
     enum status st = alloc_tables(env, whole, cut);
     if (st != STATUS_OK) {
         unit_cut_free(env, cut);
@@ -137,6 +140,12 @@ enum status unit_cut_create(struct env *env, const struct unit_graph *whole, con
                                      .stream_width = whole->stream_width,
                                      .vocab = whole->vocab,
                                      .context = whole->context};
+    for (int p = 0; p < whole->param_count; p++) {
+        int home = users_of(whole, stage_of, whole->params[p].piece).home;
+        const struct unit_param *param = &whole->params[p];
+        for (int t = param->first_tensor; t < param->first_tensor + param->tensor_count; t++)
+            cut->home[t] = home, cut->own_tensor[t] = -1;
+    }
     take_pieces(whole, stage_of, cut);
     take_units(whole, stage_of, cut);
     return STATUS_OK;
@@ -153,5 +162,7 @@ void unit_cut_free(struct env *env, struct unit_cut *cut)
     mem_free(env, cut->params);
     mem_free(env, cut->tensors);
     mem_free(env, cut->whole_tensor);
+    mem_free(env, cut->own_tensor);
+    mem_free(env, cut->home);
     *cut = (struct unit_cut){0};
 }

@@ -15,10 +15,13 @@
 enum { UNIT_AT_HOME = -1 }; /* in lent_to and borrowed_from */
 
 struct unit_cut {
-    struct unit_graph graph; /* its indices are its own */
+    struct unit_graph graph;        /* its indices are its own */
+    const struct unit_graph *whole; /* borrowed */
     int stage;
     int *whole_unit;      /* (units) indices in the whole */
     int *whole_tensor;    /* (tensors) */
+    int *own_tensor;      /* (tensors of the whole) index here, -1: it is not here */
+    int *home;            /* (tensors of the whole) the stage that updates it */
     int64_t *first_block; /* (pieces) of the whole */
     int *lent_to;         /* (pieces) the stage that uses it, too */
     int *borrowed_from;   /* (pieces) its home, where that is another stage */
@@ -28,8 +31,7 @@ struct unit_cut {
     struct unit_tensor *tensors;
 };
 
-/* The units u with stage_of[u] = stage; `whole` is borrowed for what its units point to. A piece may
- * be used by at most two stages. */
+/* The units u with stage_of[u] = stage. A piece may be used by at most two stages. */
 enum status unit_cut_create(struct env *env, const struct unit_graph *whole, const int *stage_of,
                             int stage, struct unit_cut *cut);
 void unit_cut_free(struct env *env, struct unit_cut *cut);

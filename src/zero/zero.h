@@ -35,7 +35,9 @@ struct zero_chunk { /* units first .. end-1 */
 };
 
 /* Where the model is cut into pipeline stages: this one's part, which is the store's graph, and the
- * ranks that have the other stages of the same copy. */
+ * ranks that have the other stages of the same copy. Rank d * stages + p of the job has stage p and
+ * is rank d of the store's communicator. Tensors are still those of the whole model, everywhere
+ * below. */
 struct zero_pipe {
     const struct unit_cut *cut; /* borrowed */
     struct comm *comm;          /* borrowed; ranks are stages */
@@ -90,7 +92,7 @@ enum status zero_settle(struct zero *zero);
  * there are masters, these; a 16-bit store that only reads rounds what is written ------------- */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
-/* Each rank takes what it holds; zero_publish afterwards brings all that is made of it up to
+/* Each rank takes what it holds of it; zero_publish afterwards brings all that is made of it up to
  * date. */
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values);
@@ -102,7 +104,7 @@ enum zero_state { ZERO_MASTER, ZERO_MOMENTUM, ZERO_VARIANCE, ZERO_STATES };
 struct zero_range { /* elements of a tensor; count 0: none, and first is 0 */
     int64_t first, count;
 };
-/* What `rank` is to save of a tensor: every element is one rank's. */
+/* What `rank` of the job is to save of a tensor: every element is one rank's. */
 struct zero_range zero_state_share(const struct zero *zero, int tensor, int rank);
 /* What this rank holds of it, and must be given when the state is loaded. */
 struct zero_range zero_state_held(const struct zero *zero, int tensor);

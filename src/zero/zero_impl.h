@@ -70,10 +70,11 @@ struct zero {
     struct zero_config config;      /* groups are not kept: see segments */
     struct sharding sharding;
     struct roster roster;
-    struct zero_pipe pipe; /* all NULL: the whole model is here */
-    int shard, shards;     /* of this rank's copy: the one it holds, -1: none; and how many */
-    int share;             /* the part of every piece that this rank sums, -1: none */
-    int members;           /* ranks of gather_comm, from first_member on */
+    struct zero_pipe pipe;  /* all NULL: the whole model is here */
+    struct partition whole; /* of the whole model, in a pipeline; otherwise empty */
+    int shard, shards;      /* of this rank's copy: the one it holds, -1: none; and how many */
+    int share;              /* the part of every piece that this rank sums, -1: none */
+    int members;            /* ranks of gather_comm, from first_member on */
     int first_member;
     int64_t reductions;  /* gradients that are summed in a step: micro-batches, or workers */
     enum dtype type;     /* of params and gradients */
@@ -187,6 +188,12 @@ static inline int zero_lent_to(const struct zero *zero, int piece)
 static inline int zero_borrowed_from(const struct zero *zero, int piece)
 {
     return zero->pipe.cut ? zero->pipe.cut->borrowed_from[piece] : UNIT_AT_HOME;
+}
+
+/* A tensor of the model in this stage's graph; -1: it is not here. */
+static inline int zero_own_tensor(const struct zero *zero, int tensor)
+{
+    return zero->pipe.cut ? zero->pipe.cut->own_tensor[tensor] : tensor;
 }
 
 /* It has gradients, and is updated here. */

@@ -316,6 +316,8 @@ enum status zero_memory_create(struct zero *zero)
     const struct unit_graph *graph = zero->graph;
     struct device *device = zero->ops->device;
     TRY(partition_create(zero->env, graph, zero->roster.owners, &zero->partition));
+    if (zero->pipe.cut)
+        TRY(partition_create(zero->env, zero->pipe.cut->whole, zero->roster.owners, &zero->whole));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "pieces", (size_t)graph->piece_count,
                         sizeof *zero->pieces, &zero->pieces));
     TRY(find_uses(zero));
@@ -419,4 +421,5 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->uses);
     mem_free(zero->env, zero->pieces);
     partition_free(zero->env, &zero->partition);
+    partition_free(zero->env, &zero->whole);
 }

@@ -45,18 +45,6 @@ static inline void *run_rank(void *argument)
     return NULL;
 }
 
-/* Params that only one of two stages has are zeros at the other; those that both have are equal. */
-static inline void join_params(struct trace *into, const struct trace *from)
-{
-    for (int64_t i = 0; i < into->count; i++) {
-        if (into->params[i] == 0.0f)
-            into->params[i] = from->params[i];
-        else if (from->params[i] != 0.0f && from->params[i] != into->params[i])
-            fail_msg("stages have other params: element %lld, %g and %g", (long long)i,
-                     into->params[i], from->params[i]);
-    }
-}
-
 /* All ranks must see the same; the first one's trace comes back. */
 static inline struct trace run(struct rig_config config, int ranks)
 {
@@ -77,11 +65,8 @@ static inline struct trace run(struct rig_config config, int ranks)
     for (int r = 1; r < ranks; r++) {
         assert_memory_equal(jobs[0].trace.loss, jobs[r].trace.loss, sizeof jobs[r].trace.loss);
         assert_memory_equal(jobs[0].trace.norm, jobs[r].trace.norm, sizeof jobs[r].trace.norm);
-        if (config.pp > 0)
-            join_params(&jobs[0].trace, &jobs[r].trace);
-        else
-            assert_memory_equal(jobs[0].trace.params, jobs[r].trace.params,
-                                (size_t)jobs[0].trace.count * sizeof(float));
+        assert_memory_equal(jobs[0].trace.params, jobs[r].trace.params,
+                            (size_t)jobs[0].trace.count * sizeof(float));
         free(jobs[r].trace.params);
     }
     comm_hub_destroy(hub);

@@ -228,39 +228,16 @@ static inline struct engine_result rig_step(struct rig *rig, int64_t step)
     return result;
 }
 
-static inline bool rig_is_borrowed(const struct rig *rig, int tensor)
-{
-    const struct unit_graph *graph = &rig->cut.graph;
-    for (int p = 0; p < graph->param_count; p++) {
-        const struct unit_param *param = &graph->params[p];
-        if (tensor >= param->first_tensor && tensor < param->first_tensor + param->tensor_count)
-            return rig->cut.borrowed_from[param->piece] != UNIT_AT_HOME;
-    }
-    return false;
-}
-
-/* The tensor of the store's graph that tensor t of the model is, -1: it is another stage's. */
-static inline int rig_tensor(const struct rig *rig, int t)
-{
-    if (rig->config.pp == 0)
-        return t;
-    for (int i = 0; i < rig->cut.graph.tensor_count; i++)
-        if (rig->cut.whole_tensor[i] == t)
-            return rig_is_borrowed(rig, i) ? -1 : i;
-    return -1;
-}
-
-/* All parameters one after the other, zeros for those of other stages; free() it. */
+/* All parameters one after the other; free() it. */
 static inline float *rig_params(struct rig *rig, int64_t *count)
 {
     const struct unit_graph *graph = model_graph(rig->model);
     *count = unit_graph_count(graph);
-    float *all = calloc((size_t)*count, sizeof *all), *next = all;
+    float *all = malloc((size_t)*count * sizeof *all), *next = all;
     assert_non_null(all);
     for (int t = 0; t < graph->tensor_count; t++) {
         int64_t n = unit_tensor_count(&graph->tensors[t]);
-        if (rig_tensor(rig, t) >= 0)
-            assert_ok(zero_read(rig->zero, rig_tensor(rig, t), 0, n, next));
+        assert_ok(zero_read(rig->zero, t, 0, n, next));
         next += n;
     }
     return all;
