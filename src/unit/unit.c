@@ -79,6 +79,12 @@ void unit_run_pass(const struct unit *unit, enum pass pass, struct unit_run *run
     unit->type->run[pass](unit, run);
 }
 
+int64_t unit_work(const struct unit *unit, struct unit_shape shape)
+{
+    int64_t work = unit->type->work ? unit->type->work(unit, shape) : 0;
+    return work > 0 ? work : 1;
+}
+
 /* --- the check ----------------------------------------------------------------------------------
  */
 

@@ -131,6 +131,9 @@ struct unit_type {
      * unit_run.buffers. */
     int (*buffers)(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
                    struct unit_buffer *list);
+    /* Operations of a forward pass, about: what a pipeline's stages are balanced by. NULL: next to
+     * none. */
+    int64_t (*work)(const struct unit *unit, struct unit_shape shape);
     /* Bytes of the decoding cache for `batch` sequences of `tokens`; NULL: needs none. */
     size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch,
                           int64_t tokens);
@@ -170,6 +173,7 @@ bool unit_uses_piece(const struct unit_graph *graph, int u, int piece);
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
 void unit_run_pass(const struct unit *unit, enum pass pass,
                    struct unit_run *run); /* CHECKs that it has the pass */
+int64_t unit_work(const struct unit *unit, struct unit_shape shape); /* at least 1 */
 /* The tables are consistent (indices, names unique, neighbours, last unit has a loss): CHECKs, with
  * the name. */
 void unit_graph_check(const struct unit_graph *graph);

@@ -5,9 +5,9 @@
 #include "testing.h"
 #include "base/rng.h"
 #include "card.h"
-#include "comm/mesh.h"
 #include "engine/decoder.h"
 #include "engine/engine.h"
+#include "engine/spread.h"
 #include "model/model.h"
 
 struct rig_config {
@@ -36,10 +36,8 @@ struct rig {
     struct model *model;
     struct zero *zero;
     struct engine *engine;
-    struct comm *comm;         /* NULL: one rank */
-    struct mesh_groups groups; /* of a pipeline */
-    struct unit_cut cut;
-    struct zero_chunk *chunks;
+    struct comm *comm; /* NULL: one rank */
+    struct spread spread;
     struct rig_config config;
 };
 
@@ -85,50 +83,12 @@ static inline void rig_destroy(struct rig *rig)
     zero_destroy(rig->zero);
     model_destroy(rig->model);
     stream_destroy(rig->stream);
-    unit_cut_free(rig->env, &rig->cut);
-    free(rig->chunks);
-    rig->chunks = NULL;
-    mesh_groups_free(&rig->groups);
+    spread_free(&rig->spread);
     comm_destroy(rig->comm);
     ops_destroy(rig->ops);
     device_destroy(rig->device);
     rig->engine = NULL, rig->zero = NULL, rig->model = NULL;
     rig->stream = NULL, rig->ops = NULL, rig->device = NULL, rig->comm = NULL;
-}
-
-/* The graph of this rank: the whole, or the units of its stage, which are dealt out evenly. */
-static inline enum status rig_cut(struct rig *rig, const struct unit_graph **graph)
-{
-    const struct rig_config *c = &rig->config;
-    const struct unit_graph *whole = *graph;
-    struct mesh mesh;
-    if (c->pp == 0)
-        return STATUS_OK;
-    int stages = c->pp * c->chunks, stage_of[64], units = whole->unit_count;
-    CHECK(units <= 64 && units >= stages);
-    TRY(mesh_of(rig->env, comm_size(rig->comm), comm_rank(rig->comm), 1, c->pp, &mesh));
-    TRY(mesh_groups_create(rig->comm, &mesh, &rig->groups));
-    for (int u = 0; u < units; u++)
-        stage_of[u] = u * stages / units % c->pp;
-    TRY(unit_cut_create(rig->env, whole, stage_of, mesh.p, &rig->cut));
-    rig->chunks = calloc((size_t)c->chunks, sizeof *rig->chunks);
-    assert_non_null(rig->chunks);
-    for (int u = 0; u < rig->cut.graph.unit_count; u++) {
-        int chunk = rig->cut.whole_unit[u] * stages / units / c->pp;
-        if (rig->chunks[chunk].end == 0)
-            rig->chunks[chunk].first = u;
-        rig->chunks[chunk].end = u + 1;
-    }
-    *graph = &rig->cut.graph;
-    return STATUS_OK;
-}
-
-/* The store's ranks: all of them, or those that have the same stage. */
-static inline struct comm *rig_copies(const struct rig *rig)
-{
-    if (rig->config.pp == 0)
-        return rig->comm;
-    return comm_size(rig->groups.dp) > 1 ? rig->groups.dp : NULL;
 }
 
 static inline enum status rig_build(struct rig *rig)
@@ -166,15 +126,15 @@ static inline enum status rig_build(struct rig *rig)
     TRY(ops_create(rig->device, ops, on_host ? c->compute : c->type, &rig->ops));
     TRY(stream_create(rig->device, "compute", &rig->stream));
     TRY(model_create(rig->device, &c->model, &rig->model));
-    const struct unit_graph *graph = model_graph(rig->model);
-    TRY(rig_cut(rig, &graph));
-    struct zero_pipe store_pipe = {&rig->cut, rig->groups.pp};
-    struct engine_pipe engine_pipe = {rig->groups.pp, c->kind, c->eager, rig->chunks, c->chunks};
-    if (c->pp > 0) {
-        zero.pipe = &store_pipe, zero.chunks = rig->chunks, zero.chunk_count = c->chunks;
-        engine.pipe = &engine_pipe;
-    }
-    TRY(zero_create(rig->ops, rig->stream, rig_copies(rig), graph, &zero, &rig->zero));
+    struct parallel_config parallel = {
+        .pp = c->pp, .chunks = c->chunks, .schedule = c->kind, .eager = c->eager};
+    struct unit_shape shape = {c->batch, c->tokens};
+    TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel,
+                      &rig->spread));
+    spread_tell_store(&rig->spread, &zero);
+    spread_tell_engine(&rig->spread, &engine);
+    const struct unit_graph *graph = rig->spread.graph;
+    TRY(zero_create(rig->ops, rig->stream, rig->spread.copies, graph, &zero, &rig->zero));
     return engine_create(rig->ops, rig->stream, graph, rig->zero, &engine, &rig->engine);
 }
 
