@@ -148,7 +148,12 @@ void spread_tell_store(const struct spread *spread, struct zero_config *config)
     config->chunk_count = spread->engine.chunk_count;
 }
 
+const struct engine_pipe *spread_pipe(const struct spread *spread)
+{
+    return spread->chunks ? &spread->engine : NULL;
+}
+
 void spread_tell_engine(const struct spread *spread, struct engine_config *config)
 {
-    config->pipe = spread->chunks ? &spread->engine : NULL;
+    config->pipe = spread_pipe(spread);
 }

@@ -44,5 +44,6 @@ void spread_free(struct spread *spread); /* of zeros: nothing */
 /* What the store and the engine of this rank are told beside what the run is. */
 void spread_tell_store(const struct spread *spread, struct zero_config *config);
 void spread_tell_engine(const struct spread *spread, struct engine_config *config);
+const struct engine_pipe *spread_pipe(const struct spread *spread); /* NULL: there is none */
 
 #endif
