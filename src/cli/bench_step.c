@@ -57,7 +57,7 @@ static enum status run(struct env *env, const struct bench_step_config *config,
 {
     struct engine *engine;
     TRY(zero_init(session->zero, 1));
-    TRY(engine_create(session->ops, session->stream, model_graph(session->model), session->zero,
+    TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
                       &config->engine, &engine));
     enum status st = time_steps(env, engine, config, seconds, result);
     result->peak_bytes = mem_total_peak(env->mem);

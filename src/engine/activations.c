@@ -9,7 +9,8 @@ enum { ALIGNMENT = 64 };
 struct unit_places {
     struct unit_buffer list[UNIT_MAX_BUFFERS];
     int count;
-    char *own; /* memory of this unit */
+    char *own; /* memory of this unit: (copies) one after the other */
+    size_t own_bytes;
     size_t offset[PASS_COUNT]
                  [UNIT_MAX_BUFFERS]; /* in own, shared or scratch, by the buffer's keep */
     bool has_shared;
@@ -72,19 +73,20 @@ static void lay_out_unit(const struct activations *a, struct unit_places *u, uin
     }
 }
 
-static enum status alloc_units(struct activations *a, struct unit_shape shape, uint32_t passes)
+static enum status alloc_units(struct activations *a, struct unit_shape shape, uint32_t passes,
+                               const int *copies)
 {
     size_t most_shared = 0, most_scratch = 0;
     struct device *device = a->ops->device;
     for (int i = 0; i < a->graph->unit_count; i++) {
         struct unit_places *u = &a->units[i];
         const struct unit *unit = &a->graph->units[i];
-        size_t own, shared, scratch;
+        size_t shared, scratch, places = copies ? (size_t)copies[i] : 1;
         u->count = unit->type->buffers ? unit->type->buffers(unit, a->ops, shape, u->list) : 0;
         CHECK_LE(u->count, UNIT_MAX_BUFFERS);
-        lay_out_unit(a, u, passes, &own, &shared, &scratch);
-        if (own > 0)
-            TRY(device_alloc(device, MEM_ACTIVATIONS, unit->name, own, &u->own));
+        lay_out_unit(a, u, passes, &u->own_bytes, &shared, &scratch);
+        if (u->own_bytes > 0)
+            TRY(device_alloc(device, MEM_ACTIVATIONS, unit->name, places * u->own_bytes, &u->own));
         most_shared = shared > most_shared ? shared : most_shared;
         most_scratch = scratch > most_scratch ? scratch : most_scratch;
     }
@@ -117,7 +119,7 @@ static enum status alloc_stream(struct activations *a)
 
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                struct unit_shape shape, enum keep own_below, uint32_t passes,
-                               struct activations **activations)
+                               const int *copies, struct activations **activations)
 {
     struct env *env = device_env(ops->device);
     struct activations *a;
@@ -128,7 +130,7 @@ enum status activations_create(struct ops *ops, const struct unit_graph *graph,
         (size_t)(shape.batch * shape.tokens * graph->stream_width) * dtype_bytes(ops->type);
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "activations", (size_t)graph->unit_count,
                                  sizeof *a->units, &a->units));
-    TRY_OR(undo, alloc_units(a, shape, passes));
+    TRY_OR(undo, alloc_units(a, shape, passes, copies));
     TRY_OR(undo, alloc_stream(a));
     *activations = a;
     return STATUS_OK;
@@ -153,12 +155,13 @@ void activations_destroy(struct activations *a)
     mem_free(a->env, a);
 }
 
-void activations_bind(const struct activations *a, int u, enum pass pass, struct unit_run *run)
+void activations_bind(const struct activations *a, int u, int copy, enum pass pass,
+                      struct unit_run *run)
 {
     const struct unit_places *places = &a->units[u];
     for (int b = 0; b < places->count; b++) {
         const struct unit_buffer *buffer = &places->list[b];
-        char *base = is_own(a, buffer)      ? places->own
+        char *base = is_own(a, buffer)      ? places->own + (size_t)copy * places->own_bytes
                      : is_shared(a, buffer) ? a->shared
                                             : a->scratch;
         bool used = buffer->keep != KEEP_NOT || buffer->passes >> pass & 1;

@@ -22,7 +22,14 @@ struct decoder {
     void *logits;              /* device: (V) in the compute type */
     float *wide, *logits_host; /* (V): on the device, which is logits where that is fp32 */
     int64_t position, room, chunk;
+    struct engine_pipe pipe; /* comm NULL: the whole model is here */
+    void *passed;            /* (chunk, C): what goes from stage to stage */
 };
+
+static size_t stream_bytes(const struct decoder *d, int64_t tokens)
+{
+    return (size_t)(tokens * d->graph->stream_width) * dtype_bytes(d->ops->type);
+}
 
 static enum status alloc_caches(struct decoder *d)
 {
@@ -45,8 +52,12 @@ static enum status alloc_all(struct decoder *d)
     uint32_t passes = 1u << PASS_DECODE | 1u << PASS_LOGITS;
     size_t vocab = (size_t)d->graph->vocab, element = dtype_bytes(d->ops->type);
     if (roster_is_worker(zero_roster(d->zero))) {
-        TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, &d->activations));
+        TRY(activations_create(d->ops, d->graph, shape, KEEP_ALWAYS, passes, NULL,
+                               &d->activations));
         TRY(alloc_caches(d));
+        if (d->pipe.comm)
+            TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "stream between stages",
+                             stream_bytes(d, d->chunk), &d->passed));
     }
     TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "decoded tokens",
                      (size_t)d->chunk * sizeof(int32_t), &d->tokens));
@@ -60,8 +71,8 @@ static enum status alloc_all(struct decoder *d)
 }
 
 enum status decoder_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
-                           struct zero *zero, int64_t tokens, int64_t chunk,
-                           struct decoder **decoder)
+                           struct zero *zero, const struct engine_pipe *pipe, int64_t tokens,
+                           int64_t chunk, struct decoder **decoder)
 {
     struct env *env = device_env(ops->device);
     struct decoder *d;
@@ -74,6 +85,8 @@ enum status decoder_create(struct ops *ops, struct stream *stream, const struct 
                           .env = env,
                           .room = tokens,
                           .chunk = chunk};
+    if (pipe)
+        d->pipe = *pipe;
     enum status st = alloc_all(d);
     if (st != STATUS_OK) {
         decoder_destroy(d);
@@ -91,6 +104,7 @@ void decoder_destroy(struct decoder *d)
     for (int u = 0; d->caches && u < d->graph->unit_count; u++)
         device_free(device, d->caches[u]);
     activations_destroy(d->activations);
+    device_free(device, d->passed);
     device_free(device, d->tokens);
     if (d->wide != d->logits)
         device_free(device, d->wide);
@@ -110,6 +124,62 @@ int64_t decoder_position(const struct decoder *d)
     return d->position;
 }
 
+/* Units first .. end-1, the last of the model among them or not. */
+static void feed_units(struct decoder *d, int first, int end, bool want_logits,
+                       struct unit_run *run)
+{
+    bool has_loss = d->graph->units[end - 1].type->run[PASS_LOGITS] != NULL;
+    int stop = has_loss && !want_logits ? end - 1 : end;
+    zero_walk(d->zero, first, end, WALK_FORWARD);
+    for (int u = first; u < stop; u++) {
+        enum pass pass = has_loss && u == end - 1 ? PASS_LOGITS : PASS_DECODE;
+        zero_acquire(d->zero, u, pass, run);
+        if (d->activations) { /* a server has none and only takes part */
+            run->cache = d->caches[u];
+            activations_bind(d->activations, u, 0, pass, run);
+            unit_run_pass(&d->graph->units[u], pass, run);
+            activations_advance(d->activations, u, run);
+        }
+        zero_release(d->zero, u, pass);
+    }
+}
+
+/* The sum of the stream to the next stage, or from the one before. */
+static void pass_on(struct decoder *d, int64_t count, struct unit_run *run)
+{
+    struct comm *comm = d->pipe.comm;
+    int64_t elements = count * d->graph->stream_width;
+    if (run->pending)
+        ops_add(d->ops, d->stream, elements, run->residual, run->pending, d->passed);
+    else
+        device_copy(d->stream, d->passed, run->residual, stream_bytes(d, count));
+    comm_send(comm, d->passed, elements, d->ops->type, (comm_rank(comm) + 1) % comm_size(comm),
+              d->stream);
+}
+
+static void take_over(struct decoder *d, int64_t count, struct unit_run *run)
+{
+    struct comm *comm = d->pipe.comm;
+    int from = (comm_rank(comm) + comm_size(comm) - 1) % comm_size(comm);
+    comm_recv(comm, d->passed, count * d->graph->stream_width, d->ops->type, from, d->stream);
+    run->residual = d->passed;
+    run->pending = NULL;
+}
+
+static void feed_stage(struct decoder *d, int64_t count, bool want_logits, struct unit_run *run)
+{
+    int stage = comm_rank(d->pipe.comm), last = comm_size(d->pipe.comm) - 1;
+    for (int c = 0; c < d->pipe.chunk_count; c++) {
+        bool first_of_all = stage == 0 && c == 0;
+        bool last_of_all = stage == last && c == d->pipe.chunk_count - 1;
+        if (!first_of_all && d->activations)
+            take_over(d, count, run);
+        feed_units(d, d->pipe.chunks[c].first, d->pipe.chunks[c].end, want_logits, run);
+        if (!last_of_all && d->activations)
+            pass_on(d, count, run);
+    }
+}
+
 static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, bool want_logits)
 {
     struct unit_run run = {
@@ -122,20 +192,11 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
         .past = d->position,
         .cache_tokens = d->room,
     };
-    int last = d->graph->unit_count - 1;
-    zero_walk(d->zero, false);
     device_copy(d->stream, d->tokens, tokens, (size_t)count * sizeof *tokens);
-    for (int u = 0; u < last + want_logits; u++) {
-        enum pass pass = u < last ? PASS_DECODE : PASS_LOGITS;
-        zero_acquire(d->zero, u, pass, &run);
-        if (d->activations) { /* a server has none and only takes part */
-            run.cache = d->caches[u];
-            activations_bind(d->activations, u, pass, &run);
-            unit_run_pass(&d->graph->units[u], pass, &run);
-            activations_advance(d->activations, u, &run);
-        }
-        zero_release(d->zero, u, pass);
-    }
+    if (d->pipe.comm)
+        feed_stage(d, count, want_logits, &run);
+    else
+        feed_units(d, 0, d->graph->unit_count, want_logits, &run);
     d->position += count;
 }
 
@@ -150,6 +211,9 @@ enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count
     const struct roster *roster = zero_roster(d->zero);
     if (d->wide != d->logits)
         ops_cast(d->ops, d->stream, d->wide, DTYPE_F32, d->logits, d->ops->type, d->graph->vocab);
+    if (d->pipe.comm)
+        comm_broadcast(d->pipe.comm, d->wide, d->graph->vocab, DTYPE_F32,
+                       comm_size(d->pipe.comm) - 1, d->stream);
     if (roster->workers < roster->size) /* servers compute no logits, and choose the same token */
         comm_broadcast(zero_comm(d->zero), d->wide, d->graph->vocab, DTYPE_F32, 0, d->stream);
     device_copy(d->stream, d->logits_host, d->wide, (size_t)d->graph->vocab * sizeof(float));

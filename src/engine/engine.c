@@ -11,30 +11,11 @@
  * micro-batches. In fp16 the gradient also enters multiplied by a scale (zero/loss_scale.h), which
  * the verdict and the update take out again before the next step has another.
  */
-#include "engine/engine.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/activations.h"
-
-struct engine {
-    struct ops *ops;                /* borrowed */
-    struct stream *stream;          /* borrowed */
-    const struct unit_graph *graph; /* borrowed */
-    struct zero *zero;              /* borrowed */
-    struct env *env;                /* borrowed */
-    struct engine_config config;
-    struct activations *activations;
-    int32_t *tokens, *labels;               /* host: (rounds, B, T) */
-    int32_t *device_tokens, *device_labels; /* (B, T) of the micro-batch that runs */
-    double *losses, *losses_host;           /* (rounds) */
-    double *all_losses;                     /* (ranks, rounds) */
-    void *gradient;                         /* (B, T, C) */
-    struct loss_scale scale;
-    char label[64]; /* "step 12" */
-};
+#include "engine/engine_impl.h"
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
 
@@ -73,6 +54,12 @@ static int64_t batch_rows(const struct engine *engine)
     return engine->config.micro_batch * engine->config.tokens;
 }
 
+size_t engine_stream_bytes(const struct engine *engine)
+{
+    return (size_t)(batch_rows(engine) * engine->graph->stream_width) *
+           dtype_bytes(engine->ops->type);
+}
+
 static enum keep own_below(const struct engine_config *config)
 {
     if (config->micro_batches == 0)
@@ -105,13 +92,13 @@ static enum status alloc_activations(struct engine *engine)
     struct unit_shape shape = {c->micro_batch, c->tokens};
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_EVAL | 1u << PASS_LOGITS;
     if (c->micro_batches > 0) {
-        size_t bytes = (size_t)(batch_rows(engine) * engine->graph->stream_width) *
-                       dtype_bytes(engine->ops->type);
         passes |= 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_LOSS;
-        TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream", bytes,
-                         &engine->gradient));
+        if (!engine->pipeline)
+            TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream",
+                             engine_stream_bytes(engine), &engine->gradient));
     }
     return activations_create(engine->ops, engine->graph, shape, own_below(c), passes,
+                              engine->pipeline ? pipeline_copies(engine->pipeline) : NULL,
                               &engine->activations);
 }
 
@@ -129,6 +116,9 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
         .ops = ops, .stream = stream, .graph = graph, .zero = zero, .env = env, .config = *config};
     e->scale = zero_wants_scaling(zero) ? loss_scale_start() : (struct loss_scale){.scale = 1.0};
     TRY_OR(undo, alloc_batches(e));
+    if (config->pipe)
+        TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
+    e->config.pipe = NULL;
     if (worker) /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
     *engine = e;
@@ -143,6 +133,7 @@ void engine_destroy(struct engine *engine)
     if (!engine)
         return;
     struct device *device = engine->ops->device;
+    pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);
     device_free(device, engine->device_tokens);
@@ -177,18 +168,12 @@ static int64_t count_labels(const int32_t *labels, int64_t count)
     return valid;
 }
 
-/* One walk over the units. An idle rank only follows: it joins the store's exchanges. */
-struct walk {
-    struct unit_run run;
-    bool idle;
-};
-
-/* Bring the micro-batch in place `round` to the device and set up the run for its passes. */
-static struct walk start_walk(struct engine *engine, int64_t round, bool idle, bool backward)
+struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, int first, int end,
+                              enum walk_way way)
 {
     int64_t rows = batch_rows(engine);
     size_t bytes = (size_t)rows * sizeof(int32_t);
-    zero_walk(engine->zero, backward);
+    zero_walk(engine->zero, first, end, way);
     if (!idle) {
         device_copy(engine->stream, engine->device_tokens, engine->tokens + round * rows, bytes);
         device_copy(engine->stream, engine->device_labels, engine->labels + round * rows, bytes);
@@ -222,50 +207,55 @@ static void draw(struct engine *engine, double start, const char *name, const ch
               &(struct trace_span){.lane = TRACE_COMPUTE, .name = name, .object = object});
 }
 
-static void run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk)
+void engine_run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk)
 {
     const struct unit *unit = &engine->graph->units[u];
     note(engine, unit->name, pass_word(pass));
     zero_acquire(engine->zero, u, pass, &walk->run);
     if (!walk->idle) {
         double start = trace_begin(engine->env->trace);
-        activations_bind(engine->activations, u, pass, &walk->run);
+        activations_bind(engine->activations, u, walk->copy, pass, &walk->run);
         unit_run_pass(unit, pass, &walk->run);
         draw(engine, start, unit->name, pass_word(pass));
     }
     zero_release(engine->zero, u, pass);
 }
 
-static void run_pass_with_gradients(struct engine *engine, int u, enum pass pass, int64_t round,
+void engine_run_pass_with_gradients(struct engine *engine, int u, enum pass pass, int64_t round,
                                     struct walk *walk)
 {
     if (!walk->idle)
         zero_grads(engine->zero, u, pass, round, &walk->run);
-    run_pass(engine, u, pass, walk);
+    engine_run_pass(engine, u, pass, walk);
     zero_reduce(engine->zero, u, pass, round);
 }
 
-static void forward(struct engine *engine, struct walk *walk)
+void engine_forward(struct engine *engine, int first, int end, struct walk *walk)
 {
-    for (int u = 0; u < engine->graph->unit_count - 1; u++) {
-        run_pass(engine, u, PASS_FORWARD, walk);
+    for (int u = first; u < end; u++) {
+        engine_run_pass(engine, u, PASS_FORWARD, walk);
         if (!walk->idle)
             activations_advance(engine->activations, u, &walk->run);
+    }
+}
+
+void engine_backward(struct engine *engine, int first, int end, int64_t round, struct walk *walk)
+{
+    for (int u = end - 1; u >= first; u--) {
+        if (!walk->idle && activations_needs_rebuild(engine->activations, u))
+            engine_run_pass(engine, u, PASS_REBUILD, walk);
+        engine_run_pass_with_gradients(engine, u, PASS_BACKWARD, round, walk);
     }
 }
 
 static void forward_and_backward(struct engine *engine, int64_t round)
 {
     bool idle = engine_micro_batch(engine, round) < 0;
-    struct walk walk = start_walk(engine, round, idle, true);
     int last = engine->graph->unit_count - 1;
-    forward(engine, &walk);
-    run_pass_with_gradients(engine, last, PASS_LOSS, round, &walk);
-    for (int u = last - 1; u >= 0; u--) {
-        if (!idle && activations_needs_rebuild(engine->activations, u))
-            run_pass(engine, u, PASS_REBUILD, &walk);
-        run_pass_with_gradients(engine, u, PASS_BACKWARD, round, &walk);
-    }
+    struct walk walk = engine_start_walk(engine, round, idle, 0, last + 1, WALK_BOTH);
+    engine_forward(engine, 0, last, &walk);
+    engine_run_pass_with_gradients(engine, last, PASS_LOSS, round, &walk);
+    engine_backward(engine, 0, last, round, &walk);
 }
 
 /* --- over all ranks ------------------------------------------------------------------------- */
@@ -292,7 +282,7 @@ enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum)
 }
 
 /* The losses of all micro-batches of `rounds` rounds, `count` in all, are added in their order. */
-static enum status add_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
+static enum status add_own_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
 {
     size_t bytes = (size_t)rounds * sizeof(double);
     device_copy(engine->stream, engine->losses_host, engine->losses, bytes);
@@ -302,6 +292,17 @@ static enum status add_losses(struct engine *engine, int64_t rounds, int64_t cou
     for (int64_t m = 0; m < count; m++)
         *sum += engine->all_losses[m % workers * rounds + m / workers];
     return STATUS_OK;
+}
+
+/* The same, whichever stage has the loss. */
+static enum status add_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
+{
+    if (!engine->pipeline)
+        return add_own_losses(engine, rounds, count, sum);
+    TRY(pipeline_settle(engine->pipeline));
+    if (pipeline_has_loss(engine->pipeline))
+        TRY(add_own_losses(engine, rounds, count, sum));
+    return pipeline_share(engine->pipeline, sum);
 }
 
 /* --- a step --------------------------------------------------------------------------------- */
@@ -327,7 +328,9 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         return FAIL(engine->env, FORMAT,
                     "no label of this step counts: every one is masked; check the data");
     zero_loss_scale(engine->zero, engine->scale.scale, count);
-    for (int64_t round = 0; round < rounds; round++)
+    if (engine->pipeline)
+        pipeline_step(engine->pipeline);
+    for (int64_t round = 0; !engine->pipeline && round < rounds; round++)
         forward_and_backward(engine, round);
     note(engine, "gradient", "norm");
     double start = trace_begin(engine->env->trace);
@@ -385,13 +388,22 @@ void engine_set_loss_scale(struct engine *engine, struct loss_scale scale)
 
 /* --- without gradients ---------------------------------------------------------------------- */
 
+static void evaluate(struct engine *engine, bool idle)
+{
+    int last = engine->graph->unit_count - 1;
+    struct walk walk = engine_start_walk(engine, 0, idle, 0, last + 1, WALK_FORWARD);
+    engine_forward(engine, 0, last, &walk);
+    engine_run_pass(engine, last, PASS_EVAL, &walk);
+}
+
 enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int64_t *label_count)
 {
     idle = idle || !roster_is_worker(zero_roster(engine->zero));
-    struct walk walk = start_walk(engine, 0, idle, false);
     int64_t labels = idle ? 0 : count_labels(engine->labels, batch_rows(engine));
-    forward(engine, &walk);
-    run_pass(engine, engine->graph->unit_count - 1, PASS_EVAL, &walk);
+    if (engine->pipeline)
+        pipeline_eval(engine->pipeline, idle);
+    else
+        evaluate(engine, idle);
     if (idle)
         device_zero(engine->stream, engine->losses, sizeof(double));
     TRY(engine_sum(engine, labels, &labels));
@@ -404,15 +416,16 @@ enum status engine_logits(struct engine *engine, int64_t count, float *logits)
     struct device *device = engine->ops->device;
     enum dtype type = engine->ops->type;
     int64_t total = engine->config.micro_batch * count * engine->graph->vocab;
-    struct walk walk = start_walk(engine, 0, false, false);
+    int last = engine->graph->unit_count - 1;
+    struct walk walk = engine_start_walk(engine, 0, false, 0, last + 1, WALK_FORWARD);
     float *wide;
     enum status st;
     TRY(device_alloc(device, MEM_OTHER, "logits", (size_t)total * sizeof *wide, &wide));
     TRY_OR(undo_wide, device_alloc(device, MEM_OTHER, "logits", (size_t)total * dtype_bytes(type),
                                    &walk.run.logits));
     walk.run.logit_tokens = count;
-    forward(engine, &walk);
-    run_pass(engine, engine->graph->unit_count - 1, PASS_LOGITS, &walk);
+    engine_forward(engine, 0, last, &walk);
+    engine_run_pass(engine, last, PASS_LOGITS, &walk);
     ops_cast(engine->ops, engine->stream, wide, DTYPE_F32, walk.run.logits, type, total);
     device_copy(engine->stream, logits, wide, (size_t)total * sizeof *wide);
     st = stream_sync(engine->stream);

@@ -6,15 +6,27 @@
  */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
+#include "engine/timetable.h"
 #include "zero/loss_scale.h"
 #include "zero/zero.h"
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
 
+/* The graph is one stage of a pipeline: its units are cut into chunks, which are walked in the order
+ * of a timetable. */
+struct engine_pipe {
+    struct comm *comm; /* borrowed: the stages of this copy of the model, ranks are stages */
+    int kind;          /* enum timetable_kind */
+    bool eager;
+    const struct zero_chunk *chunks; /* borrowed, as the store was told */
+    int chunk_count;
+};
+
 struct engine_config {
-    int recompute;         /* enum recompute */
-    int64_t micro_batch;   /* B: sequences of a micro-batch */
-    int64_t tokens;        /* T */
+    int recompute;                  /* enum recompute */
+    int64_t micro_batch;            /* B: sequences of a micro-batch */
+    int64_t tokens;                 /* T */
+    const struct engine_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
     int64_t micro_batches; /* M of a step, over all workers; 0 = evaluation only: no backward */
 };
 

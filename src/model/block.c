@@ -100,6 +100,20 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
     };
 }
 
+static int64_t product_work(struct linear l, int64_t rows)
+{
+    return 2 * rows * l.in * l.out;
+}
+
+int64_t block_work(const struct unit *unit, struct unit_shape shape)
+{
+    const struct block *k = unit->self;
+    int64_t rows = shape.batch * shape.tokens;
+    int64_t attention = 2 * rows * shape.tokens * k->heads * k->head_width; /* half is masked */
+    return product_work(k->qkv, rows) + product_work(k->proj, rows) + product_work(k->up, rows) +
+           product_work(k->down, rows) + attention;
+}
+
 /* --- attention ------------------------------------------------------------------------------ */
 void block_attend(const struct block *k, struct unit_run *run, const struct block_buffers *b)
 {

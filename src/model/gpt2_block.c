@@ -118,5 +118,6 @@ const struct unit_type gpt2_block_type = {
             [PASS_BACKWARD] = gpt2_block_backward,
             [PASS_DECODE] = gpt2_block_decode},
     .buffers = block_list_buffers,
+    .work = block_work,
     .cache_bytes = block_cache_bytes,
 };

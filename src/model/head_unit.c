@@ -147,6 +147,12 @@ static void head_unit_logits(const struct unit *unit, struct unit_run *run)
     }
 }
 
+static int64_t head_unit_work(const struct unit *unit, struct unit_shape shape)
+{
+    const struct head_unit *k = unit->self;
+    return 2 * shape.batch * shape.tokens * k->linear.in * k->linear.out;
+}
+
 const struct unit_type head_unit_type = {
     .name = "head",
     .reads =
@@ -156,4 +162,5 @@ const struct unit_type head_unit_type = {
             [PASS_EVAL] = head_unit_eval,
             [PASS_LOGITS] = head_unit_logits},
     .buffers = head_unit_buffers,
+    .work = head_unit_work,
 };

@@ -114,5 +114,6 @@ const struct unit_type llama_block_type = {
             [PASS_BACKWARD] = llama_block_backward,
             [PASS_DECODE] = llama_block_decode},
     .buffers = block_list_buffers,
+    .work = block_work,
     .cache_bytes = block_cache_bytes,
 };

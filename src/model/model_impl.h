@@ -50,6 +50,7 @@ struct block_buffers {
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);
 
 /* The slots `buffers` and `cache_bytes` of both block types. */
+int64_t block_work(const struct unit *unit, struct unit_shape shape);
 int block_list_buffers(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
                        struct unit_buffer *list);
 size_t block_cache_bytes(const struct unit *unit, const struct ops *ops, int64_t batch,

@@ -16,6 +16,7 @@ struct parts {
     struct stream *stream;
     struct comm *comm; /* NULL: one rank */
     struct model *model;
+    struct spread spread;
     struct zero *zero;
     struct engine *engine;
     struct decoder *decoder;
@@ -39,13 +40,18 @@ static enum status build(struct env *env, const struct plan_request *request, in
     TRY(stream_create(p->device, "compute", &p->stream));
     if (request->ranks > 1)
         TRY(comm_create_dry(p->device, rank, request->ranks, request->staged, &p->comm));
-    const struct unit_graph *graph = model_graph(p->model);
-    TRY(zero_create(p->ops, p->stream, p->comm, graph, &store, &p->zero));
-    TRY(engine_create(p->ops, p->stream, graph, p->zero, &request->engine, &p->engine));
+    struct engine_config engine = request->engine;
+    struct unit_shape shape = {engine.micro_batch, engine.tokens};
+    TRY(spread_create(env, p->comm, model_graph(p->model), shape, &request->parallel, &p->spread));
+    spread_tell_store(&p->spread, &store);
+    spread_tell_engine(&p->spread, &engine);
+    const struct unit_graph *graph = p->spread.graph;
+    TRY(zero_create(p->ops, p->stream, p->spread.copies, graph, &store, &p->zero));
+    TRY(engine_create(p->ops, p->stream, graph, p->zero, &engine, &p->engine));
     if (request->decode_tokens == 0)
         return STATUS_OK;
-    return decoder_create(p->ops, p->stream, graph, p->zero, request->decode_tokens,
-                          request->decode_chunk, &p->decoder);
+    return decoder_create(p->ops, p->stream, graph, p->zero, spread_pipe(&p->spread),
+                          request->decode_tokens, request->decode_chunk, &p->decoder);
 }
 
 static void tear_down(struct parts *p)
@@ -53,6 +59,7 @@ static void tear_down(struct parts *p)
     decoder_destroy(p->decoder);
     engine_destroy(p->engine);
     zero_destroy(p->zero);
+    spread_free(&p->spread);
     model_destroy(p->model);
     comm_destroy(p->comm);
     stream_destroy(p->stream);
@@ -156,21 +163,52 @@ bool plan_fits(const struct plan_stage *stage, size_t memory)
            (stage->worker.total_bytes <= memory && stage->server.total_bytes <= memory);
 }
 
+static int stages_of(const struct plan_request *request)
+{
+    return request->parallel.pp > 0 ? (int)request->parallel.pp : 1;
+}
+
+/* The first and the last worker with stage p of the pipeline stand for all that have it. */
+static enum status make_worker(struct env *env, const struct plan_request *request, int p,
+                               struct plan_rank *worker)
+{
+    int pp = stages_of(request), workers = request->ranks / pp - request->zero.servers;
+    struct plan_rank last;
+    TRY(plan_rank(env, request, p, worker));
+    if (workers < 2)
+        return STATUS_OK;
+    TRY(plan_rank_memory(env, request, (workers - 1) * pp + p, NULL, NULL, &last));
+    memcpy(last.sent, worker->sent, sizeof last.sent);
+    if (last.total_bytes > worker->total_bytes)
+        *worker = last;
+    return STATUS_OK;
+}
+
+/* Of two stages the one that takes more memory, and the most that either sends. */
+static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
+{
+    int64_t sent[ZERO_WAY_COUNT];
+    for (int way = 0; way < ZERO_WAY_COUNT; way++)
+        sent[way] = worst->sent[way] > other->sent[way] ? worst->sent[way] : other->sent[way];
+    if (other->total_bytes > worst->total_bytes)
+        *worst = *other;
+    memcpy(worst->sent, sent, sizeof sent);
+}
+
 static enum status make_stage(struct env *env, struct plan_request request, int stage,
                               struct plan_stage *result)
 {
-    int workers = request.ranks - request.zero.servers;
+    int pp = stages_of(&request);
     request.zero.stage = stage;
-    TRY(plan_rank(env, &request, 0, &result->worker));
-    if (workers > 1) {
-        struct plan_rank last;
-        TRY(plan_rank_memory(env, &request, workers - 1, NULL, NULL, &last));
-        memcpy(last.sent, result->worker.sent, sizeof last.sent);
-        if (last.total_bytes > result->worker.total_bytes)
-            result->worker = last;
+    for (int p = 0; p < pp; p++) {
+        struct plan_rank worker;
+        TRY(make_worker(env, &request, p, &worker));
+        keep_worse(&result->worker, &worker);
+        if (request.zero.servers == 0)
+            continue;
+        TRY(plan_rank(env, &request, request.ranks - pp + p, &worker));
+        keep_worse(&result->server, &worker);
     }
-    if (request.zero.servers > 0)
-        TRY(plan_rank(env, &request, request.ranks - 1, &result->server));
     return STATUS_OK;
 }
 
@@ -178,6 +216,7 @@ static enum status make_stage(struct env *env, struct plan_request request, int 
 static struct plan_request alone(struct plan_request request)
 {
     request.ranks = 1;
+    request.parallel = (struct parallel_config){.pp = 1};
     request.zero.servers = request.zero.shard_group = 0;
     request.engine.micro_batches = 1;
     return request;
@@ -212,7 +251,7 @@ static bool is_possible(const struct zero_config *store, int stage)
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan)
 {
     int64_t micro_batches = request->engine.micro_batches;
-    struct roster roster = roster_of(0, request->ranks, request->zero.servers);
+    struct roster roster = roster_of(0, request->ranks / stages_of(request), request->zero.servers);
     *plan = (struct plan){0};
     TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
     for (int stage = 0; stage < PLAN_STAGES; stage++) {

@@ -8,7 +8,7 @@
  */
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
-#include "engine/engine.h"
+#include "engine/spread.h"
 #include "model/model.h"
 #include "plan/formula.h"
 
@@ -18,9 +18,10 @@ struct plan_request {
     struct model_config model;   /* resolved */
     struct engine_config engine; /* micro_batches counts for the store too */
     struct zero_config zero;     /* with the stage that was chosen */
-    const char *ops;             /* the back end whose buffers are laid out: "cpu" */
-    enum dtype compute;          /* in which it computes */
-    bool staged;                 /* messages go through the host's memory: see comm_create_dry */
+    struct parallel_config parallel;
+    const char *ops;    /* the back end whose buffers are laid out: "cpu" */
+    enum dtype compute; /* in which it computes */
+    bool staged;        /* messages go through the host's memory: see comm_create_dry */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
     bool card;     /* device memory is not the host's: total_bytes is without the snapshot */

@@ -66,8 +66,9 @@ enum status checkpoint_saver_create(struct env *env, const struct checkpoint_set
     }
     TRY_OR(undo, checkpoint_layout_create(env, model_graph(setup->model), setup->type,
                                           setup->config->file_bytes, &s->layout));
-    TRY_OR(undo, mem_alloc(env, MEM_OTHER, "checkpoint saver",
-                           checkpoint_write_room(zero_roster(setup->zero)->size), &s->room));
+    TRY_OR(undo,
+           mem_alloc(env, MEM_OTHER, "checkpoint saver",
+                     checkpoint_write_room(setup->comm ? comm_size(setup->comm) : 1), &s->room));
     TRY_OR(undo, open_worker(s));
     *saver = s;
     return STATUS_OK;

@@ -21,6 +21,7 @@ enum status run_config_bind(struct options *options, struct run_config *config)
     TRY(options_bind(options, &checkpoint_options, &config->checkpoint));
     TRY(options_bind(options, &optimizer_options, config));
     TRY(options_bind(options, &engine_options, &config->engine));
+    TRY(options_bind(options, &parallel_options, &config->parallel));
     TRY(options_bind(options, &precision_options, config));
     TRY(options_bind(options, &ranks_options, &config->ranks));
     return options_bind(options, &machine_options, &config->machine);

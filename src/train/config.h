@@ -9,7 +9,7 @@
 #ifndef TRAIN_CONFIG_H
 #define TRAIN_CONFIG_H
 #include "base/options.h"
-#include "engine/engine.h"
+#include "engine/spread.h"
 #include "model/model.h"
 #include "train/checkpoint.h"
 #include "train/dataset.h"
@@ -67,6 +67,7 @@ struct run_config {
     struct train_config train;
     struct checkpoint_config checkpoint;
     struct engine_config engine;
+    struct parallel_config parallel;
     struct option_list groups; /* optimizer.groups: of struct zero_group */
     int precision;             /* enum run_precision */
     int precision_sums;        /* the same, of the summed gradient: fp32 or bf16 */

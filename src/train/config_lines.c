@@ -77,6 +77,7 @@ enum config_weight config_weight_of(const char *line)
                                             "run.",
                                             "comm.",
                                             "zero.",
+                                            "parallel.",
                                             "checkpoint.",
                                             "engine.recompute:",
                                             "train.log_every:",

@@ -87,7 +87,7 @@ static enum status evaluate_session(struct env *env, const struct run_config *co
     struct engine *engine;
     settings.micro_batches = 0;
     TRY(model_file_load(env, config->source, session->model, session->zero));
-    TRY(engine_create(session->ops, session->stream, model_graph(session->model), session->zero,
+    TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
                       &settings, &engine));
     enum status st = evaluate_dataset(env, engine, set, settings.micro_batch, settings.tokens,
                                       config->train.eval_batches, progress, user, result);

@@ -119,8 +119,8 @@ static enum status load(struct generator *g, struct session_place place,
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
                         &g->order));
     int64_t chunk = sizes.context < GENERATE_CHUNK ? sizes.context : GENERATE_CHUNK;
-    return decoder_create(g->session.ops, g->session.stream, model_graph(g->session.model),
-                          g->session.zero, sizes.context, chunk, &g->decoder);
+    return decoder_create(g->session.ops, g->session.stream, g->session.spread.graph,
+                          g->session.zero, NULL, sizes.context, chunk, &g->decoder);
 }
 
 enum status generator_create(struct env *env, struct session_place place,

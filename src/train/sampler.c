@@ -29,8 +29,9 @@ static enum status create_parts(struct sampler *s, const struct run_config *conf
                         sizeof *s->parts.order, &s->parts.order));
     text_printf(&s->text, "%*s", (int)sampler_text_bytes(s), ""); /* room for a sample */
     TRY(s->text.status);
-    return decoder_create(session->ops, session->stream, model_graph(session->model), session->zero,
-                          room, room < GENERATE_CHUNK ? room : GENERATE_CHUNK, &s->parts.decoder);
+    return decoder_create(session->ops, session->stream, session->spread.graph, session->zero,
+                          spread_pipe(&session->spread), room,
+                          room < GENERATE_CHUNK ? room : GENERATE_CHUNK, &s->parts.decoder);
 }
 
 enum status sampler_create(struct env *env, const struct run_config *config,

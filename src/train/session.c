@@ -55,13 +55,23 @@ enum status session_join(struct env *env, struct session_place place,
 }
 
 enum status session_fill(const struct model_config *model, const struct zero_config *store,
-                         struct session *session)
+                         const struct session_spread *spread, struct session *session)
 {
+    static const struct session_spread whole = {.parallel = {.pp = 1}};
+    struct zero_config told = *store;
     enum status st;
+    if (!spread)
+        spread = &whole;
     TRY(model_create(session->device, model, &session->model));
-    TRY_OR(undo_model, zero_create(session->ops, session->stream, session->comm,
-                                   model_graph(session->model), store, &session->zero));
+    TRY_OR(undo_model,
+           spread_create(device_env(session->device), session->comm, model_graph(session->model),
+                         spread->shape, &spread->parallel, &session->spread));
+    spread_tell_store(&session->spread, &told);
+    TRY_OR(undo_spread, zero_create(session->ops, session->stream, session->spread.copies,
+                                    session->spread.graph, &told, &session->zero));
     return STATUS_OK;
+undo_spread:
+    spread_free(&session->spread);
 undo_model:
     model_destroy(session->model);
     session->model = NULL;
@@ -73,7 +83,7 @@ enum status session_create(struct env *env, struct session_place place,
                            struct session *session)
 {
     TRY(session_join(env, place, NULL, session));
-    enum status st = session_fill(model, store, session);
+    enum status st = session_fill(model, store, NULL, session);
     if (st != STATUS_OK)
         session_destroy(session);
     return st;
@@ -82,6 +92,7 @@ enum status session_create(struct env *env, struct session_place place,
 void session_destroy(struct session *session)
 {
     zero_destroy(session->zero);
+    spread_free(&session->spread);
     model_destroy(session->model);
     stream_destroy(session->stream);
     ops_destroy(session->ops);

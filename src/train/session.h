@@ -2,9 +2,8 @@
  * with. */
 #ifndef TRAIN_SESSION_H
 #define TRAIN_SESSION_H
-#include "comm/comm.h"
+#include "engine/spread.h"
 #include "model/model.h"
-#include "zero/zero.h"
 
 /* How this rank joins the others: through a hub when ranks are threads, else by the back end. */
 struct session_ranks {
@@ -29,6 +28,7 @@ struct session { /* open: its users work with the parts */
     struct ops *ops;
     struct stream *stream;
     struct model *model;
+    struct spread spread; /* what of the model is here: its graph is the store's and the engine's */
     struct zero *zero;
 };
 
@@ -41,9 +41,15 @@ int session_card(int count);
  * behind. */
 enum status session_join(struct env *env, struct session_place place,
                          const struct session_ranks *ranks, struct session *session);
-/* The model and the store, parameters still zero. On failure the session is as it was. */
+/* How a model is spread over the ranks, and the batch that its parts are balanced for. */
+struct session_spread {
+    struct parallel_config parallel;
+    struct unit_shape shape;
+};
+/* The model and the store, parameters still zero; `spread` NULL: it is whole on every rank. On
+ * failure the session is as it was. */
 enum status session_fill(const struct model_config *model, const struct zero_config *store,
-                         struct session *session);
+                         const struct session_spread *spread, struct session *session);
 /* Both, for one rank. */
 enum status session_create(struct env *env, struct session_place place,
                            const struct model_config *model, const struct zero_config *store,

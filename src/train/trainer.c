@@ -213,13 +213,17 @@ static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
     const struct zero_config store = trainer_store_config(config);
+    const struct session_spread spread = {config->parallel,
+                                          {config->engine.micro_batch, config->engine.tokens}};
+    struct engine_config engine = config->engine;
     bool holds;
     TRY(meet(t));
     TRY(path_join(t->env, t->place->folder, "checkpoints", &t->checkpoints));
     TRY(take_folder(t, &holds));
-    TRY(session_fill(&config->model, &store, &t->session));
-    TRY(engine_create(t->session.ops, t->session.stream, model_graph(t->session.model),
-                      t->session.zero, &config->engine, &t->engine));
+    TRY(session_fill(&config->model, &store, &spread, &t->session));
+    spread_tell_engine(&t->session.spread, &engine);
+    TRY(engine_create(t->session.ops, t->session.stream, t->session.spread.graph, t->session.zero,
+                      &engine, &t->engine));
     TRY(fill_state(t, holds));
     if (config->train.sample_every > 0)
         TRY(sampler_create(t->env, config, &t->session, &t->sampler));
@@ -262,7 +266,7 @@ static void tell_ready(struct trainer *t)
                                   .epochs = planned / (double)train_tokens,
                                   .first_step = t->first_step,
                                   .held = &t->held,
-                                  .ranks = zero_roster(t->session.zero)->size,
+                                  .ranks = t->session.spread.mesh.size,
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
                                   .card = t->config->device.name};
@@ -278,7 +282,7 @@ static enum status note_state(struct trainer *t)
     struct trainer_summary *s = t->summary;
     footprint_look(&t->footprint, t->env->mem);
     TRY(footprint_compare(&t->footprint, false, t->env, t->session.comm, &t->held));
-    s->ranks = zero_roster(t->session.zero)->size;
+    s->ranks = t->session.spread.mesh.size;
     s->state_bytes = t->held.state_bytes;
     s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
     s->held = t->held;

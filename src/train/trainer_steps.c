@@ -128,7 +128,8 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                           double start, double end, struct trainer_step *step)
 {
     double rate = (double)trainer_step_tokens(t) / (end - start);
-    double peak = run_peak(t->config, zero_roster(t->session.zero)->workers);
+    const struct mesh *mesh = &t->session.spread.mesh;
+    double peak = run_peak(t->config, zero_roster(t->session.zero)->workers * mesh->pp * mesh->tp);
     int64_t steps = t->config->train.steps;
     bool scaled = zero_wants_scaling(t->session.zero);
     pace_add(t->pace, end - start, end);
@@ -146,7 +147,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .loss_scale = scaled ? result->loss_scale : NAN,
                                   .held = &t->held,
                                   .resident_bytes = t->footprint.resident_bytes,
-                                  .ranks = zero_roster(t->session.zero)->size,
+                                  .ranks = t->session.spread.mesh.size,
                                   .traffic = step_traffic(t)};
 }
 
@@ -263,7 +264,7 @@ static enum status advance(struct trainer *t)
 
 enum status trainer_write_trace(struct trainer *t, bool over)
 {
-    return tracing_step_ends(&t->tracing, t->step, over, zero_roster(t->session.zero)->rank,
+    return tracing_step_ends(&t->tracing, t->step, over, t->session.spread.mesh.rank,
                              t->place->folder);
 }
 

@@ -50,11 +50,39 @@ bool unit_writes(const struct unit *unit, enum pass pass, int use)
     return unit->type->writes[pass] >> use & 1;
 }
 
+bool unit_uses_piece(const struct unit_graph *graph, int u, int piece)
+{
+    const struct unit *unit = &graph->units[u];
+    for (int use = 0; use < unit->use_count; use++)
+        if (graph->params[unit->uses[use]].piece == piece)
+            return true;
+    return false;
+}
+
+bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
+{
+    const struct unit *unit = &graph->units[u];
+    for (int use = 0; use < unit->use_count; use++) {
+        if (graph->params[unit->uses[use]].piece != piece)
+            continue;
+        for (int pass = 0; pass < PASS_COUNT; pass++)
+            if (unit_writes(unit, pass, use))
+                return true;
+    }
+    return false;
+}
+
 void unit_run_pass(const struct unit *unit, enum pass pass, struct unit_run *run)
 {
     CHECK(unit->type->run[pass] != NULL);
     run->pass = pass;
     unit->type->run[pass](unit, run);
+}
+
+int64_t unit_work(const struct unit *unit, struct unit_shape shape)
+{
+    int64_t work = unit->type->work ? unit->type->work(unit, shape) : 0;
+    return work > 0 ? work : 1;
 }
 
 /* --- the check ----------------------------------------------------------------------------------
@@ -118,7 +146,7 @@ static void check_units(const struct unit_graph *graph)
 {
     for (int u = 0; u < graph->unit_count; u++) {
         const struct unit *unit = &graph->units[u];
-        bool last = u == graph->unit_count - 1;
+        bool last = u == graph->unit_count - 1 && (!graph->part || unit->type->run[PASS_LOSS]);
         CHECK_LE(unit->use_count, UNIT_MAX_USES);
         for (int i = 0; i < unit->use_count; i++)
             if (unit->uses[i] < 0 || unit->uses[i] >= graph->param_count)

@@ -65,6 +65,9 @@ enum pass {
 
 const char *pass_word(enum pass pass); /* "backward" */
 
+/* Neighbouring units are walked forward, backward, or forward and back again. */
+enum walk_way { WALK_FORWARD, WALK_BACKWARD, WALK_BOTH };
+
 /* How long a buffer lives. "selective" recomputes what is cheap to make again, "full" everything
  * but the input sum. */
 enum keep {
@@ -128,6 +131,9 @@ struct unit_type {
      * unit_run.buffers. */
     int (*buffers)(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
                    struct unit_buffer *list);
+    /* Operations of a forward pass, about: what a pipeline's stages are balanced by. NULL: next to
+     * none. */
+    int64_t (*work)(const struct unit *unit, struct unit_shape shape);
     /* Bytes of the decoding cache for `batch` sequences of `tokens`; NULL: needs none. */
     size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch,
                           int64_t tokens);
@@ -150,6 +156,7 @@ struct unit_graph {
     const struct unit_piece *pieces;
     const struct unit *units;
     int tensor_count, param_count, piece_count, unit_count;
+    bool part;            /* of a model (unit_cut.h): its last unit need not have the loss */
     int64_t stream_width; /* C of the residual stream */
     int64_t vocab;        /* tokens are 0 .. vocab-1 */
     int64_t context;      /* longest sequence */
@@ -161,8 +168,12 @@ int64_t unit_param_count(const struct unit_graph *graph,
 int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all tensors */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);
+/* In any of its passes: some param of the piece is used; the gradient of one is written. */
+bool unit_uses_piece(const struct unit_graph *graph, int u, int piece);
+bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
 void unit_run_pass(const struct unit *unit, enum pass pass,
                    struct unit_run *run); /* CHECKs that it has the pass */
+int64_t unit_work(const struct unit *unit, struct unit_shape shape); /* at least 1 */
 /* The tables are consistent (indices, names unique, neighbours, last unit has a loss): CHECKs, with
  * the name. */
 void unit_graph_check(const struct unit_graph *graph);

@@ -5,30 +5,53 @@
 
 enum { STAY = 2 }; /* entries a piece waits in its slot for its next use */
 
-int slot_entry(const struct unit_graph *graph, int u, enum pass pass)
+static bool is_backward(enum pass pass)
 {
-    bool backward = pass == PASS_REBUILD || pass == PASS_BACKWARD;
-    return backward ? 2 * (graph->unit_count - 1) - u : u;
+    return pass == PASS_REBUILD || pass == PASS_BACKWARD;
 }
 
-static int entry_unit(const struct unit_graph *graph, int entry)
+int slot_entry(struct slot_walk walk, int u, enum pass pass)
 {
-    int last = graph->unit_count - 1;
-    return entry <= last ? entry : 2 * last - entry;
+    int last = walk.end - 1;
+    if (walk.way == WALK_BACKWARD)
+        return last - u;
+    return walk.way == WALK_BOTH && is_backward(pass) ? 2 * last - walk.first - u : u - walk.first;
+}
+
+static int entry_count(struct slot_walk walk)
+{
+    int units = walk.end - walk.first;
+    return walk.way == WALK_BOTH ? 2 * units - 1 : units;
+}
+
+static int entry_unit(struct slot_walk walk, int entry)
+{
+    int last = walk.end - 1;
+    if (walk.way == WALK_BACKWARD)
+        return last - entry;
+    return walk.first + entry <= last ? walk.first + entry : 2 * last - walk.first - entry;
+}
+
+/* May `pass` run in this entry? The loss stands where the way back begins. */
+static bool entry_has(struct slot_walk walk, int entry, enum pass pass)
+{
+    switch (walk.way) {
+    case WALK_FORWARD: return !is_backward(pass);
+    case WALK_BACKWARD: return is_backward(pass) || (entry == 0 && pass == PASS_LOSS);
+    default: return is_backward(pass) == (entry >= walk.end - walk.first);
+    }
 }
 
 /* Does the unit read a param of `piece` in any of the passes of this entry? */
-static bool entry_reads(const struct unit_graph *graph, int entry, int piece)
+static bool entry_reads(const struct unit_graph *graph, struct slot_walk walk, int entry, int piece)
 {
-    const struct unit *unit = &graph->units[entry_unit(graph, entry)];
+    const struct unit *unit = &graph->units[entry_unit(walk, entry)];
     for (int use = 0; use < unit->use_count; use++) {
         if (graph->params[unit->uses[use]].piece != piece)
             continue;
-        for (int pass = 0; pass < PASS_COUNT; pass++) {
-            bool backward = pass == PASS_REBUILD || pass == PASS_BACKWARD;
-            if (backward == (entry >= graph->unit_count) && unit_reads(unit, pass, use))
+        for (int pass = 0; pass < PASS_COUNT; pass++)
+            if (entry_has(walk, entry, pass) && unit_reads(unit, pass, use))
                 return true;
-        }
     }
     return false;
 }
@@ -89,11 +112,11 @@ static void assign_slots(const struct partition *p, struct slot_table *t, int *b
     }
 }
 
-enum status slot_table_create(struct env *env, const struct partition *partition, int prefetch,
-                              struct slot_table *t)
+enum status slot_table_create(struct env *env, const struct partition *partition,
+                              struct slot_walk walk, int prefetch, struct slot_table *t)
 {
     const struct unit_graph *graph = partition->graph;
-    *t = (struct slot_table){.entries = 2 * graph->unit_count - 1};
+    *t = (struct slot_table){.walk = walk, .entries = entry_count(walk)};
     size_t most = (size_t)t->entries * UNIT_MAX_USES;
     int *busy_until = NULL;
     enum status st;
@@ -105,7 +128,7 @@ enum status slot_table_create(struct env *env, const struct partition *partition
            mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *busy_until, &busy_until));
     for (int entry = 0; entry < t->entries; entry++)
         for (int piece = 0; piece < graph->piece_count; piece++)
-            if (entry_reads(graph, entry, piece))
+            if (entry_reads(graph, walk, entry, piece))
                 add_use(t, piece, entry, prefetch);
     assign_slots(partition, t, busy_until);
     mem_free(env, busy_until);

@@ -82,6 +82,8 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
     TRY(mem_alloc(env, MEM_OTHER, "store", sizeof *z, &z));
     *z = (struct zero){
         .ops = ops, .stream = stream, .comm = comm, .graph = graph, .env = env, .config = *config};
+    if (config->pipe)
+        z->pipe = *config->pipe;
     find_place(z, rank, size);
     CHECK(ops->type == DTYPE_F32 || ops->type == z->type);
     enum status st = zero_memory_create(z);
@@ -89,7 +91,7 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
         zero_destroy(z);
         return st;
     }
-    z->config.groups = NULL;
+    z->config.groups = NULL, z->config.pipe = NULL, z->config.chunks = NULL;
     *zero = z;
     return STATUS_OK;
 }

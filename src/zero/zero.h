@@ -22,12 +22,25 @@
 #define ZERO_ZERO_H
 #include "base/options.h"
 #include "comm/comm.h"
-#include "unit/unit.h"
+#include "unit/unit_cut.h"
 #include "zero/roster.h"
 
 struct zero_group {    /* optimizer.groups: the last that matches a tensor's name wins */
     const char *match; /* glob */
     double lr_mul, wd_mul;
+};
+
+struct zero_chunk { /* units first .. end-1 */
+    int first, end;
+};
+
+/* Where the model is cut into pipeline stages: this one's part, which is the store's graph, and the
+ * ranks that have the other stages of the same copy. Rank d * stages + p of the job has stage p and
+ * is rank d of the store's communicator. Tensors are still those of the whole model, everywhere
+ * below. */
+struct zero_pipe {
+    const struct unit_cut *cut; /* borrowed */
+    struct comm *comm;          /* borrowed; ranks are stages */
 };
 
 struct zero_config {
@@ -49,7 +62,10 @@ struct zero_config {
                             f32. A store that only reads has that of ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
                             rounded once; other bits for another number of workers) */
-    bool snapshot;       /* room on the host for a copy of what this rank is to save */
+    const struct zero_pipe *pipe;    /* borrowed; NULL: the graph is the whole model */
+    const struct zero_chunk *chunks; /* borrowed: units that are walked there, and later back; */
+    int chunk_count;                 /* 0 = all units at once, there and back */
+    bool snapshot;                   /* room on the host for a copy of what this rank is to save */
 };
 
 struct zero;
@@ -76,7 +92,7 @@ enum status zero_settle(struct zero *zero);
  * there are masters, these; a 16-bit store that only reads rounds what is written ------------- */
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
-/* Each rank takes what it holds; zero_publish afterwards brings all that is made of it up to
+/* Each rank takes what it holds of it; zero_publish afterwards brings all that is made of it up to
  * date. */
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values);
@@ -88,7 +104,7 @@ enum zero_state { ZERO_MASTER, ZERO_MOMENTUM, ZERO_VARIANCE, ZERO_STATES };
 struct zero_range { /* elements of a tensor; count 0: none, and first is 0 */
     int64_t first, count;
 };
-/* What `rank` is to save of a tensor: every element is one rank's. */
+/* What `rank` of the job is to save of a tensor: every element is one rank's. */
 struct zero_range zero_state_share(const struct zero *zero, int tensor, int rank);
 /* What this rank holds of it, and must be given when the state is loaded. */
 struct zero_range zero_state_held(const struct zero *zero, int tensor);
@@ -104,8 +120,9 @@ const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, in
                               int64_t first);
 
 /* --- inside a step, called by the engine ---------------------------------------------------- */
-/* A walk over one micro-batch begins: forward, and backward too or not. */
-void zero_walk(struct zero *zero, bool backward);
+/* A walk of one micro-batch over units first .. end-1 begins: those of a chunk there or back, or all
+ * of them both ways where there are no chunks. There, it may end before the last of them. */
+void zero_walk(struct zero *zero, int first, int end, enum walk_way way);
 /* Pointers to the params that `pass` of unit `u` reads, valid until the release. A rank that is
  * idle or a server makes the same calls; it gets no pointers it may use. */
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run);

@@ -44,7 +44,14 @@ struct zero_piece {
     int use_count;
     struct exchange gather;    /* the shards of a copy to its workers */
     struct exchange reduce[2]; /* workers' shares to the owners: a whole round, the last one */
+    void *lent_sum;            /* (share) of a use on another stage, on its way to the sum */
     struct event *published;   /* full has the owners' newest values */
+};
+
+/* A node of the norm on its way to the first stage: its first block and level, both small enough to
+ * be exact, and its value. */
+struct staged_node {
+    double first, level, value;
 };
 
 struct gradient_slot {
@@ -63,9 +70,11 @@ struct zero {
     struct zero_config config;      /* groups are not kept: see segments */
     struct sharding sharding;
     struct roster roster;
-    int shard, shards; /* of this rank's copy: the one it holds, -1: none; and how many */
-    int share;         /* the part of every piece that this rank sums, -1: none */
-    int members;       /* ranks of gather_comm, from first_member on */
+    struct zero_pipe pipe;  /* all NULL: the whole model is here */
+    struct partition whole; /* of the whole model, in a pipeline; otherwise empty */
+    int shard, shards;      /* of this rank's copy: the one it holds, -1: none; and how many */
+    int share;              /* the part of every piece that this rank sums, -1: none */
+    int members;            /* ranks of gather_comm, from first_member on */
     int first_member;
     int64_t reductions;  /* gradients that are summed in a step: micro-batches, or workers */
     enum dtype type;     /* of params and gradients */
@@ -82,10 +91,14 @@ struct zero {
     struct stream *gather_stream, *reduce_stream;
     struct event *written; /* compute has written what is to be sent */
 
-    struct slot_table slots;                /* where params are sharded */
+    struct slot_table *walks; /* where params are sharded: of every walk that there is */
+    int walk_count;
+    int64_t *slot_count; /* (slots) elements: enough for each of the walks */
+    int slots;
     void **slot_at;                         /* (slots) NULL at servers */
     struct event **slot_ready, **slot_free; /* (slots) */
-    int next_residency, last_entry;         /* of the walk */
+    const struct slot_table *walk;          /* the one under way */
+    int next_residency, last_entry;         /* of it */
 
     float *compute_slot; /* fp32 params of the unit that computes, where they are widened */
     int64_t compute_count;
@@ -98,14 +111,18 @@ struct zero {
     struct adamw_segment *segments; /* device memory */
     int segment_count;
     double *block_sums;         /* device: sums of squares of a chunk of blocks */
+    int64_t *first_block;       /* (pieces) of the blocks of the whole model */
     double *parts, *parts_host; /* device: what this rank's nodes are made of, and a copy */
     int64_t part_count;
     /* Aligned parts of the norm: held, come from a neighbour, made of both. (node_room) each */
     double *nodes, *nodes_taken, *nodes_joined;
     int64_t node_room;
-    int64_t (*all_bad)[2];  /* (ranks) the first gradient that is not finite: tensor, element */
-    int64_t *nonfinite;     /* device: one index */
-    double waited_for_sums; /* seconds at the ends of steps until all sums were in */
+    struct staged_node *staged; /* of the whole model, at the first share; of all stages, at the
+                                   first */
+    int64_t *stage_nodes;       /* (stages) how many they have */
+    int64_t (*all_bad)[2];      /* (ranks) the first gradient that is not finite: tensor, element */
+    int64_t *nonfinite;         /* device: one index */
+    double waited_for_sums;     /* seconds at the ends of steps until all sums were in */
     struct step_scalars scalars_host;
     struct step_scalars *scalars; /* device */
     float *staging;               /* host: a chunk of elements on their way in or out */
@@ -161,15 +178,46 @@ static inline bool zero_alone(const struct zero *zero)
     return zero->roster.size == 1;
 }
 
-/* Of the sum of a use. Of one gradient alone the sum is that gradient, exact in its own type; but
- * the other uses of a tied piece are added to the first. */
+/* --- pieces of several stages --------------------------------------------------------------- */
+/* The stage that uses it too, or that it is borrowed from; UNIT_AT_HOME: none. */
+static inline int zero_lent_to(const struct zero *zero, int piece)
+{
+    return zero->pipe.cut ? zero->pipe.cut->lent_to[piece] : UNIT_AT_HOME;
+}
+
+static inline int zero_borrowed_from(const struct zero *zero, int piece)
+{
+    return zero->pipe.cut ? zero->pipe.cut->borrowed_from[piece] : UNIT_AT_HOME;
+}
+
+/* A tensor of the model in this stage's graph; -1: it is not here. */
+static inline int zero_own_tensor(const struct zero *zero, int tensor)
+{
+    return zero->pipe.cut ? zero->pipe.cut->own_tensor[tensor] : tensor;
+}
+
+/* It has gradients, and is updated here. */
+static inline bool zero_is_learned(const struct zero *zero, int piece)
+{
+    return zero->pieces[piece].use_count > 0 && zero_borrowed_from(zero, piece) == UNIT_AT_HOME;
+}
+
+/* --- types of sums -------------------------------------------------------------------------- */
+/* Of a gradient's sum, to which others are added or not. Of one gradient alone the sum is that gradient, exact in its own
+ * type. */
+static inline enum dtype zero_type_of_sum(const struct zero *zero, bool added_to)
+{
+    bool one = zero_alone(zero) && zero->reductions == 1 && !added_to;
+    return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
+}
+
+/* The other uses of a tied piece are added to the first. */
 static inline enum dtype zero_use_type(const struct zero *zero, int piece,
                                        const struct zero_use *use)
 {
     const struct zero_piece *p = &zero->pieces[piece];
-    bool added_to = use == p->uses && p->use_count > 1;
-    bool one = zero_alone(zero) && zero->reductions == 1 && !added_to;
-    return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
+    bool tied = p->use_count > 1 || zero_lent_to(zero, piece) != UNIT_AT_HOME;
+    return zero_type_of_sum(zero, tied && use == p->uses);
 }
 
 /* Of the step's gradient: the sum of the first use, and then of all. */
@@ -186,15 +234,9 @@ static inline bool zero_sum_is_gradient(const struct zero *zero, int piece,
            zero_use_type(zero, piece, use) == zero->type;
 }
 
-static inline bool zero_is_learned(const struct zero *zero, int piece)
-{
-    return zero->pieces[piece].use_count > 0;
-}
-
 /* --- zero_memory.c -------------------------------------------------------------------------- */
 enum status zero_memory_create(struct zero *zero);
 void zero_memory_free(struct zero *zero);
-bool zero_unit_uses(const struct zero *zero, int u, int piece);
 
 /* --- zero_exchange.c ------------------------------------------------------------------------ */
 enum status exchange_open(struct zero *zero);

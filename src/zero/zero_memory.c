@@ -26,27 +26,6 @@
 
 /* --- gradients' uses ------------------------------------------------------------------------ */
 
-bool zero_unit_uses(const struct zero *zero, int u, int piece)
-{
-    const struct unit *unit = &zero->graph->units[u];
-    for (int use = 0; use < unit->use_count; use++)
-        if (zero->graph->params[unit->uses[use]].piece == piece)
-            return true;
-    return false;
-}
-
-static bool unit_writes_piece(const struct unit_graph *graph, const struct unit *unit, int piece)
-{
-    for (int use = 0; use < unit->use_count; use++) {
-        if (graph->params[unit->uses[use]].piece != piece)
-            continue;
-        for (int pass = 0; pass < PASS_COUNT; pass++)
-            if (unit_writes(unit, pass, use))
-                return true;
-    }
-    return false;
-}
-
 static enum status find_uses(struct zero *zero)
 {
     const struct unit_graph *graph = zero->graph;
@@ -57,7 +36,7 @@ static enum status find_uses(struct zero *zero)
     for (int i = 0; i < graph->piece_count; i++) {
         zero->pieces[i].uses = next;
         for (int u = 0; u < graph->unit_count; u++)
-            if (unit_writes_piece(graph, &graph->units[u], i))
+            if (unit_writes_piece(graph, u, i))
                 *next++ = (struct zero_use){.unit = u};
         zero->pieces[i].use_count = (int)(next - zero->pieces[i].uses);
     }
@@ -97,7 +76,7 @@ static enum status alloc_optimizer(struct zero *zero, int i)
     struct zero_piece *piece = &zero->pieces[i];
     const char *name = zero->graph->pieces[i].name;
     int64_t shard = zero_shard_count(zero, i);
-    if (zero->shard < 0)
+    if (zero->shard < 0 || zero_borrowed_from(zero, i) != UNIT_AT_HOME)
         return STATUS_OK;
     if (zero_is_narrow(zero))
         TRY(alloc_elements(zero, MEM_OPTIMIZER, "master", name, shard, DTYPE_F32, &piece->master));
@@ -109,7 +88,7 @@ static enum status alloc_snapshot(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
     size_t bytes = ZERO_STATES * (size_t)zero_share_count(zero, i) * sizeof *piece->snapshot;
-    if (!zero->config.snapshot || zero->share < 0)
+    if (!zero->config.snapshot || zero->share < 0 || zero_borrowed_from(zero, i) != UNIT_AT_HOME)
         return STATUS_OK;
     TRY(device_alloc_host(zero->ops->device, MEM_SNAPSHOT, "state to be saved", bytes,
                           &piece->snapshot));
@@ -181,7 +160,11 @@ static enum status alloc_piece(struct zero *zero, int i)
     TRY(alloc_snapshot(zero, i));
     for (int k = 0; k < zero->pieces[i].use_count; k++)
         TRY(alloc_use(zero, i, k));
-    return STATUS_OK;
+    if (zero->share < 0 || zero_lent_to(zero, i) == UNIT_AT_HOME)
+        return STATUS_OK;
+    return alloc_elements(zero, MEM_GRADS, "gradient, of another stage",
+                          zero->graph->pieces[i].name, zero_share_count(zero, i),
+                          zero_type_of_sum(zero, false), &zero->pieces[i].lent_sum);
 }
 
 /* --- slots ---------------------------------------------------------------------------------- */
@@ -191,7 +174,7 @@ static int64_t written_count(const struct zero *zero, int u)
 {
     int64_t count = 0;
     for (int i = 0; i < zero->graph->piece_count; i++)
-        if (unit_writes_piece(zero->graph, &zero->graph->units[u], i))
+        if (unit_writes_piece(zero->graph, u, i))
             count += zero->partition.piece_count[i];
     return count;
 }
@@ -250,7 +233,7 @@ static enum status alloc_compute_slot(struct zero *zero)
     for (int u = 0; u < zero->graph->unit_count; u++) {
         int64_t count = 0;
         for (int i = 0; i < zero->graph->piece_count; i++)
-            if (zero_unit_uses(zero, u, i))
+            if (unit_uses_piece(zero->graph, u, i))
                 count += zero->partition.piece_count[i];
         zero->compute_count = count > zero->compute_count ? count : zero->compute_count;
     }
@@ -258,17 +241,45 @@ static enum status alloc_compute_slot(struct zero *zero)
                         (size_t)zero->compute_count * sizeof(float), &zero->compute_slot);
 }
 
+/* The tables of all walks, and slots that are large enough for each of them. */
+static enum status make_walks(struct zero *zero)
+{
+    const struct zero_config *c = &zero->config;
+    int chunks = c->chunk_count, walks = chunks > 0 ? 2 * chunks : 1;
+    size_t most = 0;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slot tables", (size_t)walks, sizeof *zero->walks,
+                        &zero->walks));
+    for (int i = 0; i < walks; i++) {
+        struct slot_walk walk = {0, zero->graph->unit_count, WALK_BOTH};
+        if (chunks > 0)
+            walk = (struct slot_walk){c->chunks[i / 2].first, c->chunks[i / 2].end,
+                                      i % 2 ? WALK_BACKWARD : WALK_FORWARD};
+        TRY(slot_table_create(zero->env, &zero->partition, walk, c->prefetch, &zero->walks[i]));
+        zero->walk_count++;
+        most = (size_t)zero->walks[i].slots > most ? (size_t)zero->walks[i].slots : most;
+    }
+    zero->slots = (int)most;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", most, sizeof *zero->slot_count,
+                        &zero->slot_count));
+    for (int i = 0; i < walks; i++)
+        for (int s = 0; s < zero->walks[i].slots; s++)
+            if (zero->walks[i].slot_count[s] > zero->slot_count[s])
+                zero->slot_count[s] = zero->walks[i].slot_count[s];
+    return STATUS_OK;
+}
+
 static enum status alloc_param_slots(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    struct slot_table *t = &zero->slots;
-    TRY(slot_table_create(zero->env, &zero->partition, zero->config.prefetch, t));
-    size_t slots = (size_t)t->slots, size = sizeof(void *);
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_at));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_ready));
-    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", slots, size, &zero->slot_free));
-    for (int s = 0; s < t->slots; s++) {
-        size_t bytes = (size_t)t->slot_count[s] * dtype_bytes(zero->type);
+    size_t size = sizeof(void *);
+    TRY(make_walks(zero));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", (size_t)zero->slots, size, &zero->slot_at));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", (size_t)zero->slots, size,
+                        &zero->slot_ready));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "slots", (size_t)zero->slots, size,
+                        &zero->slot_free));
+    for (int s = 0; s < zero->slots; s++) {
+        size_t bytes = (size_t)zero->slot_count[s] * dtype_bytes(zero->type);
         if (zero->worker)
             TRY(device_alloc(device, MEM_SLOTS, "params", bytes, &zero->slot_at[s]));
         TRY(event_create(device, &zero->slot_ready[s]));
@@ -305,6 +316,8 @@ enum status zero_memory_create(struct zero *zero)
     const struct unit_graph *graph = zero->graph;
     struct device *device = zero->ops->device;
     TRY(partition_create(zero->env, graph, zero->roster.owners, &zero->partition));
+    if (zero->pipe.cut)
+        TRY(partition_create(zero->env, zero->pipe.cut->whole, zero->roster.owners, &zero->whole));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "pieces", (size_t)graph->piece_count,
                         sizeof *zero->pieces, &zero->pieces));
     TRY(find_uses(zero));
@@ -341,6 +354,7 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
         device_free(device, use->full);
         event_destroy(use->free);
     }
+    device_free(device, piece->lent_sum);
     device_free(device, piece->snapshot);
     device_free(device, piece->v);
     device_free(device, piece->m);
@@ -355,7 +369,7 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
 static void free_slots(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    for (int s = 0; s < zero->slots.slots; s++) {
+    for (int s = 0; s < zero->slots; s++) {
         if (zero->slot_at)
             device_free(device, zero->slot_at[s]);
         if (zero->slot_ready)
@@ -366,7 +380,10 @@ static void free_slots(struct zero *zero)
     mem_free(zero->env, zero->slot_at);
     mem_free(zero->env, zero->slot_ready);
     mem_free(zero->env, zero->slot_free);
-    slot_table_free(zero->env, &zero->slots);
+    mem_free(zero->env, zero->slot_count);
+    for (int i = 0; i < zero->walk_count; i++)
+        slot_table_free(zero->env, &zero->walks[i]);
+    mem_free(zero->env, zero->walks);
     device_free(device, zero->compute_slot);
     device_free(device, zero->gradient_work);
     for (int s = 0; s < GRADIENT_SLOTS; s++) {
@@ -396,9 +413,13 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->nodes_joined);
     mem_free(zero->env, zero->all_bad);
+    mem_free(zero->env, zero->first_block);
+    mem_free(zero->env, zero->staged);
+    mem_free(zero->env, zero->stage_nodes);
     mem_free(zero->env, zero->staging);
     mem_free(zero->env, zero->exchange_counts);
     mem_free(zero->env, zero->uses);
     mem_free(zero->env, zero->pieces);
     partition_free(zero->env, &zero->partition);
+    partition_free(zero->env, &zero->whole);
 }

@@ -20,6 +20,7 @@
  *     parts     1 1 1 1 1 1 1   2^PART_LEVEL      2^PART_LEVEL      1 1
  */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "zero/zero_impl.h"
@@ -31,20 +32,15 @@ struct block_range {
     int64_t first, end;
 };
 
-/* The blocks of share `share` of a piece whose first block has number `number`. */
-static struct block_range shared_blocks(const struct zero *zero, int piece, int64_t number,
-                                        int share)
+/* The blocks of share `share` of a piece. */
+static struct block_range shared_blocks(const struct zero *zero, int piece, int share)
 {
+    int64_t number = zero->first_block[piece];
     int64_t count = zero_share_count(zero, piece) / OPS_BLOCK;
     int64_t used = zero->partition.piece_used[piece] / OPS_BLOCK;
     int64_t first = share * count < used ? share * count : used;
     int64_t end = first + count < used ? first + count : used;
     return (struct block_range){number + first, number + end};
-}
-
-static int64_t piece_blocks(const struct zero *zero, int piece)
-{
-    return zero_is_learned(zero, piece) ? zero->partition.piece_used[piece] / OPS_BLOCK : 0;
 }
 
 /* The level of the largest aligned node that a range begins with. */
@@ -68,21 +64,18 @@ static int node_count(struct block_range range)
 }
 
 /* The blocks of shares first .. end-1. */
-static struct block_range group_blocks(const struct zero *zero, int piece, int64_t number,
-                                       int first, int end)
+static struct block_range group_blocks(const struct zero *zero, int piece, int first, int end)
 {
-    return (struct block_range){shared_blocks(zero, piece, number, first).first,
-                                shared_blocks(zero, piece, number, end - 1).end};
+    return (struct block_range){shared_blocks(zero, piece, first).first,
+                                shared_blocks(zero, piece, end - 1).end};
 }
 
 static int64_t group_nodes(const struct zero *zero, int first, int end)
 {
-    int64_t number = 0, count = 0;
-    for (int i = 0; i < zero->graph->piece_count; i++) {
+    int64_t count = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++)
         if (zero_is_learned(zero, i))
-            count += node_count(group_blocks(zero, i, number, first, end));
-        number += piece_blocks(zero, i);
-    }
+            count += node_count(group_blocks(zero, i, first, end));
     return count;
 }
 
@@ -149,12 +142,11 @@ static int64_t count_parts(struct block_range range)
 /* The parts of this rank; *most: blocks whose sums exist at once. */
 static int64_t own_parts(const struct zero *zero, int64_t *most)
 {
-    int64_t number = 0, count = 0;
+    int64_t count = 0;
     *most = 0;
     for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
-        struct block_range range = shared_blocks(zero, i, number, zero->share);
+        struct block_range range = shared_blocks(zero, i, zero->share);
         struct cut cut = cut_range(range);
-        number += piece_blocks(zero, i);
         if (!zero_is_learned(zero, i))
             continue;
         count += count_parts(range);
@@ -164,10 +156,44 @@ static int64_t own_parts(const struct zero *zero, int64_t *most)
     return count;
 }
 
+/* Blocks are numbered through what is learned: of the whole model, where this is a part of it. */
+static enum status number_blocks(struct zero *zero)
+{
+    int64_t next = 0;
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm blocks", (size_t)zero->graph->piece_count,
+                        sizeof *zero->first_block, &zero->first_block));
+    for (int i = 0; i < zero->graph->piece_count; i++) {
+        zero->first_block[i] = zero->pipe.cut ? zero->pipe.cut->first_block[i] : next;
+        next += zero_is_learned(zero, i) ? zero->partition.piece_used[i] / OPS_BLOCK : 0;
+    }
+    return STATUS_OK;
+}
+
+/* Room for the nodes of the stage, at the first stage of all: each says how many it has. */
+static enum status make_room_for_stages(struct zero *zero)
+{
+    struct comm *comm = zero->pipe.comm;
+    int64_t count = group_nodes(zero, 0, zero->roster.owners), all = count;
+    if (comm) {
+        TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", (size_t)comm_size(comm),
+                            sizeof count, &zero->stage_nodes));
+        TRY(comm_exchange(comm, &count, sizeof count, zero->stage_nodes));
+        for (int stage = 1; comm_rank(comm) == 0 && stage < comm_size(comm); stage++)
+            all += zero->stage_nodes[stage];
+    }
+    if (zero->share != 0)
+        return STATUS_OK;
+    return mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", (size_t)all, sizeof *zero->staged,
+                           &zero->staged);
+}
+
 enum status norm_create(struct zero *zero)
 {
     struct device *device = zero->ops->device;
+    TRY(number_blocks(zero));
     size_t room = (size_t)(zero->node_room = most_nodes(zero)), ranks = (size_t)zero->roster.size;
+    if (zero->pipe.comm && (size_t)comm_size(zero->pipe.comm) > ranks)
+        ranks = (size_t)comm_size(zero->pipe.comm);
     int64_t blocks;
     size_t parts = (size_t)(zero->part_count = own_parts(zero, &blocks)) * sizeof *zero->parts;
     TRY(device_alloc(device, MEM_SCRATCH, "norm block sums",
@@ -180,6 +206,7 @@ enum status norm_create(struct zero *zero)
                         &zero->nodes_taken));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes_joined,
                         &zero->nodes_joined));
+    TRY(make_room_for_stages(zero));
     return mem_alloc_array(zero->env, MEM_OTHER, "non-finite places", ranks, sizeof *zero->all_bad,
                            &zero->all_bad);
 }
@@ -227,11 +254,10 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
     }
 }
 
-/* The parts of this rank's range of a piece, whose first block has number `number`; returns how
- * many. */
-static int64_t form_parts(struct zero *zero, int piece, int64_t number, struct block_range range,
-                          double *parts)
+/* The parts of this rank's range of a piece; returns how many. */
+static int64_t form_parts(struct zero *zero, int piece, struct block_range range, double *parts)
 {
+    int64_t number = zero->first_block[piece];
     struct cut cut = cut_range(range);
     double *next = parts + (cut.middle - range.first);
     double *last = next + ((cut.tail - cut.middle) >> PART_LEVEL);
@@ -253,14 +279,10 @@ static int64_t form_parts(struct zero *zero, int piece, int64_t number, struct b
 /* All parts of this rank, to the host. */
 static enum status read_parts(struct zero *zero)
 {
-    int64_t number = 0, count = 0;
-    for (int i = 0; i < zero->graph->piece_count; i++) {
-        if (!zero_is_learned(zero, i))
-            continue;
-        struct block_range range = shared_blocks(zero, i, number, zero->share);
-        count += form_parts(zero, i, number, range, zero->parts + count);
-        number += piece_blocks(zero, i);
-    }
+    int64_t count = 0;
+    for (int i = 0; i < zero->graph->piece_count; i++)
+        if (zero_is_learned(zero, i))
+            count += form_parts(zero, i, shared_blocks(zero, i, zero->share), zero->parts + count);
     CHECK_EQ(count, zero->part_count);
     device_copy(zero->stream, zero->parts_host, zero->parts, (size_t)count * sizeof *zero->parts);
     return stream_sync(zero->stream);
@@ -279,21 +301,19 @@ static double node_value(int level, const double **parts)
 /* This rank's nodes, in the order of the blocks. */
 static enum status own_nodes(struct zero *zero)
 {
-    int64_t number = 0;
     int count = 0;
     const double *next = zero->parts_host;
     TRY(read_parts(zero));
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
-        struct block_range range = shared_blocks(zero, i, number, zero->share);
+        struct block_range range = shared_blocks(zero, i, zero->share);
         while (range.first < range.end) {
             int level = first_level(range);
             CHECK_LT(count, zero->node_room);
             zero->nodes[count++] = node_value(level, &next);
             range.first += 1ll << level;
         }
-        number += piece_blocks(zero, i);
     }
     return STATUS_OK;
 }
@@ -331,12 +351,11 @@ static void join_nodes(struct zero *zero, const struct meeting *m)
     const double *held = zero->nodes, *taken = zero->nodes_taken;
     double *out = zero->nodes_joined;
     struct joined joined;
-    int64_t number = 0;
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
-        struct block_range left = group_blocks(zero, i, number, m->first, m->middle);
-        struct block_range right = group_blocks(zero, i, number, m->middle, m->end);
+        struct block_range left = group_blocks(zero, i, m->first, m->middle);
+        struct block_range right = group_blocks(zero, i, m->middle, m->end);
         joined.count = 0;
         join_range(&joined, left, held);
         join_range(&joined, right, taken);
@@ -345,17 +364,16 @@ static void join_nodes(struct zero *zero, const struct meeting *m)
         held += node_count(left);
         taken += node_count(right);
         out += joined.count;
-        number += piece_blocks(zero, i);
     }
     double *old = zero->nodes;
     zero->nodes = zero->nodes_joined;
     zero->nodes_joined = old;
 }
 
-static enum status settle(struct zero *zero)
+static enum status settle(struct zero *zero, const struct comm *comm)
 {
     TRY(stream_sync(zero->stream));
-    return comm_status(zero->comm);
+    return comm_status(comm);
 }
 
 /* Down to the first share, which then has the nodes of the whole. */
@@ -371,7 +389,7 @@ static enum status gather_nodes(struct zero *zero, bool dry)
         if (taken > 0)
             comm_recv(zero->comm, zero->nodes_taken, taken, DTYPE_F64,
                       roster_share_rank(&zero->roster, m.middle), zero->stream);
-        TRY(settle(zero));
+        TRY(settle(zero, zero->comm));
         if (m.takes && !dry)
             join_nodes(zero, &m);
         if (m.sends)
@@ -380,38 +398,78 @@ static enum status gather_nodes(struct zero *zero, bool dry)
     return STATUS_OK;
 }
 
-static double add_up(const struct zero *zero)
+/* What the first share of this stage has, in the order of its blocks. */
+static int64_t staged_nodes(const struct zero *zero, struct staged_node *out)
 {
-    struct norm_tree tree = {0};
     const double *values = zero->nodes;
-    int64_t number = 0;
+    int64_t count = 0;
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
-        struct block_range range = group_blocks(zero, i, number, 0, zero->roster.owners);
-        for (; range.first < range.end; values++) {
+        struct block_range range = group_blocks(zero, i, 0, zero->roster.owners);
+        for (; range.first < range.end; count++) {
             int level = first_level(range);
-            norm_tree_add(&tree, level, *values);
+            out[count] = (struct staged_node){(double)range.first, level, *values++};
             range.first += 1ll << level;
         }
-        number += piece_blocks(zero, i);
     }
-    return norm_tree_sum(&tree);
+    return count;
+}
+
+static int compare_nodes(const void *a, const void *b)
+{
+    double x = ((const struct staged_node *)a)->first, y = ((const struct staged_node *)b)->first;
+    return x < y ? -1 : x > y;
+}
+
+/* The nodes of all stages to the first one, behind its own. */
+static enum status gather_stages(struct zero *zero, int64_t *count)
+{
+    struct comm *comm = zero->pipe.comm;
+    if (comm_rank(comm) > 0)
+        comm_send(comm, zero->staged, *count * 3, DTYPE_F64, 0, zero->stream);
+    for (int stage = 1; comm_rank(comm) == 0 && stage < comm_size(comm); stage++) {
+        comm_recv(comm, zero->staged + *count, zero->stage_nodes[stage] * 3, DTYPE_F64, stage,
+                  zero->stream);
+        *count += zero->stage_nodes[stage];
+    }
+    return settle(zero, comm);
+}
+
+/* By the first share; at the first stage, the sum of everything. */
+static enum status add_up(struct zero *zero, double *square_sum)
+{
+    struct norm_tree tree = {0};
+    int64_t count = staged_nodes(zero, zero->staged);
+    if (zero->pipe.comm)
+        TRY(gather_stages(zero, &count));
+    if (zero->pipe.comm && comm_rank(zero->pipe.comm) > 0)
+        return STATUS_OK;
+    qsort(zero->staged, (size_t)count, sizeof *zero->staged, compare_nodes);
+    for (int64_t i = 0; i < count; i++)
+        norm_tree_add(&tree, (int)zero->staged[i].level, zero->staged[i].value);
+    *square_sum = norm_tree_sum(&tree);
+    return STATUS_OK;
 }
 
 enum status norm_of_sums(struct zero *zero, double *square_sum)
 {
     bool dry = device_is_dry(zero->ops->device); /* nothing to read: messages are only counted */
+    struct comm *stages = zero->pipe.comm;
     *square_sum = 0.0;
     if (zero->share >= 0 && !dry)
         TRY(own_nodes(zero));
     if (zero->share >= 0 && !zero_alone(zero))
         TRY(gather_nodes(zero, dry));
     if (zero->share == 0 && !dry)
-        *square_sum = add_up(zero);
-    if (zero_alone(zero))
+        TRY(add_up(zero, square_sum));
+    if (!zero_alone(zero) && (!stages || comm_rank(stages) == 0)) {
+        comm_broadcast(zero->comm, square_sum, 1, DTYPE_F64, roster_share_rank(&zero->roster, 0),
+                       zero->stream);
+        TRY(settle(zero, zero->comm));
+    }
+    if (!stages)
         return STATUS_OK;
-    comm_broadcast(zero->comm, square_sum, 1, DTYPE_F64, roster_share_rank(&zero->roster, 0),
-                   zero->stream);
-    return settle(zero);
+    comm_broadcast(stages, square_sum, 1, DTYPE_F64, 0, zero->stream);
+    return settle(zero, stages);
 }

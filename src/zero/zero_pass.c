@@ -22,11 +22,28 @@
 
 /* --- params --------------------------------------------------------------------------------- */
 
-void zero_walk(struct zero *zero, bool backward)
+/* The table of a walk; one that turns early, or not at all, is the first part of it. */
+static const struct slot_table *find_walk(const struct zero *zero, int first, int end,
+                                          enum walk_way way)
 {
+    for (int i = 0; i < zero->walk_count; i++) {
+        struct slot_walk w = zero->walks[i].walk;
+        bool same = w.way == way || (w.way == WALK_BOTH && way == WALK_FORWARD);
+        if (same && w.first == first && (w.end == end || (w.end > end && way == WALK_FORWARD)))
+            return &zero->walks[i];
+    }
+    CHECK(!"a walk that the store was not told of");
+    return NULL;
+}
+
+void zero_walk(struct zero *zero, int first, int end, enum walk_way way)
+{
+    if (!zero->sharding.params)
+        return;
+    zero->walk = find_walk(zero, first, end, way);
     zero->next_residency = 0;
-    zero->last_entry = backward ? zero->slots.entries - 1 : zero->graph->unit_count - 1;
-    for (int s = 0; s < zero->slots.slots; s++) /* also those that an unfinished walk held */
+    zero->last_entry = way == WALK_FORWARD ? end - 1 - first : zero->walk->entries - 1;
+    for (int s = 0; s < zero->slots; s++) /* also those that an unfinished walk held */
         event_record(zero->slot_free[s], zero->stream);
 }
 
@@ -40,7 +57,7 @@ static void gather(struct zero *zero, const struct residency *r)
 /* Start every gather that is due when `entry` begins. */
 static void gather_due(struct zero *zero, int entry)
 {
-    const struct slot_table *t = &zero->slots;
+    const struct slot_table *t = zero->walk;
     for (; zero->next_residency < t->residency_count; zero->next_residency++) {
         const struct residency *r = &t->residencies[zero->next_residency];
         if (r->issue > entry || r->first > zero->last_entry)
@@ -58,8 +75,7 @@ static const void *piece_params(struct zero *zero, int piece, int entry)
             stream_wait(zero->stream, p->published);
         return p->full;
     }
-    const struct residency *r =
-        &zero->slots.residencies[slot_residency(&zero->slots, piece, entry)];
+    const struct residency *r = &zero->walk->residencies[slot_residency(zero->walk, piece, entry)];
     stream_wait(zero->stream, zero->slot_ready[r->slot]);
     return zero->slot_at[r->slot];
 }
@@ -70,7 +86,7 @@ static int64_t compute_offset(const struct zero *zero, int piece, int u)
 {
     int64_t offset = 0;
     for (int i = 0; i < piece; i++)
-        if (zero_unit_uses(zero, u, i))
+        if (unit_uses_piece(zero->graph, u, i))
             offset += zero->partition.piece_count[i];
     return offset;
 }
@@ -110,7 +126,7 @@ static void bind_piece(struct zero *zero, int piece, int u, enum pass pass, cons
 
 void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run)
 {
-    int entry = slot_entry(zero->graph, u, pass);
+    int entry = zero->sharding.params ? slot_entry(zero->walk->walk, u, pass) : 0;
     if (zero->sharding.params)
         gather_due(zero, entry);
     if (!zero->worker)
@@ -138,15 +154,15 @@ void zero_release(struct zero *zero, int u, enum pass pass)
     poison(zero, zero->compute_slot, (size_t)zero->compute_count * sizeof(float));
     if (!zero->sharding.params || pass == PASS_REBUILD) /* backward of the same unit follows */
         return;
-    int entry = slot_entry(zero->graph, u, pass);
-    for (int i = 0; i < zero->slots.residency_count; i++) {
-        const struct residency *r = &zero->slots.residencies[i];
+    int entry = slot_entry(zero->walk->walk, u, pass);
+    for (int i = 0; i < zero->walk->residency_count; i++) {
+        const struct residency *r = &zero->walk->residencies[i];
         bool over = r->last == entry ||
                     (r->first <= entry && entry == zero->last_entry && entry <= r->last);
         if (!over)
             continue;
         poison(zero, zero->slot_at[r->slot],
-               (size_t)zero->slots.slot_count[r->slot] * dtype_bytes(zero->type));
+               (size_t)zero->slot_count[r->slot] * dtype_bytes(zero->type));
         event_record(zero->slot_free[r->slot], zero->stream);
     }
 }

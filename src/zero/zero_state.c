@@ -15,19 +15,29 @@ static struct zero_range range_of(struct place whole, struct place part)
 
 struct zero_range zero_state_share(const struct zero *zero, int tensor, int rank)
 {
-    struct place whole = partition_tensor(&zero->partition, tensor);
-    int share = roster_share(&zero->roster, rank);
-    if (share < 0)
+    const struct unit_cut *cut = zero->pipe.cut;
+    const struct partition *partition = cut ? &zero->whole : &zero->partition;
+    int stages = cut ? comm_size(zero->pipe.comm) : 1;
+    struct place whole = partition_tensor(partition, tensor);
+    int share = roster_share(&zero->roster, rank / stages);
+    if (share < 0 || (cut && cut->home[tensor] != rank % stages))
         return (struct zero_range){0};
-    return range_of(whole, partition_clip(&zero->partition, whole, share));
+    return range_of(whole, partition_clip(partition, whole, share));
+}
+
+/* Of a tensor of this graph. */
+static struct zero_range held_range(const struct zero *zero, int own)
+{
+    struct place whole = partition_tensor(&zero->partition, own);
+    if (zero->shard < 0 || zero_borrowed_from(zero, whole.piece) != UNIT_AT_HOME)
+        return (struct zero_range){0};
+    return range_of(whole, partition_clip_part(&zero->partition, whole, zero->shard, zero->shards));
 }
 
 struct zero_range zero_state_held(const struct zero *zero, int tensor)
 {
-    struct place whole = partition_tensor(&zero->partition, tensor);
-    if (zero->shard < 0)
-        return (struct zero_range){0};
-    return range_of(whole, partition_clip_part(&zero->partition, whole, zero->shard, zero->shards));
+    int own = zero_own_tensor(zero, tensor);
+    return own < 0 ? (struct zero_range){0} : held_range(zero, own);
 }
 
 /* (shard) of a piece, on the device. */
@@ -44,8 +54,10 @@ static float *state_of(const struct zero_piece *piece, enum zero_state state)
 static float *element_at(const struct zero *zero, enum zero_state state, int tensor, int64_t first,
                          int64_t count)
 {
-    struct place place = partition_tensor(&zero->partition, tensor);
-    struct zero_range held = zero_state_held(zero, tensor);
+    int own = zero_own_tensor(zero, tensor);
+    CHECK(own >= 0);
+    struct place place = partition_tensor(&zero->partition, own);
+    struct zero_range held = held_range(zero, own);
     CHECK(zero->config.micro_batches > 0);
     CHECK(first >= held.first && first + count <= held.first + held.count);
     int64_t shard_first = zero->shard * zero_shard_count(zero, place.piece);
@@ -78,6 +90,8 @@ enum status zero_snapshot(struct zero *zero)
     for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         int64_t share = zero_share_count(zero, i);
+        if (!piece->snapshot)
+            continue;
         int64_t first = zero->share * share - zero->shard * zero_shard_count(zero, i);
         for (int state = 0; state < ZERO_STATES; state++)
             device_copy(zero->stream, piece->snapshot + state * share,
@@ -90,7 +104,7 @@ enum status zero_snapshot(struct zero *zero)
 const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                               int64_t first)
 {
-    struct place place = partition_tensor(&zero->partition, tensor);
+    struct place place = partition_tensor(&zero->partition, zero_own_tensor(zero, tensor));
     int64_t share = zero_share_count(zero, place.piece);
     int64_t at = place.first + first - zero->share * share;
     CHECK(zero->config.snapshot && zero->share >= 0 && at >= 0 && at < share);

@@ -111,6 +111,28 @@ static void add_uses(struct zero *zero)
     }
 }
 
+/* What another stage has of a piece that is at home here is added as the uses here are: last, since
+ * its unit is. */
+static enum status add_uses_of_stages(struct zero *zero)
+{
+    struct comm *comm = zero->pipe.comm;
+    for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
+        struct zero_piece *piece = &zero->pieces[i];
+        int to = zero_borrowed_from(zero, i), from = zero_lent_to(zero, i);
+        int64_t count = zero_share_count(zero, i);
+        enum dtype type = zero_type_of_sum(zero, false);
+        if (to != UNIT_AT_HOME)
+            comm_send(comm, piece->uses[0].sum, count, type, to, zero->stream);
+        if (from == UNIT_AT_HOME)
+            continue;
+        comm_recv(comm, piece->lent_sum, count, type, from, zero->stream);
+        device_accumulate(zero->stream, piece->uses[0].sum, zero_sum_type(zero, i), piece->lent_sum,
+                          type, count);
+    }
+    TRY(stream_sync(zero->stream));
+    return comm_status(comm);
+}
+
 /* The first non-finite element that this owner has, as (tensor, element). */
 static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
 {
@@ -128,7 +150,7 @@ static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
         TRY(stream_sync(zero->stream));
         if (first < 0)
             continue;
-        verdict->bad_tensor = t;
+        verdict->bad_tensor = zero->pipe.cut ? zero->pipe.cut->whole_tensor[t] : t;
         verdict->bad_index = first + mine.first - whole.first;
         return STATUS_OK;
     }
@@ -141,15 +163,12 @@ static bool comes_before(int64_t tensor, int64_t index, const struct zero_verdic
            (tensor == verdict->bad_tensor && index < verdict->bad_index);
 }
 
-/* All ranks agree on the first of all. */
-static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
+/* The ranks of `comm` agree on the first that any of them has. */
+static enum status agree_on_bad(struct zero *zero, struct comm *comm, struct zero_verdict *verdict)
 {
-    TRY(find_own_bad(zero, verdict));
-    if (zero_alone(zero))
-        return STATUS_OK;
     int64_t mine[2] = {verdict->bad_tensor, verdict->bad_index};
-    TRY(comm_exchange(zero->comm, mine, sizeof mine, zero->all_bad));
-    for (int rank = 0; rank < zero->roster.size; rank++) {
+    TRY(comm_exchange(comm, mine, sizeof mine, zero->all_bad));
+    for (int rank = 0; rank < comm_size(comm); rank++) {
         int64_t tensor = zero->all_bad[rank][0], index = zero->all_bad[rank][1];
         if (tensor < 0 || !comes_before(tensor, index, verdict))
             continue;
@@ -159,12 +178,23 @@ static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
     return STATUS_OK;
 }
 
+/* All ranks agree on the first of all. */
+static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
+{
+    TRY(find_own_bad(zero, verdict));
+    if (!zero_alone(zero))
+        TRY(agree_on_bad(zero, zero->comm, verdict));
+    return zero->pipe.comm ? agree_on_bad(zero, zero->pipe.comm, verdict) : STATUS_OK;
+}
+
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict)
 {
     double square_sum;
     if (!zero_alone(zero))
         TRY(stand_still(zero, zero->reduce_stream));
     add_uses(zero);
+    if (zero->pipe.comm)
+        TRY(add_uses_of_stages(zero));
     TRY(norm_of_sums(zero, &square_sum));
     *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};
     return isfinite(verdict->grad_norm) ? STATUS_OK : find_bad(zero, verdict);
@@ -199,26 +229,46 @@ static enum status share_sums(struct zero *zero)
     return stand_still(zero, zero->gather_stream);
 }
 
-/* The new shards to everybody who keeps all params. */
-static void publish_params(struct zero *zero)
+/* The new shards to where they are borrowed. */
+static enum status lend_params(struct zero *zero)
 {
+    struct comm *comm = zero->pipe.comm;
+    for (int i = 0; zero->shard >= 0 && i < zero->graph->piece_count; i++) {
+        void *slice = zero->pieces[i].slice;
+        int64_t count = zero_shard_count(zero, i);
+        int to = zero_lent_to(zero, i), from = zero_borrowed_from(zero, i);
+        if (to != UNIT_AT_HOME)
+            comm_send(comm, slice, count, zero->type, to, zero->stream);
+        if (from != UNIT_AT_HOME)
+            comm_recv(comm, slice, count, zero->type, from, zero->stream);
+    }
+    TRY(stream_sync(zero->stream));
+    return comm_status(comm);
+}
+
+/* The new shards to everybody who keeps all params. */
+static enum status publish_params(struct zero *zero)
+{
+    if (zero->pipe.comm)
+        TRY(lend_params(zero));
     if (!zero->gather_comm)
-        return;
+        return STATUS_OK;
     event_record(zero->written, zero->stream);
     stream_wait(zero->gather_stream, zero->written);
     for (int i = 0; !zero->sharding.params && i < zero->graph->piece_count; i++) {
         shards_to_members(zero, i, zero->pieces[i].slice, zero->pieces[i].full);
         event_record(zero->pieces[i].published, zero->gather_stream);
     }
+    return STATUS_OK;
 }
 
 enum status zero_publish(struct zero *zero)
 {
     for (int i = 0; zero_has_masters(zero) && zero->shard >= 0 && i < zero->graph->piece_count; i++)
-        ops_cast(zero->ops, zero->stream, zero->pieces[i].slice, zero->type, zero->pieces[i].master,
-                 DTYPE_F32, zero_shard_count(zero, i));
-    publish_params(zero);
-    return STATUS_OK;
+        if (zero->pieces[i].master)
+            ops_cast(zero->ops, zero->stream, zero->pieces[i].slice, zero->type,
+                     zero->pieces[i].master, DTYPE_F32, zero_shard_count(zero, i));
+    return publish_params(zero);
 }
 
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
@@ -236,6 +286,5 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     ops_adamw(zero->ops, zero->stream, (struct adamw){c->beta1, c->beta2, c->eps}, zero->scalars,
               zero->segments, zero->segment_count);
     TRY(stream_sync(zero->stream));
-    publish_params(zero);
-    return STATUS_OK;
+    return publish_params(zero);
 }

@@ -30,32 +30,6 @@ static double initial_value(const struct unit_tensor *tensor, struct rng rng, in
     return 0.0;
 }
 
-/* The elements of a tensor that this rank holds, a chunk at a time. */
-static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
-{
-    const struct unit_tensor *tensor = &zero->graph->tensors[t];
-    struct rng rng = rng_stream(seed, tensor->name);
-    struct place whole = partition_tensor(&zero->partition, t);
-    struct place mine = held_part(zero, whole);
-    int64_t begin = mine.first - whole.first, end = begin + mine.count;
-    float *values = zero->staging;
-    for (int64_t first = begin; first < end; first += ZERO_STAGING) {
-        int64_t part = end - first < ZERO_STAGING ? end - first : ZERO_STAGING;
-#pragma omp parallel for num_threads(zero->env->threads) schedule(static)
-        for (int64_t i = 0; i < part; i++)
-            values[i] = (float)initial_value(tensor, rng, first + i);
-        TRY(zero_write(zero, t, first, part, values));
-    }
-    return STATUS_OK;
-}
-
-enum status zero_init(struct zero *zero, uint64_t seed)
-{
-    for (int t = 0; t < zero->graph->tensor_count; t++)
-        TRY(init_tensor(zero, t, seed));
-    return zero_publish(zero);
-}
-
 /* The place of elements first .. first + count of a tensor in its piece. */
 static struct place element_range(const struct zero *zero, int tensor, int64_t first, int64_t count)
 {
@@ -77,11 +51,14 @@ static enum status write_rounded(struct zero *zero, void *dst, const float *valu
     return STATUS_OK;
 }
 
-enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
-                       const float *values)
+/* Of a tensor of this graph. */
+static enum status write_own(struct zero *zero, int tensor, int64_t first, int64_t count,
+                             const float *values)
 {
     struct place place = element_range(zero, tensor, first, count);
     struct place mine = held_part(zero, place);
+    if (zero_borrowed_from(zero, place.piece) != UNIT_AT_HOME) /* zero_publish brings it */
+        return STATUS_OK;
     int64_t own_first = zero->shard * zero_shard_count(zero, place.piece);
     enum dtype type = zero_master_type(zero);
     if (mine.count == 0)
@@ -92,6 +69,39 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
         return write_rounded(zero, dst, values, mine.count);
     device_copy(zero->stream, dst, values, (size_t)mine.count * sizeof *values);
     return stream_sync(zero->stream);
+}
+
+enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
+                       const float *values)
+{
+    int own = zero_own_tensor(zero, tensor);
+    return own < 0 ? STATUS_OK : write_own(zero, own, first, count, values);
+}
+
+/* The elements of a tensor that this rank holds, a chunk at a time. */
+static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
+{
+    const struct unit_tensor *tensor = &zero->graph->tensors[t];
+    struct rng rng = rng_stream(seed, tensor->name);
+    struct place whole = partition_tensor(&zero->partition, t);
+    struct place mine = held_part(zero, whole);
+    int64_t begin = mine.first - whole.first, end = begin + mine.count;
+    float *values = zero->staging;
+    for (int64_t first = begin; first < end; first += ZERO_STAGING) {
+        int64_t part = end - first < ZERO_STAGING ? end - first : ZERO_STAGING;
+#pragma omp parallel for num_threads(zero->env->threads) schedule(static)
+        for (int64_t i = 0; i < part; i++)
+            values[i] = (float)initial_value(tensor, rng, first + i);
+        TRY(write_own(zero, t, first, part, values));
+    }
+    return STATUS_OK;
+}
+
+enum status zero_init(struct zero *zero, uint64_t seed)
+{
+    for (int t = 0; t < zero->graph->tensor_count; t++)
+        TRY(init_tensor(zero, t, seed));
+    return zero_publish(zero);
 }
 
 /* --- out ------------------------------------------------------------------------------------ */
@@ -168,19 +178,50 @@ static enum status read_parts(struct zero *zero, const struct holders *h, struct
     return STATUS_OK;
 }
 
-enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
+static enum status read_own(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
     struct place place = element_range(zero, tensor, first, count);
     struct holders holders = shard_holders(zero);
     return read_parts(zero, &holders, place, zero->pieces[place.piece].master, out);
 }
 
-enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
-                               float *out)
+static enum status read_own_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
+                                     float *out)
 {
     struct place place = element_range(zero, tensor, first, count);
     const struct zero_piece *piece = &zero->pieces[place.piece];
     struct holders holders = share_holders(zero, place.piece);
     CHECK_LT(0, piece->use_count);
     return read_parts(zero, &holders, place, piece->uses[0].sum, out);
+}
+
+/* From the stage that a tensor is at home at to all of them. */
+static enum status from_home(struct zero *zero, int tensor, int64_t count, float *out)
+{
+    struct comm *comm = zero->pipe.comm;
+    if (!comm)
+        return STATUS_OK;
+    comm_broadcast(comm, out, count, DTYPE_F32, zero->pipe.cut->home[tensor], zero->stream);
+    TRY(stream_sync(zero->stream));
+    return comm_status(comm);
+}
+
+static bool is_at_home(const struct zero *zero, int tensor)
+{
+    return !zero->pipe.cut || zero->pipe.cut->home[tensor] == zero->pipe.cut->stage;
+}
+
+enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
+{
+    if (is_at_home(zero, tensor))
+        TRY(read_own(zero, zero_own_tensor(zero, tensor), first, count, out));
+    return from_home(zero, tensor, count, out);
+}
+
+enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
+                               float *out)
+{
+    if (is_at_home(zero, tensor))
+        TRY(read_own_gradient(zero, zero_own_tensor(zero, tensor), first, count, out));
+    return from_home(zero, tensor, count, out);
 }

@@ -6,7 +6,7 @@
 
 #include "engine/rig.h"
 
-enum { STEPS = 3, MICRO_BATCHES = 5, MOST_RANKS = 8 };
+enum { STEPS = 3, MICRO_BATCHES = 5, MOST_RANKS = 16 };
 
 struct trace {
     double loss[STEPS], norm[STEPS];
@@ -64,6 +64,7 @@ static inline struct trace run(struct rig_config config, int ranks)
         pthread_join(threads[r], NULL);
     for (int r = 1; r < ranks; r++) {
         assert_memory_equal(jobs[0].trace.loss, jobs[r].trace.loss, sizeof jobs[r].trace.loss);
+        assert_memory_equal(jobs[0].trace.norm, jobs[r].trace.norm, sizeof jobs[r].trace.norm);
         assert_memory_equal(jobs[0].trace.params, jobs[r].trace.params,
                             (size_t)jobs[0].trace.count * sizeof(float));
         free(jobs[r].trace.params);
@@ -88,10 +89,12 @@ static inline void compare(const struct trace *plain, struct rig_config config, 
     if (memcmp(plain->loss, other.loss, sizeof other.loss) != 0 ||
         memcmp(plain->norm, other.norm, sizeof other.norm) != 0 ||
         memcmp(plain->params, other.params, (size_t)other.count * sizeof(float)) != 0)
-        fail_msg("other bits: stage %d, %d ranks, %d servers, groups of %d, prefetch %d, recompute "
+        fail_msg("other bits: pipeline of %d x %d, kind %d; stage %d, %d ranks, %d servers, groups "
+                 "of %d, prefetch %d, recompute "
                  "%d, %s, sums %s",
-                 config.stage, ranks, config.servers, config.group, config.prefetch,
-                 config.recompute, dtype_name(config.type), dtype_name(config.sum_type));
+                 config.pp, config.chunks, config.kind, config.stage, ranks, config.servers,
+                 config.group, config.prefetch, config.recompute, dtype_name(config.type),
+                 dtype_name(config.sum_type));
     free(other.params);
 }
 

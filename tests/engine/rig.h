@@ -7,6 +7,7 @@
 #include "card.h"
 #include "engine/decoder.h"
 #include "engine/engine.h"
+#include "engine/spread.h"
 #include "model/model.h"
 
 struct rig_config {
@@ -19,6 +20,8 @@ struct rig_config {
     int stage, prefetch, servers, group;
     bool local;
     enum dtype type, sum_type;
+    int pp, chunks, kind; /* a pipeline of so many stages; 0: none */
+    bool eager;
     struct comm_hub *hub; /* borrowed; NULL: one rank */
     int rank;
     double delays;   /* injected around every collective */
@@ -34,6 +37,7 @@ struct rig {
     struct zero *zero;
     struct engine *engine;
     struct comm *comm; /* NULL: one rank */
+    struct spread spread;
     struct rig_config config;
 };
 
@@ -79,6 +83,7 @@ static inline void rig_destroy(struct rig *rig)
     zero_destroy(rig->zero);
     model_destroy(rig->model);
     stream_destroy(rig->stream);
+    spread_free(&rig->spread);
     comm_destroy(rig->comm);
     ops_destroy(rig->ops);
     device_destroy(rig->device);
@@ -121,9 +126,16 @@ static inline enum status rig_build(struct rig *rig)
     TRY(ops_create(rig->device, ops, on_host ? c->compute : c->type, &rig->ops));
     TRY(stream_create(rig->device, "compute", &rig->stream));
     TRY(model_create(rig->device, &c->model, &rig->model));
-    TRY(zero_create(rig->ops, rig->stream, rig->comm, model_graph(rig->model), &zero, &rig->zero));
-    return engine_create(rig->ops, rig->stream, model_graph(rig->model), rig->zero, &engine,
-                         &rig->engine);
+    struct parallel_config parallel = {
+        .pp = c->pp, .chunks = c->chunks, .schedule = c->kind, .eager = c->eager};
+    struct unit_shape shape = {c->batch, c->tokens};
+    TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel,
+                      &rig->spread));
+    spread_tell_store(&rig->spread, &zero);
+    spread_tell_engine(&rig->spread, &engine);
+    const struct unit_graph *graph = rig->spread.graph;
+    TRY(zero_create(rig->ops, rig->stream, rig->spread.copies, graph, &zero, &rig->zero));
+    return engine_create(rig->ops, rig->stream, graph, rig->zero, &engine, &rig->engine);
 }
 
 /* Everything on `env`, with parameters from seed 1. */

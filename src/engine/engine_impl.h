@@ -1,0 +1,61 @@
+/* engine_impl -- what the engine's files share: its state, and one pass of one unit. */
+#ifndef ENGINE_ENGINE_IMPL_H
+#define ENGINE_ENGINE_IMPL_H
+#include "engine/activations.h"
+#include "engine/engine.h"
+
+struct pipeline;
+
+struct engine {
+    struct ops *ops;                /* borrowed */
+    struct stream *stream;          /* borrowed */
+    const struct unit_graph *graph; /* borrowed */
+    struct zero *zero;              /* borrowed */
+    struct env *env;                /* borrowed */
+    struct engine_config config;
+    struct activations *activations;
+    struct pipeline *pipeline;              /* NULL: all units are here */
+    int32_t *tokens, *labels;               /* host: (rounds, B, T) */
+    int32_t *device_tokens, *device_labels; /* (B, T) of the micro-batch that runs */
+    double *losses, *losses_host;           /* (rounds) */
+    double *all_losses;                     /* (ranks, rounds) */
+    void *gradient;                         /* (B, T, C); a pipeline has its own */
+    struct loss_scale scale;
+    char label[64]; /* "step 12" */
+};
+
+/* One walk over units. An idle rank only follows: it joins the store's exchanges. */
+struct walk {
+    struct unit_run run;
+    int copy; /* of the units' places */
+    bool idle;
+};
+
+/* Bring the micro-batch in place `round` to the device and set up the run for passes of units
+ * first .. end-1. */
+struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, int first, int end,
+                              enum walk_way way);
+void engine_run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk);
+void engine_run_pass_with_gradients(struct engine *engine, int u, enum pass pass, int64_t round,
+                                    struct walk *walk);
+/* Forward of units first .. end-1; the output is then the input of what follows. */
+void engine_forward(struct engine *engine, int first, int end, struct walk *walk);
+/* Backward of units end-1 .. first. */
+void engine_backward(struct engine *engine, int first, int end, int64_t round, struct walk *walk);
+size_t engine_stream_bytes(const struct engine *engine); /* of (B, T, C) */
+
+/* --- pipeline.c ----------------------------------------------------------------------------- */
+enum status pipeline_create(struct engine *engine, const struct engine_pipe *config,
+                            struct pipeline **pipeline);
+void pipeline_destroy(struct pipeline *p);
+/* (units) micro-batches that each has between forward and backward at most. */
+const int *pipeline_copies(const struct pipeline *p);
+bool pipeline_has_loss(const struct pipeline *p);  /* the last unit of the model is here */
+void pipeline_step(struct pipeline *p);            /* all rounds, forward and backward */
+void pipeline_eval(struct pipeline *p, bool idle); /* of the micro-batch in place 0 */
+/* What the stage with the loss has, at all stages. */
+enum status pipeline_share(struct pipeline *p, double *value);
+/* Wait for what is on its way, and for errors of it. */
+enum status pipeline_settle(struct pipeline *p);
+
+#endif

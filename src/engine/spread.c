@@ -1,0 +1,159 @@
+/* spread -- see the header. */
+#include "engine/spread.h"
+
+#include "base/options.h"
+#include "engine/stage_cut.h"
+
+static const struct option options[] = {
+    {.key = "parallel.pp",
+     .type = OPTION_INT,
+     .offset = offsetof(struct parallel_config, pp),
+     .fallback = "1",
+     .ranged = true,
+     .min = 1,
+     .max = 4096,
+     .help =
+         "stages of a pipeline that the layers are cut into; the ranks divided by it are copies"},
+    {.key = "parallel.schedule",
+     .type = OPTION_CHOICE,
+     .offset = offsetof(struct parallel_config, schedule),
+     .fallback = "1f1b",
+     .choices = timetable_words,
+     .help = "order of the passes of a pipeline"},
+    {.key = "parallel.chunks",
+     .type = OPTION_INT,
+     .offset = offsetof(struct parallel_config, chunks),
+     .fallback = "0",
+     .ranged = true,
+     .min = 0,
+     .max = 64,
+     .help = "parts of the model that a stage has (0: 1, interleaved 2)"},
+    {.key = "parallel.eager",
+     .type = OPTION_BOOL,
+     .offset = offsetof(struct parallel_config, eager),
+     .fallback = "false",
+     .help = "1f1b, zero-bubble: twice as many micro-batches on their way, which hides messages"},
+};
+
+const struct option_table parallel_options = {"parallel", options,
+                                              sizeof options / sizeof *options};
+
+static int chunks_of(const struct parallel_config *config)
+{
+    if (config->chunks > 0)
+        return (int)config->chunks;
+    return config->schedule == TIMETABLE_INTERLEAVED ? 2 : 1;
+}
+
+/* stage_of (units) = the rank p of the pipeline that has each, so that virtual stages take about as
+ * long. */
+static enum status deal_units(struct spread *spread, const struct unit_graph *whole,
+                              struct unit_shape shape, int chunks, int *virtual_of)
+{
+    int units = whole->unit_count, stages = spread->mesh.pp * chunks, *first = NULL;
+    int64_t *cost = NULL;
+    enum status st;
+    TRY_OR(done,
+           mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units, sizeof *cost, &cost));
+    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)stages + 1,
+                                 sizeof *first, &first));
+    for (int u = 0; u < units; u++)
+        cost[u] = unit_work(&whole->units[u], shape);
+    struct stage_cut_task task = {.units = units, .stages = stages, .cost = cost};
+    TRY_OR(done, stage_cut(spread->env, &task, first));
+    for (int s = 0; s < stages; s++)
+        for (int u = first[s]; u < first[s + 1]; u++)
+            virtual_of[u] = s;
+done:
+    mem_free(spread->env, first);
+    mem_free(spread->env, cost);
+    return st;
+}
+
+/* The units of this rank, and where its chunks are among them. */
+static enum status cut_units(struct spread *spread, const struct unit_graph *whole,
+                             struct unit_shape shape, int chunks)
+{
+    int units = whole->unit_count, *virtual_of = NULL, *stage_of = NULL;
+    enum status st;
+    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units,
+                                 sizeof *virtual_of, &virtual_of));
+    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units, sizeof *stage_of,
+                                 &stage_of));
+    TRY_OR(done, deal_units(spread, whole, shape, chunks, virtual_of));
+    for (int u = 0; u < units; u++)
+        stage_of[u] = virtual_of[u] % spread->mesh.pp;
+    TRY_OR(done, unit_cut_create(spread->env, whole, stage_of, spread->mesh.p, &spread->cut));
+    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)chunks,
+                                 sizeof *spread->chunks, &spread->chunks));
+    for (int u = 0; u < spread->cut.graph.unit_count; u++) {
+        struct zero_chunk *chunk =
+            &spread->chunks[virtual_of[spread->cut.whole_unit[u]] / spread->mesh.pp];
+        if (chunk->end == 0)
+            chunk->first = u;
+        chunk->end = u + 1;
+    }
+done:
+    mem_free(spread->env, stage_of);
+    mem_free(spread->env, virtual_of);
+    return st;
+}
+
+static enum status fill(struct spread *spread, struct comm *world, const struct unit_graph *whole,
+                        struct unit_shape shape, const struct parallel_config *config)
+{
+    int chunks = chunks_of(config);
+    TRY(mesh_groups_create(world, &spread->mesh, &spread->groups));
+    TRY(cut_units(spread, whole, shape, chunks));
+    spread->graph = &spread->cut.graph;
+    spread->copies = spread->mesh.dp > 1 ? spread->groups.dp : NULL;
+    spread->store = (struct zero_pipe){&spread->cut, spread->groups.pp};
+    spread->engine = (struct engine_pipe){spread->groups.pp, config->schedule, config->eager,
+                                          spread->chunks, chunks};
+    return STATUS_OK;
+}
+
+enum status spread_create(struct env *env, struct comm *world, const struct unit_graph *whole,
+                          struct unit_shape shape, const struct parallel_config *config,
+                          struct spread *spread)
+{
+    int pp = config->pp > 0 ? (int)config->pp : 1;
+    *spread = (struct spread){.env = env, .graph = whole, .copies = world};
+    TRY(mesh_of(env, world ? comm_size(world) : 1, world ? comm_rank(world) : 0, 1, pp,
+                &spread->mesh));
+    if (pp == 1)
+        return STATUS_OK;
+    enum status st = fill(spread, world, whole, shape, config);
+    if (st != STATUS_OK)
+        spread_free(spread);
+    return st;
+}
+
+void spread_free(struct spread *spread)
+{
+    if (!spread->env)
+        return;
+    mem_free(spread->env, spread->chunks);
+    unit_cut_free(spread->env, &spread->cut);
+    mesh_groups_free(&spread->groups);
+    *spread = (struct spread){0};
+}
+
+void spread_tell_store(const struct spread *spread, struct zero_config *config)
+{
+    if (!spread->chunks)
+        return;
+    config->pipe = &spread->store;
+    config->chunks = spread->chunks;
+    config->chunk_count = spread->engine.chunk_count;
+}
+
+const struct engine_pipe *spread_pipe(const struct spread *spread)
+{
+    return spread->chunks ? &spread->engine : NULL;
+}
+
+void spread_tell_engine(const struct spread *spread, struct engine_config *config)
+{
+    config->pipe = spread_pipe(spread);
+}

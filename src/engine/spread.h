@@ -1,0 +1,49 @@
+/* spread -- what a rank has of a model that is spread over a mesh: its groups, its units, and what its
+ * store and its engine are to be told.
+ *
+ *     job       mesh of dp x pp ranks (comm/mesh.h)
+ *     rank      one stage of the pipeline: the units of its chunks (unit/unit_cut.h), cut so that the
+ *               stages compute about as long (stage_cut.h)
+ *     store     among the ranks with the same stage
+ *
+ * Where nothing is spread (pp 1) it is the whole graph and the job's communicator, and costs
+ * nothing. A plan has it made on a dry communicator.
+ */
+#ifndef ENGINE_SPREAD_H
+#define ENGINE_SPREAD_H
+#include "comm/mesh.h"
+#include "engine/engine.h"
+
+struct parallel_config {
+    int64_t pp;     /* stages of the pipeline */
+    int schedule;   /* enum timetable_kind */
+    int64_t chunks; /* of a stage; 0 = 1, interleaved: 2 */
+    bool eager;     /* see timetable.h */
+};
+
+extern const struct option_table parallel_options; /* parallel.* */
+
+struct spread {
+    struct env *env; /* borrowed */
+    struct mesh mesh;
+    struct mesh_groups groups;      /* NULLs where nothing is spread */
+    const struct unit_graph *graph; /* of this rank */
+    struct comm *copies;            /* borrowed: the ranks of its store; NULL: this one alone */
+    struct unit_cut cut;
+    struct zero_chunk *chunks;
+    struct zero_pipe store;
+    struct engine_pipe engine;
+};
+
+/* `world` NULL: one rank. `whole` is borrowed. Collective. */
+enum status spread_create(struct env *env, struct comm *world, const struct unit_graph *whole,
+                          struct unit_shape shape, const struct parallel_config *config,
+                          struct spread *spread);
+void spread_free(struct spread *spread); /* of zeros: nothing */
+
+/* What the store and the engine of this rank are told beside what the run is. */
+void spread_tell_store(const struct spread *spread, struct zero_config *config);
+void spread_tell_engine(const struct spread *spread, struct engine_config *config);
+const struct engine_pipe *spread_pipe(const struct spread *spread); /* NULL: there is none */
+
+#endif

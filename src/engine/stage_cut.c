@@ -1,0 +1,129 @@
+/* stage_cut -- by dynamic programming over (stage, first unit), from the last stage to the first.
+ *
+ * Three questions are asked of one recursion: the least largest cost, with that as a limit the least
+ * sum of squares, and, when nothing fits, the least largest memory. Values are doubles that hold
+ * whole numbers exactly; squares are rounded, the same way everywhere.
+ */
+#include "engine/stage_cut.h"
+#include <math.h>
+#include <stdbool.h>
+#include "base/text.h"
+
+enum question { LARGEST_COST, SUM_OF_SQUARES, LARGEST_BYTES };
+
+struct cutter {
+    const struct stage_cut_task *task;
+    double *cost, *bytes, *round_bytes; /* (units + 1) of the units before */
+    double *value; /* (stages + 1, units + 1) best from (stage, first unit) on */
+    int *next;     /* (stages, units + 1) first unit of the following stage */
+    double most_cost;
+};
+
+static double stage_bytes(const struct cutter *c, int stage, int from, int to)
+{
+    return c->bytes[to] - c->bytes[from] +
+           c->task->in_flight[stage] * (c->round_bytes[to] - c->round_bytes[from]);
+}
+
+/* What a stage of these units adds to the answer; INFINITY = it may not be. */
+static double weigh(const struct cutter *c, enum question question, int stage, int from, int to)
+{
+    double cost = c->cost[to] - c->cost[from];
+    bool limited = c->task->most_bytes > 0;
+    if (question == LARGEST_BYTES)
+        return stage_bytes(c, stage, from, to);
+    if (limited && stage_bytes(c, stage, from, to) > (double)c->task->most_bytes)
+        return INFINITY;
+    if (question == LARGEST_COST)
+        return cost;
+    return cost <= c->most_cost ? cost * cost : INFINITY;
+}
+
+/* The answer from stage `s`, first unit `from` on. Of equal ones the shortest stage stays. */
+static void solve_cell(struct cutter *c, enum question question, int s, int from)
+{
+    int width = c->task->units + 1;
+    double best = INFINITY;
+    int next = from;
+    for (int to = from + 1; to < width; to++) {
+        double rest = c->value[(s + 1) * width + to], mine;
+        if (rest == INFINITY)
+            continue;
+        mine = weigh(c, question, s, from, to);
+        mine = question == SUM_OF_SQUARES ? mine + rest : fmax(mine, rest);
+        if (mine < best) {
+            best = mine;
+            next = to;
+        }
+    }
+    c->value[s * width + from] = best;
+    c->next[s * width + from] = next;
+}
+
+static double solve(struct cutter *c, enum question question)
+{
+    int stages = c->task->stages, width = c->task->units + 1;
+    for (int from = 0; from < width; from++)
+        c->value[stages * width + from] = from == width - 1 ? 0.0 : INFINITY;
+    for (int s = stages - 1; s >= 0; s--)
+        for (int from = 0; from < width; from++)
+            solve_cell(c, question, s, from);
+    return c->value[0];
+}
+
+static void add_up(struct cutter *c)
+{
+    const double exact = 9007199254740992.0; /* 2^53: whole numbers up to here are doubles */
+    bool limited = c->task->most_bytes > 0;
+    for (int u = 0; u < c->task->units; u++) {
+        CHECK(c->task->cost[u] >= 0);
+        c->cost[u + 1] = c->cost[u] + (double)c->task->cost[u];
+        c->bytes[u + 1] = c->bytes[u] + (limited ? (double)c->task->bytes[u] : 0.0);
+        c->round_bytes[u + 1] =
+            c->round_bytes[u] + (limited ? (double)c->task->round_bytes[u] : 0.0);
+    }
+    CHECK(c->cost[c->task->units] < exact && c->bytes[c->task->units] < exact);
+}
+
+static enum status cut(struct env *env, struct cutter *c, int *first)
+{
+    const struct stage_cut_task *task = c->task;
+    char least[32], most[32];
+    c->most_cost = solve(c, LARGEST_COST);
+    if (c->most_cost == INFINITY)
+        return FAIL(env, FIT,
+                    "no cut of %d units into %d stages fits %s a stage; the best one for memory "
+                    "needs %s",
+                    task->units, task->stages, text_human_bytes(most, (double)task->most_bytes),
+                    text_human_bytes(least, solve(c, LARGEST_BYTES)));
+    solve(c, SUM_OF_SQUARES);
+    first[0] = 0;
+    for (int s = 0; s < task->stages; s++)
+        first[s + 1] = c->next[s * (task->units + 1) + first[s]];
+    return STATUS_OK;
+}
+
+enum status stage_cut(struct env *env, const struct stage_cut_task *task, int *first)
+{
+    enum status st;
+    struct cutter c = {.task = task};
+    CHECK_LT(0, task->stages);
+    if (task->units < task->stages)
+        return FAIL(env, CONFIG,
+                    "%d units cannot be cut into %d pipeline stages (parallel.pp x chunks): at "
+                    "most %d",
+                    task->units, task->stages, task->units);
+    size_t width = (size_t)task->units + 1, cells = ((size_t)task->stages + 1) * width;
+    TRY(mem_alloc_array(env, MEM_OTHER, "stage cut", 3 * width, sizeof(double), &c.cost));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "stage cut", cells, sizeof(double), &c.value));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "stage cut", cells, sizeof(int), &c.next));
+    c.bytes = c.cost + width;
+    c.round_bytes = c.bytes + width;
+    add_up(&c);
+    st = cut(env, &c, first);
+undo:
+    mem_free(env, c.cost);
+    mem_free(env, c.value);
+    mem_free(env, c.next);
+    return st;
+}

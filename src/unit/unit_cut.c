@@ -1,0 +1,168 @@
+/* unit_cut -- the tables of the chosen units, made by going through those of the whole in order. */
+#include "unit/unit_cut.h"
+
+#include "base/env.h"
+
+/* Is there a gradient of it? */
+static bool is_learned(const struct unit_graph *graph, int piece)
+{
+    for (int u = 0; u < graph->unit_count; u++)
+        if (unit_writes_piece(graph, u, piece))
+            return true;
+    return false;
+}
+
+static int64_t piece_blocks(const struct unit_graph *graph, int piece)
+{
+    const struct unit_piece *p = &graph->pieces[piece];
+    int64_t blocks = 0;
+    if (!is_learned(graph, piece))
+        return 0;
+    for (int i = p->first_param; i < p->first_param + p->param_count; i++)
+        blocks += (unit_param_count(graph, i) + OPS_BLOCK - 1) / OPS_BLOCK;
+    return blocks;
+}
+
+/* Which stages use a piece: its home, and another (UNIT_AT_HOME: none). */
+struct users {
+    int home, other;
+};
+
+static struct users users_of(const struct unit_graph *graph, const int *stage_of, int piece)
+{
+    struct users users = {UNIT_AT_HOME, UNIT_AT_HOME};
+    for (int u = 0; u < graph->unit_count; u++) {
+        if (!unit_uses_piece(graph, u, piece))
+            continue;
+        if (users.home == UNIT_AT_HOME)
+            users.home = stage_of[u];
+        else if (stage_of[u] != users.home) {
+            CHECK(users.other == UNIT_AT_HOME || users.other == stage_of[u]);
+            users.other = stage_of[u];
+        }
+    }
+    return users;
+}
+
+static enum status alloc_tables(struct env *env, const struct unit_graph *whole,
+                                struct unit_cut *cut)
+{
+    size_t units = (size_t)whole->unit_count, pieces = (size_t)whole->piece_count;
+    size_t params = (size_t)whole->param_count, tensors = (size_t)whole->tensor_count;
+    const char *name = "stage";
+    TRY(mem_alloc_array(env, MEM_OTHER, name, units, sizeof *cut->units, &cut->units));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, units, sizeof *cut->whole_unit, &cut->whole_unit));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, pieces, sizeof *cut->pieces, &cut->pieces));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, pieces, sizeof *cut->first_block, &cut->first_block));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, pieces, sizeof *cut->lent_to, &cut->lent_to));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, pieces, sizeof *cut->borrowed_from,
+                        &cut->borrowed_from));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, params, sizeof *cut->params, &cut->params));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->tensors, &cut->tensors));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->whole_tensor,
+                        &cut->whole_tensor));
+    TRY(mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->own_tensor, &cut->own_tensor));
+    return mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->home, &cut->home);
+}
+
+static void take_piece(const struct unit_graph *whole, int piece, struct unit_cut *cut)
+{
+    struct unit_graph *g = &cut->graph;
+    const struct unit_piece *from = &whole->pieces[piece];
+    cut->pieces[g->piece_count] = *from;
+    cut->pieces[g->piece_count].first_param = g->param_count;
+    for (int p = from->first_param; p < from->first_param + from->param_count; p++) {
+        const struct unit_param *param = &whole->params[p];
+        cut->params[g->param_count++] =
+            (struct unit_param){g->tensor_count, param->tensor_count, g->piece_count};
+        for (int t = param->first_tensor; t < param->first_tensor + param->tensor_count; t++) {
+            cut->whole_tensor[g->tensor_count] = t;
+            cut->own_tensor[t] = g->tensor_count;
+            cut->tensors[g->tensor_count++] = whole->tensors[t];
+        }
+    }
+    g->piece_count++;
+}
+
+static void take_pieces(const struct unit_graph *whole, const int *stage_of, struct unit_cut *cut)
+{
+    int64_t block = 0;
+    for (int i = 0; i < whole->piece_count; block += piece_blocks(whole, i), i++) {
+        struct users users = users_of(whole, stage_of, i);
+        int at = cut->graph.piece_count;
+        if (users.home != cut->stage && users.other != cut->stage)
+            continue;
+        cut->first_block[at] = block;
+        cut->lent_to[at] = users.home == cut->stage ? users.other : UNIT_AT_HOME;
+        cut->borrowed_from[at] = users.home == cut->stage ? UNIT_AT_HOME : users.home;
+        take_piece(whole, i, cut);
+    }
+}
+
+/* The index in the cut of a param of the whole, by the name of its first tensor's index. */
+static int find_param(const struct unit_graph *whole, const struct unit_cut *cut, int param)
+{
+    for (int p = 0; p < cut->graph.param_count; p++)
+        if (cut->whole_tensor[cut->params[p].first_tensor] == whole->params[param].first_tensor)
+            return p;
+    CHECK(!"a param that no piece of the stage has");
+    return -1;
+}
+
+static void take_units(const struct unit_graph *whole, const int *stage_of, struct unit_cut *cut)
+{
+    struct unit_graph *g = &cut->graph;
+    for (int u = 0; u < whole->unit_count; u++) {
+        if (stage_of[u] != cut->stage)
+            continue;
+        struct unit *unit = &cut->units[g->unit_count];
+        *unit = whole->units[u];
+        for (int use = 0; use < unit->use_count; use++)
+            unit->uses[use] = find_param(whole, cut, unit->uses[use]);
+        cut->whole_unit[g->unit_count++] = u;
+    }
+}
+
+enum status unit_cut_create(struct env *env, const struct unit_graph *whole, const int *stage_of,
+                            int stage, struct unit_cut *cut)
+{
+    *cut = (struct unit_cut){.whole = whole, .stage = stage};
+    enum status st = alloc_tables(env, whole, cut);
+    if (st != STATUS_OK) {
+        unit_cut_free(env, cut);
+        return st;
+    }
+    cut->graph = (struct unit_graph){.tensors = cut->tensors,
+                                     .params = cut->params,
+                                     .pieces = cut->pieces,
+                                     .units = cut->units,
+                                     .part = true,
+                                     .stream_width = whole->stream_width,
+                                     .vocab = whole->vocab,
+                                     .context = whole->context};
+    for (int p = 0; p < whole->param_count; p++) {
+        int home = users_of(whole, stage_of, whole->params[p].piece).home;
+        const struct unit_param *param = &whole->params[p];
+        for (int t = param->first_tensor; t < param->first_tensor + param->tensor_count; t++)
+            cut->home[t] = home, cut->own_tensor[t] = -1;
+    }
+    take_pieces(whole, stage_of, cut);
+    take_units(whole, stage_of, cut);
+    return STATUS_OK;
+}
+
+void unit_cut_free(struct env *env, struct unit_cut *cut)
+{
+    mem_free(env, cut->units);
+    mem_free(env, cut->whole_unit);
+    mem_free(env, cut->pieces);
+    mem_free(env, cut->first_block);
+    mem_free(env, cut->lent_to);
+    mem_free(env, cut->borrowed_from);
+    mem_free(env, cut->params);
+    mem_free(env, cut->tensors);
+    mem_free(env, cut->whole_tensor);
+    mem_free(env, cut->own_tensor);
+    mem_free(env, cut->home);
+    *cut = (struct unit_cut){0};
+}

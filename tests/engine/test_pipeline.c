@@ -1,0 +1,106 @@
+/* Pipelines do not change a bit: any number of stages, chunks and copies, any order of passes, under
+ * every ZeRO stage. Ranks are threads of one process. */
+#include "engine/ranks.h"
+
+/* Six units: embedding, four blocks, head. */
+static struct rig_config pipeline_config(int llama)
+{
+    struct rig_config config = base_config(llama);
+    config.model.layers = 4;
+    config.chunks = 1;
+    config.kind = TIMETABLE_1F1B;
+    return config;
+}
+
+static struct trace run_whole(struct rig_config config)
+{
+    config.pp = 0;
+    return run(config, 1);
+}
+
+static void test_stages_of_a_pipeline(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        struct trace plain = run_whole(pipeline_config(llama));
+        for (int pp = 2; pp <= 4; pp++)
+            for (int kind = TIMETABLE_GPIPE; kind <= TIMETABLE_1F1B; kind++)
+                for (int dp = 1; dp <= 3; dp++)
+                    for (int stage = 0; stage <= 3; stage++) {
+                        struct rig_config config = pipeline_config(llama);
+                        config.pp = pp, config.kind = kind, config.stage = stage;
+                        config.prefetch = dp % 2;
+                        config.recompute = (pp + dp + stage) % 3;
+                        compare(&plain, config, pp * dp);
+                    }
+        free(plain.params);
+    }
+}
+
+static void test_interleaved(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        struct trace plain = run_whole(pipeline_config(llama));
+        static const int shapes[][2] = {{2, 2}, {2, 3}, {3, 2}};
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            for (int dp = 1; dp <= 2; dp++)
+                for (int stage = 0; stage <= 3; stage += 3) {
+                    struct rig_config config = pipeline_config(llama);
+                    config.pp = shapes[i][0], config.chunks = shapes[i][1];
+                    config.kind = TIMETABLE_INTERLEAVED;
+                    config.stage = stage, config.prefetch = 1;
+                    compare(&plain, config, config.pp * dp);
+                }
+        free(plain.params);
+    }
+}
+
+/* 16-bit params, gradients and sums; the head is the embedding, and not. */
+static void test_types(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct rig_config config = pipeline_config(i % 2);
+        config.model.tied = i / 2 % 2;
+        config.type = DTYPE_BF16;
+        config.micro_batches = i < 4 ? MICRO_BATCHES : 1;
+        struct trace plain = run_whole(config);
+        config.pp = 2 + i % 2;
+        config.stage = i % 4;
+        config.recompute = i % 3;
+        compare(&plain, config, config.pp);
+        compare(&plain, config, config.pp * 2);
+        free(plain.params);
+    }
+}
+
+static void test_delays_and_servers(void **state)
+{
+    (void)state;
+    struct trace plain = run_whole(pipeline_config(0));
+    for (int i = 0; i < 4; i++) {
+        struct rig_config config = pipeline_config(0);
+        config.pp = 3;
+        config.kind = i % 2;
+        config.eager = i == 3;
+        config.stage = 3 - i % 3;
+        config.servers = i / 2;
+        config.delays = 2e-4;
+        compare(&plain, config, config.pp * (2 + config.servers));
+    }
+    free(plain.params);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stages_of_a_pipeline),
+        cmocka_unit_test(test_interleaved),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_delays_and_servers),
+    };
+    if (test_device_missing())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
