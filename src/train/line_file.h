@@ -21,4 +21,7 @@ enum status line_file_add(struct line_file *file, const char *line, size_t bytes
  * `step`, and all behind it. A file that is not there is fine. */
 enum status line_file_cut(struct env *env, const char *path, int64_t step);
 
+/* *step = the N of the last whole line of such a file; 0 = there is none, or no file. */
+enum status line_file_last(struct env *env, const char *path, int64_t *step);
+
 #endif
