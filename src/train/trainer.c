@@ -97,11 +97,13 @@ static bool is_complete(const struct trainer *t)
 
 static enum status open_folder(struct trainer *t)
 {
-    if (!trainer_speaks(t) || is_complete(t))
+    if (!trainer_speaks(t))
         return STATUS_OK;
     if (t->lock == NULL)
         TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
     TRY(checkpoint_keep_clear(t->env, t->checkpoints));
+    if (is_complete(t)) /* it may have been killed while it removed the last old one */
+        return STATUS_OK;
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step));
     TRY(write_config(t));
     return metrics_create(t->env, t->place->folder, t->step, t->place->config_yaml,
