@@ -5,7 +5,8 @@
  *         WHO   rank: this process; launcher: the supervisor that has started it, or itself where
  *               there is none; mpirun: the process between the two
  *         RANK  acts, at its N-th CALL (open, write, write_at, reserve, sync, close, rename, mkdir,
- *               unlink, rmdir); ranks that are threads are rank 0
+ *               unlink, rmdir; publish: a rename to step-N; retire: one to .old-step-N); ranks that
+ *               are threads are rank 0
  *         WHEN  before, after, or half: of a write, half of it is done
  *     KILL_RECORD=PATH
  *         PATH        a line for each checkpoint that has got its name: "complete N"; and
@@ -26,9 +27,24 @@
 #include "comm/launcher.h"
 
 enum { PATH_BYTES = 4096 };
-enum call { OPEN, WRITE, WRITE_AT, RESERVE, SYNC, CLOSE, RENAME, MKDIR, UNLINK, RMDIR, CALLS };
-static const char *const call_words[CALLS] = {"open",  "write",  "write_at", "reserve", "sync",
-                                              "close", "rename", "mkdir",    "unlink",  "rmdir"};
+enum call {
+    OPEN,
+    WRITE,
+    WRITE_AT,
+    RESERVE,
+    SYNC,
+    CLOSE,
+    RENAME,
+    MKDIR,
+    UNLINK,
+    RMDIR,
+    PUBLISH,
+    RETIRE,
+    CALLS
+};
+static const char *const call_words[CALLS] = {"open",   "write", "write_at", "reserve",
+                                              "sync",   "close", "rename",   "mkdir",
+                                              "unlink", "rmdir", "publish",  "retire"};
 static atomic_int counts[CALLS];
 
 int __real_unlink(const char *path);
@@ -216,14 +232,21 @@ bool __wrap_output_close(struct env *env, int fd)
     return done;
 }
 
-/* The name that makes a checkpoint count. */
-static void note_complete(const char *to)
+/* The N of a name PREFIX N; -1 = it is another. */
+static int step_of(const char *path, const char *prefix)
 {
-    const char *name = strrchr(to, '/');
-    char line[64];
+    const char *name = strrchr(path, '/');
     int step, used = 0;
-    if (!name || sscanf(name, "/step-%d%n", &step, &used) != 1 || name[used] != 0)
-        return;
+    if (!name || strncmp(name + 1, prefix, strlen(prefix)) != 0)
+        return -1;
+    name += 1 + strlen(prefix);
+    return sscanf(name, "%d%n", &step, &used) == 1 && name[used] == 0 ? step : -1;
+}
+
+/* The name that makes a checkpoint count. */
+static void note_complete(int step)
+{
+    char line[64];
     snprintf(line, sizeof line, "complete %d\n", step);
     record(line);
 }
@@ -232,11 +255,13 @@ bool __real_output_rename(struct env *env, const char *from, const char *to);
 bool __wrap_output_rename(struct env *env, const char *from, const char *to);
 bool __wrap_output_rename(struct env *env, const char *from, const char *to)
 {
-    int number = begin(RENAME, to);
+    int complete = step_of(to, "step-"), old = step_of(to, ".old-step-");
+    enum call kind = complete >= 0 ? PUBLISH : old >= 0 ? RETIRE : RENAME;
+    int number = begin(kind, to);
     bool done = __real_output_rename(env, from, to);
-    if (done)
-        note_complete(to);
-    strike(RENAME, number, "after", to);
+    if (done && complete >= 0)
+        note_complete(complete);
+    strike(kind, number, "after", to);
     return done;
 }
 
