@@ -1,5 +1,5 @@
-/* command_line -- see the header. A rank is started with arguments that its supervisor has added to, so
- * it is told the supervisor's own. */
+/* command_line -- see the header. A rank is started with arguments that its supervisor has added to,
+ * so it is told the supervisor's own. */
 #include "cli/command_line.h"
 #include <stdlib.h>
 #include <string.h>

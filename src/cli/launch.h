@@ -1,5 +1,5 @@
-/* launch -- starts the ranks of a job with the MPI library's own mpirun, or as one process, and stays
- * as their supervisor.
+/* launch -- starts the ranks of a job with the MPI library's own mpirun, or as one process, and
+ * stays as their supervisor.
  *
  * What mpirun does to a job that is stopped or fails (kills it a second after SIGTERM, reports 1,
  * prints a banner) is hidden: SIGINT, SIGTERM and SIGUSR1 become SIGUSR1 for the ranks, which end

@@ -1,5 +1,5 @@
-/* launch_impl -- a job and its supervisor from inside: launch.c starts and watches it, launch_outcome.c
- * says how it ended. */
+/* launch_impl -- a job and its supervisor from inside: launch.c starts and watches it,
+ * launch_outcome.c says how it ended. */
 #ifndef CLI_LAUNCH_IMPL_H
 #define CLI_LAUNCH_IMPL_H
 #include "cli/launch.h"

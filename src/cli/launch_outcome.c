@@ -1,6 +1,6 @@
-/* launch_outcome -- which rank made a job end, and in which words that is told. The book of the ranks
- * gives the order of events; what the launcher says is used for what the book can't know: the number
- * of a signal, and ranks on other machines. */
+/* launch_outcome -- which rank made a job end, and in which words that is told. The book of the
+ * ranks gives the order of events; what the launcher says is used for what the book can't know: the
+ * number of a signal, and ranks on other machines. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,9 +7,9 @@
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
  * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT or SIGTERM within five seconds ends the
- * process at once. A rank with a supervisor stops by them too, and with it the whole job; but not by
- * a SIGINT or SIGTERM of its parent, the launcher: that comes when another rank has died, which this
- * one will notice by itself.
+ * process at once. A rank with a supervisor stops by them too, and with it the whole job; but not
+ * by a SIGINT or SIGTERM of its parent, the launcher: that comes when another rank has died, which
+ * this one will notice by itself.
  */
 #include <fcntl.h>
 #include <stdlib.h>

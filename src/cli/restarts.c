@@ -1,6 +1,6 @@
-/* restarts -- see the header. How far a run has come is read from its folder: the newest checkpoint,
- * and the last line of metrics.jsonl. A restart cuts that file back, so the farthest step is kept
- * here. */
+/* restarts -- see the header. How far a run has come is read from its folder: the newest
+ * checkpoint, and the last line of metrics.jsonl. A restart cuts that file back, so the farthest
+ * step is kept here. */
 #include "cli/restarts.h"
 #include <inttypes.h>
 #include <stdio.h>

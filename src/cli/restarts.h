@@ -1,5 +1,5 @@
-/* restarts -- a run whose ranks are started again from its last complete checkpoint after one of them
- * has died.
+/* restarts -- a run whose ranks are started again from its last complete checkpoint after one of
+ * them has died.
  *
  * Only deaths count (launch.h): a rank that was killed, crashed, or hung and was ended. A stop, a
  * configuration that is refused, divergence, and a disk that is full would be the same again. A run

@@ -1,5 +1,5 @@
-/* kill_hooks -- part of sifr_faults (tests/faults/fault_hooks.c): `kill -9` at the n-th call of a kind
- * by which files are written, renamed or removed, and a record of what a run has done so far.
+/* kill_hooks -- part of sifr_faults (tests/faults/fault_hooks.c): `kill -9` at the n-th call of a
+ * kind by which files are written, renamed or removed, and a record of what a run has done so far.
  *
  *     KILL="WHO RANK CALL N WHEN"
  *         WHO   rank: this process; launcher: the supervisor that has started it, or itself where
