@@ -17,7 +17,7 @@
     X(DEVICE, 1, "the device failed")                         \
     X(COMM, 1, "another rank failed or did not answer")       \
     X(STOPPED, 1, "stopped by a signal")                      \
-    X(SAVED, 75, "stopped early, with all of it saved")       \
+    X(SAVED, 75, "stopped early: the same command goes on")   \
     X(INTERNAL, 1, "internal error")                          \
     X(USAGE, 2, "wrong use of the command")                   \
     X(CONFIG, 2, "wrong configuration")                       \

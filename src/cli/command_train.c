@@ -1,25 +1,29 @@
 /* command_train -- from a configuration to a trained model in a run folder, on one rank or several.
- * What it shows is in train_view.c, how ranks are started in launch.c and ranks.c. */
+ * What it shows is in train_view.c, how ranks are started in launch.c and ranks.c, and started again
+ * in restarts.c. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 #include "cli/command.h"
+#include "cli/command_line.h"
 #include "cli/dry_run.h"
 #include "cli/launch.h"
 #include "cli/machine.h"
 #include "cli/rank_report.h"
 #include "cli/ranks.h"
+#include "cli/restarts.h"
 #include "cli/train_view.h"
+#include "train/deadline.h"
 #include "train/run_plan.h"
 #include "train/trainer.h"
 
-enum { MOST_RANKS = 65536 };
+enum { MOST_RANKS = 65536, ADDED = 8 /* arguments of a rank that are not its supervisor's */ };
 
 struct train_settings {
     struct run_config config;
     const char *out, *trace;
-    int64_t n;
-    bool fresh, dry_run, json, quiet;
+    int64_t n, restarts;
+    bool fewer, fresh, dry_run, json, quiet;
 };
 
 struct train_job {
@@ -141,8 +145,11 @@ static enum status run_job(struct train_job *job)
     TRY(mem_alloc(env, MEM_OTHER, "view", sizeof *job->view, &job->view));
     train_view_open(job->view, job->cli, settings->json, settings->quiet,
                     settings->config.train.log_every);
-    TRY_OR(undo_view, run_config_resolve(env, job->options, shows ? train_view_learning : NULL,
-                                         job->view, &settings->config));
+    st = run_config_resolve(env, job->options, shows ? train_view_learning : NULL, job->view,
+                            &settings->config);
+    if (st == STATUS_STOPPED) /* nothing was there to save */
+        st = STATUS_SAVED;
+    TRY_OR(undo_view, st);
     console_live_clear(job->cli->console);
     st = settings->dry_run
              ? dry_run(job->cli, &settings->config, job->plan.size, job->folder, settings->json)
@@ -159,35 +166,118 @@ undo_view:
 
 /* --- ranks that are other processes --------------------------------------------------------- */
 
-/* This program again, with the same arguments and the number of threads. */
-static enum status launch(struct train_job *job)
+/* What stands against the user's own words when ranks are started again: the last of several flags
+ * counts. */
+static size_t add_changes(char (*room)[32], const struct restarts_attempt *attempt, char **argv)
+{
+    size_t used = 0;
+    if (!attempt->again)
+        return 0;
+    snprintf(room[1], sizeof room[1], "-n%d", attempt->ranks);
+    argv[used++] = room[1];
+    if (!attempt->fresh)
+        argv[used++] = "--no-fresh";
+    if (attempt->max_seconds > 0) {
+        snprintf(room[2], sizeof room[2], "--train.max_time=%.0fs", attempt->max_seconds);
+        argv[used++] = room[2];
+    }
+    return used;
+}
+
+/* This program again, with the same arguments and what was decided here, before a "--" that ends
+ * flags. */
+static enum status launch(struct train_job *job, const struct ranks_plan *plan, char *program,
+                          const struct restarts_attempt *attempt, struct launch_end *end)
 {
     struct cli *cli = job->cli;
     int64_t threads = job->settings->config.machine.threads;
-    char program[4096], flag[32];
-    char **argv;
-    size_t used = 0;
     bool chosen = options_is_set(job->options, "run.threads") && threads > 0;
-    struct launch_order order = {.ranks = job->plan.size,
-                                 .threads = chosen ? (int)threads : job->plan.threads,
+    struct launch_order order = {.ranks = plan->size,
+                                 .alone = plan->way != RANKS_LAUNCH,
+                                 .threads = chosen ? (int)threads : plan->threads,
                                  .quiet = job->settings->quiet || job->settings->json,
                                  .verbose = cli->console->verbose};
-    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (bytes < 0)
-        return FAIL(cli->env, IO, "cannot find this program's file: %s", strerror(errno));
-    program[bytes] = 0;
-    snprintf(flag, sizeof flag, "--run.threads=%d", order.threads);
-    TRY(mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)cli->argc + 3, sizeof *argv,
+    char room[3][32], **argv;
+    size_t used = 0;
+    int flags = 1; /* up to here */
+    while (flags < cli->argc && strcmp(cli->argv[flags], "--") != 0)
+        flags++;
+    TRY(mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)cli->argc + ADDED, sizeof *argv,
                         &argv));
     argv[used++] = program;
-    argv[used++] = cli->argv[0];
-    argv[used++] = flag; /* before a "--" that ends flags; one given again counts the same */
-    for (int i = 1; i < cli->argc; i++)
+    for (int i = 0; i < flags; i++)
+        argv[used++] = cli->argv[i];
+    if (!order.alone) {
+        snprintf(room[0], sizeof room[0], "--run.threads=%d", order.threads);
+        argv[used++] = room[0];
+    }
+    used += add_changes(room, attempt, argv + used);
+    for (int i = flags; i < cli->argc; i++)
         argv[used++] = cli->argv[i];
     order.argv = argv;
-    enum status st = launch_run(cli, &order);
+    enum status st = launch_run(cli, &order, end);
     mem_free(cli->env, argv);
     return st;
+}
+
+static enum status start_ranks(void *user, const struct restarts_attempt *attempt,
+                               struct launch_end *end)
+{
+    struct train_job *job = user;
+    struct env *env = job->cli->env;
+    struct ranks_plan plan;
+    char program[4096];
+    *end = (struct launch_end){0};
+    TRY(ranks_find(env, attempt->ranks, comm_backend_words[job->settings->config.ranks.backend],
+                   &plan));
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (bytes < 0)
+        return FAIL(env, IO, "cannot find this program's file: %s", strerror(errno));
+    program[bytes] = 0;
+    return launch(job, &plan, program, attempt, end);
+}
+
+/* Start the ranks and stay as their supervisor. */
+static enum status supervise(struct train_job *job)
+{
+    const struct train_settings *settings = job->settings;
+    struct restarts_order order = {.folder = job->folder,
+                                   .most = settings->restarts,
+                                   .ranks = job->plan.size,
+                                   .fewer = settings->fewer,
+                                   .fresh = settings->fresh};
+    if (!deadline_parse(settings->config.train.max_time, &order.max_seconds))
+        order.max_seconds = 0; /* the ranks will refuse it */
+    TRY(command_line_hand_on(job->cli));
+    return restarts_run(job->cli, &order, start_ranks, job);
+}
+
+static enum status check_restarts(const struct train_job *job, bool watched)
+{
+    const struct train_settings *settings = job->settings;
+    if (settings->fewer && settings->restarts == 0)
+        return FAIL(job->cli->env, USAGE, "--fewer is about restarts: --restarts=K --fewer");
+    if (settings->restarts > 0 && job->plan.way == RANKS_JOIN && !watched)
+        return FAIL(
+            job->cli->env, USAGE,
+            "--restarts is for ranks that sifr has started itself (-n); what mpirun or srun "
+            "has started it can't start again");
+    return STATUS_OK;
+}
+
+/* A supervisor, or what the run is: a rank of several, or all of them. */
+static enum status take_part(struct train_job *job)
+{
+    const struct train_settings *settings = job->settings;
+    bool watched = rank_report_wanted();
+    bool launches = job->plan.way == RANKS_LAUNCH || (settings->restarts > 0 && !watched);
+    TRY(check_restarts(job, watched));
+    if (launches && !settings->dry_run)
+        return supervise(job);
+    if (!watched && job->plan.way != RANKS_JOIN)
+        return run_job(job);
+    rank_report_start(job->plan.rank);
+    return ranks_leave(job->cli, &job->plan, run_job(job), job->met);
 }
 
 static enum status run_train(struct cli *cli, struct options *options, void *user_settings,
@@ -198,17 +288,11 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
     char *folder;
     TRY(ranks_find(cli->env, settings->n, comm_backend_words[settings->config.ranks.backend],
                    &job.plan));
-    if (job.plan.way == RANKS_LAUNCH && !settings->dry_run)
-        return launch(&job);
-    if (job.plan.way == RANKS_JOIN)
-        rank_report_start(job.plan.rank);
-    enum status st = choose_folder(cli->env, settings, word_count ? words[0] : NULL, &folder);
-    if (st == STATUS_OK) {
-        job.folder = folder;
-        st = run_job(&job);
-        mem_free(cli->env, folder);
-    }
-    return job.plan.way == RANKS_JOIN ? ranks_leave(cli, &job.plan, st, job.met) : st;
+    TRY(choose_folder(cli->env, settings, word_count ? words[0] : NULL, &folder));
+    job.folder = folder;
+    enum status st = take_part(&job);
+    mem_free(cli->env, folder);
+    return st;
 }
 
 /* --- the command ---------------------------------------------------------------------------- */
@@ -221,6 +305,11 @@ static const struct option train_list[] = {
      .help = "run folder; default runs/NAME for NAME.yaml, else runs/train"},
     {FIELD(n, INT), .letter = 'n', .ranged = true, .min = 1, .max = MOST_RANKS,
      .help = "ranks to start; under mpirun or srun: leave it away"},
+    {FIELD(restarts, INT), .ranged = true, .max = 1000000, .value_name = "K",
+     .help =
+         "when a rank dies, start all again from the last complete checkpoint, at most K times; "
+         "given up after three in a row that come no further"},
+    {FIELD(fewer, BOOL), .help = "with --restarts: each time with one rank fewer"},
     {FIELD(fresh, BOOL), .help = "move a run that is already in the folder aside, and begin again"},
     {.key = "dry-run",
      .type = OPTION_BOOL,
@@ -256,11 +345,12 @@ const struct command command_train = {
         "Ctrl-C stops after the current step and saves the run; the same command goes on with it, "
         "on "
         "any number\n"
-        "of ranks.\n",
+        "of ranks. Exit code 75: stopped, and the same command goes on.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"
                 "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --zero.stage=3\n"
+                "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --restarts=5 --fewer\n"
                 "  sifr train configs/gpt2-124m.yaml --data.path=notes.txt --dry-run\n",
     .settings_bytes = sizeof(struct train_settings),
     .most_words = 1,

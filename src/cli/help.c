@@ -21,11 +21,11 @@ static const struct {
     const char *code, *meaning;
 } exit_codes[] = {
     {"0", "done"},
-    {"1", "failed, or stopped before there was anything to save"},
+    {"1", "failed, or ended at once"},
     {"2", "wrong usage or configuration"},
     {"3", "training diverged"},
     {"4", "does not fit in memory"},
-    {"75", "stopped by a signal or a limit, and saved: the same command goes on"},
+    {"75", "stopped by a signal or a limit: the same command goes on"},
 };
 enum { EXIT_CODE_COUNT = sizeof exit_codes / sizeof exit_codes[0] };
 

@@ -4,12 +4,13 @@
  *          ^------- stdout and stderr, two pipes ----------'
  *          ^------- start and end of each rank: rank_report.h
  *
+ * Where all ranks are one process, that process is in mpirun's place and is its own only rank.
+ *
  * stdout is handed on as it comes, up to a banner. Of stderr, lines that begin with "sifr: " are
  * ours and are handed on; the others are the launcher's and are kept back: they are shown when
  * nothing else explains how the job ended. Signals are taken from a descriptor, so nothing
  * happens inside a handler.
  */
-#include "cli/launch.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -20,37 +21,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "cli/mpi_launcher.h"
-#include "cli/rank_report.h"
+#include "cli/launch_impl.h"
 
 static const double TICK = 0.05;        /* seconds between looks */
 static const double QUIT_SECONDS = 5;   /* between two SIGINTs that end all at once */
 static const double START_SECONDS = 10; /* after which a signal is not kept for late ranks */
 static const double END_SECONDS = 8;    /* for the others to end after the first failure */
+static const double HUNG_SECONDS = 1;   /* the same, when they end because one does not answer */
 static const double FALL_SECONDS =
     1; /* the same, where they can't know: they fail alike, or wait */
-static const double TERM_SECONDS = 3; /* from SIGTERM to SIGKILL for the launcher */
+static const double TERM_SECONDS = 3;  /* from SIGTERM to SIGKILL for the launcher */
+static const double GONE_SECONDS = 10; /* from SIGKILL to the end of the last rank */
 enum { KEPT_BYTES = 1 << 16 };
-
-struct job {
-    struct cli *cli;
-    const struct launch_order *order;
-    struct mpi_launcher launcher;
-    struct rank_book *book;
-    pid_t pid;                   /* of mpirun */
-    int out, err, signals;       /* descriptors; -1 = at its end */
-    bool last_words;             /* of the launcher, on stdout: the ranks are dead */
-    struct text line;            /* of stderr, not complete */
-    struct text said, kept;      /* ours, shown; the launcher's, kept back */
-    double started;              /* when */
-    double interrupted;          /* the last SIGINT; 0 = none */
-    double failed;               /* when a failure was first seen; 0 = none */
-    double ending;               /* when mpirun was told to end; 0 = it was not */
-    bool stop_wanted, stop_sent; /* SIGUSR1 */
-    bool quit;                   /* by a second SIGINT */
-    bool done;                   /* mpirun has ended, as `wait_status` says */
-    int wait_status;
-};
 
 int launch_local_ranks(int ranks)
 {
@@ -68,6 +50,10 @@ static void say_choice(const struct job *job)
     bool crowded = launch_local_ranks(order->ranks) * order->threads > cpus;
     bool is_root = geteuid() == 0 && job->launcher.kind == MPI_KIND_OPEN;
     char notes[96] = "";
+    if (order->alone) {
+        log_info(job->cli->env, "launch: one process, which is watched");
+        return;
+    }
     if (crowded)
         snprintf(notes, sizeof notes, " (oversubscribed on %d CPU%s%s)", cpus, cpus == 1 ? "" : "s",
                  is_root ? ", as root" : "");
@@ -98,7 +84,10 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
     sigprocmask(SIG_SETMASK, mask, NULL);
     setenv(RANK_REPORT_VARIABLE, rank_book_address(job->book), 1);
     describe_console(job->cli->console);
-    mpi_launcher_exec(&job->launcher, job->order->ranks, job->order->argv);
+    if (job->order->alone)
+        execv(job->order->argv[0], job->order->argv);
+    else
+        mpi_launcher_exec(&job->launcher, job->order->ranks, job->order->argv);
     dprintf(STDERR_FILENO, "cannot start %s: %s\n", job->launcher.path, strerror(errno));
     _exit(127);
 }
@@ -197,7 +186,7 @@ static void drain(struct job *job, int *pipe_end)
 static void end_at_once(struct job *job)
 {
     if (job->ending == 0)
-        kill(job->pid, SIGTERM);
+        kill(job->pid, job->order->alone ? SIGKILL : SIGTERM);
     job->ending = job->ending ? job->ending : clock_seconds();
 }
 
@@ -220,7 +209,7 @@ static void take_signal(struct job *job)
 /* A rank that has not started does not yet know what SIGUSR1 means, and would end by it. */
 static void send_stop(struct job *job)
 {
-    bool ready = rank_book_started(job->book) == job->order->ranks ||
+    bool ready = rank_book_started(job->book) == launch_reporters(job->order) ||
                  clock_seconds() - job->started > START_SECONDS;
     if (!job->stop_wanted || job->stop_sent || !ready)
         return;
@@ -230,19 +219,35 @@ static void send_stop(struct job *job)
 
 /* --- the watch ------------------------------------------------------------------------------ */
 
+/* A rank tells of its end as soon as it gives up, before it tidies: when some give up because of
+ * another, the one that says nothing is that other. */
+static bool one_hangs(const struct job *job, const struct rank_entry *verdict)
+{
+    return verdict->ended && verdict->status == STATUS_COMM && rank_book_silent(job->book) > 0;
+}
+
+/* How long the others have to end. */
+static double patience(const struct job *job, const struct rank_entry *verdict)
+{
+    if (verdict->ended && !verdict->met)
+        return FALL_SECONDS;
+    return one_hangs(job, verdict) ? HUNG_SECONDS : END_SECONDS;
+}
+
 static void look(struct job *job)
 {
     double now = clock_seconds();
     rank_book_update(job->book);
     send_stop(job);
     const struct rank_entry *verdict = rank_book_verdict(job->book);
-    bool stopped =
-        verdict && (verdict->status == STATUS_STOPPED || verdict->status == STATUS_SAVED);
-    if (verdict && (verdict->gone || !stopped) && job->failed == 0)
+    bool in_order = verdict && rank_entry_stopped(verdict) && verdict->met;
+    if (verdict && !in_order && job->failed == 0)
         job->failed = now;
-    bool unmet = verdict && verdict->ended && !verdict->met;
-    if (job->failed > 0 && now - job->failed > (unmet ? FALL_SECONDS : END_SECONDS))
+    if (job->failed > 0 && now - job->failed > patience(job, verdict)) {
+        if (one_hangs(job, verdict)) /* it may not hear anything else */
+            rank_book_kill(job->book);
         end_at_once(job);
+    }
     if (job->ending > 0 && now - job->ending > TERM_SECONDS) {
         kill(-job->pid, SIGKILL);
         rank_book_kill(job->book);
@@ -265,6 +270,18 @@ static void wait_for_news(struct job *job)
         drain(job, &job->err);
 }
 
+/* A rank that is still dying holds the run's folder. */
+static void wait_for_ends(struct job *job)
+{
+    double limit = clock_seconds() + GONE_SECONDS;
+    rank_book_update(job->book);
+    rank_book_kill(job->book);
+    while (rank_book_alive(job->book) > 0 && clock_seconds() < limit) {
+        poll(NULL, 0, (int)(1000 * TICK / 5));
+        rank_book_update(job->book);
+    }
+}
+
 /* Until mpirun has ended and its pipes are empty; somebody who inherited them may hold them open,
  * and is not waited for. */
 static void watch(struct job *job)
@@ -278,116 +295,7 @@ static void watch(struct job *job)
         wait_for_news(job);
     if (job->line.bytes)
         take_line(job, text_string(&job->line));
-    rank_book_update(job->book);
-    rank_book_kill(job->book);
-}
-
-/* --- how it ended --------------------------------------------------------------------------- */
-
-/* The signal that ended a rank, as the launcher says; 0 = it speaks of another rank, or of none. */
-static int named_signal(const struct job *job, const struct rank_entry *rank)
-{
-    bool is_open = job->launcher.kind == MPI_KIND_OPEN;
-    const char *said = text_string(&job->kept);
-    const char *words = is_open ? "exited on signal " : "(signal ";
-    char who[64];
-    if (is_open)
-        snprintf(who, sizeof who, "process rank %d with PID", rank->rank);
-    else
-        snprintf(who, sizeof who, "=   PID %d RUNNING", (int)rank->pid);
-    said = strstr(said, who);
-    said = said ? strstr(said, words) : NULL;
-    return said ? atoi(said + strlen(words)) : 0;
-}
-
-static void show_kept(const struct job *job)
-{
-    if (!job->order->verbose && job->kept.bytes)
-        fprintf(stderr, "%s", text_string(&job->kept));
-}
-
-static enum status killed(const struct job *job, const struct rank_entry *rank)
-{
-    int number = named_signal(job, rank);
-    if (number != SIGKILL && number != SIGTERM) /* it may have said why, in its own way */
-        show_kept(job);
-    if (number == 0)
-        return FAIL(job->cli->env, COMM,
-                    "rank %d (pid %d) was killed, or ended without a word; the others were ended",
-                    rank->rank, (int)rank->pid);
-    return FAIL(job->cli->env, COMM,
-                "rank %d (pid %d) was killed by signal %d%s; the others were ended", rank->rank,
-                (int)rank->pid, number,
-                number == SIGKILL ? " (by hand, or for want of memory: see dmesg)" : "");
-}
-
-/* Open MPI's word on a rank of another machine, which is not in the book: what others say is of what
- * came of it. */
-static bool killed_elsewhere(const struct job *job, char *words, size_t bytes)
-{
-    int rank, pid, number;
-    char host[64];
-    const char *said = strstr(text_string(&job->kept), "process rank ");
-    if (!said || sscanf(said, "process rank %d with PID %d on node %63s exited on signal %d", &rank,
-                        &pid, host, &number) != 4)
-        return false;
-    if (rank < 0 || rank >= job->order->ranks || rank_book_entry(job->book, rank)->pid != 0)
-        return false;
-    snprintf(words, bytes, "rank %d (pid %d on %s) was killed by signal %d", rank, pid, host,
-             number);
-    return true;
-}
-
-/* By somebody else: ranks end when it does. */
-static bool launcher_was_killed(const struct job *job)
-{
-    return WIFSIGNALED(job->wait_status) && job->ending == 0;
-}
-
-/* Ranks that give up because of another may each have found it out, and say it of themselves. */
-static enum status failed(const struct job *job, const struct rank_entry *rank)
-{
-    if (rank->status == STATUS_COMM && strstr(text_string(&job->said), "error: "))
-        return rank->status;
-    if (*rank->error && !strstr(text_string(&job->said), rank->error))
-        return log_fail(job->cli->env->log, rank->status, __FILE__, __LINE__, "rank %d: %s",
-                        rank->rank, rank->error);
-    return rank->status;
-}
-
-/* No rank has told of a failure, but the launcher has. */
-static enum status launcher_failed(const struct job *job)
-{
-    int code = WIFEXITED(job->wait_status) ? WEXITSTATUS(job->wait_status) : 1;
-    bool explained = strstr(text_string(&job->said), "error: ") != NULL;
-    for (int st = STATUS_USAGE; explained && st <= STATUS_FIT; st++) {
-        if (status_exit_code((enum status)st) == code)
-            return (enum status)st;
-    }
-    if (explained)
-        return STATUS_COMM;
-    show_kept(job);
-    return FAIL(job->cli->env, COMM, "%s failed (%s %d)", job->launcher.path,
-                WIFEXITED(job->wait_status) ? "exit" : "signal",
-                WIFEXITED(job->wait_status) ? code : WTERMSIG(job->wait_status));
-}
-
-static enum status outcome(const struct job *job)
-{
-    const struct rank_entry *verdict = rank_book_verdict(job->book);
-    bool unexplained = !verdict || verdict->gone;
-    char words[160];
-    if (job->quit)
-        return FAIL(job->cli->env, STOPPED, "ended at once");
-    if (unexplained && killed_elsewhere(job, words, sizeof words))
-        return FAIL(job->cli->env, COMM, "%s; the others were ended", words);
-    if (unexplained && launcher_was_killed(job))
-        return FAIL(job->cli->env, COMM,
-                    "%s (pid %d) was killed by signal %d; the ranks ended with it",
-                    job->launcher.path, (int)job->pid, WTERMSIG(job->wait_status));
-    if (verdict)
-        return verdict->gone ? killed(job, verdict) : failed(job, verdict);
-    return job->wait_status == 0 ? STATUS_OK : launcher_failed(job);
+    wait_for_ends(job);
 }
 
 /* --- all of it ------------------------------------------------------------------------------ */
@@ -399,7 +307,7 @@ static bool is_ignored(int number)
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-static enum status supervise(struct job *job)
+static enum status supervise(struct job *job, struct launch_end *end)
 {
     sigset_t taken, before;
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -415,7 +323,7 @@ static enum status supervise(struct job *job)
     enum status st = start(job, &before);
     if (st == STATUS_OK) {
         watch(job);
-        st = outcome(job);
+        st = launch_outcome(job, end);
     }
     if (job->out >= 0)
         close(job->out);
@@ -426,17 +334,27 @@ static enum status supervise(struct job *job)
     return st;
 }
 
-enum status launch_run(struct cli *cli, const struct launch_order *order)
+/* In mpirun's place: the program itself. */
+static enum status find_launcher(struct job *job)
+{
+    if (!job->order->alone)
+        return mpi_launcher_find(job->cli->env, &job->launcher);
+    snprintf(job->launcher.path, sizeof job->launcher.path, "%s", job->order->argv[0]);
+    return STATUS_OK;
+}
+
+enum status launch_run(struct cli *cli, const struct launch_order *order, struct launch_end *end)
 {
     struct job job = {.cli = cli, .order = order, .out = -1, .err = -1};
-    TRY(mpi_launcher_find(cli->env, &job.launcher));
-    TRY(rank_book_create(cli->env, order->ranks, &job.book));
+    *end = (struct launch_end){0};
+    TRY(find_launcher(&job));
+    TRY(rank_book_create(cli->env, launch_reporters(order), &job.book));
     text_init(&job.line, cli->env);
     text_init(&job.said, cli->env);
     text_init(&job.kept, cli->env);
     if (!order->quiet)
         say_choice(&job);
-    enum status st = supervise(&job);
+    enum status st = supervise(&job, end);
     text_free(&job.kept);
     text_free(&job.said);
     text_free(&job.line);

@@ -7,8 +7,9 @@
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
  * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT or SIGTERM within five seconds ends the
- * process at once. To a rank with a supervisor only SIGUSR1 and SIGUSR2 mean something: SIGTERM
- * comes from the launcher when another rank has died, which this one will notice by itself.
+ * process at once. A rank with a supervisor stops by them too, and with it the whole job; but not
+ * by a SIGINT or SIGTERM of its parent, the launcher: that comes when another rank has died, which
+ * this one will notice by itself.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -43,11 +44,21 @@ static void on_signal(int number)
     stop_signal = number;
 }
 
+/* For a rank that has a supervisor: it is the supervisor who quits at once. */
+static void on_rank_signal(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_pid != getppid())
+        stop_signal = number;
+}
+
 static void catch_signals(void)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction rank = {.sa_sigaction = on_rank_signal, .sa_flags = SA_RESTART | SA_SIGINFO};
     sigemptyset(&action.sa_mask);
+    sigemptyset(&rank.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         sigaction(numbers[i], &action, NULL);
     action.sa_handler = SIG_IGN;
@@ -55,8 +66,8 @@ static void catch_signals(void)
     if (rank_report_wanted() || (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO)))
         sigaction(SIGHUP, &action, NULL);
     if (rank_report_wanted()) {
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
+        sigaction(SIGINT, &rank, NULL);
+        sigaction(SIGTERM, &rank, NULL);
     }
 }
 

@@ -90,12 +90,14 @@ void rank_report_end(int rank, enum status st, const char *error, bool met)
 
 /* --- the supervisor's side ------------------------------------------------------------------ */
 
+enum { UNWATCHED = -1, DEAD = -2 };
+
 struct rank_book {
     struct env *env; /* borrowed */
     char address[HOST_BYTES + 64], host[HOST_BYTES];
     int file;       /* in memory */
     int deaths;     /* an epoll of the ranks' processes */
-    int *processes; /* (size) descriptors; -1 = none, or dead */
+    int *processes; /* (size) descriptors, or UNWATCHED, or DEAD */
     int size, started, places, looks;
     struct text lines;           /* read, from the first that is not complete */
     struct rank_entry entries[]; /* (size) */
@@ -113,7 +115,7 @@ enum status rank_book_create(struct env *env, int size, struct rank_book **book)
     b->size = size;
     for (int r = 0; r < size; r++) {
         b->entries[r].rank = r;
-        b->processes[r] = -1;
+        b->processes[r] = UNWATCHED;
     }
     name_host(b->host);
     text_init(&b->lines, env);
@@ -235,16 +237,17 @@ static void read_lines(struct rank_book *book)
 
 static bool has_process(const struct rank_book *book, const struct rank_entry *entry)
 {
-    if (!entry->local || entry->gone)
+    int process = book->processes[entry->rank];
+    if (!entry->local || entry->gone || process == DEAD)
         return false;
-    return book->processes[entry->rank] >= 0 || kill(entry->pid, 0) == 0 || errno != ESRCH;
+    return process >= 0 || kill(entry->pid, 0) == 0 || errno != ESRCH;
 }
 
 static void note_death(struct rank_book *book, struct rank_entry *entry)
 {
     if (book->processes[entry->rank] >= 0)
         close(book->processes[entry->rank]);
-    book->processes[entry->rank] = -1;
+    book->processes[entry->rank] = DEAD;
     if (!entry->ended) /* its last line may have come after we had read */
         read_lines(book);
     if (entry->ended || entry->gone)
@@ -271,10 +274,16 @@ void rank_book_update(struct rank_book *book)
     }
 }
 
+bool rank_entry_stopped(const struct rank_entry *entry)
+{
+    return entry->ended && (entry->status == STATUS_STOPPED || entry->status == STATUS_SAVED);
+}
+
+/* One that stops before it has met the others fails them. */
 static bool has_failed(const struct rank_entry *entry)
 {
-    return entry->ended && entry->status != STATUS_OK && entry->status != STATUS_STOPPED &&
-           entry->status != STATUS_SAVED;
+    return entry->ended && entry->status != STATUS_OK &&
+           (!rank_entry_stopped(entry) || !entry->met);
 }
 
 /* The look that first heard of a failure. */
@@ -315,6 +324,24 @@ const struct rank_entry *rank_book_verdict(const struct rank_book *book)
         most = own;
     }
     return worst;
+}
+
+int rank_book_alive(const struct rank_book *book)
+{
+    int alive = 0;
+    for (int r = 0; r < book->size; r++)
+        alive += has_process(book, &book->entries[r]);
+    return alive;
+}
+
+int rank_book_silent(const struct rank_book *book)
+{
+    int silent = 0;
+    for (int r = 0; r < book->size; r++) {
+        const struct rank_entry *entry = &book->entries[r];
+        silent += has_process(book, entry) && !entry->ended && entry->failed_look == 0;
+    }
+    return silent;
 }
 
 void rank_book_kill(const struct rank_book *book)

@@ -51,10 +51,15 @@ const char *rank_book_address(const struct rank_book *book); /* for the ranks' e
 void rank_book_update(struct rank_book *book); /* read what is new; look who is gone */
 int rank_book_started(const struct rank_book *book);
 const struct rank_entry *rank_book_entry(const struct rank_book *book, int rank);
-/* The rank that made the job fail: the first that failed by itself or was killed, else the first
- * that ended because of another (a launcher kills those that have not ended by then), else the first
- * that was stopped; NULL = all is well. */
+/* The rank that made the job fail: the first that failed by itself or was killed, or stopped before
+ * it had met the others, who wait for it; else the first that ended because of another (a launcher
+ * kills those that have not ended by then), else the first that was stopped; NULL = all is well. */
 const struct rank_entry *rank_book_verdict(const struct rank_book *book);
+bool rank_entry_stopped(const struct rank_entry *entry); /* told us that it was asked to stop */
+/* Local ranks that still have a process; of them, those that have told nothing of an end or an
+ * error. */
+int rank_book_alive(const struct rank_book *book);
+int rank_book_silent(const struct rank_book *book);
 /* End local ranks that still have a process. */
 void rank_book_kill(const struct rank_book *book);
 

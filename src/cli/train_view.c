@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/clock.h"
+#include "cli/command_line.h"
 #include "cli/machine.h"
 #include "cli/ranks_table.h"
 
@@ -255,6 +256,7 @@ static void on_step(void *user, const struct trainer_step *step)
     struct train_view *view = user;
     bool due = step->step == 1 || step->step % view->log_every == 0 || step->step == step->steps ||
                step->skipped;
+    view->stepped = true;
     curve_add(&view->losses, (double)step->step, step->loss);
     if (view->json) {
         print_step_json(view, step);
@@ -355,7 +357,7 @@ static void on_saved(void *user, const struct checkpoint_result *result)
 static bool on_should_stop(void *user)
 {
     struct train_view *view = user;
-    if (*view->cli->stop && !view->stop_said) {
+    if (*view->cli->stop && !view->stop_said && view->stepped) {
         view->stop_said = true;
         log_info(view->cli->env,
                  "stopping: the run will be saved (Ctrl-C again within 5 s quits at once)");
@@ -434,6 +436,21 @@ static void print_summary_json(struct train_view *view, const struct trainer_sum
     json_out_flush(json, view->cli->console);
 }
 
+/* How a run that was stopped goes on. */
+static void print_again(struct train_view *view, const struct trainer_summary *s)
+{
+    struct console *console = view->cli->console;
+    int64_t stop = view->config->train.stop_at;
+    struct text command;
+    text_init(&command, view->cli->env);
+    command_line_again(view->cli, &command);
+    if (stop > 0 && s->steps >= stop)
+        fact(console, "next", "the same command with a larger train.stop_at, or none, goes on");
+    else
+        fact(console, "next", command.bytes ? text_string(&command) : "the same command goes on");
+    text_free(&command);
+}
+
 static void print_summary(struct train_view *view, const struct trainer_summary *s,
                           const char *folder)
 {
@@ -469,8 +486,10 @@ static void print_summary(struct train_view *view, const struct trainer_summary 
     if (!*s->checkpoint)
         return;
     fact(console, "model", s->checkpoint);
-    if (strcmp(s->end, "diverged") == 0)
+    if (strcmp(s->end, "stopped") == 0) {
+        print_again(view, s);
         return;
+    }
     snprintf(line, sizeof line, "sifr sample %s%s", folder,
              view->wordless ? " --tokenizer=FILE (the shards' own: the run was given none)" : "");
     fact(console, "next", line);
@@ -485,5 +504,7 @@ void train_view_summary(struct train_view *view, const struct trainer_summary *s
     if (!for_people(view) || summary->steps == summary->first_step)
         return;
     keep_line(view);
+    if (strcmp(summary->end, "done") != 0 && strcmp(summary->end, "stopped") != 0)
+        return;
     print_summary(view, summary, folder);
 }

@@ -23,6 +23,7 @@ struct train_view {
     char line[STEP_LINE_BYTES]; /* of the last step */
     int64_t line_step;
     bool line_kept, stop_said;
+    bool stepped;  /* there is something to save */
     bool wordless; /* the run has tokens and no tokenizer */
     double shown;  /* when the live line was last written */
     struct json_out record;
@@ -36,7 +37,8 @@ void train_view_close(struct train_view *view);
 struct trainer_callbacks train_view_callbacks(struct train_view *view);
 /* A progress function for run_config_resolve: a vocabulary is being learnt. `user` is the view. */
 bool train_view_learning(void *user, int done, int total);
-/* The end of a run: curve, figures, where things are, what to try next. */
+/* The end of a run: curve, figures, where things are, what to do next. A run that failed has said
+ * why, and that stays the last that is seen. */
 void train_view_summary(struct train_view *view, const struct trainer_summary *summary,
                         const char *folder);
 

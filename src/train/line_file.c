@@ -127,3 +127,22 @@ done:
     text_free(&aside);
     return st;
 }
+
+/* --- looking -------------------------------------------------------------------------------- */
+
+enum status line_file_last(struct env *env, const char *path, int64_t *step)
+{
+    struct file_map map;
+    *step = 0;
+    if (!file_exists(path))
+        return STATUS_OK;
+    TRY(file_map_open(env, path, &map));
+    const char *data = (const char *)map.data;
+    const char *end = map.bytes ? memrchr(data, '\n', map.bytes) : NULL;
+    const char *before = end ? memrchr(data, '\n', (size_t)(end - data)) : NULL;
+    const char *line = before ? before + 1 : data;
+    int64_t found = end ? step_of(line, (size_t)(end - line)) : -1;
+    file_map_close(&map);
+    *step = found > 0 ? found : 0;
+    return STATUS_OK;
+}

@@ -25,4 +25,7 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step);
  * write those lines again. */
 enum status line_file_set_aside(struct env *env, const char *path);
 
+/* *step = the N of the last whole line of such a file; 0 = there is none, or no file. */
+enum status line_file_last(struct env *env, const char *path, int64_t *step);
+
 #endif

@@ -75,9 +75,10 @@ struct trainer {
 
 static enum status report(const struct trainer *t)
 {
-    if (t->progress && !t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
-        return FAIL(t->env, STOPPED, "stopped while a vocabulary was learnt; nothing is saved");
-    return STATUS_OK;
+    if (!t->progress || t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
+        return STATUS_OK;
+    log_warn(t->env, "stopped while a vocabulary was learnt: nothing is saved");
+    return STATUS_STOPPED;
 }
 
 /* --- arrays and indexes that grow ----------------------------------------------------------- */

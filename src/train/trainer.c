@@ -97,11 +97,13 @@ static bool is_complete(const struct trainer *t)
 
 static enum status open_folder(struct trainer *t)
 {
-    if (!trainer_speaks(t) || is_complete(t))
+    if (!trainer_speaks(t))
         return STATUS_OK;
     if (t->lock == NULL)
         TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
     TRY(checkpoint_keep_clear(t->env, t->checkpoints));
+    if (is_complete(t)) /* it may have been killed while it removed the last old one */
+        return STATUS_OK;
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step));
     TRY(write_config(t));
     return metrics_create(t->env, t->place->folder, t->step, t->place->config_yaml,
@@ -289,19 +291,14 @@ static enum status note_state(struct trainer *t)
     return STATUS_OK;
 }
 
-static bool is_stop(enum status st)
-{
-    return st == STATUS_STOPPED || st == STATUS_SAVED;
-}
-
 static void note_end(struct trainer *t, enum status st, double seconds)
 {
     struct trainer_summary *summary = t->summary;
     summary->end = st == STATUS_OK         ? "done"
-                   : is_stop(st)           ? "stopped"
+                   : st == STATUS_SAVED    ? "stopped"
                    : st == STATUS_DIVERGED ? "diverged"
                                            : "failed";
-    if (st != STATUS_OK && !is_stop(st))
+    if (st != STATUS_OK && st != STATUS_SAVED)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)trainer_step_tokens(t) / pace_median(t->pace);
@@ -310,7 +307,8 @@ static void note_end(struct trainer *t, enum status st, double seconds)
 static void tell_stop(struct trainer *t, bool begun)
 {
     if (!begun)
-        log_warn(t->env, "stopped before the first step: nothing is saved");
+        log_warn(t->env, "stopped before the first step: there is nothing to save yet; the same "
+                         "command begins the run");
     else
         log_warn(t->env, "stopped after step %" PRId64 ": all of it is in '%s'; %s", t->step,
                  t->summary->checkpoint,
@@ -347,7 +345,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
         saved = footprint_compare(&t->footprint, true, t->env, t->session.comm, &t->summary->held);
     if (st == STATUS_STOPPED && saved == STATUS_OK && trainer_speaks(t))
         tell_stop(t, begun);
-    if (st == STATUS_STOPPED && begun)
+    if (st == STATUS_STOPPED)
         st = STATUS_SAVED;
     enum status traced = trainer_write_trace(t, true);
     if (saved != STATUS_OK || st == STATUS_OK)
@@ -389,7 +387,7 @@ enum status trainer_run(struct env *env, const struct run_config *config,
             tell_complete(&t);
         st = st == STATUS_OK ? trainer_loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
-        if (st != STATUS_OK && !is_stop(st) && st != STATUS_DIVERGED)
+        if (st != STATUS_OK && st != STATUS_SAVED && st != STATUS_DIVERGED)
             tell_failure(&t, st);
     }
     tear_down(&t);

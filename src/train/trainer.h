@@ -97,9 +97,9 @@ enum status trainer_summary_write(struct env *env, const char *folder,
 struct zero_config trainer_store_config(const struct run_config *config);
 
 /* Train as the resolved `config` says, from the newest checkpoint in the folder on. STATUS_SAVED when
- * should_stop, train.max_time or train.stop_at said so and there is a checkpoint of the last step
- * (STATUS_STOPPED before the first), STATUS_DIVERGED after train.max_skips skipped steps in a row.
- * *summary is filled in every case. */
+ * should_stop, train.max_time or train.stop_at said so and there is a checkpoint of the last step, or
+ * no step was done; STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is filled
+ * in every case. */
 enum status trainer_run(struct env *env, const struct run_config *config,
                         const struct session_ranks *ranks, const struct trainer_place *place,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary);

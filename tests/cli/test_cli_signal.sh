@@ -20,6 +20,38 @@ for signal in INT TERM USR1; do
     ! grep -q $'\r' out || fail "$signal: carriage returns"
 done
 
+# the last line is the command that goes on, as a shell reads it, and without --fresh
+"$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 --fresh --out="it's here" >out 2>err &
+pid=$!
+wait_for is_under_way "it's here" $pid
+kill -TERM $pid
+wait $pid || true
+again=$(tail -1 out | sed -n 's/^  next      sifr //p')
+[ -n "$again" ] && [[ $again != *--fresh* ]] || fail "the command that goes on is not the last line: $(tail -1 out)"
+last=$(wc -l <"it's here/metrics.jsonl")
+eval "\"$sifr\" $again --train.stop_at=$((last + 2))" >out 2>err || true
+grep -q "going on after step $last from" err || fail "'$again' does not go on: $(cat err)"
+grep -q "^  next      the same command with a larger train.stop_at" out || fail "train.stop_at: no word on how to go on: $(tail -1 out)"
+
+# before the first step, or soon after it: one line on how that is, never two that do not agree
+for wait in 0 0.05 0.2 0.5; do
+    rm -rf early
+    "$sifr" train --model.layers=6 --model.width=384 --model.heads=6 --model.context=64 --train.micro_batch=1 --data.path=text.txt \
+        --train.steps=1000000 --out=early >out 2>err &
+    pid=$!
+    wait_for takes_signals $pid
+    sleep $wait
+    code=0
+    kill -TERM $pid
+    wait $pid || code=$?
+    [ $code = 75 ] || fail "early: exit $code, not 75: $(cat err)"
+    if grep -q 'stopped before the first step: there is nothing to save yet' err; then
+        [ "$(wc -l <err)" = 1 ] || fail "early: more than one line: $(cat err)"
+    else
+        grep -q 'stopped after step' err || fail "early: not said: $(cat err)"
+    fi
+done
+
 # while a vocabulary is learnt: it ends at once and leaves nothing
 head -c 12000000 /dev/urandom | base64 -w 60 >noise.txt
 "$sifr" train "${small[@]}" --data.path=noise.txt --data.tokenizer=train:60000 --out=learning >out 2>err &
@@ -29,7 +61,8 @@ sleep 1
 start=$SECONDS code=0
 kill -INT $pid
 wait $pid || code=$?
-[ $code = 1 ] || fail "learning: exit $code, not 1: $(tail -3 err)"
+[ $code = 75 ] || fail "learning: exit $code, not 75: $(tail -3 err)"
+[ "$(wc -l <err)" = 1 ] && grep -q 'stopped while a vocabulary was learnt: nothing is saved' err || fail "learning: not one clear line: $(cat err)"
 [ $((SECONDS - start)) -le 30 ] || fail "learning: took $((SECONDS - start)) s to stop"
 [ ! -e learning ] || fail "learning: a folder was left: $(ls learning)"
 rm noise.txt

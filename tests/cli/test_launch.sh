@@ -126,6 +126,15 @@ for backend in mpi threads; do
     done
 done
 
+# to one rank alone, as Slurm and containers may send it
+for rank in 0 2; do
+    start single-$rank -n 3 --zero.stage=2
+    kill -TERM "$(ranks_of single-$rank | awk -v rank=$rank '$2 == rank { print $1 }')"
+    ends 75 "SIGTERM to rank $rank alone"
+    [ "$(grep -c 'stopped after step' err)" = 1 ] || fail "SIGTERM to rank $rank alone: not said once: $(cat err)"
+    none_left single-$rank
+done
+
 start killed -n 3 --zero.stage=3
 victim=$(ranks_of killed | awk '$2 == 1 { print $1 }')
 kill -9 "$victim"
@@ -160,6 +169,6 @@ none_left twice
 pid=$!
 wait_for takes_signals $pid
 kill -TERM $pid
-ends '1|75' "an early SIGTERM" # 75: the ranks had done a step when it came to them
+ends 75 "an early SIGTERM"
 none_left early
 finish

@@ -37,6 +37,17 @@ static int play(int rank, const char *part, int who)
         rank_report_end(rank, STATUS_IO, "no file", false);
         return 0;
     }
+    if (rank == who && strcmp(part, "leave") == 0) {
+        rank_report_end(rank, STATUS_SAVED, "", false);
+        return 0;
+    }
+    if (rank == who && strcmp(part, "hang") == 0)
+        raise(SIGSTOP);
+    if (rank != who && strcmp(part, "hang") == 0) {
+        sleep(2);
+        rank_report_end(rank, STATUS_COMM, "rank 1 does not answer", true);
+        return 0;
+    }
     if (rank == who && strcmp(part, "kill") == 0)
         raise(SIGKILL);
     if (rank == who && strcmp(part, "abort") == 0)
@@ -54,12 +65,13 @@ static char program[4096];
 
 struct outcome {
     enum status status;
-    char error[512];
+    struct launch_end end;
+    char error[512]; /* that was said, or is to be */
     double seconds;
 };
 
 /* `signal`: came before the launch, 0 = none. */
-static struct outcome run_told(const char *part, int who, int signal)
+static struct outcome run_told(const char *part, int who, int signal, bool alone)
 {
     struct outcome outcome;
     struct env env = testing_env(1);
@@ -69,19 +81,20 @@ static struct outcome run_told(const char *part, int who, int signal)
     char number[16];
     snprintf(number, sizeof number, "%d", who);
     char *const argv[] = {program, (char *)part, number, NULL};
-    struct launch_order order = {.ranks = RANKS, .threads = 1, .argv = argv};
+    struct launch_order order = {.ranks = RANKS, .threads = 1, .argv = argv, .alone = alone};
     console_open(&console, 0, false, false);
     double start = clock_seconds();
-    outcome.status = launch_run(&cli, &order);
+    outcome.status = launch_run(&cli, &order, &outcome.end);
     outcome.seconds = clock_seconds() - start;
-    snprintf(outcome.error, sizeof outcome.error, "%s", log_first_error(env.log));
+    snprintf(outcome.error, sizeof outcome.error, "%s",
+             *outcome.end.words ? outcome.end.words : log_first_error(env.log));
     env_destroy(&env);
     return outcome;
 }
 
 static struct outcome run(const char *part, int who)
 {
-    return run_told(part, who, 0);
+    return run_told(part, who, 0, false);
 }
 
 static void all_end_well(void **state)
@@ -101,6 +114,7 @@ static void a_failure_is_named(void **state)
         snprintf(expected, sizeof expected, "rank %d: it does not fit", who);
         assert_int_equal(outcome.status, STATUS_FIT);
         assert_string_equal(outcome.error, expected);
+        assert_false(outcome.end.died); /* it would be the same again */
         assert_true(outcome.seconds < SOON);
     }
 }
@@ -125,6 +139,7 @@ static void a_killed_rank_is_named(void **state)
         assert_int_equal(outcome.status, STATUS_COMM);
         assert_ptr_equal(strstr(outcome.error, expected), outcome.error);
         assert_non_null(strstr(outcome.error, "was killed"));
+        assert_true(outcome.end.died);
         assert_true(outcome.seconds < SOON);
     }
 }
@@ -188,9 +203,50 @@ static void a_signal_stops_all(void **state)
 static void a_signal_before_all_stops_them(void **state)
 {
     (void)state;
-    struct outcome outcome = run_told("wait", 0, SIGTERM);
+    struct outcome outcome = run_told("wait", 0, SIGTERM, false);
     assert_int_equal(outcome.status, STATUS_STOPPED);
     assert_string_equal(outcome.error, "");
+}
+
+/* All ranks in one process, without a launcher in between. */
+static void one_process_is_watched_too(void **state)
+{
+    (void)state;
+    struct outcome outcome = run_told("end", 0, 0, true);
+    assert_int_equal(outcome.status, STATUS_OK);
+    assert_string_equal(outcome.error, "");
+    outcome = run_told("kill", 0, 0, true);
+    assert_int_equal(outcome.status, STATUS_COMM);
+    assert_ptr_equal(strstr(outcome.error, "the run's process (pid "), outcome.error);
+    assert_non_null(strstr(outcome.error, "was killed by signal 9"));
+    assert_true(outcome.end.died);
+    outcome = run_told("fail", 0, 0, true);
+    assert_int_equal(outcome.status, STATUS_FIT);
+    assert_false(outcome.end.died);
+    outcome = run_told("wait", 0, SIGTERM, true);
+    assert_int_equal(outcome.status, STATUS_STOPPED);
+}
+
+/* It gives up because of another, who hears nothing any more. */
+static void a_hung_rank_is_ended_soon(void **state)
+{
+    (void)state;
+    struct outcome outcome = run("hang", 1);
+    assert_int_equal(outcome.status, STATUS_COMM);
+    assert_non_null(strstr(outcome.error, "rank 1 does not answer"));
+    assert_true(outcome.end.died);
+    assert_true(outcome.seconds < SOON);
+}
+
+/* One is asked to stop while the others wait for it: that is a stop, and nobody died. */
+static void a_stop_before_they_met_ends_all(void **state)
+{
+    (void)state;
+    struct outcome outcome = run("leave", 1);
+    assert_int_equal(outcome.status, STATUS_SAVED);
+    assert_string_equal(outcome.error, "");
+    assert_false(outcome.end.died);
+    assert_true(outcome.seconds < SOON);
 }
 
 static void a_wrong_launcher_is_refused(void **state)
@@ -206,8 +262,8 @@ static void a_wrong_launcher_is_refused(void **state)
 int main(int argc, char **argv)
 {
     struct launcher launcher;
-    if (argc > 2 && launcher_find(&launcher))
-        return play(launcher.rank, argv[1], atoi(argv[2]));
+    if (argc > 2)
+        return play(launcher_find(&launcher) ? launcher.rank : 0, argv[1], atoi(argv[2]));
     ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
     program[bytes > 0 ? bytes : 0] = 0;
     const struct CMUnitTest tests[] = {
@@ -219,6 +275,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(silence_is_not_success),
         cmocka_unit_test(a_signal_stops_all),
         cmocka_unit_test(a_signal_before_all_stops_them),
+        cmocka_unit_test(one_process_is_watched_too),
+        cmocka_unit_test(a_hung_rank_is_ended_soon),
+        cmocka_unit_test(a_stop_before_they_met_ends_all),
         cmocka_unit_test(a_wrong_launcher_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

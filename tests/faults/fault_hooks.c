@@ -39,12 +39,14 @@ static void act(const struct fault *fault)
         kill(getpid(), SIGSTOP);
 }
 
+void kill_hooks_note(const char *what); /* tests/kill/kill_hooks.c */
 void __real_comm_note(struct comm *comm, const char *what);
 void __wrap_comm_note(struct comm *comm, const char *what);
 void __wrap_comm_note(struct comm *comm, const char *what)
 {
     struct fault fault;
     __real_comm_note(comm, what);
+    kill_hooks_note(what);
     if (fault_for(comm->home->rank, NULL, &fault) && strcmp(fault.place, what) == 0)
         act(&fault);
 }

@@ -100,6 +100,34 @@ static void what_nobody_writes_again_is_set_aside(void **state)
     scratch_close(&s);
 }
 
+static void the_last_step_is_found(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t step;
+    } cases[] = {
+        {"", 0},
+        {"{\"step\":7}\n", 7},
+        {"{\"step\":7}\n{\"step\":12,\"a\":3}\n", 12},
+        {"{\"step\":7}\n{\"step\":12", 7}, /* cut off */
+        {"{\"step\":12", 0},
+        {"{\"step\":7}\nother\n", 0},
+        {"\n", 0},
+    };
+    struct scratch s;
+    int64_t step;
+    (void)state;
+    scratch_open(&s);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = scratch_text(&s, "m.jsonl", cases[i].text);
+        assert_int_equal(line_file_last(&s.env, path, &step), STATUS_OK);
+        assert_int_equal(step, cases[i].step);
+    }
+    assert_int_equal(line_file_last(&s.env, scratch_path(&s, "none"), &step), STATUS_OK);
+    assert_int_equal(step, 0);
+    scratch_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,6 +135,7 @@ int main(void)
         cmocka_unit_test(failures_are_named),
         cmocka_unit_test(lines_of_later_steps_are_dropped),
         cmocka_unit_test(what_nobody_writes_again_is_set_aside),
+        cmocka_unit_test(the_last_step_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -249,7 +249,7 @@ static void test_stop_before_the_first_step_saves_nothing(void **state)
     struct trainer_callbacks callbacks = {.should_stop = stop_now};
     rig_open(&rig);
     rig_config(&rig, "train.steps=50");
-    assert_int_equal(rig_train(&rig, "run", false, &callbacks, &summary), STATUS_STOPPED);
+    assert_int_equal(rig_train(&rig, "run", false, &callbacks, &summary), STATUS_SAVED);
     assert_string_equal(summary.end, "stopped");
     assert_string_equal(summary.checkpoint, "");
     assert_false(file_exists(scratch_path(&rig.scratch, "run/checkpoints")));
