@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "base/direct.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
 
@@ -22,8 +23,10 @@ struct checkpoint {
     struct env *env; /* borrowed */
     char *folder;
     struct checkpoint_state state;
-    void *piece; /* CHECKPOINT_PIECE bytes */
-    int fd;      /* of `entry`; -1: none is open */
+    void *memory, *room; /* for one piece; the second is the first, aligned */
+    void *piece;         /* where it is in the room */
+    bool direct;         /* read past the system's cache */
+    int fd;              /* of `entry`; -1: none is open */
     const struct checkpoint_entry *entry;
 };
 
@@ -70,7 +73,9 @@ enum status checkpoint_open(struct env *env, const char *folder, struct checkpoi
     c->fd = -1;
     TRY_OR(undo, mem_strdup(env, folder, &c->folder));
     TRY_OR(undo, read_state(c));
-    TRY_OR(undo, mem_alloc(env, MEM_OTHER, "checkpoint piece", CHECKPOINT_PIECE, &c->piece));
+    TRY_OR(undo, mem_alloc(env, MEM_OTHER, "checkpoint piece", CHECKPOINT_PIECE + 3 * DIRECT_BLOCK,
+                           &c->memory));
+    c->room = direct_align(c->memory);
     *checkpoint = c;
     return STATUS_OK;
 undo:
@@ -92,7 +97,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
     struct env *env = checkpoint->env;
     close_file(checkpoint);
     checkpoint_state_free(&checkpoint->state);
-    mem_free(env, checkpoint->piece);
+    mem_free(env, checkpoint->memory);
     mem_free(env, checkpoint->folder);
     mem_free(env, checkpoint);
 }
@@ -120,7 +125,7 @@ static enum status open_file(struct checkpoint *c, const struct checkpoint_entry
     close_file(c);
     c->entry = entry;
     TRY(path_join(c->env, c->folder, entry->name, &path));
-    c->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    c->fd = c->direct ? direct_open_to_read(path) : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     enum status st = STATUS_OK;
     if (c->fd < 0 || fstat(c->fd, &info) != 0)
         st = FAIL(c->env, IO, "cannot open '%s': %s", path, strerror(errno));
@@ -133,18 +138,12 @@ static enum status open_file(struct checkpoint *c, const struct checkpoint_entry
     return st;
 }
 
-/* Read a piece of the open file to c->piece and compare its hash. */
+/* Read a piece of the open file and compare its hash. */
 static enum status read_piece(struct checkpoint *c, const struct checkpoint_piece *piece)
 {
-    char *to = c->piece;
-    for (uint64_t done = 0; done < piece->bytes;) {
-        ssize_t got = pread(c->fd, to + done, piece->bytes - done, (off_t)(piece->begin + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return fail_piece(c, piece, got < 0 ? strerror(errno) : "the file ends before");
-        done += (uint64_t)got;
-    }
+    ssize_t got = direct_read(c->fd, piece->begin, piece->bytes, c->room, &c->piece);
+    if (got < 0 || (uint64_t)got < piece->bytes)
+        return fail_piece(c, piece, got < 0 ? strerror(errno) : "the file ends before");
     if (XXH3_64bits(c->piece, piece->bytes) != piece->hash)
         return fail_piece(c, piece, "they are not what was written (the hash differs)");
     return STATUS_OK;
@@ -239,8 +238,8 @@ static enum status take_elements(void *user, uint64_t begin, void *data, uint64_
         return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a piece ends inside of an element",
                     load->checkpoint->folder, load->checkpoint->entry->name);
     if ((uintptr_t)data % sizeof(float) != 0) {
-        memmove(load->checkpoint->piece, data, bytes);
-        data = load->checkpoint->piece;
+        memmove(load->checkpoint->room, data, bytes);
+        data = load->checkpoint->room;
     }
     return zero_state_write(load->zero, load->state, load->tensor,
                             (int64_t)(offset / sizeof(float)), (int64_t)(bytes / sizeof(float)),
@@ -322,9 +321,11 @@ static bool has_role(const struct checkpoint *c, enum checkpoint_role role)
 }
 
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
-                            struct zero *zero)
+                            bool direct, struct zero *zero)
 {
     struct load load = {.checkpoint = checkpoint, .graph = graph, .zero = zero};
+    /* Where others read the same, the cache has it for all of them. */
+    checkpoint->direct = direct && zero_roster(zero)->copies == 1;
     /* In fp32 the model's file holds the masters. */
     enum checkpoint_role roles[ZERO_STATES] = {
         has_role(checkpoint, CHECKPOINT_MASTER) ? CHECKPOINT_MASTER : CHECKPOINT_MODEL,
