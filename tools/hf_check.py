@@ -148,6 +148,15 @@ def check_exports(bench):
 
 # --- transformers saves ---------------------------------------------------------------------------------------------------------
 
+def rope_keys(rope):
+    """For a config of this transformers: one object since 5, before it the base and what scales it."""
+    import transformers
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        return {"rope_parameters": rope}
+    scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+    return {"rope_theta": rope["rope_theta"], "rope_scaling": None if rope["rope_type"] == "default" else scaling}
+
+
 def made(name):
     """A model of transformers, with weights large enough that the likeliest token is clear."""
     import torch
@@ -168,7 +177,7 @@ def made(name):
         model = LlamaForCausalLM(LlamaConfig(
             vocab_size=VOCAB, hidden_size=48, intermediate_size=70, num_hidden_layers=2, num_attention_heads=6,
             num_key_value_heads=2, head_dim=16 if "wide heads" in name else 8, max_position_embeddings=CONTEXT * 2,
-            tie_word_embeddings=tied, rope_parameters=rope, bos_token_id=0, eos_token_id=[0, 1]))
+            tie_word_embeddings=tied, bos_token_id=0, eos_token_id=[0, 1], **rope_keys(rope)))
     with torch.no_grad():
         for key, p in model.named_parameters():
             if p.ndim > 1:

@@ -190,6 +190,11 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "val_tokens", facts->val_tokens);
     json_out_int(json, "step_tokens", facts->step_tokens);
     json_out_int(json, "first_step", facts->first_step);
+    if (facts->first_step > 0) {
+        json_out_real(json, "load_seconds", facts->load->seconds);
+        json_out_int(json, "load_memory_bytes", (int64_t)facts->load->memory_bytes);
+        json_out_int(json, "load_grown_bytes", (int64_t)facts->load->grown_bytes);
+    }
     json_out_real(json, "flops_per_token", facts->flops_per_token);
     json_out_int(json, "ranks", facts->ranks);
     json_out_string(json, "comm", facts->comm);
@@ -340,6 +345,7 @@ static void on_saved(void *user, const struct checkpoint_result *result)
         json_out_string(json, "path", result->path);
         json_out_int(json, "bytes", (int64_t)result->bytes);
         json_out_real(json, "seconds", result->seconds);
+        json_out_real(json, "written", result->written);
         json_out_real(json, "stood", result->stood);
         json_out_flush(json, console);
     } else if (!view->quiet) {
@@ -425,6 +431,12 @@ static void print_summary_json(struct train_view *view, const struct trainer_sum
     json_out_real(json, "bits_per_byte", s->val.tokens ? s->val.bits_per_byte : NAN);
     json_out_real(json, "seconds", s->seconds);
     json_out_real(json, "tokens_per_second", s->tokens_per_second);
+    if (s->save.bytes > 0) {
+        json_out_int(json, "save_bytes", (int64_t)s->save.bytes);
+        json_out_real(json, "save_seconds", s->save.seconds);
+        json_out_real(json, "save_written", s->save.written);
+        json_out_real(json, "save_stood", s->save.stood);
+    }
     json_out_int(json, "peak_bytes", (int64_t)s->held.total_bytes);
     if (s->held.process.resident_bytes > 0) {
         json_out_int(json, "resident_bytes", (int64_t)s->held.process.resident_bytes);

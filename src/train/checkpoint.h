@@ -23,6 +23,7 @@ struct checkpoint_config {
     int64_t major;      /* multiples of so many steps are saved too, and stay for ever; 0 = none */
     int64_t file_bytes; /* limit of a file of tensors */
     bool async;         /* those in the middle of a run are written while it goes on */
+    bool direct;        /* written and read past the system's cache, where that can be */
 };
 extern const struct option_table checkpoint_options; /* checkpoint.* */
 
@@ -56,8 +57,9 @@ struct checkpoint_result {
     char error[640]; /* why it was not saved */
     char note[320];  /* what else went wrong: old ones that could not be removed; "" = nothing */
     uint64_t bytes;
-    double seconds; /* from its start to its end */
-    double stood;   /* of them, that the run stood still */
+    double seconds; /* from its start to its end, with the removal of old ones */
+    double written; /* of them, from the first write until it had its name; at the first rank */
+    double stood;   /* of them, that the run stood still: of the rank that did so longest */
 };
 
 struct checkpoint_saver;
@@ -84,10 +86,10 @@ bool checkpoint_has(const struct checkpoint *checkpoint,
                     enum checkpoint_role role); /* such files */
 
 /* Every tensor of the graph into the store: masters, momentum, variance of what this rank holds.
- * Names, types and shapes must be the graph's; every piece that is read is checked. Not collective;
+ * `direct`: past the system's cache, where that helps. Names, types and shapes must be the graph's; every piece that is read is checked. Not collective;
  * zero_publish afterwards. On failure the store is in part overwritten. */
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
-                            struct zero *zero);
+                            bool direct, struct zero *zero);
 
 /* Every piece of every file. `seen` (NULL: nobody) is told of each file, good or not; the first
  * failure comes back after all have been looked at. */

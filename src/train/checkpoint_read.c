@@ -2,7 +2,9 @@
  *
  * Nothing is mapped: a disk that fails gives an error and not a signal. Whoever needs a range of a
  * file reads the pieces that cover it, each whole, and compares their hashes before a byte is used;
- * so the room needed is one piece. The header of a file of tensors is read the same way.
+ * so the room needed is one piece, and a load has a few (base/ahead.h): it first lists what it wants
+ * of a file, and the next pieces are read while one is checked and put in place. The header of a file
+ * of tensors is read in the same pieces.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "base/ahead.h"
+#include "base/direct.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
 
@@ -22,8 +26,9 @@ struct checkpoint {
     struct env *env; /* borrowed */
     char *folder;
     struct checkpoint_state state;
-    void *piece; /* CHECKPOINT_PIECE bytes */
-    int fd;      /* of `entry`; -1: none is open */
+    struct ahead *ahead; /* reads pieces */
+    bool direct;         /* past the system's cache */
+    int fd;              /* of `entry`; -1: none is open */
     const struct checkpoint_entry *entry;
 };
 
@@ -70,7 +75,7 @@ enum status checkpoint_open(struct env *env, const char *folder, struct checkpoi
     c->fd = -1;
     TRY_OR(undo, mem_strdup(env, folder, &c->folder));
     TRY_OR(undo, read_state(c));
-    TRY_OR(undo, mem_alloc(env, MEM_OTHER, "checkpoint piece", CHECKPOINT_PIECE, &c->piece));
+    TRY_OR(undo, ahead_create(env, CHECKPOINT_PIECE, &c->ahead));
     *checkpoint = c;
     return STATUS_OK;
 undo:
@@ -90,9 +95,9 @@ void checkpoint_close(struct checkpoint *checkpoint)
     if (!checkpoint)
         return;
     struct env *env = checkpoint->env;
-    close_file(checkpoint);
+    close_file(checkpoint); /* nothing is being read: read_pieces has taken all it asked for */
     checkpoint_state_free(&checkpoint->state);
-    mem_free(env, checkpoint->piece);
+    ahead_destroy(checkpoint->ahead);
     mem_free(env, checkpoint->folder);
     mem_free(env, checkpoint);
 }
@@ -128,7 +133,7 @@ static enum status open_file(struct checkpoint *c, const struct checkpoint_entry
     close_file(c);
     c->entry = entry;
     TRY(path_join(c->env, c->folder, entry->name, &path));
-    c->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    c->fd = c->direct ? direct_open_to_read(path) : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     enum status st = STATUS_OK;
     if (c->fd < 0 || fstat(c->fd, &info) != 0)
         st = FAIL(c->env, IO, "cannot open '%s': %s", path, strerror(errno));
@@ -141,22 +146,128 @@ static enum status open_file(struct checkpoint *c, const struct checkpoint_entry
     return st;
 }
 
-/* Read a piece of the open file to c->piece and compare its hash. */
-static enum status read_piece(struct checkpoint *c, const struct checkpoint_piece *piece)
+/* `got` bytes were read of it, or none: errno. */
+static enum status check_piece(const struct checkpoint *c, const struct checkpoint_piece *piece,
+                               const void *data, ssize_t got)
 {
-    char *to = c->piece;
-    for (uint64_t done = 0; done < piece->bytes;) {
-        ssize_t got = pread(c->fd, to + done, piece->bytes - done, (off_t)(piece->begin + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return fail_piece(c, piece, got < 0 ? strerror(errno) : "the file ends before");
-        done += (uint64_t)got;
-    }
-    if (XXH3_64bits(c->piece, piece->bytes) != piece->hash)
+    if (got < 0 || (uint64_t)got < piece->bytes)
+        return fail_piece(c, piece, got < 0 ? strerror(errno) : "the file ends before");
+    if (XXH3_64bits(data, piece->bytes) != piece->hash)
         return fail_piece(c, piece, "they are not what was written (the hash differs)");
     return STATUS_OK;
 }
+
+/* Who reads pieces of a file says which, in order, and is given each when it has been checked;
+ * `data` is its own until the next comes. */
+struct piece_reader {
+    const struct checkpoint_piece *(*piece)(const void *user, int64_t i);
+    enum status (*take)(void *user, int64_t i, char *data); /* NULL: checking is all */
+};
+
+static enum status read_pieces(struct checkpoint *c, const struct piece_reader *reader, void *user,
+                               int64_t count)
+{
+    enum status st = STATUS_OK;
+    int64_t asked = 0;
+    for (int64_t i = 0; i < count && (st == STATUS_OK || i < asked); i++) {
+        void *data;
+        for (; st == STATUS_OK && asked < count && asked < i + AHEAD_RANGES; asked++) {
+            const struct checkpoint_piece *next = reader->piece(user, asked);
+            ahead_ask(c->ahead, c->fd, next->begin, next->bytes);
+        }
+        ssize_t got = ahead_take(c->ahead, &data);
+        if (st == STATUS_OK)
+            st = check_piece(c, reader->piece(user, i), data, got);
+        if (st == STATUS_OK && reader->take)
+            st = reader->take(user, i, data);
+    }
+    return st;
+}
+
+/* --- from the start of a file --------------------------------------------------------------- */
+
+struct start {
+    const struct checkpoint_entry *entry;
+    uint64_t bytes;
+    char *out;
+};
+
+static const struct checkpoint_piece *start_piece(const void *user, int64_t i)
+{
+    return &((const struct start *)user)->entry->pieces[i];
+}
+
+static enum status take_start(void *user, int64_t i, char *data)
+{
+    const struct start *start = user;
+    const struct checkpoint_piece *piece = &start->entry->pieces[i];
+    uint64_t left = start->bytes - piece->begin;
+    memcpy(start->out + piece->begin, data, left < piece->bytes ? left : piece->bytes);
+    return STATUS_OK;
+}
+
+/* The first `bytes` of a file to `out`. */
+static enum status read_start(struct checkpoint *c, const struct checkpoint_entry *entry,
+                              uint64_t bytes, void *out)
+{
+    static const struct piece_reader reader = {start_piece, take_start};
+    struct start start = {entry, bytes, out};
+    int64_t count = 0;
+    CHECK(bytes <= entry->bytes);
+    while (count < entry->piece_count && entry->pieces[count].begin < bytes)
+        count++;
+    TRY(open_file(c, entry));
+    return read_pieces(c, &reader, &start, count);
+}
+
+/* --- a file of tensors ---------------------------------------------------------------------- */
+
+static enum status open_tensors(struct checkpoint *c, const struct checkpoint_entry *entry,
+                                struct safetensors **file)
+{
+    uint64_t size;
+    char *path, *header;
+    enum status st;
+    TRY(path_join(c->env, c->folder, entry->name, &path));
+    if (entry->bytes < 8) {
+        st = FAIL(c->env, FORMAT, "'%s' has no header", path);
+        goto undo_path;
+    }
+    TRY_OR(undo_path, read_start(c, entry, 8, &size));
+    if (size > entry->bytes - 8 || size > HEADER_BYTES_MAX) {
+        st = FAIL(c->env, FORMAT, "'%s': the header does not fit in the file", path);
+        goto undo_path;
+    }
+    TRY_OR(undo_path, mem_alloc(c->env, MEM_OTHER, "safetensors header", size + 8, &header));
+    st = read_start(c, entry, size + 8, header);
+    if (st == STATUS_OK)
+        st = safetensors_open_header(c->env, header, size + 8, entry->bytes, path, file);
+    mem_free(c->env, header);
+undo_path:
+    mem_free(c->env, path);
+    return st;
+}
+
+/* --- loading -------------------------------------------------------------------------------- */
+
+struct want { /* a part of a tensor that is in one piece of the file */
+    const struct checkpoint_piece *piece;
+    uint64_t begin, bytes; /* in the file */
+    int tensor;
+    int64_t first; /* element of the tensor that it begins with */
+};
+
+struct load {
+    struct checkpoint *checkpoint;
+    const struct unit_graph *graph;
+    struct zero *zero;
+    enum zero_state state;
+    enum checkpoint_role role;
+    bool *seen; /* (tensors) */
+
+    struct want *wants; /* of the file that is being read */
+    int64_t want_count;
+};
 
 /* The piece that holds byte `at`. */
 static int64_t find_piece(const struct checkpoint_entry *entry, uint64_t at)
@@ -172,87 +283,45 @@ static int64_t find_piece(const struct checkpoint_entry *entry, uint64_t at)
     return low;
 }
 
-/* Takes bytes begin .. begin + bytes of the file; `data` may be moved about in. */
-typedef enum status range_fn(void *user, uint64_t begin, void *data, uint64_t bytes);
-
-/* Bytes begin .. end of a file to `take`, piece by piece, each checked. */
-static enum status read_range(struct checkpoint *c, const struct checkpoint_entry *entry,
-                              uint64_t begin, uint64_t end, range_fn *take, void *user)
+/* `count` elements from `first` on of a tensor that begins at byte `begin` of the file. */
+static enum status want_elements(struct load *load, const struct checkpoint_entry *entry,
+                                 int tensor, uint64_t tensor_begin, struct zero_range range)
 {
-    TRY(open_file(c, entry));
+    uint64_t begin = tensor_begin + (uint64_t)range.first * sizeof(float);
+    uint64_t end = begin + (uint64_t)range.count * sizeof(float);
     CHECK(end <= entry->bytes);
     for (int64_t i = find_piece(entry, begin); begin < end; i++) {
         const struct checkpoint_piece *piece = &entry->pieces[i];
         uint64_t piece_end = piece->begin + piece->bytes, until = piece_end < end ? piece_end : end;
-        TRY(read_piece(c, piece));
-        TRY(take(user, begin, (char *)c->piece + (begin - piece->begin), until - begin));
+        if ((until - tensor_begin) % sizeof(float) != 0)
+            return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a piece ends inside of an element",
+                        load->checkpoint->folder, entry->name);
+        load->wants[load->want_count++] =
+            (struct want){.piece = piece,
+                          .begin = begin,
+                          .bytes = until - begin,
+                          .tensor = tensor,
+                          .first = (int64_t)((begin - tensor_begin) / sizeof(float))};
         begin = until;
     }
     return STATUS_OK;
 }
 
-/* --- a file of tensors ---------------------------------------------------------------------- */
-
-static enum status take_bytes(void *user, uint64_t begin, void *data, uint64_t bytes)
+static const struct checkpoint_piece *want_piece(const void *user, int64_t i)
 {
-    memcpy((char *)user + begin, data, bytes);
-    return STATUS_OK;
+    return ((const struct load *)user)->wants[i].piece;
 }
 
-static enum status open_tensors(struct checkpoint *c, const struct checkpoint_entry *entry,
-                                struct safetensors **file)
+static enum status take_want(void *user, int64_t i, char *data)
 {
-    uint64_t size;
-    char *path, *header;
-    enum status st;
-    TRY(path_join(c->env, c->folder, entry->name, &path));
-    if (entry->bytes < 8) {
-        st = FAIL(c->env, FORMAT, "'%s' has no header", path);
-        goto undo_path;
-    }
-    TRY_OR(undo_path, read_range(c, entry, 0, 8, take_bytes, &size));
-    if (size > entry->bytes - 8 || size > HEADER_BYTES_MAX) {
-        st = FAIL(c->env, FORMAT, "'%s': the header does not fit in the file", path);
-        goto undo_path;
-    }
-    TRY_OR(undo_path, mem_alloc(c->env, MEM_OTHER, "safetensors header", size + 8, &header));
-    st = read_range(c, entry, 0, size + 8, take_bytes, header);
-    if (st == STATUS_OK)
-        st = safetensors_open_header(c->env, header, size + 8, entry->bytes, path, file);
-    mem_free(c->env, header);
-undo_path:
-    mem_free(c->env, path);
-    return st;
-}
-
-/* --- loading -------------------------------------------------------------------------------- */
-
-struct load {
-    struct checkpoint *checkpoint;
-    const struct unit_graph *graph;
-    struct zero *zero;
-    enum zero_state state;
-    enum checkpoint_role role;
-    bool *seen; /* (tensors) */
-
-    int tensor;     /* that is being read */
-    uint64_t begin; /* of its first element, in the file */
-};
-
-static enum status take_elements(void *user, uint64_t begin, void *data, uint64_t bytes)
-{
-    const struct load *load = user;
-    uint64_t offset = begin - load->begin;
-    if (offset % sizeof(float) != 0 || bytes % sizeof(float) != 0)
-        return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a piece ends inside of an element",
-                    load->checkpoint->folder, load->checkpoint->entry->name);
-    if ((uintptr_t)data % sizeof(float) != 0) {
-        memmove(load->checkpoint->piece, data, bytes);
-        data = load->checkpoint->piece;
-    }
-    return zero_state_write(load->zero, load->state, load->tensor,
-                            (int64_t)(offset / sizeof(float)), (int64_t)(bytes / sizeof(float)),
-                            data);
+    struct load *load = user;
+    const struct want *want = &load->wants[i];
+    data += want->begin - want->piece->begin;
+    size_t off = (uintptr_t)data % sizeof(float);
+    if (off != 0) /* memory for a piece begins aligned: there is place before it */
+        data = memmove(data - off, data, want->bytes);
+    return zero_state_write(load->zero, load->state, want->tensor, want->first,
+                            (int64_t)(want->bytes / sizeof(float)), (const float *)data);
 }
 
 static int find_tensor(const struct unit_graph *graph, const char *name)
@@ -271,7 +340,7 @@ static bool fits(const struct unit_tensor *ours, const struct safetensor *theirs
     return same;
 }
 
-static enum status load_tensor(struct load *load, const struct checkpoint_entry *entry,
+static enum status want_tensor(struct load *load, const struct checkpoint_entry *entry,
                                const struct safetensor *tensor)
 {
     struct checkpoint *c = load->checkpoint;
@@ -286,23 +355,29 @@ static enum status load_tensor(struct load *load, const struct checkpoint_entry 
         return FAIL(c->env, FORMAT,
                     "'%s/%s': tensor '%s' has another type or shape than the model's", c->folder,
                     entry->name, tensor->name);
-    struct zero_range held = zero_state_held(load->zero, t);
-    uint64_t first = tensor->begin + (uint64_t)held.first * sizeof(float);
     load->seen[t] = true;
-    load->tensor = t;
-    load->begin = tensor->begin;
-    return read_range(c, entry, first, first + (uint64_t)held.count * sizeof(float), take_elements,
-                      load);
+    return want_elements(load, entry, t, tensor->begin, zero_state_held(load->zero, t));
 }
 
 static enum status load_file(struct load *load, const struct checkpoint_entry *entry)
 {
+    static const struct piece_reader reader = {want_piece, take_want};
+    struct checkpoint *c = load->checkpoint;
     struct safetensors *file;
-    enum status st = open_tensors(load->checkpoint, entry, &file);
+    enum status st = open_tensors(c, entry, &file);
     if (st != STATUS_OK)
         return st;
+    /* A tensor ends in the middle of a piece, at most. */
+    TRY_OR(undo_file, mem_alloc_array(c->env, MEM_OTHER, "checkpoint pieces",
+                                      (size_t)(entry->piece_count + safetensors_count(file)),
+                                      sizeof *load->wants, &load->wants));
+    load->want_count = 0;
     for (int i = 0; st == STATUS_OK && i < safetensors_count(file); i++)
-        st = load_tensor(load, entry, safetensors_at(file, i));
+        st = want_tensor(load, entry, safetensors_at(file, i));
+    if (st == STATUS_OK)
+        st = read_pieces(c, &reader, load, load->want_count);
+    mem_free(c->env, load->wants);
+undo_file:
     safetensors_close(file);
     return st;
 }
@@ -322,9 +397,11 @@ static enum status load_role(struct load *load)
 }
 
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
-                            struct zero *zero)
+                            bool direct, struct zero *zero)
 {
     struct load load = {.checkpoint = checkpoint, .graph = graph, .zero = zero};
+    /* Where others read the same, the cache has it for all of them. */
+    checkpoint->direct = direct && zero_roster(zero)->copies == 1;
     /* In fp32 the model's file holds the masters. */
     enum checkpoint_role roles[ZERO_STATES] = {
         checkpoint_has(checkpoint, CHECKPOINT_MASTER) ? CHECKPOINT_MASTER : CHECKPOINT_MODEL,
@@ -345,10 +422,10 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
 
 static enum status verify_file(struct checkpoint *c, const struct checkpoint_entry *entry)
 {
+    static const struct piece_reader reader = {start_piece, NULL};
+    struct start start = {.entry = entry};
     TRY(open_file(c, entry));
-    for (int64_t i = 0; i < entry->piece_count; i++)
-        TRY(read_piece(c, &entry->pieces[i]));
-    return STATUS_OK;
+    return read_pieces(c, &reader, &start, entry->piece_count);
 }
 
 enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user)

@@ -108,12 +108,14 @@ static void run_task(struct stream *stream, const void *args)
                                        .comm = saver->comm ? saver->comm : saver->setup.comm,
                                        .from_snapshot = stream != NULL,
                                        .progress = task->progress,
+                                       .stood = task->stood,
                                        .room = saver->room};
     struct checkpoint_result result;
     log_error_clear(saver->own.log);
     checkpoint_write(&job, &result);
     result.seconds = clock_seconds() - task->started;
-    result.stood = stream ? task->stood : result.seconds;
+    if (!stream)
+        result.stood = result.seconds;
     pthread_mutex_lock(&saver->lock);
     saver->result = result;
     saver->ended = true;

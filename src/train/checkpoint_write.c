@@ -20,18 +20,22 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "base/clock.h"
+#include "base/direct.h"
 #include "base/file.h"
 #include "base/output.h"
 #include "train/checkpoint_keep.h"
 #include "train/checkpoint_list.h"
 #include "train/model_file.h"
 
-enum { ERROR_BYTES = 508 };                 /* a vote is a multiple of 8 bytes */
+enum { ERROR_BYTES = 500 };                 /* a vote is a multiple of 8 bytes */
 enum { WIDE_BYTES = 2 * CHECKPOINT_PIECE }; /* of the fp32 elements of a part in 16 bits */
+enum { ROOM_BYTES = CHECKPOINT_PIECE };     /* written at once */
 /* Blocks, folders and small files beside the tensors, on a disk that is nearly full. */
 static const uint64_t SPARE_BYTES = 1 << 20;
 
 struct vote {
+    double stood; /* how long this rank's run did */
     enum status status;
     char error[ERROR_BYTES];
 };
@@ -42,8 +46,11 @@ struct write {
     int rank, size;
     char *partial, *final;
     struct checkpoint_result *result;
-    int fd, file;     /* open; -1 = none */
+    double started;
+    int file; /* that is open; -1 = none */
+    struct direct out;
     void *chunk;      /* a part on its way: in fp32, and behind it in 16 bits */
+    void *room;       /* of `out` */
     uint64_t *hashes; /* of this rank's parts */
     int64_t hash_count;
     struct vote *votes; /* (ranks), in the room of the job */
@@ -57,6 +64,8 @@ static enum status count_votes(struct write *w, const struct vote *votes)
 {
     for (int r = 0; r < w->size; r++) {
         char who[32] = "";
+        if (votes[r].stood > w->result->stood)
+            w->result->stood = votes[r].stood;
         if (votes[r].status == STATUS_OK)
             continue;
         if (w->size > 1)
@@ -70,7 +79,7 @@ static enum status count_votes(struct write *w, const struct vote *votes)
 static enum status agree(struct write *w, enum status st)
 {
     struct comm *comm = w->job->comm;
-    struct vote mine = {.status = st};
+    struct vote mine = {.status = st, .stood = w->job->stood};
     if (*w->result->error) /* all know it */
         return st;
     if (st != STATUS_OK)
@@ -181,26 +190,30 @@ static enum status fail_file(struct write *w)
 static enum status end_file(struct write *w)
 {
     enum status st = STATUS_OK;
-    if (w->fd < 0)
+    if (w->file < 0)
         return STATUS_OK;
-    if (!output_sync(w->env, w->fd))
+    if (!direct_sync(&w->out))
         st = fail_file(w);
-    if (!output_close(w->env, w->fd) && st == STATUS_OK)
+    if (!direct_close(&w->out) && st == STATUS_OK)
         st = fail_file(w);
-    w->fd = -1;
+    w->file = -1;
     return st;
 }
 
 static enum status turn_to_file(struct write *w, int file)
 {
     char *path;
-    if (w->fd >= 0 && w->file == file)
+    if (w->file == file)
         return STATUS_OK;
     TRY(end_file(w));
-    w->file = file;
     TRY(inside(w, w->job->layout->files[file].name, &path));
-    bool opened = output_open(w->env, path, O_WRONLY, &w->fd);
-    enum status st = opened ? STATUS_OK : fail_file(w);
+    w->file = file;
+    enum status st = STATUS_OK;
+    if (!direct_open(w->env, path, w->job->setup->config->direct, direct_align(w->room), ROOM_BYTES,
+                     &w->out)) {
+        st = fail_file(w);
+        w->file = -1;
+    }
     mem_free(w->env, path);
     return st;
 }
@@ -241,7 +254,7 @@ static enum status write_part(void *user, const struct checkpoint_part *part)
     TRY(turn_to_file(w, part->file));
     TRY(fetch(w, part, &data));
     w->hashes[w->hash_count++] = XXH3_64bits(data, part->bytes);
-    if (!output_write_at(w->env, w->fd, part->begin, data, part->bytes))
+    if (!direct_write(&w->out, part->begin, data, part->bytes))
         return fail_file(w);
     return STATUS_OK;
 }
@@ -251,6 +264,7 @@ static enum status write_parts(struct write *w)
     const struct checkpoint_job *job = w->job;
     int64_t parts = checkpoint_layout_parts(job->layout, job->setup->zero, w->rank);
     TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", WIDE_BYTES + CHECKPOINT_PIECE, &w->chunk));
+    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", ROOM_BYTES + DIRECT_BLOCK, &w->room));
     TRY(mem_alloc_array(w->env, MEM_OTHER, "hashes", (size_t)parts, sizeof *w->hashes, &w->hashes));
     enum status st = checkpoint_layout_visit(job->layout, job->setup->zero, w->rank, write_part, w);
     enum status ended = end_file(w);
@@ -318,6 +332,7 @@ static enum status publish(struct write *w)
         return FAIL(w->env, IO, "cannot rename '%s' to '%s': %s", w->partial, w->final,
                     strerror(errno));
     TRY(dir_sync(w->env, setup->folder));
+    w->result->written = clock_seconds() - w->started;
     if (checkpoint_keep_prune(w->env, setup->folder, setup->config->keep, setup->config->major) !=
         STATUS_OK)
         snprintf(w->result->note, sizeof w->result->note, "%s", log_first_error(w->env->log));
@@ -369,8 +384,9 @@ void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result
                       .rank = comm ? comm_rank(comm) : 0,
                       .size = comm ? comm_size(comm) : 1,
                       .result = result,
+                      .started = clock_seconds(),
                       .votes = job->room,
-                      .fd = -1};
+                      .file = -1};
     w.hash_room = w.votes + w.size;
     *result = (struct checkpoint_result){.step = job->progress.step};
     if (comm)
@@ -387,6 +403,7 @@ void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result
     if (!result->saved && w.rank == 0 && w.partial)
         checkpoint_keep_remove(w.env, w.partial);
     mem_free(w.env, w.hashes);
+    mem_free(w.env, w.room);
     mem_free(w.env, w.chunk);
     mem_free(w.env, w.final);
     mem_free(w.env, w.partial);

@@ -11,12 +11,14 @@ struct checkpoint_job {
     struct comm *comm;                      /* borrowed; NULL: one rank */
     bool from_snapshot;                     /* the store's copy is read, not the store */
     struct checkpoint_progress progress;
+    double stood; /* for how long this rank's run stood still before */
     void *room; /* checkpoint_write_room bytes, taken before: nobody fails alone at an agreement */
 };
 
 size_t checkpoint_write_room(int ranks);
 
-/* Collective. What came of it is in *result, the same on every rank but for `note`. */
+/* Collective. What came of it is in *result, the same on every rank but for `note`,
+ * `bytes` and the seconds other than `stood`. */
 void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result *result);
 
 #endif

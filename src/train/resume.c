@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "base/clock.h"
+#include "base/resident.h"
 #include "train/checkpoint_keep.h"
 #include "train/config_lines.h"
 
@@ -14,13 +16,16 @@ struct resume {
     const struct unit_graph *graph;
     struct zero *zero;
     int rank, size;
-    int64_t tried; /* how many were damaged */
-    char why[512]; /* the last was */
+    size_t held_bytes;     /* by the account, before anything was read */
+    size_t resident_bytes; /* by the process */
+    int64_t tried;         /* how many were damaged */
+    char why[512];         /* the last was */
 };
 
 struct vote {
     int64_t step;
-    char error[504];
+    uint64_t memory, grown; /* as in resume_load */
+    char error[488];
 };
 
 /* --- what has changed ----------------------------------------------------------------------- */
@@ -95,18 +100,27 @@ static enum status pick(struct resume *r, int64_t below, int64_t *step, struct v
 }
 
 /* All ranks go on from it, or none. */
-static enum status agree(struct resume *r, enum status st, struct vote *votes)
+static enum status agree(struct resume *r, enum status st, struct vote *votes,
+                         struct resume_load *load)
 {
-    struct vote mine = {.step = st != STATUS_OK};
+    size_t resident = resident_bytes();
+    struct vote mine = {.step = st != STATUS_OK,
+                        .memory = mem_total_peak(r->env->mem) - r->held_bytes,
+                        .grown = resident > r->resident_bytes ? resident - r->resident_bytes : 0};
     snprintf(mine.error, sizeof mine.error, "%s", log_first_error(r->quiet.log));
     if (r->comm)
         TRY(comm_exchange(r->comm, &mine, sizeof mine, votes));
     else
         votes[0] = mine;
     *r->why = 0;
-    for (int i = 0; i < r->size && !*r->why; i++)
-        if (votes[i].step != 0)
+    for (int i = 0; i < r->size; i++) {
+        if (votes[i].memory > load->memory_bytes)
+            load->memory_bytes = votes[i].memory;
+        if (votes[i].grown > load->grown_bytes)
+            load->grown_bytes = votes[i].grown;
+        if (votes[i].step != 0 && !*r->why)
             snprintf(r->why, sizeof r->why, "%s", *votes[i].error ? votes[i].error : "unknown");
+    }
     return STATUS_OK;
 }
 
@@ -115,7 +129,7 @@ static enum status read_share(struct resume *r, struct checkpoint *checkpoint)
 {
     if (r->rank == 0)
         TRY(checkpoint_verify_role(checkpoint, CHECKPOINT_PLAIN));
-    TRY(checkpoint_load(checkpoint, r->graph, r->zero));
+    TRY(checkpoint_load(checkpoint, r->graph, r->place->direct, r->zero));
     if (!checkpoint_has(checkpoint, CHECKPOINT_MASTER))
         return STATUS_OK;
     return checkpoint_verify_share(checkpoint, CHECKPOINT_MODEL, r->rank, r->size);
@@ -129,7 +143,7 @@ static bool is_damage(enum status st)
 
 /* r->why is empty afterwards when all ranks have it. */
 static enum status try_one(struct resume *r, const char *path, struct vote *votes,
-                           struct checkpoint_progress *progress)
+                           struct checkpoint_progress *progress, struct resume_load *load)
 {
     struct checkpoint *checkpoint = NULL;
     log_error_clear(r->quiet.log);
@@ -142,7 +156,7 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
         refused =
             log_fail(r->env->log, st, __FILE__, __LINE__, "%s", log_first_error(r->quiet.log));
     if (refused == STATUS_OK)
-        refused = agree(r, st, votes);
+        refused = agree(r, st, votes, load);
     if (refused == STATUS_OK && !*r->why)
         refused = zero_publish(r->zero);
     if (refused == STATUS_OK && !*r->why) {
@@ -157,20 +171,24 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
 /* --- all of them ---------------------------------------------------------------------------- */
 
 static enum status try_all(struct resume *r, struct vote *votes,
-                           struct checkpoint_progress *progress, bool *found)
+                           struct checkpoint_progress *progress, struct resume_load *load,
+                           bool *found)
 {
+    double started = clock_seconds();
     int64_t step = INT64_MAX;
-    char *path;
+    char *path, seconds[32];
     for (*found = false; !*found; r->tried++) {
         TRY(pick(r, step, &step, votes));
         if (step < 0)
             return STATUS_OK;
         TRY(checkpoint_keep_path(r->env, r->place->folder, "", step, "", &path));
-        enum status st = try_one(r, path, votes, progress);
+        enum status st = try_one(r, path, votes, progress, load);
+        load->seconds = clock_seconds() - started;
         if (st == STATUS_OK && *r->why && r->rank == 0)
             log_warn(r->env, "the checkpoint '%s' is passed over: %s", path, r->why);
         else if (st == STATUS_OK && r->rank == 0 && progress->step < r->place->steps)
-            log_info(r->env, "going on after step %" PRId64 " from '%s'", progress->step, path);
+            log_info(r->env, "going on after step %" PRId64 " from '%s', read in %s",
+                     progress->step, path, text_human_seconds(seconds, load->seconds));
         mem_free(r->env, path);
         TRY(st);
         *found = !*r->why;
@@ -180,7 +198,7 @@ static enum status try_all(struct resume *r, struct vote *votes,
 
 enum status resume_run(struct env *env, const struct resume_place *place, struct comm *comm,
                        const struct unit_graph *graph, struct zero *zero,
-                       struct checkpoint_progress *progress, bool *found)
+                       struct checkpoint_progress *progress, struct resume_load *load, bool *found)
 {
     struct resume r = {.env = env,
                        .quiet = *env,
@@ -188,14 +206,17 @@ enum status resume_run(struct env *env, const struct resume_place *place, struct
                        .comm = comm,
                        .graph = graph,
                        .zero = zero,
+                       .held_bytes = mem_total(env->mem),
+                       .resident_bytes = resident_bytes(),
                        .rank = comm ? comm_rank(comm) : 0,
                        .size = comm ? comm_size(comm) : 1};
     struct vote *votes;
+    *load = (struct resume_load){0};
     TRY(mem_alloc_array(env, MEM_OTHER, "votes", (size_t)r.size, sizeof *votes, &votes));
     r.quiet.log = log_create(NULL, NULL, LOG_ERROR);
     if (comm)
         comm_be_patient(comm, true); /* some have more to read, or from a slower disk */
-    enum status st = r.quiet.log ? try_all(&r, votes, progress, found)
+    enum status st = r.quiet.log ? try_all(&r, votes, progress, load, found)
                                  : FAIL(env, MEMORY, "out of memory for a log");
     if (comm)
         comm_be_patient(comm, false);

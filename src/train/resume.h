@@ -12,6 +12,7 @@
 
 struct resume_place {        /* borrowed for the call */
     const char *folder;      /* RUN/checkpoints */
+    bool direct;             /* read past the system's cache; counts at every rank */
     bool wanted;             /* there is a run to go on with. Counts at the first rank, as does what
                                 follows */
     const char *config_yaml; /* of now */
@@ -22,11 +23,18 @@ struct resume_place {        /* borrowed for the call */
     bool by_workers; /* the bits depend on how many these are */
 };
 
+/* What reading the state took. */
+struct resume_load {
+    double seconds;      /* until all ranks had it, with what was passed over */
+    size_t memory_bytes; /* taken for it beside the store, at most, by any rank */
+    size_t grown_bytes;  /* of any rank's process: that, and memory of the store not used before */
+};
+
 /* *found = false: there is no checkpoint at all. Otherwise the store has the state and *progress
  * says where it stood. Where there are only damaged ones that is an error, and nothing has been
  * changed on the disk. Collective; `comm` NULL: one rank. */
 enum status resume_run(struct env *env, const struct resume_place *place, struct comm *comm,
                        const struct unit_graph *graph, struct zero *zero,
-                       struct checkpoint_progress *progress, bool *found);
+                       struct checkpoint_progress *progress, struct resume_load *load, bool *found);
 
 #endif

@@ -76,6 +76,8 @@ static const struct option checkpoint_list[] = {
      .help = "at multiples of so many steps one is saved too, and stays for ever; 0 = none"},
     {CHECKPOINT(async, BOOL), .fallback = "true",
      .help = "write them while the run goes on; takes memory for a copy of the state"},
+    {CHECKPOINT(direct, BOOL), .fallback = "true",
+     .help = "write and read them past the system's cache of files, where that can be"},
     {.key = "checkpoint.file_size",
      .type = OPTION_INT,
      .offset = offsetof(struct checkpoint_config, file_bytes),

@@ -30,6 +30,10 @@ static void note(struct run_saves *saves, const struct checkpoint_result *result
     if (!result->saved)
         return;
     saves->last_step = result->step;
+    saves->summary->save = (struct trainer_save){.bytes = result->bytes,
+                                                 .seconds = result->seconds,
+                                                 .written = result->written,
+                                                 .stood = result->stood};
     snprintf(saves->summary->checkpoint, sizeof saves->summary->checkpoint, "%s", result->path);
 }
 

@@ -120,6 +120,7 @@ static bool sums_by_worker(const struct run_config *config)
 static enum status go_on(struct trainer *t, bool wanted, bool *found)
 {
     const struct resume_place place = {.folder = t->checkpoints,
+                                       .direct = t->config->checkpoint.direct,
                                        .wanted = wanted,
                                        .config_yaml = t->place->config_yaml,
                                        .data = t->data_print,
@@ -128,7 +129,7 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
                                        .workers = zero_roster(t->session.zero)->workers,
                                        .by_workers = sums_by_worker(t->config)};
     TRY(resume_run(t->env, &place, t->session.comm, model_graph(t->session.model), t->session.zero,
-                   &t->done, found));
+                   &t->done, &t->load, found));
     if (!*found)
         return STATUS_OK;
     t->step = t->first_step = t->saves.last_step = t->done.step;
@@ -267,6 +268,7 @@ static void tell_ready(struct trainer *t)
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,
                                   .first_step = t->first_step,
+                                  .load = &t->load,
                                   .held = &t->held,
                                   .ranks = t->session.spread.mesh.size,
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",

@@ -15,6 +15,7 @@
 #include "train/config.h"
 #include "train/evaluate.h"
 #include "train/footprint.h"
+#include "train/resume.h"
 #include "train/session.h"
 
 struct trainer_facts { /* known when everything is in place, before the first step */
@@ -24,8 +25,9 @@ struct trainer_facts { /* known when everything is in place, before the first st
     int64_t train_tokens, val_tokens; /* of the data; 0 = none */
     int64_t step_tokens;              /* global_batch * context */
     double flops_per_token;
-    double epochs;      /* steps * step_tokens / train_tokens */
-    int64_t first_step; /* after which the run goes on; 0 = it begins */
+    double epochs;                  /* steps * step_tokens / train_tokens */
+    int64_t first_step;             /* after which the run goes on; 0 = it begins */
+    const struct resume_load *load; /* how its state was read */
     const struct footprint_worst *held;
     int ranks;
     const char *comm;   /* how they talk: "mpi"; "" for one */
@@ -64,6 +66,11 @@ struct trainer_callbacks { /* any may be NULL; `user` goes to each */
     bool (*should_stop)(void *user); /* asked before each step and in evaluations */
 };
 
+struct trainer_save { /* of a checkpoint, as in its result */
+    uint64_t bytes;
+    double seconds, written, stood;
+};
+
 struct trainer_place {
     const char *folder;      /* the run folder */
     bool fresh;              /* a run that is already there is moved aside, not gone on with */
@@ -83,6 +90,7 @@ struct trainer_summary {
     double tokens_per_second;    /* median over the steps but the first two; NAN = too few */
     struct footprint_worst held; /* of the worst rank, up to the end of the run */
     char checkpoint[4096];       /* the newest; "" = there is none */
+    struct trainer_save save;    /* the last; bytes 0 = none */
     int ranks;
     size_t state_bytes;          /* params, grads and optimizer of the rank that holds most */
     size_t whole_bytes;          /* the same on one rank that holds everything */

@@ -41,6 +41,7 @@ struct trainer {
 
     int64_t step;       /* the step that runs, from 1; afterwards how many were begun */
     int64_t first_step; /* after which it goes on */
+    struct resume_load load;
     struct checkpoint_progress done; /* up to the last step */
     double flops_per_token;
     struct zero_traffic traffic; /* counted so far, whatever for */

@@ -50,7 +50,7 @@ static void test_reads_version_1(void **state)
     assert_int_equal(p->step, 5);
     assert_int_equal(p->samples, 30);
     assert_true(p->loss == 5.5707035264375735 && p->scaled && p->scale.scale == 65536);
-    assert_int_equal(checkpoint_load(checkpoint, model_graph(session.model), session.zero),
+    assert_int_equal(checkpoint_load(checkpoint, model_graph(session.model), true, session.zero),
                      STATUS_OK);
     for (int i = 0; i < ZERO_STATES; i++)
         if (hash_state(&session, (enum zero_state)i) != expected[i])

@@ -1,0 +1,165 @@
+/* direct -- see the header. */
+#include "base/direct.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/output.h"
+
+enum { PROBES = 64 }; /* places of a file by which is judged what the cache has of it */
+
+static uint64_t block_at(uint64_t at)
+{
+    return at / DIRECT_BLOCK * DIRECT_BLOCK;
+}
+
+void *direct_align(void *memory)
+{
+    uintptr_t at = (uintptr_t)memory;
+    return (char *)memory + (block_at(at + DIRECT_BLOCK - 1) - at);
+}
+
+/* --- writing -------------------------------------------------------------------------------- */
+
+bool direct_open(struct env *env, const char *path, bool past_cache, void *room, size_t room_bytes,
+                 struct direct *file)
+{
+    *file = (struct direct){
+        .env = env, .cached = -1, .whole = -1, .room = room, .room_bytes = room_bytes};
+    CHECK((uintptr_t)room % DIRECT_BLOCK == 0 && room_bytes % DIRECT_BLOCK == 0 && room_bytes > 0);
+    if (!output_open(env, path, O_WRONLY, &file->cached))
+        return false;
+    if (!past_cache || output_open(env, path, O_WRONLY | O_DIRECT, &file->whole))
+        return true;
+    if (errno == EINVAL) /* not known here */
+        return true;
+    int reason = errno;
+    direct_close(file);
+    errno = reason;
+    return false;
+}
+
+/* Bytes begin .. end of the file, which are in the room. */
+static bool put(struct direct *file, int fd, uint64_t begin, uint64_t end)
+{
+    const char *from = file->room + (begin - block_at(file->begin));
+    return begin >= end || output_write_at(file->env, fd, begin, from, (size_t)(end - begin));
+}
+
+static bool put_whole(struct direct *file, uint64_t begin, uint64_t end)
+{
+    if (file->whole >= 0 && put(file, file->whole, begin, end))
+        return true;
+    /* Some file systems refuse only now. */
+    return (file->whole < 0 || errno == EINVAL) && put(file, file->cached, begin, end);
+}
+
+/* Empty the room. */
+static bool flush(struct direct *file)
+{
+    uint64_t begin = file->begin, end = file->end;
+    uint64_t first = block_at(begin + DIRECT_BLOCK - 1), last = block_at(end);
+    first = first < end ? first : end; /* all of it may be in one block */
+    last = last > first ? last : first;
+    bool done = put(file, file->cached, begin, first) && put_whole(file, first, last) &&
+                put(file, file->cached, last, end);
+    file->begin = end;
+    return done;
+}
+
+bool direct_write(struct direct *file, uint64_t at, const void *data, size_t bytes)
+{
+    const char *from = data;
+    if (at != file->end) {
+        if (!flush(file))
+            return false;
+        file->begin = file->end = at;
+    }
+    while (bytes > 0) {
+        size_t used = (size_t)(file->end - block_at(file->begin)), left = file->room_bytes - used;
+        size_t part = bytes < left ? bytes : left;
+        memcpy(file->room + used, from, part);
+        from += part;
+        bytes -= part;
+        file->end += part;
+        if (part == left && !flush(file))
+            return false;
+    }
+    return true;
+}
+
+bool direct_sync(struct direct *file)
+{
+    return flush(file) && output_sync(file->env, file->cached);
+}
+
+bool direct_close(struct direct *file)
+{
+    bool closed = true;
+    int reason = 0;
+    const int fds[] = {file->whole, file->cached};
+    for (int i = 0; i < 2; i++)
+        if (fds[i] >= 0 && !output_close(file->env, fds[i])) {
+            closed = false;
+            reason = errno;
+        }
+    file->cached = file->whole = -1;
+    if (!closed)
+        errno = reason;
+    return closed;
+}
+
+/* --- reading -------------------------------------------------------------------------------- */
+
+/* Has the cache more than half of it? A file of somebody else's always seems to be there. */
+static bool is_cached(int fd)
+{
+    struct stat info;
+    unsigned char there;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    int found = 0;
+    if (fstat(fd, &info) != 0 || info.st_size <= 0)
+        return true;
+    char *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
+        return true;
+    for (uint64_t i = 0; i < PROBES; i++) {
+        uint64_t at = (uint64_t)info.st_size / PROBES * i / page * page;
+        found += mincore(map + at, page, &there) != 0 || (there & 1);
+    }
+    munmap(map, (size_t)info.st_size);
+    return found > PROBES / 2;
+}
+
+int direct_open_to_read(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 && !is_cached(fd))
+        fcntl(fd, F_SETFL, O_DIRECT); /* where it is not known, as it was */
+    return fd;
+}
+
+ssize_t direct_read(int fd, uint64_t at, size_t bytes, void *room, void **data)
+{
+    uint64_t begin = block_at(at), end = block_at(at + bytes + DIRECT_BLOCK - 1);
+    uint64_t before = at - begin, got = 0;
+    while (got < before + bytes) {
+        ssize_t more = pread(fd, (char *)room + got, end - begin - got, (off_t)(begin + got));
+        if (more < 0 && errno == EINTR)
+            continue;
+        if (more < 0 && errno == EINVAL && (fcntl(fd, F_GETFL) & O_DIRECT)) {
+            fcntl(fd, F_SETFL, 0); /* some file systems refuse only now, or after a short read */
+            continue;
+        }
+        if (more < 0)
+            return -1;
+        if (more == 0)
+            break;
+        got += (uint64_t)more;
+    }
+    *data = (char *)room + before;
+    got = got > before ? got - before : 0;
+    return (ssize_t)(got < bytes ? got : bytes);
+}
