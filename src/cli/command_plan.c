@@ -15,7 +15,7 @@ struct plan_settings {
 static enum status show(struct cli *cli, const struct plan_view *view, bool json)
 {
     const struct plan_stage *stage = &view->plan->stages[view->request->zero.stage];
-    size_t worker = stage->worker.total_bytes, server = stage->server.total_bytes;
+    size_t worker = plan_needed_bytes(&stage->worker), server = plan_needed_bytes(&stage->server);
     struct text advice;
     char a[32], b[32];
     TRY(json ? plan_view_json(cli, view) : plan_view_table(cli, view));
@@ -119,9 +119,12 @@ const struct command command_plan = {
         "and gradients\n"
         "on their way, comm what arrives from other ranks, loader the batches. Not in the total is "
         "runtime, what MPI\n"
-        "and BLAS hold themselves: an estimate here, and measured in a run. It sends parameters "
-        "(gather), gradients\n"
-        "(reduce), and losses, norms and votes (control); a formula is the ZeRO paper's.\n",
+        "and BLAS, or on a card CUDA and its libraries, hold themselves: an estimate here, and "
+        "measured in a run.\n"
+        "It sends parameters (gather), gradients (reduce), and losses, norms and votes (control); "
+        "a "
+        "formula is the\n"
+        "ZeRO paper's.\n",
     .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
                 "  sifr plan --table1\n",

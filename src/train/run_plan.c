@@ -1,6 +1,7 @@
 /* run_plan -- see the header. */
 #include "train/run_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -93,7 +94,7 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
         together = on_a_card(config, ranks->local);
         available = together > 1 ? config->device.total_bytes : config->device.free_bytes;
     }
-    double needed = (double)rank.total_bytes * together;
+    double needed = (double)plan_needed_bytes(&rank) * together;
     if (config->reading)
         return refuse(env, "the evaluation", needed, available, "a smaller --batch or --context");
     return refuse(env, "the run", needed, available,

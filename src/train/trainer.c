@@ -195,7 +195,7 @@ static enum status meet(struct trainer *t)
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
     }
     if (t->ranks == NULL || t->ranks->hub == NULL)
-        footprint_start(&t->footprint, t->env->mem);
+        footprints_start(&t->footprints, t->env->mem, t->session.device);
     return STATUS_OK;
 }
 
@@ -267,8 +267,8 @@ static void tell_ready(struct trainer *t)
 static enum status note_state(struct trainer *t)
 {
     struct trainer_summary *s = t->summary;
-    footprint_look(&t->footprint, t->env->mem);
-    TRY(footprint_compare(&t->footprint, false, t->env, t->session.comm, &t->held));
+    trainer_look(t);
+    TRY(footprint_compare(&t->footprints, false, t->session.device, t->session.comm, &t->held));
     s->ranks = zero_roster(t->session.zero)->size;
     s->state_bytes = t->held.state_bytes;
     s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
@@ -292,6 +292,7 @@ static void note_end(struct trainer *t, enum status st, double seconds)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)trainer_step_tokens(t) / pace_median(t->pace);
+    summary->gauges = gauges_whole(&t->gauges);
 }
 
 static void tell_stop(struct trainer *t, bool begun)
@@ -316,9 +317,10 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     trainer_turn_to(t, "checkpoint after step ");
     const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
-    footprint_look(&t->footprint, t->env->mem);
+    trainer_look(t);
     if (sound && saved == STATUS_OK) /* all ranks are here */
-        saved = footprint_compare(&t->footprint, true, t->env, t->session.comm, &t->summary->held);
+        saved = footprint_compare(&t->footprints, true, t->session.device, t->session.comm,
+                                  &t->summary->held);
     if (st == STATUS_STOPPED && saved == STATUS_OK && trainer_speaks(t))
         tell_stop(t, begun);
     if (st == STATUS_STOPPED && begun)

@@ -337,6 +337,7 @@ static void test_advice_is_the_least_change(void **state)
     other = large;
     other.engine.recompute = RECOMPUTE_FULL;
     other.ranks = 256;
+    other.engine.micro_batches = large.engine.micro_batches = 256;
     assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
     assert_advice(advise(&large, rank.total_bytes), 3, RECOMPUTE_FULL, 1, 256);
     env_destroy(&env);

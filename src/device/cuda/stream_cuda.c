@@ -30,7 +30,7 @@
 #include <string.h>
 #include "device/worker.h"
 
-enum { STAGE_HALF = 1 << 20 };
+enum { STAGE_HALF = DEVICE_STREAM_STAGE / 2 };
 
 static struct cuda_stream *own(struct stream *stream)
 {
@@ -110,7 +110,7 @@ static enum status open_stage(struct stream *stream)
     for (int i = 0; i < 2; i++)
         TRY(cuda_status(env, cudaEventCreateWithFlags(&cuda->stage_read[i], cudaEventDisableTiming),
                         "an event of a stream"));
-    return device_alloc_host(stream->device, MEM_OTHER, "stream stage", 2 * STAGE_HALF,
+    return device_alloc_host(stream->device, MEM_OTHER, "stream stage", DEVICE_STREAM_STAGE,
                              &cuda->stage);
 }
 
