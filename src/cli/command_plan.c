@@ -11,6 +11,17 @@ struct plan_settings {
     bool table1, lines, json;
 };
 
+/* A card that nobody has asked for may be what the run needs. */
+static enum status advise_card(struct cli *cli, const struct plan_view *view, struct text *advice)
+{
+    char name[64];
+    TRY(run_card_that_fits(cli->env, view->config, view->request->ranks,
+                           launch_local_ranks(view->request->ranks), name, sizeof name));
+    if (name[0] != '\0')
+        text_printf(advice, "run.device=cuda fits on the card here, %s; on the CPU ", name);
+    return STATUS_OK;
+}
+
 /* The table stands in any case; that it does not fit is said after it, and is the exit code. */
 static enum status show(struct cli *cli, const struct plan_view *view, bool json)
 {
@@ -22,6 +33,7 @@ static enum status show(struct cli *cli, const struct plan_view *view, bool json
     if (plan_fits(stage, view->memory_bytes))
         return STATUS_OK;
     text_init(&advice, cli->env);
+    TRY(advise_card(cli, view, &advice));
     plan_view_advice(view, &advice);
     enum status st = FAIL(cli->env, FIT, "stage %d needs %s for a rank and there is %s; %s",
                           view->request->zero.stage,

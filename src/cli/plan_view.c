@@ -246,6 +246,10 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
     text_add(text, "try");
     if (advice->stage != request->zero.stage)
         text_printf(text, " zero.stage=%d", advice->stage);
+    if (advice->prefetch != request->zero.prefetch)
+        text_printf(text, " zero.prefetch=%d", advice->prefetch);
+    if (advice->shard_group != request->zero.shard_group)
+        text_printf(text, " zero.shard_group=%d", advice->shard_group);
     if (advice->recompute != request->engine.recompute)
         text_printf(text, " engine.recompute=%s", recompute_words[advice->recompute]);
     if (advice->micro_batch != request->engine.micro_batch)
@@ -388,6 +392,8 @@ static void json_advice(struct json_out *json, const struct plan_advice *advice)
         return;
     json_out_open(json, "advice", '{');
     json_out_int(json, "stage", advice->stage);
+    json_out_int(json, "prefetch", advice->prefetch);
+    json_out_int(json, "shard_group", advice->shard_group);
     json_out_string(json, "recompute", recompute_words[advice->recompute]);
     json_out_int(json, "micro_batch", advice->micro_batch);
     json_out_int(json, "ranks", advice->ranks);

@@ -76,12 +76,13 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
 struct plan_advice {
     bool found;
     int stage, recompute;
+    int prefetch, shard_group;
     int64_t micro_batch;
     int ranks; /* each has a micro-batch */
 };
 /* The least change that fits every rank into `memory` bytes: a lower stage that does, a higher one,
- * then recomputation, smaller micro-batches, more ranks of the same memory, each on top of the one
- * before. */
+ * then larger groups, recomputation, smaller micro-batches, more ranks of the same memory, each on
+ * top of the one before; and at any point no prefetch, if that is enough. */
 enum status plan_advise(struct env *env, const struct plan_request *request,
                         const struct plan *plan, size_t memory, struct plan_advice *advice);
 

@@ -239,6 +239,19 @@ static void tear_down(struct trainer *t)
     tracing_stop(&t->tracing);
 }
 
+/* They take memory and part in every gather and reduction, and compute nothing. */
+static void tell_idle(struct trainer *t)
+{
+    int64_t micro_batches = run_micro_batches(t->config);
+    int workers = zero_roster(t->session.zero)->workers;
+    if (workers > micro_batches)
+        log_warn(t->env,
+                 "%" PRId64 " of %d ranks have nothing to compute: a step has %" PRId64
+                 " micro-batch%s; raise train.global_batch, lower train.micro_batch or take fewer "
+                 "ranks",
+                 workers - micro_batches, workers, micro_batches, micro_batches == 1 ? "" : "es");
+}
+
 static void tell_ready(struct trainer *t)
 {
     int64_t train_tokens = dataset_train_tokens(t->data);
@@ -257,6 +270,8 @@ static void tell_ready(struct trainer *t)
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
                                   .card = t->config->device.name};
+    if (trainer_speaks(t))
+        tell_idle(t);
     if (trainer_speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
