@@ -3,19 +3,18 @@
  *     | header: bytes, mapped bytes, line, guard | the caller's block ...
  *     ^ 64-byte boundary                         ^ 64-byte boundary
  *
- * Every block carries its size and its line (category, name) in the 64 bytes before it, so mem_free
- * needs nothing but the pointer. Lines live in a small hash table until mem_destroy: a name that
- * comes back finds its line, and a step that frees and takes the same names touches no other
- * memory. Small blocks come from the C library; from LARGE_BYTES up they are mapped, which gives
- * zero pages for nothing and lets the system use huge ones. Under AddressSanitizer all
- * that a machine can have comes from the C library, where overruns are seen.
+ * Every block carries its size and its line (place, category, name) in the 64 bytes before it, so
+ * mem_free needs nothing but the pointer. Lines live in a small hash table until mem_destroy: a
+ * name that comes back finds its line, and a step that frees and takes the same names touches no
+ * other memory. Small blocks come from the C library; from LARGE_BYTES up they are mapped, which
+ * gives zero pages for nothing and lets the system use huge ones. Under AddressSanitizer all that
+ * a machine can have comes from the C library, where overruns are seen.
  *
- * Invariant: totals == sum over categories == sum over lines, and a line never goes below zero
- * (CHECKed).
+ * Invariant: totals == sum over categories == sum over places == sum over lines, and a line never
+ * goes below zero (CHECKed).
  */
 #include "base/mem.h"
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +38,7 @@ static const uint64_t GUARD = 0x5eed0fb10c4ull;
 
 struct line {
     struct line *next; /* in its bucket */
+    enum mem_place place;
     enum mem_category category;
     size_t bytes;
     char name[];
@@ -56,10 +56,14 @@ struct tally {
     size_t now, peak;
 };
 
+struct account {
+    struct tally categories[MEM_CATEGORY_COUNT], total;
+};
+
 struct mem {
     pthread_mutex_t lock;
     struct line *buckets[LINE_BUCKETS];
-    struct tally categories[MEM_CATEGORY_COUNT], total;
+    struct account whole, places[MEM_PLACE_COUNT];
     int64_t allocation_count;
     int64_t until_failure; /* 1 = the next fails, 0 = off */
 };
@@ -85,10 +89,11 @@ struct mem *mem_create(void)
     return mem;
 }
 
-static void print_leak(void *user, enum mem_category category, const char *name, size_t bytes)
+static void print_leak(void *user, const struct mem_line *line)
 {
     (void)user;
-    fprintf(stderr, "still held: %zu bytes of %s '%s'\n", bytes, mem_category_word(category), name);
+    fprintf(stderr, "still held: %zu bytes of %s '%s'\n", line->bytes,
+            mem_category_word(line->category), line->name);
 }
 
 void mem_destroy(struct mem *mem)
@@ -96,7 +101,7 @@ void mem_destroy(struct mem *mem)
     if (!mem)
         return;
     mem_visit(mem, print_leak, NULL);
-    CHECK_EQ(mem->total.now, 0);
+    CHECK_EQ(mem->whole.total.now, 0);
     for (int i = 0; i < LINE_BUCKETS; i++) {
         for (struct line *line = mem->buckets[i], *next; line; line = next) {
             next = line->next;
@@ -107,28 +112,28 @@ void mem_destroy(struct mem *mem)
     free(mem);
 }
 
-static unsigned bucket_of(enum mem_category category, const char *name)
+static unsigned bucket_of(enum mem_place place, enum mem_category category, const char *name)
 {
-    uint32_t hash = 2166136261u ^ (uint32_t)category;
+    uint32_t hash = 2166136261u ^ (uint32_t)category ^ (uint32_t)place << 8;
     for (; *name; name++)
         hash = (hash ^ (uint8_t)*name) * 16777619u;
     return (hash ^ hash >> 16) % LINE_BUCKETS;
 }
 
-/* The line of (category, name), made when it is new and `make` is set; NULL = not there, or no
- * memory. */
-static struct line *find_line(struct mem *mem, enum mem_category category, const char *name,
-                              bool make)
+/* The line of (place, category, name), made when it is new and `make` is set; NULL = not there, or
+ * no memory. */
+static struct line *find_line(struct mem *mem, enum mem_place place, enum mem_category category,
+                              const char *name, bool make)
 {
-    struct line **bucket = &mem->buckets[bucket_of(category, name)];
+    struct line **bucket = &mem->buckets[bucket_of(place, category, name)];
     for (struct line *line = *bucket; line; line = line->next)
-        if (line->category == category && strcmp(line->name, name) == 0)
+        if (line->place == place && line->category == category && strcmp(line->name, name) == 0)
             return line;
     size_t name_bytes = strlen(name) + 1;
     struct line *line = make ? malloc(sizeof *line + name_bytes) : NULL;
     if (!line)
         return NULL;
-    *line = (struct line){.next = *bucket, .category = category};
+    *line = (struct line){.next = *bucket, .place = place, .category = category};
     memcpy(line->name, name, name_bytes);
     *bucket = line;
     return line;
@@ -141,14 +146,21 @@ static void tally_move(struct tally *tally, size_t more, size_t less)
         tally->peak = tally->now;
 }
 
+static void account_move(struct account *account, enum mem_category category, size_t more,
+                         size_t less)
+{
+    tally_move(&account->categories[category], more, less);
+    tally_move(&account->total, more, less);
+}
+
 /* Give back `less` bytes of the line and take `more`, at once: a resize shows only its growth in
  * the peak. */
 static void line_move(struct mem *mem, struct line *line, size_t more, size_t less)
 {
     CHECK(less <= line->bytes);
     line->bytes += more - less;
-    tally_move(&mem->categories[line->category], more, less);
-    tally_move(&mem->total, more, less);
+    account_move(&mem->whole, line->category, more, less);
+    account_move(&mem->places[line->place], line->category, more, less);
 }
 
 /* Every taking of memory passes here once; false = this one was chosen to fail. */
@@ -222,7 +234,7 @@ enum status mem_alloc(struct env *env, enum mem_category category, const char *n
     void *block = NULL;
     bytes = bytes ? bytes : 1;
     pthread_mutex_lock(&mem->lock);
-    struct line *line = admit(mem) ? find_line(mem, category, name, true) : NULL;
+    struct line *line = admit(mem) ? find_line(mem, MEM_HOST, category, name, true) : NULL;
     pthread_mutex_unlock(&mem->lock);
 
     struct header *header = line ? system_take(bytes) : NULL;
@@ -295,21 +307,23 @@ enum status mem_strdup(struct env *env, const char *text, char **copy)
     return STATUS_OK;
 }
 
-enum status mem_count(struct env *env, enum mem_category category, const char *name, size_t bytes)
+enum status mem_count(struct env *env, enum mem_place place, enum mem_category category,
+                      const char *name, size_t bytes)
 {
     struct mem *mem = env->mem;
     pthread_mutex_lock(&mem->lock);
-    struct line *line = admit(mem) ? find_line(mem, category, name, true) : NULL;
+    struct line *line = admit(mem) ? find_line(mem, place, category, name, true) : NULL;
     if (line)
         line_move(mem, line, bytes, 0);
     pthread_mutex_unlock(&mem->lock);
     return line ? STATUS_OK : fail_memory(env, category, name, bytes);
 }
 
-void mem_uncount(struct env *env, enum mem_category category, const char *name, size_t bytes)
+void mem_uncount(struct env *env, enum mem_place place, enum mem_category category,
+                 const char *name, size_t bytes)
 {
     pthread_mutex_lock(&env->mem->lock);
-    struct line *line = find_line(env->mem, category, name, false);
+    struct line *line = find_line(env->mem, place, category, name, false);
     CHECK(line != NULL);
     line_move(env->mem, line, 0, bytes);
     pthread_mutex_unlock(&env->mem->lock);
@@ -326,26 +340,39 @@ static struct tally read_tally(const struct mem *mem, const struct tally *tally)
     return copy;
 }
 
+struct mem_sums mem_sums(const struct mem *mem, enum mem_place place, bool most)
+{
+    struct mem_sums sums;
+    CHECK_LT((unsigned)place, MEM_PLACE_COUNT);
+    const struct account *account = &mem->places[place];
+    pthread_mutex_lock((pthread_mutex_t *)&mem->lock);
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        sums.bytes[c] = most ? account->categories[c].peak : account->categories[c].now;
+    sums.total_bytes = most ? account->total.peak : account->total.now;
+    pthread_mutex_unlock((pthread_mutex_t *)&mem->lock);
+    return sums;
+}
+
 size_t mem_bytes(const struct mem *mem, enum mem_category category)
 {
     CHECK_LT((unsigned)category, MEM_CATEGORY_COUNT);
-    return read_tally(mem, &mem->categories[category]).now;
+    return read_tally(mem, &mem->whole.categories[category]).now;
 }
 
 size_t mem_peak(const struct mem *mem, enum mem_category category)
 {
     CHECK_LT((unsigned)category, MEM_CATEGORY_COUNT);
-    return read_tally(mem, &mem->categories[category]).peak;
+    return read_tally(mem, &mem->whole.categories[category]).peak;
 }
 
 size_t mem_total(const struct mem *mem)
 {
-    return read_tally(mem, &mem->total).now;
+    return read_tally(mem, &mem->whole.total).now;
 }
 
 size_t mem_total_peak(const struct mem *mem)
 {
-    return read_tally(mem, &mem->total).peak;
+    return read_tally(mem, &mem->whole.total).peak;
 }
 
 int64_t mem_allocation_count(const struct mem *mem)
@@ -364,7 +391,8 @@ void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user)
     for (int i = 0; i < LINE_BUCKETS; i++)
         for (const struct line *line = mem->buckets[i]; line; line = line->next)
             if (line->bytes > 0)
-                visit(user, line->category, line->name, line->bytes);
+                visit(user,
+                      &(struct mem_line){line->place, line->category, line->name, line->bytes});
     pthread_mutex_unlock(lock);
 }
 

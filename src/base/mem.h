@@ -1,12 +1,13 @@
-/* mem -- memory by category and name: every block is counted, and the n-th allocation can be made
- * to fail.
+/* mem -- memory by place, category and name: every block is counted, and the n-th allocation can be
+ * made to fail.
  *
- * All host memory of the engine is taken here (device back ends count what they take through
+ * All ordinary memory of the engine is taken here (device back ends count what they take through
  * mem_count). Blocks are zeroed and aligned to 64 bytes; blocks of a megabyte and more come from
  * the system page by page (huge pages where the system gives them). The account is thread-safe.
  */
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/status.h"
@@ -31,6 +32,13 @@ enum mem_category {
         MEM_CATEGORY_COUNT
 };
 
+/* Where it is. A card's rank has memory in both, which are never added: each has its own end. */
+enum mem_place {
+    MEM_HOST, /* ordinary and pinned */
+    MEM_CARD,
+    MEM_PLACE_COUNT
+};
+
 struct env;
 struct mem;
 
@@ -52,20 +60,34 @@ enum status mem_resize(struct env *env, void *block, size_t bytes);
 void mem_free(struct env *env, void *block); /* NULL is fine */
 enum status mem_strdup(struct env *env, const char *text, char **copy);
 
-/* Count or uncount bytes that a device back end holds elsewhere. Subject to injected failure like
- * mem_alloc. */
-enum status mem_count(struct env *env, enum mem_category category, const char *name, size_t bytes);
-void mem_uncount(struct env *env, enum mem_category category, const char *name, size_t bytes);
+/* Count or uncount bytes that a device back end has taken by itself. Subject to injected failure
+ * like mem_alloc. */
+enum status mem_count(struct env *env, enum mem_place place, enum mem_category category,
+                      const char *name, size_t bytes);
+void mem_uncount(struct env *env, enum mem_place place, enum mem_category category,
+                 const char *name, size_t bytes);
 
-/* The account. */
+/* The account of one place: as it is now, or the most so far, each figure by itself. */
+struct mem_sums {
+    size_t bytes[MEM_CATEGORY_COUNT], total_bytes;
+};
+struct mem_sums mem_sums(const struct mem *mem, enum mem_place place, bool most);
+
+/* The account of all places together. */
 size_t mem_bytes(const struct mem *mem, enum mem_category category); /* now */
 size_t mem_peak(const struct mem *mem, enum mem_category category);  /* largest so far */
 size_t mem_total(const struct mem *mem);
 size_t mem_total_peak(const struct mem *mem);
 int64_t mem_allocation_count(const struct mem *mem); /* how many so far */
-typedef void mem_visit_fn(void *user, enum mem_category category, const char *name, size_t bytes);
+struct mem_line {
+    enum mem_place place;
+    enum mem_category category;
+    const char *name; /* borrowed */
+    size_t bytes;
+};
+typedef void mem_visit_fn(void *user, const struct mem_line *line);
 void mem_visit(const struct mem *mem, mem_visit_fn *visit,
-               void *user); /* every (category, name) with bytes > 0 now */
+               void *user); /* every (place, category, name) with bytes > 0 now */
 
 /* Make the n-th allocation from now (1 = the next) fail; 0 turns it off. */
 void mem_fail_at(struct mem *mem, int64_t n);

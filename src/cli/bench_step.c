@@ -52,6 +52,15 @@ static enum status time_steps(struct env *env, struct engine *engine,
     return STATUS_OK;
 }
 
+/* Nothing is taken after the first step: what is in use now is the most. */
+static void look_at_card(struct device *device, struct bench_step_result *result)
+{
+    struct footprints found;
+    footprints_start(&found, device_env(device)->mem, device);
+    result->card = found.card;
+    device_read_gauges(device, &result->gauges);
+}
+
 static enum status run(struct env *env, const struct bench_step_config *config,
                        struct session *session, double *seconds, struct bench_step_result *result)
 {
@@ -60,9 +69,8 @@ static enum status run(struct env *env, const struct bench_step_config *config,
     TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
                       &config->engine, &engine));
     enum status st = time_steps(env, engine, config, seconds, result);
-    result->peak_bytes = mem_total_peak(env->mem);
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        result->peak[c] = mem_peak(env->mem, (enum mem_category)c);
+    look_at_card(session->device, result);
+    result->held = mem_sums(env->mem, device_place(session->device), true);
     engine_destroy(engine);
     return st;
 }

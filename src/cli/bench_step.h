@@ -2,6 +2,7 @@
 #ifndef CLI_BENCH_STEP_H
 #define CLI_BENCH_STEP_H
 #include "engine/engine.h"
+#include "train/footprint.h"
 #include "train/session.h"
 
 struct bench_step_config {
@@ -17,9 +18,11 @@ struct bench_step_result {
     double flops_per_token;
     double seconds; /* of a step: the median */
     double tokens_per_second, gflops;
-    size_t peak_bytes, peak[MEM_CATEGORY_COUNT];
-    double fastest, slowest; /* seconds */
-    double loss;             /* of the last step: that it learnt from something */
+    struct mem_sums held;        /* accounted where it computes, at most */
+    struct footprint card;       /* at the end of the steps; all zero: no card */
+    struct device_gauges gauges; /* of the card, then */
+    double fastest, slowest;     /* seconds */
+    double loss;                 /* of the last step: that it learnt from something */
 };
 
 enum status bench_step_run(struct env *env, const struct bench_step_config *config,

@@ -13,6 +13,7 @@
 #include "cli/machine.h"
 #include "ops/ops_bench.h"
 #include "train/config.h"
+#include "train/gauges.h"
 
 struct bench_settings {
     struct model_config model;
@@ -119,6 +120,27 @@ static bool on_card(const struct bench *bench)
     return bench->place.machine.device == RUN_DEVICE_CUDA;
 }
 
+/* What the card has in use beside what is accounted there, its clock and power. */
+static void card_json(struct bench *bench, const struct bench_step_result *r)
+{
+    json_out_int(&bench->json, "card_bytes", (int64_t)r->card.held_bytes);
+    json_out_int(&bench->json, "card_accounted_bytes", (int64_t)r->card.accounted_bytes);
+    json_out_int(&bench->json, "card_runtime_estimate_bytes", (int64_t)r->card.runtime_bytes);
+    json_out_real(&bench->json, "card_excess", footprint_excess(&r->card));
+    json_out_gauges(&bench->json, &r->gauges);
+}
+
+static void card_lines(struct console *console, const struct bench_step_result *r)
+{
+    double excess = 100 * footprint_excess(&r->card);
+    char a[32], b[32], gauges[96];
+    console_line(console, "  card       %s in use: %.1f %% %s than that with %s of runtime",
+                 text_human_bytes(a, (double)r->card.held_bytes), fabs(excess),
+                 excess < 0 ? "less" : "more", text_human_bytes(b, (double)r->card.runtime_bytes));
+    if (*gauges_words(&r->gauges, gauges, sizeof gauges))
+        console_line(console, "             %s at the end", gauges);
+}
+
 static void report_step(struct bench *bench, const struct bench_step_config *config,
                         const struct bench_step_result *r)
 {
@@ -148,12 +170,14 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         json_out_real(&bench->json, "flops_per_token", r->flops_per_token);
         json_out_real(&bench->json, "gflops", r->gflops);
         json_out_real(&bench->json, "sgemm_share", share);
-        json_out_int(&bench->json, "peak_bytes", (int64_t)r->peak_bytes);
+        json_out_int(&bench->json, "peak_bytes", (int64_t)r->held.total_bytes);
         json_out_open(&bench->json, "peak", '{');
         for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
             json_out_int(&bench->json, mem_category_word((enum mem_category)c),
-                         (int64_t)r->peak[c]);
+                         (int64_t)r->held.bytes[c]);
         json_out_close(&bench->json, '}');
+        if (r->card.held_bytes > 0)
+            card_json(bench, r);
         json_out_real(&bench->json, "loss", r->loss);
         json_out_close(&bench->json, '}');
         return;
@@ -170,11 +194,13 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         console_line(console, "  rate       %.1f GFLOP/s, %.1f%% of sgemm", r->gflops, 100 * share);
     if (isfinite(mfu))
         console_line(console, "  mfu        %.1f%% of %.0f TFLOP/s", 100 * mfu, peak / 1e12);
-    console_line(console, "  memory     %s:", text_human_bytes(b, (double)r->peak_bytes));
+    console_line(console, "  memory     %s:", text_human_bytes(b, (double)r->held.total_bytes));
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        if (r->peak[c] * 200 >= r->peak_bytes)
+        if (r->held.bytes[c] * 200 >= r->held.total_bytes)
             console_line(console, "    %-12s %s", mem_category_word((enum mem_category)c),
-                         text_human_bytes(b, (double)r->peak[c]));
+                         text_human_bytes(b, (double)r->held.bytes[c]));
+    if (r->card.held_bytes > 0)
+        card_lines(console, r);
 }
 
 static enum status measure_step(struct bench *bench, const struct options *options)

@@ -75,6 +75,9 @@ static void examine_cuda(struct checkup *checkup)
              cuda->runtime / 10 % 100);
     else if (cuda->driver > 0 && cuda->card_count == 0)
         find(checkup, "the NVIDIA driver sees no card: look at CUDA_VISIBLE_DEVICES");
+    else if (cuda->driver > 0 && !cuda->nvml)
+        find(checkup, "libnvidia-ml.so.1, a part of the NVIDIA driver, is not there: runs will not "
+                      "tell clock and power of a card");
 }
 
 static void examine(struct checkup *checkup)
@@ -146,8 +149,9 @@ static void print_cuda(struct console *console, const struct device_cuda_info *c
     if (cuda->driver == 0)
         fact(console, "", "no NVIDIA driver here");
     else
-        fact(console, "", "the driver is for CUDA up to %d.%d and sees %d cards",
-             cuda->driver / 1000, cuda->driver / 10 % 100, cuda->card_count);
+        fact(console, "", "the driver%s%s is for CUDA up to %d.%d and sees %d cards; NVML is %s",
+             cuda->release[0] ? " " : "", cuda->release, cuda->driver / 1000,
+             cuda->driver / 10 % 100, cuda->card_count, cuda->nvml ? "there" : "not there");
     for (int i = 0; i < cuda->card_count && i < DEVICE_CARDS; i++)
         fact(console, "", "card %d: %s, %s, capability %d.%d", i, cuda->cards[i].name,
              text_human_bytes(a, (double)cuda->cards[i].bytes), cuda->cards[i].capability / 10,
@@ -200,6 +204,8 @@ static void add_cuda(struct json_out *json, const struct device_cuda_info *cuda)
     json_out_int(json, "cublas", cuda->cublas);
     json_out_int(json, "cudnn", cuda->cudnn);
     json_out_int(json, "nccl", cuda->nccl);
+    json_out_bool(json, "nvml", cuda->nvml);
+    json_out_string(json, "release", cuda->release);
     json_out_open(json, "cards", '[');
     for (int i = 0; i < cuda->card_count && i < DEVICE_CARDS; i++) {
         json_out_open(json, NULL, '{');

@@ -11,17 +11,29 @@ struct plan_settings {
     bool table1, lines, json;
 };
 
+/* A card that nobody has asked for may be what the run needs. */
+static enum status advise_card(struct cli *cli, const struct plan_view *view, struct text *advice)
+{
+    char name[64];
+    TRY(run_card_that_fits(cli->env, view->config, view->request->ranks,
+                           launch_local_ranks(view->request->ranks), name, sizeof name));
+    if (name[0] != '\0')
+        text_printf(advice, "run.device=cuda fits on the card here, %s; on the CPU ", name);
+    return STATUS_OK;
+}
+
 /* The table stands in any case; that it does not fit is said after it, and is the exit code. */
 static enum status show(struct cli *cli, const struct plan_view *view, bool json)
 {
     const struct plan_stage *stage = &view->plan->stages[view->request->zero.stage];
-    size_t worker = stage->worker.total_bytes, server = stage->server.total_bytes;
+    size_t worker = plan_needed_bytes(&stage->worker), server = plan_needed_bytes(&stage->server);
     struct text advice;
     char a[32], b[PLAN_VIEW_MEMORY];
     TRY(json ? plan_view_json(cli, view) : plan_view_table(cli, view));
     if (plan_fits(stage, view->memory_bytes))
         return STATUS_OK;
     text_init(&advice, cli->env);
+    TRY(advise_card(cli, view, &advice));
     plan_view_advice(view, &advice);
     enum status st = FAIL(cli->env, FIT, "stage %d needs %s for a rank and there is %s; %s",
                           view->request->zero.stage,
@@ -119,9 +131,12 @@ const struct command command_plan = {
         "and gradients\n"
         "on their way, comm what arrives from other ranks, loader the batches. Not in the total is "
         "runtime, what MPI\n"
-        "and BLAS hold themselves: an estimate here, and measured in a run. It sends parameters "
-        "(gather), gradients\n"
-        "(reduce), and losses, norms and votes (control); a formula is the ZeRO paper's.\n",
+        "and BLAS, or on a card CUDA and its libraries, hold themselves: an estimate here, and "
+        "measured in a run.\n"
+        "It sends parameters (gather), gradients (reduce), and losses, norms and votes (control); "
+        "a "
+        "formula is the\n"
+        "ZeRO paper's.\n",
     .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
                 "  sifr plan --table1\n",

@@ -1,7 +1,6 @@
 /* dry_run -- see the header. The text and tokens of the data are not counted, because nothing is
  * read. */
 #include "cli/dry_run.h"
-#include <string.h>
 #include "cli/json_out.h"
 #include "cli/machine.h"
 #include "train/run_plan.h"
@@ -10,20 +9,18 @@ struct figures {
     int ranks;
     int64_t parameters, step_tokens;
     double flops_per_token;
-    size_t bytes[MEM_CATEGORY_COUNT], total_bytes, available_bytes;
+    struct plan_rank rank;
+    size_t available_bytes;
 };
 
 static enum status make_plan(struct cli *cli, const struct run_config *config, int ranks,
                              struct figures *plan)
 {
     const struct plan_request request = run_plan_request(config, ranks);
-    struct plan_rank rank;
     TRY(plan_model(cli->env, &request, &plan->parameters, &plan->flops_per_token));
-    TRY(plan_rank_memory(cli->env, &request, 0, NULL, NULL, &rank));
+    TRY(plan_rank_memory(cli->env, &request, 0, NULL, NULL, &plan->rank));
     plan->ranks = ranks;
     plan->step_tokens = config->train.global_batch * config->train.context;
-    memcpy(plan->bytes, rank.bytes, sizeof plan->bytes);
-    plan->total_bytes = rank.total_bytes;
     plan->available_bytes = run_memory(config, machine_memory(), ranks);
     return STATUS_OK;
 }
@@ -32,7 +29,7 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
 
 static bool fits(const struct figures *plan)
 {
-    return plan->available_bytes == 0 || plan->total_bytes <= plan->available_bytes;
+    return plan->available_bytes == 0 || plan_needed_bytes(&plan->rank) <= plan->available_bytes;
 }
 
 static enum status print_json(struct cli *cli, const struct run_config *config,
@@ -50,9 +47,10 @@ static enum status print_json(struct cli *cli, const struct run_config *config,
     json_out_real(&json, "flops_per_token", plan->flops_per_token);
     json_out_open(&json, "mem", '{');
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        json_out_int(&json, mem_category_word((enum mem_category)c), (int64_t)plan->bytes[c]);
+        json_out_int(&json, mem_category_word((enum mem_category)c), (int64_t)plan->rank.bytes[c]);
     json_out_close(&json, '}');
-    json_out_int(&json, "mem_bytes", (int64_t)plan->total_bytes);
+    json_out_int(&json, "mem_bytes", (int64_t)plan->rank.total_bytes);
+    json_out_int(&json, "host_bytes", (int64_t)plan->rank.host_bytes);
     json_out_int(&json, "available_bytes", (int64_t)plan->available_bytes);
     json_out_bool(&json, "fits", fits(plan));
     return json_out_print(&json, cli->console);
@@ -79,13 +77,17 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
     if (plan->ranks > 1)
         console_line(console, "ranks    %d; what follows is for each of them", plan->ranks);
     console_line(console, "memory   %s of %s free, without the data:",
-                 text_human_bytes(a, (double)plan->total_bytes),
+                 text_human_bytes(a, (double)plan->rank.total_bytes),
                  text_human_bytes(b, (double)plan->available_bytes));
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {
-        if (plan->bytes[c])
+        if (plan->rank.bytes[c])
             console_line(console, "  %-12s %10s", mem_category_word((enum mem_category)c),
-                         text_human_bytes(a, (double)plan->bytes[c]));
+                         text_human_bytes(a, (double)plan->rank.bytes[c]));
     }
+    if (plan->rank.runtime_bytes > 0) /* a card */
+        console_line(console, "         and about %s for CUDA and its libraries; %s on the host",
+                     text_human_bytes(a, (double)plan->rank.runtime_bytes),
+                     text_human_bytes(b, (double)plan->rank.host_bytes));
     return st;
 }
 
@@ -102,6 +104,6 @@ enum status dry_run(struct cli *cli, const struct run_config *config, int ranks,
                 "the run needs %s and %s is free; try a smaller train.micro_batch, "
                 "engine.recompute=full or a "
                 "smaller model",
-                text_human_bytes(a, (double)plan.total_bytes),
+                text_human_bytes(a, (double)plan_needed_bytes(&plan.rank)),
                 text_human_bytes(b, (double)plan.available_bytes));
 }

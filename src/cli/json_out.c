@@ -52,6 +52,19 @@ void json_out_real(struct json_out *json, const char *key, double value)
     text_json_real(&json->text, value);
 }
 
+static void known(struct json_out *json, const char *key, double value)
+{
+    if (value > 0)
+        json_out_real(json, key, value);
+}
+
+void json_out_gauges(struct json_out *json, const struct device_gauges *gauges)
+{
+    known(json, "clock_mhz", gauges->clock_mhz);
+    known(json, "power_w", gauges->watts);
+    known(json, "temperature_c", gauges->celsius);
+}
+
 void json_out_bool(struct json_out *json, const char *key, bool value)
 {
     begin_value(json, key);

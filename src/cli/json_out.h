@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "base/text.h"
 #include "cli/console.h"
+#include "device/device.h"
 
 struct json_out {
     struct text text;
@@ -23,6 +24,8 @@ void json_out_string(struct json_out *json, const char *key, const char *value);
 void json_out_int(struct json_out *json, const char *key, int64_t value);
 void json_out_real(struct json_out *json, const char *key,
                    double value); /* null when it is not finite */
+/* clock_mhz, power_w and temperature_c, those that are known. */
+void json_out_gauges(struct json_out *json, const struct device_gauges *gauges);
 void json_out_bool(struct json_out *json, const char *key, bool value);
 /* Close the object and print it as one line to stdout; the second frees it as well, after the
  * first json_out_restart begins another object in the same room. */

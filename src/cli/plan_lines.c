@@ -4,16 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void add(void *user, enum mem_category category, const char *name, size_t bytes)
+static void add(void *user, const struct mem_line *found)
 {
-    struct plan_line line = {.category = category, .bytes = bytes};
-    snprintf(line.name, sizeof line.name, "%s", name);
+    struct plan_line line = {
+        .place = found->place, .category = found->category, .bytes = found->bytes};
+    snprintf(line.name, sizeof line.name, "%s", found->name);
     text_add_bytes(user, &line, sizeof line);
 }
 
 static int compare(const void *left, const void *right)
 {
     const struct plan_line *a = left, *b = right;
+    if (a->place != b->place)
+        return a->place > b->place ? -1 : 1;
     if (a->category != b->category)
         return a->category < b->category ? -1 : 1;
     if (a->bytes != b->bytes)

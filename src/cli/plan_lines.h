@@ -5,6 +5,7 @@
 #include "base/text.h"
 
 struct plan_line {
+    enum mem_place place;
     enum mem_category category;
     size_t bytes;
     char name[112];
@@ -16,8 +17,8 @@ struct plan_lines {
     int count;
 };
 
-/* The lines of rank 0 as the request has it: by category, the largest first. Free them in any
- * case. */
+/* The lines of rank 0 as the request has it: the card first, by category, the largest first. Free
+ * them in any case. */
 enum status plan_lines_collect(struct env *env, const struct plan_request *request,
                                struct plan_lines *lines);
 void plan_lines_free(struct plan_lines *lines);

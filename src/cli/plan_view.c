@@ -61,8 +61,15 @@ static double total_figure(const struct plan_view *view, const struct plan_rank 
 static double runtime_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
                              int which)
 {
-    (void)rank, (void)stage, (void)which;
-    return view->runtime_bytes;
+    (void)stage, (void)which;
+    return rank->runtime_bytes > 0 ? (double)rank->runtime_bytes : view->runtime_bytes;
+}
+
+static double host_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                          int which)
+{
+    (void)view, (void)stage, (void)which;
+    return (double)rank->host_bytes;
 }
 
 static double state_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
@@ -157,6 +164,7 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
         bytes_row(text, view, server, mem_category_word((enum mem_category)c), category_figure, c);
     bytes_row(text, view, server, "total", total_figure, 0);
     bytes_row(text, view, server, "runtime, about", runtime_figure, 0);
+    bytes_row(text, view, server, "on the host", host_figure, 0);
     bytes_row(text, view, server, "model state", state_figure, 0);
     bytes_row(text, view, server, "  by the formula", state_figure, 1);
     share_row(text, view, server);
@@ -216,6 +224,16 @@ static void describe_memory(struct text *text, const struct plan_view *view)
     text_add(text, "; the data is not counted\n");
 }
 
+static void describe_card(struct text *text)
+{
+    char word[32];
+    text_add(text, "\nthe table is of the card's memory; its runtime, as seen on an H200:");
+    for (const struct card_part *part = formula_card_parts; part->library != NULL; part++)
+        text_printf(text, "%s %s %s", part == formula_card_parts ? "" : ",", part->library,
+                    text_human_bytes(word, part->bytes));
+    text_add(text, "\n");
+}
+
 static void describe_recompute(struct text *text, const struct plan_view *view)
 {
     char word[32];
@@ -233,18 +251,28 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
     char word[PLAN_VIEW_MEMORY];
     if (!advice->found) {
         text_add(text, "no stage, recomputation, micro-batch or number of ranks that was tried "
-                       "fits; take a smaller model or a shorter context");
+                       "fits; take a smaller model, a shorter context, or more ranks with a larger "
+                       "train.global_batch");
         return;
     }
     text_add(text, "try");
     if (advice->stage != request->zero.stage)
         text_printf(text, " zero.stage=%d", advice->stage);
+    if (advice->prefetch != request->zero.prefetch)
+        text_printf(text, " zero.prefetch=%d", advice->prefetch);
+    if (advice->shard_group != request->zero.shard_group)
+        text_printf(text, " zero.shard_group=%d", advice->shard_group);
     if (advice->recompute != request->engine.recompute)
         text_printf(text, " engine.recompute=%s", recompute_words[advice->recompute]);
     if (advice->micro_batch != request->engine.micro_batch)
         text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
     if (advice->ranks != request->ranks)
         text_printf(text, " -n %d with %s each", advice->ranks, plan_view_memory(view, word));
+}
+
+static bool on_host_beside_card(const struct plan_view *view, const struct plan_line *line)
+{
+    return view->request->card && line->place == MEM_HOST;
 }
 
 static enum status list_lines(struct cli *cli, struct text *text, const struct plan_view *view)
@@ -254,8 +282,10 @@ static enum status list_lines(struct cli *cli, struct text *text, const struct p
     enum status st = plan_lines_collect(cli->env, view->request, &lines);
     text_printf(text, "\nrank 0 in stage %d, line by line\n", view->request->zero.stage);
     for (int i = 0; i < lines.count; i++)
-        text_printf(text, "  %-12s %10s  %s\n", mem_category_word(lines.line[i].category),
-                    text_human_bytes(word, (double)lines.line[i].bytes), lines.line[i].name);
+        text_printf(text, "  %-12s %10s  %s%s\n", mem_category_word(lines.line[i].category),
+                    text_human_bytes(word, (double)lines.line[i].bytes),
+                    on_host_beside_card(view, &lines.line[i]) ? "on the host: " : "",
+                    lines.line[i].name);
     plan_lines_free(&lines);
     return st;
 }
@@ -286,6 +316,8 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
             text,
             "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); %s fp32\n",
             nothing_to_add(view) ? "those of tied parameters are" : "these are");
+    if (view->request->card)
+        describe_card(text);
     describe_recompute(text, view);
     if (view->lines)
         TRY(list_lines(cli, text, view));
@@ -317,6 +349,7 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
         json_out_int(json, mem_category_word((enum mem_category)c), (int64_t)rank->bytes[c]);
     json_out_close(json, '}');
     json_out_int(json, "mem_bytes", (int64_t)rank->total_bytes);
+    json_out_int(json, "host_bytes", (int64_t)rank->host_bytes);
     json_out_int(json, "state_bytes", (int64_t)plan_state_bytes(rank));
     json_out_real(json, "state_formula_bytes", state_formula(view, rank, stage));
     json_out_open(json, "sent", '{');
@@ -356,6 +389,7 @@ static enum status json_lines(struct cli *cli, struct json_out *json, const stru
         json_out_string(json, "category", mem_category_word(lines.line[i].category));
         json_out_string(json, "name", lines.line[i].name);
         json_out_int(json, "bytes", (int64_t)lines.line[i].bytes);
+        json_out_string(json, "place", lines.line[i].place == MEM_CARD ? "card" : "host");
         json_out_close(json, '}');
     }
     json_out_close(json, ']');
@@ -369,6 +403,8 @@ static void json_advice(struct json_out *json, const struct plan_advice *advice)
         return;
     json_out_open(json, "advice", '{');
     json_out_int(json, "stage", advice->stage);
+    json_out_int(json, "prefetch", advice->prefetch);
+    json_out_int(json, "shard_group", advice->shard_group);
     json_out_string(json, "recompute", recompute_words[advice->recompute]);
     json_out_int(json, "micro_batch", advice->micro_batch);
     json_out_int(json, "ranks", advice->ranks);
@@ -389,7 +425,8 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     json_out_int(&json, "rounds", plan->rounds);
     json_out_int(&json, "idle", plan->idle_workers);
     json_out_int(&json, "memory_bytes", (int64_t)view->memory_bytes);
-    json_out_int(&json, "runtime_estimate_bytes", (int64_t)view->runtime_bytes);
+    json_out_int(&json, "runtime_estimate_bytes",
+                 (int64_t)runtime_figure(view, &chosen_stage(view)->worker, 0, 0));
     json_out_int(&json, "unsharded_bytes", (int64_t)plan->unsharded_bytes);
     json_out_bool(&json, "fits", plan_fits(chosen_stage(view), view->memory_bytes));
     json_stages(&json, view);

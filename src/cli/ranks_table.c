@@ -70,17 +70,19 @@ void ranks_table_print(struct console *console, const struct run_config *config,
                        const struct trainer_summary *s)
 {
     const struct zero_traffic *sent = &s->traffic;
-    const struct footprint *process = &s->held.process;
+    bool card = s->held.host_bytes > 0;
+    const struct footprint *there = card ? &s->held.card : &s->held.process;
     struct ranks_volume formula = ranks_formula(config, s);
     double steps = (double)(s->steps - s->first_step), hidden = ranks_hidden(sent);
     char a[32], b[32];
     console_line(console, "\n  %-16s %12s %12s %8s", "over ranks", "measured", "formula", "ratio");
     print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes,
               "a rank, against one that holds everything");
-    if (process->resident_bytes > 0)
-        print_row(console, "process", (double)process->resident_bytes,
-                  (double)process->accounted_bytes + (double)process->runtime_bytes,
-                  "a rank, against its account and runtime");
+    if (there->held_bytes > 0)
+        print_row(console, card ? "card" : "process", (double)there->held_bytes,
+                  (double)there->accounted_bytes + (double)there->runtime_bytes,
+                  card ? "of its ranks, against their accounts and runtime"
+                       : "a rank, against its account and runtime");
     print_row(console, "parameters sent", (double)sent->gather / steps, formula.gather, "a step");
     print_row(console, "gradients sent", (double)sent->reduce / steps, formula.reduce, "a step");
     print_row(console, "control sent", (double)sent->control / steps, 0, "a step");

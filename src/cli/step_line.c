@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "train/gauges.h"
 
 __attribute__((format(printf, 2, 3))) static void append(char *out, const char *format, ...)
 {
@@ -12,6 +13,14 @@ __attribute__((format(printf, 2, 3))) static void append(char *out, const char *
     va_start(args, format);
     vsnprintf(out + used, STEP_LINE_BYTES - used, format, args);
     va_end(args);
+}
+
+/* Clock and power: what a rate depends on. */
+static const char *card_words(const struct device_gauges *gauges, char *out, size_t bytes)
+{
+    struct device_gauges brief = *gauges;
+    brief.celsius = 0;
+    return gauges_words(&brief, out, bytes);
 }
 
 char *step_line(char *out, const struct trainer_step *s)
@@ -26,6 +35,8 @@ char *step_line(char *out, const struct trainer_step *s)
     append(out, " | %s tok/s", text_human_count(human, s->tokens_per_second));
     if (isfinite(s->mfu))
         append(out, " | mfu %.1f%%", 100 * s->mfu);
+    if (*card_words(&s->gauges, human, sizeof human))
+        append(out, " | %s", human);
     append(out, " | mem %s", text_human_bytes(human, (double)s->held->total_bytes));
     if (isfinite(s->eta_seconds))
         append(out, " | eta %s", text_human_seconds(human, s->eta_seconds));

@@ -7,6 +7,7 @@
 #include "cli/command_line.h"
 #include "cli/machine.h"
 #include "cli/ranks_table.h"
+#include "train/gauges.h"
 
 enum { BAR_CELLS = 10, FACT_INDENT = 12, PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
 
@@ -90,11 +91,18 @@ static void describe_config(struct console *console, struct env *env,
     text_free(&text);
 }
 
+/* The memory that a rank computes in: what is held there. */
+static const struct footprint *held_there(const struct footprint_worst *held)
+{
+    return held->host_bytes > 0 ? &held->card : &held->process;
+}
+
 /* What matters of the account, and what libraries hold beside it. */
 static void describe_memory(const struct footprint_worst *held, char *out, size_t bytes)
 {
     char human[32];
-    size_t runtime = held->process.runtime_bytes;
+    bool card = held->host_bytes > 0;
+    size_t runtime = held_there(held)->runtime_bytes;
     size_t used =
         (size_t)snprintf(out, bytes, "%s:", text_human_bytes(human, (double)held->total_bytes));
     const char *comma = "";
@@ -107,22 +115,31 @@ static void describe_memory(const struct footprint_worst *held, char *out, size_
         comma = ",";
     }
     if (runtime > 0 && used < bytes)
-        snprintf(out + used, bytes - used, "; runtime %s",
-                 text_human_bytes(human, (double)runtime));
+        used += (size_t)snprintf(out + used, bytes - used, "; runtime %s%s", card ? "about " : "",
+                                 text_human_bytes(human, (double)runtime));
+    if (card && used < bytes)
+        snprintf(out + used, bytes - used, "; on the host %s",
+                 text_human_bytes(human, (double)held->host_bytes));
 }
 
-/* "1.2 GiB, of the process 1.3 GiB: 0.4 % more than that and 41.2 MiB of runtime" */
-static void describe_process(const struct footprint_worst *held, char *out, size_t bytes)
+/* "1.2 GiB; the process held 1.3 GiB: 0.4 % more than that with 41.2 MiB of runtime" */
+static void describe_held(const struct footprint_worst *held, char *out, size_t bytes)
 {
-    const struct footprint *process = &held->process;
-    double excess = 100 * footprint_excess(process);
+    const struct footprint *there = held_there(held);
+    double excess = 100 * footprint_excess(there);
+    bool card = held->host_bytes > 0;
     char a[32], b[32];
-    int used = snprintf(out, bytes, "%s", text_human_bytes(a, (double)held->total_bytes));
+    size_t used =
+        (size_t)snprintf(out, bytes, "%s", text_human_bytes(a, (double)held->total_bytes));
     if (isfinite(excess))
-        snprintf(out + used, bytes - (size_t)used,
-                 "; the process held %s: %.1f %% %s than that with %s of runtime",
-                 text_human_bytes(a, (double)process->resident_bytes), fabs(excess),
-                 excess < 0 ? "less" : "more", text_human_bytes(b, (double)process->runtime_bytes));
+        used += (size_t)snprintf(
+            out + used, bytes - used, "; the %s held %s: %.1f %% %s than that with %s%s of runtime",
+            card ? "card" : "process", text_human_bytes(a, (double)there->held_bytes), fabs(excess),
+            excess < 0 ? "less" : "more", card ? "about " : "",
+            text_human_bytes(b, (double)there->runtime_bytes));
+    if (card && used < bytes)
+        snprintf(out + used, bytes - used, "; on the host %s",
+                 text_human_bytes(a, (double)held->host_bytes));
 }
 
 static void describe_data(const struct trainer_facts *facts, char *out, size_t bytes)
@@ -199,8 +216,10 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "ranks", facts->ranks);
     json_out_string(json, "comm", facts->comm);
     json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);
-    if (facts->held->process.resident_bytes > 0)
-        json_out_int(json, "runtime_bytes", (int64_t)facts->held->process.runtime_bytes);
+    if (facts->held->host_bytes > 0)
+        json_out_int(json, "host_bytes", (int64_t)facts->held->host_bytes);
+    if (held_there(facts->held)->held_bytes > 0)
+        json_out_int(json, "runtime_bytes", (int64_t)held_there(facts->held)->runtime_bytes);
     json_out_string(json, "device", facts->device);
     json_out_string(json, "card", facts->card);
     json_out_flush(json, view->cli->console);
@@ -222,6 +241,7 @@ static void print_step_json(struct train_view *view, const struct trainer_step *
     json_out_real(json, "seconds", step->seconds);
     json_out_real(json, "tokens_per_second", step->tokens_per_second);
     json_out_real(json, "mfu", step->mfu);
+    json_out_gauges(json, &step->gauges);
     json_out_real(json, "eta_seconds", step->eta_seconds);
     json_out_bool(json, "skipped", step->skipped);
     if (isfinite(step->loss_scale))
@@ -438,8 +458,16 @@ static void print_summary_json(struct train_view *view, const struct trainer_sum
         json_out_real(json, "save_stood", s->save.stood);
     }
     json_out_int(json, "peak_bytes", (int64_t)s->held.total_bytes);
-    if (s->held.process.resident_bytes > 0) {
-        json_out_int(json, "resident_bytes", (int64_t)s->held.process.resident_bytes);
+    if (s->held.host_bytes > 0)
+        json_out_int(json, "peak_host_bytes", (int64_t)s->held.host_bytes);
+    if (s->held.card.held_bytes > 0) {
+        json_out_int(json, "card_bytes", (int64_t)s->held.card.held_bytes);
+        json_out_int(json, "card_accounted_bytes", (int64_t)s->held.card.accounted_bytes);
+        json_out_int(json, "card_runtime_estimate_bytes", (int64_t)s->held.card.runtime_bytes);
+    }
+    json_out_gauges(json, &s->gauges);
+    if (s->held.process.held_bytes > 0) {
+        json_out_int(json, "resident_bytes", (int64_t)s->held.process.held_bytes);
         json_out_int(json, "accounted_bytes", (int64_t)s->held.process.accounted_bytes);
         json_out_int(json, "runtime_bytes", (int64_t)s->held.process.runtime_bytes);
     }
@@ -485,8 +513,10 @@ static void print_summary(struct train_view *view, const struct trainer_summary 
     }
     snprintf(line, sizeof line, "%s tok/s (median)", text_human_count(a, s->tokens_per_second));
     fact(console, "speed", isfinite(s->tokens_per_second) ? line : "too few steps to tell");
-    describe_process(&s->held, line, sizeof line);
+    describe_held(&s->held, line, sizeof line);
     fact(console, "memory", line);
+    if (*gauges_words(&s->gauges, line, sizeof line))
+        fact(console, "card", line);
     if (s->skipped) {
         snprintf(line, sizeof line, "%lld step%s", (long long)s->skipped,
                  s->skipped == 1 ? "" : "s");

@@ -81,13 +81,11 @@ struct comm_backend {
 /* A way for memory of the device from card to card (NCCL), in a plugin. It carries messages of
  * calls on streams and nothing else: ranks meet, speak, leave and end through the back end. A
  * communicator that uses it has a link, one of its own. */
-enum { COMM_CARD_BYTES = 128, COMM_ID_BYTES = 128, COMM_WATCHED = 32 };
+enum { COMM_ID_BYTES = 128, COMM_WATCHED = 32 };
 struct comm_link;
 
 struct comm_path {
     const char *name;
-    /* The card of a device, by a name that no other card of the job has. */
-    enum status (*card)(struct device *device, char name[COMM_CARD_BYTES]);
     /* Made by one rank of a new communicator and given to all of them; then all come to `open`. */
     enum status (*make_id)(struct env *env, unsigned char id[COMM_ID_BYTES]);
     enum status (*open)(struct comm *comm, const unsigned char id[COMM_ID_BYTES],

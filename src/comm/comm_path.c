@@ -18,18 +18,16 @@
 
 /* What a rank tells of itself. */
 struct offer {
-    char card[COMM_CARD_BYTES];
+    char card[DEVICE_CARD_BYTES];
     char why[256]; /* "" = the path can be used here */
 };
 
-static enum status make_offer(struct comm *root, struct offer *mine)
+static void make_offer(struct comm *root, struct offer *mine)
 {
     const struct comm_path *path;
-    if (!plugin_look("cuda", COMM_NCCL_ENTRY, &path, mine->why, sizeof mine->why))
-        return STATUS_OK;
-    TRY(path->card(root->device, mine->card));
-    root->home->path = path;
-    return STATUS_OK;
+    snprintf(mine->card, sizeof mine->card, "%s", device_card(root->device));
+    if (plugin_look("cuda", COMM_NCCL_ENTRY, &path, mine->why, sizeof mine->why))
+        root->home->path = path;
 }
 
 /* Why the ranks cannot use the path; "" = they can. The same text on all ranks. */
@@ -62,7 +60,7 @@ enum status comm_path_choose(struct comm *root, enum comm_wish wish)
     if (wish == COMM_NO_PATH || !on_card)
         return STATUS_OK;
     TRY(mem_alloc_array(env, MEM_OTHER, "cards", (size_t)root->size, sizeof *offers, &offers));
-    TRY_OR(undo_offers, make_offer(root, &mine));
+    make_offer(root, &mine);
     TRY_OR(undo_offers, comm_exchange(root, &mine, sizeof mine, offers));
     judge(offers, root->size, why, sizeof why);
     if (why[0] == '\0') {

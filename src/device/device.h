@@ -1,5 +1,5 @@
 /* device -- memory, streams, events and copies of the place where a rank computes; back ends "cpu",
- * "cuda" and "dry".
+ * "cuda", "dry" and "dry-card".
  *
  * Work on a stream runs in order. A plain CPU stream is *inline*: it runs each call before it
  * returns, on the caller's thread and its team; a *worker* stream has a thread of its own and runs
@@ -9,7 +9,8 @@
  * category and name, and given back at the end; enqueueing allocates nothing.
  *
  * The "dry" device counts memory and hands out addresses that must not be touched: `sifr plan`
- * builds the real engine on it, so that the plan and the run cannot drift apart.
+ * builds the real engine on it, so that the plan and the run cannot drift apart. "dry-card" is the
+ * same for a card: its memory is not the host's.
  */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
@@ -32,6 +33,27 @@ const char *device_backend(const struct device *device); /* "cpu" */
 bool device_is_dry(const struct device *device);
 /* Whether the host may read and write device memory through its address; not on a dry device. */
 bool device_on_host(const struct device *device);
+
+/* Where blocks of device_alloc are accounted; those of device_alloc_host are the host's. */
+enum mem_place device_place(const struct device *device);
+/* Bytes of a card in use since the device was opened, whoever took them: what sifr accounts for,
+ * and what driver and libraries take. What others, or this process, had by then is not in it where
+ * the driver's management library tells; without it is all that is in use. Ranks on one card see
+ * each other's. 0: not a card, or not known. */
+size_t device_in_use(struct device *device);
+
+/* The card, by a name that no other of a job has: "0000:1b:00.0 of node3"; "" = the host. */
+enum { DEVICE_CARD_BYTES = 112 };
+const char *device_card(const struct device *device);
+
+/* What a card says of itself; 0: not known. */
+struct device_gauges {
+    double clock_mhz; /* of its multiprocessors, now */
+    double watts;     /* drawn, over about a second */
+    double celsius;
+};
+/* Takes up to a few milliseconds: not for every step. */
+void device_read_gauges(struct device *device, struct device_gauges *gauges);
 
 /* What there is of a back end on this machine: asked before anything is opened, and never an error.
  * `index` -1: they are only counted. */

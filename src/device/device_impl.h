@@ -13,21 +13,26 @@ struct device_block;
 
 struct device_backend {
     const char *name;
-    bool dry;            /* addresses must not be touched: the face drops all enqueued work */
-    bool on_host;        /* the host may touch them */
-    size_t device_bytes; /* of the back end's device struct, `struct device` first */
-    size_t stream_bytes; /* of its stream struct, `struct stream` first */
-    size_t event_bytes;  /* of its event struct, `struct event` first */
+    bool dry;             /* addresses must not be touched: the face drops all enqueued work */
+    bool on_host;         /* the host may touch them */
+    enum mem_place place; /* of its own blocks */
+    size_t device_bytes;  /* of the back end's device struct, `struct device` first */
+    size_t stream_bytes;  /* of its stream struct, `struct stream` first */
+    size_t event_bytes;   /* of its event struct, `struct event` first */
 
     /* Fill in count and why, and name and bytes of `index` where there is one of that number. NULL:
      * one device, the host itself. */
     void (*look)(int index, struct device_info *info);
     enum status (*open)(struct device *device, int index); /* NULL: nothing to do */
     void (*close)(struct device *device);                  /* NULL: nothing to do */
-    /* Take block->bytes zeroed bytes (see block->host), counted under the block's category and name;
-     * set block->address. */
+    /* What is in use of the device's memory, as device_in_use tells; NULL: it is not known. */
+    size_t (*in_use)(struct device *device);
+    /* NULL: nothing is known. */
+    void (*read_gauges)(struct device *device, struct device_gauges *gauges);
+    /* Take block->bytes zeroed bytes (see block->host), counted by device_count_block; set
+     * block->address. */
     enum status (*alloc)(struct device *device, struct device_block *block);
-    void (*free)(struct device *device, struct device_block *block);
+    void (*free)(struct device *device, const struct device_block *block);
 
     enum status (*stream_open)(struct stream *stream,
                                const char *name); /* sees stream->worker; NULL: nothing to do */
@@ -62,10 +67,11 @@ struct device_block {
 
 struct device {
     const struct device_backend *backend;
-    struct env *env;             /* borrowed */
-    struct device_block *blocks; /* what is allocated now, newest first */
-    int stream_count;            /* streams that exist now */
-    int event_count;             /* events that exist now */
+    struct env *env;              /* borrowed */
+    struct device_block *blocks;  /* what is allocated now, newest first */
+    int stream_count;             /* streams that exist now */
+    int event_count;              /* events that exist now */
+    char card[DEVICE_CARD_BYTES]; /* see device_card; for `open` to fill in */
 };
 
 struct stream {
@@ -79,8 +85,16 @@ struct event {
     struct device *device; /* borrowed */
 };
 
+/* Count a block where it is, under its category and name; on a card to the end of its page. */
+enum status device_count_block(struct device *device, const struct device_block *block);
+void device_uncount_block(struct device *device, const struct device_block *block);
+
+/* Pinned memory of a plain stream of a card. */
+enum { DEVICE_STREAM_STAGE = 2 << 20 };
+
 extern const struct device_backend device_cpu;
 extern const struct device_backend device_dry;
+extern const struct device_backend device_dry_card;
 /* The entry of libsifr-cuda for device: a const struct device_backend. */
 #define DEVICE_CUDA_ENTRY "sifr_device_cuda"
 

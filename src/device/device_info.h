@@ -1,6 +1,7 @@
 /* device_info -- what CUDA there is: the plugin, the driver and the cards, for `sifr doctor`. */
 #ifndef DEVICE_DEVICE_INFO_H
 #define DEVICE_DEVICE_INFO_H
+#include <stdbool.h>
 #include <stddef.h>
 
 enum { DEVICE_CARDS = 16 };
@@ -18,6 +19,8 @@ struct device_cuda_info {
     int runtime;      /* the one that the back ends were built with */
     int cublas, cudnn; /* versions of what is loaded: 91400 = 9.14.0 */
     int nccl;          /* 0 = built without */
+    bool nvml;         /* libnvidia-ml.so.1 is there: clock, power and what a card has in use */
+    char release[80];  /* of the driver, as it says: "580.95.05"; "" = not known */
     int card_count;    /* of those that are described at most DEVICE_CARDS */
     struct device_card cards[DEVICE_CARDS];
 };

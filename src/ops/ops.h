@@ -165,11 +165,12 @@ size_t ops_embedding_scratch(const struct ops *ops, struct embedding e);
 void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                        const int32_t *labels, bool gradient, const struct step_scalars *scalars,
                        void *logits, double *losses);
-/* *sum = values[0] + values[1] + ... in that order */
+/* *sum = all values as a binary tree over their numbers: pairs of neighbours, then pairs of these;
+ * what has no neighbour goes up as it is. 0 of none. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);
-/* sums[i] = the sum of values[i << level] .. values[((i + 1) << level) - 1] as a binary tree: pairs
- * of neighbours, then pairs of these. `count` values, a multiple of 1 << level. */
+/* sums[i] = the same of values[i << level] .. values[((i + 1) << level) - 1]. `count` values, a
+ * multiple of 1 << level. */
 void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums);
 

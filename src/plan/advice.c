@@ -1,5 +1,8 @@
 /* advice -- looks for the least change of a request that fits, in the order of what it costs:
  * traffic, then time, then money.
+ *
+ * Gathers ahead of their use (zero.prefetch) hide traffic and take slots: at every point of the
+ * search it is also tried without them. Ranks are added only while each has a micro-batch.
  */
 #include "plan/plan.h"
 
@@ -21,8 +24,34 @@ static struct plan_advice advice_of(const struct plan_request *request)
     return (struct plan_advice){.found = true,
                                 .stage = request->zero.stage,
                                 .recompute = request->engine.recompute,
+                                .prefetch = request->zero.prefetch,
+                                .shard_group = request->zero.shard_group,
                                 .micro_batch = request->engine.micro_batch,
                                 .ranks = request->ranks};
+}
+
+/* As it is, or else without gathers ahead, which the request then has. */
+static enum status fits_somehow(struct env *env, struct plan_request *request, size_t memory,
+                                bool *yes)
+{
+    struct plan_request other = *request;
+    TRY(fits(env, request, memory, yes));
+    if (*yes || request->zero.prefetch == 0 || request->ranks == 1)
+        return STATUS_OK;
+    other.zero.prefetch = 0;
+    TRY(fits(env, &other, memory, yes));
+    if (*yes)
+        *request = other;
+    return STATUS_OK;
+}
+
+/* The next larger group that makes up the ranks; 0 = all of them. */
+static void widen_group(struct plan_request *request)
+{
+    int group = request->zero.shard_group + 1;
+    while (request->ranks % group != 0)
+        group++;
+    request->zero.shard_group = group < request->ranks ? group : 0;
 }
 
 /* The largest smaller micro-batch that divides `whole`, with the same sequences in a step. */
@@ -36,24 +65,37 @@ static void shrink(struct plan_request *request, int64_t whole)
     engine->micro_batches = sequences / engine->micro_batch;
 }
 
+/* Twice as many, if all have something to do. */
+static bool add_ranks(struct plan_request *request)
+{
+    int64_t workers = request->ranks - request->zero.servers;
+    if (2 * workers > request->engine.micro_batches || 2 * request->ranks > MOST_RANKS)
+        return false;
+    request->ranks *= 2;
+    request->zero.servers *= 2;
+    return true;
+}
+
 static enum status search(struct env *env, struct plan_request request, size_t memory,
                           struct plan_advice *advice)
 {
     bool yes = false;
     int64_t whole = request.engine.micro_batch;
+    TRY(fits_somehow(env, &request, memory, &yes));
+    while (!yes && request.zero.shard_group > 0) {
+        widen_group(&request);
+        TRY(fits_somehow(env, &request, memory, &yes));
+    }
     while (!yes && request.engine.recompute < RECOMPUTE_FULL) {
         request.engine.recompute++;
-        TRY(fits(env, &request, memory, &yes));
+        TRY(fits_somehow(env, &request, memory, &yes));
     }
     while (!yes && request.engine.micro_batch > 1) {
         shrink(&request, whole);
-        TRY(fits(env, &request, memory, &yes));
+        TRY(fits_somehow(env, &request, memory, &yes));
     }
-    while (!yes && 2 * request.ranks <= MOST_RANKS) {
-        request.ranks *= 2;
-        request.zero.servers *= 2;
-        TRY(fits(env, &request, memory, &yes));
-    }
+    while (!yes && add_ranks(&request))
+        TRY(fits_somehow(env, &request, memory, &yes));
     *advice = yes ? advice_of(&request) : (struct plan_advice){0};
     return STATUS_OK;
 }

@@ -26,7 +26,7 @@ struct parts {
 
 static enum status build_model(struct env *env, const struct plan_request *request, struct parts *p)
 {
-    TRY(device_create(env, "dry", 0, &p->device));
+    TRY(device_create(env, request->card ? "dry-card" : "dry", 0, &p->device));
     return model_create(p->device, &request->model, &p->model);
 }
 
@@ -84,9 +84,13 @@ static enum status walk_step(const struct parts *p, int loop_sums, struct plan_r
 
 static void read_account(const struct mem *mem, bool card, struct plan_rank *result)
 {
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        result->bytes[c] = mem_bytes(mem, (enum mem_category)c);
-    result->total_bytes = mem_total(mem) - (card ? result->bytes[MEM_SNAPSHOT] : 0);
+    struct mem_sums sums = mem_sums(mem, card ? MEM_CARD : MEM_HOST, false);
+    memcpy(result->bytes, sums.bytes, sizeof result->bytes);
+    result->total_bytes = sums.total_bytes;
+    if (!card)
+        return;
+    result->host_bytes = mem_sums(mem, MEM_HOST, false).total_bytes;
+    result->runtime_bytes = (size_t)formula_card_runtime();
 }
 
 /* An account of its own, so that what is counted is the run's alone. */
@@ -157,10 +161,15 @@ size_t plan_state_bytes(const struct plan_rank *rank)
     return rank->bytes[MEM_PARAMS] + rank->bytes[MEM_GRADS] + rank->bytes[MEM_OPTIMIZER];
 }
 
+size_t plan_needed_bytes(const struct plan_rank *rank)
+{
+    return rank->total_bytes + rank->runtime_bytes;
+}
+
 bool plan_fits(const struct plan_stage *stage, size_t memory)
 {
-    return memory == 0 ||
-           (stage->worker.total_bytes <= memory && stage->server.total_bytes <= memory);
+    return memory == 0 || (plan_needed_bytes(&stage->worker) <= memory &&
+                           plan_needed_bytes(&stage->server) <= memory);
 }
 
 static int stages_of(const struct plan_request *request)

@@ -24,14 +24,16 @@ struct plan_request {
     bool staged;        /* messages go through the host's memory: see comm_create_dry */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
-    bool card;     /* device memory is not the host's: total_bytes is without the snapshot */
-    int loop_sums; /* engine_sum calls that the loop around a step makes */
+    bool card;                           /* it computes on a card, whose memory is not the host's */
+    int loop_sums;                       /* engine_sum calls that the loop around a step makes */
 };
 
 /* One rank of a run. */
 struct plan_rank {
     struct roster roster;
-    size_t bytes[MEM_CATEGORY_COUNT], total_bytes;
+    size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* where it computes */
+    size_t host_bytes;                             /* on the host beside a card; 0 = no card */
+    size_t runtime_bytes; /* of a card: formula_card_runtime; 0 on the host, where it is small */
     int64_t sent[ZERO_WAY_COUNT]; /* bytes of a step, to other ranks */
 };
 
@@ -62,6 +64,8 @@ struct plan {
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan);
 
 size_t plan_state_bytes(const struct plan_rank *rank); /* params, gradients, optimizer state */
+/* All that must fit where it computes. */
+size_t plan_needed_bytes(const struct plan_rank *rank);
 /* Does every rank of the stage fit in `memory` bytes? 0 = not known: yes. */
 bool plan_fits(const struct plan_stage *stage, size_t memory);
 
@@ -73,12 +77,13 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
 struct plan_advice {
     bool found;
     int stage, recompute;
+    int prefetch, shard_group;
     int64_t micro_batch;
-    int ranks;
+    int ranks; /* each has a micro-batch */
 };
 /* The least change that fits every rank into `memory` bytes: a lower stage that does, a higher one,
- * then recomputation, smaller micro-batches, more ranks of the same memory, each on top of the one
- * before. */
+ * then larger groups, recomputation, smaller micro-batches, more ranks of the same memory, each on
+ * top of the one before; and at any point no prefetch, if that is enough. */
 enum status plan_advise(struct env *env, const struct plan_request *request,
                         const struct plan *plan, size_t memory, struct plan_advice *advice);
 

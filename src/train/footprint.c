@@ -1,46 +1,80 @@
 /* footprint -- see the header. */
 #include "train/footprint.h"
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 #include "base/resident.h"
-
-void footprint_start(struct footprint *footprint, const struct mem *mem)
-{
-    size_t resident = resident_bytes(), accounted = mem_total(mem);
-    *footprint =
-        (struct footprint){.runtime_bytes = resident > accounted ? resident - accounted : 0,
-                           .resident_bytes = resident,
-                           .accounted_bytes = accounted};
-}
-
-void footprint_look(struct footprint *footprint, const struct mem *mem)
-{
-    if (footprint->resident_bytes == 0)
-        return;
-    size_t resident = resident_bytes();
-    if (resident < footprint->resident_bytes)
-        return;
-    footprint->resident_bytes = resident;
-    footprint->accounted_bytes = mem_total(mem);
-}
+#include "plan/formula.h"
 
 double footprint_excess(const struct footprint *footprint)
 {
     double planned = (double)footprint->accounted_bytes + (double)footprint->runtime_bytes;
-    return footprint->resident_bytes > 0 ? (double)footprint->resident_bytes / planned - 1 : NAN;
+    return footprint->held_bytes > 0 ? (double)footprint->held_bytes / planned - 1 : NAN;
+}
+
+/* --- of one rank ---------------------------------------------------------------------------- */
+
+static size_t accounted(const struct mem *mem, enum mem_place place)
+{
+    return mem_sums(mem, place, false).total_bytes;
+}
+
+static bool on_card(const struct device *device)
+{
+    return device_place(device) == MEM_CARD;
+}
+
+void footprints_start(struct footprints *own, const struct mem *mem, struct device *device)
+{
+    size_t resident = resident_bytes(), host = accounted(mem, MEM_HOST);
+    own->process = (struct footprint){.runtime_bytes = resident > host ? resident - host : 0,
+                                      .held_bytes = resident,
+                                      .accounted_bytes = host};
+    own->card = (struct footprint){0};
+    if (on_card(device))
+        own->card = (struct footprint){.runtime_bytes = (size_t)formula_card_runtime(),
+                                       .held_bytes = device_in_use(device),
+                                       .accounted_bytes = accounted(mem, MEM_CARD)};
+}
+
+static void note(struct footprint *footprint, size_t held, size_t accounted_bytes)
+{
+    if (footprint->held_bytes == 0 || held < footprint->held_bytes)
+        return;
+    footprint->held_bytes = held;
+    footprint->accounted_bytes = accounted_bytes;
+}
+
+void footprints_look(struct footprints *own, const struct mem *mem, struct device *device)
+{
+    if (own->process.held_bytes > 0)
+        note(&own->process, resident_bytes(), accounted(mem, MEM_HOST));
+    if (device != NULL && own->card.held_bytes > 0)
+        note(&own->card, device_in_use(device), accounted(mem, MEM_CARD));
 }
 
 /* --- of all ranks --------------------------------------------------------------------------- */
 
-static struct footprint_worst describe(const struct footprint *own, bool most,
-                                       const struct mem *mem)
+/* What a rank tells the others. */
+struct report {
+    struct footprint_worst held;
+    char card[DEVICE_CARD_BYTES];
+};
+
+static void describe(const struct footprints *own, bool most, struct device *device,
+                     struct report *mine)
 {
-    struct footprint_worst mine = {.total_bytes = most ? mem_total_peak(mem) : mem_total(mem),
-                                   .process = *own};
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        mine.bytes[c] =
-            most ? mem_peak(mem, (enum mem_category)c) : mem_bytes(mem, (enum mem_category)c);
-    mine.state_bytes = mine.bytes[MEM_PARAMS] + mine.bytes[MEM_GRADS] + mine.bytes[MEM_OPTIMIZER];
-    return mine;
+    const struct mem *mem = device_env(device)->mem;
+    struct mem_sums sums = mem_sums(mem, device_place(device), most);
+    struct footprint_worst *held = &mine->held;
+    memset(mine, 0, sizeof *mine);
+    held->total_bytes = sums.total_bytes;
+    memcpy(held->bytes, sums.bytes, sizeof held->bytes);
+    held->state_bytes = sums.bytes[MEM_PARAMS] + sums.bytes[MEM_GRADS] + sums.bytes[MEM_OPTIMIZER];
+    held->host_bytes = on_card(device) ? mem_sums(mem, MEM_HOST, most).total_bytes : 0;
+    held->process = own->process;
+    held->card = own->card;
+    snprintf(mine->card, sizeof mine->card, "%s", device_card(device));
 }
 
 static void keep_larger(size_t *kept, size_t other)
@@ -54,23 +88,52 @@ static void take_worse(struct footprint_worst *worst, const struct footprint_wor
         keep_larger(&worst->bytes[c], other->bytes[c]);
     keep_larger(&worst->total_bytes, other->total_bytes);
     keep_larger(&worst->state_bytes, other->state_bytes);
-    if (other->process.resident_bytes > worst->process.resident_bytes)
+    keep_larger(&worst->host_bytes, other->host_bytes);
+    if (other->process.held_bytes > worst->process.held_bytes)
         worst->process = other->process;
+    if (other->card.held_bytes > worst->card.held_bytes)
+        worst->card = other->card;
 }
 
-enum status footprint_compare(const struct footprint *own, bool most, struct env *env,
+/* The card of rank `r` with all its ranks: who opened it first sees most of it. */
+static struct footprint whole_card(const struct report *all, size_t size, size_t r)
+{
+    struct footprint card = {0};
+    for (size_t other = 0; other < size; other++) {
+        const struct footprint *part = &all[other].held.card;
+        if (strcmp(all[other].card, all[r].card) != 0)
+            continue;
+        keep_larger(&card.held_bytes, part->held_bytes);
+        card.runtime_bytes += part->runtime_bytes;
+        card.accounted_bytes += part->accounted_bytes;
+    }
+    return card;
+}
+
+static void find_worst(const struct report *all, size_t size, struct footprint_worst *worst)
+{
+    *worst = (struct footprint_worst){0};
+    for (size_t r = 0; r < size; r++) {
+        struct footprint_worst held = all[r].held;
+        held.card = whole_card(all, size, r);
+        take_worse(worst, &held);
+    }
+}
+
+enum status footprint_compare(const struct footprints *own, bool most, struct device *device,
                               struct comm *comm, struct footprint_worst *worst)
 {
-    const struct footprint_worst mine = describe(own, most, env->mem);
-    struct footprint_worst *all;
-    *worst = mine;
+    struct env *env = device_env(device);
+    struct report mine, *all;
+    describe(own, most, device, &mine);
+    *worst = mine.held;
     if (!comm)
         return STATUS_OK;
     size_t size = (size_t)comm_size(comm);
     TRY(mem_alloc_array(env, MEM_OTHER, "footprints", size, sizeof *all, &all));
     enum status st = comm_exchange(comm, &mine, sizeof mine, all);
-    for (size_t r = 0; st == STATUS_OK && r < size; r++)
-        take_worse(worst, &all[r]);
+    if (st == STATUS_OK)
+        find_worst(all, size, worst);
     mem_free(env, all);
     return st;
 }

@@ -1,13 +1,22 @@
-/* footprint -- what the process of a rank holds, beside what the account says it took.
+/* footprint -- what a rank holds in a memory, whoever took it, beside what was accounted for.
  *
- *     runtime    what libraries hold once they have started: MPI with its shared segments, BLAS, the
- *                C library, the program itself. Read when the ranks have met and before the model
- *                is built: resident (base/resident.h) less what is accounted by then.
- *     resident   the most that was seen since. The system keeps no high-water mark of it, so it is
- *                looked at when most is held: after every step, evaluation, sample and file.
+ *     of its process   RssAnon + RssShmem (base/resident.h)
+ *     of its card      what is in use there (device_in_use)
  *
- * A run takes nothing after its first step, so resident should be accounted + runtime; what is
- * more, nobody has planned. Ranks that are threads share one process: nothing is known of each.
+ * Of either, three figures:
+ *
+ *     runtime    what libraries hold. On the host (MPI with its shared segments, BLAS, C's library,
+ *                the program itself) it is read when the ranks have met and before the model is
+ *                built: held less what is accounted by then. A card's libraries take theirs when
+ *                they are first used, so it is the plan's estimate (formula_card_runtime).
+ *     held       the most that was seen. No system keeps a high-water mark, so it is looked at when
+ *                most is held: the process after every step, evaluation, sample and file; the
+ *                card, which takes longer to ask, not after steps but the first.
+ *     accounted  at that moment.
+ *
+ * A run takes nothing after its first step, so held should be accounted + runtime; what is more,
+ * nobody has planned. Ranks that are threads share one process: nothing is known of each. Ranks
+ * that share a card are seen as one: all their accounts, and what is in use together.
  */
 #ifndef TRAIN_FOOTPRINT_H
 #define TRAIN_FOOTPRINT_H
@@ -17,25 +26,34 @@
 
 struct footprint { /* open; all zero: nothing is known */
     size_t runtime_bytes;
-    size_t resident_bytes;  /* the most */
+    size_t held_bytes;      /* the most */
     size_t accounted_bytes; /* by the account at that moment */
 };
 
-void footprint_start(struct footprint *footprint, const struct mem *mem);
-/* Allocates nothing. */
-void footprint_look(struct footprint *footprint, const struct mem *mem);
-/* How much more than planned the process held, as a share; NAN: not known. */
+/* How much more than planned was held, as a share; NAN: not known. */
 double footprint_excess(const struct footprint *footprint);
+
+/* Of one rank. */
+struct footprints { /* open; all zero: nothing is known */
+    struct footprint process, card;
+};
+
+void footprints_start(struct footprints *own, const struct mem *mem, struct device *device);
+/* Allocates nothing. `device` NULL: the card is left out. */
+void footprints_look(struct footprints *own, const struct mem *mem, struct device *device);
 
 /* What the ranks hold, as the worst of them does. */
 struct footprint_worst {
-    size_t bytes[MEM_CATEGORY_COUNT]; /* accounted, each the largest of any rank */
-    size_t total_bytes;               /* of the rank with the largest account */
-    size_t state_bytes;               /* the same for params, grads and optimizer */
-    struct footprint process;         /* of the rank whose process holds the most */
+    size_t
+        bytes[MEM_CATEGORY_COUNT]; /* accounted where it computes, each the largest of any rank */
+    size_t total_bytes;            /* of the rank with the largest account */
+    size_t state_bytes;            /* the same for params, grads and optimizer */
+    size_t host_bytes;             /* accounted on the host beside a card; 0 = no card */
+    struct footprint process;      /* of the rank whose process holds the most */
+    struct footprint card;         /* of the card of which most is in use */
 };
 /* The account as it is now, or the most so far. `comm` NULL: one rank. Collective. */
-enum status footprint_compare(const struct footprint *own, bool most, struct env *env,
+enum status footprint_compare(const struct footprints *own, bool most, struct device *device,
                               struct comm *comm, struct footprint_worst *worst);
 
 #endif

@@ -88,7 +88,14 @@ static void add_real(struct text *line, const char *key, double value)
     text_json_real(line, value);
 }
 
-/* By category, of the worst rank; and all that the first rank's process has held. */
+static void add_known(struct text *line, const char *key, double value)
+{
+    if (value > 0)
+        add_real(line, key, value);
+}
+
+/* By category where it computes, and on the host beside a card, of the worst rank; and all that the
+ * first rank's process and its card have held. */
 static void add_memory(struct text *line, const struct trainer_step *step)
 {
     text_add(line, ",\"mem\":{");
@@ -96,6 +103,10 @@ static void add_memory(struct text *line, const struct trainer_step *step)
         text_printf(line, "%s\"%s\":%zu", c > 0 ? "," : "", mem_category_word((enum mem_category)c),
                     step->held->bytes[c]);
     text_add(line, "}");
+    if (step->held->host_bytes > 0)
+        text_printf(line, ",\"host_bytes\":%zu", step->held->host_bytes);
+    if (step->card_bytes > 0)
+        text_printf(line, ",\"card_bytes\":%zu", step->card_bytes);
     if (step->resident_bytes > 0)
         text_printf(line, ",\"resident\":%zu", step->resident_bytes);
 }
@@ -135,6 +146,9 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
     add_real(line, "seconds", step->seconds);
     add_real(line, "tokens_per_second", step->tokens_per_second);
     add_real(line, "mfu", step->mfu);
+    add_known(line, "clock_mhz", step->gauges.clock_mhz);
+    add_known(line, "power_w", step->gauges.watts);
+    add_known(line, "temperature_c", step->gauges.celsius);
     text_printf(line, ",\"skipped\":%s", step->skipped ? "true" : "false");
     if (!isnan(step->loss_scale))
         add_real(line, "loss_scale", step->loss_scale);
@@ -152,15 +166,23 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
 {
     const double gib = 1024.0 * 1024 * 1024;
     double now = clock_wall();
-    const struct tfevents_scalar train[] = {
+    enum { ALWAYS = 5, SOMETIMES = 3 };
+    struct tfevents_scalar train[ALWAYS + SOMETIMES] = {
         {"train/loss", (float)step->loss},
         {"train/grad_norm", (float)step->grad_norm},
         {"train/lr", (float)step->lr},
         {"perf/tokens_per_s", (float)step->tokens_per_second},
         {"memory/max_GiB", (float)((double)step->held->total_bytes / gib)},
-        {"perf/mfu", (float)step->mfu}, /* last: left out when it is not known */
     };
-    int known = (int)(sizeof train / sizeof *train) - (isnan(step->mfu) ? 1 : 0);
+    const struct tfevents_scalar may_be_known[SOMETIMES] = {
+        {"perf/mfu", isnan(step->mfu) ? 0 : (float)step->mfu},
+        {"card/clock_MHz", (float)step->gauges.clock_mhz},
+        {"card/power_W", (float)step->gauges.watts},
+    };
+    int known = ALWAYS;
+    for (int i = 0; i < SOMETIMES; i++)
+        if (may_be_known[i].value > 0)
+            train[known++] = may_be_known[i];
     TRY(tfevents_scalars(metrics->events, now, step->step, train, known));
     if (val == NULL)
         return STATUS_OK;

@@ -1,6 +1,7 @@
 /* run_plan -- see the header. */
 #include "train/run_plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -69,6 +70,25 @@ size_t run_memory(const struct run_config *config, size_t host_bytes, int local)
     return config->device.free_bytes / (size_t)on_a_card(config, local);
 }
 
+enum status run_card_that_fits(struct env *env, const struct run_config *config, int ranks,
+                               int local, char *name, size_t bytes)
+{
+    struct run_config other = *config;
+    struct plan_rank rank;
+    name[0] = '\0';
+    if (config->machine.device == RUN_DEVICE_CUDA)
+        return STATUS_OK;
+    other.machine.device = RUN_DEVICE_CUDA;
+    TRY(run_device_find(env, true, &other.machine.device, &other.device));
+    if (other.device.count == 0)
+        return STATUS_OK;
+    const struct plan_request request = run_plan_request(&other, ranks);
+    TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &rank));
+    if (plan_needed_bytes(&rank) <= run_memory(&other, 0, local))
+        snprintf(name, bytes, "%s", other.device.name);
+    return STATUS_OK;
+}
+
 static enum status refuse(struct env *env, const char *what, double needed, size_t available,
                           const char *advice)
 {
@@ -94,7 +114,7 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
         together = on_a_card(config, ranks->local);
         available = together > 1 ? config->device.total_bytes : config->device.free_bytes;
     }
-    double needed = (double)rank.total_bytes * together;
+    double needed = (double)plan_needed_bytes(&rank) * together;
     if (config->reading)
         return refuse(env, "the evaluation", needed, available, "a smaller --batch or --context");
     return refuse(env, "the run", needed, available,

@@ -12,6 +12,11 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
  * that are free here; 0 = not known. */
 size_t run_memory(const struct run_config *config, size_t host_bytes, int local);
 
+/* Into `name` that of a card on this machine on which the run would fit, when it is to be on the
+ * CPU; "" = there is none. */
+enum status run_card_that_fits(struct env *env, const struct run_config *config, int ranks,
+                               int local, char *name, size_t bytes);
+
 /* Refuse with STATUS_FIT, before a byte is taken, a run whose ranks on this machine need more
  * than its card has, or on the CPU than `available` bytes (0: not known). `rank` of `ranks` is built on the dry device and stands
  * for each of the `local` ones; the text and tokens of the data are not counted. For a config

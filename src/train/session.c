@@ -1,5 +1,6 @@
 /* session -- see session.h. */
 #include "train/session.h"
+#include "base/text.h"
 #include "comm/launcher.h"
 
 int session_card(int count)
@@ -31,13 +32,26 @@ static enum status join(const struct session_ranks *ranks, struct session *sessi
     return STATUS_OK;
 }
 
+/* By library: what plan's table of a card's runtime is made of. */
+static void tell_in_use(struct session *session, const char *after)
+{
+    char human[32];
+    size_t bytes = device_in_use(session->device);
+    if (bytes > 0)
+        log_debug(device_env(session->device), "%s in use of the card after %s",
+                  text_human_bytes(human, (double)bytes), after);
+}
+
 static enum status start(struct env *env, struct session_place place,
                          const struct session_ranks *ranks, struct session *session)
 {
     TRY(open_device(env, place.backend, ranks, &session->device));
+    tell_in_use(session, "the context");
     if (ranks)
         TRY(join(ranks, session));
+    tell_in_use(session, "the ranks have met");
     TRY(ops_create(session->device, place.backend, place.type, &session->ops));
+    tell_in_use(session, "the libraries' handles");
     return stream_create(session->device, "compute", &session->stream);
 }
 

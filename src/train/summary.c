@@ -29,10 +29,35 @@ static void add_memory(struct text *text, const struct footprint_worst *held)
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         text_printf(text, ", \"%s\": %zu", mem_category_word((enum mem_category)c), held->bytes[c]);
     text_add(text, "}");
-    if (process->resident_bytes == 0)
-        return;
-    text_printf(text, ",\n  \"process\": {\"resident\": %zu, \"accounted\": %zu, \"runtime\": %zu}",
-                process->resident_bytes, process->accounted_bytes, process->runtime_bytes);
+    if (held->host_bytes > 0)
+        text_printf(text, ",\n  \"peak_host_mem\": %zu", held->host_bytes);
+    if (process->held_bytes > 0)
+        text_printf(text,
+                    ",\n  \"process\": {\"resident\": %zu, \"accounted\": %zu, \"runtime\": %zu}",
+                    process->held_bytes, process->accounted_bytes, process->runtime_bytes);
+}
+
+static void add_known(struct text *text, const char *key, double value)
+{
+    if (value > 0)
+        add_real(text, key, value);
+}
+
+/* What is in use of the fullest card, and its rest: what plan has an estimate for. */
+static void add_card(struct text *text, const struct trainer_summary *summary)
+{
+    const struct footprint *card = &summary->held.card;
+    const struct device_gauges *gauges = &summary->gauges;
+    size_t rest =
+        card->held_bytes > card->accounted_bytes ? card->held_bytes - card->accounted_bytes : 0;
+    if (card->held_bytes > 0)
+        text_printf(text,
+                    ",\n  \"card\": {\"in_use\": %zu, \"accounted\": %zu, \"runtime\": %zu, "
+                    "\"runtime_estimate\": %zu}",
+                    card->held_bytes, card->accounted_bytes, rest, card->runtime_bytes);
+    add_known(text, "clock_mhz", gauges->clock_mhz);
+    add_known(text, "power_w", gauges->watts);
+    add_known(text, "temperature_c", gauges->celsius);
 }
 
 static void add_ranks(struct text *text, const struct trainer_summary *summary)
@@ -69,6 +94,7 @@ void trainer_summary_print(const struct trainer_summary *summary, struct text *t
     add_real(text, "seconds", summary->seconds);
     add_real(text, "tokens_per_second", summary->tokens_per_second);
     add_memory(text, &summary->held);
+    add_card(text, summary);
     if (summary->ranks > 1)
         add_ranks(text, summary);
     if (*summary->checkpoint)

@@ -207,7 +207,7 @@ static enum status meet(struct trainer *t)
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
     }
     if (t->ranks == NULL || t->ranks->hub == NULL)
-        footprint_start(&t->footprint, t->env->mem);
+        footprints_start(&t->footprints, t->env->mem, t->session.device);
     return STATUS_OK;
 }
 
@@ -255,6 +255,19 @@ static void tear_down(struct trainer *t)
     tracing_stop(&t->tracing);
 }
 
+/* They take memory and part in every gather and reduction, and compute nothing. */
+static void tell_idle(struct trainer *t)
+{
+    int64_t micro_batches = run_micro_batches(t->config);
+    int workers = zero_roster(t->session.zero)->workers;
+    if (workers > micro_batches)
+        log_warn(t->env,
+                 "%" PRId64 " of %d ranks have nothing to compute: a step has %" PRId64
+                 " micro-batch%s; raise train.global_batch, lower train.micro_batch or take fewer "
+                 "ranks",
+                 workers - micro_batches, workers, micro_batches, micro_batches == 1 ? "" : "es");
+}
+
 static void tell_ready(struct trainer *t)
 {
     int64_t train_tokens = dataset_train_tokens(t->data);
@@ -274,6 +287,8 @@ static void tell_ready(struct trainer *t)
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
                                   .card = t->config->device.name};
+    if (trainer_speaks(t))
+        tell_idle(t);
     if (trainer_speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }
@@ -284,8 +299,8 @@ static void tell_ready(struct trainer *t)
 static enum status note_state(struct trainer *t)
 {
     struct trainer_summary *s = t->summary;
-    footprint_look(&t->footprint, t->env->mem);
-    TRY(footprint_compare(&t->footprint, false, t->env, t->session.comm, &t->held));
+    trainer_look(t);
+    TRY(footprint_compare(&t->footprints, false, t->session.device, t->session.comm, &t->held));
     s->ranks = t->session.spread.mesh.size;
     s->state_bytes = t->held.state_bytes;
     s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
@@ -304,6 +319,7 @@ static void note_end(struct trainer *t, enum status st, double seconds)
         snprintf(summary->error, sizeof summary->error, "%s", log_first_error(t->env->log));
     summary->seconds = seconds;
     summary->tokens_per_second = (double)trainer_step_tokens(t) / pace_median(t->pace);
+    summary->gauges = gauges_whole(&t->gauges);
 }
 
 static void tell_stop(struct trainer *t, bool begun)
@@ -342,9 +358,10 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     trainer_turn_to(t, "checkpoint after step ");
     const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
-    footprint_look(&t->footprint, t->env->mem);
+    trainer_look(t);
     if (sound && saved == STATUS_OK) /* all ranks are here */
-        saved = footprint_compare(&t->footprint, true, t->env, t->session.comm, &t->summary->held);
+        saved = footprint_compare(&t->footprints, true, t->session.device, t->session.comm,
+                                  &t->summary->held);
     if (st == STATUS_STOPPED && saved == STATUS_OK && trainer_speaks(t))
         tell_stop(t, begun);
     if (st == STATUS_STOPPED)

@@ -46,6 +46,8 @@ struct trainer_step {
     double loss_scale;                  /* of this step; NAN = there is none: not fp16 */
     const struct footprint_worst *held; /* accounted, of the worst rank */
     size_t resident_bytes;              /* of this rank's process so far; 0 = not known */
+    size_t card_bytes;                  /* in use of its card so far; 0 = no card, or not known */
+    struct device_gauges gauges;        /* of its card, of this step or one not long ago */
     int ranks;
     struct zero_traffic traffic; /* of this step */
 };
@@ -89,6 +91,7 @@ struct trainer_summary {
     double seconds;              /* in the loop */
     double tokens_per_second;    /* median over the steps but the first two; NAN = too few */
     struct footprint_worst held; /* of the worst rank, up to the end of the run */
+    struct device_gauges gauges; /* of the first rank's card: on average; the highest temperature */
     char checkpoint[4096];       /* the newest; "" = there is none */
     struct trainer_save save;    /* the last; bytes 0 = none */
     int ranks;

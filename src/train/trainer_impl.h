@@ -3,6 +3,7 @@
 #ifndef TRAIN_TRAINER_IMPL_H
 #define TRAIN_TRAINER_IMPL_H
 #include "train/deadline.h"
+#include "train/gauges.h"
 #include "train/metrics.h"
 #include "train/pace.h"
 #include "train/run_lock.h"
@@ -29,8 +30,9 @@ struct trainer {
     struct run_lock *lock; /* of the folder; NULL on other ranks */
     struct pace *pace;
     struct tracing tracing;
-    struct footprint footprint;  /* of this rank's process */
-    struct footprint_worst held; /* before the first step: nothing is taken after it */
+    struct footprints footprints; /* of this rank */
+    struct gauges gauges;         /* of the first rank's card */
+    struct footprint_worst held;  /* before the first step: nothing is taken after it */
 
     char *checkpoints; /* the folder */
     uint64_t data_print;
@@ -52,6 +54,12 @@ struct trainer {
 static inline bool trainer_speaks(const struct trainer *t)
 {
     return !t->session.comm || comm_rank(t->session.comm) == 0;
+}
+
+/* At what is held now. */
+static inline void trainer_look(struct trainer *t)
+{
+    footprints_look(&t->footprints, t->env->mem, t->session.device);
 }
 
 static inline int64_t trainer_step_tokens(const struct trainer *t)

@@ -146,7 +146,9 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .skipped = result->skipped,
                                   .loss_scale = scaled ? result->loss_scale : NAN,
                                   .held = &t->held,
-                                  .resident_bytes = t->footprint.resident_bytes,
+                                  .resident_bytes = t->footprints.process.held_bytes,
+                                  .card_bytes = t->footprints.card.held_bytes,
+                                  .gauges = t->gauges.now,
                                   .ranks = t->session.spread.mesh.size,
                                   .traffic = step_traffic(t)};
 }
@@ -173,13 +175,16 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
                             struct trainer_step *step)
 {
     double start = clock_seconds(), lr = schedule_lr(&t->schedule, t->step);
+    bool is_first = t->step == t->first_step + 1;
     double traced = trace_begin(t->env->trace);
     trainer_turn_to(t, "step ");
     TRY(fill_batches(t));
     draw(t, traced, "batches", 0);
     TRY(engine_step(t->engine, t->done.updates + 1, lr, result));
     draw(t, traced, "step", t->step);
-    footprint_look(&t->footprint, t->env->mem);
+    footprints_look(&t->footprints, t->env->mem, is_first ? t->session.device : NULL);
+    if (trainer_speaks(t))
+        gauges_look(&t->gauges, t->session.device);
     note_progress(t, result);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
@@ -215,7 +220,7 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
                          train->eval_batches, keep_going, t, val));
     draw(t, traced, "evaluation", 0);
-    footprint_look(&t->footprint, t->env->mem);
+    trainer_look(t);
     trainer_end_apart(t);
     t->summary->val = *val;
     if (trainer_speaks(t) && t->callbacks->eval != NULL)
@@ -229,7 +234,7 @@ static enum status take_sample(struct trainer *t)
     trainer_turn_to(t, "text sample after step ");
     TRY(trainer_set_apart(t));
     TRY(sampler_run(t->sampler, t->step, &sample));
-    footprint_look(&t->footprint, t->env->mem);
+    trainer_look(t);
     trainer_end_apart(t);
     if (!trainer_speaks(t))
         return STATUS_OK;
@@ -279,7 +284,7 @@ static enum status keep_state(struct trainer *t)
     trainer_turn_to(t, "checkpoint after step ");
     TRY(run_saves_begin(&t->saves, &t->done));
     draw(t, traced, "checkpoint", 0);
-    footprint_look(&t->footprint, t->env->mem);
+    trainer_look(t);
     return STATUS_OK;
 }
 

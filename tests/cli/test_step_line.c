@@ -22,6 +22,8 @@ static void the_whole_line(void **state)
         step_line(line, &step),
         "step   120/2000   6.0% | loss 3.2841 | gnorm 0.83 | lr 3.00e-04 | 412 ms | 79.5k tok/s | "
         "mfu 41.2% | mem 23.1 GiB | eta 12m54s");
+    step.gauges = (struct device_gauges){1755, 640.4, 61};
+    assert_non_null(strstr(step_line(line, &step), "| mfu 41.2% | 1755 MHz, 640 W | mem 23.1"));
 }
 
 static void what_is_not_known_is_left_out(void **state)

@@ -28,8 +28,11 @@ struct block {
     char *data;    /* the bytes */
     size_t bytes;
     enum cudaMemoryType type;
+    int card;
 };
 static struct block *blocks;
+static bool has_context[FAKE_CARDS];
+static _Thread_local int current; /* card */
 
 /* The block that has that address, with the lock held. */
 static const struct block *find(const void *address)
@@ -59,7 +62,7 @@ static cudaError_t take(void **out, size_t bytes, enum cudaMemoryType type)
     char *data = aligned_alloc(256, (bytes + 255) / 256 * 256), *address = data;
     if (type == cudaMemoryTypeDevice)
         address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    *block = (struct block){NULL, address, data, bytes, type};
+    *block = (struct block){NULL, address, data, bytes, type, current};
     memset(data, 0xee, bytes);
     *out = block->address;
     pthread_mutex_lock(&lock);
@@ -115,9 +118,29 @@ cudaError_t cudaMemset(void *address, int value, size_t bytes)
     return cudaSuccess;
 }
 
+/* As the driver does it: large blocks in pages of 2 MiB, small ones together. */
+size_t fake_card_in_use(int index)
+{
+    const size_t page = (size_t)2 << 20;
+    size_t sum, small = 0;
+    pthread_mutex_lock(&lock);
+    sum = has_context[index] ? FAKE_CONTEXT_BYTES : 0;
+    for (const struct block *b = blocks; b != NULL; b = b->next) {
+        if (b->type != cudaMemoryTypeDevice || b->card != index)
+            continue;
+        if (b->bytes < page / 2)
+            small += b->bytes;
+        else
+            sum += (b->bytes + page - 1) / page * page;
+    }
+    pthread_mutex_unlock(&lock);
+    return sum + (small + page - 1) / page * page;
+}
+
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
-    *free_bytes = *total_bytes = (size_t)1 << 30;
+    *total_bytes = FAKE_CARD_BYTES;
+    *free_bytes = FAKE_CARD_BYTES - FAKE_OTHERS_BYTES - fake_card_in_use(current);
     return cudaSuccess;
 }
 
@@ -364,8 +387,6 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
-static _Thread_local int current;
-
 cudaError_t cudaGetDevice(int *index)
 {
     *index = current;
@@ -380,8 +401,13 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int index)
 
 cudaError_t cudaSetDevice(int index)
 {
+    if (index < 0 || index >= FAKE_CARDS)
+        return cudaErrorInvalidDevice;
     current = index;
-    return 0 <= index && index < FAKE_CARDS ? cudaSuccess : cudaErrorInvalidDevice;
+    pthread_mutex_lock(&lock);
+    has_context[index] = true;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *card, int index)

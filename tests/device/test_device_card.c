@@ -445,6 +445,82 @@ static void test_failed(void **state)
     rig_close(&rig);
 }
 
+/* --- what the card says --------------------------------------------------------------------- */
+
+/* What is taken shows, in whole pages, on the account and on the card; what libraries and others
+ * took before does not change that. */
+static void test_in_use(void **state)
+{
+    enum { MIB = 1 << 20 };
+    struct rig rig;
+    char *block, *pinned;
+    rig_open(&rig, *state);
+    size_t before = device_in_use(rig.device);
+    size_t accounted = mem_sums(rig.env.mem, MEM_CARD, false).total_bytes;
+    size_t host = mem_sums(rig.env.mem, MEM_HOST, false).total_bytes;
+    assert_int_equal(device_place(rig.device), MEM_CARD);
+    assert_ok(device_alloc(rig.device, MEM_PARAMS, "large", 9 * MIB + 5, &block));
+    assert_ok(device_alloc_host(rig.device, MEM_COMM, "pinned", MIB, &pinned));
+    struct mem_sums card = mem_sums(rig.env.mem, MEM_CARD, false);
+    assert_int_equal(card.bytes[MEM_PARAMS], 9 * MIB + 5);
+    assert_int_equal(card.total_bytes - accounted, 10 * MIB);
+    assert_int_equal(device_in_use(rig.device) - before, 10 * MIB);
+    assert_true(mem_sums(rig.env.mem, MEM_HOST, false).total_bytes >= host + MIB);
+    device_free(rig.device, block);
+    device_free(rig.device, pinned);
+    assert_int_equal(mem_sums(rig.env.mem, MEM_CARD, false).total_bytes, accounted);
+    rig_close(&rig);
+}
+
+/* Every plain stream has pinned memory of its own, on the card that is planned for as well. */
+static void test_stream_stage(void **state)
+{
+    const char *const backends[] = {*state, "dry-card"};
+    for (int i = 0; i < 2; i++) {
+        struct env env = testing_env(1);
+        struct device *device;
+        struct stream *plain, *worker;
+        assert_ok(device_create(&env, backends[i], 0, &device));
+        size_t before = mem_total(env.mem);
+        assert_ok(stream_create_worker(device, "worker", &worker));
+        assert_true(mem_total(env.mem) < before + (1 << 20));
+        assert_ok(stream_create(device, "plain", &plain));
+        assert_true(mem_sums(env.mem, MEM_HOST, false).total_bytes >= before + (2 << 20));
+        assert_int_equal(mem_sums(env.mem, MEM_CARD, false).total_bytes, 0);
+        stream_destroy(worker);
+        stream_destroy(plain);
+        device_destroy(device);
+        env_destroy(&env);
+    }
+}
+
+/* With the management library others are told apart, and looking opens no context: the first test,
+ * since a context stays. */
+static void test_management(void **state)
+{
+    const size_t others = (size_t)300 << 20, context = (size_t)64 << 20, whole = (size_t)16 << 30;
+    bool fake = getenv("SIFR_TEST_NVML") != NULL;
+    struct rig rig;
+    struct device_info info;
+    struct device_gauges gauges;
+    device_look("cuda", 0, &info);
+    assert_true(info.free_bytes > 0 && info.free_bytes < info.total_bytes);
+    if (fake) {
+        assert_int_equal(info.total_bytes, whole);
+        assert_int_equal(info.free_bytes, whole - others);
+    }
+    rig_open(&rig, *state);
+    device_read_gauges(rig.device, &gauges);
+    if (fake) {
+        assert_int_equal(device_in_use(rig.device), context);
+        assert_true(gauges.clock_mhz == 1755 && fabs(gauges.watts - 640.5) < 1e-9 &&
+                    gauges.celsius == 61);
+    } else {
+        assert_true(device_in_use(rig.device) > 0);
+    }
+    rig_close(&rig);
+}
+
 static void test_no_such_card(void **state)
 {
     struct env env = testing_env(1);
@@ -476,10 +552,14 @@ int main(int count, char **words)
     };
     const struct CMUnitTest card_tests[] = {
         cmocka_unit_test_prestate(test_out_of_memory, backend),
+        cmocka_unit_test_prestate(test_in_use, backend),
+        cmocka_unit_test_prestate(test_stream_stage, backend),
         cmocka_unit_test(test_no_such_card),
     };
+    const struct CMUnitTest first_tests[] = {cmocka_unit_test_prestate(test_management, backend)};
     if (card && test_missing("cuda"))
         return NO_CARD;
-    return cmocka_run_group_tests(tests, NULL, NULL) +
+    return (card ? cmocka_run_group_tests(first_tests, NULL, NULL) : 0) +
+           cmocka_run_group_tests(tests, NULL, NULL) +
            (card ? cmocka_run_group_tests(card_tests, NULL, NULL) : 0);
 }

@@ -142,11 +142,11 @@ struct found {
     size_t bytes;
 };
 
-static void look(void *user, enum mem_category category, const char *name, size_t bytes)
+static void look(void *user, const struct mem_line *line)
 {
     struct found *found = user;
-    if (category == MEM_SLOTS && strcmp(name, found->name) == 0)
-        found->bytes = bytes;
+    if (line->category == MEM_SLOTS && strcmp(line->name, found->name) == 0)
+        found->bytes = line->bytes;
 }
 
 static size_t slot_bytes(struct rig_config config, const char *name)

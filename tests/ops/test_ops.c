@@ -153,6 +153,21 @@ static void test_empty_ranges(void **state)
     rig_close(&rig);
 }
 
+/* A sum is a tree: in the order of the numbers the ones would be lost. */
+static void test_sum_is_a_tree(void **state)
+{
+    struct rig rig;
+    const double values[] = {0x1p53, 1, 1, 1, 1, 1, 1};
+    const double sums[] = {0x1p53, 0x1p53, 0x1p53, 0x1p53 + 2, 0x1p53 + 4, 0x1p53 + 4, 0x1p53 + 4};
+    rig_open(&rig, *state, DTYPE_F32, 2);
+    for (int count = 1; count <= 7; count++) {
+        double sum = 0;
+        ops_sum(rig.ops, rig.stream, count, values, &sum);
+        assert_true(sum == sums[count - 1]);
+    }
+    rig_close(&rig);
+}
+
 /* The 16-bit copy is the master rounded to nearest, to the bit. */
 static void test_adamw_copy(void **state)
 {
@@ -277,12 +292,13 @@ int main(void)
 #test " cpu", test, NULL, NULL, "cpu" \
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),        cmocka_unit_test(test_failing_allocations),
-        cmocka_unit_test(test_failed_stream), cmocka_unit_test(test_dry),
-        cmocka_unit_test(test_cuda),          FOR_BACKENDS(test_empty_ranges),
-        FOR_BACKENDS(test_adamw_copy),        FOR_BACKENDS(test_adamw_first_step),
-        FOR_BACKENDS(test_norm_without_sum),  FOR_BACKENDS(test_decoding),
-        FOR_BACKENDS(test_swiglu_again),      FOR_BACKENDS(test_squares_of_16_bits),
+        cmocka_unit_test(test_create),         cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_failed_stream),  cmocka_unit_test(test_dry),
+        cmocka_unit_test(test_cuda),           FOR_BACKENDS(test_empty_ranges),
+        FOR_BACKENDS(test_sum_is_a_tree),      FOR_BACKENDS(test_adamw_copy),
+        FOR_BACKENDS(test_adamw_first_step),   FOR_BACKENDS(test_norm_without_sum),
+        FOR_BACKENDS(test_decoding),           FOR_BACKENDS(test_swiglu_again),
+        FOR_BACKENDS(test_squares_of_16_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

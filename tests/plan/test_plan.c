@@ -311,6 +311,7 @@ static void test_advice_is_the_least_change(void **state)
     struct env env = testing_env(1);
     struct rig_config config = base_config(true, 4);
     config.batch = 6;
+    config.prefetch = 0;
     struct plan_request request = request_of(&config, 4), other = request;
     struct plan plan;
     struct plan_rank rank;
@@ -337,8 +338,68 @@ static void test_advice_is_the_least_change(void **state)
     other = large;
     other.engine.recompute = RECOMPUTE_FULL;
     other.ranks = 256;
+    other.engine.micro_batches = large.engine.micro_batches = 256;
     assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
     assert_advice(advise(&large, rank.total_bytes), 3, RECOMPUTE_FULL, 1, 256);
+    large.engine.micro_batches = 255; /* one of 256 would have nothing to do */
+    assert_false(advise(&large, rank.total_bytes).found);
+    env_destroy(&env);
+}
+
+/* What makes it fit is said and nothing else is touched: fewer gathers ahead, larger groups. */
+static void test_advice_on_slots_and_groups(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct rig_config config = base_config(true, 4);
+    config.stage = 3;
+    struct plan_request request = request_of(&config, 4), other;
+    struct plan_rank rank, ahead;
+    struct plan_advice advice;
+    request.zero.prefetch = 4;
+    other = request;
+    other.zero.prefetch = 0;
+    assert_ok(plan_rank_memory(&env, &request, 0, NULL, NULL, &ahead));
+    assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
+    assert_true(rank.total_bytes < ahead.total_bytes);
+    advice = advise(&request, rank.total_bytes);
+    assert_advice(advice, 3, RECOMPUTE_NONE, request.engine.micro_batch, 4);
+    assert_int_equal(advice.prefetch, 0);
+    advice = advise(&request, ahead.total_bytes);
+    assert_int_equal(advice.prefetch, 4);
+
+    request.zero.prefetch = 0;
+    request.zero.shard_group = 1;
+    other.zero.shard_group = 2;
+    assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
+    advice = advise(&request, rank.total_bytes);
+    assert_advice(advice, 3, RECOMPUTE_NONE, request.engine.micro_batch, 4);
+    assert_int_equal(advice.shard_group, 2);
+    env_destroy(&env);
+}
+
+/* On a card the host's memory is told apart, and the card's must hold the runtime as well. */
+static void test_a_card(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct rig_config config = base_config(true, 2);
+    struct plan_request request = request_of(&config, 2), card = request;
+    struct plan_rank on_cpu, on_card;
+    struct plan_stage stage = {.possible = true};
+    size_t runtime = (size_t)formula_card_runtime();
+    card.card = card.staged = true;
+    assert_ok(plan_rank_memory(&env, &request, 0, NULL, NULL, &on_cpu));
+    assert_ok(plan_rank_memory(&env, &card, 0, NULL, NULL, &on_card));
+    assert_true(on_cpu.host_bytes == 0 && on_cpu.runtime_bytes == 0);
+    assert_int_equal(on_card.runtime_bytes, runtime);
+    assert_int_equal(plan_state_bytes(&on_card), plan_state_bytes(&on_cpu));
+    assert_int_equal(on_card.bytes[MEM_ACTIVATIONS], on_cpu.bytes[MEM_ACTIVATIONS]);
+    assert_true(on_card.host_bytes > 2 * (16 << 20)); /* stages of two communicators at least */
+    assert_true(on_card.total_bytes < on_cpu.total_bytes + (4 << 20)); /* and not here */
+    stage.worker = on_card;
+    assert_true(plan_fits(&stage, on_card.total_bytes + runtime));
+    assert_false(plan_fits(&stage, on_card.total_bytes + runtime - 1));
     env_destroy(&env);
 }
 
@@ -352,6 +413,8 @@ int main(void)
         cmocka_unit_test(test_model_state_is_the_papers),
         cmocka_unit_test(test_a_trillion_parameters_take_no_time),
         cmocka_unit_test(test_advice_is_the_least_change),
+        cmocka_unit_test(test_advice_on_slots_and_groups),
+        cmocka_unit_test(test_a_card),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Runtime, the most that was seen, and the worst of several ranks. */
+/* Runtime, the most that was seen, and the worst of several ranks; with the word cards: on several
+ * of them, which fake_card has. */
 #include <math.h>
 #include <pthread.h>
 #include "scratch.h"
@@ -10,25 +11,30 @@ static void test_a_process(void **state)
 {
     (void)state;
     struct scratch s;
-    struct footprint footprint;
+    struct footprints own;
+    const struct footprint *process = &own.process;
+    struct device *device;
     char *block;
     const size_t bytes = (size_t)128 * MIB;
     if (TESTING_SANITIZED)
         skip();
     scratch_open(&s);
-    footprint_start(&footprint, s.env.mem);
-    size_t runtime = footprint.runtime_bytes;
+    assert_int_equal(device_create(&s.env, "cpu", 0, &device), STATUS_OK);
+    footprints_start(&own, s.env.mem, device);
+    size_t runtime = process->runtime_bytes;
     assert_true(runtime > 0);
     assert_int_equal(mem_alloc(&s.env, MEM_PARAMS, "p", bytes, &block), STATUS_OK);
     memset(block, 1, bytes);
-    footprint_look(&footprint, s.env.mem);
-    assert_true(footprint.runtime_bytes == runtime);
-    assert_true(footprint.accounted_bytes >= bytes);
-    assert_true(fabs(footprint_excess(&footprint)) < 0.1);
-    struct footprint most = footprint;
+    footprints_look(&own, s.env.mem, device);
+    assert_true(process->runtime_bytes == runtime);
+    assert_true(process->accounted_bytes >= bytes);
+    assert_true(fabs(footprint_excess(process)) < 0.1);
+    assert_true(own.card.held_bytes == 0 && isnan(footprint_excess(&own.card)));
+    struct footprints most = own;
     mem_free(&s.env, block);
-    footprint_look(&footprint, s.env.mem); /* less is held now */
-    assert_memory_equal(&footprint, &most, sizeof most);
+    footprints_look(&own, s.env.mem, device); /* less is held now */
+    assert_memory_equal(&own, &most, sizeof most);
+    device_destroy(device);
     scratch_close(&s);
 }
 
@@ -36,11 +42,14 @@ static void test_nothing_is_known(void **state)
 {
     (void)state;
     struct scratch s;
-    struct footprint footprint = {0};
+    struct footprints own = {0};
+    struct device *device;
     scratch_open(&s);
-    footprint_look(&footprint, s.env.mem);
-    assert_true(footprint.resident_bytes == 0);
-    assert_true(isnan(footprint_excess(&footprint)));
+    assert_int_equal(device_create(&s.env, "cpu", 0, &device), STATUS_OK);
+    footprints_look(&own, s.env.mem, device);
+    assert_true(own.process.held_bytes == 0 && own.card.held_bytes == 0);
+    assert_true(isnan(footprint_excess(&own.process)));
+    device_destroy(device);
     scratch_close(&s);
 }
 
@@ -61,20 +70,33 @@ static void *rank_main(void *argument)
     char *params, *grads;
     const struct comm_config config = {"threads", 60.0};
     size_t r = (size_t)seat->rank;
-    struct footprint own = {.resident_bytes = r == 1 ? 900 : 100 + r, .runtime_bytes = 10 + r};
+    struct footprints own = {
+        .process = {.held_bytes = r == 1 ? 900 : 100 + r, .runtime_bytes = 10 + r}};
     assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
     assert_int_equal(device_create(&env, "cpu", 0, &device), STATUS_OK);
     assert_int_equal(comm_join(seat->hub, seat->rank, &config, device, &comm), STATUS_OK);
     assert_int_equal(mem_alloc(&env, MEM_PARAMS, "p", (r + 1) * MIB, &params), STATUS_OK);
     assert_int_equal(mem_alloc(&env, MEM_GRADS, "g", (3 - r) * MIB, &grads), STATUS_OK);
-    assert_int_equal(footprint_compare(&own, false, &env, comm, &seat->now), STATUS_OK);
+    assert_int_equal(footprint_compare(&own, false, device, comm, &seat->now), STATUS_OK);
     mem_free(&env, params);
     mem_free(&env, grads);
-    assert_int_equal(footprint_compare(&own, true, &env, comm, &seat->most), STATUS_OK);
+    assert_int_equal(footprint_compare(&own, true, device, comm, &seat->most), STATUS_OK);
     comm_destroy(comm);
     device_destroy(device);
     env_destroy(&env);
     return NULL;
+}
+
+static void run_seats(struct scratch *s, struct seat *seats, void *(*body)(void *),
+                      struct comm_hub **hub)
+{
+    assert_int_equal(comm_hub_create(&s->env, RANKS, hub), STATUS_OK);
+    for (int r = 0; r < RANKS; r++) {
+        seats[r] = (struct seat){.hub = *hub, .rank = r};
+        assert_int_equal(pthread_create(&seats[r].thread, NULL, body, &seats[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(seats[r].thread, NULL);
 }
 
 static void test_the_worst_rank(void **state)
@@ -84,19 +106,13 @@ static void test_the_worst_rank(void **state)
     struct comm_hub *hub;
     struct seat seats[RANKS];
     scratch_open(&s);
-    assert_int_equal(comm_hub_create(&s.env, RANKS, &hub), STATUS_OK);
-    for (int r = 0; r < RANKS; r++) {
-        seats[r] = (struct seat){.hub = hub, .rank = r};
-        assert_int_equal(pthread_create(&seats[r].thread, NULL, rank_main, &seats[r]), 0);
-    }
-    for (int r = 0; r < RANKS; r++)
-        pthread_join(seats[r].thread, NULL);
+    run_seats(&s, seats, rank_main, &hub);
     for (int r = 0; r < RANKS; r++) {
         const struct footprint_worst *now = &seats[r].now, *most = &seats[r].most;
         assert_int_equal(now->bytes[MEM_PARAMS], 3 * MIB);
         assert_int_equal(now->bytes[MEM_GRADS], 3 * MIB);
         assert_int_equal(now->state_bytes, 4 * MIB); /* of any one rank */
-        assert_int_equal(now->process.resident_bytes, 900);
+        assert_int_equal(now->process.held_bytes, 900);
         assert_int_equal(now->process.runtime_bytes, 11);
         assert_int_equal(most->bytes[MEM_PARAMS], 3 * MIB);
         assert_true(most->total_bytes >= 4 * MIB && most->total_bytes < 5 * MIB);
@@ -105,8 +121,81 @@ static void test_the_worst_rank(void **state)
     scratch_close(&s);
 }
 
-int main(void)
+/* Two of three ranks share a card: it holds what both have, and who opened it first sees all. */
+static void *card_main(void *argument)
 {
+    struct seat *seat = argument;
+    struct env env;
+    struct device *device;
+    struct comm *comm;
+    const struct comm_config config = {"threads", 60.0};
+    static const size_t in_use[RANKS] = {1000, 700, 400}, accounted[RANKS] = {300, 500, 350};
+    int r = seat->rank;
+    struct footprints own = {.card = {100, in_use[r], accounted[r]}};
+    assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
+    assert_int_equal(device_create(&env, "cuda", r % 2, &device), STATUS_OK);
+    assert_int_equal(comm_join(seat->hub, r, &config, device, &comm), STATUS_OK);
+    assert_int_equal(footprint_compare(&own, false, device, comm, &seat->now), STATUS_OK);
+    comm_destroy(comm);
+    device_destroy(device);
+    env_destroy(&env);
+    return NULL;
+}
+
+static void test_a_shared_card(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct comm_hub *hub;
+    struct seat seats[RANKS];
+    scratch_open(&s);
+    run_seats(&s, seats, card_main, &hub);
+    for (int r = 0; r < RANKS; r++) {
+        const struct footprint *card = &seats[r].now.card;
+        assert_int_equal(card->held_bytes, 1000);
+        assert_int_equal(card->accounted_bytes, 650);
+        assert_int_equal(card->runtime_bytes, 200);
+        assert_true(seats[r].now.host_bytes > 0 && seats[r].now.process.held_bytes == 0);
+    }
+    comm_hub_destroy(hub);
+    scratch_close(&s);
+}
+
+/* What is in use beside the account is not forgotten when it is freed. */
+static void test_a_card(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct footprints own;
+    struct device *device;
+    char *block;
+    scratch_open(&s);
+    assert_int_equal(device_create(&s.env, "cuda", 2, &device), STATUS_OK);
+    footprints_start(&own, s.env.mem, device);
+    size_t before = own.card.held_bytes;
+    assert_true(before > 0 && own.card.accounted_bytes == 0);
+    assert_int_equal(device_alloc(device, MEM_PARAMS, "p", 100 * MIB, &block), STATUS_OK);
+    footprints_look(&own, s.env.mem, NULL);
+    assert_true(own.card.held_bytes == before);
+    footprints_look(&own, s.env.mem, device);
+    assert_true(own.card.held_bytes == before + 100 * MIB);
+    assert_int_equal(own.card.accounted_bytes, 100 * MIB);
+    device_free(device, block);
+    footprints_look(&own, s.env.mem, device);
+    assert_true(own.card.held_bytes == before + 100 * MIB);
+    device_destroy(device);
+    scratch_close(&s);
+}
+
+int main(int count, char **words)
+{
+    const struct CMUnitTest card_tests[] = {
+        cmocka_unit_test(test_a_card),
+        cmocka_unit_test(test_a_shared_card),
+    };
+    if (count > 1 && strcmp(words[1], "cards") == 0)
+        return cmocka_run_group_tests(card_tests, NULL, NULL);
+
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_process),
         cmocka_unit_test(test_nothing_is_known),

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 #include "comm/comm_impl.h"
 #include "device/cuda/stream_cuda.h"
 
@@ -38,18 +37,6 @@ static enum status nccl_failed(struct env *env, const char *what, ncclResult_t c
 }
 
 /* --- links ---------------------------------------------------------------------------------- */
-
-/* The machine and the place on its bus. */
-static enum status nccl_card(struct device *device, char name[COMM_CARD_BYTES])
-{
-    char host[64] = "", bus[32] = "";
-    TRY(cuda_status(device->env,
-                    cudaDeviceGetPCIBusId(bus, sizeof bus, cuda_device_of(device)->index),
-                    "the card's place on the bus"));
-    gethostname(host, sizeof host - 1);
-    snprintf(name, COMM_CARD_BYTES, "%s of %s", bus, host);
-    return STATUS_OK;
-}
 
 static enum status nccl_make_id(struct env *env, unsigned char id[COMM_ID_BYTES])
 {
@@ -212,7 +199,6 @@ static void nccl_abort(struct comm_link *link)
 CUDA_ENTRY extern const struct comm_path sifr_comm_nccl;
 const struct comm_path sifr_comm_nccl = {
     .name = "nccl",
-    .card = nccl_card,
     .make_id = nccl_make_id,
     .open = nccl_open,
     .close = nccl_close,

@@ -20,7 +20,7 @@ static enum status cpu_alloc(struct device *device, struct device_block *block)
     return mem_alloc(device->env, block->category, block->name, block->bytes, &block->address);
 }
 
-static void cpu_free(struct device *device, struct device_block *block)
+static void cpu_free(struct device *device, const struct device_block *block)
 {
     mem_free(device->env, block->address);
 }

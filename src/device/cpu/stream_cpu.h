@@ -1,8 +1,7 @@
 /* stream_cpu -- streams and events of the CPU device, for its table. */
 #ifndef DEVICE_CPU_STREAM_CPU_H
 #define DEVICE_CPU_STREAM_CPU_H
-#include <pthread.h>
-#include "device/device_impl.h"
+#include "device/tickets.h"
 
 struct worker;
 
@@ -11,14 +10,9 @@ struct cpu_stream {
     struct worker *worker; /* NULL on an inline stream */
 };
 
-/* A record takes the next ticket and, when its stream comes to it, passes it; a wait is for the
- * ticket that was newest when it was asked for. */
 struct cpu_event {
     struct event base;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    int64_t recorded, passed; /* newest ticket taken, newest ticket passed */
-    int users;                /* records and waits that streams have not come to */
+    struct tickets tickets;
 };
 
 enum status cpu_stream_open(struct stream *stream, const char *name);

@@ -8,6 +8,7 @@
 #ifndef DEVICE_CUDA_CUDA_H
 #define DEVICE_CUDA_CUDA_H
 #include <cuda_runtime_api.h>
+#include "device/cuda/nvml.h"
 #include "device/device_impl.h"
 
 struct cuda_device {
@@ -17,6 +18,8 @@ struct cuda_device {
     int capability; /* 90 = 9.0 */
     size_t l2_bytes;
     char name[64]; /* "NVIDIA H200" */
+    struct nvml nvml;
+    size_t others_bytes; /* in use before this process was there; 0 without NVML */
 };
 
 struct worker;

@@ -15,6 +15,16 @@ static void look_at_card(int index, struct device_card *card)
     card->capability = 10 * found.major + found.minor;
 }
 
+static void look_at_nvml(struct device_cuda_info *info)
+{
+    struct nvml nvml;
+    info->nvml = nvml_open(-1, &nvml);
+    if (!info->nvml)
+        return;
+    nvml_driver(&nvml, info->release, sizeof info->release);
+    nvml_close(&nvml);
+}
+
 CUDA_ENTRY device_cuda_look_fn sifr_cuda_look;
 void sifr_cuda_look(struct device_cuda_info *info)
 {
@@ -25,6 +35,7 @@ void sifr_cuda_look(struct device_cuda_info *info)
     info->cudnn = (int)cudnnGetVersion();
     if (cudaGetDeviceCount(&info->card_count) != cudaSuccess)
         info->card_count = 0;
+    look_at_nvml(info);
     for (int i = 0; i < info->card_count && i < DEVICE_CARDS; i++)
         look_at_card(i, &info->cards[i]);
     (void)cudaGetLastError();

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/text.h"
 #include "device/cuda/accumulate.h"
 #include "device/cuda/stream_cuda.h"
@@ -47,6 +48,25 @@ static int count_cards(char *why, size_t bytes)
     return 0;
 }
 
+/* By NVML, to which it makes no difference whether the card is open in this process; the runtime must
+ * open it. */
+static cudaError_t look_at_memory(int index, struct device_info *info)
+{
+    struct nvml nvml;
+    size_t used;
+    bool known = false;
+    if (nvml_open(index, &nvml)) {
+        known = nvml_memory(&nvml, &used, &info->free_bytes);
+        nvml_close(&nvml);
+    }
+    if (known) {
+        info->total_bytes = info->free_bytes + used;
+        return cudaSuccess;
+    }
+    cudaError_t error = cudaSetDevice(index);
+    return error == cudaSuccess ? cudaMemGetInfo(&info->free_bytes, &info->total_bytes) : error;
+}
+
 static void cuda_look(int index, struct device_info *info)
 {
     struct cudaDeviceProp card;
@@ -55,9 +75,7 @@ static void cuda_look(int index, struct device_info *info)
         return;
     cudaError_t error = cudaGetDeviceProperties(&card, index);
     if (error == cudaSuccess)
-        error = cudaSetDevice(index); /* opens it: what is free cannot be asked otherwise */
-    if (error == cudaSuccess)
-        error = cudaMemGetInfo(&info->free_bytes, &info->total_bytes);
+        error = look_at_memory(index, info);
     if (error == cudaSuccess) {
         snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, card.name);
         return;
@@ -85,18 +103,33 @@ static enum status check_card(struct env *env, const struct cuda_device *cuda)
     return cuda_status(env, error, "the card cannot be used");
 }
 
-static enum status cuda_open(struct device *device, int index)
+static void cuda_close(struct device *device)
 {
-    struct env *env = device->env;
-    struct cuda_device *cuda = cuda_device_of(device);
+    nvml_close(&cuda_device_of(device)->nvml);
+}
+
+/* Before there is a context of ours on the card. */
+static void look_at_others(struct cuda_device *cuda, int index)
+{
+    size_t left;
+    if (nvml_open(index, &cuda->nvml) && !nvml_memory(&cuda->nvml, &cuda->others_bytes, &left))
+        cuda->others_bytes = 0;
+}
+
+/* By the machine and the place on its bus. */
+static enum status name_card(struct env *env, struct cuda_device *cuda)
+{
+    char host[64] = "", bus[32] = "";
+    TRY(cuda_status(env, cudaDeviceGetPCIBusId(bus, sizeof bus, cuda->index),
+                    "the card's place on the bus"));
+    gethostname(host, sizeof host - 1);
+    snprintf(cuda->base.card, sizeof cuda->base.card, "%s of %s", bus, host);
+    return STATUS_OK;
+}
+
+static enum status open_card(struct env *env, int index, struct cuda_device *cuda)
+{
     struct cudaDeviceProp card;
-    char why[256];
-    int count = count_cards(why, sizeof why);
-    if (count == 0)
-        return FAIL(env, DEVICE, "%s", why);
-    if (index < 0 || index >= count)
-        return FAIL(env, CONFIG, "there is no card %d: this machine shows %d, numbered from 0",
-                    index, count);
     TRY(cuda_status(env, cudaSetDevice(index), "the card cannot be used"));
     TRY(cuda_status(env, cudaGetDeviceProperties(&card, index), "the card cannot be used"));
     cuda->index = index;
@@ -104,7 +137,47 @@ static enum status cuda_open(struct device *device, int index)
     cuda->capability = 10 * card.major + card.minor;
     cuda->l2_bytes = (size_t)card.l2CacheSize;
     snprintf(cuda->name, sizeof cuda->name, "%.*s", (int)sizeof cuda->name - 1, card.name);
+    TRY(name_card(env, cuda));
     return check_card(env, cuda);
+}
+
+static enum status cuda_open(struct device *device, int index)
+{
+    enum status st;
+    struct env *env = device->env;
+    char why[256];
+    int count = count_cards(why, sizeof why);
+    if (count == 0)
+        return FAIL(env, DEVICE, "%s", why);
+    if (index < 0 || index >= count)
+        return FAIL(env, CONFIG, "there is no card %d: this machine shows %d, numbered from 0",
+                    index, count);
+    look_at_others(cuda_device_of(device), index);
+    TRY_OR(undo_nvml, open_card(env, index, cuda_device_of(device)));
+    return STATUS_OK;
+undo_nvml:
+    cuda_close(device);
+    return st;
+}
+
+/* --- what the card says --------------------------------------------------------------------- */
+
+static size_t cuda_in_use(struct device *device)
+{
+    const struct cuda_device *cuda = cuda_device_of(device);
+    size_t used, left, whole;
+    if (nvml_memory(&cuda->nvml, &used, &left))
+        return used > cuda->others_bytes ? used - cuda->others_bytes : 0;
+    cudaSetDevice(cuda->index);
+    if (cudaMemGetInfo(&left, &whole) == cudaSuccess)
+        return whole - left;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+static void cuda_read_gauges(struct device *device, struct device_gauges *gauges)
+{
+    nvml_gauges(&cuda_device_of(device)->nvml, gauges);
 }
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -140,7 +213,7 @@ static cudaError_t take(struct device_block *block)
     return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : error;
 }
 
-static void give_back(struct device_block *block)
+static void give_back(const struct device_block *block)
 {
     if (block->host)
         cudaFreeHost(block->address);
@@ -152,7 +225,7 @@ static enum status cuda_alloc(struct device *device, struct device_block *block)
 {
     enum status st;
     cudaError_t error;
-    TRY(mem_count(device->env, block->category, block->name, block->bytes));
+    TRY(device_count_block(device, block));
     cudaSetDevice(cuda_device_of(device)->index);
     error = take(block);
     if (error == cudaSuccess)
@@ -162,15 +235,15 @@ static enum status cuda_alloc(struct device *device, struct device_block *block)
                                             : cuda_status(device->env, error, "taking memory");
     if (block->address != NULL)
         give_back(block);
-    mem_uncount(device->env, block->category, block->name, block->bytes);
+    device_uncount_block(device, block);
     return st;
 }
 
-static void cuda_free(struct device *device, struct device_block *block)
+static void cuda_free(struct device *device, const struct device_block *block)
 {
     cudaSetDevice(cuda_device_of(device)->index);
     give_back(block);
-    mem_uncount(device->env, block->category, block->name, block->bytes);
+    device_uncount_block(device, block);
 }
 
 /* --- copies and sums ------------------------------------------------------------------------ */
@@ -264,8 +337,12 @@ const struct device_backend sifr_device_cuda = {
     .device_bytes = sizeof(struct cuda_device),
     .stream_bytes = sizeof(struct cuda_stream),
     .event_bytes = sizeof(struct cuda_event),
+    .place = MEM_CARD,
     .look = cuda_look,
     .open = cuda_open,
+    .close = cuda_close,
+    .in_use = cuda_in_use,
+    .read_gauges = cuda_read_gauges,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .stream_open = cuda_stream_open,

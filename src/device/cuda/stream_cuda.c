@@ -28,11 +28,9 @@
 #include "device/cuda/stream_cuda.h"
 #include <stdio.h>
 #include <string.h>
-#include "base/clock.h"
-#include "base/trace.h"
 #include "device/worker.h"
 
-enum { STAGE_HALF = 1 << 20 };
+enum { STAGE_HALF = DEVICE_STREAM_STAGE / 2 };
 
 static struct cuda_stream *own(struct stream *stream)
 {
@@ -112,7 +110,7 @@ static enum status open_stage(struct stream *stream)
     for (int i = 0; i < 2; i++)
         TRY(cuda_status(env, cudaEventCreateWithFlags(&cuda->stage_read[i], cudaEventDisableTiming),
                         "an event of a stream"));
-    return device_alloc_host(stream->device, MEM_OTHER, "stream stage", 2 * STAGE_HALF,
+    return device_alloc_host(stream->device, MEM_OTHER, "stream stage", DEVICE_STREAM_STAGE,
                              &cuda->stage);
 }
 
@@ -242,20 +240,14 @@ enum status cuda_event_open(struct event *event)
             cudaEventDestroy(cuda->points[i]);
         return st;
     }
-    pthread_mutex_init(&cuda->lock, NULL);
-    pthread_cond_init(&cuda->changed, NULL);
+    tickets_open(&cuda->tickets);
     return STATUS_OK;
 }
 
 void cuda_event_close(struct event *event)
 {
     struct cuda_event *cuda = (struct cuda_event *)event;
-    pthread_mutex_lock(&cuda->lock);
-    while (cuda->users > 0)
-        pthread_cond_wait(&cuda->changed, &cuda->lock);
-    pthread_mutex_unlock(&cuda->lock);
-    pthread_cond_destroy(&cuda->changed);
-    pthread_mutex_destroy(&cuda->lock);
+    tickets_close(&cuda->tickets);
     for (int i = 0; i < CUDA_EVENT_POINTS; i++)
         cudaEventDestroy(cuda->points[i]);
 }
@@ -271,73 +263,33 @@ static cudaEvent_t point_of(const struct point *point)
     return point->event->points[point->ticket % CUDA_EVENT_POINTS];
 }
 
-static void leave(struct cuda_event *event) /* with the lock held, which it gives up */
-{
-    event->users--;
-    pthread_cond_broadcast(&event->changed);
-    pthread_mutex_unlock(&event->lock);
-}
-
 static void pass(struct stream *stream, const void *args)
 {
     const struct point *point = args;
-    struct cuda_event *event = point->event;
     if (!stream_failed(stream))
         accepted(stream, cudaEventRecord(point_of(point), own(stream)->handle), "event");
-    pthread_mutex_lock(&event->lock);
-    if (event->passed < point->ticket)
-        event->passed = point->ticket;
-    leave(event);
-}
-
-/* Only compute is seen waiting: a worker has nothing better to do. */
-static const struct trace_span trace_wait = {
-    .lane = TRACE_COMPUTE, .category = "wait", .name = "wait"};
-
-static void sleep_until_passed(struct stream *stream, const struct point *point)
-{
-    struct cuda_event *event = point->event;
-    struct trace *trace = stream->worker ? NULL : stream->device->env->trace;
-    double start = clock_seconds(), traced = trace_begin(trace);
-    while (event->passed < point->ticket)
-        pthread_cond_wait(&event->changed, &event->lock);
-    atomic_fetch_add_explicit(&stream->waited_ns, (int64_t)(1e9 * (clock_seconds() - start)),
-                              memory_order_relaxed);
-    trace_end(trace, traced, &trace_wait);
+    tickets_pass(&point->event->tickets, point->ticket);
 }
 
 static void await(struct stream *stream, const void *args)
 {
     const struct point *point = args;
-    struct cuda_event *event = point->event;
-    pthread_mutex_lock(&event->lock);
-    if (event->passed < point->ticket && !stream_failed(stream))
-        sleep_until_passed(stream, point);
-    pthread_mutex_unlock(&event->lock);
+    tickets_await(&point->event->tickets, point->ticket, stream);
     if (!stream_failed(stream))
         accepted(stream, cudaStreamWaitEvent(own(stream)->handle, point_of(point), 0), "wait");
-    pthread_mutex_lock(&event->lock);
-    leave(event);
-}
-
-static struct point enter(struct cuda_event *event, int64_t new_tickets)
-{
-    pthread_mutex_lock(&event->lock);
-    event->recorded += new_tickets;
-    struct point point = {event, event->recorded};
-    event->users++;
-    pthread_mutex_unlock(&event->lock);
-    return point;
+    tickets_leave(&point->event->tickets);
 }
 
 void cuda_record(struct event *event, struct stream *stream)
 {
-    struct point point = enter((struct cuda_event *)event, 1);
+    struct cuda_event *cuda = (struct cuda_event *)event;
+    struct point point = {cuda, tickets_record(&cuda->tickets)};
     cuda_work(stream, pass, &point, sizeof point);
 }
 
 void cuda_wait(struct stream *stream, struct event *event)
 {
-    struct point point = enter((struct cuda_event *)event, 0);
+    struct cuda_event *cuda = (struct cuda_event *)event;
+    struct point point = {cuda, tickets_newest(&cuda->tickets)};
     cuda_work(stream, await, &point, sizeof point);
 }

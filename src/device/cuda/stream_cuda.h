@@ -1,19 +1,16 @@
 /* stream_cuda -- streams and events of the CUDA device, for its table. */
 #ifndef DEVICE_CUDA_STREAM_CUDA_H
 #define DEVICE_CUDA_STREAM_CUDA_H
-#include <pthread.h>
 #include "device/cuda/cuda.h"
+#include "device/tickets.h"
 
-/* A record takes the next ticket and the next of a few CUDA events; the ticket has passed when that
- * event has been handed to the driver. */
+/* A ticket goes with one of a few CUDA events, taken in turn, and has passed when that event has
+ * been handed to the driver. */
 enum { CUDA_EVENT_POINTS = 8 };
 
 struct cuda_event {
     struct event base;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    int64_t recorded, passed; /* newest ticket taken, newest ticket passed */
-    int users;                /* records and waits that streams have not come to */
+    struct tickets tickets;
     cudaEvent_t points[CUDA_EVENT_POINTS];
 };
 

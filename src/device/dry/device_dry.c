@@ -1,16 +1,22 @@
-/* device_dry -- a device that counts memory and has none: `sifr plan` builds the real engine on
- * it.
+/* device_dry -- devices that count memory and have none: `sifr plan` builds the real engine on
+ * them.
  *
  * Addresses come from a counter that starts where no process has memory on any machine we know
- * (above 52 bits of address, below the bits that arm64 ignores), so arithmetic on them is fine
- * and touching them faults at once. Bytes are counted under the same category and name as on a
- * device with memory.
+ * (above 52 bits of address, below the bits that arm64 ignores), so arithmetic on them is fine and
+ * touching them faults at once. Bytes are counted in the same place, under the same category and
+ * name as on the device that is planned for: the CPU, or a card, whose plain streams take pinned
+ * memory.
  */
 #include "device/device_impl.h"
 
 struct dry_device {
     struct device base;
     uintptr_t next; /* the address of the next block, a multiple of 64 */
+};
+
+struct dry_stream {
+    struct stream base;
+    void *stage;
 };
 
 #define FIRST_ADDRESS ((uintptr_t)1 << 54)
@@ -26,24 +32,37 @@ static enum status dry_open(struct device *device, int index)
 static enum status dry_alloc(struct device *device, struct device_block *block)
 {
     struct dry_device *dry = (struct dry_device *)device;
-    TRY(mem_count(device->env, block->category, block->name, block->bytes));
+    TRY(device_count_block(device, block));
     block->address = (void *)dry->next;
     dry->next += (block->bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     return STATUS_OK;
 }
 
-static void dry_free(struct device *device, struct device_block *block)
+static enum status card_stream_open(struct stream *stream, const char *name)
 {
-    mem_uncount(device->env, block->category, block->name, block->bytes);
+    (void)name;
+    if (stream->worker)
+        return STATUS_OK;
+    return device_alloc_host(stream->device, MEM_OTHER, "stream stage", DEVICE_STREAM_STAGE,
+                             &((struct dry_stream *)stream)->stage);
 }
 
-const struct device_backend device_dry = {
-    .name = "dry",
-    .dry = true,
-    .device_bytes = sizeof(struct dry_device),
-    .stream_bytes = sizeof(struct stream),
-    .event_bytes = sizeof(struct event),
-    .open = dry_open,
-    .alloc = dry_alloc,
-    .free = dry_free,
+static void card_stream_close(struct stream *stream)
+{
+    device_free(stream->device, ((struct dry_stream *)stream)->stage);
+}
+
+#define DRY                                                                         \
+    .dry = true, .device_bytes = sizeof(struct dry_device),                         \
+    .stream_bytes = sizeof(struct dry_stream), .event_bytes = sizeof(struct event), \
+    .open = dry_open, .alloc = dry_alloc, .free = device_uncount_block
+
+const struct device_backend device_dry = {.name = "dry", .place = MEM_HOST, DRY};
+
+const struct device_backend device_dry_card = {
+    .name = "dry-card",
+    .place = MEM_CARD,
+    DRY,
+    .stream_open = card_stream_open,
+    .stream_close = card_stream_close,
 };

@@ -193,35 +193,7 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
 
 /* --- sums of doubles ------------------------------------------------------------------------ */
 
-enum { SUM_THREADS = 256, SUM_TILE = 4096 };
-
-/* In order: a block loads, one thread adds. The chain of additions is what takes the time. */
-__global__ void __launch_bounds__(SUM_THREADS)
-    sum_in_order(int64_t count, const double *values, double *sum)
-{
-    __shared__ double tile[SUM_TILE];
-    double total = 0;
-    for (int64_t first = 0; first < count; first += SUM_TILE) {
-        int n = (int)min((int64_t)SUM_TILE, count - first);
-        for (int i = threadIdx.x; i < n; i += SUM_THREADS)
-            tile[i] = values[first + i];
-        __syncthreads();
-        if (threadIdx.x == 0) {
-#pragma unroll 16
-            for (int i = 0; i < n; i++)
-                total += tile[i];
-        }
-        __syncthreads();
-    }
-    if (threadIdx.x == 0)
-        *sum = total;
-}
-
-cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum)
-{
-    sum_in_order<<<1, SUM_THREADS, 0, stream>>>(count, values, sum);
-    return cudaGetLastError();
-}
+enum { SUM_THREADS = 256 };
 
 /* Of 1 << LEVEL values: neighbours first. */
 template <int LEVEL> static __device__ inline double tree(const double *values)
@@ -244,18 +216,32 @@ __global__ void __launch_bounds__(SUM_THREADS)
 
 enum { LEAF = 3 /* levels in a thread */, WIDEST = 10 /* levels across a block's threads */ };
 
-/* A block a sum of 1 << level values, level > LEAF. Threads join LEAF levels each and `wide` levels
- * between them; above that, parts come one after the other and are joined as bits carry. */
+/* A thread's part of a tree, of which there are `left` values more: those that are missing are -0,
+ * which changes no sum, not even one of -0. */
+static __device__ inline double leaf_tree(const double *values, int64_t left)
+{
+    double x[1 << LEAF];
+    if (left >= 1 << LEAF)
+        return tree<LEAF>(values);
+#pragma unroll
+    for (int i = 0; i < 1 << LEAF; i++)
+        x[i] = i < left ? values[i] : -0.0;
+    return tree<LEAF>(x);
+}
+
+/* A block a sum of 1 << level values, level > LEAF; the last may have fewer. Threads join LEAF
+ * levels each and `wide` levels between them; above that, parts come one after the other and are
+ * joined as bits carry. */
 __global__ void __launch_bounds__(1 << WIDEST)
-    high_trees(int level, int wide, const double *values, double *sums)
+    high_trees(int64_t count, int level, int wide, const double *values, double *sums)
 {
     __shared__ double warps[(1 << WIDEST) / WARP];
     __shared__ double nodes[62]; /* thread 0's: the sum waiting at each level above a part */
     int64_t parts = (int64_t)1 << (level - LEAF - wide);
-    const double *mine = values + ((int64_t)blockIdx.x << level) + ((int64_t)threadIdx.x << LEAF);
+    int64_t mine = ((int64_t)blockIdx.x << level) + ((int64_t)threadIdx.x << LEAF);
     double value = 0;
     for (int64_t part = 0; part < parts; part++, mine += (int64_t)1 << (LEAF + wide)) {
-        value = threadIdx.x >> wide == 0 ? tree<LEAF>(mine) : 0;
+        value = threadIdx.x >> wide == 0 ? leaf_tree(values + mine, count - mine) : 0;
         for (int step = 0; step < wide && step < 5; step++)
             value += __shfl_xor_sync(ALL_LANES, value, 1 << step);
         if (wide > 5) {
@@ -286,6 +272,27 @@ static void launch_low_trees(cudaStream_t stream, int64_t sum_count, const doubl
     low_trees<LEVEL><<<blocks, SUM_THREADS, 0, stream>>>(sum_count, values, sums);
 }
 
+static void launch_high_trees(cudaStream_t stream, int64_t count, int level, const double *values,
+                              double *sums)
+{
+    int wide = level - LEAF < WIDEST ? level - LEAF : WIDEST;
+    unsigned threads = wide < 5 ? WARP : 1u << wide;
+    unsigned blocks = (unsigned)div_up(count, (int64_t)1 << level);
+    high_trees<<<blocks, threads, 0, stream>>>(count, level, wide, values, sums);
+}
+
+/* One tree, large enough. */
+cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum)
+{
+    int level = LEAF + 1;
+    if (count == 0)
+        return cudaMemsetAsync(sum, 0, sizeof *sum, stream);
+    while ((int64_t)1 << level < count)
+        level++;
+    launch_high_trees(stream, count, level, values, sum);
+    return cudaGetLastError();
+}
+
 cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, const double *values,
                              double *sums)
 {
@@ -297,10 +304,7 @@ cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, cons
     case 2: launch_low_trees<2>(stream, sum_count, values, sums); break;
     case 3: launch_low_trees<3>(stream, sum_count, values, sums); break;
     case 4: launch_low_trees<4>(stream, sum_count, values, sums); break;
-    default:
-        int wide = level - LEAF < WIDEST ? level - LEAF : WIDEST;
-        unsigned blocks = (unsigned)sum_count, threads = wide < 5 ? WARP : 1u << wide;
-        high_trees<<<blocks, threads, 0, stream>>>(level, wide, values, sums);
+    default: launch_high_trees(stream, count, level, values, sums);
     }
     return cudaGetLastError();
 }

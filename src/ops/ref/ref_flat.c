@@ -2,27 +2,28 @@
  * named in the contract, so there is one version for every compute type. */
 #include "ops/ref/ref_impl.h"
 
+/* The left side of a tree of one value and more is the largest that is full. */
+static double tree_sum(const double *values, int64_t count)
+{
+    int64_t left = 1;
+    if (count == 1)
+        return values[0];
+    while (2 * left < count)
+        left *= 2;
+    return tree_sum(values, left) + tree_sum(values + left, count - left);
+}
+
 void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum)
 {
-    double total = 0;
-    for (int64_t i = 0; i < count; i++)
-        total += values[i];
-    *sum = total;
-}
-
-static double tree_sum(const double *values, int level)
-{
-    if (level == 0)
-        return values[0];
-    return tree_sum(values, level - 1) + tree_sum(values + ((int64_t)1 << (level - 1)), level - 1);
+    *sum = count > 0 ? tree_sum(values, count) : 0;
 }
 
 void ref_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,
                    const double *values, double *sums)
 {
     for (int64_t i = 0; i < count >> level; i++)
-        sums[i] = tree_sum(values + (i << level), level);
+        sums[i] = tree_sum(values + (i << level), (int64_t)1 << level);
 }
 
 void ref_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_type,

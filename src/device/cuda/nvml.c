@@ -1,0 +1,110 @@
+/* nvml -- see the header.
+ *
+ * The toolkit's header is a package of its own and often missing, so what is used of the library's
+ * interface is written down here: a card is a pointer, 0 is success, and structs begin with their
+ * size and version. Functions are looked up by name at every call: there are few calls, and a
+ * library without one of them leaves that figure unknown. Once loaded it stays, as plugins do.
+ */
+#include "device/cuda/nvml.h"
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <string.h>
+
+enum { NVML_SUCCESS = 0, NVML_CLOCK_SM = 1, NVML_TEMPERATURE_GPU = 0 };
+
+struct nvml_memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+
+typedef int plain_fn(void);
+typedef int driver_fn(char *version, unsigned bytes);
+typedef int find_fn(const char *bus, void **card);
+typedef int memory_fn(void *card, struct nvml_memory_v2 *memory);
+typedef int figure_fn(void *card, unsigned *figure);
+typedef int kind_fn(void *card, int kind, unsigned *figure);
+
+/* *out = the function of that name; `out` is the address of a pointer to it. */
+static bool look_up(const struct nvml *nvml, const char *name, void *out)
+{
+    void *address = nvml->object != NULL ? dlsym(nvml->object, name) : NULL;
+    memcpy(out, &address, sizeof address);
+    return address != NULL;
+}
+
+static bool find_card(struct nvml *nvml, int index)
+{
+    find_fn *find;
+    char bus[32];
+    if (cudaDeviceGetPCIBusId(bus, sizeof bus, index) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    return look_up(nvml, "nvmlDeviceGetHandleByPciBusId_v2", &find) &&
+           find(bus, &nvml->card) == NVML_SUCCESS;
+}
+
+bool nvml_open(int index, struct nvml *nvml)
+{
+    plain_fn *start;
+    *nvml =
+        (struct nvml){.object = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
+    if (nvml->object == NULL)
+        return false;
+    if (!look_up(nvml, "nvmlInit_v2", &start) || start() != NVML_SUCCESS) {
+        dlclose(nvml->object);
+        nvml->object = NULL;
+        return false;
+    }
+    if (index < 0 || find_card(nvml, index))
+        return true;
+    nvml_close(nvml);
+    return false;
+}
+
+void nvml_close(struct nvml *nvml)
+{
+    plain_fn *stop;
+    if (look_up(nvml, "nvmlShutdown", &stop))
+        stop();
+    if (nvml->object != NULL)
+        dlclose(nvml->object);
+    *nvml = (struct nvml){0};
+}
+
+bool nvml_memory(const struct nvml *nvml, size_t *used, size_t *free)
+{
+    memory_fn *ask;
+    struct nvml_memory_v2 memory = {.version = sizeof memory | 2u << 24};
+    if (!look_up(nvml, "nvmlDeviceGetMemoryInfo_v2", &ask) ||
+        ask(nvml->card, &memory) != NVML_SUCCESS)
+        return false;
+    *used = memory.used;
+    *free = memory.free;
+    return true;
+}
+
+void nvml_gauges(const struct nvml *nvml, struct device_gauges *gauges)
+{
+    kind_fn *clock, *temperature;
+    figure_fn *power;
+    unsigned figure;
+    if (look_up(nvml, "nvmlDeviceGetClockInfo", &clock) &&
+        clock(nvml->card, NVML_CLOCK_SM, &figure) == NVML_SUCCESS)
+        gauges->clock_mhz = figure;
+    if (look_up(nvml, "nvmlDeviceGetPowerUsage", &power) &&
+        power(nvml->card, &figure) == NVML_SUCCESS)
+        gauges->watts = 1e-3 * figure;
+    if (look_up(nvml, "nvmlDeviceGetTemperature", &temperature) &&
+        temperature(nvml->card, NVML_TEMPERATURE_GPU, &figure) == NVML_SUCCESS)
+        gauges->celsius = figure;
+}
+
+void nvml_driver(const struct nvml *nvml, char *version, size_t bytes)
+{
+    driver_fn *ask;
+    version[0] = '\0';
+    if (look_up(nvml, "nvmlSystemGetDriverVersion", &ask) &&
+        ask(version, (unsigned)bytes) != NVML_SUCCESS)
+        version[0] = '\0';
+}

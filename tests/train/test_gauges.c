@@ -1,0 +1,77 @@
+/* Readings of a card: at most one a second, the newest, the mean, and their words. */
+#include "testing.h"
+#include "train/gauges.h"
+
+static void test_words(void **state)
+{
+    (void)state;
+    char out[64];
+    assert_string_equal(gauges_words(&(struct device_gauges){1755, 640.4, 61}, out, sizeof out),
+                        "1755 MHz, 640 W, 61 C");
+    assert_string_equal(gauges_words(&(struct device_gauges){0, 640.4, 0}, out, sizeof out),
+                        "640 W");
+    assert_string_equal(gauges_words(&(struct device_gauges){0}, out, sizeof out), "");
+    assert_string_equal(gauges_words(&(struct device_gauges){1755, 640.4, 61}, out, 8), "1755 MH");
+    assert_false(gauges_known(&(struct device_gauges){0}));
+    assert_true(gauges_known(&(struct device_gauges){.celsius = 40}));
+}
+
+/* A device that tells nothing is asked, and nothing becomes known. */
+static void test_nothing_to_read(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct device *device;
+    struct gauges gauges = {0};
+    assert_ok(device_create(&env, "cpu", 0, &device));
+    gauges_look(&gauges, device);
+    assert_true(gauges.last > 0 && gauges.readings == 0);
+    struct device_gauges whole = gauges_whole(&gauges);
+    assert_false(gauges_known(&whole));
+    device_destroy(device);
+    env_destroy(&env);
+}
+
+static void test_mean(void **state)
+{
+    (void)state;
+    const struct gauges gauges = {.sum = {3000, 1000, 70}, .readings = 2};
+    struct device_gauges whole = gauges_whole(&gauges);
+    assert_true(whole.clock_mhz == 1500 && whole.watts == 500 && whole.celsius == 70);
+}
+
+/* On a card whose figures are fixed (fake_nvml): the second look within a second reads nothing. */
+static void test_a_card(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct device *device;
+    struct gauges gauges = {0};
+    if (getenv("SIFR_TEST_NVML") == NULL)
+        skip();
+    assert_ok(device_create(&env, "cuda", 0, &device));
+    gauges_look(&gauges, device);
+    assert_int_equal(gauges.readings, 1);
+    assert_true(gauges.now.clock_mhz == 1755 && gauges.now.celsius == 61);
+    double first = gauges.last;
+    gauges_look(&gauges, device);
+    assert_true(gauges.readings == 1 || gauges.last >= first + 1);
+    gauges.last -= 2;
+    gauges_look(&gauges, device);
+    assert_true(gauges.readings >= 2);
+    struct device_gauges whole = gauges_whole(&gauges);
+    assert_true(whole.clock_mhz == 1755 && whole.celsius == 61);
+    device_destroy(device);
+    env_destroy(&env);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_nothing_to_read),
+        cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_a_card),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
