@@ -73,6 +73,16 @@ static int64_t batch_rows(const struct engine *engine)
     return engine->config.micro_batch * engine->config.tokens;
 }
 
+/* Without backward passes nothing is kept, so every rank may as well have all rows of the stream:
+ * logits need them. */
+static struct unit_shape batch_shape(const struct engine *engine)
+{
+    const struct engine_config *c = &engine->config;
+    return (struct unit_shape){.batch = c->micro_batch,
+                               .tokens = c->tokens,
+                               .sequence = c->micro_batches > 0 ? engine->graph->sequence : 0};
+}
+
 static enum keep own_below(const struct engine_config *config)
 {
     if (config->micro_batches == 0)
@@ -102,10 +112,10 @@ static enum status alloc_batches(struct engine *engine)
 static enum status alloc_activations(struct engine *engine)
 {
     const struct engine_config *c = &engine->config;
-    struct unit_shape shape = {c->micro_batch, c->tokens};
+    struct unit_shape shape = batch_shape(engine);
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_EVAL | 1u << PASS_LOGITS;
     if (c->micro_batches > 0) {
-        size_t bytes = (size_t)(batch_rows(engine) * engine->graph->stream_width) *
+        size_t bytes = (size_t)(unit_stream_rows(shape) * engine->graph->stream_width) *
                        dtype_bytes(engine->ops->type);
         passes |= 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_LOSS;
         TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream", bytes,
@@ -197,7 +207,7 @@ static struct walk start_walk(struct engine *engine, int64_t round, bool idle, b
                          .run = {
                              .ops = engine->ops,
                              .stream = engine->stream,
-                             .shape = {engine->config.micro_batch, engine->config.tokens},
+                             .shape = batch_shape(engine),
                              .tokens = engine->device_tokens,
                              .labels = engine->device_labels,
                              .scalars = zero_scalars(engine->zero),
