@@ -25,7 +25,7 @@ struct region region_of(const struct team *team, const struct unit_run *run, int
                         void *scratch)
 {
     bool parallel = team->size > 1;
-    CHECK(parallel || run->shape.sequence == 0);
+    CHECK(parallel ? run->group != NULL : run->shape.sequence == 0);
     if (parallel)
         CHECK_EQ(comm_size(run->group), team->size);
     if (run->shape.sequence != 0)
