@@ -91,7 +91,7 @@ void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_
  * elements. `shard` may lie in its place inside `full`. */
 void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                          enum dtype type, void *scratch, struct stream *stream);
-/* data = sum over ranks in rank order, the same bits everywhere; scratch: 2 * (count + 64 * size)
+/* data = sum over ranks in rank order, the same bits everywhere; scratch: count + 64 * size
  * elements. In place. */
 void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
                      struct stream *stream);

@@ -38,14 +38,14 @@ struct region region_of(const struct team *team, const struct unit_run *run, int
                            .scratch = scratch};
 }
 
-/* comm_reduce_scatter wants as much as there is, comm_all_reduce twice that and a margin. */
+/* comm_reduce_scatter wants as much as there is, comm_all_reduce a margin more. */
 size_t region_scratch(const struct team *team, const struct ops *ops, bool sequence, int64_t rows,
                       int64_t width)
 {
     int64_t count = rows * width;
     if (team->size == 1)
         return 0;
-    return (size_t)(sequence ? count : 2 * (count + 64 * team->size)) * dtype_bytes(ops->type);
+    return (size_t)(sequence ? count : count + 64 * team->size) * dtype_bytes(ops->type);
 }
 
 void *region_own(const struct region *r, int64_t own, void *full)
