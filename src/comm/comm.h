@@ -88,10 +88,10 @@ void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_
                        const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
                        const int64_t *recv_offsets, enum dtype type, struct stream *stream);
 /* shard = sum over ranks r, in rank order, of full_r[me * count ..]; scratch: size * count
- * elements. */
+ * elements. `shard` may lie in its place inside `full`. */
 void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                          enum dtype type, void *scratch, struct stream *stream);
-/* data = sum over ranks in rank order, the same bits everywhere; scratch: 2 * (count + 64 * size)
+/* data = sum over ranks in rank order, the same bits everywhere; scratch: count + 64 * size
  * elements. In place. */
 void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
                      struct stream *stream);

@@ -127,7 +127,7 @@ enum status activations_create(struct ops *ops, const struct unit_graph *graph,
     TRY(mem_alloc(env, MEM_OTHER, "activations", sizeof *a, &a));
     *a = (struct activations){.ops = ops, .graph = graph, .env = env, .own_below = own_below};
     a->stream_bytes =
-        (size_t)(shape.batch * shape.tokens * graph->stream_width) * dtype_bytes(ops->type);
+        (size_t)(unit_stream_rows(shape) * graph->stream_width) * dtype_bytes(ops->type);
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "activations", (size_t)graph->unit_count,
                                  sizeof *a->units, &a->units));
     TRY_OR(undo, alloc_units(a, shape, passes, copies));

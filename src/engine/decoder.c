@@ -48,7 +48,7 @@ static enum status alloc_caches(struct decoder *d)
 
 static enum status alloc_all(struct decoder *d)
 {
-    struct unit_shape shape = {1, d->chunk};
+    struct unit_shape shape = {.batch = 1, .tokens = d->chunk};
     uint32_t passes = 1u << PASS_DECODE | 1u << PASS_LOGITS;
     size_t vocab = (size_t)d->graph->vocab, element = dtype_bytes(d->ops->type);
     if (roster_is_worker(zero_roster(d->zero))) {
@@ -185,7 +185,7 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
     struct unit_run run = {
         .ops = d->ops,
         .stream = d->stream,
-        .shape = {1, count},
+        .shape = {.batch = 1, .tokens = count},
         .tokens = d->tokens,
         .logits = d->logits,
         .logit_tokens = 1,

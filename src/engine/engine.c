@@ -54,10 +54,20 @@ static int64_t batch_rows(const struct engine *engine)
     return engine->config.micro_batch * engine->config.tokens;
 }
 
+/* Without backward passes nothing is kept, so every rank may as well have all rows of the stream:
+ * logits need them. */
+static struct unit_shape batch_shape(const struct engine *engine)
+{
+    const struct engine_config *c = &engine->config;
+    return (struct unit_shape){.batch = c->micro_batch,
+                               .tokens = c->tokens,
+                               .sequence = c->micro_batches > 0 ? engine->graph->sequence : 0};
+}
+
 size_t engine_stream_bytes(const struct engine *engine)
 {
-    return (size_t)(batch_rows(engine) * engine->graph->stream_width) *
-           dtype_bytes(engine->ops->type);
+    int64_t rows = unit_stream_rows(batch_shape(engine));
+    return (size_t)(rows * engine->graph->stream_width) * dtype_bytes(engine->ops->type);
 }
 
 static enum keep own_below(const struct engine_config *config)
@@ -89,7 +99,7 @@ static enum status alloc_batches(struct engine *engine)
 static enum status alloc_activations(struct engine *engine)
 {
     const struct engine_config *c = &engine->config;
-    struct unit_shape shape = {c->micro_batch, c->tokens};
+    struct unit_shape shape = batch_shape(engine);
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_EVAL | 1u << PASS_LOGITS;
     if (c->micro_batches > 0) {
         passes |= 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_LOSS;
@@ -182,7 +192,7 @@ struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, i
                          .run = {
                              .ops = engine->ops,
                              .stream = engine->stream,
-                             .shape = {engine->config.micro_batch, engine->config.tokens},
+                             .shape = batch_shape(engine),
                              .tokens = engine->device_tokens,
                              .labels = engine->device_labels,
                              .scalars = zero_scalars(engine->zero),

@@ -8,6 +8,9 @@
  * kept. A block has no large scratch: places whose contents are
  * spent hold what comes next (model_impl.h says which), so two buffers are sized for the widest of
  * their tenants.
+ *
+ * Where ranks share a layer, qkv and the first matrix of the MLP are cut by columns, the other two
+ * by rows; regions.c says what goes between them. Norms and the stream are on this rank's rows.
  */
 #include "model/model_impl.h"
 
@@ -24,6 +27,9 @@ enum {
     PRE,
     ACT,
     SCRATCH,
+    GATHERED, /* sequence parallel: what the next matrix reads, where it is not kept */
+    PARTIAL,
+    MEETING, /* scratch of the collectives */
     BUFFER_COUNT
 };
 
@@ -45,20 +51,24 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                        struct unit_buffer *list)
 {
     const struct block *k = unit->self;
-    int64_t rows = shape.batch * shape.tokens, width = k->norm.width;
-    size_t stats = (size_t)(k->norm.kind == NORM_RMS ? rows : 2 * rows) * sizeof(float);
+    int64_t rows = shape.batch * shape.tokens, own = unit_stream_rows(shape);
+    int64_t width = k->norm.width;
+    bool parallel = k->team.size > 1, sequence = shape.sequence != 0;
+    size_t stats = (size_t)(k->norm.kind == NORM_RMS ? own : 2 * own) * sizeof(float);
     size_t column = (size_t)rows * dtype_bytes(ops->type); /* bytes of an (R, 1) tensor */
     size_t attention = ops_attention_scratch(ops, attention_of(k, shape));
-    size_t norm = ops_norm_scratch(ops, k->norm, rows);
-    size_t c = (size_t)width * column;
-    size_t wide = (size_t)max2(width, k->proj.in) * column;
-    size_t act = (size_t)max2(k->down.in, max2(width, k->qkv.out)) * column;
-    uint32_t passes =
-        1u << PASS_FORWARD | 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_DECODE;
+    size_t norm = ops_norm_scratch(ops, k->norm, own);
+    size_t full = (size_t)width * column; /* (R, C) */
+    size_t c = (size_t)(own * width) * dtype_bytes(ops->type);
+    size_t normed = sequence && !k->team.regather ? full : c;
+    size_t d_attn = (size_t)k->proj.in * column;
+    size_t act = (size_t)max2(k->down.in, k->qkv.out) * column;
+    uint32_t backward = 1u << PASS_BACKWARD;
+    uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_REBUILD | backward | 1u << PASS_DECODE;
 
     list[SUM1] = (struct unit_buffer){"sum 1", c, KEEP_ALWAYS, 0};
     list[STATS1] = (struct unit_buffer){"norm 1 statistics", stats, KEEP_UNLESS_FULL, 0};
-    list[NORMED1] = (struct unit_buffer){"normed 1", c, KEEP_UNLESS_SELECTIVE, 0};
+    list[NORMED1] = (struct unit_buffer){"normed 1", normed, KEEP_UNLESS_SELECTIVE, 0};
     list[QKV] = (struct unit_buffer){"qkv", (size_t)k->qkv.out * column, KEEP_UNLESS_FULL, 0};
     list[ATTN] =
         (struct unit_buffer){"attention", (size_t)k->proj.in * column, KEEP_UNLESS_FULL, 0};
@@ -66,11 +76,19 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                                      KEEP_UNLESS_FULL, 0};
     list[SUM2] = (struct unit_buffer){"sum 2", c, KEEP_UNLESS_FULL, 0};
     list[STATS2] = (struct unit_buffer){"norm 2 statistics", stats, KEEP_UNLESS_FULL, 0};
-    list[NORMED2] = (struct unit_buffer){"normed 2", wide, KEEP_UNLESS_SELECTIVE, 0};
+    list[NORMED2] = (struct unit_buffer){"normed 2", normed > d_attn ? normed : d_attn,
+                                         KEEP_UNLESS_SELECTIVE, 0};
     list[PRE] = (struct unit_buffer){"mlp", (size_t)k->up.out * column, KEEP_UNLESS_FULL, 0};
-    list[ACT] = (struct unit_buffer){"mlp activation", act,
+    list[ACT] = (struct unit_buffer){"mlp activation", act > c ? act : c,
                                      k->remakes_act ? KEEP_NOT : KEEP_UNLESS_SELECTIVE, passes};
     list[SCRATCH] = (struct unit_buffer){"block scratch", attention > norm ? attention : norm,
+                                         KEEP_NOT, passes};
+    list[GATHERED] = (struct unit_buffer){"gathered rows", sequence && k->team.regather ? full : 0,
+                                          KEEP_NOT, passes};
+    list[PARTIAL] = (struct unit_buffer){"rows to be summed", parallel ? full : 0, KEEP_NOT,
+                                         sequence ? passes : backward};
+    list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
+                                         region_scratch(&k->team, ops, sequence, rows, width),
                                          KEEP_NOT, passes};
     return BUFFER_COUNT;
 }
@@ -78,22 +96,30 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
 struct block_buffers block_buffers_of(const struct block *k, const struct unit_run *run)
 {
     void *const *at = run->buffers;
-    int64_t rows = run->shape.batch * run->shape.tokens;
+    int64_t own = unit_stream_rows(run->shape);
     bool rms = k->norm.kind == NORM_RMS;
     float *stats1 = at[STATS1], *stats2 = at[STATS2];
+    struct region region = region_of(&k->team, run, k->norm.width, at[MEETING]);
+    bool again = region.sequence && k->team.regather;
     return (struct block_buffers){
-        .rows = rows,
+        .region = region,
+        .rows = run->shape.batch * run->shape.tokens,
+        .own = own,
         .sum1 = at[SUM1],
         .rstd1 = stats1,
-        .mean1 = rms ? NULL : stats1 + rows,
-        .normed1 = at[NORMED1],
+        .mean1 = rms ? NULL : stats1 + own,
+        .normed1 = again ? at[NORMED1] : region_own(&region, own, at[NORMED1]),
+        .full1 = again ? at[GATHERED] : at[NORMED1],
         .qkv = at[QKV],
         .attn = at[ATTN],
         .lse = at[LSE],
         .sum2 = at[SUM2],
         .rstd2 = stats2,
-        .mean2 = rms ? NULL : stats2 + rows,
-        .normed2 = at[NORMED2],
+        .mean2 = rms ? NULL : stats2 + own,
+        .normed2 = again ? at[NORMED2] : region_own(&region, own, at[NORMED2]),
+        .full2 = again ? at[GATHERED] : at[NORMED2],
+        .d_attn = at[NORMED2],
+        .partial = at[PARTIAL],
         .pre = at[PRE],
         .act = at[ACT],
         .scratch = at[SCRATCH],
@@ -112,6 +138,42 @@ int64_t block_work(const struct unit *unit, struct unit_shape shape)
     int64_t attention = 2 * rows * shape.tokens * k->heads * k->head_width; /* half is masked */
     return product_work(k->qkv, rows) + product_work(k->proj, rows) + product_work(k->up, rows) +
            product_work(k->down, rows) + attention;
+}
+
+/* --- matrices whose rows or columns are spread over ranks ----------------------------------- */
+void block_row_linear(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                      const void *x, const void *w, const void *bias, void *y)
+{
+    const struct region *r = &b->region;
+    void *partial = r->sequence ? b->partial : y;
+    ops_linear(run->ops, run->stream, l, b->rows, x, w, r->team->rank == 0 ? bias : NULL, partial);
+    region_leave(r, b->own, partial, y);
+}
+
+void block_gather_normed(const struct block_buffers *b)
+{
+    if (b->region.team->regather)
+        return;
+    region_enter(&b->region, b->own, b->normed1, b->full1);
+    region_enter(&b->region, b->own, b->normed2, b->full2);
+}
+
+void *block_column_backward(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                            void *normed, void *full, const void *dy, const void *w, void *dw,
+                            void *dbias)
+{
+    const struct region *r = &b->region;
+    if (!r->parallel) { /* the gradient takes the input's place */
+        ops_linear_dw(run->ops, run->stream, l, b->rows, normed, dy, false, dw, dbias);
+        ops_linear_dx(run->ops, run->stream, l, b->rows, dy, w, normed);
+        return normed;
+    }
+    void *dx = region_own(r, b->own, b->partial);
+    const void *x = r->team->regather ? region_enter(r, b->own, normed, full) : full;
+    ops_linear_dx(run->ops, run->stream, l, b->rows, dy, w, b->partial);
+    region_leave(r, b->own, b->partial, dx);
+    ops_linear_dw(run->ops, run->stream, l, b->rows, x, dy, false, dw, dbias);
+    return dx;
 }
 
 /* --- attention ------------------------------------------------------------------------------ */
@@ -150,7 +212,7 @@ void block_attend_backward(const struct block *k, struct unit_run *run,
                            const struct block_buffers *b)
 {
     struct attention a = attention_of(k, run->shape);
-    ops_attention_backward(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->normed2, b->act,
+    ops_attention_backward(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->d_attn, b->act,
                            b->scratch);
     if (k->rope)
         ops_rope(run->ops, run->stream, a, k->rope, 0, true, b->act);

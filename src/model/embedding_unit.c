@@ -4,10 +4,15 @@
  * Its output lies in the engine's room and is copied by the first block into its own sum, so
  * nothing is kept. Backward reads no parameter and fills whole gradients: rows of tokens that did
  * not occur become zero.
+ *
+ * Where ranks share the model each has some rows of wte: what a rank does not have is zeros, rank 0
+ * adds the positions, and the sum over the ranks has the bits that one rank would give. Backward
+ * needs the gradient of all rows on every rank; wpe's is then the same on each.
  */
 #include "model/model_impl.h"
 
 enum { WTE, WPE };
+enum { SCRATCH, ROWS /* (R, C): of all ranks */, MEETING, BUFFER_COUNT };
 
 static struct embedding shape_of(const struct unit *unit, struct unit_shape shape)
 {
@@ -16,23 +21,43 @@ static struct embedding shape_of(const struct unit *unit, struct unit_shape shap
                               .tokens = shape.tokens,
                               .width = k->width,
                               .vocab = k->vocab,
-                              .positions = k->positions};
+                              .positions = k->positions,
+                              .first_id = k->first_id,
+                              .id_count = k->id_count};
 }
 
 static int embedding_unit_buffers(const struct unit *unit, const struct ops *ops,
                                   struct unit_shape shape, struct unit_buffer *list)
 {
-    list[0] =
-        (struct unit_buffer){"embedding scratch", ops_embedding_scratch(ops, shape_of(unit, shape)),
-                             KEEP_NOT, 1u << PASS_BACKWARD};
-    return 1;
+    const struct embedding_unit *k = unit->self;
+    int64_t rows = shape.batch * shape.tokens;
+    bool sequence = shape.sequence != 0;
+    size_t all = sequence ? (size_t)(rows * k->width) * dtype_bytes(ops->type) : 0;
+    uint32_t forward = 1u << PASS_FORWARD | 1u << PASS_DECODE, backward = 1u << PASS_BACKWARD;
+    list[SCRATCH] = (struct unit_buffer){
+        "embedding scratch", ops_embedding_scratch(ops, shape_of(unit, shape)), KEEP_NOT, backward};
+    list[ROWS] = (struct unit_buffer){"rows of all ranks", all, KEEP_NOT, forward | backward};
+    list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
+                                         region_scratch(&k->team, ops, sequence, rows, k->width),
+                                         KEEP_NOT, forward};
+    return BUFFER_COUNT;
+}
+
+static struct region region_here(const struct unit *unit, struct unit_run *run)
+{
+    const struct embedding_unit *k = unit->self;
+    return region_of(&k->team, run, k->width, run->buffers[MEETING]);
 }
 
 static void look_up(const struct unit *unit, struct unit_run *run, int64_t first)
 {
     struct embedding e = shape_of(unit, run->shape);
+    struct region region = region_here(unit, run);
+    bool places = e.positions != 0 && region.team->rank == 0;
+    void *rows = region.sequence ? run->buffers[ROWS] : run->room;
     ops_embedding(run->ops, run->stream, e, run->tokens, run->params[WTE],
-                  e.positions ? run->params[WPE] : NULL, first, run->room);
+                  places ? run->params[WPE] : NULL, first, rows);
+    region_leave(&region, unit_stream_rows(run->shape), rows, run->room);
     run->out_residual = run->room;
     run->out_pending = NULL;
 }
@@ -50,8 +75,11 @@ static void embedding_unit_decode(const struct unit *unit, struct unit_run *run)
 static void embedding_unit_backward(const struct unit *unit, struct unit_run *run)
 {
     struct embedding e = shape_of(unit, run->shape);
-    ops_embedding_backward(run->ops, run->stream, e, run->tokens, run->gradient, run->grads[WTE],
-                           e.positions ? run->grads[WPE] : NULL, run->buffers[0]);
+    struct region region = region_here(unit, run);
+    const void *dy =
+        region_enter(&region, unit_stream_rows(run->shape), run->gradient, run->buffers[ROWS]);
+    ops_embedding_backward(run->ops, run->stream, e, run->tokens, dy, run->grads[WTE],
+                           e.positions ? run->grads[WPE] : NULL, run->buffers[SCRATCH]);
 }
 
 const struct unit_type embedding_unit_type = {

@@ -1,8 +1,8 @@
 /* gpt2_block -- GPT-2's layer: LayerNorm, attention over one fused c_attn, LayerNorm, MLP with
  * GELU; biases everywhere.
  *
- * Matrices are [in][out]. Letters: R rows, C width, F feed-forward width; H heads of
- * width D = C / H.
+ * Matrices are [in][out]. Letters: R rows, N of them this rank's of the stream, C width, F
+ * feed-forward width; H heads of width D = C / H.
  */
 #include "model/model_impl.h"
 
@@ -16,10 +16,11 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_linear(o, s, k->proj, b->rows, b->attn, w[PROJ_W], w[PROJ_B], b->act);
-    ops_add_norm(o, s, k->norm, b->rows, b->sum1, b->act, w[LN2_W], w[LN2_B], b->sum2, b->normed2,
+    block_row_linear(run, b, k->proj, b->attn, w[PROJ_W], w[PROJ_B], b->act);
+    ops_add_norm(o, s, k->norm, b->own, b->sum1, b->act, w[LN2_W], w[LN2_B], b->sum2, b->normed2,
                  b->mean2, b->rstd2);
-    ops_linear_gelu(o, s, k->up, b->rows, b->normed2, w[FC_W], w[FC_B], b->pre, b->act);
+    const void *x = region_enter(&b->region, b->own, b->normed2, b->full2);
+    ops_linear_gelu(o, s, k->up, b->rows, x, w[FC_W], w[FC_B], b->pre, b->act);
 }
 
 static void forward(const struct unit *unit, struct unit_run *run,
@@ -31,12 +32,13 @@ static void forward(const struct unit *unit, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_add_norm(o, s, k->norm, b.rows, run->residual, run->pending, w[LN1_W], w[LN1_B], b.sum1,
+    ops_add_norm(o, s, k->norm, b.own, run->residual, run->pending, w[LN1_W], w[LN1_B], b.sum1,
                  b.normed1, b.mean1, b.rstd1);
-    ops_linear(o, s, k->qkv, b.rows, b.normed1, w[QKV_W], w[QKV_B], b.qkv);
+    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
     attend(k, run, &b);
     project_and_expand(k, run, &b);
-    ops_linear(o, s, k->down, b.rows, b.act, w[OUT_W], w[OUT_B], run->room);
+    block_row_linear(run, &b, k->down, b.act, w[OUT_W], w[OUT_B], run->room);
     run->out_residual = b.sum2;
     run->out_pending = run->room;
 }
@@ -59,16 +61,18 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     if (run->rebuild > KEEP_UNLESS_FULL) {
-        ops_norm_apply(o, s, k->norm, b.rows, b.sum1, w[LN1_W], w[LN1_B], b.mean1, b.rstd1,
+        ops_norm_apply(o, s, k->norm, b.own, b.sum1, w[LN1_W], w[LN1_B], b.mean1, b.rstd1,
                        b.normed1);
-        ops_norm_apply(o, s, k->norm, b.rows, b.sum2, w[LN2_W], w[LN2_B], b.mean2, b.rstd2,
+        ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[LN2_W], w[LN2_B], b.mean2, b.rstd2,
                        b.normed2);
+        block_gather_normed(&b);
         ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
         return;
     }
-    ops_add_norm(o, s, k->norm, b.rows, b.sum1, NULL, w[LN1_W], w[LN1_B], NULL, b.normed1, b.mean1,
+    ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[LN1_W], w[LN1_B], NULL, b.normed1, b.mean1,
                  b.rstd1);
-    ops_linear(o, s, k->qkv, b.rows, b.normed1, w[QKV_W], w[QKV_B], b.qkv);
+    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
     block_attend(k, run, &b);
     project_and_expand(k, run, &b);
 }
@@ -81,27 +85,26 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     void *const *d = run->grads;
-    void *g = run->gradient; /* (R, C): of the stream, first after the block, then before it */
+    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
 
-    /* MLP: the gradient of pre takes act's place, that of normed2 its own. */
-    ops_linear_dw(o, s, k->down, b.rows, b.act, g, false, d[OUT_W], d[OUT_B]);
+    /* MLP: the gradient of pre takes act's place. */
+    const void *dy = region_enter(&b.region, b.own, g, b.partial); /* (R, C) */
     void *d_pre = b.act;
-    ops_linear_dx_dgelu(o, s, k->down, b.rows, g, w[OUT_W], b.pre, d_pre, d[FC_B]);
-    ops_linear_dw(o, s, k->up, b.rows, b.normed2, d_pre, false, d[FC_W], NULL);
-    void *d_normed2 = b.normed2;
-    ops_linear_dx(o, s, k->up, b.rows, d_pre, w[FC_W], d_normed2);
-    ops_norm_backward(o, s, k->norm, b.rows, d_normed2, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
+    ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[OUT_W], d[OUT_B]);
+    ops_linear_dx_dgelu(o, s, k->down, b.rows, dy, w[OUT_W], b.pre, d_pre, d[FC_B]);
+    void *d_normed =
+        block_column_backward(run, &b, k->up, b.normed2, b.full2, d_pre, w[FC_W], d[FC_W], NULL);
+    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
                       d[LN2_W], d[LN2_B], b.scratch);
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, g, false, d[PROJ_W], d[PROJ_B]);
-    ops_linear_dx(o, s, k->proj, b.rows, g, w[PROJ_W], b.normed2);
+    dy = region_enter(&b.region, b.own, g, b.partial);
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], d[PROJ_B]);
+    ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ_W], b.d_attn);
     block_attend_backward(k, run, &b);
-    void *d_qkv = b.act;
-    ops_linear_dw(o, s, k->qkv, b.rows, b.normed1, d_qkv, false, d[QKV_W], d[QKV_B]);
-    void *d_normed1 = b.normed1;
-    ops_linear_dx(o, s, k->qkv, b.rows, d_qkv, w[QKV_W], d_normed1);
-    ops_norm_backward(o, s, k->norm, b.rows, d_normed1, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
+    d_normed = block_column_backward(run, &b, k->qkv, b.normed1, b.full1, b.act, w[QKV_W], d[QKV_W],
+                                     d[QKV_B]);
+    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
                       d[LN1_W], d[LN1_B], b.scratch);
 }
 

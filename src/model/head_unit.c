@@ -5,16 +5,39 @@
  * gradient and the rows' gradient before the matrix. The chunks are a function of the shape and
  * the back end alone, so the order of every sum is. The norm's backward runs once over all rows.
  *
- *     room       (R, C)      the sum of residual and pending, kept for the norm's backward
- *     gradient   (R, C)      PASS_LOSS: of the normed rows, then, in place, of the stream
+ *     room       (N, C)      the sum of residual and pending, kept for the norm's backward
+ *     gradient   (N, C)      PASS_LOSS: of the normed rows, then, in place, of the stream
  *
- * Letters: R rows, C width, V vocabulary.
+ * Where ranks share the model each has some columns of the logits, and what goes between them is
+ * three numbers a row (ops_cross_entropy_part), never the logits. Under sequence parallel a chunk
+ * is the same rows of every rank's own: normed there, gathered, and the gradient summed back to
+ * them. Only PASS_LOGITS puts logits together; it wants all rows of the stream on every rank
+ * (shape.sequence 0).
+ *
+ * Letters: R rows, N of them this rank's, C width, V vocabulary.
  */
+#include "comm/comm.h"
 #include "model/model_impl.h"
 
-enum { STATS /* rstd (R), then mean (R) */, NORMED, LOGITS, LOSSES, SCRATCH, BUFFER_COUNT };
+enum {
+    STATS /* rstd (N), then mean (N) */,
+    NORMED,
+    LOGITS,
+    LOSSES,
+    SCRATCH,
+    PARTS,    /* (ranks, chunk, 3) what each rank's columns say */
+    D_NORMED, /* sequence parallel: gradient of a chunk's normed rows, before it is summed */
+    LABELS,   /* sequence parallel: of a chunk */
+    SOME,     /* sequence parallel: losses of a chunk */
+    COLUMNS,  /* PASS_LOGITS: a few rows of every rank's logits */
+    MEETING,
+    BUFFER_COUNT
+};
 
-enum { CHUNK_MIN = 256 }; /* fewer rows spend their time adding to the matrix's gradient */
+enum {
+    CHUNK_MIN = 256,  /* fewer rows spend their time adding to the matrix's gradient */
+    COLUMNS_ROWS = 64 /* of logits put together at a time */
+};
 
 int64_t head_chunk_rows(const struct ops *ops, int64_t rows, int64_t vocab)
 {
@@ -28,43 +51,90 @@ int64_t head_chunk_rows(const struct ops *ops, int64_t rows, int64_t vocab)
     return (even + OPS_BLOCK - 1) / OPS_BLOCK * OPS_BLOCK;
 }
 
+static int64_t min2(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Ranks that a chunk has rows of. */
+static int64_t pieces_of(struct unit_shape shape)
+{
+    return shape.sequence != 0 ? shape.sequence : 1;
+}
+
+/* Rows of a chunk that are this rank's own: the same on every rank. */
+static int64_t own_chunk(const struct head_unit *k, const struct ops *ops, struct unit_shape shape)
+{
+    int64_t pieces = pieces_of(shape);
+    return (head_chunk_rows(ops, shape.batch * shape.tokens, k->most) + pieces - 1) / pieces;
+}
+
 /* The head of one run: sizes, params and places by name. */
 struct head {
     const struct head_unit *k;
     struct unit_run *run;
+    struct region region;
     size_t element;                     /* bytes of one value */
+    int64_t own, pieces;                /* N, and R / N */
     const void *weight, *bias, *matrix; /* bias NULL: none */
     int matrix_use;
     float *rstd, *mean;
-    void *normed; /* (chunk, C) */
 };
 
 static struct head head_of(const struct unit *unit, struct unit_run *run)
 {
     const struct head_unit *k = unit->self;
-    int64_t rows = run->shape.batch * run->shape.tokens;
+    int64_t own = unit_stream_rows(run->shape);
     int matrix_use = k->norm_bias ? 2 : 1;
     float *stats = run->buffers[STATS];
     return (struct head){.k = k,
                          .run = run,
+                         .region = region_of(&k->team, run, k->norm.width, run->buffers[MEETING]),
                          .element = dtype_bytes(run->ops->type),
+                         .own = own,
+                         .pieces = pieces_of(run->shape),
                          .weight = run->params[0],
                          .bias = k->norm_bias ? run->params[1] : NULL,
                          .matrix = run->params[matrix_use],
                          .matrix_use = matrix_use,
                          .rstd = stats,
-                         .mean = k->norm.kind == NORM_RMS ? NULL : stats + rows,
-                         .normed = run->buffers[NORMED]};
+                         .mean = k->norm.kind == NORM_RMS ? NULL : stats + own};
+}
+
+/* Buffers that only several ranks need; of no bytes for one. */
+static void list_shared(const struct head_unit *k, const struct ops *ops, struct unit_shape shape,
+                        struct unit_buffer *list)
+{
+    bool parallel = k->team.size > 1, sequence = shape.sequence != 0;
+    int64_t chunk = own_chunk(k, ops, shape) * pieces_of(shape), few = min2(chunk, COLUMNS_ROWS);
+    size_t element = dtype_bytes(ops->type), rows = (size_t)chunk, ranks = (size_t)k->team.size;
+    size_t part = OPS_LOSS_PART * sizeof(double), width = (size_t)k->norm.width;
+    uint32_t losses = 1u << PASS_LOSS | 1u << PASS_EVAL, training = 1u << PASS_LOSS;
+
+    list[PARTS] = (struct unit_buffer){"parts of losses", parallel ? ranks * rows * part : 0,
+                                       KEEP_NOT, losses};
+    list[D_NORMED] = (struct unit_buffer){
+        "head rows to be summed", sequence ? rows * width * element : 0, KEEP_NOT, training};
+    list[LABELS] = (struct unit_buffer){"labels of a chunk", sequence ? rows * sizeof(int32_t) : 0,
+                                        KEEP_NOT, losses};
+    list[SOME] = (struct unit_buffer){"losses of a chunk", sequence ? rows * sizeof(double) : 0,
+                                      KEEP_NOT, losses};
+    list[COLUMNS] = (struct unit_buffer){
+        "logits of all ranks", parallel ? (ranks + 1) * (size_t)(few * k->most) * element : 0,
+        KEEP_NOT, 1u << PASS_LOGITS};
+    list[MEETING] = (struct unit_buffer){
+        "tensor parallel scratch", region_scratch(&k->team, ops, sequence, chunk, k->norm.width),
+        KEEP_NOT, training};
 }
 
 static int head_unit_buffers(const struct unit *unit, const struct ops *ops,
                              struct unit_shape shape, struct unit_buffer *list)
 {
     const struct head_unit *k = unit->self;
-    int64_t rows = shape.batch * shape.tokens;
+    int64_t rows = shape.batch * shape.tokens, own = unit_stream_rows(shape);
     size_t element = dtype_bytes(ops->type),
-           chunk = (size_t)head_chunk_rows(ops, rows, k->linear.out);
-    size_t stats = (size_t)(k->norm.kind == NORM_RMS ? rows : 2 * rows) * sizeof(float);
+           chunk = (size_t)(own_chunk(k, ops, shape) * pieces_of(shape));
+    size_t stats = (size_t)(k->norm.kind == NORM_RMS ? own : 2 * own) * sizeof(float);
     uint32_t losses = 1u << PASS_LOSS | 1u << PASS_EVAL, all = losses | 1u << PASS_LOGITS;
 
     list[STATS] = (struct unit_buffer){"head statistics", stats, KEEP_NOT, all};
@@ -73,8 +143,9 @@ static int head_unit_buffers(const struct unit *unit, const struct ops *ops,
     list[LOGITS] = (struct unit_buffer){"logits chunk", chunk * (size_t)k->linear.out * element,
                                         KEEP_NOT, losses};
     list[LOSSES] = (struct unit_buffer){"losses", (size_t)rows * sizeof(double), KEEP_NOT, losses};
-    list[SCRATCH] = (struct unit_buffer){"head scratch", ops_norm_scratch(ops, k->norm, rows),
+    list[SCRATCH] = (struct unit_buffer){"head scratch", ops_norm_scratch(ops, k->norm, own),
                                          KEEP_NOT, 1u << PASS_LOSS};
+    list_shared(k, ops, shape, list);
     return BUFFER_COUNT;
 }
 
@@ -83,47 +154,102 @@ static void *row_of(const struct head *h, const void *tensor, int64_t row)
     return tensor ? (char *)tensor + (size_t)(row * h->k->norm.width) * h->element : NULL;
 }
 
-/* Rows first .. first + count - 1: their sum to room, their norm to the chunk, their logits to
- * `logits`. */
-static void chunk_logits(const struct head *h, int64_t first, int64_t count, void *logits)
+/* --- chunks: own rows first .. first + count - 1 of every rank ------------------------------ */
+
+/* Their sum to room, their norm to the chunk, (count pieces, C), which is returned. */
+static const void *chunk_normed(const struct head *h, int64_t first, int64_t count)
 {
     struct unit_run *run = h->run;
+    void *normed = run->buffers[NORMED], *own = region_own(&h->region, count, normed);
     ops_add_norm(run->ops, run->stream, h->k->norm, count, row_of(h, run->residual, first),
                  row_of(h, run->pending, first), h->weight, h->bias, row_of(h, run->room, first),
-                 h->normed, h->mean ? h->mean + first : NULL, h->rstd + first);
-    ops_linear(run->ops, run->stream, h->k->linear, count, h->normed, h->matrix, NULL, logits);
+                 own, h->mean ? h->mean + first : NULL, h->rstd + first);
+    return region_enter(&h->region, count, own, normed);
+}
+
+static const int32_t *chunk_labels(const struct head *h, int64_t first, int64_t count)
+{
+    struct unit_run *run = h->run;
+    int32_t *labels = run->buffers[LABELS];
+    if (!h->region.sequence)
+        return run->labels + first;
+    for (int64_t p = 0; p < h->pieces; p++)
+        device_copy(run->stream, labels + p * count, run->labels + p * h->own + first,
+                    (size_t)count * sizeof *labels);
+    return labels;
+}
+
+/* A chunk's losses to their places among all. */
+static void place_losses(const struct head *h, int64_t first, int64_t count, const double *some)
+{
+    double *each = h->run->buffers[LOSSES];
+    for (int64_t p = 0; h->region.sequence && p < h->pieces; p++)
+        device_copy(h->run->stream, each + p * h->own + first, some + p * count,
+                    (size_t)count * sizeof *each);
+}
+
+/* losses (rows) of a chunk; with `gradient`, that of the logits in place. */
+static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labels, bool gradient,
+                         void *logits, double *losses)
+{
+    const struct head_unit *k = h->k;
+    struct unit_run *run = h->run;
+    double *parts = run->buffers[PARTS];
+    if (!h->region.parallel) {
+        ops_cross_entropy(run->ops, run->stream, rows, k->linear.out, labels, gradient,
+                          run->scalars, logits, losses);
+        return;
+    }
+    int64_t part = rows * OPS_LOSS_PART;
+    double *mine = parts + k->team.rank * part;
+    ops_cross_entropy_part(run->ops, run->stream, rows, k->linear.out, k->first_id, labels, logits,
+                           mine);
+    comm_all_gather(run->group, mine, parts, part, DTYPE_F64, run->stream);
+    ops_cross_entropy_join(run->ops, run->stream, rows, k->linear.out, k->first_id, labels,
+                           k->team.size, parts, gradient, run->scalars, logits, losses);
+}
+
+/* From the gradient of a chunk's logits: that of the normed rows, and the matrix's. */
+static void chunk_gradients(const struct head *h, int64_t first, int64_t count, const void *normed,
+                            const void *d_logits)
+{
+    struct unit_run *run = h->run;
+    int64_t rows = count * h->pieces;
+    void *own = row_of(h, run->gradient, first);
+    void *partial = h->region.sequence ? run->buffers[D_NORMED] : own;
+    ops_linear_dx(run->ops, run->stream, h->k->linear, rows, d_logits, h->matrix, partial);
+    region_leave(&h->region, count, partial, own);
+    ops_linear_dw(run->ops, run->stream, h->k->linear, rows, normed, d_logits, first > 0,
+                  run->grads[h->matrix_use], NULL);
 }
 
 /* Losses of all rows; with `gradient`, the matrix's gradient and that of the normed rows too. */
 static void losses(const struct head *h, bool gradient)
 {
     struct unit_run *run = h->run;
-    int64_t rows = run->shape.batch * run->shape.tokens, vocab = h->k->linear.out;
-    int64_t chunk = head_chunk_rows(run->ops, rows, vocab);
+    int64_t chunk = own_chunk(h->k, run->ops, run->shape);
     void *logits = run->buffers[LOGITS];
     double *each = run->buffers[LOSSES];
-    for (int64_t first = 0; first < rows; first += chunk) {
-        int64_t count = rows - first < chunk ? rows - first : chunk;
-        chunk_logits(h, first, count, logits);
-        ops_cross_entropy(run->ops, run->stream, count, vocab, run->labels + first, gradient,
-                          run->scalars, logits, each + first);
-        if (!gradient)
-            continue;
-        ops_linear_dw(run->ops, run->stream, h->k->linear, count, h->normed, logits, first > 0,
-                      run->grads[h->matrix_use], NULL);
-        ops_linear_dx(run->ops, run->stream, h->k->linear, count, logits, h->matrix,
-                      row_of(h, run->gradient, first));
+    for (int64_t first = 0; first < h->own; first += chunk) {
+        int64_t count = min2(chunk, h->own - first), rows = count * h->pieces;
+        double *some = h->region.sequence ? run->buffers[SOME] : each + first;
+        const void *normed = chunk_normed(h, first, count);
+        ops_linear(run->ops, run->stream, h->k->linear, rows, normed, h->matrix, NULL, logits);
+        chunk_losses(h, rows, chunk_labels(h, first, count), gradient, logits, some);
+        place_losses(h, first, count, some);
+        if (gradient)
+            chunk_gradients(h, first, count, normed, logits);
     }
-    ops_sum(run->ops, run->stream, rows, each, run->loss);
+    ops_sum(run->ops, run->stream, h->own * h->pieces, each, run->loss);
 }
 
 static void head_unit_loss(const struct unit *unit, struct unit_run *run)
 {
     struct head h = head_of(unit, run);
     losses(&h, true);
-    ops_norm_backward(run->ops, run->stream, h.k->norm, run->shape.batch * run->shape.tokens,
-                      run->gradient, run->room, h.weight, h.mean, h.rstd, NULL, run->gradient,
-                      run->grads[0], h.k->norm_bias ? run->grads[1] : NULL, run->buffers[SCRATCH]);
+    ops_norm_backward(run->ops, run->stream, h.k->norm, h.own, run->gradient, run->room, h.weight,
+                      h.mean, h.rstd, NULL, run->gradient, run->grads[0],
+                      h.k->norm_bias ? run->grads[1] : NULL, run->buffers[SCRATCH]);
 }
 
 static void head_unit_eval(const struct unit *unit, struct unit_run *run)
@@ -132,17 +258,46 @@ static void head_unit_eval(const struct unit *unit, struct unit_run *run)
     losses(&h, false);
 }
 
+/* --- logits --------------------------------------------------------------------------------- */
+
+/* A few rows of logits, (count, V), from every rank's columns: gathered as they lie, then copied row
+ * by row to their places. */
+static void put_together(const struct head *h, int64_t count, const void *normed, char *logits)
+{
+    const struct head_unit *k = h->k;
+    struct unit_run *run = h->run;
+    size_t element = h->element, each = (size_t)(count * k->most) * element;
+    char *mine = run->buffers[COLUMNS], *all = mine + each;
+    ops_linear(run->ops, run->stream, k->linear, count, normed, h->matrix, NULL, mine);
+    comm_all_gather(run->group, mine, all, count * k->most, run->ops->type, run->stream);
+    for (int r = 0; r < k->team.size; r++) {
+        struct unit_split part = part_of_vocab(&k->team, k->vocab, r);
+        size_t bytes = (size_t)part.count * element;
+        for (int64_t i = 0; i < count; i++)
+            device_copy(run->stream, logits + (size_t)(i * k->vocab + part.first) * element,
+                        all + (size_t)r * each + (size_t)i * bytes, bytes);
+    }
+}
+
 static void head_unit_logits(const struct unit *unit, struct unit_run *run)
 {
     struct head h = head_of(unit, run);
-    int64_t tokens = run->shape.tokens, last = run->logit_tokens, vocab = h.k->linear.out;
-    int64_t chunk = head_chunk_rows(run->ops, run->shape.batch * tokens, vocab);
+    int64_t tokens = run->shape.tokens, last = run->logit_tokens;
+    int64_t chunk = own_chunk(h.k, run->ops, run->shape);
     CHECK_LE(last, tokens);
+    CHECK(!h.region.sequence);
+    if (h.region.parallel)
+        chunk = min2(chunk, COLUMNS_ROWS);
     for (int64_t b = 0; b < run->shape.batch; b++) {
         for (int64_t t = 0; t < last; t += chunk) {
-            int64_t count = last - t < chunk ? last - t : chunk;
-            char *logits = (char *)run->logits + (size_t)((b * last + t) * vocab) * h.element;
-            chunk_logits(&h, b * tokens + tokens - last + t, count, logits);
+            int64_t count = min2(chunk, last - t), row = b * tokens + tokens - last + t;
+            char *logits = (char *)run->logits + (size_t)((b * last + t) * h.k->vocab) * h.element;
+            const void *normed = chunk_normed(&h, row, count);
+            if (h.region.parallel)
+                put_together(&h, count, normed, logits);
+            else
+                ops_linear(run->ops, run->stream, h.k->linear, count, normed, h.matrix, NULL,
+                           logits);
         }
     }
 }

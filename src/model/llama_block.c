@@ -1,7 +1,8 @@
 /* llama_block -- Llama's layer: RMSNorm, rotary attention with grouped queries, RMSNorm, SwiGLU.
  *
- * Matrices are [out][in]; q, k and v are one param, and so are gate and up. Letters: R rows, C
- * width, F feed-forward width; H query heads and G key/value heads of width D.
+ * Matrices are [out][in]; q, k and v are one param, and so are gate and up. Letters: R rows, N of
+ * them this rank's of the stream, C width, F feed-forward width; H query heads and G key/value heads
+ * of width D.
  */
 #include "model/model_impl.h"
 
@@ -15,10 +16,11 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_linear(o, s, k->proj, b->rows, b->attn, w[PROJ], NULL, b->act);
-    ops_add_norm(o, s, k->norm, b->rows, b->sum1, b->act, w[NORM2], NULL, b->sum2, b->normed2,
+    block_row_linear(run, b, k->proj, b->attn, w[PROJ], NULL, b->act);
+    ops_add_norm(o, s, k->norm, b->own, b->sum1, b->act, w[NORM2], NULL, b->sum2, b->normed2,
                  b->mean2, b->rstd2);
-    ops_linear(o, s, k->up, b->rows, b->normed2, w[GATE_UP], NULL, b->pre);
+    const void *x = region_enter(&b->region, b->own, b->normed2, b->full2);
+    ops_linear(o, s, k->up, b->rows, x, w[GATE_UP], NULL, b->pre);
 }
 
 static void forward(const struct unit *unit, struct unit_run *run,
@@ -30,13 +32,14 @@ static void forward(const struct unit *unit, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_add_norm(o, s, k->norm, b.rows, run->residual, run->pending, w[NORM1], NULL, b.sum1,
+    ops_add_norm(o, s, k->norm, b.own, run->residual, run->pending, w[NORM1], NULL, b.sum1,
                  b.normed1, b.mean1, b.rstd1);
-    ops_linear(o, s, k->qkv, b.rows, b.normed1, w[QKV], NULL, b.qkv);
+    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     attend(k, run, &b);
     project_and_expand(k, run, &b);
     ops_swiglu(o, s, b.rows, k->down.in, b.pre, b.act);
-    ops_linear(o, s, k->down, b.rows, b.act, w[DOWN], NULL, run->room);
+    block_row_linear(run, &b, k->down, b.act, w[DOWN], NULL, run->room);
     run->out_residual = b.sum2;
     run->out_pending = run->room;
 }
@@ -59,13 +62,15 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     if (run->rebuild > KEEP_UNLESS_FULL) {
-        ops_norm_apply(o, s, k->norm, b.rows, b.sum1, w[NORM1], NULL, b.mean1, b.rstd1, b.normed1);
-        ops_norm_apply(o, s, k->norm, b.rows, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
+        ops_norm_apply(o, s, k->norm, b.own, b.sum1, w[NORM1], NULL, b.mean1, b.rstd1, b.normed1);
+        ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
+        block_gather_normed(&b);
         return;
     }
-    ops_add_norm(o, s, k->norm, b.rows, b.sum1, NULL, w[NORM1], NULL, NULL, b.normed1, b.mean1,
+    ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[NORM1], NULL, NULL, b.normed1, b.mean1,
                  b.rstd1);
-    ops_linear(o, s, k->qkv, b.rows, b.normed1, w[QKV], NULL, b.qkv);
+    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     block_attend(k, run, &b);
     project_and_expand(k, run, &b);
 }
@@ -78,27 +83,28 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     void *const *d = run->grads;
-    void *g = run->gradient; /* (R, C): of the stream, first after the block, then before it */
+    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
 
-    /* MLP: act is made again in the place of its gradient; those of pre and normed2 take the place
-     * of the values, each when these are spent. */
-    void *d_act = b.act, *d_pre = b.pre, *d_normed2 = b.normed2;
-    ops_linear_dx(o, s, k->down, b.rows, g, w[DOWN], d_act);
+    /* MLP: act is made again in the place of its gradient; that of pre takes the place of the
+     * values. */
+    const void *dy = region_enter(&b.region, b.own, g, b.partial); /* (R, C) */
+    void *d_act = b.act, *d_pre = b.pre;
+    ops_linear_dx(o, s, k->down, b.rows, dy, w[DOWN], d_act);
     ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre, b.act);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, g, false, d[DOWN], NULL);
-    ops_linear_dw(o, s, k->up, b.rows, b.normed2, d_pre, false, d[GATE_UP], NULL);
-    ops_linear_dx(o, s, k->up, b.rows, d_pre, w[GATE_UP], d_normed2);
-    ops_norm_backward(o, s, k->norm, b.rows, d_normed2, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
+    ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[DOWN], NULL);
+    void *d_normed = block_column_backward(run, &b, k->up, b.normed2, b.full2, d_pre, w[GATE_UP],
+                                           d[GATE_UP], NULL);
+    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
                       d[NORM2], NULL, b.scratch);
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, g, false, d[PROJ], NULL);
-    ops_linear_dx(o, s, k->proj, b.rows, g, w[PROJ], b.normed2);
+    dy = region_enter(&b.region, b.own, g, b.partial);
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ], NULL);
+    ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ], b.d_attn);
     block_attend_backward(k, run, &b);
-    void *d_qkv = b.act, *d_normed1 = b.normed1;
-    ops_linear_dw(o, s, k->qkv, b.rows, b.normed1, d_qkv, false, d[QKV], NULL);
-    ops_linear_dx(o, s, k->qkv, b.rows, d_qkv, w[QKV], d_normed1);
-    ops_norm_backward(o, s, k->norm, b.rows, d_normed1, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
+    d_normed =
+        block_column_backward(run, &b, k->qkv, b.normed1, b.full1, b.act, w[QKV], d[QKV], NULL);
+    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
                       d[NORM1], NULL, b.scratch);
 }
 

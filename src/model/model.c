@@ -8,7 +8,8 @@
  *     head       the last norm; its own matrix if not tied    head
  *
  * The builder counts nothing beforehand: tables are sized for the most that a layer can have, and
- * filled by appending. Tensors have the names, shapes and orientation of Hugging Face files.
+ * filled by appending. Tensors have the names, shapes and orientation of Hugging Face files, also
+ * where this rank has but a part of each: every tensor is added with its split (model_part.c).
  * Matrices that write into the stream start smaller by sqrt(2 layers), so that the stream's
  * variance does not grow with depth.
  */
@@ -31,6 +32,8 @@ enum {
 struct model {
     struct device *device; /* borrowed */
     struct model_config config;
+    struct model_part part;
+    struct team team;
     struct unit_graph graph;
     struct unit_tensor *tensors;
     struct unit_param *params;
@@ -81,7 +84,7 @@ static int add_param(struct model *m, struct unit *unit)
 
 /* A tensor of the last param: "<prefix><name>". columns 0: a vector of `rows`. */
 static void add_tensor(struct model *m, const char *prefix, const char *name, int64_t rows,
-                       int64_t columns, enum unit_init init, double scale)
+                       int64_t columns, enum unit_init init, double scale, struct unit_split split)
 {
     struct unit_graph *g = &m->graph;
     struct unit_tensor *t = &m->tensors[g->tensor_count++];
@@ -92,26 +95,34 @@ static void add_tensor(struct model *m, const char *prefix, const char *name, in
     t->init = init;
     t->init_scale = scale;
     t->decay = columns != 0;
+    t->split = split;
     m->params[g->param_count - 1].tensor_count++;
 }
 
 /* Params of one tensor. */
 static void add_vector(struct model *m, struct unit *unit, const char *prefix, const char *name,
-                       int64_t count, enum unit_init init)
+                       int64_t count, enum unit_init init, struct unit_split split)
 {
     add_param(m, unit);
-    add_tensor(m, prefix, name, count, 0, init, 0);
+    add_tensor(m, prefix, name, count, 0, init, 0, split);
 }
 
 static int add_matrix(struct model *m, struct unit *unit, const char *prefix, const char *name,
-                      int64_t rows, int64_t columns, double deviation)
+                      int64_t rows, int64_t columns, double deviation, struct unit_split split)
 {
     int param = add_param(m, unit);
-    add_tensor(m, prefix, name, rows, columns, INIT_NORMAL, deviation);
+    add_tensor(m, prefix, name, rows, columns, INIT_NORMAL, deviation, split);
     return param;
 }
 
 /* --- the two architectures ------------------------------------------------------------------ */
+
+/* Norms work on this rank's rows of the stream. */
+static struct unit_split norm_split(const struct model *m)
+{
+    return part_repeated(&m->team, m->part.sequence);
+}
+
 static void add_gpt2_block(struct model *m, int64_t layer)
 {
     const struct model_config *c = &m->config;
@@ -122,18 +133,26 @@ static void add_gpt2_block(struct model *m, int64_t layer)
     snprintf(at, sizeof at, "transformer.h.%lld.", (long long)layer);
     add_piece(m, name);
     struct unit *unit = add_unit(m, name, &gpt2_block_type, &m->block);
-    add_vector(m, unit, at, "ln_1.weight", width, INIT_ONE);
-    add_vector(m, unit, at, "ln_1.bias", width, INIT_ZERO);
-    add_matrix(m, unit, at, "attn.c_attn.weight", width, 3 * width, c->init_std);
-    add_vector(m, unit, at, "attn.c_attn.bias", 3 * width, INIT_ZERO);
-    add_matrix(m, unit, at, "attn.c_proj.weight", width, width, deep);
-    add_vector(m, unit, at, "attn.c_proj.bias", width, INIT_ZERO);
-    add_vector(m, unit, at, "ln_2.weight", width, INIT_ONE);
-    add_vector(m, unit, at, "ln_2.bias", width, INIT_ZERO);
-    add_matrix(m, unit, at, "mlp.c_fc.weight", width, ff, c->init_std);
-    add_vector(m, unit, at, "mlp.c_fc.bias", ff, INIT_ZERO);
-    add_matrix(m, unit, at, "mlp.c_proj.weight", ff, width, deep);
-    add_vector(m, unit, at, "mlp.c_proj.bias", width, INIT_ZERO);
+    /* Rows of a matrix [in][out] are dim 0, columns dim 1. The biases after a sum over ranks get
+     * their gradient from all rows. */
+    struct unit_split norm = norm_split(m), bias = part_repeated(&m->team, false);
+    add_vector(m, unit, at, "ln_1.weight", width, INIT_ONE, norm);
+    add_vector(m, unit, at, "ln_1.bias", width, INIT_ZERO, norm);
+    add_matrix(m, unit, at, "attn.c_attn.weight", width, 3 * width, c->init_std,
+               part_of_units(&m->team, 1, 3, c->heads));
+    add_vector(m, unit, at, "attn.c_attn.bias", 3 * width, INIT_ZERO,
+               part_of_units(&m->team, 0, 3, c->heads));
+    add_matrix(m, unit, at, "attn.c_proj.weight", width, width, deep,
+               part_of_units(&m->team, 0, 1, c->heads));
+    add_vector(m, unit, at, "attn.c_proj.bias", width, INIT_ZERO, bias);
+    add_vector(m, unit, at, "ln_2.weight", width, INIT_ONE, norm);
+    add_vector(m, unit, at, "ln_2.bias", width, INIT_ZERO, norm);
+    add_matrix(m, unit, at, "mlp.c_fc.weight", width, ff, c->init_std,
+               part_of_units(&m->team, 1, 1, ff));
+    add_vector(m, unit, at, "mlp.c_fc.bias", ff, INIT_ZERO, part_of_units(&m->team, 0, 1, ff));
+    add_matrix(m, unit, at, "mlp.c_proj.weight", ff, width, deep,
+               part_of_units(&m->team, 0, 1, ff));
+    add_vector(m, unit, at, "mlp.c_proj.bias", width, INIT_ZERO, bias);
 }
 
 static void add_llama_block(struct model *m, int64_t layer)
@@ -146,17 +165,23 @@ static void add_llama_block(struct model *m, int64_t layer)
     snprintf(at, sizeof at, "model.layers.%lld.", (long long)layer);
     add_piece(m, name);
     struct unit *unit = add_unit(m, name, &llama_block_type, &m->block);
-    add_vector(m, unit, at, "input_layernorm.weight", width, INIT_ONE);
+    /* Columns of a matrix [out][in] are dim 0, rows dim 1. */
+    struct unit_split heads = part_of_units(&m->team, 0, 1, c->heads);
+    struct unit_split kv_heads = part_of_kv_heads(&m->team, 0, c->kv_heads);
+    struct unit_split ff = part_of_units(&m->team, 0, 1, c->ff);
+    add_vector(m, unit, at, "input_layernorm.weight", width, INIT_ONE, norm_split(m));
     add_param(m, unit);
-    add_tensor(m, at, "self_attn.q_proj.weight", query, width, INIT_NORMAL, c->init_std);
-    add_tensor(m, at, "self_attn.k_proj.weight", key, width, INIT_NORMAL, c->init_std);
-    add_tensor(m, at, "self_attn.v_proj.weight", key, width, INIT_NORMAL, c->init_std);
-    add_matrix(m, unit, at, "self_attn.o_proj.weight", width, query, deep);
-    add_vector(m, unit, at, "post_attention_layernorm.weight", width, INIT_ONE);
+    add_tensor(m, at, "self_attn.q_proj.weight", query, width, INIT_NORMAL, c->init_std, heads);
+    add_tensor(m, at, "self_attn.k_proj.weight", key, width, INIT_NORMAL, c->init_std, kv_heads);
+    add_tensor(m, at, "self_attn.v_proj.weight", key, width, INIT_NORMAL, c->init_std, kv_heads);
+    add_matrix(m, unit, at, "self_attn.o_proj.weight", width, query, deep,
+               part_of_units(&m->team, 1, 1, c->heads));
+    add_vector(m, unit, at, "post_attention_layernorm.weight", width, INIT_ONE, norm_split(m));
     add_param(m, unit);
-    add_tensor(m, at, "mlp.gate_proj.weight", c->ff, width, INIT_NORMAL, c->init_std);
-    add_tensor(m, at, "mlp.up_proj.weight", c->ff, width, INIT_NORMAL, c->init_std);
-    add_matrix(m, unit, at, "mlp.down_proj.weight", width, c->ff, deep);
+    add_tensor(m, at, "mlp.gate_proj.weight", c->ff, width, INIT_NORMAL, c->init_std, ff);
+    add_tensor(m, at, "mlp.up_proj.weight", c->ff, width, INIT_NORMAL, c->init_std, ff);
+    add_matrix(m, unit, at, "mlp.down_proj.weight", width, c->ff, deep,
+               part_of_units(&m->team, 1, 1, c->ff));
 }
 
 /* Returns wte's param. */
@@ -166,11 +191,13 @@ static int add_embedding(struct model *m)
     bool gpt2 = c->arch == MODEL_GPT2;
     struct unit *unit = add_unit(m, "embedding", &embedding_unit_type, &m->embedding);
     add_piece(m, "wte");
-    int wte = add_matrix(m, unit, gpt2 ? "transformer.wte" : "model.embed_tokens", ".weight",
-                         c->vocab, c->width, c->init_std);
+    int wte =
+        add_matrix(m, unit, gpt2 ? "transformer.wte" : "model.embed_tokens", ".weight", c->vocab,
+                   c->width, c->init_std, part_of_vocab(&m->team, c->vocab, m->team.rank));
     if (gpt2) {
         add_piece(m, "wpe");
-        add_matrix(m, unit, "transformer.wpe", ".weight", c->context, c->width, c->init_std);
+        add_matrix(m, unit, "transformer.wpe", ".weight", c->context, c->width, c->init_std,
+                   part_repeated(&m->team, false));
     }
     return wte;
 }
@@ -181,33 +208,63 @@ static void add_head(struct model *m, int wte)
     bool gpt2 = c->arch == MODEL_GPT2;
     struct unit *unit = add_unit(m, "head", &head_unit_type, &m->head);
     add_piece(m, "head");
-    add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width, INIT_ONE);
+    add_vector(m, unit, gpt2 ? "transformer.ln_f" : "model.norm", ".weight", c->width, INIT_ONE,
+               norm_split(m));
     if (gpt2)
-        add_vector(m, unit, "transformer.ln_f", ".bias", c->width, INIT_ZERO);
+        add_vector(m, unit, "transformer.ln_f", ".bias", c->width, INIT_ZERO, norm_split(m));
     if (c->tied)
         use(unit, wte);
     else
-        add_matrix(m, unit, "lm_head", ".weight", c->vocab, c->width, c->init_std);
+        add_matrix(m, unit, "lm_head", ".weight", c->vocab, c->width, c->init_std,
+                   part_of_vocab(&m->team, c->vocab, m->team.rank));
 }
 
+/* The most rows of the vocabulary that a rank has. */
+static int64_t most_vocab(const struct model *m)
+{
+    int64_t most = m->config.vocab;
+    for (int r = 0; m->team.size > 1 && r < m->team.size; r++) {
+        int64_t count = part_of_vocab(&m->team, m->config.vocab, r).count;
+        most = r == 0 || count > most ? count : most;
+    }
+    return most;
+}
+
+/* What is here of each size. */
 static void fill_sizes(struct model *m)
 {
     const struct model_config *c = &m->config;
-    bool gpt2 = c->arch == MODEL_GPT2;
-    int64_t query = c->heads * c->head_width, key = c->kv_heads * c->head_width;
+    bool gpt2 = c->arch == MODEL_GPT2, parts = m->team.size > 1;
+    int64_t heads = c->heads / m->team.size, ff = c->ff / m->team.size;
+    int64_t kv_heads = parts ? part_of_kv_heads(&m->team, 0, c->kv_heads).count : c->kv_heads;
+    int64_t query = heads * c->head_width, key = kv_heads * c->head_width;
+    struct unit_split words = part_of_vocab(&m->team, c->vocab, m->team.rank);
+    int64_t vocab = parts ? words.count : c->vocab;
     struct norm norm = {gpt2 ? NORM_LAYER : NORM_RMS, c->width, c->norm_eps};
-    m->embedding = (struct embedding_unit){c->width, c->vocab, .positions = gpt2 ? c->context : 0};
-    m->block = (struct block){.norm = norm,
-                              .heads = c->heads,
-                              .kv_heads = c->kv_heads,
+    m->embedding = (struct embedding_unit){.team = m->team,
+                                           .width = c->width,
+                                           .vocab = vocab,
+                                           .first_id = words.first,
+                                           .id_count = parts ? c->vocab : 0,
+                                           .positions = gpt2 ? c->context : 0};
+    m->block = (struct block){.team = m->team,
+                              .norm = norm,
+                              .heads = heads,
+                              .kv_heads = kv_heads,
                               .head_width = c->head_width,
                               .qkv = {c->width, query + 2 * key, .out_in = !gpt2},
                               .proj = {query, c->width, .out_in = !gpt2},
-                              .up = {c->width, gpt2 ? c->ff : 2 * c->ff, .out_in = !gpt2},
-                              .down = {c->ff, c->width, .out_in = !gpt2},
+                              .up = {c->width, gpt2 ? ff : 2 * ff, .out_in = !gpt2},
+                              .down = {ff, c->width, .out_in = !gpt2},
                               .remakes_act = !gpt2,
                               .rope = m->rope};
-    m->head = (struct head_unit){norm, .norm_bias = gpt2, .linear = {c->width, c->vocab, true}};
+    m->head = (struct head_unit){.team = m->team,
+                                 .norm = norm,
+                                 .norm_bias = gpt2,
+                                 .linear = {c->width, vocab, true},
+                                 .vocab = c->vocab,
+                                 .first_id = words.first,
+                                 .most = most_vocab(m)};
 }
 
 static void build(struct model *m)
@@ -229,6 +286,7 @@ static void build(struct model *m)
     m->graph.stream_width = c->width;
     m->graph.vocab = c->vocab;
     m->graph.context = c->context;
+    m->graph.sequence = m->part.sequence ? m->team.size : 0;
     unit_graph_check(&m->graph);
 }
 
@@ -282,14 +340,25 @@ static enum status alloc_tables(struct env *env, struct model *m)
 enum status model_create(struct device *device, const struct model_config *config,
                          struct model **model)
 {
+    struct model_part whole = {.tp = 1};
+    return model_create_part(device, config, &whole, model);
+}
+
+enum status model_create_part(struct device *device, const struct model_config *config,
+                              const struct model_part *part, struct model **model)
+{
     struct env *env = device_env(device);
     struct model *m;
     enum status st;
     TRY(model_check(env, config));
+    TRY(model_part_check(env, config, part));
     TRY(mem_alloc(env, MEM_OTHER, "model", sizeof *m, &m));
     m->device = device;
     m->config = *config;
     m->config.path = "";
+    m->part = *part;
+    m->part.sequence = part->sequence && part->tp > 1; /* one rank has all rows */
+    m->team = (struct team){part->tp, part->t, part->regather};
     TRY_OR(undo, alloc_tables(env, m));
     if (config->arch == MODEL_LLAMA)
         TRY_OR(undo, create_rope(m));

@@ -37,11 +37,27 @@ enum status model_resolve(struct env *env, const struct options *options,
 /* Check a complete configuration (as read from a file). */
 enum status model_check(struct env *env, const struct model_config *config);
 
+/* The part of a model that one rank computes. */
+struct model_part {
+    int tp, t;     /* rank t of tp that share the tensors of every layer */
+    bool sequence; /* ... and the rows of the stream between them */
+    bool regather; /* sequence: gather the inputs of matrices again in the backward pass instead of
+                      keeping them gathered: 10 instead of 8 activations on the wire, less memory */
+};
+
+/* Whether a micro-batch can be run: under `sequence` its rows must divide. Errors say what would. */
+enum status model_part_check_rows(struct env *env, const struct model_part *part, int64_t batch,
+                                  int64_t tokens);
+
 struct model;
 /* Builds the graph and the rotary table on the device. `config` is copied. Nothing is written on a
  * dry device. */
 enum status model_create(struct device *device, const struct model_config *config,
                          struct model **model);
+/* The same for a part; refuses a tp that does not divide the sizes, and says which would. Runs of
+ * its units need a group of tp ranks in which this is rank t. */
+enum status model_create_part(struct device *device, const struct model_config *config,
+                              const struct model_part *part, struct model **model);
 void model_destroy(struct model *model);
 const struct unit_graph *model_graph(const struct model *model);
 const struct model_config *model_config(const struct model *model);

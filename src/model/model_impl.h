@@ -1,4 +1,5 @@
-/* model_impl -- what the units of this folder share: their sizes and a block's buffers.
+/* model_impl -- what the units of this folder share: their sizes, a block's buffers, and the
+ * regions in which ranks compute parts of a layer.
  *
  * One struct for each unit type, borrowed by every unit of that type: the layers of a model differ
  * in their params only.
@@ -7,23 +8,64 @@
 #define MODEL_MODEL_IMPL_H
 #include "model/model.h"
 
+/* --- tensor parallel ------------------------------------------------------------------------ */
+struct team { /* of the ranks that compute each layer together */
+    int size, rank;
+    bool regather; /* see model_part */
+};
+
+struct region { /* of one run; regions.c has the drawing */
+    const struct team *team;
+    const struct unit_run *run;
+    int64_t width; /* C */
+    bool parallel; /* there is more than this rank */
+    bool sequence; /* it has but a part of the stream's rows */
+    void *scratch; /* region_scratch bytes */
+};
+/* `scratch` for its collectives; CHECKs that the run has the group. */
+struct region region_of(const struct team *team, const struct unit_run *run, int64_t width,
+                        void *scratch);
+/* Bytes of scratch for at most `rows` rows at a time, of all ranks together. */
+size_t region_scratch(const struct team *team, const struct ops *ops, bool sequence, int64_t rows,
+                      int64_t width);
+/* This rank's `own` rows among those of all ranks: all of `full` unless the run is sequence
+ * parallel. */
+void *region_own(const struct region *r, int64_t own, void *full);
+/* All rows, from this rank's `own` at `rows`: gathered into `full` where the run is sequence
+ * parallel (rows may be region_own of it), else `rows` itself. */
+const void *region_enter(const struct region *r, int64_t own, const void *rows, void *full);
+/* The other way: the sum over the ranks of `partial` for this rank's own rows, to `rows`: which is
+ * region_own of `partial`, or, where the run is sequence parallel, any other place. */
+void region_leave(const struct region *r, int64_t own, void *partial, void *rows);
+
+/* model_part.c: how tensors are cut, and what is refused */
+struct unit_split part_of_units(const struct team *team, int dim, int sections, int64_t units);
+struct unit_split part_of_kv_heads(const struct team *team, int dim, int64_t heads);
+struct unit_split part_of_vocab(const struct team *team, int64_t vocab, int rank);
+struct unit_split part_repeated(const struct team *team, bool partial);
+enum status model_part_check(struct env *env, const struct model_config *config,
+                             const struct model_part *part);
+
 /* --- embedding: uses are wte and, for learned positions, wpe -------------------------------- */
 struct embedding_unit {
-    int64_t width, vocab;
-    int64_t positions; /* rows of wpe, 0 = none */
+    struct team team;
+    int64_t width, vocab;       /* vocab: rows of wte that are here */
+    int64_t first_id, id_count; /* as in struct embedding */
+    int64_t positions;          /* rows of wpe, 0 = none */
 };
 extern const struct unit_type embedding_unit_type;
 
 /* --- blocks: GPT-2's and Llama's differ in params and activation, not in their buffers ------ */
 struct block {
+    struct team team;
     struct norm norm;
-    int64_t heads, kv_heads, head_width;
-    struct linear qkv;  /* C -> (H + 2G) D */
-    struct linear proj; /* H D -> C */
-    struct linear up;   /* C -> F, or 2F where gate and up are one */
-    struct linear down; /* F -> C */
-    bool remakes_act;   /* the backward pass forms act again: it is not kept */
-    const float *rope;  /* borrowed; (context, D/2, 2), NULL = positions are learned */
+    int64_t heads, kv_heads, head_width; /* heads that are here, and so with all sizes but C */
+    struct linear qkv;                   /* C -> (H + 2G) D */
+    struct linear proj;                  /* H D -> C */
+    struct linear up;                    /* C -> F, or 2F where gate and up are one */
+    struct linear down;                  /* F -> C */
+    bool remakes_act;                    /* the backward pass forms act again: it is not kept */
+    const float *rope; /* borrowed; (context, D/2, 2), NULL = positions are learned */
 };
 extern const struct unit_type gpt2_block_type;
 extern const struct unit_type llama_block_type;
@@ -31,18 +73,24 @@ extern const struct unit_type llama_block_type;
 /* What a block sees of its buffers in one pass. Places are used twice, which saves every large
  * scratch buffer: the comments say by whom. */
 struct block_buffers {
+    struct region region;
     int64_t rows;         /* R = B T */
-    void *sum1;           /* (R, C) the input stream; kept always */
-    float *mean1, *rstd1; /* (R); mean is NULL for NORM_RMS */
-    void *normed1;        /* (R, C); backward: its own gradient */
+    int64_t own;          /* N of them are this rank's rows of the stream */
+    void *sum1;           /* (N, C) the input stream; kept always */
+    float *mean1, *rstd1; /* (N); mean is NULL for NORM_RMS */
+    void *normed1;        /* (N, C); backward: its own gradient */
+    void *full1;          /* (R, C): normed1 of all ranks; normed1 itself where these are all rows,
+                             around it where it is kept, else a scratch place */
     void *qkv;            /* (R, (H + 2G) D), rotated */
     void *attn;           /* (R, H D) */
     float *lse;           /* (B, H, T) */
-    void *sum2;           /* (R, C) the stream between attention and MLP */
+    void *sum2;           /* (N, C) the stream between attention and MLP */
     float *mean2, *rstd2;
-    void *normed2; /* (R, C); backward: its own gradient, then that of attn (R, H D) */
+    void *normed2, *full2; /* as normed1 and full1 */
+    void *d_attn;          /* (R, H D); backward: in normed2's place */
+    void *partial; /* (R, C) where ranks meet: what is to be summed, or a gathered gradient */
     void *pre;     /* (R, up.out) before the activation */
-    void *act;     /* (R, F); forward: before that the attention branch (R, C);
+    void *act;     /* (R, F); forward: before that the attention branch (N, C);
                       backward: the gradient of pre (GPT-2), or its own and then itself again
                       (Llama); then the gradient of qkv (R, (H + 2G) D) */
     void *scratch; /* of attention and of the norms' backward, which never run at once */
@@ -65,11 +113,27 @@ void block_attend_cached(const struct block *block, struct unit_run *run,
 void block_attend_backward(const struct block *block, struct unit_run *run,
                            const struct block_buffers *b);
 
+/* y (N, C) = x W + bias for a matrix cut by rows, x (R, in): the sum of what the ranks have of it.
+ * Rank 0 adds the bias (NULL: none) to its share. */
+void block_row_linear(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                      const void *x, const void *w, const void *bias, void *y);
+/* normed1 and normed2 have been made again: gather what is kept gathered. */
+void block_gather_normed(const struct block_buffers *b);
+/* Backward of a matrix cut by columns, whose input was normed (N, C), full (R, C) of all ranks: dw,
+ * dbias (NULL: none), and, returned, the gradient of this rank's rows of the input. */
+void *block_column_backward(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                            void *normed, void *full, const void *dy, const void *w, void *dw,
+                            void *dbias);
+
 /* --- head: uses are the norm's weight, its bias where it has one, and the matrix (V, C) ----- */
 struct head_unit {
+    struct team team;
     struct norm norm;
     bool norm_bias;
-    struct linear linear; /* C -> V, [out][in] */
+    struct linear linear; /* C -> V, [out][in]; V columns of the logits that are here */
+    int64_t vocab;        /* columns on all ranks */
+    int64_t first_id;     /* the token of the first one here */
+    int64_t most;         /* the most columns that a rank has */
 };
 extern const struct unit_type head_unit_type;
 

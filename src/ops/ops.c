@@ -344,6 +344,8 @@ static void check_embedding(struct embedding e)
     CHECK_LT(0, e.width);
     CHECK_LT(0, e.vocab);
     CHECK_LE(0, e.positions);
+    CHECK_LE(0, e.first_id);
+    CHECK(e.id_count == 0 ? e.first_id == 0 : e.first_id + e.vocab <= e.id_count);
 }
 
 void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
@@ -388,6 +390,34 @@ void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int
     if (ready(ops, stream))
         ops->backend->cross_entropy(ops, stream, rows, vocab, labels, gradient, scalars, logits,
                                     losses);
+}
+
+void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                            int64_t first_id, const int32_t *labels, const void *logits,
+                            double *parts)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, vocab);
+    CHECK_LE(0, first_id);
+    CHECK(labels && logits && parts);
+    if (ready(ops, stream))
+        ops->backend->cross_entropy_part(ops, stream, rows, vocab, first_id, labels, logits, parts);
+}
+
+void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
+                            bool gradient, const struct step_scalars *scalars, void *logits,
+                            double *losses)
+{
+    CHECK_LT(0, rows);
+    CHECK_LT(0, vocab);
+    CHECK_LE(0, first_id);
+    CHECK_LT(0, ranks);
+    CHECK(labels && parts && logits && losses);
+    CHECK(scalars != NULL || !gradient);
+    if (ready(ops, stream))
+        ops->backend->cross_entropy_join(ops, stream, rows, vocab, first_id, labels, ranks, parts,
+                                         gradient, scalars, logits, losses);
 }
 
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

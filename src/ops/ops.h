@@ -148,6 +148,10 @@ void ops_attention_cached(struct ops *ops, struct stream *stream, struct attenti
 struct embedding {
     int64_t batch, tokens, width, vocab,
         positions; /* positions: rows of wpe, 0 when there is none */
+    /* The table may be a part of a larger one: its rows are tokens first_id .. first_id + vocab - 1
+     * of id_count in all (0: it is the whole). Other tokens are rows of zeros and have no gradient.
+     */
+    int64_t first_id, id_count;
 };
 /* out (B, T, C) = wte[token] + wpe[first + t]; wpe NULL: none */
 void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
@@ -165,6 +169,19 @@ size_t ops_embedding_scratch(const struct ops *ops, struct embedding e);
 void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                        const int32_t *labels, bool gradient, const struct step_scalars *scalars,
                        void *logits, double *losses);
+/* The same in two halves, for ranks that have some columns of the logits each: this one's V columns
+ * are tokens first_id and on. The first half says what is here: parts (R, 3), for each row the
+ * largest logit, the sum of exp(logit - largest), and the label's logit (0 where it is not among
+ * these columns). The second joins the parts of all ranks (ranks, R, 3), in rank order: losses as
+ * above, the same bits on every rank, and with `gradient` that of these columns in place. */
+enum { OPS_LOSS_PART = 3 };
+void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                            int64_t first_id, const int32_t *labels, const void *logits,
+                            double *parts);
+void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
+                            bool gradient, const struct step_scalars *scalars, void *logits,
+                            double *losses);
 /* *sum = all values as a binary tree over their numbers: pairs of neighbours, then pairs of these;
  * what has no neighbour goes up as it is. 0 of none. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

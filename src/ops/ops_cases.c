@@ -99,6 +99,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
     if (e.batch > 0)
         append(out, " B%lld T%lld C%lld V%lld P%lld", LL(e.batch), LL(e.tokens), LL(e.width),
                LL(e.vocab), LL(e.positions));
+    if (e.id_count > 0)
+        append(out, " from %lld of %lld", LL(e.first_id), LL(e.id_count));
     if (c->width > 0)
         append(out, " x %lld", LL(c->width));
     if (c->count > 0)

@@ -8,7 +8,7 @@ static void add_tokens(struct ops_call *call, struct embedding e)
     struct ops_tensor *tokens =
         ops_add_tensor(call, "tokens", OPS_IN, DTYPE_I32, e.batch * e.tokens);
     tokens->draw = OPS_BELOW;
-    tokens->bound = e.vocab;
+    tokens->bound = e.id_count ? e.id_count : e.vocab;
 }
 
 OPS_DESCRIBE(embedding)
@@ -71,10 +71,8 @@ OPS_RUN(cross_entropy)
                       ops_at(call, "logits"), ops_at(call, "losses"));
 }
 
-OPS_DESCRIBE(cross_entropy_gradient)
+static void add_loss_gradients(struct ops_call *call, const struct ops_case *c)
 {
-    add_loss_inputs(call, c, OPS_IN_OUT, ops->type);
-    call->tensors[call->count - 1].gradient_of = "logits";
     ops_add_tensor(call, "scalars", OPS_IN, DTYPE_F32, sizeof(struct step_scalars) / sizeof(float))
         ->draw = OPS_SCALARS;
     /* Not an argument: says what the gradient of each loss is. */
@@ -85,11 +83,77 @@ OPS_DESCRIBE(cross_entropy_gradient)
     ops_add_tensor(call, "losses_again", OPS_OUT, DTYPE_F64, c->rows);
 }
 
+OPS_DESCRIBE(cross_entropy_gradient)
+{
+    add_loss_inputs(call, c, OPS_IN_OUT, ops->type);
+    call->tensors[call->count - 1].gradient_of = "logits";
+    add_loss_gradients(call, c);
+}
+
 OPS_RUN(cross_entropy_gradient)
 {
     ops_cross_entropy(ops, stream, c->rows, c->width, ops_at(call, "labels"), true,
                       ops_at(call, "scalars"), ops_at(call, "logits"),
                       ops_at(call, "losses_again"));
+}
+
+/* Columns before those of the case, which another rank has. */
+enum { OTHERS = 5 };
+
+static void add_split_inputs(struct ops_call *call, const struct ops_case *c, enum ops_role role,
+                             enum dtype type)
+{
+    add_loss_inputs(call, c, role, type);
+    call->tensors[0].bound = c->width + OTHERS;
+}
+
+OPS_DESCRIBE(cross_entropy_part)
+{
+    add_split_inputs(call, c, OPS_IN, ops->type);
+    ops_add_tensor(call, "parts", OPS_OUT, DTYPE_F64, c->rows * OPS_LOSS_PART);
+}
+
+OPS_RUN(cross_entropy_part)
+{
+    ops_cross_entropy_part(ops, stream, c->rows, c->width, OTHERS, ops_at(call, "labels"),
+                           ops_at(call, "logits"), ops_at(call, "parts"));
+}
+
+/* Both halves on two ranks: no op of its own, but what cross_entropy_join goes on with. Rank 0 has
+ * the other columns. */
+OPS_DESCRIBE(cross_entropy_parts)
+{
+    add_split_inputs(call, c, OPS_IN, ops->type);
+    ops_add_tensor(call, "others", OPS_IN, ops->type, c->rows * OTHERS)->scale = 2;
+    ops_add_tensor(call, "parts", OPS_OUT, DTYPE_F64, 2 * c->rows * OPS_LOSS_PART);
+    ops_add_tensor(call, "losses", OPS_OUT, DTYPE_F64, c->rows);
+}
+
+OPS_RUN(cross_entropy_parts)
+{
+    const int32_t *labels = ops_at(call, "labels");
+    double *parts = ops_at(call, "parts");
+    void *others = ops_at(call, "others"), *logits = ops_at(call, "logits");
+    ops_cross_entropy_part(ops, stream, c->rows, OTHERS, 0, labels, others, parts);
+    ops_cross_entropy_part(ops, stream, c->rows, c->width, OTHERS, labels, logits,
+                           parts + c->rows * OPS_LOSS_PART);
+    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, labels, 2, parts, false, NULL,
+                           logits, ops_at(call, "losses"));
+}
+
+OPS_DESCRIBE(cross_entropy_join)
+{
+    add_split_inputs(call, c, OPS_IN_OUT, ops->type);
+    call->tensors[call->count - 1].gradient_of = "logits";
+    ops_add_tensor(call, "parts", OPS_IN, DTYPE_F64, 2 * c->rows * OPS_LOSS_PART);
+    add_loss_gradients(call, c);
+}
+
+OPS_RUN(cross_entropy_join)
+{
+    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, ops_at(call, "labels"), 2,
+                           ops_at(call, "parts"), true, ops_at(call, "scalars"),
+                           ops_at(call, "logits"), ops_at(call, "losses_again"));
 }
 
 OPS_DESCRIBE(sum)

@@ -5,35 +5,38 @@
 #include "ops/ops_cases.h"
 
 /*    op, forward op, bound of the relative error in f32 */
-#define OPS_LIST(X)                                  \
-    X(linear, NULL, 2e-6)                            \
-    X(linear_gelu, NULL, 2e-6)                       \
-    X(linear_dx, "linear", 2e-6)                     \
-    X(gelu_linear, NULL, 2e-6)                       \
-    X(linear_dx_dgelu, "gelu_linear", 2e-6)          \
-    X(linear_dw, "linear", 2e-6)                     \
-    X(add_norm, NULL, 1e-6)                          \
-    X(norm_apply, "add_norm", 1e-6)                  \
-    X(norm_backward, "add_norm", 2e-6)               \
-    X(add, NULL, 1e-6)                               \
-    X(gelu, NULL, 1e-6)                              \
-    X(gelu_backward, "gelu", 1e-6)                   \
-    X(swiglu, NULL, 1e-6)                            \
-    X(swiglu_backward, "swiglu", 1e-6)               \
-    X(rope, NULL, 1e-6)                              \
-    X(rope_inverse, "rope", 1e-6)                    \
-    X(attention, NULL, 2e-6)                         \
-    X(attention_backward, "attention", 4e-6)         \
-    X(attention_cached, NULL, 2e-6)                  \
-    X(embedding, NULL, 1e-6)                         \
-    X(embedding_backward, "embedding", 1e-6)         \
-    X(cross_entropy, NULL, 1e-6)                     \
-    X(cross_entropy_gradient, "cross_entropy", 2e-6) \
-    X(sum, NULL, 0)                                  \
-    X(tree_sums, NULL, 0)                            \
-    X(cast, NULL, 0)                                 \
-    X(square_sums, NULL, 1e-14)                      \
-    X(find_nonfinite, NULL, 0)                       \
+#define OPS_LIST(X)                                    \
+    X(linear, NULL, 2e-6)                              \
+    X(linear_gelu, NULL, 2e-6)                         \
+    X(linear_dx, "linear", 2e-6)                       \
+    X(gelu_linear, NULL, 2e-6)                         \
+    X(linear_dx_dgelu, "gelu_linear", 2e-6)            \
+    X(linear_dw, "linear", 2e-6)                       \
+    X(add_norm, NULL, 1e-6)                            \
+    X(norm_apply, "add_norm", 1e-6)                    \
+    X(norm_backward, "add_norm", 2e-6)                 \
+    X(add, NULL, 1e-6)                                 \
+    X(gelu, NULL, 1e-6)                                \
+    X(gelu_backward, "gelu", 1e-6)                     \
+    X(swiglu, NULL, 1e-6)                              \
+    X(swiglu_backward, "swiglu", 1e-6)                 \
+    X(rope, NULL, 1e-6)                                \
+    X(rope_inverse, "rope", 1e-6)                      \
+    X(attention, NULL, 2e-6)                           \
+    X(attention_backward, "attention", 4e-6)           \
+    X(attention_cached, NULL, 2e-6)                    \
+    X(embedding, NULL, 1e-6)                           \
+    X(embedding_backward, "embedding", 1e-6)           \
+    X(cross_entropy, NULL, 1e-6)                       \
+    X(cross_entropy_gradient, "cross_entropy", 2e-6)   \
+    X(cross_entropy_part, NULL, 1e-6)                  \
+    X(cross_entropy_parts, NULL, 1e-6)                 \
+    X(cross_entropy_join, "cross_entropy_parts", 2e-6) \
+    X(sum, NULL, 0)                                    \
+    X(tree_sums, NULL, 0)                              \
+    X(cast, NULL, 0)                                   \
+    X(square_sums, NULL, 1e-14)                        \
+    X(find_nonfinite, NULL, 0)                         \
     X(adamw, NULL, 1e-6)
 
 /* An op is a pair: ops_describe_x lists its tensors, ops_run_x calls the face with them. */

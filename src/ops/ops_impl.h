@@ -59,6 +59,11 @@ struct ops_backend {
     size_t (*embedding_scratch)(const struct ops *, struct embedding);
     void (*cross_entropy)(struct ops *, struct stream *, int64_t, int64_t, const int32_t *, bool,
                           const struct step_scalars *, void *, double *);
+    void (*cross_entropy_part)(struct ops *, struct stream *, int64_t, int64_t, int64_t,
+                               const int32_t *, const void *, double *);
+    void (*cross_entropy_join)(struct ops *, struct stream *, int64_t, int64_t, int64_t,
+                               const int32_t *, int, const double *, bool,
+                               const struct step_scalars *, void *, double *);
     void (*sum)(struct ops *, struct stream *, int64_t, const double *, double *);
     void (*tree_sums)(struct ops *, struct stream *, int64_t, int, const double *, double *);
     void (*cast)(struct ops *, struct stream *, void *, enum dtype, const void *, enum dtype,

@@ -15,12 +15,60 @@ const char *pass_word(enum pass pass)
     return words[pass];
 }
 
-int64_t unit_tensor_count(const struct unit_tensor *tensor)
+int64_t unit_stream_rows(struct unit_shape shape)
+{
+    int64_t rows = shape.batch * shape.tokens, ranks = shape.sequence > 0 ? shape.sequence : 1;
+    CHECK_EQ(rows % ranks, 0);
+    return rows / ranks;
+}
+
+/* --- tensors and their parts ---------------------------------------------------------------- */
+
+int64_t unit_tensor_whole(const struct unit_tensor *tensor)
 {
     int64_t count = 1;
     for (int d = 0; d < tensor->dims; d++)
         count *= tensor->shape[d];
     return count;
+}
+
+/* A split tensor is runs of neighbours, one for each section of each index before dim. */
+struct runs {
+    int64_t here, apart; /* elements of a run, and from its start to the next one's in the whole */
+    int64_t first;       /* where the first one starts in the whole */
+};
+
+static struct runs runs_of(const struct unit_tensor *tensor)
+{
+    const struct unit_split *s = &tensor->split;
+    int64_t unit = tensor->shape[s->dim] / (s->sections * s->units);
+    for (int d = s->dim + 1; d < tensor->dims; d++)
+        unit *= tensor->shape[d];
+    return (struct runs){s->count * unit, s->units * unit, s->first * unit};
+}
+
+int64_t unit_tensor_count(const struct unit_tensor *tensor)
+{
+    int64_t whole = unit_tensor_whole(tensor);
+    return tensor->split.units == 0 ? whole : whole / tensor->split.units * tensor->split.count;
+}
+
+int64_t unit_tensor_place(const struct unit_tensor *tensor, int64_t local, int64_t *run)
+{
+    int64_t left = unit_tensor_count(tensor) - local, place = local;
+    if (tensor->split.units != 0) {
+        struct runs runs = runs_of(tensor);
+        place = local / runs.here * runs.apart + runs.first + local % runs.here;
+        left = runs.here == runs.apart ? left : runs.here - local % runs.here;
+    }
+    if (run)
+        *run = left;
+    return place;
+}
+
+bool unit_tensor_answers(const struct unit_tensor *tensor)
+{
+    return tensor->split.replica == 0;
 }
 
 int64_t unit_param_count(const struct unit_graph *graph, int param)
@@ -36,7 +84,7 @@ int64_t unit_graph_count(const struct unit_graph *graph)
 {
     int64_t count = 0;
     for (int t = 0; t < graph->tensor_count; t++)
-        count += unit_tensor_count(&graph->tensors[t]);
+        count += unit_tensor_whole(&graph->tensors[t]);
     return count;
 }
 
@@ -113,9 +161,25 @@ static void check_names_unique(const struct unit_graph *graph)
     free(sorted);
 }
 
+static void check_split(const struct unit_tensor *tensor)
+{
+    const struct unit_split *s = &tensor->split;
+    if (s->replica < 0 || s->replica >= (s->replicas > 0 ? s->replicas : 1))
+        inconsistent(tensor->name, "is a replica that there is not");
+    if (s->units == 0)
+        return;
+    if (s->dim < 0 || s->dim >= tensor->dims || s->sections < 1 || s->units < 1 ||
+        tensor->shape[s->dim] % (s->sections * s->units) != 0)
+        inconsistent(tensor->name, "is cut where it has no units");
+    if (s->first < 0 || s->count < 1 || s->first + s->count > s->units)
+        inconsistent(tensor->name, "has a part that is not in the whole");
+}
+
 static void check_tensors(const struct unit_graph *graph)
 {
     int next_tensor = 0;
+    for (int t = 0; t < graph->tensor_count; t++)
+        check_split(&graph->tensors[t]);
     for (int p = 0; p < graph->param_count; p++) {
         const struct unit_param *param = &graph->params[p];
         const char *name = graph->tensors[param->first_tensor].name;

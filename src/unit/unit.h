@@ -16,10 +16,16 @@
  * Between units goes the residual stream as a pair: `residual` and, not yet added to it, `pending`
  * (the last branch), so that add and norm fuse across the boundary. The gradient of both is the
  * same tensor, so backward carries one.
+ *
+ * Where several ranks compute one model together (tensor parallel), each has the same units over
+ * its own part of the tensors, and a pass may call collectives over the group it is lent. Name,
+ * shape and initial values of a tensor are those of the whole; its `split` says which part is here.
  */
 #ifndef UNIT_UNIT_H
 #define UNIT_UNIT_H
 #include "ops/ops.h"
+
+struct comm;
 
 enum { UNIT_NAME = 96, UNIT_MAX_USES = 16, UNIT_MAX_BUFFERS = 32 };
 
@@ -31,10 +37,30 @@ enum unit_init {
     INIT_UNIFORM /* +- init_scale */
 };
 
+/* Which part of a tensor a rank has; all zeroes: the whole, and nobody else has any of it.
+ *
+ * Along `dim` the tensor is `sections` sections (q, k, v in one matrix: 3) of `units` units that
+ * are never cut (heads, or elements). The rank has units first .. first + count - 1 of every
+ * section, densely in this order:
+ *
+ *     whole   | q0 q1 q2 q3 | k0 k1 k2 k3 | v0 v1 v2 v3 |      sections 3, units 4
+ *     here    | q2 q3 k2 k3 v2 v3 |                            first 2, count 2
+ *
+ * `replicas` neighbouring ranks have the same part, this one being number `replica` of them. Each
+ * computes its whole gradient, the same bits everywhere; or, where it is `partial`, a share of it:
+ * these are to be added, in the order of the replicas, before anybody uses it. */
+struct unit_split {
+    int dim;
+    int64_t sections, units, first, count; /* units 0: not cut */
+    int replicas, replica;                 /* replicas 0: as 1 */
+    bool partial;
+};
+
 struct unit_tensor {
     char name[UNIT_NAME]; /* as in files: "model.layers.3.self_attn.q_proj.weight" */
     int dims;
-    int64_t shape[4];
+    int64_t shape[4]; /* of the whole */
+    struct unit_split split;
     enum unit_init init;
     double init_scale;
     bool decay; /* weight decay applies (not to norms and biases) */
@@ -86,7 +112,10 @@ struct unit_buffer {
 
 struct unit_shape {
     int64_t batch, tokens; /* B sequences of T tokens */
+    int sequence; /* ranks that share the stream's rows (sequence parallel): each has R / so
+                              many of the R = B T, in rank order; 0: each has all */
 };
+int64_t unit_stream_rows(struct unit_shape shape); /* that this rank has; CHECKs that they divide */
 
 struct unit;
 
@@ -95,6 +124,7 @@ struct unit;
 struct unit_run {
     struct ops *ops;
     struct stream *stream;
+    struct comm *group; /* borrowed: the tensor-parallel ranks; NULL: this one alone */
     enum pass pass;
     struct unit_shape shape;
     const int32_t *tokens; /* (B, T) */
@@ -107,11 +137,12 @@ struct unit_run {
     enum keep rebuild; /* PASS_REBUILD: every buffer with keep >= rebuild is to be made again */
 
     const void *residual,
-        *pending; /* input stream (B, T, C); pending may be NULL; both NULL for the first unit */
-    void *room;   /* (B, T, C) for one output tensor; valid until the next unit has run */
+        *pending; /* input stream (N, C), N = unit_stream_rows; pending may be NULL; both NULL for
+                     the first unit */
+    void *room;   /* (N, C) for one output tensor; valid until the next unit has run */
     const void *out_residual,
         *out_pending; /* set by forward: into the unit's own buffers, or `room` */
-    void *gradient;   /* (B, T, C) backward: of the output stream in, of the input stream out */
+    void *gradient;   /* (N, C) backward: of the output stream in, of the input stream out */
 
     double *loss; /* PASS_LOSS, PASS_EVAL: sum of the losses of this micro-batch */
     void *logits; /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
@@ -158,14 +189,21 @@ struct unit_graph {
     int tensor_count, param_count, piece_count, unit_count;
     bool part;            /* of a model (unit_cut.h): its last unit need not have the loss */
     int64_t stream_width; /* C of the residual stream */
+    int sequence;         /* as in unit_shape: what partial gradients were declared for */
     int64_t vocab;        /* tokens are 0 .. vocab-1 */
     int64_t context;      /* longest sequence */
 };
 
-int64_t unit_tensor_count(const struct unit_tensor *tensor); /* elements */
+int64_t unit_tensor_count(const struct unit_tensor *tensor); /* elements that this rank has */
+int64_t unit_tensor_whole(const struct unit_tensor *tensor); /* elements of the whole */
+/* The place in the whole of this rank's element `local`. *run (NULL: not wanted) is how many
+ * elements from there on follow each other here and there. */
+int64_t unit_tensor_place(const struct unit_tensor *tensor, int64_t local, int64_t *run);
+/* Whether this rank answers for its part: one of the replicas does, so nothing counts twice. */
+bool unit_tensor_answers(const struct unit_tensor *tensor);
 int64_t unit_param_count(const struct unit_graph *graph,
-                         int param);                      /* elements of all its tensors */
-int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all tensors */
+                         int param); /* elements of all its tensors that this rank has */
+int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all tensors, whole */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);
 /* In any of its passes: some param of the piece is used; the gradient of one is written. */

@@ -22,6 +22,7 @@ struct rig {
     struct ops *ops;
     struct model *model;
     const struct unit_graph *graph;
+    struct comm *group; /* borrowed; NULL: one rank */
     struct unit_shape shape;
     enum keep rebuild; /* KEEP_NOT: everything is kept */
 
@@ -61,7 +62,8 @@ static inline void rig_set(const struct rig *r, void *values, int64_t i, double 
         ((float *)values)[i] = (float)value;
 }
 
-/* Every tensor gets random values, biases and norms too, so that no gradient is zero by chance. */
+/* Every tensor gets random values, biases and norms too, so that no gradient is zero by chance. A
+ * value follows from the element of the whole tensor, whatever part of it is here. */
 static inline void rig_fill_params(struct rig *r, double deviation)
 {
     for (int p = 0; p < r->graph->param_count; p++) {
@@ -72,7 +74,9 @@ static inline void rig_fill_params(struct rig *r, double deviation)
             struct rng rng = rng_stream(1, tensor->name);
             double mean = tensor->init == INIT_ONE ? 1 : 0;
             for (int64_t i = 0; i < unit_tensor_count(tensor); i++)
-                rig_set(r, r->params[p], at++, mean + deviation * rng_normal(rng, (uint64_t)i));
+                rig_set(r, r->params[p], at++,
+                        mean + deviation *
+                                   rng_normal(rng, (uint64_t)unit_tensor_place(tensor, i, NULL)));
         }
     }
 }
@@ -93,8 +97,10 @@ static inline void rig_alloc_buffers(struct rig *r)
     }
 }
 
-static inline void rig_open(struct rig *r, const struct model_config *config, const char *backend,
-                            enum dtype type, struct unit_shape shape, enum keep rebuild)
+/* The part of a model that rank part->t computes; its passes need r->group. */
+static inline void rig_open_part(struct rig *r, const struct model_config *config,
+                                 const char *backend, enum dtype type, struct unit_shape shape,
+                                 enum keep rebuild, const struct model_part *part)
 {
     memset(r, 0, sizeof *r);
     r->env = fixture_open(&r->fixture);
@@ -103,7 +109,7 @@ static inline void rig_open(struct rig *r, const struct model_config *config, co
     assert_int_equal(device_create(r->env, "cpu", 0, &r->device), STATUS_OK);
     assert_int_equal(stream_create(r->device, "rig", &r->stream), STATUS_OK);
     assert_int_equal(ops_create(r->device, backend, type, &r->ops), STATUS_OK);
-    assert_int_equal(model_create(r->device, config, &r->model), STATUS_OK);
+    assert_int_equal(model_create_part(r->device, config, part, &r->model), STATUS_OK);
     r->graph = model_graph(r->model);
     assert_true(r->graph->unit_count <= RIG_UNITS && r->graph->param_count <= RIG_PARAMS);
     for (int p = 0; p < r->graph->param_count; p++)
@@ -111,7 +117,7 @@ static inline void rig_open(struct rig *r, const struct model_config *config, co
     rig_alloc_buffers(r);
 
     int64_t rows = shape.batch * shape.tokens;
-    size_t stream = (size_t)(rows * r->graph->stream_width) * dtype_bytes(type);
+    size_t stream = (size_t)(unit_stream_rows(shape) * r->graph->stream_width) * dtype_bytes(type);
     r->rooms[0] = rig_block(r, stream);
     r->rooms[1] = rig_block(r, stream);
     r->gradient = rig_block(r, stream);
@@ -131,6 +137,13 @@ static inline void rig_open(struct rig *r, const struct model_config *config, co
         valid += r->labels[i] >= 0;
     }
     r->scalars->loss_scale = (float)(1.0 / (double)valid);
+}
+
+static inline void rig_open(struct rig *r, const struct model_config *config, const char *backend,
+                            enum dtype type, struct unit_shape shape, enum keep rebuild)
+{
+    struct model_part whole = {.tp = 1};
+    rig_open_part(r, config, backend, type, shape, rebuild, &whole);
 }
 
 static inline void rig_close(struct rig *r)
@@ -187,6 +200,7 @@ static inline struct unit_run rig_run(struct rig *r)
 {
     return (struct unit_run){.ops = r->ops,
                              .stream = r->stream,
+                             .group = r->group,
                              .shape = r->shape,
                              .tokens = r->tokens,
                              .labels = r->labels,

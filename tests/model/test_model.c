@@ -211,7 +211,7 @@ static void test_activation_bytes(void **state)
     struct rig r;
     struct model_config c = rig_gpt2();
     c.ff = 4 * c.width;
-    rig_open(&r, &c, "cpu", DTYPE_F32, (struct unit_shape){2, 8}, KEEP_NOT);
+    rig_open(&r, &c, "cpu", DTYPE_F32, (struct unit_shape){2, 8, 0}, KEEP_NOT);
     size_t stream = 2 * 8 * 12 * sizeof(float), kept[4] = {0};
     for (int b = 0; b < r.list_count[1]; b++)
         if (r.list[1][b].bytes >= stream)

@@ -2,7 +2,7 @@
  * against forward. */
 #include "model/model_rig.h"
 
-static const struct unit_shape SHAPE = {2, 7};
+static const struct unit_shape SHAPE = {2, 7, 0};
 
 /* Heads wider together than the stream: the buffers that serve twice are sized by their second
  * tenant. */
@@ -124,12 +124,12 @@ static void test_chunked_loss(void **state)
     c.vocab = 65537;
     struct rig whole, half[2];
     double loss = 0;
-    rig_open(&whole, &c, "ref", DTYPE_F64, (struct unit_shape){30, 9}, KEEP_NOT);
+    rig_open(&whole, &c, "ref", DTYPE_F64, (struct unit_shape){30, 9, 0}, KEEP_NOT);
     assert_int_equal(head_chunk_rows(whole.ops, 270, c.vocab), 192);
     assert_int_equal(head_chunk_rows(whole.ops, 135, c.vocab), 135);
     rig_fill_params(&whole, 0.3);
     for (int i = 0; i < 2; i++) {
-        rig_open(&half[i], &c, "ref", DTYPE_F64, (struct unit_shape){15, 9}, KEEP_NOT);
+        rig_open(&half[i], &c, "ref", DTYPE_F64, (struct unit_shape){15, 9, 0}, KEEP_NOT);
         rig_fill_params(&half[i], 0.3);
         copy_batch(&whole, 15 * i, &half[i]);
         loss += rig_gradients(&half[i]);
@@ -155,7 +155,7 @@ static void test_chunk_rows(void **state)
     (void)state;
     struct rig rig;
     struct model_config c = rig_gpt2();
-    rig_open(&rig, &c, "cpu", DTYPE_F32, (struct unit_shape){1, 2}, KEEP_NOT);
+    rig_open(&rig, &c, "cpu", DTYPE_F32, (struct unit_shape){1, 2, 0}, KEEP_NOT);
     assert_int_equal(head_chunk_rows(rig.ops, 4096, 8192), 2048);
     assert_int_equal(head_chunk_rows(rig.ops, 1024, 50304), 256);
     assert_int_equal(head_chunk_rows(rig.ops, 7, 50304), 7);

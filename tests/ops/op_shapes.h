@@ -91,8 +91,11 @@
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 21, .room = t + 30},
 
 #define LOSS_SHAPES(X) X(1, 7) X(9, 64) X(21, 1001) X(6, 513) X(80, 300)
-#define LOSS_CASES(r, v) \
-    {"cross_entropy", .rows = r, .width = v}, {"cross_entropy_gradient", .rows = r, .width = v},
+#define LOSS_CASES(r, v)                                                                         \
+    {"cross_entropy", .rows = r, .width = v}, {"cross_entropy_gradient", .rows = r, .width = v}, \
+        {"cross_entropy_part", .rows = r, .width = v},                                           \
+        {"cross_entropy_parts", .rows = r, .width = v},                                          \
+        {"cross_entropy_join", .rows = r, .width = v},
 
 #define TREE_SHAPES(X)   X(1, 0) X(6, 1) X(64, 3) X(96, 5) X(1024, 10) X(24576, 12) X(5000, 0)
 #define TREE_CASES(n, l) {"tree_sums", .count = n, .level = l},
@@ -100,14 +103,19 @@
 static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
         GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES)
-            LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {1, 1, 5, 3, 0}},
-    {"embedding_backward", .embedding = {1, 1, 5, 3, 0}},
-    {"embedding", .embedding = {2, 9, 20, 11, 16}, .first = 4},
-    {"embedding", .embedding = {3, 17, 64, 1001, 17}},
-    {"embedding", .embedding = {2, 150, 40, 50, 200}, .first = 7},
-    {"embedding_backward", .embedding = {2, 9, 20, 11, 16}},
-    {"embedding_backward", .embedding = {3, 17, 64, 1001, 17}},
-    {"embedding_backward", .embedding = {4, 50, 33, 7, 64}},
+            LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {1, 1, 5, 3, 0, 0, 0}},
+    {"embedding_backward", .embedding = {1, 1, 5, 3, 0, 0, 0}},
+    {"embedding", .embedding = {2, 9, 20, 11, 16, 0, 0}, .first = 4},
+    {"embedding", .embedding = {3, 17, 64, 1001, 17, 0, 0}},
+    {"embedding", .embedding = {2, 150, 40, 50, 200, 0, 0}, .first = 7},
+    {"embedding_backward", .embedding = {2, 9, 20, 11, 16, 0, 0}},
+    {"embedding_backward", .embedding = {3, 17, 64, 1001, 17, 0, 0}},
+    {"embedding_backward", .embedding = {4, 50, 33, 7, 64, 0, 0}},
+    {"embedding", .embedding = {2, 9, 20, 11, 16, 7, 30}, .first = 4},
+    {"embedding", .embedding = {3, 17, 64, 10, 0, 0, 1000}},
+    {"embedding_backward", .embedding = {2, 9, 20, 11, 16, 7, 30}},
+    {"embedding_backward", .embedding = {4, 50, 33, 7, 64, 3, 10}},
+    {"embedding_backward", .embedding = {3, 17, 64, 300, 17, 256, 600}},
 };
 enum { OP_SHAPE_COUNT = sizeof op_shapes / sizeof op_shapes[0] };
 

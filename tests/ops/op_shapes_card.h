@@ -37,12 +37,15 @@
 static const struct ops_case op_shapes_card[] = {
     CARD_LINEAR_SHAPES(LINEAR_CASES) CARD_NORM_SHAPES(NORM_CASES) CARD_FLAT_SHAPES(FLAT_CASES)
         CARD_GATE_SHAPES(GATE_CASES) CARD_ATTENTION_SHAPES(ATTENTION_CASES)
-            CARD_TREE_SHAPES(TREE_CASES)
-                CARD_LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128}},
-    {"embedding", .embedding = {3, 65, 256, 5000, 0}},
-    {"embedding_backward", .embedding = {2, 128, 768, 1000, 128}},
-    {"embedding_backward", .embedding = {3, 65, 256, 5000, 0}},
-    {"embedding_backward", .embedding = {8, 128, 64, 3, 200}},
+            CARD_TREE_SHAPES(TREE_CASES) CARD_LOSS_SHAPES(LOSS_CASES){
+                "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+    {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
+    {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+    {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
+    {"embedding_backward", .embedding = {8, 128, 64, 3, 200, 0, 0}},
+    {"embedding", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
+    {"embedding_backward", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
+    {"embedding_backward", .embedding = {8, 128, 64, 2, 200, 1, 3}},
 };
 enum { OP_SHAPE_CARD_COUNT = sizeof op_shapes_card / sizeof op_shapes_card[0] };
 

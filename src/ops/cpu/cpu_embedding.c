@@ -21,7 +21,11 @@ static void rows_share(struct embedding e, const int32_t *tokens, const float *w
 {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < e.batch * e.tokens; r++) {
-        memcpy(out + r * e.width, wte + tokens[r] * e.width, (size_t)e.width * sizeof(float));
+        int64_t at = tokens[r] - e.first_id;
+        if (at >= 0 && at < e.vocab)
+            memcpy(out + r * e.width, wte + at * e.width, (size_t)e.width * sizeof(float));
+        else
+            memset(out + r * e.width, 0, (size_t)e.width * sizeof(float));
         if (wpe)
             add_to(e.width, wpe + (first + r % e.tokens) * e.width, out + r * e.width);
     }
@@ -47,9 +51,11 @@ static void word_gradient(struct embedding e, const int32_t *tokens, const float
                           int64_t high, float *dwte)
 {
     memset(dwte + low * e.width, 0, (size_t)((high - low) * e.width) * sizeof(float));
-    for (int64_t r = 0; r < e.batch * e.tokens; r++)
-        if (tokens[r] >= low && tokens[r] < high)
-            add_to(e.width, from + r * e.width, dwte + tokens[r] * e.width);
+    for (int64_t r = 0; r < e.batch * e.tokens; r++) {
+        int64_t at = tokens[r] - e.first_id;
+        if (at >= low && at < high)
+            add_to(e.width, from + r * e.width, dwte + at * e.width);
+    }
 }
 
 static void place_gradient(struct embedding e, const float *dout, int64_t t, float *row)

@@ -119,6 +119,13 @@ size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e);
 void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                        const int32_t *labels, bool gradient, const struct step_scalars *scalars,
                        void *logits, double *losses);
+void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                            int64_t first_id, const int32_t *labels, const void *logits,
+                            double *parts);
+void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
+                            bool gradient, const struct step_scalars *scalars, void *logits,
+                            double *losses);
 
 /* cpu_flat.c */
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,

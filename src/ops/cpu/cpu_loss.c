@@ -3,19 +3,27 @@
  * A row is read three times while it is in cache: its maximum; exp(x - max), kept in place when the
  * gradient is wanted, and its sum; the scaling. Each element costs one exp. Sums run in floats over
  * pieces of a row and in double over the pieces, so that a loss over 50,000 columns is good to
- * 1e-7.
+ * 1e-7. Where a row's columns are spread over ranks, each sums its own relative to its own maximum,
+ * and pays a second exp for the gradient, relative to the whole row's.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
 #define PIECE 1024 /* columns summed in floats */
 
+/* The sum of exp(x - shift), which are put in place of x when they are to be kept. */
+static double row_exp(int64_t vocab, float shift, bool keep, float *x)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < vocab; i += PIECE)
+        sum += (double)v_row_exp(keep ? x + i : NULL, x + i, shift, min64(PIECE, vocab - i));
+    return sum;
+}
+
 static double row_loss(int64_t vocab, int32_t label, bool gradient, float loss_scale, float *x)
 {
     float max = v_row_max(x, vocab), wanted = x[label];
-    double sum = 0;
-    for (int64_t i = 0; i < vocab; i += PIECE)
-        sum += (double)v_row_exp(gradient ? x + i : NULL, x + i, max, min64(PIECE, vocab - i));
+    double sum = row_exp(vocab, max, gradient, x);
     if (gradient) {
         float factor = (float)((double)loss_scale / sum);
         for (int64_t i = 0; i < vocab; i++)
@@ -48,4 +56,84 @@ void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int
     float loss_scale = gradient ? scalars->loss_scale : 0.0f;
     IN_TEAM(cpu_team(ops, rows * vocab),
             loss_share(rows, vocab, labels, gradient, loss_scale, logits, losses));
+}
+
+/* --- in two halves -------------------------------------------------------------------------- */
+
+static void part_share(int64_t rows, int64_t vocab, int64_t first_id, const int32_t *labels,
+                       const float *logits, double *parts)
+{
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        float *x = (float *)logits + r * vocab; /* is left alone */
+        float max = v_row_max(x, vocab);
+        int64_t label = labels[r] - first_id;
+        parts[r * OPS_LOSS_PART] = (double)max;
+        parts[r * OPS_LOSS_PART + 1] = row_exp(vocab, max, false, x);
+        parts[r * OPS_LOSS_PART + 2] = label >= 0 && label < vocab ? (double)x[label] : 0;
+    }
+}
+
+void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                            int64_t first_id, const int32_t *labels, const void *logits,
+                            double *parts)
+{
+    (void)stream;
+    IN_TEAM(cpu_team(ops, rows * vocab), part_share(rows, vocab, first_id, labels, logits, parts));
+}
+
+/* What the parts of a row (stride apart) come to: its largest logit and its loss; *sum relative to
+ * the largest. */
+static double join_parts(const double *part, int64_t stride, int ranks, double *max, double *sum)
+{
+    double wanted = 0;
+    *max = part[0];
+    *sum = 0;
+    for (int k = 1; k < ranks; k++)
+        *max = part[k * stride] > *max ? part[k * stride] : *max;
+    for (int k = 0; k < ranks; k++) {
+        *sum += part[k * stride + 1] * exp(part[k * stride] - *max);
+        wanted += part[k * stride + 2];
+    }
+    return log(*sum) + *max - wanted;
+}
+
+static void row_gradient(int64_t vocab, int64_t label, double max, double sum, float loss_scale,
+                         float *x)
+{
+    float factor = (float)((double)loss_scale / sum);
+    row_exp(vocab, (float)max, true, x);
+    for (int64_t i = 0; i < vocab; i++)
+        x[i] *= factor;
+    if (label >= 0 && label < vocab)
+        x[label] -= loss_scale;
+}
+
+static void join_share(int64_t rows, int64_t vocab, int64_t first_id, const int32_t *labels,
+                       int ranks, const double *parts, bool gradient, float loss_scale,
+                       float *logits, double *losses)
+{
+#pragma omp for schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        double max, sum;
+        float *x = logits + r * vocab;
+        double loss =
+            join_parts(parts + r * OPS_LOSS_PART, rows * OPS_LOSS_PART, ranks, &max, &sum);
+        losses[r] = labels[r] >= 0 ? loss : 0;
+        if (gradient && labels[r] >= 0)
+            row_gradient(vocab, labels[r] - first_id, max, sum, loss_scale, x);
+        else if (gradient)
+            memset(x, 0, (size_t)vocab * sizeof(float));
+    }
+}
+
+void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
+                            bool gradient, const struct step_scalars *scalars, void *logits,
+                            double *losses)
+{
+    (void)stream;
+    float loss_scale = gradient ? scalars->loss_scale : 0.0f;
+    IN_TEAM(cpu_team(ops, rows * vocab), join_share(rows, vocab, first_id, labels, ranks, parts,
+                                                    gradient, loss_scale, logits, losses));
 }

@@ -39,6 +39,8 @@ void ops_cpu_fill(struct ops_backend *table)
     table->embedding_backward = cpu_embedding_backward;
     table->embedding_scratch = cpu_embedding_scratch;
     table->cross_entropy = cpu_cross_entropy;
+    table->cross_entropy_part = cpu_cross_entropy_part;
+    table->cross_entropy_join = cpu_cross_entropy_join;
     table->tree_sums = cpu_tree_sums;
     table->cast = cpu_cast;
     table->square_sums = cpu_square_sums;

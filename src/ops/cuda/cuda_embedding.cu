@@ -16,6 +16,9 @@
  * from before the window, and the first of a long run, which then reaches beyond the window's end.
  * That gives each piece a slot without counting: 2 w for the first kind, 2 w + 1 for the second.
  *
+ * Where the table is a part of a larger one, a token that is not in it counts as number V, behind
+ * all that are: it is sorted to the end and nobody adds it.
+ *
  * Bytes: forward 2 R C elements; backward R C read for dwte and again for dwpe, V C + P C written.
  */
 #include "ops/cuda/vector.cuh"
@@ -29,18 +32,28 @@ enum {
     PIECE = 128,
 };
 
+/* A row's token, counted from the table's first; V for one that is not in it. */
+static __device__ inline int32_t id_at(const kernel_ids &ids, int64_t row)
+{
+    int64_t id = ids.ids[row] - ids.first;
+    return (int32_t)(ids.part && (id < 0 || id >= ids.vocab) ? ids.vocab : id);
+}
+
 /* --- forward: a block a row ------------------------------------------------------------------- */
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    gather(int64_t tokens, int64_t width, bool wide, const int32_t *ids, const T *__restrict__ wte,
+    gather(int64_t tokens, int64_t width, bool wide, kernel_ids ids, const T *__restrict__ wte,
            const T *__restrict__ wpe, int64_t first, T *__restrict__ out)
 {
     constexpr int N = PACK<T>;
-    int64_t row = blockIdx.x;
-    const T *token = wte + ids[row] * width, *position = wpe + (first + row % tokens) * width;
+    int64_t row = blockIdx.x, id = id_at(ids, row);
+    bool here = id < ids.vocab;
+    const T *token = wte + id * width, *position = wpe + (first + row % tokens) * width;
     for (int64_t c = (int64_t)threadIdx.x * N; c < width; c += (int64_t)blockDim.x * N) {
-        pack<T> x = load_some(token + c, width - c, wide);
+        pack<T> x = {};
+        if (here)
+            x = load_some(token + c, width - c, wide);
         if (wpe) {
             float a[N], b[N];
             widen(x, a);
@@ -55,7 +68,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 cudaError_t launch_embedding(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
-                             int64_t width, const int32_t *ids, const void *wte, const void *wpe,
+                             int64_t width, struct kernel_ids ids, const void *wte, const void *wpe,
                              int64_t first, void *out)
 {
     return with_type(type, [=](auto zero) {
@@ -78,7 +91,7 @@ static __device__ inline int32_t row_at(const int32_t *from, int i)
 
 /* counts (DIGITS, tiles) */
 __global__ void __launch_bounds__(THREADS)
-    count_digits(int rows, int shift, const int32_t *ids, const int32_t *from, int32_t *counts)
+    count_digits(int rows, int shift, kernel_ids ids, const int32_t *from, int32_t *counts)
 {
     __shared__ int32_t seen[DIGITS];
     seen[threadIdx.x] = 0;
@@ -86,7 +99,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int k = 0; k < ROUNDS; k++) {
         int i = blockIdx.x * TILE + k * THREADS + threadIdx.x;
         if (i < rows)
-            atomicAdd(&seen[ids[row_at(from, i)] >> shift & (DIGITS - 1)], 1);
+            atomicAdd(&seen[id_at(ids, row_at(from, i)) >> shift & (DIGITS - 1)], 1);
     }
     __syncthreads();
     counts[threadIdx.x * gridDim.x + blockIdx.x] = seen[threadIdx.x];
@@ -123,8 +136,8 @@ __global__ void __launch_bounds__(SCAN_THREADS) sum_counts(int count, int32_t *c
 /* Each row to its place. Within a tile: rounds in order, warps in order, lanes in order. `keys`
  * (last pass only) gets the tokens too. */
 __global__ void __launch_bounds__(THREADS)
-    scatter_rows(int rows, int shift, const int32_t *ids, const int32_t *from,
-                 const int32_t *counts, int32_t *to, int32_t *keys)
+    scatter_rows(int rows, int shift, kernel_ids ids, const int32_t *from, const int32_t *counts,
+                 int32_t *to, int32_t *keys)
 {
     constexpr int WARPS = THREADS / WARP;
     __shared__ int32_t place[DIGITS], in_warp[WARPS][DIGITS];
@@ -132,7 +145,7 @@ __global__ void __launch_bounds__(THREADS)
     place[threadIdx.x] = counts[threadIdx.x * gridDim.x + blockIdx.x];
     for (int k = 0; k < ROUNDS; k++) {
         int i = blockIdx.x * TILE + k * THREADS + threadIdx.x;
-        int32_t row = i < rows ? row_at(from, i) : 0, id = i < rows ? ids[row] : 0;
+        int32_t row = i < rows ? row_at(from, i) : 0, id = i < rows ? id_at(ids, row) : 0;
         int digit =
             i < rows ? id >> shift & (DIGITS - 1) : DIGITS; /* past the end: a digit apart */
         for (int w = 0; w < WARPS; w++)
@@ -204,13 +217,15 @@ static __device__ inline void add_rows(const T *dout, const int32_t *order, int 
 /* Block 2 w + kind sums the piece of that kind that starts in window w, if there is one. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 4)
-    sum_pieces(int rows, int64_t width, bool wide, const T *__restrict__ dout, const int32_t *order,
-               const int32_t *keys, const int32_t *starts, float *pieces)
+    sum_pieces(int rows, int64_t width, int64_t vocab, bool wide, const T *__restrict__ dout,
+               const int32_t *order, const int32_t *keys, const int32_t *starts, float *pieces)
 {
     constexpr int N = PACK<T>;
     int window = blockIdx.x / 2 * PIECE, window_end = min(window + PIECE, rows);
     bool is_first = blockIdx.x % 2 == 1;
     int32_t id = keys[is_first ? window_end - 1 : window];
+    if (id >= vocab)
+        return;
     int start = starts[id], end = starts[id + 1];
     if (end - start <= PIECE || (start >= window) != is_first)
         return;
@@ -306,12 +321,13 @@ size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab)
 }
 
 /* Rows by token to `order` and the tokens to `keys`. */
-static void sort_rows(cudaStream_t stream, int rows, int64_t vocab, const int32_t *ids,
-                      int32_t *order, int32_t *other, int32_t *keys, int32_t *counts)
+static void sort_rows(cudaStream_t stream, int rows, struct kernel_ids ids, int32_t *order,
+                      int32_t *other, int32_t *keys, int32_t *counts)
 {
     unsigned tiles = (unsigned)div_up(rows, TILE);
     int bits = 1, cells = DIGITS * (int)tiles;
-    while (bits < 31 && vocab - 1 >> bits != 0)
+    int64_t most = ids.part ? ids.vocab : ids.vocab - 1;
+    while (bits < 31 && most >> bits != 0)
         bits++;
     int passes = (bits + 7) / 8;
     const int32_t *from = NULL;
@@ -327,10 +343,11 @@ static void sort_rows(cudaStream_t stream, int rows, int64_t vocab, const int32_
 }
 
 cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int64_t batch,
-                                      int64_t tokens, int64_t width, int64_t vocab,
-                                      int64_t positions, const int32_t *ids, const void *dout_,
-                                      void *dwte, void *dwpe, void *scratch)
+                                      int64_t tokens, int64_t width, int64_t positions,
+                                      struct kernel_ids ids, const void *dout_, void *dwte,
+                                      void *dwpe, void *scratch)
 {
+    int64_t vocab = ids.vocab;
     if (batch * tokens > INT32_MAX - TILE || vocab > INT32_MAX - THREADS)
         return cudaErrorInvalidValue;
     int rows = (int)(batch * tokens);
@@ -340,7 +357,7 @@ cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int6
     int32_t *starts = (int32_t *)(at + p.starts);
     float *pieces = (float *)(at + p.pieces);
     unsigned start_blocks = (unsigned)div_up(vocab + 1, THREADS);
-    sort_rows(stream, rows, vocab, ids, order, (int32_t *)(at + p.other), keys,
+    sort_rows(stream, rows, ids, order, (int32_t *)(at + p.other), keys,
               (int32_t *)(at + p.counts));
     find_starts<<<start_blocks, THREADS, 0, stream>>>(rows, vocab, keys, starts);
     return with_type(type, [=](auto zero) {
@@ -349,8 +366,8 @@ cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int6
         bool wide = width % PACK<T> == 0 && is_wide(dout) && is_wide(dwte) && is_wide(dwpe);
         unsigned threads = row_threads(div_up(width, PACK<T>));
         unsigned slots = (unsigned)(2 * div_up(rows, PIECE)), words = (unsigned)vocab;
-        sum_pieces<T>
-            <<<slots, threads, 0, stream>>>(rows, width, wide, dout, order, keys, starts, pieces);
+        sum_pieces<T><<<slots, threads, 0, stream>>>(rows, width, vocab, wide, dout, order, keys,
+                                                     starts, pieces);
         sum_tokens<T>
             <<<words, threads, 0, stream>>>(width, wide, dout, order, starts, pieces, (T *)dwte);
         if (dwpe) {

@@ -191,6 +191,90 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
     });
 }
 
+/* --- columns spread over ranks: a plain pass a half, each row read from memory ---------------- */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    cross_entropy_part(int64_t vocab, int64_t first_id, const int32_t *labels, const T *logits,
+                       double *parts)
+{
+    const T *x = logits + blockIdx.x * vocab;
+    int64_t label = labels[blockIdx.x] - first_id;
+    running mine = {-FLT_MAX, 0};
+    for (int64_t i = threadIdx.x; i < vocab; i += THREADS) {
+        float f[1] = {widen(x[i])};
+        meet<T>(mine, f);
+    }
+    float max;
+    double sum = combine<T>(mine, &max);
+    if (threadIdx.x == 0) {
+        double *part = parts + (int64_t)blockIdx.x * KERNEL_LOSS_PART;
+        part[0] = max;
+        part[1] = sum;
+        part[2] = label >= 0 && label < vocab ? (double)widen(x[label]) : 0;
+    }
+}
+
+/* Every thread joins the few parts of its row for itself. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    cross_entropy_join(int64_t vocab, int64_t first_id, const int32_t *labels, int ranks,
+                       const double *parts, bool gradient, const kernel_scalars *scalars, T *logits,
+                       double *losses)
+{
+    T *x = logits + blockIdx.x * vocab;
+    int64_t label = labels[blockIdx.x] - first_id, stride = (int64_t)gridDim.x * KERNEL_LOSS_PART;
+    bool valid = labels[blockIdx.x] >= 0;
+    const double *part = parts + (int64_t)blockIdx.x * KERNEL_LOSS_PART;
+    double max = part[0], sum = 0, wanted = 0;
+    for (int k = 1; k < ranks; k++)
+        max = fmax(max, part[k * stride]);
+    for (int k = 0; k < ranks; k++) {
+        sum += part[k * stride + 1] * exp(part[k * stride] - max);
+        wanted += part[k * stride + 2];
+    }
+    if (threadIdx.x == 0)
+        losses[blockIdx.x] = valid ? log(sum) + max - wanted : 0;
+    if (!gradient)
+        return;
+    if (!valid) {
+        clear_row(vocab, x);
+        return;
+    }
+    float loss_scale = scalars->loss_scale, factor = (float)((double)loss_scale / sum);
+    for (int64_t i = threadIdx.x; i < vocab; i += THREADS) {
+        float f[1] = {widen(x[i])};
+        turn<T>(f, (float)max, factor, loss_scale, label - i);
+        narrow(f[0], &x[i]);
+    }
+}
+
+cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, int64_t rows,
+                                      int64_t vocab, int64_t first_id, const int32_t *labels,
+                                      const void *logits, double *parts)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        cross_entropy_part<T><<<(unsigned)rows, THREADS, 0, stream>>>(vocab, first_id, labels,
+                                                                      (const T *)logits, parts);
+        return cudaGetLastError();
+    });
+}
+
+cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, int64_t rows,
+                                      int64_t vocab, int64_t first_id, const int32_t *labels,
+                                      int ranks, const double *parts, bool gradient,
+                                      const struct kernel_scalars *scalars, void *logits,
+                                      double *losses)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        cross_entropy_join<T><<<(unsigned)rows, THREADS, 0, stream>>>(
+            vocab, first_id, labels, ranks, parts, gradient, scalars, (T *)logits, losses);
+        return cudaGetLastError();
+    });
+}
+
 /* --- sums of doubles ------------------------------------------------------------------------ */
 
 enum { SUM_THREADS = 256 };

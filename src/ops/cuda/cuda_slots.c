@@ -31,6 +31,7 @@ SAME_PLACE(kernel_range, square_range, x);
 SAME_PLACE(kernel_range, square_range, count);
 SAME_PLACE(kernel_range, square_range, sums);
 _Static_assert(sizeof(struct kernel_range) == sizeof(struct square_range), "one stride");
+_Static_assert((int)KERNEL_LOSS_PART == (int)OPS_LOSS_PART, "one stride");
 
 /* Launch on the stream's card; `what` is named when it is refused. */
 #define ENQUEUE(what, launch)                                                   \
@@ -115,12 +116,17 @@ static void cuda_rope(struct ops *ops, struct stream *stream, struct attention a
 
 /* --- embedding and loss --------------------------------------------------------------------- */
 
+static struct kernel_ids ids_of(struct embedding e, const int32_t *tokens)
+{
+    return (struct kernel_ids){tokens, e.first_id, e.vocab, .part = e.id_count > 0};
+}
+
 static void cuda_embedding(struct ops *ops, struct stream *stream, struct embedding e,
                            const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
                            void *out)
 {
-    ENQUEUE("embedding", launch_embedding(ON, e.batch * e.tokens, e.tokens, e.width, tokens, wte,
-                                          wpe, first, out));
+    ENQUEUE("embedding", launch_embedding(ON, e.batch * e.tokens, e.tokens, e.width,
+                                          ids_of(e, tokens), wte, wpe, first, out));
 }
 
 static void cuda_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
@@ -128,8 +134,8 @@ static void cuda_embedding_backward(struct ops *ops, struct stream *stream, stru
                                     void *scratch)
 {
     ENQUEUE("embedding_backward",
-            launch_embedding_backward(ON, e.batch, e.tokens, e.width, e.vocab, e.positions, tokens,
-                                      dout, dwte, dwpe, scratch));
+            launch_embedding_backward(ON, e.batch, e.tokens, e.width, e.positions,
+                                      ids_of(e, tokens), dout, dwte, dwpe, scratch));
 }
 
 static size_t cuda_embedding_scratch(const struct ops *ops, struct embedding e)
@@ -145,6 +151,25 @@ static void cuda_cross_entropy(struct ops *ops, struct stream *stream, int64_t r
     ENQUEUE("cross_entropy",
             launch_cross_entropy(ON, rows, vocab, labels, gradient,
                                  (const struct kernel_scalars *)scalars, logits, losses));
+}
+
+static void cuda_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows,
+                                    int64_t vocab, int64_t first_id, const int32_t *labels,
+                                    const void *logits, double *parts)
+{
+    ENQUEUE("cross_entropy_part",
+            launch_cross_entropy_part(ON, rows, vocab, first_id, labels, logits, parts));
+}
+
+static void cuda_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows,
+                                    int64_t vocab, int64_t first_id, const int32_t *labels,
+                                    int ranks, const double *parts, bool gradient,
+                                    const struct step_scalars *scalars, void *logits,
+                                    double *losses)
+{
+    ENQUEUE("cross_entropy_join",
+            launch_cross_entropy_join(ON, rows, vocab, first_id, labels, ranks, parts, gradient,
+                                      (const struct kernel_scalars *)scalars, logits, losses));
 }
 
 static void cuda_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
@@ -210,6 +235,8 @@ void cuda_slots_fill(struct ops_backend *table)
     table->embedding_backward = cuda_embedding_backward;
     table->embedding_scratch = cuda_embedding_scratch;
     table->cross_entropy = cuda_cross_entropy;
+    table->cross_entropy_part = cuda_cross_entropy_part;
+    table->cross_entropy_join = cuda_cross_entropy_join;
     table->sum = cuda_sum;
     table->tree_sums = cuda_tree_sums;
     table->cast = cuda_cast;

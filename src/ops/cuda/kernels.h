@@ -69,13 +69,18 @@ cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int6
 
 /* --- cuda_embedding.cu ---------------------------------------------------------------------- */
 
+struct kernel_ids { /* tokens of a table whose rows are tokens first .. first + vocab - 1 */
+    const int32_t *ids;
+    int64_t first, vocab;
+    bool part; /* there are others */
+};
 cudaError_t launch_embedding(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
-                             int64_t width, const int32_t *ids, const void *wte, const void *wpe,
+                             int64_t width, struct kernel_ids ids, const void *wte, const void *wpe,
                              int64_t first, void *out);
 cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int64_t batch,
-                                      int64_t tokens, int64_t width, int64_t vocab,
-                                      int64_t positions, const int32_t *ids, const void *dout,
-                                      void *dwte, void *dwpe, void *scratch);
+                                      int64_t tokens, int64_t width, int64_t positions,
+                                      struct kernel_ids ids, const void *dout, void *dwte,
+                                      void *dwpe, void *scratch);
 size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab); /* needs no card */
 
 /* --- cuda_loss.cu --------------------------------------------------------------------------- */
@@ -84,6 +89,15 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
                                  const int32_t *labels, bool gradient,
                                  const struct kernel_scalars *scalars, void *logits,
                                  double *losses);
+enum { KERNEL_LOSS_PART = 3 }; /* OPS_LOSS_PART */
+cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, int64_t rows,
+                                      int64_t vocab, int64_t first_id, const int32_t *labels,
+                                      const void *logits, double *parts);
+cudaError_t launch_cross_entropy_join(cudaStream_t stream, enum dtype type, int64_t rows,
+                                      int64_t vocab, int64_t first_id, const int32_t *labels,
+                                      int ranks, const double *parts, bool gradient,
+                                      const struct kernel_scalars *scalars, void *logits,
+                                      double *losses);
 cudaError_t launch_sum(cudaStream_t stream, int64_t count, const double *values, double *sum);
 cudaError_t launch_tree_sums(cudaStream_t stream, int64_t count, int level, const double *values,
                              double *sums);

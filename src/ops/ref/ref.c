@@ -79,9 +79,11 @@ static bool ref_supports(enum dtype type)
         .attention_cached = ref_attention_cached_##type, .embedding = ref_embedding_##type,      \
         .embedding_backward = ref_embedding_backward_##type,                                     \
         .embedding_scratch = ref_embedding_scratch_##type,                                       \
-        .cross_entropy = ref_cross_entropy_##type, .sum = ref_sum, .tree_sums = ref_tree_sums,   \
-        .cast = ref_cast, .square_sums = ref_square_sums, .find_nonfinite = ref_find_nonfinite,  \
-        .adamw = ref_adamw                                                                       \
+        .cross_entropy = ref_cross_entropy_##type,                                               \
+        .cross_entropy_part = ref_cross_entropy_part_##type,                                     \
+        .cross_entropy_join = ref_cross_entropy_join_##type, .sum = ref_sum,                     \
+        .tree_sums = ref_tree_sums, .cast = ref_cast, .square_sums = ref_square_sums,            \
+        .find_nonfinite = ref_find_nonfinite, .adamw = ref_adamw                                 \
     }
 
 void ops_ref_fill(struct ops_backend *table, enum dtype type)

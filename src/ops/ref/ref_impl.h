@@ -67,6 +67,25 @@ struct ref_statistics { /* of a row under a norm */
     double mean, rstd;
 };
 
+struct ref_loss_row { /* of the whole row, from its parts */
+    double largest, denominator, wanted;
+};
+
+static inline struct ref_loss_row ref_join_row(int64_t rows, int64_t r, int ranks,
+                                               const double *parts)
+{
+    struct ref_loss_row row = {-INFINITY, 0, 0};
+    const int64_t stride = rows * OPS_LOSS_PART;
+    const double *part = parts + r * OPS_LOSS_PART; /* largest, sum, wanted */
+    for (int k = 0; k < ranks; k++)
+        row.largest = part[k * stride] > row.largest ? part[k * stride] : row.largest;
+    for (int k = 0; k < ranks; k++) {
+        row.denominator += part[k * stride + 1] * exp(part[k * stride] - row.largest);
+        row.wanted += part[k * stride + 2];
+    }
+    return row;
+}
+
 /* ref_flat.c */
 void ref_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,
              double *sum);

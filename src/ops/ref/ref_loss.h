@@ -9,11 +9,12 @@ static void REF(embedding)(struct ops *ops, struct stream *stream, struct embedd
     const REAL *wte = wte_ /* (V, C) */, *wpe = wpe_ /* (positions, C) or NULL */;
     REAL *out = out_; /* (B, T, C) */
     for (int64_t row = 0; row < e.batch * e.tokens; row++) {
-        int64_t position = first + row % e.tokens;
+        int64_t position = first + row % e.tokens, at = tokens[row] - e.first_id;
+        bool here = at >= 0 && at < e.vocab;
         CHECK_LE(0, tokens[row]);
-        CHECK_LT(tokens[row], e.vocab);
+        CHECK_LT(tokens[row], e.id_count ? e.id_count : e.vocab);
         for (int64_t c = 0; c < e.width; c++) {
-            REAL token = wte[tokens[row] * e.width + c];
+            REAL token = here ? wte[at * e.width + c] : PUT(0);
             out[row * e.width + c] =
                 wpe != NULL ? PUT(GET(token) + GET(wpe[position * e.width + c])) : token;
         }
@@ -31,7 +32,7 @@ static void REF(embedding_backward)(struct ops *ops, struct stream *stream, stru
         for (int64_t c = 0; c < e.width; c++)
             sums[c] = 0;
         for (int64_t row = 0; row < e.batch * e.tokens; row++)
-            for (int64_t c = 0; tokens[row] == v && c < e.width; c++)
+            for (int64_t c = 0; tokens[row] - e.first_id == v && c < e.width; c++)
                 sums[c] += GET(dout[row * e.width + c]);
         for (int64_t c = 0; c < e.width; c++)
             dwte[v * e.width + c] = PUT(sums[c]);
@@ -67,6 +68,43 @@ static void REF(cross_entropy)(struct ops *ops, struct stream *stream, int64_t r
         losses[r] = valid ? largest + log(denominator) - GET(x[labels[r]]) : 0;
         for (int64_t v = 0; gradient && v < vocab; v++) {
             double d = exp(GET(x[v]) - largest) / denominator - (v == labels[r] ? 1 : 0);
+            x[v] = PUT(valid ? d * scalars->loss_scale : 0);
+        }
+    }
+}
+
+static void REF(cross_entropy_part)(struct ops *ops, struct stream *stream, int64_t rows,
+                                    int64_t vocab, int64_t first_id, const int32_t *labels,
+                                    const void *logits, double *parts)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        const REAL *x = (const REAL *)logits + r * vocab; /* (V) */
+        int64_t label = labels[r] - first_id;
+        double largest = -INFINITY, sum = 0;
+        for (int64_t v = 0; v < vocab; v++)
+            largest = GET(x[v]) > largest ? GET(x[v]) : largest;
+        for (int64_t v = 0; v < vocab; v++)
+            sum += exp(GET(x[v]) - largest);
+        parts[r * OPS_LOSS_PART] = largest;
+        parts[r * OPS_LOSS_PART + 1] = sum;
+        parts[r * OPS_LOSS_PART + 2] = label >= 0 && label < vocab ? GET(x[label]) : 0;
+    }
+}
+
+static void REF(cross_entropy_join)(struct ops *ops, struct stream *stream, int64_t rows,
+                                    int64_t vocab, int64_t first_id, const int32_t *labels,
+                                    int ranks, const double *parts, bool gradient,
+                                    const struct step_scalars *scalars, void *logits,
+                                    double *losses)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        REAL *x = (REAL *)logits + r * vocab; /* (V) */
+        bool valid = labels[r] != -1;
+        struct ref_loss_row row = ref_join_row(rows, r, ranks, parts);
+        losses[r] = valid ? row.largest + log(row.denominator) - row.wanted : 0;
+        for (int64_t v = 0; gradient && v < vocab; v++) {
+            double d = exp(GET(x[v]) - row.largest) / row.denominator -
+                       (first_id + v == labels[r] ? 1 : 0);
             x[v] = PUT(valid ? d * scalars->loss_scale : 0);
         }
     }

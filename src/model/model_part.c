@@ -1,0 +1,132 @@
+/* model_part -- how the tensors of a model are cut among tensor-parallel ranks, and what cannot be.
+ *
+ * Heads and the feed-forward width are cut evenly: every rank of a group does the same work in a
+ * block. With fewer key/value heads than ranks each is held by several neighbours, those whose
+ * query heads read it; each has a share of its gradient. The vocabulary is cut as evenly as it goes, in
+ * blocks of rows where there are many: ranks need not have the same, since no collective carries
+ * columns of logits, so nothing is padded.
+ */
+#include <inttypes.h>
+#include "model/model_impl.h"
+
+/* --- parts ---------------------------------------------------------------------------------- */
+
+struct unit_split part_of_units(const struct team *team, int dim, int sections, int64_t units)
+{
+    int64_t each = units / team->size;
+    if (team->size == 1)
+        return (struct unit_split){0};
+    return (struct unit_split){.dim = dim,
+                               .sections = sections,
+                               .units = units,
+                               .first = team->rank * each,
+                               .count = each,
+                               .replicas = 1};
+}
+
+struct unit_split part_of_kv_heads(const struct team *team, int dim, int64_t heads)
+{
+    if (heads >= team->size)
+        return part_of_units(team, dim, 1, heads);
+    int replicas = team->size / (int)heads;
+    return (struct unit_split){.dim = dim,
+                               .sections = 1,
+                               .units = heads,
+                               .first = team->rank / replicas,
+                               .count = 1,
+                               .replicas = replicas,
+                               .replica = team->rank % replicas,
+                               .partial = true};
+}
+
+enum {
+    VOCAB_BLOCK = 64,      /* rows: products of round sizes are faster */
+    VOCAB_BLOCKS_MIN = 64, /* a rank, so that one more or less is nothing */
+};
+
+struct unit_split part_of_vocab(const struct team *team, int64_t vocab, int rank)
+{
+    int64_t size = team->size, block = 1;
+    if (size == 1)
+        return (struct unit_split){0};
+    if (vocab / size >= VOCAB_BLOCK * VOCAB_BLOCKS_MIN)
+        block = VOCAB_BLOCK;
+    int64_t blocks = (vocab + block - 1) / block; /* the last one may be short */
+    int64_t first = blocks * rank / size * block, end = blocks * (rank + 1) / size * block;
+    end = end < vocab ? end : vocab;
+    return (struct unit_split){.dim = 0,
+                               .sections = 1,
+                               .units = vocab,
+                               .first = first,
+                               .count = end - first,
+                               .replicas = 1};
+}
+
+struct unit_split part_repeated(const struct team *team, bool partial)
+{
+    if (team->size == 1)
+        return (struct unit_split){0};
+    return (struct unit_split){.replicas = team->size, .replica = team->rank, .partial = partial};
+}
+
+/* --- what is refused ------------------------------------------------------------------------ */
+
+/* The key of a size that tp ranks cannot share; NULL: they can. */
+static const char *cannot_share(const struct model_config *c, int tp, int64_t *size)
+{
+    struct {
+        const char *key;
+        int64_t size;
+        bool fits;
+    } sizes[] = {
+        {"heads", c->heads, c->heads % tp == 0},
+        {"kv_heads", c->kv_heads, c->kv_heads % tp == 0 || tp % c->kv_heads == 0},
+        {"ff", c->ff, c->ff % tp == 0},
+        {"vocab", c->vocab, c->vocab >= tp},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        *size = sizes[i].size;
+        if (!sizes[i].fits)
+            return sizes[i].key;
+    }
+    return NULL;
+}
+
+enum status model_part_check(struct env *env, const struct model_config *config,
+                             const struct model_part *part)
+{
+    int64_t size, other;
+    CHECK(part->tp >= 1 && part->t >= 0 && part->t < part->tp);
+    const char *key = cannot_share(config, part->tp, &size);
+    if (key == NULL)
+        return STATUS_OK;
+    int below = part->tp, above = part->tp;
+    while (cannot_share(config, below, &other))
+        below--; /* one rank can */
+    while (above <= config->heads && cannot_share(config, above, &other))
+        above++;
+    if (above <= config->heads)
+        return FAIL(env, CONFIG,
+                    "parallel.tp: %d ranks cannot share model.%s %" PRId64 "; %d or %d could",
+                    part->tp, key, size, below, above);
+    return FAIL(env, CONFIG, "parallel.tp: %d ranks cannot share model.%s %" PRId64 "; %d could",
+                part->tp, key, size, below);
+}
+
+enum status model_part_check_rows(struct env *env, const struct model_part *part, int64_t batch,
+                                  int64_t tokens)
+{
+    if (!part->sequence || batch * tokens % part->tp == 0)
+        return STATUS_OK;
+    int64_t more = batch, fewer = batch;
+    while (more * tokens % part->tp != 0)
+        more++;
+    while (fewer > 0 && fewer * tokens % part->tp != 0)
+        fewer--;
+    return FAIL(env, CONFIG,
+                "parallel.sequence: %d ranks cannot share the %" PRId64
+                " rows of a micro-batch of %" PRId64 " sequences of %" PRId64
+                " tokens; take %" PRId64 " sequences, a multiple of %d tokens, or no sequence "
+                "parallelism",
+                part->tp, batch * tokens, batch, tokens, fewer > 0 ? fewer : more, part->tp);
+}
