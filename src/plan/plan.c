@@ -41,7 +41,7 @@ static enum status build(struct env *env, const struct plan_request *request, in
     if (request->ranks > 1)
         TRY(comm_create_dry(p->device, rank, request->ranks, request->staged, &p->comm));
     struct engine_config engine = request->engine;
-    struct unit_shape shape = {engine.micro_batch, engine.tokens};
+    struct unit_shape shape = {.batch = engine.micro_batch, .tokens = engine.tokens};
     TRY(spread_create(env, p->comm, model_graph(p->model), shape, &request->parallel, &p->spread));
     spread_tell_store(&p->spread, &store);
     spread_tell_engine(&p->spread, &engine);

@@ -420,12 +420,30 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
 
 /* --- verifying ------------------------------------------------------------------------------ */
 
+/* Pieces first, first + step, ... of a file. */
+struct dealt {
+    const struct checkpoint_entry *entry;
+    int64_t first, step;
+};
+
+static const struct checkpoint_piece *dealt_piece(const void *user, int64_t i)
+{
+    const struct dealt *dealt = user;
+    return &dealt->entry->pieces[dealt->first + i * dealt->step];
+}
+
+static enum status verify_dealt(struct checkpoint *c, struct dealt dealt)
+{
+    static const struct piece_reader reader = {dealt_piece, NULL};
+    int64_t left = dealt.entry->piece_count - dealt.first;
+    TRY(open_file(c, dealt.entry));
+    return left > 0 ? read_pieces(c, &reader, &dealt, (left + dealt.step - 1) / dealt.step)
+                    : STATUS_OK;
+}
+
 static enum status verify_file(struct checkpoint *c, const struct checkpoint_entry *entry)
 {
-    static const struct piece_reader reader = {start_piece, NULL};
-    struct start start = {.entry = entry};
-    TRY(open_file(c, entry));
-    return read_pieces(c, &reader, &start, entry->piece_count);
+    return verify_dealt(c, (struct dealt){entry, 0, 1});
 }
 
 enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user)
@@ -444,15 +462,14 @@ enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn 
 enum status checkpoint_verify_share(struct checkpoint *checkpoint, enum checkpoint_role role,
                                     int64_t share, int64_t shares)
 {
-    int64_t number = 0; /* of a piece, through all files of the role */
+    int64_t number = 0; /* of a file's first piece, through all files of the role */
     for (int i = 0; i < checkpoint->state.entry_count; i++) {
         const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
         if (entry->role != role)
             continue;
-        TRY(open_file(checkpoint, entry));
-        for (int64_t p = 0; p < entry->piece_count; p++)
-            if (number++ % shares == share)
-                TRY(read_piece(checkpoint, &entry->pieces[p]));
+        int64_t first = (share - number % shares + shares) % shares;
+        TRY(verify_dealt(checkpoint, (struct dealt){entry, first, shares}));
+        number += entry->piece_count;
     }
     return STATUS_OK;
 }

@@ -216,8 +216,9 @@ static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
     const struct zero_config store = trainer_store_config(config);
-    const struct session_spread spread = {config->parallel,
-                                          {config->engine.micro_batch, config->engine.tokens}};
+    const struct session_spread spread = {
+        .parallel = config->parallel,
+        .shape = {.batch = config->engine.micro_batch, .tokens = config->engine.tokens}};
     struct engine_config engine = config->engine;
     bool holds;
     TRY(meet(t));

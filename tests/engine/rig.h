@@ -128,7 +128,7 @@ static inline enum status rig_build(struct rig *rig)
     TRY(model_create(rig->device, &c->model, &rig->model));
     struct parallel_config parallel = {
         .pp = c->pp, .chunks = c->chunks, .schedule = c->kind, .eager = c->eager};
-    struct unit_shape shape = {c->batch, c->tokens};
+    struct unit_shape shape = {.batch = c->batch, .tokens = c->tokens};
     TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel,
                       &rig->spread));
     spread_tell_store(&rig->spread, &zero);

@@ -141,9 +141,10 @@ static void expect_resume(struct readers *r)
     const struct resume_place place = {
         .folder = checkpoints, .wanted = true, .config_yaml = "", .print = &print, .steps = 9};
     struct checkpoint_progress progress;
+    struct resume_load load;
     bool found = false;
     assert_int_equal(resume_run(&r->env, &place, NULL, model_graph(r->session.model),
-                                r->session.zero, &progress, &found),
+                                r->session.zero, &progress, &load, &found),
                      STATUS_OK);
     if (!found || progress.step != 2)
         fail_msg("'%s' is damaged (%d), and the run goes on from it", r->name, r->way);
@@ -330,6 +331,7 @@ static void test_out_of_memory_is_no_damage(void **state)
     struct checkpoint_progress progress;
     struct model_source *source;
     char checkpoints[160];
+    struct resume_load load;
     bool found;
     readers_open(&r, "");
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", r.run);
@@ -340,7 +342,7 @@ static void test_out_of_memory_is_no_damage(void **state)
     for (int n = 1; st == STATUS_MEMORY; n++) {
         mem_fail_at(r.env.mem, n);
         st = resume_run(&r.env, &place, NULL, model_graph(r.session.model), r.session.zero,
-                        &progress, &found);
+                        &progress, &load, &found);
         mem_fail_at(r.env.mem, 0);
         assert_int_equal(mem_total(r.env.mem), before);
         assert_null(strstr(r.lines, "passed over"));
