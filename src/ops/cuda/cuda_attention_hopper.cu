@@ -173,6 +173,13 @@ template <typename T> __device__ inline void along(float (&s)[64], uint64_t a, u
         product_along<T>(s, further(a, 32 * k), further(b, 32 * k), k > 0);
 }
 
+template <typename T> __device__ inline void along_add(float (&s)[64], uint64_t a, uint64_t b)
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        product_along<T>(s, further(a, 32 * k), further(b, 32 * k), 1);
+}
+
 template <typename T>
 __device__ inline void down(float (&d)[32], const uint32_t (&a)[32], uint64_t b, int add)
 {
@@ -217,13 +224,12 @@ __device__ inline void slopes(float (&dp)[64], const uint32_t (&p)[32], const fl
 {
 #pragma unroll
     for (int g = 0; g < 16; g++) {
-        float2 l = *reinterpret_cast<const float2 *>(sums + 8 * g + me.lane % 4 * 2);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float2 both = unpacked<T>(p[2 * g + i]);
             float *d = dp + 4 * g + 2 * i;
-            d[0] = __fmul_rn(both.x, __fadd_rn(d[0], -l.x));
-            d[1] = __fmul_rn(both.y, __fadd_rn(d[1], -l.y));
+            d[0] = __fmul_rn(both.x, d[0]);
+            d[1] = __fmul_rn(both.y, d[1]);
         }
     }
 }
@@ -324,6 +330,7 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
             mask(s, me);
         probabilities(s, m.lse[0], scale, me);
         pack_all<T>(p16, s);
+        barrier_wait(shared_address(&m.dout_full[0]), 0);
     }
     auto query_done = [&](const order &o) {
         const place me = place_now();
@@ -349,9 +356,14 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
     for (unsigned tile = 0;; tile++) {
         float s[64], dp[64], new_dq[32];
         uint32_t ds16[32];
-        barrier_wait(shared_address(&m.dout_full[d.stage]), d.parity);
+#pragma unroll
+        for (int i = 0; i < 64; i += 2) {
+            float2 l = *reinterpret_cast<const float2 *>(m.sums[d.stage] + i / 4 * 8 + me.lane % 4 * 2);
+            dp[i] = l.x;
+            dp[i + 1] = l.y;
+        }
         products_begin();
-        along<T>(dp, tile_at(shared_address(m.value[kv.stage]) + half),
+        along_add<T>(dp, tile_at(shared_address(m.value[kv.stage]) + half),
                  tile_at(shared_address(m.dout[d.stage])));
         products_commit();
         if (before & LAST)
@@ -365,12 +377,6 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
         hold(dp);
         slopes<T>(dp, p16, m.sums[d.stage], me);
         hold(dp);
-        products_wait<0>(); /* dv */
-        hold(dv);
-        pack_all<T>(ds16, dp);
-        if (me.lane == 0)
-            barrier_arrive(shared_address(&m.dout_empty[d.stage]));
-        d.step();
         /* the next */
         before = flags;
         const int old_q = q.stage, old_kv = kv.stage;
@@ -382,6 +388,12 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
                 barrier_wait(shared_address(&m.kv_full[kv.stage]), kv.parity);
             barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
         }
+        products_wait<0>(); /* dv */
+        hold(dv);
+        pack_all<T>(ds16, dp);
+        if (me.lane == 0)
+            barrier_arrive(shared_address(&m.dout_empty[d.stage]));
+        d.step();
         flags = m.orders[(tile + 1) % ORDERS].flags;
         if ((ORDER & 1) == 0) {
             products_begin();
@@ -412,6 +424,8 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
             mask(s, me);
         probabilities(s, m.lse[q.stage], scale, me);
         hold(s);
+        if (!(before & END))
+            barrier_wait(shared_address(&m.dout_full[d.stage]), d.parity);
         products_wait<0>();
         pack_all<T>(p16, s);
         hold(new_dq);
@@ -497,7 +511,7 @@ __global__ void __launch_bounds__(256) statistics(int tokens, int heads, const T
             sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
         if (lane == 0) {
             int64_t at = (batch * heads + head) * tokens + t;
-            sums[at] = sum;
+            sums[at] = -sum;
             powers[at] = __fmul_rn(lse[at], 1.44269504088896340736f);
         }
     }
