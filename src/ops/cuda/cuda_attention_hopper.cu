@@ -12,9 +12,6 @@ using namespace hopper;
 const int TILE = 128, WIDTH = 64;
 const int TILE_BYTES = TILE * WIDTH * 2;
 const int THREADS = 3 * 128;
-#ifndef TAKE_AT_ONCE
-#define TAKE_AT_ONCE 16
-#endif
 const int KV_STAGES = 2, DOUT_STAGES = 2;
 
 struct problem {
@@ -86,6 +83,7 @@ template <int Q_STAGES> struct memory {
     char key[KV_STAGES][TILE_BYTES], value[KV_STAGES][TILE_BYTES];
     char query[Q_STAGES][TILE_BYTES], dout[DOUT_STAGES][TILE_BYTES];
     char ds[2][2 * TILE_BYTES];
+    char stage[8][16 * 128]; /* a warp's rows on their way out */
     float lse[Q_STAGES][TILE], sums[DOUT_STAGES][TILE];
     order orders[ORDERS];
     uint64_t kv_full[KV_STAGES], kv_empty[KV_STAGES];
@@ -199,14 +197,22 @@ __device__ inline void mask(float (&s)[64], const place &me)
     }
 }
 
-__device__ inline void probabilities(float (&s)[64], const float *lse, float scale, const place &me)
+/* Four columns' worth of a row of statistics: columns c, c + 1 of two neighbouring eights. */
+__device__ inline float4 four_of(const float *stats, int g, const place &me)
+{
+    return *reinterpret_cast<const float4 *>(stats + 16 * g + me.lane % 4 * 4);
+}
+
+template <int AHEAD>
+__device__ inline void probabilities(float (&s)[64], const float4 (&ahead)[AHEAD], const float *lse, float scale, const place &me)
 {
 #pragma unroll
-    for (int g = 0; g < 16; g++) {
-        float2 l = *reinterpret_cast<const float2 *>(lse + 8 * g + me.lane % 4 * 2);
+    for (int g = 0; g < 8; g++) {
+        float4 l = g < AHEAD ? ahead[g] : four_of(lse, g, me);
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            s[4 * g + i] = power_of_two(__fmaf_rn(s[4 * g + i], scale, i % 2 ? -l.y : -l.x));
+        for (int i = 0; i < 8; i++)
+            s[8 * g + i] = power_of_two(__fmaf_rn(
+                s[8 * g + i], scale, -(i < 4 ? (i % 2 ? l.y : l.x) : (i % 2 ? l.w : l.z))));
     }
 }
 
@@ -243,18 +249,30 @@ __device__ inline void keep(uint32_t to, const uint32_t (&ds)[32], const place &
         store_turned(at + k * 2048, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
 }
 
+/* The warp's 16 rows of a (64, 64) product, by way of its stage, so that whole rows are written. */
 template <typename T>
 __device__ inline void write_rows(T *to, int64_t row, const float (&d)[32], float scale,
-                                  const place &me)
+                                  char *stage, const place &me)
 {
-    T *at = to + (me.group * 64 + me.warp * 16 + me.lane / 4) * row + me.lane % 4 * 2;
+    const uint32_t base = shared_address(stage);
+    const int r = me.lane % 16;
 #pragma unroll
-    for (int g = 0; g < 8; g++) {
-        *reinterpret_cast<uint32_t *>(at + 8 * g) =
-            packed<T>(__fmul_rn(d[4 * g], scale), __fmul_rn(d[4 * g + 1], scale));
-        *reinterpret_cast<uint32_t *>(at + 8 * row + 8 * g) =
-            packed<T>(__fmul_rn(d[4 * g + 2], scale), __fmul_rn(d[4 * g + 3], scale));
+    for (int k = 0; k < 4; k++) {
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[i] = packed<T>(__fmul_rn(d[8 * k + 2 * i], scale), __fmul_rn(d[8 * k + 2 * i + 1], scale));
+        store_matrices(base + r * 128 + ((2 * k + me.lane / 16) ^ r % 8) * 16, w[0], w[1], w[2], w[3]);
     }
+    __syncwarp();
+    to += (me.group * 64 + me.warp * 16) * row;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int line = k * 4 + me.lane / 8, piece = me.lane % 8;
+        uint4 bits = *reinterpret_cast<const uint4 *>(stage + line * 128 + (piece ^ line % 8) * 16);
+        *reinterpret_cast<uint4 *>(to + line * row + piece * 8) = bits;
+    }
+    __syncwarp();
 }
 
 /* --- sums of dq in memory: by thread */
@@ -266,24 +284,6 @@ __device__ inline void fetch_sum(float (&d)[32], const float *from)
                      : "=f"(d[4 * c]), "=f"(d[4 * c + 1]), "=f"(d[4 * c + 2]), "=f"(d[4 * c + 3])
                      : "l"(from + c * 512)
                      : "memory");
-}
-
-/* d = from + d, as the memory adds; a half at a time, for want of registers */
-__device__ inline void take_sum(float (&d)[32], const float *from)
-{
-#pragma unroll
-    for (int h = 0; h < 32; h += TAKE_AT_ONCE) {
-        float sum[TAKE_AT_ONCE];
-#pragma unroll
-        for (int c = 0; c < TAKE_AT_ONCE; c += 4)
-            asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(sum[c]), "=f"(sum[c + 1]), "=f"(sum[c + 2]), "=f"(sum[c + 3])
-                         : "l"(from + (h + c) * 128)
-                         : "memory");
-#pragma unroll
-        for (int i = 0; i < TAKE_AT_ONCE; i++)
-            asm volatile("add.rn.ftz.f32 %0, %1, %0;" : "+f"(d[h + i]) : "f"(sum[i]));
-    }
 }
 
 __device__ inline void put_sum(float *to, const float (&d)[32])
@@ -328,39 +328,41 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
         hold(s);
         if (flags & DIAGONAL)
             mask(s, me);
-        probabilities(s, m.lse[0], scale, me);
+        const float4 ahead[1] = {four_of(m.lse[0], 0, me)};
+        probabilities(s, ahead, m.lse[0], scale, me);
         pack_all<T>(p16, s);
         barrier_wait(shared_address(&m.dout_full[0]), 0);
     }
-    auto query_done = [&](const order &o) {
-        const place me = place_now();
-        float *sum = p.dq + o.sum + me.group * (64 * WIDTH) + me.thread * 4;
-        if ((ORDER & 2) && o.flags & (ADD | PUT))
+    const int64_t row = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
+    int64_t dq_at = 0;
+    auto query_done = [&] {
+        const place now = place_now();
+        float *sum = p.dq + dq_at + now.group * (64 * WIDTH) + now.thread * 4;
+        if ((ORDER & 2) && before & (ADD | PUT))
             return;
-        if (o.flags & ADD) {
+        if (before & ADD)
             add_sum(sum, dq);
-        } else if (o.flags & PUT) {
+        else if (before & PUT)
             put_sum(sum, dq);
-        } else {
-            if (o.flags & TAKE)
-                take_sum(dq, sum);
-            write_rows(dqkv + o.dq, (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH, dq, p.scale, me);
-        }
+        else
+            write_rows(dqkv + dq_at, row, dq, p.scale, m.stage[now.group * 4 + now.warp], now);
     };
     auto key_done = [&](const order &o) {
-        const place me = place_now();
-        const int64_t row = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
-        write_rows(dqkv + o.dk, row, dk, p.scale, me);
-        write_rows(dqkv + o.dk + p.kv_heads * WIDTH, row, dv, 1.0f, me);
+        const place now = place_now();
+        char *stage = m.stage[now.group * 4 + now.warp];
+        write_rows(dqkv + o.dk, row, dk, p.scale, stage, now);
+        write_rows(dqkv + o.dk + p.kv_heads * WIDTH, row, dv, 1.0f, stage, now);
     };
     for (unsigned tile = 0;; tile++) {
         float s[64], dp[64], new_dq[32];
         uint32_t ds16[32];
 #pragma unroll
-        for (int i = 0; i < 64; i += 2) {
-            float2 l = *reinterpret_cast<const float2 *>(m.sums[d.stage] + i / 4 * 8 + me.lane % 4 * 2);
-            dp[i] = l.x;
-            dp[i + 1] = l.y;
+        for (int g = 0; g < 8; g++) {
+            float4 l = *reinterpret_cast<const float4 *>(m.sums[d.stage] + 16 * g + me.lane % 4 * 4);
+            dp[8 * g] = dp[8 * g + 2] = l.x;
+            dp[8 * g + 1] = dp[8 * g + 3] = l.y;
+            dp[8 * g + 4] = dp[8 * g + 6] = l.z;
+            dp[8 * g + 5] = dp[8 * g + 7] = l.w;
         }
         products_begin();
         along_add<T>(dp, tile_at(shared_address(m.value[kv.stage]) + half),
@@ -372,7 +374,7 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
         down<T>(dv, p16, tile_at(shared_address(m.dout[d.stage])), !(flags & FIRST));
         products_commit();
         if (tile)
-            query_done(m.orders[(tile - 1) % ORDERS]);
+            query_done();
         products_wait<1>(); /* dP */
         hold(dp);
         slopes<T>(dp, p16, m.sums[d.stage], me);
@@ -391,38 +393,38 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
         products_wait<0>(); /* dv */
         hold(dv);
         pack_all<T>(ds16, dp);
+        if (before & TAKE)
+            fetch_sum(new_dq, p.dq + m.orders[tile % ORDERS].sum + me.group * (64 * WIDTH) + me.thread * 4);
         if (me.lane == 0)
             barrier_arrive(shared_address(&m.dout_empty[d.stage]));
         d.step();
         flags = m.orders[(tile + 1) % ORDERS].flags;
-        if ((ORDER & 1) == 0) {
-            products_begin();
-            along<T>(s, tile_at(shared_address(m.key[kv.stage]) + half),
-                     tile_at(shared_address(m.query[q.stage])));
-            products_commit();
-        }
         uint32_t ds = shared_address(m.ds[tile & 1]);
-        keep(ds + me.group * TILE_BYTES, ds16, me);
-        async_fence();
         products_begin();
         down<T>(dk, ds16, tile_at(shared_address(m.query[old_q])), !(before & FIRST));
-        if (ORDER & 1) {
-            along<T>(s, tile_at(shared_address(m.key[kv.stage]) + half),
-                     tile_at(shared_address(m.query[q.stage])));
-            products_commit();
-        }
+        along<T>(s, tile_at(shared_address(m.key[kv.stage]) + half),
+                 tile_at(shared_address(m.query[q.stage])));
+        products_commit();
+        keep(ds + me.group * TILE_BYTES, ds16, me);
+        async_fence();
         meet(1, 256);
         products_begin();
 #pragma unroll
         for (int k = 0; k < 8; k++)
             product_down<T>(new_dq, tile_at(ds + half + k / 4 * TILE_BYTES + k % 4 * 32),
-                            tile_at(shared_address(m.key[old_kv]) + 2048 * k), k > 0);
+                            tile_at(shared_address(m.key[old_kv]) + 2048 * k), k > 0 || before & TAKE);
         products_commit();
+        dq_at = before & (ADD | PUT) ? m.orders[tile % ORDERS].sum : m.orders[tile % ORDERS].dq;
+        constexpr int LSE_AHEAD = ORDER & 1 ? 4 : 2;
+        float4 ahead[LSE_AHEAD];
+#pragma unroll
+        for (int g = 0; g < LSE_AHEAD; g++)
+            ahead[g] = four_of(m.lse[q.stage], g, me);
         products_wait<1>(); /* S */
         hold(s);
         if (flags & DIAGONAL)
             mask(s, me);
-        probabilities(s, m.lse[q.stage], scale, me);
+        probabilities(s, ahead, m.lse[q.stage], scale, me);
         hold(s);
         if (!(before & END))
             barrier_wait(shared_address(&m.dout_full[d.stage]), d.parity);
@@ -440,7 +442,7 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
                 barrier_arrive(shared_address(&m.kv_empty[old_kv]));
         }
         if (before & END) {
-            query_done(m.orders[tile % ORDERS]);
+            query_done();
             key_done(m.orders[tile % ORDERS]);
             return;
         }
@@ -510,9 +512,11 @@ __global__ void __launch_bounds__(256) statistics(int tokens, int heads, const T
         for (int step = 4; step; step /= 2)
             sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
         if (lane == 0) {
-            int64_t at = (batch * heads + head) * tokens + t;
-            sums[at] = -sum;
-            powers[at] = __fmul_rn(lse[at], 1.44269504088896340736f);
+            int64_t first = (batch * heads + head) * tokens + tile * TILE;
+            int column = i * 32 + threadIdx.x / 8;
+            int at = column / 16 * 16 + column % 8 / 2 * 4 + column / 8 % 2 * 2 + column % 2;
+            sums[first + at] = -sum;
+            powers[first + at] = __fmul_rn(lse[first + column], 1.44269504088896340736f);
         }
     }
 }
@@ -540,7 +544,8 @@ __global__ void __launch_bounds__(256) gather(const __grid_constant__ problem p,
                 asm("add.rn.ftz.f32 %0, %0, %1;" : "+f"(dq[i]) : "f"(part[i]));
     }
     T *to = dqkv + ((int64_t)batch * p.tiles + tile) * TILE * row + (kv_head * p.group + head) * WIDTH;
-    write_rows(to, row, dq, p.scale, me);
+    __shared__ __align__(128) char stage[8][16 * 128];
+    write_rows(to, row, dq, p.scale, stage[threadIdx.x / 32], me);
 }
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -571,6 +576,8 @@ cudaError_t map_rows(encode_fn encode, CUtensorMap *map, bool bf16, const void *
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+const int64_t USUAL = 132;
+
 int64_t worst_rest(int64_t rest, int64_t tiles, int64_t blocks)
 {
     int64_t sum = 0;
@@ -591,13 +598,14 @@ cudaError_t run(struct cuda_heads a, const void *qkv, const void *out, const flo
     const int64_t tiles = a.tokens / TILE, group = a.heads / a.kv_heads;
     const int64_t buffers = ((int64_t)(bytes / 4) - 2 * stats) / (group * a.tokens * WIDTH);
     float *sums = (float *)scratch, *powers = sums + stats;
-    int64_t rest = items % processors, whole = items - rest, slots = whole ? processors : 0;
-    bool cut = rest && slots + rest * tiles <= buffers && worst_rest(rest, tiles, processors) < tiles * (tiles + 1) / 2;
+    int64_t rest = items % USUAL, whole = items - rest;
+    bool cut = rest && (whole ? USUAL : 0) + rest * tiles <= buffers &&
+               worst_rest(rest, tiles, USUAL) < tiles * (tiles + 1) / 2;
     if (!cut) {
         whole = items;
         rest = 0;
-        slots = whole < processors ? whole : processors;
     }
+    const int64_t blocks = processors < USUAL ? processors : USUAL, slots = whole < blocks ? whole : blocks;
     int64_t jobs = whole + rest * tiles;
     problem p = {(int)tiles, (int)a.heads, (int)a.kv_heads, (int)group, (int)whole, (int)jobs, (int)(rest ? rest : 1), (int)slots, harness_back,
                  (float)(1 / sqrt((double)a.width)), powers, sums, powers + stats};
@@ -615,7 +623,7 @@ cudaError_t run(struct cuda_heads a, const void *qkv, const void *out, const flo
     if (error)
         return error;
     statistics<T><<<(unsigned)(a.batch * a.heads * tiles), 256, 0, stream>>>((int)a.tokens, (int)a.heads, (const T *)out, (const T *)dout, lse, sums, powers);
-    backward<T, QS, ORDER><<<(unsigned)(jobs < processors ? jobs : processors), THREADS, shared, stream>>>(qkv_map, dout_map, p, (T *)dqkv);
+    backward<T, QS, ORDER><<<(unsigned)(jobs < blocks ? jobs : blocks), THREADS, shared, stream>>>(qkv_map, dout_map, p, (T *)dqkv);
     if (rest)
         gather<T><<<dim3((unsigned)tiles, (unsigned)group, (unsigned)rest), 256, 0, stream>>>(p, (T *)dqkv);
     return cudaGetLastError();

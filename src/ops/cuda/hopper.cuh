@@ -128,6 +128,14 @@ __device__ inline void store_turned(uint32_t row, uint32_t a, uint32_t b, uint32
                  : "memory");
 }
 
+/* The same, not turned: rows stay rows. */
+__device__ inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
 /* --- a block's warpgroups ------------------------------------------------------------------- */
 
 /* Give registers back, or take them, to have N a thread: the first thing a warpgroup's part does. */
