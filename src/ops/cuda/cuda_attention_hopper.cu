@@ -12,7 +12,7 @@ using namespace hopper;
 const int TILE = 128, WIDTH = 64;
 const int TILE_BYTES = TILE * WIDTH * 2;
 const int THREADS = 3 * 128;
-const int KV_STAGES = 2, DOUT_STAGES = 2;
+const int K_STAGES = 3, DOUT_STAGES = 2;
 
 struct problem {
     int tiles, heads, kv_heads, group;
@@ -80,22 +80,24 @@ struct order {
 const int ORDERS = 8; /* an order is read one tile after its queries are let go */
 
 template <int Q_STAGES> struct memory {
-    char key[KV_STAGES][TILE_BYTES], value[KV_STAGES][TILE_BYTES];
+    char key[K_STAGES][TILE_BYTES], value[TILE_BYTES];
     char query[Q_STAGES][TILE_BYTES], dout[DOUT_STAGES][TILE_BYTES];
     char ds[2][2 * TILE_BYTES];
     char stage[8][16 * 128]; /* a warp's rows on their way out */
     float lse[Q_STAGES][TILE], sums[DOUT_STAGES][TILE];
     order orders[ORDERS];
-    uint64_t kv_full[KV_STAGES], kv_empty[KV_STAGES];
+    uint64_t key_full[K_STAGES], key_empty[K_STAGES], value_full, value_empty;
     uint64_t query_full[Q_STAGES], query_empty[Q_STAGES];
     uint64_t dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
+    uint64_t ds_full[2], ds_empty[2];
 };
 
 template <int QS>
 __device__ inline void produce(memory<QS> &m, const problem &p, const CUtensorMap *qkv,
                                const CUtensorMap *dout)
 {
-    ring<KV_STAGES> kv;
+    ring<K_STAGES> k;
+    ring<1> v;
     ring<QS> q;
     ring<DOUT_STAGES> d;
     walk w;
@@ -109,14 +111,13 @@ __device__ inline void produce(memory<QS> &m, const problem &p, const CUtensorMa
         const int at = row + w.query * TILE, key_at = row + w.key * TILE;
         const int64_t stat = ((int64_t)w.batch * p.heads + head) * tokens + w.query * TILE;
         const int column = (p.heads + w.kv_head) * WIDTH;
-        if (fresh) {
-            uint32_t full = shared_address(&m.kv_full[kv.stage]);
-            barrier_wait(shared_address(&m.kv_empty[kv.stage]), kv.parity ^ 1);
-            barrier_expect(full, 2 * TILE_BYTES);
-            load_tile(shared_address(m.key[kv.stage]), qkv, column, key_at, full);
-            load_tile(shared_address(m.value[kv.stage]), qkv, column + p.kv_heads * WIDTH, key_at,
-                      full);
-            kv.step();
+        const bool first = fresh;
+        if (first) {
+            uint32_t full = shared_address(&m.key_full[k.stage]);
+            barrier_wait(shared_address(&m.key_empty[k.stage]), k.parity ^ 1);
+            barrier_expect(full, TILE_BYTES);
+            load_tile(shared_address(m.key[k.stage]), qkv, column, key_at, full);
+            k.step();
         }
         order o;
         bool whole = w.job < p.whole, diagonal = w.query == w.key;
@@ -146,6 +147,13 @@ __device__ inline void produce(memory<QS> &m, const problem &p, const CUtensorMa
         load_tile(shared_address(m.dout[d.stage]), dout, head * WIDTH, at, full);
         load_bytes(shared_address(m.sums[d.stage]), p.sums + stat, TILE * 4, full);
         d.step();
+        if (first) { /* last: it has one place, which is free only when the sweep before is done */
+            full = shared_address(&m.value_full);
+            barrier_wait(shared_address(&m.value_empty), v.parity ^ 1);
+            barrier_expect(full, TILE_BYTES);
+            load_tile(shared_address(m.value), qkv, column + p.kv_heads * WIDTH, key_at, full);
+            v.step();
+        }
     }
 }
 
@@ -225,8 +233,7 @@ template <typename T> __device__ inline void pack_all(uint32_t (&to)[32], const 
 
 /* dp becomes p (dp - sums) */
 template <typename T>
-__device__ inline void slopes(float (&dp)[64], const uint32_t (&p)[32], const float *sums,
-                              const place &me)
+__device__ inline void slopes(float (&dp)[64], const uint32_t (&p)[32], const place &me)
 {
 #pragma unroll
     for (int g = 0; g < 16; g++) {
@@ -304,6 +311,16 @@ __device__ inline void add_sum(float *to, const float (&d)[32])
                      : "memory");
 }
 
+/* dq of a tile (64 of its queries) = ds k, or += */
+template <typename T>
+__device__ inline void query_product(float (&dq)[32], uint32_t ds, uint32_t key, int add)
+{
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        product_down<T>(dq, tile_at(ds + k / 4 * TILE_BYTES + k % 4 * 32), tile_at(key + 2048 * k),
+                        k > 0 ? 1 : add);
+}
+
 template <typename T, int QS, int ORDER>
 __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
 {
@@ -311,14 +328,20 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
     const place me = {tid / 128, tid / 32 % 4, tid % 32, tid % 128};
     const float scale = p.scale * 1.44269504088896340736f;
     const int half = me.group * (64 * 128);
-    ring<KV_STAGES> kv;
+    const int64_t row = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
+    ring<K_STAGES> k;
+    ring<1> v;
     ring<QS> q;
     ring<DOUT_STAGES> d;
     float dk[32], dv[32], dq[32];
     uint32_t p16[32];
-    barrier_wait(shared_address(&m.kv_full[0]), 0);
+    int before = 0, older = 0, old_k = 0, now_k = 0; /* of the tiles before the present one */
+    int64_t dq_at = 0;
+    if ((ORDER & 4) && me.group == 1)
+        meet(2, 256);
+    barrier_wait(shared_address(&m.key_full[0]), 0);
     barrier_wait(shared_address(&m.query_full[0]), 0);
-    int before = 0, flags = m.orders[0].flags;
+    int flags = m.orders[0].flags;
     {
         float s[64];
         products_begin();
@@ -332,17 +355,18 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
         probabilities(s, ahead, m.lse[0], scale, me);
         pack_all<T>(p16, s);
         barrier_wait(shared_address(&m.dout_full[0]), 0);
+        barrier_wait(shared_address(&m.value_full), 0);
     }
-    const int64_t row = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
-    int64_t dq_at = 0;
-    auto query_done = [&] {
+    if ((ORDER & 4) && me.group == 0)
+        meet_later(2, 256);
+    auto query_done = [&](int what) {
         const place now = place_now();
         float *sum = p.dq + dq_at + now.group * (64 * WIDTH) + now.thread * 4;
-        if ((ORDER & 2) && before & (ADD | PUT))
+        if ((ORDER & 2) && what & (ADD | PUT))
             return;
-        if (before & ADD)
+        if (what & ADD)
             add_sum(sum, dq);
-        else if (before & PUT)
+        else if (what & PUT)
             put_sum(sum, dq);
         else
             write_rows(dqkv + dq_at, row, dq, p.scale, m.stage[now.group * 4 + now.warp], now);
@@ -358,63 +382,71 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
         uint32_t ds16[32];
 #pragma unroll
         for (int g = 0; g < 8; g++) {
-            float4 l = *reinterpret_cast<const float4 *>(m.sums[d.stage] + 16 * g + me.lane % 4 * 4);
+            float4 l = four_of(m.sums[d.stage], g, me);
             dp[8 * g] = dp[8 * g + 2] = l.x;
             dp[8 * g + 1] = dp[8 * g + 3] = l.y;
             dp[8 * g + 4] = dp[8 * g + 6] = l.z;
             dp[8 * g + 5] = dp[8 * g + 7] = l.w;
         }
         products_begin();
-        along_add<T>(dp, tile_at(shared_address(m.value[kv.stage]) + half),
-                 tile_at(shared_address(m.dout[d.stage])));
+        along_add<T>(dp, tile_at(shared_address(m.value) + half),
+                     tile_at(shared_address(m.dout[d.stage])));
         products_commit();
         if (before & LAST)
             key_done(m.orders[(tile - 1) % ORDERS]);
         products_begin();
         down<T>(dv, p16, tile_at(shared_address(m.dout[d.stage])), !(flags & FIRST));
         products_commit();
-        if (tile)
-            query_done();
+        if (tile > 1)
+            query_done(older);
         products_wait<1>(); /* dP */
         hold(dp);
-        slopes<T>(dp, p16, m.sums[d.stage], me);
+        if (flags & LAST && me.lane == 0)
+            barrier_arrive(shared_address(&m.value_empty));
+        slopes<T>(dp, p16, me);
         hold(dp);
         /* the next */
-        before = flags;
-        const int old_q = q.stage, old_kv = kv.stage;
+        const int old_q = q.stage;
         q.step();
-        if (before & LAST)
-            kv.step();
-        if (!(before & END)) {
-            if (before & LAST)
-                barrier_wait(shared_address(&m.kv_full[kv.stage]), kv.parity);
+        if (flags & LAST)
+            k.step();
+        if (!(flags & END)) {
+            if (flags & LAST)
+                barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
             barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
         }
         products_wait<0>(); /* dv */
         hold(dv);
         pack_all<T>(ds16, dp);
         if (before & TAKE)
-            fetch_sum(new_dq, p.dq + m.orders[tile % ORDERS].sum + me.group * (64 * WIDTH) + me.thread * 4);
+            fetch_sum(new_dq, p.dq + m.orders[(tile - 1) % ORDERS].sum + me.group * (64 * WIDTH) +
+                                  me.thread * 4);
         if (me.lane == 0)
             barrier_arrive(shared_address(&m.dout_empty[d.stage]));
         d.step();
-        flags = m.orders[(tile + 1) % ORDERS].flags;
-        uint32_t ds = shared_address(m.ds[tile & 1]);
         products_begin();
-        down<T>(dk, ds16, tile_at(shared_address(m.query[old_q])), !(before & FIRST));
-        along<T>(s, tile_at(shared_address(m.key[kv.stage]) + half),
+        down<T>(dk, ds16, tile_at(shared_address(m.query[old_q])), !(flags & FIRST));
+        along<T>(s, tile_at(shared_address(m.key[k.stage]) + half),
                  tile_at(shared_address(m.query[q.stage])));
         products_commit();
-        keep(ds + me.group * TILE_BYTES, ds16, me);
-        async_fence();
-        meet(1, 256);
+        /* dq of the tile before */
+        if (tile)
+            barrier_wait(shared_address(&m.ds_full[(tile - 1) & 1]), (tile - 1) >> 1 & 1);
         products_begin();
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            product_down<T>(new_dq, tile_at(ds + half + k / 4 * TILE_BYTES + k % 4 * 32),
-                            tile_at(shared_address(m.key[old_kv]) + 2048 * k), k > 0 || before & TAKE);
+        query_product<T>(new_dq, shared_address(m.ds[(tile - 1) & 1]) + half,
+                         shared_address(m.key[old_k]), before & TAKE);
         products_commit();
-        dq_at = before & (ADD | PUT) ? m.orders[tile % ORDERS].sum : m.orders[tile % ORDERS].dq;
+        barrier_wait(shared_address(&m.ds_empty[tile & 1]), (tile >> 1 & 1) ^ 1);
+        keep(shared_address(m.ds[tile & 1]) + me.group * TILE_BYTES, ds16, me);
+        async_fence();
+        __syncwarp();
+        if (me.lane == 0)
+            barrier_arrive(shared_address(&m.ds_full[tile & 1]));
+        {
+            const order &o = m.orders[(tile - 1) % ORDERS];
+            dq_at = before & (ADD | PUT) ? o.sum : o.dq;
+        }
+        const int next = m.orders[(tile + 1) % ORDERS].flags;
         constexpr int LSE_AHEAD = ORDER & 1 ? 4 : 2;
         float4 ahead[LSE_AHEAD];
 #pragma unroll
@@ -422,12 +454,17 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
             ahead[g] = four_of(m.lse[q.stage], g, me);
         products_wait<1>(); /* S */
         hold(s);
-        if (flags & DIAGONAL)
+        if (next & DIAGONAL)
             mask(s, me);
         probabilities(s, ahead, m.lse[q.stage], scale, me);
         hold(s);
-        if (!(before & END))
+        if (!(flags & END)) {
             barrier_wait(shared_address(&m.dout_full[d.stage]), d.parity);
+            if (flags & LAST) {
+                v.step();
+                barrier_wait(shared_address(&m.value_full), v.parity);
+            }
+        }
         products_wait<0>();
         pack_all<T>(p16, s);
         hold(new_dq);
@@ -438,14 +475,37 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
         hold(dv);
         if (me.lane == 0) {
             barrier_arrive(shared_address(&m.query_empty[old_q]));
+            if (tile)
+                barrier_arrive(shared_address(&m.ds_empty[(tile - 1) & 1]));
             if (before & LAST)
-                barrier_arrive(shared_address(&m.kv_empty[old_kv]));
+                barrier_arrive(shared_address(&m.key_empty[old_k]));
         }
-        if (before & END) {
-            query_done();
-            key_done(m.orders[tile % ORDERS]);
+        if (flags & END) {
+            if (tile)
+                query_done(before);
+            const order &o = m.orders[tile % ORDERS];
+            dq_at = flags & (ADD | PUT) ? o.sum : o.dq;
+            barrier_wait(shared_address(&m.ds_full[tile & 1]), tile >> 1 & 1);
+            if (flags & TAKE)
+                fetch_sum(new_dq, p.dq + o.sum + me.group * (64 * WIDTH) + me.thread * 4);
+            products_begin();
+            query_product<T>(new_dq, shared_address(m.ds[tile & 1]) + half,
+                             shared_address(m.key[now_k]), flags & TAKE);
+            products_commit();
+            products_wait<0>();
+            hold(new_dq);
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                dq[i] = new_dq[i];
+            query_done(flags);
+            key_done(o);
             return;
         }
+        older = before;
+        before = flags;
+        flags = next;
+        old_k = now_k;
+        now_k = k.stage;
     }
 }
 
@@ -460,9 +520,15 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         if (shared_address(raw) % 1024)
             __trap();
-        for (int i = 0; i < KV_STAGES; i++) {
-            barrier_init(shared_address(&m.kv_full[i]), 1);
-            barrier_init(shared_address(&m.kv_empty[i]), 8);
+        for (int i = 0; i < K_STAGES; i++) {
+            barrier_init(shared_address(&m.key_full[i]), 1);
+            barrier_init(shared_address(&m.key_empty[i]), 8);
+        }
+        barrier_init(shared_address(&m.value_full), 1);
+        barrier_init(shared_address(&m.value_empty), 8);
+        for (int i = 0; i < 2; i++) {
+            barrier_init(shared_address(&m.ds_full[i]), 8);
+            barrier_init(shared_address(&m.ds_empty[i]), 8);
         }
         for (int i = 0; i < QS; i++) {
             barrier_init(shared_address(&m.query_full[i]), 1);

@@ -155,6 +155,12 @@ __device__ inline void meet(int id, int threads)
     asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* The others need not be waited for. */
+__device__ inline void meet_later(int id, int threads)
+{
+    asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 /* --- products ------------------------------------------------------------------------------- */
 
 /* Before the first product after registers of one were written. */
