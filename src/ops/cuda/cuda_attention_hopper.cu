@@ -89,7 +89,7 @@ template <int Q_STAGES> struct memory {
     uint64_t key_full[K_STAGES], key_empty[K_STAGES], value_full, value_empty;
     uint64_t query_full[Q_STAGES], query_empty[Q_STAGES];
     uint64_t dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
-    uint64_t ds_full[2], ds_empty[2];
+    uint64_t ds_full[2], ds_empty[2], start;
 };
 
 template <int QS>
@@ -337,8 +337,8 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
     uint32_t p16[32];
     int before = 0, older = 0, old_k = 0, now_k = 0; /* of the tiles before the present one */
     int64_t dq_at = 0;
-    if ((ORDER & 4) && me.group == 1)
-        meet(2, 256);
+    if (ORDER & 4)
+        barrier_wait(shared_address(&m.start), me.group ^ 1);
     barrier_wait(shared_address(&m.key_full[0]), 0);
     barrier_wait(shared_address(&m.query_full[0]), 0);
     int flags = m.orders[0].flags;
@@ -357,8 +357,8 @@ __device__ inline void consume(memory<QS> &m, const problem &p, T *dqkv)
         barrier_wait(shared_address(&m.dout_full[0]), 0);
         barrier_wait(shared_address(&m.value_full), 0);
     }
-    if ((ORDER & 4) && me.group == 0)
-        meet_later(2, 256);
+    if ((ORDER & 4) && me.group == 0 && me.lane == 0)
+        barrier_arrive(shared_address(&m.start));
     auto query_done = [&](int what) {
         const place now = place_now();
         float *sum = p.dq + dq_at + now.group * (64 * WIDTH) + now.thread * 4;
@@ -526,6 +526,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         barrier_init(shared_address(&m.value_full), 1);
         barrier_init(shared_address(&m.value_empty), 8);
+        barrier_init(shared_address(&m.start), 4);
         for (int i = 0; i < 2; i++) {
             barrier_init(shared_address(&m.ds_full[i]), 8);
             barrier_init(shared_address(&m.ds_empty[i]), 8);
