@@ -122,10 +122,10 @@ __device__ inline void async_fence()
  * become rows of 16 bytes, at the addresses of lanes 0-7, 8-15, 16-23 and 24-31. */
 __device__ inline void store_turned(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                     row),
-                 "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a),
+        "r"(b), "r"(c), "r"(d)
+        : "memory");
 }
 
 /* The same, not turned: rows stay rows. */
@@ -147,18 +147,6 @@ template <int N> __device__ inline void fewer_registers()
 template <int N> __device__ inline void more_registers()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
-
-/* Some threads of the block meet; id 1 .. 15. */
-__device__ inline void meet(int id, int threads)
-{
-    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-/* The others need not be waited for. */
-__device__ inline void meet_later(int id, int threads)
-{
-    asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* --- products ------------------------------------------------------------------------------- */
@@ -201,14 +189,14 @@ __device__ inline uint64_t further(uint64_t tile, int bytes)
     return tile + (uint64_t)(bytes >> 4);
 }
 
-#define HOPPER_8(d, i)                                                                    \
+#define HOPPER_8(d, i)                                                                          \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define HOPPER_32(d, i) HOPPER_8(d, i), HOPPER_8(d, i + 8), HOPPER_8(d, i + 16), HOPPER_8(d, i + 24)
-#define HOPPER_REGISTERS_32                                                                  \
+#define HOPPER_REGISTERS_32                                                                   \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
     "%24,%25,%26,%27,%28,%29,%30,%31}"
-#define HOPPER_REGISTERS_64                                                                   \
+#define HOPPER_REGISTERS_64                                                                    \
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"  \
     "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
     "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
@@ -220,14 +208,14 @@ template <> constexpr bool is_bf16<__nv_bfloat16> = true;
 template <typename T>
 __device__ inline void product_along(float (&d)[64], uint64_t a, uint64_t b, int add)
 {
-#define FORM(type)                                                                   \
-    asm volatile("{\n"                                                               \
-                 ".reg .pred add;\n"                                                 \
-                 "setp.ne.b32 add, %66, 0;\n"                                        \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type        \
-                 " " HOPPER_REGISTERS_64 ", %64, %65, add, 1, 1, 0, 0;\n"            \
-                 "}"                                                                 \
-                 : HOPPER_32(d, 0), HOPPER_32(d, 32)                                 \
+#define FORM(type)                                                            \
+    asm volatile("{\n"                                                        \
+                 ".reg .pred add;\n"                                          \
+                 "setp.ne.b32 add, %66, 0;\n"                                 \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
+                 " " HOPPER_REGISTERS_64 ", %64, %65, add, 1, 1, 0, 0;\n"     \
+                 "}"                                                          \
+                 : HOPPER_32(d, 0), HOPPER_32(d, 32)                          \
                  : "l"(a), "l"(b), "r"(add))
     if constexpr (is_bf16<T>)
         FORM("bf16");
@@ -240,14 +228,14 @@ __device__ inline void product_along(float (&d)[64], uint64_t a, uint64_t b, int
 template <typename T>
 __device__ inline void product_down(float (&d)[32], uint64_t a, uint64_t b, int add)
 {
-#define FORM(type)                                                                   \
-    asm volatile("{\n"                                                               \
-                 ".reg .pred add;\n"                                                 \
-                 "setp.ne.b32 add, %34, 0;\n"                                        \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type         \
-                 " " HOPPER_REGISTERS_32 ", %32, %33, add, 1, 1, 0, 1;\n"            \
-                 "}"                                                                 \
-                 : HOPPER_32(d, 0)                                                   \
+#define FORM(type)                                                           \
+    asm volatile("{\n"                                                       \
+                 ".reg .pred add;\n"                                         \
+                 "setp.ne.b32 add, %34, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
+                 " " HOPPER_REGISTERS_32 ", %32, %33, add, 1, 1, 0, 1;\n"    \
+                 "}"                                                         \
+                 : HOPPER_32(d, 0)                                           \
                  : "l"(a), "l"(b), "r"(add))
     if constexpr (is_bf16<T>)
         FORM("bf16");
@@ -260,14 +248,14 @@ __device__ inline void product_down(float (&d)[32], uint64_t a, uint64_t b, int 
 template <typename T>
 __device__ inline void product_down(float (&d)[32], const uint32_t *a, uint64_t b, int add)
 {
-#define FORM(type)                                                                        \
-    asm volatile("{\n"                                                                    \
-                 ".reg .pred add;\n"                                                      \
-                 "setp.ne.b32 add, %37, 0;\n"                                             \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type              \
-                 " " HOPPER_REGISTERS_32 ", {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n"   \
-                 "}"                                                                      \
-                 : HOPPER_32(d, 0)                                                        \
+#define FORM(type)                                                                      \
+    asm volatile("{\n"                                                                  \
+                 ".reg .pred add;\n"                                                    \
+                 "setp.ne.b32 add, %37, 0;\n"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type            \
+                 " " HOPPER_REGISTERS_32 ", {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n" \
+                 "}"                                                                    \
+                 : HOPPER_32(d, 0)                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
     if constexpr (is_bf16<T>)
         FORM("bf16");
