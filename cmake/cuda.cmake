@@ -65,14 +65,24 @@ set_property(SOURCE src/device/cuda/device_cuda.c APPEND PROPERTY COMPILE_DEFINI
 
 # Kernels: as in C, no contraction and no fast-math, so that one formula has the same bits in every kernel that has it
 # (a norm and the norm made again); where a fused multiply-add is wanted it is written.
+#
+# Files named *_hopper.cu have instructions of sm_90a, which no other card has, later ones neither: they are compiled
+# for it alone, whatever cards are asked for, and their callers look at the card first.
+set(cuda_hopper ${cuda_kernels})
+list(FILTER cuda_hopper INCLUDE REGEX "_hopper\\.cu$")
+list(FILTER cuda_kernels EXCLUDE REGEX "_hopper\\.cu$")
 add_library(cuda_kernels OBJECT ${cuda_kernels})
-target_include_directories(cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR}/src)
-target_compile_options(cuda_kernels PRIVATE --fmad=false -Xcompiler=-Wall -Werror=all-warnings)
-set_target_properties(cuda_kernels PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden)
+add_library(cuda_hopper OBJECT ${cuda_hopper})
+set_target_properties(cuda_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real)
+foreach(kernels cuda_kernels cuda_hopper)
+    target_include_directories(${kernels} PRIVATE ${CMAKE_SOURCE_DIR}/src)
+    target_compile_options(${kernels} PRIVATE --fmad=false -Xcompiler=-Wall -Werror=all-warnings)
+    set_target_properties(${kernels} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_VISIBILITY_PRESET hidden)
+endforeach()
 
 # An archive, so that only what the back ends use of base and device comes along.
 add_library(cuda_base STATIC $<TARGET_OBJECTS:layer_base> $<TARGET_OBJECTS:layer_device>)
-add_library(sifr_cuda SHARED $<TARGET_OBJECTS:cuda_slots> $<TARGET_OBJECTS:cuda_kernels>)
+add_library(sifr_cuda SHARED $<TARGET_OBJECTS:cuda_slots> $<TARGET_OBJECTS:cuda_kernels> $<TARGET_OBJECTS:cuda_hopper>)
 target_link_libraries(sifr_cuda PRIVATE cuda_base ${SIFR_CUDA_LIBRARIES} OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})
 target_link_options(sifr_cuda PRIVATE -Wl,-z,defs -Wl,--as-needed)
 # The libraries are looked for where they were found: the toolkit's folder is seldom in the loader's list.

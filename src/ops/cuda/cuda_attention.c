@@ -1,14 +1,16 @@
 /* cuda_attention -- the slots of attention: through cuDNN's flash engines where they take the shape,
- * else through kernels of our own (f32, odd widths, whatever cuDNN refuses).
+ * else through kernels of our own (f32, odd widths, whatever cuDNN refuses). The backward pass on
+ * Hopper is our own too, for what cuda_attention_hopper.cu takes: cuDNN's deterministic form writes dS
+ * out and reads it again, without the causal half.
  *
  * A plan is made when a shape is first met and kept; later calls find it and allocate nothing on the
  * device. The workspace is the caller's scratch, whose size is answered without a card: a plan that
  * needs more than that bound is not taken (cuda_attention_graph.c).
  *
- * Bits: the deterministic form of the backward pass keeps T x T elements a head in its workspace. To
+ * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements a head in its workspace. To
  * bound that, the batch is done in slices (sequences do not meet) whose scores fit slice_bytes; the
- * slice depends on the shape alone. SIFR_CUDA_ATTENTION=fast takes the other form, =plain our own
- * kernels: both for measuring.
+ * slice depends on the shape alone. For measuring, SIFR_CUDA_ATTENTION=cudnn leaves the kernel for
+ * Hopper out, =fast takes cuDNN's other form, =plain the plain kernels for everything.
  */
 #include "ops/cuda/cuda_attention.h"
 #include <math.h>
@@ -29,6 +31,7 @@ struct cuda_attention_state {
     struct attention_plan *plans; /* those made so far, newest first */
     enum attention_pass backward; /* which of the two forms */
     bool plain;                   /* never ask cuDNN */
+    bool hopper;                  /* the card has what cuda_attention_hopper.cu needs */
 };
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -55,8 +58,14 @@ static struct attention slice_of(struct attention a)
     return a;
 }
 
+static struct cuda_heads heads_of(struct attention a)
+{
+    return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width};
+}
+
 /* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
- * (the fast form alone) and the workspace. What attention with a cache needs does not depend on the
+ * (the fast form alone) and the workspace; or what the kernel for Hopper needs, since no card is asked.
+ * What attention with a cache needs does not depend on the
  * number of tokens: a decoder has one scratch for all lengths. */
 static size_t sums_bytes(struct attention a)
 {
@@ -76,6 +85,10 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
         size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, slice);
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
         most += kept > fast ? kept : fast;
+    }
+    if (cuda_attend_hopper_takes(ops->type, heads_of(a))) {
+        size_t hopper = cuda_attend_hopper_scratch(heads_of(a));
+        most = most > hopper ? most : hopper;
     }
     return most > cached ? most : cached;
 }
@@ -185,11 +198,6 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d)
     return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 == 0;
 }
 
-static struct cuda_heads heads_of(struct attention a)
-{
-    return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width};
-}
-
 static void cuda_attention(struct ops *ops, struct stream *stream, struct attention a,
                            const void *qkv, void *out, float *lse, void *scratch)
 {
@@ -242,7 +250,19 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
                                     const void *qkv, const void *out, const float *lse,
                                     const void *dout, void *dqkv, void *scratch)
 {
-    enum attention_pass pass = cuda_ops_of(ops)->attention->backward;
+    const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    if (state->hopper && cuda_attend_hopper_takes(ops->type, heads_of(a)) &&
+        aligned(qkv, out, dout, dqkv) && aligned(scratch, NULL, NULL, NULL)) {
+        int processors = cuda_device_of(ops->device)->processors;
+        if (cuda_on_card(ops, stream))
+            cuda_enqueued(stream,
+                          cuda_attend_backward_hopper(ops->type, heads_of(a), qkv, out, lse, dout,
+                                                      dqkv, scratch, processors,
+                                                      cuda_handle(stream)),
+                          "attention backward");
+        return;
+    }
+    enum attention_pass pass = state->backward;
     struct attention slice = slice_of(a), last = slice;
     last.batch = a.batch - (a.batch - 1) / slice.batch * slice.batch;
     const struct dnn_plan *plan = find_plan(ops, stream, pass, slice), *last_plan = plan;
@@ -286,6 +306,7 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
     state->backward = way && !strcmp(way, "fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
     state->plain = way && !strcmp(way, "plain");
+    state->hopper = !way && cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:

@@ -6,6 +6,7 @@
  *     cuda_linear.c        linear layers: products with bias, GELU and their gradients as epilogues
  *     cuda_product.c       products through cuBLASLt; cuda_columns.cu: bias without an epilogue
  *     cuda_attention.c     attention: through cuDNN, else cuda_attention_plain.cu; cuda_cached.cu
+ *     cuda_attention_hopper.cu, hopper*.cuh     its backward pass on Hopper, with tiles and wgmma
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu, cuda_flat.cu   their kernels

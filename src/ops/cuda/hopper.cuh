@@ -1,0 +1,295 @@
+/* hopper -- the instructions of compute capability 9.0 that CUDA C++ has no words for.
+ *
+ * Copies. One thread asks for a tile (through a tensor map made on the host) or a run of bytes, and
+ * the copy engine puts it into shared memory and counts its bytes off at an mbarrier: a barrier in
+ * shared memory that a phase of arrivals and bytes completes. Who waits names the phase's parity;
+ * ring is the usual walk over a few buffers, each with a barrier for "full" and one for "empty".
+ *
+ * Products. wgmma is issued by a warpgroup (four warps) and runs beside it: D (64, N) += A (64, 16)
+ * B (16, N), D in registers, 16 rows a warp, A in registers or shared memory, B in shared memory.
+ * Groups of products are committed, and waited for by how many may still run. Until then their
+ * registers belong to the tensor cores.
+ *
+ *     A thread's part of D: for every 8 columns, four floats: columns 2 (lane % 4) and the next, of
+ *     row lane / 4 of its warp's sixteen, then the same of row lane / 4 + 8. Two such fours in the
+ *     compute type, two to a register, are its part of an A of 16 columns.
+ *
+ * Tiles in shared memory have rows of 128 bytes (64 elements), and are swizzled as the tensor maps
+ * do it: 16-byte piece c of row r lies at piece c ^ (r % 8). They start at multiples of 1024 bytes.
+ * A product may take its k along the row or down the rows:
+ *     along:  A or B^T (64 or N rows) with k = 16 columns of the tile; the next k is 32 bytes on
+ *     down:   B with k = 16 rows of the tile and N = 64 columns; the next k is 16 rows, 2048 bytes on
+ * The descriptor is the same for both: start, swizzle, and 1024 bytes from one eight rows to the next.
+ *
+ * Shared memory has two faces: ordinary stores, and the copy engine and the tensor cores ("async").
+ * What was stored and is then read by a product needs async_fence() by the storing threads, then a
+ * barrier. For sm_90a only; other targets see nothing.
+ */
+#ifndef OPS_CUDA_HOPPER_CUH
+#define OPS_CUDA_HOPPER_CUH
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+namespace hopper
+{
+
+__device__ inline uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* --- mbarriers ------------------------------------------------------------------------------ */
+
+/* A phase ends after `arrivals` arrivals and as many bytes as they announced. */
+__device__ inline void barrier_init(uint32_t barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+/* After barrier_init, before a barrier of the block: the copy engine sees them. */
+__device__ inline void barrier_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ inline void barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Arrive, and announce bytes that copies will bring. */
+__device__ inline void barrier_expect(uint32_t barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+/* Until the phase of this parity has ended (of a fresh barrier, parity 1 has). */
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Buffers in turn, and the parity of the turn. */
+template <int STAGES> struct ring {
+    int stage = 0;
+    uint32_t parity = 0;
+    __device__ inline void step()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* --- copies --------------------------------------------------------------------------------- */
+
+/* The box of the tensor map at column x, row y. */
+__device__ inline void load_tile(uint32_t to, const CUtensorMap *map, int x, int y,
+                                 uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y)
+                 : "memory");
+}
+
+/* A multiple of 16 bytes, from and to multiples of 16. */
+__device__ inline void load_bytes(uint32_t to, const void *from, int bytes, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+__device__ inline void async_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Four 8 x 8 matrices from registers (held as a product's D is), each turned: what were columns
+ * become rows of 16 bytes, at the addresses of lanes 0-7, 8-15, 16-23 and 24-31. */
+__device__ inline void store_turned(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a),
+        "r"(b), "r"(c), "r"(d)
+        : "memory");
+}
+
+/* The same, not turned: rows stay rows. */
+__device__ inline void store_matrices(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+/* --- a block's warpgroups ------------------------------------------------------------------- */
+
+/* Give registers back, or take them, to have N a thread: the first thing a warpgroup's part does. */
+template <int N> __device__ inline void fewer_registers()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> __device__ inline void more_registers()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+/* --- products ------------------------------------------------------------------------------- */
+
+/* Before the first product after registers of one were written. */
+__device__ inline void products_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ inline void products_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Until at most N of the committed groups run. */
+template <int N> __device__ inline void products_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* The compiler may not move what it does with these registers over this place. */
+template <int N> __device__ inline void hold(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* A tile with swizzled rows of 128 bytes, from here on. */
+__device__ inline uint64_t tile_at(uint32_t address)
+{
+    const uint64_t swizzle_128 = 1, eight_rows = 1024 >> 4, unused = 1;
+    return (uint64_t)(address >> 4) | unused << 16 | eight_rows << 32 | swizzle_128 << 62;
+}
+
+/* The same, `bytes` further on. */
+__device__ inline uint64_t further(uint64_t tile, int bytes)
+{
+    return tile + (uint64_t)(bytes >> 4);
+}
+
+#define HOPPER_8(d, i)                                                                          \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define HOPPER_32(d, i) HOPPER_8(d, i), HOPPER_8(d, i + 8), HOPPER_8(d, i + 16), HOPPER_8(d, i + 24)
+#define HOPPER_REGISTERS_32                                                                   \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
+    "%24,%25,%26,%27,%28,%29,%30,%31}"
+#define HOPPER_REGISTERS_64                                                                    \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"  \
+    "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45," \
+    "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+template <typename T> constexpr bool is_bf16 = false;
+template <> constexpr bool is_bf16<__nv_bfloat16> = true;
+
+/* d (64, 128) = a b^T, or += with `add`: both tiles along. */
+template <typename T>
+__device__ inline void product_along(float (&d)[64], uint64_t a, uint64_t b, int add)
+{
+#define FORM(type)                                                            \
+    asm volatile("{\n"                                                        \
+                 ".reg .pred add;\n"                                          \
+                 "setp.ne.b32 add, %66, 0;\n"                                 \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
+                 " " HOPPER_REGISTERS_64 ", %64, %65, add, 1, 1, 0, 0;\n"     \
+                 "}"                                                          \
+                 : HOPPER_32(d, 0), HOPPER_32(d, 32)                          \
+                 : "l"(a), "l"(b), "r"(add))
+    if constexpr (is_bf16<T>)
+        FORM("bf16");
+    else
+        FORM("f16");
+#undef FORM
+}
+
+/* d (64, 64) = a b, or +=: a along, b down. */
+template <typename T>
+__device__ inline void product_down(float (&d)[32], uint64_t a, uint64_t b, int add)
+{
+#define FORM(type)                                                           \
+    asm volatile("{\n"                                                       \
+                 ".reg .pred add;\n"                                         \
+                 "setp.ne.b32 add, %34, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
+                 " " HOPPER_REGISTERS_32 ", %32, %33, add, 1, 1, 0, 1;\n"    \
+                 "}"                                                         \
+                 : HOPPER_32(d, 0)                                           \
+                 : "l"(a), "l"(b), "r"(add))
+    if constexpr (is_bf16<T>)
+        FORM("bf16");
+    else
+        FORM("f16");
+#undef FORM
+}
+
+/* d (64, 64) = a b, or +=: a in registers, b down. */
+template <typename T>
+__device__ inline void product_down(float (&d)[32], const uint32_t *a, uint64_t b, int add)
+{
+#define FORM(type)                                                                      \
+    asm volatile("{\n"                                                                  \
+                 ".reg .pred add;\n"                                                    \
+                 "setp.ne.b32 add, %37, 0;\n"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type            \
+                 " " HOPPER_REGISTERS_32 ", {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n" \
+                 "}"                                                                    \
+                 : HOPPER_32(d, 0)                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+    if constexpr (is_bf16<T>)
+        FORM("bf16");
+    else
+        FORM("f16");
+#undef FORM
+}
+
+/* Two floats in a register, the first in the low half; and back. */
+template <typename T> __device__ inline uint32_t packed(float low, float high)
+{
+    uint32_t both;
+    if constexpr (is_bf16<T>)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+template <typename T> __device__ inline float2 unpacked(uint32_t both)
+{
+    if constexpr (is_bf16<T>)
+        return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
+    else
+        return __half22float2(*reinterpret_cast<__half2 *>(&both));
+}
+
+__device__ inline float power_of_two(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+} // namespace hopper
+
+#endif
