@@ -548,7 +548,7 @@ static void test_logits(void **state)
 /* Every element of the whole is on as many ranks as its tensor says, once on each. */
 static void check_parts(const struct model_config *config, int tp)
 {
-    struct lone lone[MOST_RANKS];
+    struct lone lone[MOST_RANKS] = {0};
     for (int r = 0; r < tp; r++)
         open_lone(&lone[r], config, &(struct model_part){.tp = tp, .t = r, .sequence = true});
     for (int t = 0; t < lone[0].graph->tensor_count; t++) {

@@ -23,7 +23,7 @@
  *
  * Shared memory has two faces: ordinary stores, and the copy engine and the tensor cores ("async").
  * What was stored and is then read by a product needs async_fence() by the storing threads, then a
- * barrier. For sm_90a only; other targets see nothing.
+ * barrier. Included only by files that are compiled for sm_90a alone (cmake/cuda.cmake).
  */
 #ifndef OPS_CUDA_HOPPER_CUH
 #define OPS_CUDA_HOPPER_CUH
