@@ -66,7 +66,7 @@ static void lay_out_unit(const struct activations *a, struct unit_places *u, uin
                 !(passes >> pass & 1))
                 continue;
             u->offset[pass][b] = end;
-            end += aligned(u->list[b].bytes);
+            end += aligned(u->list[b].bytes + !u->list[b].bytes); /* an address even if empty */
         }
         if (end > *scratch)
             *scratch = end;

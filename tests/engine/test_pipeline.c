@@ -37,6 +37,23 @@ static void test_stages_of_a_pipeline(void **state)
     }
 }
 
+/* As many stages as units: the first has the embedding alone, the last the head. */
+static void test_a_unit_a_stage(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        struct trace plain = run_whole(pipeline_config(llama));
+        for (int kind = TIMETABLE_GPIPE; kind <= TIMETABLE_1F1B; kind++)
+            for (int stage = 0; stage <= 3; stage += 3) {
+                struct rig_config config = pipeline_config(llama);
+                config.pp = 6, config.kind = kind, config.stage = stage;
+                compare(&plain, config, 6);
+                compare(&plain, config, 12);
+            }
+        free(plain.params);
+    }
+}
+
 static void test_interleaved(void **state)
 {
     (void)state;
@@ -96,6 +113,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_of_a_pipeline),
+        cmocka_unit_test(test_a_unit_a_stage),
         cmocka_unit_test(test_interleaved),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_delays_and_servers),

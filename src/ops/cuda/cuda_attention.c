@@ -1,7 +1,7 @@
 /* cuda_attention -- the slots of attention: through cuDNN's flash engines where they take the shape,
  * else through kernels of our own (f32, odd widths, whatever cuDNN refuses). The backward pass on
- * Hopper is our own too, for what cuda_attention_hopper.cu takes: cuDNN's deterministic form writes dS
- * out and reads it again, without the causal half.
+ * Hopper can be our own too, for what cuda_attention_hopper.cu takes: cuDNN's deterministic form writes
+ * dS out and reads it again, without the causal half.
  *
  * A plan is made when a shape is first met and kept; later calls find it and allocate nothing on the
  * device. The workspace is the caller's scratch, whose size is answered without a card: a plan that
@@ -9,8 +9,9 @@
  *
  * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements a head in its workspace. To
  * bound that, the batch is done in slices (sequences do not meet) whose scores fit slice_bytes; the
- * slice depends on the shape alone. For measuring, SIFR_CUDA_ATTENTION=cudnn leaves the kernel for
- * Hopper out, =fast takes cuDNN's other form, =plain the plain kernels for everything.
+ * slice depends on the shape alone. SIFR_CUDA_ATTENTION=hopper takes the kernel for Hopper (opt-in
+ * until the op suite has been seen to pass with it on a card); for measuring, =fast takes cuDNN's other
+ * form, =plain the plain kernels for everything.
  */
 #include "ops/cuda/cuda_attention.h"
 #include <math.h>
@@ -306,7 +307,7 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
     state->backward = way && !strcmp(way, "fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
     state->plain = way && !strcmp(way, "plain");
-    state->hopper = !way && cuda_device_of(ops->device)->capability == 90;
+    state->hopper = way && !strcmp(way, "hopper") && cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:
