@@ -237,6 +237,13 @@ static enum status start_ranks(void *user, const struct restarts_attempt *attemp
     return launch(job, &plan, program, attempt, end);
 }
 
+/* Ranks that go together: the stages of a pipeline. */
+static int ranks_of_a_copy(const struct train_job *job)
+{
+    int64_t pp = job->settings->config.parallel.pp;
+    return pp > 1 ? (int)pp : 1;
+}
+
 /* Start the ranks and stay as their supervisor. */
 static enum status supervise(struct train_job *job)
 {
@@ -244,7 +251,7 @@ static enum status supervise(struct train_job *job)
     struct restarts_order order = {.folder = job->folder,
                                    .most = settings->restarts,
                                    .ranks = job->plan.size,
-                                   .fewer = settings->fewer,
+                                   .fewer = settings->fewer ? ranks_of_a_copy(job) : 0,
                                    .fresh = settings->fresh};
     if (!deadline_parse(settings->config.train.max_time, &order.max_seconds))
         order.max_seconds = 0; /* the ranks will refuse it */
@@ -309,7 +316,8 @@ static const struct option train_list[] = {
      .help =
          "when a rank dies, start all again from the last complete checkpoint, at most K times; "
          "given up after three in a row that come no further"},
-    {FIELD(fewer, BOOL), .help = "with --restarts: each time with one rank fewer"},
+    {FIELD(fewer, BOOL),
+     .help = "with --restarts: each time with one rank fewer, or with one pipeline"},
     {FIELD(fresh, BOOL), .help = "move a run that is already in the folder aside, and begin again"},
     {.key = "dry-run",
      .type = OPTION_BOOL,

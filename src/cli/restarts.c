@@ -126,11 +126,11 @@ static void say_restart(const struct restarts *r, const struct restarts_attempt 
 static struct restarts_attempt prepare(struct restarts *r, const struct restarts_attempt *last)
 {
     const struct restarts_order *order = r->order;
-    bool drops = order->fewer && last->ranks > 1;
+    int fewer = last->ranks > order->fewer ? order->fewer : 0;
     r->count++;
     return (struct restarts_attempt){
         .again = true,
-        .ranks = last->ranks - (drops ? 1 : 0),
+        .ranks = last->ranks - fewer,
         .fresh = is_to_move(r),
         .max_seconds = order->max_seconds > 0 ? seconds_left(r) : 0,
     };

@@ -13,7 +13,7 @@ struct restarts_order {
     const char *folder; /* of the run */
     int64_t most;       /* restarts; 0 = none */
     int ranks;
-    bool fewer;         /* one rank fewer at each restart */
+    int fewer;          /* so many ranks fewer at each restart */
     bool fresh;         /* an earlier run in the folder is to be moved aside: once */
     double max_seconds; /* of all attempts together; 0 = no limit */
 };

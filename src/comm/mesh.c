@@ -27,8 +27,9 @@ static enum status refuse(struct env *env, const char *key, int value, const cha
 {
     int below = divisor_below(count, value);
     if (value > count)
-        return FAIL(env, CONFIG, "%s is %d, but there %s only %d %s; %d would fit", key, value,
-                    count == 1 ? "is" : "are", count, what, below);
+        return FAIL(env, CONFIG,
+                    "%s is %d, but there %s only %d %s; start more (-n), or %d would fit", key,
+                    value, count == 1 ? "is" : "are", count, what, below);
     return FAIL(env, CONFIG, "%s is %d, which does not divide %d %s; %d and %d would fit", key,
                 value, count, what, below, divisor_above(count, value));
 }
@@ -44,8 +45,11 @@ enum status mesh_of(struct env *env, int size, int rank, int tp, int pp, struct 
     if (size % tp != 0)
         return refuse(env, "parallel.tp", tp, size == 1 ? "rank" : "ranks", size);
     int groups = size / tp;
-    snprintf(what, sizeof what, "%s of tp %d (%d ranks)", groups == 1 ? "group" : "groups", tp,
-             size);
+    if (tp == 1)
+        snprintf(what, sizeof what, "%s", size == 1 ? "rank" : "ranks");
+    else
+        snprintf(what, sizeof what, "%s of tp %d (%d ranks)", groups == 1 ? "group" : "groups", tp,
+                 size);
     if (groups % pp != 0)
         return refuse(env, "parallel.pp", pp, what, groups);
     *mesh = (struct mesh){.size = size,
