@@ -102,6 +102,8 @@ void zero_destroy(struct zero *zero)
         return;
     stream_destroy(zero->gather_stream);
     stream_destroy(zero->reduce_stream);
+    comm_destroy(zero->lent_comm);
+    comm_destroy(zero->lend_comm);
     comm_destroy(zero->gather_comm);
     comm_destroy(zero->replica_comm);
     comm_destroy(zero->reduce_comm);
@@ -141,9 +143,16 @@ struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
     case ZERO_GATHER:
         add_counters(zero->gather_comm, &sum);
         add_counters(zero->replica_comm, &sum); /* sums, on their way to who updates with them */
+        add_counters(zero->lend_comm, &sum);
         break;
-    case ZERO_REDUCE: add_counters(zero->reduce_comm, &sum); break;
-    case ZERO_CONTROL: add_counters(zero->comm, &sum); break;
+    case ZERO_REDUCE:
+        add_counters(zero->reduce_comm, &sum);
+        add_counters(zero->lent_comm, &sum);
+        break;
+    case ZERO_CONTROL:
+        add_counters(zero->comm, &sum);
+        add_counters(zero->pipe.comm, &sum);
+        break;
     case ZERO_WAY_COUNT: break;
     }
     return sum;
@@ -167,7 +176,9 @@ struct zero_traffic zero_traffic(const struct zero *zero)
         .reduce = reduce.bytes,
         .control = zero_counted(zero, ZERO_CONTROL).bytes,
         .in_flight = gather.seconds + reduce.seconds,
-        .waited = zero_alone(zero) ? 0 : stream_waited(zero->stream) + zero->waited_for_sums,
+        .waited = zero_alone(zero) && !zero->pipe.comm
+                      ? 0
+                      : stream_waited(zero->stream) + zero->waited_for_sums,
     };
 }
 
