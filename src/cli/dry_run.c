@@ -17,13 +17,13 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
                              struct figures *plan)
 {
     const struct plan_request request = run_plan_request(config, ranks);
-    struct plan_rank rank;
+    struct plan_stage stage;
     TRY(plan_model(cli->env, &request, &plan->parameters, &plan->flops_per_token));
-    TRY(plan_rank_memory(cli->env, &request, 0, NULL, NULL, &rank));
+    TRY(plan_worst_memory(cli->env, &request, &stage));
     plan->ranks = ranks;
     plan->step_tokens = config->train.global_batch * config->train.context;
-    memcpy(plan->bytes, rank.bytes, sizeof plan->bytes);
-    plan->total_bytes = rank.total_bytes;
+    memcpy(plan->bytes, stage.worker.bytes, sizeof plan->bytes);
+    plan->total_bytes = stage.worker.total_bytes;
     plan->available_bytes = run_memory(config, machine_memory(), ranks);
     return STATUS_OK;
 }

@@ -22,6 +22,9 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view);
  * to. */
 void plan_view_advice(const struct plan_view *view, struct text *text);
 
+/* The stages of a pipeline, where it has one. `text` is appended to. */
+enum status plan_view_pipe(struct cli *cli, const struct plan_view *view, struct text *text);
+
 enum status plan_view_table1(struct cli *cli, bool json);
 
 #endif

@@ -32,9 +32,10 @@ double footprint_excess(const struct footprint *footprint)
 /* --- of all ranks --------------------------------------------------------------------------- */
 
 static struct footprint_worst describe(const struct footprint *own, bool most,
-                                       const struct mem *mem)
+                                       const struct mem *mem, int rank)
 {
     struct footprint_worst mine = {.total_bytes = most ? mem_total_peak(mem) : mem_total(mem),
+                                   .state_rank = rank,
                                    .process = *own};
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         mine.bytes[c] =
@@ -53,7 +54,10 @@ static void take_worse(struct footprint_worst *worst, const struct footprint_wor
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         keep_larger(&worst->bytes[c], other->bytes[c]);
     keep_larger(&worst->total_bytes, other->total_bytes);
-    keep_larger(&worst->state_bytes, other->state_bytes);
+    if (other->state_bytes > worst->state_bytes) {
+        worst->state_bytes = other->state_bytes;
+        worst->state_rank = other->state_rank;
+    }
     if (other->process.resident_bytes > worst->process.resident_bytes)
         worst->process = other->process;
 }
@@ -61,11 +65,12 @@ static void take_worse(struct footprint_worst *worst, const struct footprint_wor
 enum status footprint_compare(const struct footprint *own, bool most, struct env *env,
                               struct comm *comm, struct footprint_worst *worst)
 {
-    const struct footprint_worst mine = describe(own, most, env->mem);
+    const struct footprint_worst mine = describe(own, most, env->mem, comm ? comm_rank(comm) : 0);
     struct footprint_worst *all;
     *worst = mine;
     if (!comm)
         return STATUS_OK;
+    worst->state_bytes = 0; /* the first of equals */
     size_t size = (size_t)comm_size(comm);
     TRY(mem_alloc_array(env, MEM_OTHER, "footprints", size, sizeof *all, &all));
     enum status st = comm_exchange(comm, &mine, sizeof mine, all);

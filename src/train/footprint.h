@@ -31,7 +31,8 @@ double footprint_excess(const struct footprint *footprint);
 struct footprint_worst {
     size_t bytes[MEM_CATEGORY_COUNT]; /* accounted, each the largest of any rank */
     size_t total_bytes;               /* of the rank with the largest account */
-    size_t state_bytes;               /* the same for params, grads and optimizer */
+    size_t state_bytes;               /* the same for params, grads and optimizer, */
+    int state_rank;                   /* and which rank that is */
     struct footprint process;         /* of the rank whose process holds the most */
 };
 /* The account as it is now, or the most so far. `comm` NULL: one rank. Collective. */

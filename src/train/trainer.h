@@ -45,7 +45,7 @@ struct trainer_step {
     const struct footprint_worst *held; /* accounted, of the worst rank */
     size_t resident_bytes;              /* of this rank's process so far; 0 = not known */
     int ranks;
-    struct zero_traffic traffic; /* of this step */
+    struct engine_traffic traffic; /* of this step */
 };
 
 struct trainer_sample {
@@ -84,9 +84,11 @@ struct trainer_summary {
     struct footprint_worst held; /* of the worst rank, up to the end of the run */
     char checkpoint[4096];       /* the newest; "" = there is none */
     int ranks;
-    size_t state_bytes;          /* params, grads and optimizer of the rank that holds most */
-    size_t whole_bytes;          /* the same on one rank that holds everything */
-    struct zero_traffic traffic; /* of this rank in the steps: not evaluations, not checkpoints */
+    size_t state_bytes;            /* params, grads and optimizer of the rank that holds most */
+    size_t whole_bytes;            /* the same on one rank that holds everything */
+    int state_rank;                /* which rank that is */
+    struct spread_counts part;     /* of the model, at this rank */
+    struct engine_traffic traffic; /* of this rank in the steps: not evaluations, not checkpoints */
 };
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */
