@@ -44,8 +44,11 @@ enum status mesh_of(struct env *env, int size, int rank, int tp, int pp, struct 
     if (size % tp != 0)
         return refuse(env, "parallel.tp", tp, size == 1 ? "rank" : "ranks", size);
     int groups = size / tp;
-    snprintf(what, sizeof what, "%s of tp %d (%d ranks)", groups == 1 ? "group" : "groups", tp,
-             size);
+    if (tp == 1)
+        snprintf(what, sizeof what, size == 1 ? "rank" : "ranks");
+    else
+        snprintf(what, sizeof what, "%s of tp %d (%d ranks)", groups == 1 ? "group" : "groups", tp,
+                 size);
     if (groups % pp != 0)
         return refuse(env, "parallel.pp", pp, what, groups);
     *mesh = (struct mesh){.size = size,

@@ -7,6 +7,12 @@
 
 /* --- construction --------------------------------------------------------------------------- */
 
+/* Which ranks are meant. */
+static const char *of_a_stage(const struct zero_config *config)
+{
+    return config->pipe ? " with one stage of the pipeline" : "";
+}
+
 static enum status check_group(struct env *env, const struct zero_config *config, int size)
 {
     int group = config->shard_group;
@@ -22,15 +28,16 @@ static enum status check_group(struct env *env, const struct zero_config *config
     for (int d = 1; d <= size && used < sizeof divisors - 16; d++)
         if (size % d == 0)
             used += (size_t)snprintf(divisors + used, sizeof divisors - used, " %d", d);
-    return FAIL(env, CONFIG, "zero.shard_group: groups of %d do not make up %d rank%s; these do:%s",
-                group, size, size == 1 ? "" : "s", divisors);
+    return FAIL(env, CONFIG,
+                "zero.shard_group: groups of %d do not make up %d rank%s%s; these do:%s", group,
+                size, size == 1 ? "" : "s", of_a_stage(config), divisors);
 }
 
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
 {
     if (config->servers > 0 && config->servers >= size)
-        return FAIL(env, CONFIG, "zero.servers: %d of %d ranks leave no worker", config->servers,
-                    size);
+        return FAIL(env, CONFIG, "zero.servers: %d of %d rank%s%s leave no worker", config->servers,
+                    size, size == 1 ? "" : "s", of_a_stage(config));
     if (config->servers > 0 && !sharding_of(config->stage).optim)
         return FAIL(env, CONFIG,
                     "zero.servers needs stage 1, 2 or 3: in stage 0 every rank owns everything");
