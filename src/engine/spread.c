@@ -12,14 +12,15 @@ static const struct option options[] = {
      .ranged = true,
      .min = 1,
      .max = 4096,
-     .help =
-         "stages of a pipeline that the layers are cut into; the ranks divided by it are copies"},
+     .help = "stages of a pipeline that the layers are cut into; it divides the ranks, which "
+             "otherwise are copies"},
     {.key = "parallel.schedule",
      .type = OPTION_CHOICE,
      .offset = offsetof(struct parallel_config, schedule),
      .fallback = "1f1b",
      .choices = timetable_words,
-     .help = "order of the passes of a pipeline"},
+     .help = "order of the passes of a pipeline (1f1b keeps fewer activations than gpipe, "
+             "interleaved is idle less)"},
     {.key = "parallel.chunks",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, chunks),
@@ -27,12 +28,13 @@ static const struct option options[] = {
      .ranged = true,
      .min = 0,
      .max = 64,
-     .help = "parts of the model that a stage has (0: 1, interleaved 2)"},
+     .help = "interleaved: parts of the model that each stage has; 0 = 2 there, 1 elsewhere"},
     {.key = "parallel.eager",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, eager),
      .fallback = "false",
-     .help = "1f1b, zero-bubble: twice as many micro-batches on their way, which hides messages"},
+     .help = "1f1b, interleaved: up to twice as many micro-batches on their way, which hides "
+             "slow messages"},
 };
 
 const struct option_table parallel_options = {"parallel", options,
