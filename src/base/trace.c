@@ -27,7 +27,8 @@ struct trace {
     struct event *events;
 };
 
-static const char *const lane_words[TRACE_LANE_COUNT] = {"compute", "gather", "reduce", "host"};
+static const char *const lane_words[TRACE_LANE_COUNT] = {
+    "compute", "gather", "reduce", "host", "stage", "acts in", "acts out", "grads in", "grads out"};
 
 const char *trace_lane_word(enum trace_lane lane)
 {
@@ -124,11 +125,22 @@ static void add_order(struct text *text, int rank, int lane, const char *what, i
                 rank, lane, what, index);
 }
 
-static void add_names(struct text *text, int rank, const char *process)
+static bool has_pipeline(const struct trace *trace)
 {
+    int64_t taken = atomic_load(&trace->taken);
+    for (int64_t i = 0; i < taken && i < trace->room; i++)
+        if (atomic_load_explicit(&trace->events[i].done, memory_order_acquire) &&
+            trace->events[i].span.lane >= TRACE_STAGE)
+            return true;
+    return false;
+}
+
+static void add_names(struct text *text, const struct trace *trace, int rank, const char *process)
+{
+    int lanes = has_pipeline(trace) ? TRACE_LANE_COUNT : TRACE_STAGE;
     add_meta(text, rank, 0, "process_name", process);
     add_order(text, rank, 0, "process_sort_index", rank);
-    for (int lane = 0; lane < TRACE_LANE_COUNT; lane++) {
+    for (int lane = 0; lane < lanes; lane++) {
         add_meta(text, rank, lane, "thread_name", lane_words[lane]);
         add_order(text, rank, lane, "thread_sort_index", lane);
     }
@@ -137,7 +149,8 @@ static void add_names(struct text *text, int rank, const char *process)
 static void add_event(struct text *text, int rank, const struct event *event, double origin)
 {
     const struct trace_span *span = &event->span;
-    bool collective = span->lane == TRACE_GATHER || span->lane == TRACE_REDUCE;
+    bool collective =
+        span->lane == TRACE_GATHER || span->lane == TRACE_REDUCE || span->lane >= TRACE_ACTS_IN;
     text_add(text, "{\"name\":");
     add_name(text, span->name, span->object);
     text_printf(text, ",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d",
@@ -158,7 +171,7 @@ enum status trace_write(const struct trace *trace, int rank, const char *process
     int64_t taken = atomic_load(&trace->taken);
     text_init(&text, trace->env);
     text_add(&text, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    add_names(&text, rank, process);
+    add_names(&text, trace, rank, process);
     for (int64_t i = 0; i < taken && i < trace->room; i++)
         if (atomic_load_explicit(&trace->events[i].done, memory_order_acquire))
             add_event(&text, rank, &trace->events[i], trace->origin);

@@ -1,7 +1,7 @@
 /* trace -- what a rank did when: spans on a few lanes, written as a Chrome/Perfetto file.
  *
  * A rank has one process in the picture and in it a lane for compute, gathers, reductions and the
- * host. Spans are recorded while the trace is open, by any thread, into room taken at the start:
+ * host, and more of them in a pipeline. Spans are recorded while the trace is open, by any thread, into room taken at the start:
  * recording allocates nothing, and without a trace (NULL) or outside its window it costs a branch.
  *
  *     double start = trace_begin(env->trace);
@@ -15,7 +15,18 @@
 #include <stdint.h>
 #include "base/env.h"
 
-enum trace_lane { TRACE_COMPUTE, TRACE_GATHER, TRACE_REDUCE, TRACE_HOST, TRACE_LANE_COUNT };
+enum trace_lane {
+    TRACE_COMPUTE,
+    TRACE_GATHER,
+    TRACE_REDUCE,
+    TRACE_HOST,
+    TRACE_STAGE, /* from here on only where there is a pipeline: passes of its timetable, */
+    TRACE_ACTS_IN,
+    TRACE_ACTS_OUT,
+    TRACE_GRADS_IN,
+    TRACE_GRADS_OUT, /* and what goes between neighbours */
+    TRACE_LANE_COUNT
+};
 const char *trace_lane_word(enum trace_lane lane); /* "compute" */
 
 /* Shown as "name object": the strings are borrowed until the trace is written. */

@@ -62,8 +62,11 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
         view.memory_bytes = run_memory(&settings->config, view.shared_bytes, local);
     }
     TRY(plan_make(cli->env, &request, &plan));
-    TRY(plan_advise(cli->env, &request, &plan, view.memory_bytes, &advice));
-    return show(cli, &view, settings->json);
+    enum status st = plan_advise(cli->env, &request, &plan, view.memory_bytes, &advice);
+    if (st == STATUS_OK)
+        st = show(cli, &view, settings->json);
+    plan_free(cli->env, &plan);
+    return st;
 }
 
 /* As the launch of such a run does it: the CPUs here, shared out. */

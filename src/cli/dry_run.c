@@ -17,8 +17,10 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
                              struct figures *plan)
 {
     const struct plan_request request = run_plan_request(config, ranks);
+    struct plan_stage stage;
     TRY(plan_model(cli->env, &request, &plan->parameters, &plan->flops_per_token));
-    TRY(plan_rank_memory(cli->env, &request, 0, NULL, NULL, &plan->rank));
+    TRY(plan_worst_memory(cli->env, &request, &stage));
+    plan->rank = stage.worker;
     plan->ranks = ranks;
     plan->step_tokens = config->train.global_batch * config->train.context;
     plan->available_bytes = run_memory(config, machine_memory(), ranks);

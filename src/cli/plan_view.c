@@ -4,7 +4,6 @@
 #include "cli/json_out.h"
 #include "cli/plan_lines.h"
 
-static const char *const way_words[ZERO_WAY_COUNT] = {"gather", "reduce", "control"};
 static const char *const recompute_words[PLAN_RECOMPUTES] = {"none", "selective", "full"};
 
 static const struct plan_stage *chosen_stage(const struct plan_view *view)
@@ -16,26 +15,38 @@ static const struct plan_stage *chosen_stage(const struct plan_view *view)
 
 static int64_t sent_bytes(const struct plan_rank *rank)
 {
-    return rank->sent[ZERO_GATHER] + rank->sent[ZERO_REDUCE];
+    return rank->sent[ENGINE_GATHER] + rank->sent[ENGINE_REDUCE] + rank->sent[ENGINE_PIPE];
 }
 
+/* What a stage borrows has its optimizer state elsewhere. */
 static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
-    bool whole = view->request->zero.type == DTYPE_F32;
-    return formula_state(&rank->roster, stage, (double)view->plan->parameters,
-                         whole ? state_fp32 : state_mixed);
+    struct state_widths own = view->request->zero.type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct state_widths borrowed = {own.param, own.grad, 0};
+    double others = (double)rank->part.borrowed;
+    return formula_state(&rank->roster, stage, (double)rank->part.parameters - others, own) +
+           formula_state(&rank->roster, stage, others, borrowed);
 }
 
 static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
-    const struct zero_config *store = &view->request->zero;
-    struct volume volume = {.parameters = (double)view->plan->parameters,
+    const struct plan_request *request = view->request;
+    const struct zero_config *store = &request->zero;
+    const struct engine_config *engine = &request->engine;
+    double stream = (double)(engine->micro_batch * engine->tokens * request->model.width);
+    struct volume volume = {.parameters = (double)rank->part.parameters,
                             .rounds = view->plan->rounds,
                             .reductions = store->local ? 1 : view->plan->rounds,
                             .value = (double)dtype_bytes(store->type),
-                            .total = (double)dtype_bytes(store->sum_type)};
-    return formula_sent(&rank->roster, stage, &volume, ZERO_GATHER) +
-           formula_sent(&rank->roster, stage, &volume, ZERO_REDUCE);
+                            .total = (double)dtype_bytes(store->sum_type),
+                            .borrowed = (double)rank->part.borrowed,
+                            .lent = (double)rank->part.lent,
+                            .messages = spread_messages(&request->parallel, rank->p),
+                            .message_bytes = stream * (double)dtype_bytes(request->compute)};
+    double sent = 0;
+    for (int way = 0; way < ENGINE_CONTROL; way++)
+        sent += formula_sent(&rank->roster, stage, &volume, (enum engine_way)way);
+    return sent;
 }
 
 /* --- the table ------------------------------------------------------------------------------ */
@@ -146,6 +157,19 @@ static void share_row(struct text *text, const struct plan_view *view, bool serv
     text_add(text, "\n");
 }
 
+/* Of the pipeline: the figures below are those of the one that takes most memory. */
+static void stage_row(struct text *text, const struct plan_view *view, bool server)
+{
+    char word[32];
+    text_printf(text, "  %-18s", "pipeline stage");
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        snprintf(word, sizeof word, "%d", rank_of(stage, server)->p);
+        cell(text, stage->possible ? word : "-");
+    }
+    text_add(text, "\n");
+}
+
 static void fits_row(struct text *text, const struct plan_view *view)
 {
     text_printf(text, "  %-18s", "fits");
@@ -160,6 +184,8 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
                         bool server)
 {
     heading(cli, text, view, server ? "a server takes" : "a rank takes");
+    if (view->plan->pipe.pp > 1)
+        stage_row(text, view, server);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         bytes_row(text, view, server, mem_category_word((enum mem_category)c), category_figure, c);
     bytes_row(text, view, server, "total", total_figure, 0);
@@ -173,11 +199,11 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
     if (view->request->ranks == 1)
         return;
     heading(cli, text, view, "it sends in a step");
-    for (int way = 0; way < ZERO_CONTROL; way++)
-        bytes_row(text, view, server, way_words[way], way_figure, way);
+    for (int way = 0; way < ENGINE_CONTROL; way++)
+        bytes_row(text, view, server, engine_way_word((enum engine_way)way), way_figure, way);
     bytes_row(text, view, server, "together", sent_figure, 0);
     bytes_row(text, view, server, "  by the formula", sent_figure, 1);
-    bytes_row(text, view, server, way_words[ZERO_CONTROL], way_figure, ZERO_CONTROL);
+    bytes_row(text, view, server, engine_way_word(ENGINE_CONTROL), way_figure, ENGINE_CONTROL);
 }
 
 /* --- around the table ----------------------------------------------------------------------- */
@@ -186,14 +212,15 @@ static void describe_ranks(struct text *text, const struct plan_view *view)
 {
     const struct plan_request *request = view->request;
     const struct plan *plan = view->plan;
-    int workers = request->ranks - request->zero.servers;
+    int servers = request->zero.servers * plan->pipe.pp;
     text_printf(text, "ranks    %d", request->ranks);
-    if (request->zero.servers > 0)
-        text_printf(text, ": %d compute, %d server%s", workers, request->zero.servers,
-                    request->zero.servers == 1 ? "" : "s");
-    text_printf(text, "; %lld micro-batch%s a step, %lld for a rank",
+    if (servers > 0)
+        text_printf(text, ": %d compute, %d server%s", request->ranks - servers, servers,
+                    servers == 1 ? "" : "s");
+    text_printf(text, "; %lld micro-batch%s a step, %lld for a %s",
                 (long long)request->engine.micro_batches,
-                request->engine.micro_batches == 1 ? "" : "es", (long long)plan->rounds);
+                request->engine.micro_batches == 1 ? "" : "es", (long long)plan->rounds,
+                plan->pipe.pp > 1 ? "pipeline" : "rank");
     if (plan->idle_workers > 0)
         text_printf(text, ", and none for %lld of them in the last round: raise train.global_batch",
                     (long long)plan->idle_workers);
@@ -237,7 +264,9 @@ static void describe_card(struct text *text)
 static void describe_recompute(struct text *text, const struct plan_view *view)
 {
     char word[32];
-    text_add(text, "\nactivations by engine.recompute:");
+    text_add(text, view->plan->pipe.pp > 1
+                       ? "\nactivations of the stage that keeps most, by engine.recompute:"
+                       : "\nactivations by engine.recompute:");
     for (int r = 0; r < PLAN_RECOMPUTES; r++)
         text_printf(text, "%s %s %s", r == 0 ? "" : ",", recompute_words[r],
                     text_human_bytes(word, (double)view->plan->activation_bytes[r]));
@@ -319,6 +348,8 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
     if (view->request->card)
         describe_card(text);
     describe_recompute(text, view);
+    if (view->plan->pipe.pp > 1)
+        TRY(plan_view_pipe(cli, view, text));
     if (view->lines)
         TRY(list_lines(cli, text, view));
     if (plan_fits(chosen_stage(view), view->memory_bytes) && view->advice->found &&
@@ -353,8 +384,8 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
     json_out_int(json, "state_bytes", (int64_t)plan_state_bytes(rank));
     json_out_real(json, "state_formula_bytes", state_formula(view, rank, stage));
     json_out_open(json, "sent", '{');
-    for (int way = 0; way < ZERO_WAY_COUNT; way++)
-        json_out_int(json, way_words[way], rank->sent[way]);
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        json_out_int(json, engine_way_word((enum engine_way)way), rank->sent[way]);
     json_out_close(json, '}');
     json_out_int(json, "sent_bytes", sent_bytes(rank));
     json_out_real(json, "sent_formula_bytes", sent_formula(view, rank, stage));
@@ -377,6 +408,26 @@ static void json_stages(struct json_out *json, const struct plan_view *view)
         json_out_close(json, '}');
     }
     json_out_close(json, ']');
+}
+
+static void json_pipe(struct json_out *json, const struct plan_view *view)
+{
+    const struct plan_pipe *pipe = &view->plan->pipe;
+    json_out_open(json, "pipeline", '{');
+    json_out_int(json, "stages", pipe->pp);
+    json_out_int(json, "chunks", pipe->chunks);
+    json_out_string(json, "schedule", timetable_words[view->request->parallel.schedule]);
+    json_out_real(json, "bubble", pipe->bubble);
+    json_out_open(json, "stage", '[');
+    for (int p = 0; p < pipe->pp; p++) {
+        json_out_open(json, NULL, '{');
+        json_out_int(json, "parameters", pipe->workers[p].part.parameters);
+        json_out_int(json, "in_flight", pipe->in_flight[p]);
+        json_rank(json, view, "rank", &pipe->workers[p], view->request->zero.stage);
+        json_out_close(json, '}');
+    }
+    json_out_close(json, ']');
+    json_out_close(json, '}');
 }
 
 static enum status json_lines(struct cli *cli, struct json_out *json, const struct plan_view *view)
@@ -430,6 +481,8 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     json_out_int(&json, "unsharded_bytes", (int64_t)plan->unsharded_bytes);
     json_out_bool(&json, "fits", plan_fits(chosen_stage(view), view->memory_bytes));
     json_stages(&json, view);
+    if (plan->pipe.pp > 1)
+        json_pipe(&json, view);
     json_out_open(&json, "activations", '{');
     for (int r = 0; r < PLAN_RECOMPUTES; r++)
         json_out_int(&json, recompute_words[r], (int64_t)plan->activation_bytes[r]);

@@ -25,6 +25,9 @@ char *plan_view_memory(const struct plan_view *view, char out[PLAN_VIEW_MEMORY])
  * to. */
 void plan_view_advice(const struct plan_view *view, struct text *text);
 
+/* The stages of a pipeline, where it has one. `text` is appended to. */
+enum status plan_view_pipe(struct cli *cli, const struct plan_view *view, struct text *text);
+
 enum status plan_view_table1(struct cli *cli, bool json);
 
 #endif

@@ -9,29 +9,48 @@
  *     stages 1, 2     (G-1)/G Psi b             (N-1)/N Psi b R      (N/G-1)/N Psi c
  *     stage 3         (G-1)/G Psi b 2R          (N-1)/N Psi b R      (N/G-1)/N Psi c
  *     with servers    - (they send)             Psi b R              -
+ *
+ * In a pipeline all of it is so among the N ranks that have one stage, whose parameters are Psi. What
+ * two stages use goes from one to the other as well: a shard of the parameters, and a share of the
+ * sums. And every micro-batch sends B T C elements over every boundary, there and back.
  */
 #include "cli/ranks_table.h"
 #include <math.h>
 #include <stdio.h>
 
+/* Of what goes from stage to stage for a micro-batch. */
+static double stream_bytes(const struct run_config *config)
+{
+    const struct engine_config *engine = &config->engine;
+    return (double)(engine->micro_batch * engine->tokens * config->model.width) *
+           (double)dtype_bytes(run_place(config).type);
+}
+
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary)
 {
     const struct ranks_config *ranks = &config->ranks;
-    double n = summary->ranks, psi = (double)summary->parameters;
+    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1;
+    const struct spread_counts *part = &summary->part;
+    double n = summary->ranks / pp;
+    double psi = (double)(pp > 1 ? part->parameters : summary->parameters);
     double wire = (double)dtype_bytes(run_type(config));
     double rounds = ceil((double)run_micro_batches(config) / (n - (double)ranks->servers));
     double sent = ranks->accumulate == RUN_ACCUMULATE_LOCAL ? 1 : rounds;
+    double pipe = rounds * spread_messages(&config->parallel, 0) * stream_bytes(config);
     if (ranks->servers > 0)
-        return (struct ranks_volume){.reduce = psi * wire * sent};
+        return (struct ranks_volume){.reduce = psi * wire * sent, .pipe = pipe};
     double group = ranks->stage == 0 ? 1 : ranks->shard_group == 0 ? n : (double)ranks->shard_group;
     double params = (group - 1) / group * psi * wire * (ranks->stage == 3 ? 2 * rounds : 1);
-    double sums = (n / group - 1) / n * psi * (double)dtype_bytes(run_sum_type(config));
-    return (struct ranks_volume){.gather = params + sums,
-                                 .reduce = (n - 1) / n * psi * wire * sent};
+    double sum = (double)dtype_bytes(run_sum_type(config));
+    double sums = (n / group - 1) / n * psi * sum, lent = (double)part->lent / group * wire;
+    return (struct ranks_volume){.gather = params + sums + lent,
+                                 .reduce = (n - 1) / n * psi * wire * sent +
+                                           (double)part->borrowed / n * sum,
+                                 .pipe = pipe};
 }
 
-double ranks_hidden(const struct zero_traffic *traffic)
+double ranks_hidden(const struct engine_traffic *traffic)
 {
     if (!(traffic->in_flight > 0))
         return NAN;
@@ -41,7 +60,13 @@ double ranks_hidden(const struct zero_traffic *traffic)
 void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes)
 {
     const struct ranks_config *ranks = &facts->config->ranks;
-    int used = snprintf(out, bytes, "%d (%s), stage %d", facts->ranks, facts->comm, ranks->stage);
+    const struct parallel_config *parallel = &facts->config->parallel;
+    int used = snprintf(out, bytes, "%d (%s), ", facts->ranks, facts->comm);
+    if (parallel->pp > 1)
+        used += snprintf(out + used, bytes - (size_t)used, "pipeline%s of %lld stages (%s), ZeRO ",
+                         facts->ranks > parallel->pp ? "s" : "", (long long)parallel->pp,
+                         timetable_words[parallel->schedule]);
+    used += snprintf(out + used, bytes - (size_t)used, "stage %d", ranks->stage);
     if (ranks->stage == 3)
         used += snprintf(out + used, bytes - (size_t)used, ", prefetch %lld",
                          (long long)ranks->prefetch);
@@ -66,50 +91,84 @@ static void print_row(struct console *console, const char *name, double bytes, d
                  note);
 }
 
+/* Whose model state it is. */
+static void describe_state(const struct run_config *config, const struct trainer_summary *s,
+                           char *out, size_t bytes)
+{
+    int pp = (int)config->parallel.pp;
+    if (pp > 1)
+        snprintf(out, bytes, "a rank of stage %d, which has most, against one with everything",
+                 s->state_rank % pp);
+    else
+        snprintf(out, bytes, "a rank, against one that holds everything");
+}
+
+static void print_hidden(struct console *console, const struct engine_traffic *sent)
+{
+    double hidden = ranks_hidden(sent);
+    char a[32], b[32];
+    if (!isfinite(hidden))
+        return;
+    console_line(console, "  %s%-16s%s %11.1f%%  of %s of communication; compute waited %s",
+                 console_style(console, STYLE_DIM), "hidden", console_style(console, STYLE_PLAIN),
+                 100 * hidden, text_human_seconds(a, sent->in_flight),
+                 text_human_seconds(b, sent->waited));
+    if (sent->stalled > 0)
+        console_line(console, "  %s%-16s%s %12s  of that, for what a neighbour had not sent yet",
+                     console_style(console, STYLE_DIM), "stalled",
+                     console_style(console, STYLE_PLAIN), text_human_seconds(a, sent->stalled));
+}
+
 void ranks_table_print(struct console *console, const struct run_config *config,
                        const struct trainer_summary *s)
 {
-    const struct zero_traffic *sent = &s->traffic;
+    const struct engine_traffic *sent = &s->traffic;
     bool card = s->held.host_bytes > 0;
     const struct footprint *there = card ? &s->held.card : &s->held.process;
     struct ranks_volume formula = ranks_formula(config, s);
-    double steps = (double)(s->steps - s->first_step), hidden = ranks_hidden(sent);
-    char a[32], b[32];
+    double steps = (double)(s->steps - s->first_step);
+    char whose[96];
+    describe_state(config, s, whose, sizeof whose);
     console_line(console, "\n  %-16s %12s %12s %8s", "over ranks", "measured", "formula", "ratio");
-    print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes,
-              "a rank, against one that holds everything");
+    print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes, whose);
     if (there->held_bytes > 0)
         print_row(console, card ? "card" : "process", (double)there->held_bytes,
                   (double)there->accounted_bytes + (double)there->runtime_bytes,
                   card ? "of its ranks, against their accounts and runtime"
                        : "a rank, against its account and runtime");
-    print_row(console, "parameters sent", (double)sent->gather / steps, formula.gather, "a step");
-    print_row(console, "gradients sent", (double)sent->reduce / steps, formula.reduce, "a step");
-    print_row(console, "control sent", (double)sent->control / steps, 0, "a step");
-    if (isfinite(hidden))
-        console_line(console, "  %s%-16s%s %11.1f%%  of %s of communication; compute waited %s",
-                     console_style(console, STYLE_DIM), "hidden",
-                     console_style(console, STYLE_PLAIN), 100 * hidden,
-                     text_human_seconds(a, sent->in_flight), text_human_seconds(b, sent->waited));
+    print_row(console, "parameters sent", (double)sent->sent[ENGINE_GATHER] / steps, formula.gather,
+              "a step");
+    print_row(console, "gradients sent", (double)sent->sent[ENGINE_REDUCE] / steps, formula.reduce,
+              "a step");
+    if (config->parallel.pp > 1)
+        print_row(console, "to other stages", (double)sent->sent[ENGINE_PIPE] / steps, formula.pipe,
+                  "a step: activations and their gradients, of stage 0");
+    print_row(console, "control sent", (double)sent->sent[ENGINE_CONTROL] / steps, 0, "a step");
+    print_hidden(console, sent);
     console_line(console, "%s", "");
 }
 
 void ranks_table_json(struct json_out *json, const struct run_config *config,
                       const struct trainer_summary *s)
 {
-    const struct zero_traffic *sent = &s->traffic;
+    const struct engine_traffic *sent = &s->traffic;
     struct ranks_volume formula = ranks_formula(config, s);
+    double steps = (double)(s->steps - s->first_step);
     json_out_open(json, "ranks", '{');
     json_out_int(json, "count", s->ranks);
     json_out_int(json, "state_bytes", (int64_t)s->state_bytes);
     json_out_int(json, "whole_state_bytes", (int64_t)s->whole_bytes);
-    json_out_int(json, "sent_gather", sent->gather);
-    json_out_int(json, "sent_reduce", sent->reduce);
-    json_out_int(json, "sent_control", sent->control);
-    json_out_real(json, "formula_gather", formula.gather * (double)(s->steps - s->first_step));
-    json_out_real(json, "formula_reduce", formula.reduce * (double)(s->steps - s->first_step));
+    json_out_int(json, "state_rank", s->state_rank);
+    json_out_int(json, "sent_gather", sent->sent[ENGINE_GATHER]);
+    json_out_int(json, "sent_reduce", sent->sent[ENGINE_REDUCE]);
+    json_out_int(json, "sent_pipe", sent->sent[ENGINE_PIPE]);
+    json_out_int(json, "sent_control", sent->sent[ENGINE_CONTROL]);
+    json_out_real(json, "formula_gather", formula.gather * steps);
+    json_out_real(json, "formula_reduce", formula.reduce * steps);
+    json_out_real(json, "formula_pipe", formula.pipe * steps);
     json_out_real(json, "comm_seconds", sent->in_flight);
     json_out_real(json, "comm_waited", sent->waited);
+    json_out_real(json, "comm_stalled", sent->stalled);
     json_out_real(json, "hidden", ranks_hidden(sent));
     json_out_close(json, '}');
 }

@@ -6,13 +6,14 @@
 #include "train/trainer.h"
 
 /* Bytes that rank 0 sends in a step by the formulas: (N-1)/N x Psi elements once for every gather
- * and every reduction of the whole model, without padding, tied weights and what stays gathered. */
+ * and every reduction of the whole model, without padding, tied weights and what stays gathered; in
+ * a pipeline N are the copies and Psi is its stage's. */
 struct ranks_volume {
-    double gather, reduce;
+    double gather, reduce, pipe;
 };
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary);
-double ranks_hidden(const struct zero_traffic *traffic); /* share of communication; NAN: none */
+double ranks_hidden(const struct engine_traffic *traffic); /* share of communication; NAN: none */
 
 /* "4 (mpi), stage 3, prefetch 1" */
 void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes);

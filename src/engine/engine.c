@@ -205,10 +205,12 @@ struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, i
 static void note(struct engine *engine, const char *unit, const char *pass)
 {
     char text[sizeof engine->label + UNIT_NAME + 16];
-    if (!zero_comm(engine->zero))
+    struct comm *comm =
+        engine->pipeline ? pipeline_comm(engine->pipeline) : zero_comm(engine->zero);
+    if (!comm)
         return;
     snprintf(text, sizeof text, "%s%s%s %s", engine->label, *engine->label ? ", " : "", unit, pass);
-    comm_note(zero_comm(engine->zero), text);
+    comm_note(comm, text);
 }
 
 static void draw(struct engine *engine, double start, const char *name, const char *object)
@@ -289,6 +291,12 @@ enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum)
     for (int rank = 0; rank < zero_roster(engine->zero)->size; rank++)
         *sum += all[rank];
     return STATUS_OK;
+}
+
+enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum)
+{
+    TRY(engine_sum(engine, mine, sum));
+    return engine->pipeline ? pipeline_sum(engine->pipeline, *sum, sum) : STATUS_OK;
 }
 
 /* The losses of all micro-batches of `rounds` rounds, `count` in all, are added in their order. */
@@ -398,27 +406,36 @@ void engine_set_loss_scale(struct engine *engine, struct loss_scale scale)
 
 /* --- without gradients ---------------------------------------------------------------------- */
 
-static void evaluate(struct engine *engine, bool idle)
+int64_t engine_eval_rounds(const struct engine *engine)
+{
+    return engine->pipeline ? engine_rounds(engine) : 1;
+}
+
+static void evaluate(struct engine *engine, int64_t count)
 {
     int last = engine->graph->unit_count - 1;
+    bool idle = roster_micro_batch(zero_roster(engine->zero), count, 0) < 0;
     struct walk walk = engine_start_walk(engine, 0, idle, 0, last + 1, WALK_FORWARD);
     engine_forward(engine, 0, last, &walk);
     engine_run_pass(engine, last, PASS_EVAL, &walk);
 }
 
-enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int64_t *label_count)
+enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum,
+                        int64_t *label_count)
 {
-    idle = idle || !roster_is_worker(zero_roster(engine->zero));
-    int64_t labels = idle ? 0 : count_labels(engine->labels, batch_rows(engine));
+    const struct roster *roster = zero_roster(engine->zero);
+    int64_t rounds = roster_rounds(roster, count), rows = batch_rows(engine), labels = 0;
+    CHECK_LE(rounds, engine_eval_rounds(engine));
     if (engine->pipeline)
-        pipeline_eval(engine->pipeline, idle);
+        pipeline_eval(engine->pipeline, rounds, count);
     else
-        evaluate(engine, idle);
-    if (idle)
-        device_zero(engine->stream, engine->losses, sizeof(double));
+        evaluate(engine, count);
+    for (int64_t round = 0; round < rounds; round++)
+        if (roster_micro_batch(roster, count, round) >= 0)
+            labels += count_labels(engine->labels + round * rows, rows);
     TRY(engine_sum(engine, labels, &labels));
     *label_count += labels;
-    return add_losses(engine, 1, zero_roster(engine->zero)->workers, loss_sum);
+    return add_losses(engine, rounds, count, loss_sum);
 }
 
 enum status engine_logits(struct engine *engine, int64_t count, float *logits)
@@ -443,4 +460,30 @@ enum status engine_logits(struct engine *engine, int64_t count, float *logits)
 undo_wide:
     device_free(device, wide);
     return st;
+}
+
+/* --- what goes over the wire ---------------------------------------------------------------- */
+
+const char *engine_way_word(enum engine_way way)
+{
+    static const char *const words[ENGINE_WAYS] = {"gather", "reduce", "pipe", "control"};
+    CHECK_LT((unsigned)way, ENGINE_WAYS);
+    return words[way];
+}
+
+struct engine_traffic engine_traffic(const struct engine *engine)
+{
+    struct zero_traffic store = zero_traffic(engine->zero);
+    struct engine_traffic all = {.sent = {[ENGINE_GATHER] = store.gather,
+                                          [ENGINE_REDUCE] = store.reduce,
+                                          [ENGINE_CONTROL] = store.control},
+                                 .in_flight = store.in_flight,
+                                 .waited = store.waited};
+    if (!engine->pipeline)
+        return all;
+    struct comm_counter pipe = pipeline_counted(engine->pipeline);
+    all.sent[ENGINE_PIPE] = pipe.bytes;
+    all.in_flight += pipe.seconds;
+    all.stalled = pipeline_stalled(engine->pipeline);
+    return all;
 }

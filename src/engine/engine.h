@@ -69,10 +69,13 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
 struct loss_scale engine_loss_scale(const struct engine *engine);
 void engine_set_loss_scale(struct engine *engine, struct loss_scale scale);
 
-/* Add the loss sums and counts of valid labels of the workers' micro-batches in place 0, one
- * after the other in the order of the workers; a rank with `idle` set only takes part.
- * Collective. */
-enum status engine_eval(struct engine *engine, bool idle, double *loss_sum, int64_t *label_count);
+/* Evaluate `count` micro-batches, dealt to the workers in rounds as those of a step are: round r of
+ * this rank is in place r, unless it is idle in it. Their loss sums and counts of valid labels are
+ * added one after the other. At most engine_eval_rounds rounds at once. Collective. */
+enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum,
+                        int64_t *label_count);
+/* Rounds that go faster together: what a pipeline has room for, otherwise 1. */
+int64_t engine_eval_rounds(const struct engine *engine);
 
 /* Only the gradients of the filled micro-batches, no update: read them with zero_read_gradient. For
  * tests and tools. */
@@ -82,7 +85,32 @@ enum status engine_gradients(struct engine *engine, struct engine_result *result
  * cache, to the host: (B, count, V) fp32. Needs room for them on the device: for tests. */
 enum status engine_logits(struct engine *engine, int64_t count, float *logits);
 
-/* *sum = the ranks' numbers added up. Collective: for counts and votes of the training loop. */
+/* *sum = the numbers of the copies of the model added up, each counted once however many stages it
+ * has: for counts of data. Collective. */
 enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum);
+/* *sum = the numbers of all ranks, every stage's too: for votes of the training loop. Collective. */
+enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum);
+
+/* --- what goes over the wire ---------------------------------------------------------------- */
+enum engine_way {
+    ENGINE_GATHER,  /* params to who computes, and summed gradients where they have several holders;
+                       between stages: params that two of them use */
+    ENGINE_REDUCE,  /* gradients to their owners; between stages: those of such params */
+    ENGINE_PIPE,    /* activations and their gradients, from stage to stage */
+    ENGINE_CONTROL, /* counts, losses, norms, votes */
+    ENGINE_WAYS
+};
+const char *engine_way_word(enum engine_way way); /* "gather" */
+
+/* What this rank has sent to others since the start, and what it cost. */
+struct engine_traffic {
+    int64_t sent[ENGINE_WAYS]; /* bytes */
+    double in_flight;          /* seconds that calls took, control left out; a receive takes from
+                                  when it is asked for */
+    double waited;             /* seconds of them that compute stood still for */
+    double stalled; /* of these, for what a neighbour in the pipeline had not sent: the bubble, as
+                       far as it is not before the first pass or after the last */
+};
+struct engine_traffic engine_traffic(const struct engine *engine);
 
 #endif

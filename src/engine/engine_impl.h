@@ -52,9 +52,17 @@ void pipeline_destroy(struct pipeline *p);
 const int *pipeline_copies(const struct pipeline *p);
 bool pipeline_has_loss(const struct pipeline *p);  /* the last unit of the model is here */
 void pipeline_step(struct pipeline *p);            /* all rounds, forward and backward */
-void pipeline_eval(struct pipeline *p, bool idle); /* of the micro-batch in place 0 */
+/* The same without gradients; in each of `rounds` rounds this rank has one of `count`
+ * micro-batches, or is idle. */
+void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count);
 /* What the stage with the loss has, at all stages. */
 enum status pipeline_share(struct pipeline *p, double *value);
+/* *sum = the stages' numbers added up. */
+enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum);
+struct comm *pipeline_comm(const struct pipeline *p); /* of the stages, for small exchanges */
+/* Messages to other stages, and seconds that calls took. */
+struct comm_counter pipeline_counted(const struct pipeline *p);
+double pipeline_stalled(const struct pipeline *p); /* seconds that compute waited for messages */
 /* Wait for what is on its way, and for errors of it. */
 enum status pipeline_settle(struct pipeline *p);
 

@@ -13,6 +13,9 @@
  *
  * Micro-batches of a chunk are between forward and backward in the order of rounds, so round mod n
  * finds a buffer and a copy of the units' places.
+ *
+ * An evaluation goes the same way without coming back: a stage takes the next micro-batch as soon
+ * as it has passed one on.
  */
 #include <string.h>
 
@@ -35,6 +38,8 @@ struct chunk {
 
 enum { ACTS_IN, ACTS_OUT, GRADS_IN, GRADS_OUT, LINES };
 
+typedef char action_name[TIMETABLE_NAME_BYTES];
+
 /* The way to or from a neighbour. */
 struct line {
     struct comm *comm; /* of all stages; two lines of a rank never share one */
@@ -50,9 +55,11 @@ struct pipeline {
     int stage; /* this rank's */
     struct chunk *chunks;
     int *unit_copies; /* (units) */
-    double *shared;   /* (stages) */
+    double *shared;   /* (stages) room for a number of each */
     struct comm *copies[COPIES];
     struct line lines[LINES];
+    double stalled;     /* seconds that compute has waited for messages */
+    action_name *names; /* of this rank's actions, for the trace; NULL: there is none */
 };
 
 /* --- construction --------------------------------------------------------------------------- */
@@ -150,19 +157,32 @@ static enum status open_lines(struct pipeline *p)
 {
     static const char *const names[LINES] = {"acts in", "acts out", "grads in", "grads out"};
     int stages = comm_size(p->comm), before = (p->stage + stages - 1) % stages;
-    int after = (p->stage + 1) % stages;
     int mine = copy_of_sender(p, p->stage);
     const int copies[LINES] = {[ACTS_IN] = copy_of_sender(p, before),
                                [ACTS_OUT] = mine,
-                               [GRADS_IN] = 3 + copy_of_sender(p, p->stage),
+                               [GRADS_IN] = 3 + mine,
                                [GRADS_OUT] = 3 + copy_of_sender(p, before)};
-    (void)after;
     for (int i = 0; i < COPIES; i++)
         TRY(comm_dup(p->comm, i < 3 ? "acts" : "grads", &p->copies[i]));
     for (int i = 0; i < LINES; i++) {
         p->lines[i].comm = p->copies[copies[i]];
+        comm_set_lane(p->lines[i].comm, (enum trace_lane)(TRACE_ACTS_IN + i));
         TRY(comm_stream_create(p->comm, names[i], &p->lines[i].stream));
     }
+    return STATUS_OK;
+}
+
+/* The trace borrows what it shows. */
+static enum status name_actions(struct pipeline *p)
+{
+    const struct timetable *t = &p->table;
+    int64_t first = t->first[p->stage], count = t->first[p->stage + 1] - first;
+    if (!p->engine->env->trace)
+        return STATUS_OK;
+    TRY(mem_alloc_array(p->engine->env, MEM_OTHER, "pipeline", (size_t)count, sizeof *p->names,
+                        &p->names));
+    for (int64_t i = 0; i < count; i++)
+        timetable_name(&t->shape, p->stage, t->actions[first + i], p->names[i]);
     return STATUS_OK;
 }
 
@@ -185,6 +205,7 @@ static enum status fill(struct pipeline *p, const struct engine_pipe *config)
                         &p->shared));
     for (int c = 0; c < shape.chunks; c++)
         TRY(chunk_create(p, config, c));
+    TRY(name_actions(p));
     return open_lines(p);
 }
 
@@ -218,6 +239,7 @@ void pipeline_destroy(struct pipeline *p)
         ring_free(p, &p->chunks[c].out);
         ring_free(p, &p->chunks[c].gradient);
     }
+    mem_free(env, p->names);
     mem_free(env, p->shared);
     mem_free(env, p->unit_copies);
     mem_free(env, p->chunks);
@@ -242,21 +264,33 @@ static int64_t stream_count(const struct pipeline *p)
     return (int64_t)(engine_stream_bytes(p->engine) / dtype_bytes(p->engine->ops->type));
 }
 
+/* Compute goes on when a message has come. */
+static void await(struct pipeline *p, struct event *ready)
+{
+    struct stream *compute = p->engine->stream;
+    double before = stream_waited(compute);
+    stream_wait(compute, ready);
+    p->stalled += stream_waited(compute) - before;
+}
+
 /* A buffer is filled by the message, once it may be written. */
-static void receive(struct pipeline *p, int line, int from, struct ring *ring, int i)
+static void receive(struct pipeline *p, int line, int from, struct ring *ring, int i,
+                    const char *name)
 {
     struct stream *stream = p->lines[line].stream;
     stream_wait(stream, ring->spent[i]);
+    comm_label(p->lines[line].comm, name);
     comm_recv(p->lines[line].comm, ring->at[i], stream_count(p), p->engine->ops->type, from,
               stream);
     event_record(ring->ready[i], stream);
 }
 
 /* A buffer is sent, once compute has written it. */
-static void send(struct pipeline *p, int line, int to, struct ring *ring, int i)
+static void send(struct pipeline *p, int line, int to, struct ring *ring, int i, const char *name)
 {
     struct stream *stream = p->lines[line].stream;
     stream_wait(stream, ring->ready[i]);
+    comm_label(p->lines[line].comm, name);
     comm_send(p->lines[line].comm, ring->at[i], stream_count(p), p->engine->ops->type, to, stream);
     event_record(ring->spent[i], stream);
 }
@@ -279,7 +313,17 @@ static void put_out(struct pipeline *p, struct walk *walk, void *out)
         device_copy(engine->stream, out, walk->run.residual, engine_stream_bytes(engine));
 }
 
-static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle)
+/* A pass of the timetable, without what it waited for before it. */
+static void draw(struct pipeline *p, double start, const char *name)
+{
+    if (name)
+        trace_end(p->engine->env->trace, start,
+                  &(struct trace_span){.lane = TRACE_STAGE, .name = name});
+}
+
+/* `name` (NULL: none) is for the trace. */
+static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
+                    const char *name)
 {
     struct engine *engine = p->engine;
     int end = forward_end(chunk);
@@ -288,9 +332,10 @@ static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool
     int in = chunk->has_input ? (int)(round % chunk->in.count) : 0;
     int out = (int)(round % chunk->out.count);
     if (!idle && chunk->has_input) {
-        stream_wait(engine->stream, chunk->in.ready[in]);
+        await(p, chunk->in.ready[in]);
         walk.run.residual = chunk->in.at[in];
     }
+    double start = trace_begin(engine->env->trace);
     engine_forward(engine, chunk->first, end, &walk);
     if (idle)
         return;
@@ -299,9 +344,11 @@ static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool
     event_record(chunk->out.ready[out], engine->stream);
     if (chunk->has_input)
         event_record(chunk->in.spent[in], engine->stream);
+    draw(p, start, name);
 }
 
-static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle)
+static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
+                     const char *name)
 {
     struct engine *engine = p->engine;
     int i = (int)(round % chunk->gradient.count), out = (int)(round % chunk->out.count);
@@ -309,9 +356,11 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
         engine_start_walk(engine, round, idle, chunk->first, chunk->end, WALK_BACKWARD);
     walk.copy = (int)(round % chunk->copies);
     walk.run.gradient = chunk->gradient.at[i];
-    if (!idle)
-        stream_wait(engine->stream,
-                    chunk->has_output ? chunk->gradient.ready[i] : chunk->gradient.spent[i]);
+    if (!idle && chunk->has_output)
+        await(p, chunk->gradient.ready[i]);
+    else if (!idle)
+        stream_wait(engine->stream, chunk->gradient.spent[i]);
+    double start = trace_begin(engine->env->trace);
     if (chunk->has_loss) {
         walk.run.residual = chunk->out.at[out];
         engine_run_pass_with_gradients(engine, chunk->end - 1, PASS_LOSS, round, &walk);
@@ -319,14 +368,16 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
             event_record(chunk->out.spent[out], engine->stream);
     }
     engine_backward(engine, chunk->first, forward_end(chunk), round, &walk);
-    if (!idle)
-        event_record(chunk->has_input ? chunk->gradient.ready[i] : chunk->gradient.spent[i],
-                     engine->stream);
+    if (idle)
+        return;
+    event_record(chunk->has_input ? chunk->gradient.ready[i] : chunk->gradient.spent[i],
+                 engine->stream);
+    draw(p, start, name);
 }
 
 /* --- a step --------------------------------------------------------------------------------- */
 
-static void act(struct pipeline *p, struct timetable_action a)
+static void act(struct pipeline *p, struct timetable_action a, const char *name)
 {
     struct chunk *chunk = &p->chunks[a.chunk];
     bool idle = engine_micro_batch(p->engine, a.round) < 0;
@@ -334,53 +385,121 @@ static void act(struct pipeline *p, struct timetable_action a)
     if (idle && timetable_is_message(a.verb))
         return;
     switch (a.verb) {
-    case TIMETABLE_FORWARD: forward(p, chunk, a.round, idle); break;
-    case TIMETABLE_BACKWARD: backward(p, chunk, a.round, idle); break;
+    case TIMETABLE_FORWARD: forward(p, chunk, a.round, idle, name); break;
+    case TIMETABLE_BACKWARD: backward(p, chunk, a.round, idle, name); break;
     case TIMETABLE_RECV_ACTIVATION:
-        receive(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count);
+        receive(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count, name);
         break;
     case TIMETABLE_SEND_ACTIVATION:
-        send(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count);
+        send(p, ACTS_OUT, peer, &chunk->out, a.round % chunk->out.count, name);
         break;
     case TIMETABLE_RECV_GRADIENT:
-        receive(p, GRADS_IN, peer, &chunk->gradient, a.round % chunk->gradient.count);
+        receive(p, GRADS_IN, peer, &chunk->gradient, a.round % chunk->gradient.count, name);
         break;
-    default: send(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count); break;
+    default:
+        send(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count, name);
+        break;
     }
 }
 
 void pipeline_step(struct pipeline *p)
 {
     const struct timetable *t = &p->table;
-    for (int64_t i = t->first[p->stage]; i < t->first[p->stage + 1]; i++)
-        act(p, t->actions[i]);
+    int64_t first = t->first[p->stage];
+    for (int64_t i = first; i < t->first[p->stage + 1]; i++)
+        act(p, t->actions[i], p->names ? p->names[i - first] : NULL);
 }
 
-void pipeline_eval(struct pipeline *p, bool idle)
+/* --- an evaluation -------------------------------------------------------------------------- */
+
+/* The passes of a stage: some rounds through one chunk, then through the next, so that stages with
+ * several chunks work at once, too. */
+struct eval_walk {
+    struct pipeline *pipeline;
+    int64_t rounds, count;
+};
+
+static struct chunk *eval_pass(const struct eval_walk *walk, int64_t i, int64_t *round)
 {
-    int stages = comm_size(p->comm), chunks = p->table.shape.chunks;
-    for (int c = 0; c < chunks; c++) {
-        struct chunk *chunk = &p->chunks[c];
-        if (chunk->has_input && !idle)
-            receive(p, ACTS_IN, (p->stage + stages - 1) % stages, &chunk->in, 0);
-        forward(p, chunk, 0, idle);
+    const struct pipeline *p = walk->pipeline;
+    int64_t chunks = p->table.shape.chunks, pp = p->table.shape.pp;
+    int64_t group = i / (chunks * pp), first = group * pp;
+    int64_t width = walk->rounds - first < pp ? walk->rounds - first : pp;
+    int64_t rest = i - first * chunks;
+    *round = first + rest % width;
+    return &p->chunks[rest / width];
+}
+
+static bool is_idle(const struct eval_walk *walk, int64_t round)
+{
+    return roster_micro_batch(zero_roster(walk->pipeline->engine->zero), walk->count, round) < 0;
+}
+
+/* Ask for the input of pass i. */
+static void eval_ask(const struct eval_walk *walk, int64_t i)
+{
+    struct pipeline *p = walk->pipeline;
+    int64_t round;
+    struct chunk *chunk = eval_pass(walk, i, &round);
+    int stages = comm_size(p->comm);
+    if (chunk->has_input && !is_idle(walk, round))
+        receive(p, ACTS_IN, (p->stage + stages - 1) % stages, &chunk->in,
+                (int)(round % chunk->in.count), NULL);
+}
+
+static void eval_loss(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle)
+{
+    int out = (int)(round % chunk->out.count);
+    struct walk walk =
+        engine_start_walk(p->engine, round, idle, chunk->first, chunk->end, WALK_FORWARD);
+    walk.run.residual = chunk->out.at[out];
+    engine_run_pass(p->engine, chunk->end - 1, PASS_EVAL, &walk);
+    if (!idle)
+        event_record(chunk->out.spent[out], p->engine->stream);
+}
+
+void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count)
+{
+    struct eval_walk walk = {p, rounds, count};
+    int64_t passes = rounds * p->table.shape.chunks;
+    int stages = comm_size(p->comm);
+    eval_ask(&walk, 0);
+    for (int64_t i = 0; i < passes; i++) {
+        int64_t round;
+        struct chunk *chunk = eval_pass(&walk, i, &round);
+        bool idle = is_idle(&walk, round);
+        if (i + 1 < passes)
+            eval_ask(&walk, i + 1);
+        forward(p, chunk, round, idle, NULL);
         if (chunk->has_output && !idle)
-            send(p, ACTS_OUT, (p->stage + 1) % stages, &chunk->out, 0);
-        if (!chunk->has_loss)
-            continue;
-        struct walk walk =
-            engine_start_walk(p->engine, 0, idle, chunk->first, chunk->end, WALK_FORWARD);
-        walk.run.residual = chunk->out.at[0];
-        engine_run_pass(p->engine, chunk->end - 1, PASS_EVAL, &walk);
-        if (!idle)
-            event_record(chunk->out.spent[0], p->engine->stream);
+            send(p, ACTS_OUT, (p->stage + 1) % stages, &chunk->out, (int)(round % chunk->out.count),
+                 NULL);
+        if (chunk->has_loss)
+            eval_loss(p, chunk, round, idle);
     }
+}
+
+/* --- between stages ------------------------------------------------------------------------- */
+
+struct comm *pipeline_comm(const struct pipeline *p)
+{
+    return p->comm;
 }
 
 enum status pipeline_share(struct pipeline *p, double *value)
 {
     TRY(comm_exchange(p->comm, value, sizeof *value, p->shared));
     *value = p->shared[comm_size(p->comm) - 1];
+    return STATUS_OK;
+}
+
+enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum)
+{
+    int64_t *all = (int64_t *)p->shared; /* as long as its doubles */
+    TRY(comm_exchange(p->comm, &mine, sizeof mine, all));
+    *sum = 0;
+    for (int stage = 0; stage < comm_size(p->comm); stage++)
+        *sum += all[stage];
     return STATUS_OK;
 }
 
@@ -391,4 +510,22 @@ enum status pipeline_settle(struct pipeline *p)
     for (int i = 0; i < COPIES; i++)
         TRY(comm_status(p->copies[i]));
     return STATUS_OK;
+}
+
+struct comm_counter pipeline_counted(const struct pipeline *p)
+{
+    struct comm_counter sum = {0};
+    for (int i = 0; i < COPIES; i++)
+        for (int kind = COMM_SEND; kind <= COMM_RECV; kind++) {
+            struct comm_counter one = comm_counted(p->copies[i], (enum comm_kind)kind);
+            sum.calls += one.calls;
+            sum.bytes += one.bytes;
+            sum.seconds += one.seconds;
+        }
+    return sum;
+}
+
+double pipeline_stalled(const struct pipeline *p)
+{
+    return p->stalled;
 }

@@ -12,14 +12,15 @@ static const struct option options[] = {
      .ranged = true,
      .min = 1,
      .max = 4096,
-     .help =
-         "stages of a pipeline that the layers are cut into; the ranks divided by it are copies"},
+     .help = "stages of a pipeline that the layers are cut into; it divides the ranks, which "
+             "otherwise are copies"},
     {.key = "parallel.schedule",
      .type = OPTION_CHOICE,
      .offset = offsetof(struct parallel_config, schedule),
      .fallback = "1f1b",
      .choices = timetable_words,
-     .help = "order of the passes of a pipeline"},
+     .help = "order of the passes of a pipeline (1f1b keeps fewer activations than gpipe, "
+             "interleaved is idle less)"},
     {.key = "parallel.chunks",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, chunks),
@@ -27,60 +28,78 @@ static const struct option options[] = {
      .ranged = true,
      .min = 0,
      .max = 64,
-     .help = "parts of the model that a stage has (0: 1, interleaved 2)"},
+     .help = "interleaved: parts of the model that each stage has; 0 = 2 there, 1 elsewhere"},
     {.key = "parallel.eager",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, eager),
      .fallback = "false",
-     .help = "1f1b, zero-bubble: twice as many micro-batches on their way, which hides messages"},
+     .help = "1f1b, interleaved: up to twice as many micro-batches on their way, which hides "
+             "slow messages"},
 };
 
 const struct option_table parallel_options = {"parallel", options,
                                               sizeof options / sizeof *options};
 
-static int chunks_of(const struct parallel_config *config)
+int spread_chunks(const struct parallel_config *config)
 {
     if (config->chunks > 0)
         return (int)config->chunks;
     return config->schedule == TIMETABLE_INTERLEAVED ? 2 : 1;
 }
 
-/* stage_of (units) = the rank p of the pipeline that has each, so that virtual stages take about as
- * long. */
-static enum status deal_units(struct spread *spread, const struct unit_graph *whole,
-                              struct unit_shape shape, int chunks, int *virtual_of)
+int spread_messages(const struct parallel_config *config, int p)
 {
-    int units = whole->unit_count, stages = spread->mesh.pp * chunks, *first = NULL;
-    int64_t *cost = NULL;
-    enum status st;
-    TRY_OR(done,
-           mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units, sizeof *cost, &cost));
-    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)stages + 1,
-                                 sizeof *first, &first));
+    int pp = (int)config->pp, chunks = spread_chunks(config);
+    return pp < 2 ? 0 : 2 * chunks - (p == 0) - (p == pp - 1);
+}
+
+enum status spread_cut(struct env *env, const struct unit_graph *whole, struct unit_shape shape,
+                       const struct parallel_config *config, int *first, int64_t *cost)
+{
+    int units = whole->unit_count, stages = (int)config->pp * spread_chunks(config);
+    int64_t *unit_cost;
+    TRY(mem_alloc_array(env, MEM_OTHER, "stages", (size_t)units, sizeof *unit_cost, &unit_cost));
     for (int u = 0; u < units; u++)
-        cost[u] = unit_work(&whole->units[u], shape);
-    struct stage_cut_task task = {.units = units, .stages = stages, .cost = cost};
-    TRY_OR(done, stage_cut(spread->env, &task, first));
-    for (int s = 0; s < stages; s++)
+        unit_cost[u] = unit_work(&whole->units[u], shape);
+    struct stage_cut_task task = {.units = units, .stages = stages, .cost = unit_cost};
+    enum status st = stage_cut(env, &task, first);
+    for (int s = 0; st == STATUS_OK && cost && s < stages; s++) {
+        cost[s] = 0;
+        for (int u = first[s]; u < first[s + 1]; u++)
+            cost[s] += unit_cost[u];
+    }
+    mem_free(env, unit_cost);
+    return st;
+}
+
+/* virtual_of (units) = the virtual stage that has each. */
+static enum status deal_units(struct spread *spread, const struct unit_graph *whole,
+                              struct unit_shape shape, const struct parallel_config *config,
+                              int *virtual_of)
+{
+    int stages = spread->mesh.pp * spread_chunks(config), *first;
+    TRY(mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)stages + 1, sizeof *first,
+                        &first));
+    enum status st = spread_cut(spread->env, whole, shape, config, first, NULL);
+    for (int s = 0; st == STATUS_OK && s < stages; s++)
         for (int u = first[s]; u < first[s + 1]; u++)
             virtual_of[u] = s;
-done:
     mem_free(spread->env, first);
-    mem_free(spread->env, cost);
     return st;
 }
 
 /* The units of this rank, and where its chunks are among them. */
 static enum status cut_units(struct spread *spread, const struct unit_graph *whole,
-                             struct unit_shape shape, int chunks)
+                             struct unit_shape shape, const struct parallel_config *config)
 {
-    int units = whole->unit_count, *virtual_of = NULL, *stage_of = NULL;
+    int units = whole->unit_count, chunks = spread_chunks(config), *virtual_of = NULL,
+        *stage_of = NULL;
     enum status st;
     TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units,
                                  sizeof *virtual_of, &virtual_of));
     TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units, sizeof *stage_of,
                                  &stage_of));
-    TRY_OR(done, deal_units(spread, whole, shape, chunks, virtual_of));
+    TRY_OR(done, deal_units(spread, whole, shape, config, virtual_of));
     for (int u = 0; u < units; u++)
         stage_of[u] = virtual_of[u] % spread->mesh.pp;
     TRY_OR(done, unit_cut_create(spread->env, whole, stage_of, spread->mesh.p, &spread->cut));
@@ -102,9 +121,15 @@ done:
 static enum status fill(struct spread *spread, struct comm *world, const struct unit_graph *whole,
                         struct unit_shape shape, const struct parallel_config *config)
 {
-    int chunks = chunks_of(config);
+    int chunks = spread_chunks(config);
+    const struct timetable_shape shape_of_lists = {.kind = config->schedule,
+                                                   .pp = spread->mesh.pp,
+                                                   .chunks = chunks,
+                                                   .rounds = 1, /* any number will do */
+                                                   .eager = config->eager};
+    TRY(timetable_validate(spread->env, &shape_of_lists));
     TRY(mesh_groups_create(world, &spread->mesh, &spread->groups));
-    TRY(cut_units(spread, whole, shape, chunks));
+    TRY(cut_units(spread, whole, shape, config));
     spread->graph = &spread->cut.graph;
     spread->copies = spread->mesh.dp > 1 ? spread->groups.dp : NULL;
     spread->store = (struct zero_pipe){&spread->cut, spread->groups.pp};
@@ -156,4 +181,19 @@ const struct engine_pipe *spread_pipe(const struct spread *spread)
 void spread_tell_engine(const struct spread *spread, struct engine_config *config)
 {
     config->pipe = spread_pipe(spread);
+}
+
+struct spread_counts spread_count(const struct spread *spread)
+{
+    const struct unit_graph *graph = spread->graph;
+    struct spread_counts counts = {.parameters = unit_graph_count(graph)};
+    for (int i = 0; spread->chunks && i < graph->param_count; i++) {
+        int piece = graph->params[i].piece;
+        int64_t count = unit_param_count(graph, i);
+        if (spread->cut.borrowed_from[piece] != UNIT_AT_HOME)
+            counts.borrowed += count;
+        if (spread->cut.lent_to[piece] != UNIT_AT_HOME)
+            counts.lent += count;
+    }
+    return counts;
 }

@@ -41,6 +41,21 @@ enum status spread_create(struct env *env, struct comm *world, const struct unit
                           struct spread *spread);
 void spread_free(struct spread *spread); /* of zeros: nothing */
 
+/* Parameters of this rank's units, and of these those that are another stage's, and those that
+ * another stage uses, too. */
+struct spread_counts {
+    int64_t parameters, borrowed, lent;
+};
+struct spread_counts spread_count(const struct spread *spread);
+/* Chunks of a stage, and messages that stage p sends for each of its micro-batches: activations to
+ * the next, gradients to the one before. */
+int spread_chunks(const struct parallel_config *config);
+int spread_messages(const struct parallel_config *config, int p);
+/* first (pp * chunks + 1): units first[s] .. first[s+1]-1 are those of virtual stage s; cost (as
+ * many but one) of a forward pass of them. */
+enum status spread_cut(struct env *env, const struct unit_graph *whole, struct unit_shape shape,
+                       const struct parallel_config *config, int *first, int64_t *cost);
+
 /* What the store and the engine of this rank are told beside what the run is. */
 void spread_tell_store(const struct spread *spread, struct zero_config *config);
 void spread_tell_engine(const struct spread *spread, struct engine_config *config);

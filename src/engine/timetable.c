@@ -38,7 +38,8 @@ enum status timetable_validate(struct env *env, const struct timetable_shape *sh
                     "are for parallel.schedule interleaved",
                     shape->chunks, word);
     if (shape->eager && shape->kind == TIMETABLE_GPIPE)
-        return FAIL(env, CONFIG, "the schedule '%s' has no eager form: all rounds are in flight",
+        return FAIL(env, CONFIG,
+                    "parallel.eager: the schedule '%s' has no eager form: all rounds are in flight",
                     word);
     return STATUS_OK;
 }

@@ -128,7 +128,7 @@ int sifr_eval(struct sifr_trainer *t, const int32_t *ids, const int32_t *labels,
     int64_t count = 0;
     log_error_clear(t->context->env.log);
     TRY(load_batch(t, 0, ids, labels));
-    TRY(engine_eval(t->engine, false, &sum, &count));
+    TRY(engine_eval(t->engine, engine_roster(t->engine)->workers, &sum, &count));
     if (count == 0)
         return FAIL(&t->context->env, FORMAT, "no label of this batch counts: every one is masked");
     *loss = sum / (double)count;

@@ -11,10 +11,8 @@ enum { MOST_RANKS = 4096 };
 static enum status fits(struct env *env, const struct plan_request *request, size_t memory,
                         bool *yes)
 {
-    struct plan_stage stage = {0};
-    TRY(plan_rank_memory(env, request, 0, NULL, NULL, &stage.worker));
-    if (request->zero.servers > 0)
-        TRY(plan_rank_memory(env, request, request->ranks - 1, NULL, NULL, &stage.server));
+    struct plan_stage stage;
+    TRY(plan_worst_memory(env, request, &stage));
     *yes = plan_fits(&stage, memory);
     return STATUS_OK;
 }

@@ -54,15 +54,22 @@ static double reduced(const struct roster *roster)
 }
 
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
-                    enum zero_way way)
+                    enum engine_way way)
 {
     double gathers = sharding_of(stage).params ? 2.0 * (double)volume->rounds : 1.0;
+    double shards = roster_shards(roster), owners = roster->owners;
     switch (way) {
-    case ZERO_GATHER:
+    case ENGINE_GATHER:
         return volume->parameters *
-               (volume->value * gathers * gathered(roster) + volume->total * shared(roster));
-    case ZERO_REDUCE:
-        return volume->parameters * volume->value * (double)volume->reductions * reduced(roster);
+                   (volume->value * gathers * gathered(roster) + volume->total * shared(roster)) +
+               (is_owner(roster) ? volume->lent / shards * volume->value : 0.0);
+    case ENGINE_REDUCE:
+        return volume->parameters * volume->value * (double)volume->reductions * reduced(roster) +
+               (is_owner(roster) ? volume->borrowed / owners * volume->total : 0.0);
+    case ENGINE_PIPE:
+        return roster_is_worker(roster)
+                   ? (double)volume->rounds * volume->messages * volume->message_bytes
+                   : 0.0;
     default: return 0.0;
     }
 }

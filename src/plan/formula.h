@@ -6,8 +6,8 @@
  */
 #ifndef PLAN_FORMULA_H
 #define PLAN_FORMULA_H
+#include "engine/engine.h"
 #include "zero/roster.h"
-#include "zero/zero.h"
 
 /* Bytes of one parameter. */
 struct state_widths {
@@ -22,15 +22,18 @@ double formula_state(const struct roster *roster, int stage, double parameters,
 
 struct volume {
     double parameters;
-    int64_t rounds;      /* micro-batches of a worker in a step */
-    int64_t reductions;  /* how often it sends gradients: after each, or once */
-    double value, total; /* bytes of a param or gradient, and of a summed gradient, on the wire */
+    int64_t rounds;        /* micro-batches of a worker in a step */
+    int64_t reductions;    /* how often it sends gradients: after each, or once */
+    double value, total;   /* bytes of a param or gradient, and of a summed gradient, on the wire */
+    double borrowed, lent; /* of the params: another stage's, and used by another stage too */
+    double messages, message_bytes; /* to other stages, for each micro-batch */
 };
 /* Bytes that the rank sends in a step. Params are gathered once, or twice a micro-batch where they
- * are cut; holders of one shard (in stage 0: all ranks) exchange what each has summed of it. Of
- * control there is no formula: 0. */
+ * are cut; holders of one shard (in stage 0: all ranks) exchange what each has summed of it. Between
+ * stages a shard of what is lent goes there once, and a share of its gradient's sum back. Of control
+ * there is no formula: 0. */
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
-                    enum zero_way way);
+                    enum engine_way way);
 
 /* What the process of a rank holds beside the account: MPI, BLAS, the C library. It is not ours to
  * count before they have started, so this is an estimate for `local` ranks on one machine; a run

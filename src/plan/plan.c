@@ -68,17 +68,17 @@ static void tear_down(struct parts *p)
 }
 
 /* What one step sends: start-up has sent things as well. */
-static enum status walk_step(const struct parts *p, int loop_sums, struct plan_rank *result)
+static enum status walk_step(const struct parts *p, int loop_votes, struct plan_rank *result)
 {
     struct engine_result step;
+    struct engine_traffic before = engine_traffic(p->engine);
     int64_t sum;
-    for (int way = 0; way < ZERO_WAY_COUNT; way++)
-        result->sent[way] = -zero_counted(p->zero, (enum zero_way)way).bytes;
     TRY(engine_step(p->engine, 1, 0.0, &step));
-    for (int i = 0; i < loop_sums; i++)
-        TRY(engine_sum(p->engine, 0, &sum));
-    for (int way = 0; way < ZERO_WAY_COUNT; way++)
-        result->sent[way] += zero_counted(p->zero, (enum zero_way)way).bytes;
+    for (int i = 0; i < loop_votes; i++)
+        TRY(engine_vote(p->engine, 0, &sum));
+    struct engine_traffic after = engine_traffic(p->engine);
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        result->sent[way] = after.sent[way] - before.sent[way];
     return STATUS_OK;
 }
 
@@ -106,8 +106,10 @@ static enum status measure(struct env *own, const struct plan_request *request, 
     *result = (struct plan_rank){0};
     TRY(build(own, request, rank, parts));
     result->roster = *zero_roster(parts->zero);
+    result->p = parts->spread.mesh.p;
+    result->part = spread_count(&parts->spread);
     if (walk && request->ranks > 1)
-        TRY(walk_step(parts, request->loop_sums, result));
+        TRY(walk_step(parts, request->loop_votes, result));
     read_account(own->mem, request->card, result);
     return STATUS_OK;
 }
@@ -134,6 +136,27 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
     if (st == STATUS_OK && visit)
         mem_visit(own.mem, visit, user);
     tear_down(&parts);
+    mem_destroy(own.mem);
+    return st;
+}
+
+static enum status look_at_model(struct env *own, const struct plan_request *request,
+                                 plan_look_fn *look, void *user)
+{
+    struct parts parts = {0};
+    enum status st = build_model(own, request, &parts);
+    if (st == STATUS_OK)
+        st = look(user, own, model_graph(parts.model));
+    tear_down(&parts);
+    return st;
+}
+
+enum status plan_look(struct env *env, const struct plan_request *request, plan_look_fn *look,
+                      void *user)
+{
+    struct env own;
+    TRY(open_account(env, request->threads, &own));
+    enum status st = look_at_model(&own, request, look, user);
     mem_destroy(own.mem);
     return st;
 }
@@ -172,7 +195,7 @@ bool plan_fits(const struct plan_stage *stage, size_t memory)
                            plan_needed_bytes(&stage->server) <= memory);
 }
 
-static int stages_of(const struct plan_request *request)
+int plan_pipe_stages(const struct plan_request *request)
 {
     return request->parallel.pp > 0 ? (int)request->parallel.pp : 1;
 }
@@ -181,7 +204,7 @@ static int stages_of(const struct plan_request *request)
 static enum status make_worker(struct env *env, const struct plan_request *request, int p,
                                struct plan_rank *worker)
 {
-    int pp = stages_of(request), workers = request->ranks / pp - request->zero.servers;
+    int pp = plan_pipe_stages(request), workers = request->ranks / pp - request->zero.servers;
     struct plan_rank last;
     TRY(plan_rank(env, request, p, worker));
     if (workers < 2)
@@ -193,30 +216,45 @@ static enum status make_worker(struct env *env, const struct plan_request *reque
     return STATUS_OK;
 }
 
-/* Of two stages the one that takes more memory, and the most that either sends. */
 static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
 {
-    int64_t sent[ZERO_WAY_COUNT];
-    for (int way = 0; way < ZERO_WAY_COUNT; way++)
-        sent[way] = worst->sent[way] > other->sent[way] ? worst->sent[way] : other->sent[way];
     if (other->total_bytes > worst->total_bytes)
         *worst = *other;
-    memcpy(worst->sent, sent, sizeof sent);
 }
 
+/* workers (NULL: not wanted): of each stage of the pipeline. */
 static enum status make_stage(struct env *env, struct plan_request request, int stage,
-                              struct plan_stage *result)
+                              struct plan_rank *workers, struct plan_stage *result)
 {
-    int pp = stages_of(&request);
+    int pp = plan_pipe_stages(&request);
     request.zero.stage = stage;
     for (int p = 0; p < pp; p++) {
-        struct plan_rank worker;
-        TRY(make_worker(env, &request, p, &worker));
-        keep_worse(&result->worker, &worker);
+        struct plan_rank rank;
+        TRY(make_worker(env, &request, p, &rank));
+        keep_worse(&result->worker, &rank);
+        if (workers)
+            workers[p] = rank;
         if (request.zero.servers == 0)
             continue;
-        TRY(plan_rank(env, &request, request.ranks - pp + p, &worker));
-        keep_worse(&result->server, &worker);
+        TRY(plan_rank(env, &request, request.ranks - pp + p, &rank));
+        keep_worse(&result->server, &rank);
+    }
+    return STATUS_OK;
+}
+
+enum status plan_worst_memory(struct env *env, const struct plan_request *request,
+                              struct plan_stage *result)
+{
+    int pp = plan_pipe_stages(request);
+    *result = (struct plan_stage){.possible = true};
+    for (int p = 0; p < pp; p++) {
+        struct plan_rank rank;
+        TRY(plan_rank_memory(env, request, p, NULL, NULL, &rank));
+        keep_worse(&result->worker, &rank);
+        if (request->zero.servers == 0)
+            continue;
+        TRY(plan_rank_memory(env, request, request->ranks - pp + p, NULL, NULL, &rank));
+        keep_worse(&result->server, &rank);
     }
     return STATUS_OK;
 }
@@ -239,14 +277,20 @@ static enum status make_unsharded(struct env *env, struct plan_request request, 
     return STATUS_OK;
 }
 
-/* Activations do not depend on who else there is. */
+/* Activations do not depend on who else there is, but for the other stages of a pipeline. */
 static enum status make_recomputes(struct env *env, struct plan_request request, struct plan *plan)
 {
-    struct plan_rank rank;
+    int pp = plan_pipe_stages(&request);
+    if (pp == 1)
+        request = alone(request);
     for (int r = 0; r < PLAN_RECOMPUTES; r++) {
+        size_t *most = &plan->activation_bytes[r];
         request.engine.recompute = r;
-        TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &rank));
-        plan->activation_bytes[r] = rank.bytes[MEM_ACTIVATIONS];
+        for (int p = 0; p < pp; p++) {
+            struct plan_rank rank;
+            TRY(plan_rank_memory(env, &request, p, NULL, NULL, &rank));
+            *most = rank.bytes[MEM_ACTIVATIONS] > *most ? rank.bytes[MEM_ACTIVATIONS] : *most;
+        }
     }
     return STATUS_OK;
 }
@@ -257,21 +301,40 @@ static bool is_possible(const struct zero_config *store, int stage)
     return sharding_of(stage).optim || (store->servers == 0 && store->shard_group == 0);
 }
 
+static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
+{
+    TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
+    if (plan->rounds > 0)
+        TRY(plan_pipe_make(env, request, plan->rounds, &plan->pipe));
+    for (int stage = 0; stage < PLAN_STAGES; stage++) {
+        struct plan_stage *result = &plan->stages[stage];
+        bool chosen = stage == request->zero.stage;
+        result->possible = is_possible(&request->zero, stage);
+        if (result->possible || chosen) /* the store says why it is not */
+            TRY(make_stage(env, *request, stage, chosen ? plan->pipe.workers : NULL, result));
+    }
+    TRY(make_unsharded(env, alone(*request), plan));
+    return make_recomputes(env, *request, plan);
+}
+
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan)
 {
     int64_t micro_batches = request->engine.micro_batches;
-    struct roster roster = roster_of(0, request->ranks / stages_of(request), request->zero.servers);
+    struct roster roster =
+        roster_of(0, request->ranks / plan_pipe_stages(request), request->zero.servers);
     *plan = (struct plan){0};
-    TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
-    for (int stage = 0; stage < PLAN_STAGES; stage++) {
-        struct plan_stage *result = &plan->stages[stage];
-        result->possible = is_possible(&request->zero, stage);
-        if (result->possible || stage == request->zero.stage) /* the store says why it is not */
-            TRY(make_stage(env, *request, stage, result));
+    if (roster.workers > 0) { /* if not, the store says so */
+        plan->rounds = roster_rounds(&roster, micro_batches);
+        plan->idle_workers =
+            roster.workers - roster_active(&roster, micro_batches, plan->rounds - 1);
     }
-    plan->rounds =
-        roster_rounds(&roster, micro_batches); /* the store has seen that there are workers */
-    plan->idle_workers = roster.workers - roster_active(&roster, micro_batches, plan->rounds - 1);
-    TRY(make_unsharded(env, alone(*request), plan));
-    return make_recomputes(env, alone(*request), plan);
+    enum status st = fill(env, request, plan);
+    if (st != STATUS_OK)
+        plan_free(env, plan);
+    return st;
+}
+
+void plan_free(struct env *env, struct plan *plan)
+{
+    plan_pipe_free(env, &plan->pipe);
 }

@@ -25,16 +25,18 @@ struct plan_request {
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
     bool card;                           /* it computes on a card, whose memory is not the host's */
-    int loop_sums;                       /* engine_sum calls that the loop around a step makes */
+    int loop_votes;                      /* engine_vote calls that the loop around a step makes */
 };
 
 /* One rank of a run. */
 struct plan_rank {
-    struct roster roster;
+    struct roster roster; /* among those with the same stage of the pipeline */
+    int p;                /* which that is */
+    struct spread_counts part;
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* where it computes */
     size_t host_bytes;                             /* on the host beside a card; 0 = no card */
     size_t runtime_bytes; /* of a card: formula_card_runtime; 0 on the host, where it is small */
-    int64_t sent[ZERO_WAY_COUNT]; /* bytes of a step, to other ranks */
+    int64_t sent[ENGINE_WAYS]; /* bytes of a step, to other ranks */
 };
 
 /* Build one rank of the request as it is, and walk a step. */
@@ -46,9 +48,21 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
 
 struct plan_stage {
     bool possible;           /* servers and groups are not in stage 0 */
-    struct plan_rank worker; /* memory of the one that takes the most; what the first sends: the
-                                most, but for control (see zero_norm.c) */
+    struct plan_rank worker; /* of the stage of the pipeline that takes the most memory: that of the
+                                one that takes the most; what the first sends: the most, but for
+                                control (see zero_norm.c) */
     struct plan_rank server; /* without servers: all zero */
+};
+
+/* A pipeline, in the chosen ZeRO stage. */
+struct plan_pipe {
+    int pp, chunks;            /* pp 1: there is none, and nothing else is set */
+    int *first;                /* (pp * chunks + 1) the first unit of each virtual stage */
+    struct plan_rank *workers; /* (pp) the one of each stage that takes the most */
+    int *
+        in_flight; /* (pp) micro-batches between forward and backward, of all its chunks, at most */
+    double bubble; /* idle seconds for each second in passes, if passes take as long as their
+                       arithmetic and messages take none: simulated */
 };
 
 struct plan {
@@ -57,17 +71,41 @@ struct plan {
     int64_t rounds;       /* micro-batches of a worker in a step */
     int64_t idle_workers; /* in the last round */
     struct plan_stage stages[PLAN_STAGES];
-    size_t activation_bytes[PLAN_RECOMPUTES]; /* by enum recompute, of a worker */
+    struct plan_pipe pipe;
+    size_t activation_bytes[PLAN_RECOMPUTES]; /* by enum recompute, of a worker; in a pipeline of
+                                                 the stage that keeps most, for all in flight */
     size_t unsharded_bytes;                   /* model state of one rank alone */
 };
 
+/* The caller frees *plan. */
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan);
+void plan_free(struct env *env, struct plan *plan);
+int plan_pipe_stages(const struct plan_request *request); /* parallel.pp, at least 1 */
+
+/* The worker with the largest account over all stages of the pipeline, and such a server. Only
+ * built, as by plan_rank_memory. */
+enum status plan_worst_memory(struct env *env, const struct plan_request *request,
+                              struct plan_stage *result);
+
+/* --- a pipeline: plan_pipe.c ---------------------------------------------------------------- */
+/* What plan_make says of it beside its ranks. */
+enum status plan_pipe_make(struct env *env, const struct plan_request *request, int64_t rounds,
+                           struct plan_pipe *pipe);
+void plan_pipe_free(struct env *env, struct plan_pipe *pipe);
+/* The map of the ranks and, unless it is too long to be read, what each stage does when. */
+enum status plan_pipe_draw(struct env *env, const struct plan_request *request, int64_t rounds,
+                           struct text *text);
 
 size_t plan_state_bytes(const struct plan_rank *rank); /* params, gradients, optimizer state */
 /* All that must fit where it computes. */
 size_t plan_needed_bytes(const struct plan_rank *rank);
 /* Does every rank of the stage fit in `memory` bytes? 0 = not known: yes. */
 bool plan_fits(const struct plan_stage *stage, size_t memory);
+
+/* The model of the request, on nothing: `look` is shown its graph. */
+typedef enum status plan_look_fn(void *user, struct env *env, const struct unit_graph *graph);
+enum status plan_look(struct env *env, const struct plan_request *request, plan_look_fn *look,
+                      void *user);
 
 /* Parameters and floating-point operations of a token. */
 enum status plan_model(struct env *env, const struct plan_request *request, int64_t *parameters,

@@ -22,13 +22,13 @@ void evaluation_print(const struct evaluation *evaluation, struct text *text)
     text_add(text, "}");
 }
 
-/* Put windows first .. first + micro_batch into place 0; a row without a window counts nothing. */
-static enum status fill(struct engine *engine, const struct dataset *set, int64_t first,
-                        int64_t micro_batch, int64_t context, int64_t *bytes)
+/* Put windows first .. first + micro_batch into a place; a row without a window counts nothing.
+ * *bytes grows by those of their text. */
+static enum status fill(struct engine *engine, int64_t place, const struct dataset *set,
+                        int64_t first, int64_t micro_batch, int64_t context, int64_t *bytes)
 {
     int32_t *tokens, *labels;
-    engine_batch(engine, 0, &tokens, &labels);
-    *bytes = 0;
+    engine_batch(engine, place, &tokens, &labels);
     for (int64_t row = 0; row < micro_batch; row++, tokens += context, labels += context) {
         int64_t window_bytes = 0;
         if (first + row < dataset_eval_count(set)) {
@@ -53,14 +53,16 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
     double start = clock_seconds(), loss_sum = 0;
     int64_t labels = 0, bytes = 0;
     const struct roster *roster = engine_roster(engine);
-    for (int64_t b = 0; b < total; b += roster->workers) { /* one batch a worker */
-        int64_t own = b + roster->rank, batch_bytes = 0;
-        bool idle = own >= total || !roster_is_worker(roster);
-        if (!idle)
-            TRY(fill(engine, set, own * micro_batch, micro_batch, context, &batch_bytes));
-        TRY(engine_eval(engine, idle, &loss_sum, &labels));
-        bytes += batch_bytes;
-        if (progress != NULL && !progress(user, b + roster->workers, total))
+    int64_t rounds = engine_eval_rounds(engine), together = rounds * roster->workers;
+    for (int64_t b = 0; b < total; b += together) {
+        int64_t count = total - b < together ? total - b : together;
+        for (int64_t round = 0; round < rounds; round++) {
+            int64_t m = roster_micro_batch(roster, count, round);
+            if (m >= 0)
+                TRY(fill(engine, round, set, (b + m) * micro_batch, micro_batch, context, &bytes));
+        }
+        TRY(engine_eval(engine, count, &loss_sum, &labels));
+        if (progress != NULL && !progress(user, b + count, total))
             return STATUS_STOPPED;
     }
     TRY(engine_sum(engine, bytes, &bytes));

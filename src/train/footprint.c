@@ -61,7 +61,7 @@ struct report {
     char card[DEVICE_CARD_BYTES];
 };
 
-static void describe(const struct footprints *own, bool most, struct device *device,
+static void describe(const struct footprints *own, bool most, struct device *device, int rank,
                      struct report *mine)
 {
     const struct mem *mem = device_env(device)->mem;
@@ -72,6 +72,7 @@ static void describe(const struct footprints *own, bool most, struct device *dev
     memcpy(held->bytes, sums.bytes, sizeof held->bytes);
     held->state_bytes = sums.bytes[MEM_PARAMS] + sums.bytes[MEM_GRADS] + sums.bytes[MEM_OPTIMIZER];
     held->host_bytes = on_card(device) ? mem_sums(mem, MEM_HOST, most).total_bytes : 0;
+    held->state_rank = rank;
     held->process = own->process;
     held->card = own->card;
     snprintf(mine->card, sizeof mine->card, "%s", device_card(device));
@@ -87,7 +88,10 @@ static void take_worse(struct footprint_worst *worst, const struct footprint_wor
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         keep_larger(&worst->bytes[c], other->bytes[c]);
     keep_larger(&worst->total_bytes, other->total_bytes);
-    keep_larger(&worst->state_bytes, other->state_bytes);
+    if (other->state_bytes > worst->state_bytes) {
+        worst->state_bytes = other->state_bytes;
+        worst->state_rank = other->state_rank;
+    }
     keep_larger(&worst->host_bytes, other->host_bytes);
     if (other->process.held_bytes > worst->process.held_bytes)
         worst->process = other->process;
@@ -125,10 +129,11 @@ enum status footprint_compare(const struct footprints *own, bool most, struct de
 {
     struct env *env = device_env(device);
     struct report mine, *all;
-    describe(own, most, device, &mine);
+    describe(own, most, device, comm ? comm_rank(comm) : 0, &mine);
     *worst = mine.held;
     if (!comm)
         return STATUS_OK;
+    worst->state_bytes = 0; /* the first of equals */
     size_t size = (size_t)comm_size(comm);
     TRY(mem_alloc_array(env, MEM_OTHER, "footprints", size, sizeof *all, &all));
     enum status st = comm_exchange(comm, &mine, sizeof mine, all);

@@ -47,7 +47,8 @@ struct footprint_worst {
     size_t
         bytes[MEM_CATEGORY_COUNT]; /* accounted where it computes, each the largest of any rank */
     size_t total_bytes;            /* of the rank with the largest account */
-    size_t state_bytes;            /* the same for params, grads and optimizer */
+    size_t state_bytes;            /* the same for params, grads and optimizer, */
+    int state_rank;                /* and which rank that is */
     size_t host_bytes;             /* accounted on the host beside a card; 0 = no card */
     struct footprint process;      /* of the rank whose process holds the most */
     struct footprint card;         /* of the card of which most is in use */

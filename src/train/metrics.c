@@ -114,13 +114,16 @@ static void add_memory(struct text *line, const struct trainer_step *step)
 /* Bytes that the first rank sent, and seconds; empty for one rank. */
 static void add_traffic(struct text *line, const struct trainer_step *step)
 {
-    const struct zero_traffic *t = &step->traffic;
+    const struct engine_traffic *t = &step->traffic;
     text_add(line, ",\"comm\":{");
     if (step->ranks > 1) {
-        text_printf(line, "\"ranks\":%d,\"gather\":%lld,\"reduce\":%lld,\"control\":%lld",
-                    step->ranks, (long long)t->gather, (long long)t->reduce, (long long)t->control);
+        text_printf(line, "\"ranks\":%d", step->ranks);
+        for (int way = 0; way < ENGINE_WAYS; way++)
+            text_printf(line, ",\"%s\":%lld", engine_way_word((enum engine_way)way),
+                        (long long)t->sent[way]);
         add_real(line, "in_flight", t->in_flight);
         add_real(line, "waited", t->waited);
+        add_real(line, "stalled", t->stalled);
     }
     text_add(line, "}");
 }

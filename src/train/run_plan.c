@@ -43,7 +43,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .engine = config->engine,
         .zero = trainer_store_config(config),
         .parallel = config->parallel,
-        .loop_sums = 1, /* does anybody want to stop? */
+        .loop_votes = 1, /* does anybody want to stop? */
         .ops = planned_ops(config),
         .compute = run_place(config).type,
         .staged = is_staged(config),

@@ -62,14 +62,19 @@ static void add_card(struct text *text, const struct trainer_summary *summary)
 
 static void add_ranks(struct text *text, const struct trainer_summary *summary)
 {
-    const struct zero_traffic *t = &summary->traffic;
+    const struct engine_traffic *t = &summary->traffic;
     add_int(text, "ranks", summary->ranks);
     add_int(text, "state_bytes", (int64_t)summary->state_bytes);
     add_int(text, "whole_state_bytes", (int64_t)summary->whole_bytes);
-    text_printf(text, ",\n  \"sent\": {\"gather\": %lld, \"reduce\": %lld, \"control\": %lld}",
-                (long long)t->gather, (long long)t->reduce, (long long)t->control);
+    add_int(text, "state_rank", summary->state_rank);
+    text_add(text, ",\n  \"sent\": {");
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        text_printf(text, "%s\"%s\": %lld", way > 0 ? ", " : "",
+                    engine_way_word((enum engine_way)way), (long long)t->sent[way]);
+    text_add(text, "}");
     add_real(text, "comm_seconds", t->in_flight);
     add_real(text, "comm_waited", t->waited);
+    add_real(text, "comm_stalled", t->stalled);
 }
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text)

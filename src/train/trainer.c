@@ -75,7 +75,7 @@ static enum status agree(struct trainer *t, enum status st)
     if (st != STATUS_OK)
         tell_failure(t, st);
     TRY(st);
-    return engine_sum(t->engine, 0, &failures);
+    return engine_vote(t->engine, 0, &failures);
 }
 
 /* A run that goes on has the folder from before its checkpoints are read; a new one when all else
@@ -304,6 +304,8 @@ static enum status note_state(struct trainer *t)
     TRY(footprint_compare(&t->footprints, false, t->session.device, t->session.comm, &t->held));
     s->ranks = t->session.spread.mesh.size;
     s->state_bytes = t->held.state_bytes;
+    s->state_rank = t->held.state_rank;
+    s->part = spread_count(&t->session.spread);
     s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
     s->held = t->held;
     return STATUS_OK;

@@ -49,7 +49,7 @@ struct trainer_step {
     size_t card_bytes;                  /* in use of its card so far; 0 = no card, or not known */
     struct device_gauges gauges;        /* of its card, of this step or one not long ago */
     int ranks;
-    struct zero_traffic traffic; /* of this step */
+    struct engine_traffic traffic; /* of this step */
 };
 
 struct trainer_sample {
@@ -95,9 +95,11 @@ struct trainer_summary {
     char checkpoint[4096];       /* the newest; "" = there is none */
     struct trainer_save save;    /* the last; bytes 0 = none */
     int ranks;
-    size_t state_bytes;          /* params, grads and optimizer of the rank that holds most */
-    size_t whole_bytes;          /* the same on one rank that holds everything */
-    struct zero_traffic traffic; /* of this rank in the steps: not evaluations, not checkpoints */
+    size_t state_bytes;            /* params, grads and optimizer of the rank that holds most */
+    size_t whole_bytes;            /* the same on one rank that holds everything */
+    int state_rank;                /* which rank that is */
+    struct spread_counts part;     /* of the model, at this rank */
+    struct engine_traffic traffic; /* of this rank in the steps: not evaluations, not checkpoints */
 };
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text); /* JSON */

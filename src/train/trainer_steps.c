@@ -84,44 +84,44 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                 t->done.skips_in_row, t->step, at_floor ? ", or use precision.mode bf16" : "");
 }
 
-static void add_traffic(struct zero_traffic *sum, const struct zero_traffic *more, int sign)
+static void add_traffic(struct engine_traffic *sum, const struct engine_traffic *more, int sign)
 {
-    sum->gather += sign * more->gather;
-    sum->reduce += sign * more->reduce;
-    sum->control += sign * more->control;
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        sum->sent[way] += sign * more->sent[way];
     sum->in_flight += sign * more->in_flight;
     sum->waited += sign * more->waited;
+    sum->stalled += sign * more->stalled;
 }
 
 /* What was sent since the last call, for steps. */
-static struct zero_traffic count_traffic(struct trainer *t)
+static struct engine_traffic count_traffic(struct trainer *t)
 {
-    struct zero_traffic now = zero_traffic(t->session.zero), more = now;
+    struct engine_traffic now = engine_traffic(t->engine), more = now;
     add_traffic(&more, &t->traffic, -1);
     add_traffic(&t->summary->traffic, &more, 1);
     t->traffic = now;
     return more;
 }
 
-static struct zero_traffic step_traffic(struct trainer *t)
+static struct engine_traffic step_traffic(struct trainer *t)
 {
-    struct zero_traffic step = count_traffic(t);
+    struct engine_traffic step = count_traffic(t);
     add_traffic(&step, &t->carried, 1);
-    t->carried = (struct zero_traffic){0};
+    t->carried = (struct engine_traffic){0};
     return step;
 }
 
 enum status trainer_set_apart(struct trainer *t)
 {
     TRY(zero_settle(t->session.zero));
-    struct zero_traffic more = count_traffic(t);
+    struct engine_traffic more = count_traffic(t);
     add_traffic(&t->carried, &more, 1);
     return STATUS_OK;
 }
 
 void trainer_end_apart(struct trainer *t)
 {
-    t->traffic = zero_traffic(t->session.zero);
+    t->traffic = engine_traffic(t->engine);
 }
 
 static void describe_step(struct trainer *t, const struct engine_result *result, double lr,
@@ -207,7 +207,7 @@ static bool keep_going(void *user, int64_t done, int64_t total)
     int64_t stop = (t->callbacks->should_stop && t->callbacks->should_stop(t->callbacks->user)) ||
                    deadline_over(&t->deadline, 2 * t->longest_step + 2 * t->saves.seconds);
     (void)done, (void)total;
-    return engine_sum(t->engine, stop, &stop) == STATUS_OK && stop == 0;
+    return engine_vote(t->engine, stop, &stop) == STATUS_OK && stop == 0;
 }
 
 /* STATUS_STOPPED when the user would not wait for its end. */

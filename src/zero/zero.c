@@ -7,6 +7,12 @@
 
 /* --- construction --------------------------------------------------------------------------- */
 
+/* Which ranks are meant. */
+static const char *of_a_stage(const struct zero_config *config)
+{
+    return config->pipe ? " with one stage of the pipeline" : "";
+}
+
 static enum status check_group(struct env *env, const struct zero_config *config, int size)
 {
     int group = config->shard_group;
@@ -22,15 +28,16 @@ static enum status check_group(struct env *env, const struct zero_config *config
     for (int d = 1; d <= size && used < sizeof divisors - 16; d++)
         if (size % d == 0)
             used += (size_t)snprintf(divisors + used, sizeof divisors - used, " %d", d);
-    return FAIL(env, CONFIG, "zero.shard_group: groups of %d do not make up %d rank%s; these do:%s",
-                group, size, size == 1 ? "" : "s", divisors);
+    return FAIL(env, CONFIG,
+                "zero.shard_group: groups of %d do not make up %d rank%s%s; these do:%s", group,
+                size, size == 1 ? "" : "s", of_a_stage(config), divisors);
 }
 
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
 {
     if (config->servers > 0 && config->servers >= size)
-        return FAIL(env, CONFIG, "zero.servers: %d of %d ranks leave no worker", config->servers,
-                    size);
+        return FAIL(env, CONFIG, "zero.servers: %d of %d rank%s%s leave no worker", config->servers,
+                    size, size == 1 ? "" : "s", of_a_stage(config));
     if (config->servers > 0 && !sharding_of(config->stage).optim)
         return FAIL(env, CONFIG,
                     "zero.servers needs stage 1, 2 or 3: in stage 0 every rank owns everything");
@@ -102,6 +109,8 @@ void zero_destroy(struct zero *zero)
         return;
     stream_destroy(zero->gather_stream);
     stream_destroy(zero->reduce_stream);
+    comm_destroy(zero->lent_comm);
+    comm_destroy(zero->lend_comm);
     comm_destroy(zero->gather_comm);
     comm_destroy(zero->replica_comm);
     comm_destroy(zero->reduce_comm);
@@ -141,9 +150,16 @@ struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
     case ZERO_GATHER:
         add_counters(zero->gather_comm, &sum);
         add_counters(zero->replica_comm, &sum); /* sums, on their way to who updates with them */
+        add_counters(zero->lend_comm, &sum);
         break;
-    case ZERO_REDUCE: add_counters(zero->reduce_comm, &sum); break;
-    case ZERO_CONTROL: add_counters(zero->comm, &sum); break;
+    case ZERO_REDUCE:
+        add_counters(zero->reduce_comm, &sum);
+        add_counters(zero->lent_comm, &sum);
+        break;
+    case ZERO_CONTROL:
+        add_counters(zero->comm, &sum);
+        add_counters(zero->pipe.comm, &sum);
+        break;
     case ZERO_WAY_COUNT: break;
     }
     return sum;
@@ -167,7 +183,9 @@ struct zero_traffic zero_traffic(const struct zero *zero)
         .reduce = reduce.bytes,
         .control = zero_counted(zero, ZERO_CONTROL).bytes,
         .in_flight = gather.seconds + reduce.seconds,
-        .waited = zero_alone(zero) ? 0 : stream_waited(zero->stream) + zero->waited_for_sums,
+        .waited = zero_alone(zero) && !zero->pipe.comm
+                      ? 0
+                      : stream_waited(zero->stream) + zero->waited_for_sums,
     };
 }
 

@@ -59,6 +59,15 @@ enum status exchange_open(struct zero *zero)
     return event_create(device, &zero->written);
 }
 
+enum status exchange_open_stages(struct zero *zero)
+{
+    TRY(comm_dup(zero->pipe.comm, "lend", &zero->lend_comm));
+    TRY(comm_dup(zero->pipe.comm, "lent", &zero->lent_comm));
+    comm_set_lane(zero->lend_comm, TRACE_GATHER);
+    comm_set_lane(zero->lent_comm, TRACE_REDUCE);
+    return STATUS_OK;
+}
+
 /* Sums over the rows of the tables are the same on both sides: rank a sends to b what b expects. */
 static void fill_gather(const struct zero *zero, int piece, struct exchange *e)
 {

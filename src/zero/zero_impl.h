@@ -88,6 +88,8 @@ struct zero {
     struct comm *gather_comm;  /* the ranks of a copy; NULL: this rank has all of it */
     struct comm *replica_comm; /* the holders of a shard; NULL: this rank alone */
     struct comm *reduce_comm;  /* all; NULL: one rank */
+    struct comm *lend_comm;    /* the stages, for params of one that another uses, too; */
+    struct comm *lent_comm;    /* and for the sums of their gradients; NULL: no stages */
     struct stream *gather_stream, *reduce_stream;
     struct event *written; /* compute has written what is to be sent */
 
@@ -240,6 +242,8 @@ void zero_memory_free(struct zero *zero);
 
 /* --- zero_exchange.c ------------------------------------------------------------------------ */
 enum status exchange_open(struct zero *zero);
+/* The same between the stages of a pipeline. */
+enum status exchange_open_stages(struct zero *zero);
 enum status exchange_tables_create(struct zero *zero);
 /* full (at every worker) = the shards of its copy. Enqueued on the gather stream, which has been
  * made to wait for the shards and for the place by the caller. */

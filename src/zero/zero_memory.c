@@ -332,6 +332,8 @@ enum status zero_memory_create(struct zero *zero)
     TRY(alloc_slots(zero));
     if (!zero_alone(zero))
         TRY(exchange_open(zero));
+    if (zero->pipe.comm)
+        TRY(exchange_open_stages(zero));
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
     TRY(alloc_round_sum(zero));

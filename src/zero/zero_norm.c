@@ -437,13 +437,14 @@ static enum status gather_stages(struct zero *zero, int64_t *count)
 }
 
 /* By the first share; at the first stage, the sum of everything. */
-static enum status add_up(struct zero *zero, double *square_sum)
+static enum status add_up(struct zero *zero, bool dry, double *square_sum)
 {
     struct norm_tree tree = {0};
-    int64_t count = staged_nodes(zero, zero->staged);
+    int64_t count =
+        dry ? group_nodes(zero, 0, zero->roster.owners) : staged_nodes(zero, zero->staged);
     if (zero->pipe.comm)
         TRY(gather_stages(zero, &count));
-    if (zero->pipe.comm && comm_rank(zero->pipe.comm) > 0)
+    if (dry || (zero->pipe.comm && comm_rank(zero->pipe.comm) > 0))
         return STATUS_OK;
     qsort(zero->staged, (size_t)count, sizeof *zero->staged, compare_nodes);
     for (int64_t i = 0; i < count; i++)
@@ -461,8 +462,8 @@ enum status norm_of_sums(struct zero *zero, double *square_sum)
         TRY(own_nodes(zero));
     if (zero->share >= 0 && !zero_alone(zero))
         TRY(gather_nodes(zero, dry));
-    if (zero->share == 0 && !dry)
-        TRY(add_up(zero, square_sum));
+    if (zero->share == 0)
+        TRY(add_up(zero, dry, square_sum));
     if (!zero_alone(zero) && (!stages || comm_rank(stages) == 0)) {
         comm_broadcast(zero->comm, square_sum, 1, DTYPE_F64, roster_share_rank(&zero->roster, 0),
                        zero->stream);

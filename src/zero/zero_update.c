@@ -52,15 +52,16 @@ static struct adamw_segment segment_of(const struct zero *zero, int t, struct pl
 /* A group that matches nothing is a mistake in the configuration. */
 static enum status check_groups(const struct zero *zero)
 {
+    const struct unit_graph *whole = zero->pipe.cut ? zero->pipe.cut->whole : zero->graph;
     for (int g = 0; g < zero->config.group_count; g++) {
         const char *match = zero->config.groups[g].match;
         int matched = 0;
-        for (int t = 0; t < zero->graph->tensor_count; t++)
-            matched += fnmatch(match, zero->graph->tensors[t].name, 0) == 0;
+        for (int t = 0; t < whole->tensor_count; t++)
+            matched += fnmatch(match, whole->tensors[t].name, 0) == 0;
         if (matched == 0)
             return FAIL(zero->env, CONFIG,
                         "optimizer.groups: '%s' matches no parameter; names look like '%s'", match,
-                        zero->graph->tensors[zero->graph->tensor_count - 1].name);
+                        whole->tensors[whole->tensor_count - 1].name);
     }
     return STATUS_OK;
 }
@@ -89,14 +90,29 @@ enum status zero_segments_create(struct zero *zero)
 
 /* --- the verdict ---------------------------------------------------------------------------- */
 
-/* Compute waits for what a worker has to do; counted, and seen in the trace. */
-static enum status stand_still(struct zero *zero, struct stream *worker)
+/* Compute waits: counted, and seen in the trace. */
+struct standstill {
+    double start, traced;
+};
+
+static struct standstill begin_standstill(const struct zero *zero)
+{
+    return (struct standstill){clock_seconds(), trace_begin(zero->env->trace)};
+}
+
+static void end_standstill(struct zero *zero, struct standstill still)
 {
     static const struct trace_span wait = {TRACE_COMPUTE, .category = "wait", .name = "wait"};
-    double start = clock_seconds(), traced = trace_begin(zero->env->trace);
+    zero->waited_for_sums += clock_seconds() - still.start;
+    trace_end(zero->env->trace, still.traced, &wait);
+}
+
+/* For what a worker has to do. */
+static enum status stand_still(struct zero *zero, struct stream *worker)
+{
+    struct standstill still = begin_standstill(zero);
     enum status st = stream_sync(worker);
-    zero->waited_for_sums += clock_seconds() - start;
-    trace_end(zero->env->trace, traced, &wait);
+    end_standstill(zero, still);
     return st;
 }
 
@@ -115,12 +131,16 @@ static void add_uses(struct zero *zero)
  * its unit is. */
 static enum status add_uses_of_stages(struct zero *zero)
 {
-    struct comm *comm = zero->pipe.comm;
+    struct comm *comm = zero->lent_comm;
+    struct standstill still = begin_standstill(zero);
     for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         int to = zero_borrowed_from(zero, i), from = zero_lent_to(zero, i);
         int64_t count = zero_share_count(zero, i);
         enum dtype type = zero_type_of_sum(zero, false);
+        if (to == UNIT_AT_HOME && from == UNIT_AT_HOME)
+            continue;
+        comm_label(comm, zero->graph->pieces[i].name);
         if (to != UNIT_AT_HOME)
             comm_send(comm, piece->uses[0].sum, count, type, to, zero->stream);
         if (from == UNIT_AT_HOME)
@@ -130,6 +150,7 @@ static enum status add_uses_of_stages(struct zero *zero)
                           type, count);
     }
     TRY(stream_sync(zero->stream));
+    end_standstill(zero, still);
     return comm_status(comm);
 }
 
@@ -232,17 +253,22 @@ static enum status share_sums(struct zero *zero)
 /* The new shards to where they are borrowed. */
 static enum status lend_params(struct zero *zero)
 {
-    struct comm *comm = zero->pipe.comm;
+    struct comm *comm = zero->lend_comm;
+    struct standstill still = begin_standstill(zero);
     for (int i = 0; zero->shard >= 0 && i < zero->graph->piece_count; i++) {
         void *slice = zero->pieces[i].slice;
         int64_t count = zero_shard_count(zero, i);
         int to = zero_lent_to(zero, i), from = zero_borrowed_from(zero, i);
+        if (to == UNIT_AT_HOME && from == UNIT_AT_HOME)
+            continue;
+        comm_label(comm, zero->graph->pieces[i].name);
         if (to != UNIT_AT_HOME)
             comm_send(comm, slice, count, zero->type, to, zero->stream);
         if (from != UNIT_AT_HOME)
             comm_recv(comm, slice, count, zero->type, from, zero->stream);
     }
     TRY(stream_sync(zero->stream));
+    end_standstill(zero, still);
     return comm_status(comm);
 }
 

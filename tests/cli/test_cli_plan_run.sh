@@ -24,6 +24,32 @@ for way, planned in rank["sent"].items():
 PY
 done
 
+# The same in a pipeline: rank 0 has stage 0, memory is that of the worst stage by category; the summary of the run has the
+# formula beside it, which is exact for what goes between stages.
+for layout in '2 3 1f1b' '2 0 gpipe' '3 2 1f1b' '2 1 interleaved'; do
+    read -r pp stage schedule <<<"$layout"
+    pipe=(--model.layers=4 -n $((2 * pp)) --parallel.pp="$pp" --parallel.schedule="$schedule" --zero.stage="$stage")
+    ok "$sifr" plan "${keys[@]}" "${pipe[@]}" --json
+    mv out plan.json
+    ok "$sifr" train "${keys[@]}" "${pipe[@]}" --out=pipe --fresh --json
+    mv out steps.json
+    python3 - pipe/metrics.jsonl <<'PY' || fail "$layout: the pipeline is not what was planned"
+import json, sys
+pipe = json.load(open("plan.json"))["pipeline"]
+step = json.loads(open(sys.argv[1]).read().split("\n")[1])
+ranks = [stage["rank"] for stage in pipe["stage"]]
+for category in ranks[0]["mem"]:
+    if category not in ("loader", "other"):
+        planned = max(rank["mem"][category] for rank in ranks)
+        assert step["mem"][category] == planned, (category, planned, step["mem"])
+for way, planned in ranks[0]["sent"].items():
+    assert step["comm"][way] == planned, (way, planned, step["comm"])
+assert step["comm"]["pipe"] > 0
+end = json.loads(open("steps.json").read().strip().split("\n")[-1])["ranks"]
+assert end["sent_pipe"] == end["formula_pipe"], end
+PY
+done
+
 # The process holds what was planned and `runtime`, within 3 % and what threads and a few MiB of library buffers are (bench/plan-vs-run
 # does it with a model that makes those vanish). Sanitizers hold much more.
 grep -qE '__(asan|tsan)_init' "$sifr" && finish && exit

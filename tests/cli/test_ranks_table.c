@@ -45,10 +45,10 @@ static void test_volume_of_copies_and_16_bit(void **state)
 static void test_hidden_share(void **state)
 {
     (void)state;
-    assert_true(isnan(ranks_hidden(&(struct zero_traffic){0})));
-    assert_true(fabs(ranks_hidden(&(struct zero_traffic){.in_flight = 4, .waited = 1}) - 0.75) <
+    assert_true(isnan(ranks_hidden(&(struct engine_traffic){0})));
+    assert_true(fabs(ranks_hidden(&(struct engine_traffic){.in_flight = 4, .waited = 1}) - 0.75) <
                 1e-12);
-    assert_true(ranks_hidden(&(struct zero_traffic){.in_flight = 1, .waited = 2}) == 0);
+    assert_true(ranks_hidden(&(struct engine_traffic){.in_flight = 1, .waited = 2}) == 0);
 }
 
 static void test_description(void **state)

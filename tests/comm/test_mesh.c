@@ -40,6 +40,8 @@ static void test_refused(void **state)
         {8, 1, -1, "parallel.pp is -1; it is at least 1"},
         {12, 5, 1, "parallel.tp is 5, which does not divide 12 ranks; 4 and 6 would fit"},
         {1, 2, 1, "parallel.tp is 2, but there is only 1 rank; start more (-n), or 1 would fit"},
+        {3, 1, 2, "parallel.pp is 2, which does not divide 3 ranks; 1 and 3 would fit"},
+        {1, 1, 2, "parallel.pp is 2, but there is only 1 rank; start more (-n), or 1 would fit"},
         {24, 2, 5, "parallel.pp is 5, which does not divide 12 groups of tp 2 (24 ranks); 4 and 6"},
         {8, 4, 4,
          "parallel.pp is 4, but there are only 2 groups of tp 4 (8 ranks); start more (-n), or 2 "

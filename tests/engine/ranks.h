@@ -6,10 +6,11 @@
 
 #include "engine/rig.h"
 
-enum { STEPS = 3, MICRO_BATCHES = 5, MOST_RANKS = 16 };
+enum { STEPS = 3, MICRO_BATCHES = 5, EVALUATED = 8, MOST_RANKS = 16 };
 
 struct trace {
     double loss[STEPS], norm[STEPS];
+    double eval; /* sum of the losses of EVALUATED micro-batches, after the steps */
     float *params;
     int64_t count;
     size_t state;                /* bytes of params, grads and optimizer of rank 0 after start-up */
@@ -20,6 +21,26 @@ struct rank_job {
     struct rig_config config;
     struct trace trace;
 };
+
+/* As evaluations do it: as many rounds at once as there is room for. */
+static inline double evaluate(struct rig *rig)
+{
+    const struct roster *roster = engine_roster(rig->engine);
+    int64_t rounds = engine_eval_rounds(rig->engine), labels = 0;
+    double sum = 0;
+    for (int64_t first = 0; first < EVALUATED; first += rounds * roster->workers) {
+        int64_t left = EVALUATED - first, most = rounds * roster->workers;
+        int64_t count = left < most ? left : most;
+        for (int64_t round = 0; round < rounds; round++) {
+            int64_t m = roster_micro_batch(roster, count, round);
+            if (m >= 0)
+                rig_fill_round(rig, STEPS, first + m, round);
+        }
+        assert_ok(engine_eval(rig->engine, count, &sum, &labels));
+    }
+    assert_true(labels > 0);
+    return sum;
+}
 
 static inline void *run_rank(void *argument)
 {
@@ -37,8 +58,9 @@ static inline void *run_rank(void *argument)
         if (step == 0)
             allocations = mem_allocation_count(env.mem);
     }
-    assert_int_equal(mem_allocation_count(env.mem), allocations);
     job->trace.traffic = zero_traffic(rig.zero);
+    job->trace.eval = evaluate(&rig);
+    assert_int_equal(mem_allocation_count(env.mem), allocations);
     job->trace.params = rig_params(&rig, &job->trace.count);
     rig_destroy(&rig);
     env_destroy(&env);
@@ -64,6 +86,7 @@ static inline struct trace run(struct rig_config config, int ranks)
         pthread_join(threads[r], NULL);
     for (int r = 1; r < ranks; r++) {
         assert_memory_equal(jobs[0].trace.loss, jobs[r].trace.loss, sizeof jobs[r].trace.loss);
+        assert_memory_equal(&jobs[0].trace.eval, &jobs[r].trace.eval, sizeof(double));
         assert_memory_equal(jobs[0].trace.norm, jobs[r].trace.norm, sizeof jobs[r].trace.norm);
         assert_memory_equal(jobs[0].trace.params, jobs[r].trace.params,
                             (size_t)jobs[0].trace.count * sizeof(float));
@@ -88,6 +111,7 @@ static inline void compare(const struct trace *plain, struct rig_config config, 
     struct trace other = run(config, ranks);
     if (memcmp(plain->loss, other.loss, sizeof other.loss) != 0 ||
         memcmp(plain->norm, other.norm, sizeof other.norm) != 0 ||
+        memcmp(&plain->eval, &other.eval, sizeof other.eval) != 0 ||
         memcmp(plain->params, other.params, (size_t)other.count * sizeof(float)) != 0)
         fail_msg("other bits: pipeline of %d x %d, kind %d; stage %d, %d ranks, %d servers, groups "
                  "of %d, prefetch %d, recompute "

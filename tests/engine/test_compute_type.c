@@ -201,7 +201,7 @@ static void test_reading(void **state)
     assert_true(mem_bytes(reading_env.mem, MEM_PARAMS) == mem_bytes(env.mem, MEM_PARAMS));
     assert_int_equal(mem_bytes(reading_env.mem, MEM_OPTIMIZER), 0);
     rig_fill(&reading, 0, 0);
-    assert_ok(engine_eval(reading.engine, false, &sum, &labels));
+    assert_ok(engine_eval(reading.engine, 1, &sum, &labels));
     double loss = sum / (double)labels;
     assert_memory_equal(&loss, &result.loss, sizeof loss);
 

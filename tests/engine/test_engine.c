@@ -291,7 +291,7 @@ static void test_evaluation_gives_the_loss_of_training(void **state)
     config.micro_batches = 0;
     assert_ok(rig_create(&eval_env, config, &eval));
     rig_fill(&eval, 0, 0);
-    assert_ok(engine_eval(eval.engine, false, &sum, &labels));
+    assert_ok(engine_eval(eval.engine, 1, &sum, &labels));
     assert_int_equal(labels, result.label_count);
     double loss = sum / (double)labels;
     assert_memory_equal(&loss, &result.loss, sizeof loss);

@@ -42,9 +42,10 @@ static void test_table1(void **state)
 }
 
 static double sent(const struct roster *roster, int stage, double parameters, int64_t rounds,
-                   enum zero_way way)
+                   enum engine_way way)
 {
-    struct volume volume = {parameters, rounds, rounds, 1, 1};
+    struct volume volume = {
+        .parameters = parameters, .rounds = rounds, .reductions = rounds, .value = 1, .total = 1};
     return formula_sent(roster, stage, &volume, way);
 }
 
@@ -55,11 +56,29 @@ static void test_volume(void **state)
     replicas.copies = 4;
     for (int stage = 0; stage <= 3; stage++) {
         const struct roster *r = stage == 0 ? &replicas : &roster;
-        assert_true(sent(r, stage, 400, 1, ZERO_REDUCE) == 300);
-        assert_true(sent(r, stage, 400, 5, ZERO_REDUCE) == 1500);
-        assert_true(sent(r, stage, 400, 5, ZERO_GATHER) == (stage < 3 ? 300 : 3000));
-        assert_true(sent(r, stage, 400, 5, ZERO_CONTROL) == 0);
+        assert_true(sent(r, stage, 400, 1, ENGINE_REDUCE) == 300);
+        assert_true(sent(r, stage, 400, 5, ENGINE_REDUCE) == 1500);
+        assert_true(sent(r, stage, 400, 5, ENGINE_GATHER) == (stage < 3 ? 300 : 3000));
+        assert_true(sent(r, stage, 400, 5, ENGINE_CONTROL) == 0);
     }
+}
+
+/* Between stages: a shard of what is lent, a share of the sums of what is borrowed, and messages. */
+static void test_stages(void **state)
+{
+    (void)state;
+    struct roster roster = roster_of(0, 4, 0), server = roster_of(3, 4, 1);
+    struct volume volume = {.rounds = 3,
+                            .value = 2,
+                            .total = 4,
+                            .lent = 40,
+                            .borrowed = 80,
+                            .messages = 2,
+                            .message_bytes = 100};
+    assert_true(formula_sent(&roster, 2, &volume, ENGINE_GATHER) == 10 * 2);
+    assert_true(formula_sent(&roster, 2, &volume, ENGINE_REDUCE) == 20 * 4);
+    assert_true(formula_sent(&roster, 2, &volume, ENGINE_PIPE) == 3 * 2 * 100);
+    assert_true(formula_sent(&server, 2, &volume, ENGINE_PIPE) == 0);
 }
 
 /* Each width where it belongs, and gradients sent once when they are added before. */
@@ -67,11 +86,12 @@ static void test_widths(void **state)
 {
     (void)state;
     struct roster roster = roster_of(0, 4, 0), replicas = roster;
-    struct volume volume = {400, 5, 1, 2, 4};
+    struct volume volume = {
+        .parameters = 400, .rounds = 5, .reductions = 1, .value = 2, .total = 4};
     replicas.copies = 4;
-    assert_true(formula_sent(&replicas, 0, &volume, ZERO_REDUCE) == 2 * 300);
-    assert_true(formula_sent(&replicas, 0, &volume, ZERO_GATHER) == 4 * 300);
-    assert_true(formula_sent(&roster, 2, &volume, ZERO_GATHER) == 2 * 300);
+    assert_true(formula_sent(&replicas, 0, &volume, ENGINE_REDUCE) == 2 * 300);
+    assert_true(formula_sent(&replicas, 0, &volume, ENGINE_GATHER) == 4 * 300);
+    assert_true(formula_sent(&roster, 2, &volume, ENGINE_GATHER) == 2 * 300);
 }
 
 /* Two copies among four ranks: a shard is half of everything, and gathers stay in a pair. */
@@ -81,9 +101,9 @@ static void test_copies(void **state)
     struct roster roster = roster_of(3, 4, 0);
     roster.copies = 2;
     assert_true(formula_state(&roster, 3, 400, state_fp32) == 16 * 200);
-    assert_true(sent(&roster, 3, 400, 1, ZERO_GATHER) == 2 * 200 + 100);
-    assert_true(sent(&roster, 2, 400, 1, ZERO_GATHER) == 200 + 100);
-    assert_true(sent(&roster, 3, 400, 1, ZERO_REDUCE) == 300);
+    assert_true(sent(&roster, 3, 400, 1, ENGINE_GATHER) == 2 * 200 + 100);
+    assert_true(sent(&roster, 2, 400, 1, ENGINE_GATHER) == 200 + 100);
+    assert_true(sent(&roster, 3, 400, 1, ENGINE_REDUCE) == 300);
 }
 
 /* A worker sends Psi a micro-batch; the servers between them hold everything and send it to all. */
@@ -91,11 +111,11 @@ static void test_servers(void **state)
 {
     (void)state;
     struct roster worker = roster_of(0, 5, 2), server = roster_of(4, 5, 2);
-    assert_true(sent(&worker, 2, 100, 3, ZERO_REDUCE) == 300);
-    assert_true(sent(&worker, 2, 100, 3, ZERO_GATHER) == 0);
-    assert_true(sent(&server, 2, 100, 3, ZERO_REDUCE) == 0);
-    assert_true(sent(&server, 2, 100, 3, ZERO_GATHER) == 150);
-    assert_true(sent(&server, 3, 100, 3, ZERO_GATHER) == 900);
+    assert_true(sent(&worker, 2, 100, 3, ENGINE_REDUCE) == 300);
+    assert_true(sent(&worker, 2, 100, 3, ENGINE_GATHER) == 0);
+    assert_true(sent(&server, 2, 100, 3, ENGINE_REDUCE) == 0);
+    assert_true(sent(&server, 2, 100, 3, ENGINE_GATHER) == 150);
+    assert_true(sent(&server, 3, 100, 3, ENGINE_GATHER) == 900);
     assert_true(formula_state(&worker, 1, 100, state_fp32) == 800);
     assert_true(formula_state(&worker, 2, 100, state_fp32) == 400);
     assert_true(formula_state(&worker, 3, 100, state_fp32) == 0);
@@ -106,9 +126,9 @@ static void test_servers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table1),  cmocka_unit_test(test_volume),
-        cmocka_unit_test(test_widths),  cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_servers),
+        cmocka_unit_test(test_table1), cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_widths), cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_copies), cmocka_unit_test(test_servers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

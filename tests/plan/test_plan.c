@@ -8,7 +8,7 @@
 #include "plan/plan.h"
 #include "zero/partition.h"
 
-enum { MOST_RANKS = 4 };
+enum { MOST_RANKS = 6 };
 
 static struct plan_request request_of(const struct rig_config *config, int ranks)
 {
@@ -30,6 +30,10 @@ static struct plan_request request_of(const struct rig_config *config, int ranks
                  .local = config->local,
                  .type = config->type,
                  .sum_type = config->sum_type},
+        .parallel = {.pp = config->pp,
+                     .schedule = config->kind,
+                     .chunks = config->chunks,
+                     .eager = config->eager},
         .ops = "cpu",
         .ranks = ranks,
         .threads = 1,
@@ -49,16 +53,15 @@ static void *run_rank(void *argument)
     struct plan_rank *m = &job->measured;
     struct env env = testing_env(1);
     struct rig rig;
-    int64_t before[ZERO_WAY_COUNT];
     assert_ok(rig_create(&env, job->config, &rig));
     rig_step(&rig, 0);
     assert_ok(zero_settle(rig.zero));
-    for (int way = 0; way < ZERO_WAY_COUNT; way++)
-        before[way] = zero_counted(rig.zero, way).bytes;
+    struct engine_traffic before = engine_traffic(rig.engine);
     rig_step(&rig, 1);
     assert_ok(zero_settle(rig.zero));
-    for (int way = 0; way < ZERO_WAY_COUNT; way++)
-        m->sent[way] = zero_counted(rig.zero, way).bytes - before[way];
+    struct engine_traffic after = engine_traffic(rig.engine);
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        m->sent[way] = after.sent[way] - before.sent[way];
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         m->bytes[c] = mem_bytes(env.mem, c);
     rig_destroy(&rig);
@@ -78,7 +81,7 @@ static void compare(const struct rig_config *config, int ranks, int rank,
             fail_msg("%s: planned %zu, taken %zu; stage %d, rank %d of %d, %d servers",
                      mem_category_word(c), plan.bytes[c], run->bytes[c], config->stage, rank, ranks,
                      config->servers);
-    for (int way = 0; way < ZERO_WAY_COUNT; way++)
+    for (int way = 0; way < ENGINE_WAYS; way++)
         if (plan.sent[way] != run->sent[way])
             fail_msg("way %d: planned %lld, sent %lld; stage %d, rank %d of %d, %d servers", way,
                      (long long)plan.sent[way], (long long)run->sent[way], config->stage, rank,
@@ -164,6 +167,55 @@ static void test_types_and_groups_too(void **state)
         }
 }
 
+/* Every stage of a pipeline, and each of its copies; what goes to other stages is by the formula. */
+static void test_pipelines_too(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        struct rig_config config = base_config(i % 2, 5);
+        int dp = 1 + i % 3;
+        config.model.layers = 4;
+        config.pp = dp == 3 ? 2 : 2 + i % 2;
+        config.kind = i % 3 == 2 ? TIMETABLE_INTERLEAVED : i % 3;
+        config.chunks = i % 3 == 2 ? 2 : 1;
+        config.stage = i % 4;
+        config.recompute = i % 3;
+        config.type = i < 6 ? DTYPE_F32 : DTYPE_BF16;
+        config.model.tied = i / 2 % 2;
+        run_and_compare(config, config.pp * dp);
+    }
+}
+
+static void test_what_stages_send_is_the_formula(void **state)
+{
+    (void)state;
+    for (int pp = 2; pp <= 4; pp++)
+        for (int chunks = 1; chunks <= 2; chunks++) {
+            struct env env = testing_env(1);
+            struct rig_config config = base_config(pp % 2, 7);
+            config.model.layers = 8;
+            config.batch = 3;
+            config.pp = pp, config.chunks = chunks;
+            config.kind = chunks > 1 ? TIMETABLE_INTERLEAVED : TIMETABLE_1F1B;
+            struct plan_request request = request_of(&config, 2 * pp);
+            struct plan plan;
+            assert_ok(plan_make(&env, &request, &plan));
+            assert_int_equal(plan.rounds, 4); /* of the first copy */
+            int64_t stream = 3 * 11 * config.model.width * (int64_t)sizeof(float), parameters = 0;
+            for (int p = 0; p < pp; p++) {
+                const struct plan_rank *worker = &plan.pipe.workers[p];
+                int boundaries = chunks * 2 - (p == 0) - (p == pp - 1); /* there, and back */
+                assert_int_equal(worker->sent[ENGINE_PIPE], 4 * boundaries * stream);
+                parameters += worker->part.parameters - worker->part.borrowed;
+            }
+            assert_int_equal(parameters, plan.parameters);
+            assert_true(plan.pipe.bubble > 0 && plan.pipe.bubble < 2);
+            plan_free(&env, &plan);
+            assert_int_equal(mem_total(env.mem), 0);
+            env_destroy(&env);
+        }
+}
+
 /* --- volumes -------------------------------------------------------------------------------- */
 
 /* Elements of the pieces of the untied model with their padding: all of them, and those that are
@@ -205,8 +257,8 @@ static void test_volumes_are_the_papers(void **state)
         for (int stage = 0; stage < PLAN_STAGES; stage++) {
             const int64_t *sent = plan.stages[stage].worker.sent;
             int64_t gathered = sharding_of(stage).params ? 2 * all - once : all;
-            assert_int_equal(sent[ZERO_REDUCE], all / ranks * part);
-            assert_int_equal(sent[ZERO_GATHER], gathered / ranks * part);
+            assert_int_equal(sent[ENGINE_REDUCE], all / ranks * part);
+            assert_int_equal(sent[ENGINE_GATHER], gathered / ranks * part);
         }
         env_destroy(&env);
     }
@@ -409,6 +461,8 @@ int main(void)
         cmocka_unit_test(test_a_run_takes_and_sends_what_was_planned),
         cmocka_unit_test(test_servers_take_and_send_what_was_planned),
         cmocka_unit_test(test_types_and_groups_too),
+        cmocka_unit_test(test_pipelines_too),
+        cmocka_unit_test(test_what_stages_send_is_the_formula),
         cmocka_unit_test(test_volumes_are_the_papers),
         cmocka_unit_test(test_model_state_is_the_papers),
         cmocka_unit_test(test_a_trillion_parameters_take_no_time),

@@ -40,11 +40,13 @@ static void test_traffic_is_that_of_steps(void **state)
                  "zero.stage=%d",
                  stage);
         run_quietly(settings, &busy);
-        assert_true(plain.traffic.gather > 0 && plain.traffic.reduce > 0);
-        assert_int_equal(plain.traffic.gather, 2 * shorter.traffic.gather);
-        assert_int_equal(plain.traffic.reduce, 2 * shorter.traffic.reduce);
-        assert_int_equal(plain.traffic.gather, busy.traffic.gather);
-        assert_int_equal(plain.traffic.reduce, busy.traffic.reduce);
+        assert_true(plain.traffic.sent[ENGINE_GATHER] > 0 && plain.traffic.sent[ENGINE_REDUCE] > 0);
+        assert_int_equal(plain.traffic.sent[ENGINE_GATHER],
+                         2 * shorter.traffic.sent[ENGINE_GATHER]);
+        assert_int_equal(plain.traffic.sent[ENGINE_REDUCE],
+                         2 * shorter.traffic.sent[ENGINE_REDUCE]);
+        assert_int_equal(plain.traffic.sent[ENGINE_GATHER], busy.traffic.sent[ENGINE_GATHER]);
+        assert_int_equal(plain.traffic.sent[ENGINE_REDUCE], busy.traffic.sent[ENGINE_REDUCE]);
     }
 }
 

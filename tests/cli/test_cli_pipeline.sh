@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Pipelines from the command line: stopped in one layout and gone on with in others, with samples and evaluations, the bits
+# are those of one rank; the plan shows stages and times; a trace has the lanes of a stage; what does not go is refused.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+export SIFR_RUN_THREADS=1
+run=(--model.layers=3 --model.width=40 --model.heads=5 --model.context=37 --train.micro_batch=2 --train.global_batch=12
+    --train.steps=12 --train.eval_every=4 --train.eval_batches=5 --train.lr=3e-3 --train.sample_every=6 --train.sample_tokens=5
+    --data.path=text.txt --data.tokenizer=train:300)
+
+# --- any layout goes on with any other --------------------------------------------------------------------------------
+figures() { sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"; grep -o '"val":{"loss":[^,]*' "$1/metrics.jsonl"; }
+same() { # FOLDER: what it has come to is what `whole` has
+    local file
+    cmp -s <(figures whole) <(figures "$1") || fail "$1: other losses: $(paste <(figures whole) <(figures "$1") | head -2)"
+    cmp -s whole/samples.jsonl "$1/samples.jsonl" || fail "$1: other samples"
+    for file in model.safetensors optimizer/momentum.safetensors optimizer/variance.safetensors; do
+        cmp -s "whole/checkpoints/step-12/$file" "$1/checkpoints/step-12/$file" || fail "$1: another $file"
+    done
+}
+life() { # CODE FOLDER RANKS keys...
+    local code=$1 folder=$2 ranks=$3 got=0
+    shift 3
+    timeout 300 "$sifr" train "${run[@]}" --quiet --out="$folder" -n "$ranks" "$@" >out 2>err || got=$?
+    [ $got = "$code" ] || fail "$folder, -n $ranks $*: exit $got, not $code: $(head -c 400 err)"
+    ! grep -qE '(will|may) differ' err || fail "$folder, $*: $(cat err)"
+}
+life 0 whole 1
+life 75 cut 4 --parallel.pp=2 --zero.stage=3 --train.stop_at=4
+cp -r cut other
+life 75 cut 3 --parallel.pp=3 --train.stop_at=8 --parallel.schedule=gpipe
+life 0 cut 1
+same cut
+life 75 other 1 --train.stop_at=7
+life 75 other 4 --parallel.pp=2 --parallel.schedule=interleaved --zero.stage=1 --train.stop_at=9 --comm.backend=threads
+life 0 other 2 --parallel.pp=2 --checkpoint.async=false --checkpoint.every=1 --engine.recompute=full
+same other
+
+# Groups of the optimizer may match tensors of one stage only.
+printf 'optimizer:\n  groups:\n    - match: "transformer.wpe*"\n      lr_mul: 0.5\n' >groups.yaml
+"$sifr" train --help | grep -q 'parallel.pp' || fail "--help does not have parallel.pp"
+ok "$sifr" train groups.yaml "${run[@]}" --train.steps=2 --train.sample_every=0 --quiet --out=groups -n 2 --parallel.pp=2
+
+# --- the trace and the plan -------------------------------------------------------------------------------------------
+ok "$sifr" train "${run[@]}" --train.steps=3 --train.sample_every=0 --quiet --out=traced -n 2 --parallel.pp=2 --trace=2:3
+for name in '"stage"' '"acts out"' '"grads in"' '"F0"' '"B5"' '"acts out a5>1"' '"grads in g5<1"'; do
+    grep -q "$name" traced/trace-rank-0.json || fail "the trace of rank 0 has no $name"
+done
+grep -q '"name":"acts in a0<0"' traced/trace-rank-1.json || fail "the trace of rank 1 receives nothing"
+grep -q '"cat":"wait"' traced/trace-rank-1.json || fail "rank 1 waits for nothing"
+ok "$sifr" plan "${run[@]}" -n 4 --parallel.pp=2 --zero.stage=1
+has '^  pipeline stage +[01] +[01] +[01] +[01]$'
+has '^  pipe +[0-9.]+ KiB'
+has '^  0 +0-[12] +[0-9.]+k +[0-9.]+ MiB +[0-9.]+ KiB +2$'
+has '^schedule 1f1b: idle [0-9.]+ % of the time in passes.* \(p-1\)/m is 33.3 %$'
+has '^4 ranks = dp 2 x pp 2 x tp 1$'
+has '^replica 1 +2 +3$'
+has '^rank 1 +\.+0+a+1+b+'
+ok "$sifr" train "${run[@]}" -n 2 --parallel.pp=2 --dry-run
+
+# --- what does not go -------------------------------------------------------------------------------------------------
+refused() { # PATTERN RANKS keys...: by the plan, and by the run before it writes anything
+    local pattern=$1 ranks=$2
+    shift 2
+    expect 2 "$pattern" "$sifr" plan "${run[@]}" -n "$ranks" "$@"
+    expect 2 "$pattern" "$sifr" train "${run[@]}" --out=refused -n "$ranks" "$@"
+    [ ! -e refused ] || fail "refused, and a folder is there: $*"
+}
+refused "parallel.pp is 2, which does not divide 3 ranks; 1 and 3 would fit" 3 --parallel.pp=2
+refused "parallel.pp is 4, but there are only 2 ranks; 2 would fit" 2 --parallel.pp=4
+refused "5 units cannot be cut into 6 pipeline stages \(parallel.pp x chunks\): at most 5" 6 --parallel.pp=6
+refused "5 units cannot be cut into 6 pipeline stages" 2 --parallel.pp=2 --parallel.schedule=interleaved --parallel.chunks=3
+refused "parallel.chunks is 2, but the schedule '1f1b' has one chunk a rank" 2 --parallel.pp=2 --parallel.chunks=2
+refused "parallel.eager: the schedule 'gpipe' has no eager form" 2 --parallel.pp=2 --parallel.schedule=gpipe --parallel.eager=true
+refused "zero.servers: 1 of 1 rank with one stage of the pipeline leave no worker" 2 --parallel.pp=2 --zero.servers=1 --zero.stage=1
+refused "zero.shard_group: groups of 4 do not make up 2 ranks with one stage" 4 --parallel.pp=2 --zero.shard_group=4 --zero.stage=1
+expect 2 "parallel.schedule must be one of gpipe, 1f1b" "$sifr" plan "${run[@]}" -n 2 --parallel.pp=2 --parallel.schedule=2f2b
+expect 2 "parallel.pp must be a whole number from 1" "$sifr" plan "${run[@]}" -n 2 --parallel.pp=0
+finish
