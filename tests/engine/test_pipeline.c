@@ -95,6 +95,22 @@ static void test_zero_bubble(void **state)
     }
 }
 
+/* Units that have backward in one part only do it all in the first. */
+static void test_units_in_one_part(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        struct rig_config config = pipeline_config(llama);
+        struct trace plain = run_whole(config);
+        config.kind = TIMETABLE_ZERO_BUBBLE, config.pp = 2, config.lumps = true;
+        for (config.stage = 0; config.stage <= 3; config.stage++) {
+            config.recompute = config.stage % 3;
+            compare(&plain, config, config.pp * 2);
+        }
+        free(plain.params);
+    }
+}
+
 /* 16-bit params, gradients and sums; the head is the embedding, and not. */
 static void test_types(void **state)
 {
@@ -125,7 +141,7 @@ static void test_delays_and_servers(void **state)
         config.pp = 3;
         config.kind = kinds[i % 3];
         config.eager = i > 3;
-        config.stage = 3 - i % 3;
+        config.stage = 3 - (i + i / 3) % 3;
         config.servers = i / 3;
         config.delays = 2e-4;
         compare(&plain, config, config.pp * (2 + config.servers));
@@ -140,6 +156,7 @@ int main(void)
         cmocka_unit_test(test_a_unit_a_stage),
         cmocka_unit_test(test_interleaved),
         cmocka_unit_test(test_zero_bubble),
+        cmocka_unit_test(test_units_in_one_part),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_delays_and_servers),
     };
