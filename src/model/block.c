@@ -85,16 +85,15 @@ static void list_parts(const struct block *k, const struct ops *ops, struct unit
 {
     size_t element = dtype_bytes(ops->type);
     size_t column = (size_t)(shape.batch * shape.tokens) * element;
-    size_t full = (size_t)k->norm.width * column;
+    size_t gathered = shape.sequence != 0 ? (size_t)k->norm.width * column : 0;
     uint32_t input = 1u << PASS_INPUT;
     int64_t wide = max2(k->remakes_act ? 0 : k->up.out, k->qkv.out);
     list[D_NORMED] = (struct unit_buffer){
         "gradient of normed", (size_t)max2(k->norm.width, k->proj.in) * column, KEEP_NOT, input};
     list[D_WIDE] =
         (struct unit_buffer){"gradient of qkv, mlp", (size_t)wide * column, KEEP_NOT, input};
-    list[D_OUT] = (struct unit_buffer){"gradient of the output", full, KEEP_NOT, UNIT_PARTS};
-    list[D_MID] = (struct unit_buffer){"gradient of sum 2", shape.sequence != 0 ? full : 0,
-                                       KEEP_NOT, UNIT_PARTS};
+    list[D_OUT] = (struct unit_buffer){"gradient of the output", gathered, KEEP_NOT, UNIT_PARTS};
+    list[D_MID] = (struct unit_buffer){"gradient of sum 2", gathered, KEEP_NOT, UNIT_PARTS};
     list[FORMED] = (struct unit_buffer){
         "small gradients", (size_t)formed_at(k, FORMED_COUNT) * element, KEEP_NOT, UNIT_PARTS};
 }
@@ -117,8 +116,9 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
     size_t act = (size_t)max2(k->down.in, k->qkv.out) * column;
     uint32_t backward = 1u << PASS_BACKWARD, input = 1u << PASS_INPUT, weight = 1u << PASS_WEIGHT;
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_REBUILD | backward | 1u << PASS_DECODE;
+    uint32_t sums = sequence ? 0 : UNIT_PARTS; /* d_out and d_mid take their places */
 
-    list[SUM1] = (struct unit_buffer){"sum 1", c, KEEP_ALWAYS, 0};
+    list[SUM1] = (struct unit_buffer){"sum 1", c, KEEP_ALWAYS, sums};
     list[STATS1] = (struct unit_buffer){"norm 1 statistics", stats, KEEP_UNLESS_FULL, 0};
     list[NORMED1] = (struct unit_buffer){"normed 1", normed, KEEP_UNLESS_SELECTIVE, UNIT_PARTS};
     list[QKV] =
@@ -127,7 +127,7 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                                       UNIT_PARTS};
     list[LSE] = (struct unit_buffer){"attention lse", (size_t)(rows * k->heads) * sizeof(float),
                                      KEEP_UNLESS_FULL, 0};
-    list[SUM2] = (struct unit_buffer){"sum 2", c, KEEP_UNLESS_FULL, sequence ? 0 : UNIT_PARTS};
+    list[SUM2] = (struct unit_buffer){"sum 2", c, KEEP_UNLESS_FULL, sums};
     list[STATS2] = (struct unit_buffer){"norm 2 statistics", stats, KEEP_UNLESS_FULL, 0};
     list[NORMED2] = (struct unit_buffer){"normed 2", normed > d_attn ? normed : d_attn,
                                          KEEP_UNLESS_SELECTIVE, UNIT_PARTS};
@@ -177,7 +177,9 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
         .d_normed = at[D_NORMED],
         .d_attn = run->pass == PASS_INPUT ? at[D_NORMED] : at[NORMED2],
         .d_wide = at[D_WIDE],
-        .d_out = at[D_OUT],
+        .d_out = region.sequence           ? at[D_OUT]
+                 : run->pass == PASS_INPUT ? run->room
+                                           : at[SUM1],
         .d_mid = region.sequence ? at[D_MID] : at[SUM2],
         .partial = at[PARTIAL],
         .pre = at[PRE],
@@ -250,6 +252,13 @@ void *block_column_backward(struct unit_run *run, const struct block_buffers *b,
     void *dx = block_column_input(run, b, l, dy, w, NULL);
     block_column_weight(run, b, l, normed, full, dy, dw, dbias);
     return dx;
+}
+
+void block_end_input(struct unit_run *run, const struct block_buffers *b)
+{
+    size_t bytes = (size_t)(b->own * b->region.width) * dtype_bytes(run->ops->type);
+    if (!b->region.sequence)
+        device_copy(run->stream, b->sum1, b->d_out, bytes);
 }
 
 void block_hand_over(const struct block *k, struct unit_run *run, const struct block_buffers *b,

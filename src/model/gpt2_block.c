@@ -137,6 +137,7 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV_W], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
                       f[FORMED_NORM1], f[FORMED_BIAS1], b.scratch);
+    block_end_input(run, &b);
 }
 
 static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)

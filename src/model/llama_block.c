@@ -136,6 +136,7 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
                       f[FORMED_NORM1], NULL, b.scratch);
+    block_end_input(run, &b);
 }
 
 static void llama_block_weight(const struct unit *unit, struct unit_run *run)

@@ -98,8 +98,8 @@ struct block_buffers {
     void *d_wide;        /* (R, max of pre and qkv) PASS_INPUT: their gradients, on the way to their
                               places; scratch */
     void *d_out, *d_mid; /* (R, C) PASS_INPUT and PASS_WEIGHT: gradients of the stream after the
-                              block and between its halves; the latter in sum2's place where that has
-                              all rows */
+                            block and between its halves; where the stream has all rows, in the
+                            places of sum1 (at first in room) and sum2 */
     void *formed[FORMED_COUNT]; /* PASS_INPUT and PASS_WEIGHT */
     void *partial; /* (R, C) where ranks meet: what is to be summed, or a gathered gradient */
     void *pre;     /* (R, up.out) before the activation; PASS_INPUT: then its gradient */
@@ -144,6 +144,8 @@ void *block_column_input(struct unit_run *run, const struct block_buffers *b, st
                          const void *dy, const void *w, void *d_normed);
 void block_column_weight(struct unit_run *run, const struct block_buffers *b, struct linear l,
                          const void *normed, void *full, const void *dy, void *dw, void *dbias);
+/* PASS_INPUT, at last: sum1 is spent, and d_out comes to its place. */
+void block_end_input(struct unit_run *run, const struct block_buffers *b);
 /* PASS_WEIGHT: what PASS_INPUT has formed to the gradients of uses (FORMED_COUNT), -1: not there. */
 void block_hand_over(const struct block *block, struct unit_run *run, const struct block_buffers *b,
                      const int *uses);

@@ -154,7 +154,8 @@ struct unit_run {
     const void *residual,
         *pending; /* input stream (N, C), N = unit_stream_rows; pending may be NULL; both NULL for
                      the first unit */
-    void *room;   /* (N, C) for one output tensor; valid until the next unit has run */
+    void *room;   /* (N, C) for one output tensor; valid until the next unit has run. Backward: to
+                     work in */
     const void *out_residual,
         *out_pending; /* set by forward: into the unit's own buffers, or `room` */
     void *gradient;   /* (N, C) backward: of the output stream in, of the input stream out */
