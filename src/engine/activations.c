@@ -1,19 +1,20 @@
 /* activations -- laying out buffers and handing out their addresses; see activations.h for the
- * three places. */
+ * places. */
 #include "engine/activations.h"
 
 #include <stdio.h>
 
 enum { ALIGNMENT = 64 };
 
+enum place { OWN, SPLIT, SHARED, SCRATCH, PLACES, NOWHERE = PLACES };
+
 struct unit_places {
     struct unit_buffer list[UNIT_MAX_BUFFERS];
     int count;
-    char *own; /* memory of this unit: (copies) one after the other */
-    size_t own_bytes;
-    size_t offset[PASS_COUNT]
-                 [UNIT_MAX_BUFFERS]; /* in own, shared or scratch, by the buffer's keep */
-    bool has_shared;
+    struct unit_copies copies;
+    char *own, *split; /* memory of this unit: (copies) one after the other */
+    size_t bytes[PLACES];
+    size_t offset[PASS_COUNT][UNIT_MAX_BUFFERS]; /* in the buffer's place */
 };
 
 struct activations {
@@ -21,6 +22,7 @@ struct activations {
     const struct unit_graph *graph; /* borrowed */
     struct env *env;                /* borrowed */
     enum keep own_below;
+    bool parts; /* backward is in two parts */
     struct unit_places *units;
     char *shared, *scratch;
     char *room[2]; /* (B, T, C) each: units write alternately into them */
@@ -28,67 +30,75 @@ struct activations {
     size_t stream_bytes;
 };
 
+/* What is empty has an address too. */
 static size_t aligned(size_t bytes)
 {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return bytes > 0 ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
 }
 
-static bool is_own(const struct activations *a, const struct unit_buffer *buffer)
+static size_t larger(size_t a, size_t b)
 {
-    return buffer->keep < a->own_below;
+    return a > b ? a : b;
 }
 
-static bool is_shared(const struct activations *a, const struct unit_buffer *buffer)
+/* Where a buffer of a unit is in a pass. */
+static enum place place_of(const struct activations *a, const struct unit *unit,
+                           const struct unit_buffer *buffer, enum pass pass)
 {
-    return buffer->keep != KEEP_NOT && !is_own(a, buffer);
+    bool back = pass == PASS_REBUILD || pass == PASS_INPUT || pass == PASS_WEIGHT;
+    bool both = (buffer->passes & UNIT_PARTS) == UNIT_PARTS;
+    if (buffer->keep < a->own_below)
+        return OWN;
+    if (a->parts && unit_has_parts(unit) && back && both)
+        return SPLIT;
+    if (buffer->keep != KEEP_NOT)
+        return SHARED;
+    return buffer->passes >> pass & 1 ? SCRATCH : NOWHERE;
 }
 
-/* Offsets of a unit's own and shared buffers are the same for all passes; scratch is laid out for
- * each. */
-static void lay_out_unit(const struct activations *a, struct unit_places *u, uint32_t passes,
-                         size_t *own, size_t *shared, size_t *scratch)
+/* Passes that follow each other have the same buffers in a place that outlives them, hence the same
+ * offsets; scratch is laid out for each. */
+static void lay_out_unit(const struct activations *a, int i, uint32_t passes)
 {
-    *own = *shared = *scratch = 0;
-    for (int b = 0; b < u->count; b++) {
-        const struct unit_buffer *buffer = &u->list[b];
-        if (buffer->keep == KEEP_NOT)
-            continue;
-        size_t *end = is_own(a, buffer) ? own : shared;
-        for (int pass = 0; pass < PASS_COUNT; pass++)
-            u->offset[pass][b] = *end;
-        *end += aligned(buffer->bytes);
-    }
-    u->has_shared = *shared > 0;
+    struct unit_places *u = &a->units[i];
     for (int pass = 0; pass < PASS_COUNT; pass++) {
-        size_t end = 0;
-        for (int b = 0; b < u->count; b++) {
-            if (u->list[b].keep != KEEP_NOT || !(u->list[b].passes >> pass & 1) ||
-                !(passes >> pass & 1))
+        size_t end[PLACES] = {0};
+        for (int b = 0; b < u->count && passes >> pass & 1; b++) {
+            enum place place = place_of(a, &a->graph->units[i], &u->list[b], pass);
+            if (place == NOWHERE)
                 continue;
-            u->offset[pass][b] = end;
-            end += aligned(u->list[b].bytes + !u->list[b].bytes); /* an address even if empty */
+            u->offset[pass][b] = end[place];
+            end[place] += aligned(u->list[b].bytes);
         }
-        if (end > *scratch)
-            *scratch = end;
+        for (int place = 0; place < PLACES; place++)
+            u->bytes[place] = larger(u->bytes[place], end[place]);
     }
+}
+
+static enum status alloc_copies(struct activations *a, const char *name, int copies, size_t bytes,
+                                char **at)
+{
+    if (bytes == 0)
+        return STATUS_OK;
+    return device_alloc(a->ops->device, MEM_ACTIVATIONS, name, (size_t)copies * bytes, at);
 }
 
 static enum status alloc_units(struct activations *a, struct unit_shape shape, uint32_t passes,
-                               const int *copies)
+                               const struct unit_copies *copies)
 {
     size_t most_shared = 0, most_scratch = 0;
     struct device *device = a->ops->device;
     for (int i = 0; i < a->graph->unit_count; i++) {
         struct unit_places *u = &a->units[i];
         const struct unit *unit = &a->graph->units[i];
-        size_t shared, scratch, places = copies ? (size_t)copies[i] : 1;
+        u->copies = copies ? copies[i] : (struct unit_copies){1, 1};
         u->count = unit->type->buffers ? unit->type->buffers(unit, a->ops, shape, u->list) : 0;
         CHECK_LE(u->count, UNIT_MAX_BUFFERS);
-        lay_out_unit(a, u, passes, &u->own_bytes, &shared, &scratch);
-        if (u->own_bytes > 0)
-            TRY(device_alloc(device, MEM_ACTIVATIONS, unit->name, places * u->own_bytes, &u->own));
-        most_shared = shared > most_shared ? shared : most_shared;
-        most_scratch = scratch > most_scratch ? scratch : most_scratch;
+        lay_out_unit(a, i, passes);
+        TRY(alloc_copies(a, unit->name, u->copies.own, u->bytes[OWN], &u->own));
+        TRY(alloc_copies(a, unit->name, u->copies.split, u->bytes[SPLIT], &u->split));
+        most_shared = larger(most_shared, u->bytes[SHARED]);
+        most_scratch = larger(most_scratch, u->bytes[SCRATCH]);
     }
     if (most_shared > 0)
         TRY(device_alloc(device, MEM_ACTIVATIONS, "shared by units", most_shared, &a->shared));
@@ -102,7 +112,8 @@ static enum status alloc_units(struct activations *a, struct unit_shape shape, u
  * also has shared buffers might not. */
 static bool needs_carry(const struct activations *a, int u)
 {
-    return u + 1 < a->graph->unit_count && a->units[u].has_shared && a->units[u + 1].has_shared &&
+    return u + 1 < a->graph->unit_count && a->units[u].bytes[SHARED] > 0 &&
+           a->units[u + 1].bytes[SHARED] > 0 &&
            a->graph->units[u].type != a->graph->units[u + 1].type;
 }
 
@@ -119,13 +130,14 @@ static enum status alloc_stream(struct activations *a)
 
 enum status activations_create(struct ops *ops, const struct unit_graph *graph,
                                struct unit_shape shape, enum keep own_below, uint32_t passes,
-                               const int *copies, struct activations **activations)
+                               const struct unit_copies *copies, struct activations **activations)
 {
     struct env *env = device_env(ops->device);
     struct activations *a;
     enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "activations", sizeof *a, &a));
     *a = (struct activations){.ops = ops, .graph = graph, .env = env, .own_below = own_below};
+    a->parts = passes >> PASS_INPUT & 1;
     a->stream_bytes =
         (size_t)(unit_stream_rows(shape) * graph->stream_width) * dtype_bytes(ops->type);
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "activations", (size_t)graph->unit_count,
@@ -144,8 +156,10 @@ void activations_destroy(struct activations *a)
     if (!a)
         return;
     struct device *device = a->ops->device;
-    for (int u = 0; a->units && u < a->graph->unit_count; u++)
+    for (int u = 0; a->units && u < a->graph->unit_count; u++) {
         device_free(device, a->units[u].own);
+        device_free(device, a->units[u].split);
+    }
     device_free(device, a->shared);
     device_free(device, a->scratch);
     device_free(device, a->room[0]);
@@ -155,17 +169,25 @@ void activations_destroy(struct activations *a)
     mem_free(a->env, a);
 }
 
-void activations_bind(const struct activations *a, int u, int copy, enum pass pass,
+/* Of several copies the one of a round. */
+static char *copy_of(char *at, int copies, size_t bytes, int64_t round)
+{
+    return at ? at + (size_t)(round % copies) * bytes : NULL;
+}
+
+void activations_bind(const struct activations *a, int u, int64_t round, enum pass pass,
                       struct unit_run *run)
 {
-    const struct unit_places *places = &a->units[u];
-    for (int b = 0; b < places->count; b++) {
-        const struct unit_buffer *buffer = &places->list[b];
-        char *base = is_own(a, buffer)      ? places->own + (size_t)copy * places->own_bytes
-                     : is_shared(a, buffer) ? a->shared
-                                            : a->scratch;
-        bool used = buffer->keep != KEEP_NOT || buffer->passes >> pass & 1;
-        run->buffers[b] = used ? base + places->offset[pass][b] : NULL;
+    const struct unit_places *p = &a->units[u];
+    char *const bases[PLACES] = {
+        [OWN] = copy_of(p->own, p->copies.own, p->bytes[OWN], round),
+        [SPLIT] = copy_of(p->split, p->copies.split, p->bytes[SPLIT], round),
+        [SHARED] = a->shared,
+        [SCRATCH] = a->scratch,
+    };
+    for (int b = 0; b < p->count; b++) {
+        enum place place = place_of(a, &a->graph->units[u], &p->list[b], pass);
+        run->buffers[b] = place == NOWHERE ? NULL : bases[place] + p->offset[pass][b];
     }
     run->room = a->room[u % 2];
     run->rebuild = a->own_below;
@@ -185,5 +207,5 @@ void activations_advance(const struct activations *a, int u, struct unit_run *ru
 
 bool activations_needs_rebuild(const struct activations *a, int u)
 {
-    return a->units[u].has_shared;
+    return a->units[u].bytes[SHARED] > 0;
 }

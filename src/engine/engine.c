@@ -103,6 +103,8 @@ static enum status alloc_activations(struct engine *engine)
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_EVAL | 1u << PASS_LOGITS;
     if (c->micro_batches > 0) {
         passes |= 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_LOSS;
+        if (engine->pipeline && pipeline_has_parts(engine->pipeline))
+            passes |= UNIT_PARTS;
         if (!engine->pipeline)
             TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream",
                              engine_stream_bytes(engine), &engine->gradient));
@@ -178,17 +180,16 @@ static int64_t count_labels(const int32_t *labels, int64_t count)
     return valid;
 }
 
-struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, int first, int end,
-                              enum walk_way way)
+struct walk engine_start_round(struct engine *engine, int64_t round, bool idle)
 {
     int64_t rows = batch_rows(engine);
     size_t bytes = (size_t)rows * sizeof(int32_t);
-    zero_walk(engine->zero, first, end, way);
     if (!idle) {
         device_copy(engine->stream, engine->device_tokens, engine->tokens + round * rows, bytes);
         device_copy(engine->stream, engine->device_labels, engine->labels + round * rows, bytes);
     }
-    return (struct walk){.idle = idle,
+    return (struct walk){.round = round,
+                         .idle = idle,
                          .run = {
                              .ops = engine->ops,
                              .stream = engine->stream,
@@ -199,6 +200,13 @@ struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, i
                              .gradient = engine->gradient,
                              .loss = engine->losses + round,
                          }};
+}
+
+struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, int first, int end,
+                              enum walk_way way)
+{
+    zero_walk(engine->zero, first, end, way);
+    return engine_start_round(engine, round, idle);
 }
 
 /* Tell the others where this rank is: "step 12, block 3 backward". */
@@ -219,27 +227,32 @@ static void draw(struct engine *engine, double start, const char *name, const ch
               &(struct trace_span){.lane = TRACE_COMPUTE, .name = name, .object = object});
 }
 
-void engine_run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk)
+/* The pass itself, with what the run has been given of params and gradients. */
+static void compute(struct engine *engine, int u, enum pass pass, struct walk *walk)
 {
     const struct unit *unit = &engine->graph->units[u];
-    note(engine, unit->name, pass_word(pass));
+    if (walk->idle)
+        return;
+    double start = trace_begin(engine->env->trace);
+    activations_bind(engine->activations, u, walk->round, pass, &walk->run);
+    unit_run_pass(unit, pass, &walk->run);
+    draw(engine, start, unit->name, pass_word(pass));
+}
+
+void engine_run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk)
+{
+    note(engine, engine->graph->units[u].name, pass_word(pass));
     zero_acquire(engine->zero, u, pass, &walk->run);
-    if (!walk->idle) {
-        double start = trace_begin(engine->env->trace);
-        activations_bind(engine->activations, u, walk->copy, pass, &walk->run);
-        unit_run_pass(unit, pass, &walk->run);
-        draw(engine, start, unit->name, pass_word(pass));
-    }
+    compute(engine, u, pass, walk);
     zero_release(engine->zero, u, pass);
 }
 
-void engine_run_pass_with_gradients(struct engine *engine, int u, enum pass pass, int64_t round,
-                                    struct walk *walk)
+void engine_run_pass_with_gradients(struct engine *engine, int u, enum pass pass, struct walk *walk)
 {
     if (!walk->idle)
-        zero_grads(engine->zero, u, pass, round, &walk->run);
+        zero_grads(engine->zero, u, pass, walk->round, &walk->run);
     engine_run_pass(engine, u, pass, walk);
-    zero_reduce(engine->zero, u, pass, round);
+    zero_reduce(engine->zero, u, pass, walk->round);
 }
 
 void engine_forward(struct engine *engine, int first, int end, struct walk *walk)
@@ -251,12 +264,28 @@ void engine_forward(struct engine *engine, int first, int end, struct walk *walk
     }
 }
 
-void engine_backward(struct engine *engine, int first, int end, int64_t round, struct walk *walk)
+void engine_backward(struct engine *engine, int first, int end, struct walk *walk)
 {
     for (int u = end - 1; u >= first; u--) {
         if (!walk->idle && activations_needs_rebuild(engine->activations, u))
             engine_run_pass(engine, u, PASS_REBUILD, walk);
-        engine_run_pass_with_gradients(engine, u, PASS_BACKWARD, round, walk);
+        if (walk->parts && unit_has_parts(&engine->graph->units[u]))
+            engine_run_pass(engine, u, PASS_INPUT, walk);
+        else
+            engine_run_pass_with_gradients(engine, u, PASS_BACKWARD, walk);
+    }
+}
+
+void engine_backward_weight(struct engine *engine, int first, int end, struct walk *walk)
+{
+    for (int u = end - 1; u >= first; u--) {
+        if (!unit_has_parts(&engine->graph->units[u]))
+            continue;
+        note(engine, engine->graph->units[u].name, pass_word(PASS_WEIGHT));
+        if (!walk->idle)
+            zero_grads(engine->zero, u, PASS_WEIGHT, walk->round, &walk->run);
+        compute(engine, u, PASS_WEIGHT, walk);
+        zero_reduce(engine->zero, u, PASS_WEIGHT, walk->round);
     }
 }
 
@@ -266,8 +295,8 @@ static void forward_and_backward(struct engine *engine, int64_t round)
     int last = engine->graph->unit_count - 1;
     struct walk walk = engine_start_walk(engine, round, idle, 0, last + 1, WALK_BOTH);
     engine_forward(engine, 0, last, &walk);
-    engine_run_pass_with_gradients(engine, last, PASS_LOSS, round, &walk);
-    engine_backward(engine, 0, last, round, &walk);
+    engine_run_pass_with_gradients(engine, last, PASS_LOSS, &walk);
+    engine_backward(engine, 0, last, &walk);
 }
 
 /* --- over all ranks ------------------------------------------------------------------------- */

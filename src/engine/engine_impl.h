@@ -27,29 +27,35 @@ struct engine {
 /* One walk over units. An idle rank only follows: it joins the store's exchanges. */
 struct walk {
     struct unit_run run;
-    int copy; /* of the units' places */
+    int64_t round;
     bool idle;
+    bool parts; /* backward is in two */
 };
 
-/* Bring the micro-batch in place `round` to the device and set up the run for passes of units
- * first .. end-1. */
+/* Bring the micro-batch in place `round` to the device and set up the run for its passes, of which
+ * none reads params. */
+struct walk engine_start_round(struct engine *engine, int64_t round, bool idle);
+/* The same for passes of units first .. end-1 that may read them. */
 struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, int first, int end,
                               enum walk_way way);
 void engine_run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk);
-void engine_run_pass_with_gradients(struct engine *engine, int u, enum pass pass, int64_t round,
+void engine_run_pass_with_gradients(struct engine *engine, int u, enum pass pass,
                                     struct walk *walk);
 /* Forward of units first .. end-1; the output is then the input of what follows. */
 void engine_forward(struct engine *engine, int first, int end, struct walk *walk);
-/* Backward of units end-1 .. first. */
-void engine_backward(struct engine *engine, int first, int end, int64_t round, struct walk *walk);
+/* Backward of units end-1 .. first, or its first part. */
+void engine_backward(struct engine *engine, int first, int end, struct walk *walk);
+/* The second part of it. */
+void engine_backward_weight(struct engine *engine, int first, int end, struct walk *walk);
 size_t engine_stream_bytes(const struct engine *engine); /* of (B, T, C) */
 
 /* --- pipeline.c ----------------------------------------------------------------------------- */
 enum status pipeline_create(struct engine *engine, const struct engine_pipe *config,
                             struct pipeline **pipeline);
 void pipeline_destroy(struct pipeline *p);
-/* (units) micro-batches that each has between forward and backward at most. */
-const int *pipeline_copies(const struct pipeline *p);
+bool pipeline_has_parts(const struct pipeline *p); /* backward passes are in two */
+/* (units) micro-batches that each has at once at most. */
+const struct unit_copies *pipeline_copies(const struct pipeline *p);
 bool pipeline_has_loss(const struct pipeline *p);  /* the last unit of the model is here */
 void pipeline_step(struct pipeline *p);            /* all rounds, forward and backward */
 /* The same without gradients; in each of `rounds` rounds this rank has one of `count`

@@ -11,6 +11,10 @@
  * the same bits as without a boundary. A chunk with the last unit keeps that sum for its loss, which
  * begins its backward pass. A replica that is idle in a round sends nothing in it, at all stages.
  *
+ * Where backward is in two parts, the gradients of params wait for the second, which needs neither
+ * messages nor params; all that goes between stages is done by the first. Each part goes through the
+ * rounds in their order, so the store adds as it does otherwise.
+ *
  * Micro-batches of a chunk are between forward and backward in the order of rounds, so round mod n
  * finds a buffer and a copy of the units' places.
  *
@@ -32,7 +36,6 @@ struct ring {
 struct chunk {
     int first, end; /* units */
     bool has_input, has_output, has_loss;
-    int copies; /* rounds between forward and backward at most */
     struct ring in, out, gradient;
 };
 
@@ -54,8 +57,8 @@ struct pipeline {
     struct timetable table;
     int stage; /* this rank's */
     struct chunk *chunks;
-    int *unit_copies; /* (units) */
-    double *shared;   /* (stages) room for a number of each */
+    struct unit_copies *unit_copies; /* (units) */
+    double *shared;                  /* (stages) room for a number of each */
     struct comm *copies[COPIES];
     struct line lines[LINES];
     double stalled;     /* seconds that compute has waited for messages */
@@ -104,18 +107,19 @@ static struct timetable_shape shape_of(const struct engine *engine,
                                     .eager = config->eager};
 }
 
-/* The most inputs of a chunk that have been asked for and not been taken at once. */
-static int most_waiting(const struct pipeline *p, int chunk)
+/* The most rounds of a chunk that are at once between the begin of one action and the end of another,
+ * as far as there are both. */
+static int most_between(const struct pipeline *p, int chunk, int begin, int end)
 {
     const struct timetable *t = &p->table;
-    int waiting = 0, most = 1;
+    int now = 0, most = 1;
     for (int64_t i = t->first[p->stage]; i < t->first[p->stage + 1]; i++) {
         struct timetable_action a = t->actions[i];
         if (a.chunk != chunk)
             continue;
-        waiting += a.verb == TIMETABLE_RECV_ACTIVATION;
-        most = waiting > most ? waiting : most;
-        waiting -= a.verb == TIMETABLE_FORWARD;
+        now += a.verb == begin;
+        most = now > most ? now : most;
+        now -= a.verb == end;
     }
     return most;
 }
@@ -126,23 +130,26 @@ static enum status chunk_create(struct pipeline *p, const struct engine_pipe *co
     const struct unit_graph *graph = p->engine->graph;
     struct chunk *chunk = &p->chunks[c];
     int at = timetable_stage(shape, p->stage, c), last = timetable_stages(shape) - 1;
-    int gradients = timetable_count_peaks(&p->table, p->stage, c).gradients;
+    struct timetable_peaks peaks = timetable_count_peaks(&p->table, p->stage, c);
+    int loss = timetable_splits(shape) ? TIMETABLE_INPUT : TIMETABLE_BACKWARD; /* comes with it */
+    int waiting = most_between(p, c, TIMETABLE_RECV_ACTIVATION, TIMETABLE_FORWARD);
     *chunk = (struct chunk){.first = config->chunks[c].first,
                             .end = config->chunks[c].end,
                             .has_input = at > 0,
                             .has_output = at < last,
-                            .has_loss = at == last,
-                            .copies = timetable_in_flight(shape, p->stage, c)};
+                            .has_loss = at == last};
     CHECK(chunk->first < chunk->end && chunk->end <= graph->unit_count);
     for (int u = chunk->first; u < chunk->end; u++)
-        p->unit_copies[u] = chunk->copies;
+        p->unit_copies[u] =
+            (struct unit_copies){timetable_in_flight(shape, p->stage, c), peaks.split};
     if (chunk->has_input)
-        TRY(ring_create(p, "stream from the stage before", most_waiting(p, c) + 1, &chunk->in));
+        TRY(ring_create(p, "stream from the stage before", waiting + 1, &chunk->in));
     TRY(ring_create(p, chunk->has_loss ? "stream before the loss" : "stream to the next stage",
-                    chunk->has_loss ? chunk->copies : 2, &chunk->out));
+                    chunk->has_loss ? most_between(p, c, TIMETABLE_FORWARD, loss) : 2,
+                    &chunk->out));
     if (p->engine->config.micro_batches == 0)
         return STATUS_OK;
-    return ring_create(p, "gradient of the stream", gradients + 1, &chunk->gradient);
+    return ring_create(p, "gradient of the stream", peaks.gradients + 1, &chunk->gradient);
 }
 
 /* Two lines between neighbours must not share a communicator at either of them: even and odd stages
@@ -191,10 +198,6 @@ static enum status fill(struct pipeline *p, const struct engine_pipe *config)
     struct env *env = p->engine->env;
     struct timetable_shape shape = shape_of(p->engine, config);
     TRY(timetable_validate(env, &shape));
-    if (timetable_splits(&shape))
-        return FAIL(env, CONFIG,
-                    "parallel.schedule: no unit of this model has its backward pass "
-                    "in two parts");
     TRY(timetable_create(env, &shape, &p->table));
     TRY(timetable_check(env, &p->table));
     TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", (size_t)shape.chunks, sizeof *p->chunks,
@@ -247,7 +250,12 @@ void pipeline_destroy(struct pipeline *p)
     mem_free(env, p);
 }
 
-const int *pipeline_copies(const struct pipeline *p)
+bool pipeline_has_parts(const struct pipeline *p)
+{
+    return timetable_splits(&p->table.shape);
+}
+
+const struct unit_copies *pipeline_copies(const struct pipeline *p)
 {
     return p->unit_copies;
 }
@@ -328,7 +336,6 @@ static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool
     struct engine *engine = p->engine;
     int end = forward_end(chunk);
     struct walk walk = engine_start_walk(engine, round, idle, chunk->first, end, WALK_FORWARD);
-    walk.copy = (int)(round % chunk->copies);
     int in = chunk->has_input ? (int)(round % chunk->in.count) : 0;
     int out = (int)(round % chunk->out.count);
     if (!idle && chunk->has_input) {
@@ -347,6 +354,7 @@ static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool
     draw(p, start, name);
 }
 
+/* All of it, or its first part. */
 static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
                      const char *name)
 {
@@ -354,7 +362,7 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
     int i = (int)(round % chunk->gradient.count), out = (int)(round % chunk->out.count);
     struct walk walk =
         engine_start_walk(engine, round, idle, chunk->first, chunk->end, WALK_BACKWARD);
-    walk.copy = (int)(round % chunk->copies);
+    walk.parts = pipeline_has_parts(p);
     walk.run.gradient = chunk->gradient.at[i];
     if (!idle && chunk->has_output)
         await(p, chunk->gradient.ready[i]);
@@ -363,16 +371,26 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
     double start = trace_begin(engine->env->trace);
     if (chunk->has_loss) {
         walk.run.residual = chunk->out.at[out];
-        engine_run_pass_with_gradients(engine, chunk->end - 1, PASS_LOSS, round, &walk);
+        engine_run_pass_with_gradients(engine, chunk->end - 1, PASS_LOSS, &walk);
         if (!idle)
             event_record(chunk->out.spent[out], engine->stream);
     }
-    engine_backward(engine, chunk->first, forward_end(chunk), round, &walk);
+    engine_backward(engine, chunk->first, forward_end(chunk), &walk);
     if (idle)
         return;
     event_record(chunk->has_input ? chunk->gradient.ready[i] : chunk->gradient.spent[i],
                  engine->stream);
     draw(p, start, name);
+}
+
+static void weight(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
+                   const char *name)
+{
+    struct walk walk = engine_start_round(p->engine, round, idle);
+    double start = trace_begin(p->engine->env->trace);
+    engine_backward_weight(p->engine, chunk->first, forward_end(chunk), &walk);
+    if (!idle)
+        draw(p, start, name);
 }
 
 /* --- a step --------------------------------------------------------------------------------- */
@@ -386,7 +404,9 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
         return;
     switch (a.verb) {
     case TIMETABLE_FORWARD: forward(p, chunk, a.round, idle, name); break;
-    case TIMETABLE_BACKWARD: backward(p, chunk, a.round, idle, name); break;
+    case TIMETABLE_BACKWARD:
+    case TIMETABLE_INPUT: backward(p, chunk, a.round, idle, name); break;
+    case TIMETABLE_WEIGHT: weight(p, chunk, a.round, idle, name); break;
     case TIMETABLE_RECV_ACTIVATION:
         receive(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count, name);
         break;

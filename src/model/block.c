@@ -11,6 +11,11 @@
  *
  * Where ranks share a layer, qkv and the first matrix of the MLP are cut by columns, the other two
  * by rows; regions.c says what goes between them. Norms and the stream are on this rank's rows.
+ *
+ * In two parts, backward first does all but the four products for the matrices' gradients, which are
+ * the second. Between the two live what those read: the inputs of the matrices (normed1, attn,
+ * normed2, act) and the gradients of their outputs (in the places of qkv and pre; d_mid, d_out), and
+ * the small gradients that are by-products of the first (formed).
  */
 #include "model/model_impl.h"
 
@@ -30,6 +35,11 @@ enum {
     GATHERED, /* sequence parallel: what the next matrix reads, where it is not kept */
     PARTIAL,
     MEETING, /* scratch of the collectives */
+    D_NORMED,
+    D_WIDE,
+    D_OUT,
+    D_MID,
+    FORMED,
     BUFFER_COUNT
 };
 
@@ -45,6 +55,47 @@ static struct attention attention_of(const struct block *k, struct unit_shape sh
                               .heads = k->heads,
                               .kv_heads = k->kv_heads,
                               .head_width = k->head_width};
+}
+
+/* Elements of a gradient that is formed on the way: those of norms, and of a bias that comes with the
+ * activation. */
+static int64_t formed_count(const struct block *k, int i)
+{
+    bool biases = k->norm.kind != NORM_RMS;
+    switch (i) {
+    case FORMED_NORM1:
+    case FORMED_NORM2: return k->norm.width;
+    case FORMED_UP_BIAS: return biases ? k->up.out : 0;
+    default: return biases ? k->norm.width : 0;
+    }
+}
+
+/* Where it begins; of FORMED_COUNT: where they end. */
+static int64_t formed_at(const struct block *k, int i)
+{
+    int64_t at = 0;
+    for (int before = 0; before < i; before++)
+        at += (formed_count(k, before) + OPS_BLOCK - 1) / OPS_BLOCK * OPS_BLOCK;
+    return at;
+}
+
+/* What the second part of a backward pass needs of the first; scratch of the first. */
+static void list_parts(const struct block *k, const struct ops *ops, struct unit_shape shape,
+                       struct unit_buffer *list)
+{
+    size_t element = dtype_bytes(ops->type);
+    size_t column = (size_t)(shape.batch * shape.tokens) * element;
+    size_t gathered = shape.sequence != 0 ? (size_t)k->norm.width * column : 0;
+    uint32_t input = 1u << PASS_INPUT;
+    int64_t wide = max2(k->remakes_act ? 0 : k->up.out, k->qkv.out);
+    list[D_NORMED] = (struct unit_buffer){
+        "gradient of normed", (size_t)max2(k->norm.width, k->proj.in) * column, KEEP_NOT, input};
+    list[D_WIDE] =
+        (struct unit_buffer){"gradient of qkv, mlp", (size_t)wide * column, KEEP_NOT, input};
+    list[D_OUT] = (struct unit_buffer){"gradient of the output", gathered, KEEP_NOT, UNIT_PARTS};
+    list[D_MID] = (struct unit_buffer){"gradient of sum 2", gathered, KEEP_NOT, UNIT_PARTS};
+    list[FORMED] = (struct unit_buffer){
+        "small gradients", (size_t)formed_at(k, FORMED_COUNT) * element, KEEP_NOT, UNIT_PARTS};
 }
 
 int block_list_buffers(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
@@ -63,33 +114,38 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
     size_t normed = sequence && !k->team.regather ? full : c;
     size_t d_attn = (size_t)k->proj.in * column;
     size_t act = (size_t)max2(k->down.in, k->qkv.out) * column;
-    uint32_t backward = 1u << PASS_BACKWARD;
+    uint32_t backward = 1u << PASS_BACKWARD, input = 1u << PASS_INPUT, weight = 1u << PASS_WEIGHT;
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_REBUILD | backward | 1u << PASS_DECODE;
+    uint32_t sums = sequence ? 0 : UNIT_PARTS; /* d_out and d_mid take their places */
 
-    list[SUM1] = (struct unit_buffer){"sum 1", c, KEEP_ALWAYS, 0};
+    list[SUM1] = (struct unit_buffer){"sum 1", c, KEEP_ALWAYS, sums};
     list[STATS1] = (struct unit_buffer){"norm 1 statistics", stats, KEEP_UNLESS_FULL, 0};
-    list[NORMED1] = (struct unit_buffer){"normed 1", normed, KEEP_UNLESS_SELECTIVE, 0};
-    list[QKV] = (struct unit_buffer){"qkv", (size_t)k->qkv.out * column, KEEP_UNLESS_FULL, 0};
-    list[ATTN] =
-        (struct unit_buffer){"attention", (size_t)k->proj.in * column, KEEP_UNLESS_FULL, 0};
+    list[NORMED1] = (struct unit_buffer){"normed 1", normed, KEEP_UNLESS_SELECTIVE, UNIT_PARTS};
+    list[QKV] =
+        (struct unit_buffer){"qkv", (size_t)k->qkv.out * column, KEEP_UNLESS_FULL, UNIT_PARTS};
+    list[ATTN] = (struct unit_buffer){"attention", (size_t)k->proj.in * column, KEEP_UNLESS_FULL,
+                                      UNIT_PARTS};
     list[LSE] = (struct unit_buffer){"attention lse", (size_t)(rows * k->heads) * sizeof(float),
                                      KEEP_UNLESS_FULL, 0};
-    list[SUM2] = (struct unit_buffer){"sum 2", c, KEEP_UNLESS_FULL, 0};
+    list[SUM2] = (struct unit_buffer){"sum 2", c, KEEP_UNLESS_FULL, sums};
     list[STATS2] = (struct unit_buffer){"norm 2 statistics", stats, KEEP_UNLESS_FULL, 0};
     list[NORMED2] = (struct unit_buffer){"normed 2", normed > d_attn ? normed : d_attn,
-                                         KEEP_UNLESS_SELECTIVE, 0};
-    list[PRE] = (struct unit_buffer){"mlp", (size_t)k->up.out * column, KEEP_UNLESS_FULL, 0};
+                                         KEEP_UNLESS_SELECTIVE, UNIT_PARTS};
+    list[PRE] =
+        (struct unit_buffer){"mlp", (size_t)k->up.out * column, KEEP_UNLESS_FULL, UNIT_PARTS};
     list[ACT] = (struct unit_buffer){"mlp activation", act > c ? act : c,
-                                     k->remakes_act ? KEEP_NOT : KEEP_UNLESS_SELECTIVE, passes};
+                                     k->remakes_act ? KEEP_NOT : KEEP_UNLESS_SELECTIVE,
+                                     passes | UNIT_PARTS};
     list[SCRATCH] = (struct unit_buffer){"block scratch", attention > norm ? attention : norm,
-                                         KEEP_NOT, passes};
+                                         KEEP_NOT, passes | input};
     list[GATHERED] = (struct unit_buffer){"gathered rows", sequence && k->team.regather ? full : 0,
-                                          KEEP_NOT, passes};
+                                          KEEP_NOT, passes | weight};
     list[PARTIAL] = (struct unit_buffer){"rows to be summed", parallel ? full : 0, KEEP_NOT,
-                                         sequence ? passes : backward};
+                                         (sequence ? passes : backward) | input};
     list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
                                          region_scratch(&k->team, ops, sequence, rows, width),
-                                         KEEP_NOT, passes};
+                                         KEEP_NOT, passes | input};
+    list_parts(k, ops, shape, list);
     return BUFFER_COUNT;
 }
 
@@ -101,7 +157,7 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
     float *stats1 = at[STATS1], *stats2 = at[STATS2];
     struct region region = region_of(&k->team, run, k->norm.width, at[MEETING]);
     bool again = region.sequence && k->team.regather;
-    return (struct block_buffers){
+    struct block_buffers b = {
         .region = region,
         .rows = run->shape.batch * run->shape.tokens,
         .own = own,
@@ -118,12 +174,21 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
         .mean2 = rms ? NULL : stats2 + own,
         .normed2 = again ? at[NORMED2] : region_own(&region, own, at[NORMED2]),
         .full2 = again ? at[GATHERED] : at[NORMED2],
-        .d_attn = at[NORMED2],
+        .d_normed = at[D_NORMED],
+        .d_attn = run->pass == PASS_INPUT ? at[D_NORMED] : at[NORMED2],
+        .d_wide = at[D_WIDE],
+        .d_out = region.sequence           ? at[D_OUT]
+                 : run->pass == PASS_INPUT ? run->room
+                                           : at[SUM1],
+        .d_mid = region.sequence ? at[D_MID] : at[SUM2],
         .partial = at[PARTIAL],
         .pre = at[PRE],
         .act = at[ACT],
         .scratch = at[SCRATCH],
     };
+    for (int i = 0; i < FORMED_COUNT && at[FORMED]; i++)
+        b.formed[i] = (char *)at[FORMED] + (size_t)formed_at(k, i) * dtype_bytes(run->ops->type);
+    return b;
 }
 
 static int64_t product_work(struct linear l, int64_t rows)
@@ -158,22 +223,51 @@ void block_gather_normed(const struct block_buffers *b)
     region_enter(&b->region, b->own, b->normed2, b->full2);
 }
 
+void *block_column_input(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                         const void *dy, const void *w, void *d_normed)
+{
+    const struct region *r = &b->region;
+    void *full = r->parallel ? b->partial : d_normed, *dx = region_own(r, b->own, full);
+    ops_linear_dx(run->ops, run->stream, l, b->rows, dy, w, full);
+    region_leave(r, b->own, full, dx);
+    return dx;
+}
+
+void block_column_weight(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                         const void *normed, void *full, const void *dy, void *dw, void *dbias)
+{
+    const struct region *r = &b->region;
+    const void *x = r->team->regather ? region_enter(r, b->own, normed, full) : full;
+    ops_linear_dw(run->ops, run->stream, l, b->rows, x, dy, false, dw, dbias);
+}
+
 void *block_column_backward(struct unit_run *run, const struct block_buffers *b, struct linear l,
                             void *normed, void *full, const void *dy, const void *w, void *dw,
                             void *dbias)
 {
-    const struct region *r = &b->region;
-    if (!r->parallel) { /* the gradient takes the input's place */
-        ops_linear_dw(run->ops, run->stream, l, b->rows, normed, dy, false, dw, dbias);
-        ops_linear_dx(run->ops, run->stream, l, b->rows, dy, w, normed);
-        return normed;
+    if (!b->region.parallel) { /* the gradient takes the input's place */
+        block_column_weight(run, b, l, normed, full, dy, dw, dbias);
+        return block_column_input(run, b, l, dy, w, normed);
     }
-    void *dx = region_own(r, b->own, b->partial);
-    const void *x = r->team->regather ? region_enter(r, b->own, normed, full) : full;
-    ops_linear_dx(run->ops, run->stream, l, b->rows, dy, w, b->partial);
-    region_leave(r, b->own, b->partial, dx);
-    ops_linear_dw(run->ops, run->stream, l, b->rows, x, dy, false, dw, dbias);
+    void *dx = block_column_input(run, b, l, dy, w, NULL);
+    block_column_weight(run, b, l, normed, full, dy, dw, dbias);
     return dx;
+}
+
+void block_end_input(struct unit_run *run, const struct block_buffers *b)
+{
+    size_t bytes = (size_t)(b->own * b->region.width) * dtype_bytes(run->ops->type);
+    if (!b->region.sequence)
+        device_copy(run->stream, b->sum1, b->d_out, bytes);
+}
+
+void block_hand_over(const struct block *k, struct unit_run *run, const struct block_buffers *b,
+                     const int *uses)
+{
+    for (int i = 0; i < FORMED_COUNT; i++)
+        if (uses[i] >= 0)
+            device_copy(run->stream, run->grads[uses[i]], b->formed[i],
+                        (size_t)formed_count(k, i) * dtype_bytes(run->ops->type));
 }
 
 /* --- attention ------------------------------------------------------------------------------ */
@@ -208,12 +302,19 @@ void block_attend_cached(const struct block *k, struct unit_run *run, const stru
                          (char *)run->cache + half, b->attn, b->scratch);
 }
 
-void block_attend_backward(const struct block *k, struct unit_run *run,
-                           const struct block_buffers *b)
+void *block_attend_backward(const struct block *k, struct unit_run *run,
+                            const struct block_buffers *b)
 {
     struct attention a = attention_of(k, run->shape);
-    ops_attention_backward(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->d_attn, b->act,
+    bool parts = run->pass == PASS_INPUT;
+    void *d_qkv = parts ? b->d_wide : b->act;
+    ops_attention_backward(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->d_attn, d_qkv,
                            b->scratch);
     if (k->rope)
-        ops_rope(run->ops, run->stream, a, k->rope, 0, true, b->act);
+        ops_rope(run->ops, run->stream, a, k->rope, 0, true, d_qkv);
+    if (!parts)
+        return d_qkv;
+    device_copy(run->stream, b->qkv, d_qkv,
+                (size_t)(b->rows * k->qkv.out) * dtype_bytes(run->ops->type));
+    return b->qkv;
 }

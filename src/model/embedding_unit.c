@@ -8,11 +8,14 @@
  * Where ranks share the model each has some rows of wte: what a rank does not have is zeros, rank 0
  * adds the positions, and the sum over the ranks has the bits that one rank would give. Backward
  * needs the gradient of all rows on every rank; wpe's is then the same on each.
+ *
+ * There is no gradient of its input: in two parts, the first keeps the gradient of all rows, and the
+ * second is the backward pass.
  */
 #include "model/model_impl.h"
 
 enum { WTE, WPE };
-enum { SCRATCH, ROWS /* (R, C): of all ranks */, MEETING, BUFFER_COUNT };
+enum { SCRATCH, ROWS /* (R, C): of all ranks */, MEETING, D_OUT /* (R, C) */, BUFFER_COUNT };
 
 static struct embedding shape_of(const struct unit *unit, struct unit_shape shape)
 {
@@ -32,11 +35,14 @@ static int embedding_unit_buffers(const struct unit *unit, const struct ops *ops
     const struct embedding_unit *k = unit->self;
     int64_t rows = shape.batch * shape.tokens;
     bool sequence = shape.sequence != 0;
-    size_t all = sequence ? (size_t)(rows * k->width) * dtype_bytes(ops->type) : 0;
+    size_t full = (size_t)(rows * k->width) * dtype_bytes(ops->type);
     uint32_t forward = 1u << PASS_FORWARD | 1u << PASS_DECODE, backward = 1u << PASS_BACKWARD;
-    list[SCRATCH] = (struct unit_buffer){
-        "embedding scratch", ops_embedding_scratch(ops, shape_of(unit, shape)), KEEP_NOT, backward};
-    list[ROWS] = (struct unit_buffer){"rows of all ranks", all, KEEP_NOT, forward | backward};
+    list[SCRATCH] =
+        (struct unit_buffer){"embedding scratch", ops_embedding_scratch(ops, shape_of(unit, shape)),
+                             KEEP_NOT, backward | 1u << PASS_WEIGHT};
+    list[ROWS] = (struct unit_buffer){"rows of all ranks", sequence ? full : 0, KEEP_NOT,
+                                      forward | backward};
+    list[D_OUT] = (struct unit_buffer){"embedding gradient", full, KEEP_NOT, UNIT_PARTS};
     list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
                                          region_scratch(&k->team, ops, sequence, rows, k->width),
                                          KEEP_NOT, forward};
@@ -72,22 +78,39 @@ static void embedding_unit_decode(const struct unit *unit, struct unit_run *run)
     look_up(unit, run, run->past);
 }
 
-static void embedding_unit_backward(const struct unit *unit, struct unit_run *run)
+static void scatter_back(const struct unit *unit, struct unit_run *run, const void *dy)
 {
     struct embedding e = shape_of(unit, run->shape);
-    struct region region = region_here(unit, run);
-    const void *dy =
-        region_enter(&region, unit_stream_rows(run->shape), run->gradient, run->buffers[ROWS]);
     ops_embedding_backward(run->ops, run->stream, e, run->tokens, dy, run->grads[WTE],
                            e.positions ? run->grads[WPE] : NULL, run->buffers[SCRATCH]);
+}
+
+static void embedding_unit_backward(const struct unit *unit, struct unit_run *run)
+{
+    struct region region = region_here(unit, run);
+    int64_t own = unit_stream_rows(run->shape);
+    scatter_back(unit, run, region_enter(&region, own, run->gradient, run->buffers[ROWS]));
+}
+
+static void embedding_unit_input(const struct unit *unit, struct unit_run *run)
+{
+    struct region region = region_here(unit, run);
+    region_keep(&region, unit_stream_rows(run->shape), run->gradient, run->buffers[D_OUT]);
+}
+
+static void embedding_unit_weight(const struct unit *unit, struct unit_run *run)
+{
+    scatter_back(unit, run, run->buffers[D_OUT]);
 }
 
 const struct unit_type embedding_unit_type = {
     .name = "embedding",
     .reads = {[PASS_FORWARD] = UNIT_ALL_USES, [PASS_DECODE] = UNIT_ALL_USES},
-    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES},
+    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES, [PASS_WEIGHT] = UNIT_ALL_USES},
     .run = {[PASS_FORWARD] = embedding_unit_forward,
             [PASS_BACKWARD] = embedding_unit_backward,
+            [PASS_INPUT] = embedding_unit_input,
+            [PASS_WEIGHT] = embedding_unit_weight,
             [PASS_DECODE] = embedding_unit_decode},
     .buffers = embedding_unit_buffers,
 };

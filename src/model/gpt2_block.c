@@ -101,24 +101,80 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     dy = region_enter(&b.region, b.own, g, b.partial);
     ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], d[PROJ_B]);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ_W], b.d_attn);
-    block_attend_backward(k, run, &b);
-    d_normed = block_column_backward(run, &b, k->qkv, b.normed1, b.full1, b.act, w[QKV_W], d[QKV_W],
+    void *d_qkv = block_attend_backward(k, run, &b);
+    d_normed = block_column_backward(run, &b, k->qkv, b.normed1, b.full1, d_qkv, w[QKV_W], d[QKV_W],
                                      d[QKV_B]);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
                       d[LN1_W], d[LN1_B], b.scratch);
 }
 
+/* --- the same in two parts ------------------------------------------------------------------ */
+
+static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    struct ops *o = run->ops;
+    struct stream *s = run->stream;
+    const void *const *w = run->params;
+    void *const *f = b.formed;
+    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+
+    /* MLP: the gradient of pre takes its place. */
+    region_keep(&b.region, b.own, g, b.d_out);
+    void *d_pre = b.pre;
+    ops_linear_dx_dgelu(o, s, k->down, b.rows, b.d_out, w[OUT_W], b.pre, b.d_wide,
+                        f[FORMED_UP_BIAS]);
+    device_copy(s, d_pre, b.d_wide, (size_t)(b.rows * k->up.out) * dtype_bytes(o->type));
+    void *d_normed = block_column_input(run, &b, k->up, d_pre, w[FC_W], b.d_normed);
+    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
+                      f[FORMED_NORM2], f[FORMED_BIAS2], b.scratch);
+
+    /* Attention: the gradient of qkv takes its place. */
+    region_keep(&b.region, b.own, g, b.d_mid);
+    ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ_W], b.d_attn);
+    void *d_qkv = block_attend_backward(k, run, &b);
+    d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV_W], b.d_normed);
+    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
+                      f[FORMED_NORM1], f[FORMED_BIAS1], b.scratch);
+    block_end_input(run, &b);
+}
+
+static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
+{
+    static const int formed[FORMED_COUNT] = {[FORMED_NORM1] = LN1_W,
+                                             [FORMED_BIAS1] = LN1_B,
+                                             [FORMED_NORM2] = LN2_W,
+                                             [FORMED_BIAS2] = LN2_B,
+                                             [FORMED_UP_BIAS] = FC_B};
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    struct ops *o = run->ops;
+    struct stream *s = run->stream;
+    void *const *d = run->grads;
+    const void *d_pre = b.pre, *d_qkv = b.qkv;
+    ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[OUT_W], d[OUT_B]);
+    block_column_weight(run, &b, k->up, b.normed2, b.full2, d_pre, d[FC_W], NULL);
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ_W], d[PROJ_B]);
+    block_column_weight(run, &b, k->qkv, b.normed1, b.full1, d_qkv, d[QKV_W], d[QKV_B]);
+    block_hand_over(k, run, &b, formed);
+}
+
+#define BACKWARD_READS (BIT(LN1_W) | BIT(QKV_W) | BIT(PROJ_W) | BIT(LN2_W) | BIT(FC_W) | BIT(OUT_W))
+
 const struct unit_type gpt2_block_type = {
     .name = "gpt2 block",
     .reads = {[PASS_FORWARD] = UNIT_ALL_USES,
               [PASS_REBUILD] = UNIT_ALL_USES & ~(BIT(OUT_W) | BIT(OUT_B)),
-              [PASS_BACKWARD] =
-                  BIT(LN1_W) | BIT(QKV_W) | BIT(PROJ_W) | BIT(LN2_W) | BIT(FC_W) | BIT(OUT_W),
+              [PASS_BACKWARD] = BACKWARD_READS,
+              [PASS_INPUT] = BACKWARD_READS,
               [PASS_DECODE] = UNIT_ALL_USES},
-    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES},
+    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES, [PASS_WEIGHT] = UNIT_ALL_USES},
     .run = {[PASS_FORWARD] = gpt2_block_forward,
             [PASS_REBUILD] = gpt2_block_rebuild,
             [PASS_BACKWARD] = gpt2_block_backward,
+            [PASS_INPUT] = gpt2_block_input,
+            [PASS_WEIGHT] = gpt2_block_weight,
             [PASS_DECODE] = gpt2_block_decode},
     .buffers = block_list_buffers,
     .work = block_work,

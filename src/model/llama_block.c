@@ -101,11 +101,62 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     dy = region_enter(&b.region, b.own, g, b.partial);
     ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ], NULL);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ], b.d_attn);
-    block_attend_backward(k, run, &b);
+    void *d_qkv = block_attend_backward(k, run, &b);
     d_normed =
-        block_column_backward(run, &b, k->qkv, b.normed1, b.full1, b.act, w[QKV], d[QKV], NULL);
+        block_column_backward(run, &b, k->qkv, b.normed1, b.full1, d_qkv, w[QKV], d[QKV], NULL);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
                       d[NORM1], NULL, b.scratch);
+}
+
+/* --- the same in two parts ------------------------------------------------------------------ */
+
+static void llama_block_input(const struct unit *unit, struct unit_run *run)
+{
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    struct ops *o = run->ops;
+    struct stream *s = run->stream;
+    const void *const *w = run->params;
+    void *const *f = b.formed;
+    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+
+    /* MLP, as above. */
+    region_keep(&b.region, b.own, g, b.d_out);
+    void *d_act = b.act, *d_pre = b.pre;
+    ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], d_act);
+    ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre, b.act);
+    void *d_normed = block_column_input(run, &b, k->up, d_pre, w[GATE_UP], b.d_normed);
+    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
+                      f[FORMED_NORM2], NULL, b.scratch);
+
+    /* Attention: the gradient of qkv takes its place. */
+    region_keep(&b.region, b.own, g, b.d_mid);
+    ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ], b.d_attn);
+    void *d_qkv = block_attend_backward(k, run, &b);
+    d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV], b.d_normed);
+    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
+                      f[FORMED_NORM1], NULL, b.scratch);
+    block_end_input(run, &b);
+}
+
+static void llama_block_weight(const struct unit *unit, struct unit_run *run)
+{
+    static const int formed[FORMED_COUNT] = {[FORMED_NORM1] = NORM1,
+                                             [FORMED_BIAS1] = -1,
+                                             [FORMED_NORM2] = NORM2,
+                                             [FORMED_BIAS2] = -1,
+                                             [FORMED_UP_BIAS] = -1};
+    const struct block *k = unit->self;
+    struct block_buffers b = block_buffers_of(k, run);
+    struct ops *o = run->ops;
+    struct stream *s = run->stream;
+    void *const *d = run->grads;
+    const void *d_pre = b.pre, *d_qkv = b.qkv;
+    ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[DOWN], NULL);
+    block_column_weight(run, &b, k->up, b.normed2, b.full2, d_pre, d[GATE_UP], NULL);
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ], NULL);
+    block_column_weight(run, &b, k->qkv, b.normed1, b.full1, d_qkv, d[QKV], NULL);
+    block_hand_over(k, run, &b, formed);
 }
 
 const struct unit_type llama_block_type = {
@@ -113,11 +164,14 @@ const struct unit_type llama_block_type = {
     .reads = {[PASS_FORWARD] = UNIT_ALL_USES,
               [PASS_REBUILD] = UNIT_ALL_USES & ~BIT(DOWN),
               [PASS_BACKWARD] = UNIT_ALL_USES,
+              [PASS_INPUT] = UNIT_ALL_USES,
               [PASS_DECODE] = UNIT_ALL_USES},
-    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES},
+    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES, [PASS_WEIGHT] = UNIT_ALL_USES},
     .run = {[PASS_FORWARD] = llama_block_forward,
             [PASS_REBUILD] = llama_block_rebuild,
             [PASS_BACKWARD] = llama_block_backward,
+            [PASS_INPUT] = llama_block_input,
+            [PASS_WEIGHT] = llama_block_weight,
             [PASS_DECODE] = llama_block_decode},
     .buffers = block_list_buffers,
     .work = block_work,

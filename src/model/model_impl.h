@@ -34,6 +34,8 @@ void *region_own(const struct region *r, int64_t own, void *full);
 /* All rows, from this rank's `own` at `rows`: gathered into `full` where the run is sequence
  * parallel (rows may be region_own of it), else `rows` itself. */
 const void *region_enter(const struct region *r, int64_t own, const void *rows, void *full);
+/* The same, always into `full`, which is to outlive `rows`. */
+void region_keep(const struct region *r, int64_t own, const void *rows, void *full);
 /* The other way: the sum over the ranks of `partial` for this rank's own rows, to `rows`: which is
  * region_own of `partial`, or, where the run is sequence parallel, any other place. */
 void region_leave(const struct region *r, int64_t own, void *partial, void *rows);
@@ -70,8 +72,12 @@ struct block {
 extern const struct unit_type gpt2_block_type;
 extern const struct unit_type llama_block_type;
 
+/* Gradients of params that the first part of a backward pass forms on its way. */
+enum { FORMED_NORM1, FORMED_BIAS1, FORMED_NORM2, FORMED_BIAS2, FORMED_UP_BIAS, FORMED_COUNT };
+
 /* What a block sees of its buffers in one pass. Places are used twice, which saves every large
- * scratch buffer: the comments say by whom. */
+ * scratch buffer: the comments say by whom. Where backward is in two parts the first may not touch
+ * what the second reads (normed, attn, act), and has scratch instead. */
 struct block_buffers {
     struct region region;
     int64_t rows;         /* R = B T */
@@ -81,15 +87,22 @@ struct block_buffers {
     void *normed1;        /* (N, C); backward: its own gradient */
     void *full1;          /* (R, C): normed1 of all ranks; normed1 itself where these are all rows,
                              around it where it is kept, else a scratch place */
-    void *qkv;            /* (R, (H + 2G) D), rotated */
+    void *qkv;            /* (R, (H + 2G) D), rotated; PASS_INPUT: then its gradient */
     void *attn;           /* (R, H D) */
     float *lse;           /* (B, H, T) */
     void *sum2;           /* (N, C) the stream between attention and MLP */
     float *mean2, *rstd2;
     void *normed2, *full2; /* as normed1 and full1 */
-    void *d_attn;          /* (R, H D); backward: in normed2's place */
+    void *d_normed;        /* (R, C) PASS_INPUT: of normed1 and normed2, scratch */
+    void *d_attn;          /* (R, H D); backward: in normed2's place; PASS_INPUT: in d_normed's */
+    void *d_wide;        /* (R, max of pre and qkv) PASS_INPUT: their gradients, on the way to their
+                              places; scratch */
+    void *d_out, *d_mid; /* (R, C) PASS_INPUT and PASS_WEIGHT: gradients of the stream after the
+                            block and between its halves; where the stream has all rows, in the
+                            places of sum1 (at first in room) and sum2 */
+    void *formed[FORMED_COUNT]; /* PASS_INPUT and PASS_WEIGHT */
     void *partial; /* (R, C) where ranks meet: what is to be summed, or a gathered gradient */
-    void *pre;     /* (R, up.out) before the activation */
+    void *pre;     /* (R, up.out) before the activation; PASS_INPUT: then its gradient */
     void *act;     /* (R, F); forward: before that the attention branch (N, C);
                       backward: the gradient of pre (GPT-2), or its own and then itself again
                       (Llama); then the gradient of qkv (R, (H + 2G) D) */
@@ -109,9 +122,10 @@ size_t block_cache_bytes(const struct unit *unit, const struct ops *ops, int64_t
 void block_attend(const struct block *block, struct unit_run *run, const struct block_buffers *b);
 void block_attend_cached(const struct block *block, struct unit_run *run,
                          const struct block_buffers *b);
-/* Gradient of qkv (in act's place) from that of attn (in normed2's place), turned back. */
-void block_attend_backward(const struct block *block, struct unit_run *run,
-                           const struct block_buffers *b);
+/* Gradient of qkv from that of attn (in d_attn), turned back; its place, act's or (PASS_INPUT) qkv's,
+ * is returned. */
+void *block_attend_backward(const struct block *block, struct unit_run *run,
+                            const struct block_buffers *b);
 
 /* y (N, C) = x W + bias for a matrix cut by rows, x (R, in): the sum of what the ranks have of it.
  * Rank 0 adds the bias (NULL: none) to its share. */
@@ -124,6 +138,17 @@ void block_gather_normed(const struct block_buffers *b);
 void *block_column_backward(struct unit_run *run, const struct block_buffers *b, struct linear l,
                             void *normed, void *full, const void *dy, const void *w, void *dw,
                             void *dbias);
+/* The two parts of it. The first leaves `normed` as it is and writes to d_normed, or where ranks
+ * meet. */
+void *block_column_input(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                         const void *dy, const void *w, void *d_normed);
+void block_column_weight(struct unit_run *run, const struct block_buffers *b, struct linear l,
+                         const void *normed, void *full, const void *dy, void *dw, void *dbias);
+/* PASS_INPUT, at last: sum1 is spent, and d_out comes to its place. */
+void block_end_input(struct unit_run *run, const struct block_buffers *b);
+/* PASS_WEIGHT: what PASS_INPUT has formed to the gradients of uses (FORMED_COUNT), -1: not there. */
+void block_hand_over(const struct block *block, struct unit_run *run, const struct block_buffers *b,
+                     const int *uses);
 
 /* --- head: uses are the norm's weight, its bias where it has one, and the matrix (V, C) ----- */
 struct head_unit {

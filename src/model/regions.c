@@ -16,7 +16,9 @@
  *
  * Calls are enqueued on the stream that computes. A gradient that goes out is sent before the
  * weights' gradient is formed, which does not need it: whoever has a second stream can hide one
- * behind the other.
+ * behind the other. Where backward is in two parts the first meets the others, and leaves what it has
+ * gathered to the second; only rows that are not kept gathered (regather) are gathered in the second,
+ * which alone needs them.
  */
 #include "comm/comm.h"
 #include "model/model_impl.h"
@@ -60,6 +62,13 @@ const void *region_enter(const struct region *r, int64_t own, const void *rows, 
         return rows;
     comm_all_gather(r->run->group, rows, full, own * r->width, r->run->ops->type, r->run->stream);
     return full;
+}
+
+void region_keep(const struct region *r, int64_t own, const void *rows, void *full)
+{
+    size_t bytes = (size_t)(own * r->width) * dtype_bytes(r->run->ops->type);
+    if (region_enter(r, own, rows, full) != full)
+        device_copy(r->run->stream, full, rows, bytes);
 }
 
 void region_leave(const struct region *r, int64_t own, void *partial, void *rows)

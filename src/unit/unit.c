@@ -7,10 +7,15 @@
 
 const char *pass_word(enum pass pass)
 {
-    static const char *const words[PASS_COUNT] = {
-        [PASS_FORWARD] = "forward", [PASS_REBUILD] = "rebuild", [PASS_BACKWARD] = "backward",
-        [PASS_LOSS] = "loss",       [PASS_EVAL] = "eval",       [PASS_LOGITS] = "logits",
-        [PASS_DECODE] = "decode"};
+    static const char *const words[PASS_COUNT] = {[PASS_FORWARD] = "forward",
+                                                  [PASS_REBUILD] = "rebuild",
+                                                  [PASS_BACKWARD] = "backward",
+                                                  [PASS_INPUT] = "backward input",
+                                                  [PASS_WEIGHT] = "backward weight",
+                                                  [PASS_LOSS] = "loss",
+                                                  [PASS_EVAL] = "eval",
+                                                  [PASS_LOGITS] = "logits",
+                                                  [PASS_DECODE] = "decode"};
     CHECK_LT((unsigned)pass, PASS_COUNT);
     return words[pass];
 }
@@ -120,6 +125,11 @@ bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
     return false;
 }
 
+bool unit_has_parts(const struct unit *unit)
+{
+    return unit->type->run[PASS_INPUT] != NULL;
+}
+
 void unit_run_pass(const struct unit *unit, enum pass pass, struct unit_run *run)
 {
     CHECK(unit->type->run[pass] != NULL);
@@ -206,6 +216,17 @@ static void check_pieces(const struct unit_graph *graph)
     CHECK_EQ(next_param, graph->param_count);
 }
 
+static void check_parts(const struct unit *unit)
+{
+    const struct unit_type *type = unit->type;
+    if (!type->run[PASS_INPUT] != !type->run[PASS_WEIGHT])
+        inconsistent(unit->name, "has one part of a backward pass and not the other");
+    if (type->writes[PASS_INPUT] != 0 || type->reads[PASS_WEIGHT] != 0)
+        inconsistent(unit->name, "has parts of a backward pass that are not apart");
+    if (type->run[PASS_WEIGHT] && type->writes[PASS_WEIGHT] != type->writes[PASS_BACKWARD])
+        inconsistent(unit->name, "writes other gradients in two parts than in one");
+}
+
 static void check_units(const struct unit_graph *graph)
 {
     for (int u = 0; u < graph->unit_count; u++) {
@@ -215,6 +236,7 @@ static void check_units(const struct unit_graph *graph)
         for (int i = 0; i < unit->use_count; i++)
             if (unit->uses[i] < 0 || unit->uses[i] >= graph->param_count)
                 inconsistent(unit->name, "uses a param that does not exist");
+        check_parts(unit);
         if (last && !unit->type->run[PASS_LOSS])
             inconsistent(unit->name, "is the last unit and has no loss pass");
         if (!last && (!unit->type->run[PASS_FORWARD] || !unit->type->run[PASS_BACKWARD]))

@@ -17,6 +17,15 @@
  * (the last branch), so that add and norm fuse across the boundary. The gradient of both is the
  * same tensor, so backward carries one.
  *
+ * A unit may have its backward pass in two parts as well, for pipelines in which others wait for the
+ * gradient of its input, and nobody for those of its params:
+ *
+ *     PASS_INPUT    reads params, writes no gradients of them; what it learns of these on its way,
+ *                   and what the other part needs, stays in buffers that both declare
+ *     PASS_WEIGHT   reads no params, writes all gradients that PASS_BACKWARD does: the same bits
+ *
+ * The engine runs both or PASS_BACKWARD. Of a unit without them it runs PASS_BACKWARD for the first.
+ *
  * Where several ranks compute one model together (tensor parallel), each has the same units over
  * its own part of the tensors, and a pass may call collectives over the group it is lent. Name,
  * shape and initial values of a tensor are those of the whole; its `split` says which part is here.
@@ -82,6 +91,8 @@ enum pass {
     PASS_REBUILD,  /* fill the buffers that were not kept, from those that were */
     PASS_BACKWARD, /* gradient of the output stream in, of the input stream out; params' gradients
                     */
+    PASS_INPUT,    /* optional: the first of these two */
+    PASS_WEIGHT,   /* optional: the second, any time after PASS_INPUT */
     PASS_LOSS,     /* last unit: losses, its params' gradients and that of its input stream */
     PASS_EVAL,     /* last unit: losses only */
     PASS_LOGITS,   /* last unit: logits of the last positions */
@@ -103,11 +114,15 @@ enum keep {
     KEEP_NOT,              /* inside one pass only */
 };
 
+#define UNIT_PARTS (1u << PASS_INPUT | 1u << PASS_WEIGHT)
+
 struct unit_buffer {
     const char *name;
     size_t bytes;
     enum keep keep;
-    uint32_t passes; /* KEEP_NOT: bit p = pass p uses it, so that passes can share the place */
+    uint32_t passes; /* KEEP_NOT: bit p = pass p uses it, so that passes can share the place. In any
+                        case: with UNIT_PARTS in it, it lives from PASS_INPUT (what is made again:
+                        from PASS_REBUILD before it) to PASS_WEIGHT where backward is in two parts */
 };
 
 struct unit_shape {
@@ -139,7 +154,8 @@ struct unit_run {
     const void *residual,
         *pending; /* input stream (N, C), N = unit_stream_rows; pending may be NULL; both NULL for
                      the first unit */
-    void *room;   /* (N, C) for one output tensor; valid until the next unit has run */
+    void *room;   /* (N, C) for one output tensor; valid until the next unit has run. Backward: to
+                     work in */
     const void *out_residual,
         *out_pending; /* set by forward: into the unit's own buffers, or `room` */
     void *gradient;   /* (N, C) backward: of the output stream in, of the input stream out */
@@ -209,6 +225,7 @@ bool unit_writes(const struct unit *unit, enum pass pass, int use);
 /* In any of its passes: some param of the piece is used; the gradient of one is written. */
 bool unit_uses_piece(const struct unit_graph *graph, int u, int piece);
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
+bool unit_has_parts(const struct unit *unit); /* PASS_INPUT and PASS_WEIGHT */
 void unit_run_pass(const struct unit *unit, enum pass pass,
                    struct unit_run *run); /* CHECKs that it has the pass */
 int64_t unit_work(const struct unit *unit, struct unit_shape shape); /* at least 1 */

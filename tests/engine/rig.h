@@ -22,6 +22,7 @@ struct rig_config {
     enum dtype type, sum_type;
     int pp, chunks, kind; /* a pipeline of so many stages; 0: none */
     bool eager;
+    bool lumps; /* every other unit has no backward pass in two parts; with a pipeline only */
     struct comm_hub *hub; /* borrowed; NULL: one rank */
     int rank;
     double delays;   /* injected around every collective */
@@ -38,6 +39,7 @@ struct rig {
     struct engine *engine;
     struct comm *comm; /* NULL: one rank */
     struct spread spread;
+    struct unit_type lumps[8];
     struct rig_config config;
 };
 
@@ -91,6 +93,18 @@ static inline void rig_destroy(struct rig *rig)
     rig->stream = NULL, rig->ops = NULL, rig->device = NULL, rig->comm = NULL;
 }
 
+/* The cut of a pipeline has units of its own, which may be changed. */
+static inline void rig_lump(struct rig *rig, const struct unit_graph *graph)
+{
+    for (int u = 0; u < graph->unit_count; u += 2) {
+        struct unit_type *type = &rig->lumps[u];
+        *type = *graph->units[u].type;
+        type->run[PASS_INPUT] = type->run[PASS_WEIGHT] = NULL;
+        type->reads[PASS_INPUT] = type->writes[PASS_WEIGHT] = 0;
+        ((struct unit *)graph->units)[u].type = type;
+    }
+}
+
 static inline enum status rig_build(struct rig *rig)
 {
     const struct rig_config *c = &rig->config;
@@ -134,6 +148,8 @@ static inline enum status rig_build(struct rig *rig)
     spread_tell_store(&rig->spread, &zero);
     spread_tell_engine(&rig->spread, &engine);
     const struct unit_graph *graph = rig->spread.graph;
+    if (c->lumps)
+        rig_lump(rig, graph);
     TRY(zero_create(rig->ops, rig->stream, rig->spread.copies, graph, &zero, &rig->zero));
     return engine_create(rig->ops, rig->stream, graph, rig->zero, &engine, &rig->engine);
 }

@@ -2,6 +2,9 @@
  * every ZeRO stage. Ranks are threads of one process. */
 #include "engine/ranks.h"
 
+/* With one chunk a stage. */
+static const int KINDS[] = {TIMETABLE_GPIPE, TIMETABLE_1F1B, TIMETABLE_ZERO_BUBBLE};
+
 /* Six units: embedding, four blocks, head. */
 static struct rig_config pipeline_config(int llama)
 {
@@ -43,10 +46,10 @@ static void test_a_unit_a_stage(void **state)
     (void)state;
     for (int llama = 0; llama < 2; llama++) {
         struct trace plain = run_whole(pipeline_config(llama));
-        for (int kind = TIMETABLE_GPIPE; kind <= TIMETABLE_1F1B; kind++)
+        for (int k = 0; k < 3; k++)
             for (int stage = 0; stage <= 3; stage += 3) {
                 struct rig_config config = pipeline_config(llama);
-                config.pp = 6, config.kind = kind, config.stage = stage;
+                config.pp = 6, config.kind = KINDS[k], config.stage = stage;
                 compare(&plain, config, 6);
                 compare(&plain, config, 12);
             }
@@ -73,16 +76,55 @@ static void test_interleaved(void **state)
     }
 }
 
+/* Backward in two parts, also with as many rounds in flight as there are, and with one. */
+static void test_zero_bubble(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct rig_config config = pipeline_config(i % 2);
+        config.model.tied = i / 2;
+        config.micro_batches = i < 2 ? 2 * MICRO_BATCHES + 1 : MICRO_BATCHES;
+        struct trace plain = run_whole(config);
+        config.kind = TIMETABLE_ZERO_BUBBLE;
+        for (config.pp = 2; config.pp <= 4; config.pp++)
+            for (int dp = 1; dp <= 3; dp++)
+                for (config.stage = 0; config.stage <= 3; config.stage++) {
+                    config.recompute = (config.pp + dp + config.stage + i) % 3;
+                    config.eager = (dp + config.stage / 2 + i) % 2;
+                    config.prefetch = (config.pp + dp) % 3;
+                    compare(&plain, config, config.pp * dp);
+                }
+        free(plain.params);
+    }
+}
+
+/* Units that have backward in one part only do it all in the first. */
+static void test_units_in_one_part(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        struct rig_config config = pipeline_config(llama);
+        struct trace plain = run_whole(config);
+        config.kind = TIMETABLE_ZERO_BUBBLE, config.pp = 2, config.lumps = true;
+        for (config.stage = 0; config.stage <= 3; config.stage++) {
+            config.recompute = config.stage % 3;
+            compare(&plain, config, config.pp * 2);
+        }
+        free(plain.params);
+    }
+}
+
 /* 16-bit params, gradients and sums; the head is the embedding, and not. */
 static void test_types(void **state)
 {
     (void)state;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 16; i++) {
         struct rig_config config = pipeline_config(i % 2);
         config.model.tied = i / 2 % 2;
         config.type = DTYPE_BF16;
-        config.micro_batches = i < 4 ? MICRO_BATCHES : 1;
+        config.micro_batches = i / 4 % 2 ? 1 : MICRO_BATCHES;
         struct trace plain = run_whole(config);
+        config.kind = i / 8 ? TIMETABLE_ZERO_BUBBLE : TIMETABLE_1F1B;
         config.pp = 2 + i % 2;
         config.stage = i % 4;
         config.recompute = i % 3;
@@ -96,13 +138,13 @@ static void test_delays_and_servers(void **state)
 {
     (void)state;
     struct trace plain = run_whole(pipeline_config(0));
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         struct rig_config config = pipeline_config(0);
         config.pp = 3;
-        config.kind = i % 2;
-        config.eager = i == 3;
-        config.stage = 3 - i % 3;
-        config.servers = i / 2;
+        config.kind = KINDS[i % 3];
+        config.eager = i > 3;
+        config.stage = 3 - (i + i / 3) % 3;
+        config.servers = i / 3;
         config.delays = 2e-4;
         compare(&plain, config, config.pp * (2 + config.servers));
     }
@@ -112,10 +154,9 @@ static void test_delays_and_servers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages_of_a_pipeline),
-        cmocka_unit_test(test_a_unit_a_stage),
-        cmocka_unit_test(test_interleaved),
-        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_stages_of_a_pipeline), cmocka_unit_test(test_a_unit_a_stage),
+        cmocka_unit_test(test_interleaved),          cmocka_unit_test(test_zero_bubble),
+        cmocka_unit_test(test_units_in_one_part),    cmocka_unit_test(test_types),
         cmocka_unit_test(test_delays_and_servers),
     };
     if (test_device_missing())

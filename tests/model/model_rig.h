@@ -3,7 +3,8 @@
  *
  * Buffers that a recompute mode does not keep are shared by all units and full of NaN before
  * PASS_REBUILD, and scratch is full of NaN before every pass: what a pass must not rely on cannot
- * go unseen.
+ * go unseen. Where backward is in two parts, so is everything before the second that is not declared
+ * to live until then.
  */
 #ifndef TESTS_MODEL_MODEL_RIG_H
 #define TESTS_MODEL_MODEL_RIG_H
@@ -25,6 +26,7 @@ struct rig {
     struct comm *group; /* borrowed; NULL: one rank */
     struct unit_shape shape;
     enum keep rebuild; /* KEEP_NOT: everything is kept */
+    bool parts;        /* backward is in two */
 
     void *params[RIG_PARAMS];
     void *grads[RIG_UNITS][UNIT_MAX_USES];
@@ -81,6 +83,12 @@ static inline void rig_fill_params(struct rig *r, double deviation)
     }
 }
 
+/* Whether a buffer lives from one part of backward to the other. */
+static inline bool rig_lasts(const struct rig *r, int u, int b)
+{
+    return r->parts && (r->list[u][b].passes & UNIT_PARTS) == UNIT_PARTS;
+}
+
 static inline void rig_alloc_buffers(struct rig *r)
 {
     const struct unit_graph *g = r->graph;
@@ -89,7 +97,8 @@ static inline void rig_alloc_buffers(struct rig *r)
         r->list_count[u] = unit->type->buffers(unit, r->ops, r->shape, r->list[u]);
         for (int b = 0; b < r->list_count[u]; b++) {
             bool shared = r->list[u][b].keep >= r->rebuild && r->list[u][b].keep != KEEP_NOT;
-            bool again = shared && u > 1 && g->units[u - 1].type == unit->type;
+            bool again =
+                shared && !rig_lasts(r, u, b) && u > 1 && g->units[u - 1].type == unit->type;
             r->buffers[u][b] = again ? r->buffers[u - 1][b] : rig_block(r, r->list[u][b].bytes);
         }
         for (int i = 0; i < unit->use_count; i++)
@@ -100,9 +109,10 @@ static inline void rig_alloc_buffers(struct rig *r)
 /* The part of a model that rank part->t computes; its passes need r->group. */
 static inline void rig_open_part(struct rig *r, const struct model_config *config,
                                  const char *backend, enum dtype type, struct unit_shape shape,
-                                 enum keep rebuild, const struct model_part *part)
+                                 enum keep rebuild, bool parts, const struct model_part *part)
 {
     memset(r, 0, sizeof *r);
+    r->parts = parts;
     r->env = fixture_open(&r->fixture);
     r->shape = shape;
     r->rebuild = rebuild;
@@ -143,7 +153,7 @@ static inline void rig_open(struct rig *r, const struct model_config *config, co
                             enum dtype type, struct unit_shape shape, enum keep rebuild)
 {
     struct model_part whole = {.tp = 1};
-    rig_open_part(r, config, backend, type, shape, rebuild, &whole);
+    rig_open_part(r, config, backend, type, shape, rebuild, false, &whole);
 }
 
 static inline void rig_close(struct rig *r)
@@ -174,7 +184,8 @@ static inline void rig_spoil(struct rig *r, int u, enum pass pass)
 {
     for (int b = 0; b < r->list_count[u]; b++) {
         enum keep keep = r->list[u][b].keep;
-        if (keep == KEEP_NOT || (pass == PASS_REBUILD && keep >= r->rebuild))
+        bool spent = keep == KEEP_NOT || (pass == PASS_REBUILD && keep >= r->rebuild);
+        if (pass == PASS_WEIGHT ? !rig_lasts(r, u, b) : spent)
             memset(r->buffers[u][b], 0xff, r->list[u][b].bytes);
     }
 }
@@ -236,8 +247,11 @@ static inline double rig_gradients(struct rig *r)
     for (int u = last - 1; u >= 0; u--) {
         if (r->rebuild != KEEP_NOT && r->graph->units[u].type->run[PASS_REBUILD])
             rig_pass(r, u, PASS_REBUILD, &run);
-        rig_pass(r, u, PASS_BACKWARD, &run);
+        rig_pass(r, u, r->parts ? PASS_INPUT : PASS_BACKWARD, &run);
     }
+    run.gradient = NULL;
+    for (int u = last - 1; u >= 0 && r->parts; u--)
+        rig_pass(r, u, PASS_WEIGHT, &run);
     assert_int_equal(stream_sync(r->stream), STATUS_OK);
     return *r->loss;
 }

@@ -170,18 +170,21 @@ static void test_chunk_rows(void **state)
     rig_close(&rig);
 }
 
-/* --- recomputation -------------------------------------------------------------------------- */
+/* --- recomputation, and backward in two parts ----------------------------------------------- */
 static void check_same_bits(const struct model_config *config, const char *backend, enum dtype type,
-                            enum keep rebuild)
+                            enum keep rebuild, bool parts)
 {
     struct rig kept, remade;
+    struct model_part whole = {.tp = 1};
     rig_open(&kept, config, backend, type, SHAPE, KEEP_NOT);
-    rig_open(&remade, config, backend, type, SHAPE, rebuild);
+    rig_open_part(&remade, config, backend, type, SHAPE, rebuild, parts, &whole);
     rig_fill_params(&kept, 0.3);
     rig_fill_params(&remade, 0.3);
     double loss = rig_gradients(&kept), again = rig_gradients(&remade), evaluated = rig_eval(&kept);
     assert_memory_equal(&loss, &again, sizeof loss);
     assert_memory_equal(&loss, &evaluated, sizeof loss);
+    assert_memory_equal(kept.gradient, remade.gradient,
+                        (size_t)(SHAPE.batch * SHAPE.tokens * config->width) * dtype_bytes(type));
     for (int u = 0; u < kept.graph->unit_count; u++)
         for (int i = 0; i < kept.graph->units[u].use_count; i++)
             if (memcmp(kept.grads[u][i], remade.grads[u][i],
@@ -197,9 +200,21 @@ static void test_recompute_same_bits(void **state)
     struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads()};
     for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
         for (enum keep rebuild = KEEP_UNLESS_FULL; rebuild <= KEEP_UNLESS_SELECTIVE; rebuild++) {
-            check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild);
-            check_same_bits(&configs[i], "ref", DTYPE_F32, rebuild);
-            check_same_bits(&configs[i], "cpu", DTYPE_F32, rebuild);
+            check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild, false);
+            check_same_bits(&configs[i], "ref", DTYPE_F32, rebuild, false);
+            check_same_bits(&configs[i], "cpu", DTYPE_F32, rebuild, false);
+        }
+}
+
+static void test_two_parts_same_bits(void **state)
+{
+    (void)state;
+    struct model_config configs[] = {rig_gpt2(), rig_llama(), wide_heads()};
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++)
+        for (enum keep rebuild = KEEP_UNLESS_FULL; rebuild <= KEEP_NOT; rebuild++) {
+            check_same_bits(&configs[i], "ref", DTYPE_F64, rebuild, true);
+            check_same_bits(&configs[i], "ref", DTYPE_F32, rebuild, true);
+            check_same_bits(&configs[i], "cpu", DTYPE_F32, rebuild, true);
         }
 }
 
@@ -286,7 +301,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2_gradients),      cmocka_unit_test(test_llama_gradients),
         cmocka_unit_test(test_chunked_loss),        cmocka_unit_test(test_chunk_rows),
-        cmocka_unit_test(test_recompute_same_bits), cmocka_unit_test(test_decode_agrees),
+        cmocka_unit_test(test_recompute_same_bits), cmocka_unit_test(test_two_parts_same_bits),
+        cmocka_unit_test(test_decode_agrees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
