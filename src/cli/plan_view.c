@@ -34,6 +34,8 @@ static double sent_formula(const struct plan_view *view, const struct plan_rank 
     const struct zero_config *store = &request->zero;
     const struct engine_config *engine = &request->engine;
     double stream = (double)(engine->micro_batch * engine->tokens * request->model.width);
+    if (request->parallel.sequence && request->parallel.tp > 1)
+        stream /= (double)request->parallel.tp;
     struct volume volume = {.parameters = (double)rank->part.parameters,
                             .rounds = view->plan->rounds,
                             .reductions = store->local ? 1 : view->plan->rounds,
@@ -199,10 +201,12 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
     if (view->request->ranks == 1)
         return;
     heading(cli, text, view, "it sends in a step");
-    for (int way = 0; way < ENGINE_CONTROL; way++)
+    for (int way = 0; way < ENGINE_TENSOR; way++)
         bytes_row(text, view, server, engine_way_word((enum engine_way)way), way_figure, way);
     bytes_row(text, view, server, "together", sent_figure, 0);
     bytes_row(text, view, server, "  by the formula", sent_figure, 1);
+    if (view->request->parallel.tp > 1)
+        bytes_row(text, view, server, engine_way_word(ENGINE_TENSOR), way_figure, ENGINE_TENSOR);
     bytes_row(text, view, server, engine_way_word(ENGINE_CONTROL), way_figure, ENGINE_CONTROL);
 }
 

@@ -143,6 +143,9 @@ void ranks_table_print(struct console *console, const struct run_config *config,
     if (config->parallel.pp > 1)
         print_row(console, "to other stages", (double)sent->sent[ENGINE_PIPE] / steps, formula.pipe,
                   "a step: activations and their gradients, of stage 0");
+    if (config->parallel.tp > 1)
+        print_row(console, "to the team", (double)sent->sent[ENGINE_TENSOR] / steps, 0,
+                  "a step: activations, and shares of gradients");
     print_row(console, "control sent", (double)sent->sent[ENGINE_CONTROL] / steps, 0, "a step");
     print_hidden(console, sent);
     console_line(console, "%s", "");
@@ -162,6 +165,7 @@ void ranks_table_json(struct json_out *json, const struct run_config *config,
     json_out_int(json, "sent_gather", sent->sent[ENGINE_GATHER]);
     json_out_int(json, "sent_reduce", sent->sent[ENGINE_REDUCE]);
     json_out_int(json, "sent_pipe", sent->sent[ENGINE_PIPE]);
+    json_out_int(json, "sent_tensor", sent->sent[ENGINE_TENSOR]);
     json_out_int(json, "sent_control", sent->sent[ENGINE_CONTROL]);
     json_out_real(json, "formula_gather", formula.gather * steps);
     json_out_real(json, "formula_reduce", formula.reduce * steps);

@@ -22,6 +22,7 @@ struct decoder {
     void *logits;              /* device: (V) in the compute type */
     float *wide, *logits_host; /* (V): on the device, which is logits where that is fp32 */
     int64_t position, room, chunk;
+    struct comm *group;      /* borrowed: the tensor-parallel ranks; NULL: this one alone */
     struct engine_pipe pipe; /* comm NULL: the whole model is here */
     void *passed;            /* (chunk, C): what goes from stage to stage */
 };
@@ -71,8 +72,8 @@ static enum status alloc_all(struct decoder *d)
 }
 
 enum status decoder_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
-                           struct zero *zero, const struct engine_pipe *pipe, int64_t tokens,
-                           int64_t chunk, struct decoder **decoder)
+                           struct zero *zero, const struct engine_pipe *pipe, struct comm *group,
+                           int64_t tokens, int64_t chunk, struct decoder **decoder)
 {
     struct env *env = device_env(ops->device);
     struct decoder *d;
@@ -83,6 +84,7 @@ enum status decoder_create(struct ops *ops, struct stream *stream, const struct 
                           .graph = graph,
                           .zero = zero,
                           .env = env,
+                          .group = group,
                           .room = tokens,
                           .chunk = chunk};
     if (pipe)
@@ -185,6 +187,7 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
     struct unit_run run = {
         .ops = d->ops,
         .stream = d->stream,
+        .group = d->group,
         .shape = {.batch = 1, .tokens = count},
         .tokens = d->tokens,
         .logits = d->logits,

@@ -91,6 +91,10 @@ static enum status alloc_batches(struct engine *engine)
     TRY(mem_alloc(engine->env, MEM_LOADER, "losses of a step", losses, &engine->losses_host));
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "losses of all ranks",
                         (size_t)zero_roster(engine->zero)->size, losses, &engine->all_losses));
+    if (engine->config.group)
+        TRY(mem_alloc_array(engine->env, MEM_LOADER, "votes",
+                            (size_t)comm_size(engine->config.group), sizeof *engine->votes,
+                            &engine->votes));
     TRY(device_alloc(device, MEM_LOADER, "tokens of a micro-batch", bytes, &engine->device_tokens));
     TRY(device_alloc(device, MEM_LOADER, "labels of a micro-batch", bytes, &engine->device_labels));
     return device_alloc(device, MEM_LOADER, "losses of micro-batches", losses, &engine->losses);
@@ -151,6 +155,7 @@ void engine_destroy(struct engine *engine)
     device_free(device, engine->device_tokens);
     device_free(device, engine->device_labels);
     device_free(device, engine->losses);
+    mem_free(engine->env, engine->votes);
     mem_free(engine->env, engine->all_losses);
     mem_free(engine->env, engine->losses_host);
     mem_free(engine->env, engine->labels);
@@ -193,6 +198,7 @@ struct walk engine_start_round(struct engine *engine, int64_t round, bool idle)
                          .run = {
                              .ops = engine->ops,
                              .stream = engine->stream,
+                             .group = engine->config.group,
                              .shape = batch_shape(engine),
                              .tokens = engine->device_tokens,
                              .labels = engine->device_labels,
@@ -322,10 +328,26 @@ enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum)
     return STATUS_OK;
 }
 
+/* Of every tensor-parallel rank. */
+static enum status vote_of_group(struct engine *engine, int64_t *sum)
+{
+    struct comm *group = engine->config.group;
+    int64_t mine = *sum;
+    if (!group)
+        return STATUS_OK;
+    TRY(comm_exchange(group, &mine, sizeof mine, engine->votes));
+    *sum = 0;
+    for (int rank = 0; rank < comm_size(group); rank++)
+        *sum += engine->votes[rank];
+    return STATUS_OK;
+}
+
 enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum)
 {
     TRY(engine_sum(engine, mine, sum));
-    return engine->pipeline ? pipeline_sum(engine->pipeline, *sum, sum) : STATUS_OK;
+    if (engine->pipeline)
+        TRY(pipeline_sum(engine->pipeline, *sum, sum));
+    return vote_of_group(engine, sum);
 }
 
 /* The losses of all micro-batches of `rounds` rounds, `count` in all, are added in their order. */
@@ -495,7 +517,7 @@ undo_wide:
 
 const char *engine_way_word(enum engine_way way)
 {
-    static const char *const words[ENGINE_WAYS] = {"gather", "reduce", "pipe", "control"};
+    static const char *const words[ENGINE_WAYS] = {"gather", "reduce", "pipe", "tensor", "control"};
     CHECK_LT((unsigned)way, ENGINE_WAYS);
     return words[way];
 }
@@ -505,6 +527,7 @@ struct engine_traffic engine_traffic(const struct engine *engine)
     struct zero_traffic store = zero_traffic(engine->zero);
     struct engine_traffic all = {.sent = {[ENGINE_GATHER] = store.gather,
                                           [ENGINE_REDUCE] = store.reduce,
+                                          [ENGINE_TENSOR] = store.tensor,
                                           [ENGINE_CONTROL] = store.control},
                                  .in_flight = store.in_flight,
                                  .waited = store.waited};

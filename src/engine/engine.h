@@ -27,6 +27,7 @@ struct engine_config {
     int64_t micro_batch;            /* B: sequences of a micro-batch */
     int64_t tokens;                 /* T */
     const struct engine_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
+    struct comm *group;             /* borrowed: the tensor-parallel ranks; NULL: this one alone */
     int64_t micro_batches; /* M of a step, over all workers; 0 = evaluation only: no backward */
 };
 
@@ -85,10 +86,10 @@ enum status engine_gradients(struct engine *engine, struct engine_result *result
  * cache, to the host: (B, count, V) fp32. Needs room for them on the device: for tests. */
 enum status engine_logits(struct engine *engine, int64_t count, float *logits);
 
-/* *sum = the numbers of the copies of the model added up, each counted once however many stages it
- * has: for counts of data. Collective. */
+/* *sum = the numbers of the copies of the model added up, each counted once however many ranks it is
+ * spread over: for counts of data. Collective. */
 enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum);
-/* *sum = the numbers of all ranks, every stage's too: for votes of the training loop. Collective. */
+/* *sum = the numbers of all ranks of the job: for votes of the training loop. Collective. */
 enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum);
 
 /* --- what goes over the wire ---------------------------------------------------------------- */
@@ -97,6 +98,7 @@ enum engine_way {
                        between stages: params that two of them use */
     ENGINE_REDUCE,  /* gradients to their owners; between stages: those of such params */
     ENGINE_PIPE,    /* activations and their gradients, from stage to stage */
+    ENGINE_TENSOR,  /* all that goes among tensor-parallel ranks */
     ENGINE_CONTROL, /* counts, losses, norms, votes */
     ENGINE_WAYS
 };

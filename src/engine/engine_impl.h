@@ -19,6 +19,7 @@ struct engine {
     int32_t *device_tokens, *device_labels; /* (B, T) of the micro-batch that runs */
     double *losses, *losses_host;           /* (rounds) */
     double *all_losses;                     /* (ranks, rounds) */
+    int64_t *votes;                         /* of the tensor-parallel ranks */
     void *gradient;                         /* (B, T, C); a pipeline has its own */
     struct loss_scale scale;
     char label[64]; /* "step 12" */
@@ -56,8 +57,8 @@ void pipeline_destroy(struct pipeline *p);
 bool pipeline_has_parts(const struct pipeline *p); /* backward passes are in two */
 /* (units) micro-batches that each has at once at most. */
 const struct unit_copies *pipeline_copies(const struct pipeline *p);
-bool pipeline_has_loss(const struct pipeline *p);  /* the last unit of the model is here */
-void pipeline_step(struct pipeline *p);            /* all rounds, forward and backward */
+bool pipeline_has_loss(const struct pipeline *p); /* the last unit of the model is here */
+void pipeline_step(struct pipeline *p);           /* all rounds, forward and backward */
 /* The same without gradients; in each of `rounds` rounds this rank has one of `count`
  * micro-batches, or is idle. */
 void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count);

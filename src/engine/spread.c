@@ -1,10 +1,31 @@
 /* spread -- see the header. */
 #include "engine/spread.h"
 
+#include <unistd.h>
+
 #include "base/options.h"
 #include "engine/stage_cut.h"
 
 static const struct option options[] = {
+    {.key = "parallel.tp",
+     .type = OPTION_INT,
+     .offset = offsetof(struct parallel_config, tp),
+     .fallback = "1",
+     .ranged = true,
+     .min = 1,
+     .max = 1024,
+     .help =
+         "neighbouring ranks that compute every layer together, each with a part of its matrices"},
+    {.key = "parallel.sequence",
+     .type = OPTION_BOOL,
+     .offset = offsetof(struct parallel_config, sequence),
+     .fallback = "false",
+     .help = "with tp: each has a part of the tokens between the matrices, too"},
+    {.key = "parallel.regather",
+     .type = OPTION_BOOL,
+     .offset = offsetof(struct parallel_config, regather),
+     .fallback = "false",
+     .help = "with sequence: inputs of matrices are gathered again in the backward pass, not kept"},
     {.key = "parallel.pp",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, pp),
@@ -118,6 +139,29 @@ done:
     return st;
 }
 
+enum { HOST_BYTES = 256 };
+
+/* Tensor-parallel ranks talk all the time: they are to be on one node. */
+static enum status check_hosts(struct spread *spread, struct comm *world)
+{
+    size_t size = (size_t)spread->mesh.size;
+    char host[HOST_BYTES] = "", *all = NULL;
+    const char **hosts = NULL;
+    enum status st;
+    gethostname(host, sizeof host - 1);
+    TRY_OR(done, mem_alloc(spread->env, MEM_OTHER, "names of hosts", size * HOST_BYTES, &all));
+    TRY_OR(done,
+           mem_alloc_array(spread->env, MEM_OTHER, "names of hosts", size, sizeof *hosts, &hosts));
+    TRY_OR(done, comm_exchange(world, host, sizeof host, all));
+    for (size_t r = 0; r < size; r++)
+        hosts[r] = all + r * HOST_BYTES;
+    st = mesh_check_hosts(spread->env, &spread->mesh, hosts);
+done:
+    mem_free(spread->env, hosts);
+    mem_free(spread->env, all);
+    return st;
+}
+
 static enum status fill(struct spread *spread, struct comm *world, const struct unit_graph *whole,
                         struct unit_shape shape, const struct parallel_config *config)
 {
@@ -127,26 +171,46 @@ static enum status fill(struct spread *spread, struct comm *world, const struct 
                                                    .chunks = chunks,
                                                    .rounds = 1, /* any number will do */
                                                    .eager = config->eager};
-    TRY(timetable_validate(spread->env, &shape_of_lists));
+    if (spread->mesh.pp > 1)
+        TRY(timetable_validate(spread->env, &shape_of_lists));
+    if (spread->mesh.tp > 1)
+        TRY(check_hosts(spread, world));
     TRY(mesh_groups_create(world, &spread->mesh, &spread->groups));
+    spread->copies = spread->mesh.dp > 1 ? spread->groups.dp : NULL;
+    if (spread->mesh.pp == 1)
+        return STATUS_OK;
     TRY(cut_units(spread, whole, shape, config));
     spread->graph = &spread->cut.graph;
-    spread->copies = spread->mesh.dp > 1 ? spread->groups.dp : NULL;
     spread->store = (struct zero_pipe){&spread->cut, spread->groups.pp};
     spread->engine = (struct engine_pipe){spread->groups.pp, config->schedule, config->eager,
                                           spread->chunks, chunks};
     return STATUS_OK;
 }
 
+static enum status find_place(struct env *env, const struct comm *world,
+                              const struct parallel_config *config, struct mesh *mesh)
+{
+    int tp = config->tp > 0 ? (int)config->tp : 1, pp = config->pp > 0 ? (int)config->pp : 1;
+    return mesh_of(env, world ? comm_size(world) : 1, world ? comm_rank(world) : 0, tp, pp, mesh);
+}
+
+enum status spread_part(struct env *env, const struct comm *world, struct unit_shape shape,
+                        const struct parallel_config *config, struct model_part *part)
+{
+    struct mesh mesh;
+    TRY(find_place(env, world, config, &mesh));
+    *part = (struct model_part){
+        .tp = mesh.tp, .t = mesh.t, .sequence = config->sequence, .regather = config->regather};
+    return model_part_check_rows(env, part, shape.batch, shape.tokens);
+}
+
 enum status spread_create(struct env *env, struct comm *world, const struct unit_graph *whole,
                           struct unit_shape shape, const struct parallel_config *config,
                           struct spread *spread)
 {
-    int pp = config->pp > 0 ? (int)config->pp : 1;
     *spread = (struct spread){.env = env, .graph = whole, .copies = world};
-    TRY(mesh_of(env, world ? comm_size(world) : 1, world ? comm_rank(world) : 0, 1, pp,
-                &spread->mesh));
-    if (pp == 1)
+    TRY(find_place(env, world, config, &spread->mesh));
+    if (spread->mesh.pp == 1 && spread->mesh.tp == 1)
         return STATUS_OK;
     enum status st = fill(spread, world, whole, shape, config);
     if (st != STATUS_OK)
@@ -166,6 +230,7 @@ void spread_free(struct spread *spread)
 
 void spread_tell_store(const struct spread *spread, struct zero_config *config)
 {
+    config->team = spread_team(spread);
     if (!spread->chunks)
         return;
     config->pipe = &spread->store;
@@ -181,15 +246,24 @@ const struct engine_pipe *spread_pipe(const struct spread *spread)
 void spread_tell_engine(const struct spread *spread, struct engine_config *config)
 {
     config->pipe = spread_pipe(spread);
+    config->group = spread_team(spread);
+}
+
+struct comm *spread_team(const struct spread *spread)
+{
+    return spread->mesh.tp > 1 ? spread->groups.tp : NULL;
 }
 
 struct spread_counts spread_count(const struct spread *spread)
 {
     const struct unit_graph *graph = spread->graph;
-    struct spread_counts counts = {.parameters = unit_graph_count(graph)};
-    for (int i = 0; spread->chunks && i < graph->param_count; i++) {
+    struct spread_counts counts = {0};
+    for (int i = 0; i < graph->param_count; i++) {
         int piece = graph->params[i].piece;
         int64_t count = unit_param_count(graph, i);
+        counts.parameters += count;
+        if (!spread->chunks)
+            continue;
         if (spread->cut.borrowed_from[piece] != UNIT_AT_HOME)
             counts.borrowed += count;
         if (spread->cut.lent_to[piece] != UNIT_AT_HOME)

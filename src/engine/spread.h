@@ -1,20 +1,25 @@
 /* spread -- what a rank has of a model that is spread over a mesh: its groups, its units, and what its
  * store and its engine are to be told.
  *
- *     job       mesh of dp x pp ranks (comm/mesh.h)
- *     rank      one stage of the pipeline: the units of its chunks (unit/unit_cut.h), cut so that the
- *               stages compute about as long (stage_cut.h)
- *     store     among the ranks with the same stage
+ *     job       mesh of dp x pp x tp ranks (comm/mesh.h)
+ *     rank      its part of every tensor (model_create_part), of the units of one stage of the
+ *               pipeline: those of its chunks (unit/unit_cut.h), cut so that the stages compute about
+ *               as long (stage_cut.h)
+ *     store     among the ranks with the same stage and the same part
  *
- * Where nothing is spread (pp 1) it is the whole graph and the job's communicator, and costs
+ * Where nothing is spread (pp 1, tp 1) it is the whole graph and the job's communicator, and costs
  * nothing. A plan has it made on a dry communicator.
  */
 #ifndef ENGINE_SPREAD_H
 #define ENGINE_SPREAD_H
 #include "comm/mesh.h"
 #include "engine/engine.h"
+#include "model/model.h"
 
 struct parallel_config {
+    int64_t tp;     /* ranks that compute every layer together */
+    bool sequence;  /* ... and have the stream between layers in parts */
+    bool regather;  /* ... and the inputs of matrices as well, until they are needed again */
     int64_t pp;     /* stages of the pipeline */
     int schedule;   /* enum timetable_kind */
     int64_t chunks; /* of a stage; 0 = 1, interleaved: 2 */
@@ -35,7 +40,12 @@ struct spread {
     struct engine_pipe engine;
 };
 
-/* `world` NULL: one rank. `whole` is borrowed. Collective. */
+/* The part of a model that this rank is to make, before there is a spread; `world` NULL: one rank.
+ * Refuses what does not divide, and says what would. Not collective. */
+enum status spread_part(struct env *env, const struct comm *world, struct unit_shape shape,
+                        const struct parallel_config *config, struct model_part *part);
+/* `world` NULL: one rank. `whole` (all units, this rank's part of the tensors) is borrowed.
+ * Collective. */
 enum status spread_create(struct env *env, struct comm *world, const struct unit_graph *whole,
                           struct unit_shape shape, const struct parallel_config *config,
                           struct spread *spread);
@@ -60,5 +70,6 @@ enum status spread_cut(struct env *env, const struct unit_graph *whole, struct u
 void spread_tell_store(const struct spread *spread, struct zero_config *config);
 void spread_tell_engine(const struct spread *spread, struct engine_config *config);
 const struct engine_pipe *spread_pipe(const struct spread *spread); /* NULL: there is none */
+struct comm *spread_team(const struct spread *spread); /* tensor-parallel ranks; NULL: one */
 
 #endif

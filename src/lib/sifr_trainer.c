@@ -147,7 +147,7 @@ static enum status find_param(struct sifr_trainer *t, const char *name, int64_t 
             break;
     if (*tensor == graph->tensor_count)
         return FAIL(env, CONFIG, "the model has no parameter '%s'", name);
-    int64_t elements = unit_tensor_count(&graph->tensors[*tensor]);
+    int64_t elements = unit_tensor_whole(&graph->tensors[*tensor]);
     if (elements != count)
         return FAIL(env, CONFIG, "parameter '%s' has %lld elements, not %lld", name,
                     (long long)elements, (long long)count);

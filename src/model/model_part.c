@@ -53,12 +53,14 @@ struct unit_split part_of_vocab(const struct team *team, int64_t vocab, int rank
         block = VOCAB_BLOCK;
     int64_t blocks = (vocab + block - 1) / block; /* the last one may be short */
     int64_t first = blocks * rank / size * block, end = blocks * (rank + 1) / size * block;
+    int64_t most = (blocks + size - 1) / size * block;
     end = end < vocab ? end : vocab;
     return (struct unit_split){.dim = 0,
                                .sections = 1,
                                .units = vocab,
                                .first = first,
                                .count = end - first,
+                               .most = blocks % size == 0 && block == 1 ? 0 : most,
                                .replicas = 1};
 }
 

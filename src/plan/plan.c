@@ -24,10 +24,25 @@ struct parts {
 
 /* --- one rank ------------------------------------------------------------------------------- */
 
+/* The whole model. */
 static enum status build_model(struct env *env, const struct plan_request *request, struct parts *p)
 {
     TRY(device_create(env, request->card ? "dry-card" : "dry", 0, &p->device));
     return model_create(p->device, &request->model, &p->model);
+}
+
+/* What `rank` has of it, and how it meets the others. */
+static enum status build_part(struct env *env, const struct plan_request *request, int rank,
+                              struct unit_shape shape, struct parts *p)
+{
+    struct model_part part;
+    TRY(device_create(env, request->card ? "dry-card" : "dry", 0, &p->device));
+    if (request->ranks > 1)
+        TRY(comm_create_dry(p->device, rank, request->ranks, request->staged, &p->comm));
+    TRY(spread_part(env, p->comm, shape, &request->parallel, &part));
+    TRY(model_create_part(p->device, &request->model, &part, &p->model));
+    return spread_create(env, p->comm, model_graph(p->model), shape, &request->parallel,
+                         &p->spread);
 }
 
 static enum status build(struct env *env, const struct plan_request *request, int rank,
@@ -35,14 +50,11 @@ static enum status build(struct env *env, const struct plan_request *request, in
 {
     struct zero_config store = request->zero;
     store.micro_batches = request->engine.micro_batches;
-    TRY(build_model(env, request, p));
-    TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
-    TRY(stream_create(p->device, "compute", &p->stream));
-    if (request->ranks > 1)
-        TRY(comm_create_dry(p->device, rank, request->ranks, request->staged, &p->comm));
     struct engine_config engine = request->engine;
     struct unit_shape shape = {.batch = engine.micro_batch, .tokens = engine.tokens};
-    TRY(spread_create(env, p->comm, model_graph(p->model), shape, &request->parallel, &p->spread));
+    TRY(build_part(env, request, rank, shape, p));
+    TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
+    TRY(stream_create(p->device, "compute", &p->stream));
     spread_tell_store(&p->spread, &store);
     spread_tell_engine(&p->spread, &engine);
     const struct unit_graph *graph = p->spread.graph;
@@ -51,7 +63,8 @@ static enum status build(struct env *env, const struct plan_request *request, in
     if (request->decode_tokens == 0)
         return STATUS_OK;
     return decoder_create(p->ops, p->stream, graph, p->zero, spread_pipe(&p->spread),
-                          request->decode_tokens, request->decode_chunk, &p->decoder);
+                          spread_team(&p->spread), request->decode_tokens, request->decode_chunk,
+                          &p->decoder);
 }
 
 static void tear_down(struct parts *p)
@@ -200,16 +213,25 @@ int plan_pipe_stages(const struct plan_request *request)
     return request->parallel.pp > 0 ? (int)request->parallel.pp : 1;
 }
 
-/* The first and the last worker with stage p of the pipeline stand for all that have it. */
+/* Ranks of one copy of the model. */
+static int spread_over(const struct plan_request *request)
+{
+    int tp = request->parallel.tp > 0 ? (int)request->parallel.tp : 1;
+    return plan_pipe_stages(request) * tp;
+}
+
+/* The first and the last worker with stage p of the pipeline stand for all that have it, with their
+ * first and last of tensor-parallel ranks. */
 static enum status make_worker(struct env *env, const struct plan_request *request, int p,
                                struct plan_rank *worker)
 {
-    int pp = plan_pipe_stages(request), workers = request->ranks / pp - request->zero.servers;
+    int over = spread_over(request), workers = request->ranks / over - request->zero.servers;
+    int tp = over / plan_pipe_stages(request), first = p * tp;
     struct plan_rank last;
-    TRY(plan_rank(env, request, p, worker));
-    if (workers < 2)
+    TRY(plan_rank(env, request, first, worker));
+    if (workers * tp < 2)
         return STATUS_OK;
-    TRY(plan_rank_memory(env, request, (workers - 1) * pp + p, NULL, NULL, &last));
+    TRY(plan_rank_memory(env, request, (workers - 1) * over + first + tp - 1, NULL, NULL, &last));
     memcpy(last.sent, worker->sent, sizeof last.sent);
     if (last.total_bytes > worker->total_bytes)
         *worker = last;
@@ -226,7 +248,7 @@ static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
 static enum status make_stage(struct env *env, struct plan_request request, int stage,
                               struct plan_rank *workers, struct plan_stage *result)
 {
-    int pp = plan_pipe_stages(&request);
+    int pp = plan_pipe_stages(&request), over = spread_over(&request);
     request.zero.stage = stage;
     for (int p = 0; p < pp; p++) {
         struct plan_rank rank;
@@ -236,7 +258,7 @@ static enum status make_stage(struct env *env, struct plan_request request, int 
             workers[p] = rank;
         if (request.zero.servers == 0)
             continue;
-        TRY(plan_rank(env, &request, request.ranks - pp + p, &rank));
+        TRY(plan_rank(env, &request, request.ranks - over + p * (over / pp), &rank));
         keep_worse(&result->server, &rank);
     }
     return STATUS_OK;
@@ -245,15 +267,16 @@ static enum status make_stage(struct env *env, struct plan_request request, int 
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
                               struct plan_stage *result)
 {
-    int pp = plan_pipe_stages(request);
+    int pp = plan_pipe_stages(request), over = spread_over(request);
     *result = (struct plan_stage){.possible = true};
     for (int p = 0; p < pp; p++) {
         struct plan_rank rank;
-        TRY(plan_rank_memory(env, request, p, NULL, NULL, &rank));
+        int first = p * (over / pp);
+        TRY(plan_rank_memory(env, request, first, NULL, NULL, &rank));
         keep_worse(&result->worker, &rank);
         if (request->zero.servers == 0)
             continue;
-        TRY(plan_rank_memory(env, request, request->ranks - pp + p, NULL, NULL, &rank));
+        TRY(plan_rank_memory(env, request, request->ranks - over + first, NULL, NULL, &rank));
         keep_worse(&result->server, &rank);
     }
     return STATUS_OK;
@@ -321,7 +344,7 @@ enum status plan_make(struct env *env, const struct plan_request *request, struc
 {
     int64_t micro_batches = request->engine.micro_batches;
     struct roster roster =
-        roster_of(0, request->ranks / plan_pipe_stages(request), request->zero.servers);
+        roster_of(0, request->ranks / spread_over(request), request->zero.servers);
     *plan = (struct plan){0};
     if (roster.workers > 0) { /* if not, the store says so */
         plan->rounds = roster_rounds(&roster, micro_batches);

@@ -47,6 +47,7 @@ struct checkpoint_setup { /* all borrowed for as long as the saver lives */
     uint64_t data;            /* fingerprint of the data */
     struct fingerprint print; /* of the machine */
     bool background;          /* write beside the run: the store has room for a snapshot */
+    bool copied; /* what is written is a snapshot, whether or not the run goes on beside it */
 };
 
 struct checkpoint_result {

@@ -34,7 +34,7 @@ static int file_end(const struct unit_graph *graph, int tensor, enum dtype type,
         for (next = q; next < graph->param_count; next++) {
             if (graph->params[next].piece != graph->params[q].piece)
                 break;
-            more += unit_param_count(graph, next) * (int64_t)dtype_bytes(type);
+            more += unit_param_whole(graph, next) * (int64_t)dtype_bytes(type);
         }
         if (bytes > 0 && bytes + more > most_bytes)
             return graph->params[q].first_tensor;
@@ -164,9 +164,9 @@ void checkpoint_layout_index(const struct checkpoint_layout *layout, const struc
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
-/* A rank's share of a tensor, cut at multiples of a piece from the tensor's start. */
-static enum status visit_tensor(const struct checkpoint_layout *layout, int f, int i,
-                                struct zero_range share, checkpoint_part_fn *visit, void *user)
+/* A range of a tensor, cut at multiples of a piece from the tensor's start. */
+static enum status visit_range(const struct checkpoint_layout *layout, int f, int i,
+                               struct zero_range share, checkpoint_part_fn *visit, void *user)
 {
     const struct checkpoint_file *file = &layout->files[f];
     size_t width = dtype_bytes(file->type);
@@ -192,8 +192,9 @@ enum status checkpoint_layout_visit(const struct checkpoint_layout *layout, cons
     for (int f = 0; f < layout->file_count; f++) {
         const struct checkpoint_file *file = &layout->files[f];
         for (int i = 0; i < file->tensor_count; i++) {
-            struct zero_range share = zero_state_share(zero, file->first_tensor + i, rank);
-            TRY(visit_tensor(layout, f, i, share, visit, user));
+            struct zero_ranges share = zero_state_share(zero, file->first_tensor + i, rank);
+            for (int r = 0; r < share.count; r++)
+                TRY(visit_range(layout, f, i, share.at[r], visit, user));
         }
     }
     return STATUS_OK;

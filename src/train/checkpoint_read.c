@@ -401,7 +401,7 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
 {
     struct load load = {.checkpoint = checkpoint, .graph = graph, .zero = zero};
     /* Where others read the same, the cache has it for all of them. */
-    checkpoint->direct = direct && zero_roster(zero)->copies == 1;
+    checkpoint->direct = direct && zero_held_once(zero);
     /* In fp32 the model's file holds the masters. */
     enum checkpoint_role roles[ZERO_STATES] = {
         checkpoint_has(checkpoint, CHECKPOINT_MASTER) ? CHECKPOINT_MASTER : CHECKPOINT_MODEL,

@@ -106,7 +106,7 @@ static void run_task(struct stream *stream, const void *args)
                                        .setup = &saver->setup,
                                        .layout = &saver->layout,
                                        .comm = saver->comm ? saver->comm : saver->setup.comm,
-                                       .from_snapshot = stream != NULL,
+                                       .from_snapshot = saver->setup.copied,
                                        .progress = task->progress,
                                        .stood = task->stood,
                                        .room = saver->room};
@@ -126,12 +126,14 @@ enum status checkpoint_saver_save(struct checkpoint_saver *saver,
                                   const struct checkpoint_progress *progress)
 {
     struct task task = {saver, *progress, clock_seconds(), 0};
+    if (saver->stream)
+        TRY(stream_sync(saver->stream)); /* the copy is still read */
+    if (saver->setup.copied)
+        TRY(zero_snapshot(saver->setup.zero));
     if (!saver->stream) {
         run_task(NULL, &task);
         return saver->setup.comm ? comm_status(saver->setup.comm) : STATUS_OK;
     }
-    TRY(stream_sync(saver->stream)); /* the copy is still read */
-    TRY(zero_snapshot(saver->setup.zero));
     task.stood = clock_seconds() - task.started;
     stream_enqueue(saver->stream, run_task, &task, sizeof task);
     return saver->comm ? comm_status(saver->comm) : STATUS_OK;

@@ -120,7 +120,7 @@ static enum status load(struct generator *g, struct session_place place,
                         &g->order));
     int64_t chunk = sizes.context < GENERATE_CHUNK ? sizes.context : GENERATE_CHUNK;
     return decoder_create(g->session.ops, g->session.stream, g->session.spread.graph,
-                          g->session.zero, NULL, sizes.context, chunk, &g->decoder);
+                          g->session.zero, NULL, NULL, sizes.context, chunk, &g->decoder);
 }
 
 enum status generator_create(struct env *env, struct session_place place,

@@ -106,6 +106,7 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
     struct plan_rank rank;
     if (config->reading) {
         request.zero = (struct zero_config){0};
+        request.parallel = (struct parallel_config){.pp = 1}; /* whatever the run had */
         request.decode_tokens = request.decode_chunk = 0;
     }
     TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));

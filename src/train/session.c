@@ -73,10 +73,13 @@ enum status session_fill(const struct model_config *model, const struct zero_con
 {
     static const struct session_spread whole = {.parallel = {.pp = 1}};
     struct zero_config told = *store;
+    struct model_part part;
     enum status st;
     if (!spread)
         spread = &whole;
-    TRY(model_create(session->device, model, &session->model));
+    TRY(spread_part(device_env(session->device), session->comm, spread->shape, &spread->parallel,
+                    &part));
+    TRY(model_create_part(session->device, model, &part, &session->model));
     TRY_OR(undo_model,
            spread_create(device_env(session->device), session->comm, model_graph(session->model),
                          spread->shape, &spread->parallel, &session->spread));

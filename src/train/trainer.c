@@ -18,6 +18,14 @@
 
 /* --- creation ------------------------------------------------------------------------------- */
 
+/* Are checkpoints written from a copy? Beside the run they must be; and tensor-parallel ranks put
+ * together what each of them writes. */
+static bool saves_copies(const struct run_config *config)
+{
+    return config->parallel.tp > 1 ||
+           checkpoint_in_background(&config->checkpoint, config->train.steps);
+}
+
 struct zero_config trainer_store_config(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
@@ -36,8 +44,7 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL,
                                 .type = run_type(config),
                                 .sum_type = run_sum_type(config),
-                                .snapshot =
-                                    checkpoint_in_background(&config->checkpoint, train->steps)};
+                                .snapshot = saves_copies(config)};
 }
 
 static enum status fill_parameters(struct trainer *t)
@@ -171,6 +178,7 @@ static enum status open_saves(struct trainer *t)
         .config_yaml = t->place->config_yaml,
         .data = t->data_print,
         .print = t->print,
+        .copied = saves_copies(config),
         .background = checkpoint_in_background(&config->checkpoint, config->train.steps)};
     return run_saves_open(t->env, &setup, trainer_speaks(t), t->callbacks, t->summary, &t->saves);
 }

@@ -71,6 +71,16 @@ int64_t unit_tensor_place(const struct unit_tensor *tensor, int64_t local, int64
     return place;
 }
 
+int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t place)
+{
+    if (tensor->split.units == 0)
+        return place;
+    struct runs runs = runs_of(tensor);
+    int64_t in_run = place % runs.apart - runs.first;
+    in_run = in_run < 0 ? 0 : in_run < runs.here ? in_run : runs.here;
+    return place / runs.apart * runs.here + in_run;
+}
+
 bool unit_tensor_answers(const struct unit_tensor *tensor)
 {
     return tensor->split.replica == 0;
@@ -83,6 +93,31 @@ int64_t unit_param_count(const struct unit_graph *graph, int param)
     for (int t = 0; t < p->tensor_count; t++)
         count += unit_tensor_count(&graph->tensors[p->first_tensor + t]);
     return count;
+}
+
+int64_t unit_param_whole(const struct unit_graph *graph, int param)
+{
+    const struct unit_param *p = &graph->params[param];
+    int64_t count = 0;
+    for (int t = 0; t < p->tensor_count; t++)
+        count += unit_tensor_whole(&graph->tensors[p->first_tensor + t]);
+    return count;
+}
+
+static bool is_uneven(const struct unit_tensor *tensor)
+{
+    return tensor->split.units != 0 && tensor->split.most != 0;
+}
+
+/* Only the last tensor of a param may be cut unevenly. */
+int64_t unit_param_room(const struct unit_graph *graph, int param)
+{
+    const struct unit_param *p = &graph->params[param];
+    const struct unit_tensor *last = &graph->tensors[p->first_tensor + p->tensor_count - 1];
+    int64_t count = unit_param_count(graph, param), unit = 0;
+    if (is_uneven(last))
+        unit = unit_tensor_whole(last) / last->split.units;
+    return count + (last->split.most - last->split.count) * unit;
 }
 
 int64_t unit_graph_count(const struct unit_graph *graph)
@@ -183,6 +218,8 @@ static void check_split(const struct unit_tensor *tensor)
         inconsistent(tensor->name, "is cut where it has no units");
     if (s->first < 0 || s->count < 1 || s->first + s->count > s->units)
         inconsistent(tensor->name, "has a part that is not in the whole");
+    if (s->most != 0 && s->most < s->count)
+        inconsistent(tensor->name, "has more of it than any rank");
 }
 
 static void check_tensors(const struct unit_graph *graph)
@@ -195,6 +232,9 @@ static void check_tensors(const struct unit_graph *graph)
         const char *name = graph->tensors[param->first_tensor].name;
         if (param->first_tensor != next_tensor || param->tensor_count < 1)
             inconsistent(name, "does not follow the tensors of the param before it");
+        for (int t = 0; t < param->tensor_count - 1; t++)
+            if (is_uneven(&graph->tensors[next_tensor + t]))
+                inconsistent(name, "is cut unevenly and not the last of its param");
         next_tensor += param->tensor_count;
         if (unit_param_count(graph, p) < 1)
             inconsistent(name, "is empty");

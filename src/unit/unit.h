@@ -55,13 +55,17 @@ enum unit_init {
  *     whole   | q0 q1 q2 q3 | k0 k1 k2 k3 | v0 v1 v2 v3 |      sections 3, units 4
  *     here    | q2 q3 k2 k3 v2 v3 |                            first 2, count 2
  *
+ * A rank that has fewer than another leaves room behind them, so that what follows is at the same
+ * place on all.
+ *
  * `replicas` neighbouring ranks have the same part, this one being number `replica` of them. Each
  * computes its whole gradient, the same bits everywhere; or, where it is `partial`, a share of it:
  * these are to be added, in the order of the replicas, before anybody uses it. */
 struct unit_split {
     int dim;
     int64_t sections, units, first, count; /* units 0: not cut */
-    int replicas, replica;                 /* replicas 0: as 1 */
+    int64_t most;          /* count of the rank that has most; 0: all have `count` */
+    int replicas, replica; /* replicas 0: as 1 */
     bool partial;
 };
 
@@ -215,10 +219,16 @@ int64_t unit_tensor_whole(const struct unit_tensor *tensor); /* elements of the 
 /* The place in the whole of this rank's element `local`. *run (NULL: not wanted) is how many
  * elements from there on follow each other here and there. */
 int64_t unit_tensor_place(const struct unit_tensor *tensor, int64_t local, int64_t *run);
+/* How many of this rank's elements come before that place: so what it has of a range of the whole is
+ * a range here. */
+int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t place);
 /* Whether this rank answers for its part: one of the replicas does, so nothing counts twice. */
 bool unit_tensor_answers(const struct unit_tensor *tensor);
 int64_t unit_param_count(const struct unit_graph *graph,
                          int param); /* elements of all its tensors that this rank has */
+int64_t unit_param_whole(const struct unit_graph *graph, int param); /* ... of all of them, whole */
+int64_t unit_param_room(const struct unit_graph *graph,
+                        int param);                       /* ... that the rank with most has */
 int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all tensors, whole */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);

@@ -19,7 +19,7 @@ static int64_t piece_blocks(const struct unit_graph *graph, int piece)
     if (!is_learned(graph, piece))
         return 0;
     for (int i = p->first_param; i < p->first_param + p->param_count; i++)
-        blocks += (unit_param_count(graph, i) + OPS_BLOCK - 1) / OPS_BLOCK;
+        blocks += (unit_param_room(graph, i) + OPS_BLOCK - 1) / OPS_BLOCK;
     return blocks;
 }
 
@@ -138,6 +138,7 @@ enum status unit_cut_create(struct env *env, const struct unit_graph *whole, con
                                      .units = cut->units,
                                      .part = true,
                                      .stream_width = whole->stream_width,
+                                     .sequence = whole->sequence,
                                      .vocab = whole->vocab,
                                      .context = whole->context};
     for (int p = 0; p < whole->param_count; p++) {

@@ -18,7 +18,7 @@ static void lay_out(struct partition *p)
         int64_t offset = 0;
         for (int q = piece->first_param; q < piece->first_param + piece->param_count; q++) {
             p->param_offset[q] = offset;
-            offset += round_up(unit_param_count(p->graph, q), OPS_BLOCK);
+            offset += round_up(unit_param_room(p->graph, q), OPS_BLOCK);
         }
         p->piece_used[i] = offset;
         p->piece_count[i] = round_up(offset, (int64_t)OPS_BLOCK * p->owners);

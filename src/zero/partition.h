@@ -5,7 +5,8 @@
  *     slices  |   owner 0    |   owner 1    |   owner 2    |    all of one length
  *
  * Params start at multiples of OPS_BLOCK, so blocks of 64 never straddle two params and slices are
- * whole blocks.
+ * whole blocks. Tensor-parallel ranks have the same layout: what one has less of is followed by more
+ * padding there.
  */
 #ifndef ZERO_PARTITION_H
 #define ZERO_PARTITION_H

@@ -91,6 +91,11 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
         .ops = ops, .stream = stream, .comm = comm, .graph = graph, .env = env, .config = *config};
     if (config->pipe)
         z->pipe = *config->pipe;
+    z->team = (struct zero_team){.comm = config->team, .size = 1};
+    if (config->team) {
+        z->team.rank = comm_rank(config->team);
+        z->team.size = comm_size(config->team);
+    }
     find_place(z, rank, size);
     CHECK(ops->type == DTYPE_F32 || ops->type == z->type);
     enum status st = zero_memory_create(z);
@@ -121,6 +126,11 @@ void zero_destroy(struct zero *zero)
 const struct roster *zero_roster(const struct zero *zero)
 {
     return &zero->roster;
+}
+
+bool zero_held_once(const struct zero *zero)
+{
+    return zero->roster.copies == 1 && !zero->team.comm;
 }
 
 bool zero_wants_scaling(const struct zero *zero)
@@ -160,6 +170,10 @@ struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
         add_counters(zero->comm, &sum);
         add_counters(zero->pipe.comm, &sum);
         break;
+    case ZERO_TENSOR:
+        add_counters(zero->team.comm, &sum);
+        add_counters(zero->team.replicas, &sum);
+        break;
     case ZERO_WAY_COUNT: break;
     }
     return sum;
@@ -181,6 +195,7 @@ struct zero_traffic zero_traffic(const struct zero *zero)
     return (struct zero_traffic){
         .gather = gather.bytes,
         .reduce = reduce.bytes,
+        .tensor = zero_counted(zero, ZERO_TENSOR).bytes,
         .control = zero_counted(zero, ZERO_CONTROL).bytes,
         .in_flight = gather.seconds + reduce.seconds,
         .waited = zero_alone(zero) && !zero->pipe.comm

@@ -35,9 +35,12 @@ struct zero_chunk { /* units first .. end-1 */
 };
 
 /* Where the model is cut into pipeline stages: this one's part, which is the store's graph, and the
- * ranks that have the other stages of the same copy. Rank d * stages + p of the job has stage p and
- * is rank d of the store's communicator. Tensors are still those of the whole model, everywhere
- * below. */
+ * ranks that have the other stages of the same copy. Tensors are still those of the whole model,
+ * everywhere below.
+ *
+ * Where ranks compute a model's layers together (tensor parallel), each has a store for its parts of
+ * the tensors; elements below are still those of whole tensors. Rank (d * stages + p) * team + t of
+ * the job is rank d of its store's communicator, has stage p, and is rank t of its team. */
 struct zero_pipe {
     const struct unit_cut *cut; /* borrowed */
     struct comm *comm;          /* borrowed; ranks are stages */
@@ -63,6 +66,8 @@ struct zero_config {
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
                             rounded once; other bits for another number of workers) */
     const struct zero_pipe *pipe;    /* borrowed; NULL: the graph is the whole model */
+    struct comm *team;               /* borrowed: the tensor-parallel ranks, used on `stream` by
+                                        whoever computes too; NULL: this one alone */
     const struct zero_chunk *chunks; /* borrowed: units that are walked there, and later back; */
     int chunk_count;                 /* 0 = all units at once, there and back */
     bool snapshot;                   /* room on the host for a copy of what this rank is to save */
@@ -76,13 +81,15 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
                         struct zero **zero);
 void zero_destroy(struct zero *zero);
 const struct roster *zero_roster(const struct zero *zero);
+bool zero_held_once(const struct zero *zero); /* no other rank reads what this one does of a file */
 bool zero_wants_scaling(const struct zero *zero); /* small gradients would be lost: type f16 */
 struct comm *
 zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: one rank */
 
-/* What went over the wire so far: params to those who compute, gradients to their owners, and small
- * exchanges of the host (counts, losses, norms, agreements). Not collective. */
-enum zero_way { ZERO_GATHER, ZERO_REDUCE, ZERO_CONTROL, ZERO_WAY_COUNT };
+/* What went over the wire so far: params to those who compute, gradients to their owners, all that
+ * goes among the tensor-parallel ranks, and small exchanges of the host (counts, losses, norms,
+ * agreements). Not collective. */
+enum zero_way { ZERO_GATHER, ZERO_REDUCE, ZERO_TENSOR, ZERO_CONTROL, ZERO_WAY_COUNT };
 struct comm_counter zero_counted(const struct zero *zero, enum zero_way way);
 /* Wait until all that this rank has enqueued is done: an update's gathers go on after it. Not
  * collective. */
@@ -104,17 +111,25 @@ enum zero_state { ZERO_MASTER, ZERO_MOMENTUM, ZERO_VARIANCE, ZERO_STATES };
 struct zero_range { /* elements of a tensor; count 0: none, and first is 0 */
     int64_t first, count;
 };
+enum { ZERO_RANGES = 3 };
+struct zero_ranges {
+    struct zero_range at[ZERO_RANGES]; /* in ascending order, none of them empty */
+    int count;
+};
 /* What `rank` of the job is to save of a tensor: every element is one rank's. */
-struct zero_range zero_state_share(const struct zero *zero, int tensor, int rank);
-/* What this rank holds of it, and must be given when the state is loaded. */
+struct zero_ranges zero_state_share(const struct zero *zero, int tensor, int rank);
+/* What this rank must be given when the state is loaded: from the first to the last element that it
+ * holds. */
 struct zero_range zero_state_held(const struct zero *zero, int tensor);
-/* A range that this rank holds. After writing, zero_publish. */
+/* Read a range that this rank holds; give it one, of which it takes what it holds. After writing,
+ * zero_publish. */
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                             int64_t count, float *out);
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                              int64_t count, const float *values);
 /* Copy what this rank is to save (config.snapshot) and wait for it; then the address of an element
- * in the copy, which may be read by any thread until the next one is made. */
+ * in the copy, which may be read by any thread until the next one is made. Tensor-parallel ranks
+ * make it together, and it is the only way to what they are to save. */
 enum status zero_snapshot(struct zero *zero);
 const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                               int64_t first);
@@ -161,6 +176,7 @@ enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int
 struct zero_traffic {
     int64_t gather;   /* bytes: parameters, and the summed gradient where it has several holders */
     int64_t reduce;   /* gradients to their owners */
+    int64_t tensor;   /* activations, and shares of gradients, among tensor-parallel ranks */
     int64_t control;  /* losses, norms, flags */
     double in_flight; /* seconds that gathers and reductions took */
     double waited;    /* seconds of them that compute stood still for */

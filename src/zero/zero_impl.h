@@ -8,6 +8,7 @@
  *     zero_update.c     the end of a step
  *     zero_values.c     parameters from and to outside
  *     zero_state.c      the same with the optimizer's state, and a copy of it
+ *     zero_team.c       what tensor-parallel ranks do together
  */
 #ifndef ZERO_ZERO_IMPL_H
 #define ZERO_ZERO_IMPL_H
@@ -61,6 +62,20 @@ struct gradient_slot {
 
 enum { GRADIENT_SLOTS = 2 };
 
+/* Tensor-parallel ranks. */
+struct zero_team {
+    struct comm *comm; /* borrowed; NULL: this rank alone */
+    int rank, size;
+    struct comm *replicas; /* those of them that have the same parts, where not all have; or NULL */
+    struct unit_split *splits; /* (ranks, tensors of the whole model) */
+    struct exchange swap;      /* (ranks) */
+    float *mine, *all;         /* host: a chunk of elements of this rank, and of all */
+    double *sums;              /* (ranks) */
+    struct zero_range *wanted; /* (ranks) */
+    int64_t partial_count;
+    void *partial, *scratch; /* device: (partial_count) shares of gradients while they are added */
+};
+
 struct zero {
     struct ops *ops;                /* borrowed */
     struct stream *stream;          /* borrowed: compute */
@@ -70,6 +85,7 @@ struct zero {
     struct zero_config config;      /* groups are not kept: see segments */
     struct sharding sharding;
     struct roster roster;
+    struct zero_team team;
     struct zero_pipe pipe;  /* all NULL: the whole model is here */
     struct partition whole; /* of the whole model, in a pipeline; otherwise empty */
     int shard, shards;      /* of this rank's copy: the one it holds, -1: none; and how many */
@@ -134,6 +150,7 @@ struct zero {
 };
 
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
+enum { TEAM_PARTIAL = 1 << 16 }; /* elements of gradients that are added at once */
 
 /* --- elements of a type that is a value ----------------------------------------------------- */
 static inline void *zero_at(const void *base, enum dtype type, int64_t index)
@@ -198,6 +215,20 @@ static inline int zero_own_tensor(const struct zero *zero, int tensor)
     return zero->pipe.cut ? zero->pipe.cut->own_tensor[tensor] : tensor;
 }
 
+/* What is summed of it is a share of the gradient: those of other tensor-parallel ranks are added. */
+static inline bool zero_is_partial(const struct zero *zero, int piece)
+{
+    const struct unit_graph *graph = zero->graph;
+    const struct unit_piece *p = &graph->pieces[piece];
+    for (int q = p->first_param; q < p->first_param + p->param_count; q++) {
+        const struct unit_param *param = &graph->params[q];
+        for (int t = 0; t < param->tensor_count; t++)
+            if (graph->tensors[param->first_tensor + t].split.partial)
+                return zero_borrowed_from(zero, piece) == UNIT_AT_HOME;
+    }
+    return false;
+}
+
 /* It has gradients, and is updated here. */
 static inline bool zero_is_learned(const struct zero *zero, int piece)
 {
@@ -213,13 +244,13 @@ static inline enum dtype zero_type_of_sum(const struct zero *zero, bool added_to
     return one && zero->sum_type == DTYPE_F32 ? zero->type : zero->sum_type;
 }
 
-/* The other uses of a tied piece are added to the first. */
+/* The other uses of a tied piece are added to the first, and what other ranks have of it. */
 static inline enum dtype zero_use_type(const struct zero *zero, int piece,
                                        const struct zero_use *use)
 {
     const struct zero_piece *p = &zero->pieces[piece];
     bool tied = p->use_count > 1 || zero_lent_to(zero, piece) != UNIT_AT_HOME;
-    return zero_type_of_sum(zero, tied && use == p->uses);
+    return zero_type_of_sum(zero, (tied || zero_is_partial(zero, piece)) && use == p->uses);
 }
 
 /* Of the step's gradient: the sum of the first use, and then of all. */
@@ -261,6 +292,34 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
 /* --- zero_norm.c ---------------------------------------------------------------------------- */
 enum status norm_create(struct zero *zero);
 enum status norm_of_sums(struct zero *zero, double *square_sum);
+
+/* --- zero_state.c --------------------------------------------------------------------------- */
+int64_t zero_snapshot_count(const struct zero *zero, int piece); /* elements of each state */
+
+/* --- zero_team.c ---------------------------------------------------------------------------- */
+enum status team_create(struct zero *zero);
+void team_free(struct zero *zero);
+/* Add up what the ranks have of partial gradients, in this rank's shares. */
+enum status team_add_shares(struct zero *zero);
+/* *value = the ranks' values, added in their order. */
+enum status team_add(struct zero *zero, double *value);
+/* A tensor of the whole model with the part that rank t has. */
+struct unit_tensor team_tensor(const struct zero *zero, int tensor, int t);
+/* What a part has of a range of the whole, as a range of the part. */
+struct zero_range team_part(const struct unit_tensor *tensor, struct zero_range whole);
+/* `count` elements of a part from `local` on, out of values, which begin with element `first` of the
+ * whole: where they are if they follow each other, otherwise in `room`. */
+const float *team_pack(const struct unit_tensor *tensor, int64_t local, int64_t count,
+                       int64_t first, const float *values, float *room);
+/* Elements of a whole tensor, to all; `read` gives this rank's, of its own tensor. */
+typedef enum status team_read_fn(struct zero *zero, int own_tensor, int64_t first, int64_t count,
+                                 float *out);
+enum status team_read(struct zero *zero, int tensor, team_read_fn *read, int64_t first,
+                      int64_t count, float *out);
+/* team.wanted (ranks) is what each wants of a whole tensor; own_state has what this rank has of it,
+ * beginning with element own_first of its part. */
+enum status team_collect(struct zero *zero, int tensor, const float *own_state, int64_t own_first,
+                         float *out);
 
 /* --- zero_update.c -------------------------------------------------------------------------- */
 /* Fill zero->segments: the tensors whose state this rank updates, with their groups'

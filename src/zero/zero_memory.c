@@ -87,7 +87,7 @@ static enum status alloc_optimizer(struct zero *zero, int i)
 static enum status alloc_snapshot(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
-    size_t bytes = ZERO_STATES * (size_t)zero_share_count(zero, i) * sizeof *piece->snapshot;
+    size_t bytes = ZERO_STATES * (size_t)zero_snapshot_count(zero, i) * sizeof *piece->snapshot;
     if (!zero->config.snapshot || zero->share < 0 || zero_borrowed_from(zero, i) != UNIT_AT_HOME)
         return STATUS_OK;
     TRY(device_alloc_host(zero->ops->device, MEM_SNAPSHOT, "state to be saved", bytes,
@@ -322,6 +322,7 @@ enum status zero_memory_create(struct zero *zero)
                         sizeof *zero->pieces, &zero->pieces));
     TRY(find_uses(zero));
     TRY(exchange_tables_create(zero));
+    TRY(team_create(zero));
     for (int i = 0; i < graph->piece_count; i++)
         TRY(alloc_piece(zero, i));
     TRY(device_alloc(device, MEM_OTHER, "step scalars", sizeof *zero->scalars, &zero->scalars));
@@ -422,6 +423,7 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->exchange_counts);
     mem_free(zero->env, zero->uses);
     mem_free(zero->env, zero->pieces);
+    team_free(zero);
     partition_free(zero->env, &zero->partition);
     partition_free(zero->env, &zero->whole);
 }

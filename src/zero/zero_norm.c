@@ -10,6 +10,9 @@
  *              0  <-   2       4
  *              0      <-       4
  *
+ * Tensor-parallel ranks have a tree each, over what they answer for: the other blocks are zero. The
+ * sums of the trees are added in the order of the ranks.
+ *
  * Which nodes a share has follows from the partition, so that only their values travel.
  *
  * A rank's nodes are made of parts that the device forms and the host reads in one copy: a range
@@ -194,6 +197,8 @@ enum status norm_create(struct zero *zero)
     size_t room = (size_t)(zero->node_room = most_nodes(zero)), ranks = (size_t)zero->roster.size;
     if (zero->pipe.comm && (size_t)comm_size(zero->pipe.comm) > ranks)
         ranks = (size_t)comm_size(zero->pipe.comm);
+    if ((size_t)zero->team.size > ranks)
+        ranks = (size_t)zero->team.size;
     int64_t blocks;
     size_t parts = (size_t)(zero->part_count = own_parts(zero, &blocks)) * sizeof *zero->parts;
     TRY(device_alloc(device, MEM_SCRATCH, "norm block sums",
@@ -234,6 +239,37 @@ static void want(struct zero *zero, struct wanted *wanted, const void *x, int64_
     wanted->ranges[wanted->count++] = (struct square_range){x, count, sums};
 }
 
+/* The first so many elements of a param are this rank's to answer for, the others are not. */
+static int64_t answered_count(const struct unit_graph *graph, int param)
+{
+    const struct unit_param *p = &graph->params[param];
+    int64_t count = 0;
+    bool over = false;
+    for (int t = p->first_tensor; t < p->first_tensor + p->tensor_count; t++) {
+        bool answers = unit_tensor_answers(&graph->tensors[t]);
+        CHECK(!answers || !over);
+        over = !answers;
+        count += answers ? unit_tensor_count(&graph->tensors[t]) : 0;
+    }
+    return count;
+}
+
+struct sum_range {
+    int64_t first, end; /* blocks of a piece */
+    double *sums;
+};
+
+/* Sums of what nobody answers for here: whole blocks from element `from` on, up to `to`. */
+static void zero_blocks(struct zero *zero, const struct sum_range *b, int64_t from, int64_t to)
+{
+    from = (from + OPS_BLOCK - 1) / OPS_BLOCK;
+    to = (to + OPS_BLOCK - 1) / OPS_BLOCK;
+    from = from > b->first ? from : b->first;
+    to = to < b->end ? to : b->end;
+    if (from < to)
+        device_zero(zero->stream, b->sums + from - b->first, (size_t)(to - from) * sizeof(double));
+}
+
 /* sums = those of blocks first .. end-1 of a piece, counted from its start. By param, so that
  * padding is skipped. */
 static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int64_t first,
@@ -245,7 +281,9 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
     for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count;
          q++) {
         int64_t from = zero->partition.param_offset[q];
-        int64_t to = from + unit_param_count(zero->graph, q);
+        int64_t to = from + answered_count(zero->graph, q);
+        zero_blocks(zero, &(struct sum_range){first, end, sums}, to,
+                    from + unit_param_room(zero->graph, q));
         from = from > first * OPS_BLOCK ? from : first * OPS_BLOCK;
         to = to < end * OPS_BLOCK ? to : end * OPS_BLOCK;
         if (from < to)
@@ -464,6 +502,8 @@ enum status norm_of_sums(struct zero *zero, double *square_sum)
         TRY(gather_nodes(zero, dry));
     if (zero->share == 0)
         TRY(add_up(zero, dry, square_sum));
+    if (zero->share == 0 && zero->team.comm && (!stages || comm_rank(stages) == 0))
+        TRY(team_add(zero, square_sum));
     if (!zero_alone(zero) && (!stages || comm_rank(stages) == 0)) {
         comm_broadcast(zero->comm, square_sum, 1, DTYPE_F64, roster_share_rank(&zero->roster, 0),
                        zero->stream);

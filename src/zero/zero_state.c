@@ -5,40 +5,117 @@
  * Every element of a tensor is in exactly one rank's share (roster.h), also where several ranks hold
  * it; so ranks that write their shares write each element once, and about the same number each. What
  * a rank must read is all that it holds. Padding is in no range.
+ *
+ * Where tensor-parallel ranks cut a tensor across, each has a short run of every line, and a file of
+ * runs would be written in crumbs. The lines that a share has whole are dealt out instead: each rank
+ * saves some of them from end to end, and gets the others' runs when the copy is made. What it has of
+ * the lines at the ends of the share is saved as it is.
+ *
+ *     lines    rank 0    rank 1          a share of both from * on, up to +
+ *     0        . . . *   . . . *         its own ends
+ *     1        * * * *   * * * *         saved by rank 0
+ *     2        * * * *   * * * *         saved by rank 1
+ *     3        * + . .   * + . .         its own ends
  */
 #include "zero/zero_impl.h"
 
-static struct zero_range range_of(struct place whole, struct place part)
+/* --- who saves and holds what --------------------------------------------------------------- */
+
+/* A rank's elements of a tensor: of its own part, and behind those, lines that it puts together with
+ * its team. Ranges of the whole tensor. */
+struct share {
+    struct zero_range head, lines, tail;
+    bool together;
+};
+
+/* Elements first .. end-1 of a part. They must follow each other in the whole. */
+static struct zero_range own_range(const struct unit_tensor *tensor, int64_t first, int64_t end)
 {
-    return (struct zero_range){part.count > 0 ? part.first - whole.first : 0, part.count};
+    if (first == end)
+        return (struct zero_range){0};
+    return (struct zero_range){unit_tensor_place(tensor, first, NULL), end - first};
 }
 
-struct zero_range zero_state_share(const struct zero *zero, int tensor, int rank)
+/* first .. end-1 of a part that is cut across: `run` elements of every line. */
+static struct share share_of_lines(const struct unit_tensor *tensor, int64_t first, int64_t end,
+                                   int64_t run, int t, int team)
+{
+    int64_t width = unit_tensor_whole(tensor) / (unit_tensor_count(tensor) / run);
+    int64_t from = (first + run - 1) / run, to = end / run, lines = to - from;
+    if (lines < 0)
+        return (struct share){.head = own_range(tensor, first, end)};
+    int64_t mine = from + lines * t / team, next = from + lines * (t + 1) / team;
+    struct share share = {.head = own_range(tensor, first, from * run),
+                          .tail = own_range(tensor, to * run, end),
+                          .together = lines > 0};
+    if (mine < next)
+        share.lines = (struct zero_range){mine * width, (next - mine) * width};
+    return share;
+}
+
+/* What rank t of a team saves of number `share` of a tensor's shares. */
+static struct share share_of(const struct zero *zero, int tensor, int share, int t)
+{
+    const struct partition *partition = zero->pipe.cut ? &zero->whole : &zero->partition;
+    const struct unit_tensor part = team_tensor(zero, tensor, t);
+    struct place place = partition_tensor(partition, tensor);
+    int64_t run, count = unit_tensor_count(&part);
+    place.count = count;
+    struct place clipped = partition_clip(partition, place, share);
+    int64_t first = clipped.first - place.first, end = first + clipped.count;
+    if (clipped.count == 0 || !unit_tensor_answers(&part))
+        return (struct share){0};
+    unit_tensor_place(&part, 0, &run);
+    if (run == count)
+        return (struct share){.head = own_range(&part, first, end)};
+    CHECK(part.split.replicas <= 1 && part.split.most == 0);
+    return share_of_lines(&part, first, end, run, t, zero->team.size);
+}
+
+static void add_range(struct zero_ranges *ranges, struct zero_range range)
+{
+    if (range.count > 0)
+        ranges->at[ranges->count++] = range;
+}
+
+struct zero_ranges zero_state_share(const struct zero *zero, int tensor, int rank)
 {
     const struct unit_cut *cut = zero->pipe.cut;
-    const struct partition *partition = cut ? &zero->whole : &zero->partition;
-    int stages = cut ? comm_size(zero->pipe.comm) : 1;
-    struct place whole = partition_tensor(partition, tensor);
-    int share = roster_share(&zero->roster, rank / stages);
-    if (share < 0 || (cut && cut->home[tensor] != rank % stages))
-        return (struct zero_range){0};
-    return range_of(whole, partition_clip(partition, whole, share));
+    int stages = cut ? comm_size(zero->pipe.comm) : 1, team = zero->team.size;
+    int number = roster_share(&zero->roster, rank / team / stages);
+    struct zero_ranges ranges = {.count = 0};
+    if (number < 0 || (cut && cut->home[tensor] != rank / team % stages))
+        return ranges;
+    struct share share = share_of(zero, tensor, number, rank % team);
+    add_range(&ranges, share.head);
+    add_range(&ranges, share.lines);
+    add_range(&ranges, share.tail);
+    return ranges;
 }
 
-/* Of a tensor of this graph. */
+/* Elements of its own part of a tensor of this graph. */
 static struct zero_range held_range(const struct zero *zero, int own)
 {
     struct place whole = partition_tensor(&zero->partition, own);
     if (zero->shard < 0 || zero_borrowed_from(zero, whole.piece) != UNIT_AT_HOME)
         return (struct zero_range){0};
-    return range_of(whole, partition_clip_part(&zero->partition, whole, zero->shard, zero->shards));
+    struct place part = partition_clip_part(&zero->partition, whole, zero->shard, zero->shards);
+    return (struct zero_range){part.count > 0 ? part.first - whole.first : 0, part.count};
 }
 
 struct zero_range zero_state_held(const struct zero *zero, int tensor)
 {
     int own = zero_own_tensor(zero, tensor);
-    return own < 0 ? (struct zero_range){0} : held_range(zero, own);
+    struct zero_range held = own < 0 ? (struct zero_range){0} : held_range(zero, own);
+    if (held.count == 0)
+        return held;
+    const struct unit_tensor *t = &zero->graph->tensors[own];
+    int64_t first = unit_tensor_place(t, held.first, NULL);
+    int64_t last = unit_tensor_place(t, held.first + held.count - 1, NULL);
+    return (struct zero_range){first, last + 1 - first};
 }
+
+/* --- reading and writing it ----------------------------------------------------------------- */
 
 /* (shard) of a piece, on the device. */
 static float *state_of(const struct zero_piece *piece, enum zero_state state)
@@ -50,63 +127,169 @@ static float *state_of(const struct zero_piece *piece, enum zero_state state)
     }
 }
 
-/* Where an element that this rank holds is. */
-static float *element_at(const struct zero *zero, enum zero_state state, int tensor, int64_t first,
-                         int64_t count)
+/* Where elements of its own part of a tensor of this graph are, which this rank holds. */
+static float *elements_at(const struct zero *zero, enum zero_state state, int own,
+                          struct zero_range range)
 {
-    int own = zero_own_tensor(zero, tensor);
-    CHECK(own >= 0);
     struct place place = partition_tensor(&zero->partition, own);
     struct zero_range held = held_range(zero, own);
     CHECK(zero->config.micro_batches > 0);
-    CHECK(first >= held.first && first + count <= held.first + held.count);
+    CHECK(range.first >= held.first && range.first + range.count <= held.first + held.count);
     int64_t shard_first = zero->shard * zero_shard_count(zero, place.piece);
-    return state_of(&zero->pieces[place.piece], state) + place.first + first - shard_first;
+    return state_of(&zero->pieces[place.piece], state) + place.first + range.first - shard_first;
 }
 
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                             int64_t count, float *out)
 {
+    int own = zero_own_tensor(zero, tensor);
+    CHECK(own >= 0);
+    struct zero_range part =
+        team_part(&zero->graph->tensors[own], (struct zero_range){first, count});
+    CHECK_EQ(part.count, count);
     if (count > 0)
-        device_copy(zero->stream, out, element_at(zero, state, tensor, first, count),
+        device_copy(zero->stream, out, elements_at(zero, state, own, part),
                     (size_t)count * sizeof *out);
     return stream_sync(zero->stream);
+}
+
+/* What of a range of the whole is held here, in elements of the own part. */
+static struct zero_range held_part(const struct zero *zero, int own, struct zero_range whole)
+{
+    struct zero_range part = team_part(&zero->graph->tensors[own], whole);
+    struct zero_range held = held_range(zero, own);
+    int64_t end = part.first + part.count, held_end = held.first + held.count;
+    end = end < held_end ? end : held_end;
+    part.first = part.first > held.first ? part.first : held.first;
+    part.count = end > part.first ? end - part.first : 0;
+    return part;
 }
 
 enum status zero_state_write(struct zero *zero, enum zero_state state, int tensor, int64_t first,
                              int64_t count, const float *values)
 {
-    if (count > 0)
-        device_copy(zero->stream, element_at(zero, state, tensor, first, count), values,
-                    (size_t)count * sizeof *values);
+    int own = zero_own_tensor(zero, tensor);
+    CHECK(own >= 0);
+    struct zero_range part = held_part(zero, own, (struct zero_range){first, count});
+    for (int64_t done = 0, n; done < part.count; done += n) {
+        n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
+        struct zero_range chunk = {part.first + done, n};
+        device_copy(
+            zero->stream, elements_at(zero, state, own, chunk),
+            team_pack(&zero->graph->tensors[own], chunk.first, n, first, values, zero->staging),
+            (size_t)n * sizeof *values);
+        TRY(stream_sync(zero->stream));
+    }
     return stream_sync(zero->stream);
 }
 
 /* --- a copy --------------------------------------------------------------------------------- */
 
+/* The copy of a piece has its tensors one after the other, of each what this rank is to save. */
+
+static int whole_tensor(const struct zero *zero, int own)
+{
+    return zero->pipe.cut ? zero->pipe.cut->whole_tensor[own] : own;
+}
+
+static int64_t saved_count(const struct zero *zero, int own)
+{
+    struct share s = share_of(zero, whole_tensor(zero, own), zero->share, zero->team.rank);
+    return s.head.count + s.lines.count + s.tail.count;
+}
+
+/* The tensors of a piece are first .. end-1. */
+static void tensors_of(const struct unit_graph *graph, int piece, int *first, int *end)
+{
+    const struct unit_piece *p = &graph->pieces[piece];
+    const struct unit_param *last = &graph->params[p->first_param + p->param_count - 1];
+    *first = graph->params[p->first_param].first_tensor;
+    *end = last->first_tensor + last->tensor_count;
+}
+
+/* Elements of a piece's copy before those of tensor `own`. */
+static int64_t copied_before(const struct zero *zero, int piece, int own)
+{
+    int first, end;
+    int64_t count = 0;
+    tensors_of(zero->graph, piece, &first, &end);
+    for (int t = first; t < own; t++)
+        count += saved_count(zero, t);
+    return count;
+}
+
+int64_t zero_snapshot_count(const struct zero *zero, int piece)
+{
+    int first, end;
+    if (zero->share < 0)
+        return 0;
+    tensors_of(zero->graph, piece, &first, &end);
+    return copied_before(zero, piece, end);
+}
+
+static void copy_own(struct zero *zero, enum zero_state state, int own, struct zero_range range,
+                     float *out)
+{
+    struct zero_range part = team_part(&zero->graph->tensors[own], range);
+    if (range.count > 0)
+        device_copy(zero->stream, out, elements_at(zero, state, own, part),
+                    (size_t)range.count * sizeof *out);
+}
+
+/* The lines of all shares of the team, as far as they are this rank's to save. */
+static enum status copy_lines(struct zero *zero, enum zero_state state, int own, float *out)
+{
+    int tensor = whole_tensor(zero, own);
+    struct zero_range held = held_range(zero, own);
+    for (int t = 0; t < zero->team.size; t++)
+        zero->team.wanted[t] = share_of(zero, tensor, zero->share, t).lines;
+    return team_collect(zero, tensor, elements_at(zero, state, own, held), held.first, out);
+}
+
+static enum status copy_tensor(struct zero *zero, enum zero_state state, int own, float *out)
+{
+    struct share share = share_of(zero, whole_tensor(zero, own), zero->share, zero->team.rank);
+    copy_own(zero, state, own, share.head, out);
+    copy_own(zero, state, own, share.tail, out + share.head.count + share.lines.count);
+    return share.together ? copy_lines(zero, state, own, out + share.head.count) : STATUS_OK;
+}
+
+static enum status copy_piece(struct zero *zero, int piece)
+{
+    int64_t count = zero_snapshot_count(zero, piece);
+    int first, end;
+    tensors_of(zero->graph, piece, &first, &end);
+    for (int state = 0; state < ZERO_STATES; state++) {
+        float *out = zero->pieces[piece].snapshot + state * count;
+        for (int t = first; t < end; t++) {
+            TRY(copy_tensor(zero, (enum zero_state)state, t, out));
+            out += saved_count(zero, t);
+        }
+    }
+    return STATUS_OK;
+}
+
 enum status zero_snapshot(struct zero *zero)
 {
     CHECK(zero->config.snapshot);
-    for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
-        struct zero_piece *piece = &zero->pieces[i];
-        int64_t share = zero_share_count(zero, i);
-        if (!piece->snapshot)
-            continue;
-        int64_t first = zero->share * share - zero->shard * zero_shard_count(zero, i);
-        for (int state = 0; state < ZERO_STATES; state++)
-            device_copy(zero->stream, piece->snapshot + state * share,
-                        state_of(piece, (enum zero_state)state) + first,
-                        (size_t)share * sizeof *piece->snapshot);
-    }
+    for (int i = 0; i < zero->graph->piece_count; i++)
+        if (zero->pieces[i].snapshot)
+            TRY(copy_piece(zero, i));
     return stream_sync(zero->stream);
 }
 
 const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, int tensor,
                               int64_t first)
 {
-    struct place place = partition_tensor(&zero->partition, zero_own_tensor(zero, tensor));
-    int64_t share = zero_share_count(zero, place.piece);
-    int64_t at = place.first + first - zero->share * share;
-    CHECK(zero->config.snapshot && zero->share >= 0 && at >= 0 && at < share);
-    return zero->pieces[place.piece].snapshot + state * share + at;
+    int own = zero_own_tensor(zero, tensor);
+    int piece = partition_tensor(&zero->partition, own).piece;
+    struct share share = share_of(zero, tensor, zero->share, zero->team.rank);
+    const struct zero_range ranges[] = {share.head, share.lines, share.tail};
+    const float *at = zero->pieces[piece].snapshot + state * zero_snapshot_count(zero, piece) +
+                      copied_before(zero, piece, own);
+    for (int i = 0; i < ZERO_RANGES; at += ranges[i++].count)
+        if (first >= ranges[i].first && first < ranges[i].first + ranges[i].count)
+            return at + first - ranges[i].first;
+    CHECK(!"an element that is another rank's to save");
+    return NULL;
 }

@@ -172,7 +172,8 @@ static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
         if (first < 0)
             continue;
         verdict->bad_tensor = zero->pipe.cut ? zero->pipe.cut->whole_tensor[t] : t;
-        verdict->bad_index = first + mine.first - whole.first;
+        verdict->bad_index =
+            unit_tensor_place(&zero->graph->tensors[t], first + mine.first - whole.first, NULL);
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -205,7 +206,9 @@ static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
     TRY(find_own_bad(zero, verdict));
     if (!zero_alone(zero))
         TRY(agree_on_bad(zero, zero->comm, verdict));
-    return zero->pipe.comm ? agree_on_bad(zero, zero->pipe.comm, verdict) : STATUS_OK;
+    if (zero->pipe.comm)
+        TRY(agree_on_bad(zero, zero->pipe.comm, verdict));
+    return zero->team.comm ? agree_on_bad(zero, zero->team.comm, verdict) : STATUS_OK;
 }
 
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict)
@@ -216,6 +219,7 @@ enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *ver
     add_uses(zero);
     if (zero->pipe.comm)
         TRY(add_uses_of_stages(zero));
+    TRY(team_add_shares(zero));
     TRY(norm_of_sums(zero, &square_sum));
     *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};
     return isfinite(verdict->grad_norm) ? STATUS_OK : find_bad(zero, verdict);

@@ -75,7 +75,16 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
                        const float *values)
 {
     int own = zero_own_tensor(zero, tensor);
-    return own < 0 ? STATUS_OK : write_own(zero, own, first, count, values);
+    if (own < 0)
+        return STATUS_OK;
+    const struct unit_tensor *t = &zero->graph->tensors[own];
+    struct zero_range part = team_part(t, (struct zero_range){first, count});
+    for (int64_t done = 0, n; done < part.count; done += n) {
+        n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
+        TRY(write_own(zero, own, part.first + done, n,
+                      team_pack(t, part.first + done, n, first, values, zero->staging)));
+    }
+    return STATUS_OK;
 }
 
 /* The elements of a tensor that this rank holds, a chunk at a time. */
@@ -91,7 +100,8 @@ static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
         int64_t part = end - first < ZERO_STAGING ? end - first : ZERO_STAGING;
 #pragma omp parallel for num_threads(zero->env->threads) schedule(static)
         for (int64_t i = 0; i < part; i++)
-            values[i] = (float)initial_value(tensor, rng, first + i);
+            values[i] =
+                (float)initial_value(tensor, rng, unit_tensor_place(tensor, first + i, NULL));
         TRY(write_own(zero, t, first, part, values));
     }
     return STATUS_OK;
@@ -214,7 +224,7 @@ static bool is_at_home(const struct zero *zero, int tensor)
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
     if (is_at_home(zero, tensor))
-        TRY(read_own(zero, zero_own_tensor(zero, tensor), first, count, out));
+        TRY(team_read(zero, tensor, read_own, first, count, out));
     return from_home(zero, tensor, count, out);
 }
 
@@ -222,6 +232,6 @@ enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int
                                float *out)
 {
     if (is_at_home(zero, tensor))
-        TRY(read_own_gradient(zero, zero_own_tensor(zero, tensor), first, count, out));
+        TRY(team_read(zero, tensor, read_own_gradient, first, count, out));
     return from_home(zero, tensor, count, out);
 }

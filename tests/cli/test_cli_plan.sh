@@ -40,7 +40,7 @@ printf 'model:\n  preset: tiny\n  vocab: 300\nzero:\n  stage: 3\n  prefetch: 2\n
 ok "$sifr" plan run.yaml -n 4 --json
 is_json out
 has '"ranks": 4, .*"stage": 3, .*"fits": true'
-has '"sent": \{"gather": [0-9]+, "reduce": [0-9]+, "pipe": 0, "control": [0-9]+\}'
+has '"sent": \{"gather": [0-9]+, "reduce": [0-9]+, "pipe": 0, "tensor": 0, "control": [0-9]+\}'
 if command -v python3 >/dev/null; then
     python3 - <<'PY' || fail "figures do not add up"
 import json

@@ -113,12 +113,13 @@ static inline void compare(const struct trace *plain, struct rig_config config, 
         memcmp(plain->norm, other.norm, sizeof other.norm) != 0 ||
         memcmp(&plain->eval, &other.eval, sizeof other.eval) != 0 ||
         memcmp(plain->params, other.params, (size_t)other.count * sizeof(float)) != 0)
-        fail_msg("other bits: pipeline of %d x %d, kind %d; stage %d, %d ranks, %d servers, groups "
+        fail_msg("other bits: tp %d, pipeline of %d x %d, kind %d; stage %d, %d ranks, %d servers, "
+                 "groups "
                  "of %d, prefetch %d, recompute "
                  "%d, %s, sums %s",
-                 config.pp, config.chunks, config.kind, config.stage, ranks, config.servers,
-                 config.group, config.prefetch, config.recompute, dtype_name(config.type),
-                 dtype_name(config.sum_type));
+                 config.tp, config.pp, config.chunks, config.kind, config.stage, ranks,
+                 config.servers, config.group, config.prefetch, config.recompute,
+                 dtype_name(config.type), dtype_name(config.sum_type));
     free(other.params);
 }
 

@@ -21,6 +21,9 @@ struct rig_config {
     bool local;
     enum dtype type, sum_type;
     int pp, chunks, kind; /* a pipeline of so many stages; 0: none */
+    int tp;               /* ranks that compute a layer together; 0: one */
+    bool sequence, regather;
+    bool snapshot; /* room for a copy of the state */
     bool eager;
     bool lumps; /* every other unit has no backward pass in two parts; with a pipeline only */
     struct comm_hub *hub; /* borrowed; NULL: one rank */
@@ -120,7 +123,8 @@ static inline enum status rig_build(struct rig *rig)
                                .shard_group = c->group,
                                .local = c->local,
                                .type = c->type,
-                               .sum_type = c->sum_type};
+                               .sum_type = c->sum_type,
+                               .snapshot = c->snapshot};
     const struct comm_config comm = {"threads", 60.0};
     struct engine_config engine = {.recompute = c->recompute,
                                    .micro_batch = c->batch,
@@ -139,10 +143,17 @@ static inline enum status rig_build(struct rig *rig)
         mem_fail_at(rig->env->mem, c->fail_at);
     TRY(ops_create(rig->device, ops, on_host ? c->compute : c->type, &rig->ops));
     TRY(stream_create(rig->device, "compute", &rig->stream));
-    TRY(model_create(rig->device, &c->model, &rig->model));
-    struct parallel_config parallel = {
-        .pp = c->pp, .chunks = c->chunks, .schedule = c->kind, .eager = c->eager};
+    struct parallel_config parallel = {.tp = c->tp,
+                                       .sequence = c->sequence,
+                                       .regather = c->regather,
+                                       .pp = c->pp,
+                                       .chunks = c->chunks,
+                                       .schedule = c->kind,
+                                       .eager = c->eager};
     struct unit_shape shape = {.batch = c->batch, .tokens = c->tokens};
+    struct model_part part;
+    TRY(spread_part(rig->env, rig->comm, shape, &parallel, &part));
+    TRY(model_create_part(rig->device, &c->model, &part, &rig->model));
     TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel,
                       &rig->spread));
     spread_tell_store(&rig->spread, &zero);
@@ -212,7 +223,7 @@ static inline float *rig_params(struct rig *rig, int64_t *count)
     float *all = malloc((size_t)*count * sizeof *all), *next = all;
     assert_non_null(all);
     for (int t = 0; t < graph->tensor_count; t++) {
-        int64_t n = unit_tensor_count(&graph->tensors[t]);
+        int64_t n = unit_tensor_whole(&graph->tensors[t]);
         assert_ok(zero_read(rig->zero, t, 0, n, next));
         next += n;
     }

@@ -27,8 +27,8 @@ static void compare_with_forward(struct model_config model, int64_t chunk)
     rig_fill(&rig, 0, 0);
     engine_batch(rig.engine, 0, &tokens, &labels);
     assert_ok(engine_logits(rig.engine, TOKENS, whole));
-    assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, NULL, model.context,
-                             chunk, &decoder));
+    assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, NULL, NULL,
+                             model.context, chunk, &decoder));
     for (int round = 0; round < 2; round++) { /* twice: reset forgets the first */
         decoder_reset(decoder);
         for (int64_t at = 0, n = 5; at < TOKENS; at += n, n = 1) {

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Layers that ranks compute together, over MPI: the losses of one rank, checkpoints that any other mesh goes on from, plans that are what
+# runs send and take, and what is refused.
+. "$(dirname "$0")/common.sh" "$@"
+command -v python3 >/dev/null || { echo "skipped: no python3 to compare with"; exit 0; }
+export SIFR_RUN_THREADS=1
+make_text >text.txt
+keys=(--model.layers=2 --model.width=32 --model.heads=4 --model.context=32 --train.micro_batch=2 --train.global_batch=8 --train.lr=3e-3
+    --data.path=text.txt --data.tokenizer=bytes --train.eval_every=0)
+
+train() { # FOLDER RANKS keys...
+    local folder=$1 ranks=$2
+    shift 2
+    ok "$sifr" train "${keys[@]}" -n "$ranks" --out="$folder" --quiet "$@"
+    sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$folder/metrics.jsonl" >"$folder.loss"
+}
+near() { # A B BOUND WHAT: the losses, relatively
+    python3 - "$1.loss" "$2.loss" "$3" <<'PY' || fail "$4: other losses"
+import sys
+a, b = ([float(l.split()[0]) for l in open(f)] for f in sys.argv[1:3])
+worst = max(abs(x / y - 1) for x, y in zip(a, b))
+assert len(a) == len(b) and worst <= float(sys.argv[3]), worst
+PY
+}
+
+# The losses of 50 steps.
+for arch in gpt2 llama; do
+    more=(--model.arch=$arch --train.steps=50)
+    [ $arch = gpt2 ] || more+=(--model.kv_heads=2)
+    train $arch-1 1 "${more[@]}"
+    [ "$(wc -l <$arch-1.loss)" = 50 ] || fail "$arch: no losses"
+    for tp in 2 4; do
+        train $arch-$tp $tp "${more[@]}" --parallel.tp=$tp
+        near $arch-1 $arch-$tp 1e-4 "$arch, tp $tp"
+        train $arch-$tp-sp $tp "${more[@]}" --parallel.tp=$tp --parallel.sequence=true
+        near $arch-1 $arch-$tp-sp 1e-4 "$arch, tp $tp, sequence parallel"
+    done
+    for file in model.safetensors optimizer/momentum.safetensors optimizer/variance.safetensors; do
+        [ "$(wc -c <$arch-1/checkpoints/step-50/$file)" = "$(wc -c <$arch-4/checkpoints/step-50/$file)" ] ||
+            fail "$arch: $file has another length for tp 4"
+    done
+done
+
+# A run that is stopped and goes on elsewhere: for equal tp the same bits, for another the same but for roundings.
+mesh=(--parallel.tp=2 --parallel.pp=2 --zero.stage=3)
+steps=(--train.steps=8 --train.eval_every=4 --train.eval_batches=2 --train.sample_every=4 --train.sample_tokens=8 --checkpoint.every=2)
+train straight 2 "${steps[@]}" --parallel.tp=2
+train spread 8 "${steps[@]}" "${mesh[@]}"
+cmp -s straight.loss spread.loss || fail "tp 2: other losses on another mesh"
+cmp -s straight/samples.jsonl spread/samples.jsonl || fail "tp 2: other samples on another mesh"
+expect 75 'stopped after step 4' "$sifr" train "${keys[@]}" "${steps[@]}" "${mesh[@]}" -n 8 --out=stopped --train.stop_at=4
+resume() { # FOLDER RANKS keys...
+    cp -r stopped "$1"
+    train "$@" "${steps[@]}"
+}
+resume same-1 2 --parallel.tp=2 --parallel.pp=1 --zero.stage=0
+resume same-2 6 --parallel.tp=2 --parallel.pp=3 --zero.stage=1
+for folder in spread same-1 same-2; do
+    cmp -s straight.loss $folder.loss || fail "$folder: other losses"
+    for file in model.safetensors optimizer/momentum.safetensors optimizer/variance.safetensors; do
+        cmp -s straight/checkpoints/step-8/$file $folder/checkpoints/step-8/$file || fail "$folder: other $file"
+    done
+done
+resume one 1
+grep -q 'the configuration has changed.*parallel.tp: 2 there, 1 here' err || fail "no word about another tp: $(head -c 400 err)"
+resume three 3 --parallel.pp=3
+cmp -s one.loss three.loss || fail "tp 1: other losses on another mesh"
+resume four 4 --parallel.tp=4
+for folder in one four; do
+    near straight $folder 1e-5 "$folder"
+done
+ok "$sifr" eval --model.path=four/checkpoints/step-8 --data.path=text.txt
+ok "$sifr" inspect four/checkpoints/step-8
+
+# A model from elsewhere.
+keys_of_path=(--model.path=one/checkpoints/step-8 --data.path=text.txt --train.micro_batch=2 --train.global_batch=8 --train.steps=3
+    --train.eval_every=0 --quiet)
+for tp in 1 2; do
+    ok "$sifr" train "${keys_of_path[@]}" -n $((2 * tp)) --parallel.tp=$tp --parallel.pp=2 --out=path-$tp
+    sed 's/.*"loss":\([^,]*\),.*/\1/' path-$tp/metrics.jsonl >path-$tp.loss
+done
+near path-1 path-2 1e-5 "a model from elsewhere, tp 2"
+
+# What is planned is what is taken and sent.
+plan=(--train.steps=3 --parallel.tp=2 --zero.stage=2)
+for sequence in false true; do
+    ok "$sifr" plan "${keys[@]}" "${plan[@]}" -n 4 --parallel.sequence=$sequence --json
+    mv out plan.json
+    train planned-$sequence 4 "${plan[@]}" --parallel.sequence=$sequence
+    python3 - planned-$sequence/metrics.jsonl <<'PY' || fail "sequence $sequence: the run is not what was planned"
+import json, sys
+rank = json.load(open("plan.json"))["stages"][2]["rank"]
+step = json.loads(open(sys.argv[1]).read().split("\n")[1])
+for category, planned in rank["mem"].items():
+    if category not in ("loader", "other"): # of these the run has the worst rank, the plan those of the one that takes most together
+        bound = 0.03 * planned if category in ("scratch", "snapshot", "comm") else 0
+        assert abs(step["mem"][category] - planned) <= bound, (category, planned, step["mem"])
+assert rank["sent"]["tensor"] > 0
+for way, planned in rank["sent"].items():
+    assert step["comm"][way] == planned, (way, planned, step["comm"])
+PY
+done
+
+# Refused before anything is built.
+expect 2 'parallel.tp: 3 ranks cannot share model.heads 4; 2 or 4 could' "$sifr" train "${keys[@]}" -n 3 --parallel.tp=3 --out=no
+expect 2 'parallel.sequence: 4 ranks cannot share the 62 rows' \
+    "$sifr" train "${keys[@]}" -n 4 --parallel.tp=4 --parallel.sequence=true --train.context=31 --out=no
+expect 2 'parallel.tp' "$sifr" train "${keys[@]}" -n 3 --parallel.tp=2 --out=no
+[ ! -e no ] || fail "a run that was refused has left a folder"
+finish
