@@ -67,7 +67,7 @@ refused() { # PATTERN RANKS keys...: by the plan, and by the run before it write
     [ ! -e refused ] || fail "refused, and a folder is there: $*"
 }
 refused "parallel.pp is 2, which does not divide 3 ranks; 1 and 3 would fit" 3 --parallel.pp=2
-refused "parallel.pp is 4, but there are only 2 ranks; start more (-n), or 2 would fit" 2 --parallel.pp=4
+refused "parallel.pp is 4, but there are only 2 ranks; start more" 2 --parallel.pp=4
 refused "5 units cannot be cut into 6 pipeline stages \(parallel.pp x chunks\): at most 5" 6 --parallel.pp=6
 refused "5 units cannot be cut into 6 pipeline stages" 2 --parallel.pp=2 --parallel.schedule=interleaved --parallel.chunks=3
 refused "parallel.chunks is 2, but the schedule '1f1b' has one chunk a rank" 2 --parallel.pp=2 --parallel.chunks=2
