@@ -73,9 +73,10 @@ void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes)
     if (ranks->shard_group > 0)
         used += snprintf(out + used, bytes - (size_t)used, ", a copy on every %lld",
                          (long long)ranks->shard_group);
-    if (ranks->servers > 0)
-        snprintf(out + used, bytes - (size_t)used, ", of them %lld server%s",
-                 (long long)ranks->servers, ranks->servers == 1 ? "" : "s");
+    int64_t servers = ranks->servers * (parallel->pp > 1 ? parallel->pp : 1);
+    if (servers > 0)
+        snprintf(out + used, bytes - (size_t)used, ", of them %lld server%s", (long long)servers,
+                 servers == 1 ? "" : "s");
 }
 
 static void print_row(struct console *console, const char *name, double bytes, double other,

@@ -42,6 +42,24 @@ static void test_volume_of_copies_and_16_bit(void **state)
     expect(ranks_formula(&config, &summary), 4000 + 1000, 1500);
 }
 
+/* Two copies of a pipeline of two stages: the formulas are those of stage 0. */
+static void test_volume_of_a_stage(void **state)
+{
+    struct run_config config = {.ranks = {.stage = 1},
+                                .parallel = {.pp = 2, .schedule = TIMETABLE_1F1B},
+                                .model = {.width = 10},
+                                .engine = {.micro_batches = 6, .micro_batch = 2, .tokens = 5}};
+    struct trainer_summary summary = {
+        .ranks = 4, .parameters = 1000, .part = {.parameters = 600, .lent = 100}};
+    (void)state;
+    /* half of 600, and of the 100 that the other stage uses */
+    struct ranks_volume volume = ranks_formula(&config, &summary);
+    expect(volume, 4 * (300 + 50), 4 * 300 * 3);
+    assert_true(volume.pipe == 3 * 2 * 5 * 10 * 4); /* three micro-batches to the next stage */
+    summary.part = (struct spread_counts){.parameters = 500, .borrowed = 100};
+    expect(ranks_formula(&config, &summary), 4 * 250, 4 * (250 * 3 + 50));
+}
+
 static void test_hidden_share(void **state)
 {
     (void)state;
@@ -62,6 +80,10 @@ static void test_description(void **state)
     config.ranks = (struct ranks_config){.stage = 1, .servers = 1};
     ranks_describe(&facts, line, sizeof line);
     assert_string_equal(line, "4 (mpi), stage 1, of them 1 server");
+    config.parallel = (struct parallel_config){.pp = 2, .schedule = TIMETABLE_1F1B};
+    ranks_describe(&facts, line, sizeof line);
+    assert_string_equal(line,
+                        "4 (mpi), pipelines of 2 stages (1f1b), ZeRO stage 1, of them 2 servers");
 }
 
 int main(void)
@@ -69,6 +91,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_volume),
         cmocka_unit_test(test_volume_of_copies_and_16_bit),
+        cmocka_unit_test(test_volume_of_a_stage),
         cmocka_unit_test(test_hidden_share),
         cmocka_unit_test(test_description),
     };
