@@ -33,8 +33,11 @@ static int64_t cell(const struct simulation *s, int p, struct timetable_action a
            action.round;
 }
 
-static double seconds_of(const struct simulation *s, int p, struct timetable_action action)
+static double seconds_of(const struct simulation *s, int p, int64_t i)
 {
+    struct timetable_action action = s->t->actions[i];
+    if (s->costs->each)
+        return s->costs->each[i];
     int stage = timetable_stage(&s->t->shape, p, action.chunk);
     switch (action.verb) {
     case TIMETABLE_FORWARD: return s->costs->forward[stage];
@@ -48,7 +51,7 @@ static void visit_pass(struct simulation *s, int p, int64_t i)
 {
     struct timetable_action action = s->t->actions[i];
     struct rank_clock *clock = &s->clocks[p];
-    double begin = clock->now, seconds = seconds_of(s, p, action);
+    double begin = clock->now, seconds = seconds_of(s, p, i);
     if (action.verb == TIMETABLE_FORWARD)
         begin = later(begin, s->inputs[cell(s, p, action)]);
     else if (action.verb != TIMETABLE_WEIGHT)

@@ -17,6 +17,7 @@ enum timetable_transfers {
 
 struct timetable_costs {
     const double *forward, *input, *weight; /* (stages) seconds; backward is input + weight */
+    const double *each;       /* (actions) seconds of each pass instead; NULL: those of its stage */
     double latency, transfer; /* seconds of a message; the second keeps the wire busy */
     enum timetable_transfers transfers;
 };

@@ -25,7 +25,10 @@ static void open_case(struct case_of *c, struct timetable_shape shape, double fo
         c->input[s] = input;
         c->weight[s] = weight;
     }
-    c->costs = (struct timetable_costs){c->forward, c->input, c->weight, 0, 0, TIMETABLE_LINKS};
+    c->costs = (struct timetable_costs){.forward = c->forward,
+                                        .input = c->input,
+                                        .weight = c->weight,
+                                        .transfers = TIMETABLE_LINKS};
 }
 
 static void simulate(struct case_of *c)
@@ -109,6 +112,27 @@ static void test_zero_bubble(void **state)
 }
 
 /* --- transfers ------------------------------------------------------------------------------ */
+
+/* Each pass has a time of its own: one that takes longer holds up who waits for it. */
+static void test_passes_of_unequal_length(void **state)
+{
+    struct case_of c = {0};
+    double each[64];
+    (void)state;
+    open_case(&c, (struct timetable_shape){TIMETABLE_1F1B, 2, 1, 2, false}, 1, 1, 1);
+    assert_true(c.t.first[2] <= 64);
+    for (int i = 0; i < c.t.first[2]; i++)
+        each[i] = c.t.actions[i].verb == TIMETABLE_FORWARD ? 1 : 2;
+    c.costs.each = each;
+    simulate(&c);
+    assert_true(c.times.end == 9); /* F0, then F0 B0 F1 B1 of the last stage, and B1 */
+    for (int i = 0; i < c.t.first[1]; i++)
+        if (c.t.actions[i].verb == TIMETABLE_FORWARD && c.t.actions[i].round == 0)
+            each[i] = 4;
+    simulate(&c);
+    assert_true(c.times.end == 12 && c.times.ranks[0].busy == 9);
+    close_case(&c);
+}
 
 static void test_one_round(void **state)
 {
@@ -283,10 +307,15 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bubbles),   cmocka_unit_test(test_zero_bubble),
-        cmocka_unit_test(test_one_round), cmocka_unit_test(test_hidden_transfers),
-        cmocka_unit_test(test_any_costs), cmocka_unit_test(test_large),
-        cmocka_unit_test(test_printed),   cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_bubbles),
+        cmocka_unit_test(test_zero_bubble),
+        cmocka_unit_test(test_passes_of_unequal_length),
+        cmocka_unit_test(test_one_round),
+        cmocka_unit_test(test_hidden_transfers),
+        cmocka_unit_test(test_any_costs),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
