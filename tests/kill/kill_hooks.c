@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/output.h"
 #include "cli/rank_report.h"
@@ -46,8 +47,6 @@ static const char *const call_words[CALLS] = {"open",   "write", "write_at", "re
                                               "sync",   "close", "rename",   "mkdir",
                                               "unlink", "rmdir", "publish",  "retire"};
 static atomic_int counts[CALLS];
-
-int __real_unlink(const char *path);
 
 /* --- the record ----------------------------------------------------------------------------- */
 
@@ -275,21 +274,14 @@ bool __wrap_output_mkdir(struct env *env, const char *path)
     return done;
 }
 
-int __wrap_unlink(const char *path);
-int __wrap_unlink(const char *path)
+bool __real_output_remove(struct env *env, const char *path);
+bool __wrap_output_remove(struct env *env, const char *path);
+bool __wrap_output_remove(struct env *env, const char *path)
 {
-    int number = begin(UNLINK, path);
-    int result = __real_unlink(path);
-    strike(UNLINK, number, "after", path);
-    return result;
-}
-
-int __real_rmdir(const char *path);
-int __wrap_rmdir(const char *path);
-int __wrap_rmdir(const char *path)
-{
-    int number = begin(RMDIR, path);
-    int result = __real_rmdir(path);
-    strike(RMDIR, number, "after", path);
-    return result;
+    struct stat info;
+    enum call kind = lstat(path, &info) == 0 && S_ISDIR(info.st_mode) ? RMDIR : UNLINK;
+    int number = begin(kind, path);
+    bool done = __real_output_remove(env, path);
+    strike(kind, number, "after", path);
+    return done;
 }
