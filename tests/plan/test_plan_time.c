@@ -160,6 +160,58 @@ static void test_a_slow_wire_is_seen(void **state)
     }
 }
 
+/* Of many rounds some are walked; the others take what those in the middle do, whatever of it is
+ * waiting. */
+static void test_rounds_that_are_not_walked(void **state)
+{
+    (void)state;
+    struct machine_profile machine = products_only();
+    for (int stage = 0; stage < PLAN_STAGES; stage++)
+        for (int64_t wire = 1; wire < 10000; wire *= 10) {
+            struct plan_time times[4];
+            struct plan_request r = request_of(rig_llama(), 2, 0);
+            r.zero.stage = stage;
+            machine.comm.inside = (struct comm_wire){.bytes_per_second = 1e12 / (double)wire};
+            for (int i = 0; i < 4; i++) {
+                r.engine.micro_batches = 2 * (i < 2 ? 4 + i : 7 + i);
+                times[i] = time_of(&r, &machine);
+            }
+            double round = times[1].step - times[0].step;
+            assert_near(times[2].step - times[1].step, 4 * round);
+            assert_near(times[3].step - times[2].step, round);
+            assert_near(times[3].in_flight - times[2].in_flight,
+                        times[1].in_flight - times[0].in_flight);
+            for (int way = 0; way < ENGINE_CONTROL; way++)
+                assert_int_equal(times[3].sent[way] - times[2].sent[way],
+                                 times[1].sent[way] - times[0].sent[way]);
+        }
+}
+
+/* Bytes are those of plan_rank, rounds that were not walked included; but for losses, which are said
+ * at once. */
+static void test_what_is_sent(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = products_only();
+    for (int pp = 1; pp <= 2; pp++)
+        for (int64_t rounds = 2; rounds <= 12; rounds += 5) {
+            struct plan_request r = request_of(rig_llama(), 4, 4 / pp * rounds);
+            struct plan_rank ranks[2];
+            r.parallel.pp = pp;
+            struct plan_time time = time_of(&r, &machine);
+            int most = 0;
+            for (int p = 0; p < pp; p++) {
+                assert_ok(plan_rank(&env, &r, p, &ranks[p]));
+                int64_t more = ranks[p].sent[ENGINE_REDUCE] - ranks[most].sent[ENGINE_REDUCE];
+                most = more > 0 ? p : most;
+            }
+            for (int way = 0; way < ENGINE_CONTROL; way++)
+                assert_int_equal(time.sent[way], ranks[most].sent[way]);
+        }
+    env_destroy(&env);
+}
+
 /* Where the cores of compute move the bytes nothing is gained by doing both at once. */
 static void test_theft(void **state)
 {
@@ -431,6 +483,8 @@ int main(void)
         cmocka_unit_test(test_an_update_takes_its_memory),
         cmocka_unit_test(test_a_fast_wire_is_hidden),
         cmocka_unit_test(test_a_slow_wire_is_seen),
+        cmocka_unit_test(test_rounds_that_are_not_walked),
+        cmocka_unit_test(test_what_is_sent),
         cmocka_unit_test(test_theft),
         cmocka_unit_test(test_more_ranks_are_faster),
         cmocka_unit_test(test_tensor_parallel),
