@@ -256,12 +256,15 @@ static void draw(struct comm *comm, const struct comm_call *call, double start)
               });
 }
 
-static void count(struct comm *comm, const struct comm_call *call, double seconds)
+static void count(struct comm *comm, const struct comm_call *call, const struct stream *stream,
+                  double seconds)
 {
     struct comm_counter *counter = &comm->counters[call->kind];
+    bool blocked = !call->on_link && (stream == NULL || !stream_is_worker(stream));
     counter->calls++;
     counter->bytes += (int64_t)call->bytes_out;
     counter->seconds += seconds;
+    counter->blocked += blocked ? seconds : 0;
 }
 
 /* Run a call on the thread that its turn has come to; stream NULL = the host's own. */
@@ -290,7 +293,7 @@ static enum status run(const struct comm_call *call, struct stream *stream)
         draw(comm, call, traced);
         pthread_mutex_lock(&comm->lock);
         if (st == STATUS_OK)
-            count(comm, call, clock_seconds() - start);
+            count(comm, call, stream, clock_seconds() - start);
         pthread_mutex_unlock(&comm->lock);
     }
     int none = STATUS_OK;
@@ -332,7 +335,7 @@ static void enqueue(struct comm_call *call, struct stream *stream)
     comm->label = NULL;
     pthread_mutex_lock(&comm->lock);
     if (device_is_dry(comm->device))
-        count(comm, call, 0);
+        count(comm, call, stream, 0);
     else
         comm->pending++;
     pthread_mutex_unlock(&comm->lock);
