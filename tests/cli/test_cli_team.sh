@@ -122,6 +122,24 @@ step = json.loads(open("traced/metrics.jsonl").read().split("\n")[1])["comm"]
 assert 0 < step["tensor_waited"] and 0 < step["tensor_in_flight"] == step["in_flight"], step
 PY
 
+# What was set and does nothing is said, by the plan and by the run.
+told() { # LINE keys...
+    local line=$1
+    shift
+    for command in "plan" "train --dry-run" "train --quiet --out=told-$((++told_count)) --train.steps=1"; do
+        ok "$sifr" $command "${keys[@]}" -n 2 "$@"
+        [ "$(grep -c "^sifr: warning: $line\$" err)" = 1 ] || fail "$command $*: does not say '$line': $(head -c 300 err)"
+    done
+}
+told_count=0
+for key in schedule=interleaved schedule=zero-bubble chunks=2 eager=true; do
+    told "parallel.${key%=*} does nothing here: it needs parallel.pp above 1" --parallel.$key
+done
+told 'parallel.sequence does nothing here: it needs parallel.tp above 1' --parallel.sequence=true
+told 'parallel.regather does nothing here: it needs parallel.sequence, and that parallel.tp above 1' --parallel.tp=2 --parallel.regather=true
+ok "$sifr" plan "${keys[@]}" -n 4 --parallel.tp=2 --parallel.sequence=true --parallel.regather=true --parallel.pp=2 --parallel.schedule=interleaved
+! grep -q 'does nothing' err || fail "a plan in which all has an effect: $(cat err)"
+
 # Refused before anything is built.
 expect 2 'parallel.tp: 3 ranks cannot share model.heads 4; 2 or 4 could' "$sifr" train "${keys[@]}" -n 3 --parallel.tp=3 --out=no
 expect 2 'parallel.sequence: 4 ranks cannot share the 62 rows' \

@@ -303,8 +303,9 @@ static void test_same_bits(void **state)
         }
 }
 
-/* Backward in two parts, where weights' gradients gather rows again. */
-static void test_two_parts(void **state)
+/* In pipelines: backward in two parts, where weights' gradients gather rows again, and several chunks a
+ * stage. */
+static void test_pipelines(void **state)
 {
     (void)state;
     for (int llama = 0; llama < 2; llama++)
@@ -316,6 +317,9 @@ static void test_two_parts(void **state)
             config.kind = TIMETABLE_ZERO_BUBBLE;
             config.delays = 2e-4;
             config.recompute = mode;
+            compare(&plain, config, 2 * TEAM);
+            config.kind = TIMETABLE_INTERLEAVED;
+            config.chunks = 2;
             compare(&plain, config, 2 * TEAM);
             free(plain.params);
         }
@@ -377,7 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_under_calls),
         cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_two_parts),
+        cmocka_unit_test(test_pipelines),
         cmocka_unit_test(test_hidden_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
