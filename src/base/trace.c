@@ -28,7 +28,8 @@ struct trace {
 };
 
 static const char *const lane_words[TRACE_LANE_COUNT] = {
-    "compute", "gather", "reduce", "host", "stage", "acts in", "acts out", "grads in", "grads out"};
+    "compute", "gather",   "reduce",   "host",      "stage",
+    "acts in", "acts out", "grads in", "grads out", "tensor"};
 
 const char *trace_lane_word(enum trace_lane lane)
 {
@@ -125,22 +126,26 @@ static void add_order(struct text *text, int rank, int lane, const char *what, i
                 rank, lane, what, index);
 }
 
-static bool has_pipeline(const struct trace *trace)
+/* Some span is on a lane from first to last. */
+static bool has_lanes(const struct trace *trace, enum trace_lane first, enum trace_lane last)
 {
     int64_t taken = atomic_load(&trace->taken);
     for (int64_t i = 0; i < taken && i < trace->room; i++)
         if (atomic_load_explicit(&trace->events[i].done, memory_order_acquire) &&
-            trace->events[i].span.lane >= TRACE_STAGE)
+            trace->events[i].span.lane >= first && trace->events[i].span.lane <= last)
             return true;
     return false;
 }
 
 static void add_names(struct text *text, const struct trace *trace, int rank, const char *process)
 {
-    int lanes = has_pipeline(trace) ? TRACE_LANE_COUNT : TRACE_STAGE;
+    bool pipeline = has_lanes(trace, TRACE_STAGE, TRACE_GRADS_OUT);
+    bool tensor = has_lanes(trace, TRACE_TENSOR, TRACE_TENSOR);
     add_meta(text, rank, 0, "process_name", process);
     add_order(text, rank, 0, "process_sort_index", rank);
-    for (int lane = 0; lane < lanes; lane++) {
+    for (int lane = 0; lane < TRACE_LANE_COUNT; lane++) {
+        if (lane >= TRACE_STAGE && !(lane == TRACE_TENSOR ? tensor : pipeline))
+            continue;
         add_meta(text, rank, lane, "thread_name", lane_words[lane]);
         add_order(text, rank, lane, "thread_sort_index", lane);
     }

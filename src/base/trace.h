@@ -1,7 +1,7 @@
 /* trace -- what a rank did when: spans on a few lanes, written as a Chrome/Perfetto file.
  *
  * A rank has one process in the picture and in it a lane for compute, gathers, reductions and the
- * host, and more of them in a pipeline. Spans are recorded while the trace is open, by any thread, into room taken at the start:
+ * host, and more of them in a pipeline and with tensor-parallel ranks. Spans are recorded while the trace is open, by any thread, into room taken at the start:
  * recording allocates nothing, and without a trace (NULL) or outside its window it costs a branch.
  *
  *     double start = trace_begin(env->trace);
@@ -25,6 +25,7 @@ enum trace_lane {
     TRACE_ACTS_OUT,
     TRACE_GRADS_IN,
     TRACE_GRADS_OUT, /* and what goes between neighbours */
+    TRACE_TENSOR,    /* only where there are tensor-parallel ranks */
     TRACE_LANE_COUNT
 };
 const char *trace_lane_word(enum trace_lane lane); /* "compute" */

@@ -50,11 +50,21 @@ struct ranks_volume ranks_formula(const struct run_config *config,
                                  .pipe = pipe};
 }
 
+static double share_hidden(double in_flight, double waited)
+{
+    if (!(in_flight > 0))
+        return NAN;
+    return waited < in_flight ? 1 - waited / in_flight : 0;
+}
+
 double ranks_hidden(const struct engine_traffic *traffic)
 {
-    if (!(traffic->in_flight > 0))
-        return NAN;
-    return traffic->waited < traffic->in_flight ? 1 - traffic->waited / traffic->in_flight : 0;
+    return share_hidden(traffic->in_flight, traffic->waited);
+}
+
+double ranks_tensor_hidden(const struct engine_traffic *traffic)
+{
+    return share_hidden(traffic->tensor_in_flight, traffic->tensor_waited);
 }
 
 void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes)
@@ -114,6 +124,12 @@ static void print_hidden(struct console *console, const struct engine_traffic *s
                  console_style(console, STYLE_DIM), "hidden", console_style(console, STYLE_PLAIN),
                  100 * hidden, text_human_seconds(a, sent->in_flight),
                  text_human_seconds(b, sent->waited));
+    if (sent->tensor_in_flight > 0)
+        console_line(console, "  %s%-16s%s %11.1f%%  of %s in the team; compute waited %s",
+                     console_style(console, STYLE_DIM), "hidden, team",
+                     console_style(console, STYLE_PLAIN), 100 * ranks_tensor_hidden(sent),
+                     text_human_seconds(a, sent->tensor_in_flight),
+                     text_human_seconds(b, sent->tensor_waited));
     if (sent->stalled > 0)
         console_line(console, "  %s%-16s%s %12s  of that, for what a neighbour had not sent yet",
                      console_style(console, STYLE_DIM), "stalled",
@@ -175,5 +191,8 @@ void ranks_table_json(struct json_out *json, const struct run_config *config,
     json_out_real(json, "comm_waited", sent->waited);
     json_out_real(json, "comm_stalled", sent->stalled);
     json_out_real(json, "hidden", ranks_hidden(sent));
+    json_out_real(json, "tensor_seconds", sent->tensor_in_flight);
+    json_out_real(json, "tensor_waited", sent->tensor_waited);
+    json_out_real(json, "tensor_hidden", ranks_tensor_hidden(sent));
     json_out_close(json, '}');
 }

@@ -157,6 +157,8 @@ struct comm_counter {
     int64_t calls;
     int64_t bytes;  /* sent to other ranks by calls that succeeded: what it keeps is not counted */
     double seconds; /* calls were in flight; with nccl, until they were enqueued on the card */
+    double blocked; /* of these, in calls that hold up their stream's caller: not on a worker's, nor
+                       enqueued on a card */
 };
 struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind);
 

@@ -256,12 +256,15 @@ static void draw(struct comm *comm, const struct comm_call *call, double start)
               });
 }
 
-static void count(struct comm *comm, const struct comm_call *call, double seconds)
+static void count(struct comm *comm, const struct comm_call *call, const struct stream *stream,
+                  double seconds)
 {
     struct comm_counter *counter = &comm->counters[call->kind];
+    bool blocked = !call->on_link && (stream == NULL || !stream_is_worker(stream));
     counter->calls++;
     counter->bytes += (int64_t)call->bytes_out;
     counter->seconds += seconds;
+    counter->blocked += blocked ? seconds : 0;
 }
 
 /* Run a call on the thread that its turn has come to; stream NULL = the host's own. */
@@ -292,7 +295,7 @@ static enum status run(const struct comm_call *call, struct stream *stream)
             device_is_dry(comm->device) ? comm_spend(call, stream) : clock_seconds() - start;
         pthread_mutex_lock(&comm->lock);
         if (st == STATUS_OK)
-            count(comm, call, seconds);
+            count(comm, call, stream, seconds);
         pthread_mutex_unlock(&comm->lock);
     }
     int none = STATUS_OK;
@@ -336,7 +339,7 @@ static void enqueue(struct comm_call *call, struct stream *stream)
     double seconds = dry ? comm_spend(call, stream) : 0.0;
     pthread_mutex_lock(&comm->lock);
     if (dry)
-        count(comm, call, seconds);
+        count(comm, call, stream, seconds);
     else
         comm->pending++;
     pthread_mutex_unlock(&comm->lock);

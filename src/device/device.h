@@ -86,6 +86,7 @@ enum status stream_create(struct device *device, const char *name, struct stream
 enum status stream_create_worker(struct device *device, const char *name, struct stream **stream);
 void stream_destroy(struct stream *stream); /* NULL is fine; waits */
 struct device *stream_device(const struct stream *stream);
+bool stream_is_worker(const struct stream *stream); /* it has a thread of its own */
 enum status
 stream_sync(struct stream *stream); /* wait for everything enqueued; the first failure, if any */
 /* For back ends: note a failure on the stream unless there is one already; it has been logged by

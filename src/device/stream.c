@@ -56,6 +56,11 @@ struct device *stream_device(const struct stream *stream)
     return stream->device;
 }
 
+bool stream_is_worker(const struct stream *stream)
+{
+    return stream->worker;
+}
+
 enum status stream_sync(struct stream *stream)
 {
     const struct device_backend *backend = stream->device->backend;

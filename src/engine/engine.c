@@ -118,6 +118,35 @@ static enum status alloc_activations(struct engine *engine)
                               &engine->activations);
 }
 
+/* A stream for calls of the tensor-parallel ranks in backward passes. */
+static enum status open_beside(struct engine *engine)
+{
+    struct device *device = engine->ops->device;
+    struct comm *group = engine->config.group;
+    if (!group || engine->config.micro_batches == 0)
+        return STATUS_OK;
+    TRY(mem_alloc(engine->env, MEM_OTHER, "engine", sizeof *engine->beside, &engine->beside));
+    struct unit_beside *beside = engine->beside;
+    *beside = (struct unit_beside){0};
+    TRY(comm_stream_create(group, "tensor", &beside->stream));
+    TRY(event_create(device, &beside->written));
+    for (int call = 0; call < UNIT_CALLS; call++)
+        TRY(event_create(device, &beside->done[call]));
+    return STATUS_OK;
+}
+
+static void close_beside(struct engine *engine)
+{
+    struct unit_beside *beside = engine->beside;
+    if (!beside)
+        return;
+    stream_destroy(beside->stream);
+    event_destroy(beside->written);
+    for (int call = 0; call < UNIT_CALLS; call++)
+        event_destroy(beside->done[call]);
+    mem_free(engine->env, beside);
+}
+
 enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
                           struct zero *zero, const struct engine_config *config,
                           struct engine **engine)
@@ -135,8 +164,10 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     if (config->pipe)
         TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
     e->config.pipe = NULL;
-    if (worker) /* servers compute nothing */
+    if (worker) { /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
+        TRY_OR(undo, open_beside(e));
+    }
     *engine = e;
     return STATUS_OK;
 undo:
@@ -149,6 +180,7 @@ void engine_destroy(struct engine *engine)
     if (!engine)
         return;
     struct device *device = engine->ops->device;
+    close_beside(engine);
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);
@@ -212,6 +244,7 @@ struct walk engine_start_round(struct engine *engine, int64_t round, bool idle)
                              .ops = engine->ops,
                              .stream = engine->stream,
                              .group = engine->config.group,
+                             .beside = engine->beside,
                              .shape = batch_shape(engine),
                              .tokens = engine->device_tokens,
                              .labels = engine->device_labels,
@@ -255,6 +288,7 @@ static void compute(struct engine *engine, int u, enum pass pass, struct walk *w
     double start = trace_begin(engine->env->trace);
     activations_bind(engine->activations, u, walk->round, pass, &walk->run);
     unit_run_pass(unit, pass, &walk->run);
+    CHECK(!engine->beside || engine->beside->open == 0);
     draw(engine, start, unit->name, pass_word(pass));
 }
 
@@ -422,6 +456,8 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     double start = trace_begin(engine->env->trace);
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
     draw(engine, start, "judge", NULL);
+    if (engine->beside)
+        TRY(stream_sync(engine->beside->stream)); /* all is done by now, or has failed */
     engine_tell(engine, ENGINE_JUDGED, NULL);
     TRY(add_losses(engine, rounds, engine->config.micro_batches,
                    &loss_sum)); /* waits for nothing */
@@ -548,7 +584,11 @@ struct engine_traffic engine_traffic(const struct engine *engine)
                                           [ENGINE_TENSOR] = store.tensor,
                                           [ENGINE_CONTROL] = store.control},
                                  .in_flight = store.in_flight,
-                                 .waited = store.waited};
+                                 .waited = store.waited,
+                                 .tensor_in_flight = store.tensor_in_flight,
+                                 .tensor_waited = store.tensor_blocked};
+    if (engine->beside)
+        all.tensor_waited += engine->beside->waited;
     if (!engine->pipeline)
         return all;
     struct comm_counter pipe = pipeline_counted(engine->pipeline);

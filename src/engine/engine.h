@@ -110,6 +110,7 @@ struct engine_traffic {
     double in_flight;          /* seconds that calls took, control left out; a receive takes from
                                   when it is asked for */
     double waited;             /* seconds of them that compute stood still for */
+    double tensor_in_flight, tensor_waited; /* the same among tensor-parallel ranks alone */
     double stalled; /* of these, for what a neighbour in the pipeline had not sent: the bubble, as
                        far as it is not before the first pass or after the last */
 };

@@ -62,6 +62,24 @@ static const struct option options[] = {
 const struct option_table parallel_options = {"parallel", options,
                                               sizeof options / sizeof *options};
 
+void spread_tell_unused(struct env *env, const struct parallel_config *config)
+{
+    const struct {
+        bool unused;
+        const char *key, *need;
+    } keys[] = {
+        {config->pp <= 1 && config->schedule != TIMETABLE_1F1B, "schedule", "parallel.pp above 1"},
+        {config->pp <= 1 && config->chunks > 0, "chunks", "parallel.pp above 1"},
+        {config->pp <= 1 && config->eager, "eager", "parallel.pp above 1"},
+        {config->tp <= 1 && config->sequence, "sequence", "parallel.tp above 1"},
+        {config->regather && (!config->sequence || config->tp <= 1), "regather",
+         "parallel.sequence, and that parallel.tp above 1"},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].unused)
+            log_warn(env, "parallel.%s does nothing here: it needs %s", keys[i].key, keys[i].need);
+}
+
 int spread_chunks(const struct parallel_config *config)
 {
     if (config->chunks > 0)

@@ -28,6 +28,9 @@ struct parallel_config {
 
 extern const struct option_table parallel_options; /* parallel.* */
 
+/* Say which of these were set and do nothing without another; nothing where all have an effect. */
+void spread_tell_unused(struct env *env, const struct parallel_config *config);
+
 struct spread {
     struct env *env; /* borrowed */
     struct mesh mesh;

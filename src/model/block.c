@@ -34,6 +34,7 @@ enum {
     SCRATCH,
     GATHERED, /* sequence parallel: what the next matrix reads, where it is not kept */
     PARTIAL,
+    D_ROWS,
     MEETING, /* scratch of the collectives */
     D_NORMED,
     D_WIDE,
@@ -142,6 +143,8 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                                           KEEP_NOT, passes | weight};
     list[PARTIAL] = (struct unit_buffer){"rows to be summed", parallel ? full : 0, KEEP_NOT,
                                          (sequence ? passes : backward) | input};
+    list[D_ROWS] =
+        (struct unit_buffer){"gradient of all rows", sequence ? full : 0, KEEP_NOT, backward};
     list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
                                          region_scratch(&k->team, ops, sequence, rows, width),
                                          KEEP_NOT, passes | input};
@@ -182,6 +185,7 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
                                            : at[SUM1],
         .d_mid = region.sequence ? at[D_MID] : at[SUM2],
         .partial = at[PARTIAL],
+        .d_rows = at[D_ROWS],
         .pre = at[PRE],
         .act = at[ACT],
         .scratch = at[SCRATCH],
@@ -215,12 +219,28 @@ void block_row_linear(struct unit_run *run, const struct block_buffers *b, struc
     region_leave(r, b->own, partial, y);
 }
 
-void block_gather_normed(const struct block_buffers *b)
+void block_gather_normed1(const struct block_buffers *b)
+{
+    if (!b->region.team->regather)
+        region_begin_enter(&b->region, REGION_STREAM, b->own, b->normed1, b->full1);
+}
+
+void block_gather_normed2(const struct block_buffers *b)
+{
+    if (!b->region.team->regather)
+        region_begin_enter(&b->region, REGION_AGAIN, b->own, b->normed2, b->full2);
+}
+
+void block_await_normed(const struct block_buffers *b)
+{
+    region_await(&b->region, REGION_STREAM);
+    region_await(&b->region, REGION_AGAIN);
+}
+
+void block_gather_again(const struct block_buffers *b, const struct column *c)
 {
     if (b->region.team->regather)
-        return;
-    region_enter(&b->region, b->own, b->normed1, b->full1);
-    region_enter(&b->region, b->own, b->normed2, b->full2);
+        region_begin_enter(&b->region, REGION_AGAIN, b->own, c->normed, c->full);
 }
 
 void *block_column_input(struct unit_run *run, const struct block_buffers *b, struct linear l,
@@ -233,25 +253,32 @@ void *block_column_input(struct unit_run *run, const struct block_buffers *b, st
     return dx;
 }
 
-void block_column_weight(struct unit_run *run, const struct block_buffers *b, struct linear l,
-                         const void *normed, void *full, const void *dy, void *dw, void *dbias)
+void block_column_weight(struct unit_run *run, const struct block_buffers *b,
+                         const struct column *c)
 {
-    const struct region *r = &b->region;
-    const void *x = r->team->regather ? region_enter(r, b->own, normed, full) : full;
-    ops_linear_dw(run->ops, run->stream, l, b->rows, x, dy, false, dw, dbias);
+    region_await(&b->region, REGION_AGAIN);
+    ops_linear_dw(run->ops, run->stream, c->l, b->rows, c->full, c->dy, false, c->dw, c->dbias);
 }
 
-void *block_column_backward(struct unit_run *run, const struct block_buffers *b, struct linear l,
-                            void *normed, void *full, const void *dy, const void *w, void *dw,
-                            void *dbias)
+void *block_column_backward(struct unit_run *run, const struct block_buffers *b,
+                            const struct column *c)
 {
-    if (!b->region.parallel) { /* the gradient takes the input's place */
-        block_column_weight(run, b, l, normed, full, dy, dw, dbias);
-        return block_column_input(run, b, l, dy, w, normed);
+    const struct region *r = &b->region;
+    if (!r->parallel) { /* the gradient takes the input's place */
+        block_column_weight(run, b, c);
+        ops_linear_dx(run->ops, run->stream, c->l, b->rows, c->dy, c->w, c->normed);
+        return c->normed;
     }
-    void *dx = block_column_input(run, b, l, dy, w, NULL);
-    block_column_weight(run, b, l, normed, full, dy, dw, dbias);
+    void *dx = region_own(r, b->own, b->partial);
+    ops_linear_dx(run->ops, run->stream, c->l, b->rows, c->dy, c->w, b->partial);
+    region_begin_leave(r, b->own, b->partial, dx);
     return dx;
+}
+
+void block_column_rest(struct unit_run *run, const struct block_buffers *b, const struct column *c)
+{
+    if (b->region.parallel)
+        block_column_weight(run, b, c);
 }
 
 void block_end_input(struct unit_run *run, const struct block_buffers *b)

@@ -63,10 +63,12 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
     if (run->rebuild > KEEP_UNLESS_FULL) {
         ops_norm_apply(o, s, k->norm, b.own, b.sum1, w[LN1_W], w[LN1_B], b.mean1, b.rstd1,
                        b.normed1);
+        block_gather_normed1(&b);
         ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[LN2_W], w[LN2_B], b.mean2, b.rstd2,
                        b.normed2);
-        block_gather_normed(&b);
+        block_gather_normed2(&b);
         ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
+        block_await_normed(&b);
         return;
     }
     ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[LN1_W], w[LN1_B], NULL, b.normed1, b.mean1,
@@ -83,27 +85,35 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     struct block_buffers b = block_buffers_of(k, run);
     struct ops *o = run->ops;
     struct stream *s = run->stream;
+    const struct region *r = &b.region;
     const void *const *w = run->params;
     void *const *d = run->grads;
     void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
 
-    /* MLP: the gradient of pre takes act's place. */
-    const void *dy = region_enter(&b.region, b.own, g, b.partial); /* (R, C) */
+    /* MLP: the gradient of pre takes act's place, so the last matrix's own cannot wait. */
     void *d_pre = b.act;
+    struct column up = {k->up, b.normed2, b.full2, d_pre, w[FC_W], d[FC_W], NULL};
+    const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
+    block_gather_again(&b, &up);
     ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[OUT_W], d[OUT_B]);
     ops_linear_dx_dgelu(o, s, k->down, b.rows, dy, w[OUT_W], b.pre, d_pre, d[FC_B]);
-    void *d_normed =
-        block_column_backward(run, &b, k->up, b.normed2, b.full2, d_pre, w[FC_W], d[FC_W], NULL);
+    void *d_normed = block_column_backward(run, &b, &up);
+    block_column_rest(run, &b, &up);
+    region_await(r, REGION_STREAM);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
                       d[LN2_W], d[LN2_B], b.scratch);
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
-    dy = region_enter(&b.region, b.own, g, b.partial);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], d[PROJ_B]);
+    struct column qkv = {k->qkv,   b.normed1, b.full1, NULL /* to come */,
+                         w[QKV_W], d[QKV_W],  d[QKV_B]};
+    dy = region_enter(r, b.own, g, b.d_rows);
+    block_gather_again(&b, &qkv);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ_W], b.d_attn);
-    void *d_qkv = block_attend_backward(k, run, &b);
-    d_normed = block_column_backward(run, &b, k->qkv, b.normed1, b.full1, d_qkv, w[QKV_W], d[QKV_W],
-                                     d[QKV_B]);
+    qkv.dy = block_attend_backward(k, run, &b);
+    d_normed = block_column_backward(run, &b, &qkv);
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], d[PROJ_B]);
+    block_column_rest(run, &b, &qkv);
+    region_await(r, REGION_STREAM);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
                       d[LN1_W], d[LN1_B], b.scratch);
 }
@@ -152,11 +162,14 @@ static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     void *const *d = run->grads;
-    const void *d_pre = b.pre, *d_qkv = b.qkv;
+    struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[FC_W], NULL};
+    struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV_W], d[QKV_B]};
+    block_gather_again(&b, &up);
     ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[OUT_W], d[OUT_B]);
-    block_column_weight(run, &b, k->up, b.normed2, b.full2, d_pre, d[FC_W], NULL);
+    block_column_weight(run, &b, &up);
+    block_gather_again(&b, &qkv);
     ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ_W], d[PROJ_B]);
-    block_column_weight(run, &b, k->qkv, b.normed1, b.full1, d_qkv, d[QKV_W], d[QKV_B]);
+    block_column_weight(run, &b, &qkv);
     block_hand_over(k, run, &b, formed);
 }
 

@@ -204,6 +204,7 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
     double *mine = parts + k->team.rank * part;
     ops_cross_entropy_part(run->ops, run->stream, rows, k->linear.out, k->first_id, labels, logits,
                            mine);
+    comm_label(run->group, "parts of losses");
     comm_all_gather(run->group, mine, parts, part, DTYPE_F64, run->stream);
     ops_cross_entropy_join(run->ops, run->stream, rows, k->linear.out, k->first_id, labels,
                            k->team.size, parts, gradient, run->scalars, logits, losses);
@@ -218,9 +219,10 @@ static void chunk_gradients(const struct head *h, int64_t first, int64_t count, 
     void *own = row_of(h, run->gradient, first);
     void *partial = h->region.sequence ? run->buffers[D_NORMED] : own;
     ops_linear_dx(run->ops, run->stream, h->k->linear, rows, d_logits, h->matrix, partial);
-    region_leave(&h->region, count, partial, own);
+    region_begin_leave(&h->region, count, partial, own);
     ops_linear_dw(run->ops, run->stream, h->k->linear, rows, normed, d_logits, first > 0,
                   run->grads[h->matrix_use], NULL);
+    region_await(&h->region, REGION_STREAM);
 }
 
 /* Losses of all rows; with `gradient`, the matrix's gradient and that of the normed rows too. */
@@ -269,6 +271,7 @@ static void put_together(const struct head *h, int64_t count, const void *normed
     size_t element = h->element, each = (size_t)(count * k->most) * element;
     char *mine = run->buffers[COLUMNS], *all = mine + each;
     ops_linear(run->ops, run->stream, k->linear, count, normed, h->matrix, NULL, mine);
+    comm_label(run->group, "logits");
     comm_all_gather(run->group, mine, all, count * k->most, run->ops->type, run->stream);
     for (int r = 0; r < k->team.size; r++) {
         struct unit_split part = part_of_vocab(&k->team, k->vocab, r);

@@ -63,8 +63,10 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
     const void *const *w = run->params;
     if (run->rebuild > KEEP_UNLESS_FULL) {
         ops_norm_apply(o, s, k->norm, b.own, b.sum1, w[NORM1], NULL, b.mean1, b.rstd1, b.normed1);
+        block_gather_normed1(&b);
         ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
-        block_gather_normed(&b);
+        block_gather_normed2(&b);
+        block_await_normed(&b);
         return;
     }
     ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[NORM1], NULL, NULL, b.normed1, b.mean1,
@@ -81,29 +83,40 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     struct block_buffers b = block_buffers_of(k, run);
     struct ops *o = run->ops;
     struct stream *s = run->stream;
+    const struct region *r = &b.region;
     const void *const *w = run->params;
     void *const *d = run->grads;
     void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
 
     /* MLP: act is made again in the place of its gradient; that of pre takes the place of the
      * values. */
-    const void *dy = region_enter(&b.region, b.own, g, b.partial); /* (R, C) */
     void *d_act = b.act, *d_pre = b.pre;
+    struct column up = {k->up, b.normed2, b.full2, d_pre, w[GATE_UP], d[GATE_UP], NULL};
+    const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
+    block_gather_again(&b, &up);
     ops_linear_dx(o, s, k->down, b.rows, dy, w[DOWN], d_act);
     ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre, b.act);
+    void *d_normed = block_column_backward(run, &b, &up);
     ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[DOWN], NULL);
-    void *d_normed = block_column_backward(run, &b, k->up, b.normed2, b.full2, d_pre, w[GATE_UP],
-                                           d[GATE_UP], NULL);
+    if (!r->sequence)
+        block_column_rest(run, &b, &up);
+    region_await(r, REGION_STREAM);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
                       d[NORM2], NULL, b.scratch);
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
-    dy = region_enter(&b.region, b.own, g, b.partial);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ], NULL);
+    dy = region_begin_enter(r, REGION_STREAM, b.own, g, b.d_rows);
+    if (r->sequence)
+        block_column_rest(run, &b, &up);
+    region_await(r, REGION_STREAM);
+    struct column qkv = {k->qkv, b.normed1, b.full1, NULL /* to come */, w[QKV], d[QKV], NULL};
+    block_gather_again(&b, &qkv);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ], b.d_attn);
-    void *d_qkv = block_attend_backward(k, run, &b);
-    d_normed =
-        block_column_backward(run, &b, k->qkv, b.normed1, b.full1, d_qkv, w[QKV], d[QKV], NULL);
+    qkv.dy = block_attend_backward(k, run, &b);
+    d_normed = block_column_backward(run, &b, &qkv);
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ], NULL);
+    block_column_rest(run, &b, &qkv);
+    region_await(r, REGION_STREAM);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
                       d[NORM1], NULL, b.scratch);
 }
@@ -151,11 +164,14 @@ static void llama_block_weight(const struct unit *unit, struct unit_run *run)
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     void *const *d = run->grads;
-    const void *d_pre = b.pre, *d_qkv = b.qkv;
+    struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[GATE_UP], NULL};
+    struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV], NULL};
+    block_gather_again(&b, &up);
     ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[DOWN], NULL);
-    block_column_weight(run, &b, k->up, b.normed2, b.full2, d_pre, d[GATE_UP], NULL);
+    block_column_weight(run, &b, &up);
+    block_gather_again(&b, &qkv);
     ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ], NULL);
-    block_column_weight(run, &b, k->qkv, b.normed1, b.full1, d_qkv, d[QKV], NULL);
+    block_column_weight(run, &b, &qkv);
     block_hand_over(k, run, &b, formed);
 }
 

@@ -40,6 +40,19 @@ void region_keep(const struct region *r, int64_t own, const void *rows, void *fu
  * region_own of `partial`, or, where the run is sequence parallel, any other place. */
 void region_leave(const struct region *r, int64_t own, void *partial, void *rows);
 
+/* The same two begun, to go on while the stream computes: neither what they read may be written, nor
+ * what they write be read, until the call has been waited for. One of each kind at a time. */
+enum region_call {
+    REGION_STREAM, /* of the stream's rows or their gradient */
+    REGION_AGAIN,  /* of rows that were gathered before */
+};
+const void *region_begin_enter(const struct region *r, enum region_call call, int64_t own,
+                               const void *rows, void *full);
+void region_begin_leave(const struct region *r, int64_t own, void *partial,
+                        void *rows); /* REGION_STREAM */
+/* What comes is done after it; nothing to do where none is under way. */
+void region_await(const struct region *r, enum region_call call);
+
 /* model_part.c: how tensors are cut, and what is refused */
 struct unit_split part_of_units(const struct team *team, int dim, int sections, int64_t units);
 struct unit_split part_of_kv_heads(const struct team *team, int dim, int64_t heads);
@@ -101,7 +114,8 @@ struct block_buffers {
                             block and between its halves; where the stream has all rows, in the
                             places of sum1 (at first in room) and sum2 */
     void *formed[FORMED_COUNT]; /* PASS_INPUT and PASS_WEIGHT */
-    void *partial; /* (R, C) where ranks meet: what is to be summed, or a gathered gradient */
+    void *partial;              /* (R, C) where ranks meet: what is to be summed */
+    void *d_rows;               /* (R, C) sequence parallel, backward: a gathered gradient */
     void *pre;     /* (R, up.out) before the activation; PASS_INPUT: then its gradient */
     void *act;     /* (R, F); forward: before that the attention branch (N, C);
                       backward: the gradient of pre (GPT-2), or its own and then itself again
@@ -131,19 +145,35 @@ void *block_attend_backward(const struct block *block, struct unit_run *run,
  * Rank 0 adds the bias (NULL: none) to its share. */
 void block_row_linear(struct unit_run *run, const struct block_buffers *b, struct linear l,
                       const void *x, const void *w, const void *bias, void *y);
-/* normed1 and normed2 have been made again: gather what is kept gathered. */
-void block_gather_normed(const struct block_buffers *b);
-/* Backward of a matrix cut by columns, whose input was normed (N, C), full (R, C) of all ranks: dw,
- * dbias (NULL: none), and, returned, the gradient of this rank's rows of the input. */
-void *block_column_backward(struct unit_run *run, const struct block_buffers *b, struct linear l,
-                            void *normed, void *full, const void *dy, const void *w, void *dw,
-                            void *dbias);
-/* The two parts of it. The first leaves `normed` as it is and writes to d_normed, or where ranks
- * meet. */
+/* normed1 and, after it, normed2 have been made again: begin to gather what is kept gathered. */
+void block_gather_normed1(const struct block_buffers *b);
+void block_gather_normed2(const struct block_buffers *b);
+void block_await_normed(const struct block_buffers *b);
+
+/* A matrix cut by columns and what its backward pass needs. */
+struct column {
+    struct linear l;
+    void *normed;   /* (N, C) its input, */
+    void *full;     /* (R, C) of all ranks */
+    const void *dy; /* (R, out) gradient of its output */
+    const void *w;
+    void *dw, *dbias; /* gradients to be written; dbias NULL: none */
+};
+/* Begin to gather the input where it was not kept (regather): `full` is free, the weight's gradient
+ * will wait for it. */
+void block_gather_again(const struct block_buffers *b, const struct column *c);
+/* Backward: the gradient of this rank's rows of the input, returned; its sum over the ranks is under
+ * way (REGION_STREAM) until the caller waits for it. In the meantime come block_column_rest, the
+ * weight's gradient, and whatever else does not need it. */
+void *block_column_backward(struct unit_run *run, const struct block_buffers *b,
+                            const struct column *c);
+void block_column_rest(struct unit_run *run, const struct block_buffers *b, const struct column *c);
+/* The two parts of it, one after the other. The first leaves `normed` as it is and writes to d_normed,
+ * or where ranks meet. */
 void *block_column_input(struct unit_run *run, const struct block_buffers *b, struct linear l,
                          const void *dy, const void *w, void *d_normed);
-void block_column_weight(struct unit_run *run, const struct block_buffers *b, struct linear l,
-                         const void *normed, void *full, const void *dy, void *dw, void *dbias);
+void block_column_weight(struct unit_run *run, const struct block_buffers *b,
+                         const struct column *c);
 /* PASS_INPUT, at last: sum1 is spent, and d_out comes to its place. */
 void block_end_input(struct unit_run *run, const struct block_buffers *b);
 /* PASS_WEIGHT: what PASS_INPUT has formed to the gradients of uses (FORMED_COUNT), -1: not there. */

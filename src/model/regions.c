@@ -14,11 +14,19 @@
  * An all-reduce is a reduce-scatter and an all-gather, so both send the same. What is summed is
  * summed in rank order (comm), hence the same bits from run to run, and on all ranks.
  *
- * Calls are enqueued on the stream that computes. A gradient that goes out is sent before the
- * weights' gradient is formed, which does not need it: whoever has a second stream can hide one
- * behind the other. Where backward is in two parts the first meets the others, and leaves what it has
- * gathered to the second; only rows that are not kept gathered (regather) are gathered in the second,
- * which alone needs them.
+ * What needs a sum or rows at once waits for them: the call is on the stream that computes. That is
+ * all of a forward pass, where each product reads what the last call brings. In backward a call is
+ * begun on a stream beside it, and waited for where its result is read:
+ *
+ *     gradient out     under the products for weights' gradients
+ *     gradient in      under them where the weights can wait (Llama; sequence parallel)
+ *     rows again       (regather) begun behind `gradient in`, under all that comes before the product
+ *                      that reads them
+ *     loss             gradient out of a chunk of rows, under the matrix's gradient
+ *
+ * Where backward is in two parts the first meets the others, and has nothing to hide it under; it
+ * leaves what it has gathered to the second. Only rows that are not kept gathered (regather) are
+ * gathered in the second, which alone needs them, each under the product before it.
  */
 #include "comm/comm.h"
 #include "model/model_impl.h"
@@ -56,11 +64,55 @@ void *region_own(const struct region *r, int64_t own, void *full)
     return r->sequence ? (char *)full + (size_t)(r->team->rank * own) * row : full;
 }
 
+/* --- calls ---------------------------------------------------------------------------------- */
+
+/* How the trace has it: labels are borrowed for ever. */
+static const char *label_in(const struct region *r, int call)
+{
+    if (call == REGION_AGAIN || r->run->pass == PASS_REBUILD)
+        return "rows again";
+    return r->run->pass == PASS_BACKWARD || r->run->pass == PASS_INPUT ? "gradient in" : "rows in";
+}
+
+static const char *label_out(const struct region *r)
+{
+    enum pass pass = r->run->pass;
+    bool back = pass == PASS_BACKWARD || pass == PASS_INPUT || pass == PASS_LOSS;
+    return back ? "gradient out" : "sum out";
+}
+
+static void gather(const struct region *r, int call, int64_t own, const void *rows, void *full,
+                   struct stream *stream)
+{
+    comm_label(r->run->group, label_in(r, call));
+    comm_all_gather(r->run->group, rows, full, own * r->width, r->run->ops->type, stream);
+}
+
+static void add_up(const struct region *r, int64_t own, void *partial, void *rows,
+                   struct stream *stream)
+{
+    struct comm *group = r->run->group;
+    enum dtype type = r->run->ops->type;
+    int64_t count = own * r->width;
+    comm_label(group, label_out(r));
+    if (r->sequence)
+        comm_reduce_scatter(group, partial, rows, count, type, r->scratch, stream);
+    else
+        comm_all_reduce(group, rows, count, type, r->scratch, stream);
+}
+
+/* The stream that computes, for a call that holds it up. */
+static struct stream *alone(const struct region *r)
+{
+    CHECK(!r->run->beside || r->run->beside->open == 0);
+    return r->run->stream;
+}
+
 const void *region_enter(const struct region *r, int64_t own, const void *rows, void *full)
 {
     if (!r->sequence)
         return rows;
-    comm_all_gather(r->run->group, rows, full, own * r->width, r->run->ops->type, r->run->stream);
+    gather(r, REGION_STREAM, own, rows, full, alone(r));
     return full;
 }
 
@@ -73,11 +125,56 @@ void region_keep(const struct region *r, int64_t own, const void *rows, void *fu
 
 void region_leave(const struct region *r, int64_t own, void *partial, void *rows)
 {
-    const struct unit_run *run = r->run;
-    int64_t count = own * r->width;
-    if (r->sequence)
-        comm_reduce_scatter(run->group, partial, rows, count, run->ops->type, r->scratch,
-                            run->stream);
-    else if (r->parallel)
-        comm_all_reduce(run->group, rows, count, run->ops->type, r->scratch, run->stream);
+    if (r->parallel)
+        add_up(r, own, partial, rows, alone(r));
+}
+
+/* --- calls beside compute ------------------------------------------------------------------- */
+
+/* The stream for one, which comes to it when compute has come to this point. */
+static struct stream *begin(const struct region *r, enum region_call call)
+{
+    struct unit_beside *beside = r->run->beside;
+    if (!beside)
+        return r->run->stream;
+    CHECK_EQ(beside->open & 1u << call, 0);
+    beside->open |= 1u << call;
+    event_record(beside->written, r->run->stream);
+    stream_wait(beside->stream, beside->written);
+    return beside->stream;
+}
+
+static void begun(const struct region *r, enum region_call call)
+{
+    if (r->run->beside)
+        event_record(r->run->beside->done[call], r->run->beside->stream);
+}
+
+const void *region_begin_enter(const struct region *r, enum region_call call, int64_t own,
+                               const void *rows, void *full)
+{
+    if (!r->sequence)
+        return rows;
+    gather(r, call, own, rows, full, begin(r, call));
+    begun(r, call);
+    return full;
+}
+
+void region_begin_leave(const struct region *r, int64_t own, void *partial, void *rows)
+{
+    if (!r->parallel)
+        return;
+    add_up(r, own, partial, rows, begin(r, REGION_STREAM));
+    begun(r, REGION_STREAM);
+}
+
+void region_await(const struct region *r, enum region_call call)
+{
+    struct unit_beside *beside = r->run->beside;
+    if (!beside || (beside->open & 1u << call) == 0)
+        return;
+    double before = stream_waited(r->run->stream);
+    stream_wait(r->run->stream, beside->done[call]);
+    beside->waited += stream_waited(r->run->stream) - before;
+    beside->open &= ~(1u << call);
 }

@@ -124,6 +124,8 @@ static void add_traffic(struct text *line, const struct trainer_step *step)
         add_real(line, "in_flight", t->in_flight);
         add_real(line, "waited", t->waited);
         add_real(line, "stalled", t->stalled);
+        add_real(line, "tensor_in_flight", t->tensor_in_flight);
+        add_real(line, "tensor_waited", t->tensor_waited);
     }
     text_add(line, "}");
 }

@@ -75,6 +75,8 @@ static void add_ranks(struct text *text, const struct trainer_summary *summary)
     add_real(text, "comm_seconds", t->in_flight);
     add_real(text, "comm_waited", t->waited);
     add_real(text, "comm_stalled", t->stalled);
+    add_real(text, "tensor_seconds", t->tensor_in_flight);
+    add_real(text, "tensor_waited", t->tensor_waited);
 }
 
 void trainer_summary_print(const struct trainer_summary *summary, struct text *text)

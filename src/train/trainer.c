@@ -296,8 +296,10 @@ static void tell_ready(struct trainer *t)
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
                                   .card = t->config->device.name};
-    if (trainer_speaks(t))
+    if (trainer_speaks(t)) {
         tell_idle(t);
+        spread_tell_unused(t->env, &t->config->parallel);
+    }
     if (trainer_speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
 }

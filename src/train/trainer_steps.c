@@ -90,6 +90,8 @@ static void add_traffic(struct engine_traffic *sum, const struct engine_traffic 
         sum->sent[way] += sign * more->sent[way];
     sum->in_flight += sign * more->in_flight;
     sum->waited += sign * more->waited;
+    sum->tensor_in_flight += sign * more->tensor_in_flight;
+    sum->tensor_waited += sign * more->tensor_waited;
     sum->stalled += sign * more->stalled;
 }
 

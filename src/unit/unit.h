@@ -27,7 +27,8 @@
  * The engine runs both or PASS_BACKWARD. Of a unit without them it runs PASS_BACKWARD for the first.
  *
  * Where several ranks compute one model together (tensor parallel), each has the same units over
- * its own part of the tensors, and a pass may call collectives over the group it is lent. Name,
+ * its own part of the tensors, and a pass may call collectives over the group it is lent: on its own
+ * stream, which they hold up, or beside it, where it goes on with what does not need them. Name,
  * shape and initial values of a tensor are those of the whole; its `split` says which part is here.
  */
 #ifndef UNIT_UNIT_H
@@ -138,12 +139,25 @@ int64_t unit_stream_rows(struct unit_shape shape); /* that this rank has; CHECKs
 
 struct unit;
 
+/* For calls of the group that go on while a pass computes. A pass that has begun one waits for it
+ * before it ends, and calls nothing on its own stream in between: a communicator is used by one stream at
+ * a time. */
+enum { UNIT_CALLS = 2 }; /* that may be under way at once */
+struct unit_beside {
+    struct stream *stream;
+    struct event *written;          /* compute has come to where a call may begin */
+    struct event *done[UNIT_CALLS]; /* the call is over */
+    uint32_t open;                  /* bit c: call c has begun and is not waited for yet */
+    double waited;                  /* seconds that compute has stood still for such calls */
+};
+
 /* One pass over one micro-batch, filled in by the engine. Pointers are device memory unless said
  * otherwise. */
 struct unit_run {
     struct ops *ops;
     struct stream *stream;
-    struct comm *group; /* borrowed: the tensor-parallel ranks; NULL: this one alone */
+    struct comm *group;         /* borrowed: the tensor-parallel ranks; NULL: this one alone */
+    struct unit_beside *beside; /* borrowed; NULL: all calls are on `stream` */
     enum pass pass;
     struct unit_shape shape;
     const int32_t *tokens; /* (B, T) */

@@ -150,6 +150,7 @@ static void add_counters(const struct comm *comm, struct comm_counter *sum)
         sum->calls += counter.calls;
         sum->bytes += counter.bytes;
         sum->seconds += counter.seconds;
+        sum->blocked += counter.blocked;
     }
 }
 
@@ -188,20 +189,43 @@ enum status zero_settle(struct zero *zero)
     return stream_sync(zero->reduce_stream);
 }
 
+/* Among tensor-parallel ranks, but for what they agree upon. */
+static struct comm_counter team_calls(const struct zero *zero)
+{
+    struct comm_counter sum = zero_counted(zero, ZERO_TENSOR);
+    const struct comm *comms[] = {zero->team.comm, zero->team.replicas};
+    for (int i = 0; i < 2; i++) {
+        if (!comms[i])
+            continue;
+        struct comm_counter control = comm_counted(comms[i], COMM_CONTROL);
+        sum.seconds -= control.seconds;
+        sum.blocked -= control.blocked;
+    }
+    return sum;
+}
+
 struct zero_traffic zero_traffic(const struct zero *zero)
 {
     struct comm_counter gather = zero_counted(zero, ZERO_GATHER);
     struct comm_counter reduce = zero_counted(zero, ZERO_REDUCE);
+    struct comm_counter tensor = team_calls(zero);
+    bool waits = !zero_alone(zero) || zero->pipe.comm || zero->team.comm;
     return (struct zero_traffic){
         .gather = gather.bytes,
         .reduce = reduce.bytes,
-        .tensor = zero_counted(zero, ZERO_TENSOR).bytes,
+        .tensor = tensor.bytes,
         .control = zero_counted(zero, ZERO_CONTROL).bytes,
-        .in_flight = gather.seconds + reduce.seconds,
-        .waited = zero_alone(zero) && !zero->pipe.comm
-                      ? 0
-                      : stream_waited(zero->stream) + zero->waited_for_sums,
+        .in_flight = gather.seconds + reduce.seconds + tensor.seconds,
+        .waited = waits ? stream_waited(zero->stream) + zero->waited_for_sums + tensor.blocked : 0,
+        .tensor_in_flight = tensor.seconds,
+        .tensor_blocked = tensor.blocked,
     };
+}
+
+void zero_slow_team(struct zero *zero, double seconds)
+{
+    CHECK(zero->team.comm != NULL);
+    comm_slow_down(zero->team.comm, seconds);
 }
 
 void zero_slow_gathers(struct zero *zero, double seconds)

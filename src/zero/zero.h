@@ -65,9 +65,9 @@ struct zero_config {
                             f32. A store that only reads has that of ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
                             rounded once; other bits for another number of workers) */
-    const struct zero_pipe *pipe;    /* borrowed; NULL: the graph is the whole model */
-    struct comm *team;               /* borrowed: the tensor-parallel ranks, used on `stream` by
-                                        whoever computes too; NULL: this one alone */
+    const struct zero_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
+    struct comm *team;            /* borrowed: the tensor-parallel ranks, used by whoever computes
+                                        too, who is done with it at the end of a pass; NULL: this one alone */
     const struct zero_chunk *chunks; /* borrowed: units that are walked there, and later back; */
     int chunk_count;                 /* 0 = all units at once, there and back */
     bool snapshot;                   /* room on the host for a copy of what this rank is to save */
@@ -178,12 +178,16 @@ struct zero_traffic {
     int64_t reduce;   /* gradients to their owners */
     int64_t tensor;   /* activations, and shares of gradients, among tensor-parallel ranks */
     int64_t control;  /* losses, norms, flags */
-    double in_flight; /* seconds that gathers and reductions took */
+    double in_flight; /* seconds that all these calls took, control left out */
     double waited;    /* seconds of them that compute stood still for */
+    double tensor_in_flight; /* of in_flight, among tensor-parallel ranks; */
+    double tensor_blocked;   /* of these, in calls on the stream that computes */
 };
 struct zero_traffic zero_traffic(const struct zero *zero);
 
-/* For tests: every gather of parameters takes so much longer. Only where there are any. */
+/* For tests: every gather of parameters, or call among tensor-parallel ranks, takes so much longer.
+ * Only where there are any. */
 void zero_slow_gathers(struct zero *zero, double seconds);
+void zero_slow_team(struct zero *zero, double seconds);
 
 #endif

@@ -50,6 +50,8 @@ static enum status open_replicas(struct zero *zero)
         colours[t] = t / replicas;
     enum status st = comm_split_known(team->comm, colours, "tp replicas", &team->replicas);
     mem_free(zero->env, colours);
+    if (st == STATUS_OK)
+        comm_set_lane(team->replicas, TRACE_TENSOR);
     return st;
 }
 
@@ -89,6 +91,7 @@ enum status team_create(struct zero *zero)
     int64_t *counts;
     if (!team->comm)
         return STATUS_OK;
+    comm_set_lane(team->comm, TRACE_TENSOR);
     TRY(share_splits(zero));
     TRY(open_replicas(zero));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "team tables", 4 * size, sizeof *counts, &counts));
@@ -153,9 +156,11 @@ static void add_stretches(struct zero *zero, struct stretches *s)
         for (int i = 0; i < s->count; packed += (size_t)s->counts[i++] * width)
             device_copy(zero->stream, way == 0 ? packed : s->at[i], way == 0 ? s->at[i] : packed,
                         (size_t)s->counts[i] * width);
-        if (way == 0)
-            comm_all_reduce(s->comm, team->partial, s->elements, zero->sum_type, team->scratch,
-                            zero->stream);
+        if (way == 1)
+            break;
+        comm_label(s->comm, "shares of gradients");
+        comm_all_reduce(s->comm, team->partial, s->elements, zero->sum_type, team->scratch,
+                        zero->stream);
     }
     s->count = 0;
     s->elements = 0;
@@ -270,6 +275,7 @@ static enum status swap(struct zero *zero, int tensor, struct zero_range wanted,
         taken += e->recv_counts[t];
     }
     CHECK_EQ(taken, wanted.count);
+    comm_label(team->comm, "elements");
     comm_all_to_all_v(team->comm, team->mine, e->send_counts, e->send_offsets, team->all,
                       e->recv_counts, e->recv_offsets, DTYPE_F32, zero->stream);
     TRY(stream_sync(zero->stream));

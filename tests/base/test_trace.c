@@ -114,6 +114,47 @@ static void test_an_event_says_what_it_is(void **state)
     env_destroy(&env);
 }
 
+static bool has_lane(json_t *root, const char *name)
+{
+    size_t i;
+    json_t *event;
+    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    {
+        const char *what = json_string_value(json_object_get(event, "name"));
+        const char *lane =
+            json_string_value(json_object_get(json_object_get(event, "args"), "name"));
+        if (strcmp(what, "thread_name") == 0 && strcmp(lane, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Those of pipelines and tensor-parallel ranks, each only where something is on them. */
+static void test_lanes_that_are_used(void **state)
+{
+    static const struct trace_span tensor = {.lane = TRACE_TENSOR, .name = "tensor"};
+    static const struct trace_span stage = {.lane = TRACE_STAGE, .name = "F0"};
+    (void)state;
+    for (int used = 0; used < 4; used++) {
+        struct env env = testing_env(1);
+        struct trace *trace;
+        assert_ok(trace_create(&env, 8, &trace));
+        trace_open(trace, true);
+        if (used & 1)
+            trace_end(trace, trace_begin(trace), &tensor);
+        if (used & 2)
+            trace_end(trace, trace_begin(trace), &stage);
+        json_t *root = written(trace);
+        assert_true(has_lane(root, "host"));
+        assert_int_equal(has_lane(root, "tensor"), used & 1);
+        assert_int_equal(has_lane(root, "stage"), used >> 1);
+        assert_int_equal(has_lane(root, "grads out"), used >> 1);
+        json_decref(root);
+        trace_destroy(trace);
+        env_destroy(&env);
+    }
+}
+
 static void *record(void *argument)
 {
     struct trace *trace = argument;
@@ -150,6 +191,7 @@ int main(void)
         cmocka_unit_test(test_no_trace_costs_nothing),
         cmocka_unit_test(test_only_the_window_is_kept),
         cmocka_unit_test(test_an_event_says_what_it_is),
+        cmocka_unit_test(test_lanes_that_are_used),
         cmocka_unit_test(test_many_threads_and_no_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

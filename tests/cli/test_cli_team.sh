@@ -101,6 +101,45 @@ for way, planned in rank["sent"].items():
 PY
 done
 
+# The trace has a lane for what goes among these ranks, calls end before their pass does, and the table says how much was hidden.
+ok "$sifr" train "${keys[@]}" --model.arch=llama -n 2 --train.steps=3 --out=traced --parallel.tp=2 --parallel.sequence=true \
+    --parallel.regather=true --trace=2:3
+has '^  to the team +[0-9.]+ [KM]iB'
+has '^  hidden, team +[0-9.]+%  of [0-9.]+(us|ms|s) in the team; compute waited'
+python3 - <<'PY' || fail "the trace of tensor-parallel ranks"
+import json
+events = json.load(open("traced/trace-rank-0.json"))["traceEvents"]
+lanes = {e["args"]["name"]: e["tid"] for e in events if e["name"] == "thread_name"}
+calls = [e for e in events if e["ph"] == "X" and e["tid"] == lanes["tensor"]]
+for name in ("rows in", "sum out", "gradient in", "gradient out", "rows again", "parts of losses", "shares of gradients"):
+    assert any(e["name"] == "tensor " + name and e["args"]["bytes"] > 0 for e in calls), name
+again = [e for e in calls if e["name"] == "tensor rows again"]
+assert len(again) == 2 * 4 * 2 * 2, "steps, micro-batches, layers, halves"
+passes = [e for e in events if e["ph"] == "X" and e["name"].startswith("block") and e["name"].endswith("backward")]
+for e in again:
+    assert any(p["ts"] <= e["ts"] and e["ts"] + e["dur"] <= p["ts"] + p["dur"] for p in passes), "a call goes on after its pass"
+step = json.loads(open("traced/metrics.jsonl").read().split("\n")[1])["comm"]
+assert 0 < step["tensor_waited"] and 0 < step["tensor_in_flight"] == step["in_flight"], step
+PY
+
+# What was set and does nothing is said, by the plan and by the run.
+told() { # LINE keys...
+    local line=$1
+    shift
+    for command in "plan" "train --dry-run" "train --quiet --out=told-$((++told_count)) --train.steps=1"; do
+        ok "$sifr" $command "${keys[@]}" -n 2 "$@"
+        [ "$(grep -c "^sifr: warning: $line\$" err)" = 1 ] || fail "$command $*: does not say '$line': $(head -c 300 err)"
+    done
+}
+told_count=0
+for key in schedule=interleaved schedule=zero-bubble chunks=2 eager=true; do
+    told "parallel.${key%=*} does nothing here: it needs parallel.pp above 1" --parallel.$key
+done
+told 'parallel.sequence does nothing here: it needs parallel.tp above 1' --parallel.sequence=true
+told 'parallel.regather does nothing here: it needs parallel.sequence, and that parallel.tp above 1' --parallel.tp=2 --parallel.regather=true
+ok "$sifr" plan "${keys[@]}" -n 4 --parallel.tp=2 --parallel.sequence=true --parallel.regather=true --parallel.pp=2 --parallel.schedule=interleaved
+! grep -q 'does nothing' err || fail "a plan in which all has an effect: $(cat err)"
+
 # Refused before anything is built.
 expect 2 'parallel.tp: 3 ranks cannot share model.heads 4; 2 or 4 could' "$sifr" train "${keys[@]}" -n 3 --parallel.tp=3 --out=no
 expect 2 'parallel.sequence: 4 ranks cannot share the 62 rows' \

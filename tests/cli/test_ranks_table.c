@@ -67,6 +67,11 @@ static void test_hidden_share(void **state)
     assert_true(fabs(ranks_hidden(&(struct engine_traffic){.in_flight = 4, .waited = 1}) - 0.75) <
                 1e-12);
     assert_true(ranks_hidden(&(struct engine_traffic){.in_flight = 1, .waited = 2}) == 0);
+    struct engine_traffic team = {
+        .in_flight = 4, .waited = 1, .tensor_in_flight = 2, .tensor_waited = 0.5};
+    assert_true(fabs(ranks_tensor_hidden(&team) - 0.75) < 1e-12);
+    team.tensor_in_flight = 0;
+    assert_true(isnan(ranks_tensor_hidden(&team)));
 }
 
 static void test_description(void **state)

@@ -1,0 +1,390 @@
+/* Collectives of tensor-parallel ranks under compute: which products run while one is under way, that
+ * they really do (the other rank comes to it only when they are done), the same bits with and without,
+ * and how much of the time is said to be hidden. Two ranks, as threads. */
+#include <pthread.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "engine/engine_impl.h"
+#include "engine/ranks.h"
+#include "ops/ops_impl.h"
+
+enum { TEAM = 2, MOST_OPS = 64, MORE_RUNS = 12 };
+static const double patience = 20.0, slow_call = 0.004, slow_product = 0.010;
+
+/* Tensor parallel; with sequence parallel, inputs kept gathered, or gathered again. */
+enum { PLAIN, SEQUENCE, REGATHER, MODES };
+
+/* --- two ranks whose products are watched --------------------------------------------------- */
+
+struct watched {
+    char kind; /* x, w: gradient of a product's input, of its weight; a, n: attention's, norm's */
+    uint32_t open; /* calls under way when it begins */
+};
+
+struct meeting { /* what the two ranks know of each other */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int done;          /* products and the like that rank 0 has done */
+    bool late;         /* rank 1 has waited for longer than it should */
+    const char *gates; /* what is expected; NULL: rank 1 waits for nothing */
+};
+
+struct member {
+    struct rig_config config;
+    struct meeting *meeting;
+    struct rig rig;
+    const struct ops_backend *real;
+    struct ops_backend hooked;
+    struct watched ops[MOST_OPS];
+    int count;
+    double nap;                    /* that a weight's gradient takes longer */
+    double slow;                   /* that a call takes longer */
+    bool blocked;                  /* nothing goes beside compute */
+    struct engine_traffic traffic; /* of a step */
+    double seconds;
+    float *params;
+    int64_t param_count;
+};
+
+static _Thread_local struct member *me;
+
+static void nap(double seconds)
+{
+    struct timespec span = {0, (long)(1e9 * seconds)};
+    nanosleep(&span, NULL);
+}
+
+/* Rank 1 comes to a call only when rank 0 has done all that is expected under it: the operations
+ * marked 's' that follow the one after which the call begins. */
+static void pass_gate(int op)
+{
+    struct meeting *m = me->meeting;
+    struct timespec limit;
+    int last = -1, at = 0;
+    if (!m->gates || me->config.rank == 0)
+        return;
+    for (const char *p = m->gates; *p; p += strcspn(p, " "), p += strspn(p, " "), at++) {
+        bool under = memchr(p, 's', strcspn(p, " ")) != NULL;
+        if (at == op && under)
+            return; /* it has begun already */
+        if (at > op && !under)
+            break;
+        if (at > op)
+            last = at;
+    }
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += (time_t)patience;
+    pthread_mutex_lock(&m->lock);
+    while (m->done <= last && !m->late)
+        m->late = pthread_cond_timedwait(&m->changed, &m->lock, &limit) != 0;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void watch(char kind)
+{
+    struct unit_beside *beside = me->rig.engine->beside;
+    assert_true(me->count < MOST_OPS);
+    pass_gate(me->count);
+    me->ops[me->count++] = (struct watched){kind, me->blocked ? 0 : beside->open};
+    if (kind == 'w' && me->nap > 0)
+        nap(me->nap);
+}
+
+static void done(void)
+{
+    struct meeting *m = me->meeting;
+    if (me->config.rank != 0)
+        return;
+    pthread_mutex_lock(&m->lock);
+    m->done++;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+               const void *dy, const void *w, void *out)
+{
+    watch('x');
+    me->real->linear_dx(ops, stream, l, rows, dy, w, out);
+    done();
+}
+
+static void dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                     const void *dy, const void *w, const void *pre, void *d_pre, void *d_bias)
+{
+    watch('x');
+    me->real->linear_dx_dgelu(ops, stream, l, rows, dy, w, pre, d_pre, d_bias);
+    done();
+}
+
+static void dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows, const void *x,
+               const void *dy, bool add, void *out, void *d_bias)
+{
+    watch('w');
+    me->real->linear_dw(ops, stream, l, rows, x, dy, add, out, d_bias);
+    done();
+}
+
+static void norm_backward(struct ops *ops, struct stream *stream, struct norm norm, int64_t rows,
+                          const void *dy, const void *x, const void *w, const float *mean,
+                          const float *rstd, const void *add, void *out, void *dw_, void *db,
+                          void *scratch)
+{
+    watch('n');
+    me->real->norm_backward(ops, stream, norm, rows, dy, x, w, mean, rstd, add, out, dw_, db,
+                            scratch);
+    done();
+}
+
+static void attention_backward(struct ops *ops, struct stream *stream, struct attention a,
+                               const void *qkv, const void *out, const float *lse, const void *dy,
+                               void *d_qkv, void *scratch)
+{
+    watch('a');
+    me->real->attention_backward(ops, stream, a, qkv, out, lse, dy, d_qkv, scratch);
+    done();
+}
+
+static void hook(struct member *member)
+{
+    member->real = member->rig.ops->backend;
+    member->hooked = *member->real;
+    member->hooked.linear_dx = dx;
+    member->hooked.linear_dx_dgelu = dx_dgelu;
+    member->hooked.linear_dw = dw;
+    member->hooked.norm_backward = norm_backward;
+    member->hooked.attention_backward = attention_backward;
+    member->rig.ops->backend = &member->hooked;
+}
+
+static struct engine_traffic less(struct engine_traffic a, struct engine_traffic b)
+{
+    a.in_flight -= b.in_flight, a.waited -= b.waited;
+    a.tensor_in_flight -= b.tensor_in_flight, a.tensor_waited -= b.tensor_waited;
+    return a;
+}
+
+/* One step; calls and products are as slow as the member says. */
+static void *member_main(void *argument)
+{
+    struct env env = testing_env(1);
+    me = argument;
+    assert_ok(rig_create(&env, me->config, &me->rig));
+    struct unit_beside *beside = me->rig.engine->beside;
+    assert_non_null(beside);
+    hook(me);
+    if (me->blocked)
+        me->rig.engine->beside = NULL;
+    assert_ok(zero_settle(me->rig.zero));
+    zero_slow_team(me->rig.zero, me->slow);
+    struct engine_traffic before = engine_traffic(me->rig.engine);
+    double start = clock_seconds();
+    rig_step(&me->rig, 0);
+    me->seconds = clock_seconds() - start;
+    me->traffic = less(engine_traffic(me->rig.engine), before);
+    zero_slow_team(me->rig.zero, 0);
+    me->params = rig_params(&me->rig, &me->param_count);
+    me->rig.engine->beside = beside;
+    rig_destroy(&me->rig);
+    env_destroy(&env);
+    return NULL;
+}
+
+static struct rig_config team_config(int llama, int mode, int layers)
+{
+    struct rig_config config = base_config(llama);
+    config.ops = "cpu";
+    config.tokens = 12;
+    config.micro_batches = 1;
+    config.chunks = 1;
+    config.kind = TIMETABLE_1F1B;
+    config.tp = TEAM;
+    config.sequence = mode != PLAIN, config.regather = mode == REGATHER;
+    config.model.layers = layers;
+    if (!llama) {
+        config.model.heads = config.model.kv_heads = 4;
+        config.model.width = 40;
+        config.model.head_width = 10;
+    }
+    return config;
+}
+
+/* The same settings for both, after `model`; free params of both. */
+static void run_team(const struct member *model, const char *gates, struct member *team)
+{
+    struct env env = testing_env(1);
+    struct meeting meeting = {.gates = gates};
+    struct comm_hub *hub;
+    pthread_t threads[TEAM];
+    pthread_mutex_init(&meeting.lock, NULL);
+    pthread_cond_init(&meeting.changed, NULL);
+    assert_ok(comm_hub_create(&env, TEAM, &hub));
+    for (int r = 0; r < TEAM; r++) {
+        team[r] = *model;
+        team[r].meeting = &meeting;
+        team[r].config.hub = hub;
+        team[r].config.rank = r;
+        assert_int_equal(pthread_create(&threads[r], NULL, member_main, &team[r]), 0);
+    }
+    for (int r = 0; r < TEAM; r++)
+        pthread_join(threads[r], NULL);
+    assert_false(meeting.late);
+    comm_hub_destroy(hub);
+    pthread_cond_destroy(&meeting.changed);
+    pthread_mutex_destroy(&meeting.lock);
+    env_destroy(&env);
+}
+
+static void free_team(struct member *team)
+{
+    for (int r = 0; r < TEAM; r++)
+        free(team[r].params);
+}
+
+/* --- what runs under what ------------------------------------------------------------------- */
+
+static void print_ops(const struct member *member, char *out, size_t bytes)
+{
+    size_t used = 0;
+    for (int i = 0; i < member->count; i++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%c%s%s", i ? " " : "",
+                                 member->ops[i].kind, member->ops[i].open & 1u ? "s" : "",
+                                 member->ops[i].open & 2u ? "g" : "");
+}
+
+/* The loss, then one block from its MLP to its attention. s: the gradient of the stream is on its way
+ * in or out; g: rows are gathered again. */
+static const char *const expected[2][MODES] = {
+    {"x ws n w x x ws n x a x ws ws n", "x ws n w x x ws n x a x ws ws n",
+     "x ws n wg xg xg ws n xg ag xg wsg ws n"},
+    {"x ws n x x ws ws n x a x ws ws n", "x ws n x x ws n ws x a x ws ws n",
+     "x ws n xg xg wsg ng ws xg ag xg wsg ws n"}};
+
+/* Rank 1 waits before each call until rank 0 has gone through all that is to be hidden: if rank 0
+ * stood still for it, neither would come further. */
+static void test_products_under_calls(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++)
+        for (int mode = 0; mode < MODES; mode++) {
+            struct member model = {.config = team_config(llama, mode, 1)}, team[TEAM];
+            run_team(&model, expected[llama][mode], team);
+            for (int r = 0; r < TEAM; r++) {
+                char found[MOST_OPS * 4];
+                print_ops(&team[r], found, sizeof found);
+                assert_string_equal(found, expected[llama][mode]);
+            }
+            free_team(team);
+        }
+}
+
+/* --- the same bits -------------------------------------------------------------------------- */
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++)
+        for (int mode = 0; mode < MODES; mode++) {
+            struct member model = {.config = team_config(llama, mode, 3), .blocked = true};
+            struct member plain[TEAM], team[TEAM];
+            run_team(&model, NULL, plain);
+            model.blocked = false;
+            for (int i = 0; i < 4; i++) {
+                model.config.delays = i > 0 ? 2e-4 : 0;
+                model.config.recompute = i % 3;
+                run_team(&model, NULL, team);
+                for (int r = 0; r < TEAM; r++)
+                    assert_memory_equal(team[r].params, plain[0].params,
+                                        (size_t)plain[0].param_count * sizeof(float));
+                free_team(team);
+            }
+            free_team(plain);
+        }
+}
+
+/* In pipelines: backward in two parts, where weights' gradients gather rows again, and several chunks a
+ * stage. */
+static void test_pipelines(void **state)
+{
+    (void)state;
+    for (int llama = 0; llama < 2; llama++)
+        for (int mode = llama ? SEQUENCE : PLAIN; mode < MODES; mode += 2 - llama) {
+            struct rig_config config = team_config(llama, mode, 3);
+            config.micro_batches = MICRO_BATCHES;
+            struct trace plain = run(config, TEAM);
+            config.pp = 2;
+            config.kind = TIMETABLE_ZERO_BUBBLE;
+            config.delays = 2e-4;
+            config.recompute = mode;
+            compare(&plain, config, 2 * TEAM);
+            config.kind = TIMETABLE_INTERLEAVED;
+            config.chunks = 2;
+            compare(&plain, config, 2 * TEAM);
+            free(plain.params);
+        }
+}
+
+/* --- how much is hidden --------------------------------------------------------------------- */
+
+/* Calls of a step that are begun beside compute; regather's come to them. */
+static int calls_beside(int llama, int mode, int layers)
+{
+    int a_block = mode == PLAIN ? 2 : llama ? 3 : 2;
+    return 1 + layers * (a_block + (mode == REGATHER ? 2 : 0));
+}
+
+static bool is_hidden(const struct member *team, int calls)
+{
+    const struct engine_traffic *t = &team[0].traffic;
+    return t->waited <= t->tensor_in_flight - 0.5 * calls * slow_call;
+}
+
+static void check_hidden(int llama, int mode)
+{
+    enum { LAYERS = 2 };
+    struct member model = {
+        .config = team_config(llama, mode, LAYERS), .nap = slow_product, .slow = slow_call};
+    struct member team[TEAM], plain[TEAM];
+    int calls = calls_beside(llama, mode, LAYERS);
+    bool hidden = false;
+    for (int i = 0; i < MORE_RUNS && !hidden; i++) { /* others may have held a run up */
+        run_team(&model, NULL, team);
+        hidden = is_hidden(team, calls);
+        free_team(team);
+    }
+    const struct engine_traffic *t = &team[0].traffic;
+    assert_true(hidden);
+    assert_true(t->in_flight == t->tensor_in_flight);        /* there is nothing else */
+    assert_true(t->tensor_waited >= LAYERS * 2 * slow_call); /* forward waits, and is said to */
+    assert_true(t->waited >= 0.99 * t->tensor_waited);
+    assert_true(t->tensor_waited >= 0.9 * t->waited);
+
+    model.blocked = true;
+    run_team(&model, NULL, plain);
+    assert_true(plain[0].traffic.tensor_waited >= 0.999 * plain[0].traffic.tensor_in_flight);
+    print_message(
+        "%s, mode %d: a step %.0f ms, %.0f with all calls blocking; %.0f ms among the ranks, "
+        "waited %.0f; %d calls beside compute\n",
+        llama ? "llama" : "gpt2", mode, 1e3 * team[0].seconds, 1e3 * plain[0].seconds,
+        1e3 * t->tensor_in_flight, 1e3 * t->tensor_waited, calls);
+    free_team(plain);
+}
+
+static void test_hidden_share(void **state)
+{
+    (void)state;
+    check_hidden(0, PLAIN);
+    check_hidden(1, REGATHER);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products_under_calls),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_pipelines),
+        cmocka_unit_test(test_hidden_share),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
