@@ -288,9 +288,11 @@ static enum status run(const struct comm_call *call, struct stream *stream)
         delay(comm);
         leave(comm);
         draw(comm, call, traced);
+        double seconds =
+            device_is_dry(comm->device) ? comm_spend(call, stream) : clock_seconds() - start;
         pthread_mutex_lock(&comm->lock);
         if (st == STATUS_OK)
-            count(comm, call, clock_seconds() - start);
+            count(comm, call, seconds);
         pthread_mutex_unlock(&comm->lock);
     }
     int none = STATUS_OK;
@@ -330,9 +332,11 @@ static void enqueue(struct comm_call *call, struct stream *stream)
     call->number = next_number(comm, call->kind);
     call->label = comm->label;
     comm->label = NULL;
+    bool dry = device_is_dry(comm->device);
+    double seconds = dry ? comm_spend(call, stream) : 0.0;
     pthread_mutex_lock(&comm->lock);
-    if (device_is_dry(comm->device))
-        count(comm, call, 0);
+    if (dry)
+        count(comm, call, seconds);
     else
         comm->pending++;
     pthread_mutex_unlock(&comm->lock);

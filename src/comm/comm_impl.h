@@ -12,6 +12,7 @@
  *     comm_stage.c     swaps of memory that the host cannot reach
  *     comm_path.c      a way from card to card beside the back end: which, and its links
  *     comm_watch.c     a thread that watches calls which are on cards
+ *     comm_price.c     what calls take, where they are only counted
  *     comm_late.c      the end of a job: who is late, who left, who ended it
  *
  * Locks, outermost first: a hub's, a home's, a communicator's or a group's. None is held while
@@ -133,6 +134,8 @@ struct comm_home {
     bool told;           /* ... and this rank's log knows */
     char failure[COMM_FAILURE_BYTES];
 
+    const struct comm_prices *prices; /* borrowed: of calls that are only counted; NULL: none */
+
     struct event *issued;       /* with a path: the newest swap of all communicators */
     pthread_mutex_t issue_lock; /* of who enqueues one */
     struct comm_watch watch;
@@ -192,6 +195,7 @@ struct comm {
     pthread_mutex_t lock;
     pthread_cond_t idle;
     int64_t pending; /* calls enqueued and not finished */
+    double idle_at;  /* where they are only counted: when the last of them is done */
     struct comm_counter counters[COMM_KIND_COUNT];
 
     enum trace_lane lane;
@@ -253,6 +257,10 @@ void comm_watch_remove(struct comm *comm);
 int comm_flight_begin(struct comm *comm, const struct comm_place *place, struct stream *stream);
 void comm_flight_mark(struct comm *comm, int slot, struct stream *stream);
 void comm_flight_wait(struct comm *comm); /* until none is in flight, or the job has ended */
+
+/* comm_price.c: take a call's time, on its stream (NULL: the host's), and tell how much it was. Only
+ * where calls are counted and not made. */
+double comm_spend(const struct comm_call *call, struct stream *stream);
 
 /* comm_sums.c */
 enum status comm_sums_open(struct comm *comm);

@@ -5,6 +5,9 @@
  * r / node has rank r). Both go at once, each at its rate:
  *
  *     latency + max over both of (messages * message + bytes / bytes_per_second)
+ *
+ * A reduce-scatter is that and the sum of what has come, an all-reduce that and a gather of as much; a
+ * broadcast goes down its tree, a message after the other.
  */
 #ifndef COMM_COMM_PRICE_H
 #define COMM_COMM_PRICE_H
@@ -25,9 +28,16 @@ struct comm_prices {
     double sum_bytes_per_second; /* read, of sums in rank order inside a call */
 };
 
-/* Seconds of a call of `kind` in which this rank, number `rank` of the communicator's `size`, sends
- * `bytes` in all to the others; job_ranks (size): which ranks of the job these are. */
+/* Seconds of a call of `kind` by rank `rank` of the communicator's `size`, of which job_ranks (size,
+ * ascending) are the numbers in the job. `bytes`: what this rank sends to the others in all, or
+ * receives, if that is more; of a broadcast the data; of a pair's call its message, to or from rank
+ * `peer`, which others do not look at. */
 double comm_price(const struct comm_prices *prices, enum comm_kind kind, int size, int rank,
-                  const int *job_ranks, double bytes);
+                  int peer, const int *job_ranks, double bytes);
+
+/* From now on calls of a dry communicator take time on its device, which keeps it: those on streams
+ * their price, those of the host `exchange`. So do those of all other communicators of its rank.
+ * `prices` is borrowed; NULL: none. */
+void comm_set_prices(struct comm *comm, const struct comm_prices *prices);
 
 #endif

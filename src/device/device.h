@@ -10,7 +10,8 @@
  *
  * The "dry" device counts memory and hands out addresses that must not be touched: `sifr plan`
  * builds the real engine on it, so that the plan and the run cannot drift apart. "dry-card" is the
- * same for a card: its memory is not the host's.
+ * same for a card: its memory is not the host's. Either can keep time (device_keep_time): then calls
+ * take what they would, by clocks that nobody waits for.
  */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
@@ -124,5 +125,29 @@ void device_zero(struct stream *stream, void *dst, size_t bytes);
  * bf16 or f16, or f64 when dst is. */
 void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                        enum dtype src_type, int64_t count);
+
+/* --- time on a dry device: src/device/dry/dry_time.c ----------------------------------------- */
+
+/* What work of the device itself takes. */
+struct device_pace {
+    double call;                  /* seconds of any copy, zero or accumulate */
+    double copy_bytes_per_second; /* read and written by these; 0: they take none */
+    double theft; /* seconds of plain streams that each second on a worker takes, where they go on
+                     beside it: 1 where the same cores do both */
+};
+/* From now on the host and every stream of a dry device have a clock, in seconds from here. A plain
+ * stream of "dry" is the host itself; all others run beside it, begin work no earlier than it was
+ * enqueued, and enqueueing costs nothing. */
+void device_keep_time(struct device *device, const struct device_pace *pace);
+double device_clock(const struct device *device); /* the host's: 0 where no time is kept */
+/* The host does something itself, or waits until that time, if it is not past. */
+void device_spend(struct device *device, double seconds);
+void device_wait_until(struct device *device, double clock);
+/* Work on the stream takes so long. */
+void stream_spend(struct stream *stream, double seconds);
+/* When all that is enqueued on the stream will be done: now, if it is. On a device that is not dry
+ * the time of day's clock (clock_seconds), for who takes differences. */
+double stream_clock(const struct stream *stream);
+double stream_spent(const struct stream *stream); /* seconds of work so far, on a dry device */
 
 #endif

@@ -13,7 +13,7 @@ struct device_block;
 
 struct device_backend {
     const char *name;
-    bool dry;             /* addresses must not be touched: the face drops all enqueued work */
+    bool dry;             /* addresses must not be touched: work takes time at most */
     bool on_host;         /* the host may touch them */
     enum mem_place place; /* of its own blocks */
     size_t device_bytes;  /* of the back end's device struct, `struct device` first */
@@ -43,12 +43,12 @@ struct device_backend {
     enum status (*event_open)(struct event *event); /* NULL: nothing to do */
     void (*event_close)(struct event *event); /* waits until no stream needs it; NULL: nothing */
 
-    /* Never called on a dry device; `wait` not on a failed stream either. */
+    /* `wait` is not called on a failed stream. */
     void (*enqueue)(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes);
     void (*record)(struct event *event, struct stream *stream);
     void (*wait)(struct stream *stream, struct event *event);
 
-    /* Enqueued work; never called on a dry device, on a failed stream or with a count of zero. */
+    /* Enqueued work; never called on a failed stream or with a count of zero. */
     void (*copy)(struct stream *stream, void *dst, const void *src, size_t bytes);
     void (*zero)(struct stream *stream, void *dst, size_t bytes);
     void (*accumulate)(struct stream *stream, void *dst, enum dtype dst_type, const void *src,

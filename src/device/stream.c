@@ -1,17 +1,11 @@
 /* stream -- the faces of streams and events: sticky errors, waits, argument checks.
  *
- * A back end sees only work that is to be done: nothing reaches it on a dry device, and copies,
- * sums and waits are dropped here once the stream has failed. A worker may fail after work was
- * put in its ring, so back ends ask again when they come to it.
+ * A back end sees only work that is to be done: copies, sums and waits are dropped here once the
+ * stream has failed. A worker may fail after work was put in its ring, so back ends ask again when
+ * they come to it.
  */
 #include "device/device.h"
 #include "device/device_impl.h"
-
-/* Nothing is to be done on this stream: it failed before, or its device is dry. */
-static bool idle(const struct stream *stream)
-{
-    return stream_failed(stream) || stream->device->backend->dry;
-}
 
 /* --- streams -------------------------------------------------------------------------------- */
 
@@ -118,14 +112,13 @@ void event_destroy(struct event *event)
 void event_record(struct event *event, struct stream *stream)
 {
     CHECK(event->device->backend == stream->device->backend);
-    if (!stream->device->backend->dry)
-        stream->device->backend->record(event, stream);
+    stream->device->backend->record(event, stream);
 }
 
 void stream_wait(struct stream *stream, struct event *event)
 {
     CHECK(event->device->backend == stream->device->backend);
-    if (!idle(stream))
+    if (!stream_failed(stream))
         stream->device->backend->wait(stream, event);
 }
 
@@ -140,8 +133,7 @@ static bool is_apart(const void *a, size_t a_bytes, const void *b, size_t b_byte
 void stream_enqueue(struct stream *stream, stream_task_fn *task, const void *args, size_t bytes)
 {
     CHECK_LE(bytes, STREAM_ARGS_BYTES);
-    if (!stream->device->backend->dry)
-        stream->device->backend->enqueue(stream, task, args, bytes);
+    stream->device->backend->enqueue(stream, task, args, bytes);
 }
 
 void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
@@ -150,7 +142,7 @@ void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes
         return;
     CHECK(dst != NULL && src != NULL);
     CHECK(is_apart(dst, bytes, src, bytes));
-    if (!idle(stream))
+    if (!stream_failed(stream))
         stream->device->backend->copy(stream, dst, src, bytes);
 }
 
@@ -159,7 +151,7 @@ void device_zero(struct stream *stream, void *dst, size_t bytes)
     if (bytes == 0)
         return;
     CHECK(dst != NULL);
-    if (!idle(stream))
+    if (!stream_failed(stream))
         stream->device->backend->zero(stream, dst, bytes);
 }
 
@@ -176,6 +168,6 @@ void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, co
           (src_type == DTYPE_F64 && dst_type == DTYPE_F64));
     CHECK(is_apart(dst, (size_t)count * dtype_bytes(dst_type), src,
                    (size_t)count * dtype_bytes(src_type)));
-    if (!idle(stream))
+    if (!stream_failed(stream))
         stream->device->backend->accumulate(stream, dst, dst_type, src, src_type, count);
 }

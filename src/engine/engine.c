@@ -175,6 +175,19 @@ void engine_label(struct engine *engine, const char *what)
     snprintf(engine->label, sizeof engine->label, "%s", what);
 }
 
+void engine_watch(struct engine *engine, engine_watch_fn *watch, void *user)
+{
+    engine->watch = watch;
+    engine->watch_user = user;
+}
+
+void engine_tell(const struct engine *engine, enum engine_point point,
+                 const struct timetable_action *pass)
+{
+    if (engine->watch)
+        engine->watch(engine->watch_user, point, pass);
+}
+
 /* --- one micro-batch ------------------------------------------------------------------------ */
 
 static int64_t count_labels(const int32_t *labels, int64_t count)
@@ -299,10 +312,13 @@ static void forward_and_backward(struct engine *engine, int64_t round)
 {
     bool idle = engine_micro_batch(engine, round) < 0;
     int last = engine->graph->unit_count - 1;
+    const struct timetable_action whole = {.verb = TIMETABLE_FORWARD, .round = (int32_t)round};
+    engine_tell(engine, ENGINE_PASS_BEGIN, &whole);
     struct walk walk = engine_start_walk(engine, round, idle, 0, last + 1, WALK_BOTH);
     engine_forward(engine, 0, last, &walk);
     engine_run_pass_with_gradients(engine, last, PASS_LOSS, &walk);
     engine_backward(engine, 0, last, &walk);
+    engine_tell(engine, ENGINE_PASS_END, &whole);
 }
 
 /* --- over all ranks ------------------------------------------------------------------------- */
@@ -401,10 +417,12 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         pipeline_step(engine->pipeline);
     for (int64_t round = 0; !engine->pipeline && round < rounds; round++)
         forward_and_backward(engine, round);
+    engine_tell(engine, ENGINE_PASSES_DONE, NULL);
     note(engine, "gradient", "norm");
     double start = trace_begin(engine->env->trace);
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
     draw(engine, start, "judge", NULL);
+    engine_tell(engine, ENGINE_JUDGED, NULL);
     TRY(add_losses(engine, rounds, engine->config.micro_batches,
                    &loss_sum)); /* waits for nothing */
     *result = (struct engine_result){

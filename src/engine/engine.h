@@ -115,4 +115,18 @@ struct engine_traffic {
 };
 struct engine_traffic engine_traffic(const struct engine *engine);
 
+/* --- where a step is, for plans that time it ------------------------------------------------- */
+enum engine_point {
+    ENGINE_PASS_BEGIN, /* of a pipeline's list, when what it needs of other stages has come; without
+                          a pipeline a whole round is one, and a forward */
+    ENGINE_PASS_END,
+    ENGINE_PASSES_DONE,
+    ENGINE_JUDGED /* all ranks know the norm */
+};
+/* `pass`: of the first two. */
+typedef void engine_watch_fn(void *user, enum engine_point point,
+                             const struct timetable_action *pass);
+/* Call it at these points of every step, on the thread that steps; NULL: nobody. */
+void engine_watch(struct engine *engine, engine_watch_fn *watch, void *user);
+
 #endif

@@ -22,7 +22,9 @@ struct engine {
     int64_t *votes;                         /* of the tensor-parallel ranks */
     void *gradient;                         /* (B, T, C); a pipeline has its own */
     struct loss_scale scale;
-    char label[64]; /* "step 12" */
+    char label[64];         /* "step 12" */
+    engine_watch_fn *watch; /* NULL: nobody does */
+    void *watch_user;       /* borrowed */
 };
 
 /* One walk over units. An idle rank only follows: it joins the store's exchanges. */
@@ -49,6 +51,8 @@ void engine_backward(struct engine *engine, int first, int end, struct walk *wal
 /* The second part of it. */
 void engine_backward_weight(struct engine *engine, int first, int end, struct walk *walk);
 size_t engine_stream_bytes(const struct engine *engine); /* of (B, T, C) */
+void engine_tell(const struct engine *engine, enum engine_point point,
+                 const struct timetable_action *pass);
 
 /* --- pipeline.c ----------------------------------------------------------------------------- */
 enum status pipeline_create(struct engine *engine, const struct engine_pipe *config,

@@ -63,6 +63,7 @@ struct pipeline {
     struct line lines[LINES];
     double stalled;     /* seconds that compute has waited for messages */
     action_name *names; /* of this rank's actions, for the trace; NULL: there is none */
+    const struct timetable_action *pass; /* of the list, under way; NULL: none */
 };
 
 /* --- construction --------------------------------------------------------------------------- */
@@ -321,9 +322,18 @@ static void put_out(struct pipeline *p, struct walk *walk, void *out)
         device_copy(engine->stream, out, walk->run.residual, engine_stream_bytes(engine));
 }
 
-/* A pass of the timetable, without what it waited for before it. */
-static void draw(struct pipeline *p, double start, const char *name)
+/* A pass of the timetable, without what it waited for before it: for who watches, and the trace. */
+static double begin_pass(struct pipeline *p)
 {
+    if (p->pass)
+        engine_tell(p->engine, ENGINE_PASS_BEGIN, p->pass);
+    return trace_begin(p->engine->env->trace);
+}
+
+static void end_pass(struct pipeline *p, double start, const char *name)
+{
+    if (p->pass)
+        engine_tell(p->engine, ENGINE_PASS_END, p->pass);
     if (name)
         trace_end(p->engine->env->trace, start,
                   &(struct trace_span){.lane = TRACE_STAGE, .name = name});
@@ -342,7 +352,7 @@ static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool
         await(p, chunk->in.ready[in]);
         walk.run.residual = chunk->in.at[in];
     }
-    double start = trace_begin(engine->env->trace);
+    double start = begin_pass(p);
     engine_forward(engine, chunk->first, end, &walk);
     if (idle)
         return;
@@ -351,7 +361,7 @@ static void forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool
     event_record(chunk->out.ready[out], engine->stream);
     if (chunk->has_input)
         event_record(chunk->in.spent[in], engine->stream);
-    draw(p, start, name);
+    end_pass(p, start, name);
 }
 
 /* All of it, or its first part. */
@@ -368,7 +378,7 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
         await(p, chunk->gradient.ready[i]);
     else if (!idle)
         stream_wait(engine->stream, chunk->gradient.spent[i]);
-    double start = trace_begin(engine->env->trace);
+    double start = begin_pass(p);
     if (chunk->has_loss) {
         walk.run.residual = chunk->out.at[out];
         engine_run_pass_with_gradients(engine, chunk->end - 1, PASS_LOSS, &walk);
@@ -380,17 +390,17 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
         return;
     event_record(chunk->has_input ? chunk->gradient.ready[i] : chunk->gradient.spent[i],
                  engine->stream);
-    draw(p, start, name);
+    end_pass(p, start, name);
 }
 
 static void weight(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
                    const char *name)
 {
     struct walk walk = engine_start_round(p->engine, round, idle);
-    double start = trace_begin(p->engine->env->trace);
+    double start = begin_pass(p);
     engine_backward_weight(p->engine, chunk->first, forward_end(chunk), &walk);
     if (!idle)
-        draw(p, start, name);
+        end_pass(p, start, name);
 }
 
 /* --- a step --------------------------------------------------------------------------------- */
@@ -402,6 +412,7 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
     int peer = timetable_is_message(a.verb) ? timetable_peer(&p->table.shape, p->stage, a.verb) : 0;
     if (idle && timetable_is_message(a.verb))
         return;
+    p->pass = &a;
     switch (a.verb) {
     case TIMETABLE_FORWARD: forward(p, chunk, a.round, idle, name); break;
     case TIMETABLE_BACKWARD:
@@ -420,6 +431,7 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
         send(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count, name);
         break;
     }
+    p->pass = NULL;
 }
 
 void pipeline_step(struct pipeline *p)

@@ -1,14 +1,16 @@
 /* ops -- the faces: back ends by name, argument checks, and the call into the table.
  *
  * A face checks what is cheap to check (shapes, missing pointers, the stream's device) even on a
- * dry device, so that `sifr plan` finds a wrong shape too; then it does nothing on a dry device
- * or on a stream that has failed. Values (tokens, labels) are for the back ends to check.
+ * dry device, so that `sifr plan` finds a wrong shape too; then it does nothing on a stream that has
+ * failed, and on a dry device it only takes time, if there is a meter. Values (tokens, labels) are for
+ * the back ends to check.
  */
 #include "ops/ops.h"
 #include <stdio.h>
 #include <string.h>
 #include "base/plugin.h"
 #include "ops/ops_impl.h"
+#include "ops/ops_price.h"
 
 /* The back ends, compiled in or in a plugin: the only place that knows their names. Each table begins
  * as ref's. */
@@ -112,12 +114,17 @@ int64_t ops_chunk_logits(const struct ops *ops)
     return ops->backend->chunk_logits;
 }
 
-/* Whether a checked call is to be made. */
-static bool ready(const struct ops *ops, const struct stream *stream)
+/* Whether a checked call is to be made; on a dry device it takes its time instead. */
+static bool ready(struct ops *ops, struct stream *stream, const struct ops_case *c)
 {
     CHECK(stream_device(stream) == ops->device);
-    return !stream_failed(stream) && !device_is_dry(ops->device);
+    if (!device_is_dry(ops->device))
+        return !stream_failed(stream);
+    ops_spend(ops, stream, c);
+    return false;
 }
+
+#define CASE(...) (&(const struct ops_case){__VA_ARGS__})
 
 /* --- linear --------------------------------------------------------------------------------- */
 
@@ -133,7 +140,7 @@ void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
 {
     check_linear(l, rows);
     CHECK(x && w && y);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("linear", .rows = rows, .linear = l, .bias = bias != NULL)))
         ops->backend->linear(ops, stream, l, rows, x, w, bias, y);
 }
 
@@ -142,7 +149,7 @@ void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
 {
     check_linear(l, rows);
     CHECK(x && w && pre && y);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("linear_gelu", .rows = rows, .linear = l, .bias = bias != NULL)))
         ops->backend->linear_gelu(ops, stream, l, rows, x, w, bias, pre, y);
 }
 
@@ -151,7 +158,7 @@ void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 {
     check_linear(l, rows);
     CHECK(dy && w && dx);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("linear_dx", .rows = rows, .linear = l)))
         ops->backend->linear_dx(ops, stream, l, rows, dy, w, dx);
 }
 
@@ -160,7 +167,8 @@ void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
 {
     check_linear(l, rows);
     CHECK(dy && w && pre && dpre);
-    if (ready(ops, stream))
+    if (ready(ops, stream,
+              CASE("linear_dx_dgelu", .rows = rows, .linear = l, .bias = dbias != NULL)))
         ops->backend->linear_dx_dgelu(ops, stream, l, rows, dy, w, pre, dpre, dbias);
 }
 
@@ -169,7 +177,8 @@ void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
 {
     check_linear(l, rows);
     CHECK(x && dy && dw);
-    if (ready(ops, stream))
+    if (ready(ops, stream,
+              CASE("linear_dw", .rows = rows, .linear = l, .add = add, .bias = dbias != NULL)))
         ops->backend->linear_dw(ops, stream, l, rows, x, dy, add, dw, dbias);
 }
 
@@ -191,7 +200,9 @@ void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t
     CHECK(residual && weight && y && rstd);
     CHECK(sum != NULL || branch == NULL);
     CHECK(mean != NULL || n.kind == NORM_RMS);
-    if (ready(ops, stream))
+    if (ready(ops, stream,
+              CASE("add_norm", .rows = rows, .norm = n, .branch = branch != NULL,
+                   .bias = bias != NULL)))
         ops->backend->add_norm(ops, stream, n, rows, residual, branch, weight, bias, sum, y, mean,
                                rstd);
 }
@@ -203,7 +214,7 @@ void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
     check_norm(n, rows);
     CHECK(sum && weight && rstd && y);
     CHECK(mean != NULL || n.kind == NORM_RMS);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("norm_apply", .rows = rows, .norm = n, .bias = bias != NULL)))
         ops->backend->norm_apply(ops, stream, n, rows, sum, weight, bias, mean, rstd, y);
 }
 
@@ -215,7 +226,9 @@ void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, in
     check_norm(n, rows);
     CHECK(dy && sum && weight && rstd && dsum_out && scratch);
     CHECK(mean != NULL || n.kind == NORM_RMS);
-    if (ready(ops, stream))
+    if (ready(ops, stream,
+              CASE("norm_backward", .rows = rows, .norm = n, .branch = dsum != NULL,
+                   .bias = dbias != NULL)))
         ops->backend->norm_backward(ops, stream, n, rows, dy, sum, weight, mean, rstd, dsum,
                                     dsum_out, dweight, dbias, scratch);
 }
@@ -231,7 +244,7 @@ void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (a && b && sum));
-    if (ready(ops, stream) && count > 0)
+    if (count > 0 && ready(ops, stream, CASE("add", .count = count)))
         ops->backend->add(ops, stream, count, a, b, sum);
 }
 
@@ -241,7 +254,7 @@ void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void 
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (pre && y));
-    if (ready(ops, stream) && count > 0)
+    if (count > 0 && ready(ops, stream, CASE("gelu", .count = count)))
         ops->backend->gelu(ops, stream, count, pre, y);
 }
 
@@ -250,7 +263,7 @@ void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (pre && dy && dpre));
-    if (ready(ops, stream) && count > 0)
+    if (count > 0 && ready(ops, stream, CASE("gelu_backward", .count = count)))
         ops->backend->gelu_backward(ops, stream, count, pre, dy, dpre);
 }
 
@@ -260,7 +273,7 @@ void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
     CHECK_LT(0, rows);
     CHECK_LT(0, ff);
     CHECK(gate_up && y);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("swiglu", .rows = rows, .width = ff)))
         ops->backend->swiglu(ops, stream, rows, ff, gate_up, y);
 }
 
@@ -270,7 +283,7 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
     CHECK_LT(0, rows);
     CHECK_LT(0, ff);
     CHECK(gate_up && dy && dgate_up);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("swiglu_backward", .rows = rows, .width = ff, .act = act != NULL)))
         ops->backend->swiglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up, act);
 }
 
@@ -293,7 +306,7 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
     CHECK_EQ(a.head_width % 2, 0);
     CHECK_LE(0, first);
     CHECK(table && qkv);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE(inverse ? "rope_inverse" : "rope", .attention = a, .first = first)))
         ops->backend->rope(ops, stream, a, table, first, inverse, qkv);
 }
 
@@ -302,7 +315,7 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
 {
     check_attention(a);
     CHECK(qkv && out && lse && scratch);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("attention", .attention = a)))
         ops->backend->attention(ops, stream, a, qkv, out, lse, scratch);
 }
 
@@ -312,7 +325,7 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
 {
     check_attention(a);
     CHECK(qkv && out && lse && dout && dqkv && scratch);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("attention_backward", .attention = a)))
         ops->backend->attention_backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
 }
 
@@ -330,7 +343,7 @@ void ops_attention_cached(struct ops *ops, struct stream *stream, struct attenti
     CHECK_LE(0, past);
     CHECK_LE(past + a.tokens, room);
     CHECK(qkv && cache_k && cache_v && out && scratch);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("attention_cached", .attention = a, .past = past, .room = room)))
         ops->backend->attention_cached(ops, stream, a, past, room, qkv, cache_k, cache_v, out,
                                        scratch);
 }
@@ -348,6 +361,13 @@ static void check_embedding(struct embedding e)
     CHECK(e.id_count == 0 ? e.first_id == 0 : e.first_id + e.vocab <= e.id_count);
 }
 
+/* As a case has it: without a table there are no positions. */
+static struct embedding positioned(struct embedding e, const void *wpe)
+{
+    e.positions = wpe != NULL ? e.positions : 0;
+    return e;
+}
+
 void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
                    const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
                    void *out)
@@ -357,7 +377,7 @@ void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
     CHECK_LE(0, first);
     if (wpe != NULL)
         CHECK_LE(first + e.tokens, e.positions);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("embedding", .embedding = positioned(e, wpe), .first = first)))
         ops->backend->embedding(ops, stream, e, tokens, wte, wpe, first, out);
 }
 
@@ -369,7 +389,7 @@ void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embed
     CHECK(tokens && dout && dwte && scratch);
     if (dwpe != NULL)
         CHECK_LE(e.tokens, e.positions);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("embedding_backward", .embedding = positioned(e, dwpe))))
         ops->backend->embedding_backward(ops, stream, e, tokens, dout, dwte, dwpe, scratch);
 }
 
@@ -387,7 +407,9 @@ void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int
     CHECK_LT(0, vocab);
     CHECK(labels && logits && losses);
     CHECK(scalars != NULL || !gradient);
-    if (ready(ops, stream))
+    if (ready(ops, stream,
+              CASE(gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
+                   .width = vocab)))
         ops->backend->cross_entropy(ops, stream, rows, vocab, labels, gradient, scalars, logits,
                                     losses);
 }
@@ -400,7 +422,7 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
     CHECK_LT(0, vocab);
     CHECK_LE(0, first_id);
     CHECK(labels && logits && parts);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("cross_entropy_part", .rows = rows, .width = vocab)))
         ops->backend->cross_entropy_part(ops, stream, rows, vocab, first_id, labels, logits, parts);
 }
 
@@ -415,7 +437,7 @@ void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows
     CHECK_LT(0, ranks);
     CHECK(labels && parts && logits && losses);
     CHECK(scalars != NULL || !gradient);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("cross_entropy_join", .rows = rows, .width = vocab)))
         ops->backend->cross_entropy_join(ops, stream, rows, vocab, first_id, labels, ranks, parts,
                                          gradient, scalars, logits, losses);
 }
@@ -425,7 +447,7 @@ void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double
 {
     CHECK_LE(0, count);
     CHECK((count == 0 || values) && sum);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("sum", .count = count)))
         ops->backend->sum(ops, stream, count, values, sum);
 }
 
@@ -436,7 +458,7 @@ void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
     CHECK(level >= 0 && level < 63);
     CHECK_EQ(count & (((int64_t)1 << level) - 1), 0);
     CHECK(count == 0 || (values && sums));
-    if (ready(ops, stream) && count > 0)
+    if (count > 0 && ready(ops, stream, CASE("tree_sums", .count = count, .level = level)))
         ops->backend->tree_sums(ops, stream, count, level, values, sums);
 }
 
@@ -448,7 +470,8 @@ void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
     CHECK_LE(0, count);
     CHECK(is_real(dst_type) && is_real(src_type));
     CHECK(count == 0 || (dst && src));
-    if (ready(ops, stream) && count > 0)
+    if (count > 0 &&
+        ready(ops, stream, CASE("cast", .count = count, .from = src_type, .to = dst_type)))
         ops->backend->cast(ops, stream, dst, dst_type, src, src_type, count);
 }
 
@@ -460,13 +483,15 @@ static bool is_single(enum dtype type) /* no wider than f32 */
 void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count)
 {
+    int64_t total = 0;
     CHECK_LE(0, range_count);
     CHECK(is_single(type));
     for (int i = 0; i < range_count; i++) {
         CHECK_LE(0, ranges[i].count);
+        total += ranges[i].count;
         CHECK(ranges[i].count == 0 || (ranges[i].x && ranges[i].sums));
     }
-    if (ready(ops, stream) && range_count > 0)
+    if (range_count > 0 && ready(ops, stream, CASE("square_sums", .count = total, .from = type)))
         ops->backend->square_sums(ops, stream, type, ranges, range_count);
 }
 
@@ -476,7 +501,7 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
     CHECK_LE(0, count);
     CHECK(is_single(type));
     CHECK((count == 0 || x) && first);
-    if (ready(ops, stream))
+    if (ready(ops, stream, CASE("find_nonfinite", .count = count, .from = type, .bad = -1)))
         ops->backend->find_nonfinite(ops, stream, type, x, count, first);
 }
 
@@ -494,6 +519,7 @@ void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
 {
     CHECK_LE(0, segment_count);
     CHECK(scalars && (segment_count == 0 || segments));
-    if (ready(ops, stream) && segment_count > 0)
+    CHECK(stream_device(stream) == ops->device);
+    if (!device_is_dry(ops->device) && !stream_failed(stream) && segment_count > 0)
         ops->backend->adamw(ops, stream, hyper, scalars, segments, segment_count);
 }

@@ -21,6 +21,7 @@
 #include "device/device.h"
 
 struct ops_backend;
+struct ops_meter;
 
 struct ops {
     const struct ops_backend *backend;
@@ -29,6 +30,9 @@ struct ops {
     int threads;           /* from the device's env */
     void *state;           /* the back end's own */
     void *workspace;       /* device memory for its libraries, NULL where they need none */
+    struct ops_meter
+        *meter; /* borrowed: on a dry device, what calls take (ops_price.h); NULL: no time
+                              */
 };
 
 /* `backend` "ref" (f32 or f64), "cpu" (f32) or "cuda" (f32, bf16, f16). The caller destroys *ops. */
@@ -224,7 +228,8 @@ struct adamw_segment {
     float *m, *v;
     float lr_mul, decay; /* decay: weight_decay * wd_mul */
 };
-/* `scalars` and `segments` lie in device memory. */
+/* `scalars` and `segments` lie in device memory. On a dry device, where they cannot be read, it takes
+ * no time: see ops_spend. */
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count);

@@ -45,4 +45,22 @@ const char *ops_kind_word(enum ops_kind kind); /* "product" */
 void ops_prices_sort(struct ops_prices *prices);
 double ops_price(const struct ops_prices *prices, const struct ops *ops, const struct ops_case *c);
 
+/* The same call? Where values lie (eps, what is not finite) does not count. */
+bool ops_case_equal(const struct ops_case *a, const struct ops_case *b);
+
+/* --- a meter: what the calls on a dry device take ------------------------------------------- */
+
+/* Notes each call once, with its price, so that a walk of many equal layers is quick. */
+struct ops_meter;
+/* `prices` is borrowed; NULL: calls are noted and take no time. The caller destroys *meter. */
+enum status ops_meter_create(struct env *env, const struct ops_prices *prices,
+                             struct ops_meter **meter);
+void ops_meter_destroy(struct ops_meter *meter); /* NULL is fine */
+/* Different calls so far; more than fit are not noted: then *all is false. */
+int ops_meter_count(const struct ops_meter *meter, bool *all);
+const struct ops_case *ops_meter_case(const struct ops_meter *meter, int i);
+
+/* Spend on the stream what such a call takes, where ops have a meter: the faces do. */
+void ops_spend(struct ops *ops, struct stream *stream, const struct ops_case *c);
+
 #endif

@@ -1,4 +1,4 @@
-/* plan -- builds ranks of a run on nothing and reads their accounts.
+/* plan -- reads the accounts of ranks that are built on nothing (plan_parts.c).
  *
  * Ranks of a kind take the same memory but for what they own, and slices are all of one length: the
  * first and the last worker and one server stand for all.
@@ -7,81 +7,13 @@
 
 #include <string.h>
 
-#include "engine/decoder.h"
+#include "plan/plan_impl.h"
 #include "zero/partition.h"
-
-struct parts {
-    struct device *device;
-    struct ops *ops;
-    struct stream *stream;
-    struct comm *comm; /* NULL: one rank */
-    struct model *model;
-    struct spread spread;
-    struct zero *zero;
-    struct engine *engine;
-    struct decoder *decoder;
-};
 
 /* --- one rank ------------------------------------------------------------------------------- */
 
-/* The whole model. */
-static enum status build_model(struct env *env, const struct plan_request *request, struct parts *p)
-{
-    TRY(device_create(env, request->card ? "dry-card" : "dry", 0, &p->device));
-    return model_create(p->device, &request->model, &p->model);
-}
-
-/* What `rank` has of it, and how it meets the others. */
-static enum status build_part(struct env *env, const struct plan_request *request, int rank,
-                              struct unit_shape shape, struct parts *p)
-{
-    struct model_part part;
-    TRY(device_create(env, request->card ? "dry-card" : "dry", 0, &p->device));
-    if (request->ranks > 1)
-        TRY(comm_create_dry(p->device, rank, request->ranks, request->staged, &p->comm));
-    TRY(spread_part(env, p->comm, shape, &request->parallel, &part));
-    TRY(model_create_part(p->device, &request->model, &part, &p->model));
-    return spread_create(env, p->comm, model_graph(p->model), shape, &request->parallel,
-                         &p->spread);
-}
-
-static enum status build(struct env *env, const struct plan_request *request, int rank,
-                         struct parts *p)
-{
-    struct zero_config store = request->zero;
-    store.micro_batches = request->engine.micro_batches;
-    struct engine_config engine = request->engine;
-    struct unit_shape shape = {.batch = engine.micro_batch, .tokens = engine.tokens};
-    TRY(build_part(env, request, rank, shape, p));
-    TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
-    TRY(stream_create(p->device, "compute", &p->stream));
-    spread_tell_store(&p->spread, &store);
-    spread_tell_engine(&p->spread, &engine);
-    const struct unit_graph *graph = p->spread.graph;
-    TRY(zero_create(p->ops, p->stream, p->spread.copies, graph, &store, &p->zero));
-    TRY(engine_create(p->ops, p->stream, graph, p->zero, &engine, &p->engine));
-    if (request->decode_tokens == 0)
-        return STATUS_OK;
-    return decoder_create(p->ops, p->stream, graph, p->zero, spread_pipe(&p->spread),
-                          spread_team(&p->spread), request->decode_tokens, request->decode_chunk,
-                          &p->decoder);
-}
-
-static void tear_down(struct parts *p)
-{
-    decoder_destroy(p->decoder);
-    engine_destroy(p->engine);
-    zero_destroy(p->zero);
-    spread_free(&p->spread);
-    model_destroy(p->model);
-    comm_destroy(p->comm);
-    stream_destroy(p->stream);
-    ops_destroy(p->ops);
-    device_destroy(p->device);
-}
-
 /* What one step sends: start-up has sent things as well. */
-static enum status walk_step(const struct parts *p, int loop_votes, struct plan_rank *result)
+static enum status walk_step(const struct plan_parts *p, int loop_votes, struct plan_rank *result)
 {
     struct engine_result step;
     struct engine_traffic before = engine_traffic(p->engine);
@@ -106,18 +38,11 @@ static void read_account(const struct mem *mem, bool card, struct plan_rank *res
     result->runtime_bytes = (size_t)formula_card_runtime();
 }
 
-/* An account of its own, so that what is counted is the run's alone. */
-static enum status open_account(const struct env *env, int threads, struct env *own)
-{
-    *own = (struct env){.log = env->log, .mem = mem_create(), .threads = threads};
-    return own->mem ? STATUS_OK : STATUS_MEMORY;
-}
-
 static enum status measure(struct env *own, const struct plan_request *request, int rank, bool walk,
-                           struct plan_rank *result, struct parts *parts)
+                           struct plan_rank *result, struct plan_parts *parts)
 {
     *result = (struct plan_rank){0};
-    TRY(build(own, request, rank, parts));
+    TRY(plan_parts_build(own, request, rank, NULL, parts));
     result->roster = *zero_roster(parts->zero);
     result->p = parts->spread.mesh.p;
     result->part = spread_count(&parts->spread);
@@ -131,10 +56,10 @@ enum status plan_rank(struct env *env, const struct plan_request *request, int r
                       struct plan_rank *result)
 {
     struct env own;
-    struct parts parts = {0};
-    TRY(open_account(env, request->threads, &own));
+    struct plan_parts parts = {0};
+    TRY(plan_account_open(env, request->threads, &own));
     enum status st = measure(&own, request, rank, true, result, &parts);
-    tear_down(&parts);
+    plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
 }
@@ -143,12 +68,12 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
                              mem_visit_fn *visit, void *user, struct plan_rank *result)
 {
     struct env own;
-    struct parts parts = {0};
-    TRY(open_account(env, request->threads, &own));
+    struct plan_parts parts = {0};
+    TRY(plan_account_open(env, request->threads, &own));
     enum status st = measure(&own, request, rank, false, result, &parts);
     if (st == STATUS_OK && visit)
         mem_visit(own.mem, visit, user);
-    tear_down(&parts);
+    plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
 }
@@ -156,11 +81,11 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
 static enum status look_at_model(struct env *own, const struct plan_request *request,
                                  plan_look_fn *look, void *user)
 {
-    struct parts parts = {0};
-    enum status st = build_model(own, request, &parts);
+    struct plan_parts parts = {0};
+    enum status st = plan_parts_model(own, request, &parts);
     if (st == STATUS_OK)
         st = look(user, own, model_graph(parts.model));
-    tear_down(&parts);
+    plan_parts_free(&parts);
     return st;
 }
 
@@ -168,7 +93,7 @@ enum status plan_look(struct env *env, const struct plan_request *request, plan_
                       void *user)
 {
     struct env own;
-    TRY(open_account(env, request->threads, &own));
+    TRY(plan_account_open(env, request->threads, &own));
     enum status st = look_at_model(&own, request, look, user);
     mem_destroy(own.mem);
     return st;
@@ -178,14 +103,14 @@ enum status plan_model(struct env *env, const struct plan_request *request, int6
                        double *flops_per_token)
 {
     struct env own;
-    struct parts parts = {0};
-    TRY(open_account(env, request->threads, &own));
-    enum status st = build_model(&own, request, &parts);
+    struct plan_parts parts = {0};
+    TRY(plan_account_open(env, request->threads, &own));
+    enum status st = plan_parts_model(&own, request, &parts);
     if (st == STATUS_OK) {
         *parameters = unit_graph_count(model_graph(parts.model));
         *flops_per_token = model_flops_per_token(parts.model, request->engine.tokens);
     }
-    tear_down(&parts);
+    plan_parts_free(&parts);
     mem_destroy(own.mem);
     return st;
 }
@@ -213,19 +138,12 @@ int plan_pipe_stages(const struct plan_request *request)
     return request->parallel.pp > 0 ? (int)request->parallel.pp : 1;
 }
 
-/* Ranks of one copy of the model. */
-static int spread_over(const struct plan_request *request)
-{
-    int tp = request->parallel.tp > 0 ? (int)request->parallel.tp : 1;
-    return plan_pipe_stages(request) * tp;
-}
-
 /* The first and the last worker with stage p of the pipeline stand for all that have it, with their
  * first and last of tensor-parallel ranks. */
 static enum status make_worker(struct env *env, const struct plan_request *request, int p,
                                struct plan_rank *worker)
 {
-    int over = spread_over(request), workers = request->ranks / over - request->zero.servers;
+    int over = plan_spread_over(request), workers = request->ranks / over - request->zero.servers;
     int tp = over / plan_pipe_stages(request), first = p * tp;
     struct plan_rank last;
     TRY(plan_rank(env, request, first, worker));
@@ -248,7 +166,7 @@ static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
 static enum status make_stage(struct env *env, struct plan_request request, int stage,
                               struct plan_rank *workers, struct plan_stage *result)
 {
-    int pp = plan_pipe_stages(&request), over = spread_over(&request);
+    int pp = plan_pipe_stages(&request), over = plan_spread_over(&request);
     request.zero.stage = stage;
     for (int p = 0; p < pp; p++) {
         struct plan_rank rank;
@@ -267,7 +185,7 @@ static enum status make_stage(struct env *env, struct plan_request request, int 
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
                               struct plan_stage *result)
 {
-    int pp = plan_pipe_stages(request), over = spread_over(request);
+    int pp = plan_pipe_stages(request), over = plan_spread_over(request);
     *result = (struct plan_stage){.possible = true};
     for (int p = 0; p < pp; p++) {
         struct plan_rank rank;
@@ -344,7 +262,7 @@ enum status plan_make(struct env *env, const struct plan_request *request, struc
 {
     int64_t micro_batches = request->engine.micro_batches;
     struct roster roster =
-        roster_of(0, request->ranks / spread_over(request), request->zero.servers);
+        roster_of(0, request->ranks / plan_spread_over(request), request->zero.servers);
     *plan = (struct plan){0};
     if (roster.workers > 0) { /* if not, the store says so */
         plan->rounds = roster_rounds(&roster, micro_batches);

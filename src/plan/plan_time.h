@@ -34,12 +34,12 @@ enum status plan_time_calls(struct env *env, const struct plan_request *request,
                             struct ops_case **cases, int *count);
 
 /* Seconds of a forward and backward pass of each unit of the whole model, for a rank of a group of
- * tp, with what it says in that group: a bound from below for any layout, in microseconds of work.
- * activation_bytes: what one micro-batch leaves in it until its backward pass. */
+ * tp, with what it says in that group: a bound from below for any layout. The loss counts as
+ * backward. */
 struct plan_unit_cost {
     double forward, backward; /* with recomputation, as the request has it */
-    size_t activation_bytes;  /* kept from forward to backward */
-    int64_t parameters;       /* this rank's part */
+    size_t activation_bytes;  /* what a micro-batch leaves in it from forward to backward */
+    int64_t parameters;       /* this rank's part, of those that no unit before it uses */
 };
 /* costs (units of the model): units of one type and size have the same. The caller frees *costs. */
 enum status plan_unit_costs(struct env *env, const struct plan_request *request,

@@ -128,6 +128,7 @@ struct zero {
 
     struct adamw_segment *segments; /* device memory */
     int segment_count;
+    int64_t updated_count;      /* elements of all segments */
     double *block_sums;         /* device: sums of squares of a chunk of blocks */
     int64_t *first_block;       /* (pieces) of the blocks of the whole model */
     double *parts, *parts_host; /* device: what this rank's nodes are made of, and a copy */

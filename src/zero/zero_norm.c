@@ -496,8 +496,8 @@ enum status norm_of_sums(struct zero *zero, double *square_sum)
     bool dry = device_is_dry(zero->ops->device); /* nothing to read: messages are only counted */
     struct comm *stages = zero->pipe.comm;
     *square_sum = 0.0;
-    if (zero->share >= 0 && !dry)
-        TRY(own_nodes(zero));
+    if (zero->share >= 0)
+        TRY(dry ? read_parts(zero) : own_nodes(zero));
     if (zero->share >= 0 && !zero_alone(zero))
         TRY(gather_nodes(zero, dry));
     if (zero->share == 0)

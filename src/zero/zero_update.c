@@ -6,7 +6,7 @@
 #include <fnmatch.h>
 #include <math.h>
 
-#include "base/clock.h"
+#include "ops/ops_price.h"
 
 /* --- segments ------------------------------------------------------------------------------- */
 
@@ -73,14 +73,14 @@ enum status zero_segments_create(struct zero *zero)
     TRY(check_groups(zero));
     TRY(device_alloc(device, MEM_OTHER, "optimizer segments", most * sizeof *zero->segments,
                      &zero->segments));
-    if (device_is_dry(device))
-        return STATUS_OK;
     struct adamw_segment *list;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list, &list));
     for (int t = 0; t < zero->graph->tensor_count; t++) {
         struct place mine = updated_part(zero, t);
-        if (mine.count > 0 && zero_is_learned(zero, mine.piece))
-            list[zero->segment_count++] = segment_of(zero, t, mine);
+        if (mine.count == 0 || !zero_is_learned(zero, mine.piece))
+            continue;
+        list[zero->segment_count++] = segment_of(zero, t, mine);
+        zero->updated_count += mine.count;
     }
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
@@ -97,13 +97,13 @@ struct standstill {
 
 static struct standstill begin_standstill(const struct zero *zero)
 {
-    return (struct standstill){clock_seconds(), trace_begin(zero->env->trace)};
+    return (struct standstill){stream_clock(zero->stream), trace_begin(zero->env->trace)};
 }
 
 static void end_standstill(struct zero *zero, struct standstill still)
 {
     static const struct trace_span wait = {TRACE_COMPUTE, .category = "wait", .name = "wait"};
-    zero->waited_for_sums += clock_seconds() - still.start;
+    zero->waited_for_sums += stream_clock(zero->stream) - still.start;
     trace_end(zero->env->trace, still.traced, &wait);
 }
 
@@ -301,6 +301,17 @@ enum status zero_publish(struct zero *zero)
     return publish_params(zero);
 }
 
+/* What AdamW takes: on a dry device nobody can read its segments. */
+static void spend_update(struct zero *zero)
+{
+    const struct ops_case update = {.op = "adamw",
+                                    .count = zero->updated_count,
+                                    .from = zero->sum_type,
+                                    .to = zero_is_narrow(zero) ? zero->type : DTYPE_F32};
+    if (device_is_dry(zero->ops->device) && zero->updated_count > 0)
+        ops_spend(zero->ops, zero->stream, &update);
+}
+
 enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
                         const struct zero_verdict *verdict)
 {
@@ -315,6 +326,7 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
         TRY(share_sums(zero));
     ops_adamw(zero->ops, zero->stream, (struct adamw){c->beta1, c->beta2, c->eps}, zero->scalars,
               zero->segments, zero->segment_count);
+    spend_update(zero);
     TRY(stream_sync(zero->stream));
     return publish_params(zero);
 }

@@ -1,0 +1,48 @@
+/* plan_impl -- a rank of a run built on nothing, for the files of this folder. */
+#ifndef PLAN_PLAN_IMPL_H
+#define PLAN_PLAN_IMPL_H
+#include "plan/machine.h"
+#include "plan/plan.h"
+
+struct decoder;
+
+struct plan_parts {
+    struct device *device;
+    struct ops *ops;
+    struct stream *stream;
+    struct comm *comm; /* NULL: one rank */
+    struct model *model;
+    struct spread spread;
+    struct zero *zero;
+    struct engine *engine;
+    struct decoder *decoder;
+};
+
+/* What calls on it take, where time is kept. */
+struct plan_clock {
+    const struct machine_profile
+        *machine;            /* borrowed; NULL: no time, calls of ops are noted only */
+    struct ops_meter *meter; /* borrowed */
+};
+
+/* An account of its own, so that what is counted is the run's alone; mem_destroy(own->mem) ends it. */
+enum status plan_account_open(const struct env *env, int threads, struct env *own);
+
+/* All of a rank; `clock` NULL: no time passes. *p is all zero before; whatever comes of it, the
+ * caller frees it. */
+enum status plan_parts_build(struct env *env, const struct plan_request *request, int rank,
+                             const struct plan_clock *clock, struct plan_parts *p);
+/* Only the whole model. */
+enum status plan_parts_model(struct env *env, const struct plan_request *request,
+                             struct plan_parts *p);
+void plan_parts_free(struct plan_parts *p);
+
+/* A dry device, with time if there is a clock. */
+enum status plan_device_create(struct env *env, const struct plan_request *request,
+                               const struct plan_clock *clock, struct device **device);
+
+/* What the first of the tensor-parallel ranks has of the model. */
+struct model_part plan_first_part(const struct plan_request *request);
+int plan_spread_over(const struct plan_request *request); /* ranks of one copy of the model */
+
+#endif

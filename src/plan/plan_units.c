@@ -1,0 +1,213 @@
+/* plan_units -- what a pass of each unit takes by itself: no store, no engine, no pipeline.
+ *
+ * A unit's buffers are taken on a dry device that keeps time, and its passes are run as the engine
+ * would. Units of one type and size are alike: one of them is asked.
+ */
+#include <string.h>
+
+#include "plan/plan_impl.h"
+#include "plan/plan_time.h"
+
+/* What the units are run on. */
+struct bench {
+    const struct plan_request *request;
+    struct plan_parts *parts; /* without a store and an engine */
+    const struct unit_graph *graph;
+    struct unit_shape shape;
+    enum keep own_below; /* buffers that are kept: see activations.h */
+};
+
+static enum keep own_below(int recompute)
+{
+    return recompute == RECOMPUTE_FULL        ? KEEP_UNLESS_FULL
+           : recompute == RECOMPUTE_SELECTIVE ? KEEP_UNLESS_SELECTIVE
+                                              : KEEP_NOT;
+}
+
+/* Addresses for all that a pass may be given: nothing is ever at them. */
+static enum status fill_run(const struct bench *b, const struct unit *unit,
+                            const struct unit_buffer *buffers, int count, struct unit_run *run)
+{
+    struct device *device = b->parts->device;
+    size_t rows = (size_t)(b->shape.batch * b->shape.tokens);
+    size_t stream = rows * (size_t)b->graph->stream_width * dtype_bytes(b->parts->ops->type);
+    void *residual, *pending, *tokens, *labels, *scalars;
+    *run = (struct unit_run){.ops = b->parts->ops,
+                             .stream = b->parts->stream,
+                             .group = b->parts->comm,
+                             .shape = b->shape,
+                             .rebuild = b->own_below};
+    for (int i = 0; i < count; i++)
+        TRY(device_alloc(device, MEM_OTHER, "unit", buffers[i].bytes, &run->buffers[i]));
+    for (int i = 0; i < unit->use_count; i++) {
+        size_t bytes = (size_t)unit_param_room(b->graph, unit->uses[i]) * sizeof(double);
+        void *param;
+        TRY(device_alloc(device, MEM_OTHER, "unit", bytes, &param));
+        TRY(device_alloc(device, MEM_OTHER, "unit", bytes, &run->grads[i]));
+        run->params[i] = param;
+    }
+    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &residual));
+    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &pending));
+    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &run->room));
+    TRY(device_alloc(device, MEM_OTHER, "unit", stream, &run->gradient));
+    TRY(device_alloc(device, MEM_OTHER, "unit", rows * sizeof(int32_t), &tokens));
+    TRY(device_alloc(device, MEM_OTHER, "unit", rows * sizeof(int32_t), &labels));
+    TRY(device_alloc(device, MEM_OTHER, "unit", sizeof(struct step_scalars), &scalars));
+    TRY(device_alloc(device, MEM_OTHER, "unit", sizeof(double), &run->loss));
+    run->residual = residual;
+    run->pending = pending;
+    run->tokens = tokens;
+    run->labels = labels;
+    run->scalars = scalars;
+    return STATUS_OK;
+}
+
+static void free_run(const struct bench *b, const struct unit *unit, int count,
+                     struct unit_run *run)
+{
+    struct device *device = b->parts->device;
+    for (int i = 0; i < count; i++)
+        device_free(device, run->buffers[i]);
+    for (int i = 0; i < unit->use_count; i++) {
+        device_free(device, (void *)run->params[i]);
+        device_free(device, run->grads[i]);
+    }
+    device_free(device, (void *)run->residual);
+    device_free(device, (void *)run->pending);
+    device_free(device, run->room);
+    device_free(device, run->gradient);
+    device_free(device, (void *)run->tokens);
+    device_free(device, (void *)run->labels);
+    device_free(device, (void *)run->scalars);
+    device_free(device, run->loss);
+}
+
+/* Seconds of a pass; 0 where the unit has none. */
+static double time_pass(const struct bench *b, const struct unit *unit, enum pass pass,
+                        const struct unit_run *filled)
+{
+    struct unit_run run = *filled;
+    double begin = stream_clock(b->parts->stream);
+    run.pass = pass;
+    if (unit->type->run[pass])
+        unit_run_pass(unit, pass, &run);
+    return stream_clock(b->parts->stream) - begin;
+}
+
+static size_t kept_bytes(const struct bench *b, const struct unit_buffer *buffers, int count)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        bytes += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
+    return bytes;
+}
+
+static enum status time_unit(const struct bench *b, const struct unit *unit,
+                             struct plan_unit_cost *cost)
+{
+    struct unit_buffer buffers[UNIT_MAX_BUFFERS];
+    struct unit_run run;
+    int count = unit->type->buffers(unit, b->parts->ops, b->shape, buffers);
+    bool rebuilds = false;
+    for (int i = 0; i < count; i++)
+        rebuilds = rebuilds || (buffers[i].keep >= b->own_below && buffers[i].keep != KEEP_NOT);
+    enum status st = fill_run(b, unit, buffers, count, &run);
+    if (st == STATUS_OK) {
+        cost->activation_bytes = kept_bytes(b, buffers, count);
+        cost->forward = time_pass(b, unit, PASS_FORWARD, &run);
+        cost->backward = time_pass(b, unit, PASS_BACKWARD, &run) +
+                         time_pass(b, unit, PASS_LOSS, &run) +
+                         (rebuilds ? time_pass(b, unit, PASS_REBUILD, &run) : 0.0);
+    }
+    free_run(b, unit, count, &run);
+    return st;
+}
+
+/* Parameters that no unit before it uses. */
+static int64_t own_parameters(const struct unit_graph *graph, int u)
+{
+    int64_t count = 0;
+    for (int i = 0; i < graph->units[u].use_count; i++) {
+        bool used = false;
+        for (int v = 0; v < u && !used; v++)
+            for (int j = 0; j < graph->units[v].use_count; j++)
+                used = used || graph->units[v].uses[j] == graph->units[u].uses[i];
+        count += used ? 0 : unit_param_count(graph, graph->units[u].uses[i]);
+    }
+    return count;
+}
+
+static enum status time_units(const struct bench *b, struct plan_unit_cost *costs)
+{
+    const struct unit *units = b->graph->units;
+    for (int u = 0; u < b->graph->unit_count; u++) {
+        int like = 0;
+        while (like < u && (units[like].type != units[u].type || units[like].self != units[u].self))
+            like++;
+        if (like < u)
+            costs[u] = costs[like];
+        else
+            TRY(time_unit(b, &units[u], &costs[u]));
+        costs[u].parameters = own_parameters(b->graph, u);
+    }
+    return STATUS_OK;
+}
+
+/* The model of the first of tp ranks, who are alone. */
+static enum status build(struct env *env, const struct plan_request *request,
+                         const struct plan_clock *clock, struct plan_parts *p)
+{
+    struct model_part part = plan_first_part(request);
+    TRY(plan_device_create(env, request, clock, &p->device));
+    if (part.tp > 1) {
+        TRY(comm_create_dry(p->device, 0, part.tp, request->staged, &p->comm));
+        comm_set_prices(p->comm, &clock->machine->comm);
+    }
+    TRY(model_create_part(p->device, &request->model, &part, &p->model));
+    TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
+    p->ops->meter = clock->meter;
+    return stream_create(p->device, "compute", &p->stream);
+}
+
+static enum status measure(struct env *env, struct env *own, const struct plan_request *request,
+                           const struct plan_clock *clock, struct plan_parts *parts,
+                           struct plan_unit_cost **costs, int *count)
+{
+    TRY(build(own, request, clock, parts));
+    const struct engine_config *engine = &request->engine;
+    const struct unit_graph *graph = model_graph(parts->model);
+    struct bench bench = {.request = request,
+                          .parts = parts,
+                          .graph = graph,
+                          .shape = {.batch = engine->micro_batch,
+                                    .tokens = engine->tokens,
+                                    .sequence = graph->sequence},
+                          .own_below = own_below(engine->recompute)};
+    TRY(mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count, sizeof **costs,
+                        costs));
+    *count = graph->unit_count;
+    enum status st = time_units(&bench, *costs);
+    if (st != STATUS_OK) {
+        mem_free(env, *costs);
+        *costs = NULL;
+    }
+    return st;
+}
+
+enum status plan_unit_costs(struct env *env, const struct plan_request *request,
+                            const struct machine_profile *machine, struct plan_unit_cost **costs,
+                            int *count)
+{
+    struct env own;
+    struct plan_parts parts = {0};
+    struct plan_clock clock = {.machine = machine};
+    TRY(ops_meter_create(env, &machine->ops, &clock.meter));
+    enum status st = plan_account_open(env, request->threads, &own);
+    if (st == STATUS_OK) {
+        st = measure(env, &own, request, &clock, &parts, costs, count);
+        plan_parts_free(&parts);
+        mem_destroy(own.mem);
+    }
+    ops_meter_destroy(clock.meter);
+    return st;
+}
