@@ -3,8 +3,8 @@
  *     points, by bound     1.00  1.02  1.05  1.05  1.31 ...
  *     walked               1.09  1.04  big   1.12               stop: 1.31 is more than the last wanted
  *
- * Memory is looked at before time: first the ranks of the first and last stage, which most often need
- * most, and all of them before a layout is kept. What a run would refuse is left out; refusals go to
+ * Memory is looked at when a layout is fast enough to be kept: the ranks of the first and last stage,
+ * which most often need most, and then all of them. What a run would refuse is left out; refusals go to
  * a log of their own, and are told when nothing else is left.
  */
 #include "plan/search_impl.h"
@@ -145,21 +145,17 @@ static bool is_too_large(const struct search *s, size_t needed)
     return s->space->memory > 0 && needed > s->space->memory;
 }
 
-/* Its time if it fits at the ends; *drop when it need not be kept. */
-static enum status walk_point(struct search *s, const struct plan_request *request,
-                              struct best *new, bool *drop)
+/* Whether the layout fits; its figure is set if it does. */
+static enum status weigh(struct search *s, const struct plan_request *request, struct best *new,
+                         bool *fits)
 {
     bool refused;
     TRY(judge(s, needed_at_ends(s, request, &new->needed_bytes), &refused));
-    *drop = refused || is_too_large(s, new->needed_bytes);
+    if (!refused && !is_too_large(s, new->needed_bytes))
+        TRY(judge(s, needed_anywhere(s, request, &new->needed_bytes), &refused));
+    *fits = !refused && !is_too_large(s, new->needed_bytes);
     s->out->refused += refused;
-    s->out->too_large += *drop && !refused;
-    if (*drop)
-        return STATUS_OK;
-    TRY(judge(s, plan_time(&s->quiet, request, s->space->machine, &new->time), &refused));
-    s->out->refused += refused;
-    s->out->timed += !refused;
-    *drop = refused;
+    s->out->too_large += !refused && !*fits;
     return STATUS_OK;
 }
 
@@ -168,40 +164,65 @@ static enum status try_point(struct search *s, const struct search_point *point)
     struct plan_request request = search_request(s->space, point);
     struct best new = {.point = *point};
     int same = find_same(s, point);
-    bool drop, refused;
+    bool refused, fits;
     log_error_clear(s->quiet.log);
-    TRY(walk_point(s, &request, &new, &drop));
-    if (drop || (same >= 0 && compare_best(&new, &s->best[same]) >= 0))
+    TRY(judge(s, plan_time(&s->quiet, &request, s->space->machine, &new.time), &refused));
+    s->out->refused += refused;
+    if (refused)
         return STATUS_OK;
-    TRY(judge(s, needed_anywhere(s, &request, &new.needed_bytes), &refused));
-    if (refused || is_too_large(s, new.needed_bytes)) {
-        s->out->too_large++;
-        return STATUS_OK;
+    /* Most are slower than what there is: these need not be weighed. */
+    bool slower = new.time.step > limit_of(s, point) ||
+                  (same >= 0 && compare_best(&new, &s->best[same]) >= 0);
+    if (!slower || s->space->exhaustive) {
+        TRY(weigh(s, &request, &new, &fits));
+        if (!fits)
+            return STATUS_OK;
     }
-    return insert(s, &new);
+    s->out->timed++;
+    return slower ? STATUS_OK : insert(s, &new);
 }
 
 /* --- all of them -------------------------------------------------------------------------------- */
 
-static int by_bound(const void *a, const void *b)
+static bool is_before(const struct search_point *a, const struct search_point *b)
 {
-    const struct search_point *x = a, *y = b;
-    if (x->bound != y->bound)
-        return x->bound < y->bound ? -1 : 1;
-    return search_simpler(x, y);
+    return a->bound != b->bound ? a->bound < b->bound : search_simpler(a, b) < 0;
 }
 
+/* Of a heap of `count` points with the least bound on top, put that at i where it belongs. */
+static void sink(struct search_point *heap, int64_t count, int64_t i)
+{
+    for (int64_t child; (child = 2 * i + 1) < count; i = child) {
+        if (child + 1 < count && is_before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!is_before(&heap[child], &heap[i]))
+            return;
+        struct search_point higher = heap[child];
+        heap[child] = heap[i];
+        heap[i] = higher;
+    }
+}
+
+/* A bound is refined when its turn comes, and the point waits for its next turn. */
 static enum status try_points(struct search *s)
 {
-    struct search_points *list = &s->points;
-    if (list->count > 0)
-        qsort(list->points, (size_t)list->count, sizeof *list->points, by_bound);
-    for (int64_t i = 0; i < list->count; i++) {
-        const struct search_point *point = &list->points[i];
-        if (!s->space->exhaustive && point->bound > limit_of(s, point))
-            s->out->bounded++;
-        else
-            TRY(try_point(s, point));
+    struct search_point *heap = s->points.points;
+    int64_t count = s->points.count;
+    for (int64_t i = count / 2 - 1; i >= 0; i--)
+        sink(heap, count, i);
+    while (count > 0) {
+        bool useless = !s->space->exhaustive && heap[0].bound > limit_of(s, &heap[0]);
+        if (!useless && !heap[0].refined) {
+            TRY(search_points_refine(&s->quiet, s->space, &s->points, &heap[0]));
+            sink(heap, count, 0);
+            continue;
+        }
+        struct search_point point = heap[0];
+        heap[0] = heap[--count];
+        sink(heap, count, 0);
+        s->out->bounded += useless;
+        if (!useless)
+            TRY(try_point(s, &point));
     }
     return STATUS_OK;
 }

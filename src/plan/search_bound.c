@@ -16,6 +16,7 @@
 
 #include "device/device.h"
 #include "engine/stage_cut.h"
+#include "engine/timetable_simulate.h"
 #include "zero/partition.h"
 
 enum { UPDATE_BYTES = 20 }; /* read and written of a parameter, at least */
@@ -159,36 +160,40 @@ static double sum_of(const double *values, const struct bound_stages *stages, in
     return sum;
 }
 
-/* Seconds that `bytes` in all, from a rank to every other of `size` that are `stride` apart, take on
- * the wires alone. */
-static double wire_seconds(const struct comm_prices *prices, int size, int stride, double bytes)
+/* Seconds of `calls` calls in which a rank sends `bytes` in all to every other of `size`, which are
+ * `stride` apart, as comm_price has them. */
+static double call_seconds(const struct comm_prices *prices, int size, int stride, double calls,
+                           double bytes)
 {
     int node = prices->node > 0 ? prices->node : size * stride;
     int near = node / stride < size ? node / stride : size; /* of them on one node, at most */
     double share = bytes / (size > 1 ? size - 1 : 1);
     near = near > 0 ? near - 1 : 0;
-    return larger(share * near / prices->inside.bytes_per_second,
-                  share * (size - 1 - near) / prices->between.bytes_per_second);
+    int far = size - 1 - near;
+    const struct comm_wire *in = &prices->inside, *out = &prices->between;
+    return larger(calls * near * in->message + share * near / in->bytes_per_second,
+                  calls * far * out->message + share * far / out->bytes_per_second);
 }
 
+/* Gradients go to their owners after every micro-batch, or once; params that are cut are gathered
+ * there and back, but where a walk turns round. Each way is a stream of its own. */
 static double sent_seconds(const struct search_space *space, const struct search_point *point,
-                           double parameters, double rounds)
+                           double parameters, int units, double rounds)
 {
     const struct zero_config *store = &space->request->zero;
     const struct comm_prices *prices = &space->machine->comm;
-    int stride = point->tp * point->pp, shards = point->shard_group;
+    int dp = point->dp, stride = point->tp * point->pp;
+    int shards = point->shard_group > 0 ? point->shard_group : dp;
     double bytes = parameters * (double)dtype_bytes(store->type);
-    if (point->dp < 2)
-        return 0;
-    if (shards == 0)
-        shards = point->dp;
     double reductions = store->local ? 1 : rounds;
-    double reduce =
-        reductions * wire_seconds(prices, point->dp, stride, bytes * (point->dp - 1) / point->dp);
+    if (dp < 2 || store->servers > 0)
+        return 0;
+    double reduce = reductions * call_seconds(prices, dp, stride, units, bytes * (dp - 1) / dp);
     if (!sharding_of(point->stage).params)
         return reduce;
-    /* There and back; of what is last there and first back, once. */
-    double gather = rounds * wire_seconds(prices, shards, stride, bytes * (shards - 1) / shards);
+    double ways = 2.0 - (double)point->chunks / units;
+    double gather =
+        ways * rounds * call_seconds(prices, shards, stride, units, bytes * (shards - 1) / shards);
     return larger(reduce, gather);
 }
 
@@ -237,11 +242,77 @@ void bound_layout(const struct search_space *space, const struct bound_stages *s
     double sent = 0, update = 0, bytes = 0;
     for (int p = 0; p < point->pp; p++) {
         double parameters = sum_of(stages->parameters, stages, p, point->pp);
-        sent = larger(sent, sent_seconds(space, point, parameters, (double)rounds));
+        int units = 0;
+        for (int c = p; c < stages->count; c += point->pp)
+            units += stages->units[c];
+        sent = larger(sent, sent_seconds(space, point, parameters, units, (double)rounds));
         update = larger(update, update_seconds(space, point, parameters));
         bytes = larger(bytes, state_bytes(space, point, parameters) +
                                   activation_bytes(stages, point, &shape, p));
     }
+    point->update = update;
     point->bound = larger(pass_seconds(stages, point, (double)rounds), sent) + update;
     point->bytes = (size_t)(bytes + (space->request->card ? formula_card_runtime() : 0));
+}
+
+/* --- the lists of a pipeline -------------------------------------------------------------------- */
+
+enum { MOST_PASSES = 200000 }; /* of longer lists the sums are near enough */
+
+static struct timetable_costs costs_of(const struct search_space *space,
+                                       const struct bound_stages *stages, double *halves,
+                                       const struct search_point *point)
+{
+    const struct comm_prices *prices = &space->machine->comm;
+    bool far = prices->node > 0 && (point->pp - 1) * point->tp / prices->node > 0;
+    const struct comm_wire *wire = far ? &prices->between : &prices->inside;
+    const struct plan_request *request = space->request;
+    double rows = (double)(point->micro_batch * request->engine.tokens);
+    double bytes = rows / (point->sequence ? point->tp : 1) * (double)request->model.width *
+                   (double)dtype_bytes(request->compute);
+    for (int s = 0; s < stages->count; s++)
+        halves[s] = stages->backward[s] / 2;
+    return (struct timetable_costs){.forward = stages->forward,
+                                    .input = halves,
+                                    .weight = halves,
+                                    .latency = wire->latency + wire->message,
+                                    .transfer = bytes / wire->bytes_per_second,
+                                    .transfers = TIMETABLE_LINKS};
+}
+
+static enum status simulate(struct env *env, const struct timetable_shape *shape,
+                            const struct timetable_costs *costs, double *seconds)
+{
+    struct timetable table = {0};
+    struct timetable_times times = {0};
+    enum status st = timetable_create(env, shape, &table);
+    if (st == STATUS_OK)
+        st = timetable_simulate(env, &table, costs, &times);
+    if (st == STATUS_OK)
+        *seconds = times.end;
+    timetable_times_free(env, &times);
+    timetable_free(env, &table);
+    return st;
+}
+
+/* Not of zero-bubble: what the parts of a backward pass take is not known here. */
+enum status bound_simulate(struct env *env, const struct search_space *space,
+                           const struct bound_stages *stages, struct search_point *point)
+{
+    int64_t rounds = search_rounds(space, point);
+    struct timetable_shape shape = {.kind = point->schedule,
+                                    .pp = point->pp,
+                                    .chunks = point->chunks,
+                                    .rounds = (int)rounds,
+                                    .eager = space->request->parallel.eager};
+    double passes = pass_seconds(stages, point, (double)rounds), seconds = 0, *halves;
+    if (timetable_splits(&shape) || rounds * stages->count > MOST_PASSES)
+        return STATUS_OK;
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", (size_t)stages->count, sizeof *halves, &halves));
+    struct timetable_costs costs = costs_of(space, stages, halves, point);
+    enum status st = simulate(env, &shape, &costs, &seconds);
+    mem_free(env, halves);
+    if (st == STATUS_OK && seconds > passes)
+        point->bound = larger(point->bound, seconds + point->update);
+    return st;
 }

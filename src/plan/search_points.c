@@ -10,23 +10,13 @@
 
 #include "zero/partition.h"
 
-enum { MOST_CHUNKS = 16, KINDS = 2 * PLAN_RECOMPUTES };
-
-/* Units of a kind of pass. */
-struct kept_costs {
-    struct plan_unit_cost *unit[KINDS]; /* NULL: not asked for yet */
-};
+enum { MOST_CHUNKS = 16, MOST_BATCHES = 4096 };
 
 struct walk { /* over the layouts */
     struct env *env;
     const struct search_space *space;
     struct search_points *out;
-    int64_t *batches; /* micro-batches that divide the global batch */
-    int batch_count;
-    /* of the tp that is looked at */
-    struct bound_model model;
-    struct bound_stages stages;
-    struct kept_costs *costs; /* (batch_count) */
+    struct search_team *team; /* whose tp is looked at */
 };
 
 /* --- a layout --------------------------------------------------------------------------------- */
@@ -121,7 +111,7 @@ static void keep_least(struct search_points *out, const struct search_point *poi
 static enum status look_at(struct walk *w, struct search_point *point, bool *fits)
 {
     size_t memory = w->space->memory;
-    bound_layout(w->space, &w->stages, point);
+    bound_layout(w->space, &w->out->stages, point);
     w->out->possible++;
     keep_least(w->out, point);
     if (memory > 0 && point->bytes > memory) {
@@ -195,19 +185,29 @@ static enum status try_schedules(struct walk *w, struct search_point point, bool
     return STATUS_OK;
 }
 
-static enum status costs_of(struct walk *w, const struct search_point *point, int batch,
+static enum status costs_of(struct env *env, const struct search_space *space,
+                            struct search_team *team, const struct search_point *point, int batch,
                             const struct plan_unit_cost **costs)
 {
     int kind = point->regather * PLAN_RECOMPUTES + point->recompute, count;
-    struct plan_unit_cost **kept = &w->costs[batch].unit[kind];
-    *costs = *kept;
-    if (*kept)
-        return STATUS_OK;
-    struct plan_request request = search_request(w->space, point);
-    TRY(plan_unit_costs(w->env, &request, w->space->machine, kept, &count));
-    CHECK_EQ(count, w->model.unit_count);
+    struct plan_unit_cost **kept = &team->costs[batch * SEARCH_KINDS + kind];
+    if (!*kept) {
+        struct plan_request request = search_request(space, point);
+        TRY(plan_unit_costs(env, &request, space->machine, kept, &count));
+        CHECK_EQ(count, team->model.unit_count);
+    }
     *costs = *kept;
     return STATUS_OK;
+}
+
+/* Into points->stages. */
+static enum status cut_stages(struct env *env, const struct search_space *space,
+                              struct search_points *points, struct search_team *team,
+                              const struct search_point *point, int batch)
+{
+    const struct plan_unit_cost *costs;
+    TRY(costs_of(env, space, team, point, batch, &costs));
+    return bound_stages_cut(env, &team->model, costs, point->pp * point->chunks, &points->stages);
 }
 
 static enum status try_recomputes(struct walk *w, struct search_point point, int batch, bool *fits)
@@ -215,12 +215,10 @@ static enum status try_recomputes(struct walk *w, struct search_point point, int
     const struct search_space *space = w->space;
     int asked = space->request->engine.recompute;
     for (int r = 0; r < PLAN_RECOMPUTES; r++) {
-        const struct plan_unit_cost *costs;
         if (space->fixed.recompute && r != asked)
             continue;
         point.recompute = (int8_t)r;
-        TRY(costs_of(w, &point, batch, &costs));
-        TRY(bound_stages_cut(w->env, &w->model, costs, point.pp * point.chunks, &w->stages));
+        TRY(cut_stages(w->env, space, w->out, w->team, &point, batch));
         if (point.pp == 1) /* no pipeline: no schedule */
             TRY(try_stages(w, point, fits));
         else
@@ -234,8 +232,8 @@ static enum status try_batch(struct walk *w, struct search_point point, int batc
 {
     const struct search_space *space = w->space;
     const struct parallel_config *asked = &space->request->parallel;
-    int64_t rows = w->batches[batch] * space->request->engine.tokens;
-    point.micro_batch = (int32_t)w->batches[batch];
+    int64_t rows = w->out->batches[batch] * space->request->engine.tokens;
+    point.micro_batch = (int32_t)w->out->batches[batch];
     point.sequence = point.tp > 1 && rows % point.tp == 0;
     if (space->fixed.sequence && point.tp > 1) {
         if (asked->sequence && !point.sequence)
@@ -254,9 +252,9 @@ static enum status try_chunks(struct walk *w, struct search_point point)
 {
     const struct search_space *space = w->space;
     int64_t workers = point.dp - space->request->zero.servers;
-    for (int b = 0; b < w->batch_count; b++) {
+    for (int b = 0; b < w->out->batch_count; b++) {
         bool fits = false;
-        bool idle = space->global_batch / w->batches[b] < workers;
+        bool idle = space->global_batch / w->out->batches[b] < workers;
         if (idle && b > 0 && !space->fixed.micro_batch) /* less would keep more of them busy */
             break;
         TRY(try_batch(w, point, b, &fits));
@@ -274,7 +272,7 @@ static enum status try_pipelines(struct walk *w, struct search_point point)
     for (int chunks = 1; chunks <= (point.pp > 1 ? MOST_CHUNKS : 1); chunks *= 2) {
         bool fixed = space->fixed.chunks && chunks > 1;
         point.chunks = (int16_t)(fixed ? asked : chunks);
-        if (point.pp * point.chunks <= w->model.unit_count && !(fixed && asked == 1))
+        if (point.pp * point.chunks <= w->team->model.unit_count && !(fixed && asked == 1))
             TRY(try_chunks(w, point));
         if (fixed)
             break;
@@ -286,7 +284,7 @@ static enum status try_meshes(struct walk *w, int tp)
 {
     const struct search_space *space = w->space;
     int groups = space->request->ranks / tp;
-    for (int pp = 1; pp <= groups && pp <= w->model.unit_count; pp++) {
+    for (int pp = 1; pp <= groups && pp <= w->team->model.unit_count; pp++) {
         struct search_point point = {.tp = (int16_t)tp,
                                      .pp = pp,
                                      .dp = groups / pp,
@@ -300,23 +298,16 @@ static enum status try_meshes(struct walk *w, int tp)
     return STATUS_OK;
 }
 
-static void close_tp(struct walk *w)
-{
-    for (int b = 0; w->costs && b < w->batch_count; b++)
-        for (int k = 0; k < KINDS; k++)
-            mem_free(w->env, w->costs[b].unit[k]);
-    mem_free(w->env, w->costs);
-    w->costs = NULL;
-    bound_stages_close(w->env, &w->stages);
-    bound_model_close(w->env, &w->model);
-}
-
 static enum status try_tp(struct walk *w, int tp)
 {
-    TRY(bound_model_open(w->env, w->space, tp, &w->model));
-    TRY(bound_stages_open(w->env, w->model.unit_count, &w->stages));
-    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)w->batch_count, sizeof *w->costs,
-                        &w->costs));
+    struct search_points *out = w->out;
+    w->team = &out->teams[out->team_count++];
+    w->team->tp = tp;
+    TRY(bound_model_open(w->env, w->space, tp, &w->team->model));
+    if (!out->stages.units)
+        TRY(bound_stages_open(w->env, w->team->model.unit_count, &out->stages));
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)(out->batch_count * SEARCH_KINDS),
+                        sizeof *w->team->costs, &w->team->costs));
     return try_meshes(w, tp);
 }
 
@@ -333,11 +324,25 @@ static bool tp_is_possible(const struct search_space *space, int tp)
 static enum status find_batches(struct walk *w)
 {
     const struct search_space *space = w->space;
+    struct search_points *out = w->out;
     int64_t most = space->global_batch, asked = space->request->engine.micro_batch;
-    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", 4096, sizeof *w->batches, &w->batches));
-    for (int64_t b = 1; b <= most && w->batch_count < 4096; b++)
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", MOST_BATCHES, sizeof *out->batches,
+                        &out->batches));
+    for (int64_t b = 1; b <= most && out->batch_count < MOST_BATCHES; b++)
         if (most % b == 0 && (!space->fixed.micro_batch || b == asked))
-            w->batches[w->batch_count++] = b;
+            out->batches[out->batch_count++] = b;
+    return STATUS_OK;
+}
+
+static enum status try_all(struct walk *w)
+{
+    int most = w->space->node;
+    TRY(find_batches(w));
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)most, sizeof *w->out->teams,
+                        &w->out->teams));
+    for (int tp = 1; tp <= most; tp++)
+        if (tp_is_possible(w->space, tp))
+            TRY(try_tp(w, tp));
     return STATUS_OK;
 }
 
@@ -346,13 +351,7 @@ enum status search_points_make(struct env *env, const struct search_space *space
 {
     struct walk w = {.env = env, .space = space, .out = points};
     *points = (struct search_points){0};
-    enum status st = find_batches(&w);
-    for (int tp = 1; st == STATUS_OK && tp <= space->node; tp++) {
-        if (tp_is_possible(space, tp))
-            st = try_tp(&w, tp);
-        close_tp(&w);
-    }
-    mem_free(env, w.batches);
+    enum status st = try_all(&w);
     if (st != STATUS_OK)
         search_points_free(env, points);
     return st;
@@ -360,6 +359,31 @@ enum status search_points_make(struct env *env, const struct search_space *space
 
 void search_points_free(struct env *env, struct search_points *points)
 {
+    for (int t = 0; t < points->team_count; t++) {
+        struct search_team *team = &points->teams[t];
+        for (int i = 0; team->costs && i < points->batch_count * SEARCH_KINDS; i++)
+            mem_free(env, team->costs[i]);
+        mem_free(env, team->costs);
+        bound_model_close(env, &team->model);
+    }
+    mem_free(env, points->teams);
+    mem_free(env, points->batches);
+    bound_stages_close(env, &points->stages);
     mem_free(env, points->points);
     *points = (struct search_points){0};
+}
+
+enum status search_points_refine(struct env *env, const struct search_space *space,
+                                 struct search_points *points, struct search_point *point)
+{
+    int t = 0, batch = 0;
+    point->refined = true;
+    if (point->pp == 1)
+        return STATUS_OK;
+    while (points->teams[t].tp != point->tp)
+        t++;
+    while (points->batches[batch] != point->micro_batch)
+        batch++;
+    TRY(cut_stages(env, space, points, &points->teams[t], point, batch));
+    return bound_simulate(env, space, &points->stages, point);
 }
