@@ -14,6 +14,8 @@
  */
 #include "plan/search_impl.h"
 
+#include <math.h>
+
 #include "device/device.h"
 #include "engine/stage_cut.h"
 #include "engine/timetable_simulate.h"
@@ -88,11 +90,14 @@ enum status bound_stages_open(struct env *env, int unit_count, struct bound_stag
     size_t count = (size_t)unit_count;
     double *room;
     *stages = (struct bound_stages){0};
-    TRY(mem_alloc_array(env, MEM_OTHER, "search", 4 * count, sizeof *room, &room));
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", 7 * count, sizeof *room, &room));
     stages->forward = room;
     stages->backward = room + count;
     stages->activations = room + 2 * count;
     stages->parameters = room + 3 * count;
+    stages->input = room + 4 * count;
+    stages->weight = room + 5 * count;
+    stages->least = room + 6 * count;
     enum status st =
         mem_alloc_array(env, MEM_OTHER, "search", count, sizeof *stages->units, &stages->units);
     if (st != STATUS_OK)
@@ -116,11 +121,16 @@ enum status bound_stages_cut(struct env *env, struct bound_model *model,
     stages->count = count;
     for (int s = 0; s < count; s++) {
         stages->forward[s] = stages->backward[s] = 0;
+        stages->input[s] = stages->weight[s] = 0;
+        stages->least[s] = INFINITY;
         stages->activations[s] = stages->parameters[s] = 0;
         stages->units[s] = first[s + 1] - first[s];
         for (int u = first[s]; u < first[s + 1]; u++) {
             stages->forward[s] += costs[u].forward;
             stages->backward[s] += costs[u].backward;
+            stages->input[s] += costs[u].input;
+            stages->weight[s] += costs[u].weight;
+            stages->least[s] = fmin(stages->least[s], (double)costs[u].parameters);
             stages->activations[s] += (double)costs[u].activation_bytes;
             stages->parameters[s] += (double)costs[u].parameters;
         }
@@ -259,8 +269,35 @@ void bound_layout(const struct search_space *space, const struct bound_stages *s
 
 enum { MOST_PASSES = 200000 }; /* of longer lists the sums are near enough */
 
-static struct timetable_costs costs_of(const struct search_space *space,
-                                       const struct bound_stages *stages, double *halves,
+/* Where params are cut and a walk begins with other units than the last ended with, the first gather
+ * of it is waited for. */
+static double first_gather(const struct search_space *space, const struct search_point *point,
+                           double parameters)
+{
+    const struct zero_config *store = &space->request->zero;
+    int shards = point->shard_group > 0 ? point->shard_group : point->dp;
+    double bytes = parameters * (double)dtype_bytes(store->type);
+    if (!sharding_of(point->stage).params || shards < 2 || store->servers > 0)
+        return 0;
+    return call_seconds(&space->machine->comm, shards, point->tp * point->pp, 1,
+                        bytes * (shards - 1) / shards);
+}
+
+/* seconds (3, stages): of forward passes, and of both parts of backward ones. */
+static void pass_costs(const struct search_space *space, const struct bound_stages *stages,
+                       const struct search_point *point, double *seconds)
+{
+    bool split = point->schedule == TIMETABLE_ZERO_BUBBLE;
+    int count = stages->count;
+    for (int s = 0; s < count; s++) {
+        double wait = first_gather(space, point, stages->least[s]);
+        seconds[s] = stages->forward[s] + wait;
+        seconds[count + s] = (split ? stages->input[s] : stages->backward[s]) + wait;
+        seconds[2 * count + s] = split ? stages->weight[s] : 0;
+    }
+}
+
+static struct timetable_costs costs_of(const struct search_space *space, double *seconds, int count,
                                        const struct search_point *point)
 {
     const struct comm_prices *prices = &space->machine->comm;
@@ -270,11 +307,9 @@ static struct timetable_costs costs_of(const struct search_space *space,
     double rows = (double)(point->micro_batch * request->engine.tokens);
     double bytes = rows / (point->sequence ? point->tp : 1) * (double)request->model.width *
                    (double)dtype_bytes(request->compute);
-    for (int s = 0; s < stages->count; s++)
-        halves[s] = stages->backward[s] / 2;
-    return (struct timetable_costs){.forward = stages->forward,
-                                    .input = halves,
-                                    .weight = halves,
+    return (struct timetable_costs){.forward = seconds,
+                                    .input = seconds + count,
+                                    .weight = seconds + 2 * count,
                                     .latency = wire->latency + wire->message,
                                     .transfer = bytes / wire->bytes_per_second,
                                     .transfers = TIMETABLE_LINKS};
@@ -295,7 +330,6 @@ static enum status simulate(struct env *env, const struct timetable_shape *shape
     return st;
 }
 
-/* Not of zero-bubble: what the parts of a backward pass take is not known here. */
 enum status bound_simulate(struct env *env, const struct search_space *space,
                            const struct bound_stages *stages, struct search_point *point)
 {
@@ -305,14 +339,16 @@ enum status bound_simulate(struct env *env, const struct search_space *space,
                                     .chunks = point->chunks,
                                     .rounds = (int)rounds,
                                     .eager = space->request->parallel.eager};
-    double passes = pass_seconds(stages, point, (double)rounds), seconds = 0, *halves;
-    if (timetable_splits(&shape) || rounds * stages->count > MOST_PASSES)
+    double seconds = 0, *passes;
+    if (rounds * stages->count > MOST_PASSES)
         return STATUS_OK;
-    TRY(mem_alloc_array(env, MEM_OTHER, "search", (size_t)stages->count, sizeof *halves, &halves));
-    struct timetable_costs costs = costs_of(space, stages, halves, point);
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", 3 * (size_t)stages->count, sizeof *passes,
+                        &passes));
+    pass_costs(space, stages, point, passes);
+    struct timetable_costs costs = costs_of(space, passes, stages->count, point);
     enum status st = simulate(env, &shape, &costs, &seconds);
-    mem_free(env, halves);
-    if (st == STATUS_OK && seconds > passes)
+    mem_free(env, passes);
+    if (st == STATUS_OK)
         point->bound = larger(point->bound, seconds + point->update);
     return st;
 }

@@ -31,6 +31,8 @@ void bound_model_close(struct env *env, struct bound_model *model);
 struct bound_stages {
     int count;                  /* pp * chunks */
     double *forward, *backward; /* (count) */
+    double *input, *weight;     /* (count) of a backward pass in two parts */
+    double *least;              /* (count) parameters of the unit that has fewest */
     double *activations;        /* (count) bytes of a micro-batch */
     double *parameters;         /* (count) */
     int *units;                 /* (count) */
