@@ -90,7 +90,7 @@ enum status bound_stages_open(struct env *env, int unit_count, struct bound_stag
     size_t count = (size_t)unit_count;
     double *room;
     *stages = (struct bound_stages){0};
-    TRY(mem_alloc_array(env, MEM_OTHER, "search", 7 * count, sizeof *room, &room));
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", 8 * count, sizeof *room, &room));
     stages->forward = room;
     stages->backward = room + count;
     stages->activations = room + 2 * count;
@@ -98,6 +98,7 @@ enum status bound_stages_open(struct env *env, int unit_count, struct bound_stag
     stages->input = room + 4 * count;
     stages->weight = room + 5 * count;
     stages->least = room + 6 * count;
+    stages->most = room + 7 * count;
     enum status st =
         mem_alloc_array(env, MEM_OTHER, "search", count, sizeof *stages->units, &stages->units);
     if (st != STATUS_OK)
@@ -123,6 +124,7 @@ enum status bound_stages_cut(struct env *env, struct bound_model *model,
         stages->forward[s] = stages->backward[s] = 0;
         stages->input[s] = stages->weight[s] = 0;
         stages->least[s] = INFINITY;
+        stages->most[s] = 0;
         stages->activations[s] = stages->parameters[s] = 0;
         stages->units[s] = first[s + 1] - first[s];
         for (int u = first[s]; u < first[s + 1]; u++) {
@@ -131,6 +133,7 @@ enum status bound_stages_cut(struct env *env, struct bound_model *model,
             stages->input[s] += costs[u].input;
             stages->weight[s] += costs[u].weight;
             stages->least[s] = fmin(stages->least[s], (double)costs[u].parameters);
+            stages->most[s] = fmax(stages->most[s], (double)costs[u].parameters);
             stages->activations[s] += (double)costs[u].activation_bytes;
             stages->parameters[s] += (double)costs[u].parameters;
         }
@@ -161,15 +164,6 @@ static double pass_seconds(const struct bound_stages *stages, const struct searc
     return least;
 }
 
-/* What a rank of stage p has of all its chunks. */
-static double sum_of(const double *values, const struct bound_stages *stages, int p, int pp)
-{
-    double sum = 0;
-    for (int s = p; s < stages->count; s += pp)
-        sum += values[s];
-    return sum;
-}
-
 /* Seconds of `calls` calls in which a rank sends `bytes` in all to every other of `size`, which are
  * `stride` apart, as comm_price has them. */
 static double call_seconds(const struct comm_prices *prices, int size, int stride, double calls,
@@ -185,26 +179,33 @@ static double call_seconds(const struct comm_prices *prices, int size, int strid
                   calls * far * out->message + share * far / out->bytes_per_second);
 }
 
+/* What a rank of stage p has of all its chunks. */
+struct share {
+    double parameters, most; /* most: the sum of each chunk's largest unit */
+    int units, chunks;
+};
+
 /* Gradients go to their owners after every micro-batch, or once; params that are cut are gathered
- * there and back, but where a walk turns round. Each way is a stream of its own. */
+ * there and back, but for units that need theirs only once, or have them still where a walk turns
+ * round. Each way is a stream of its own. */
 static double sent_seconds(const struct search_space *space, const struct search_point *point,
-                           double parameters, int units, double rounds)
+                           const struct share *share, double rounds)
 {
     const struct zero_config *store = &space->request->zero;
     const struct comm_prices *prices = &space->machine->comm;
     int dp = point->dp, stride = point->tp * point->pp;
-    int shards = point->shard_group > 0 ? point->shard_group : dp;
-    double bytes = parameters * (double)dtype_bytes(store->type);
+    int shards = point->shard_group > 0 ? point->shard_group : dp, once = point->pp == 1 ? 3 : 2;
+    double width = (double)dtype_bytes(store->type), n = share->units, all = share->parameters;
     double reductions = store->local ? 1 : rounds;
     if (dp < 2 || store->servers > 0)
         return 0;
-    double reduce = reductions * call_seconds(prices, dp, stride, units, bytes * (dp - 1) / dp);
+    double reduce = reductions * call_seconds(prices, dp, stride, n, all * width * (dp - 1) / dp);
     if (!sharding_of(point->stage).params)
         return reduce;
-    double ways = 2.0 - (double)point->chunks / units;
-    double gather =
-        ways * rounds * call_seconds(prices, shards, stride, units, bytes * (shards - 1) / shards);
-    return larger(reduce, gather);
+    double gathered = larger(all, 2 * all - once * share->most);
+    double calls = larger(n, 2 * n - once * share->chunks);
+    return larger(reduce, rounds * call_seconds(prices, shards, stride, calls,
+                                                gathered * width * (shards - 1) / shards));
 }
 
 static double update_seconds(const struct search_space *space, const struct search_point *point,
@@ -251,13 +252,15 @@ void bound_layout(const struct search_space *space, const struct bound_stages *s
                                     .eager = space->request->parallel.eager};
     double sent = 0, update = 0, bytes = 0;
     for (int p = 0; p < point->pp; p++) {
-        double parameters = sum_of(stages->parameters, stages, p, point->pp);
-        int units = 0;
-        for (int c = p; c < stages->count; c += point->pp)
-            units += stages->units[c];
-        sent = larger(sent, sent_seconds(space, point, parameters, units, (double)rounds));
-        update = larger(update, update_seconds(space, point, parameters));
-        bytes = larger(bytes, state_bytes(space, point, parameters) +
+        struct share share = {.chunks = point->chunks};
+        for (int s = p; s < stages->count; s += point->pp) {
+            share.parameters += stages->parameters[s];
+            share.most += stages->most[s];
+            share.units += stages->units[s];
+        }
+        sent = larger(sent, sent_seconds(space, point, &share, (double)rounds));
+        update = larger(update, update_seconds(space, point, share.parameters));
+        bytes = larger(bytes, state_bytes(space, point, share.parameters) +
                                   activation_bytes(stages, point, &shape, p));
     }
     point->update = update;
@@ -292,6 +295,8 @@ static void pass_costs(const struct search_space *space, const struct bound_stag
     for (int s = 0; s < count; s++) {
         double wait = first_gather(space, point, stages->least[s]);
         seconds[s] = stages->forward[s] + wait;
+        if (s == 0 && stages->units[s] == 1) /* an embedding is not read on the way back */
+            wait = 0;
         seconds[count + s] = (split ? stages->input[s] : stages->backward[s]) + wait;
         seconds[2 * count + s] = split ? stages->weight[s] : 0;
     }

@@ -32,7 +32,7 @@ struct bound_stages {
     int count;                  /* pp * chunks */
     double *forward, *backward; /* (count) */
     double *input, *weight;     /* (count) of a backward pass in two parts */
-    double *least;              /* (count) parameters of the unit that has fewest */
+    double *least, *most;       /* (count) parameters of the unit that has fewest, and most */
     double *activations;        /* (count) bytes of a micro-batch */
     double *parameters;         /* (count) */
     int *units;                 /* (count) */
