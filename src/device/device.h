@@ -145,8 +145,8 @@ void device_spend(struct device *device, double seconds);
 void device_wait_until(struct device *device, double clock);
 /* Work on the stream takes so long. */
 void stream_spend(struct stream *stream, double seconds);
-/* When all that is enqueued on the stream will be done: now, if it is. On a device that is not dry
- * the time of day's clock (clock_seconds), for who takes differences. */
+/* When all that is enqueued on the stream will be done: now, if it is. On a device that is not dry it
+ * is clock_seconds(), for who takes differences. */
 double stream_clock(const struct stream *stream);
 double stream_spent(const struct stream *stream); /* seconds of work so far, on a dry device */
 

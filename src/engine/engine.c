@@ -234,7 +234,7 @@ static void note(struct engine *engine, const char *unit, const char *pass)
     char text[sizeof engine->label + UNIT_NAME + 16];
     struct comm *comm =
         engine->pipeline ? pipeline_comm(engine->pipeline) : zero_comm(engine->zero);
-    if (!comm)
+    if (!comm || device_is_dry(engine->ops->device))
         return;
     snprintf(text, sizeof text, "%s%s%s %s", engine->label, *engine->label ? ", " : "", unit, pass);
     comm_note(comm, text);

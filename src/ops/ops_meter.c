@@ -4,11 +4,16 @@
 
 enum { PLACES = 2048, MOST = PLACES / 2 }; /* a step has some hundred different calls */
 
+struct noted {
+    struct ops_case call;
+    int64_t numbers[OPS_CASE_NUMBERS];
+    double seconds;
+};
+
 struct ops_meter {
     struct env *env;                 /* borrowed */
     const struct ops_prices *prices; /* borrowed; NULL: calls take no time */
-    struct ops_case *cases;          /* (MOST) in the order in which they came */
-    double *seconds;                 /* (MOST) */
+    struct noted *noted;             /* (MOST) in the order in which they came */
     int16_t *places;                 /* (PLACES) 1 + the number of a case; 0: none */
     int count;
     bool full; /* there was one more */
@@ -21,8 +26,7 @@ enum status ops_meter_create(struct env *env, const struct ops_prices *prices,
     struct ops_meter *m;
     TRY(mem_alloc(env, MEM_OTHER, "meter", sizeof *m, &m));
     *m = (struct ops_meter){.env = env, .prices = prices};
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "meter", MOST, sizeof *m->cases, &m->cases));
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "meter", MOST, sizeof *m->seconds, &m->seconds));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "meter", MOST, sizeof *m->noted, &m->noted));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "meter", PLACES, sizeof *m->places, &m->places));
     *meter = m;
     return STATUS_OK;
@@ -36,8 +40,7 @@ void ops_meter_destroy(struct ops_meter *meter)
     if (meter == NULL)
         return;
     mem_free(meter->env, meter->places);
-    mem_free(meter->env, meter->seconds);
-    mem_free(meter->env, meter->cases);
+    mem_free(meter->env, meter->noted);
     mem_free(meter->env, meter);
 }
 
@@ -50,38 +53,45 @@ int ops_meter_count(const struct ops_meter *meter, bool *all)
 const struct ops_case *ops_meter_case(const struct ops_meter *meter, int i)
 {
     CHECK(i >= 0 && i < meter->count);
-    return &meter->cases[i];
+    return &meter->noted[i].call;
 }
 
-static uint64_t hash(const struct ops_case *c)
+static uint64_t hash(const char *op, const int64_t *numbers)
 {
-    int64_t numbers[OPS_CASE_NUMBERS];
     uint64_t h = 0;
-    ops_case_numbers(c, numbers);
-    for (const char *at = c->op; *at != '\0'; at++)
-        h = h * 31 + (unsigned char)*at;
+    for (; *op != '\0'; op++)
+        h = h * 31 + (unsigned char)*op;
     for (int i = 0; i < OPS_CASE_NUMBERS; i++)
         h = (h ^ (uint64_t)numbers[i]) * 0x9e3779b97f4a7c15u;
     return h >> 40;
 }
 
+static bool is_noted(const struct noted *noted, const char *op, const int64_t *numbers)
+{
+    return memcmp(noted->numbers, numbers, sizeof noted->numbers) == 0 &&
+           strcmp(noted->call.op, op) == 0;
+}
+
 /* The price of a call, which is noted if it is new and there is room. */
 static double price(struct ops_meter *meter, const struct ops *ops, const struct ops_case *c)
 {
-    uint64_t place = hash(c) % PLACES;
+    int64_t numbers[OPS_CASE_NUMBERS];
+    ops_case_numbers(c, numbers);
+    uint64_t place = hash(c->op, numbers) % PLACES;
     for (; meter->places[place] != 0; place = (place + 1) % PLACES) {
-        int found = meter->places[place] - 1;
-        if (ops_case_equal(&meter->cases[found], c))
-            return meter->seconds[found];
+        const struct noted *found = &meter->noted[meter->places[place] - 1];
+        if (is_noted(found, c->op, numbers))
+            return found->seconds;
     }
     double seconds = meter->prices ? ops_price(meter->prices, ops, c) : 0.0;
     if (meter->count == MOST) {
         meter->full = true;
         return seconds;
     }
-    meter->cases[meter->count] = *c;
-    meter->seconds[meter->count] = seconds;
-    meter->places[place] = (int16_t)++meter->count;
+    struct noted *new = &meter->noted[meter->count++];
+    *new = (struct noted){.call = *c, .seconds = seconds};
+    memcpy(new->numbers, numbers, sizeof numbers);
+    meter->places[place] = (int16_t)meter->count;
     return seconds;
 }
 

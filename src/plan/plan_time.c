@@ -53,10 +53,10 @@ static struct plan_request shorten(struct plan_request request, int workers, int
     return request;
 }
 
-/* Enough for a list to be there and back several times. */
+/* Enough for every stage to go forward and back by turns for a while. */
 static int walked_rounds(const struct plan_request *request, int rounds)
 {
-    int pp = plan_pipe_stages(request), enough = pp > 1 ? 2 * pp + 2 : 4;
+    int enough = plan_pipe_stages(request) + 4;
     return rounds < enough ? rounds : enough;
 }
 

@@ -1,0 +1,124 @@
+/* Prices of calls: what was measured, the nearest that was, rates; and the meter that spends them. */
+#include <math.h>
+#include "testing.h"
+#include "ops/ops_price.h"
+
+struct fixture {
+    struct env env;
+    struct device *device;
+    struct stream *stream;
+    struct ops *ops;
+};
+
+static void open_fixture(struct fixture *f)
+{
+    f->env = testing_env(1);
+    assert_ok(device_create(&f->env, "dry", 0, &f->device));
+    assert_ok(stream_create(f->device, "compute", &f->stream));
+    assert_ok(ops_create(f->device, "cpu", DTYPE_F32, &f->ops));
+    device_keep_time(f->device, &(struct device_pace){0});
+}
+
+static void close_fixture(struct fixture *f)
+{
+    ops_destroy(f->ops);
+    stream_destroy(f->stream);
+    device_destroy(f->device);
+    env_destroy(&f->env);
+}
+
+#define assert_near(a, b) assert_true(fabs((a) / (b)-1.0) < 1e-9)
+
+static const struct ops_case product = {
+    .op = "linear", .rows = 10, .linear = {.in = 20, .out = 30, .out_in = true}};
+
+static void test_rates(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct ops_prices prices = {
+        .rates = {[OPS_KIND_PRODUCT] = {1.0, 100.0, 1e9}, [OPS_KIND_MEMORY] = {2.0, 0.0, 10.0}}};
+    open_fixture(&f);
+    assert_near(ops_price(&prices, f.ops, &product), 1.0 + 12000 / 100.0);
+    const struct ops_case add = {.op = "add", .count = 5};
+    assert_near(ops_price(&prices, f.ops, &add), 2.0 + 60 / 10.0);
+    /* A table is not read whole. */
+    const struct ops_case rows = {
+        .op = "embedding", .embedding = {.batch = 1, .tokens = 4, .width = 2, .vocab = 1000}};
+    assert_near(ops_price(&prices, f.ops, &rows), 2.0 + 64 / 10.0);
+    assert_int_equal(ops_kind_of("linear_dx_dgelu"), OPS_KIND_PRODUCT);
+    assert_int_equal(ops_kind_of("attention_backward"), OPS_KIND_ATTENTION_BACKWARD);
+    assert_int_equal(ops_kind_of("attention"), OPS_KIND_ATTENTION);
+    assert_int_equal(ops_kind_of("rope"), OPS_KIND_MEMORY);
+    close_fixture(&f);
+}
+
+static void test_measured_lines_count_first(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct ops_case twice = product, biased = product, far = product;
+    twice.rows = 20;
+    biased.bias = true;
+    far.rows = 1000;
+    struct ops_measured lines[] = {{far, DTYPE_F32, 400.0},
+                                   {product, DTYPE_BF16, 9.0},
+                                   {product, DTYPE_F32, 7.0},
+                                   {{.op = "add", .count = 3}, DTYPE_F32, 5.0}};
+    struct ops_prices prices = {
+        .rates = {[OPS_KIND_PRODUCT] = {0.0, 1.0, 0.0}}, .measured = lines, .measured_count = 4};
+    ops_prices_sort(&prices);
+    open_fixture(&f);
+    assert_near(ops_price(&prices, f.ops, &product), 7.0);
+    assert_near(ops_price(&prices, f.ops, &twice), 14.0);
+    assert_near(ops_price(&prices, f.ops, &biased), 7.0);
+    far.rows = 500;
+    assert_near(ops_price(&prices, f.ops, &far), 200.0);
+    close_fixture(&f);
+}
+
+static void test_the_meter_notes_each_call_once(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct ops_prices prices = {
+        .rates = {[OPS_KIND_PRODUCT] = {1.0, 0.0, 0.0}, [OPS_KIND_MEMORY] = {0.25, 0.0, 0.0}}};
+    struct ops_meter *meter;
+    float *x, *w, *y;
+    bool all;
+    open_fixture(&f);
+    assert_ok(device_alloc(f.device, MEM_OTHER, "x", 800, &x));
+    assert_ok(device_alloc(f.device, MEM_OTHER, "w", 2400, &w));
+    assert_ok(device_alloc(f.device, MEM_OTHER, "y", 1200, &y));
+    assert_ok(ops_meter_create(&f.env, &prices, &meter));
+    ops_linear(f.ops, f.stream, product.linear, product.rows, x, w, NULL, y);
+    assert_true(stream_clock(f.stream) == 0.0); /* no meter, no time */
+    f.ops->meter = meter;
+    for (int i = 0; i < 3; i++) {
+        ops_linear(f.ops, f.stream, product.linear, product.rows, x, w, NULL, y);
+        ops_add(f.ops, f.stream, 100, x, w, y);
+        ops_add(f.ops, f.stream, 0, x, w, y); /* is no call */
+    }
+    ops_linear(f.ops, f.stream, product.linear, product.rows, x, w, x, y);
+    assert_near(stream_clock(f.stream), 3 * 1.25 + 1.0);
+    assert_int_equal(ops_meter_count(meter, &all), 3);
+    assert_true(all);
+    assert_true(ops_case_equal(ops_meter_case(meter, 0), &product));
+    assert_string_equal(ops_meter_case(meter, 1)->op, "add");
+    assert_true(ops_meter_case(meter, 2)->bias);
+    ops_meter_destroy(meter);
+    device_free(f.device, x);
+    device_free(f.device, w);
+    device_free(f.device, y);
+    close_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rates),
+        cmocka_unit_test(test_measured_lines_count_first),
+        cmocka_unit_test(test_the_meter_notes_each_call_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
