@@ -10,7 +10,7 @@
 #include "cli/bench_step.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "cli/machine.h"
+#include "cli/host.h"
 #include "ops/ops_bench.h"
 #include "train/config.h"
 #include "train/gauges.h"

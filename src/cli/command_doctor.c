@@ -12,7 +12,7 @@
 #include "cli/command.h"
 #include "cli/json_out.h"
 #include "cli/libraries.h"
-#include "cli/machine.h"
+#include "cli/host.h"
 #include "device/device_info.h"
 #include "ops/ops_info.h"
 

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "cli/machine.h"
+#include "cli/host.h"
 #include "train/config.h"
 #include "train/evaluate.h"
 #include "train/run_plan.h"

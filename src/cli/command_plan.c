@@ -2,7 +2,7 @@
  * shows is in plan_view.c and plan_table1.c. */
 #include <stdio.h>
 #include "cli/launch.h"
-#include "cli/machine.h"
+#include "cli/host.h"
 #include "cli/plan_view.h"
 
 struct plan_settings {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "cli/machine.h"
+#include "cli/host.h"
 #include "train/generate.h"
 #include "train/run_plan.h"
 

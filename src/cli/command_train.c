@@ -8,7 +8,7 @@
 #include "cli/command_line.h"
 #include "cli/dry_run.h"
 #include "cli/launch.h"
-#include "cli/machine.h"
+#include "cli/host.h"
 #include "cli/rank_report.h"
 #include "cli/ranks.h"
 #include "cli/restarts.h"

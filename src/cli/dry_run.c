@@ -2,7 +2,7 @@
  * read. */
 #include "cli/dry_run.h"
 #include "cli/json_out.h"
-#include "cli/machine.h"
+#include "cli/host.h"
 #include "train/run_plan.h"
 
 struct figures {

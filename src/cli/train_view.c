@@ -5,7 +5,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "cli/command_line.h"
-#include "cli/machine.h"
+#include "cli/host.h"
 #include "cli/ranks_table.h"
 #include "train/gauges.h"
 

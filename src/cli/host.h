@@ -1,7 +1,7 @@
-/* machine -- what this process runs on: processors, memory, folders. Linux only; what cannot be
+/* host -- what this process runs on: processors, memory, folders. Linux only; what cannot be
  * known is 0 or "". */
-#ifndef CLI_MACHINE_H
-#define CLI_MACHINE_H
+#ifndef CLI_HOST_H
+#define CLI_HOST_H
 #include <stddef.h>
 #include <stdint.h>
 

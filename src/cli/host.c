@@ -1,6 +1,6 @@
-/* machine -- reads /proc, /sys and the affinity mask. Containers show the host's processors and
+/* host -- reads /proc, /sys and the affinity mask. Containers show the host's processors and
  * memory there, so the control group's limits are read as well: they are what a run really has. */
-#include "cli/machine.h"
+#include "cli/host.h"
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
