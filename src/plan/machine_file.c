@@ -1,0 +1,268 @@
+/* machine_file -- see the header. Objects of figures are tables of their fields, so that what is
+ * printed is what is read. */
+#include "plan/machine_file.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+static const char FORMAT_WORD[] = "sifr machine";
+enum { VERSION = 1 };
+
+struct figure {
+    const char *key;
+    size_t offset; /* of a double */
+    bool positive; /* a rate: not 0 */
+};
+
+static const struct figure rate_figures[] = {
+    {"call", offsetof(struct ops_rate, call), false},
+    {"flops_per_second", offsetof(struct ops_rate, flops_per_second), true},
+    {"bytes_per_second", offsetof(struct ops_rate, bytes_per_second), true},
+};
+static const struct figure wire_figures[] = {
+    {"latency", offsetof(struct comm_wire, latency), false},
+    {"message", offsetof(struct comm_wire, message), false},
+    {"bytes_per_second", offsetof(struct comm_wire, bytes_per_second), true},
+};
+static const struct figure comm_figures[] = {
+    {"exchange", offsetof(struct comm_prices, exchange), false},
+    {"theft", offsetof(struct comm_prices, theft), false},
+    {"sum_bytes_per_second", offsetof(struct comm_prices, sum_bytes_per_second), true},
+};
+enum { FIGURES = 3 }; /* each has as many */
+
+/* --- printing ------------------------------------------------------------------------------- */
+
+static void print_figures(struct text *text, const struct figure *figures, const void *from)
+{
+    for (int i = 0; i < FIGURES; i++) {
+        text_printf(text, "%s\"%s\": ", i ? ", " : "", figures[i].key);
+        text_json_real(text, *(const double *)((const char *)from + figures[i].offset));
+    }
+}
+
+static void print_object(struct text *text, const char *key, const struct figure *figures,
+                         const void *from)
+{
+    text_printf(text, "\"%s\": {", key);
+    print_figures(text, figures, from);
+    text_add(text, "}");
+}
+
+static void print_ops(const struct machine_profile *profile, struct text *text)
+{
+    const struct ops_prices *ops = &profile->ops;
+    text_add(text, ",\n  \"ops\": {\n    \"rates\": {");
+    for (int k = 0; k < OPS_KIND_COUNT; k++) {
+        text_add(text, k ? ",\n      " : "\n      ");
+        print_object(text, ops_kind_word((enum ops_kind)k), rate_figures, &ops->rates[k]);
+    }
+    text_add(text, "},\n    \"copy_bytes_per_second\": ");
+    text_json_real(text, profile->copy_bytes_per_second);
+    text_add(text, ",\n    \"measured\": [");
+    for (int i = 0; i < ops->measured_count; i++) {
+        text_add(text, i ? ",\n      " : "\n      ");
+        machine_call_print(&ops->measured[i], text);
+    }
+    text_add(text, "]}");
+}
+
+static void print_comm(const struct comm_prices *comm, struct text *text)
+{
+    text_add(text, ",\n  \"comm\": {\n    ");
+    print_object(text, "inside", wire_figures, &comm->inside);
+    text_add(text, ",\n    ");
+    print_object(text, "between", wire_figures, &comm->between);
+    text_printf(text, ",\n    \"node\": %d, ", comm->node);
+    print_figures(text, comm_figures, comm);
+    text_add(text, "}");
+}
+
+void machine_file_print(const struct machine_profile *profile, struct text *text)
+{
+    text_printf(text, "{\n  \"format\": \"%s\", \"version\": %d,\n  \"name\": ", FORMAT_WORD,
+                VERSION);
+    text_json_string(text, profile->name, strlen(profile->name));
+    text_printf(text, ", \"card\": %s, \"memory_bytes\": %zu", profile->card ? "true" : "false",
+                profile->memory_bytes);
+    if (profile->has_ops)
+        print_ops(profile, text);
+    if (profile->has_comm)
+        print_comm(&profile->comm, text);
+    text_add(text, "\n}\n");
+}
+
+/* --- reading -------------------------------------------------------------------------------- */
+
+/* An object with no other keys than these, NULL after the last; `name` is the object's. */
+static enum status check_keys(const struct machine_reader *r, const char *name, json_t *object,
+                              const char *const *known)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(object))
+        return FAIL(r->env, FORMAT, "'%s': \"%s\" is missing, or not an object", r->origin, name);
+    json_object_foreach(object, key, value)
+    {
+        int i = 0;
+        while (known[i] && strcmp(known[i], key) != 0)
+            i++;
+        if (!known[i])
+            return FAIL(r->env, FORMAT, "'%s': \"%s\" in %s is not known; is it misspelt?",
+                        r->origin, key, name);
+    }
+    return STATUS_OK;
+}
+
+static enum status read_figure(const struct machine_reader *r, const char *name,
+                               const json_t *object, const char *key, bool positive, double *out)
+{
+    const json_t *value = json_object_get(object, key);
+    *out = json_number_value(value);
+    if (json_is_number(value) && isfinite(*out) && *out >= 0 && !(positive && *out <= 0))
+        return STATUS_OK;
+    return FAIL(r->env, FORMAT, "'%s': \"%s\" in %s is not a %s number, in SI units", r->origin,
+                key, name, positive ? "positive" : "non-negative");
+}
+
+static enum status read_count(const struct machine_reader *r, const json_t *object, const char *key,
+                              int64_t most, int64_t *out)
+{
+    const json_t *value = json_object_get(object, key);
+    *out = json_integer_value(value);
+    if (json_is_integer(value) && *out >= 0 && *out <= most)
+        return STATUS_OK;
+    return FAIL(r->env, FORMAT, "'%s': \"%s\" is not a whole number from 0 to %" PRId64, r->origin,
+                key, most);
+}
+
+static enum status read_figures(const struct machine_reader *r, const char *name,
+                                const json_t *object, const struct figure *figures, void *out)
+{
+    for (int i = 0; i < FIGURES; i++)
+        TRY(read_figure(r, name, object, figures[i].key, figures[i].positive,
+                        (double *)((char *)out + figures[i].offset)));
+    return STATUS_OK;
+}
+
+static enum status read_object(const struct machine_reader *r, const char *name, json_t *object,
+                               const struct figure *figures, void *out)
+{
+    const char *known[FIGURES + 1] = {figures[0].key, figures[1].key, figures[2].key, NULL};
+    TRY(check_keys(r, name, object, known));
+    return read_figures(r, name, object, figures, out);
+}
+
+static enum status read_measured(const struct machine_reader *r, const json_t *list,
+                                 struct ops_prices *ops)
+{
+    size_t count = json_array_size(list);
+    if (!json_is_array(list) || count > MACHINE_FILE_CALLS)
+        return FAIL(r->env, FORMAT, "'%s': \"measured\" in ops is not a list of at most %d calls",
+                    r->origin, (int)MACHINE_FILE_CALLS);
+    if (count == 0)
+        return STATUS_OK;
+    TRY(mem_alloc_array(r->env, MEM_OTHER, "measured calls", count, sizeof *ops->measured,
+                        &ops->measured));
+    for (size_t i = 0; i < count; i++)
+        TRY(machine_call_read(r, json_array_get(list, i), i, &ops->measured[i]));
+    ops->measured_count = (int)count;
+    ops_prices_sort(ops);
+    return STATUS_OK;
+}
+
+static enum status read_ops(const struct machine_reader *r, json_t *object,
+                            struct machine_profile *profile)
+{
+    static const char *const known[] = {"rates", "copy_bytes_per_second", "measured", NULL};
+    const char *kinds[OPS_KIND_COUNT + 1] = {NULL};
+    TRY(check_keys(r, "ops", object, known));
+    json_t *rates = json_object_get(object, "rates");
+    for (int k = 0; k < OPS_KIND_COUNT; k++)
+        kinds[k] = ops_kind_word((enum ops_kind)k);
+    TRY(check_keys(r, "ops.rates", rates, kinds));
+    for (int k = 0; k < OPS_KIND_COUNT; k++)
+        TRY(read_object(r, kinds[k], json_object_get(rates, kinds[k]), rate_figures,
+                        &profile->ops.rates[k]));
+    TRY(read_figure(r, "ops", object, "copy_bytes_per_second", true,
+                    &profile->copy_bytes_per_second));
+    profile->has_ops = true;
+    return read_measured(r, json_object_get(object, "measured"), &profile->ops);
+}
+
+static enum status read_comm(const struct machine_reader *r, json_t *object,
+                             struct machine_profile *profile)
+{
+    static const char *const known[] = {
+        "inside", "between", "node", "exchange", "theft", "sum_bytes_per_second", NULL};
+    struct comm_prices *comm = &profile->comm;
+    int64_t node;
+    TRY(check_keys(r, "comm", object, known));
+    TRY(read_object(r, "inside", json_object_get(object, "inside"), wire_figures, &comm->inside));
+    TRY(read_object(r, "between", json_object_get(object, "between"), wire_figures,
+                    &comm->between));
+    TRY(read_count(r, object, "node", 1 << 20, &node));
+    comm->node = (int)node;
+    profile->has_comm = true;
+    return read_figures(r, "comm", object, comm_figures, comm);
+}
+
+static enum status read_name(const struct machine_reader *r, const json_t *root,
+                             struct machine_profile *profile)
+{
+    const char *name = json_string_value(json_object_get(root, "name"));
+    if (!name || strlen(name) >= sizeof profile->name)
+        return FAIL(r->env, FORMAT, "'%s': \"name\" is not a text of less than %zu bytes",
+                    r->origin, sizeof profile->name);
+    snprintf(profile->name, sizeof profile->name, "%s", name);
+    return STATUS_OK;
+}
+
+static enum status read_all(const struct machine_reader *r, json_t *root,
+                            struct machine_profile *profile)
+{
+    static const char *const known[] = {"format",       "version", "name", "card",
+                                        "memory_bytes", "ops",     "comm", NULL};
+    const char *format = json_string_value(json_object_get(root, "format"));
+    int64_t version, memory;
+    if (!format || strcmp(format, FORMAT_WORD) != 0)
+        return FAIL(
+            r->env, FORMAT,
+            "'%s' is not the profile of a machine; sifr bench ops --save and sifr bench comm "
+            "--save write one",
+            r->origin);
+    TRY(read_count(r, root, "version", INT64_MAX, &version));
+    if (version != VERSION)
+        return FAIL(r->env, FORMAT, "'%s' is of version %" PRId64 "; this sifr reads version %d",
+                    r->origin, version, VERSION);
+    TRY(check_keys(r, "the profile", root, known));
+    TRY(read_name(r, root, profile));
+    if (!json_is_boolean(json_object_get(root, "card")))
+        return FAIL(r->env, FORMAT, "'%s': \"card\" is not true or false", r->origin);
+    profile->card = json_is_true(json_object_get(root, "card"));
+    TRY(read_count(r, root, "memory_bytes", INT64_MAX, &memory));
+    profile->memory_bytes = (size_t)memory;
+    if (json_object_get(root, "ops"))
+        TRY(read_ops(r, json_object_get(root, "ops"), profile));
+    if (json_object_get(root, "comm"))
+        TRY(read_comm(r, json_object_get(root, "comm"), profile));
+    if (!profile->has_ops && !profile->has_comm)
+        return FAIL(r->env, FORMAT, "'%s' has neither \"ops\" nor \"comm\"", r->origin);
+    return STATUS_OK;
+}
+
+enum status machine_file_parse(struct env *env, const char *data, size_t bytes, const char *origin,
+                               struct machine_profile *profile)
+{
+    struct machine_reader r = {env, origin};
+    json_error_t error;
+    *profile = (struct machine_profile){0};
+    json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        return FAIL(env, FORMAT, "'%s' line %d: %s", origin, error.line, error.text);
+    enum status st = read_all(&r, root, profile);
+    json_decref(root);
+    if (st != STATUS_OK)
+        machine_profile_free(env, profile);
+    return st;
+}

@@ -1,0 +1,37 @@
+/* machine_file -- a machine's profile as the text of a file, there and back.
+ *
+ *     {"format": "sifr machine", "version": 1, "name": "...", "card": false, "memory_bytes": 0,
+ *      "ops": {"rates": {"product": {...}, ...}, "copy_bytes_per_second": 1e10, "measured": [...]},
+ *      "comm": {"inside": {...}, "between": {...}, "node": 0, ...}}
+ *
+ * Either half may be missing. A measured call has the fields of its struct ops_case that are not 0.
+ * The file is somebody else's: what it does not say, says twice, or says wrongly is refused.
+ */
+#ifndef PLAN_MACHINE_FILE_H
+#define PLAN_MACHINE_FILE_H
+#include <jansson.h>
+#include "base/text.h"
+#include "plan/machine.h"
+
+enum {
+    MACHINE_FILE_BYTES = 16 << 20, /* at most */
+    MACHINE_FILE_CALLS = 1 << 16   /* measured, at most */
+};
+
+/* `origin` stands for the file in messages. The caller frees *profile. */
+enum status machine_file_parse(struct env *env, const char *data, size_t bytes, const char *origin,
+                               struct machine_profile *profile);
+void machine_file_print(const struct machine_profile *profile, struct text *text);
+
+/* --- one measured call: machine_calls.c ------------------------------------------------------- */
+
+struct machine_reader {
+    struct env *env;
+    const char *origin;
+};
+
+enum status machine_call_read(const struct machine_reader *r, json_t *object, size_t index,
+                              struct ops_measured *call);
+void machine_call_print(const struct ops_measured *call, struct text *text);
+
+#endif

@@ -1,0 +1,97 @@
+/* machine_presets -- see the header.
+ *
+ * One H200 has been measured in five steps (docs/benchmarks.md, "One H200"): products without an
+ * activation reach 0.70 to 0.72 of the maker's rate at the card's power limit, kernels that stream
+ * 0.84 of the memory's; a call costs some microseconds beside its work. Attention and products with
+ * GELU depend on the shape, so they are lines of measured calls: what a kind took in a step, over its
+ * calls. Other cards are taken to reach the same shares of their makers' figures.
+ */
+#include "plan/machine_presets.h"
+#include <stdio.h>
+
+const struct machine_preset machine_presets[] = {
+    {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a card", 141e9, 989, 4.8e12, 370e9,
+     45e9, 8},
+    {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a card", 80e9, 989, 3.35e12, 370e9,
+     45e9, 8},
+    {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a card", 80e9, 312, 2.04e12, 240e9,
+     22e9, 8},
+    {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a card", 40e9, 312, 1.56e12, 240e9,
+     22e9, 8},
+};
+const int machine_preset_count = sizeof machine_presets / sizeof machine_presets[0];
+
+/* Shares of the makers' figures that were reached. */
+static const double product_share = 0.705, attention_share = 0.3, backward_share = 0.21,
+                    memory_share = 0.84, copy_share = 0.84;
+static const double call = 4e-6;
+
+/* Seconds of calls on a card of so many TFLOP/s, in 16 bit. */
+static const double measured_tflops = 989;
+#define ATTENTION(b, t, h, g, d) .attention = {(b), (t), (h), (g), (d)}
+#define GELU(r, c)                                                                      \
+    {                                                                                   \
+        "linear_gelu", .rows = (r), .linear = {.in = (c), .out = 4 * (c)}, .bias = true \
+    }
+#define GELU_BACK(r, c)                                                                     \
+    {                                                                                       \
+        "linear_dx_dgelu", .rows = (r), .linear = {.in = 4 * (c), .out = (c)}, .bias = true \
+    }
+static const struct {
+    struct ops_case shape;
+    double seconds;
+} measured[] = {
+    {{"attention", ATTENTION(64, 1024, 12, 12, 64)}, 4.6e-3 / 12},
+    {{"attention", ATTENTION(32, 1024, 20, 20, 64)}, 11.4e-3 / 36},
+    {{"attention", ATTENTION(16, 1024, 25, 25, 64)}, 9.6e-3 / 48},
+    {{"attention", ATTENTION(16, 2048, 32, 8, 64)}, 12.9e-3 / 16},
+    {{"attention", ATTENTION(4, 2048, 24, 8, 128)}, 6.3e-3 / 28},
+    {{"attention_backward", ATTENTION(64, 1024, 12, 12, 64)}, 15.6e-3 / 12},
+    {{"attention_backward", ATTENTION(32, 1024, 20, 20, 64)}, 40.3e-3 / 36},
+    {{"attention_backward", ATTENTION(16, 1024, 25, 25, 64)}, 34.7e-3 / 48},
+    {{"attention_backward", ATTENTION(16, 2048, 32, 8, 64)}, 51.2e-3 / 16},
+    {{"attention_backward", ATTENTION(4, 2048, 24, 8, 128)}, 24.1e-3 / 28},
+    {GELU(65536, 768), 15.8e-3 / 24},
+    {GELU(32768, 1280), 54.7e-3 / 72},
+    {GELU(16384, 1600), 55.2e-3 / 96},
+    {GELU_BACK(65536, 768), 15.8e-3 / 24},
+    {GELU_BACK(32768, 1280), 54.7e-3 / 72},
+    {GELU_BACK(16384, 1600), 55.2e-3 / 96},
+};
+enum { MEASURED = sizeof measured / sizeof measured[0] };
+
+enum status machine_preset_profile(struct env *env, const struct machine_preset *preset,
+                                   struct machine_profile *profile)
+{
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16}; /* equally fast */
+    double flops = preset->tflops * 1e12, stream = memory_share * preset->memory_rate;
+    struct ops_measured *calls;
+    TRY(mem_alloc_array(env, MEM_OTHER, "measured calls", 2 * MEASURED, sizeof *calls, &calls));
+    for (int i = 0; i < 2 * MEASURED; i++)
+        calls[i] = (struct ops_measured){.shape = measured[i / 2].shape,
+                                         .type = types[i % 2],
+                                         .seconds = measured[i / 2].seconds * measured_tflops /
+                                                    preset->tflops};
+    *profile = (struct machine_profile){
+        .card = true,
+        .memory_bytes = (size_t)preset->memory_bytes,
+        .ops = {.rates = {[OPS_KIND_PRODUCT] = {call, product_share * flops, stream},
+                          [OPS_KIND_ATTENTION] = {call, attention_share * flops, stream},
+                          [OPS_KIND_ATTENTION_BACKWARD] = {call, backward_share * flops, stream},
+                          [OPS_KIND_MEMORY] = {call, flops, stream}},
+                .measured = calls,
+                .measured_count = 2 * MEASURED},
+        .comm = {.inside = {10e-6, 2e-6, preset->link_rate},
+                 .between = {20e-6, 4e-6, preset->network_rate},
+                 .node = preset->node,
+                 .exchange = 15e-6,
+                 .theft = 0.05,
+                 .sum_bytes_per_second = stream},
+        .copy_bytes_per_second = copy_share * preset->memory_rate,
+        .has_ops = true,
+        .has_comm = true,
+    };
+    ops_prices_sort(&profile->ops);
+    snprintf(profile->name, sizeof profile->name, "%s", preset->name);
+    return STATUS_OK;
+}

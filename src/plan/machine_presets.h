@@ -1,0 +1,22 @@
+/* machine_presets -- nodes of known cards: from the makers' figures, and what is reached of them. */
+#ifndef PLAN_MACHINE_PRESETS_H
+#define PLAN_MACHINE_PRESETS_H
+#include "plan/machine.h"
+
+struct machine_preset {
+    const char *name, *words;
+    double memory_bytes;
+    double tflops;       /* of dense 16-bit products, the maker's */
+    double memory_rate;  /* bytes a second of the card's memory, the maker's */
+    double link_rate;    /* from card to card of a node, each way, reached */
+    double network_rate; /* of a card to other nodes, each way, reached */
+    int node;            /* cards of one */
+};
+extern const struct machine_preset machine_presets[];
+extern const int machine_preset_count;
+
+/* The caller frees *profile. */
+enum status machine_preset_profile(struct env *env, const struct machine_preset *preset,
+                                   struct machine_profile *profile);
+
+#endif
