@@ -1,5 +1,5 @@
 /* command_bench -- how fast this machine computes: the operations one by one, and a whole
- * training step.
+ * training step. How fast its ranks talk, and its profile for plans, is bench_machine.c's.
  *
  * Every figure stands beside the rate of a large matrix product measured in the same run (2048
  * cubed), because that is what the machine can do at best: the share tells more than the figure.
@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <string.h>
+#include "cli/bench_machine.h"
 #include "cli/bench_step.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
@@ -16,14 +17,13 @@
 #include "train/gauges.h"
 
 struct bench_settings {
-    struct model_config model;
-    struct engine_config engine;
-    struct run_config run; /* precision */
+    struct run_config run; /* model, engine and precision; for the profile of a machine all of it */
     int device;            /* enum run_device */
     int64_t batch, micro_batches, context, steps, threads;
+    int64_t n, largest, node;
     double peak_tflops;
     double seconds;
-    const char *backend;
+    const char *backend, *save;
     bool json;
 };
 
@@ -206,8 +206,8 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
 static enum status measure_step(struct bench *bench, const struct options *options)
 {
     const struct bench_settings *settings = bench->settings;
-    struct bench_step_config config = {.model = settings->model,
-                                       .engine = settings->engine,
+    struct bench_step_config config = {.model = settings->run.model,
+                                       .engine = settings->run.engine,
                                        .place = run_place(&bench->place),
                                        .type = run_type(&bench->place),
                                        .sum_type = run_sum_type(&bench->place),
@@ -259,13 +259,59 @@ static enum status measure(struct bench *bench, const struct options *options, c
     return STATUS_OK;
 }
 
-static enum status run_bench(struct cli *cli, struct options *options, void *settings,
+#define MACHINE_SECONDS 0.07 /* for each call, unless --seconds says more: there are many */
+
+/* Does it say of which run? */
+static bool names_run(const struct options *options, int word_count)
+{
+    return word_count > 1 || options_is_set(options, "model.preset") ||
+           options_is_set(options, "model.layers") || options_is_set(options, "model.path");
+}
+
+/* A measurement of the machine, on several ranks or for a file. */
+static enum status measure_machine(struct cli *cli, struct options *options,
+                                   struct bench_settings *settings, bool comm, bool configured)
+{
+    double seconds = options_is_set(options, "seconds") ? settings->seconds : MACHINE_SECONDS;
+    const struct bench_machine order = {
+        .config = &settings->run,
+        .comm = comm,
+        .configured = configured,
+        .device = options_is_set(options, "backend") && strcmp(settings->backend, "cuda") != 0
+                      ? RUN_DEVICE_CPU
+                      : settings->device,
+        .n = settings->n,
+        .threads = settings->threads,
+        .seconds = seconds,
+        .calls = {.largest = settings->largest, .seconds = seconds, .node = settings->node},
+        .save = settings->save,
+        .json = settings->json,
+    };
+    if (strcmp(settings->backend, "ref") == 0)
+        return FAIL(cli->env, USAGE, "--backend: a machine is measured with cpu or cuda, not ref");
+    return bench_machine_run(cli, options, &order);
+}
+
+static enum status run_bench(struct cli *cli, struct options *options, void *user_settings,
                              const char *const *words, int word_count)
 {
+    struct bench_settings *settings = user_settings;
     struct bench bench = {.cli = cli, .settings = settings};
     const char *what = word_count ? words[0] : "ops";
-    if (strcmp(what, "ops") != 0 && strcmp(what, "step") != 0 && strcmp(what, "all") != 0)
-        return FAIL(cli->env, USAGE, "there is no bench '%s'; there are: ops, step, all", what);
+    bool comm = strcmp(what, "comm") == 0, ops = strcmp(what, "ops") == 0;
+    if (!comm && !ops && strcmp(what, "step") != 0 && strcmp(what, "all") != 0)
+        return FAIL(cli->env, USAGE, "there is no bench '%s'; there are: ops, step, all, comm",
+                    what);
+    if (word_count > 1 && !ops)
+        return FAIL(cli->env, USAGE, "'%s': only bench ops takes the file of a run", words[1]);
+    if (word_count > 1)
+        TRY(options_load_yaml(options, words[1]));
+    bool configured = ops && names_run(options, word_count);
+    if (comm || (ops && (settings->n > 0 || *settings->save || configured)))
+        return measure_machine(cli, options, settings, comm, configured);
+    if (settings->n > 0 || *settings->save)
+        return FAIL(cli->env, USAGE, "%s is for bench ops and bench comm",
+                    settings->n > 0 ? "-n" : "--save");
     cli->env->threads = machine_threads(bench.settings->threads);
     bench.place = bench.settings->run;
     bench.place.machine = (struct machine_config){.device = bench.settings->device,
@@ -298,13 +344,14 @@ static const struct option bench_list[] = {
      .help = "step: micro-batches of a step"},
     {FIELD(context, INT), .letter = 'T', .fallback = "0", RANGE(0, 1e7),
      .help = "step: tokens of a sequence; 0 = model.context"},
-    {FIELD(steps, INT), .letter = 'n', .fallback = "5", RANGE(1, 1e6),
-     .help = "step: how many are timed"},
-    {FIELD(seconds, REAL), .fallback = "0.2", RANGE(0.001, 3600), .help = "ops: time for each"},
+    {FIELD(steps, INT), .fallback = "5", RANGE(1, 1e6), .help = "step: how many are timed"},
+    {FIELD(seconds, REAL), .fallback = "0.2", RANGE(0.001, 3600),
+     .help = "ops, comm: time for each; 0.07 where a machine is measured"},
     {FIELD(backend, STRING), .fallback = "cpu", .value_name = "NAME",
      .help = "ops: cpu, ref for comparison, or cuda (in precision.mode)"},
     {FIELD(device, CHOICE), .fallback = "auto", .choices = run_device_words,
-     .help = "step: where to compute; auto = cuda where there is a card"},
+     .help =
+         "step, comm, and ops of a machine: where to compute; auto = cuda where there is a card"},
     {.key = "peak-tflops",
      .type = OPTION_REAL,
      .flag_only = true,
@@ -314,6 +361,15 @@ static const struct option bench_list[] = {
      .help = "step: what mfu is a share of; 0 = by the card's name"},
     {FIELD(threads, INT), .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
+    {FIELD(n, INT), .letter = 'n', RANGE(1, 65536), .value_name = "RANKS",
+     .help = "ops, comm: ranks that measure at once; under mpirun or srun: leave it away"},
+    {FIELD(save, STRING), .value_name = "FILE",
+     .help =
+         "ops, comm: put what was measured into the profile of a machine, beside what is there"},
+    {FIELD(largest, INT), .fallback = "67108864", RANGE(1024, 1e11), .value_name = "BYTES",
+     .help = "comm: what a rank sends in a call, at most"},
+    {FIELD(node, INT), .fallback = "0", RANGE(0, 65536), .value_name = "RANKS",
+     .help = "comm: ranks of a node; 0 = those on one host"},
     {FIELD(json, BOOL), .help = "one JSON object"},
 };
 #undef FIELD
@@ -325,31 +381,40 @@ static enum status bind_bench(struct options *options, void *settings)
 {
     struct bench_settings *bench = settings;
     TRY(options_bind(options, &bench_options, bench));
-    TRY(options_bind(options, &model_options, &bench->model));
-    TRY(options_bind(options, &precision_options, &bench->run));
-    return options_bind(options, &engine_options, &bench->engine);
+    return run_config_bind_planning(options, &bench->run);
 }
 
 const struct command command_bench = {
     .name = "bench",
-    .usage = "[ops | step | all] [--model.preset=NAME]",
-    .summary = "time the operations and one training step beside the machine's best rate",
+    .usage =
+        "[ops | step | all | comm] [FILE.yaml] [--section.key=value ...] [-n RANKS] [--save=FILE]",
+    .summary = "time operations, a training step, and calls between ranks; measure a machine",
     .description =
         "`ops` times every operation at the sizes of a training step, `step` a whole step of the "
         "given model on\n"
         "random tokens. Shares are of a 2048 cubed matrix product measured in the same run; on a "
         "card a step's\n"
         "share is of the maker's figure for dense products (mfu, with 6 N + 12 L C T operations a "
-        "token).\n",
+        "token).\n"
+        "`comm` times every kind of call between -n ranks beside a plain copy of as many bytes. "
+        "With "
+        "--save it puts\n"
+        "what ranks can expect of each other into the profile of a machine, for sifr plan; `ops "
+        "--save` puts there\n"
+        "how fast it computes: with the file or the keys of a run exactly the calls that its step "
+        "makes, on -n ranks\n"
+        "at once.\n",
     .examples = "  sifr bench\n"
                 "  sifr bench step --model.preset=gpt2-124m --batch=4 --context=256 --json\n"
                 "  sifr bench step --device=cuda --precision.mode=bf16 --model.preset=gpt2-124m "
                 "--batch=64 --steps=20\n"
                 "  sifr bench step --model.layers=6 --model.width=384 --model.heads=6 "
                 "--model.context=256 \\\n"
-                "      --model.vocab=8192 --batch=16\n",
+                "      --model.vocab=8192 --batch=16\n"
+                "  sifr bench comm -n 2 --save=here.json\n"
+                "  sifr bench ops configs/tiny.yaml --model.vocab=8192 -n 2 --save=here.json\n",
     .settings_bytes = sizeof(struct bench_settings),
-    .most_words = 1,
+    .most_words = 2,
     .bind = bind_bench,
     .run = run_bench,
 };

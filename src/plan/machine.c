@@ -46,10 +46,8 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
 {
     *profile = (struct machine_profile){0};
     for (int i = 0; i < machine_preset_count; i++) {
-        if (strcmp(machine_presets[i].name, name_or_path) == 0) {
-            machine_preset_profile(&machine_presets[i], profile);
-            return STATUS_OK;
-        }
+        if (strcmp(machine_presets[i].name, name_or_path) == 0)
+            return machine_preset_profile(env, &machine_presets[i], profile);
     }
     if (!strchr(name_or_path, '/') && !file_exists(name_or_path))
         return refuse_name(env, name_or_path);

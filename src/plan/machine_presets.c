@@ -1,9 +1,10 @@
 /* machine_presets -- see the header.
  *
- * One H200 has been measured (docs/benchmarks.md, "where the time goes"): products reach 0.68 of the
- * maker's rate at the card's power limit, attention 0.38 forward and 0.22 backward of causal
- * operations, kernels that stream 0.84 of the memory's rate; a call costs a few microseconds beside
- * its work. The other cards are taken to reach the same shares of their makers' figures.
+ * One H200 has been measured in five steps (docs/benchmarks.md, "One H200"): products without an
+ * activation reach 0.70 to 0.72 of the maker's rate at the card's power limit, kernels that stream
+ * 0.84 of the memory's; a call costs some microseconds beside its work. Attention and products with
+ * GELU depend on the shape, so they are lines of measured calls: what a kind took in a step, over its
+ * calls. Other cards are taken to reach the same shares of their makers' figures.
  */
 #include "plan/machine_presets.h"
 #include <stdio.h>
@@ -21,20 +22,65 @@ const struct machine_preset machine_presets[] = {
 const int machine_preset_count = sizeof machine_presets / sizeof machine_presets[0];
 
 /* Shares of the makers' figures that were reached. */
-static const double product_share = 0.68, attention_share = 0.38, backward_share = 0.22,
-                    memory_share = 0.84, copy_share = 0.87;
-static const double call = 3e-6;
+static const double product_share = 0.705, attention_share = 0.3, backward_share = 0.21,
+                    memory_share = 0.84, copy_share = 0.84;
+static const double call = 4e-6;
 
-void machine_preset_profile(const struct machine_preset *preset, struct machine_profile *profile)
+/* Seconds of calls on a card of so many TFLOP/s, in 16 bit. */
+static const double measured_tflops = 989;
+#define ATTENTION(b, t, h, g, d) .attention = {(b), (t), (h), (g), (d)}
+#define GELU(r, c)                                                                      \
+    {                                                                                   \
+        "linear_gelu", .rows = (r), .linear = {.in = (c), .out = 4 * (c)}, .bias = true \
+    }
+#define GELU_BACK(r, c)                                                                     \
+    {                                                                                       \
+        "linear_dx_dgelu", .rows = (r), .linear = {.in = 4 * (c), .out = (c)}, .bias = true \
+    }
+static const struct {
+    struct ops_case shape;
+    double seconds;
+} measured[] = {
+    {{"attention", ATTENTION(64, 1024, 12, 12, 64)}, 4.6e-3 / 12},
+    {{"attention", ATTENTION(32, 1024, 20, 20, 64)}, 11.4e-3 / 36},
+    {{"attention", ATTENTION(16, 1024, 25, 25, 64)}, 9.6e-3 / 48},
+    {{"attention", ATTENTION(16, 2048, 32, 8, 64)}, 12.9e-3 / 16},
+    {{"attention", ATTENTION(4, 2048, 24, 8, 128)}, 6.3e-3 / 28},
+    {{"attention_backward", ATTENTION(64, 1024, 12, 12, 64)}, 15.6e-3 / 12},
+    {{"attention_backward", ATTENTION(32, 1024, 20, 20, 64)}, 40.3e-3 / 36},
+    {{"attention_backward", ATTENTION(16, 1024, 25, 25, 64)}, 34.7e-3 / 48},
+    {{"attention_backward", ATTENTION(16, 2048, 32, 8, 64)}, 51.2e-3 / 16},
+    {{"attention_backward", ATTENTION(4, 2048, 24, 8, 128)}, 24.1e-3 / 28},
+    {GELU(65536, 768), 15.8e-3 / 24},
+    {GELU(32768, 1280), 54.7e-3 / 72},
+    {GELU(16384, 1600), 55.2e-3 / 96},
+    {GELU_BACK(65536, 768), 15.8e-3 / 24},
+    {GELU_BACK(32768, 1280), 54.7e-3 / 72},
+    {GELU_BACK(16384, 1600), 55.2e-3 / 96},
+};
+enum { MEASURED = sizeof measured / sizeof measured[0] };
+
+enum status machine_preset_profile(struct env *env, const struct machine_preset *preset,
+                                   struct machine_profile *profile)
 {
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16}; /* equally fast */
     double flops = preset->tflops * 1e12, stream = memory_share * preset->memory_rate;
+    struct ops_measured *calls;
+    TRY(mem_alloc_array(env, MEM_OTHER, "measured calls", 2 * MEASURED, sizeof *calls, &calls));
+    for (int i = 0; i < 2 * MEASURED; i++)
+        calls[i] = (struct ops_measured){.shape = measured[i / 2].shape,
+                                         .type = types[i % 2],
+                                         .seconds = measured[i / 2].seconds * measured_tflops /
+                                                    preset->tflops};
     *profile = (struct machine_profile){
         .card = true,
         .memory_bytes = (size_t)preset->memory_bytes,
-        .ops.rates = {[OPS_KIND_PRODUCT] = {call, product_share * flops, stream},
-                      [OPS_KIND_ATTENTION] = {call, attention_share * flops, stream},
-                      [OPS_KIND_ATTENTION_BACKWARD] = {call, backward_share * flops, stream},
-                      [OPS_KIND_MEMORY] = {call, flops, stream}},
+        .ops = {.rates = {[OPS_KIND_PRODUCT] = {call, product_share * flops, stream},
+                          [OPS_KIND_ATTENTION] = {call, attention_share * flops, stream},
+                          [OPS_KIND_ATTENTION_BACKWARD] = {call, backward_share * flops, stream},
+                          [OPS_KIND_MEMORY] = {call, flops, stream}},
+                .measured = calls,
+                .measured_count = 2 * MEASURED},
         .comm = {.inside = {10e-6, 2e-6, preset->link_rate},
                  .between = {20e-6, 4e-6, preset->network_rate},
                  .node = preset->node,
@@ -45,5 +91,7 @@ void machine_preset_profile(const struct machine_preset *preset, struct machine_
         .has_ops = true,
         .has_comm = true,
     };
+    ops_prices_sort(&profile->ops);
     snprintf(profile->name, sizeof profile->name, "%s", preset->name);
+    return STATUS_OK;
 }

@@ -15,6 +15,8 @@ struct machine_preset {
 extern const struct machine_preset machine_presets[];
 extern const int machine_preset_count;
 
-void machine_preset_profile(const struct machine_preset *preset, struct machine_profile *profile);
+/* The caller frees *profile. */
+enum status machine_preset_profile(struct env *env, const struct machine_preset *preset,
+                                   struct machine_profile *profile);
 
 #endif

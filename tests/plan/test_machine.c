@@ -245,7 +245,7 @@ static void test_refused(void **state)
         {"\"type\": \"f32\"", "\"type\": 32", "ops.measured[0]: \"type\" is not a type"},
         {"\"node\": 4", "\"node\": 4, \"node\": 4", "duplicate"},
         {"\"theft\": 0.75", "\"theft\": 1e999", "m.json' line"},
-        {"{", "[", "'m.json' line 1"},
+        {"{", "[", "'m.json' line 2"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_int_equal(parse_changed(*state, rows[i].from, rows[i].to), STATUS_FORMAT);

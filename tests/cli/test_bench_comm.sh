@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# sifr bench comm and bench ops --save: what is measured on ranks of every kind, the profile they write together, what is refused.
+. "$(dirname "$0")/common.sh" "$@"
+export SIFR_RUN_THREADS=1
+brief=(--seconds=0.001 --largest=16k)
+kinds='all_gather all_to_all reduce_scatter all_reduce broadcast send_recv exchange'
+
+# --- between ranks ---------------------------------------------------------------------------------------------------
+ok timeout 120 "$sifr" bench comm -n 2 "${brief[@]}" --save=here.json
+has '^2 ranks, 2 on a node$'
+for kind in $kinds; do
+    has "^$kind +inside +[0-9.]+ (KiB|B) +[0-9.]+ +[0-9.]+"
+done
+! grep -q between out || fail "one host, and calls between hosts: $(cat out)"
+has '^  inside +latency [0-9.]+ us, [0-9.]+ us a message, [0-9.]+ GB/s'
+has '^  theft +[0-9.]+ s of compute'
+has '^saved in here.json$'
+tr -d "\n" <here.json >flat.json
+is_json flat.json
+grep -q '"node": 0, "exchange": [0-9.e-]*, "theft": [0-9.e-]*, "sum_bytes_per_second": [0-9.]*}' here.json || fail "no comm half: $(cat here.json)"
+! grep -q '"ops"' here.json || fail "ops that were not measured: $(cat here.json)"
+
+# Ranks as threads, in nodes of two: both kinds of wire. A send of 1 KiB is counted as such.
+ok timeout 120 "$sifr" bench comm -n 4 --node=2 --comm.backend=threads "${brief[@]}" --json
+is_json out
+[ ! -s err ] || fail "--json: something on stderr: $(cat err)"
+if command -v python3 >/dev/null; then
+    python3 - $kinds <<'PY' || fail "figures do not add up"
+import json, sys
+found = json.load(open("out"))
+assert found["ranks"] == 4 and found["node"] == 2
+for kind in sys.argv[1:]:
+    for between in (False, True):
+        calls = [c for c in found["calls"] if c["call"] == kind and c["between"] == between]
+        if kind == "exchange":
+            assert [c["messages"] for c in calls] == ([] if between else [3])
+            continue
+        sizes = [c["bytes"] for c in calls]
+        assert sizes == sorted(sizes) and len(sizes) == 2, sizes
+        assert all(abs(a - b) <= 8 for a, b in zip(sizes, (1024, 4096))), (kind, sizes)
+        assert all(c["seconds"] > 0 and c["messages"] == 1 and c["copy_bytes_per_second"] > 0 for c in calls)
+for wire in ("inside", "between"):
+    assert found[wire]["bytes_per_second"] > 0 and found[wire]["error"] >= 1
+assert found["exchange"] > 0 and found["theft"] >= 0 and found["sum_bytes_per_second"] > 0
+PY
+fi
+
+# --- operations ------------------------------------------------------------------------------------------------------
+# The calls of a run, on two ranks at once, beside what is in the file.
+printf 'model:\n  layers: 2\n  width: 32\n  heads: 2\n  context: 32\n  vocab: 96\n' >run.yaml
+ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=3 -n 2 --seconds=0.001 --save=here.json
+has '^2 ranks at once, 1 thread each$'
+has '^linear R96 32x96 \[in\]\[out\] bias +[0-9.]+'
+has '^attention B3 T32 H2 G2 D16 '
+has '^  attention_backward +[0-9.]+ +[0-9.]+ +[0-9.]+'
+grep -q '"op": "linear_dw", "type": "f32", "rows": 96, ' here.json || fail "a call of the run is not in the file"
+grep -q '"theft"' here.json || fail "the other half is gone"
+ok timeout 120 "$sifr" bench ops "${brief[@]:0:1}" -n 2 --comm.backend=threads --json --model.preset=tiny --model.vocab=64
+is_json out
+has '"ranks": 2, "threads": 1, "calls": \[\{"name": "'
+# Both halves again: what was there is not lost, and what is new counts.
+cp here.json before.json
+ok timeout 120 "$sifr" bench comm -n 2 --comm.backend=threads "${brief[@]}" --save=here.json
+[ "$(grep -c '"op": ' here.json)" = "$(grep -c '"op": ' before.json)" ] || fail "calls were lost"
+! cmp -s here.json before.json || fail "nothing was written"
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+expect 2 "one rank has nobody to talk to; say how many with -n" "$sifr" bench comm
+expect 2 "-n must be a whole number from 1" "$sifr" bench comm -n 0
+expect 2 "-n is for bench ops and bench comm" "$sifr" bench step -n 3 --model.preset=tiny
+expect 2 "--save is for bench ops and bench comm" "$sifr" bench step --save=x.json --model.preset=tiny
+expect 2 "there is no bench 'com'; there are: ops, step, all, comm" "$sifr" bench com
+expect 2 "only bench ops takes the file of a run" "$sifr" bench comm run.yaml -n 2
+expect 2 "no.yaml" "$sifr" bench ops no.yaml -n 2
+expect 2 "measured with cpu or cuda, not ref" "$sifr" bench ops --backend=ref --save=x.json
+expect 2 "model.heads: 3" timeout 60 "$sifr" bench ops run.yaml --model.heads=3 -n 2
+echo 'my notes' >notes.txt
+expect 1 "'notes.txt' line 1" "$sifr" bench comm -n 2 --save=notes.txt
+[ "$(cat notes.txt)" = 'my notes' ] || fail "a stranger's file was overwritten"
+expect 1 "no/such/folder" timeout 60 "$sifr" bench comm -n 2 "${brief[@]}" --save=no/such/folder/here.json
+
+finish

@@ -1,0 +1,125 @@
+/* The preset of the H200 against the five steps that were measured on one (docs/benchmarks.md, "One
+ * H200"): the whole, and by kind of kernel what "where the time goes" has. */
+#include <math.h>
+#include "testing.h"
+#include "plan/plan_time.h"
+
+/* Milliseconds of a step, and of these: products (with bias gradients, which are in linear_dw),
+ * attention forward and backward, everything else but what is idle. */
+static const struct row {
+    const char *name;
+    struct model_config model;
+    int64_t batch, tokens;
+    double step, kinds[OPS_KIND_COUNT];
+} rows[] = {
+#define GPT2(l, c, h)             \
+    .model = {.arch = MODEL_GPT2, \
+              .layers = (l),      \
+              .width = (c),       \
+              .heads = (h),       \
+              .kv_heads = (h),    \
+              .head_width = 64,   \
+              .ff = 4 * (c),      \
+              .context = 1024}
+#define LLAMA(l, c, h, d, f)       \
+    .model = {.arch = MODEL_LLAMA, \
+              .layers = (l),       \
+              .width = (c),        \
+              .heads = (h),        \
+              .kv_heads = 8,       \
+              .head_width = (d),   \
+              .ff = (f),           \
+              .context = 2048,     \
+              .rope_theta = 10000}
+    {"gpt2-124m", GPT2(12, 768, 12), 64, 1024, 108.4, {76.4, 4.6, 15.6, 11.0}},
+    {"gpt2-774m", GPT2(36, 1280, 20), 32, 1024, 312.1, {236.2, 11.4, 40.3, 23.2}},
+    {"gpt2-1.5b", GPT2(48, 1600, 25), 16, 1024, 314.4, {237.5, 9.6, 34.7, 26.5}},
+    {"llama 0.8b", LLAMA(16, 2048, 32, 64, 5632), 16, 2048, 327.4, {229, 12.9, 51.2, 34.4}},
+    {"llama 3b", LLAMA(28, 3072, 24, 128, 8192), 4, 2048, 285.8, {207, 6.3, 24.1, 42.7}},
+};
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+static struct plan_request request_of(const struct row *row)
+{
+    struct plan_request request = {
+        .model = row->model,
+        .engine = {.micro_batch = row->batch, .tokens = row->tokens, .micro_batches = 1},
+        .zero = {.beta1 = 0.9,
+                 .beta2 = 0.95,
+                 .eps = 1e-8,
+                 .clip = 1,
+                 .micro_batches = 1,
+                 .type = DTYPE_BF16,
+                 .sum_type = DTYPE_F32},
+        .parallel = {.tp = 1, .pp = 1},
+        .ops = "ref",
+        .compute = DTYPE_BF16,
+        .ranks = 1,
+        .threads = 1,
+        .card = true};
+    request.model.tied = 1;
+    request.model.vocab = 50304;
+    request.model.norm_eps = 1e-5;
+    request.model.init_std = 0.02;
+    request.model.path = "";
+    return request;
+}
+
+static double milliseconds(const struct row *row, const struct machine_profile *machine)
+{
+    struct env env = testing_env(1);
+    struct plan_request request = request_of(row);
+    struct plan_time time;
+    if (plan_time(&env, &request, machine, &time) != STATUS_OK)
+        fail_msg("%s: %s", row->name, log_first_error(env.log));
+    env_destroy(&env);
+    return 1e3 * time.step;
+}
+
+/* All but one kind cost nothing; copies go with the kernels that stream. */
+static double of_kind(const struct row *row, const struct machine_profile *machine, int kind)
+{
+    struct machine_profile only = *machine;
+    struct ops_measured calls[64];
+    only.ops.measured = calls;
+    only.ops.measured_count = 0;
+    for (int m = 0; m < machine->ops.measured_count && m < 64; m++) { /* in order still */
+        if (ops_kind_of(machine->ops.measured[m].shape.op) == (enum ops_kind)kind)
+            calls[only.ops.measured_count++] = machine->ops.measured[m];
+    }
+    for (int k = 0; k < OPS_KIND_COUNT; k++) {
+        if (k != kind)
+            only.ops.rates[k] = (struct ops_rate){0, 1e30, 1e30};
+    }
+    if (kind != OPS_KIND_MEMORY)
+        only.copy_bytes_per_second = 1e30;
+    return milliseconds(row, &only);
+}
+
+static void test_measured_steps(void **state)
+{
+    struct env env = testing_env(1);
+    struct machine_profile machine;
+    (void)state;
+    assert_ok(machine_profile_load(&env, "h200", &machine));
+    for (int i = 0; i < ROWS; i++) {
+        double step = milliseconds(&rows[i], &machine);
+        print_message("%-10s step %6.1f measured %6.1f (%+.1f %%);", rows[i].name, step,
+                      rows[i].step, 100 * (step / rows[i].step - 1));
+        for (int k = 0; k < OPS_KIND_COUNT; k++) {
+            double ms = of_kind(&rows[i], &machine, k);
+            print_message("  %s %.1f/%.1f", ops_kind_word((enum ops_kind)k), ms, rows[i].kinds[k]);
+            assert_true(fabs(ms / rows[i].kinds[k] - 1) < 0.06);
+        }
+        print_message("\n");
+        assert_true(fabs(step / rows[i].step - 1) < 0.05);
+    }
+    machine_profile_free(&env, &machine);
+    env_destroy(&env);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measured_steps)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
