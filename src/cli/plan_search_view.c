@@ -57,6 +57,32 @@ void plan_search_say(const struct search_layout *layout, struct text *text)
 
 /* --- the table ------------------------------------------------------------------------------------ */
 
+/* Keys that were given, and so are the same in every layout. */
+static void describe_given(struct text *text, const struct search_fixed *fixed)
+{
+    const struct {
+        bool given;
+        const char *key;
+    } keys[] = {{fixed->tp, "parallel.tp"},
+                {fixed->pp, "parallel.pp"},
+                {fixed->sequence, "parallel.sequence"},
+                {fixed->regather, "parallel.regather"},
+                {fixed->schedule, "parallel.schedule"},
+                {fixed->chunks, "parallel.chunks"},
+                {fixed->stage, "zero.stage"},
+                {fixed->shard_group, "zero.shard_group"},
+                {fixed->micro_batch, "train.micro_batch"},
+                {fixed->recompute, "engine.recompute"}};
+    const char *before = "given    ";
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].given) {
+            text_printf(text, "%s%s", before, keys[i].key);
+            before = ", ";
+        }
+    if (before[0] == ',')
+        text_add(text, ": not searched\n");
+}
+
 static void describe(struct text *text, const struct plan_search_view *view)
 {
     const struct search_space *space = view->space;
@@ -80,6 +106,7 @@ static void describe(struct text *text, const struct plan_search_view *view)
                 "s\n",
                 (long long)result->possible, (long long)result->too_large,
                 (long long)result->bounded, (long long)result->timed, view->seconds);
+    describe_given(text, &space->fixed);
     if (space->request->card && space->request->zero.type == DTYPE_F32)
         text_add(text, "note     precision.mode is fp32; cards are faster in bf16\n");
 }

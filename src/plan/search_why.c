@@ -167,11 +167,12 @@ static void explain_pp(const struct search_layout *first, struct text *text)
                            : "pp 1     no stages: nobody waits for another's layers\n");
         return;
     }
-    text_printf(text,
-                "pp %-5d cuts the layers: only activations go between nodes, %s a step and rank; "
-                "%s idles %.1f %%\n",
-                (int)parallel->pp, text_human_bytes(word, (double)first->time.sent[ENGINE_PIPE]),
-                timetable_words[parallel->schedule], 100 * first->time.bubble);
+    text_printf(
+        text,
+        "pp %-5d cuts the layers: only activations go from stage to stage, %s a step and rank; "
+        "%s idles %.1f %%\n",
+        (int)parallel->pp, text_human_bytes(word, (double)first->time.sent[ENGINE_PIPE]),
+        timetable_words[parallel->schedule], 100 * first->time.bubble);
 }
 
 static void explain_zero(const struct search_layout *first, struct text *text)

@@ -41,6 +41,8 @@ s = r["search"]
 assert s["walked"] >= 1 and s["walked"] + s["bounded"] + s["too_large"] + s["refused"] == s["possible"]
 PY
 fi
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --zero.stage=1 --parallel.tp=1
+has '^given    parallel.tp, zero.stage: not searched$'
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1
 [ "$(grep -cE '^ [0-9] +[0-9]+ +[0-9]+ +[0-9]+ ' out)" = 1 ] || fail "--top=1 shows others"
 # tp does not leave a node, as large as it is told to be.
