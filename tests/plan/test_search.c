@@ -103,6 +103,7 @@ static void test_finds_what_all_have(void **state)
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &fast);
     space.fixed = (struct search_fixed){.recompute = true, .micro_batch = true, .regather = true};
+    space.fixed.chunks = true;
     compare_with_all(&env, space);
     space.machine = &slow;
     space.memory = 32 << 20;
@@ -142,16 +143,16 @@ static void test_bounds_are_from_below(void **state)
     struct machine_profile fast = machine_of(1e10, 2e9), slow = machine_of(1e9, 1e8);
     struct plan_request request = request_of(8);
     struct search_space space = space_of(&request, &fast);
-    check_bounds(&env, &space, 37);
+    check_bounds(&env, &space, 71);
     space.machine = &slow;
     request.zero.type = request.zero.sum_type = DTYPE_F32;
     request.zero.local = true;
-    check_bounds(&env, &space, 41);
+    check_bounds(&env, &space, 73);
     request.ops = "ref";
     request.compute = request.zero.type = DTYPE_BF16;
     request.zero.local = false;
     request.model.tied = 1;
-    check_bounds(&env, &space, 43);
+    check_bounds(&env, &space, 79);
     env_destroy(&env);
 }
 
