@@ -1,17 +1,10 @@
-/* plan_time -- walks a step of each kind of rank with a clock, and puts their passes together.
+/* plan_time -- has a step of each kind of rank walked (plan_walk.h), and puts their passes together.
  *
  * The first rank of a stage stands for all that have it: it is never idle, has the most messages of
  * the norm, and slices are all of one length. Stages with the same units take the same time, so one
  * of each kind is walked. Without a pipeline there is one kind, and each of its rounds counts as one
  * pass; with one, the passes of all stages are put into the lists and simulated: while a single stage
  * is walked, messages of others are there as soon as they have been asked for.
- *
- * Each rank walks two steps, and the second counts: it begins with what the first has left under way.
- * Rounds in the middle of a step are alike, so of many only some are walked, and the one in the
- * middle stands for those that are not.
- *
- *     rounds of the step     0 1 2 . . . . . . . . 61 62 63
- *     those that are walked  0 1 2 (3 3 3 3 3 3)    4  5  6
  */
 #include "plan/plan_time.h"
 
@@ -19,143 +12,7 @@
 #include <string.h>
 
 #include "engine/timetable_simulate.h"
-#include "plan/plan_impl.h"
-
-enum { VERBS = TIMETABLE_WEIGHT + 1 }; /* of passes */
-enum { WALKED_STEPS = 2 };
-
-/* What happens from one point to another, on one rank. */
-struct account {
-    double clock, spent, in_flight, waited;
-    int64_t sent[ENGINE_WAYS];
-};
-
-struct pass_time {
-    double seconds;       /* of the pass itself */
-    struct account share; /* from its begin to that of the next; its clock is not used */
-};
-
-/* One walked rank. */
-struct walk_time {
-    int walked, rounds, chunks;           /* rounds: of the whole step */
-    struct pass_time *passes;             /* (VERBS, chunks, walked) */
-    struct account before, judge, update; /* the first pass; after the last one, until all know the
-                                             norm; after that */
-};
-
-/* --- one rank ------------------------------------------------------------------------------- */
-
-/* The request of which so few rounds are walked that the rest is known from them. */
-static struct plan_request shorten(struct plan_request request, int workers, int rounds, int walked)
-{
-    request.engine.micro_batches -= (int64_t)(rounds - walked) * workers;
-    request.decode_tokens = 0;
-    return request;
-}
-
-/* Enough for every stage to go forward and back by turns for a while. */
-static int walked_rounds(const struct plan_request *request, int rounds)
-{
-    int enough = plan_pipe_stages(request) + 4;
-    return rounds < enough ? rounds : enough;
-}
-
-/* The walked round that a round is like. */
-static int like_round(const struct walk_time *w, int round)
-{
-    int half = w->walked / 2, from_end = w->rounds - round;
-    if (round < half || w->walked == w->rounds)
-        return round;
-    return from_end <= w->walked - half ? w->walked - from_end : half;
-}
-
-static struct pass_time *pass_at(const struct walk_time *w, int verb, int chunk, int round)
-{
-    return &w->passes[((int64_t)verb * w->chunks + chunk) * w->walked + round];
-}
-
-static const struct pass_time *pass_like(const struct walk_time *w, int verb, int chunk, int round)
-{
-    return pass_at(w, verb, chunk, like_round(w, round));
-}
-
-struct watcher {
-    const struct plan_parts *parts;
-    struct walk_time *walk;
-    struct account last;    /* at the newest point */
-    struct account *so_far; /* what happens now belongs to */
-    double begin;           /* of the pass under way */
-};
-
-static struct account read_account(const struct plan_parts *p)
-{
-    struct engine_traffic traffic = engine_traffic(p->engine);
-    struct account a = {.clock = stream_clock(p->stream),
-                        .spent = stream_spent(p->stream),
-                        .in_flight = traffic.in_flight,
-                        .waited = traffic.waited - traffic.stalled};
-    memcpy(a.sent, traffic.sent, sizeof a.sent);
-    return a;
-}
-
-static void add(struct account *sum, const struct account *more, double sign)
-{
-    sum->clock += sign * more->clock;
-    sum->spent += sign * more->spent;
-    sum->in_flight += sign * more->in_flight;
-    sum->waited += sign * more->waited;
-    for (int way = 0; way < ENGINE_WAYS; way++)
-        sum->sent[way] += (int64_t)sign * more->sent[way];
-}
-
-/* What has happened since the last point is put where it belongs; what follows belongs to `next`. */
-static void turn(struct watcher *w, struct account *next)
-{
-    struct account now = read_account(w->parts);
-    add(w->so_far, &now, 1.0);
-    add(w->so_far, &w->last, -1.0);
-    w->last = now;
-    w->so_far = next;
-}
-
-static void watch(void *user, enum engine_point point, const struct timetable_action *pass)
-{
-    struct watcher *w = user;
-    struct pass_time *time = pass ? pass_at(w->walk, pass->verb, pass->chunk, pass->round) : NULL;
-    switch (point) {
-    case ENGINE_PASS_BEGIN:
-        turn(w, &time->share);
-        w->begin = w->last.clock;
-        break;
-    case ENGINE_PASS_END: time->seconds = stream_clock(w->parts->stream) - w->begin; break;
-    case ENGINE_PASSES_DONE: turn(w, &w->walk->judge); break;
-    case ENGINE_JUDGED: turn(w, &w->walk->update); break;
-    }
-}
-
-static void clear(struct walk_time *w)
-{
-    memset(w->passes, 0, (size_t)(VERBS * w->chunks * w->walked) * sizeof *w->passes);
-    w->before = w->judge = w->update = (struct account){0};
-}
-
-static enum status walk_steps(const struct plan_parts *parts, int loop_votes, struct walk_time *w)
-{
-    struct engine_result result;
-    int64_t sum;
-    struct watcher watcher = {.parts = parts, .walk = w};
-    engine_watch(parts->engine, watch, &watcher);
-    for (int t = 1; t <= WALKED_STEPS; t++) {
-        clear(w);
-        watcher.last = read_account(parts);
-        watcher.so_far = &w->before;
-        TRY(engine_step(parts->engine, t, 0.0, &result));
-        for (int i = 0; i < loop_votes; i++)
-            TRY(engine_vote(parts->engine, 0, &sum));
-        turn(&watcher, NULL);
-    }
-    return STATUS_OK;
-}
+#include "plan/plan_walk.h"
 
 /* --- kinds of stages ------------------------------------------------------------------------ */
 
@@ -247,42 +104,7 @@ static enum status lay_out(struct env *env, const struct plan_request *request, 
     return st;
 }
 
-/* Walk the first rank of stage p. `w` has no passes yet. */
-static enum status walk_stage(struct env *env, const struct plan_request *request,
-                              const struct layout *l, const struct plan_clock *clock, int p,
-                              struct walk_time *w)
-{
-    struct env own;
-    struct plan_parts parts = {0};
-    enum status st;
-    *w = (struct walk_time){
-        .walked = walked_rounds(request, l->rounds), .rounds = l->rounds, .chunks = l->chunks};
-    struct plan_request some = shorten(*request, l->workers, l->rounds, w->walked);
-    TRY(mem_alloc_array(env, MEM_OTHER, "passes", (size_t)(VERBS * w->chunks * w->walked),
-                        sizeof *w->passes, &w->passes));
-    TRY(plan_account_open(env, request->threads, &own));
-    st = plan_parts_build(&own, &some, p * (plan_spread_over(request) / l->pp), clock, &parts);
-    if (st == STATUS_OK)
-        st = walk_steps(&parts, request->loop_votes, w);
-    plan_parts_free(&parts);
-    mem_destroy(own.mem);
-    return st;
-}
-
 /* --- a whole step --------------------------------------------------------------------------- */
-
-/* All that a rank does in a step, rounds that were not walked included. */
-static struct account sum_of(const struct walk_time *w)
-{
-    struct account sum = w->before;
-    add(&sum, &w->judge, 1.0);
-    add(&sum, &w->update, 1.0);
-    for (int verb = 0; verb < VERBS; verb++)
-        for (int chunk = 0; chunk < w->chunks; chunk++)
-            for (int round = 0; round < w->rounds; round++)
-                add(&sum, &pass_like(w, verb, chunk, round)->share, 1.0);
-    return sum;
-}
 
 static int64_t total_sent(const int64_t *sent)
 {
@@ -293,7 +115,7 @@ static int64_t total_sent(const int64_t *sent)
 }
 
 /* The rank that computes most, and the one that sends most. */
-static void take_most(const struct account *rank, struct plan_time *time)
+static void take_most(const struct plan_account *rank, struct plan_time *time)
 {
     if (rank->spent >= time->compute) {
         time->compute = rank->spent;
@@ -304,9 +126,9 @@ static void take_most(const struct account *rank, struct plan_time *time)
         memcpy(time->sent, rank->sent, sizeof time->sent);
 }
 
-static void time_whole(const struct walk_time *w, struct plan_time *time)
+static void time_whole(const struct plan_walk *w, struct plan_time *time)
 {
-    struct account sum = sum_of(w);
+    struct plan_account sum = plan_walk_sum(w);
     take_most(&sum, time);
     time->step = sum.clock;
     time->update = w->judge.clock + w->update.clock;
@@ -320,7 +142,7 @@ static bool crosses_nodes(const struct plan_request *request, const struct layou
 }
 
 static enum status simulate(struct env *env, const struct plan_request *request,
-                            const struct layout *l, const struct walk_time *walks,
+                            const struct layout *l, const struct plan_walk *walks,
                             const struct comm_prices *comm, const struct timetable *table,
                             double *each, struct timetable_times *times)
 {
@@ -335,19 +157,19 @@ static enum status simulate(struct env *env, const struct plan_request *request,
         for (int64_t i = table->first[p]; i < table->first[p + 1]; i++) {
             struct timetable_action a = table->actions[i];
             if (!timetable_is_message(a.verb))
-                each[i] = pass_like(&walks[l->like[p]], a.verb, a.chunk, a.round)->seconds;
+                each[i] = plan_walk_pass(&walks[l->like[p]], a.verb, a.chunk, a.round)->seconds;
         }
     return timetable_simulate(env, table, &costs, times);
 }
 
 /* When each stage has done its last pass, all meet for the norm; then each updates what it has. */
-static void put_together(const struct layout *l, const struct walk_time *walks,
+static void put_together(const struct layout *l, const struct plan_walk *walks,
                          const struct timetable *table, const struct timetable_times *times,
                          struct plan_time *time)
 {
     double met = 0.0, update = 0.0, before = 0.0, last = 0.0;
     for (int p = 0; p < l->pp; p++) {
-        const struct walk_time *w = &walks[l->like[p]];
+        const struct plan_walk *w = &walks[l->like[p]];
         double done = 0.0;
         for (int64_t i = table->first[p]; i < table->first[p + 1]; i++)
             if (!timetable_is_message(table->actions[i].verb))
@@ -363,7 +185,7 @@ static void put_together(const struct layout *l, const struct walk_time *walks,
 }
 
 static enum status time_pipe(struct env *env, const struct plan_request *request,
-                             const struct layout *l, const struct walk_time *walks,
+                             const struct layout *l, const struct plan_walk *walks,
                              const struct comm_prices *comm, struct plan_time *time)
 {
     struct timetable_shape shape = {.kind = request->parallel.schedule,
@@ -382,7 +204,7 @@ static enum status time_pipe(struct env *env, const struct plan_request *request
     for (int p = 0; p < l->pp; p++) {
         if (l->like[p] != p)
             continue;
-        struct account sum = sum_of(&walks[p]);
+        struct plan_account sum = plan_walk_sum(&walks[p]);
         take_most(&sum, time);
     }
     put_together(l, walks, &table, &times, time);
@@ -396,18 +218,20 @@ done:
 /* walks (pp): one of each kind, in the place of its first stage. */
 static enum status walk_kinds(struct env *env, const struct plan_request *request,
                               const struct layout *l, const struct plan_clock *clock,
-                              struct walk_time *walks)
+                              struct plan_walk *walks)
 {
+    int tp = plan_spread_over(request) / l->pp;
     for (int p = 0; p < l->pp; p++)
         if (l->like[p] == p)
-            TRY(walk_stage(env, request, l, clock, p, &walks[p]));
+            TRY(plan_walk(env, request, clock, p * tp, l->chunks, l->rounds, l->workers,
+                          &walks[p]));
     return STATUS_OK;
 }
 
-static void free_walks(struct env *env, struct walk_time *walks, int pp)
+static void free_walks(struct env *env, struct plan_walk *walks, int pp)
 {
     for (int p = 0; walks && p < pp; p++)
-        mem_free(env, walks[p].passes);
+        plan_walk_free(env, &walks[p]);
     mem_free(env, walks);
 }
 
@@ -416,7 +240,7 @@ static enum status walk_all(struct env *env, const struct plan_request *request,
                             const struct plan_clock *clock, struct plan_time *time)
 {
     size_t pp = (size_t)plan_pipe_stages(request);
-    struct walk_time *walks = NULL;
+    struct plan_walk *walks = NULL;
     struct layout layout;
     int *like = NULL;
     enum status st;
