@@ -1,13 +1,16 @@
-/* command_plan -- what a run would take and send, for every stage, without running it. What it
- * shows is in plan_view.c and plan_table1.c. */
+/* command_plan -- what a run would take and send, for every stage, without running it; with --gpus,
+ * which layout of it is fastest (plan_search.c). What it shows is in plan_view.c, plan_table1.c and
+ * plan_search_view.c. */
 #include <stdio.h>
 #include "cli/launch.h"
 #include "cli/host.h"
+#include "cli/plan_search.h"
 #include "cli/plan_view.h"
 
 struct plan_settings {
     struct run_config config;
-    int64_t n, memory;
+    int64_t n, gpus, node, memory, top;
+    const char *machine;
     bool table1, lines, json;
 };
 
@@ -81,6 +84,35 @@ static enum status share_threads(struct options *options, int local_ranks)
     return options_set(options, "run.threads", text, "the number of ranks");
 }
 
+/* A layout that is given is planned, or one is looked for: not both at once. */
+static enum status check_mode(struct cli *cli, const struct options *options,
+                              const struct plan_settings *settings)
+{
+    static const char *const own[] = {"machine", "node", "top"};
+    if (settings->gpus > 0 && options_is_set(options, "n"))
+        return FAIL(cli->env, USAGE,
+                    "-n plans the layout that is given, --gpus looks for one: give one of them");
+    if (settings->gpus > 0 && settings->lines)
+        return FAIL(cli->env, USAGE, "--lines is for one layout: give -n in place of --gpus");
+    for (size_t i = 0; settings->gpus == 0 && i < sizeof own / sizeof *own; i++)
+        if (options_is_set(options, own[i]))
+            return FAIL(cli->env, USAGE, "--%s goes with --gpus, which looks for a layout", own[i]);
+    return STATUS_OK;
+}
+
+static enum status search(struct cli *cli, struct options *options, struct plan_settings *settings)
+{
+    const struct plan_search_asked asked = {.gpus = settings->gpus,
+                                            .node = settings->node,
+                                            .memory = settings->memory,
+                                            .top = settings->top,
+                                            .machine = settings->machine,
+                                            .json = settings->json};
+    enum status st = plan_search(cli, options, &asked, &settings->config);
+    run_config_release(&settings->config);
+    return st;
+}
+
 static enum status run_plan(struct cli *cli, struct options *options, void *user_settings,
                             const char *const *words, int word_count)
 {
@@ -88,6 +120,9 @@ static enum status run_plan(struct cli *cli, struct options *options, void *user
     (void)words, (void)word_count;
     if (settings->table1)
         return plan_view_table1(cli, settings->json);
+    TRY(check_mode(cli, options, settings));
+    if (settings->gpus > 0)
+        return search(cli, options, settings);
     TRY(share_threads(options, launch_local_ranks((int)settings->n)));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, &settings->config));
     enum status st = plan_and_show(cli, settings);
@@ -105,7 +140,17 @@ static const struct option plan_list[] = {
      .value_name = "RANKS", .help = "ranks that share the work"},
     {FLAG(memory, INT), .fallback = "0", .ranged = true, .min = 0, .max = 9e18,
      .value_name = "BYTES",
-     .help = "memory of one rank, 80G for instance; 0 = what is free here, divided by the ranks"},
+     .help = "memory of one rank, 80G for instance; 0 = what is free here, divided by the ranks; "
+             "with --gpus: what the machine's cards have"},
+    {FLAG(gpus, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e6, .value_name = "RANKS",
+     .help = "look for the fastest layout that fits so many ranks; keys that are given stay"},
+    {FLAG(machine, STRING), .fallback = "h100", .value_name = "NAME|FILE",
+     .help = "--gpus: how fast they are: h100, h200, a100-80g, a100-40g, or a file that sifr bench "
+             "--save has written"},
+    {FLAG(node, INT), .fallback = "0", .ranged = true, .min = 0, .max = 4096, .value_name = "RANKS",
+     .help = "--gpus: ranks of a node, which tp does not leave; 0 = as the machine has them"},
+    {FLAG(top, INT), .fallback = "5", .ranged = true, .min = 1, .max = 1000, .value_name = "K",
+     .help = "--gpus: how many layouts to show, of each tp and pp the best"},
     {FLAG(lines, BOOL), .help = "list every buffer of rank 0 in the chosen stage too"},
     {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper, exactly, and stop there"},
     {FLAG(json, BOOL), .help = "one JSON object"},
@@ -122,8 +167,9 @@ static enum status bind_plan(struct options *options, void *user_settings)
 
 const struct command command_plan = {
     .name = "plan",
-    .usage = "[FILE.yaml] [-n RANKS] [--section.key=value ...]",
-    .summary = "print the memory and traffic of a run for every ZeRO stage, before it",
+    .usage = "[FILE.yaml] [-n RANKS | --gpus RANKS] [--section.key=value ...]",
+    .summary =
+        "print the memory and traffic of a run before it, or the fastest layout for a cluster",
     .description =
         "The store and the engine of the run are built on a device that only counts, and one step "
         "is walked:\n"
@@ -140,10 +186,22 @@ const struct command command_plan = {
         "It sends parameters (gather), gradients (reduce), and losses, norms and votes (control); "
         "a "
         "formula is the\n"
-        "ZeRO paper's.\n",
+        "ZeRO paper's.\n"
+        "With --gpus the layout is what is looked for: tp, pp, ZeRO stage, micro-batch, "
+        "recomputation and schedule that\n"
+        "take the least time for a step of train.global_batch sequences and fit. Every key that is "
+        "given stays as it\n"
+        "is; the rest is searched, and none that is faster is left out. Each layout is timed by "
+        "the same walk, on a\n"
+        "device that keeps the time of a machine: a preset, or a file with what was measured "
+        "(sifr bench).\n",
     .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
-                "  sifr plan --table1\n",
+                "  sifr plan --table1\n"
+                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
+                "--gpus=64 --train.global_batch=512\n"
+                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
+                "--gpus=16 --machine=a100-40g --zero.stage=1\n",
     .settings_bytes = sizeof(struct plan_settings),
     .most_words = 1,
     .config_file = true,

@@ -45,6 +45,8 @@ struct model_part {
                       keeping them gathered: 10 instead of 8 activations on the wire, less memory */
 };
 
+/* Whether tp ranks can share every layer; model_create_part says why not. */
+bool model_can_share(const struct model_config *config, int tp);
 /* Whether a micro-batch can be run: under `sequence` its rows must divide. Errors say what would. */
 enum status model_part_check_rows(struct env *env, const struct model_part *part, int64_t batch,
                                   int64_t tokens);

@@ -94,6 +94,12 @@ static const char *cannot_share(const struct model_config *c, int tp, int64_t *s
     return NULL;
 }
 
+bool model_can_share(const struct model_config *config, int tp)
+{
+    int64_t size;
+    return cannot_share(config, tp, &size) == NULL;
+}
+
 enum status model_part_check(struct env *env, const struct model_config *config,
                              const struct model_part *part)
 {

@@ -38,6 +38,7 @@ enum status plan_time_calls(struct env *env, const struct plan_request *request,
  * backward. */
 struct plan_unit_cost {
     double forward, backward; /* with recomputation, as the request has it */
+    double input, weight;     /* of a backward pass in two parts (zero-bubble) */
     size_t activation_bytes;  /* what a micro-batch leaves in it from forward to backward */
     int64_t parameters;       /* this rank's part, of those that no unit before it uses */
 };

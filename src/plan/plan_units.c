@@ -115,9 +115,12 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
     if (st == STATUS_OK) {
         cost->activation_bytes = kept_bytes(b, buffers, count);
         cost->forward = time_pass(b, unit, PASS_FORWARD, &run);
-        cost->backward = time_pass(b, unit, PASS_BACKWARD, &run) +
-                         time_pass(b, unit, PASS_LOSS, &run) +
-                         (rebuilds ? time_pass(b, unit, PASS_REBUILD, &run) : 0.0);
+        double before = time_pass(b, unit, PASS_LOSS, &run) +
+                        (rebuilds ? time_pass(b, unit, PASS_REBUILD, &run) : 0.0);
+        cost->backward = before + time_pass(b, unit, PASS_BACKWARD, &run);
+        bool parts = unit_has_parts(unit);
+        cost->input = parts ? before + time_pass(b, unit, PASS_INPUT, &run) : cost->backward;
+        cost->weight = parts ? time_pass(b, unit, PASS_WEIGHT, &run) : 0.0;
     }
     free_run(b, unit, count, &run);
     return st;

@@ -1,0 +1,158 @@
+/* plan_search -- see the header. */
+#include "cli/plan_search.h"
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include "cli/host.h"
+#include "cli/plan_search_view.h"
+#include "train/peak.h"
+
+/* --- what is open ----------------------------------------------------------------------------------- */
+
+static struct search_fixed fixed_by(const struct options *options)
+{
+    return (struct search_fixed){
+        .tp = options_is_set(options, "parallel.tp"),
+        .pp = options_is_set(options, "parallel.pp"),
+        .sequence = options_is_set(options, "parallel.sequence"),
+        .regather = options_is_set(options, "parallel.regather"),
+        .stage = options_is_set(options, "zero.stage"),
+        .micro_batch = options_is_set(options, "train.micro_batch"),
+        .recompute = options_is_set(options, "engine.recompute"),
+        .schedule = options_is_set(options, "parallel.schedule"),
+        .chunks = options_is_set(options, "parallel.chunks"),
+        .shard_group = options_is_set(options, "zero.shard_group"),
+    };
+}
+
+/* A batch that is given is cut as it goes; without one it is a micro-batch, as in a run. A machine
+ * with cards is computed on with them. */
+static enum status prepare(struct options *options, const struct machine_profile *machine,
+                           const struct run_config *config, bool *card_added)
+{
+    *card_added = machine->card && !options_is_set(options, "run.device");
+    if (*card_added)
+        TRY(options_set(options, "run.device", "cuda", "--machine"));
+    if (!options_is_set(options, "train.micro_batch") && config->train.global_batch > 0)
+        TRY(options_set(options, "train.micro_batch", "1", "--gpus"));
+    return STATUS_OK;
+}
+
+/* --- the machine ------------------------------------------------------------------------------------ */
+
+static const char *words_of_preset(const char *name)
+{
+    for (int i = 0; machine_preset_name(i); i++)
+        if (strcmp(machine_preset_name(i), name) == 0)
+            return machine_preset_words(i);
+    return "";
+}
+
+static enum status check_machine(struct cli *cli, const struct machine_profile *machine,
+                                 const char *name, int64_t gpus)
+{
+    if (!machine->has_ops)
+        return FAIL(cli->env, CONFIG,
+                    "--machine: '%s' does not say how fast ops are; add that with sifr bench ops "
+                    "--save=%s",
+                    name, name);
+    if (!machine->has_comm && gpus > 1)
+        return FAIL(cli->env, CONFIG,
+                    "--machine: '%s' does not say how fast ranks talk; add that with sifr bench "
+                    "comm --save=%s",
+                    name, name);
+    return STATUS_OK;
+}
+
+/* Of a rank, at best: told, or by the card's name. */
+static double peak_of(const struct run_config *config, const struct machine_profile *machine,
+                      const char *words)
+{
+    enum dtype type = run_place(config).type;
+    double told = config->machine.peak_tflops * 1e12;
+    if (told > 0)
+        return told;
+    double peak = peak_of_card(words, type);
+    return peak > 0 ? peak : peak_of_card(machine->name, type);
+}
+
+/* --- the search ------------------------------------------------------------------------------------- */
+
+/* The table stands in any case; that nothing fits is said after it, and is the exit code. */
+static enum status show(struct cli *cli, const struct plan_search_view *view, bool json)
+{
+    const struct search_layout *nearest = &view->result->nearest;
+    struct text words;
+    char a[32], b[32], c[32];
+    TRY(json ? plan_search_view_json(cli, view) : plan_search_view_table(cli, view));
+    if (view->result->count > 0)
+        return STATUS_OK;
+    text_init(&words, cli->env);
+    plan_search_say(nearest, &words);
+    double memory = (double)view->space->memory, needed = (double)nearest->needed_bytes;
+    enum status st =
+        FAIL(cli->env, FIT,
+             "no layout of %d ranks fits; the nearest, %s, needs %s for a rank and there is %s: %s "
+             "more, or more ranks, or a smaller train.global_batch or context",
+             view->space->request->ranks, text_string(&words), text_human_bytes(a, needed),
+             text_human_bytes(b, memory), text_human_bytes(c, needed - memory));
+    text_free(&words);
+    return st;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static enum status search_and_show(struct cli *cli, const struct plan_search_asked *asked,
+                                   struct plan_search_view *view, struct search_space *space)
+{
+    struct search_result result;
+    double start = now();
+    TRY(search_layouts(cli->env, space, &result));
+    view->space = space;
+    view->result = &result;
+    view->seconds = now() - start;
+    enum status st = show(cli, view, asked->json);
+    search_result_free(cli->env, &result);
+    return st;
+}
+
+static enum status search_on(struct cli *cli, struct options *options,
+                             const struct plan_search_asked *asked, struct run_config *config,
+                             const struct machine_profile *machine)
+{
+    struct search_fixed fixed = fixed_by(options);
+    struct plan_search_view view = {
+        .config = config, .options = options, .machine_words = words_of_preset(asked->machine)};
+    TRY(check_machine(cli, machine, asked->machine, asked->gpus));
+    TRY(prepare(options, machine, config, &view.card_added));
+    TRY(run_config_resolve(cli->env, options, NULL, NULL, config));
+    const struct plan_request request = run_plan_request(config, (int)asked->gpus);
+    int node = asked->node > 0 ? (int)asked->node : machine->comm.node;
+    struct machine_profile cluster = *machine; /* whose nodes are as large as was told */
+    cluster.comm.node = node > 0 ? node : (int)asked->gpus;
+    struct search_space space = {.request = &request,
+                                 .global_batch = config->train.global_batch,
+                                 .machine = &cluster,
+                                 .node = cluster.comm.node,
+                                 .memory = asked->memory > 0 ? (size_t)asked->memory
+                                                             : machine->memory_bytes,
+                                 .fixed = fixed,
+                                 .most = (int)asked->top};
+    view.peak = peak_of(config, machine, view.machine_words);
+    return search_and_show(cli, asked, &view, &space);
+}
+
+enum status plan_search(struct cli *cli, struct options *options,
+                        const struct plan_search_asked *asked, struct run_config *config)
+{
+    struct machine_profile machine;
+    TRY(machine_profile_load(cli->env, asked->machine, &machine));
+    enum status st = search_on(cli, options, asked, config, &machine);
+    machine_profile_free(cli->env, &machine);
+    return st;
+}

@@ -1,0 +1,325 @@
+/* search -- walks layouts in the order of their bounds until no other can be faster.
+ *
+ *     points, by bound     1.00  1.02  1.05  1.05  1.31 ...
+ *     walked               1.09  1.04  big   1.12               stop: 1.31 is more than the last wanted
+ *
+ * Memory is looked at when a layout is fast enough to be kept: the ranks of the first and last stage,
+ * which most often need most, and then all of them. What a run would refuse is left out; refusals go to
+ * a log of their own, and are told when nothing else is left.
+ */
+#include "plan/search_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Layouts whose times differ by less take equally long. */
+static const double same_time = 1e-6;
+
+struct best { /* of a mesh; or a layout for itself */
+    struct search_point point;
+    struct plan_time time;
+    size_t needed_bytes;
+};
+
+struct search {
+    struct env *env;  /* the caller's */
+    struct env quiet; /* the same with a log that nobody hears */
+    const struct search_space *space;
+    struct search_points points;
+    struct best *best; /* fastest first */
+    int count, room;
+    struct search_result *out;
+};
+
+static void say_nothing(void *user, enum log_level level, const char *line)
+{
+    (void)user, (void)level, (void)line;
+}
+
+/* --- the list of the best ----------------------------------------------------------------------- */
+
+static int compare_times(double a, double b)
+{
+    if (fabs(a - b) <= same_time * fmin(a, b))
+        return 0;
+    return a < b ? -1 : 1;
+}
+
+static int compare_best(const struct best *a, const struct best *b)
+{
+    int by_time = compare_times(a->time.step, b->time.step);
+    return by_time != 0 ? by_time : search_simpler(&a->point, &b->point);
+}
+
+static bool is_one_mesh(const struct search_space *space)
+{
+    return space->fixed.tp && space->fixed.pp;
+}
+
+/* The one that the point would replace; -1: none. */
+static int find_same(const struct search *s, const struct search_point *point)
+{
+    for (int i = 0; !is_one_mesh(s->space) && i < s->count; i++)
+        if (s->best[i].point.tp == point->tp && s->best[i].point.pp == point->pp)
+            return i;
+    return -1;
+}
+
+/* A step that takes longer is not wanted of this point. */
+static double limit_of(const struct search *s, const struct search_point *point)
+{
+    int same = find_same(s, point);
+    double limit = s->count >= s->space->most ? s->best[s->space->most - 1].time.step : INFINITY;
+    if (same >= 0 && s->best[same].time.step < limit)
+        limit = s->best[same].time.step;
+    return limit * (1 + same_time);
+}
+
+static enum status insert(struct search *s, const struct best *new)
+{
+    int at = find_same(s, &new->point);
+    if (at < 0 && s->count == s->room) {
+        int room = s->room > 0 ? 2 * s->room : 32;
+        size_t bytes = (size_t)room * sizeof *s->best;
+        if (s->best)
+            TRY(mem_resize(s->env, &s->best, bytes));
+        else
+            TRY(mem_alloc(s->env, MEM_OTHER, "search", bytes, &s->best));
+        s->room = room;
+    }
+    if (at < 0)
+        at = s->count++;
+    for (; at > 0 && compare_best(new, &s->best[at - 1]) < 0; at--)
+        s->best[at] = s->best[at - 1];
+    s->best[at] = *new;
+    return STATUS_OK;
+}
+
+/* --- one layout --------------------------------------------------------------------------------- */
+
+/* A refusal is an answer; everything else is passed on. */
+static enum status judge(struct search *s, enum status st, bool *refused)
+{
+    *refused = st == STATUS_CONFIG || st == STATUS_USAGE;
+    if (st == STATUS_OK || *refused)
+        return STATUS_OK;
+    return log_fail(s->env->log, st, __FILE__, __LINE__, "%s", log_first_error(s->quiet.log));
+}
+
+static enum status needed_at(struct search *s, const struct plan_request *request, int p,
+                             size_t *needed)
+{
+    struct plan_rank rank;
+    int tp = (int)request->parallel.tp;
+    TRY(plan_rank_memory(&s->quiet, request, p * tp, NULL, NULL, &rank));
+    *needed = plan_needed_bytes(&rank) > *needed ? plan_needed_bytes(&rank) : *needed;
+    return STATUS_OK;
+}
+
+/* Of the ranks that most often need most. */
+static enum status needed_at_ends(struct search *s, const struct plan_request *request,
+                                  size_t *needed)
+{
+    int pp = plan_pipe_stages(request);
+    *needed = 0;
+    TRY(needed_at(s, request, 0, needed));
+    if (pp > 1 && (s->space->memory == 0 || *needed <= s->space->memory))
+        TRY(needed_at(s, request, pp - 1, needed));
+    return STATUS_OK;
+}
+
+static enum status needed_anywhere(struct search *s, const struct plan_request *request,
+                                   size_t *needed)
+{
+    struct plan_stage stage;
+    TRY(plan_worst_memory(&s->quiet, request, &stage));
+    size_t worker = plan_needed_bytes(&stage.worker), server = plan_needed_bytes(&stage.server);
+    *needed = worker > server ? worker : server;
+    return STATUS_OK;
+}
+
+static bool is_too_large(const struct search *s, size_t needed)
+{
+    return s->space->memory > 0 && needed > s->space->memory;
+}
+
+/* Whether the layout fits; its figure is set if it does. */
+static enum status weigh(struct search *s, const struct plan_request *request, struct best *new,
+                         bool *fits)
+{
+    bool refused;
+    TRY(judge(s, needed_at_ends(s, request, &new->needed_bytes), &refused));
+    if (!refused && !is_too_large(s, new->needed_bytes))
+        TRY(judge(s, needed_anywhere(s, request, &new->needed_bytes), &refused));
+    *fits = !refused && !is_too_large(s, new->needed_bytes);
+    s->out->refused += refused;
+    s->out->too_large += !refused && !*fits;
+    return STATUS_OK;
+}
+
+static enum status try_point(struct search *s, const struct search_point *point)
+{
+    struct plan_request request = search_request(s->space, point);
+    struct best new = {.point = *point};
+    int same = find_same(s, point);
+    bool refused, fits;
+    log_error_clear(s->quiet.log);
+    TRY(judge(s, plan_time(&s->quiet, &request, s->space->machine, &new.time), &refused));
+    s->out->refused += refused;
+    if (refused)
+        return STATUS_OK;
+    /* Most are slower than what there is: these need not be weighed. */
+    bool slower = new.time.step > limit_of(s, point) ||
+                  (same >= 0 && compare_best(&new, &s->best[same]) >= 0);
+    if (!slower || s->space->exhaustive) {
+        TRY(weigh(s, &request, &new, &fits));
+        if (!fits)
+            return STATUS_OK;
+    }
+    s->out->timed++;
+    return slower ? STATUS_OK : insert(s, &new);
+}
+
+/* --- all of them -------------------------------------------------------------------------------- */
+
+static bool is_before(const struct search_point *a, const struct search_point *b)
+{
+    return a->bound != b->bound ? a->bound < b->bound : search_simpler(a, b) < 0;
+}
+
+/* Of a heap of `count` points with the least bound on top, put that at i where it belongs. */
+static void sink(struct search_point *heap, int64_t count, int64_t i)
+{
+    for (int64_t child; (child = 2 * i + 1) < count; i = child) {
+        if (child + 1 < count && is_before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!is_before(&heap[child], &heap[i]))
+            return;
+        struct search_point higher = heap[child];
+        heap[child] = heap[i];
+        heap[i] = higher;
+    }
+}
+
+/* A bound is refined when its turn comes, and the point waits for its next turn. */
+static enum status try_points(struct search *s)
+{
+    struct search_point *heap = s->points.points;
+    int64_t count = s->points.count;
+    for (int64_t i = count / 2 - 1; i >= 0; i--)
+        sink(heap, count, i);
+    while (count > 0) {
+        bool useless = !s->space->exhaustive && heap[0].bound > limit_of(s, &heap[0]);
+        if (!useless && !heap[0].refined) {
+            TRY(search_points_refine(&s->quiet, s->space, &s->points, &heap[0]));
+            sink(heap, count, 0);
+            continue;
+        }
+        struct search_point point = heap[0];
+        heap[0] = heap[--count];
+        sink(heap, count, 0);
+        s->out->bounded += useless;
+        if (!useless)
+            TRY(try_point(s, &point));
+    }
+    return STATUS_OK;
+}
+
+static struct search_layout layout_of(const struct search_space *space, const struct best *best)
+{
+    return (struct search_layout){.request = search_request(space, &best->point),
+                                  .dp = best->point.dp,
+                                  .rounds = search_rounds(space, &best->point),
+                                  .time = best->time,
+                                  .bound = best->point.bound,
+                                  .needed_bytes = best->needed_bytes};
+}
+
+/* Among those that need least by the bound. */
+static enum status find_nearest(struct search *s)
+{
+    struct best nearest = {.needed_bytes = SIZE_MAX};
+    for (int i = 0; i < s->points.least_count; i++) {
+        struct best other = {.point = s->points.least[i]};
+        struct plan_request request = search_request(s->space, &other.point);
+        bool refused;
+        log_error_clear(s->quiet.log);
+        TRY(judge(s, needed_anywhere(s, &request, &other.needed_bytes), &refused));
+        if (!refused && other.needed_bytes < nearest.needed_bytes)
+            nearest = other;
+    }
+    if (nearest.needed_bytes < SIZE_MAX)
+        s->out->nearest = layout_of(s->space, &nearest);
+    return STATUS_OK;
+}
+
+/* There is none: the run itself says why, or else it is the batch or the node. */
+static enum status say_none(struct search *s)
+{
+    const struct plan_request *request = s->space->request;
+    struct plan_rank rank;
+    TRY(plan_rank_memory(s->env, request, 0, NULL, NULL, &rank));
+    if (s->out->refused > 0)
+        return FAIL(s->env, CONFIG, "no layout of %d ranks is possible: %s", request->ranks,
+                    log_first_error(s->quiet.log));
+    return FAIL(s->env, CONFIG,
+                "no layout of %d ranks on nodes of %d is possible with what is given; leave "
+                "parallel.tp, parallel.pp, zero.servers or train.micro_batch open",
+                request->ranks, s->space->node);
+}
+
+static enum status hand_over(struct search *s)
+{
+    int count = s->count < s->space->most ? s->count : s->space->most;
+    struct search_result *out = s->out;
+    out->possible = s->points.possible;
+    out->too_large += s->points.too_large;
+    if (count == 0 && out->refused + (out->possible == 0) > 0 &&
+        out->refused == out->possible - out->too_large)
+        return say_none(s);
+    if (count == 0)
+        return find_nearest(s);
+    TRY(mem_alloc_array(s->env, MEM_OTHER, "search", (size_t)count, sizeof *out->layouts,
+                        &out->layouts));
+    out->count = count;
+    for (int i = 0; i < count; i++)
+        out->layouts[i] = layout_of(s->space, &s->best[i]);
+    search_say_why(s->space, out);
+    return STATUS_OK;
+}
+
+static enum status run(struct search *s)
+{
+    bool refused;
+    TRY(plan_model(s->env, s->space->request, &s->out->parameters, &s->out->flops_per_token));
+    TRY(judge(s, search_points_make(&s->quiet, s->space, &s->points), &refused));
+    if (!refused)
+        TRY(try_points(s));
+    return hand_over(s);
+}
+
+enum status search_layouts(struct env *env, const struct search_space *space,
+                           struct search_result *result)
+{
+    struct search s = {.env = env, .quiet = *env, .space = space, .out = result};
+    *result = (struct search_result){0};
+    CHECK(space->most >= 1 && space->node >= 1 && space->global_batch >= 1);
+    s.quiet.log = log_create(say_nothing, NULL, LOG_ERROR);
+    if (!s.quiet.log)
+        return STATUS_MEMORY;
+    enum status st = run(&s);
+    search_points_free(&s.quiet, &s.points);
+    mem_free(env, s.best);
+    log_destroy(s.quiet.log);
+    if (st != STATUS_OK)
+        search_result_free(env, result);
+    return st;
+}
+
+void search_result_free(struct env *env, struct search_result *result)
+{
+    mem_free(env, result->layouts);
+    *result = (struct search_result){0};
+}

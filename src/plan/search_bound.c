@@ -1,0 +1,359 @@
+/* search_bound -- what a layout takes at least, in time and memory, from a few sums.
+ *
+ * Time: rank p of a pipeline cannot begin before the first micro-batch has come through the stages
+ * before it, and when it has done its last backward pass these stages have theirs to do:
+ *
+ *     forward of stages 0 .. p-1  |  all passes of rank p  |  backward of stages p-1 .. 0
+ *
+ * In zero-bubble the last part may be filled with passes, and does not count. Messages may all be
+ * hidden, but those of one way follow each other: a step takes no less than all of them. After either
+ * the owners update what they own.
+ * Memory: the state by the paper's formula, and the activations of the micro-batches in flight.
+ *
+ * Nothing here may be more than what the walk says: tests/plan/test_search.c holds it to that.
+ */
+#include "plan/search_impl.h"
+
+#include <math.h>
+
+#include "device/device.h"
+#include "engine/stage_cut.h"
+#include "engine/timetable_simulate.h"
+#include "zero/partition.h"
+
+enum { UPDATE_BYTES = 20 }; /* read and written of a parameter, at least */
+
+/* --- where the model is cut ------------------------------------------------------------------- */
+
+static enum status read_work(struct env *env, const struct search_space *space,
+                             const struct unit_graph *graph, struct bound_model *model)
+{
+    const struct engine_config *engine = &space->request->engine;
+    struct unit_shape shape = {.batch = 1, .tokens = engine->tokens};
+    size_t units = (size_t)graph->unit_count;
+    model->unit_count = graph->unit_count;
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", units, sizeof *model->work, &model->work));
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", units + 1, sizeof *model->cuts, &model->cuts));
+    for (size_t u = 0; u < units; u++)
+        model->work[u] = unit_work(&graph->units[u], shape);
+    return STATUS_OK;
+}
+
+enum status bound_model_open(struct env *env, const struct search_space *space, int tp,
+                             struct bound_model *model)
+{
+    const struct model_part part = {.tp = tp};
+    struct device *device = NULL;
+    struct model *built = NULL;
+    *model = (struct bound_model){0};
+    enum status st = device_create(env, "dry", 0, &device);
+    if (st == STATUS_OK)
+        st = model_create_part(device, &space->request->model, &part, &built);
+    if (st == STATUS_OK)
+        st = read_work(env, space, model_graph(built), model);
+    model_destroy(built);
+    device_destroy(device);
+    if (st != STATUS_OK)
+        bound_model_close(env, model);
+    return st;
+}
+
+void bound_model_close(struct env *env, struct bound_model *model)
+{
+    for (int stages = 0; model->cuts && stages <= model->unit_count; stages++)
+        mem_free(env, model->cuts[stages]);
+    mem_free(env, model->cuts);
+    mem_free(env, model->work);
+    *model = (struct bound_model){0};
+}
+
+/* As spread_cut does it, once for each number of stages. */
+static enum status find_cut(struct env *env, struct bound_model *model, int stages,
+                            const int **first)
+{
+    struct stage_cut_task task = {
+        .units = model->unit_count, .stages = stages, .cost = model->work};
+    CHECK(stages >= 1 && stages <= model->unit_count);
+    *first = model->cuts[stages];
+    if (*first)
+        return STATUS_OK;
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", (size_t)stages + 1, sizeof **model->cuts,
+                        &model->cuts[stages]));
+    *first = model->cuts[stages];
+    return stage_cut(env, &task, model->cuts[stages]);
+}
+
+/* --- stages ----------------------------------------------------------------------------------- */
+
+enum status bound_stages_open(struct env *env, int unit_count, struct bound_stages *stages)
+{
+    size_t count = (size_t)unit_count;
+    double *room;
+    *stages = (struct bound_stages){0};
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", 8 * count, sizeof *room, &room));
+    stages->forward = room;
+    stages->backward = room + count;
+    stages->activations = room + 2 * count;
+    stages->parameters = room + 3 * count;
+    stages->input = room + 4 * count;
+    stages->weight = room + 5 * count;
+    stages->least = room + 6 * count;
+    stages->most = room + 7 * count;
+    enum status st =
+        mem_alloc_array(env, MEM_OTHER, "search", count, sizeof *stages->units, &stages->units);
+    if (st != STATUS_OK)
+        bound_stages_close(env, stages);
+    return st;
+}
+
+void bound_stages_close(struct env *env, struct bound_stages *stages)
+{
+    mem_free(env, stages->forward);
+    mem_free(env, stages->units);
+    *stages = (struct bound_stages){0};
+}
+
+enum status bound_stages_cut(struct env *env, struct bound_model *model,
+                             const struct plan_unit_cost *costs, int count,
+                             struct bound_stages *stages)
+{
+    const int *first;
+    TRY(find_cut(env, model, count, &first));
+    stages->count = count;
+    for (int s = 0; s < count; s++) {
+        stages->forward[s] = stages->backward[s] = 0;
+        stages->input[s] = stages->weight[s] = 0;
+        stages->least[s] = INFINITY;
+        stages->most[s] = 0;
+        stages->activations[s] = stages->parameters[s] = 0;
+        stages->units[s] = first[s + 1] - first[s];
+        for (int u = first[s]; u < first[s + 1]; u++) {
+            stages->forward[s] += costs[u].forward;
+            stages->backward[s] += costs[u].backward;
+            stages->input[s] += costs[u].input;
+            stages->weight[s] += costs[u].weight;
+            stages->least[s] = fmin(stages->least[s], (double)costs[u].parameters);
+            stages->most[s] = fmax(stages->most[s], (double)costs[u].parameters);
+            stages->activations[s] += (double)costs[u].activation_bytes;
+            stages->parameters[s] += (double)costs[u].parameters;
+        }
+    }
+    return STATUS_OK;
+}
+
+/* --- time ------------------------------------------------------------------------------------- */
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double pass_seconds(const struct bound_stages *stages, const struct search_point *point,
+                           double rounds)
+{
+    double least = 0, before = 0, after = 0;
+    for (int p = 0; p < point->pp; p++) {
+        double busy = 0;
+        for (int s = p; s < stages->count; s += point->pp)
+            busy += stages->forward[s] + stages->backward[s];
+        bool filled = point->schedule == TIMETABLE_ZERO_BUBBLE;
+        least = larger(least, before + rounds * busy + (filled ? 0 : after));
+        before += stages->forward[p];
+        after += stages->backward[p];
+    }
+    return least;
+}
+
+/* Seconds of `calls` calls in which a rank sends `bytes` in all to every other of `size`, which are
+ * `stride` apart, as comm_price has them. */
+static double call_seconds(const struct comm_prices *prices, int size, int stride, double calls,
+                           double bytes)
+{
+    int node = prices->node > 0 ? prices->node : size * stride;
+    int near = node / stride < size ? node / stride : size; /* of them on one node, at most */
+    double share = bytes / (size > 1 ? size - 1 : 1);
+    near = near > 0 ? near - 1 : 0;
+    int far = size - 1 - near;
+    const struct comm_wire *in = &prices->inside, *out = &prices->between;
+    return larger(calls * near * in->message + share * near / in->bytes_per_second,
+                  calls * far * out->message + share * far / out->bytes_per_second);
+}
+
+/* What a rank of stage p has of all its chunks. */
+struct share {
+    double parameters, most; /* most: the sum of each chunk's largest unit */
+    int units, chunks;
+};
+
+/* Gradients go to their owners after every micro-batch, or once; params that are cut are gathered
+ * there and back, but for units that need theirs only once, or have them still where a walk turns
+ * round. Each way is a stream of its own. */
+static double sent_seconds(const struct search_space *space, const struct search_point *point,
+                           const struct share *share, double rounds)
+{
+    const struct zero_config *store = &space->request->zero;
+    const struct comm_prices *prices = &space->machine->comm;
+    int dp = point->dp, stride = point->tp * point->pp;
+    int shards = point->shard_group > 0 ? point->shard_group : dp, once = point->pp == 1 ? 3 : 2;
+    double width = (double)dtype_bytes(store->type), n = share->units, all = share->parameters;
+    double reductions = store->local ? 1 : rounds;
+    if (dp < 2 || store->servers > 0)
+        return 0;
+    double reduce = reductions * call_seconds(prices, dp, stride, n, all * width * (dp - 1) / dp);
+    if (!sharding_of(point->stage).params)
+        return reduce;
+    double gathered = larger(all, 2 * all - once * share->most);
+    double calls = larger(n, 2 * n - once * share->chunks);
+    return larger(reduce, rounds * call_seconds(prices, shards, stride, calls,
+                                                gathered * width * (shards - 1) / shards));
+}
+
+static double update_seconds(const struct search_space *space, const struct search_point *point,
+                             double parameters)
+{
+    double rate = space->machine->ops.rates[OPS_KIND_MEMORY].bytes_per_second;
+    int shards = point->shard_group > 0 ? point->shard_group : point->dp;
+    if (sharding_of(point->stage).optim)
+        parameters /= shards;
+    return rate > 0 ? parameters * UPDATE_BYTES / rate : 0;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static double state_bytes(const struct search_space *space, const struct search_point *point,
+                          double parameters)
+{
+    const struct zero_config *store = &space->request->zero;
+    struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct roster roster = roster_of(0, point->dp, store->servers);
+    if (point->shard_group > 0)
+        roster.copies = point->dp / point->shard_group;
+    return formula_state(&roster, point->stage, parameters, widths);
+}
+
+static double activation_bytes(const struct bound_stages *stages, const struct search_point *point,
+                               const struct timetable_shape *shape, int p)
+{
+    double bytes = 0;
+    for (int c = 0; c < shape->chunks; c++)
+        bytes += stages->activations[c * point->pp + p] *
+                 (point->pp > 1 ? timetable_in_flight(shape, p, c) : 1);
+    return bytes;
+}
+
+void bound_layout(const struct search_space *space, const struct bound_stages *stages,
+                  struct search_point *point)
+{
+    int64_t rounds = search_rounds(space, point);
+    struct timetable_shape shape = {.kind = point->schedule,
+                                    .pp = point->pp,
+                                    .chunks = point->chunks,
+                                    .rounds = (int)rounds,
+                                    .eager = space->request->parallel.eager};
+    double sent = 0, update = 0, bytes = 0;
+    for (int p = 0; p < point->pp; p++) {
+        struct share share = {.chunks = point->chunks};
+        for (int s = p; s < stages->count; s += point->pp) {
+            share.parameters += stages->parameters[s];
+            share.most += stages->most[s];
+            share.units += stages->units[s];
+        }
+        sent = larger(sent, sent_seconds(space, point, &share, (double)rounds));
+        update = larger(update, update_seconds(space, point, share.parameters));
+        bytes = larger(bytes, state_bytes(space, point, share.parameters) +
+                                  activation_bytes(stages, point, &shape, p));
+    }
+    point->update = update;
+    point->bound = larger(pass_seconds(stages, point, (double)rounds), sent) + update;
+    point->bytes = (size_t)(bytes + (space->request->card ? formula_card_runtime() : 0));
+}
+
+/* --- the lists of a pipeline -------------------------------------------------------------------- */
+
+enum { MOST_PASSES = 200000 }; /* of longer lists the sums are near enough */
+
+/* Where params are cut and a walk begins with other units than the last ended with, the first gather
+ * of it is waited for. */
+static double first_gather(const struct search_space *space, const struct search_point *point,
+                           double parameters)
+{
+    const struct zero_config *store = &space->request->zero;
+    int shards = point->shard_group > 0 ? point->shard_group : point->dp;
+    double bytes = parameters * (double)dtype_bytes(store->type);
+    if (!sharding_of(point->stage).params || shards < 2 || store->servers > 0)
+        return 0;
+    return call_seconds(&space->machine->comm, shards, point->tp * point->pp, 1,
+                        bytes * (shards - 1) / shards);
+}
+
+/* seconds (3, stages): of forward passes, and of both parts of backward ones. */
+static void pass_costs(const struct search_space *space, const struct bound_stages *stages,
+                       const struct search_point *point, double *seconds)
+{
+    bool split = point->schedule == TIMETABLE_ZERO_BUBBLE;
+    int count = stages->count;
+    for (int s = 0; s < count; s++) {
+        double wait = first_gather(space, point, stages->least[s]);
+        seconds[s] = stages->forward[s] + wait;
+        if (s == 0 && stages->units[s] == 1) /* an embedding is not read on the way back */
+            wait = 0;
+        seconds[count + s] = (split ? stages->input[s] : stages->backward[s]) + wait;
+        seconds[2 * count + s] = split ? stages->weight[s] : 0;
+    }
+}
+
+static struct timetable_costs costs_of(const struct search_space *space, double *seconds, int count,
+                                       const struct search_point *point)
+{
+    const struct comm_prices *prices = &space->machine->comm;
+    bool far = prices->node > 0 && (point->pp - 1) * point->tp / prices->node > 0;
+    const struct comm_wire *wire = far ? &prices->between : &prices->inside;
+    const struct plan_request *request = space->request;
+    double rows = (double)(point->micro_batch * request->engine.tokens);
+    double bytes = rows / (point->sequence ? point->tp : 1) * (double)request->model.width *
+                   (double)dtype_bytes(request->compute);
+    return (struct timetable_costs){.forward = seconds,
+                                    .input = seconds + count,
+                                    .weight = seconds + 2 * count,
+                                    .latency = wire->latency + wire->message,
+                                    .transfer = bytes / wire->bytes_per_second,
+                                    .transfers = TIMETABLE_LINKS};
+}
+
+static enum status simulate(struct env *env, const struct timetable_shape *shape,
+                            const struct timetable_costs *costs, double *seconds)
+{
+    struct timetable table = {0};
+    struct timetable_times times = {0};
+    enum status st = timetable_create(env, shape, &table);
+    if (st == STATUS_OK)
+        st = timetable_simulate(env, &table, costs, &times);
+    if (st == STATUS_OK)
+        *seconds = times.end;
+    timetable_times_free(env, &times);
+    timetable_free(env, &table);
+    return st;
+}
+
+enum status bound_simulate(struct env *env, const struct search_space *space,
+                           const struct bound_stages *stages, struct search_point *point)
+{
+    int64_t rounds = search_rounds(space, point);
+    struct timetable_shape shape = {.kind = point->schedule,
+                                    .pp = point->pp,
+                                    .chunks = point->chunks,
+                                    .rounds = (int)rounds,
+                                    .eager = space->request->parallel.eager};
+    double seconds = 0, *passes;
+    if (rounds * stages->count > MOST_PASSES)
+        return STATUS_OK;
+    TRY(mem_alloc_array(env, MEM_OTHER, "search", 3 * (size_t)stages->count, sizeof *passes,
+                        &passes));
+    pass_costs(space, stages, point, passes);
+    struct timetable_costs costs = costs_of(space, passes, stages->count, point);
+    enum status st = simulate(env, &shape, &costs, &seconds);
+    mem_free(env, passes);
+    if (st == STATUS_OK)
+        point->bound = larger(point->bound, seconds + point->update);
+    return st;
+}

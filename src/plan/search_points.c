@@ -1,0 +1,389 @@
+/* search_points -- every layout that divides ranks, model and batch, with its bounds.
+ *
+ * Loops from the outside: tp, pp, chunks, micro-batch, what is gathered again, recomputation; then
+ * schedule, ZeRO stage and groups, which need no new sums. Costs of units are asked for once for each
+ * kind of pass, and only where something may fit: once nothing does, a larger micro-batch does not.
+ */
+#include "plan/search_impl.h"
+
+#include <string.h>
+
+#include "zero/partition.h"
+
+enum { MOST_CHUNKS = 16, MOST_BATCHES = 4096 };
+
+struct walk { /* over the layouts */
+    struct env *env;
+    const struct search_space *space;
+    struct search_points *out;
+    struct search_team *team; /* whose tp is looked at */
+};
+
+/* --- a layout --------------------------------------------------------------------------------- */
+
+int64_t search_rounds(const struct search_space *space, const struct search_point *point)
+{
+    int64_t workers = point->dp - space->request->zero.servers;
+    int64_t micro_batches = space->global_batch / point->micro_batch;
+    return (micro_batches + workers - 1) / workers;
+}
+
+struct plan_request search_request(const struct search_space *space,
+                                   const struct search_point *point)
+{
+    struct plan_request request = *space->request;
+    request.parallel.tp = point->tp;
+    request.parallel.pp = point->pp;
+    request.parallel.sequence = point->sequence;
+    request.parallel.regather = point->regather;
+    request.parallel.schedule = point->schedule;
+    request.parallel.chunks = point->schedule == TIMETABLE_INTERLEAVED ? point->chunks : 0;
+    request.zero.stage = point->stage;
+    request.zero.shard_group = point->shard_group;
+    request.zero.snapshot = request.zero.snapshot || point->tp > 1; /* see trainer.c */
+    request.engine.recompute = point->recompute;
+    request.engine.micro_batch = point->micro_batch;
+    request.engine.micro_batches = space->global_batch / point->micro_batch;
+    request.zero.micro_batches = request.engine.micro_batches;
+    return request;
+}
+
+/* From the simplest on. */
+static int schedule_order(int schedule)
+{
+    static const int order[] = {[TIMETABLE_1F1B] = 0,
+                                [TIMETABLE_GPIPE] = 1,
+                                [TIMETABLE_INTERLEAVED] = 2,
+                                [TIMETABLE_ZERO_BUBBLE] = 3};
+    return order[schedule];
+}
+
+int search_simpler(const struct search_point *a, const struct search_point *b)
+{
+    const int differences[] = {a->tp - b->tp,
+                               a->pp - b->pp,
+                               a->stage - b->stage,
+                               (a->shard_group > 0) - (b->shard_group > 0),
+                               a->recompute - b->recompute,
+                               schedule_order(a->schedule) - schedule_order(b->schedule),
+                               a->chunks - b->chunks,
+                               a->regather - b->regather,
+                               a->micro_batch - b->micro_batch};
+    for (size_t i = 0; i < sizeof differences / sizeof *differences; i++)
+        if (differences[i] != 0)
+            return differences[i];
+    return 0;
+}
+
+/* --- the list --------------------------------------------------------------------------------- */
+
+static enum status add(struct walk *w, const struct search_point *point)
+{
+    struct search_points *out = w->out;
+    if (out->count == out->room) {
+        int64_t room = out->room > 0 ? 2 * out->room : 1024;
+        size_t bytes = (size_t)room * sizeof *out->points;
+        if (out->points)
+            TRY(mem_resize(w->env, &out->points, bytes));
+        else
+            TRY(mem_alloc(w->env, MEM_OTHER, "search", bytes, &out->points));
+        out->room = room;
+    }
+    out->points[out->count++] = *point;
+    return STATUS_OK;
+}
+
+static void keep_least(struct search_points *out, const struct search_point *point)
+{
+    int i = out->least_count;
+    if (i == SEARCH_LEAST && point->bytes >= out->least[i - 1].bytes)
+        return;
+    if (i < SEARCH_LEAST)
+        out->least_count++;
+    else
+        i--;
+    for (; i > 0 && out->least[i - 1].bytes > point->bytes; i--)
+        out->least[i] = out->least[i - 1];
+    out->least[i] = *point;
+}
+
+/* *fits is set if it may. */
+static enum status look_at(struct walk *w, struct search_point *point, bool *fits)
+{
+    size_t memory = w->space->memory;
+    bound_layout(w->space, &w->out->stages, point);
+    w->out->possible++;
+    keep_least(w->out, point);
+    if (memory > 0 && point->bytes > memory) {
+        w->out->too_large++;
+        return STATUS_OK;
+    }
+    *fits = true;
+    return add(w, point);
+}
+
+/* --- the loops, from the inside ---------------------------------------------------------------- */
+
+/* Copies of the model on a node, if state that is cut among them alone is another layout. */
+static int node_group(const struct search_space *space, const struct search_point *point)
+{
+    int group = space->node / (point->tp * point->pp);
+    if (space->request->zero.servers > 0 || group < 2 || group >= point->dp)
+        return 0;
+    return point->dp % group == 0 ? group : 0;
+}
+
+static enum status try_groups(struct walk *w, struct search_point point, bool *fits)
+{
+    const struct search_space *space = w->space;
+    int set = space->request->zero.shard_group;
+    if (space->fixed.shard_group && set > 0) {
+        point.shard_group = set;
+        return point.dp % set == 0 ? look_at(w, &point, fits) : STATUS_OK;
+    }
+    TRY(look_at(w, &point, fits));
+    point.shard_group = node_group(space, &point);
+    if (space->fixed.shard_group || point.shard_group == 0)
+        return STATUS_OK;
+    return look_at(w, &point, fits);
+}
+
+/* With one copy there is nobody to cut among: the lowest stage stands for all. */
+static enum status try_stages(struct walk *w, struct search_point point, bool *fits)
+{
+    const struct search_space *space = w->space;
+    int first = space->fixed.stage ? space->request->zero.stage : 0;
+    int last = space->fixed.stage || point.dp == 1 ? first : PLAN_STAGES - 1;
+    for (int stage = first; stage <= last; stage++) {
+        bool cut = sharding_of(stage).optim;
+        point.stage = (int8_t)stage;
+        if (!cut && (space->request->zero.servers > 0 ||
+                     (space->fixed.shard_group && space->request->zero.shard_group > 0)))
+            continue;
+        if (cut)
+            TRY(try_groups(w, point, fits));
+        else
+            TRY(look_at(w, &point, fits));
+    }
+    return STATUS_OK;
+}
+
+/* point.chunks is set: more than one are interleaved, and nothing else. */
+static enum status try_schedules(struct walk *w, struct search_point point, bool *fits)
+{
+    static const int kinds[] = {TIMETABLE_1F1B, TIMETABLE_ZERO_BUBBLE, TIMETABLE_GPIPE,
+                                TIMETABLE_INTERLEAVED};
+    const struct parallel_config *asked = &w->space->request->parallel;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        bool other = w->space->fixed.schedule && kinds[i] != asked->schedule;
+        bool chunked = kinds[i] == TIMETABLE_INTERLEAVED;
+        if (other || chunked != (point.chunks > 1) || (kinds[i] == TIMETABLE_GPIPE && asked->eager))
+            continue;
+        point.schedule = (int8_t)kinds[i];
+        TRY(try_stages(w, point, fits));
+    }
+    return STATUS_OK;
+}
+
+static enum status costs_of(struct env *env, const struct search_space *space,
+                            struct search_team *team, const struct search_point *point, int batch,
+                            const struct plan_unit_cost **costs)
+{
+    int kind = point->regather * PLAN_RECOMPUTES + point->recompute, count;
+    struct plan_unit_cost **kept = &team->costs[batch * SEARCH_KINDS + kind];
+    if (!*kept) {
+        struct plan_request request = search_request(space, point);
+        TRY(plan_unit_costs(env, &request, space->machine, kept, &count));
+        CHECK_EQ(count, team->model.unit_count);
+    }
+    *costs = *kept;
+    return STATUS_OK;
+}
+
+/* Into points->stages. */
+static enum status cut_stages(struct env *env, const struct search_space *space,
+                              struct search_points *points, struct search_team *team,
+                              const struct search_point *point, int batch)
+{
+    const struct plan_unit_cost *costs;
+    TRY(costs_of(env, space, team, point, batch, &costs));
+    return bound_stages_cut(env, &team->model, costs, point->pp * point->chunks, &points->stages);
+}
+
+static enum status try_recomputes(struct walk *w, struct search_point point, int batch, bool *fits)
+{
+    const struct search_space *space = w->space;
+    int asked = space->request->engine.recompute;
+    for (int r = 0; r < PLAN_RECOMPUTES; r++) {
+        if (space->fixed.recompute && r != asked)
+            continue;
+        point.recompute = (int8_t)r;
+        TRY(cut_stages(w->env, space, w->out, w->team, &point, batch));
+        if (point.pp == 1) /* no pipeline: no schedule */
+            TRY(try_stages(w, point, fits));
+        else
+            TRY(try_schedules(w, point, fits));
+    }
+    return STATUS_OK;
+}
+
+/* Rows between matrices are shared wherever they divide: that sends the same, and takes less. */
+static enum status try_batch(struct walk *w, struct search_point point, int batch, bool *fits)
+{
+    const struct search_space *space = w->space;
+    const struct parallel_config *asked = &space->request->parallel;
+    int64_t rows = w->out->batches[batch] * space->request->engine.tokens;
+    point.micro_batch = (int32_t)w->out->batches[batch];
+    point.sequence = point.tp > 1 && rows % point.tp == 0;
+    if (space->fixed.sequence && point.tp > 1) {
+        if (asked->sequence && !point.sequence)
+            return STATUS_OK;
+        point.sequence = asked->sequence;
+    }
+    for (int again = 0; again <= (point.sequence ? 1 : 0); again++) {
+        point.regather = again;
+        if (!space->fixed.regather || again == (asked->regather && point.sequence))
+            TRY(try_recomputes(w, point, batch, fits));
+    }
+    return STATUS_OK;
+}
+
+static enum status try_chunks(struct walk *w, struct search_point point)
+{
+    const struct search_space *space = w->space;
+    int64_t workers = point.dp - space->request->zero.servers;
+    for (int b = 0; b < w->out->batch_count; b++) {
+        bool fits = false;
+        bool idle = space->global_batch / w->out->batches[b] < workers;
+        if (idle && b > 0 && !space->fixed.micro_batch) /* less would keep more of them busy */
+            break;
+        TRY(try_batch(w, point, b, &fits));
+        if (!fits && space->memory > 0)
+            break;
+    }
+    return STATUS_OK;
+}
+
+/* Chunks are tried in powers of two; a number that is given is taken as it is. */
+static enum status try_pipelines(struct walk *w, struct search_point point)
+{
+    const struct search_space *space = w->space;
+    int asked = spread_chunks(&space->request->parallel);
+    for (int chunks = 1; chunks <= (point.pp > 1 ? MOST_CHUNKS : 1); chunks *= 2) {
+        bool fixed = space->fixed.chunks && chunks > 1;
+        point.chunks = (int16_t)(fixed ? asked : chunks);
+        if (point.pp * point.chunks <= w->team->model.unit_count && !(fixed && asked == 1))
+            TRY(try_chunks(w, point));
+        if (fixed)
+            break;
+    }
+    return STATUS_OK;
+}
+
+static enum status try_meshes(struct walk *w, int tp)
+{
+    const struct search_space *space = w->space;
+    int groups = space->request->ranks / tp;
+    for (int pp = 1; pp <= groups && pp <= w->team->model.unit_count; pp++) {
+        struct search_point point = {.tp = (int16_t)tp,
+                                     .pp = pp,
+                                     .dp = groups / pp,
+                                     .chunks = 1,
+                                     .schedule = TIMETABLE_1F1B};
+        if (groups % pp != 0 || (space->fixed.pp && pp != space->request->parallel.pp) ||
+            point.dp <= space->request->zero.servers)
+            continue;
+        TRY(try_pipelines(w, point));
+    }
+    return STATUS_OK;
+}
+
+static enum status try_tp(struct walk *w, int tp)
+{
+    struct search_points *out = w->out;
+    w->team = &out->teams[out->team_count++];
+    w->team->tp = tp;
+    TRY(bound_model_open(w->env, w->space, tp, &w->team->model));
+    if (!out->stages.units)
+        TRY(bound_stages_open(w->env, w->team->model.unit_count, &out->stages));
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)(out->batch_count * SEARCH_KINDS),
+                        sizeof *w->team->costs, &w->team->costs));
+    return try_meshes(w, tp);
+}
+
+/* Ranks of a group are neighbours on one node. */
+static bool tp_is_possible(const struct search_space *space, int tp)
+{
+    int ranks = space->request->ranks;
+    if (space->fixed.tp && tp != space->request->parallel.tp)
+        return false;
+    return ranks % tp == 0 && (ranks <= space->node || space->node % tp == 0) &&
+           model_can_share(&space->request->model, tp);
+}
+
+static enum status find_batches(struct walk *w)
+{
+    const struct search_space *space = w->space;
+    struct search_points *out = w->out;
+    int64_t most = space->global_batch, asked = space->request->engine.micro_batch;
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", MOST_BATCHES, sizeof *out->batches,
+                        &out->batches));
+    for (int64_t b = 1; b <= most && out->batch_count < MOST_BATCHES; b++)
+        if (most % b == 0 && (!space->fixed.micro_batch || b == asked))
+            out->batches[out->batch_count++] = b;
+    return STATUS_OK;
+}
+
+static enum status try_all(struct walk *w)
+{
+    int most = w->space->node;
+    TRY(find_batches(w));
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)most, sizeof *w->out->teams,
+                        &w->out->teams));
+    for (int tp = 1; tp <= most; tp++)
+        if (tp_is_possible(w->space, tp))
+            TRY(try_tp(w, tp));
+    return STATUS_OK;
+}
+
+enum status search_points_make(struct env *env, const struct search_space *space,
+                               struct search_points *points)
+{
+    struct walk w = {.env = env, .space = space, .out = points};
+    *points = (struct search_points){0};
+    enum status st = try_all(&w);
+    if (st != STATUS_OK)
+        search_points_free(env, points);
+    return st;
+}
+
+void search_points_free(struct env *env, struct search_points *points)
+{
+    for (int t = 0; t < points->team_count; t++) {
+        struct search_team *team = &points->teams[t];
+        for (int i = 0; team->costs && i < points->batch_count * SEARCH_KINDS; i++)
+            mem_free(env, team->costs[i]);
+        mem_free(env, team->costs);
+        bound_model_close(env, &team->model);
+    }
+    mem_free(env, points->teams);
+    mem_free(env, points->batches);
+    bound_stages_close(env, &points->stages);
+    mem_free(env, points->points);
+    *points = (struct search_points){0};
+}
+
+enum status search_points_refine(struct env *env, const struct search_space *space,
+                                 struct search_points *points, struct search_point *point)
+{
+    int t = 0, batch = 0;
+    point->refined = true;
+    if (point->pp == 1)
+        return STATUS_OK;
+    while (points->teams[t].tp != point->tp)
+        t++;
+    while (points->batches[batch] != point->micro_batch)
+        batch++;
+    TRY(cut_stages(env, space, points, &points->teams[t], point, batch));
+    return bound_simulate(env, space, &points->stages, point);
+}

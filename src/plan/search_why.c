@@ -1,0 +1,220 @@
+/* search_why -- layouts compared in words: where the time of one goes that another does not take, and
+ * what each part of the first is for.
+ *
+ * Nothing is decided here. A step is what it computes, how long it waits for messages and idles in the
+ * pipeline, and its update; the part that grew most is the reason.
+ */
+#include <stdio.h>
+
+#include "plan/search_impl.h"
+#include "zero/partition.h"
+
+static const char *const recompute_words[PLAN_RECOMPUTES] = {"none", "selective", "full"};
+
+const char *search_recompute_word(int recompute)
+{
+    CHECK(recompute >= 0 && recompute < PLAN_RECOMPUTES);
+    return recompute_words[recompute];
+}
+
+/* --- two layouts ------------------------------------------------------------------------------- */
+
+enum part { PART_COMPUTE, PART_WAIT, PART_IDLE, PART_UPDATE, PART_COUNT };
+
+static void parts_of(const struct plan_time *time, double parts[PART_COUNT])
+{
+    double passes = time->compute - time->update;
+    parts[PART_UPDATE] = time->update;
+    parts[PART_COMPUTE] = passes > 0 ? passes : 0;
+    parts[PART_IDLE] = time->bubble * parts[PART_COMPUTE];
+    parts[PART_WAIT] = time->waited;
+}
+
+/* The part that `slow` has most more of. */
+static enum part largest_part(const struct plan_time *slow, const struct plan_time *fast)
+{
+    double a[PART_COUNT], b[PART_COUNT];
+    enum part most = PART_COMPUTE;
+    parts_of(slow, a);
+    parts_of(fast, b);
+    for (int i = 1; i < PART_COUNT; i++)
+        if (a[i] - b[i] > a[most] - b[most])
+            most = (enum part)i;
+    return most;
+}
+
+static enum engine_way largest_way(const struct plan_time *slow, const struct plan_time *fast)
+{
+    enum engine_way most = ENGINE_GATHER;
+    for (int way = 1; way < ENGINE_WAYS; way++)
+        if (slow->sent[way] - fast->sent[way] > slow->sent[most] - fast->sent[most])
+            most = (enum engine_way)way;
+    return most;
+}
+
+static const char *way_words(enum engine_way way)
+{
+    static const char *const words[ENGINE_WAYS] = {[ENGINE_GATHER] = "parameters between copies",
+                                                   [ENGINE_REDUCE] = "gradients between copies",
+                                                   [ENGINE_PIPE] = "activations between stages",
+                                                   [ENGINE_TENSOR] = "parts of a layer",
+                                                   [ENGINE_CONTROL] = "counts and norms"};
+    return words[way];
+}
+
+/* Why its passes take longer. */
+static const char *compute_words(const struct plan_request *slow, const struct plan_request *fast)
+{
+    if (slow->engine.recompute > fast->engine.recompute)
+        return "computes more activations again to fit";
+    if (slow->parallel.tp > fast->parallel.tp)
+        return "cuts matrices thinner and meets more often inside layers";
+    if (slow->engine.micro_batch < fast->engine.micro_batch)
+        return "computes smaller micro-batches";
+    if (slow->parallel.pp > fast->parallel.pp)
+        return "cuts the layers into stages that are less even";
+    return "computes longer";
+}
+
+static void compare(const struct search_layout *slow, const struct search_layout *fast, char *out,
+                    size_t bytes)
+{
+    const struct plan_time *a = &slow->time, *b = &fast->time;
+    switch (largest_part(a, b)) {
+    case PART_WAIT:
+        snprintf(out, bytes, "waits longer for messages, most for %s",
+                 way_words(largest_way(a, b)));
+        break;
+    case PART_IDLE:
+        snprintf(out, bytes, "idles %.1f %% of its passes in the pipeline, not %.1f %%",
+                 100 * a->bubble, 100 * b->bubble);
+        break;
+    case PART_UPDATE: snprintf(out, bytes, "updates more parameters on each rank"); break;
+    default: snprintf(out, bytes, "%s", compute_words(&slow->request, &fast->request));
+    }
+}
+
+static void say_mesh(const struct search_layout *layout, char *out, size_t bytes)
+{
+    snprintf(out, bytes, "tp %d pp %d dp %d", (int)layout->request.parallel.tp,
+             (int)layout->request.parallel.pp, layout->dp);
+}
+
+void search_say_why(const struct search_space *space, struct search_result *result)
+{
+    char words[120], mesh[48];
+    struct search_layout *first = &result->layouts[0];
+    (void)space;
+    for (int i = 1; i < result->count; i++) {
+        compare(&result->layouts[i], first, words, sizeof words);
+        snprintf(result->layouts[i].why, sizeof first->why, "%s", words);
+    }
+    if (result->count < 2) {
+        snprintf(first->why, sizeof first->why, "the only one that fits");
+        return;
+    }
+    compare(&result->layouts[1], first, words, sizeof words);
+    say_mesh(&result->layouts[1], mesh, sizeof mesh);
+    snprintf(first->why, sizeof first->why, "the next, %s, %s", mesh, words);
+}
+
+/* --- the first, part by part -------------------------------------------------------------------- */
+
+static void explain_fit(const struct search_space *space, const struct search_result *result,
+                        struct text *text)
+{
+    const struct zero_config *store = &space->request->zero;
+    struct state_widths widths = store->type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct roster one = roster_of(0, 1, 0);
+    double state = formula_state(&one, 0, (double)result->parameters, widths);
+    char a[32], b[32];
+    text_printf(text, "fit      one copy of the model's state is %s", text_human_bytes(a, state));
+    if (space->memory == 0)
+        text_add(text, "; memory is not limited\n");
+    else if (state > (double)space->memory)
+        text_printf(text, ", a rank has %s: it is spread over %d ranks or more\n",
+                    text_human_bytes(b, (double)space->memory),
+                    (int)(state / (double)space->memory) + 1);
+    else
+        text_printf(text, ", a rank has %s: activations decide what fits\n",
+                    text_human_bytes(b, (double)space->memory));
+}
+
+static void explain_tp(const struct search_space *space, const struct search_layout *first,
+                       struct text *text)
+{
+    const struct comm_prices *wires = &space->machine->comm;
+    int tp = (int)first->request.parallel.tp;
+    if (tp == 1) {
+        text_add(text, "tp 1     layers are whole: nothing is sent in the middle of one\n");
+        return;
+    }
+    text_printf(text, "tp %-5d shares every matrix, and what is kept of a layer, inside a node",
+                tp);
+    if (space->request->ranks > space->node)
+        text_printf(text, ", where %.3g times as much goes over the wire as between nodes",
+                    wires->inside.bytes_per_second / wires->between.bytes_per_second);
+    text_add(text, "\n");
+}
+
+static void explain_pp(const struct search_layout *first, struct text *text)
+{
+    const struct parallel_config *parallel = &first->request.parallel;
+    char word[32];
+    if (parallel->pp < 2) {
+        text_add(text, first->request.zero.stage == PLAN_STAGES - 1 && first->dp > 1
+                           ? "pp 1     no stages: parameters are gathered where they are needed\n"
+                           : "pp 1     no stages: nobody waits for another's layers\n");
+        return;
+    }
+    text_printf(
+        text,
+        "pp %-5d cuts the layers: only activations go from stage to stage, %s a step and rank; "
+        "%s idles %.1f %%\n",
+        (int)parallel->pp, text_human_bytes(word, (double)first->time.sent[ENGINE_PIPE]),
+        timetable_words[parallel->schedule], 100 * first->time.bubble);
+}
+
+static void explain_zero(const struct search_layout *first, struct text *text)
+{
+    static const char *const cut[PLAN_STAGES] = {
+        "every copy has all of its state", "optimizer state is cut among the copies",
+        "gradients and optimizer state are cut among the copies",
+        "parameters, too, are cut among the copies, and gathered for every pass"};
+    const struct plan_request *request = &first->request;
+    if (first->dp > 1)
+        text_printf(text, "stage %d  %s%s\n", request->zero.stage, cut[request->zero.stage],
+                    request->zero.shard_group > 0 ? " of a node" : "");
+    text_printf(text, "dp %-5d cop%s, %lld micro-batch%s of %lld each; recomputes %s\n", first->dp,
+                first->dp == 1 ? "y" : "ies", (long long)first->rounds,
+                first->rounds == 1 ? "" : "es", (long long)request->engine.micro_batch,
+                request->engine.recompute == RECOMPUTE_NONE
+                    ? "nothing"
+                    : search_recompute_word(request->engine.recompute));
+}
+
+static void explain_next(const struct search_result *result, struct text *text)
+{
+    const struct search_layout *first = &result->layouts[0], *next = &result->layouts[1];
+    char mesh[48], word[32];
+    if (result->count < 2)
+        return;
+    double more = (double)next->needed_bytes - (double)first->needed_bytes;
+    say_mesh(next, mesh, sizeof mesh);
+    text_printf(text, "next     %s takes %.1f %% longer and %s %s: it %s\n", mesh,
+                100 * (next->time.step / first->time.step - 1),
+                text_human_bytes(word, more < 0 ? -more : more), more < 0 ? "less" : "more",
+                next->why);
+}
+
+void search_explain(const struct search_space *space, const struct search_result *result,
+                    struct text *text)
+{
+    if (result->count == 0)
+        return;
+    explain_fit(space, result, text);
+    explain_tp(space, &result->layouts[0], text);
+    explain_pp(&result->layouts[0], text);
+    explain_zero(&result->layouts[0], text);
+    explain_next(result, text);
+}

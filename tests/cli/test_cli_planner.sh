@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# sifr plan --gpus: the table, its JSON, the command that runs the first layout, what is kept, exit codes and messages.
+. "$(dirname "$0")/common.sh" "$@"
+
+model=(--model.arch=llama --model.layers=8 --model.width=512 --model.heads=8 --model.ff=1536 --model.context=512
+    --model.vocab=4096 --model.tied=no --precision.mode=bf16)
+keys=("${model[@]}" --train.global_batch=32)
+
+ok "$sifr" plan "${keys[@]}" --gpus=8 --machine=h100
+has '^cluster  8 ranks on nodes of 8, h100: 8 H100'
+has '^search   [0-9]+ layouts: [0-9]+ do not fit, [0-9]+ cannot be faster, [0-9]+ walked'
+has '^    tp   pp    dp  stage'
+has '^ 1 +[1248] +[1248] +[1248] '
+has '^fit      one copy of the model'
+has '^next     tp [0-9]+ pp [0-9]+ dp [0-9]+ takes '
+has '^  sifr train -n 8 .*--train.global_batch=32 --run.device=cuda --train.micro_batch='
+! grep -qE -- '^  sifr train.*--(gpus|machine)' out || fail "the command has flags of plan"
+# The command is one that plan takes as it is, and no rank needs more than was said.
+command=$(sed -n 's/^  sifr train //p' out)
+eval "ok \"\$sifr\" plan $command --memory=80G"
+has '^ranks    8;'
+
+# What is given stays, in every layout; -n 2 is at once.
+ok "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=3 --parallel.pp=2 --engine.recompute=full --json
+is_json out
+has '"command": "sifr train -n 8 '
+if command -v python3 >/dev/null; then
+    python3 - <<'PY' || fail "figures or fixed keys"
+import json
+r = json.load(open("out"))
+assert r["fits"] and 1 <= len(r["layouts"]) <= 5
+for l in r["layouts"]:
+    assert (l["stage"], l["pp"], l["recompute"]) == (3, 2, "full")
+    assert l["tp"] * l["pp"] * l["dp"] == 8
+    assert 0 < l["bound_s"] <= l["step_s"] * 1.000001 and l["needed_bytes"] <= r["memory_bytes"]
+    assert abs(l["tokens_per_s"] * l["step_s"] - 32 * 512) < 1
+    assert l["rounds"] * l["dp"] * l["micro_batch"] >= 32 and 0 < l["mfu"] < 1
+steps = [l["step_s"] for l in r["layouts"]]
+assert steps == sorted(steps)
+s = r["search"]
+assert s["walked"] >= 1 and s["walked"] + s["bounded"] + s["too_large"] + s["refused"] == s["possible"]
+PY
+fi
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --zero.stage=1 --parallel.tp=1
+has '^given    parallel.tp, zero.stage: not searched$'
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1
+[ "$(grep -cE '^ [0-9] +[0-9]+ +[0-9]+ +[0-9]+ ' out)" = 1 ] || fail "--top=1 shows others"
+# tp does not leave a node, as large as it is told to be.
+ok "$sifr" plan "${keys[@]}" --gpus=8 --node=2 --top=20 --json
+! grep -qE '"tp": [48]' out || fail "tp leaves the node"
+# A file with spaces is quoted in the command.
+printf 'train:\n  global_batch: 32\n' >'a b.yaml'
+ok "$sifr" plan 'a b.yaml' "${model[@]}" --gpus 2 --top 1
+has "^  sifr train -n 2 'a b.yaml' --model.arch=llama"
+
+# Nothing fits: exit 4, with the nearest and what it lacks.
+expect 4 'no layout of 8 ranks fits; the nearest, tp [0-9]+, pp [0-9]+, .*, needs .* for a rank and there is .*: .* more' \
+    "$sifr" plan "${keys[@]}" --gpus=8 --memory=600M
+has '^search   .* do not fit, 0 cannot be faster, 0 walked'
+expect 4 'no layout' "$sifr" plan "${keys[@]}" --gpus=8 --memory=600M --json
+is_json out
+has '"fits": false, "layouts": \[\], "nearest": \{"tp": '
+
+# Mistakes.
+expect 2 'give one of them' "$sifr" plan "${keys[@]}" --gpus=8 -n 8
+expect 2 '\-\-machine goes with --gpus' "$sifr" plan "${keys[@]}" -n 8 --machine=h100
+expect 2 'lines is for one layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
+expect 2 'parallel.tp is 3, which does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
+expect '1|2' 'h1000' "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
+ok "$sifr" plan --help
+has '[-][-]gpus=64'
+finish

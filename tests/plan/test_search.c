@@ -1,0 +1,373 @@
+/* The search finds what trying everything finds; slower wires and less memory change the choice, what
+ * is fixed stays, and a hundred thousand ranks take few walks. */
+#include <math.h>
+
+#include "engine/rig.h"
+#include "plan/search.h"
+#include "plan/search_impl.h"
+
+static struct machine_profile machine_of(double inside, double between)
+{
+    struct ops_rate rate = {1e-6, 2e12, 2e11};
+    return (struct machine_profile){.name = "made by hand",
+                                    .ops.rates = {rate, rate, rate, rate},
+                                    .comm = {.inside = {2e-6, 1e-7, inside},
+                                             .between = {5e-6, 2e-7, between},
+                                             .node = 4,
+                                             .exchange = 5e-6,
+                                             .theft = 0.05,
+                                             .sum_bytes_per_second = 2e11},
+                                    .copy_bytes_per_second = 2e11,
+                                    .has_ops = true,
+                                    .has_comm = true};
+}
+
+static struct plan_request request_of(int ranks)
+{
+    struct model_config model = rig_llama();
+    model.layers = 6;
+    model.width = 256;
+    model.heads = model.kv_heads = 8;
+    model.head_width = 32;
+    model.ff = 768;
+    model.vocab = 1024;
+    model.context = 128;
+    return (struct plan_request){
+        .model = model,
+        .engine = {.micro_batch = 1, .tokens = 128, .micro_batches = 16},
+        .zero = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1.0, .prefetch = 1},
+        .parallel = {.tp = 1, .pp = 1, .schedule = TIMETABLE_1F1B},
+        .ops = "cpu",
+        .ranks = ranks,
+        .threads = 1,
+    };
+}
+
+static struct search_space space_of(const struct plan_request *request,
+                                    const struct machine_profile *machine)
+{
+    return (struct search_space){.request = request,
+                                 .global_batch = 16,
+                                 .machine = machine,
+                                 .node = machine->comm.node,
+                                 .most = 5};
+}
+
+static struct search_result search(struct env *env, const struct search_space *space)
+{
+    struct search_result result;
+    assert_ok(search_layouts(env, space, &result));
+    return result;
+}
+
+static bool same_layout(const struct search_layout *a, const struct search_layout *b)
+{
+    const struct parallel_config *p = &a->request.parallel, *q = &b->request.parallel;
+    return p->tp == q->tp && p->pp == q->pp && p->schedule == q->schedule &&
+           spread_chunks(p) == spread_chunks(q) && p->sequence == q->sequence &&
+           p->regather == q->regather && a->request.zero.stage == b->request.zero.stage &&
+           a->request.zero.shard_group == b->request.zero.shard_group &&
+           a->request.engine.recompute == b->request.engine.recompute &&
+           a->request.engine.micro_batch == b->request.engine.micro_batch;
+}
+
+/* --- exactness ------------------------------------------------------------------------------ */
+
+static void compare_with_all(struct env *env, struct search_space space)
+{
+    struct search_result quick = search(env, &space);
+    space.exhaustive = true;
+    struct search_result all = search(env, &space);
+    assert_int_equal(all.bounded, 0);
+    if (quick.timed >= all.timed)
+        fail_msg("%d walked, of all %d; %d possible, %d too large, refused %d", (int)quick.timed,
+                 (int)all.timed, (int)all.possible, (int)all.too_large, (int)all.refused);
+    assert_int_equal(quick.count, all.count);
+    for (int i = 0; i < all.count; i++)
+        if (!same_layout(&quick.layouts[i], &all.layouts[i]))
+            fail_msg("place %d: tp %d pp %d stage %d %g s, of all: tp %d pp %d stage %d %g s", i,
+                     (int)quick.layouts[i].request.parallel.tp,
+                     (int)quick.layouts[i].request.parallel.pp, quick.layouts[i].request.zero.stage,
+                     quick.layouts[i].time.step, (int)all.layouts[i].request.parallel.tp,
+                     (int)all.layouts[i].request.parallel.pp, all.layouts[i].request.zero.stage,
+                     all.layouts[i].time.step);
+    search_result_free(env, &quick);
+    search_result_free(env, &all);
+}
+
+static void test_finds_what_all_have(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile fast = machine_of(1e10, 2e9), slow = machine_of(1e9, 1e8);
+    struct plan_request request = request_of(8);
+    struct search_space space = space_of(&request, &fast);
+    space.fixed = (struct search_fixed){.recompute = true, .micro_batch = true, .regather = true};
+    space.fixed.chunks = true;
+    compare_with_all(&env, space);
+    space.machine = &slow;
+    space.memory = 32 << 20;
+    space.fixed = (struct search_fixed){.micro_batch = true, .regather = true, .schedule = true};
+    compare_with_all(&env, space);
+    env_destroy(&env);
+}
+
+/* A bound is never more than what the walk says, of time and of memory. */
+static void check_bounds(struct env *env, const struct search_space *space, int every)
+{
+    struct search_points points;
+    assert_ok(search_points_make(env, space, &points));
+    assert_true(points.count > 0);
+    for (int64_t i = 0; i < points.count; i += every) {
+        struct search_point *p = &points.points[i];
+        struct plan_request request = search_request(space, p);
+        struct plan_time time;
+        struct plan_stage worst;
+        assert_ok(search_points_refine(env, space, &points, p));
+        assert_ok(plan_time(env, &request, space->machine, &time));
+        assert_ok(plan_worst_memory(env, &request, &worst));
+        if (p->bound > time.step * (1 + 1e-9) || p->bytes > plan_needed_bytes(&worst.worker))
+            fail_msg("tp %d pp %d x %d stage %d/%d micro-batch %d recompute %d schedule %d: bound "
+                     "%g s, %zu bytes; walked %g s, %zu bytes",
+                     p->tp, p->pp, p->chunks, p->stage, p->shard_group, p->micro_batch,
+                     p->recompute, p->schedule, p->bound, p->bytes, time.step,
+                     plan_needed_bytes(&worst.worker));
+    }
+    search_points_free(env, &points);
+}
+
+static void test_bounds_are_from_below(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile fast = machine_of(1e10, 2e9), slow = machine_of(1e9, 1e8);
+    struct plan_request request = request_of(8);
+    struct search_space space = space_of(&request, &fast);
+    check_bounds(&env, &space, 71);
+    space.machine = &slow;
+    request.zero.type = request.zero.sum_type = DTYPE_F32;
+    request.zero.local = true;
+    check_bounds(&env, &space, 73);
+    request.ops = "ref";
+    request.compute = request.zero.type = DTYPE_BF16;
+    request.zero.local = false;
+    request.model.tied = 1;
+    check_bounds(&env, &space, 79);
+    env_destroy(&env);
+}
+
+/* --- what the choice follows ------------------------------------------------------------------ */
+
+static struct search_layout best_of(struct env *env, const struct search_space *space)
+{
+    struct search_result result = search(env, space);
+    assert_true(result.count > 0);
+    struct search_layout best = result.layouts[0];
+    assert_true(space->memory == 0 || best.needed_bytes <= space->memory);
+    for (int i = 1; i < result.count; i++)
+        assert_true(result.layouts[i].time.step >= best.time.step * (1 - 1e-6));
+    assert_true(strlen(best.why) > 0);
+    search_result_free(env, &result);
+    return best;
+}
+
+static void test_a_slower_link_changes_the_choice(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile fast = machine_of(1e11, 1e11), slow = machine_of(1e11, 1e11);
+    struct plan_request request = request_of(8);
+    struct search_space space = space_of(&request, &fast);
+    slow.comm.inside.bytes_per_second /= 10;
+    slow.comm.between.bytes_per_second /= 100;
+    struct search_layout a = best_of(&env, &space);
+    space.machine = &slow;
+    struct search_layout b = best_of(&env, &space);
+    assert_false(same_layout(&a, &b));
+    assert_true(b.time.step > a.time.step);
+    env_destroy(&env);
+}
+
+static void test_less_memory_changes_the_choice(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct plan_request request = request_of(8);
+    struct search_space space = space_of(&request, &machine);
+    struct search_layout a = best_of(&env, &space);
+    space.memory = a.needed_bytes / 2;
+    struct search_layout b = best_of(&env, &space);
+    assert_false(same_layout(&a, &b));
+    assert_true(b.needed_bytes <= a.needed_bytes / 2);
+    assert_true(b.time.step >= a.time.step * (1 - 1e-6));
+    env_destroy(&env);
+}
+
+/* --- what is given ---------------------------------------------------------------------------- */
+
+static void test_what_is_fixed_stays(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct plan_request request = request_of(8);
+    struct search_space space = space_of(&request, &machine);
+    request.parallel.tp = request.parallel.pp = 2;
+    request.parallel.schedule = TIMETABLE_GPIPE;
+    request.zero.stage = 3;
+    request.engine.micro_batch = 2;
+    request.engine.recompute = RECOMPUTE_FULL;
+    space.fixed = (struct search_fixed){
+        .tp = true, .pp = true, .stage = true, .micro_batch = true, .recompute = true};
+    space.fixed.schedule = true;
+    struct search_result result = search(&env, &space);
+    assert_int_equal(result.count, 2 * 1); /* regather or not; a node has one copy: no groups */
+    for (int i = 0; i < result.count; i++) {
+        const struct plan_request *r = &result.layouts[i].request;
+        assert_int_equal(r->parallel.tp, 2);
+        assert_int_equal(r->parallel.pp, 2);
+        assert_int_equal(r->parallel.schedule, TIMETABLE_GPIPE);
+        assert_int_equal(r->zero.stage, 3);
+        assert_int_equal(r->engine.micro_batch, 2);
+        assert_int_equal(r->engine.micro_batches, 8);
+        assert_int_equal(r->engine.recompute, RECOMPUTE_FULL);
+        assert_int_equal(result.layouts[i].dp, 2);
+        assert_int_equal(result.layouts[i].rounds, 4);
+    }
+    search_result_free(&env, &result);
+    env_destroy(&env);
+}
+
+static void test_meshes_are_told_once(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct plan_request request = request_of(8);
+    struct search_space space = space_of(&request, &machine);
+    space.fixed.micro_batch = true;
+    struct search_result result = search(&env, &space);
+    assert_int_equal(result.count, 5);
+    for (int i = 0; i < result.count; i++)
+        for (int j = 0; j < i; j++)
+            assert_false(
+                result.layouts[i].request.parallel.tp == result.layouts[j].request.parallel.tp &&
+                result.layouts[i].request.parallel.pp == result.layouts[j].request.parallel.pp);
+    search_result_free(&env, &result);
+    env_destroy(&env);
+}
+
+/* On one rank nothing is cut and nothing need be done twice. */
+static void test_ties_go_to_the_simplest(void **state)
+{
+    (void)state;
+    struct search_point a = {.tp = 1, .pp = 1, .stage = 1}, b = a;
+    b.stage = 2;
+    assert_true(search_simpler(&a, &b) < 0);
+    b = a;
+    b.recompute = RECOMPUTE_SELECTIVE;
+    assert_true(search_simpler(&a, &b) < 0);
+    b = a;
+    b.pp = 2;
+    a.stage = 3;
+    assert_true(search_simpler(&a, &b) < 0);
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct plan_request request = request_of(1);
+    struct search_space space = space_of(&request, &machine);
+    struct search_layout best = best_of(&env, &space);
+    assert_int_equal(best.request.zero.stage, 0);
+    assert_int_equal(best.request.parallel.tp, 1);
+    assert_int_equal(best.request.engine.recompute, RECOMPUTE_NONE);
+    env_destroy(&env);
+}
+
+static void test_nothing_fits(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct plan_request request = request_of(4);
+    struct search_space space = space_of(&request, &machine);
+    space.memory = 100000;
+    struct search_result result = search(&env, &space);
+    assert_int_equal(result.count, 0);
+    assert_int_equal(result.too_large, result.possible);
+    assert_true(result.nearest.needed_bytes > space.memory);
+    assert_true(result.nearest.request.parallel.tp * result.nearest.request.parallel.pp > 1 ||
+                result.nearest.request.zero.stage == 3);
+    search_result_free(&env, &result);
+    env_destroy(&env);
+}
+
+static void test_what_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(1e10, 1e9);
+    struct plan_request request = request_of(8);
+    struct search_space space = space_of(&request, &machine);
+    struct search_result result;
+    request.parallel.tp = 3;
+    space.fixed.tp = true;
+    assert_int_equal(search_layouts(&env, &space, &result), STATUS_CONFIG);
+    assert_non_null(strstr(log_first_error(env.log), "parallel.tp is 3"));
+    env_destroy(&env);
+}
+
+/* --- size ------------------------------------------------------------------------------------- */
+
+static void test_many_ranks_take_few_walks(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct machine_profile machine = machine_of(3e11, 4e10);
+    struct ops_rate card = {3e-6, 6e14, 3e12};
+    for (int k = 0; k < OPS_KIND_COUNT; k++)
+        machine.ops.rates[k] = card;
+    machine.comm.node = 8;
+    struct plan_request request = request_of(100000);
+    request.model.layers = 32;
+    request.model.width = 8192;
+    request.model.heads = 64;
+    request.model.kv_heads = 8;
+    request.model.head_width = 128;
+    request.model.ff = 28672;
+    request.model.vocab = 128256;
+    request.model.context = request.engine.tokens = 8192;
+    request.ops = "ref";
+    request.compute = request.zero.type = DTYPE_BF16;
+    struct search_space space = space_of(&request, &machine);
+    space.global_batch = 100000;
+    space.memory = (size_t)80e9;
+    space.most = 2;
+    space.fixed = (struct search_fixed){.tp = true, .micro_batch = true, .recompute = true};
+    space.fixed.chunks = space.fixed.regather = true;
+    request.parallel.tp = 8;
+    struct search_result result = search(&env, &space);
+    assert_int_equal(result.count, 2);
+    assert_true(result.possible > 50);
+    if (result.timed > 35)
+        fail_msg("%d of %d walked", (int)result.timed, (int)result.possible);
+    assert_true(result.layouts[0].needed_bytes <= space.memory);
+    search_result_free(&env, &result);
+    env_destroy(&env);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finds_what_all_have),
+        cmocka_unit_test(test_bounds_are_from_below),
+        cmocka_unit_test(test_a_slower_link_changes_the_choice),
+        cmocka_unit_test(test_less_memory_changes_the_choice),
+        cmocka_unit_test(test_what_is_fixed_stays),
+        cmocka_unit_test(test_meshes_are_told_once),
+        cmocka_unit_test(test_ties_go_to_the_simplest),
+        cmocka_unit_test(test_nothing_fits),
+        cmocka_unit_test(test_what_cannot_be_is_refused),
+        cmocka_unit_test(test_many_ranks_take_few_walks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
