@@ -81,7 +81,7 @@ for tp in 1 2; do
 done
 near path-1 path-2 1e-5 "a model from elsewhere, tp 2"
 
-# What is planned is what is taken and sent.
+# What is planned is what is taken and sent, and near the formulas.
 plan=(--train.steps=3 --parallel.tp=2 --zero.stage=2)
 for sequence in false true; do
     ok "$sifr" plan "${keys[@]}" "${plan[@]}" -n 4 --parallel.sequence=$sequence --json
@@ -89,13 +89,16 @@ for sequence in false true; do
     train planned-$sequence 4 "${plan[@]}" --parallel.sequence=$sequence
     python3 - planned-$sequence/metrics.jsonl <<'PY' || fail "sequence $sequence: the run is not what was planned"
 import json, sys
-rank = json.load(open("plan.json"))["stages"][2]["rank"]
+plan = json.load(open("plan.json"))
+rank = plan["stages"][2]["rank"]
 step = json.loads(open(sys.argv[1]).read().split("\n")[1])
 for category, planned in rank["mem"].items():
     if category not in ("loader", "other"): # of these the run has the worst rank, the plan those of the one that takes most together
         bound = 0.03 * planned if category in ("scratch", "snapshot", "comm") else 0
         assert abs(step["mem"][category] - planned) <= bound, (category, planned, step["mem"])
-assert rank["sent"]["tensor"] > 0
+assert abs(rank["sent"]["tensor"] / rank["tensor_formula_bytes"] - 1) < 0.01, rank
+for mode, block in plan["block"].items():
+    assert 0 < block["kept_bytes"] <= block["formula_bytes"], (mode, block)
 for way, planned in rank["sent"].items():
     assert step["comm"][way] == planned, (way, planned, step["comm"])
 PY
