@@ -30,24 +30,10 @@ static double state_formula(const struct plan_view *view, const struct plan_rank
 
 static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
 {
-    const struct plan_request *request = view->request;
-    const struct zero_config *store = &request->zero;
-    const struct engine_config *engine = &request->engine;
-    double stream = (double)(engine->micro_batch * engine->tokens * request->model.width);
-    if (request->parallel.sequence && request->parallel.tp > 1)
-        stream /= (double)request->parallel.tp;
-    struct volume volume = {.parameters = (double)rank->part.parameters,
-                            .rounds = view->plan->rounds,
-                            .reductions = store->local ? 1 : view->plan->rounds,
-                            .value = (double)dtype_bytes(store->type),
-                            .total = (double)dtype_bytes(store->sum_type),
-                            .borrowed = (double)rank->part.borrowed,
-                            .lent = (double)rank->part.lent,
-                            .messages = spread_messages(&request->parallel, rank->p),
-                            .message_bytes = stream * (double)dtype_bytes(request->compute)};
     double sent = 0;
-    for (int way = 0; way < ENGINE_CONTROL; way++)
-        sent += formula_sent(&rank->roster, stage, &volume, (enum engine_way)way);
+    for (int way = 0; way < ENGINE_TENSOR; way++)
+        sent +=
+            plan_sent_formula(view->request, view->plan->rounds, rank, stage, (enum engine_way)way);
     return sent;
 }
 
@@ -102,6 +88,13 @@ static double sent_figure(const struct plan_view *view, const struct plan_rank *
                           int formula)
 {
     return formula ? sent_formula(view, rank, stage) : (double)sent_bytes(rank);
+}
+
+static double tensor_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                            int which)
+{
+    (void)which;
+    return plan_sent_formula(view->request, view->plan->rounds, rank, stage, ENGINE_TENSOR);
 }
 
 static const struct plan_rank *rank_of(const struct plan_stage *stage, bool server)
@@ -205,8 +198,10 @@ static void rank_tables(struct cli *cli, struct text *text, const struct plan_vi
         bytes_row(text, view, server, engine_way_word((enum engine_way)way), way_figure, way);
     bytes_row(text, view, server, "together", sent_figure, 0);
     bytes_row(text, view, server, "  by the formula", sent_figure, 1);
-    if (view->request->parallel.tp > 1)
+    if (view->request->parallel.tp > 1) {
         bytes_row(text, view, server, engine_way_word(ENGINE_TENSOR), way_figure, ENGINE_TENSOR);
+        bytes_row(text, view, server, "  by the formula", tensor_figure, 0);
+    }
     bytes_row(text, view, server, engine_way_word(ENGINE_CONTROL), way_figure, ENGINE_CONTROL);
 }
 
@@ -265,16 +260,17 @@ static void describe_card(struct text *text)
     text_add(text, "\n");
 }
 
+/* Of a pipeline those of the stage that keeps most; of a block what the formula is about. */
 static void describe_recompute(struct text *text, const struct plan_view *view)
 {
-    char word[32];
-    text_add(text, view->plan->pipe.pp > 1
-                       ? "\nactivations of the stage that keeps most, by engine.recompute:"
-                       : "\nactivations by engine.recompute:");
+    char all[32], block[32], formula[32];
+    text_printf(text, "\n%-18s %14s %14s %14s\n", "engine.recompute", "activations",
+                "a block keeps", "by the formula");
     for (int r = 0; r < PLAN_RECOMPUTES; r++)
-        text_printf(text, "%s %s %s", r == 0 ? "" : ",", recompute_words[r],
-                    text_human_bytes(word, (double)view->plan->activation_bytes[r]));
-    text_add(text, "\n");
+        text_printf(text, "  %-16s %14s %14s %14s\n", recompute_words[r],
+                    text_human_bytes(all, (double)view->plan->activation_bytes[r]),
+                    text_human_bytes(block, (double)view->plan->block_bytes[r]),
+                    text_human_bytes(formula, plan_block_formula(view->request, r)));
 }
 
 void plan_view_advice(const struct plan_view *view, struct text *text)
@@ -393,6 +389,7 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
     json_out_close(json, '}');
     json_out_int(json, "sent_bytes", sent_bytes(rank));
     json_out_real(json, "sent_formula_bytes", sent_formula(view, rank, stage));
+    json_out_real(json, "tensor_formula_bytes", tensor_figure(view, rank, stage, 0));
     json_out_close(json, '}');
 }
 
@@ -431,6 +428,18 @@ static void json_pipe(struct json_out *json, const struct plan_view *view)
         json_out_close(json, '}');
     }
     json_out_close(json, ']');
+    json_out_close(json, '}');
+}
+
+static void json_blocks(struct json_out *json, const struct plan_view *view)
+{
+    json_out_open(json, "block", '{');
+    for (int r = 0; r < PLAN_RECOMPUTES; r++) {
+        json_out_open(json, recompute_words[r], '{');
+        json_out_int(json, "kept_bytes", (int64_t)view->plan->block_bytes[r]);
+        json_out_real(json, "formula_bytes", plan_block_formula(view->request, r));
+        json_out_close(json, '}');
+    }
     json_out_close(json, '}');
 }
 
@@ -491,6 +500,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     for (int r = 0; r < PLAN_RECOMPUTES; r++)
         json_out_int(&json, recompute_words[r], (int64_t)plan->activation_bytes[r]);
     json_out_close(&json, '}');
+    json_blocks(&json, view);
     json_advice(&json, view->advice);
     enum status st = view->lines ? json_lines(cli, &json, view) : STATUS_OK;
     if (st == STATUS_OK)

@@ -12,13 +12,20 @@
  *
  * In a pipeline all of it is so among the N ranks that have one stage, whose parameters are Psi. What
  * two stages use goes from one to the other as well: a shard of the parameters, and a share of the
- * sums. And every micro-batch sends B T C elements over every boundary, there and back.
+ * sums. And every micro-batch sends B T C elements over every boundary, there and back. What
+ * tensor-parallel ranks send is in plan/formula.h.
  */
 #include "cli/ranks_table.h"
 #include <math.h>
 #include <stdio.h>
+#include "plan/formula.h"
 
-/* Of what goes from stage to stage for a micro-batch. */
+static int team_of(const struct run_config *config)
+{
+    return config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
+}
+
+/* Of the whole stream of a micro-batch. */
 static double stream_bytes(const struct run_config *config)
 {
     const struct engine_config *engine = &config->engine;
@@ -26,20 +33,47 @@ static double stream_bytes(const struct run_config *config)
            (double)dtype_bytes(run_place(config).type);
 }
 
+/* Rank 0 is the first of its team, which has the first stage. */
+static double tensor_bytes(const struct run_config *config, const struct trainer_summary *summary,
+                           const struct roster *roster, double rounds)
+{
+    const struct spread_counts *part = &summary->part;
+    const struct layers layers = {.blocks = part->inner_units,
+                                  .embedding = part->first,
+                                  .head = part->last,
+                                  .recompute = config->engine.recompute,
+                                  .sequence = config->parallel.sequence,
+                                  .regather = config->parallel.regather};
+    const struct engine_config *engine = &config->engine;
+    const struct volume volume = {
+        .rounds = (int64_t)rounds,
+        .total = (double)dtype_bytes(run_sum_type(config)),
+        .tp = team_of(config),
+        .meetings = formula_meetings(&layers),
+        .stream_bytes = stream_bytes(config),
+        .loss_rows = part->last ? (double)(engine->micro_batch * engine->tokens) : 0,
+        .shares = part->shares,
+        .norms = roster_share_rank(roster, 0) == 0};
+    return formula_sent(roster, config->ranks.stage, &volume, ENGINE_TENSOR);
+}
+
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary)
 {
     const struct ranks_config *ranks = &config->ranks;
-    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1;
+    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1, tp = team_of(config);
     const struct spread_counts *part = &summary->part;
-    double n = summary->ranks / pp;
-    double psi = (double)(pp > 1 ? part->parameters : summary->parameters);
+    struct roster roster = roster_of(0, summary->ranks / (pp * tp), (int)ranks->servers);
+    double n = roster.size;
+    double psi = (double)(pp * tp > 1 ? part->parameters : summary->parameters);
     double wire = (double)dtype_bytes(run_type(config));
     double rounds = ceil((double)run_micro_batches(config) / (n - (double)ranks->servers));
     double sent = ranks->accumulate == RUN_ACCUMULATE_LOCAL ? 1 : rounds;
-    double pipe = rounds * spread_messages(&config->parallel, 0) * stream_bytes(config);
+    double pipe = rounds * spread_messages(&config->parallel, 0) * stream_bytes(config) /
+                  (config->parallel.sequence ? tp : 1);
+    double tensor = tensor_bytes(config, summary, &roster, rounds);
     if (ranks->servers > 0)
-        return (struct ranks_volume){.reduce = psi * wire * sent, .pipe = pipe};
+        return (struct ranks_volume){.reduce = psi * wire * sent, .pipe = pipe, .tensor = tensor};
     double group = ranks->stage == 0 ? 1 : ranks->shard_group == 0 ? n : (double)ranks->shard_group;
     double params = (group - 1) / group * psi * wire * (ranks->stage == 3 ? 2 * rounds : 1);
     double sum = (double)dtype_bytes(run_sum_type(config));
@@ -47,7 +81,8 @@ struct ranks_volume ranks_formula(const struct run_config *config,
     return (struct ranks_volume){.gather = params + sums + lent,
                                  .reduce = (n - 1) / n * psi * wire * sent +
                                            (double)part->borrowed / n * sum,
-                                 .pipe = pipe};
+                                 .pipe = pipe,
+                                 .tensor = tensor};
 }
 
 static double share_hidden(double in_flight, double waited)
@@ -109,7 +144,7 @@ static void describe_state(const struct run_config *config, const struct trainer
     int pp = (int)config->parallel.pp;
     if (pp > 1)
         snprintf(out, bytes, "a rank of stage %d, which has most, against one with everything",
-                 s->state_rank % pp);
+                 s->state_rank / team_of(config) % pp);
     else
         snprintf(out, bytes, "a rank, against one that holds everything");
 }
@@ -161,7 +196,7 @@ void ranks_table_print(struct console *console, const struct run_config *config,
         print_row(console, "to other stages", (double)sent->sent[ENGINE_PIPE] / steps, formula.pipe,
                   "a step: activations and their gradients, of stage 0");
     if (config->parallel.tp > 1)
-        print_row(console, "to the team", (double)sent->sent[ENGINE_TENSOR] / steps, 0,
+        print_row(console, "to the team", (double)sent->sent[ENGINE_TENSOR] / steps, formula.tensor,
                   "a step: activations, and shares of gradients");
     print_row(console, "control sent", (double)sent->sent[ENGINE_CONTROL] / steps, 0, "a step");
     print_hidden(console, sent);
@@ -187,6 +222,7 @@ void ranks_table_json(struct json_out *json, const struct run_config *config,
     json_out_real(json, "formula_gather", formula.gather * steps);
     json_out_real(json, "formula_reduce", formula.reduce * steps);
     json_out_real(json, "formula_pipe", formula.pipe * steps);
+    json_out_real(json, "formula_tensor", formula.tensor * steps);
     json_out_real(json, "comm_seconds", sent->in_flight);
     json_out_real(json, "comm_waited", sent->waited);
     json_out_real(json, "comm_stalled", sent->stalled);

@@ -7,9 +7,9 @@
 
 /* Bytes that rank 0 sends in a step by the formulas: (N-1)/N x Psi elements once for every gather
  * and every reduction of the whole model, without padding, tied weights and what stays gathered; in
- * a pipeline N are the copies and Psi is its stage's. */
+ * a pipeline N are the copies and Psi is its stage's, with tensor parallelism its part of it. */
 struct ranks_volume {
-    double gather, reduce, pipe;
+    double gather, reduce, pipe, tensor;
 };
 struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary);

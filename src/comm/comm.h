@@ -123,6 +123,11 @@ void comm_abort(struct comm *comm, const char *reason);
  * Cheap; the text is copied. */
 void comm_note(struct comm *comm, const char *what);
 
+/* The stream on which this rank computes, so that others can be told whether it is held up itself:
+ * whoever waits for it then waits for longer, and the one who holds both up is named by who waits for
+ * that one. Borrowed until it is set to NULL. */
+void comm_set_compute(struct comm *comm, const struct stream *stream);
+
 /* Wait for a rank that answers however long it takes: for work whose length nobody knows, such as
  * files on a slow disk. One that does not answer, or has left, is found as always. */
 void comm_be_patient(struct comm *comm, bool patient);

@@ -210,9 +210,10 @@ static do_fn *const doers[] = {
 
 /* --- around a call -------------------------------------------------------------------------- */
 
-static void enter(struct comm *comm, const struct comm_call *call)
+static void enter(struct comm *comm, const struct comm_call *call, const struct stream *stream)
 {
     pthread_mutex_lock(&comm->home->lock);
+    comm->call_stream = stream;
     comm->place.inside = true;
     comm->place.on_card = call->on_link;
     comm->place.kind = call->kind;
@@ -280,7 +281,7 @@ static enum status run(const struct comm_call *call, struct stream *stream)
     }
     if (st == STATUS_OK) {
         double start = clock_seconds(), traced = trace_begin(comm->env->trace);
-        enter(comm, call);
+        enter(comm, call, stream);
         int slot = call->on_link ? comm_flight_begin(comm, &comm->place, stream) : -1;
         delay(comm);
         if (comm->slow > 0)

@@ -32,6 +32,7 @@ struct comm_place {
     bool here;           /* the communicator exists there */
     bool inside;         /* a call is running */
     bool on_card;        /* the newest call is done by cards: over here when it is enqueued */
+    bool held_up;        /* it waits for other ranks itself, in another communicator */
     enum comm_kind kind; /* of the newest call */
     int peer;            /* of a send or receive: the other rank */
     int64_t call;        /* its number: collectives, and sends and receives, count apart */
@@ -128,7 +129,8 @@ struct comm_home {
     bool staged;                  /* the host cannot reach the device's memory */
     double timeout;
     pthread_mutex_t lock;
-    struct comm *comms; /* newest first */
+    struct comm *comms;           /* newest first */
+    const struct stream *compute; /* borrowed; NULL: nobody has said; see comm_set_compute */
     char note[COMM_NOTE_BYTES];
     _Atomic bool failed; /* the job has ended */
     bool told;           /* ... and this rank's log knows */
@@ -192,6 +194,7 @@ struct comm {
 
     int64_t collective_count, pair_count; /* numbers given so far */
     struct comm_place place;              /* under the home's lock; its note is not used */
+    const struct stream *call_stream;     /* with it: of the call in progress; NULL = the host's */
     pthread_mutex_t lock;
     pthread_cond_t idle;
     int64_t pending; /* calls enqueued and not finished */

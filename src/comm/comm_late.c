@@ -5,6 +5,12 @@
  * all ranks say the same. A rank that has waited too long asks the one it waits for where it is; if
  * that one is in the same call, or still in one before it, it is on its way, or waits for a third,
  * whom it will name itself.
+ *
+ * So does one that is held up in another communicator: along a pipeline all wait for the one next to
+ * them, and only the last of them for who does not come. Calls that are asked for long before they
+ * are needed hold nobody up. A rank is held up when the stream it computes on waits, when it has come
+ * to a call on that stream or on the host, or when somebody there waits for the stream of a call. What
+ * is on a card is not seen from here.
  */
 #include <stdio.h>
 #include <string.h>
@@ -33,6 +39,28 @@ enum status comm_ended(struct comm_home *home)
     return first ? FAIL(home->env, COMM, "%s", home->failure) : STATUS_COMM;
 }
 
+void comm_set_compute(struct comm *comm, const struct stream *stream)
+{
+    pthread_mutex_lock(&comm->home->lock);
+    comm->home->compute = stream;
+    pthread_mutex_unlock(&comm->home->lock);
+}
+
+/* With the home's lock held: does this rank wait for others, but for communicator `id`? */
+static bool is_held_up_elsewhere(const struct comm_home *home, uint64_t id)
+{
+    if (home->compute == NULL)
+        return false;
+    bool waits = stream_is_waiting(home->compute);
+    for (const struct comm *comm = home->comms; comm != NULL; comm = comm->next) {
+        const struct stream *stream = comm->call_stream;
+        if (comm->place.inside && comm->id != id &&
+            (waits || stream == NULL || stream == home->compute || stream_is_awaited(stream)))
+            return true;
+    }
+    return false;
+}
+
 void comm_home_place(struct comm_home *home, uint64_t id, struct comm_place *place)
 {
     *place = (struct comm_place){.here = false};
@@ -42,6 +70,7 @@ void comm_home_place(struct comm_home *home, uint64_t id, struct comm_place *pla
             *place = comm->place;
     }
     memcpy(place->note, home->note, sizeof place->note);
+    place->held_up = is_held_up_elsewhere(home, id);
     pthread_mutex_unlock(&home->lock);
 }
 
@@ -95,11 +124,12 @@ static bool is_on_its_way(const struct comm *comm, const struct comm_place *mine
            (there && theirs->number == mine->number && theirs->kind == mine->kind);
 }
 
-/* It is held up in a call that we are done with: by a third, whom it names itself. */
+/* It is held up in a call that we are done with, or in another communicator: by a third, whom it
+ * names itself. */
 static bool is_held_up(const struct comm_place *mine, const struct comm_place *theirs)
 {
     bool pair = mine->kind == COMM_SEND || mine->kind == COMM_RECV;
-    return !pair && theirs->inside && theirs->number < mine->number;
+    return theirs->held_up || (!pair && theirs->inside && theirs->number < mine->number);
 }
 
 /* What follows "rank 2 has not arrived at ... for 30 s; ". */

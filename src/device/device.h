@@ -114,6 +114,10 @@ void event_record(struct event *event, struct stream *stream);
  * once when it never was, or when `stream` has failed. An inline stream makes its caller wait. */
 void stream_wait(struct stream *stream, struct event *event);
 double stream_waited(const struct stream *stream); /* seconds spent waiting for events so far */
+/* Right now, and as far as the host knows it: is the stream waiting for an event, is somebody in
+ * stream_sync for it? Any thread may ask. */
+bool stream_is_waiting(const struct stream *stream);
+bool stream_is_awaited(const struct stream *stream);
 
 /* --- work ----------------------------------------------------------------------------------- */
 

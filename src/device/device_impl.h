@@ -79,6 +79,8 @@ struct stream {
     bool worker;               /* has a thread of its own */
     _Atomic int error;         /* enum status of the first failure */
     _Atomic int64_t waited_ns; /* spent waiting for events */
+    _Atomic bool waiting;      /* for one now */
+    _Atomic int syncs;         /* threads in stream_sync */
 };
 
 struct event {

@@ -19,6 +19,8 @@ static enum status create(struct device *device, const char *name, bool worker,
     s->worker = worker;
     atomic_init(&s->error, STATUS_OK);
     atomic_init(&s->waited_ns, 0);
+    atomic_init(&s->waiting, false);
+    atomic_init(&s->syncs, 0);
     if (device->backend->stream_open != NULL)
         TRY_OR(undo_self, device->backend->stream_open(s, name));
     device->stream_count++;
@@ -64,8 +66,11 @@ bool stream_is_worker(const struct stream *stream)
 enum status stream_sync(struct stream *stream)
 {
     const struct device_backend *backend = stream->device->backend;
-    if (backend->stream_sync != NULL)
+    if (backend->stream_sync != NULL) {
+        atomic_fetch_add_explicit(&stream->syncs, 1, memory_order_relaxed);
         stream_fail(stream, backend->stream_sync(stream));
+        atomic_fetch_sub_explicit(&stream->syncs, 1, memory_order_relaxed);
+    }
     return (enum status)atomic_load(&stream->error);
 }
 
@@ -83,6 +88,16 @@ bool stream_failed(const struct stream *stream)
 double stream_waited(const struct stream *stream)
 {
     return 1e-9 * (double)atomic_load_explicit(&stream->waited_ns, memory_order_relaxed);
+}
+
+bool stream_is_waiting(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->waiting, memory_order_relaxed);
+}
+
+bool stream_is_awaited(const struct stream *stream)
+{
+    return atomic_load_explicit(&stream->syncs, memory_order_relaxed) > 0;
 }
 
 /* --- events --------------------------------------------------------------------------------- */

@@ -61,8 +61,10 @@ static void sleep_until_passed(struct tickets *tickets, int64_t ticket, struct s
 {
     struct trace *trace = stream->worker ? NULL : stream->device->env->trace;
     double start = clock_seconds(), traced = trace_begin(trace);
+    atomic_store_explicit(&stream->waiting, true, memory_order_relaxed);
     while (tickets->passed < ticket)
         pthread_cond_wait(&tickets->changed, &tickets->lock);
+    atomic_store_explicit(&stream->waiting, false, memory_order_relaxed);
     atomic_fetch_add_explicit(&stream->waited_ns, (int64_t)(1e9 * (clock_seconds() - start)),
                               memory_order_relaxed);
     trace_end(trace, traced, &trace_wait);

@@ -147,6 +147,20 @@ static void close_beside(struct engine *engine)
     mem_free(engine->env, beside);
 }
 
+/* A communicator with others, if there are any: for what is said to all of the job. */
+static struct comm *any_comm(const struct engine *engine)
+{
+    if (engine->pipeline)
+        return pipeline_comm(engine->pipeline);
+    return zero_comm(engine->zero) ? zero_comm(engine->zero) : engine->config.group;
+}
+
+static void tell_compute(const struct engine *engine, const struct stream *stream)
+{
+    if (any_comm(engine))
+        comm_set_compute(any_comm(engine), stream);
+}
+
 enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
                           struct zero *zero, const struct engine_config *config,
                           struct engine **engine)
@@ -168,6 +182,7 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
         TRY_OR(undo, alloc_activations(e));
         TRY_OR(undo, open_beside(e));
     }
+    tell_compute(e, stream);
     *engine = e;
     return STATUS_OK;
 undo:
@@ -180,6 +195,7 @@ void engine_destroy(struct engine *engine)
     if (!engine)
         return;
     struct device *device = engine->ops->device;
+    tell_compute(engine, NULL);
     close_beside(engine);
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
@@ -265,8 +281,7 @@ struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, i
 static void note(struct engine *engine, const char *unit, const char *pass)
 {
     char text[sizeof engine->label + UNIT_NAME + 16];
-    struct comm *comm =
-        engine->pipeline ? pipeline_comm(engine->pipeline) : zero_comm(engine->zero);
+    struct comm *comm = any_comm(engine);
     if (!comm || device_is_dry(engine->ops->device))
         return;
     snprintf(text, sizeof text, "%s%s%s %s", engine->label, *engine->label ? ", " : "", unit, pass);

@@ -276,10 +276,25 @@ struct comm *spread_team(const struct spread *spread)
     return spread->mesh.tp > 1 ? spread->groups.tp : NULL;
 }
 
+static double count_shares(const struct unit_graph *graph)
+{
+    double shares = 0;
+    for (int t = 0; t < graph->tensor_count; t++) {
+        const struct unit_split *split = &graph->tensors[t].split;
+        if (split->partial)
+            shares += 2.0 * (split->replicas - 1) / split->replicas *
+                      (double)unit_tensor_count(&graph->tensors[t]);
+    }
+    return shares;
+}
+
 struct spread_counts spread_count(const struct spread *spread)
 {
     const struct unit_graph *graph = spread->graph;
-    struct spread_counts counts = {0};
+    struct spread_counts counts = {.shares = count_shares(graph)};
+    counts.first = !spread->chunks || spread->mesh.p == 0;
+    counts.last = !spread->chunks || spread->mesh.p == spread->mesh.pp - 1;
+    counts.inner_units = graph->unit_count - counts.first - counts.last;
     for (int i = 0; i < graph->param_count; i++) {
         int piece = graph->params[i].piece;
         int64_t count = unit_param_count(graph, i);

@@ -55,9 +55,14 @@ enum status spread_create(struct env *env, struct comm *world, const struct unit
 void spread_free(struct spread *spread); /* of zeros: nothing */
 
 /* Parameters of this rank's units, and of these those that are another stage's, and those that
- * another stage uses, too. */
+ * another stage uses, too. Of the units, how many are neither the first nor the last of the model, and
+ * whether these are here. `shares`: elements of gradients that tensor-parallel ranks send to add up
+ * what each has of them, 2 (n-1)/n of those that n have a share of. */
 struct spread_counts {
     int64_t parameters, borrowed, lent;
+    int inner_units;
+    bool first, last;
+    double shares;
 };
 struct spread_counts spread_count(const struct spread *spread);
 /* Chunks of a stage, and messages that stage p sends for each of its micro-batches: activations to

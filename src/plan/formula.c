@@ -53,6 +53,20 @@ static double reduced(const struct roster *roster)
     return is_owner(roster) ? 1.0 - 1.0 / roster->owners : 1.0;
 }
 
+/* All that tensor-parallel ranks tell each other; servers only add gradients and norms. */
+static double sent_in_team(const struct roster *roster, const struct volume *volume)
+{
+    enum { LOSS_BYTES = 3 * 8, NORM_BYTES = 8 };
+    double others = volume->tp - 1, part = others / volume->tp;
+    double rounds = roster_is_worker(roster) ? (double)volume->rounds : 0.0;
+    double shares = is_owner(roster) ? volume->shares / roster->owners * volume->total : 0.0;
+    if (volume->tp <= 1)
+        return 0.0;
+    return rounds * (volume->meetings * part * volume->stream_bytes +
+                     others * volume->loss_rows * LOSS_BYTES) +
+           shares + (volume->norms ? others * NORM_BYTES : 0.0);
+}
+
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
                     enum engine_way way)
 {
@@ -70,8 +84,35 @@ double formula_sent(const struct roster *roster, int stage, const struct volume 
         return roster_is_worker(roster)
                    ? (double)volume->rounds * volume->messages * volume->message_bytes
                    : 0.0;
+    case ENGINE_TENSOR: return sent_in_team(roster, volume);
     default: return 0.0;
     }
+}
+
+double formula_meetings(const struct layers *layers)
+{
+    double block = 8;
+    bool again = layers->sequence && layers->regather;
+    if (again)
+        block += 2;
+    if (layers->recompute == RECOMPUTE_SELECTIVE && layers->sequence && !again)
+        block += 2;
+    if (layers->recompute == RECOMPUTE_FULL)
+        block += layers->sequence ? 3 : 2;
+    return layers->blocks * block + 2.0 * layers->embedding + 2.0 * layers->head;
+}
+
+double formula_activations(const struct activation_shape *shape, int recompute)
+{
+    enum { MASKS = 2, WHOLE = 4, CUT = 12, SOFTMAX = 2 }; /* values; WHOLE and MASKS: of all rows */
+    double t = shape->tp > 1 ? shape->tp : 1, rows = shape->tokens * shape->batch;
+    double stream = rows * shape->width;
+    double whole = WHOLE * shape->value + MASKS, cut = CUT * shape->value;
+    double attention = (SOFTMAX * shape->value + 1) * shape->heads * shape->tokens * rows / t;
+    if (recompute == RECOMPUTE_FULL)
+        return stream * shape->value;
+    double kept = stream * (shape->sequence ? (whole + cut) / t : whole + cut / t);
+    return recompute == RECOMPUTE_NONE ? kept + attention : kept;
 }
 
 /* Measured on Linux: 0.8 MiB alone; with Open MPI 4.1 3.6, 3.7, 4.0 and 4.4 MiB for 2, 4, 8 and 16

@@ -138,6 +138,11 @@ int plan_pipe_stages(const struct plan_request *request)
     return request->parallel.pp > 0 ? (int)request->parallel.pp : 1;
 }
 
+int plan_team(const struct plan_request *request)
+{
+    return request->parallel.tp > 0 ? (int)request->parallel.tp : 1;
+}
+
 /* The first and the last worker with stage p of the pipeline stand for all that have it, with their
  * first and last of tensor-parallel ranks. */
 static enum status make_worker(struct env *env, const struct plan_request *request, int p,
@@ -218,24 +223,6 @@ static enum status make_unsharded(struct env *env, struct plan_request request, 
     return STATUS_OK;
 }
 
-/* Activations do not depend on who else there is, but for the other stages of a pipeline. */
-static enum status make_recomputes(struct env *env, struct plan_request request, struct plan *plan)
-{
-    int pp = plan_pipe_stages(&request);
-    if (pp == 1)
-        request = alone(request);
-    for (int r = 0; r < PLAN_RECOMPUTES; r++) {
-        size_t *most = &plan->activation_bytes[r];
-        request.engine.recompute = r;
-        for (int p = 0; p < pp; p++) {
-            struct plan_rank rank;
-            TRY(plan_rank_memory(env, &request, p, NULL, NULL, &rank));
-            *most = rank.bytes[MEM_ACTIVATIONS] > *most ? rank.bytes[MEM_ACTIVATIONS] : *most;
-        }
-    }
-    return STATUS_OK;
-}
-
 /* Servers and groups need something that is cut. */
 static bool is_possible(const struct zero_config *store, int stage)
 {
@@ -255,7 +242,7 @@ static enum status fill(struct env *env, const struct plan_request *request, str
             TRY(make_stage(env, *request, stage, chosen ? plan->pipe.workers : NULL, result));
     }
     TRY(make_unsharded(env, alone(*request), plan));
-    return make_recomputes(env, *request, plan);
+    return plan_activations_make(env, request, plan);
 }
 
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan)

@@ -74,6 +74,7 @@ struct plan {
     struct plan_pipe pipe;
     size_t activation_bytes[PLAN_RECOMPUTES]; /* by enum recompute, of a worker; in a pipeline of
                                                  the stage that keeps most, for all in flight */
+    size_t block_bytes[PLAN_RECOMPUTES];      /* of these, for a micro-batch, those of one block */
     size_t unsharded_bytes;                   /* model state of one rank alone */
 };
 
@@ -81,11 +82,24 @@ struct plan {
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan);
 void plan_free(struct env *env, struct plan *plan);
 int plan_pipe_stages(const struct plan_request *request); /* parallel.pp, at least 1 */
+int plan_team(const struct plan_request *request);        /* parallel.tp, at least 1 */
 
 /* The worker with the largest account over all stages of the pipeline, and such a server. Only
  * built, as by plan_rank_memory. */
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
                               struct plan_stage *result);
+
+/* --- activations: plan_activations.c -------------------------------------------------------- */
+/* Fills activation_bytes and block_bytes. */
+enum status plan_activations_make(struct env *env, const struct plan_request *request,
+                                  struct plan *plan);
+
+/* --- beside the formulas: plan_formula.c ---------------------------------------------------- */
+/* What the formulas say that this rank of the plan sends in a step, by way. */
+double plan_sent_formula(const struct plan_request *request, int64_t rounds,
+                         const struct plan_rank *rank, int stage, enum engine_way way);
+/* And that a block keeps. */
+double plan_block_formula(const struct plan_request *request, int recompute);
 
 /* --- a pipeline: plan_pipe.c ---------------------------------------------------------------- */
 /* What plan_make says of it beside its ranks. */

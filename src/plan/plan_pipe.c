@@ -132,7 +132,7 @@ enum status plan_pipe_make(struct env *env, const struct plan_request *request, 
     struct timetable_shape shape = shape_of(request, rounds);
     struct mesh mesh;
     *pipe = (struct plan_pipe){.pp = shape.pp, .chunks = shape.chunks};
-    TRY(mesh_of(env, request->ranks, 0, 1, shape.pp, &mesh));
+    TRY(mesh_of(env, request->ranks, 0, plan_team(request), shape.pp, &mesh));
     if (shape.pp == 1)
         return STATUS_OK;
     TRY(timetable_validate(env, &shape));
@@ -170,7 +170,7 @@ enum status plan_pipe_draw(struct env *env, const struct plan_request *request, 
     struct timetable_shape shape = shape_of(request, rounds);
     struct mesh mesh;
     int *first;
-    TRY(mesh_of(env, request->ranks, 0, 1, shape.pp, &mesh));
+    TRY(mesh_of(env, request->ranks, 0, plan_team(request), shape.pp, &mesh));
     mesh_print(&mesh, text);
     if (shape.pp > MOST_STAGES || rounds > MOST_ROUNDS)
         return STATUS_OK;

@@ -1,15 +1,18 @@
 /* bits_runs -- which runs tests/bits/run-bits makes: prints one a line, as words KEY=VALUE.
  *
  *     bits_runs pairs [SEED]     every pair of values that can occur in one run occurs in some run
- *     bits_runs product [SEED]   stages x ranks x back ends x precisions, the rest drawn
- *     bits_runs pipelines [SEED] pipelines of 2 to 4 stages x schedules x ZeRO stages x 1 to 3 copies x
- *                                models, the rest drawn
+ *     bits_runs product [SEED]   tp x pp x schedules x ZeRO stages x 1 to 3 copies x recomputation x
+ *                                models x tied, as far as there are ranks for it; the rest drawn
+ *     bits_runs ranks [SEED]     stages x ranks x back ends x precisions, the rest drawn
  *
- * All combinations are few enough to look at each. `pairs` takes the one with the most pairs that
- * no run has yet, until there are none: among equals the seed decides, by where the walk over the
- * combinations begins. A pair with zero.prefetch counts where something is gathered ahead, in stage
- * 3. What a configuration may not contain is left out, by the rules of zero_create; in a pipeline they
- * hold for the ranks with one stage. `ranks` are those of all stages together.
+ * `pairs` takes of all combinations the one with the most pairs that no run has yet, until there are
+ * none: among equals the seed decides, by where the walk over the combinations begins. How many new
+ * pairs a combination has only falls, so those that had fewer before need not be looked at again.
+ *
+ * A pair with zero.prefetch counts where something is gathered ahead, in stage 3; one with
+ * parallel.sequence where ranks compute layers together. What a configuration may not contain is left
+ * out, by the rules of zero_create; with pipelines and tensor parallelism they hold for the ranks
+ * with one stage and part. `ranks` are those of all together.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,9 +33,12 @@ enum factor {
     GROUP,
     PP,
     SCHEDULE,
+    TP,
+    SEQUENCE,
+    TIED,
     FACTORS
 };
-enum { MOST_VALUES = 11, MOST_RUNS = 1000, STRIDE = 7919 }; /* a prime: the walk meets all */
+enum { MOST_VALUES = 11, MOST_RUNS = 4000, STRIDE = 7919 }; /* a prime: the walk meets all */
 
 static const struct {
     const char *key;
@@ -41,7 +47,7 @@ static const struct {
     [MODEL] = {"model", {"gpt2", "llama"}},
     [PRECISION] = {"precision", {"fp32", "bf16"}},
     [STAGE] = {"stage", {"0", "1", "2", "3"}},
-    [RANKS] = {"ranks", {"1", "2", "3", "4", "5", "6", "7", "8", "9", "12", "16"}},
+    [RANKS] = {"ranks", {"1", "2", "3", "4", "5", "6", "8", "9", "12", "16"}},
     [BACKEND] = {"backend", {"threads", "mpi"}},
     [PREFETCH] = {"prefetch", {"0", "1", "3"}},
     [THREADS] = {"threads", {"1", "2"}},
@@ -49,7 +55,10 @@ static const struct {
     [SERVERS] = {"servers", {"0", "1", "2"}},
     [GROUP] = {"group", {"0", "1", "2", "3", "4", "8"}},
     [PP] = {"pp", {"1", "2", "3", "4"}},
-    [SCHEDULE] = {"schedule", {"1f1b", "gpipe", "interleaved"}},
+    [SCHEDULE] = {"schedule", {"1f1b", "gpipe", "interleaved", "zero-bubble"}},
+    [TP] = {"tp", {"1", "2"}},
+    [SEQUENCE] = {"sequence", {"false", "true"}},
+    [TIED] = {"tied", {"no", "yes"}},
 };
 
 struct run {
@@ -107,9 +116,12 @@ static bool has_schedule(const struct run *run, int pp)
 
 static bool is_valid(const struct run *run)
 {
-    int stage = number(run, STAGE), pp = number(run, PP), ranks = number(run, RANKS) / pp;
-    int servers = number(run, SERVERS), group = number(run, GROUP);
-    if (number(run, RANKS) % pp != 0 || !has_schedule(run, pp))
+    int stage = number(run, STAGE), pp = number(run, PP), over = pp * number(run, TP);
+    int servers = number(run, SERVERS), group = number(run, GROUP), all = number(run, RANKS);
+    int ranks = all / over;
+    if (all % over != 0 || !has_schedule(run, pp))
+        return false;
+    if (number(run, TP) == 1 && run->value[SEQUENCE] != 0)
         return false;
     if (servers > 0 && (stage == 0 || group > 0 || servers >= ranks))
         return false;
@@ -132,7 +144,9 @@ struct pairs {
 
 static bool counts(const struct run *run, int f, int g)
 {
-    bool ahead = f == PREFETCH || g == PREFETCH;
+    bool ahead = f == PREFETCH || g == PREFETCH, rows = f == SEQUENCE || g == SEQUENCE;
+    if (rows && number(run, TP) == 1)
+        return false;
     return !ahead || f == STAGE || g == STAGE || number(run, STAGE) == 3;
 }
 
@@ -151,26 +165,50 @@ static int new_pairs(struct pairs *pairs, const struct run *run, bool add)
     return fresh;
 }
 
+/* A combination that may be a run, and its new pairs when they were last counted. */
+struct candidate {
+    int32_t combination, most;
+};
+
+static int64_t find_candidates(uint64_t seed, struct candidate **candidates)
+{
+    int64_t total = combination_count(), count = 0;
+    *candidates = malloc((size_t)total * sizeof **candidates);
+    if (!*candidates)
+        abort();
+    for (int64_t i = 0; i < total; i++) {
+        int64_t at = (int64_t)((seed * 31 + (uint64_t)i * STRIDE) % (uint64_t)total);
+        struct run run = combination(at);
+        if (is_valid(&run))
+            (*candidates)[count++] = (struct candidate){(int32_t)at, INT32_MAX};
+    }
+    return count;
+}
+
 static int choose_pairs(uint64_t seed, struct run *runs)
 {
     static struct pairs pairs;
-    int64_t total = combination_count();
-    for (int count = 0; count < MOST_RUNS; count++) {
-        int most = 0;
+    struct candidate *candidates;
+    int64_t total = find_candidates(seed, &candidates);
+    int count = 0, most = 1;
+    for (; count < MOST_RUNS && most > 0; count += most > 0) {
+        most = 0;
         for (int64_t i = 0; i < total; i++) {
-            struct run run =
-                combination((int64_t)((seed * 31 + (uint64_t)i * STRIDE) % (uint64_t)total));
-            int fresh = is_valid(&run) ? new_pairs(&pairs, &run, false) : 0;
-            if (fresh <= most)
+            struct candidate *c = &candidates[i];
+            if (c->most <= most)
                 continue;
-            most = fresh;
+            struct run run = combination(c->combination);
+            c->most = new_pairs(&pairs, &run, false);
+            if (c->most <= most)
+                continue;
+            most = c->most;
             runs[count] = run;
         }
-        if (most == 0)
-            return count;
-        new_pairs(&pairs, &runs[count], true);
+        if (most > 0)
+            new_pairs(&pairs, &runs[count], true);
     }
-    return MOST_RUNS;
+    free(candidates);
+    return count;
 }
 
 /* Counted again from the list itself; false: a pair that could occur does not. */
@@ -188,7 +226,7 @@ static bool check_pairs(const struct run *runs, int count)
     return found_count == possible_count;
 }
 
-/* --- the product ---------------------------------------------------------------------------- */
+/* --- products ------------------------------------------------------------------------------- */
 
 static uint64_t next_random(uint64_t *state) /* splitmix64 */
 {
@@ -198,58 +236,66 @@ static uint64_t next_random(uint64_t *state) /* splitmix64 */
     return z ^ z >> 31;
 }
 
-static int choose_product(uint64_t seed, struct run *runs)
+/* A run with these values of some factors, the others drawn; false: there is none. */
+static bool draw(uint64_t *seed, const struct run *wanted, const enum factor *fixed, int count,
+                 struct run *run)
+{
+    for (int attempt = 0; attempt < 100000; attempt++) {
+        *run = combination((int64_t)(next_random(seed) % (uint64_t)combination_count()));
+        for (int k = 0; k < count; k++)
+            run->value[fixed[k]] = wanted->value[fixed[k]];
+        if (is_valid(run))
+            return true;
+    }
+    return false;
+}
+
+/* The next combination of these factors alone; false: that was the last. */
+static bool next(struct run *run, const enum factor *fixed, int count)
+{
+    for (int k = 0; k < count; k++) {
+        if (++run->value[fixed[k]] < value_count(fixed[k]))
+            return true;
+        run->value[fixed[k]] = 0;
+    }
+    return false;
+}
+
+static int choose_ranks(uint64_t seed, struct run *runs)
 {
     static const enum factor fixed[] = {PRECISION, BACKEND, RANKS, STAGE};
-    int count = 0, total = 1;
-    for (int k = 0; k < 4; k++)
-        total *= value_count(fixed[k]);
-    while (count < total) {
-        struct run run = combination((int64_t)(next_random(&seed) % (uint64_t)combination_count()));
-        for (int k = 0, rest = count; k < 4; rest /= value_count(fixed[k++]))
-            run.value[fixed[k]] = rest % value_count(fixed[k]);
-        if (is_valid(&run))
-            runs[count++] = run;
-    }
+    struct run wanted = {0};
+    int count = 0;
+    do
+        count += draw(&seed, &wanted, fixed, 4, &runs[count]);
+    while (next(&wanted, fixed, 4));
     return count;
 }
 
-/* The value of a factor that is this number. */
+/* The value of a factor that is this number; -1: none. */
 static int value_of(enum factor f, int wanted)
 {
     for (int v = 0; v < value_count(f); v++)
         if (known[f].numbers[v] == wanted)
             return v;
-    abort();
+    return -1;
 }
 
-static bool draw_pipeline(uint64_t *seed, struct run wanted, int dp, struct run *run)
+/* Servers and groups are for the others: with one to three copies there is little to choose. */
+static int choose_product(uint64_t seed, struct run *runs)
 {
-    wanted.value[RANKS] = value_of(RANKS, number(&wanted, PP) * dp);
-    if (!has_schedule(&wanted, number(&wanted, PP)))
-        return false;
-    do {
-        *run = combination((int64_t)(next_random(seed) % (uint64_t)combination_count()));
-        run->value[PP] = wanted.value[PP];
-        run->value[SCHEDULE] = wanted.value[SCHEDULE];
-        run->value[STAGE] = wanted.value[STAGE];
-        run->value[RANKS] = wanted.value[RANKS];
-        run->value[MODEL] = wanted.value[MODEL];
-    } while (!is_valid(run));
-    return true;
-}
-
-static int choose_pipelines(uint64_t seed, struct run *runs)
-{
+    static const enum factor all[] = {TP,    PP,   SCHEDULE, STAGE, RECOMPUTE,
+                                      MODEL, TIED, SERVERS,  GROUP, RANKS};
+    struct run wanted = {0};
     int count = 0;
-    struct run run = {0};
-    for (run.value[PP] = 1; run.value[PP] < value_count(PP); run.value[PP]++)
-        for (run.value[SCHEDULE] = 0; run.value[SCHEDULE] < value_count(SCHEDULE);
-             run.value[SCHEDULE]++)
-            for (run.value[STAGE] = 0; run.value[STAGE] < value_count(STAGE); run.value[STAGE]++)
-                for (int dp = 1; dp <= 3; dp++)
-                    for (run.value[MODEL] = 0; run.value[MODEL] < 2; run.value[MODEL]++)
-                        count += draw_pipeline(&seed, run, dp, &runs[count]);
+    do
+        for (int copies = 1; copies <= 3; copies++) {
+            wanted.value[RANKS] =
+                value_of(RANKS, number(&wanted, TP) * number(&wanted, PP) * copies);
+            if (wanted.value[RANKS] >= 0 && has_schedule(&wanted, number(&wanted, PP)))
+                count += draw(&seed, &wanted, all, 10, &runs[count]);
+        }
+    while (next(&wanted, all, 7));
     return count;
 }
 
@@ -259,14 +305,14 @@ int main(int argc, char **argv)
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     look_at_factors();
     const char *mode = argc > 1 ? argv[1] : "";
-    bool pairs = strcmp(mode, "pairs") == 0, pipelines = strcmp(mode, "pipelines") == 0;
-    if (!pairs && !pipelines && strcmp(mode, "product") != 0) {
-        fprintf(stderr, "usage: bits_runs pairs|product|pipelines [SEED]\n");
+    bool pairs = strcmp(mode, "pairs") == 0, ranks = strcmp(mode, "ranks") == 0;
+    if (!pairs && !ranks && strcmp(mode, "product") != 0) {
+        fprintf(stderr, "usage: bits_runs pairs|product|ranks [SEED]\n");
         return 2;
     }
-    int count = pairs       ? choose_pairs(seed, runs)
-                : pipelines ? choose_pipelines(seed, runs)
-                            : choose_product(seed, runs);
+    int count = pairs   ? choose_pairs(seed, runs)
+                : ranks ? choose_ranks(seed, runs)
+                        : choose_product(seed, runs);
     for (int i = 0; i < count; i++)
         print_run(&runs[i]);
     return pairs && !check_pairs(runs, count);

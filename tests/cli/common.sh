@@ -62,6 +62,15 @@ wait_for() {
         sleep 0.1
     done
 }
+# processes_in FOLDER: of the jobs that run there: sifr, and who starts it.
+processes_in() {
+    local process name
+    for process in /proc/[0-9]*; do
+        { read -r name <"$process/comm"; } 2>/dev/null || continue
+        case $name in sifr* | mpi* | orte* | hydra*) ;; *) continue ;; esac
+        case $(readlink "$process/cwd") in "$1"*) echo "${process#/proc/}" ;; esac
+    done
+}
 has_ended() { ! kill -0 "$1" 2>/dev/null; }
 is_under_way() { # FOLDER PID: a few steps are done
     [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] || has_ended "$2"

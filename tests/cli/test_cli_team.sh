@@ -81,7 +81,7 @@ for tp in 1 2; do
 done
 near path-1 path-2 1e-5 "a model from elsewhere, tp 2"
 
-# What is planned is what is taken and sent.
+# What is planned is what is taken and sent, and near the formulas.
 plan=(--train.steps=3 --parallel.tp=2 --zero.stage=2)
 for sequence in false true; do
     ok "$sifr" plan "${keys[@]}" "${plan[@]}" -n 4 --parallel.sequence=$sequence --json
@@ -89,13 +89,16 @@ for sequence in false true; do
     train planned-$sequence 4 "${plan[@]}" --parallel.sequence=$sequence
     python3 - planned-$sequence/metrics.jsonl <<'PY' || fail "sequence $sequence: the run is not what was planned"
 import json, sys
-rank = json.load(open("plan.json"))["stages"][2]["rank"]
+plan = json.load(open("plan.json"))
+rank = plan["stages"][2]["rank"]
 step = json.loads(open(sys.argv[1]).read().split("\n")[1])
 for category, planned in rank["mem"].items():
     if category not in ("loader", "other"): # of these the run has the worst rank, the plan those of the one that takes most together
         bound = 0.03 * planned if category in ("scratch", "snapshot", "comm") else 0
         assert abs(step["mem"][category] - planned) <= bound, (category, planned, step["mem"])
-assert rank["sent"]["tensor"] > 0
+assert abs(rank["sent"]["tensor"] / rank["tensor_formula_bytes"] - 1) < 0.01, rank
+for mode, block in plan["block"].items():
+    assert 0 < block["kept_bytes"] <= block["formula_bytes"], (mode, block)
 for way, planned in rank["sent"].items():
     assert step["comm"][way] == planned, (way, planned, step["comm"])
 PY
@@ -140,10 +143,24 @@ told 'parallel.regather does nothing here: it needs parallel.sequence, and that 
 ok "$sifr" plan "${keys[@]}" -n 4 --parallel.tp=2 --parallel.sequence=true --parallel.regather=true --parallel.pp=2 --parallel.schedule=interleaved
 ! grep -q 'does nothing' err || fail "a plan in which all has an effect: $(cat err)"
 
-# Refused before anything is built.
-expect 2 'parallel.tp: 3 ranks cannot share model.heads 4; 2 or 4 could' "$sifr" train "${keys[@]}" -n 3 --parallel.tp=3 --out=no
-expect 2 'parallel.sequence: 4 ranks cannot share the 62 rows' \
-    "$sifr" train "${keys[@]}" -n 4 --parallel.tp=4 --parallel.sequence=true --train.context=31 --out=no
-expect 2 'parallel.tp' "$sifr" train "${keys[@]}" -n 3 --parallel.tp=2 --out=no
+# Refused before anything is built, by the plan and by the run, with what would fit.
+refused() { # PATTERN RANKS keys...
+    local pattern=$1 ranks=$2
+    shift 2
+    expect 2 "$pattern" "$sifr" plan "${keys[@]}" -n "$ranks" "$@"
+    expect 2 "$pattern" "$sifr" train "${keys[@]}" -n "$ranks" --out=no "$@"
+}
+refused 'parallel.tp: 3 ranks cannot share model.heads 4; 2 or 4 could$' 3 --parallel.tp=3
+refused 'parallel.tp: 8 ranks cannot share model.heads 4; 4 could$' 8 --parallel.tp=8
+refused 'parallel.tp: 2 ranks cannot share model.ff 63; 1 could$' 2 --parallel.tp=2 --model.ff=63
+refused 'parallel.tp: 3 ranks cannot share model.kv_heads 2; 2 could$' 3 --parallel.tp=3 --model.arch=llama --model.heads=6 \
+    --model.width=48 --model.kv_heads=2
+expect 2 'parallel.tp: 2 ranks cannot share model.vocab 1; 1 could$' "$sifr" plan "${keys[@]}" -n 2 --parallel.tp=2 --model.vocab=1
+refused 'parallel.tp is 2, which does not divide 3 ranks; 1 and 3 would fit$' 3 --parallel.tp=2
+refused 'parallel.tp is 4, but there are only 2 ranks; start more \(-n\), or 2 would fit$' 2 --parallel.tp=4
+refused 'parallel.pp is 2, which does not divide 3 groups of tp 2 \(6 ranks\); 1 and 3 would fit$' 6 --parallel.tp=2 --parallel.pp=2
+refused '4 units cannot be cut into 5 pipeline stages \(parallel.pp x chunks\): at most 4$' 10 --parallel.tp=2 --parallel.pp=5
+refused 'parallel.sequence: 4 ranks cannot share the 62 rows of a micro-batch of 2 sequences of 31 tokens; take 4 sequences, a multiple of 4 tokens' \
+    4 --parallel.tp=4 --parallel.sequence=true --train.context=31
 [ ! -e no ] || fail "a run that was refused has left a folder"
 finish

@@ -42,6 +42,26 @@ static void test_volume_of_copies_and_16_bit(void **state)
     expect(ranks_formula(&config, &summary), 4000 + 1000, 1500);
 }
 
+/* Two copies of what two ranks compute together: the formulas are those of a part. */
+static void test_volume_of_a_team(void **state)
+{
+    struct run_config config = {.ranks = {.stage = 1},
+                                .parallel = {.tp = 2, .sequence = true},
+                                .model = {.width = 10},
+                                .engine = {.micro_batches = 6, .micro_batch = 2, .tokens = 5}};
+    struct trainer_summary summary = {
+        .ranks = 4,
+        .parameters = 1000,
+        .part = {.parameters = 520, .inner_units = 3, .first = true, .last = true, .shares = 40}};
+    (void)state;
+    struct ranks_volume volume = ranks_formula(&config, &summary);
+    expect(volume, 4 * 260, 4 * 260 * 3);
+    /* half of the stream 8 times a layer and 4 at its ends, three numbers a row, half of the shares
+     * in 4 bytes, and a norm */
+    double stream = 2 * 5 * 10 * 4;
+    assert_true(volume.tensor == 3 * (28 * stream / 2 + 10 * 24) + 20 * 4 + 8);
+}
+
 /* Two copies of a pipeline of two stages: the formulas are those of stage 0. */
 static void test_volume_of_a_stage(void **state)
 {
@@ -94,11 +114,9 @@ static void test_description(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_volume),
-        cmocka_unit_test(test_volume_of_copies_and_16_bit),
-        cmocka_unit_test(test_volume_of_a_stage),
-        cmocka_unit_test(test_hidden_share),
-        cmocka_unit_test(test_description),
+        cmocka_unit_test(test_volume),           cmocka_unit_test(test_volume_of_copies_and_16_bit),
+        cmocka_unit_test(test_volume_of_a_team), cmocka_unit_test(test_volume_of_a_stage),
+        cmocka_unit_test(test_hidden_share),     cmocka_unit_test(test_description),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,6 +144,48 @@ static void case_held_up(struct member *m)
     }
 }
 
+/* Rank 0 waits for rank 1 in one communicator, and that one for rank 2 in another: rank 2 is named. But a
+ * call that is only under way while rank 1 computes is no excuse for it. */
+static void wait_in_two(struct member *m, bool held_up)
+{
+    struct comm *acts, *grads;
+    float x[1] = {0}, y[1] = {0};
+    if (m->size != 3 || rig_nccl()) /* its buffers are of the host */
+        return;
+    EXPECT(m, comm_dup(m->comm, "acts", &acts) == STATUS_OK);
+    EXPECT(m, comm_dup(m->comm, "grads", &grads) == STATUS_OK);
+    if (m->rank == 1) {
+        comm_set_compute(m->comm, m->direct);
+        nap(0.3 * LATE);
+        comm_recv(grads, y, 1, DTYPE_F32, 2, m->worker);
+        if (held_up)
+            EXPECT(m, stream_sync(m->worker) == STATUS_COMM);
+    }
+    if (m->rank == 0) {
+        comm_recv(acts, x, 1, DTYPE_F32, 1, m->worker);
+        EXPECT(m, stream_sync(m->worker) == STATUS_COMM);
+        EXPECT_TEXT(m, log_first_error(m->env.log),
+                    held_up ? "rank 2 has not arrived at recv 1 (\"grads\")"
+                            : "rank 1 has not arrived at recv 1 (\"acts\")");
+    }
+    while (comm_status(m->comm) == STATUS_OK)
+        nap(0.01); /* until the others have given up */
+    stream_sync(m->worker);
+    comm_set_compute(m->comm, NULL);
+    comm_destroy(grads);
+    comm_destroy(acts);
+}
+
+static void case_held_up_elsewhere(struct member *m)
+{
+    wait_in_two(m, true);
+}
+
+static void case_computes(struct member *m)
+{
+    wait_in_two(m, false);
+}
+
 /* Slow is not late: a rank that comes within the timeout, again and again. */
 static void case_slow(struct member *m)
 {
@@ -285,6 +327,8 @@ static const struct comm_case cases[] = {
     {.name = "abort", .run = case_abort, .alone = true},
     {.name = "late", .run = case_late, .timeout = LATE, .alone = true},
     {.name = "held_up", .run = case_held_up, .timeout = LATE, .alone = true},
+    {.name = "held_up_elsewhere", .run = case_held_up_elsewhere, .timeout = LATE, .alone = true},
+    {.name = "computes", .run = case_computes, .timeout = LATE, .alone = true},
     {.name = "slow", .run = case_slow, .timeout = 10, .alone = true},
     {.name = "patient", .run = case_patient, .timeout = LATE, .alone = true},
     {.name = "leave", .run = case_leave, .alone = true},

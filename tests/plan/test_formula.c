@@ -2,6 +2,8 @@
 #include "testing.h"
 #include "plan/formula.h"
 
+enum { TEAM_WAYS = 3 }; /* of tensor parallel: plain, sequence, regather */
+
 /* In 10^9 bytes: P_os, P_os+g, P_os+g+p. The printed table cuts some of these short. */
 static const struct {
     double parameters;
@@ -123,12 +125,76 @@ static void test_servers(void **state)
         assert_true(formula_state(&server, stage, 100, state_fp32) == 800);
 }
 
+/* Activations of a layer of GPT-3's width, as the paper has them for 2-byte values, and in fp32. */
+static void test_activations(void **state)
+{
+    (void)state;
+    const double s = 2048, b = 2, h = 12288, a = 96;
+    struct activation_shape shape = {.tokens = s, .batch = b, .width = h, .heads = a, .value = 2};
+    for (int t = 1; t <= 8; t *= 2) {
+        double inside = 5 * a * s / (h * t);
+        shape.tp = t;
+        shape.sequence = false;
+        assert_true(formula_activations(&shape, RECOMPUTE_NONE) ==
+                    s * b * h * (10 + 24.0 / t + inside));
+        assert_true(formula_activations(&shape, RECOMPUTE_SELECTIVE) ==
+                    s * b * h * (10 + 24.0 / t));
+        shape.sequence = true;
+        assert_true(formula_activations(&shape, RECOMPUTE_NONE) == s * b * h * (34.0 / t + inside));
+        assert_true(formula_activations(&shape, RECOMPUTE_SELECTIVE) == s * b * h * 34 / t);
+        assert_true(formula_activations(&shape, RECOMPUTE_FULL) == s * b * h * 2);
+    }
+    shape.tp = 1;
+    shape.value = 4;
+    assert_true(formula_activations(&shape, RECOMPUTE_NONE) == s * b * h * (66 + 9 * a * s / h));
+}
+
+/* A layer meets eight times; what is gathered or computed again is counted. */
+static void test_meetings(void **state)
+{
+    static const double block[3][TEAM_WAYS] = {{8, 8, 10}, {8, 10, 10}, {10, 11, 13}};
+    (void)state;
+    for (int recompute = 0; recompute < 3; recompute++)
+        for (int way = 0; way < TEAM_WAYS; way++) {
+            struct layers layers = {.blocks = 3,
+                                    .embedding = true,
+                                    .head = way == 1,
+                                    .recompute = recompute,
+                                    .sequence = way > 0,
+                                    .regather = way > 1};
+            assert_true(formula_meetings(&layers) ==
+                        3 * block[recompute][way] + (way == 1 ? 4 : 2));
+        }
+}
+
+static void test_teams(void **state)
+{
+    (void)state;
+    struct roster roster = roster_of(0, 2, 0), server = roster_of(1, 2, 1);
+    struct volume volume = {.rounds = 5,
+                            .total = 4,
+                            .tp = 4,
+                            .meetings = 20,
+                            .stream_bytes = 400,
+                            .loss_rows = 7,
+                            .shares = 100,
+                            .norms = true};
+    assert_true(formula_sent(&roster, 1, &volume, ENGINE_TENSOR) ==
+                5 * (20 * 300 + 3 * 7 * 24) + 200 + 24);
+    volume.norms = false;
+    assert_true(formula_sent(&server, 1, &volume, ENGINE_TENSOR) == 400);
+    volume.tp = 1;
+    assert_true(formula_sent(&roster, 1, &volume, ENGINE_TENSOR) == 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table1), cmocka_unit_test(test_volume),
-        cmocka_unit_test(test_widths), cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_copies), cmocka_unit_test(test_servers),
+        cmocka_unit_test(test_table1),      cmocka_unit_test(test_volume),
+        cmocka_unit_test(test_widths),      cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_copies),      cmocka_unit_test(test_servers),
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_teams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

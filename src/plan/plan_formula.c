@@ -1,0 +1,59 @@
+/* plan_formula -- the closed formulas (formula.h) for a rank of a plan: what they are to be told of it. */
+#include "plan/plan.h"
+
+static double rows_of(const struct plan_request *request)
+{
+    return (double)(request->engine.micro_batch * request->engine.tokens);
+}
+
+/* How often its ranks of a team meet, and what they share of gradients. */
+static void fill_team(const struct plan_request *request, const struct plan_rank *rank,
+                      struct volume *volume)
+{
+    const struct spread_counts *part = &rank->part;
+    const struct parallel_config *parallel = &request->parallel;
+    const struct layers layers = {.blocks = part->inner_units,
+                                  .embedding = part->first,
+                                  .head = part->last,
+                                  .recompute = request->engine.recompute,
+                                  .sequence = parallel->sequence,
+                                  .regather = parallel->regather};
+    volume->tp = plan_team(request);
+    volume->meetings = formula_meetings(&layers);
+    volume->loss_rows = part->last ? rows_of(request) : 0.0;
+    volume->shares = part->shares;
+    volume->norms = part->first && rank->roster.rank == roster_share_rank(&rank->roster, 0);
+}
+
+double plan_sent_formula(const struct plan_request *request, int64_t rounds,
+                         const struct plan_rank *rank, int stage, enum engine_way way)
+{
+    const struct zero_config *store = &request->zero;
+    double stream =
+        rows_of(request) * (double)request->model.width * (double)dtype_bytes(request->compute);
+    bool rows = request->parallel.sequence && plan_team(request) > 1;
+    struct volume volume = {.parameters = (double)rank->part.parameters,
+                            .rounds = rounds,
+                            .reductions = store->local ? 1 : rounds,
+                            .value = (double)dtype_bytes(store->type),
+                            .total = (double)dtype_bytes(store->sum_type),
+                            .borrowed = (double)rank->part.borrowed,
+                            .lent = (double)rank->part.lent,
+                            .messages = spread_messages(&request->parallel, rank->p),
+                            .message_bytes = rows ? stream / plan_team(request) : stream,
+                            .stream_bytes = stream};
+    fill_team(request, rank, &volume);
+    return formula_sent(&rank->roster, stage, &volume, way);
+}
+
+double plan_block_formula(const struct plan_request *request, int recompute)
+{
+    const struct activation_shape shape = {.tokens = (double)request->engine.tokens,
+                                           .batch = (double)request->engine.micro_batch,
+                                           .width = (double)request->model.width,
+                                           .heads = (double)request->model.heads,
+                                           .value = (double)dtype_bytes(request->compute),
+                                           .tp = plan_team(request),
+                                           .sequence = request->parallel.sequence};
+    return formula_activations(&shape, recompute);
+}

@@ -1,0 +1,124 @@
+/* planned -- a run of ranks that are threads against the plan of each of them: bytes by category and
+ * bytes on the wire, exactly. */
+#ifndef TESTS_PLAN_PLANNED_H
+#define TESTS_PLAN_PLANNED_H
+#include <pthread.h>
+
+#include "engine/rig.h"
+#include "plan/plan.h"
+
+enum { MOST_RANKS = 16 };
+
+static inline struct plan_request request_of(const struct rig_config *config, int ranks)
+{
+    return (struct plan_request){
+        .model = config->model,
+        .engine = {.recompute = config->recompute,
+                   .micro_batch = config->batch,
+                   .tokens = config->tokens,
+                   .micro_batches = config->micro_batches},
+        .zero = {.beta1 = 0.9,
+                 .beta2 = 0.95,
+                 .eps = 1e-8,
+                 .weight_decay = 0.1,
+                 .clip = config->clip,
+                 .stage = config->stage,
+                 .prefetch = config->prefetch,
+                 .servers = config->servers,
+                 .shard_group = config->group,
+                 .local = config->local,
+                 .type = config->type,
+                 .sum_type = config->sum_type},
+        .parallel = {.tp = config->tp,
+                     .sequence = config->sequence,
+                     .regather = config->regather,
+                     .pp = config->pp,
+                     .schedule = config->kind,
+                     .chunks = config->chunks,
+                     .eager = config->eager},
+        .ops = "cpu",
+        .ranks = ranks,
+        .threads = 1,
+    };
+}
+
+struct rank_job {
+    struct rig_config config;
+    struct plan_rank measured;
+};
+
+static inline void *run_rank(void *argument)
+{
+    struct rank_job *job = argument;
+    struct plan_rank *m = &job->measured;
+    struct env env = testing_env(1);
+    struct rig rig;
+    assert_ok(rig_create(&env, job->config, &rig));
+    rig_step(&rig, 0);
+    assert_ok(zero_settle(rig.zero));
+    struct engine_traffic before = engine_traffic(rig.engine);
+    rig_step(&rig, 1);
+    assert_ok(zero_settle(rig.zero));
+    struct engine_traffic after = engine_traffic(rig.engine);
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        m->sent[way] = after.sent[way] - before.sent[way];
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        m->bytes[c] = mem_bytes(env.mem, c);
+    rig_destroy(&rig);
+    env_destroy(&env);
+    return NULL;
+}
+
+static inline void compare(const struct rig_config *config, int ranks, int rank,
+                           const struct plan_rank *run)
+{
+    struct env env = testing_env(1);
+    struct plan_request request = request_of(config, ranks);
+    struct plan_rank plan;
+    assert_ok(plan_rank(&env, &request, rank, &plan));
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        if (c != MEM_OTHER && plan.bytes[c] != run->bytes[c])
+            fail_msg("%s: planned %zu, taken %zu; stage %d, rank %d of %d, %d servers",
+                     mem_category_word(c), plan.bytes[c], run->bytes[c], config->stage, rank, ranks,
+                     config->servers);
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        if (plan.sent[way] != run->sent[way])
+            fail_msg("way %d: planned %lld, sent %lld; stage %d, rank %d of %d, %d servers", way,
+                     (long long)plan.sent[way], (long long)run->sent[way], config->stage, rank,
+                     ranks, config->servers);
+    env_destroy(&env);
+}
+
+static inline void run_and_compare(struct rig_config config, int ranks)
+{
+    struct env env = testing_env(1);
+    struct comm_hub *hub = NULL;
+    struct rank_job jobs[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    if (ranks > 1)
+        assert_ok(comm_hub_create(&env, ranks, &hub));
+    for (int r = 0; r < ranks; r++) {
+        jobs[r] = (struct rank_job){.config = config};
+        jobs[r].config.hub = hub;
+        jobs[r].config.rank = r;
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
+    }
+    for (int r = 0; r < ranks; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < ranks; r++)
+        compare(&config, ranks, r, &jobs[r].measured);
+    comm_hub_destroy(hub);
+    env_destroy(&env);
+}
+
+static inline struct rig_config base_config(bool llama, int64_t micro_batches)
+{
+    return (struct rig_config){.model = llama ? rig_llama() : rig_gpt2(),
+                               .batch = 1,
+                               .tokens = 11,
+                               .micro_batches = micro_batches,
+                               .prefetch = 1,
+                               .clip = 1.0};
+}
+
+#endif
