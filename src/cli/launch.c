@@ -202,6 +202,8 @@ static void take_signal(struct job *job)
         if (job->interrupted > 0 && now - job->interrupted <= QUIT_SECONDS) {
             job->quit = true;
             end_at_once(job);
+        } else {
+            log_info(job->cli->env, "%s", CLI_STOPPING);
         }
         job->interrupted = now;
     }
