@@ -122,20 +122,22 @@ static void describe_memory(const struct footprint_worst *held, char *out, size_
                  text_human_bytes(human, (double)held->host_bytes));
 }
 
-/* "1.2 GiB and 41.2 MiB of runtime; the process held 1.3 GiB, 0.4 % more" */
+/* "1.2 GiB; the process held 1.3 GiB where 1.2 GiB and 41.2 MiB of runtime were counted: 0.4 % more" */
 static void describe_held(const struct footprint_worst *held, char *out, size_t bytes)
 {
     const struct footprint *there = held_there(held);
     double excess = 100 * footprint_excess(there);
     bool card = held->host_bytes > 0;
-    char a[32], b[32];
+    char a[32], b[32], c[32];
     size_t used =
         (size_t)snprintf(out, bytes, "%s", text_human_bytes(a, (double)held->total_bytes));
     if (isfinite(excess))
         used += (size_t)snprintf(
-            out + used, bytes - used, " and %s%s of runtime; the %s held %s, %.1f %% %s",
-            card ? "about " : "", text_human_bytes(b, (double)there->runtime_bytes),
-            card ? "card" : "process", text_human_bytes(a, (double)there->held_bytes), fabs(excess),
+            out + used, bytes - used,
+            "; the %s held %s where %s and %s%s of runtime were counted: %.1f %% %s",
+            card ? "card" : "process", text_human_bytes(a, (double)there->held_bytes),
+            text_human_bytes(b, (double)there->accounted_bytes), card ? "about " : "",
+            text_human_bytes(c, (double)there->runtime_bytes), fabs(excess),
             excess < 0 ? "less" : "more");
     if (card && used < bytes)
         snprintf(out + used, bytes - used, "; on the host %s",
