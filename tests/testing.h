@@ -38,6 +38,24 @@ static inline struct env testing_env(int threads)
     return env;
 }
 
+/* Each allocation of `build` fails in turn, until none does: it leaves nothing behind. How many there are,
+ * and one. */
+static inline int64_t testing_fail_each(enum status (*build)(struct env *env, const char *with),
+                                        const char *with)
+{
+    struct env env = testing_env(1);
+    enum status st = STATUS_MEMORY;
+    int64_t n = 0;
+    while (st == STATUS_MEMORY) {
+        mem_fail_at(env.mem, ++n);
+        st = build(&env, with);
+        assert_int_equal(mem_total(env.mem), 0);
+    }
+    assert_int_equal(st, STATUS_OK);
+    env_destroy(&env);
+    return n;
+}
+
 #define assert_ok(call) assert_int_equal((call), STATUS_OK)
 
 #endif

@@ -68,6 +68,19 @@ bool output_write(struct env *env, int fd, const void *data, size_t bytes)
     return write_all(env, fd, -1, data, bytes);
 }
 
+bool output_append(int fd, const void *data, size_t bytes)
+{
+    struct env calm = {0}; /* no faults */
+    struct stat before;
+    bool known = fstat(fd, &before) == 0 && S_ISREG(before.st_mode);
+    if (write_all(&calm, fd, -1, data, bytes))
+        return true;
+    int error = errno;
+    known = known && ftruncate(fd, before.st_size) == 0;
+    errno = error; /* the first reason is the better one */
+    return false;
+}
+
 bool output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes)
 {
     return write_all(env, fd, (int64_t)at, data, bytes);

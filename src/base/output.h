@@ -21,6 +21,9 @@ struct output_faults { /* open; borrowed by an env */
 
 bool output_open(struct env *env, const char *path, int flags, int *fd); /* mode 0666 */
 bool output_write(struct env *env, int fd, const void *data, size_t bytes);
+/* To the end of a file that only we write to: all of it, or nothing, what was written of it being taken
+ * back. Not among the calls that faults are counted in. */
+bool output_append(int fd, const void *data, size_t bytes);
 bool output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes);
 /* Set the length and reserve the blocks, so that a full disk is known before the work; where blocks
  * cannot be reserved, only the length. */

@@ -10,6 +10,10 @@
 #include "base/options.h"
 #include "cli/console.h"
 
+/* What the first Ctrl-C is answered with. */
+#define CLI_STOPPING \
+    "stopping after this step, and all of it is saved; Ctrl-C again to stop at once"
+
 struct cli {
     struct env *env;
     struct console *console;

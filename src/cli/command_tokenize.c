@@ -157,14 +157,15 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
         .format = (enum data_format)settings->format,
         .split = settings->split,
         .special = settings->special,
+        .folder = settings->out,
         .path = {done->path[0], done->path[1]},
         .progress = on_encode,
         .user = &progress,
     };
-    TRY(dir_create(cli->env, settings->out));
     enum status st = encode_files(&job, &done->result);
     console_live_clear(cli->console);
     TRY(st);
+    TRY(dir_create(cli->env, settings->out)); /* of empty text there is no shard in it yet */
     done->vocab = tokenizer_vocab(tokenizer);
     return tokenizer_save(tokenizer, done->tokenizer_path);
 }
@@ -267,6 +268,8 @@ static enum status run_tokenize(struct cli *cli, struct options *options, void *
 {
     (void)options;
     const struct tokenize_settings *tokens = settings;
+    if (!*tokens->out)
+        return FAIL(cli->env, USAGE, "--out is empty: name a folder, or leave it away");
     return tokens->decode ? decode(cli, tokens, words, word_count)
                           : tokenize(cli, tokens, words, word_count);
 }

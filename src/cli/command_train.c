@@ -293,6 +293,8 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
     struct train_settings *settings = user_settings;
     struct train_job job = {.cli = cli, .options = options, .settings = settings};
     char *folder;
+    if (options_is_set(options, "out") && !*settings->out)
+        return FAIL(cli->env, USAGE, "--out is empty: name a folder, or leave it away");
     TRY(ranks_find(cli->env, settings->n, comm_backend_words[settings->config.ranks.backend],
                    &job.plan));
     TRY(choose_folder(cli->env, settings, word_count ? words[0] : NULL, &folder));

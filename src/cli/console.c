@@ -208,3 +208,31 @@ char *console_bar(const struct console *console, char *out, int width, double sh
     to[width - cells] = 0;
     return out;
 }
+
+/* --- facts ----------------------------------------------------------------------------------- */
+
+enum { FACT_INDENT = 12 };
+
+/* Bytes of `value` up to the last space in `columns`; a word that is longer stays whole. */
+static size_t fitting_words(const char *value, int columns)
+{
+    size_t bytes = strlen(value), cut = (size_t)columns;
+    if (bytes <= cut)
+        return bytes;
+    while (cut > 0 && value[cut] != ' ')
+        cut--;
+    return cut ? cut : strcspn(value, " ");
+}
+
+void console_fact(struct console *console, const char *name, const char *value)
+{
+    do {
+        size_t bytes = console->out_terminal ? fitting_words(value, console->width - FACT_INDENT)
+                                             : strlen(value);
+        console_line(console, "  %s%-9s%s %.*s", console_style(console, STYLE_DIM), name,
+                     console_style(console, STYLE_PLAIN), (int)bytes, value);
+        value += bytes;
+        value += strspn(value, " ");
+        name = "";
+    } while (*value);
+}

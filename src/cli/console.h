@@ -44,6 +44,8 @@ const char *console_style(const struct console *console, enum console_style styl
  * stdout is a terminal. */
 void console_line(struct console *console, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* "  name      value": on a terminal that is too narrow the value goes on below itself. */
+void console_fact(struct console *console, const char *name, const char *value);
 /* Text as it is, to stdout; a broken-off line may be continued. */
 void console_write(struct console *console, const char *data, size_t bytes);
 /* Flush at the end; the errno of the first write that failed, 0 = none did. A reader that has

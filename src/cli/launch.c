@@ -23,11 +23,13 @@
 #include "base/clock.h"
 #include "cli/launch_impl.h"
 
-static const double TICK = 0.05;        /* seconds between looks */
-static const double QUIT_SECONDS = 5;   /* between two SIGINTs that end all at once */
-static const double START_SECONDS = 10; /* after which a signal is not kept for late ranks */
-static const double END_SECONDS = 8;    /* for the others to end after the first failure */
-static const double HUNG_SECONDS = 1;   /* the same, when they end because one does not answer */
+static const double TICK = 0.05;         /* seconds between looks */
+static const double QUIT_SECONDS = 5;    /* between two SIGINTs that end all at once */
+static const double START_SECONDS = 10;  /* from the first rank's word, after which a signal is not
+                                           kept for those that say nothing: on other machines */
+static const double SILENT_SECONDS = 60; /* the same, where none says a word */
+static const double END_SECONDS = 8;     /* for the others to end after the first failure */
+static const double HUNG_SECONDS = 1;    /* the same, when they end because one does not answer */
 static const double FALL_SECONDS =
     1; /* the same, where they can't know: they fail alike, or wait */
 static const double TERM_SECONDS = 3;  /* from SIGTERM to SIGKILL for the launcher */
@@ -200,6 +202,8 @@ static void take_signal(struct job *job)
         if (job->interrupted > 0 && now - job->interrupted <= QUIT_SECONDS) {
             job->quit = true;
             end_at_once(job);
+        } else {
+            log_info(job->cli->env, "%s", CLI_STOPPING);
         }
         job->interrupted = now;
     }
@@ -209,8 +213,13 @@ static void take_signal(struct job *job)
 /* A rank that has not started does not yet know what SIGUSR1 means, and would end by it. */
 static void send_stop(struct job *job)
 {
-    bool ready = rank_book_started(job->book) == launch_reporters(job->order) ||
-                 clock_seconds() - job->started > START_SECONDS;
+    int there = rank_book_started(job->book);
+    double now = clock_seconds();
+    if (there > 0 && job->first_word == 0)
+        job->first_word = now;
+    bool ready =
+        there == launch_reporters(job->order) ||
+        (there > 0 ? now - job->first_word > START_SECONDS : now - job->started > SILENT_SECONDS);
     if (!job->stop_wanted || job->stop_sent || !ready)
         return;
     kill(job->pid, SIGUSR1);

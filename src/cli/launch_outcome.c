@@ -118,10 +118,23 @@ static enum status launcher_failed(const struct job *job)
                 WIFEXITED(job->wait_status) ? code : WTERMSIG(job->wait_status));
 }
 
+/* Ranks save together: what one of them tells of is all there. */
+static bool is_saved(const struct job *job)
+{
+    for (int rank = 0; rank < launch_reporters(job->order); rank++) {
+        const struct rank_entry *entry = rank_book_entry(job->book, rank);
+        if (entry->ended && entry->status == STATUS_SAVED)
+            return true;
+    }
+    return false;
+}
+
 enum status launch_outcome(const struct job *job, struct launch_end *end)
 {
     const struct rank_entry *verdict = rank_book_verdict(job->book);
     bool unexplained = !verdict || verdict->gone;
+    if (job->quit && is_saved(job))
+        return STATUS_SAVED;
     if (job->quit)
         return FAIL(job->cli->env, STOPPED, "ended at once");
     if (unexplained && killed_elsewhere(job, end))

@@ -7,10 +7,11 @@
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
  * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT or SIGTERM within five seconds ends the
- * process at once. A rank with a supervisor stops by them too, and with it the whole job; but not
+ * process at once, and the first SIGINT says so. A rank with a supervisor stops by them too, and with it the whole job; but not
  * by a SIGINT or SIGTERM of its parent, the launcher: that comes when another rank has died, which
  * this one will notice by itself.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,18 @@ static volatile sig_atomic_t quit_ms; /* of the last SIGINT or SIGTERM, 0 = none
 
 /* --- signals -------------------------------------------------------------------------------- */
 
+/* At once, from the handler: a step may take minutes. On a terminal behind its ^C, and what is shown
+ * there. */
+static void say_stopping(void)
+{
+    static const char line[] = "\nsifr: " CLI_STOPPING "\n";
+    size_t skipped = isatty(STDERR_FILENO) ? 0 : 1;
+    int before = errno;
+    ssize_t said = write(STDERR_FILENO, line + skipped, sizeof line - 1 - skipped);
+    (void)said; /* nobody may read it */
+    errno = before;
+}
+
 static void on_signal(int number)
 {
     if (number == SIGINT || number == SIGTERM) {
@@ -39,6 +52,8 @@ static void on_signal(int number)
         sig_atomic_t since = ms - quit_ms;
         if (quit_ms && since >= QUIT_FROM_MS && since <= QUIT_UNTIL_MS)
             _exit(status_exit_code(STATUS_STOPPED));
+        if (number == SIGINT && (!quit_ms || since > QUIT_UNTIL_MS))
+            say_stopping();
         quit_ms = ms;
     }
     stop_signal = number;

@@ -4,12 +4,11 @@
 #include <math.h>
 #include <string.h>
 #include "base/clock.h"
-#include "cli/command_line.h"
 #include "cli/host.h"
 #include "cli/ranks_table.h"
-#include "train/gauges.h"
+#include "cli/train_end.h"
 
-enum { BAR_CELLS = 10, FACT_INDENT = 12, PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
+enum { BAR_CELLS = 10 };
 
 void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet,
                      int64_t log_every)
@@ -46,31 +45,6 @@ bool train_view_learning(void *user, int done, int total)
 
 /* --- before the first step ------------------------------------------------------------------ */
 
-/* Bytes of `value` up to the last space in `columns`; a word that is longer stays whole. */
-static size_t fitting_words(const char *value, int columns)
-{
-    size_t bytes = strlen(value), cut = (size_t)columns;
-    if (bytes <= cut)
-        return bytes;
-    while (cut > 0 && value[cut] != ' ')
-        cut--;
-    return cut ? cut : strcspn(value, " ");
-}
-
-/* On a terminal that is too narrow a value goes on below itself. */
-static void fact(struct console *console, const char *name, const char *value)
-{
-    do {
-        size_t bytes = console->out_terminal ? fitting_words(value, console->width - FACT_INDENT)
-                                             : strlen(value);
-        console_line(console, "  %s%-9s%s %.*s", console_style(console, STYLE_DIM), name,
-                     console_style(console, STYLE_PLAIN), (int)bytes, value);
-        value += bytes;
-        value += strspn(value, " ");
-        name = "";
-    } while (*value);
-}
-
 /* run_config_describe's lines, each a name and its value. */
 static void describe_config(struct console *console, struct env *env,
                             const struct run_config *config)
@@ -85,16 +59,10 @@ static void describe_config(struct console *console, struct env *env,
         name_bytes += (int)strspn(s + name_bytes, " ");
         snprintf(line, sizeof line, "%.*s", bytes > name_bytes ? bytes - name_bytes : 0,
                  s + name_bytes);
-        fact(console, name, line);
+        console_fact(console, name, line);
         s += bytes + (s[bytes] == '\n');
     }
     text_free(&text);
-}
-
-/* The memory that a rank computes in: what is held there. */
-static const struct footprint *held_there(const struct footprint_worst *held)
-{
-    return held->host_bytes > 0 ? &held->card : &held->process;
 }
 
 /* What matters of the account, and what libraries hold beside it. */
@@ -102,7 +70,7 @@ static void describe_memory(const struct footprint_worst *held, char *out, size_
 {
     char human[32];
     bool card = held->host_bytes > 0;
-    size_t runtime = held_there(held)->runtime_bytes;
+    size_t runtime = train_end_held(held)->runtime_bytes;
     size_t used =
         (size_t)snprintf(out, bytes, "%s:", text_human_bytes(human, (double)held->total_bytes));
     const char *comma = "";
@@ -120,26 +88,6 @@ static void describe_memory(const struct footprint_worst *held, char *out, size_
     if (card && used < bytes)
         snprintf(out + used, bytes - used, "; on the host %s",
                  text_human_bytes(human, (double)held->host_bytes));
-}
-
-/* "1.2 GiB; the process held 1.3 GiB: 0.4 % more than that with 41.2 MiB of runtime" */
-static void describe_held(const struct footprint_worst *held, char *out, size_t bytes)
-{
-    const struct footprint *there = held_there(held);
-    double excess = 100 * footprint_excess(there);
-    bool card = held->host_bytes > 0;
-    char a[32], b[32];
-    size_t used =
-        (size_t)snprintf(out, bytes, "%s", text_human_bytes(a, (double)held->total_bytes));
-    if (isfinite(excess))
-        used += (size_t)snprintf(
-            out + used, bytes - used, "; the %s held %s: %.1f %% %s than that with %s%s of runtime",
-            card ? "card" : "process", text_human_bytes(a, (double)there->held_bytes), fabs(excess),
-            excess < 0 ? "less" : "more", card ? "about " : "",
-            text_human_bytes(b, (double)there->runtime_bytes));
-    if (card && used < bytes)
-        snprintf(out + used, bytes - used, "; on the host %s",
-                 text_human_bytes(a, (double)held->host_bytes));
 }
 
 static void describe_data(const struct trainer_facts *facts, char *out, size_t bytes)
@@ -171,21 +119,21 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
     describe_config(console, view->cli->env, facts->config);
     if (facts->ranks > 1) {
         ranks_describe(facts, line, sizeof line);
-        fact(console, "ranks", line);
+        console_fact(console, "ranks", line);
     }
     snprintf(line, sizeof line, "%s", text_human_count(human, (double)facts->parameters));
-    fact(console, "params", line);
+    console_fact(console, "params", line);
     describe_data(facts, line, sizeof line);
-    fact(console, "data", line);
+    console_fact(console, "data", line);
     if (tokenizer) {
         snprintf(line, sizeof line, "%s: %d tokens", tokenizer_name(facts->config),
                  tokenizer_vocab(tokenizer));
-        fact(console, "tokenizer", line);
+        console_fact(console, "tokenizer", line);
     }
     snprintf(line, sizeof line, "mask %s of %d processors", machine.mask, machine.processors);
-    fact(console, "affinity", line);
+    console_fact(console, "affinity", line);
     describe_memory(facts->held, line, sizeof line);
-    fact(console, "memory", line);
+    console_fact(console, "memory", line);
 }
 
 static void on_ready(void *user, const struct trainer_facts *facts)
@@ -218,8 +166,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);
     if (facts->held->host_bytes > 0)
         json_out_int(json, "host_bytes", (int64_t)facts->held->host_bytes);
-    if (held_there(facts->held)->held_bytes > 0)
-        json_out_int(json, "runtime_bytes", (int64_t)held_there(facts->held)->runtime_bytes);
+    if (train_end_held(facts->held)->held_bytes > 0)
+        json_out_int(json, "runtime_bytes", (int64_t)train_end_held(facts->held)->runtime_bytes);
     json_out_string(json, "device", facts->device);
     json_out_string(json, "card", facts->card);
     json_out_flush(json, view->cli->console);
@@ -404,149 +352,16 @@ struct trainer_callbacks train_view_callbacks(struct train_view *view)
 
 /* --- the end -------------------------------------------------------------------------------- */
 
-static void draw_curve(struct train_view *view)
-{
-    struct console *console = view->cli->console;
-    struct plot_point points[CURVE_POINTS];
-    struct text text;
-    struct plot plot = {
-        .width = console->width < PLOT_WIDTH_MAX ? console->width : PLOT_WIDTH_MAX,
-        .height = PLOT_HEIGHT,
-        .line = points,
-        .line_count = curve_points(&view->losses, points),
-        .marks = view->evals,
-        .mark_count = view->eval_count,
-        .line_on = console_style(console, STYLE_CYAN),
-        .mark_on = console_style(console, STYLE_YELLOW),
-        .off = console_style(console, STYLE_PLAIN),
-        .ascii = console->ascii,
-    };
-    text_init(&text, view->cli->env);
-    plot_draw(&plot, &text);
-    if (text.bytes) {
-        console_line(console, "\nloss by step%s",
-                     view->eval_count == 0 ? ""
-                     : console->ascii      ? " (o held out)"
-                                           : " (● held out)");
-        console_write(console, text_string(&text), text.bytes);
-    }
-    text_free(&text);
-}
-
-static void print_summary_json(struct train_view *view, const struct trainer_summary *s,
-                               const char *folder)
-{
-    struct json_out *json = &view->record;
-    json_out_restart(json);
-    json_out_string(json, "event", "end");
-    json_out_string(json, "end", s->end);
-    json_out_string(json, "folder", folder);
-    json_out_string(json, "checkpoint", s->checkpoint);
-    json_out_int(json, "steps", s->steps);
-    json_out_int(json, "first_step", s->first_step);
-    json_out_int(json, "tokens", s->tokens);
-    json_out_int(json, "skipped", s->skipped);
-    json_out_real(json, "loss", s->loss);
-    json_out_real(json, "val_loss", s->val.tokens ? s->val.loss : NAN);
-    json_out_real(json, "bits_per_byte", s->val.tokens ? s->val.bits_per_byte : NAN);
-    json_out_real(json, "seconds", s->seconds);
-    json_out_real(json, "tokens_per_second", s->tokens_per_second);
-    if (s->save.bytes > 0) {
-        json_out_int(json, "save_bytes", (int64_t)s->save.bytes);
-        json_out_real(json, "save_seconds", s->save.seconds);
-        json_out_real(json, "save_written", s->save.written);
-        json_out_real(json, "save_stood", s->save.stood);
-    }
-    json_out_int(json, "peak_bytes", (int64_t)s->held.total_bytes);
-    if (s->held.host_bytes > 0)
-        json_out_int(json, "peak_host_bytes", (int64_t)s->held.host_bytes);
-    if (s->held.card.held_bytes > 0) {
-        json_out_int(json, "card_bytes", (int64_t)s->held.card.held_bytes);
-        json_out_int(json, "card_accounted_bytes", (int64_t)s->held.card.accounted_bytes);
-        json_out_int(json, "card_runtime_estimate_bytes", (int64_t)s->held.card.runtime_bytes);
-    }
-    json_out_gauges(json, &s->gauges);
-    if (s->held.process.held_bytes > 0) {
-        json_out_int(json, "resident_bytes", (int64_t)s->held.process.held_bytes);
-        json_out_int(json, "accounted_bytes", (int64_t)s->held.process.accounted_bytes);
-        json_out_int(json, "runtime_bytes", (int64_t)s->held.process.runtime_bytes);
-    }
-    if (s->ranks > 1 && view->config)
-        ranks_table_json(json, view->config, s);
-    json_out_flush(json, view->cli->console);
-}
-
-/* How a run that was stopped goes on. */
-static void print_again(struct train_view *view, const struct trainer_summary *s)
-{
-    struct console *console = view->cli->console;
-    int64_t stop = view->config->train.stop_at;
-    struct text command;
-    text_init(&command, view->cli->env);
-    command_line_again(view->cli, &command);
-    if (stop > 0 && s->steps >= stop)
-        fact(console, "next", "the same command with a larger train.stop_at, or none, goes on");
-    else
-        fact(console, "next", command.bytes ? text_string(&command) : "the same command goes on");
-    text_free(&command);
-}
-
-static void print_summary(struct train_view *view, const struct trainer_summary *s,
-                          const char *folder)
-{
-    struct console *console = view->cli->console;
-    char line[512], a[32], b[32];
-    draw_curve(view);
-    console_line(console, "\n%s%s%s after %lld step%s, %s tokens, %s",
-                 console_style(console, STYLE_BOLD), s->end, console_style(console, STYLE_PLAIN),
-                 (long long)s->steps, s->steps == 1 ? "" : "s",
-                 text_human_count(a, (double)s->tokens), text_human_seconds(b, s->seconds));
-    snprintf(line, sizeof line, "%.4f", s->loss);
-    fact(console, "loss", line);
-    if (s->val.tokens) {
-        int used = snprintf(line, sizeof line, "loss %.4f, perplexity %.2f", s->val.loss,
-                            s->val.perplexity);
-        if (isfinite(s->val.bits_per_byte))
-            snprintf(line + used, sizeof line - (size_t)used, ", %.4f bits per byte",
-                     s->val.bits_per_byte);
-        fact(console, "held out", line);
-    }
-    snprintf(line, sizeof line, "%s tok/s (median)", text_human_count(a, s->tokens_per_second));
-    fact(console, "speed", isfinite(s->tokens_per_second) ? line : "too few steps to tell");
-    describe_held(&s->held, line, sizeof line);
-    fact(console, "memory", line);
-    if (*gauges_words(&s->gauges, line, sizeof line))
-        fact(console, "card", line);
-    if (s->skipped) {
-        snprintf(line, sizeof line, "%lld step%s", (long long)s->skipped,
-                 s->skipped == 1 ? "" : "s");
-        fact(console, "skipped", line);
-    }
-    if (s->ranks > 1)
-        ranks_table_print(console, view->config, s);
-    fact(console, "folder", folder);
-    if (!*s->checkpoint)
-        return;
-    fact(console, "model", s->checkpoint);
-    if (strcmp(s->end, "stopped") == 0) {
-        print_again(view, s);
-        return;
-    }
-    snprintf(line, sizeof line, "sifr sample %s%s", folder,
-             view->wordless ? " --tokenizer=FILE (the shards' own: the run was given none)" : "");
-    fact(console, "next", line);
-}
-
 void train_view_summary(struct train_view *view, const struct trainer_summary *summary,
                         const char *folder)
 {
     console_live_clear(view->cli->console);
     if (view->json)
-        print_summary_json(view, summary, folder);
+        train_end_json(view, summary, folder);
     if (!for_people(view) || summary->steps == summary->first_step)
         return;
     keep_line(view);
     if (strcmp(summary->end, "done") != 0 && strcmp(summary->end, "stopped") != 0)
         return;
-    print_summary(view, summary, folder);
+    train_end_print(view, summary, folder);
 }

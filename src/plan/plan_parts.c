@@ -11,8 +11,7 @@ enum status plan_account_open(const struct env *env, int threads, struct env *ow
 
 int plan_spread_over(const struct plan_request *request)
 {
-    int tp = request->parallel.tp > 0 ? (int)request->parallel.tp : 1;
-    return plan_pipe_stages(request) * tp;
+    return plan_pipe_stages(request) * plan_team(request);
 }
 
 struct model_part plan_first_part(const struct plan_request *request)

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/output.h"
 #include "base/text.h"
 
 struct line_file {
@@ -50,16 +51,7 @@ void line_file_close(struct line_file *file)
 enum status line_file_add(struct line_file *file, const char *line, size_t bytes)
 {
     CHECK(bytes > 0 && line[bytes - 1] == '\n');
-    while (bytes > 0) {
-        ssize_t done = write(file->fd, line, bytes);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done < 0)
-            return FAIL(file->env, IO, "cannot write '%s': %s", file->path, strerror(errno));
-        line += done;
-        bytes -= (size_t)done;
-    }
-    return STATUS_OK;
+    return output_append(file->fd, line, bytes) ? STATUS_OK : STATUS_IO;
 }
 
 /* --- cutting -------------------------------------------------------------------------------- */

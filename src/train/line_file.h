@@ -1,7 +1,7 @@
 /* line_file -- a file that grows by whole lines: metrics.jsonl, samples.jsonl.
  *
  * A line is one write to the system, at the end of the file: whoever reads along sees whole lines,
- * and a crash loses none.
+ * and a crash loses none; nor does a full disk leave a part of one.
  */
 #ifndef TRAIN_LINE_FILE_H
 #define TRAIN_LINE_FILE_H
@@ -14,7 +14,8 @@ struct line_file;
 enum status line_file_open(struct env *env, const char *path, struct line_file **file);
 void line_file_close(struct line_file *file); /* NULL is fine */
 
-/* `line` ends with its own newline. */
+/* `line` ends with its own newline. STATUS_IO is not said here: errno has the reason, and the file is as
+ * it was. */
 enum status line_file_add(struct line_file *file, const char *line, size_t bytes);
 
 /* Of a file of objects {"step":N, ...}: drop the first that is not a whole line or whose N is above

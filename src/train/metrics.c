@@ -2,6 +2,7 @@
  * runs are compared by comparing lines. Room for the longest line is taken at the start.
  */
 #include "train/metrics.h"
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 #include "base/clock.h"
@@ -16,6 +17,7 @@ struct metrics {
     struct line_file *steps, *samples;
     struct tfevents *events;
     struct text line;
+    int64_t lost; /* records in a row that could not be written */
 };
 
 /* --- creation ------------------------------------------------------------------------------- */
@@ -50,8 +52,11 @@ static enum status open_all(struct metrics *metrics, const char *folder, int64_t
     TRY(open_lines(metrics->env, folder, "metrics.jsonl", step, &metrics->steps));
     TRY(open_lines(metrics->env, folder, "samples.jsonl", step, &metrics->samples));
     TRY(tfevents_create(metrics->env, folder, &metrics->events));
-    return tfevents_text(metrics->events, clock_wall(), 0, "config/text_summary", config_yaml,
-                         strlen(config_yaml));
+    enum status st = tfevents_text(metrics->events, clock_wall(), 0, "config/text_summary",
+                                   config_yaml, strlen(config_yaml));
+    return st == STATUS_IO ? FAIL(metrics->env, IO, "cannot write TensorBoard events to '%s': %s",
+                                  folder, strerror(errno))
+                           : st;
 }
 
 enum status metrics_create(struct env *env, const char *folder, int64_t step,
@@ -78,6 +83,27 @@ void metrics_destroy(struct metrics *metrics)
     line_file_close(metrics->steps);
     text_free(&metrics->line);
     mem_free(metrics->env, metrics);
+}
+
+/* --- a disk that is full ---------------------------------------------------------------------- */
+
+/* How a record of `step` was written: only what writing another time cannot mend ends the run. */
+static enum status settle(struct metrics *metrics, int64_t step, enum status st)
+{
+    if (st == STATUS_IO) {
+        if (metrics->lost++ == 0)
+            log_warn(metrics->env,
+                     "THE METRICS OF STEP %lld ARE NOT WRITTEN: %s; the run goes on, and each step "
+                     "tries again",
+                     (long long)step, strerror(errno));
+        return STATUS_OK;
+    }
+    if (st == STATUS_OK && metrics->lost > 0) {
+        log_warn(metrics->env, "metrics are written again from step %lld on; %lld record%s missing",
+                 (long long)step, (long long)metrics->lost, metrics->lost == 1 ? " is" : "s are");
+        metrics->lost = 0;
+    }
+    return st;
 }
 
 /* --- a step --------------------------------------------------------------------------------- */
@@ -202,8 +228,10 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
 enum status metrics_step(struct metrics *metrics, const struct trainer_step *step,
                          const struct evaluation *val)
 {
-    TRY(write_step(metrics, step, val));
-    return write_events(metrics, step, val);
+    enum status st = write_step(metrics, step, val);
+    if (st == STATUS_OK)
+        st = write_events(metrics, step, val);
+    return settle(metrics, step->step, st);
 }
 
 /* --- a sample ------------------------------------------------------------------------------- */
@@ -216,7 +244,9 @@ enum status metrics_sample(struct metrics *metrics, const struct trainer_sample 
     text_json_string(line, sample->prompt, strlen(sample->prompt));
     text_add(line, ",\"text\":");
     text_json_string(line, sample->text, sample->text_bytes);
-    TRY(write_line(metrics, metrics->samples));
-    return tfevents_text(metrics->events, clock_wall(), sample->step, "samples/text_summary",
-                         sample->text, sample->text_bytes);
+    enum status st = write_line(metrics, metrics->samples);
+    if (st == STATUS_OK)
+        st = tfevents_text(metrics->events, clock_wall(), sample->step, "samples/text_summary",
+                           sample->text, sample->text_bytes);
+    return settle(metrics, sample->step, st);
 }

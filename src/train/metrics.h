@@ -1,7 +1,8 @@
 /* metrics -- what a run writes while it goes: metrics.jsonl, samples.jsonl, TensorBoard events.
  *
  * Each record is one write; a crash loses none and a reader sees whole lines. After creation a
- * step's record allocates nothing.
+ * step's record allocates nothing. A record that cannot be written, on a disk that is full, is lost with a
+ * loud line, and the run goes on: the next one is tried again.
  */
 #ifndef TRAIN_METRICS_H
 #define TRAIN_METRICS_H

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/output.h"
 #include "base/text.h"
 
 enum { /* (field number << 3) | wire type */
@@ -78,15 +79,7 @@ static enum status event_write(struct tfevents *events)
     crc = masked_crc(event->data + FRAME_HEAD, (size_t)length);
     text_add_bytes(event, &crc, sizeof crc);
     TRY(event->status);
-    for (size_t done = 0; done < event->bytes;) {
-        ssize_t n = write(events->fd, event->data + done, event->bytes - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return FAIL(events->env, IO, "cannot write '%s': %s", events->path, strerror(errno));
-        done += (size_t)n;
-    }
-    return STATUS_OK;
+    return output_append(events->fd, event->data, event->bytes) ? STATUS_OK : STATUS_IO;
 }
 
 /* --- messages ------------------------------------------------------------------------------- */
@@ -185,7 +178,9 @@ static enum status open_file(struct tfevents *events, const char *path, double w
     event_begin(&events->event);
     add_event_head(&events->event, wall_time, 0);
     add_block(&events->event, EVENT_FILE_VERSION, version, strlen(version));
-    return event_write(events);
+    enum status st = event_write(events);
+    return st == STATUS_IO ? FAIL(events->env, IO, "cannot write '%s': %s", path, strerror(errno))
+                           : st;
 }
 
 enum status tfevents_create_file(struct env *env, const char *path, double wall_time,

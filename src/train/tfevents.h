@@ -23,8 +23,8 @@ enum status tfevents_create_file(struct env *env, const char *path, double wall_
                                  struct tfevents **events);
 void tfevents_destroy(struct tfevents *events); /* NULL is fine */
 
-/* All scalars of a step in one record. Allocates only when a record is larger than any before
- * it. */
+/* All scalars of a step in one record. Allocates only when a record is larger than any before it.
+ * STATUS_IO is not said here: errno has the reason, and nothing of the record is in the file. */
 enum status tfevents_scalars(struct tfevents *events, double wall_time, int64_t step,
                              const struct tfevents_scalar *scalars, int count);
 enum status tfevents_text(struct tfevents *events, double wall_time, int64_t step, const char *tag,

@@ -86,6 +86,16 @@ interrupt() { # PID [SIGNAL]: again; true when it has ended
     has_ended "$1"
 }
 
+losses() { # FOLDER: loss and norm of the gradient of each step
+    sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"
+}
+same_state() { # A B STEP WHAT: the weights and the optimizer of two runs, to the bit
+    local file
+    for file in model.safetensors optimizer/momentum.safetensors optimizer/variance.safetensors; do
+        cmp -s "$1/checkpoints/step-$3/$file" "$2/checkpoints/step-$3/$file" || fail "$4: another $file"
+    done
+}
+
 # The smallest model worth the name; more keys may follow.
 small=(--model.layers=2 --model.width=32 --model.heads=2 --model.context=32 --train.micro_batch=4 --train.lr=3e-3)
 

@@ -65,6 +65,9 @@ printf '{"model_type": "bert"}' >broken/config.json
 expect 2 "model_type 'bert' is not supported" "$sifr" sample broken
 [ ! -e run ] || fail "a refused run left a folder: $(ls -R run | head -5)"
 
+expect 2 "--out is empty: name a folder, or leave it away" "$sifr" train "${small[@]}" --data.path=text.txt --out=
+[ ! -e runs ] || fail "an empty --out made a folder"
+
 # training that diverges stops with 3 and names a tensor or the loss
 expect 3 "skipped" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=50 --train.lr=900 --train.clip=0 \
     --train.warmup=0 --train.weight_decay=900 --train.max_skips=2 --quiet --out=diverged

@@ -9,14 +9,11 @@ run=(--model.layers=3 --model.width=40 --model.heads=5 --model.context=37 --trai
     --data.path=text.txt --data.tokenizer=train:300)
 
 # --- any layout goes on with any other --------------------------------------------------------------------------------
-figures() { sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"; grep -o '"val":{"loss":[^,]*' "$1/metrics.jsonl"; }
+figures() { losses "$1"; grep -o '"val":{"loss":[^,]*' "$1/metrics.jsonl"; }
 same() { # FOLDER: what it has come to is what `whole` has
-    local file
     cmp -s <(figures whole) <(figures "$1") || fail "$1: other losses: $(paste <(figures whole) <(figures "$1") | head -2)"
     cmp -s whole/samples.jsonl "$1/samples.jsonl" || fail "$1: other samples"
-    for file in model.safetensors optimizer/momentum.safetensors optimizer/variance.safetensors; do
-        cmp -s "whole/checkpoints/step-12/$file" "$1/checkpoints/step-12/$file" || fail "$1: another $file"
-    done
+    same_state whole "$1" 12 "$1"
 }
 life() { # CODE FOLDER RANKS keys...
     local code=$1 folder=$2 ranks=$3 got=0

@@ -6,7 +6,6 @@ export SIFR_RUN_THREADS=1
 faulty=$(dirname "$sifr")/sifr_faults
 run=("${small[@]}" --train.global_batch=12 --data.path=text.txt --train.steps=30 --checkpoint.every=4 --quiet)
 
-losses() { sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"; }
 same() { # FOLDER WHAT
     cmp -s <(losses calm) <(losses "$1") || fail "$2: other losses"
     ok "$sifr" inspect --diff calm "$1"

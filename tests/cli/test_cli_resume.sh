@@ -7,13 +7,9 @@ export SIFR_RUN_THREADS=1
 run=(--model.layers=2 --model.width=40 --model.heads=5 --model.context=37 --train.micro_batch=3 --train.global_batch=12
     --train.steps=30 --train.eval_every=10 --train.eval_batches=2 --train.lr=3e-3 --data.path=text.txt --data.tokenizer=train:300)
 
-losses() { sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"; }
 same() { # A B WHAT: what two runs of 30 steps have come to
-    local file
     cmp -s <(losses "$1") <(losses "$2") || fail "$3: other losses: $(paste <(losses "$1") <(losses "$2") | head -2)"
-    for file in model.safetensors optimizer/momentum.safetensors optimizer/variance.safetensors; do
-        cmp -s "$1/checkpoints/step-30/$file" "$2/checkpoints/step-30/$file" || fail "$3: another $file"
-    done
+    same_state "$1" "$2" 30 "$3"
 }
 life() { # CODE FOLDER RANKS keys...
     local code=$1 folder=$2 ranks=$3 got=0

@@ -38,7 +38,9 @@ expect 1 "c.jsonl:1 has a prompt and a completion" "$sifr" tokenize c.jsonl --ou
 
 expect 2 "give one of them" "$sifr" tokenize text.txt --vocab=300 --tokenizer=bytes
 expect 2 "--vocab.*-3" "$sifr" tokenize text.txt --vocab=-3
-expect 1 "no-such.txt" "$sifr" tokenize no-such.txt
+expect 1 "no-such.txt" "$sifr" tokenize no-such.txt --out=nothing
+[ ! -e nothing ] || fail "a folder was made for a file that is not there"
+expect 2 "--out is empty: name a folder" "$sifr" tokenize text.txt --out=
 expect 1 "holds tokens already" "$sifr" tokenize tokens/train.bin --out=again
 expect 2 "no tokenizer.json beside" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
 finish

@@ -18,7 +18,7 @@ train() { # FOLDER keys...
     ok timeout 120 "$sifr" train --model.layers=2 --model.width=40 --model.heads=5 --model.context=37 --train.micro_batch=3 \
         --train.global_batch=12 --train.steps=6 --train.eval_every=3 --train.sample_every=3 --train.sample_tokens=9 \
         --train.lr=3e-3 --data.path=text.txt --data.tokenizer=train:300 --out="$folder" "$@"
-    sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$folder/metrics.jsonl" >"$folder.loss"
+    losses "$folder" >"$folder.loss"
 }
 same() { # A B WHAT
     cmp -s "$1.loss" "$2.loss" || fail "$3: other losses: $(paste "$1.loss" "$2.loss" | head -2)"

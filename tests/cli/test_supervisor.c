@@ -55,6 +55,14 @@ static int play(int rank, const char *part, int who)
     bool waits = strcmp(part, "end") != 0;
     for (int i = 0; waits && !told && i < 300; i++)
         usleep(100000);
+    if (strcmp(part, "linger") == 0) { /* all is saved, and two Ctrl-C come before it has ended */
+        rank_report_end(rank, STATUS_SAVED, "", true);
+        for (int i = 0; i < 2; i++) {
+            kill(getppid(), SIGINT);
+            usleep(200000);
+        }
+        sleep(30);
+    }
     rank_report_end(rank, told ? STATUS_STOPPED : STATUS_OK, "", true);
     return 0;
 }
@@ -227,6 +235,15 @@ static void one_process_is_watched_too(void **state)
     assert_int_equal(outcome.status, STATUS_STOPPED);
 }
 
+/* The second Ctrl-C ends at once what is saved already. */
+static void a_saved_run_is_saved_when_it_is_ended_at_once(void **state)
+{
+    (void)state;
+    struct outcome outcome = run_told("linger", 0, SIGTERM, true);
+    assert_int_equal(outcome.status, STATUS_SAVED);
+    assert_true(outcome.seconds < SOON);
+}
+
 /* It gives up because of another, who hears nothing any more. */
 static void a_hung_rank_is_ended_soon(void **state)
 {
@@ -276,6 +293,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_signal_stops_all),
         cmocka_unit_test(a_signal_before_all_stops_them),
         cmocka_unit_test(one_process_is_watched_too),
+        cmocka_unit_test(a_saved_run_is_saved_when_it_is_ended_at_once),
         cmocka_unit_test(a_hung_rank_is_ended_soon),
         cmocka_unit_test(a_stop_before_they_met_ends_all),
         cmocka_unit_test(a_wrong_launcher_is_refused),

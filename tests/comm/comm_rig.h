@@ -172,36 +172,56 @@ static inline void *recruit_main(void *arg)
     return NULL;
 }
 
-static inline void run_team(const struct comm_case *c, int size)
-{
-    struct recruit team[MOST_RANKS];
-    struct env env = testing_env(1);
+/* The ranks of one job, as threads of this process. */
+struct team {
+    struct recruit recruits[MOST_RANKS];
+    struct env env;
     struct comm_hub *hub;
-    int wrong = 0;
-    assert_ok(comm_hub_create(&env, size, &hub));
+    int size;
+};
+
+static inline void team_start(struct team *team, const struct comm_case *c, int size)
+{
+    *team = (struct team){.env = testing_env(1), .size = size};
+    assert_ok(comm_hub_create(&team->env, size, &team->hub));
     for (int r = 0; r < size; r++) {
-        team[r] = (struct recruit){.hub = hub, .c = c, .rank = r};
-        assert_int_equal(pthread_create(&team[r].thread, NULL, recruit_main, &team[r]), 0);
+        struct recruit *recruit = &team->recruits[r];
+        *recruit = (struct recruit){.hub = team->hub, .c = c, .rank = r};
+        assert_int_equal(pthread_create(&recruit->thread, NULL, recruit_main, recruit), 0);
     }
-    for (int r = 0; r < size; r++)
-        pthread_join(team[r].thread, NULL);
-    for (int r = 0; r < size; r++) {
-        if (team[r].member.wrong[0] == '\0')
-            continue;
-        print_error("rank %d of %d: %s\n", r, size, team[r].member.wrong);
-        wrong++;
-    }
-    comm_hub_destroy(hub);
-    env_destroy(&env);
-    assert_int_equal(wrong, 0);
 }
 
+/* How many of its ranks saw something wrong. */
+static inline int team_end(struct team *team)
+{
+    int wrong = 0;
+    for (int r = 0; r < team->size; r++)
+        pthread_join(team->recruits[r].thread, NULL);
+    for (int r = 0; r < team->size; r++) {
+        if (team->recruits[r].member.wrong[0] == '\0')
+            continue;
+        print_error("rank %d of %d: %s\n", r, team->size, team->recruits[r].member.wrong);
+        wrong++;
+    }
+    comm_hub_destroy(team->hub);
+    env_destroy(&team->env);
+    return wrong;
+}
+
+/* What ends a job waits for seconds: with fewer sizes, and all of them at once. */
 static inline void run_on_threads(void **state)
 {
-    const struct comm_case *c = *state; /* what ends a job takes seconds: not with every size */
+    const struct comm_case *c = *state;
+    struct team teams[MOST_RANKS];
     int most = rig_nccl() && rig_cards() < MOST_RANKS ? rig_cards() : MOST_RANKS;
-    for (int size = 1; size <= most; size += c->alone && size > 2 ? size - 1 : 1)
-        run_team(c, size);
+    int count = 0, wrong = 0;
+    for (int size = 1; size <= most; size += c->alone && size > 2 ? size - 1 : 1) {
+        team_start(&teams[count++], c, size);
+        wrong += c->alone ? 0 : team_end(&teams[--count]);
+    }
+    while (count > 0)
+        wrong += team_end(&teams[--count]);
+    assert_int_equal(wrong, 0);
 }
 
 /* --- mpi ------------------------------------------------------------------------------------ */

@@ -114,18 +114,7 @@ undo_device:
 
 static void test_failing_allocations(void **state)
 {
-    struct env env = testing_env(1);
-    int64_t n = 1;
-    for (;; n++) {
-        mem_fail_at(env.mem, n);
-        enum status st = build(&env, *state);
-        assert_int_equal(mem_total(env.mem), 0);
-        if (st == STATUS_OK)
-            break;
-        assert_int_equal(st, STATUS_MEMORY);
-    }
-    assert_int_equal(n, 7); /* device, stream, and two for each block */
-    env_destroy(&env);
+    assert_int_equal(testing_fail_each(build, *state), 7); /* device, stream, two for a block */
 }
 
 static void test_sticky_error(void **state)

@@ -128,18 +128,7 @@ undo:
 
 static void test_failing_allocations(void **state)
 {
-    struct env env = testing_env(1);
-    int64_t n = 1;
-    for (;; n++) {
-        mem_fail_at(env.mem, n);
-        enum status st = build(&env, *state);
-        assert_int_equal(mem_total(env.mem), 0);
-        if (st == STATUS_OK)
-            break;
-        assert_int_equal(st, STATUS_MEMORY);
-    }
-    assert_true(n >= 10);
-    env_destroy(&env);
+    assert_true(testing_fail_each(build, *state) >= 10);
 }
 
 /* --- copies and sums ------------------------------------------------------------------------ */

@@ -123,4 +123,46 @@ static inline void compare(const struct trace *plain, struct rig_config config, 
     free(other.params);
 }
 
+/* --- allocations that fail ------------------------------------------------------------------ */
+
+static inline void *fail_one(void *argument)
+{
+    struct rig_config *config = argument;
+    struct env env = testing_env(1);
+    struct rig rig;
+    enum status st = rig_create(&env, *config, &rig);
+    mem_fail_at(env.mem, 0);
+    if (st == STATUS_OK)
+        rig_destroy(&rig);
+    assert_int_equal(mem_total(env.mem), 0);
+    config->fail_at = st == STATUS_OK ? 0 : config->fail_at;
+    env_destroy(&env);
+    return NULL;
+}
+
+/* Rank `who` of several runs out of memory while its part is made, at each allocation in turn: all
+ * end, and nothing is left. How many there are. */
+static inline int64_t fail_each(struct rig_config config, int ranks, int who)
+{
+    int64_t n = 1;
+    for (int64_t left = 1; left > 0; n++) {
+        struct env env = testing_env(1);
+        struct rig_config configs[MOST_RANKS];
+        pthread_t threads[MOST_RANKS];
+        assert_ok(comm_hub_create(&env, ranks, &config.hub));
+        for (int r = 0; r < ranks; r++) {
+            configs[r] = config;
+            configs[r].rank = r;
+            configs[r].fail_at = r == who ? n : 0;
+            assert_int_equal(pthread_create(&threads[r], NULL, fail_one, &configs[r]), 0);
+        }
+        for (int r = 0; r < ranks; r++)
+            pthread_join(threads[r], NULL);
+        left = configs[who].fail_at;
+        comm_hub_destroy(config.hub);
+        env_destroy(&env);
+    }
+    return n;
+}
+
 #endif

@@ -233,51 +233,15 @@ static void test_every_allocation_may_fail(void **state)
     env_destroy(&env);
 }
 
-/* One of two ranks runs out of memory while the store is made: both end. */
-static void *fail_one(void *argument)
-{
-    struct rig_config *config = argument;
-    struct env env = testing_env(1);
-    struct rig rig;
-    enum status st = rig_create(&env, *config, &rig);
-    mem_fail_at(env.mem, 0);
-    if (st == STATUS_OK)
-        rig_destroy(&rig);
-    assert_int_equal(mem_total(env.mem), 0);
-    config->fail_at = st == STATUS_OK ? 0 : config->fail_at;
-    env_destroy(&env);
-    return NULL;
-}
-
 static void test_every_allocation_of_a_rank_may_fail(void **state)
 {
     (void)state;
-    int64_t n = 1;
-    for (int64_t left = 1; left > 0; n++) {
-        struct env env = testing_env(1);
-        struct rig_config configs[2];
-        struct comm_hub *hub;
-        pthread_t threads[2];
-        assert_ok(comm_hub_create(&env, 2, &hub));
-        for (int r = 0; r < 2; r++) {
-            configs[r] = narrow_config(1, DTYPE_BF16);
-            configs[r].sum_type = DTYPE_BF16;
-            configs[r].stage = 3;
-            configs[r].group = 1;
-            configs[r].local = true;
-            configs[r].hub = hub;
-            configs[r].rank = r;
-        }
-        configs[0].fail_at = n;
-        for (int r = 0; r < 2; r++)
-            assert_int_equal(pthread_create(&threads[r], NULL, fail_one, &configs[r]), 0);
-        for (int r = 0; r < 2; r++)
-            pthread_join(threads[r], NULL);
-        left = configs[0].fail_at;
-        comm_hub_destroy(hub);
-        env_destroy(&env);
-    }
-    assert_true(n > 60);
+    struct rig_config config = narrow_config(1, DTYPE_BF16);
+    config.sum_type = DTYPE_BF16;
+    config.stage = 3;
+    config.group = 1;
+    config.local = true;
+    assert_true(fail_each(config, 2, 0) > 60);
 }
 
 static void test_what_is_refused(void **state)

@@ -180,51 +180,15 @@ static void test_chunks(void **state)
     check(config, 4);
 }
 
-/* One of four ranks runs out of memory while its part is made: all end. */
-static void *fail_one(void *argument)
-{
-    struct rig_config *config = argument;
-    struct env env = testing_env(1);
-    struct rig rig;
-    enum status st = rig_create(&env, *config, &rig);
-    mem_fail_at(env.mem, 0);
-    if (st == STATUS_OK)
-        rig_destroy(&rig);
-    assert_int_equal(mem_total(env.mem), 0);
-    config->fail_at = st == STATUS_OK ? 0 : config->fail_at;
-    env_destroy(&env);
-    return NULL;
-}
-
 static void test_every_allocation_may_fail(void **state)
 {
     (void)state;
-    int64_t n = 1;
-    for (int64_t left = 1; left > 0; n++) {
-        struct env env = testing_env(1);
-        struct rig_config configs[4];
-        struct comm_hub *hub;
-        pthread_t threads[4];
-        assert_ok(comm_hub_create(&env, 4, &hub));
-        for (int r = 0; r < 4; r++) {
-            configs[r] = state_config(1);
-            configs[r].model.layers = 1;
-            configs[r].tokens = 12;
-            configs[r].tp = 4;
-            configs[r].sequence = true;
-            configs[r].hub = hub;
-            configs[r].rank = r;
-        }
-        configs[1].fail_at = n;
-        for (int r = 0; r < 4; r++)
-            assert_int_equal(pthread_create(&threads[r], NULL, fail_one, &configs[r]), 0);
-        for (int r = 0; r < 4; r++)
-            pthread_join(threads[r], NULL);
-        left = configs[1].fail_at;
-        comm_hub_destroy(hub);
-        env_destroy(&env);
-    }
-    assert_true(n > 60);
+    struct rig_config config = state_config(1);
+    config.model.layers = 1;
+    config.tokens = 12;
+    config.tp = 4;
+    config.sequence = true;
+    assert_true(fail_each(config, 4, 1) > 60);
 }
 
 int main(void)

@@ -1,7 +1,8 @@
 /* Checkpoints that are damaged at many places: whoever reads one sees it, says which file it is, and
  * nothing of it is used. A run goes on from the one before, and the one before is what is read of it.
  *
- * SIFR_TEST_DAMAGE is the number of places in each kind of file, 20 unless it says otherwise.
+ * SIFR_TEST_DAMAGE is the number of places in each kind of file, 20 unless it says otherwise (6 under a
+ * sanitizer).
  */
 #include <sys/stat.h>
 #include <unistd.h>
@@ -212,7 +213,7 @@ static void damage_kinds(const char *settings, const char *const *names)
 {
     static struct readers r;
     const char *told = getenv("SIFR_TEST_DAMAGE");
-    int places = told ? atoi(told) : 20, kinds = 0;
+    int places = told ? atoi(told) : TESTING_SANITIZED ? 6 : 20, kinds = 0;
     readers_open(&r, settings);
     for (; names[kinds]; kinds++)
         damage_kind(&r, names[kinds], places);
