@@ -130,6 +130,10 @@ void device_zero(struct stream *stream, void *dst, size_t bytes);
  * bf16 or f16, or f64 when dst is. */
 void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                        enum dtype src_type, int64_t count);
+/* The same of `parts` ranges one after the other; each begins `stride` elements behind the one
+ * before. */
+void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
+                             enum dtype src_type, int64_t count, int64_t stride, int parts);
 
 /* --- time on a dry device: src/device/dry/dry_time.c ----------------------------------------- */
 

@@ -53,6 +53,9 @@ struct device_backend {
     void (*zero)(struct stream *stream, void *dst, size_t bytes);
     void (*accumulate)(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                        enum dtype src_type, int64_t count);
+    /* Many ranges at once; NULL: by `accumulate`, one by one. */
+    void (*accumulate_parts)(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
+                             enum dtype src_type, int64_t count, int64_t stride, int parts);
 };
 
 /* One allocation. */

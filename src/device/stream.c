@@ -191,3 +191,19 @@ void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, co
     if (!stream_failed(stream))
         stream->device->backend->accumulate(stream, dst, dst_type, src, src_type, count);
 }
+
+void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
+                             enum dtype src_type, int64_t count, int64_t stride, int parts)
+{
+    const struct device_backend *backend = stream->device->backend;
+    CHECK_LE(0, count);
+    CHECK_LE(count, stride);
+    if (backend->accumulate_parts && count > 0 && parts > 0 && !stream_failed(stream)) {
+        backend->accumulate_parts(stream, dst, dst_type, src, src_type, count, stride, parts);
+        return;
+    }
+    for (int p = 0; p < parts; p++)
+        device_accumulate(stream, dst, dst_type,
+                          (const char *)src + (size_t)(p * stride) * dtype_bytes(src_type),
+                          src_type, count);
+}

@@ -187,13 +187,12 @@ static void add_in_order(struct zero *zero, struct stream *stream, float *sum,
                          const void *gradients, int active, int64_t stride, int64_t count,
                          bool first)
 {
-    for (int w = 0; w < active; w++) {
-        const void *from = zero_at(gradients, zero->type, w * stride);
-        if (first && w == 0)
-            store(zero, stream, sum, DTYPE_F32, from, zero->type, count);
-        else
-            device_accumulate(stream, sum, DTYPE_F32, from, zero->type, count);
+    if (first && active > 0) {
+        store(zero, stream, sum, DTYPE_F32, gradients, zero->type, count);
+        gradients = zero_at(gradients, zero->type, stride);
+        active--;
     }
+    device_accumulate_parts(stream, sum, DTYPE_F32, gradients, zero->type, count, stride, active);
 }
 
 void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,

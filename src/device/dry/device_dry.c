@@ -47,7 +47,8 @@ static void card_stream_close(struct stream *stream)
     .stream_bytes = sizeof(struct dry_stream), .event_bytes = sizeof(struct dry_event), \
     .open = dry_open, .alloc = dry_alloc, .free = device_uncount_block,                 \
     .stream_sync = dry_stream_sync, .enqueue = dry_enqueue, .record = dry_record,       \
-    .wait = dry_wait, .copy = dry_copy, .zero = dry_zero, .accumulate = dry_accumulate
+    .wait = dry_wait, .copy = dry_copy, .zero = dry_zero, .accumulate = dry_accumulate, \
+    .accumulate_parts = dry_accumulate_parts
 
 const struct device_backend device_dry = {.name = "dry", .place = MEM_HOST, DRY};
 

@@ -36,5 +36,7 @@ void dry_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
 void dry_zero(struct stream *stream, void *dst, size_t bytes);
 void dry_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                     enum dtype src_type, int64_t count);
+void dry_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
+                          enum dtype src_type, int64_t count, int64_t stride, int parts);
 
 #endif

@@ -141,28 +141,36 @@ void dry_wait(struct stream *stream, struct event *event)
 
 /* --- the device's own work ------------------------------------------------------------------ */
 
-static void move(struct stream *stream, double bytes)
+static void move(struct stream *stream, int calls, double bytes)
 {
     const struct device_pace *pace = &own(stream->device)->pace;
     if (pace->copy_bytes_per_second > 0)
-        stream_spend(stream, pace->call + bytes / pace->copy_bytes_per_second);
+        stream_spend(stream, calls * (pace->call + bytes / pace->copy_bytes_per_second));
 }
 
 void dry_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
     (void)dst, (void)src;
-    move(stream, 2.0 * (double)bytes);
+    move(stream, 1, 2.0 * (double)bytes);
 }
 
 void dry_zero(struct stream *stream, void *dst, size_t bytes)
 {
     (void)dst;
-    move(stream, (double)bytes);
+    move(stream, 1, (double)bytes);
 }
 
 void dry_accumulate(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                     enum dtype src_type, int64_t count)
 {
-    (void)dst, (void)src;
-    move(stream, (double)count * (double)(2 * dtype_bytes(dst_type) + dtype_bytes(src_type)));
+    dry_accumulate_parts(stream, dst, dst_type, src, src_type, count, count, 1);
+}
+
+/* A walk of a hundred thousand ranks adds as many parts: as long as they take, at once. */
+void dry_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
+                          enum dtype src_type, int64_t count, int64_t stride, int parts)
+{
+    (void)dst, (void)src, (void)stride;
+    move(stream, parts,
+         (double)count * (double)(2 * dtype_bytes(dst_type) + dtype_bytes(src_type)));
 }
