@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/beside.h"
 #include "engine/engine_impl.h"
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
@@ -118,35 +119,6 @@ static enum status alloc_activations(struct engine *engine)
                               &engine->activations);
 }
 
-/* A stream for calls of the tensor-parallel ranks in backward passes. */
-static enum status open_beside(struct engine *engine)
-{
-    struct device *device = engine->ops->device;
-    struct comm *group = engine->config.group;
-    if (!group || engine->config.micro_batches == 0)
-        return STATUS_OK;
-    TRY(mem_alloc(engine->env, MEM_OTHER, "engine", sizeof *engine->beside, &engine->beside));
-    struct unit_beside *beside = engine->beside;
-    *beside = (struct unit_beside){0};
-    TRY(comm_stream_create(group, "tensor", &beside->stream));
-    TRY(event_create(device, &beside->written));
-    for (int call = 0; call < UNIT_CALLS; call++)
-        TRY(event_create(device, &beside->done[call]));
-    return STATUS_OK;
-}
-
-static void close_beside(struct engine *engine)
-{
-    struct unit_beside *beside = engine->beside;
-    if (!beside)
-        return;
-    stream_destroy(beside->stream);
-    event_destroy(beside->written);
-    for (int call = 0; call < UNIT_CALLS; call++)
-        event_destroy(beside->done[call]);
-    mem_free(engine->env, beside);
-}
-
 /* A communicator with others, if there are any: for what is said to all of the job. */
 static struct comm *any_comm(const struct engine *engine)
 {
@@ -180,7 +152,8 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     e->config.pipe = NULL;
     if (worker) { /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
-        TRY_OR(undo, open_beside(e));
+        if (config->group && config->micro_batches > 0)
+            TRY_OR(undo, beside_create(ops->device, config->group, &e->beside));
     }
     tell_compute(e, stream);
     *engine = e;
@@ -196,7 +169,7 @@ void engine_destroy(struct engine *engine)
         return;
     struct device *device = engine->ops->device;
     tell_compute(engine, NULL);
-    close_beside(engine);
+    beside_destroy(device, engine->beside);
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);

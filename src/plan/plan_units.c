@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "engine/beside.h"
 #include "plan/plan_impl.h"
 #include "plan/plan_time.h"
 
@@ -14,7 +15,8 @@ struct bench {
     struct plan_parts *parts; /* without a store and an engine */
     const struct unit_graph *graph;
     struct unit_shape shape;
-    enum keep own_below; /* buffers that are kept: see activations.h */
+    enum keep own_below;        /* buffers that are kept: see activations.h */
+    struct unit_beside *beside; /* NULL: one rank */
 };
 
 static enum keep own_below(int recompute)
@@ -35,6 +37,7 @@ static enum status fill_run(const struct bench *b, const struct unit *unit,
     *run = (struct unit_run){.ops = b->parts->ops,
                              .stream = b->parts->stream,
                              .group = b->parts->comm,
+                             .beside = b->beside,
                              .shape = b->shape,
                              .rebuild = b->own_below};
     for (int i = 0; i < count; i++)
@@ -176,6 +179,7 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
                            const struct plan_clock *clock, struct plan_parts *parts,
                            struct plan_unit_cost **costs, int *count)
 {
+    *costs = NULL;
     TRY(build(own, request, clock, parts));
     const struct engine_config *engine = &request->engine;
     const struct unit_graph *graph = model_graph(parts->model);
@@ -186,14 +190,18 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
                                     .tokens = engine->tokens,
                                     .sequence = graph->sequence},
                           .own_below = own_below(engine->recompute)};
-    TRY(mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count, sizeof **costs,
-                        costs));
-    *count = graph->unit_count;
-    enum status st = time_units(&bench, *costs);
+    if (parts->comm)
+        TRY(beside_create(parts->device, parts->comm, &bench.beside));
+    enum status st = mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count,
+                                     sizeof **costs, costs);
+    if (st == STATUS_OK)
+        st = time_units(&bench, *costs);
     if (st != STATUS_OK) {
         mem_free(env, *costs);
         *costs = NULL;
     }
+    *count = graph->unit_count;
+    beside_destroy(parts->device, bench.beside);
     return st;
 }
 

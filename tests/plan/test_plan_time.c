@@ -258,7 +258,8 @@ static void test_tensor_parallel(void **state)
     machine.comm.inside.latency = 1.0;
     struct plan_time met = time_of(&r, &machine);
     assert_true(met.step > 3 * 4 * 2.0); /* layers, meetings of each, halves of an all-reduce */
-    assert_true(met.in_flight == 0.0);   /* which are compute's own */
+    assert_true(met.in_flight > 3 * 4 * 2.0);
+    assert_true(met.waited < met.in_flight); /* some go on beside weights' gradients */
 }
 
 /* --- pipelines ------------------------------------------------------------------------------ */
