@@ -75,8 +75,9 @@ has_ended() { ! kill -0 "$1" 2>/dev/null; }
 is_under_way() { # FOLDER PID: a few steps are done
     [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge 3 ] || has_ended "$2"
 }
-takes_signals() { # PID: it has set up what to do when SIGINT comes
+takes_signals() { # PID: it has set up what to do when SIGINT comes; until it is the command, it is a shell that does so too
     local mask
+    [ "$(readlink "/proc/$1/exe")" = "$sifr" ] || return 1
     mask=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
     [ $((0x${mask:-0} & 2)) != 0 ]
 }
