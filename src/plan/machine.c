@@ -54,7 +54,7 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
     return load_file(env, name_or_path, profile);
 }
 
-/* What is in the file of the half that is not to be written. */
+/* What is in the file already. */
 static enum status merge(struct env *env, const struct machine_profile *profile,
                          struct machine_profile *old, const char *path)
 {
@@ -70,29 +70,74 @@ static enum status merge(struct env *env, const struct machine_profile *profile,
                 path, profile->card ? "the CPU" : "cards");
 }
 
-enum status machine_profile_save(struct env *env, const struct machine_profile *profile,
-                                 const char *path)
+static bool has_call(const struct ops_prices *prices, const struct ops_measured *call)
 {
-    struct machine_profile old, all = *profile;
+    for (int i = 0; i < prices->measured_count; i++)
+        if (prices->measured[i].type == call->type &&
+            ops_case_equal(&prices->measured[i].shape, &call->shape))
+            return true;
+    return false;
+}
+
+/* The calls of `new`, and those of `old` that are not among them. The caller frees *calls. */
+static enum status join_calls(struct env *env, const struct ops_prices *new,
+                              const struct ops_prices *old, struct ops_measured **calls, int *count)
+{
+    size_t room = (size_t) new->measured_count + (size_t)old->measured_count;
+    TRY(mem_alloc_array(env, MEM_OTHER, "measured calls", room + 1, sizeof **calls, calls));
+    *count = 0;
+    for (int i = 0; i < new->measured_count; i++)
+        (*calls)[(*count)++] = new->measured[i];
+    for (int i = 0; i < old->measured_count && *count < MACHINE_FILE_CALLS; i++)
+        if (!has_call(new, &old->measured[i]))
+            (*calls)[(*count)++] = old->measured[i];
+    return STATUS_OK;
+}
+
+/* `all` is to be written: it gets what `old` has and it has not. */
+static void take_over(const struct machine_profile *old, struct machine_profile *all)
+{
+    if (!all->has_ops && old->has_ops) {
+        all->ops = old->ops;
+        all->copy_bytes_per_second = old->copy_bytes_per_second;
+        all->has_ops = true;
+    }
+    if (!all->has_comm && old->has_comm) {
+        all->comm = old->comm;
+        all->has_comm = true;
+    }
+    if (all->memory_bytes == 0)
+        all->memory_bytes = old->memory_bytes;
+}
+
+static enum status write_file(struct env *env, const struct machine_profile *profile,
+                              const char *path)
+{
     struct text text;
-    TRY(merge(env, profile, &old, path));
-    if (!all.has_ops && old.has_ops) {
-        all.ops = old.ops;
-        all.copy_bytes_per_second = old.copy_bytes_per_second;
-        all.has_ops = true;
-    }
-    if (!all.has_comm && old.has_comm) {
-        all.comm = old.comm;
-        all.has_comm = true;
-    }
-    if (all.memory_bytes == 0)
-        all.memory_bytes = old.memory_bytes;
     text_init(&text, env);
-    machine_file_print(&all, &text);
+    machine_file_print(profile, &text);
     enum status st = text.status;
     if (st == STATUS_OK)
         st = file_write_atomic(env, path, text.data, text.bytes);
     text_free(&text);
+    return st;
+}
+
+enum status machine_profile_save(struct env *env, const struct machine_profile *profile,
+                                 const char *path)
+{
+    struct machine_profile old, all = *profile;
+    struct ops_measured *calls = NULL;
+    int count = 0;
+    TRY(merge(env, profile, &old, path));
+    take_over(&old, &all);
+    enum status st = join_calls(env, &all.ops, &old.ops, &calls, &count);
+    if (st == STATUS_OK) {
+        all.ops.measured = calls;
+        all.ops.measured_count = count;
+        st = write_file(env, &all, path);
+    }
+    mem_free(env, calls);
     machine_profile_free(env, &old);
     return st;
 }

@@ -24,7 +24,8 @@ struct machine_profile {
 /* By the name of a preset or the path of a file. The caller frees *profile. */
 enum status machine_profile_load(struct env *env, const char *name_or_path,
                                  struct machine_profile *profile);
-/* Put the halves that it has into the file at `path`, beside what is there of the other. */
+/* Put the halves that it has into the file at `path`, beside what is there of the other; calls that
+ * were measured before and not again stay, so that several runs make one profile. */
 enum status machine_profile_save(struct env *env, const struct machine_profile *profile,
                                  const char *path);
 void machine_profile_free(struct env *env, struct machine_profile *profile);

@@ -160,6 +160,18 @@ static void test_there_and_back(void **state)
     assert_int_equal(find(&read, "find_nonfinite")->shape.bad, -1);
     assert_int_equal(find(&read, "embedding")->shape.first, 3);
     machine_profile_free(&rig->env, &read);
+    struct ops_measured again[2] = {calls[2], calls[2]}; /* one once more, one that is new */
+    again[0].seconds = 0.5;
+    again[1].shape.attention.batch = 3;
+    ops.ops.measured = again;
+    ops.ops.measured_count = 2;
+    assert_ok(machine_profile_save(&rig->env, &ops, rig->path));
+    assert_ok(machine_profile_load(&rig->env, rig->path, &read));
+    assert_int_equal(read.ops.measured_count, 8);
+    for (int i = 0; i < 8; i++)
+        assert_true(read.ops.measured[i].shape.attention.batch != 2 ||
+                    read.ops.measured[i].seconds == 0.5);
+    machine_profile_free(&rig->env, &read);
     ops.card = true;
     assert_int_equal(machine_profile_save(&rig->env, &ops, rig->path), STATUS_CONFIG);
     expect_error(rig, "is of a machine that computes on the CPU");
