@@ -1,7 +1,7 @@
 /* pipeline_times -- the simulator of schedules as a command, for bench/bubble: how long a step takes
  * whose passes take as long as they are said to.
  *
- *     pipeline_times SCHEDULE STAGES ROUNDS MESSAGE
+ *     pipeline_times SCHEDULE STAGES CHUNKS ROUNDS MESSAGE
  *
  * MESSAGE is the seconds of each. stdin has a line `STAGE PASS SECONDS` for every pass: "1 B3 0.25". Prints
  * the seconds to the end of the last pass.
@@ -86,15 +86,17 @@ static void say(void *user, enum log_level level, const char *line)
 int main(int argc, char **argv)
 {
     struct env env;
-    if (argc != 5 || schedule_of(argv[1]) < 0) {
-        fprintf(stderr, "usage: pipeline_times SCHEDULE STAGES ROUNDS MESSAGE <PASSES\n");
+    if (argc != 6 || schedule_of(argv[1]) < 0) {
+        fprintf(stderr, "usage: pipeline_times SCHEDULE STAGES CHUNKS ROUNDS MESSAGE <PASSES\n");
         return 2;
     }
-    struct timetable_shape shape = {
-        .kind = schedule_of(argv[1]), .pp = atoi(argv[2]), .chunks = 1, .rounds = atoi(argv[3])};
+    struct timetable_shape shape = {.kind = schedule_of(argv[1]),
+                                    .pp = atoi(argv[2]),
+                                    .chunks = atoi(argv[3]),
+                                    .rounds = atoi(argv[4])};
     if (env_create(&env, say, NULL, LOG_WARN, 1) != STATUS_OK)
         return 1;
-    enum status st = run(&env, &shape, atof(argv[4]));
+    enum status st = run(&env, &shape, atof(argv[5]));
     env_destroy(&env);
     return st != STATUS_OK;
 }

@@ -70,7 +70,7 @@ static enum status measure_sgemm(struct bench *bench, struct ops *ops)
     const struct ops_case product = {
         .op = "linear", .rows = side, .linear = {.in = side, .out = side}};
     struct ops_bench_result result;
-    TRY(ops_bench_run(ops, &product, bench->settings->seconds > 1 ? bench->settings->seconds : 1,
+    TRY(ops_bench_run(ops, &product, 1, bench->settings->seconds > 1 ? bench->settings->seconds : 1,
                       &result));
     bench->sgemm_gflops = result.gflops;
     return STATUS_OK;
@@ -103,7 +103,7 @@ static enum status measure_ops(struct bench *bench, struct ops *ops)
     for (int i = 0; i < ops_bench_case_count; i++) {
         struct ops_bench_result result;
         console_live(bench->cli->console, stderr, ops_bench_cases[i].name);
-        TRY(ops_bench_run(ops, &ops_bench_cases[i].shape, bench->settings->seconds, &result));
+        TRY(ops_bench_run(ops, &ops_bench_cases[i].shape, 1, bench->settings->seconds, &result));
         report_op(bench, ops_bench_cases[i].name, &result);
     }
     if (bench->settings->json)

@@ -57,14 +57,24 @@ const struct ops_bench_case ops_bench_cases[] = {
 const int ops_bench_case_count = sizeof ops_bench_cases / sizeof ops_bench_cases[0];
 
 enum { SAMPLES_MIN = 3, SAMPLES_MAX = 25 };
+#define PLACES_BYTES 12e6 /* of all places together, about */
+
+/* The same case in some places of memory. */
+struct bench {
+    struct stream *stream;
+    struct ops_trial *trials[OPS_BENCH_PLACES];
+    int count, next;
+};
 
 /* Seconds of one call, as the mean over `calls` calls. */
-static double sample(struct ops_trial *trial, struct stream *stream, int64_t calls)
+static double sample(struct bench *bench, int64_t calls)
 {
     double start = clock_seconds();
-    for (int64_t i = 0; i < calls; i++)
-        ops_trial_run(trial);
-    stream_sync(stream);
+    for (int64_t i = 0; i < calls; i++) {
+        ops_trial_run(bench->trials[bench->next]);
+        bench->next = (bench->next + 1) % bench->count;
+    }
+    stream_sync(bench->stream);
     return (clock_seconds() - start) / (double)calls;
 }
 
@@ -74,15 +84,14 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void measure(struct ops_trial *trial, struct stream *stream, double min_seconds,
-                    struct ops_bench_result *result)
+static void measure(struct bench *bench, double min_seconds, struct ops_bench_result *result)
 {
-    const struct ops_call *call = ops_trial_call(trial);
-    double samples[SAMPLES_MAX], first = sample(trial, stream, 1) + 1e-9, spent = 0;
+    const struct ops_call *call = ops_trial_call(bench->trials[0]);
+    double samples[SAMPLES_MAX], first = sample(bench, 1) + 1e-9, spent = 0;
     int64_t calls = 1 + (int64_t)(min_seconds / SAMPLES_MAX / first);
     int count = 0;
     while (count < SAMPLES_MAX && (count < SAMPLES_MIN || spent < min_seconds)) {
-        samples[count] = sample(trial, stream, calls);
+        samples[count] = sample(bench, calls);
         spent += samples[count++] * (double)calls;
     }
     qsort(samples, (size_t)count, sizeof samples[0], by_size);
@@ -93,18 +102,30 @@ static void measure(struct ops_trial *trial, struct stream *stream, double min_s
                                         .calls = calls * count};
 }
 
-enum status ops_bench_run(struct ops *ops, const struct ops_case *c, double min_seconds,
+static enum status make_trials(struct ops *ops, const struct ops_case *c, int places,
+                               struct bench *bench)
+{
+    double bytes = 0;
+    CHECK(1 <= places && places <= OPS_BENCH_PLACES);
+    do {
+        TRY(ops_trial_create(ops, bench->stream, c, 1, &bench->trials[bench->count]));
+        bytes += ops_call_bytes(ops_trial_call(bench->trials[bench->count++]));
+    } while (bench->count < places && bytes < PLACES_BYTES);
+    return STATUS_OK;
+}
+
+enum status ops_bench_run(struct ops *ops, const struct ops_case *c, int places, double min_seconds,
                           struct ops_bench_result *result)
 {
-    enum status st;
-    struct stream *stream;
-    struct ops_trial *trial;
-    TRY(stream_create(ops->device, "bench", &stream));
-    TRY_OR(undo_stream, ops_trial_create(ops, stream, c, 1, &trial));
-    measure(trial, stream, min_seconds, result);
-    st = stream_sync(stream);
-    ops_trial_destroy(trial);
-undo_stream:
-    stream_destroy(stream);
+    struct bench bench = {0};
+    TRY(stream_create(ops->device, "bench", &bench.stream));
+    enum status st = make_trials(ops, c, places, &bench);
+    if (st == STATUS_OK) {
+        measure(&bench, min_seconds, result);
+        st = stream_sync(bench.stream);
+    }
+    for (int i = 0; i < bench.count; i++)
+        ops_trial_destroy(bench.trials[i]);
+    stream_destroy(bench.stream);
     return st;
 }
