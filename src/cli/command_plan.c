@@ -89,6 +89,8 @@ static enum status check_mode(struct cli *cli, const struct options *options,
                               const struct plan_settings *settings)
 {
     static const char *const own[] = {"machine", "node", "top"};
+    if (settings->gpus == 0 && options_is_set(options, "gpus"))
+        return FAIL(cli->env, USAGE, "--gpus: how many? A layout is for 1 rank or more");
     if (settings->gpus > 0 && options_is_set(options, "n"))
         return FAIL(cli->env, USAGE,
                     "-n plans the layout that is given, --gpus looks for one: give one of them");

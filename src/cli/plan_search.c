@@ -25,14 +25,38 @@ static struct search_fixed fixed_by(const struct options *options)
     };
 }
 
-/* A batch that is given is cut as it goes; without one it is a micro-batch, as in a run. A machine
- * with cards is computed on with them. */
-static enum status prepare(struct options *options, const struct machine_profile *machine,
-                           const struct run_config *config, bool *card_added)
+/* Keys that no layout could have together. */
+static enum status check_keys(struct cli *cli, const struct run_config *config,
+                              const struct search_fixed *fixed)
 {
-    *card_added = machine->card && !options_is_set(options, "run.device");
-    if (*card_added)
-        TRY(options_set(options, "run.device", "cuda", "--machine"));
+    const struct parallel_config *parallel = &config->parallel;
+    if (fixed->chunks && parallel->chunks > 1 && fixed->schedule &&
+        parallel->schedule != TIMETABLE_INTERLEAVED)
+        return FAIL(cli->env, CONFIG,
+                    "parallel.chunks is %lld, but the schedule '%s' has one chunk a rank; take "
+                    "parallel.schedule=interleaved or leave it open",
+                    (long long)parallel->chunks, timetable_words[parallel->schedule]);
+    return STATUS_OK;
+}
+
+/* A machine with cards is computed on with them, another one without. */
+static enum status choose_device(struct cli *cli, struct options *options,
+                                 const struct machine_profile *machine,
+                                 const struct run_config *config, const char **device)
+{
+    int given = config->machine.device, own = machine->card ? RUN_DEVICE_CUDA : RUN_DEVICE_CPU;
+    if (given != RUN_DEVICE_AUTO && given != own)
+        return FAIL(cli->env, CONFIG,
+                    "run.device is %s, but --machine '%s' computes on %s; give another machine, "
+                    "or leave run.device out",
+                    run_device_words[given], machine->name, machine->card ? "cards" : "the CPU");
+    *device = given == RUN_DEVICE_AUTO ? run_device_words[own] : NULL;
+    return *device ? options_set(options, "run.device", *device, "--machine") : STATUS_OK;
+}
+
+/* A batch that is given is cut as it goes; without one it is a micro-batch, as in a run. */
+static enum status choose_batch(struct options *options, const struct run_config *config)
+{
     if (!options_is_set(options, "train.micro_batch") && config->train.global_batch > 0)
         TRY(options_set(options, "train.micro_batch", "1", "--gpus"));
     return STATUS_OK;
@@ -129,12 +153,15 @@ static enum status search_on(struct cli *cli, struct options *options,
     struct plan_search_view view = {
         .config = config, .options = options, .machine_words = words_of_preset(asked->machine)};
     TRY(check_machine(cli, machine, asked->machine, asked->gpus));
-    TRY(prepare(options, machine, config, &view.card_added));
+    TRY(check_keys(cli, config, &fixed));
+    TRY(choose_device(cli, options, machine, config, &view.device));
+    TRY(choose_batch(options, config));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, config));
     const struct plan_request request = run_plan_request(config, (int)asked->gpus);
     int node = asked->node > 0 ? (int)asked->node : machine->comm.node;
     struct machine_profile cluster = *machine; /* whose nodes are as large as was told */
     cluster.comm.node = node > 0 ? node : (int)asked->gpus;
+    view.alone = node == 0;
     struct search_space space = {.request = &request,
                                  .global_batch = config->train.global_batch,
                                  .machine = &cluster,

@@ -37,8 +37,8 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
 {
     const struct plan_request *request = &layout->request;
     const struct parallel_config *parallel = &request->parallel;
-    if (view->card_added)
-        text_add(text, " --run.device=cuda");
+    if (view->device)
+        text_printf(text, " --run.device=%s", view->device);
     if (!options_is_set(view->options, "train.global_batch"))
         text_printf(text, " --train.global_batch=%lld", (long long)view->space->global_batch);
     key_batch(view, text, request->engine.micro_batch);

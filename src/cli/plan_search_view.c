@@ -109,6 +109,12 @@ static void describe(struct text *text, const struct plan_search_view *view)
     describe_given(text, &space->fixed);
     if (space->request->card && space->request->zero.type == DTYPE_F32)
         text_add(text, "note     precision.mode is fp32; cards are faster in bf16\n");
+    if (view->alone && space->request->ranks > 1)
+        text_printf(text,
+                    "note     %d ranks are taken to be on one machine, each as fast as those that "
+                    "were measured:\n"
+                    "         sifr bench with -n %d measures them so\n",
+                    space->request->ranks, space->request->ranks);
 }
 
 static void heading(struct cli *cli, struct text *text)

@@ -14,7 +14,8 @@ struct plan_search_view { /* what is shown; all borrowed */
     const char *machine_words; /* of the preset, "" */
     double peak;               /* floating-point operations a second of a rank; 0 = not known */
     double seconds;            /* that the search took */
-    bool card_added;           /* run.device=cuda is the machine's, not the user's */
+    const char *device;        /* where the machine computes, if nobody has said so; NULL */
+    bool alone;                /* the machine is one node, of whatever ranks there are */
 };
 
 /* Both say nothing about what does not fit: that is for who called. */

@@ -270,11 +270,11 @@ static enum status try_pipelines(struct walk *w, struct search_point point)
     const struct search_space *space = w->space;
     int asked = spread_chunks(&space->request->parallel);
     for (int chunks = 1; chunks <= (point.pp > 1 ? MOST_CHUNKS : 1); chunks *= 2) {
-        bool fixed = space->fixed.chunks && chunks > 1;
-        point.chunks = (int16_t)(fixed ? asked : chunks);
-        if (point.pp * point.chunks <= w->team->model.unit_count && !(fixed && asked == 1))
+        bool given = space->fixed.chunks && point.pp > 1;
+        point.chunks = (int16_t)(given ? asked : chunks);
+        if (point.pp * point.chunks <= w->team->model.unit_count)
             TRY(try_chunks(w, point));
-        if (fixed)
+        if (given)
             break;
     }
     return STATUS_OK;

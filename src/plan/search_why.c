@@ -175,6 +175,29 @@ static void explain_pp(const struct search_layout *first, struct text *text)
         timetable_words[parallel->schedule], 100 * first->time.bubble);
 }
 
+/* Copies of the model and what each computes. */
+static void explain_copies(const struct search_space *space, const struct search_layout *first,
+                           struct text *text)
+{
+    const struct plan_request *request = &first->request;
+    int64_t size = request->engine.micro_batch, servers = request->zero.servers;
+    int64_t batches = (space->global_batch + size - 1) / size, workers = first->dp - servers;
+    int64_t none = first->rounds * workers - batches; /* in the last round */
+    text_printf(text, "dp %-5d cop%s", first->dp, first->dp == 1 ? "y" : "ies");
+    if (servers > 0)
+        text_printf(text, ", %lld of them servers", (long long)servers);
+    text_printf(text, ": %lld micro-batch%s of %lld, %s%lld each; recomputes %s\n",
+                (long long)batches, batches == 1 ? "" : "es", (long long)size,
+                none > 0 ? "at most " : "", (long long)first->rounds,
+                request->engine.recompute == RECOMPUTE_NONE
+                    ? "nothing"
+                    : search_recompute_word(request->engine.recompute));
+    if (none > 0)
+        text_printf(text, "         in the last round %lld of %lld copies have none%s\n",
+                    (long long)none, (long long)workers,
+                    first->rounds == 1 ? ": fewer ranks would do as much" : "");
+}
+
 static void explain_zero(const struct search_layout *first, struct text *text)
 {
     static const char *const cut[PLAN_STAGES] = {
@@ -184,13 +207,7 @@ static void explain_zero(const struct search_layout *first, struct text *text)
     const struct plan_request *request = &first->request;
     if (first->dp > 1)
         text_printf(text, "stage %d  %s%s\n", request->zero.stage, cut[request->zero.stage],
-                    request->zero.shard_group > 0 ? " of a node" : "");
-    text_printf(text, "dp %-5d cop%s, %lld micro-batch%s of %lld each; recomputes %s\n", first->dp,
-                first->dp == 1 ? "y" : "ies", (long long)first->rounds,
-                first->rounds == 1 ? "" : "es", (long long)request->engine.micro_batch,
-                request->engine.recompute == RECOMPUTE_NONE
-                    ? "nothing"
-                    : search_recompute_word(request->engine.recompute));
+                    request->zero.shard_group > 0 ? " of a group" : "");
 }
 
 static void explain_next(const struct search_result *result, struct text *text)
@@ -216,5 +233,6 @@ void search_explain(const struct search_space *space, const struct search_result
     explain_tp(space, &result->layouts[0], text);
     explain_pp(&result->layouts[0], text);
     explain_zero(&result->layouts[0], text);
+    explain_copies(space, &result->layouts[0], text);
     explain_next(result, text);
 }

@@ -67,6 +67,16 @@ expect 2 '\-\-machine goes with --gpus' "$sifr" plan "${keys[@]}" -n 8 --machine
 expect 2 'lines is for one layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
 expect 2 'parallel.tp is 3, which does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
 expect '1|2' 'h1000' "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
+expect 2 'parallel.chunks is 2, but the schedule .gpipe. has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
+expect 2 '\-\-gpus: how many' "$sifr" plan "${keys[@]}" --gpus=0
+expect 2 'run.device is cpu, but --machine .h100. computes on cards' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu
+
+# Chunks alone mean interleaved pipelines; copies without work are told.
+ok "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.pp=2
+has '^  sifr train .*--parallel.chunks=2 --parallel.pp=2 .*--parallel.schedule=interleaved'
+ok "$sifr" plan "${keys[@]}" --gpus=64 --parallel.tp=1 --parallel.pp=1
+has '^dp 64 +copies: 32 micro-batches of 1, at most 1 each'
+has '^ +in the last round 32 of 64 copies have none: fewer ranks would do as much'
 ok "$sifr" plan --help
 has '[-][-]gpus=64'
 finish
