@@ -107,9 +107,13 @@ void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes)
     const struct ranks_config *ranks = &facts->config->ranks;
     const struct parallel_config *parallel = &facts->config->parallel;
     int used = snprintf(out, bytes, "%d (%s), ", facts->ranks, facts->comm);
+    int64_t tp = parallel->tp > 1 ? parallel->tp : 1;
+    if (tp > 1)
+        used += snprintf(out + used, bytes - (size_t)used, "tensor parallel in groups of %lld%s, ",
+                         (long long)tp, parallel->sequence ? " with sequence" : "");
     if (parallel->pp > 1)
         used += snprintf(out + used, bytes - (size_t)used, "pipeline%s of %lld stages (%s), ZeRO ",
-                         facts->ranks > parallel->pp ? "s" : "", (long long)parallel->pp,
+                         facts->ranks > tp * parallel->pp ? "s" : "", (long long)parallel->pp,
                          timetable_words[parallel->schedule]);
     used += snprintf(out + used, bytes - (size_t)used, "stage %d", ranks->stage);
     if (ranks->stage == 3)
@@ -118,7 +122,7 @@ void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes)
     if (ranks->shard_group > 0)
         used += snprintf(out + used, bytes - (size_t)used, ", a copy on every %lld",
                          (long long)ranks->shard_group);
-    int64_t servers = ranks->servers * (parallel->pp > 1 ? parallel->pp : 1);
+    int64_t servers = ranks->servers * tp * (parallel->pp > 1 ? parallel->pp : 1);
     if (servers > 0)
         snprintf(out + used, bytes - (size_t)used, ", of them %lld server%s", (long long)servers,
                  servers == 1 ? "" : "s");

@@ -109,6 +109,12 @@ static void test_description(void **state)
     ranks_describe(&facts, line, sizeof line);
     assert_string_equal(line,
                         "4 (mpi), pipelines of 2 stages (1f1b), ZeRO stage 1, of them 2 servers");
+    config.parallel.tp = 2;
+    config.parallel.sequence = true;
+    config.ranks.servers = 0;
+    ranks_describe(&facts, line, sizeof line);
+    assert_string_equal(line, "4 (mpi), tensor parallel in groups of 2 with sequence, "
+                              "pipeline of 2 stages (1f1b), ZeRO stage 1");
 }
 
 int main(void)
