@@ -71,13 +71,27 @@ static double solve(struct cutter *c, enum question question)
     return c->value[0];
 }
 
+static const double exact = 9007199254740992.0; /* 2^53: whole numbers up to here are doubles */
+
+/* In what costs are counted, so that all of them together are exact: 1, unless they are huge. */
+static int64_t coin(const struct stage_cut_task *task)
+{
+    double sum = 0.0;
+    int64_t size = 1;
+    for (int u = 0; u < task->units; u++)
+        sum += (double)task->cost[u];
+    for (; sum >= exact; sum /= 2)
+        size *= 2;
+    return size;
+}
+
 static void add_up(struct cutter *c)
 {
-    const double exact = 9007199254740992.0; /* 2^53: whole numbers up to here are doubles */
     bool limited = c->task->most_bytes > 0;
+    int64_t size = coin(c->task);
     for (int u = 0; u < c->task->units; u++) {
         CHECK(c->task->cost[u] >= 0);
-        c->cost[u + 1] = c->cost[u] + (double)c->task->cost[u];
+        c->cost[u + 1] = c->cost[u] + (double)(c->task->cost[u] / size);
         c->bytes[u + 1] = c->bytes[u] + (limited ? (double)c->task->bytes[u] : 0.0);
         c->round_bytes[u + 1] =
             c->round_bytes[u] + (limited ? (double)c->task->round_bytes[u] : 0.0);

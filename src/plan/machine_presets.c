@@ -9,15 +9,17 @@
 #include "plan/machine_presets.h"
 #include <stdio.h>
 
+#define GIB 1073741824.0 /* memory is what such cards say that a program can have */
+
 const struct machine_preset machine_presets[] = {
-    {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a card", 141e9, 989, 4.8e12, 370e9,
-     45e9, 8},
-    {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a card", 80e9, 989, 3.35e12, 370e9,
-     45e9, 8},
-    {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a card", 80e9, 312, 2.04e12, 240e9,
-     22e9, 8},
-    {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a card", 40e9, 312, 1.56e12, 240e9,
-     22e9, 8},
+    {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a card", 139.8 * GIB, 989, 4.8e12,
+     370e9, 45e9, 8},
+    {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a card", 79.1 * GIB, 989, 3.35e12,
+     370e9, 45e9, 8},
+    {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a card", 79.1 * GIB, 312, 2.04e12,
+     240e9, 22e9, 8},
+    {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a card", 39.4 * GIB, 312, 1.56e12,
+     240e9, 22e9, 8},
 };
 const int machine_preset_count = sizeof machine_presets / sizeof machine_presets[0];
 

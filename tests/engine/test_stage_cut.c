@@ -121,6 +121,13 @@ static void test_heavy_ends(void **state)
     int first[6];
     assert_ok(stage_cut(&env, &task, first));
     assert_memory_equal(first, even, sizeof even);
+    /* of a model with more arithmetic than doubles can count */
+    int64_t huge[14];
+    for (int u = 0; u < 14; u++)
+        huge[u] = cost[u] * INT64_C(100000000000000003);
+    task.cost = huge;
+    assert_ok(stage_cut(&env, &task, first));
+    assert_memory_equal(first, even, sizeof even);
     env_destroy(&env);
 }
 
