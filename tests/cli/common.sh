@@ -68,7 +68,7 @@ processes_in() {
     for process in /proc/[0-9]*; do
         { read -r name <"$process/comm"; } 2>/dev/null || continue
         case $name in sifr* | mpi* | orte* | hydra*) ;; *) continue ;; esac
-        case $(readlink "$process/cwd") in "$1"*) echo "${process#/proc/}" ;; esac
+        case $(readlink "$process/cwd") in "$1" | "$1"/*) echo "${process#/proc/}" ;; esac
     done
 }
 has_ended() { ! kill -0 "$1" 2>/dev/null; }
