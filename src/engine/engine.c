@@ -57,6 +57,15 @@ static int64_t batch_rows(const struct engine *engine)
 
 /* Without backward passes nothing is kept, so every rank may as well have all rows of the stream:
  * logits need them. */
+enum keep recompute_keeps_below(int recompute)
+{
+    switch (recompute) {
+    case RECOMPUTE_SELECTIVE: return KEEP_UNLESS_SELECTIVE;
+    case RECOMPUTE_FULL: return KEEP_UNLESS_FULL;
+    default: return KEEP_NOT;
+    }
+}
+
 static struct unit_shape batch_shape(const struct engine *engine)
 {
     const struct engine_config *c = &engine->config;
@@ -69,17 +78,6 @@ size_t engine_stream_bytes(const struct engine *engine)
 {
     int64_t rows = unit_stream_rows(batch_shape(engine));
     return (size_t)(rows * engine->graph->stream_width) * dtype_bytes(engine->ops->type);
-}
-
-static enum keep own_below(const struct engine_config *config)
-{
-    if (config->micro_batches == 0)
-        return KEEP_ALWAYS;
-    switch (config->recompute) {
-    case RECOMPUTE_SELECTIVE: return KEEP_UNLESS_SELECTIVE;
-    case RECOMPUTE_FULL: return KEEP_UNLESS_FULL;
-    default: return KEEP_NOT;
-    }
 }
 
 static enum status alloc_batches(struct engine *engine)
@@ -114,9 +112,10 @@ static enum status alloc_activations(struct engine *engine)
             TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream",
                              engine_stream_bytes(engine), &engine->gradient));
     }
-    return activations_create(engine->ops, engine->graph, shape, own_below(c), passes,
-                              engine->pipeline ? pipeline_copies(engine->pipeline) : NULL,
-                              &engine->activations);
+    return activations_create(
+        engine->ops, engine->graph, shape,
+        c->micro_batches == 0 ? KEEP_ALWAYS : recompute_keeps_below(c->recompute), passes,
+        engine->pipeline ? pipeline_copies(engine->pipeline) : NULL, &engine->activations);
 }
 
 /* A communicator with others, if there are any: for what is said to all of the job. */

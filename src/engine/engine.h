@@ -11,6 +11,8 @@
 #include "zero/zero.h"
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+/* Buffers with a lesser `keep` live from forward to backward; the others are made again. */
+enum keep recompute_keeps_below(int recompute);
 
 /* The graph is one stage of a pipeline: its units are cut into chunks, which are walked in the order
  * of a timetable. */

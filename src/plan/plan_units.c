@@ -19,13 +19,6 @@ struct bench {
     struct unit_beside *beside; /* NULL: one rank */
 };
 
-static enum keep own_below(int recompute)
-{
-    return recompute == RECOMPUTE_FULL        ? KEEP_UNLESS_FULL
-           : recompute == RECOMPUTE_SELECTIVE ? KEEP_UNLESS_SELECTIVE
-                                              : KEEP_NOT;
-}
-
 /* Addresses for all that a pass may be given: nothing is ever at them. */
 static enum status fill_run(const struct bench *b, const struct unit *unit,
                             const struct unit_buffer *buffers, int count, struct unit_run *run)
@@ -189,7 +182,7 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
                           .shape = {.batch = engine->micro_batch,
                                     .tokens = engine->tokens,
                                     .sequence = graph->sequence},
-                          .own_below = own_below(engine->recompute)};
+                          .own_below = recompute_keeps_below(engine->recompute)};
     if (parts->comm)
         TRY(beside_create(parts->device, parts->comm, &bench.beside));
     enum status st = mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count,
