@@ -1,8 +1,7 @@
 /* plan_search -- see the header. */
 #include "cli/plan_search.h"
-#include <math.h>
 #include <string.h>
-#include <time.h>
+#include "base/clock.h"
 #include "cli/host.h"
 #include "cli/plan_search_view.h"
 #include "train/peak.h"
@@ -124,22 +123,15 @@ static enum status show(struct cli *cli, const struct plan_search_view *view, bo
     return st;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static enum status search_and_show(struct cli *cli, const struct plan_search_asked *asked,
                                    struct plan_search_view *view, struct search_space *space)
 {
     struct search_result result;
-    double start = now();
+    double start = clock_seconds();
     TRY(search_layouts(cli->env, space, &result));
     view->space = space;
     view->result = &result;
-    view->seconds = now() - start;
+    view->seconds = clock_seconds() - start;
     enum status st = show(cli, view, asked->json);
     search_result_free(cli->env, &result);
     return st;

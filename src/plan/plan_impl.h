@@ -1,6 +1,7 @@
 /* plan_impl -- a rank of a run built on nothing, for the files of this folder. */
 #ifndef PLAN_PLAN_IMPL_H
 #define PLAN_PLAN_IMPL_H
+#include "engine/timetable_simulate.h"
 #include "plan/machine.h"
 #include "plan/plan.h"
 
@@ -43,6 +44,10 @@ enum status plan_device_create(struct env *env, const struct plan_request *reque
 
 /* What the first of the tensor-parallel ranks has of the model. */
 struct model_part plan_first_part(const struct plan_request *request);
+/* What messages between stages take: by the slower wire, if any stage is on another node. The passes
+ * are left to the caller. */
+struct timetable_costs plan_message_costs(const struct comm_prices *prices, int pp, int tp,
+                                          double bytes);
 int plan_spread_over(const struct plan_request *request); /* ranks of one copy of the model */
 
 #endif

@@ -14,6 +14,17 @@ int plan_spread_over(const struct plan_request *request)
     return plan_pipe_stages(request) * plan_team(request);
 }
 
+struct timetable_costs plan_message_costs(const struct comm_prices *prices, int pp, int tp,
+                                          double bytes)
+{
+    bool far = prices->node > 0 && (pp - 1) * tp / prices->node > 0;
+    const struct comm_wire *wire = far ? &prices->between : &prices->inside;
+    double rate = wire->bytes_per_second;
+    return (struct timetable_costs){.latency = wire->latency + wire->message,
+                                    .transfer = rate > 0 ? bytes / rate : 0.0,
+                                    .transfers = TIMETABLE_LINKS};
+}
+
 struct model_part plan_first_part(const struct plan_request *request)
 {
     const struct parallel_config *p = &request->parallel;

@@ -11,7 +11,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/timetable_simulate.h"
 #include "plan/plan_walk.h"
 
 /* --- kinds of stages ------------------------------------------------------------------------ */
@@ -134,25 +133,14 @@ static void time_whole(const struct plan_walk *w, struct plan_time *time)
     time->update = w->judge.clock + w->update.clock;
 }
 
-/* Whether stages that speak to each other are on different nodes. */
-static bool crosses_nodes(const struct plan_request *request, const struct layout *l, int node)
-{
-    int tp = plan_spread_over(request) / l->pp;
-    return node > 0 && (l->pp - 1) * tp / node > 0;
-}
-
 static enum status simulate(struct env *env, const struct plan_request *request,
                             const struct layout *l, const struct plan_walk *walks,
                             const struct comm_prices *comm, const struct timetable *table,
                             double *each, struct timetable_times *times)
 {
-    bool far = crosses_nodes(request, l, comm->node);
-    const struct comm_wire *wire = far ? &comm->between : &comm->inside;
-    double rate = wire->bytes_per_second;
-    const struct timetable_costs costs = {.each = each,
-                                          .latency = wire->latency + wire->message,
-                                          .transfer = rate > 0 ? l->message_bytes / rate : 0.0,
-                                          .transfers = TIMETABLE_LINKS};
+    struct timetable_costs costs =
+        plan_message_costs(comm, l->pp, plan_team(request), l->message_bytes);
+    costs.each = each;
     for (int p = 0; p < l->pp; p++)
         for (int64_t i = table->first[p]; i < table->first[p + 1]; i++) {
             struct timetable_action a = table->actions[i];

@@ -18,7 +18,7 @@
 
 #include "device/device.h"
 #include "engine/stage_cut.h"
-#include "engine/timetable_simulate.h"
+#include "plan/plan_impl.h"
 #include "zero/partition.h"
 
 enum { UPDATE_BYTES = 20 }; /* read and written of a parameter, at least */
@@ -141,12 +141,17 @@ enum status bound_stages_cut(struct env *env, struct bound_model *model,
     return STATUS_OK;
 }
 
-/* --- time ------------------------------------------------------------------------------------- */
-
-static double larger(double a, double b)
+static struct timetable_shape shape_of(const struct search_space *space,
+                                       const struct search_point *point)
 {
-    return a > b ? a : b;
+    return (struct timetable_shape){.kind = point->schedule,
+                                    .pp = point->pp,
+                                    .chunks = point->chunks,
+                                    .rounds = (int)search_rounds(space, point),
+                                    .eager = space->request->parallel.eager};
 }
+
+/* --- time ------------------------------------------------------------------------------------- */
 
 static double pass_seconds(const struct bound_stages *stages, const struct search_point *point,
                            double rounds)
@@ -157,7 +162,7 @@ static double pass_seconds(const struct bound_stages *stages, const struct searc
         for (int s = p; s < stages->count; s += point->pp)
             busy += stages->forward[s] + stages->backward[s];
         bool filled = point->schedule == TIMETABLE_ZERO_BUBBLE;
-        least = larger(least, before + rounds * busy + (filled ? 0 : after));
+        least = fmax(least, before + rounds * busy + (filled ? 0 : after));
         before += stages->forward[p];
         after += stages->backward[p];
     }
@@ -175,8 +180,8 @@ static double call_seconds(const struct comm_prices *prices, int size, int strid
     near = near > 0 ? near - 1 : 0;
     int far = size - 1 - near;
     const struct comm_wire *in = &prices->inside, *out = &prices->between;
-    return larger(calls * near * in->message + share * near / in->bytes_per_second,
-                  calls * far * out->message + share * far / out->bytes_per_second);
+    return fmax(calls * near * in->message + share * near / in->bytes_per_second,
+                calls * far * out->message + share * far / out->bytes_per_second);
 }
 
 /* What a rank of stage p has of all its chunks. */
@@ -202,10 +207,10 @@ static double sent_seconds(const struct search_space *space, const struct search
     double reduce = reductions * call_seconds(prices, dp, stride, n, all * width * (dp - 1) / dp);
     if (!sharding_of(point->stage).params)
         return reduce;
-    double gathered = larger(all, 2 * all - once * share->most);
-    double calls = larger(n, 2 * n - once * share->chunks);
-    return larger(reduce, rounds * call_seconds(prices, shards, stride, calls,
-                                                gathered * width * (shards - 1) / shards));
+    double gathered = fmax(all, 2 * all - once * share->most);
+    double calls = fmax(n, 2 * n - once * share->chunks);
+    return fmax(reduce, rounds * call_seconds(prices, shards, stride, calls,
+                                              gathered * width * (shards - 1) / shards));
 }
 
 static double update_seconds(const struct search_space *space, const struct search_point *point,
@@ -245,11 +250,7 @@ void bound_layout(const struct search_space *space, const struct bound_stages *s
                   struct search_point *point)
 {
     int64_t rounds = search_rounds(space, point);
-    struct timetable_shape shape = {.kind = point->schedule,
-                                    .pp = point->pp,
-                                    .chunks = point->chunks,
-                                    .rounds = (int)rounds,
-                                    .eager = space->request->parallel.eager};
+    struct timetable_shape shape = shape_of(space, point);
     double sent = 0, update = 0, bytes = 0;
     for (int p = 0; p < point->pp; p++) {
         struct share share = {.chunks = point->chunks};
@@ -258,13 +259,13 @@ void bound_layout(const struct search_space *space, const struct bound_stages *s
             share.most += stages->most[s];
             share.units += stages->units[s];
         }
-        sent = larger(sent, sent_seconds(space, point, &share, (double)rounds));
-        update = larger(update, update_seconds(space, point, share.parameters));
-        bytes = larger(bytes, state_bytes(space, point, share.parameters) +
-                                  activation_bytes(stages, point, &shape, p));
+        sent = fmax(sent, sent_seconds(space, point, &share, (double)rounds));
+        update = fmax(update, update_seconds(space, point, share.parameters));
+        bytes = fmax(bytes, state_bytes(space, point, share.parameters) +
+                                activation_bytes(stages, point, &shape, p));
     }
     point->update = update;
-    point->bound = larger(pass_seconds(stages, point, (double)rounds), sent) + update;
+    point->bound = fmax(pass_seconds(stages, point, (double)rounds), sent) + update;
     point->bytes = (size_t)(bytes + (space->request->card ? formula_card_runtime() : 0));
 }
 
@@ -305,19 +306,16 @@ static void pass_costs(const struct search_space *space, const struct bound_stag
 static struct timetable_costs costs_of(const struct search_space *space, double *seconds, int count,
                                        const struct search_point *point)
 {
-    const struct comm_prices *prices = &space->machine->comm;
-    bool far = prices->node > 0 && (point->pp - 1) * point->tp / prices->node > 0;
-    const struct comm_wire *wire = far ? &prices->between : &prices->inside;
     const struct plan_request *request = space->request;
     double rows = (double)(point->micro_batch * request->engine.tokens);
     double bytes = rows / (point->sequence ? point->tp : 1) * (double)request->model.width *
                    (double)dtype_bytes(request->compute);
-    return (struct timetable_costs){.forward = seconds,
-                                    .input = seconds + count,
-                                    .weight = seconds + 2 * count,
-                                    .latency = wire->latency + wire->message,
-                                    .transfer = bytes / wire->bytes_per_second,
-                                    .transfers = TIMETABLE_LINKS};
+    struct timetable_costs costs =
+        plan_message_costs(&space->machine->comm, point->pp, point->tp, bytes);
+    costs.forward = seconds;
+    costs.input = seconds + count;
+    costs.weight = seconds + 2 * count;
+    return costs;
 }
 
 static enum status simulate(struct env *env, const struct timetable_shape *shape,
@@ -339,11 +337,7 @@ enum status bound_simulate(struct env *env, const struct search_space *space,
                            const struct bound_stages *stages, struct search_point *point)
 {
     int64_t rounds = search_rounds(space, point);
-    struct timetable_shape shape = {.kind = point->schedule,
-                                    .pp = point->pp,
-                                    .chunks = point->chunks,
-                                    .rounds = (int)rounds,
-                                    .eager = space->request->parallel.eager};
+    struct timetable_shape shape = shape_of(space, point);
     double seconds = 0, *passes;
     if (rounds * stages->count > MOST_PASSES)
         return STATUS_OK;
@@ -354,6 +348,6 @@ enum status bound_simulate(struct env *env, const struct search_space *space,
     enum status st = simulate(env, &shape, &costs, &seconds);
     mem_free(env, passes);
     if (st == STATUS_OK)
-        point->bound = larger(point->bound, seconds + point->update);
+        point->bound = fmax(point->bound, seconds + point->update);
     return st;
 }
