@@ -43,7 +43,8 @@ OPS_RUN(rope_inverse)
 /* Of one of the two products of the forward pass, above the diagonal not counted. */
 static double attention_flops(struct attention a)
 {
-    return (double)(a.batch * a.heads) * (double)(a.tokens * (a.tokens + 1)) * (double)a.head_width;
+    double tokens = (double)a.tokens;
+    return (double)(a.batch * a.heads) * tokens * (tokens + 1) * (double)a.head_width;
 }
 
 OPS_DESCRIBE(attention)

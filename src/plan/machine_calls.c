@@ -131,7 +131,7 @@ static bool read_field(const struct field *field, const json_t *value, struct op
     case FIELD_BOOL: *(bool *)at = json_is_true(value); return json_is_boolean(value);
     case FIELD_REAL:
         *(double *)at = real;
-        return json_is_number(value) && isfinite(real) && real >= 0;
+        return machine_is_figure(value, false);
     case FIELD_DTYPE: return read_type(value, (enum dtype *)at);
     case FIELD_NORM:
         if (!word || (strcmp(word, "layer") != 0 && strcmp(word, "rms") != 0))
@@ -198,7 +198,7 @@ enum status machine_call_read(const struct machine_reader *r, json_t *object, si
     if (!json_is_object(object) || !op)
         return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: \"op\" is no operation of this sifr",
                     r->origin, index);
-    if (!json_is_number(seconds) || !isfinite(call->seconds) || call->seconds <= 0)
+    if (!machine_is_figure(seconds, true))
         return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: \"seconds\" is not a positive number",
                     r->origin, index);
     if (!read_type(json_object_get(object, "type"), &call->type))

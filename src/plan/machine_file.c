@@ -114,15 +114,22 @@ static enum status check_keys(const struct machine_reader *r, const char *name, 
     return STATUS_OK;
 }
 
+bool machine_is_figure(const json_t *value, bool positive)
+{
+    double figure = json_number_value(value);
+    return json_is_number(value) && figure <= MACHINE_FILE_MOST &&
+           (figure >= MACHINE_FILE_LEAST || (!positive && figure >= 0));
+}
+
 static enum status read_figure(const struct machine_reader *r, const char *name,
                                const json_t *object, const char *key, bool positive, double *out)
 {
     const json_t *value = json_object_get(object, key);
     *out = json_number_value(value);
-    if (json_is_number(value) && isfinite(*out) && *out >= 0 && !(positive && *out <= 0))
+    if (machine_is_figure(value, positive))
         return STATUS_OK;
-    return FAIL(r->env, FORMAT, "'%s': \"%s\" in %s is not a %s number, in SI units", r->origin,
-                key, name, positive ? "positive" : "non-negative");
+    return FAIL(r->env, FORMAT, "'%s': \"%s\" in %s is not a %s number, in SI units, up to %g",
+                r->origin, key, name, positive ? "positive" : "non-negative", MACHINE_FILE_MOST);
 }
 
 static enum status read_count(const struct machine_reader *r, const json_t *object, const char *key,

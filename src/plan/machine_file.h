@@ -17,6 +17,9 @@ enum {
     MACHINE_FILE_BYTES = 16 << 20, /* at most */
     MACHINE_FILE_CALLS = 1 << 16   /* measured, at most */
 };
+/* Figures are 0 (where they may be) or within these, so that prices made of them stay finite. */
+#define MACHINE_FILE_LEAST 1e-18
+#define MACHINE_FILE_MOST 1e24
 
 /* `origin` stands for the file in messages. The caller frees *profile. */
 enum status machine_file_parse(struct env *env, const char *data, size_t bytes, const char *origin,
@@ -30,6 +33,8 @@ struct machine_reader {
     const char *origin;
 };
 
+/* A number that may be reckoned with: no less than 0, or than the least above it. */
+bool machine_is_figure(const json_t *value, bool positive);
 enum status machine_call_read(const struct machine_reader *r, json_t *object, size_t index,
                               struct ops_measured *call);
 void machine_call_print(const struct ops_measured *call, struct text *text);
