@@ -129,9 +129,7 @@ static bool read_field(const struct field *field, const json_t *value, struct op
         *(int *)at = (int)whole;
         return json_is_integer(value) && whole >= 0 && whole < 32;
     case FIELD_BOOL: *(bool *)at = json_is_true(value); return json_is_boolean(value);
-    case FIELD_REAL:
-        *(double *)at = real;
-        return machine_is_figure(value, false);
+    case FIELD_REAL: *(double *)at = real; return machine_is_figure(value, false);
     case FIELD_DTYPE: return read_type(value, (enum dtype *)at);
     case FIELD_NORM:
         if (!word || (strcmp(word, "layer") != 0 && strcmp(word, "rms") != 0))

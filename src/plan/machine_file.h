@@ -19,7 +19,7 @@ enum {
 };
 /* Figures are 0 (where they may be) or within these, so that prices made of them stay finite. */
 #define MACHINE_FILE_LEAST 1e-18
-#define MACHINE_FILE_MOST 1e24
+#define MACHINE_FILE_MOST  1e24
 
 /* `origin` stands for the file in messages. The caller frees *profile. */
 enum status machine_file_parse(struct env *env, const char *data, size_t bytes, const char *origin,
