@@ -77,9 +77,9 @@ fi
 fake=${sifr%/sifr}/fake
 if [ -e "$fake/libsifr-cuda.so" ] && grep -q sifr_comm_nccl "$fake/libsifr-cuda.so"; then
     export SIFR_PLUGIN_FOLDER=$fake LD_LIBRARY_PATH=$fake/nvml
-    # There are eight: what shares one is named.
-    expect 2 "ranks 0 and 8 share the card .*, and NCCL needs one for each; use comm.backend threads, which goes through the host" \
-        timeout 60 "${train[@]}" -n 9 --train.global_batch=36 --comm.backend=nccl --run.device=cuda --out=shared
+    # There are sixteen: what shares one is named.
+    expect 2 "ranks 0 and 16 share the card .*, and NCCL needs one for each; use comm.backend threads, which goes through the host" \
+        timeout 60 "${train[@]}" -n 17 --train.global_batch=68 --comm.backend=nccl --run.device=cuda --out=shared
 fi
 
 finish
