@@ -141,7 +141,9 @@ static void give_up(struct team *team)
     bool said = team->ranks[0].back;
     pthread_mutex_unlock(&team->lock);
     log_debug(env, "rank %d does not come back, so the process ends", absent);
-    if (!said)
+    if (!said && first->status == STATUS_COMM) /* it speaks of ranks by their numbers */
+        FAIL(env, COMM, "%s", log_first_error(first->env->log));
+    else if (!said)
         log_fail(env->log, first->status, __FILE__, __LINE__, "rank %d: %s", first->seat.rank,
                  log_first_error(first->env->log));
     team->cli->quit(team->cli, first->status);

@@ -61,7 +61,7 @@ if [ -x "$faulty" ]; then
         code=0
         eval "wait \$hung_$rank" || code=$?
         [ $code = 1 ] || fail "rank $rank hangs: exit $code: $(cat err-$rank)"
-        tail -n 1 err-$rank | grep -qE "^sifr: error: .*rank $rank has not arrived at .*it is in \"step 3, block 0 forward\"" ||
+        tail -n 1 err-$rank | grep -qE "^sifr: error: rank $rank has not arrived at .*it is in \"step 3, block 0 forward\"" ||
             fail "rank $rank hangs: it is not named last: $(cat err-$rank)"
         [ "$(grep -c 'error: ' err-$rank)" = 1 ] || fail "rank $rank hangs: not said once: $(cat err-$rank)"
     done
