@@ -87,6 +87,8 @@ static enum status run_here(struct cli *cli, const struct bench_ranks *ranks,
     struct session_ranks seat = {.comm = {ranks->backend, ranks->timeout}, .rank = plan->rank};
     TRY(prepare(job->user, &job->place));
     *met = true;
+    if (!ranks->quiet)
+        ranks_say_choice(cli->env, plan);
     if (plan->way == RANKS_THREADS)
         return ranks_run_threads(cli, plan->size, &seat, be_rank, job);
     seat.failing = report_failure;

@@ -20,6 +20,9 @@ struct cli {
     const volatile sig_atomic_t *stop; /* not 0: end in good order */
     int argc;                          /* the command's name and what follows it */
     char *const *argv;
+    /* End the process though threads of it run on and hold what is theirs: after a failure that has
+     * been said, when a rank does not come back. Does not return. */
+    void (*quit)(struct cli *cli, enum status st);
 };
 
 struct command {

@@ -13,6 +13,7 @@
 #include "cli/json_out.h"
 #include "cli/libraries.h"
 #include "cli/host.h"
+#include "cli/mpi_launcher.h"
 #include "device/device_info.h"
 #include "ops/ops_info.h"
 
@@ -27,6 +28,8 @@ struct checkup {
     struct libraries libraries;
     struct ops_info ops;
     struct device_cuda_info cuda;
+    struct mpi_launcher launcher;
+    char no_launcher[MPI_LAUNCHER_WHY]; /* why there is no mpirun; "" = there is one */
     int finding_count;
     char findings[FINDINGS_MAX][FINDING_BYTES];
 };
@@ -117,7 +120,7 @@ static void fact(struct console *console, const char *name, const char *format, 
     __attribute__((format(printf, 3, 4)));
 static void fact(struct console *console, const char *name, const char *format, ...)
 {
-    char value[512];
+    char value[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(value, sizeof value, format, args);
@@ -158,6 +161,21 @@ static void print_cuda(struct console *console, const struct device_cuda_info *c
              cuda->cards[i].capability % 10);
 }
 
+/* The ways of several ranks: who they are, and how memory of cards goes between them. */
+static void print_ranks(struct console *console, const struct checkup *checkup)
+{
+    const struct mpi_launcher *launcher = &checkup->launcher;
+    const struct device_cuda_info *cuda = &checkup->cuda;
+    if (checkup->no_launcher[0])
+        fact(console, "ranks", "threads of one process; no processes: %s", checkup->no_launcher);
+    else
+        fact(console, "ranks", "processes, started with %s (%s), or threads of one process",
+             launcher->mpi, launcher->path);
+    if (!cuda->missing[0])
+        fact(console, "", "memory of cards: %sthrough the host",
+             cuda->nccl > 0 ? "by NCCL with a card for each rank, else " : "");
+}
+
 static void print_facts(struct console *console, const struct checkup *checkup)
 {
     const struct machine *m = &checkup->machine;
@@ -181,6 +199,7 @@ static void print_facts(struct console *console, const struct checkup *checkup)
          text_human_bytes(a, (double)m->disk_free_bytes),
          text_human_bytes(b, (double)m->shm_bytes));
     print_cuda(console, &checkup->cuda);
+    print_ranks(console, checkup);
     fact(console, "libraries", "jansson %s, libyaml %s, xxhash %s", l->jansson, l->yaml, l->xxhash);
     fact(console, "", "PCRE2 %s, %s JIT", l->pcre2, l->pcre2_jit ? "with" : "without");
 }
@@ -251,6 +270,8 @@ static enum status print_json(struct cli *cli, const struct checkup *checkup)
     json_out_int(&json, "memory_limit_bytes", (int64_t)m->memory_limit_bytes);
     json_out_int(&json, "disk_free_bytes", (int64_t)m->disk_free_bytes);
     json_out_int(&json, "shm_bytes", (int64_t)m->shm_bytes);
+    json_out_string(&json, "mpi", checkup->launcher.mpi);
+    json_out_string(&json, "launcher", checkup->no_launcher[0] ? "" : checkup->launcher.path);
     add_cuda(&json, &checkup->cuda);
     json_out_open(&json, "findings", '[');
     for (int i = 0; i < checkup->finding_count; i++)
@@ -269,6 +290,7 @@ static enum status run_doctor(struct cli *cli, struct options *options, void *se
     libraries_look(&checkup.libraries);
     ops_cpu_info(&checkup.ops);
     device_cuda_info(&checkup.cuda);
+    mpi_launcher_look(&checkup.launcher, checkup.no_launcher, sizeof checkup.no_launcher);
     examine(&checkup);
     if (doctor->json)
         return print_json(cli, &checkup);
@@ -298,7 +320,8 @@ const struct command command_doctor = {
     .usage = "[--json]",
     .summary = "what this machine and this build have, and what would slow a run down",
     .description = "Versions, processors and affinity mask, threads, BLAS flavour, cards, memory, "
-                   "disk, what was compiled in;\n"
+                   "disk, what was compiled in,\n"
+                   "how several ranks can be started;\n"
                    "then what should be changed, if anything.\n",
     .examples = "  sifr doctor\n"
                 "  sifr doctor --json | jq .blas\n",

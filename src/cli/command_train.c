@@ -119,6 +119,8 @@ static enum status train_here(struct train_job *job)
         .rank = job->plan.rank,
         .delay = ranks->delay,
     };
+    if (!job->settings->quiet && !job->settings->json)
+        ranks_say_choice(job->cli->env, &job->plan);
     if (job->plan.way == RANKS_THREADS)
         return ranks_run_threads(job->cli, job->plan.size, &seat, train_rank, job);
     seat.failing = report_failure;

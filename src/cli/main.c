@@ -226,14 +226,26 @@ static void open_standard_files(void)
     }
 }
 
+static void quit(struct cli *cli, enum status st)
+{
+    if (rank_report_wanted())
+        rank_report_end(0, st, log_first_error(cli->env->log), true);
+    console_finish(cli->console);
+    _exit(status_exit_code(st));
+}
+
 int main(int argc, char **argv)
 {
     open_standard_files();
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is a write that fails, not the end */
     struct console console;
     struct env env;
-    struct cli cli = {
-        .env = &env, .console = &console, .stop = &stop_signal, .argc = argc - 1, .argv = argv + 1};
+    struct cli cli = {.env = &env,
+                      .console = &console,
+                      .stop = &stop_signal,
+                      .argc = argc - 1,
+                      .argv = argv + 1,
+                      .quit = quit};
     struct launcher launcher;
     bool launched = launcher_find(&launcher);
     bool verbose = verbose_is_asked(argc, argv);

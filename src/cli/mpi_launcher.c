@@ -83,7 +83,25 @@ static bool belongs(const char *program, enum mpi_kind kind)
     return strstr(answer, "HYDRA") || strstr(answer, "Intel(R) MPI");
 }
 
-enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
+/* The one that SIFR_MPIRUN names, and no other. */
+static bool look_at_named(const char *chosen, struct mpi_launcher *launcher, char *why,
+                          size_t bytes)
+{
+    launcher->named = strcmp(chosen, "none") != 0;
+    if (!launcher->named) {
+        snprintf(why, bytes, "SIFR_MPIRUN is 'none', so no mpirun is looked for");
+        return false;
+    }
+    snprintf(launcher->path, sizeof launcher->path, "%s", chosen);
+    if (belongs(chosen, launcher->kind))
+        return true;
+    snprintf(why, bytes,
+             "SIFR_MPIRUN is '%s', which is no launcher of %s, the library of this sifr", chosen,
+             launcher->mpi);
+    return false;
+}
+
+bool mpi_launcher_look(struct mpi_launcher *launcher, char *why, size_t bytes)
 {
     const char *chosen = getenv("SIFR_MPIRUN");
     *launcher = (struct mpi_launcher){0};
@@ -91,24 +109,32 @@ enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
     bool is_open = launcher->kind == MPI_KIND_OPEN;
     const char *const names[] = {SIFR_MPIEXEC, is_open ? "mpirun.openmpi" : "mpirun.mpich",
                                  "mpirun", "mpiexec"};
-    if (chosen && *chosen) {
-        if (!belongs(chosen, launcher->kind))
-            return FAIL(env, CONFIG,
-                        "SIFR_MPIRUN is '%s', which is no launcher of %s, the library of this sifr",
-                        chosen, launcher->mpi);
-        snprintf(launcher->path, sizeof launcher->path, "%s", chosen);
-        return STATUS_OK;
-    }
+    if (chosen && *chosen)
+        return look_at_named(chosen, launcher, why, bytes);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!belongs(names[i], launcher->kind))
             continue;
         snprintf(launcher->path, sizeof launcher->path, "%s", names[i]);
-        return STATUS_OK;
+        return true;
     }
+    snprintf(why, bytes,
+             "this sifr is linked with %s, and no mpirun of that library is found (tried '%s', "
+             "%s, mpirun, mpiexec)",
+             launcher->mpi, names[0], names[1]);
+    return false;
+}
+
+enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher)
+{
+    char why[MPI_LAUNCHER_WHY];
+    if (mpi_launcher_look(launcher, why, sizeof why))
+        return STATUS_OK;
+    if (launcher->named)
+        return FAIL(env, CONFIG, "%s", why);
     return FAIL(env, CONFIG,
-                "this sifr is linked with %s, and no mpirun of that library is found (tried '%s', "
-                "%s, mpirun, mpiexec); install it, or name it in SIFR_MPIRUN",
-                launcher->mpi, names[0], names[1]);
+                "%s; install one, or name it in SIFR_MPIRUN; on one machine comm.backend=threads "
+                "needs none",
+                why);
 }
 
 /* --- how it is called ----------------------------------------------------------------------- */

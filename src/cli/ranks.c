@@ -1,12 +1,12 @@
 /* ranks -- see the header. Only rank 0 talks: what another rank fails with is spread through the
  * communicator, and rank 0 says it. */
 #include "cli/ranks.h"
-#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "cli/launch.h"
+#include "cli/mpi_launcher.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
@@ -85,6 +85,19 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
     return STATUS_OK;
 }
 
+/* Shall ranks that are started here be processes? Where nobody has asked for that, an mpirun that is
+ * not there is no reason to do without the ranks: `why` they are threads. Threads cannot be on
+ * several machines. */
+static bool become_processes(int size, const char *backend, char *why, size_t bytes)
+{
+    struct mpi_launcher launcher;
+    if (size == 1 || strcmp(backend, "threads") == 0)
+        return false;
+    if (strcmp(backend, "mpi") == 0 || launch_local_ranks(size) < size)
+        return true;
+    return mpi_launcher_look(&launcher, why, bytes) || launcher.named;
+}
+
 enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
                        struct ranks_plan *plan)
 {
@@ -99,128 +112,31 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
         return FAIL(env, CONFIG,
                     "comm.backend 'self' has one rank; for -n %d use auto, mpi, nccl or threads",
                     size);
-    bool threads = strcmp(backend, "threads") == 0;
-    int local = threads ? size : launch_local_ranks(size);
-    *plan = (struct ranks_plan){
-        .way = size == 1 ? RANKS_ONE
-               : threads ? RANKS_THREADS
-                         : RANKS_LAUNCH,
-        .size = size,
-        .local = local,
-        .threads = share(env_available_threads(), local),
-    };
+    *plan = (struct ranks_plan){.size = size};
+    bool processes = become_processes(size, backend, plan->why_threads, sizeof plan->why_threads);
+    plan->way = size == 1 ? RANKS_ONE : processes ? RANKS_LAUNCH : RANKS_THREADS;
+    plan->local = processes ? launch_local_ranks(size) : size;
+    plan->threads = share(env_available_threads(), plan->local);
     return STATUS_OK;
+}
+
+void ranks_say_choice(struct env *env, const struct ranks_plan *plan)
+{
+    if (plan->way == RANKS_THREADS && *plan->why_threads)
+        log_info(env, "launch: %d ranks as threads of one process: %s", plan->size,
+                 plan->why_threads);
 }
 
 /* --- a rank that is a process --------------------------------------------------------------- */
 
-/* All ranks end this way together. */
-static bool is_orderly(enum status st)
-{
-    return st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_SAVED || st == STATUS_DIVERGED;
-}
-
 enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st, bool met)
 {
     const char *error = log_first_error(cli->env->log);
-    bool elsewhere = is_orderly(st) || st == STATUS_COMM || st == STATUS_CONFIG;
+    bool elsewhere = ranks_is_orderly(st) || st == STATUS_COMM || st == STATUS_CONFIG;
     console_flush(cli->console);
     rank_report_end(plan->rank, st, error, met);
     if (plan->rank > 0 && !elsewhere && !rank_report_wanted())
         console_rank_error(cli->console, error);
     /* A launcher ends the others when one rank's exit code is not 0, also while they write. */
-    return is_orderly(st) && rank_report_wanted() ? STATUS_OK : st;
-}
-
-/* --- ranks that are threads ----------------------------------------------------------------- */
-
-struct thread_rank {
-    struct session_ranks seat;
-    ranks_main_fn *main;
-    void *user;
-    struct env own, *env; /* `env` is &own but for rank 0 */
-    pthread_t thread;
-    enum status status;
-};
-
-static void log_thread(void *user, enum log_level level, const char *line)
-{
-    const struct thread_rank *rank = user;
-    (void)level; /* whoever is asked to say more hears the others too */
-    fprintf(stderr, "sifr: rank %d: %s\n", rank->seat.rank, line);
-}
-
-static enum status open_rank(struct cli *cli, struct thread_rank *rank)
-{
-    bool verbose = cli->console->verbose;
-    rank->env = cli->env;
-    if (rank->seat.rank == 0)
-        return STATUS_OK;
-    if (env_create(&rank->own, verbose ? log_thread : NULL, rank, verbose ? LOG_DEBUG : LOG_ERROR,
-                   cli->env->threads) != STATUS_OK)
-        return FAIL(cli->env, MEMORY, "out of memory for rank %d", rank->seat.rank);
-    rank->env = &rank->own;
-    return STATUS_OK;
-}
-
-static void *rank_main(void *arg)
-{
-    struct thread_rank *rank = arg;
-    rank->status = rank->main(rank->user, rank->env, &rank->seat);
-    if (!is_orderly(rank->status)) { /* it may have failed before it joined */
-        const char *error = log_first_error(rank->env->log);
-        comm_hub_abort(rank->seat.hub, rank->seat.rank, *error ? error : status_text(rank->status));
-    }
-    return NULL;
-}
-
-static enum status run_all(struct env *env, struct thread_rank *ranks, int size)
-{
-    int started = 1, error = 0;
-    while (started < size && error == 0) {
-        error = pthread_create(&ranks[started].thread, NULL, rank_main, &ranks[started]);
-        started += error == 0;
-    }
-    if (error) {
-        ranks[0].status = FAIL(env, IO, "cannot start the thread of rank %d: %s; see ulimit -u",
-                               started, strerror(error));
-        comm_hub_abort(ranks[0].seat.hub, 0, log_first_error(env->log));
-    } else {
-        rank_main(&ranks[0]);
-    }
-    for (int r = 1; r < started; r++)
-        pthread_join(ranks[r].thread, NULL);
-    enum status st = ranks[0].status;
-    for (int r = 1; r < started; r++) { /* the cause rather than its effect */
-        if (st == STATUS_OK || (st == STATUS_COMM && !is_orderly(ranks[r].status)))
-            st = ranks[r].status;
-    }
-    return st;
-}
-
-enum status ranks_run_threads(struct cli *cli, int size, const struct session_ranks *seat,
-                              ranks_main_fn *main, void *user)
-{
-    enum status st;
-    struct comm_hub *hub;
-    struct thread_rank *ranks;
-    TRY(comm_hub_create(cli->env, size, &hub));
-    TRY_OR(undo_hub,
-           mem_alloc_array(cli->env, MEM_OTHER, "ranks", (size_t)size, sizeof *ranks, &ranks));
-    for (int r = 0; r < size; r++) {
-        ranks[r] = (struct thread_rank){.seat = *seat, .main = main, .user = user};
-        ranks[r].seat.hub = hub;
-        ranks[r].seat.rank = r;
-        TRY_OR(undo_ranks, open_rank(cli, &ranks[r]));
-    }
-    st = run_all(cli->env, ranks, size);
-undo_ranks:
-    for (int r = 0; r < size; r++) {
-        if (ranks[r].own.log)
-            env_destroy(&ranks[r].own);
-    }
-    mem_free(cli->env, ranks);
-undo_hub:
-    comm_hub_destroy(hub);
-    return st;
+    return ranks_is_orderly(st) && rank_report_wanted() ? STATUS_OK : st;
 }

@@ -17,11 +17,21 @@ struct ranks_plan {
     int rank;    /* of this process, as its launcher says; 0 unless joined */
     int local;   /* ranks on this machine */
     int threads; /* for each rank, if nobody says otherwise: the CPUs it may use, shared out */
+    char why_threads[640]; /* the ranks are threads though nobody asked for that; "" = otherwise */
 };
 
-/* From -n (0 = not given), comm.backend and the launcher's variables. */
+/* From -n (0 = not given), comm.backend, the launcher's variables, and whether there is an mpirun to
+ * start ranks with: without one "auto" and "nccl" have theirs as threads. */
 enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
                        struct ranks_plan *plan);
+/* One line where the ranks are threads for want of an mpirun. */
+void ranks_say_choice(struct env *env, const struct ranks_plan *plan);
+
+/* All ranks end this way together. */
+static inline bool ranks_is_orderly(enum status st)
+{
+    return st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_SAVED || st == STATUS_DIVERGED;
+}
 
 /* How a rank that is a process ends: its supervisor, if it has one, is told, and then gives the
  * exit code (what comes back is for the launcher); otherwise a rank other than 0 says what no other
@@ -29,9 +39,9 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
 enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st, bool met);
 
 typedef enum status ranks_main_fn(void *user, struct env *env, const struct session_ranks *ranks);
-/* Run `main` as each of `size` threads, rank 0 on the calling one and with its env. The others'
- * logs are shown with --verbose only. `seat` is every rank's, but for the hub and the number.
- * Returns the failure that made the job fail. */
+/* Run `main` as each of `size` threads, rank 0 with the caller's env. The others' logs are shown with
+ * --verbose only. `seat` is every rank's, but for the hub and the number. Returns the failure that
+ * made the job fail; where a rank does not come back after it, the process ends (cli->quit). */
 enum status ranks_run_threads(struct cli *cli, int size, const struct session_ranks *seat,
                               ranks_main_fn *main, void *user);
 

@@ -219,7 +219,8 @@ enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *
     struct env *env = device_env(device);
     struct comm_seat seat = {.hub = hub, .rank = rank};
     bool nccl = strcmp(config->backend, "nccl") == 0;
-    return create(env, &comm_threads, nccl ? COMM_PATH : COMM_NO_PATH, &seat, config, device, comm);
+    enum comm_wish wish = nccl ? COMM_PATH : COMM_PATH_IF_POSSIBLE;
+    return create(env, &comm_threads, wish, &seat, config, device, comm);
 }
 
 enum status comm_create_dry(struct device *device, int rank, int size, bool staged,

@@ -39,7 +39,8 @@ struct comm_config {
 enum status comm_create(const struct comm_config *config, struct device *device,
                         struct comm **comm);
 /* Ranks as threads of this process: a hub shared by `size` threads, each of which joins with its
- * own env and device. config->backend "nccl": with that for memory of cards. */
+ * own env and device. Memory of cards goes by NCCL where several ranks have a card each and NCCL is
+ * there, else through the host; config->backend "nccl" insists on it. */
 struct comm_hub;
 enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub);
 void comm_hub_destroy(struct comm_hub *hub);

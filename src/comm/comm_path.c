@@ -46,6 +46,32 @@ static void judge(const struct offer *offers, int size, char *out, size_t bytes)
     }
 }
 
+/* Only the calls of its users are numbered and counted. */
+static void forget_calls(struct comm *comm)
+{
+    comm->counters[COMM_CONTROL] = (struct comm_counter){0};
+    comm->collective_count = 0;
+    pthread_mutex_lock(&comm->home->lock);
+    comm->place = (struct comm_place){.here = true};
+    pthread_mutex_unlock(&comm->home->lock);
+}
+
+/* The path cannot be used: refused, or told. Ranks that are threads meet this often, in tests on one
+ * card. */
+static enum status do_without(struct comm_home *home, enum comm_wish wish, const char *why)
+{
+    bool threads = home->backend == &comm_threads;
+    home->path = NULL;
+    if (wish == COMM_PATH)
+        return FAIL(home->env, CONFIG, "%s; use comm.backend %s, which goes through the host", why,
+                    threads ? "threads" : "mpi");
+    if (threads)
+        log_debug(home->env, "messages go through the host: %s", why);
+    else
+        log_info(home->env, "messages go through the host: %s", why);
+    return STATUS_OK;
+}
+
 enum status comm_path_choose(struct comm *root, enum comm_wish wish)
 {
     enum status st;
@@ -57,27 +83,27 @@ enum status comm_path_choose(struct comm *root, enum comm_wish wish)
     if (wish == COMM_PATH && !on_card)
         return FAIL(env, CONFIG, "comm.backend 'nccl' moves memory of cards; the device is '%s'",
                     device_backend(root->device));
-    if (wish == COMM_NO_PATH || !on_card)
+    if (wish == COMM_NO_PATH || !on_card || (wish == COMM_PATH_IF_POSSIBLE && root->size == 1))
         return STATUS_OK;
     TRY(mem_alloc_array(env, MEM_OTHER, "cards", (size_t)root->size, sizeof *offers, &offers));
     make_offer(root, &mine);
     TRY_OR(undo_offers, comm_exchange(root, &mine, sizeof mine, offers));
+    forget_calls(root);
     judge(offers, root->size, why, sizeof why);
     if (why[0] == '\0') {
         TRY_OR(undo_offers, event_create(root->device, &home->issued));
         st = comm_watch_start(home);
     } else {
-        home->path = NULL;
-        if (wish == COMM_PATH)
-            st = FAIL(env, CONFIG, "%s; use comm.backend mpi, which goes through the host", why);
-        else
-            log_info(env, "messages go through the host: %s", why);
+        st = do_without(home, wish, why);
     }
 undo_offers:
     mem_free(env, offers);
     return st;
 }
 
+/* Ranks meet once more when all have their link: with ranks in one process, one that is done enqueues
+ * a swap and may then wait in the driver for the others, with locks that they need for the memory
+ * of their links. */
 enum status comm_path_open(struct comm *comm)
 {
     enum status st;
@@ -94,9 +120,9 @@ enum status comm_path_open(struct comm *comm)
     TRY_OR(undo_all, comm_exchange(comm, &mine, sizeof mine, all));
     TRY_OR(undo_all, all[0].status);
     TRY_OR(undo_all, path->open(comm, all[0].id, &comm->link));
-    comm->counters[COMM_CONTROL] = (struct comm_counter){0}; /* its users' calls are counted */
-    comm->collective_count = 0;
     comm_watch_add(comm);
+    comm_barrier(comm); /* who does not come has ended the job, and the next call tells */
+    forget_calls(comm);
 undo_all:
     mem_free(comm->env, all);
     return st;

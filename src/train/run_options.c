@@ -170,7 +170,7 @@ static const struct option ranks_list[] = {
      .choices = comm_backend_words,
      .help =
          "how ranks talk; threads = ranks in one process; nccl = from card to card, one for each "
-         "rank"},
+         "rank; auto, nccl: ranks are processes where there is an mpirun, else threads"},
     {.key = "comm.timeout",
      .type = OPTION_REAL,
      RANKS(timeout),

@@ -80,12 +80,12 @@ static inline int rig_cards(void)
 }
 
 /* Streams as comm_stream_create makes them. */
-static inline void member_open(struct member *m, int rank)
+static inline void member_open(struct member *m, int card)
 {
     enum status (*make)(struct device *, const char *, struct stream **) =
         rig_nccl() ? stream_create : stream_create_worker;
     *m = (struct member){.env = testing_env(1)};
-    assert_ok(device_create(&m->env, rig_device(), rig_nccl() ? rank : 0, &m->device));
+    assert_ok(device_create(&m->env, rig_device(), rig_nccl() ? card : 0, &m->device));
     assert_ok(stream_create(m->device, "direct", &m->direct));
     assert_ok(make(m->device, "worker", &m->worker));
     assert_ok(make(m->device, "other", &m->other));
@@ -153,7 +153,7 @@ struct recruit {
     pthread_t thread;
     struct comm_hub *hub;
     const struct comm_case *c;
-    int rank;
+    int rank, card;
     struct member member;
 };
 
@@ -162,7 +162,7 @@ static inline void *recruit_main(void *arg)
     struct recruit *recruit = arg;
     struct comm_config config = rig_config(recruit->c, rig_nccl() ? "nccl" : "threads");
     struct member *m = &recruit->member;
-    member_open(m, recruit->rank);
+    member_open(m, recruit->card);
     if (comm_join(recruit->hub, recruit->rank, &config, m->device, &m->comm) == STATUS_OK)
         member_run(m, recruit->c);
     else
@@ -180,13 +180,14 @@ struct team {
     int size;
 };
 
-static inline void team_start(struct team *team, const struct comm_case *c, int size)
+static inline void team_start(struct team *team, const struct comm_case *c, int size,
+                              int first_card)
 {
     *team = (struct team){.env = testing_env(1), .size = size};
     assert_ok(comm_hub_create(&team->env, size, &team->hub));
     for (int r = 0; r < size; r++) {
         struct recruit *recruit = &team->recruits[r];
-        *recruit = (struct recruit){.hub = team->hub, .c = c, .rank = r};
+        *recruit = (struct recruit){.hub = team->hub, .c = c, .rank = r, .card = first_card + r};
         assert_int_equal(pthread_create(&recruit->thread, NULL, recruit_main, recruit), 0);
     }
 }
@@ -208,16 +209,19 @@ static inline int team_end(struct team *team)
     return wrong;
 }
 
-/* What ends a job waits for seconds: with fewer sizes, and all of them at once. */
+/* What ends a job waits for seconds: with fewer sizes, and all of them at once; then on other cards,
+ * since kernels that wait for each other would hold up those of another job. */
 static inline void run_on_threads(void **state)
 {
     const struct comm_case *c = *state;
     struct team teams[MOST_RANKS];
     int most = rig_nccl() && rig_cards() < MOST_RANKS ? rig_cards() : MOST_RANKS;
-    int count = 0, wrong = 0;
+    int count = 0, wrong = 0, card = 0;
     for (int size = 1; size <= most; size += c->alone && size > 2 ? size - 1 : 1) {
-        team_start(&teams[count++], c, size);
-        wrong += c->alone ? 0 : team_end(&teams[--count]);
+        bool at_once = c->alone && (!rig_nccl() || card + size <= rig_cards());
+        team_start(&teams[count++], c, size, at_once ? card : 0);
+        card += at_once ? size : 0;
+        wrong += at_once ? 0 : team_end(&teams[--count]);
     }
     while (count > 0)
         wrong += team_end(&teams[--count]);

@@ -3,13 +3,17 @@
  * It is as strict as the real one may be: a group is one piece of work on a stream that ends when
  * all its messages have been taken; messages between two ranks are matched in order; a card has room
  * for one group at a time, so that ranks which enqueue in different orders hold each other up for
- * ever; an abort lets go of what is on the card and frees the communicator.
+ * ever; no group may be enqueued while another rank is still making its end of the communicator,
+ * which takes memory of a card (in one process the driver has locks that both need); an abort lets go
+ * of what is on the card and frees the communicator.
  */
 #include <nccl.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "device/fake_card.h"
 
 enum { MOST_RANKS = 8, MOST_MESSAGES = 2 * MOST_RANKS };
@@ -30,6 +34,7 @@ struct message {
 struct clique {
     struct clique *next;
     int id, joined, left;
+    int made;                                             /* ranks that have their end of it */
     const struct message *offers[MOST_RANKS][MOST_RANKS]; /* [from][to], NULL = none */
 };
 static struct clique *cliques;
@@ -151,6 +156,11 @@ ncclResult_t ncclGroupEnd(void)
     struct group *group = open_group;
     pthread_mutex_lock(&lock);
     group->comm->groups++;
+    if (group->comm->clique->made < group->comm->size) {
+        fprintf(stderr, "fake_nccl: messages of rank %d, while others make the communicator\n",
+                group->comm->rank);
+        abort();
+    }
     pthread_mutex_unlock(&lock);
     fake_card_call(group->stream, run_group, group);
     return ncclSuccess;
@@ -189,6 +199,10 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int r
     *comm = calloc(1, sizeof **comm);
     **comm = (struct ncclComm){.clique = clique, .rank = rank, .size = size};
     cudaGetDevice(&(*comm)->card);
+    nanosleep(&(struct timespec){0, 1000000L * rank}, NULL);
+    pthread_mutex_lock(&lock);
+    clique->made++;
+    pthread_mutex_unlock(&lock);
     return ncclSuccess;
 }
 

@@ -1,5 +1,6 @@
-/* Who gets which way between cards: ranks with a card each get NCCL; a job whose ranks share one is
- * told so, by name, and leaves nothing behind. Needs a device `cuda` (SIFR_PLUGIN_FOLDER may name one
+/* Who gets which way between cards: ranks with a card each get NCCL, whether it was asked for or only
+ * threads were; a job whose ranks share one is told so, by name, or goes through the host. Either way
+ * it leaves nothing behind, and what is sent arrives. Needs a device `cuda` (SIFR_PLUGIN_FOLDER may name one
  * made of threads) with NCCL; 77 = there is none. */
 #include "base/plugin.h"
 #include "comm/comm_rig.h"
@@ -7,23 +8,75 @@
 struct seat {
     pthread_t thread;
     struct comm_hub *hub;
+    const char *backend;
     int rank, card;
     enum status status;
-    char name[16], error[512];
-    size_t left; /* bytes that were not given back */
+    bool wrong; /* what came was not what was sent */
+    char name[16], copy_name[16], error[512];
+    char said[512]; /* about the way, with what only a debugger reads; "" = nothing */
+    size_t left;    /* bytes that were not given back */
 };
+
+static void listen(void *user, enum log_level level, const char *line)
+{
+    struct seat *seat = user;
+    if (strstr(line, "messages go through the host") == NULL)
+        return;
+    snprintf(seat->said, sizeof seat->said, "%s: %s", level == LOG_DEBUG ? "debug" : "louder",
+             line);
+}
+
+/* Every rank's number to every rank, on a stream beside and at once on a copy of the communicator. */
+static void talk(struct seat *seat, struct device *device, struct comm *comm)
+{
+    enum { COUNT = 1000 };
+    int size = comm_size(comm);
+    int32_t mine[COUNT], all[8 * COUNT];
+    struct stream *streams[2], *plain;
+    struct comm *comms[2] = {comm, NULL};
+    void *full[2], *shard;
+    assert_ok(comm_dup(comm, "copy", &comms[1]));
+    snprintf(seat->copy_name, sizeof seat->copy_name, "%s", comm_backend_name(comms[1]));
+    assert_ok(stream_create(device, "plain", &plain));
+    assert_ok(device_alloc(device, MEM_SCRATCH, "shard", sizeof mine, &shard));
+    for (int i = 0; i < COUNT; i++)
+        mine[i] = 7 * seat->rank + i;
+    device_copy(plain, shard, mine, sizeof mine);
+    assert_ok(stream_sync(plain));
+    for (int k = 0; k < 2; k++) {
+        assert_ok(device_alloc(device, MEM_SCRATCH, "full", (size_t)size * sizeof mine, &full[k]));
+        assert_ok(comm_stream_create(comms[k], "beside", &streams[k]));
+    }
+    for (int k = 0; k < 2; k++)
+        comm_all_gather(comms[k], shard, full[k], COUNT, DTYPE_F32, streams[k]);
+    for (int k = 0; k < 2; k++) {
+        assert_ok(stream_sync(streams[k]));
+        device_copy(plain, all, full[k], (size_t)size * sizeof mine);
+        assert_ok(stream_sync(plain));
+        for (int i = 0; i < size * COUNT; i++)
+            seat->wrong = seat->wrong || all[i] != 7 * (i / COUNT) + i % COUNT;
+        stream_destroy(streams[k]);
+        device_free(device, full[k]);
+    }
+    device_free(device, shard);
+    stream_destroy(plain);
+    comm_destroy(comms[1]);
+}
 
 static void *sit(void *arg)
 {
     struct seat *seat = arg;
-    struct env env = testing_env(1);
-    struct comm_config config = {.backend = "nccl", .timeout = 60};
+    struct env env;
+    struct comm_config config = {.backend = seat->backend, .timeout = 60};
     struct device *device;
     struct comm *comm = NULL;
+    assert_ok(env_create(&env, listen, seat, LOG_DEBUG, 1));
     assert_ok(device_create(&env, "cuda", seat->card, &device));
     seat->status = comm_join(seat->hub, seat->rank, &config, device, &comm);
-    if (comm != NULL)
+    if (comm != NULL) {
         snprintf(seat->name, sizeof seat->name, "%s", comm_backend_name(comm));
+        talk(seat, device, comm);
+    }
     snprintf(seat->error, sizeof seat->error, "%s", log_first_error(env.log));
     comm_destroy(comm);
     device_destroy(device);
@@ -32,19 +85,22 @@ static void *sit(void *arg)
     return NULL;
 }
 
-static void join_on(const int *cards, struct seat *seats, int size)
+static void join_on(const char *backend, const int *cards, struct seat *seats, int size)
 {
     struct env env = testing_env(1);
     struct comm_hub *hub;
     assert_ok(comm_hub_create(&env, size, &hub));
     for (int r = 0; r < size; r++) {
-        seats[r] = (struct seat){.hub = hub, .rank = r, .card = cards[r]};
+        seats[r] = (struct seat){.hub = hub, .backend = backend, .rank = r, .card = cards[r]};
         assert_int_equal(pthread_create(&seats[r].thread, NULL, sit, &seats[r]), 0);
     }
     for (int r = 0; r < size; r++)
         pthread_join(seats[r].thread, NULL);
-    for (int r = 0; r < size; r++)
+    for (int r = 0; r < size; r++) {
         assert_int_equal(seats[r].left, 0);
+        assert_false(seats[r].wrong);
+        assert_string_equal(seats[r].name, seats[r].copy_name);
+    }
     comm_hub_destroy(hub);
     env_destroy(&env);
 }
@@ -54,22 +110,106 @@ static void test_shared_card(void **state)
     struct seat seats[3];
     int count = rig_cards();
     (void)state;
-    join_on((const int[]){0, count > 1, 0}, seats, 3);
+    join_on("nccl", (const int[]){0, count > 1, 0}, seats, 3);
     for (int r = 0; r < 3; r++) {
         assert_int_not_equal(seats[r].status, STATUS_OK);
         assert_non_null(strstr(seats[r].error, count > 1 ? "ranks 0 and 2 share the card"
                                                          : "ranks 0 and 1 share the card"));
-        assert_non_null(strstr(seats[r].error, "use comm.backend mpi"));
+        assert_non_null(strstr(seats[r].error, "use comm.backend threads"));
+    }
+}
+
+/* Nobody has insisted: through the host, and only who asks for every word is told. */
+static void test_shared_card_staged(void **state)
+{
+    struct seat seats[3];
+    int count = rig_cards();
+    join_on(*state, (const int[]){0, count > 1, 0}, seats, 3);
+    for (int r = 0; r < 3; r++) {
+        assert_ok(seats[r].status);
+        assert_string_equal(seats[r].name, "threads");
+        assert_non_null(strstr(seats[r].said, "debug: messages go through the host: ranks 0 and"));
+        assert_non_null(strstr(seats[r].said, "share the card"));
     }
 }
 
 static void test_cards_of_their_own(void **state)
 {
+    struct seat seats[4];
+    bool insists = strcmp(*state, "nccl") == 0;
+    int size = rig_cards() > 4 ? 4 : rig_cards();
+    join_on(*state, (const int[]){3 % size, 2 % size, 1 % size, 0}, seats, size);
+    for (int r = 0; r < size; r++) {
+        assert_ok(seats[r].status);
+        assert_string_equal(seats[r].name, size > 1 || insists ? "nccl" : "threads");
+        assert_string_equal(seats[r].said, ""); /* one rank has no messages */
+    }
+}
+
+/* Job after job in one process, each with its own ids and threads. */
+static void test_again(void **state)
+{
     struct seat seats[2];
     (void)state;
-    join_on((const int[]){0, 1}, seats, rig_cards() > 1 ? 2 : 1);
-    assert_ok(seats[0].status);
-    assert_string_equal(seats[0].name, "nccl");
+    for (int i = 0; i < 5 && rig_cards() > 1; i++) {
+        join_on("threads", (const int[]){i % 2, 1 - i % 2}, seats, 2);
+        assert_string_equal(seats[1].name, "nccl");
+        join_on("threads", (const int[]){1, 1}, seats, 2);
+        assert_string_equal(seats[1].name, "threads");
+    }
+}
+
+/* The job's first call: what ranks said to each other when they met is not taken for it. */
+static void *come_late(void *arg)
+{
+    struct seat *seat = arg;
+    struct env env = testing_env(1);
+    struct comm_config config = {.backend = "threads", .timeout = 1};
+    struct device *device;
+    struct stream *stream;
+    struct comm *comm;
+    float *x;
+    assert_ok(device_create(&env, "cuda", seat->card, &device));
+    assert_ok(comm_join(seat->hub, seat->rank, &config, device, &comm));
+    assert_ok(comm_stream_create(comm, "beside", &stream));
+    assert_ok(device_alloc(device, MEM_SCRATCH, "x", 2 * sizeof *x, &x));
+    double start = clock_seconds();
+    for (int i = 0; seat->rank == 1 && comm_status(comm) == STATUS_OK && i < 1000; i++)
+        nap(0.01);
+    comm_all_gather(comm, x + seat->rank, x, 1, DTYPE_F32, stream);
+    seat->status = stream_sync(stream);
+    seat->wrong = clock_seconds() - start > 8; /* ten timeouts, if it seemed to be on its way */
+    snprintf(seat->error, sizeof seat->error, "%s", log_first_error(env.log));
+    stream_destroy(stream);
+    comm_destroy(comm);
+    device_free(device, x);
+    device_destroy(device);
+    env_destroy(&env);
+    return NULL;
+}
+
+static void test_late_at_first(void **state)
+{
+    struct env env = testing_env(1);
+    struct comm_hub *hub;
+    struct seat seats[2];
+    (void)state;
+    if (rig_cards() < 2)
+        skip();
+    assert_ok(comm_hub_create(&env, 2, &hub));
+    for (int r = 0; r < 2; r++) {
+        seats[r] = (struct seat){.hub = hub, .rank = r, .card = r};
+        assert_int_equal(pthread_create(&seats[r].thread, NULL, come_late, &seats[r]), 0);
+    }
+    for (int r = 0; r < 2; r++)
+        pthread_join(seats[r].thread, NULL);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(seats[r].status, STATUS_COMM);
+        assert_false(seats[r].wrong);
+        assert_non_null(strstr(seats[r].error, "rank 1 has not arrived at all_gather 1 (\"job\")"));
+    }
+    comm_hub_destroy(hub);
+    env_destroy(&env);
 }
 
 /* Every constructor on the way fails in turn. */
@@ -103,7 +243,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_card),
-        cmocka_unit_test(test_cards_of_their_own),
+        {"test_shared_card_staged threads", test_shared_card_staged, NULL, NULL, "threads"},
+        {"test_shared_card_staged auto", test_shared_card_staged, NULL, NULL, "auto"},
+        {"test_cards_of_their_own nccl", test_cards_of_their_own, NULL, NULL, "nccl"},
+        {"test_cards_of_their_own threads", test_cards_of_their_own, NULL, NULL, "threads"},
+        {"test_cards_of_their_own auto", test_cards_of_their_own, NULL, NULL, "auto"},
+        cmocka_unit_test(test_again),
+        cmocka_unit_test(test_late_at_first),
         cmocka_unit_test(test_failing_allocations),
     };
     struct device_info info;

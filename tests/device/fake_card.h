@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #include "device/cuda/accumulate.h"
 
-enum { FAKE_CARDS = 8 };
+enum { FAKE_CARDS = 16 };
 
 /* Of a card: all of it, what the first to use it takes for a context, and what others hold, of
  * which only the management library knows. */

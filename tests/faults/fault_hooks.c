@@ -7,7 +7,7 @@
  *     FAULT="RANK ACTION PLACE"
  *     FAULT_ONCE=FILE: only while there is no such file, which the accident makes
  *
- * kill, stop: a signal to this process, where
+ * kill, stop: a signal to this process; hang: this thread goes no further, deaf to signals; where
  *     PLACE is what the rank tells the others of itself: "step 3, block 0 backward", or
  *     "in NAME N": inside call N of the communicator NAME, before it has sent anything.
  * nan: PLACE is "reduce A B": what calls A to B of the communicator "reduce" hand over begins with
@@ -52,6 +52,8 @@ static void act(const struct fault *fault)
         raise(SIGKILL);
     if (strcmp(fault->action, "stop") == 0)
         kill(getpid(), SIGSTOP);
+    while (strcmp(fault->action, "hang") == 0)
+        pause();
 }
 
 void kill_hooks_note(const char *what); /* tests/kill/kill_hooks.c */
