@@ -55,7 +55,7 @@ size_t engine_stream_bytes(const struct engine *engine); /* of (B, T, C) */
 void engine_tell(const struct engine *engine, enum engine_point point,
                  const struct timetable_action *pass);
 
-/* --- pipeline.c ----------------------------------------------------------------------------- */
+/* --- pipeline*.c ---------------------------------------------------------------------------- */
 enum status pipeline_create(struct engine *engine, const struct engine_pipe *config,
                             struct pipeline **pipeline);
 void pipeline_destroy(struct pipeline *p);
