@@ -213,27 +213,17 @@ static struct rig_config team_config(int llama, int mode, int layers)
 /* The same settings for both, after `model`; free params of both. */
 static void run_team(const struct member *model, const char *gates, struct member *team)
 {
-    struct env env = testing_env(1);
     struct meeting meeting = {.gates = gates};
-    struct comm_hub *hub;
-    pthread_t threads[TEAM];
     pthread_mutex_init(&meeting.lock, NULL);
     pthread_cond_init(&meeting.changed, NULL);
-    assert_ok(comm_hub_create(&env, TEAM, &hub));
     for (int r = 0; r < TEAM; r++) {
         team[r] = *model;
         team[r].meeting = &meeting;
-        team[r].config.hub = hub;
-        team[r].config.rank = r;
-        assert_int_equal(pthread_create(&threads[r], NULL, member_main, &team[r]), 0);
     }
-    for (int r = 0; r < TEAM; r++)
-        pthread_join(threads[r], NULL);
+    rig_run_ranks(member_main, team, TEAM, sizeof *team);
     assert_false(meeting.late);
-    comm_hub_destroy(hub);
     pthread_cond_destroy(&meeting.changed);
     pthread_mutex_destroy(&meeting.lock);
-    env_destroy(&env);
 }
 
 static void free_team(struct member *team)

@@ -2,7 +2,7 @@
  * saved are those of one rank, in every precision and however the state is cut.
  */
 #include "run_rig.h"
-#include <pthread.h>
+#include "threads.h"
 
 enum { MOST_RANKS = 6 };
 
@@ -40,7 +40,6 @@ static struct trainer_summary train(struct run_rig *rig, const char *folder, int
                                     const char *settings)
 {
     struct job jobs[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
     struct comm_hub *hub = NULL;
     char all[512], path[128];
     snprintf(all, sizeof all,
@@ -51,12 +50,9 @@ static struct trainer_summary train(struct run_rig *rig, const char *folder, int
     rig_config(rig, all);
     if (ranks > 1)
         assert_int_equal(comm_hub_create(&rig->scratch.env, ranks, &hub), STATUS_OK);
-    for (int r = 0; r < ranks; r++) {
-        jobs[r] = (struct job){.rig = rig, .hub = hub, .rank = r, .folder = path};
-        assert_int_equal(pthread_create(&threads[r], NULL, train_rank, &jobs[r]), 0);
-    }
     for (int r = 0; r < ranks; r++)
-        pthread_join(threads[r], NULL);
+        jobs[r] = (struct job){.rig = rig, .hub = hub, .rank = r, .folder = path};
+    threads_run(train_rank, jobs, ranks, sizeof *jobs);
     comm_hub_destroy(hub);
     for (int r = 0; r < ranks; r++)
         assert_int_equal(jobs[r].st, STATUS_OK);
