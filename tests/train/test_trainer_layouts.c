@@ -76,7 +76,8 @@ static void expect_same_file(struct run_rig *rig, const char *a, const char *b, 
         mem_free(&rig->scratch.env, texts[i]);
 }
 
-static void check_precision(const char *mode)
+/* The state is the mode. */
+static void test_precision(void **state)
 {
     static const struct {
         int ranks;
@@ -87,6 +88,7 @@ static void check_precision(const char *mode)
         {4, "zero.stage=2 zero.servers=1"},
         {6, "zero.stage=3 zero.shard_group=3"},
     };
+    const char *mode = *state;
     struct run_rig rig;
     char settings[128], folder[16];
     rig_open(&rig);
@@ -105,30 +107,12 @@ static void check_precision(const char *mode)
     rig_close(&rig);
 }
 
-static void test_fp32(void **state)
-{
-    (void)state;
-    check_precision("fp32");
-}
-
-static void test_bf16(void **state)
-{
-    (void)state;
-    check_precision("bf16");
-}
-
-static void test_fp16(void **state)
-{
-    (void)state;
-    check_precision("fp16");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_fp16),
+        {.name = "fp32", .test_func = test_precision, .initial_state = "fp32"},
+        {.name = "bf16", .test_func = test_precision, .initial_state = "bf16"},
+        {.name = "fp16", .test_func = test_precision, .initial_state = "fp16"},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
