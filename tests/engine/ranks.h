@@ -92,6 +92,20 @@ static inline struct rig_config base_config(int llama)
                                .clip = 1.0};
 }
 
+/* Heads and widths that four ranks can share, a vocabulary that they cannot evenly; what a pipeline of them needs to be told. */
+static inline struct rig_config shared_config(int llama)
+{
+    struct rig_config config = base_config(llama);
+    config.chunks = 1;
+    config.kind = TIMETABLE_1F1B;
+    if (!llama) {
+        config.model.heads = config.model.kv_heads = 4;
+        config.model.width = 40;
+        config.model.head_width = 10;
+    }
+    return config;
+}
+
 static inline void compare(const struct trace *plain, struct rig_config config, int ranks)
 {
     struct trace other = run(config, ranks);

@@ -6,19 +6,11 @@
 #include "engine/ranks.h"
 #include "zero/partition.h"
 
-/* Heads and widths that four ranks can share, a vocabulary that they cannot evenly. */
 static struct rig_config team_config(int llama, int tp)
 {
-    struct rig_config config = base_config(llama);
+    struct rig_config config = shared_config(llama);
     config.tokens = 12;
-    config.chunks = 1;
-    config.kind = TIMETABLE_1F1B;
     config.tp = tp;
-    if (!llama) {
-        config.model.heads = config.model.kv_heads = 4;
-        config.model.width = 40;
-        config.model.head_width = 10;
-    }
     return config;
 }
 

@@ -193,20 +193,13 @@ static void *member_main(void *argument)
 
 static struct rig_config team_config(int llama, int mode, int layers)
 {
-    struct rig_config config = base_config(llama);
+    struct rig_config config = shared_config(llama);
     config.ops = "cpu";
     config.tokens = 12;
     config.micro_batches = 1;
-    config.chunks = 1;
-    config.kind = TIMETABLE_1F1B;
     config.tp = TEAM;
     config.sequence = mode != PLAIN, config.regather = mode == REGATHER;
     config.model.layers = layers;
-    if (!llama) {
-        config.model.heads = config.model.kv_heads = 4;
-        config.model.width = 40;
-        config.model.head_width = 10;
-    }
     return config;
 }
 

@@ -113,15 +113,8 @@ static void check(struct rig_config config, int ranks)
 
 static struct rig_config state_config(int llama)
 {
-    struct rig_config config = base_config(llama);
-    config.chunks = 1;
-    config.kind = TIMETABLE_1F1B;
+    struct rig_config config = shared_config(llama);
     config.snapshot = true;
-    if (!llama) {
-        config.model.heads = config.model.kv_heads = 4;
-        config.model.width = 40;
-        config.model.head_width = 10;
-    }
     return config;
 }
 
