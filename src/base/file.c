@@ -195,6 +195,12 @@ undo_names:
     return st;
 }
 
+enum status file_write_text(struct env *env, const char *path, const struct text *text)
+{
+    TRY(text->status);
+    return file_write_atomic(env, path, text_string(text), text->bytes);
+}
+
 /* --- folders and paths ---------------------------------------------------------------------- */
 
 static bool is_folder(const char *path)

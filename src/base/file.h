@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include "base/env.h"
 
+struct text;
+
 struct file_map {
     const uint8_t *data; /* NULL when the file is empty */
     size_t bytes;
@@ -23,6 +25,8 @@ enum status file_read(struct env *env, const char *path, size_t limit, char **te
 /* Write beside `path`, fsync, rename over it, fsync the folder: a reader sees the old file or the
  * new one. */
 enum status file_write_atomic(struct env *env, const char *path, const void *data, size_t bytes);
+/* The same for a text; one that could not grow is not written, and its status comes back. */
+enum status file_write_text(struct env *env, const char *path, const struct text *text);
 
 enum status dir_create(struct env *env, const char *path); /* with parents; fine when it exists */
 enum status dir_sync(struct env *env, const char *path);

@@ -249,6 +249,13 @@ enum status mem_alloc(struct env *env, enum mem_category category, const char *n
     return block ? STATUS_OK : fail_memory(env, category, name, bytes);
 }
 
+static enum status fail_product(struct env *env, enum mem_category category, const char *name,
+                                size_t count, size_t size)
+{
+    return FAIL(env, MEMORY, "out of memory: cannot take %zu times %zu bytes for %s '%s'", count,
+                size, mem_category_word(category), name);
+}
+
 enum status mem_alloc_array(struct env *env, enum mem_category category, const char *name,
                             size_t count, size_t size, void *out)
 {
@@ -256,8 +263,7 @@ enum status mem_alloc_array(struct env *env, enum mem_category category, const c
     if (!__builtin_mul_overflow(count, size, &bytes))
         return mem_alloc(env, category, name, bytes, out);
     memset(out, 0, sizeof(void *));
-    return FAIL(env, MEMORY, "out of memory: cannot take %zu times %zu bytes for %s '%s'", count,
-                size, mem_category_word(category), name);
+    return fail_product(env, category, name, count, size);
 }
 
 enum status mem_resize(struct env *env, void *block, size_t bytes)
@@ -286,6 +292,19 @@ enum status mem_resize(struct env *env, void *block, size_t bytes)
     void *fresh_block = block_of(fresh);
     memcpy(block, &fresh_block, sizeof fresh_block);
     return STATUS_OK;
+}
+
+enum status mem_grow_array(struct env *env, enum mem_category category, const char *name,
+                           size_t count, size_t size, void *array)
+{
+    void *old;
+    size_t bytes;
+    memcpy(&old, array, sizeof old);
+    if (!old)
+        return mem_alloc_array(env, category, name, count, size, array);
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return fail_product(env, category, name, count, size);
+    return mem_resize(env, array, bytes);
 }
 
 void mem_free(struct env *env, void *block)

@@ -57,6 +57,10 @@ enum status mem_alloc_array(struct env *env, enum mem_category category, const c
 /* Grow *block to `bytes` (contents kept, new part zeroed), same category and name. On failure
  * *block is unchanged. */
 enum status mem_resize(struct env *env, void *block, size_t bytes);
+/* *array is NULL, and taken, or grows: to count * size bytes, checked as above. On failure it is
+ * unchanged. */
+enum status mem_grow_array(struct env *env, enum mem_category category, const char *name,
+                           size_t count, size_t size, void *array);
 void mem_free(struct env *env, void *block); /* NULL is fine */
 enum status mem_strdup(struct env *env, const char *text, char **copy);
 

@@ -43,9 +43,7 @@ static enum status reserve(struct env *env, void *array, int needed, int room, s
     memcpy(&old, array, sizeof old);
     if (old && needed <= room)
         return STATUS_OK;
-    if (old)
-        return mem_resize(env, array, (size_t)needed * size);
-    return mem_alloc_array(env, MEM_OTHER, "options", (size_t)needed, size, array);
+    return mem_grow_array(env, MEM_OTHER, "options", (size_t)needed, size, array);
 }
 
 enum status options_own(struct options *options, void *block)

@@ -172,15 +172,11 @@ static enum status read_item(struct reader *reader, const struct option *list,
 static enum status grow_items(struct reader *reader, const struct option *list,
                               struct option_list *items, int *room)
 {
-    struct env *env = reader->options->env;
     if (items->count < *room)
         return STATUS_OK;
     int wanted = *room ? 2 * *room : 4;
-    size_t bytes = (size_t)wanted * list->element_bytes;
-    if (items->items)
-        TRY(mem_resize(env, &items->items, bytes));
-    else
-        TRY(mem_alloc(env, MEM_OTHER, "options", bytes, &items->items));
+    TRY(mem_grow_array(reader->options->env, MEM_OTHER, "options", (size_t)wanted,
+                       list->element_bytes, &items->items));
     *room = wanted;
     return STATUS_OK;
 }

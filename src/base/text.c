@@ -33,10 +33,7 @@ static bool reserve(struct text *text, size_t more)
     size_t room = text->room ? text->room : FIRST_ROOM;
     while (room <= more || room - more <= text->bytes)
         room *= 2;
-    if (text->data)
-        text->status = mem_resize(text->env, &text->data, room);
-    else
-        text->status = mem_alloc(text->env, MEM_OTHER, "text", room, &text->data);
+    text->status = mem_grow_array(text->env, MEM_OTHER, "text", room, 1, &text->data);
     if (text->status == STATUS_OK)
         text->room = room;
     return text->status == STATUS_OK;

@@ -185,9 +185,7 @@ enum status trace_write(const struct trace *trace, int rank, const char *process
     if (text.status == STATUS_OK)
         text.bytes--;
     text_add(&text, "]}\n");
-    enum status st = text.status;
-    if (st == STATUS_OK)
-        st = file_write_atomic(trace->env, path, text.data, text.bytes);
+    enum status st = file_write_text(trace->env, path, &text);
     text_free(&text);
     return st;
 }

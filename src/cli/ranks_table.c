@@ -38,13 +38,8 @@ static double tensor_bytes(const struct run_config *config, const struct trainer
                            const struct roster *roster, double rounds)
 {
     const struct spread_counts *part = &summary->part;
-    const struct layers layers = {.blocks = part->inner_units,
-                                  .embedding = part->first,
-                                  .head = part->last,
-                                  .recompute = config->engine.recompute,
-                                  .sequence = config->parallel.sequence,
-                                  .regather = config->parallel.regather};
     const struct engine_config *engine = &config->engine;
+    const struct layers layers = formula_layers(part, &config->parallel, engine->recompute);
     const struct volume volume = {
         .rounds = (int64_t)rounds,
         .total = (double)dtype_bytes(run_sum_type(config)),

@@ -36,6 +36,27 @@ struct walk {
     bool parts; /* backward is in two */
 };
 
+/* --- sizes of a micro-batch ----------------------------------------------------------------- */
+static inline int64_t engine_batch_rows(const struct engine *engine)
+{
+    return engine->config.micro_batch * engine->config.tokens;
+}
+
+/* Without backward passes nothing is kept, so every rank may as well have all rows of the stream:
+ * logits need them. */
+static inline struct unit_shape engine_batch_shape(const struct engine *engine)
+{
+    const struct engine_config *c = &engine->config;
+    return (struct unit_shape){.batch = c->micro_batch,
+                               .tokens = c->tokens,
+                               .sequence = c->micro_batches > 0 ? engine->graph->sequence : 0};
+}
+
+/* --- engine_make.c -------------------------------------------------------------------------- */
+/* A communicator with others, if there are any: for what is said to all of the job. */
+struct comm *engine_any_comm(const struct engine *engine);
+
+/* --- engine_walk.c -------------------------------------------------------------------------- */
 /* Bring the micro-batch in place `round` to the device and set up the run for its passes, of which
  * none reads params. */
 struct walk engine_start_round(struct engine *engine, int64_t round, bool idle);
@@ -52,10 +73,16 @@ void engine_backward(struct engine *engine, int first, int end, struct walk *wal
 /* The second part of it. */
 void engine_backward_weight(struct engine *engine, int first, int end, struct walk *walk);
 size_t engine_stream_bytes(const struct engine *engine); /* of (B, T, C) */
+/* Tell the others where this rank is: "step 12, block 3 backward". */
+void engine_note(struct engine *engine, const char *unit, const char *pass);
+/* A span of compute in the trace, from `start` until now. */
+void engine_draw(struct engine *engine, double start, const char *name, const char *object);
+
+/* --- engine.c ------------------------------------------------------------------------------- */
 void engine_tell(const struct engine *engine, enum engine_point point,
                  const struct timetable_action *pass);
 
-/* --- pipeline.c ----------------------------------------------------------------------------- */
+/* --- pipeline*.c ---------------------------------------------------------------------------- */
 enum status pipeline_create(struct engine *engine, const struct engine_pipe *config,
                             struct pipeline **pipeline);
 void pipeline_destroy(struct pipeline *p);

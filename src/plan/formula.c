@@ -89,6 +89,17 @@ double formula_sent(const struct roster *roster, int stage, const struct volume 
     }
 }
 
+struct layers formula_layers(const struct spread_counts *part,
+                             const struct parallel_config *parallel, int recompute)
+{
+    return (struct layers){.blocks = part->inner_units,
+                           .embedding = part->first,
+                           .head = part->last,
+                           .recompute = recompute,
+                           .sequence = parallel->sequence,
+                           .regather = parallel->regather};
+}
+
 double formula_meetings(const struct layers *layers)
 {
     double block = 8;

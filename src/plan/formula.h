@@ -6,7 +6,7 @@
  */
 #ifndef PLAN_FORMULA_H
 #define PLAN_FORMULA_H
-#include "engine/engine.h"
+#include "engine/spread.h"
 #include "zero/roster.h"
 
 /* Bytes of one parameter. */
@@ -50,6 +50,8 @@ struct layers {
     int recompute; /* enum recompute */
     bool sequence, regather;
 };
+struct layers formula_layers(const struct spread_counts *part,
+                             const struct parallel_config *parallel, int recompute);
 /* How often a rank sends (tp-1)/tp of the whole stream for a micro-batch: 8 times a block, forward and
  * backward, whether it is four all-reduces or, with sequence, four gathers and four reduce-scatters;
  * 10 with regather. What is recomputed meets again: plain once more (2), with sequence two gathers

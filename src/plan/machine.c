@@ -116,9 +116,7 @@ static enum status write_file(struct env *env, const struct machine_profile *pro
     struct text text;
     text_init(&text, env);
     machine_file_print(profile, &text);
-    enum status st = text.status;
-    if (st == STATUS_OK)
-        st = file_write_atomic(env, path, text.data, text.bytes);
+    enum status st = file_write_text(env, path, &text);
     text_free(&text);
     return st;
 }

@@ -11,13 +11,8 @@ static void fill_team(const struct plan_request *request, const struct plan_rank
                       struct volume *volume)
 {
     const struct spread_counts *part = &rank->part;
-    const struct parallel_config *parallel = &request->parallel;
-    const struct layers layers = {.blocks = part->inner_units,
-                                  .embedding = part->first,
-                                  .head = part->last,
-                                  .recompute = request->engine.recompute,
-                                  .sequence = parallel->sequence,
-                                  .regather = parallel->regather};
+    const struct layers layers =
+        formula_layers(part, &request->parallel, request->engine.recompute);
     volume->tp = plan_team(request);
     volume->meetings = formula_meetings(&layers);
     volume->loss_rows = part->last ? rows_of(request) : 0.0;

@@ -82,11 +82,7 @@ static enum status insert(struct search *s, const struct best *new)
     int at = find_same(s, &new->point);
     if (at < 0 && s->count == s->room) {
         int room = s->room > 0 ? 2 * s->room : 32;
-        size_t bytes = (size_t)room * sizeof *s->best;
-        if (s->best)
-            TRY(mem_resize(s->env, &s->best, bytes));
-        else
-            TRY(mem_alloc(s->env, MEM_OTHER, "search", bytes, &s->best));
+        TRY(mem_grow_array(s->env, MEM_OTHER, "search", (size_t)room, sizeof *s->best, &s->best));
         s->room = room;
     }
     if (at < 0)

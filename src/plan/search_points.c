@@ -82,11 +82,8 @@ static enum status add(struct walk *w, const struct search_point *point)
     struct search_points *out = w->out;
     if (out->count == out->room) {
         int64_t room = out->room > 0 ? 2 * out->room : 1024;
-        size_t bytes = (size_t)room * sizeof *out->points;
-        if (out->points)
-            TRY(mem_resize(w->env, &out->points, bytes));
-        else
-            TRY(mem_alloc(w->env, MEM_OTHER, "search", bytes, &out->points));
+        TRY(mem_grow_array(w->env, MEM_OTHER, "search", (size_t)room, sizeof *out->points,
+                           &out->points));
         out->room = room;
     }
     out->points[out->count++] = *point;

@@ -392,9 +392,7 @@ enum status hf_config_write(struct env *env, const char *path, const struct hf_c
     struct text text;
     text_init(&text, env);
     hf_config_print(config, &text);
-    enum status st = text.status;
-    if (st == STATUS_OK)
-        st = file_write_atomic(env, path, text.data, text.bytes);
+    enum status st = file_write_text(env, path, &text);
     text_free(&text);
     return st;
 }

@@ -100,9 +100,8 @@ static enum status write_text(struct env *env, const char *folder, const char *n
                               const struct text *text)
 {
     char *path;
-    TRY(text->status);
     TRY(path_join(env, folder, name, &path));
-    enum status st = file_write_atomic(env, path, text_string(text), text->bytes);
+    enum status st = file_write_text(env, path, text);
     mem_free(env, path);
     return st;
 }

@@ -57,10 +57,7 @@ static enum status list_push(struct env *env, struct token_list *list, int32_t i
 {
     if (list->count == list->room) {
         int64_t room = list->room ? 2 * list->room : 4096;
-        if (!list->ids)
-            TRY(mem_alloc(env, MEM_LOADER, "tokens", (size_t)room * sizeof *list->ids, &list->ids));
-        else
-            TRY(mem_resize(env, &list->ids, (size_t)room * sizeof *list->ids));
+        TRY(mem_grow_array(env, MEM_LOADER, "tokens", (size_t)room, sizeof *list->ids, &list->ids));
         list->room = room;
     }
     list->ids[list->count++] = id;

@@ -116,9 +116,9 @@ enum status trainer_summary_write(struct env *env, const char *folder,
     char *path;
     text_init(&text, env);
     trainer_summary_print(summary, &text);
-    enum status st = text.status;
-    if (st == STATUS_OK && (st = path_join(env, folder, "summary.json", &path)) == STATUS_OK) {
-        st = file_write_atomic(env, path, text.data, text.bytes);
+    enum status st = path_join(env, folder, "summary.json", &path);
+    if (st == STATUS_OK) {
+        st = file_write_text(env, path, &text);
         mem_free(env, path);
     }
     text_free(&text);

@@ -107,11 +107,7 @@ enum status token_list_grow(struct env *env, struct token_list *list, int64_t mo
     int64_t room = list->room * 2 > list->count + more ? list->room * 2 : list->count + more;
     if (room < 256)
         room = 256;
-    if (list->ids)
-        TRY(mem_resize(env, &list->ids, (size_t)room * sizeof *list->ids));
-    else
-        TRY(mem_alloc_array(env, MEM_LOADER, "token ids", (size_t)room, sizeof *list->ids,
-                            &list->ids));
+    TRY(mem_grow_array(env, MEM_LOADER, "token ids", (size_t)room, sizeof *list->ids, &list->ids));
     list->room = room;
     return STATUS_OK;
 }

@@ -86,16 +86,12 @@ static enum status report(const struct trainer *t)
 /* Room in *array for one more than `count`. */
 static enum status grow(struct env *env, void *array, size_t count, size_t *room, size_t size)
 {
-    void **block = array;
     if (count < *room)
         return STATUS_OK;
     if (count >= UINT32_MAX / 2)
         return FAIL(env, FIT, "the text has too many different words to learn a vocabulary from");
     size_t more = *room ? *room * 2 : 1024;
-    if (*block)
-        TRY(mem_resize(env, block, more * size));
-    else
-        TRY(mem_alloc_array(env, MEM_LOADER, "tokenizer training", more, size, block));
+    TRY(mem_grow_array(env, MEM_LOADER, "tokenizer training", more, size, array));
     *room = more;
     return STATUS_OK;
 }

@@ -4,7 +4,7 @@
  *     zero_memory.c     what is held, and taking the memory for it
  *     zero_exchange.c   slices to their owners, slices to the members
  *     zero_pass.c       what a pass gets and hands over
- *     zero_norm.c       the norm of the gradient over all slices
+ *     zero_norm.c       the norm of the gradient over all slices; zero_norm_parts.c: of this rank's
  *     zero_update.c     the end of a step
  *     zero_values.c     parameters from and to outside
  *     zero_state.c      the same with the optimizer's state, and a copy of it

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/file.h"
 #include "base/fixture.h"
+#include "base/text.h"
 
 struct folder {
     struct fixture f;
@@ -76,6 +77,26 @@ static void test_write_and_read(void **state)
     assert_int_equal(file_read(env, at(folder, "empty"), 0, &text, &bytes), STATUS_OK);
     assert_string_equal(text, "");
     mem_free(env, text);
+}
+
+static void test_write_text(void **state)
+{
+    struct folder *folder = *state;
+    struct env *env = folder->env;
+    struct text text;
+    char *back;
+    size_t bytes;
+    text_init(&text, env);
+    assert_int_equal(file_write_text(env, at(folder, "a"), &text), STATUS_OK); /* empty */
+    text_add(&text, "words");
+    assert_int_equal(file_write_text(env, at(folder, "a"), &text), STATUS_OK);
+    text_add(&text, " and more");
+    text.status = STATUS_MEMORY; /* something is missing: the old file stays */
+    assert_int_equal(file_write_text(env, at(folder, "a"), &text), STATUS_MEMORY);
+    assert_int_equal(file_read(env, at(folder, "a"), 5, &back, &bytes), STATUS_OK);
+    assert_string_equal(back, "words");
+    mem_free(env, back);
+    text_free(&text);
 }
 
 static void test_read_special(void **state)
@@ -247,9 +268,11 @@ int main(void)
 {
 #define FILE_TEST(test) cmocka_unit_test_setup_teardown(test, open_folder, close_folder)
     const struct CMUnitTest tests[] = {
-        FILE_TEST(test_write_and_read), FILE_TEST(test_read_special), FILE_TEST(test_map),
-        FILE_TEST(test_write_fails),    FILE_TEST(test_relative),     FILE_TEST(test_folders),
-        FILE_TEST(test_join),           FILE_TEST(test_glob),
+        FILE_TEST(test_write_and_read), FILE_TEST(test_write_text),
+        FILE_TEST(test_read_special),   FILE_TEST(test_map),
+        FILE_TEST(test_write_fails),    FILE_TEST(test_relative),
+        FILE_TEST(test_folders),        FILE_TEST(test_join),
+        FILE_TEST(test_glob),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,6 +145,27 @@ static void test_resize(void **state)
     fixture_close(&f);
 }
 
+static void test_grow_array(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    char *array = NULL;
+    assert_int_equal(mem_grow_array(env, MEM_LOADER, "list", 2, 3, &array), STATUS_OK);
+    memcpy(array, "abcdef", 6);
+    assert_int_equal(mem_grow_array(env, MEM_LOADER, "list", 4, 3, &array), STATUS_OK);
+    assert_memory_equal(array, "abcdef", 6);
+    assert_zeroed(array + 6, 6);
+    assert_int_equal(mem_bytes(env->mem, MEM_LOADER), 12);
+
+    char *same = array;
+    assert_int_equal(mem_grow_array(env, MEM_LOADER, "list", SIZE_MAX / 2, 3, &array),
+                     STATUS_MEMORY);
+    assert_ptr_equal(array, same);
+    mem_free(env, array);
+    fixture_close(&f);
+}
+
 static void test_failure(void **state)
 {
     (void)state;
@@ -253,10 +274,11 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),  cmocka_unit_test(test_account),
-        cmocka_unit_test(test_places),  cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_failure), cmocka_unit_test(test_leak_is_named),
-        cmocka_unit_test(test_strdup),  cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_blocks),        cmocka_unit_test(test_account),
+        cmocka_unit_test(test_places),        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_grow_array),    cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_leak_is_named), cmocka_unit_test(test_strdup),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,6 @@
  * runs gave the same bits. */
 #ifndef TESTS_ENGINE_RANKS_H
 #define TESTS_ENGINE_RANKS_H
-#include <pthread.h>
-
 #include "engine/rig.h"
 
 enum { STEPS = 3, MICRO_BATCHES = 5, EVALUATED = 8, MOST_RANKS = 16 };
@@ -70,20 +68,10 @@ static inline void *run_rank(void *argument)
 /* All ranks must see the same; the first one's trace comes back. */
 static inline struct trace run(struct rig_config config, int ranks)
 {
-    struct env env = testing_env(1);
-    struct comm_hub *hub = NULL;
     struct rank_job jobs[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
-    if (ranks > 1)
-        assert_ok(comm_hub_create(&env, ranks, &hub));
-    for (int r = 0; r < ranks; r++) {
-        jobs[r] = (struct rank_job){.config = config};
-        jobs[r].config.hub = hub;
-        jobs[r].config.rank = r;
-        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
-    }
     for (int r = 0; r < ranks; r++)
-        pthread_join(threads[r], NULL);
+        jobs[r] = (struct rank_job){.config = config};
+    rig_run_ranks(run_rank, jobs, ranks, sizeof *jobs);
     for (int r = 1; r < ranks; r++) {
         assert_memory_equal(jobs[0].trace.loss, jobs[r].trace.loss, sizeof jobs[r].trace.loss);
         assert_memory_equal(&jobs[0].trace.eval, &jobs[r].trace.eval, sizeof(double));
@@ -92,8 +80,6 @@ static inline struct trace run(struct rig_config config, int ranks)
                             (size_t)jobs[0].trace.count * sizeof(float));
         free(jobs[r].trace.params);
     }
-    comm_hub_destroy(hub);
-    env_destroy(&env);
     return jobs[0].trace;
 }
 
@@ -104,6 +90,20 @@ static inline struct rig_config base_config(int llama)
                                .tokens = 11,
                                .micro_batches = MICRO_BATCHES,
                                .clip = 1.0};
+}
+
+/* Heads and widths that four ranks can share, a vocabulary that they cannot evenly; what a pipeline of them needs to be told. */
+static inline struct rig_config shared_config(int llama)
+{
+    struct rig_config config = base_config(llama);
+    config.chunks = 1;
+    config.kind = TIMETABLE_1F1B;
+    if (!llama) {
+        config.model.heads = config.model.kv_heads = 4;
+        config.model.width = 40;
+        config.model.head_width = 10;
+    }
+    return config;
 }
 
 static inline void compare(const struct trace *plain, struct rig_config config, int ranks)
@@ -146,21 +146,13 @@ static inline int64_t fail_each(struct rig_config config, int ranks, int who)
 {
     int64_t n = 1;
     for (int64_t left = 1; left > 0; n++) {
-        struct env env = testing_env(1);
         struct rig_config configs[MOST_RANKS];
-        pthread_t threads[MOST_RANKS];
-        assert_ok(comm_hub_create(&env, ranks, &config.hub));
         for (int r = 0; r < ranks; r++) {
             configs[r] = config;
-            configs[r].rank = r;
             configs[r].fail_at = r == who ? n : 0;
-            assert_int_equal(pthread_create(&threads[r], NULL, fail_one, &configs[r]), 0);
         }
-        for (int r = 0; r < ranks; r++)
-            pthread_join(threads[r], NULL);
+        rig_run_ranks(fail_one, configs, ranks, sizeof *configs);
         left = configs[who].fail_at;
-        comm_hub_destroy(config.hub);
-        env_destroy(&env);
     }
     return n;
 }

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "engine/spread.h"
 #include "model/model.h"
+#include "threads.h"
 
 struct rig_config {
     struct model_config model;
@@ -228,6 +229,24 @@ static inline float *rig_params(struct rig *rig, int64_t *count)
         next += n;
     }
     return all;
+}
+
+/* The ranks of one job, a thread each: body(&jobs[rank]). A job of `bytes` begins with its rig_config,
+ * which is given hub and rank. */
+static inline void rig_run_ranks(void *(*body)(void *), void *jobs, int ranks, size_t bytes)
+{
+    struct env env = testing_env(1);
+    struct comm_hub *hub = NULL;
+    if (ranks > 1)
+        assert_ok(comm_hub_create(&env, ranks, &hub));
+    for (int r = 0; r < ranks; r++) {
+        struct rig_config *config = (void *)((char *)jobs + (size_t)r * bytes);
+        config->hub = hub;
+        config->rank = r;
+    }
+    threads_run(body, jobs, ranks, bytes);
+    comm_hub_destroy(hub);
+    env_destroy(&env);
 }
 
 #endif

@@ -1,7 +1,6 @@
 /* The engine with real small models: the law of equal bits on one rank, what is skipped, what is
  * counted. */
 #include <math.h>
-#include <pthread.h>
 
 #include "engine/rig.h"
 
@@ -263,12 +262,9 @@ static void *run_in_thread(void *argument)
 static void test_two_engines_in_one_process(void **state)
 {
     (void)state;
-    pthread_t threads[2];
     struct trace traces[2], alone = run(base_config(0));
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, run_in_thread, &traces[i]), 0);
+    threads_run(run_in_thread, traces, 2, sizeof *traces);
     for (int i = 0; i < 2; i++) {
-        pthread_join(threads[i], NULL);
         assert_same_bits(&alone, &traces[i]);
         free(traces[i].params);
     }

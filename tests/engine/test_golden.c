@@ -8,11 +8,11 @@
  *     bf16        0.1      8 bits in every tensor; of the loss 0.01
  */
 #include <math.h>
-#include <pthread.h>
 #include "card.h"
 #include "engine/engine.h"
 #include "engine/golden_file.h"
 #include "model/model.h"
+#include "threads.h"
 #include "zero/partition.h"
 
 struct test_place {
@@ -319,14 +319,10 @@ static void check_ranks(const char *name, int size, int stage, int group)
     struct env env = testing_env(1);
     struct comm_hub *hub;
     struct rank_job jobs[MOST];
-    pthread_t threads[MOST];
     assert_ok(comm_hub_create(&env, size, &hub));
-    for (int rank = 0; rank < size; rank++) {
-        jobs[rank] = (struct rank_job){name, {hub, rank, stage, group}};
-        assert_int_equal(pthread_create(&threads[rank], NULL, run_rank, &jobs[rank]), 0);
-    }
     for (int rank = 0; rank < size; rank++)
-        pthread_join(threads[rank], NULL);
+        jobs[rank] = (struct rank_job){name, {hub, rank, stage, group}};
+    threads_run(run_rank, jobs, size, sizeof *jobs);
     comm_hub_destroy(hub);
     env_destroy(&env);
 }

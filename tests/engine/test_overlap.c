@@ -1,11 +1,11 @@
 /* Gathers go on while units compute: a unit that sleeps for 40 ms hides a gather that takes 20 ms
  * when it is begun one unit ahead, and does not when it is not. Two ranks, as threads. */
-#include <pthread.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "testing.h"
+#include "threads.h"
 
 enum { UNITS = 8, RANKS = 2, STEPS = 2, WIDTH = 64, TOKENS = 4, MORE_RUNS = 12 };
 enum { PASSES = 2 * UNITS - 1 };  /* forward, loss, backward */
@@ -101,7 +101,6 @@ struct sleeping_rank {
     struct comm_hub *hub;
     int rank, prefetch;
     double delay;
-    pthread_t thread;
     double seconds, waited; /* of a step */
 };
 
@@ -157,13 +156,10 @@ static struct sleeping_rank run(int prefetch, double delay)
     struct comm_hub *hub;
     struct sleeping_rank ranks[RANKS];
     assert_ok(comm_hub_create(&env, RANKS, &hub));
-    for (int r = 0; r < RANKS; r++) {
+    for (int r = 0; r < RANKS; r++)
         ranks[r] =
             (struct sleeping_rank){.hub = hub, .rank = r, .prefetch = prefetch, .delay = delay};
-        assert_int_equal(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]), 0);
-    }
-    for (int r = 0; r < RANKS; r++)
-        pthread_join(ranks[r].thread, NULL);
+    threads_run(run_rank, ranks, RANKS, sizeof *ranks);
     comm_hub_destroy(hub);
     env_destroy(&env);
     return ranks[0];

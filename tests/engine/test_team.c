@@ -6,19 +6,11 @@
 #include "engine/ranks.h"
 #include "zero/partition.h"
 
-/* Heads and widths that four ranks can share, a vocabulary that they cannot evenly. */
 static struct rig_config team_config(int llama, int tp)
 {
-    struct rig_config config = base_config(llama);
+    struct rig_config config = shared_config(llama);
     config.tokens = 12;
-    config.chunks = 1;
-    config.kind = TIMETABLE_1F1B;
     config.tp = tp;
-    if (!llama) {
-        config.model.heads = config.model.kv_heads = 4;
-        config.model.width = 40;
-        config.model.head_width = 10;
-    }
     return config;
 }
 
@@ -200,29 +192,19 @@ static void test_not_finite(void **state)
 {
     (void)state;
     for (int i = 0; i < 6; i++) {
-        struct env env = testing_env(1);
         struct bad_job jobs[MOST_RANKS];
-        pthread_t threads[MOST_RANKS];
-        struct comm_hub *hub;
         struct rig_config config = team_config(1, i < 3 ? 2 : 4);
         config.pp = i % 3;
         config.stage = i % 4;
         int ranks = config.tp * 2;
-        assert_ok(comm_hub_create(&env, ranks, &hub));
-        for (int r = 0; r < ranks; r++) {
+        for (int r = 0; r < ranks; r++)
             jobs[r] = (struct bad_job){.config = config};
-            jobs[r].config.hub = hub;
-            jobs[r].config.rank = r;
-            assert_int_equal(pthread_create(&threads[r], NULL, bad_rank, &jobs[r]), 0);
-        }
+        rig_run_ranks(bad_rank, jobs, ranks, sizeof *jobs);
         for (int r = 0; r < ranks; r++) {
-            pthread_join(threads[r], NULL);
             assert_true(jobs[r].result.skipped);
             assert_int_equal(jobs[r].result.bad_tensor, 0);
             assert_int_equal(jobs[r].result.bad_index, LEAST_TOKEN * config.model.width);
         }
-        comm_hub_destroy(hub);
-        env_destroy(&env);
     }
 }
 

@@ -193,47 +193,30 @@ static void *member_main(void *argument)
 
 static struct rig_config team_config(int llama, int mode, int layers)
 {
-    struct rig_config config = base_config(llama);
+    struct rig_config config = shared_config(llama);
     config.ops = "cpu";
     config.tokens = 12;
     config.micro_batches = 1;
-    config.chunks = 1;
-    config.kind = TIMETABLE_1F1B;
     config.tp = TEAM;
     config.sequence = mode != PLAIN, config.regather = mode == REGATHER;
     config.model.layers = layers;
-    if (!llama) {
-        config.model.heads = config.model.kv_heads = 4;
-        config.model.width = 40;
-        config.model.head_width = 10;
-    }
     return config;
 }
 
 /* The same settings for both, after `model`; free params of both. */
 static void run_team(const struct member *model, const char *gates, struct member *team)
 {
-    struct env env = testing_env(1);
     struct meeting meeting = {.gates = gates};
-    struct comm_hub *hub;
-    pthread_t threads[TEAM];
     pthread_mutex_init(&meeting.lock, NULL);
     pthread_cond_init(&meeting.changed, NULL);
-    assert_ok(comm_hub_create(&env, TEAM, &hub));
     for (int r = 0; r < TEAM; r++) {
         team[r] = *model;
         team[r].meeting = &meeting;
-        team[r].config.hub = hub;
-        team[r].config.rank = r;
-        assert_int_equal(pthread_create(&threads[r], NULL, member_main, &team[r]), 0);
     }
-    for (int r = 0; r < TEAM; r++)
-        pthread_join(threads[r], NULL);
+    rig_run_ranks(member_main, team, TEAM, sizeof *team);
     assert_false(meeting.late);
-    comm_hub_destroy(hub);
     pthread_cond_destroy(&meeting.changed);
     pthread_mutex_destroy(&meeting.lock);
-    env_destroy(&env);
 }
 
 static void free_team(struct member *team)

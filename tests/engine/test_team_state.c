@@ -105,35 +105,16 @@ static void *state_rank(void *argument)
 
 static void check(struct rig_config config, int ranks)
 {
-    struct env env = testing_env(1);
-    struct comm_hub *hub = NULL;
     struct state_job jobs[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
-    if (ranks > 1)
-        assert_ok(comm_hub_create(&env, ranks, &hub));
-    for (int r = 0; r < ranks; r++) {
-        jobs[r] = (struct state_job){.config = config, .ranks = ranks};
-        jobs[r].config.hub = hub;
-        jobs[r].config.rank = r;
-        assert_int_equal(pthread_create(&threads[r], NULL, state_rank, &jobs[r]), 0);
-    }
     for (int r = 0; r < ranks; r++)
-        pthread_join(threads[r], NULL);
-    comm_hub_destroy(hub);
-    env_destroy(&env);
+        jobs[r] = (struct state_job){.config = config, .ranks = ranks};
+    rig_run_ranks(state_rank, jobs, ranks, sizeof *jobs);
 }
 
 static struct rig_config state_config(int llama)
 {
-    struct rig_config config = base_config(llama);
-    config.chunks = 1;
-    config.kind = TIMETABLE_1F1B;
+    struct rig_config config = shared_config(llama);
     config.snapshot = true;
-    if (!llama) {
-        config.model.heads = config.model.kv_heads = 4;
-        config.model.width = 40;
-        config.model.head_width = 10;
-    }
     return config;
 }
 

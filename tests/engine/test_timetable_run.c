@@ -1,15 +1,14 @@
 /* The lists carried out by ranks that are threads, with real messages: none waits for ever, and each
  * message is the one that was meant. Once with every call made in turn, once on a stream of
  * transfers beside the passes, with delays. */
-#include <pthread.h>
 #include "comm/comm.h"
 #include "engine/timetable.h"
 #include "testing.h"
+#include "threads.h"
 
 enum { MOST_RANKS = 5, MOST_CHUNKS = 3, MOST_ROUNDS = 9, NUMBERS = 512 };
 
 struct rank_run {
-    pthread_t thread;
     struct comm_hub *hub;
     struct timetable_shape shape;
     int rank;
@@ -107,10 +106,8 @@ static void run_shape(struct timetable_shape shape, bool beside)
         runs[p].shape = shape;
         runs[p].rank = p;
         runs[p].beside = beside;
-        assert_int_equal(pthread_create(&runs[p].thread, NULL, run_rank, &runs[p]), 0);
     }
-    for (int p = 0; p < shape.pp; p++)
-        pthread_join(runs[p].thread, NULL);
+    threads_run(run_rank, runs, shape.pp, sizeof *runs);
     for (int p = 0; p < shape.pp; p++)
         if (runs[p].wrong[0] != '\0')
             fail_msg("%s, pp %d, chunks %d, rounds %d: %s", timetable_words[shape.kind], shape.pp,

@@ -2,9 +2,9 @@
  * them alone, without memory. */
 #ifndef TESTS_MODEL_TENSOR_RIG_H
 #define TESTS_MODEL_TENSOR_RIG_H
-#include <pthread.h>
 #include "comm/comm.h"
 #include "model/model_rig.h"
+#include "threads.h"
 
 enum { MOST_RANKS = 4, MODES = 3 };
 
@@ -71,7 +71,6 @@ struct rank {
     const struct setting *setting;
     struct comm_hub *hub;
     void (*work)(struct rank *rank);
-    pthread_t thread;
     int number;
     struct rig rig;
     double loss, evaluated;
@@ -125,10 +124,7 @@ static inline void run_ranks(const struct setting *s, bool sequence, void (*work
         ranks[r] = (struct rank){.setting = s, .hub = hub, .work = work, .number = r};
         open_rig(&ranks[r], sequence);
     }
-    for (int r = 0; r < s->tp; r++)
-        assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
-    for (int r = 0; r < s->tp; r++)
-        pthread_join(ranks[r].thread, NULL);
+    threads_run(rank_main, ranks, s->tp, sizeof *ranks);
     comm_hub_destroy(hub);
     env_destroy(&env);
 }

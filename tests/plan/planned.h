@@ -2,8 +2,6 @@
  * bytes on the wire, exactly. */
 #ifndef TESTS_PLAN_PLANNED_H
 #define TESTS_PLAN_PLANNED_H
-#include <pthread.h>
-
 #include "engine/rig.h"
 #include "plan/plan.h"
 
@@ -91,24 +89,12 @@ static inline void compare(const struct rig_config *config, int ranks, int rank,
 
 static inline void run_and_compare(struct rig_config config, int ranks)
 {
-    struct env env = testing_env(1);
-    struct comm_hub *hub = NULL;
     struct rank_job jobs[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
-    if (ranks > 1)
-        assert_ok(comm_hub_create(&env, ranks, &hub));
-    for (int r = 0; r < ranks; r++) {
-        jobs[r] = (struct rank_job){.config = config};
-        jobs[r].config.hub = hub;
-        jobs[r].config.rank = r;
-        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
-    }
     for (int r = 0; r < ranks; r++)
-        pthread_join(threads[r], NULL);
+        jobs[r] = (struct rank_job){.config = config};
+    rig_run_ranks(run_rank, jobs, ranks, sizeof *jobs);
     for (int r = 0; r < ranks; r++)
         compare(&config, ranks, r, &jobs[r].measured);
-    comm_hub_destroy(hub);
-    env_destroy(&env);
 }
 
 static inline struct rig_config base_config(bool llama, int64_t micro_batches)

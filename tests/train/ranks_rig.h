@@ -1,8 +1,8 @@
 /* ranks_rig -- a training run over ranks that are threads, each with an env of its own. */
 #ifndef TESTS_TRAIN_RANKS_RIG_H
 #define TESTS_TRAIN_RANKS_RIG_H
-#include <pthread.h>
 #include "run_rig.h"
+#include "threads.h"
 
 enum { RIG_MOST_RANKS = 4 };
 
@@ -12,7 +12,6 @@ struct rank_run {
     struct trainer_callbacks callbacks;
     double timeout; /* 0 = a minute */
     struct session_ranks ranks;
-    pthread_t thread;
 
     enum status status; /* what came of it */
     char error[512];
@@ -36,15 +35,12 @@ static inline void rank_runs(struct env *env, struct rank_run *runs, int count)
 {
     struct comm_hub *hub;
     assert_int_equal(comm_hub_create(env, count, &hub), STATUS_OK);
-    for (int r = 0; r < count; r++) {
+    for (int r = 0; r < count; r++)
         runs[r].ranks = (struct session_ranks){
             .comm = {"threads", runs[r].timeout > 0 ? runs[r].timeout : 60.0},
             .hub = hub,
             .rank = r};
-        assert_int_equal(pthread_create(&runs[r].thread, NULL, rank_run_main, &runs[r]), 0);
-    }
-    for (int r = 0; r < count; r++)
-        pthread_join(runs[r].thread, NULL);
+    threads_run(rank_run_main, runs, count, sizeof *runs);
     comm_hub_destroy(hub);
 }
 

@@ -3,11 +3,11 @@
 #ifndef TESTS_TRAIN_SAVE_RIG_H
 #define TESTS_TRAIN_SAVE_RIG_H
 #include <errno.h>
-#include <pthread.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include "base/output.h"
 #include "run_rig.h"
+#include "threads.h"
 #include "train/checkpoint.h"
 
 enum { SAVE_MOST_RANKS = 4 };
@@ -80,7 +80,6 @@ static inline enum status save_train(struct save_rig *rig, const char *folder, i
                                      const char *settings)
 {
     struct save_seat seats[SAVE_MOST_RANKS];
-    pthread_t threads[SAVE_MOST_RANKS];
     struct comm_hub *hub = NULL;
     char path[128];
     struct env *env = &rig->run.scratch.env;
@@ -89,12 +88,9 @@ static inline enum status save_train(struct save_rig *rig, const char *folder, i
     *rig->lines = 0;
     if (ranks > 1)
         assert_int_equal(comm_hub_create(env, ranks, &hub), STATUS_OK);
-    for (int r = 0; r < ranks; r++) {
-        seats[r] = (struct save_seat){.rig = rig, .rank = r, .hub = hub, .folder = path};
-        assert_int_equal(pthread_create(&threads[r], NULL, save_rank, &seats[r]), 0);
-    }
     for (int r = 0; r < ranks; r++)
-        pthread_join(threads[r], NULL);
+        seats[r] = (struct save_seat){.rig = rig, .rank = r, .hub = hub, .folder = path};
+    threads_run(save_rank, seats, ranks, sizeof *seats);
     comm_hub_destroy(hub);
     return seats[0].status;
 }

@@ -150,7 +150,6 @@ struct seat {
     struct agreement mine;
     struct comm_hub *hub;
     int rank;
-    pthread_t thread;
     char error[512];
     enum status status;
 };
@@ -187,10 +186,9 @@ static void check_prints(const uint64_t (*prints)[AGREEMENT_PARTS], int count, e
     for (int r = 0; r < count; r++) {
         seats[r] = (struct seat){.hub = hub, .rank = r};
         memcpy(seats[r].mine.prints, prints[r], sizeof seats[r].mine.prints);
-        assert_int_equal(pthread_create(&seats[r].thread, NULL, check_main, &seats[r]), 0);
     }
+    threads_run(check_main, seats, count, sizeof *seats);
     for (int r = 0; r < count; r++) {
-        pthread_join(seats[r].thread, NULL);
         assert_int_equal(seats[r].status, st);
         if (!strstr(seats[r].error, error))
             fail_msg("%s", seats[r].error);

@@ -1,8 +1,8 @@
 /* Runtime, the most that was seen, and the worst of several ranks; with the word cards: on several
  * of them, which fake_card has. */
 #include <math.h>
-#include <pthread.h>
 #include "scratch.h"
+#include "threads.h"
 #include "train/footprint.h"
 
 enum { RANKS = 3, MIB = 1 << 20 };
@@ -56,7 +56,6 @@ static void test_nothing_is_known(void **state)
 struct seat {
     struct comm_hub *hub;
     int rank;
-    pthread_t thread;
     struct footprint_worst now, most;
 };
 
@@ -91,12 +90,9 @@ static void run_seats(struct scratch *s, struct seat *seats, void *(*body)(void 
                       struct comm_hub **hub)
 {
     assert_int_equal(comm_hub_create(&s->env, RANKS, hub), STATUS_OK);
-    for (int r = 0; r < RANKS; r++) {
-        seats[r] = (struct seat){.hub = *hub, .rank = r};
-        assert_int_equal(pthread_create(&seats[r].thread, NULL, body, &seats[r]), 0);
-    }
     for (int r = 0; r < RANKS; r++)
-        pthread_join(seats[r].thread, NULL);
+        seats[r] = (struct seat){.hub = *hub, .rank = r};
+    threads_run(body, seats, RANKS, sizeof *seats);
 }
 
 static void test_the_worst_rank(void **state)

@@ -43,7 +43,8 @@ static void expect_same_runs(struct save_rig *rig, const char *a, const char *b,
     }
 }
 
-static void check_precision(const char *mode)
+/* The state is the mode. */
+static void test_precision(void **state)
 {
     static const struct {
         int ranks, stop;
@@ -57,6 +58,7 @@ static void check_precision(const char *mode)
         {4, 18, "zero.stage=3 zero.shard_group=2 checkpoint.every=1"},
         {2, 20, "zero.stage=0"},
     };
+    const char *mode = *state;
     struct save_rig rig = {0};
     char settings[256];
     save_open(&rig);
@@ -79,24 +81,6 @@ static void check_precision(const char *mode)
     expect_same_runs(&rig, "plain", "cut", 20);
     assert_int_equal(save_verify(&rig, "cut/checkpoints/step-20"), STATUS_OK);
     rig_close(&rig.run);
-}
-
-static void test_fp32(void **state)
-{
-    (void)state;
-    check_precision("fp32");
-}
-
-static void test_bf16(void **state)
-{
-    (void)state;
-    check_precision("bf16");
-}
-
-static void test_fp16(void **state)
-{
-    (void)state;
-    check_precision("fp16");
 }
 
 /* An overflow before the stop must be remembered after it: the scale, and how patient it is. */
@@ -330,9 +314,9 @@ static void test_a_complete_run_is_left_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_fp16),
+        {.name = "fp32", .test_func = test_precision, .initial_state = "fp32"},
+        {.name = "bf16", .test_func = test_precision, .initial_state = "bf16"},
+        {.name = "fp16", .test_func = test_precision, .initial_state = "fp16"},
         cmocka_unit_test(test_loss_scale_goes_on),
         cmocka_unit_test(test_other_precision),
         cmocka_unit_test(test_files_are_cut),

@@ -2,10 +2,10 @@
  * number of threads and any recomputation, stops in good order, and refuses what it should.
  */
 #include "run_rig.h"
+#include "threads.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <pthread.h>
 
 /* --- reading back --------------------------------------------------------------------------- */
 
@@ -451,7 +451,6 @@ static void test_two_trainers_at_once(void **state)
     (void)state;
     struct pair pairs[2] = {{.settings = "train.steps=10"},
                             {.settings = "train.steps=10 model.arch=gpt2 model.kv_heads=4"}};
-    pthread_t threads[2];
     double alone[2];
     for (int i = 0; i < 2; i++) {
         rig_open(&pairs[i].rig);
@@ -460,10 +459,8 @@ static void test_two_trainers_at_once(void **state)
                          STATUS_OK);
         alone[i] = pairs[i].summary.loss;
     }
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, train_in_thread, &pairs[i]), 0);
+    threads_run(train_in_thread, pairs, 2, sizeof *pairs);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(pthread_join(threads[i], NULL), 0);
         assert_int_equal(pairs[i].st, STATUS_OK);
         assert_true(pairs[i].summary.loss == alone[i]);
         rig_close(&pairs[i].rig);

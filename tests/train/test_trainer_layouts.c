@@ -2,7 +2,7 @@
  * saved are those of one rank, in every precision and however the state is cut.
  */
 #include "run_rig.h"
-#include <pthread.h>
+#include "threads.h"
 
 enum { MOST_RANKS = 6 };
 
@@ -40,7 +40,6 @@ static struct trainer_summary train(struct run_rig *rig, const char *folder, int
                                     const char *settings)
 {
     struct job jobs[MOST_RANKS];
-    pthread_t threads[MOST_RANKS];
     struct comm_hub *hub = NULL;
     char all[512], path[128];
     snprintf(all, sizeof all,
@@ -51,12 +50,9 @@ static struct trainer_summary train(struct run_rig *rig, const char *folder, int
     rig_config(rig, all);
     if (ranks > 1)
         assert_int_equal(comm_hub_create(&rig->scratch.env, ranks, &hub), STATUS_OK);
-    for (int r = 0; r < ranks; r++) {
-        jobs[r] = (struct job){.rig = rig, .hub = hub, .rank = r, .folder = path};
-        assert_int_equal(pthread_create(&threads[r], NULL, train_rank, &jobs[r]), 0);
-    }
     for (int r = 0; r < ranks; r++)
-        pthread_join(threads[r], NULL);
+        jobs[r] = (struct job){.rig = rig, .hub = hub, .rank = r, .folder = path};
+    threads_run(train_rank, jobs, ranks, sizeof *jobs);
     comm_hub_destroy(hub);
     for (int r = 0; r < ranks; r++)
         assert_int_equal(jobs[r].st, STATUS_OK);
@@ -80,7 +76,8 @@ static void expect_same_file(struct run_rig *rig, const char *a, const char *b, 
         mem_free(&rig->scratch.env, texts[i]);
 }
 
-static void check_precision(const char *mode)
+/* The state is the mode. */
+static void test_precision(void **state)
 {
     static const struct {
         int ranks;
@@ -91,6 +88,7 @@ static void check_precision(const char *mode)
         {4, "zero.stage=2 zero.servers=1"},
         {6, "zero.stage=3 zero.shard_group=3"},
     };
+    const char *mode = *state;
     struct run_rig rig;
     char settings[128], folder[16];
     rig_open(&rig);
@@ -109,30 +107,12 @@ static void check_precision(const char *mode)
     rig_close(&rig);
 }
 
-static void test_fp32(void **state)
-{
-    (void)state;
-    check_precision("fp32");
-}
-
-static void test_bf16(void **state)
-{
-    (void)state;
-    check_precision("bf16");
-}
-
-static void test_fp16(void **state)
-{
-    (void)state;
-    check_precision("fp16");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_fp16),
+        {.name = "fp32", .test_func = test_precision, .initial_state = "fp32"},
+        {.name = "bf16", .test_func = test_precision, .initial_state = "bf16"},
+        {.name = "fp16", .test_func = test_precision, .initial_state = "fp16"},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,8 @@
  *     cuda_attention_hopper.cu, hopper*.cuh     its backward pass on Hopper, with tiles and wgmma
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
- *     cuda_norm.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu, cuda_flat.cu   their kernels
+ *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
+ *     cuda_flat.cu         their kernels
  *     ops_cuda.c           the table, opening and closing
  *
  * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products in

@@ -43,6 +43,9 @@ cudaError_t launch_add_norm(cudaStream_t stream, enum dtype type, bool layer, in
 cudaError_t launch_norm_apply(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
                               int64_t rows, const void *sum, const void *weight, const void *bias,
                               const float *mean, const float *rstd, void *y);
+
+/* --- cuda_norm_backward.cu ------------------------------------------------------------------ */
+
 cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
                                  int64_t rows, const void *dy, const void *sum, const void *weight,
                                  const float *mean, const float *rstd, const void *dsum,

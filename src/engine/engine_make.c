@@ -1,0 +1,127 @@
+/* engine_make -- an engine's memory, pipeline and streams, from what it is to run; and its options. */
+#include "engine/beside.h"
+#include "engine/engine_impl.h"
+
+static const char *const recompute_words[] = {"none", "selective", "full", NULL};
+
+static const struct option options[] = {
+    {.key = "engine.recompute",
+     .type = OPTION_CHOICE,
+     .offset = offsetof(struct engine_config, recompute),
+     .fallback = "none",
+     .choices = recompute_words,
+     .help = "activations to make again in the backward pass instead of keeping them"},
+};
+
+const struct option_table engine_options = {"engine", options, sizeof options / sizeof *options};
+
+enum keep recompute_keeps_below(int recompute)
+{
+    switch (recompute) {
+    case RECOMPUTE_SELECTIVE: return KEEP_UNLESS_SELECTIVE;
+    case RECOMPUTE_FULL: return KEEP_UNLESS_FULL;
+    default: return KEEP_NOT;
+    }
+}
+
+static enum status alloc_batches(struct engine *engine)
+{
+    struct device *device = engine->ops->device;
+    size_t places = (size_t)engine_rounds(engine), rows = (size_t)engine_batch_rows(engine);
+    size_t bytes = rows * sizeof(int32_t), losses = places * sizeof(double);
+    TRY(mem_alloc(engine->env, MEM_LOADER, "tokens of a step", places * bytes, &engine->tokens));
+    TRY(mem_alloc(engine->env, MEM_LOADER, "labels of a step", places * bytes, &engine->labels));
+    TRY(mem_alloc(engine->env, MEM_LOADER, "losses of a step", losses, &engine->losses_host));
+    TRY(mem_alloc_array(engine->env, MEM_LOADER, "losses of all ranks",
+                        (size_t)zero_roster(engine->zero)->size, losses, &engine->all_losses));
+    if (engine->config.group)
+        TRY(mem_alloc_array(engine->env, MEM_LOADER, "votes",
+                            (size_t)comm_size(engine->config.group), sizeof *engine->votes,
+                            &engine->votes));
+    TRY(device_alloc(device, MEM_LOADER, "tokens of a micro-batch", bytes, &engine->device_tokens));
+    TRY(device_alloc(device, MEM_LOADER, "labels of a micro-batch", bytes, &engine->device_labels));
+    return device_alloc(device, MEM_LOADER, "losses of micro-batches", losses, &engine->losses);
+}
+
+static enum status alloc_activations(struct engine *engine)
+{
+    const struct engine_config *c = &engine->config;
+    struct unit_shape shape = engine_batch_shape(engine);
+    uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_EVAL | 1u << PASS_LOGITS;
+    if (c->micro_batches > 0) {
+        passes |= 1u << PASS_REBUILD | 1u << PASS_BACKWARD | 1u << PASS_LOSS;
+        if (engine->pipeline && pipeline_has_parts(engine->pipeline))
+            passes |= UNIT_PARTS;
+        if (!engine->pipeline)
+            TRY(device_alloc(engine->ops->device, MEM_ACTIVATIONS, "gradient of the stream",
+                             engine_stream_bytes(engine), &engine->gradient));
+    }
+    return activations_create(
+        engine->ops, engine->graph, shape,
+        c->micro_batches == 0 ? KEEP_ALWAYS : recompute_keeps_below(c->recompute), passes,
+        engine->pipeline ? pipeline_copies(engine->pipeline) : NULL, &engine->activations);
+}
+
+struct comm *engine_any_comm(const struct engine *engine)
+{
+    if (engine->pipeline)
+        return pipeline_comm(engine->pipeline);
+    return zero_comm(engine->zero) ? zero_comm(engine->zero) : engine->config.group;
+}
+
+static void tell_compute(const struct engine *engine, const struct stream *stream)
+{
+    if (engine_any_comm(engine))
+        comm_set_compute(engine_any_comm(engine), stream);
+}
+
+enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
+                          struct zero *zero, const struct engine_config *config,
+                          struct engine **engine)
+{
+    struct env *env = device_env(ops->device);
+    struct engine *e;
+    enum status st;
+    bool worker = roster_is_worker(zero_roster(zero));
+    CHECK(config->micro_batch > 0 && config->tokens > 0 && config->tokens <= graph->context);
+    TRY(mem_alloc(env, MEM_OTHER, "engine", sizeof *e, &e));
+    *e = (struct engine){
+        .ops = ops, .stream = stream, .graph = graph, .zero = zero, .env = env, .config = *config};
+    e->scale = zero_wants_scaling(zero) ? loss_scale_start() : (struct loss_scale){.scale = 1.0};
+    TRY_OR(undo, alloc_batches(e));
+    if (config->pipe)
+        TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
+    e->config.pipe = NULL;
+    if (worker) { /* servers compute nothing */
+        TRY_OR(undo, alloc_activations(e));
+        if (config->group && config->micro_batches > 0)
+            TRY_OR(undo, beside_create(ops->device, config->group, &e->beside));
+    }
+    tell_compute(e, stream);
+    *engine = e;
+    return STATUS_OK;
+undo:
+    engine_destroy(e);
+    return st;
+}
+
+void engine_destroy(struct engine *engine)
+{
+    if (!engine)
+        return;
+    struct device *device = engine->ops->device;
+    tell_compute(engine, NULL);
+    beside_destroy(device, engine->beside);
+    pipeline_destroy(engine->pipeline);
+    activations_destroy(engine->activations);
+    device_free(device, engine->gradient);
+    device_free(device, engine->device_tokens);
+    device_free(device, engine->device_labels);
+    device_free(device, engine->losses);
+    mem_free(engine->env, engine->votes);
+    mem_free(engine->env, engine->all_losses);
+    mem_free(engine->env, engine->losses_host);
+    mem_free(engine->env, engine->labels);
+    mem_free(engine->env, engine->tokens);
+    mem_free(engine->env, engine);
+}

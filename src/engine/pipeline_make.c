@@ -1,0 +1,202 @@
+/* pipeline_make -- what a stage of a pipeline needs before it begins: its list, proved; rings of
+ * buffers, as many as the list ever has in use; lines to its neighbours.
+ */
+#include "engine/pipeline_impl.h"
+
+static enum status ring_create(struct pipeline *p, const char *name, int count, struct ring *ring)
+{
+    struct device *device = p->engine->ops->device;
+    struct env *env = p->engine->env;
+    size_t n = (size_t)count, bytes = engine_stream_bytes(p->engine);
+    bool worker = roster_is_worker(zero_roster(p->engine->zero));
+    TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", n, sizeof *ring->at, &ring->at));
+    TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", n, sizeof *ring->ready, &ring->ready));
+    TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", n, sizeof *ring->spent, &ring->spent));
+    for (ring->count = 0; ring->count < count; ring->count++) {
+        if (worker)
+            TRY(device_alloc(device, MEM_ACTIVATIONS, name, bytes, &ring->at[ring->count]));
+        TRY(event_create(device, &ring->ready[ring->count]));
+        TRY(event_create(device, &ring->spent[ring->count]));
+    }
+    return STATUS_OK;
+}
+
+static void ring_free(struct pipeline *p, struct ring *ring)
+{
+    for (int i = 0; i < ring->count; i++) {
+        device_free(p->engine->ops->device, ring->at[i]);
+        event_destroy(ring->ready[i]);
+        event_destroy(ring->spent[i]);
+    }
+    mem_free(p->engine->env, ring->at);
+    mem_free(p->engine->env, ring->ready);
+    mem_free(p->engine->env, ring->spent);
+}
+
+static struct timetable_shape shape_of(const struct engine *engine,
+                                       const struct engine_pipe *config)
+{
+    return (struct timetable_shape){.kind = config->kind,
+                                    .pp = comm_size(config->comm),
+                                    .chunks = config->chunk_count,
+                                    .rounds = (int)engine_rounds(engine),
+                                    .eager = config->eager};
+}
+
+/* The most rounds of a chunk that are at once between the begin of one action and the end of another,
+ * as far as there are both. */
+static int most_between(const struct pipeline *p, int chunk, int begin, int end)
+{
+    const struct timetable *t = &p->table;
+    int now = 0, most = 1;
+    for (int64_t i = t->first[p->stage]; i < t->first[p->stage + 1]; i++) {
+        struct timetable_action a = t->actions[i];
+        if (a.chunk != chunk)
+            continue;
+        now += a.verb == begin;
+        most = now > most ? now : most;
+        now -= a.verb == end;
+    }
+    return most;
+}
+
+static enum status chunk_create(struct pipeline *p, const struct engine_pipe *config, int c)
+{
+    const struct timetable_shape *shape = &p->table.shape;
+    const struct unit_graph *graph = p->engine->graph;
+    struct chunk *chunk = &p->chunks[c];
+    int at = timetable_stage(shape, p->stage, c), last = timetable_stages(shape) - 1;
+    struct timetable_peaks peaks = timetable_count_peaks(&p->table, p->stage, c);
+    int loss = timetable_splits(shape) ? TIMETABLE_INPUT : TIMETABLE_BACKWARD; /* comes with it */
+    int waiting = most_between(p, c, TIMETABLE_RECV_ACTIVATION, TIMETABLE_FORWARD);
+    *chunk = (struct chunk){.first = config->chunks[c].first,
+                            .end = config->chunks[c].end,
+                            .has_input = at > 0,
+                            .has_output = at < last,
+                            .has_loss = at == last};
+    CHECK(chunk->first < chunk->end && chunk->end <= graph->unit_count);
+    for (int u = chunk->first; u < chunk->end; u++)
+        p->unit_copies[u] =
+            (struct unit_copies){timetable_in_flight(shape, p->stage, c), peaks.split};
+    if (chunk->has_input)
+        TRY(ring_create(p, "stream from the stage before", waiting + 1, &chunk->in));
+    TRY(ring_create(p, chunk->has_loss ? "stream before the loss" : "stream to the next stage",
+                    chunk->has_loss ? most_between(p, c, TIMETABLE_FORWARD, loss) : 2,
+                    &chunk->out));
+    if (p->engine->config.micro_batches == 0)
+        return STATUS_OK;
+    return ring_create(p, "gradient of the stream", peaks.gradients + 1, &chunk->gradient);
+}
+
+/* Two lines between neighbours must not share a communicator at either of them: even and odd stages
+ * send by one each; in a ring of an odd number the last has a third. */
+static int copy_of_sender(const struct pipeline *p, int stage)
+{
+    int stages = comm_size(p->comm);
+    return stage == stages - 1 && stages % 2 == 1 ? 2 : stage % 2;
+}
+
+static enum status open_lines(struct pipeline *p)
+{
+    static const char *const names[LINES] = {"acts in", "acts out", "grads in", "grads out"};
+    int stages = comm_size(p->comm), before = (p->stage + stages - 1) % stages;
+    int mine = copy_of_sender(p, p->stage);
+    const int copies[LINES] = {[ACTS_IN] = copy_of_sender(p, before),
+                               [ACTS_OUT] = mine,
+                               [GRADS_IN] = 3 + mine,
+                               [GRADS_OUT] = 3 + copy_of_sender(p, before)};
+    for (int i = 0; i < COPIES; i++)
+        TRY(comm_dup(p->comm, i < 3 ? "acts" : "grads", &p->copies[i]));
+    for (int i = 0; i < LINES; i++) {
+        p->lines[i].comm = p->copies[copies[i]];
+        comm_set_lane(p->lines[i].comm, (enum trace_lane)(TRACE_ACTS_IN + i));
+        TRY(comm_stream_create(p->comm, names[i], &p->lines[i].stream));
+    }
+    return STATUS_OK;
+}
+
+/* The trace borrows what it shows. */
+static enum status name_actions(struct pipeline *p)
+{
+    const struct timetable *t = &p->table;
+    int64_t first = t->first[p->stage], count = t->first[p->stage + 1] - first;
+    if (!p->engine->env->trace)
+        return STATUS_OK;
+    TRY(mem_alloc_array(p->engine->env, MEM_OTHER, "pipeline", (size_t)count, sizeof *p->names,
+                        &p->names));
+    for (int64_t i = 0; i < count; i++)
+        timetable_name(&t->shape, p->stage, t->actions[first + i], p->names[i]);
+    return STATUS_OK;
+}
+
+static enum status fill(struct pipeline *p, const struct engine_pipe *config)
+{
+    struct env *env = p->engine->env;
+    struct timetable_shape shape = shape_of(p->engine, config);
+    TRY(timetable_validate(env, &shape));
+    TRY(timetable_create(env, &shape, &p->table));
+    TRY(timetable_check(env, &p->table));
+    TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", (size_t)shape.chunks, sizeof *p->chunks,
+                        &p->chunks));
+    TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", (size_t)p->engine->graph->unit_count,
+                        sizeof *p->unit_copies, &p->unit_copies));
+    TRY(mem_alloc_array(env, MEM_OTHER, "pipeline", (size_t)shape.pp, sizeof *p->shared,
+                        &p->shared));
+    for (int c = 0; c < shape.chunks; c++)
+        TRY(chunk_create(p, config, c));
+    TRY(name_actions(p));
+    return open_lines(p);
+}
+
+enum status pipeline_create(struct engine *engine, const struct engine_pipe *config,
+                            struct pipeline **pipeline)
+{
+    struct pipeline *p;
+    TRY(mem_alloc(engine->env, MEM_OTHER, "pipeline", sizeof *p, &p));
+    *p = (struct pipeline){.engine = engine, .comm = config->comm};
+    p->stage = comm_rank(config->comm);
+    enum status st = fill(p, config);
+    if (st != STATUS_OK) {
+        pipeline_destroy(p);
+        return st;
+    }
+    *pipeline = p;
+    return STATUS_OK;
+}
+
+void pipeline_destroy(struct pipeline *p)
+{
+    if (!p)
+        return;
+    struct env *env = p->engine->env;
+    for (int i = 0; i < LINES; i++)
+        stream_destroy(p->lines[i].stream);
+    for (int i = 0; i < COPIES; i++)
+        comm_destroy(p->copies[i]);
+    for (int c = 0; p->chunks && c < p->table.shape.chunks; c++) {
+        ring_free(p, &p->chunks[c].in);
+        ring_free(p, &p->chunks[c].out);
+        ring_free(p, &p->chunks[c].gradient);
+    }
+    mem_free(env, p->names);
+    mem_free(env, p->shared);
+    mem_free(env, p->unit_copies);
+    mem_free(env, p->chunks);
+    timetable_free(env, &p->table);
+    mem_free(env, p);
+}
+
+bool pipeline_has_parts(const struct pipeline *p)
+{
+    return timetable_splits(&p->table.shape);
+}
+
+const struct unit_copies *pipeline_copies(const struct pipeline *p)
+{
+    return p->unit_copies;
+}
+
+bool pipeline_has_loss(const struct pipeline *p)
+{
+    return p->stage == comm_size(p->comm) - 1;
+}

@@ -1,0 +1,30 @@
+/* zero_norm -- what the two files of the norm share: blocks and nodes, and a rank's own ones. */
+#ifndef ZERO_ZERO_NORM_H
+#define ZERO_ZERO_NORM_H
+#include "zero/zero_impl.h"
+
+/* Blocks first .. end-1 of the whole. */
+struct block_range {
+    int64_t first, end;
+};
+
+/* The level of the largest aligned node that a range begins with. */
+static inline int norm_first_level(struct block_range range)
+{
+    int longest = 63 - __builtin_clzll((uint64_t)(range.end - range.first));
+    int aligned = range.first == 0 ? longest : __builtin_ctzll((uint64_t)range.first);
+    return aligned < longest ? aligned : longest;
+}
+
+/* The blocks of share `share` of a piece. */
+struct block_range norm_share_blocks(const struct zero *zero, int piece, int share);
+
+/* --- zero_norm_parts.c ---------------------------------------------------------------------- */
+/* Room for the parts; blocks have their numbers. */
+enum status norm_parts_create(struct zero *zero);
+/* All parts of this rank, to the host. */
+enum status norm_read_parts(struct zero *zero);
+/* zero->nodes = this rank's nodes, in the order of the blocks. */
+enum status norm_form_nodes(struct zero *zero);
+
+#endif
