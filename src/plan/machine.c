@@ -51,7 +51,10 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
     }
     if (!strchr(name_or_path, '/') && !file_exists(name_or_path))
         return refuse_name(env, name_or_path);
-    return load_file(env, name_or_path, profile);
+    enum status st = load_file(env, name_or_path, profile);
+    if (st == STATUS_IO || st == STATUS_FORMAT) /* it was named for a machine and is none */
+        return STATUS_CONFIG;
+    return st;
 }
 
 /* What is in the file already. */

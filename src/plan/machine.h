@@ -21,7 +21,8 @@ struct machine_profile {
     bool has_ops, has_comm;    /* which halves are there */
 };
 
-/* By the name of a preset or the path of a file. The caller frees *profile. */
+/* By the name of a preset or the path of a file; STATUS_CONFIG when that is none, or cannot be read.
+ * The caller frees *profile. */
 enum status machine_profile_load(struct env *env, const char *name_or_path,
                                  struct machine_profile *profile);
 /* Put the halves that it has into the file at `path`, beside what is there of the other; calls that

@@ -75,7 +75,7 @@ expect 2 "no.yaml" "$sifr" bench ops no.yaml -n 2
 expect 2 "measured with cpu or cuda, not ref" "$sifr" bench ops --backend=ref --save=x.json
 expect 2 "model.heads: 3" timeout 60 "$sifr" bench ops run.yaml --model.heads=3 -n 2
 echo 'my notes' >notes.txt
-expect 1 "'notes.txt' line 1" "$sifr" bench comm -n 2 --save=notes.txt
+expect 2 "'notes.txt' line 1" "$sifr" bench comm -n 2 --save=notes.txt
 [ "$(cat notes.txt)" = 'my notes' ] || fail "a stranger's file was overwritten"
 expect 1 "no/such/folder" timeout 60 "$sifr" bench comm -n 2 "${brief[@]}" --save=no/such/folder/here.json
 

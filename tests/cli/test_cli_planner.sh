@@ -66,7 +66,13 @@ expect 2 'give one of them' "$sifr" plan "${keys[@]}" --gpus=8 -n 8
 expect 2 '\-\-machine goes with --gpus' "$sifr" plan "${keys[@]}" -n 8 --machine=h100
 expect 2 'lines is for one layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
 expect 2 'parallel.tp is 3, which does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
-expect '1|2' 'h1000' "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
+expect 2 "there is no machine 'h1000'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
+# A file that is no profile, or can't be read, is a wrong configuration as a YAML file is.
+echo '{}' >none.json
+expect 2 "'none.json' is not the profile of a machine" "$sifr" plan "${keys[@]}" --gpus=8 --machine=none.json
+expect 2 "'a b.yaml' line 1" "$sifr" plan "${keys[@]}" --gpus=8 --machine='a b.yaml'
+expect 2 "cannot read '.'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=.
+expect 2 "cannot open './none'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=./none
 expect 2 'parallel.chunks is 2, but the schedule .gpipe. has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
 expect 2 '\-\-gpus: how many' "$sifr" plan "${keys[@]}" --gpus=0
 expect 2 'run.device is cpu, but --machine .h100. computes on cards' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu

@@ -68,7 +68,11 @@ static void test_presets(void **state)
     assert_null(machine_preset_words(count));
     assert_int_equal(machine_profile_load(&rig->env, "h300", &profile), STATUS_CONFIG);
     expect_error(rig, "there is no machine 'h300', and no such file; there are: h200, h100, ");
-    assert_int_equal(machine_profile_load(&rig->env, rig->path, &profile), STATUS_IO);
+    /* What is named for a machine and is none is a wrong configuration, as with a YAML file. */
+    assert_int_equal(machine_profile_load(&rig->env, rig->path, &profile), STATUS_CONFIG);
+    expect_error(rig, rig->path);
+    assert_ok(file_write_atomic(&rig->env, rig->path, "my notes\n", 9));
+    assert_int_equal(machine_profile_load(&rig->env, rig->path, &profile), STATUS_CONFIG);
     expect_error(rig, rig->path);
 }
 
