@@ -24,6 +24,9 @@ enum status file_read(struct env *env, const char *path, size_t limit, char **te
  * new one. */
 enum status file_write_atomic(struct env *env, const char *path, const void *data, size_t bytes);
 
+/* Whether file_write_atomic could write there: a file is made beside `path`, and removed. */
+enum status file_check_place(struct env *env, const char *path);
+
 enum status dir_create(struct env *env, const char *path); /* with parents; fine when it exists */
 enum status dir_sync(struct env *env, const char *path);
 bool file_exists(const char *path);  /* file or folder */

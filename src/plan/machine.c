@@ -57,20 +57,47 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
     return st;
 }
 
+static enum status check_kind(struct env *env, const char *path, bool there, bool here)
+{
+    if (there == here)
+        return STATUS_OK;
+    return FAIL(env, CONFIG,
+                "'%s' is of a machine that computes on %s, and this is another; give another file",
+                path, there ? "cards" : "the CPU");
+}
+
 /* What is in the file already. */
-static enum status merge(struct env *env, const struct machine_profile *profile,
-                         struct machine_profile *old, const char *path)
+static enum status load_old(struct env *env, const struct machine_profile *profile,
+                            struct machine_profile *old, const char *path)
 {
     *old = (struct machine_profile){0};
     if (!file_exists(path))
         return STATUS_OK;
     TRY(load_file(env, path, old));
-    if (old->card == profile->card)
-        return STATUS_OK;
-    machine_profile_free(env, old);
-    return FAIL(env, CONFIG,
-                "'%s' is of a machine that computes on %s, and this is another; give another file",
-                path, profile->card ? "the CPU" : "cards");
+    enum status st = check_kind(env, path, old->card, profile->card);
+    if (st != STATUS_OK)
+        machine_profile_free(env, old);
+    return st;
+}
+
+/* By the path alone: a preset's name stands for a file here. */
+static enum status check_old(struct env *env, const char *path, const bool *card)
+{
+    struct machine_profile old;
+    enum status st = load_file(env, path, &old);
+    if (st == STATUS_IO || st == STATUS_FORMAT)
+        return STATUS_CONFIG;
+    TRY(st);
+    st = card ? check_kind(env, path, old.card, *card) : STATUS_OK;
+    machine_profile_free(env, &old);
+    return st;
+}
+
+enum status machine_profile_check(struct env *env, const char *path, const bool *card)
+{
+    if (file_exists(path))
+        TRY(check_old(env, path, card));
+    return file_check_place(env, path);
 }
 
 static bool has_call(const struct ops_prices *prices, const struct ops_measured *call)
@@ -132,7 +159,7 @@ enum status machine_profile_save(struct env *env, const struct machine_profile *
     struct machine_profile old, all = *profile;
     struct ops_measured *calls = NULL;
     int count = 0;
-    TRY(merge(env, profile, &old, path));
+    TRY(load_old(env, profile, &old, path));
     take_over(&old, &all);
     enum status st = join_calls(env, &all.ops, &old.ops, &calls, &count);
     if (st == STATUS_OK) {

@@ -29,6 +29,9 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
  * were measured before and not again stay, so that several runs make one profile. */
 enum status machine_profile_save(struct env *env, const struct machine_profile *profile,
                                  const char *path);
+/* Refuse what a save would, before anything is measured: a file that is there and is no profile, or is
+ * of another kind of machine (`card` NULL: not known yet), and a place that cannot be written. */
+enum status machine_profile_check(struct env *env, const char *path, const bool *card);
 void machine_profile_free(struct env *env, struct machine_profile *profile);
 
 /* "h100", "h200", ...; NULL after the last. */

@@ -77,6 +77,14 @@ expect 2 "model.heads: 3" timeout 60 "$sifr" bench ops run.yaml --model.heads=3 
 echo 'my notes' >notes.txt
 expect 2 "'notes.txt' line 1" "$sifr" bench comm -n 2 --save=notes.txt
 [ "$(cat notes.txt)" = 'my notes' ] || fail "a stranger's file was overwritten"
-expect 1 "no/such/folder" timeout 60 "$sifr" bench comm -n 2 "${brief[@]}" --save=no/such/folder/here.json
+# A place that can't be written, and a file of another kind of machine, are known before anything is measured, which would take minutes.
+long=(--seconds=60)
+expect 1 "cannot write 'no/such/folder/here.json'" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=no/such/folder/here.json
+expect 1 "cannot write 'notes.txt/here.json'" timeout 20 "$sifr" bench ops "${long[@]}" --save=notes.txt/here.json
+expect 2 "it is a folder" timeout 20 "$sifr" bench ops "${long[@]}" --save=.
+sed 's/"card": false/"card": true/' here.json >card.json
+expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench ops run.yaml "${long[@]}" --save=card.json
+expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=card.json
+[ -z "$(ls -A | grep '\.tmp$')" ] || fail "a trial file is left: $(ls -A)"
 
 finish

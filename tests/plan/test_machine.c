@@ -181,6 +181,35 @@ static void test_there_and_back(void **state)
     expect_error(rig, "is of a machine that computes on the CPU");
 }
 
+/* What a save would refuse is known without anything to save. */
+static void test_check(void **state)
+{
+    struct rig *rig = *state;
+    struct machine_profile comm;
+    char beyond[160];
+    const bool card = true, cpu = false;
+    fill_comm(&comm);
+    assert_ok(machine_profile_check(&rig->env, rig->path, &card));
+    assert_false(file_exists(rig->path)); /* nothing is left there */
+    assert_int_equal(rmdir(rig->folder), 0);
+    assert_int_equal(machine_profile_check(&rig->env, rig->path, NULL), STATUS_IO);
+    expect_error(rig, "cannot write");
+    assert_ok(dir_create(&rig->env, rig->folder));
+    assert_int_equal(machine_profile_check(&rig->env, rig->folder, NULL), STATUS_CONFIG);
+    expect_error(rig, "it is a folder");
+    assert_ok(machine_profile_save(&rig->env, &comm, rig->path));
+    assert_ok(machine_profile_check(&rig->env, rig->path, &cpu));
+    assert_ok(machine_profile_check(&rig->env, rig->path, NULL));
+    assert_int_equal(machine_profile_check(&rig->env, rig->path, &card), STATUS_CONFIG);
+    expect_error(rig, "is of a machine that computes on the CPU");
+    snprintf(beyond, sizeof beyond, "%s/x", rig->path);
+    assert_int_equal(machine_profile_check(&rig->env, beyond, NULL), STATUS_IO);
+    expect_error(rig, beyond);
+    assert_ok(file_write_atomic(&rig->env, rig->path, "my notes\n", 9));
+    assert_int_equal(machine_profile_check(&rig->env, rig->path, NULL), STATUS_CONFIG);
+    expect_error(rig, rig->path);
+}
+
 /* A save goes through what was there: a file that is no profile is not overwritten. */
 static void test_save_keeps_strangers(void **state)
 {
@@ -336,6 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_presets, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_there_and_back, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(test_check, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_save_keeps_strangers, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_refused, open_rig, close_rig),
         cmocka_unit_test(test_fit_rate),
