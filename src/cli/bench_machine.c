@@ -25,6 +25,8 @@ static void describe(const struct job *job, struct machine_profile *profile)
     profile->card = config->machine.device == RUN_DEVICE_CUDA;
     profile->memory_bytes =
         profile->card ? config->device.total_bytes : memory / (size_t)job->ranks.plan.local;
+    profile->ops_ranks = profile->comm_ranks =
+        (struct machine_ranks){job->ranks.plan.size, job->cli->env->threads};
     snprintf(profile->name, sizeof profile->name, "%.63s",
              profile->card    ? config->device.name
              : *host.cpu != 0 ? host.cpu

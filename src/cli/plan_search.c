@@ -87,6 +87,18 @@ static enum status check_machine(struct cli *cli, const struct machine_profile *
     return STATUS_OK;
 }
 
+/* Ranks that compute on the CPU have the threads with which they were measured, unless they are told
+ * how many. */
+static int choose_threads(const struct options *options, const struct machine_profile *machine,
+                          struct run_config *config)
+{
+    int measured = machine->card ? 0 : machine->ops_ranks.threads;
+    if (measured == 0 || options_is_set(options, "run.threads"))
+        return 0;
+    config->machine.threads = measured;
+    return measured;
+}
+
 /* Of a rank, at best: told, or by the card's name. */
 static double peak_of(const struct run_config *config, const struct machine_profile *machine,
                       const char *words)
@@ -149,6 +161,7 @@ static enum status search_on(struct cli *cli, struct options *options,
     TRY(choose_device(cli, options, machine, config, &view.device));
     TRY(choose_batch(options, config));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, config));
+    view.threads = choose_threads(options, machine, config);
     const struct plan_request request = run_plan_request(config, (int)asked->gpus);
     int node = asked->node > 0 ? (int)asked->node : machine->comm.node;
     struct machine_profile cluster = *machine; /* whose nodes are as large as was told */

@@ -39,6 +39,8 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
     const struct parallel_config *parallel = &request->parallel;
     if (view->device)
         text_printf(text, " --run.device=%s", view->device);
+    if (view->threads > 0)
+        text_printf(text, " --run.threads=%d", view->threads);
     if (!options_is_set(view->options, "train.global_batch"))
         text_printf(text, " --train.global_batch=%lld", (long long)view->space->global_batch);
     key_batch(view, text, request->engine.micro_batch);

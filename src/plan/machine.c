@@ -130,14 +130,30 @@ static void take_over(const struct machine_profile *old, struct machine_profile 
     if (!all->has_ops && old->has_ops) {
         all->ops = old->ops;
         all->copy_bytes_per_second = old->copy_bytes_per_second;
+        all->ops_ranks = old->ops_ranks;
         all->has_ops = true;
     }
     if (!all->has_comm && old->has_comm) {
         all->comm = old->comm;
+        all->comm_ranks = old->comm_ranks;
         all->has_comm = true;
     }
     if (all->memory_bytes == 0)
         all->memory_bytes = old->memory_bytes;
+}
+
+/* Calls of one file should be of ranks that had as much of the machine. */
+static void tell_mixed(struct env *env, const struct machine_profile *old,
+                       const struct machine_profile *new, int kept, const char *path)
+{
+    const struct machine_ranks *a = &old->ops_ranks, *b = &new->ops_ranks;
+    if (kept == 0 || a->ranks == 0 || (a->ranks == b->ranks && a->threads == b->threads))
+        return;
+    log_warn(env,
+             "%d call%s of '%s' were not measured again: those are of %d rank%s x %d thread%s, not "
+             "of %d x %d; take another file for these",
+             kept, kept == 1 ? "" : "s", path, a->ranks, a->ranks == 1 ? "" : "s", a->threads,
+             a->threads == 1 ? "" : "s", b->ranks, b->threads);
 }
 
 static enum status write_file(struct env *env, const struct machine_profile *profile,
@@ -166,6 +182,8 @@ enum status machine_profile_save(struct env *env, const struct machine_profile *
         all.ops.measured = calls;
         all.ops.measured_count = count;
         st = write_file(env, &all, path);
+        if (st == STATUS_OK && profile->has_ops)
+            tell_mixed(env, &old, profile, count - profile->ops.measured_count, path);
     }
     mem_free(env, calls);
     machine_profile_free(env, &old);

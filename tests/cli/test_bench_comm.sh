@@ -55,6 +55,22 @@ has '^attention B3 T32 H2 G2 D16 '
 has '^  attention_backward +[0-9.]+ +[0-9.]+ +[0-9.]+'
 grep -q '"op": "linear_dw", "type": "f32", "rows": 96, ' here.json || fail "a call of the run is not in the file"
 grep -q '"theft"' here.json || fail "the other half is gone"
+[ "$(grep -c '^    "ranks": 2, "threads": 1, ' here.json)" = 2 ] || fail "who measured is not in both halves: $(head -c 300 here.json)"
+# A plan of as many ranks with as many threads is of what was measured; others are told of. The command has the threads of the plan.
+unset SIFR_RUN_THREADS
+plan=("$sifr" plan run.yaml --train.micro_batch=3 --top=1 --machine=here.json)
+ok "${plan[@]}" --gpus=2
+! grep '^note' out || fail "a note on what was measured so"
+has '^  sifr train -n 2 run.yaml --train.micro_batch=3 --run.device=cpu --run.threads=1 '
+ok "${plan[@]}" --gpus=2 --run.threads=2
+has '^note     run.threads is 2, but times are of ranks with 1: sifr bench ops --threads=2 measures them so$'
+ok "${plan[@]}" --gpus=4
+has '^note     4 ranks are taken to be on one machine'
+export SIFR_RUN_THREADS=1
+# Calls that others measured stay beside new ones, and that is said.
+cp here.json mixed.json
+ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=2 --seconds=0.001 --threads=1 --save=mixed.json
+grep -qE "^sifr: warning: [0-9]+ calls of 'mixed.json' were not measured again: those are of 2 ranks x 1 thread, not of 1 x 1" err || fail "mixed: $(cat err)"
 ok timeout 120 "$sifr" bench ops "${brief[@]:0:1}" -n 2 --comm.backend=threads --json --model.preset=tiny --model.vocab=64
 is_json out
 has '"ranks": 2, "threads": 1, "calls": \[\{"name": "'

@@ -106,6 +106,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
     profile->ops.measured_count = 7;
     profile->copy_bytes_per_second = 1.25e10;
     profile->has_ops = true;
+    profile->ops_ranks = (struct machine_ranks){3, 2};
 }
 
 static void fill_comm(struct machine_profile *profile)
@@ -117,7 +118,8 @@ static void fill_comm(struct machine_profile *profile)
                                                  .exchange = 5e-5,
                                                  .theft = 0.75,
                                                  .sum_bytes_per_second = 6e9},
-                                        .has_comm = true};
+                                        .has_comm = true,
+                                        .comm_ranks = {5, 4}};
 }
 
 static const struct ops_measured *find(const struct machine_profile *profile, const char *op)
@@ -152,6 +154,8 @@ static void test_there_and_back(void **state)
     assert_true(read.comm.node == 4 && read.comm.exchange == 5e-5 && read.comm.theft == 0.75 &&
                 read.comm.sum_bytes_per_second == 6e9);
     assert_true(read.copy_bytes_per_second == 1.25e10);
+    assert_true(read.ops_ranks.ranks == 3 && read.ops_ranks.threads == 2);
+    assert_true(read.comm_ranks.ranks == 5 && read.comm_ranks.threads == 4);
     assert_int_equal(read.ops.measured_count, 7);
     for (int i = 0; i < 7; i++) {
         char a[OPS_CASE_NAME], b[OPS_CASE_NAME];
@@ -237,6 +241,7 @@ static enum status parse_changed(struct rig *rig, const char *from, const char *
     fill(&profile, calls);
     fill_comm(&comm);
     profile.comm = comm.comm;
+    profile.comm_ranks = comm.comm_ranks;
     profile.has_comm = true;
     text_init(&good, &rig->env);
     text_init(&bad, &rig->env);
@@ -297,6 +302,8 @@ static void test_refused(void **state)
          "\"sum_bytes_per_second\" in comm is not a positive number"},
         {"\"type\": \"f32\"", "\"type\": 32", "ops.measured[0]: \"type\" is not a type"},
         {"\"node\": 4", "\"node\": 4, \"node\": 4", "duplicate"},
+        {"\"ranks\": 3", "\"ranks\": -3", "\"ranks\" is not a whole number"},
+        {"\"threads\": 4", "\"threads\": \"4\"", "\"threads\" is not a whole number"},
         {"\"theft\": 0.75", "\"theft\": 1e999", "m.json' line"},
         {"{", "[", "'m.json' line 2"},
     };
@@ -305,6 +312,9 @@ static void test_refused(void **state)
         expect_error(*state, rows[i].says);
     }
     assert_ok(parse_changed(*state, "mine", "yours"));
+    /* The first files do not say who measured. */
+    assert_ok(parse_changed(*state, "\"ranks\": 3, \"threads\": 2, ", ""));
+    assert_ok(parse_changed(*state, "\"ranks\": 5, \"threads\": 4, ", ""));
 }
 
 /* --- fits ----------------------------------------------------------------------------------- */
