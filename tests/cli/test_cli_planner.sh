@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # sifr plan --gpus: the table, its JSON, the command that runs the first layout, what is kept, exit codes and messages.
 . "$(dirname "$0")/common.sh" "$@"
+unset SIFR_RUN_THREADS # it would be in every command
 
 model=(--model.arch=llama --model.layers=8 --model.width=512 --model.heads=8 --model.ff=1536 --model.context=512
     --model.vocab=4096 --model.tied=no --precision.mode=bf16)
@@ -52,6 +53,14 @@ ok "$sifr" plan "${keys[@]}" --gpus=8 --node=2 --top=20 --json
 printf 'train:\n  global_batch: 32\n' >'a b.yaml'
 ok "$sifr" plan 'a b.yaml' "${model[@]}" --gpus 2 --top 1
 has "^  sifr train -n 2 'a b.yaml' --model.arch=llama"
+
+# Keys of the environment are in the command, which so makes the same plan without it; words behind "--" stay behind it.
+ok env SIFR_ZERO_STAGE=2 SIFR_TRAIN_CONTEXT=256 SIFR_DATA_PATH='my text.txt' "$sifr" plan "${keys[@]}" --gpus=8 --top=1
+has "^  sifr train -n 8 .* '--data.path=my text.txt' --train.context=256 --zero.stage=2 --run.device=cuda"
+ok env SIFR_ZERO_STAGE=2 "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=1 --top=1 # a flag is stronger
+! grep -q -- '--zero.stage=2' out || fail "a variable that lost is in the command"
+ok "$sifr" plan "${model[@]}" --gpus=2 --top=1 --lines=false -- 'a b.yaml'
+has "^  sifr train -n 2 --model.arch=llama .*--train.micro_batch=[0-9]+.* -- 'a b.yaml'$"
 
 # Nothing fits: exit 4, with the nearest and what it lacks.
 expect 4 'no layout of 8 ranks fits; the nearest, tp [0-9]+, pp [0-9]+, .*, needs .* for a rank and there is .*: .* more' \
