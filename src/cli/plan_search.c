@@ -38,6 +38,20 @@ static enum status check_keys(struct cli *cli, const struct run_config *config,
     return STATUS_OK;
 }
 
+/* Keys that do nothing in any layout: an open one may be what they need. */
+static void tell_unused(struct cli *cli, const struct run_config *config,
+                        const struct search_fixed *fixed, int64_t gpus)
+{
+    struct parallel_config best = config->parallel;
+    if (!fixed->pp)
+        best.pp = gpus;
+    if (!fixed->tp)
+        best.tp = gpus;
+    if (!fixed->sequence)
+        best.sequence = best.tp > 1;
+    spread_tell_unused(cli->env, &best);
+}
+
 /* A machine with cards is computed on with them, another one without. */
 static enum status choose_device(struct cli *cli, struct options *options,
                                  const struct machine_profile *machine,
@@ -161,6 +175,7 @@ static enum status search_on(struct cli *cli, struct options *options,
     TRY(choose_device(cli, options, machine, config, &view.device));
     TRY(choose_batch(options, config));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, config));
+    tell_unused(cli, config, &fixed, asked->gpus);
     view.threads = choose_threads(options, machine, config);
     const struct plan_request request = run_plan_request(config, (int)asked->gpus);
     int node = asked->node > 0 ? (int)asked->node : machine->comm.node;

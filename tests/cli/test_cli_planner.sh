@@ -46,6 +46,14 @@ ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --zero.stage=1 --parallel.tp=1
 has '^given    parallel.tp, zero.stage: not searched$'
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1
 [ "$(grep -cE '^ [0-9] +[0-9]+ +[0-9]+ +[0-9]+ ' out)" = 1 ] || fail "--top=1 shows others"
+# A given key that does nothing in any layout is told of; one that an open key may give a meaning to is not.
+ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.pp=1 --parallel.schedule=gpipe --parallel.tp=1 --parallel.sequence=true
+grep -q '^sifr: warning: parallel.schedule does nothing here: it needs parallel.pp above 1$' err || fail "not told: $(cat err)"
+grep -q '^sifr: warning: parallel.sequence does nothing here: it needs parallel.tp above 1$' err || fail "not told: $(cat err)"
+ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.schedule=gpipe --parallel.sequence=true --parallel.regather=true
+! grep 'does nothing' err || fail "open keys"
+ok "$sifr" plan "${keys[@]}" --gpus=1 --parallel.schedule=gpipe
+grep -q 'parallel.schedule does nothing here' err || fail "one rank: $(cat err)"
 # tp does not leave a node, as large as it is told to be.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --node=2 --top=20 --json
 ! grep -qE '"tp": [48]' out || fail "tp leaves the node"
