@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "cli/host.h"
+#include "cli/rank_report.h"
 #include "cli/ranks_table.h"
 #include "cli/train_end.h"
 
@@ -339,6 +340,14 @@ static bool on_should_stop(void *user)
     return *view->cli->stop != 0;
 }
 
+static void on_all_saved(void *user)
+{
+    const struct train_view *view = user;
+    if (view->cli->saved)
+        *view->cli->saved = 1;
+    rank_report_saved(0);
+}
+
 struct trainer_callbacks train_view_callbacks(struct train_view *view)
 {
     return (struct trainer_callbacks){.user = view,
@@ -347,7 +356,8 @@ struct trainer_callbacks train_view_callbacks(struct train_view *view)
                                       .eval = on_eval,
                                       .sample = on_sample,
                                       .saved = on_saved,
-                                      .should_stop = on_should_stop};
+                                      .should_stop = on_should_stop,
+                                      .all_saved = on_all_saved};
 }
 
 /* --- the end -------------------------------------------------------------------------------- */
