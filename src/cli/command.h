@@ -10,9 +10,9 @@
 #include "base/options.h"
 #include "cli/console.h"
 
-/* What the first Ctrl-C is answered with. */
-#define CLI_STOPPING \
-    "stopping after this step, and all of it is saved; Ctrl-C again to stop at once"
+/* What a signal is answered with, once; and the first Ctrl-C. */
+#define CLI_STOPPING        "stopping after this step, and all of it is saved"
+#define CLI_STOPPING_CTRL_C CLI_STOPPING "; Ctrl-C again to stop at once"
 
 /* A repeated Ctrl-C stops at once when it comes in this time. Earlier it is the same one: timeout(1)
  * sends it to the process and to its group. */

@@ -201,12 +201,14 @@ static void take_signal(struct job *job)
         double since_ms = 1e3 * (now - job->interrupted);
         bool again = job->interrupted > 0 && since_ms <= CLI_QUIT_UNTIL_MS;
         if (!again) {
-            log_info(job->cli->env, "%s", CLI_STOPPING);
+            log_info(job->cli->env, "%s", CLI_STOPPING_CTRL_C);
         } else if (since_ms >= CLI_QUIT_FROM_MS) {
             job->quit = true;
             end_at_once(job);
         }
         job->interrupted = now;
+    } else if (!job->stop_wanted) {
+        log_info(job->cli->env, "%s", CLI_STOPPING);
     }
     job->stop_wanted = true;
 }

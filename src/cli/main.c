@@ -33,7 +33,7 @@ static volatile sig_atomic_t quit_ms; /* of the last SIGINT or SIGTERM, 0 = none
  * there. */
 static void say_stopping(void)
 {
-    static const char line[] = "\nsifr: " CLI_STOPPING "\n";
+    static const char line[] = "\nsifr: " CLI_STOPPING_CTRL_C "\n";
     size_t skipped = isatty(STDERR_FILENO) ? 0 : 1;
     int before = errno;
     ssize_t said = write(STDERR_FILENO, line + skipped, sizeof line - 1 - skipped);
