@@ -199,6 +199,10 @@ static enum status resolve_planned_vocab(struct env *env, struct run_config *con
         return plan_learnt_vocab(env, config);
     if (told)
         TRY(find_planned_tokenizer(config, &here));
+    else if (*config->data.tokenizer)
+        TRY(data_paths_check_tokenizer(env, &config->data));
+    else if (here)
+        TRY(data_paths_check(env, &config->data));
     return here ? resolve_tokenizer(env, NULL, NULL, config) : STATUS_OK;
 }
 

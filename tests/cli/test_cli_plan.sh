@@ -83,6 +83,10 @@ ok "$sifr" plan "${small[@]}" --model.vocab=100 --data.tokenizer=elsewhere.json 
 ok "$sifr" plan "${small[@]}" --model.vocab=257 --data.path=text.txt
 expect 0 'model.vocab: 100 is smaller than the 300 tokens that data.tokenizer is to learn' "$sifr" plan "${small[@]}" --model.vocab=100 --data.tokenizer=train:300
 expect 2 "data.tokenizer 'train:5': the size must be a number from 257" "$sifr" plan "${small[@]}" --data.tokenizer=train:5
+# What the vocabulary must come from, and is not there, is refused as in a run.
+expect 2 "data.path: no file matches 'elsewhere.txt', seen from" "$sifr" plan "${small[@]}" --data.path=elsewhere.txt
+expect 2 "data.tokenizer: no file matches 'elsewhere.json', seen from" "$sifr" plan "${small[@]}" --data.tokenizer=elsewhere.json
+ok "$sifr" plan "${small[@]}" --data.path=elsewhere.txt --data.tokenizer=bytes
 # A run with a learnt vocabulary: its own tokenizer, beside the model or named.
 ok "$sifr" train "${small[@]}" --data.path=text.txt --data.tokenizer=train:300 --train.steps=1 --train.eval_every=0 --quiet --out=learnt
 tokenizer=learnt/checkpoints/step-1/tokenizer.json
