@@ -85,6 +85,7 @@ expect 2 "one rank has nobody to talk to; say how many with -n" "$sifr" bench co
 expect 2 "-n must be a whole number from 1" "$sifr" bench comm -n 0
 expect 2 "-n is for bench ops and bench comm" "$sifr" bench step -n 3 --model.preset=tiny
 expect 2 "--save is for bench ops and bench comm" "$sifr" bench step --save=x.json --model.preset=tiny
+expect 2 "--save is empty: name a file" "$sifr" bench ops --save=
 expect 2 "there is no bench 'com'; there are: ops, step, all, comm" "$sifr" bench com
 expect 2 "only bench ops takes the file of a run" "$sifr" bench comm run.yaml -n 2
 expect 2 "no.yaml" "$sifr" bench ops no.yaml -n 2
