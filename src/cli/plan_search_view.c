@@ -113,9 +113,9 @@ static void describe(struct text *text, const struct plan_search_view *view)
                 (long long)model->layers, (long long)model->width, (long long)model->heads,
                 text_human_count(a, (double)result->parameters),
                 dtype_name(space->request->zero.type));
-    text_printf(text, "cluster  %d ranks on nodes of %d, %s%s%s", space->request->ranks,
-                space->node, space->machine->name, view->machine_words[0] ? ": " : "",
-                view->machine_words);
+    text_printf(text, "cluster  %d rank%s on nodes of %d, %s%s%s", space->request->ranks,
+                space->request->ranks == 1 ? "" : "s", space->node, space->machine->name,
+                view->machine_words[0] ? ": " : "", view->machine_words);
     if (space->memory > 0)
         text_printf(text, "; %s (%s bytes) for a rank", text_human_bytes(a, (double)space->memory),
                     text_human_count(b, (double)space->memory));

@@ -62,6 +62,10 @@ plan=("$sifr" plan run.yaml --train.micro_batch=3 --top=1 --machine=here.json)
 ok "${plan[@]}" --gpus=2
 ! grep '^note' out || fail "a note on what was measured so"
 has '^  sifr train -n 2 run.yaml --train.micro_batch=3 --run.device=cpu --run.threads=1 '
+ok "${plan[@]}" --gpus=1
+has '^cluster  1 rank on nodes of 1, '
+expect 2 "run.device is cuda, but --machine 'here.json' computes on the CPU" "${plan[@]}" --gpus=2 --run.device=cuda
+expect 4 'no layout of 1 rank fits' "${plan[@]}" --gpus=1 --memory=1k
 ok "${plan[@]}" --gpus=2 --run.threads=2
 has '^note     run.threads is 2, but times are of ranks with 1: sifr bench ops --threads=2 measures them so$'
 ok "${plan[@]}" --gpus=4
