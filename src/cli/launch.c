@@ -197,7 +197,10 @@ static void take_signal(struct job *job)
     double now = clock_seconds();
     if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info)
         return;
-    if (info.ssi_signo == SIGINT) {
+    if (!job->order->stops) {
+        job->quit = true;
+        end_at_once(job);
+    } else if (info.ssi_signo == SIGINT) {
         double since_ms = 1e3 * (now - job->interrupted);
         bool again = job->interrupted > 0 && since_ms <= CLI_QUIT_UNTIL_MS;
         if (!again) {
@@ -223,7 +226,7 @@ static void send_stop(struct job *job)
     bool ready =
         there == launch_reporters(job->order) ||
         (there > 0 ? now - job->first_word > START_SECONDS : now - job->started > SILENT_SECONDS);
-    if (!job->stop_wanted || job->stop_sent || !ready)
+    if (!job->stop_wanted || job->stop_sent || !ready || !job->order->stops)
         return;
     kill(job->pid, SIGUSR1);
     job->stop_sent = true;

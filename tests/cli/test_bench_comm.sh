@@ -106,6 +106,15 @@ expect 2 "it is a folder" timeout 20 "$sifr" bench ops "${long[@]}" --save=.
 sed 's/"card": false/"card": true/' here.json >card.json
 expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench ops run.yaml "${long[@]}" --save=card.json
 expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=card.json
+# A signal ends what has nothing to save, and nothing else is said of it.
+"$sifr" bench comm -n 2 "${long[@]}" --save=here.json >out 2>err &
+pid=$!
+wait_for grep -q '^sifr: launch: ' err
+wait_for interrupt $pid # until it hears
+code=0
+wait $pid || code=$?
+[ $code = 1 ] || fail "bench, Ctrl-C: exit $code, not 1: $(cat err)"
+! grep saved err || fail "bench, Ctrl-C: what is saved?"
 [ -z "$(ls -A | grep '\.tmp$')" ] || fail "a trial file is left: $(ls -A)"
 
 finish

@@ -100,7 +100,8 @@ static struct outcome run_told(const char *part, int who, int signal, bool alone
     char number[16];
     snprintf(number, sizeof number, "%d", who);
     char *const argv[] = {program, (char *)part, number, NULL};
-    struct launch_order order = {.ranks = RANKS, .threads = 1, .argv = argv, .alone = alone};
+    struct launch_order order = {
+        .ranks = RANKS, .threads = 1, .argv = argv, .alone = alone, .stops = true};
     console_open(&console, 0, false, false);
     double start = clock_seconds();
     outcome.status = launch_run(&cli, &order, &outcome.end);
