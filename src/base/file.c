@@ -127,6 +127,12 @@ undo_open:
 
 /* --- writing -------------------------------------------------------------------------------- */
 
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 /* The folder part of `path`, or "." */
 static enum status folder_of(struct env *env, const char *path, char **folder)
 {
@@ -201,13 +207,26 @@ enum status file_write_text(struct env *env, const char *path, const struct text
     return file_write_atomic(env, path, text_string(text), text->bytes);
 }
 
-/* --- folders and paths ---------------------------------------------------------------------- */
-
-static bool is_folder(const char *path)
+enum status file_check_place(struct env *env, const char *path)
 {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    char *folder;
+    struct text name;
+    int fd;
+    if (is_folder(path))
+        return FAIL(env, IO, "cannot write '%s': it is a folder", path);
+    text_init(&name, env);
+    TRY(folder_of(env, path, &folder));
+    enum status st = open_beside(env, path, folder, &name, &fd);
+    if (st == STATUS_OK) {
+        output_close(env, fd);
+        unlink(text_string(&name));
+    }
+    text_free(&name);
+    mem_free(env, folder);
+    return st;
 }
+
+/* --- folders and paths ---------------------------------------------------------------------- */
 
 static enum status make_folder(struct env *env, const char *path)
 {

@@ -28,6 +28,9 @@ enum status file_write_atomic(struct env *env, const char *path, const void *dat
 /* The same for a text; one that could not grow is not written, and its status comes back. */
 enum status file_write_text(struct env *env, const char *path, const struct text *text);
 
+/* Whether file_write_atomic could write there: a file is made beside `path`, and removed. */
+enum status file_check_place(struct env *env, const char *path);
+
 enum status dir_create(struct env *env, const char *path); /* with parents; fine when it exists */
 enum status dir_sync(struct env *env, const char *path);
 bool file_exists(const char *path);  /* file or folder */

@@ -220,6 +220,20 @@ enum status options_load_environment(struct options *options)
     return STATUS_OK;
 }
 
+const char *options_next_variable(const struct options *options, int *next, const char **text)
+{
+    while (*next < options->count) {
+        int i = (*next)++;
+        char name[VARIABLE_BYTES];
+        if (options->bindings[i].source != SOURCE_ENVIRONMENT)
+            continue;
+        *text = getenv(variable_name(options->keys[i], name));
+        if (*text)
+            return options->keys[i];
+    }
+    return NULL;
+}
+
 /* What one variable, "SIFR_X=...", is to a key: 2 = its own, 1 = of the same section, 0 = nothing;
  * and its distance, -1 = not near. */
 static int compare_variable(const char *variable, size_t bytes, const char *key, int *distance)

@@ -95,6 +95,10 @@ bool options_is_set(const struct options *options,
 const char *options_origin(const struct options *options,
                            const char *key); /* "default", "tiny.yaml:12", "--x" */
 
+/* Keys whose values are the environment's, one a call, in the order of the tables: the key, and the
+ * variable's text; NULL after the last. *next begins with 0. */
+const char *options_next_variable(const struct options *options, int *next, const char **text);
+
 /* The resolved configuration as YAML that options_load_yaml reads back to the same values
  * (flag_only left out). */
 void options_print_yaml(const struct options *options, struct text *text);

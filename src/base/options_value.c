@@ -126,6 +126,23 @@ enum status options_fail_type(struct options *options, const struct option *opti
     return options_fail(options, site, "must be %s, not %s", wanted, given);
 }
 
+static bool read_integer(const char *text, int64_t *value);
+
+/* "16GB" and "16GiB" are "16G" with a unit that is not written. */
+static void suggest_integer(const char *text, char *given, size_t bytes)
+{
+    char plain[32];
+    int64_t value;
+    size_t length = strlen(text);
+    if (length < 3 || length >= sizeof plain ||
+        (text[length - 1] != 'B' && text[length - 1] != 'b'))
+        return;
+    length -= text[length - 2] == 'i' ? 2 : 1;
+    snprintf(plain, sizeof plain, "%.*s", (int)length, text);
+    if (read_integer(plain, &value))
+        append(given, bytes, " (did you mean '%s'?)", plain);
+}
+
 static enum status fail_text(struct options *options, const struct option *option,
                              const struct option_site *site, const char *text)
 {
@@ -139,6 +156,8 @@ static enum status fail_text(struct options *options, const struct option *optio
         if (near)
             append(given, sizeof given, " (did you mean '%s'?)", near);
     }
+    if (option->type == OPTION_INT)
+        suggest_integer(text, given, sizeof given);
     return options_fail_type(options, option, site, given);
 }
 

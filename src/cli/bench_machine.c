@@ -1,7 +1,6 @@
 /* bench_machine -- see the header. */
 #include "cli/bench_machine.h"
 #include <string.h>
-#include "base/file.h"
 #include "cli/bench_calls.h"
 #include "cli/bench_ranks.h"
 #include "cli/host.h"
@@ -26,6 +25,8 @@ static void describe(const struct job *job, struct machine_profile *profile)
     profile->card = config->machine.device == RUN_DEVICE_CUDA;
     profile->memory_bytes =
         profile->card ? config->device.total_bytes : memory / (size_t)job->ranks.plan.local;
+    profile->ops_ranks = profile->comm_ranks =
+        (struct machine_ranks){job->ranks.plan.size, job->cli->env->threads};
     snprintf(profile->name, sizeof profile->name, "%.63s",
              profile->card    ? config->device.name
              : *host.cpu != 0 ? host.cpu
@@ -130,6 +131,14 @@ static enum status resolve(struct job *job)
     return STATUS_OK;
 }
 
+/* A place that the profile can't go to is known before anything is measured. */
+static enum status check_file(const struct job *job, const bool *card)
+{
+    if (!*job->order->save || job->ranks.plan.rank != 0)
+        return STATUS_OK;
+    return machine_profile_check(job->cli->env, job->order->save, card);
+}
+
 static enum status prepare(void *user, struct session_place *place)
 {
     struct job *job = user;
@@ -141,18 +150,8 @@ static enum status prepare(void *user, struct session_place *place)
         TRY(run_device_find(job->cli->env, false, &config->machine.device, &config->device));
     }
     *place = run_place(config);
-    return STATUS_OK;
-}
-
-/* A file that is no profile is known before anything is measured. */
-static enum status check_file(struct env *env, const char *path)
-{
-    struct machine_profile profile;
-    if (!*path || !file_exists(path))
-        return STATUS_OK;
-    TRY(machine_profile_load(env, path, &profile));
-    machine_profile_free(env, &profile);
-    return STATUS_OK;
+    bool card = config->machine.device == RUN_DEVICE_CUDA;
+    return check_file(job, &card);
 }
 
 enum status bench_machine_run(struct cli *cli, struct options *options,
@@ -169,8 +168,7 @@ enum status bench_machine_run(struct cli *cli, struct options *options,
     if (order->comm && job.ranks.plan.size < 2)
         return FAIL(cli->env, USAGE,
                     "one rank has nobody to talk to; say how many with -n, at least 2");
-    if (job.ranks.plan.rank == 0)
-        TRY(check_file(cli->env, order->save));
+    TRY(check_file(&job, NULL));
     enum status st =
         bench_ranks_run(cli, &job.ranks, prepare, order->comm ? be_comm : be_ops, &job);
     console_live_clear(cli->console);

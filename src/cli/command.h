@@ -10,15 +10,20 @@
 #include "base/options.h"
 #include "cli/console.h"
 
-/* What the first Ctrl-C is answered with. */
-#define CLI_STOPPING \
-    "stopping after this step, and all of it is saved; Ctrl-C again to stop at once"
+/* What a signal is answered with, once; and the first Ctrl-C. */
+#define CLI_STOPPING        "stopping after this step, and all of it is saved"
+#define CLI_STOPPING_CTRL_C CLI_STOPPING "; Ctrl-C again to stop at once"
+
+/* A repeated Ctrl-C stops at once when it comes in this time. Earlier it is the same one: timeout(1)
+ * sends it to the process and to its group. */
+enum { CLI_QUIT_FROM_MS = 100, CLI_QUIT_UNTIL_MS = 5000 };
 
 struct cli {
     struct env *env;
     struct console *console;
     const volatile sig_atomic_t *stop; /* not 0: end in good order */
-    int argc;                          /* the command's name and what follows it */
+    volatile sig_atomic_t *saved; /* set: whoever ends the process now loses nothing; or NULL */
+    int argc;                     /* the command's name and what follows it */
     char *const *argv;
     /* End the process though threads of it run on and hold what is theirs: after a failure that has
      * been said, when a rank does not come back. Does not return. */

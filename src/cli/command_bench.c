@@ -30,8 +30,9 @@ struct bench_settings {
 struct bench {
     struct cli *cli;
     const struct bench_settings *settings;
-    struct run_config place; /* device, precision and peak alone */
-    double sgemm_gflops;     /* 0 = not measured */
+    struct run_config place;       /* device, precision and peak alone */
+    struct bench_step_config step; /* where one is asked for */
+    double sgemm_gflops;           /* 0 = not measured */
     struct json_out json;
 };
 
@@ -203,7 +204,7 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         card_lines(console, r);
 }
 
-static enum status measure_step(struct bench *bench, const struct options *options)
+static enum status resolve_step(struct bench *bench, const struct options *options)
 {
     const struct bench_settings *settings = bench->settings;
     struct bench_step_config config = {.model = settings->run.model,
@@ -213,7 +214,6 @@ static enum status measure_step(struct bench *bench, const struct options *optio
                                        .sum_type = run_sum_type(&bench->place),
                                        .warmup = on_card(bench) ? CARD_WARMUP : 1,
                                        .steps = settings->steps};
-    struct bench_step_result result;
     if (config.model.preset == 0 && config.model.layers == 0)
         return FAIL(bench->cli->env, CONFIG,
                     "model.preset: which model? Give --model.preset=gpt2-124m, or sizes by key");
@@ -227,21 +227,31 @@ static enum status measure_step(struct bench *bench, const struct options *optio
     if (config.engine.tokens > config.model.context)
         return FAIL(bench->cli->env, CONFIG, "--context: %lld is more than model.context %lld",
                     (long long)config.engine.tokens, (long long)config.model.context);
+    bench->step = config;
+    return STATUS_OK;
+}
+
+static enum status measure_step(struct bench *bench)
+{
+    struct bench_step_result result;
     console_live(bench->cli->console, stderr, "training step");
-    TRY(bench_step_run(bench->cli->env, &config, &result));
-    report_step(bench, &config, &result);
+    TRY(bench_step_run(bench->cli->env, &bench->step, &result));
+    report_step(bench, &bench->step, &result);
     return STATUS_OK;
 }
 
 /* --- both ----------------------------------------------------------------------------------- */
 
+/* What is wrong is said before anything is measured. */
 static enum status measure(struct bench *bench, const struct options *options, const char *what)
 {
     struct env *env = bench->cli->env;
     bool all = strcmp(what, "all") == 0;
     bool step_alone = strcmp(what, "step") == 0;
+    if (all || step_alone)
+        TRY(resolve_step(bench, options));
     if (step_alone && on_card(bench) && !ops_on_card(bench)) /* the CPU's rate says nothing */
-        return measure_step(bench, options);
+        return measure_step(bench);
     TRY(with_ops(bench, measure_sgemm));
     if (bench->settings->json) {
         json_out_int(&bench->json, "threads", env->threads);
@@ -254,8 +264,8 @@ static enum status measure(struct bench *bench, const struct options *options, c
     }
     if (all || strcmp(what, "ops") == 0)
         TRY(with_ops(bench, measure_ops));
-    if (all || strcmp(what, "step") == 0)
-        TRY(measure_step(bench, options));
+    if (all || step_alone)
+        TRY(measure_step(bench));
     return STATUS_OK;
 }
 
@@ -306,6 +316,8 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
         return FAIL(cli->env, USAGE, "'%s': only bench ops takes the file of a run", words[1]);
     if (word_count > 1)
         TRY(options_load_yaml(options, words[1]));
+    if (options_is_set(options, "save") && !*settings->save)
+        return FAIL(cli->env, USAGE, "--save is empty: name a file, or leave it away");
     bool configured = ops && names_run(options, word_count);
     if (comm || (ops && (settings->n > 0 || *settings->save || configured)))
         return measure_machine(cli, options, settings, comm, configured);

@@ -8,8 +8,7 @@
 
 enum { MOST_BYTES = 1 << 14 }; /* of a variable; a longer one may be refused by the system */
 
-/* A shell reads it as one word with these very letters. */
-static void add_word(struct text *text, const char *word)
+void command_line_add_word(struct text *text, const char *word)
 {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
                                 "_./:=,+@%-";
@@ -39,7 +38,7 @@ static void print(const struct cli *cli, struct text *text)
     text_add(text, "sifr");
     for (int i = 0; i < cli->argc; i++) {
         if (!is_fresh(cli->argv[i]))
-            add_word(text, cli->argv[i]);
+            command_line_add_word(text, cli->argv[i]);
     }
 }
 

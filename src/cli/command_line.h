@@ -5,6 +5,9 @@
 
 #define COMMAND_LINE_VARIABLE "SIFR_LAUNCH_COMMAND" /* the supervisor's, for its ranks */
 
+/* A word, and a space before it; in quotes where a shell would read something else. */
+void command_line_add_word(struct text *text, const char *word);
+
 /* This command without --fresh, in one line for a shell; "" = not known: somebody else has started
  * the ranks. */
 void command_line_again(const struct cli *cli, struct text *text);

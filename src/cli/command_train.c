@@ -197,6 +197,7 @@ static enum status launch(struct train_job *job, const struct ranks_plan *plan, 
     struct launch_order order = {.ranks = plan->size,
                                  .alone = plan->way != RANKS_LAUNCH,
                                  .threads = chosen ? (int)threads : plan->threads,
+                                 .stops = true,
                                  .quiet = job->settings->quiet || job->settings->json,
                                  .verbose = cli->console->verbose};
     char room[3][32], **argv;

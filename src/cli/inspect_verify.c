@@ -60,7 +60,7 @@ static enum status verify_run(struct inspection *in, const char *checkpoints)
     enum status first = STATUS_OK;
     int64_t step = INT64_MAX, count = 0;
     char *path;
-    for (;; count++) {
+    for (; file_exists(checkpoints); count++) {
         TRY(checkpoint_keep_newest(env, checkpoints, step, &step));
         if (step < 0)
             break;

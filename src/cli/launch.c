@@ -24,7 +24,6 @@
 #include "cli/launch_impl.h"
 
 static const double TICK = 0.05;         /* seconds between looks */
-static const double QUIT_SECONDS = 5;    /* between two SIGINTs that end all at once */
 static const double START_SECONDS = 10;  /* from the first rank's word, after which a signal is not
                                            kept for those that say nothing: on other machines */
 static const double SILENT_SECONDS = 60; /* the same, where none says a word */
@@ -198,14 +197,21 @@ static void take_signal(struct job *job)
     double now = clock_seconds();
     if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info)
         return;
-    if (info.ssi_signo == SIGINT) {
-        if (job->interrupted > 0 && now - job->interrupted <= QUIT_SECONDS) {
+    if (!job->order->stops) {
+        job->quit = true;
+        end_at_once(job);
+    } else if (info.ssi_signo == SIGINT) {
+        double since_ms = 1e3 * (now - job->interrupted);
+        bool again = job->interrupted > 0 && since_ms <= CLI_QUIT_UNTIL_MS;
+        if (!again) {
+            log_info(job->cli->env, "%s", CLI_STOPPING_CTRL_C);
+        } else if (since_ms >= CLI_QUIT_FROM_MS) {
             job->quit = true;
             end_at_once(job);
-        } else {
-            log_info(job->cli->env, "%s", CLI_STOPPING);
         }
         job->interrupted = now;
+    } else if (!job->stop_wanted) {
+        log_info(job->cli->env, "%s", CLI_STOPPING);
     }
     job->stop_wanted = true;
 }
@@ -220,7 +226,7 @@ static void send_stop(struct job *job)
     bool ready =
         there == launch_reporters(job->order) ||
         (there > 0 ? now - job->first_word > START_SECONDS : now - job->started > SILENT_SECONDS);
-    if (!job->stop_wanted || job->stop_sent || !ready)
+    if (!job->stop_wanted || job->stop_sent || !ready || !job->order->stops)
         return;
     kill(job->pid, SIGUSR1);
     job->stop_sent = true;

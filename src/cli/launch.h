@@ -16,6 +16,7 @@ struct launch_order {
     bool alone;        /* they are one process: no mpirun is needed */
     int threads;       /* of a rank, for the line that is shown; the ranks are told in argv */
     char *const *argv; /* a rank's program and arguments, NULL-terminated */
+    bool stops;        /* a signal asks the ranks to stop and save; else it ends them at once */
     bool quiet;        /* no line about what was chosen */
     bool verbose;      /* show all that the launcher says */
 };

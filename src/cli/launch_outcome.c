@@ -118,12 +118,12 @@ static enum status launcher_failed(const struct job *job)
                 WIFEXITED(job->wait_status) ? code : WTERMSIG(job->wait_status));
 }
 
-/* Ranks save together: what one of them tells of is all there. */
+/* Ranks save together: what one of them tells of is all there, whatever became of it since. */
 static bool is_saved(const struct job *job)
 {
     for (int rank = 0; rank < launch_reporters(job->order); rank++) {
         const struct rank_entry *entry = rank_book_entry(job->book, rank);
-        if (entry->ended && entry->status == STATUS_SAVED)
+        if (entry->saved || (entry->ended && entry->status == STATUS_SAVED))
             return true;
     }
     return false;
@@ -133,8 +133,10 @@ enum status launch_outcome(const struct job *job, struct launch_end *end)
 {
     const struct rank_entry *verdict = rank_book_verdict(job->book);
     bool unexplained = !verdict || verdict->gone;
-    if (job->quit && is_saved(job))
+    if (job->quit && is_saved(job)) {
+        log_info(job->cli->env, "ended at once; all was saved before: the same command goes on");
         return STATUS_SAVED;
+    }
     if (job->quit)
         return FAIL(job->cli->env, STOPPED, "ended at once");
     if (unexplained && killed_elsewhere(job, end))

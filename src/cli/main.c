@@ -7,9 +7,10 @@
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
  * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT or SIGTERM within five seconds ends the
- * process at once, and the first SIGINT says so. A rank with a supervisor stops by them too, and with it the whole job; but not
- * by a SIGINT or SIGTERM of its parent, the launcher: that comes when another rank has died, which
- * this one will notice by itself.
+ * process at once (exit 1, or 75 where all is saved by then), and the first SIGINT says so. A rank
+ * with a supervisor stops by them too, and with it the whole job; but not by a SIGINT or SIGTERM of
+ * its parent, the launcher: that comes when another rank has died, which this one will notice by
+ * itself.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,11 +23,8 @@
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 
-/* A repeated signal quits when it comes in this time. Earlier it is the same one: timeout(1) sends
- * it to the process and to its group. */
-enum { QUIT_FROM_MS = 100, QUIT_UNTIL_MS = 5000 };
-
 static volatile sig_atomic_t stop_signal;
+static volatile sig_atomic_t saved;   /* all of the run, before it ends */
 static volatile sig_atomic_t quit_ms; /* of the last SIGINT or SIGTERM, 0 = none */
 
 /* --- signals -------------------------------------------------------------------------------- */
@@ -35,7 +33,7 @@ static volatile sig_atomic_t quit_ms; /* of the last SIGINT or SIGTERM, 0 = none
  * there. */
 static void say_stopping(void)
 {
-    static const char line[] = "\nsifr: " CLI_STOPPING "\n";
+    static const char line[] = "\nsifr: " CLI_STOPPING_CTRL_C "\n";
     size_t skipped = isatty(STDERR_FILENO) ? 0 : 1;
     int before = errno;
     ssize_t said = write(STDERR_FILENO, line + skipped, sizeof line - 1 - skipped);
@@ -50,9 +48,9 @@ static void on_signal(int number)
         clock_gettime(CLOCK_MONOTONIC, &now);
         sig_atomic_t ms = (sig_atomic_t)(now.tv_sec % 1000000 * 1000 + now.tv_nsec / 1000000) + 1;
         sig_atomic_t since = ms - quit_ms;
-        if (quit_ms && since >= QUIT_FROM_MS && since <= QUIT_UNTIL_MS)
-            _exit(status_exit_code(STATUS_STOPPED));
-        if (number == SIGINT && (!quit_ms || since > QUIT_UNTIL_MS))
+        if (quit_ms && since >= CLI_QUIT_FROM_MS && since <= CLI_QUIT_UNTIL_MS)
+            _exit(status_exit_code(saved ? STATUS_SAVED : STATUS_STOPPED));
+        if (number == SIGINT && (!quit_ms || since > CLI_QUIT_UNTIL_MS))
             say_stopping();
         quit_ms = ms;
     }
@@ -243,6 +241,7 @@ int main(int argc, char **argv)
     struct cli cli = {.env = &env,
                       .console = &console,
                       .stop = &stop_signal,
+                      .saved = &saved,
                       .argc = argc - 1,
                       .argv = argv + 1,
                       .quit = quit};

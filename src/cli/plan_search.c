@@ -38,9 +38,23 @@ static enum status check_keys(struct cli *cli, const struct run_config *config,
     return STATUS_OK;
 }
 
+/* Keys that do nothing in any layout: an open one may be what they need. */
+static void tell_unused(struct cli *cli, const struct run_config *config,
+                        const struct search_fixed *fixed, int64_t gpus)
+{
+    struct parallel_config best = config->parallel;
+    if (!fixed->pp)
+        best.pp = gpus;
+    if (!fixed->tp)
+        best.tp = gpus;
+    if (!fixed->sequence)
+        best.sequence = best.tp > 1;
+    spread_tell_unused(cli->env, &best);
+}
+
 /* A machine with cards is computed on with them, another one without. */
 static enum status choose_device(struct cli *cli, struct options *options,
-                                 const struct machine_profile *machine,
+                                 const struct machine_profile *machine, const char *name,
                                  const struct run_config *config, const char **device)
 {
     int given = config->machine.device, own = machine->card ? RUN_DEVICE_CUDA : RUN_DEVICE_CPU;
@@ -48,7 +62,7 @@ static enum status choose_device(struct cli *cli, struct options *options,
         return FAIL(cli->env, CONFIG,
                     "run.device is %s, but --machine '%s' computes on %s; give another machine, "
                     "or leave run.device out",
-                    run_device_words[given], machine->name, machine->card ? "cards" : "the CPU");
+                    run_device_words[given], name, machine->card ? "cards" : "the CPU");
     *device = given == RUN_DEVICE_AUTO ? run_device_words[own] : NULL;
     return *device ? options_set(options, "run.device", *device, "--machine") : STATUS_OK;
 }
@@ -87,6 +101,18 @@ static enum status check_machine(struct cli *cli, const struct machine_profile *
     return STATUS_OK;
 }
 
+/* Ranks that compute on the CPU have the threads with which they were measured, unless they are told
+ * how many. */
+static int choose_threads(const struct options *options, const struct machine_profile *machine,
+                          struct run_config *config)
+{
+    int measured = machine->card ? 0 : machine->ops_ranks.threads;
+    if (measured == 0 || options_is_set(options, "run.threads"))
+        return 0;
+    config->machine.threads = measured;
+    return measured;
+}
+
 /* Of a rank, at best: told, or by the card's name. */
 static double peak_of(const struct run_config *config, const struct machine_profile *machine,
                       const char *words)
@@ -113,12 +139,13 @@ static enum status show(struct cli *cli, const struct plan_search_view *view, bo
     text_init(&words, cli->env);
     plan_search_say(nearest, &words);
     double memory = (double)view->space->memory, needed = (double)nearest->needed_bytes;
-    enum status st =
-        FAIL(cli->env, FIT,
-             "no layout of %d ranks fits; the nearest, %s, needs %s for a rank and there is %s: %s "
-             "more, or more ranks, or a smaller train.global_batch or context",
-             view->space->request->ranks, text_string(&words), text_human_bytes(a, needed),
-             text_human_bytes(b, memory), text_human_bytes(c, needed - memory));
+    enum status st = FAIL(
+        cli->env, FIT,
+        "no layout of %d rank%s fits; the nearest, %s, needs %s for a rank and there is %s: %s "
+        "more, or more ranks, or a smaller train.global_batch or context",
+        view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",
+        text_string(&words), text_human_bytes(a, needed), text_human_bytes(b, memory),
+        text_human_bytes(c, needed - memory));
     text_free(&words);
     return st;
 }
@@ -146,9 +173,11 @@ static enum status search_on(struct cli *cli, struct options *options,
         .config = config, .options = options, .machine_words = words_of_preset(asked->machine)};
     TRY(check_machine(cli, machine, asked->machine, asked->gpus));
     TRY(check_keys(cli, config, &fixed));
-    TRY(choose_device(cli, options, machine, config, &view.device));
+    TRY(choose_device(cli, options, machine, asked->machine, config, &view.device));
     TRY(choose_batch(options, config));
     TRY(run_config_resolve(cli->env, options, NULL, NULL, config));
+    tell_unused(cli, config, &fixed, asked->gpus);
+    view.threads = choose_threads(options, machine, config);
     const struct plan_request request = run_plan_request(config, (int)asked->gpus);
     int node = asked->node > 0 ? (int)asked->node : machine->comm.node;
     struct machine_profile cluster = *machine; /* whose nodes are as large as was told */

@@ -1,11 +1,11 @@
 /* plan_search_line -- the command that runs a layout, ready to be copied.
  *
  * It is the user's own command with `train -n N` for `plan --gpus N`: flags that only plan knows are
- * left out, and the keys of the layout that were open are put in.
+ * left out; keys that were in the environment, and those of the layout that were open, are put in.
  */
-#include <ctype.h>
 #include <string.h>
 
+#include "cli/command_line.h"
 #include "cli/plan_search_view.h"
 
 /* --- keys ----------------------------------------------------------------------------------------- */
@@ -39,6 +39,8 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
     const struct parallel_config *parallel = &request->parallel;
     if (view->device)
         text_printf(text, " --run.device=%s", view->device);
+    if (view->threads > 0)
+        text_printf(text, " --run.threads=%d", view->threads);
     if (!options_is_set(view->options, "train.global_batch"))
         text_printf(text, " --train.global_batch=%lld", (long long)view->space->global_batch);
     key_batch(view, text, request->engine.micro_batch);
@@ -60,8 +62,10 @@ void plan_search_keys(const struct plan_search_view *view, const struct search_l
 
 /* --- the line ------------------------------------------------------------------------------------- */
 
-/* Flags of plan that a run does not have, without their dashes. */
-static const char *const plans_own[] = {"gpus", "node", "memory", "machine", "top", "json"};
+/* Flags of plan that a run does not have, without their dashes; the first ones take a value. */
+enum { WITH_VALUE = 5 };
+static const char *const plans_own[] = {"gpus", "node", "memory", "machine",
+                                        "top",  "json", "lines",  "table1"};
 
 static bool is_plans_own(const char *argument, bool *takes_next)
 {
@@ -70,37 +74,49 @@ static bool is_plans_own(const char *argument, bool *takes_next)
     size_t bytes = strcspn(argument + 2, "=");
     for (size_t i = 0; i < sizeof plans_own / sizeof *plans_own; i++)
         if (strlen(plans_own[i]) == bytes && strncmp(argument + 2, plans_own[i], bytes) == 0) {
-            *takes_next = argument[2 + bytes] == '\0' && strcmp(plans_own[i], "json") != 0;
+            *takes_next = argument[2 + bytes] == '\0' && i < WITH_VALUE;
             return true;
         }
     return false;
 }
 
-/* As a shell reads it back. */
-static void add_quoted(struct text *text, const char *word)
+/* The user's own words: those before a "--" that ends flags, or those from there on. */
+static void add_words(struct text *text, const struct cli *cli, bool behind)
 {
-    bool plain = *word != '\0';
-    for (const char *c = word; *c; c++)
-        plain = plain && (isalnum((unsigned char)*c) || strchr("-_=./:,+@%", *c));
-    text_add(text, plain ? " " : " '");
-    for (const char *c = word; *c; c++)
-        if (*c == '\'')
-            text_add(text, "'\\''");
-        else
-            text_add_bytes(text, c, 1);
-    text_add(text, plain ? "" : "'");
+    bool ended = false;
+    for (int i = 1; i < cli->argc; i++) {
+        bool takes_next = false;
+        ended = ended || strcmp(cli->argv[i], "--") == 0;
+        if (!ended && is_plans_own(cli->argv[i], &takes_next))
+            i += takes_next;
+        else if (ended == behind)
+            command_line_add_word(text, cli->argv[i]);
+    }
+}
+
+/* Keys that the plan has from the environment: a run may be started in another. */
+static void add_variables(struct text *text, struct cli *cli, const struct options *options)
+{
+    struct text word;
+    const char *key, *value;
+    int next = 0;
+    text_init(&word, cli->env);
+    while ((key = options_next_variable(options, &next, &value))) {
+        text_clear(&word);
+        text_printf(&word, "--%s=%s", key, value);
+        command_line_add_word(text, text_string(&word));
+    }
+    if (word.status != STATUS_OK && text->status == STATUS_OK)
+        text->status = word.status;
+    text_free(&word);
 }
 
 void plan_search_command(struct cli *cli, const struct plan_search_view *view,
                          const struct search_layout *layout, struct text *text)
 {
     text_printf(text, "sifr train -n %d", layout->request.ranks);
-    for (int i = 1; i < cli->argc; i++) {
-        bool takes_next = false;
-        if (is_plans_own(cli->argv[i], &takes_next))
-            i += takes_next;
-        else
-            add_quoted(text, cli->argv[i]);
-    }
+    add_words(text, cli, false);
+    add_variables(text, cli, view->options);
     plan_search_keys(view, layout, text);
+    add_words(text, cli, true);
 }

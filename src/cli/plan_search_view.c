@@ -83,6 +83,26 @@ static void describe_given(struct text *text, const struct search_fixed *fixed)
         text_add(text, ": not searched\n");
 }
 
+/* Ranks that share a machine in another way than those that were measured are as fast only at best. */
+static void describe_measured(struct text *text, const struct plan_search_view *view)
+{
+    const struct machine_profile *machine = view->space->machine;
+    const struct plan_request *request = view->space->request;
+    int ranks = request->ranks, threads = machine->ops_ranks.threads;
+    bool measured = machine->ops_ranks.ranks == ranks && machine->comm_ranks.ranks == ranks;
+    if (view->alone && ranks > 1 && !measured)
+        text_printf(text,
+                    "note     %d ranks are taken to be on one machine, each as fast as those that "
+                    "were measured:\n"
+                    "         sifr bench with -n %d measures them so\n",
+                    ranks, ranks);
+    if (!request->card && threads > 0 && threads != request->threads)
+        text_printf(text,
+                    "note     run.threads is %d, but times are of ranks with %d: sifr bench ops "
+                    "--threads=%d measures them so\n",
+                    request->threads, threads, request->threads);
+}
+
 static void describe(struct text *text, const struct plan_search_view *view)
 {
     const struct search_space *space = view->space;
@@ -93,9 +113,9 @@ static void describe(struct text *text, const struct plan_search_view *view)
                 (long long)model->layers, (long long)model->width, (long long)model->heads,
                 text_human_count(a, (double)result->parameters),
                 dtype_name(space->request->zero.type));
-    text_printf(text, "cluster  %d ranks on nodes of %d, %s%s%s", space->request->ranks,
-                space->node, space->machine->name, view->machine_words[0] ? ": " : "",
-                view->machine_words);
+    text_printf(text, "cluster  %d rank%s on nodes of %d, %s%s%s", space->request->ranks,
+                space->request->ranks == 1 ? "" : "s", space->node, space->machine->name,
+                view->machine_words[0] ? ": " : "", view->machine_words);
     if (space->memory > 0)
         text_printf(text, "; %s (%s bytes) for a rank", text_human_bytes(a, (double)space->memory),
                     text_human_count(b, (double)space->memory));
@@ -109,12 +129,7 @@ static void describe(struct text *text, const struct plan_search_view *view)
     describe_given(text, &space->fixed);
     if (space->request->card && space->request->zero.type == DTYPE_F32)
         text_add(text, "note     precision.mode is fp32; cards are faster in bf16\n");
-    if (view->alone && space->request->ranks > 1)
-        text_printf(text,
-                    "note     %d ranks are taken to be on one machine, each as fast as those that "
-                    "were measured:\n"
-                    "         sifr bench with -n %d measures them so\n",
-                    space->request->ranks, space->request->ranks);
+    describe_measured(text, view);
 }
 
 static void heading(struct cli *cli, struct text *text)

@@ -15,6 +15,7 @@ struct plan_search_view { /* what is shown; all borrowed */
     double peak;               /* floating-point operations a second of a rank; 0 = not known */
     double seconds;            /* that the search took */
     const char *device;        /* where the machine computes, if nobody has said so; NULL */
+    int threads;               /* of a rank, as it was measured, if nobody has said how many; 0 */
     bool alone;                /* the machine is one node, of whatever ranks there are */
 };
 

@@ -1,6 +1,7 @@
 /* rank_report -- see the header. A line is one write to a book opened for appending:
  *
  *     start RANK PID HOST
+ *     saved RANK
  *     error RANK
  *     end RANK STATUS text of the first error
  *     fall RANK STATUS text of the first error         (before it has met the others)
@@ -64,13 +65,23 @@ void rank_report_start(int rank)
     append(line, (size_t)bytes);
 }
 
-void rank_report_error(int rank)
+static void report_word(const char *word, int rank)
 {
     char line[LINE_BYTES];
     if (!rank_report_wanted())
         return;
-    int bytes = snprintf(line, sizeof line, "error %d\n", rank);
+    int bytes = snprintf(line, sizeof line, "%s %d\n", word, rank);
     append(line, (size_t)bytes);
+}
+
+void rank_report_saved(int rank)
+{
+    report_word("saved", rank);
+}
+
+void rank_report_error(int rank)
+{
+    report_word("error", rank);
 }
 
 void rank_report_end(int rank, enum status st, const char *error, bool met)
@@ -198,6 +209,9 @@ static void take_line(struct rank_book *book, const char *line)
         book->entries[rank].local = strcmp(word, book->host) == 0;
         if (book->entries[rank].local)
             watch_process(book, &book->entries[rank]);
+    } else if (sscanf(line, "saved %d", &rank) == 1) {
+        if (rank >= 0 && rank < book->size)
+            book->entries[rank].saved = true;
     } else if (sscanf(line, "error %d", &rank) == 1) {
         if (rank >= 0 && rank < book->size && book->entries[rank].failed_look == 0)
             book->entries[rank].failed_look = book->looks;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "cli/host.h"
+#include "cli/rank_report.h"
 #include "cli/ranks_table.h"
 #include "cli/train_end.h"
 
@@ -328,15 +329,30 @@ static void on_saved(void *user, const struct checkpoint_result *result)
     }
 }
 
+/* A Ctrl-C is answered where it comes in, and so is what the supervisor passes on as SIGUSR1. */
+static bool is_answered(int signal)
+{
+    return signal == (rank_report_wanted() ? SIGUSR1 : SIGINT);
+}
+
 static bool on_should_stop(void *user)
 {
     struct train_view *view = user;
-    if (*view->cli->stop && !view->stop_said && view->stepped) {
+    int signal = *view->cli->stop;
+    if (signal && !view->stop_said && view->stepped) {
         view->stop_said = true;
-        log_info(view->cli->env,
-                 "stopping: the run will be saved (Ctrl-C again within 5 s quits at once)");
+        if (!is_answered(signal))
+            log_info(view->cli->env, "%s", CLI_STOPPING);
     }
-    return *view->cli->stop != 0;
+    return signal != 0;
+}
+
+static void on_all_saved(void *user)
+{
+    const struct train_view *view = user;
+    if (view->cli->saved)
+        *view->cli->saved = 1;
+    rank_report_saved(0);
 }
 
 struct trainer_callbacks train_view_callbacks(struct train_view *view)
@@ -347,7 +363,8 @@ struct trainer_callbacks train_view_callbacks(struct train_view *view)
                                       .eval = on_eval,
                                       .sample = on_sample,
                                       .saved = on_saved,
-                                      .should_stop = on_should_stop};
+                                      .should_stop = on_should_stop,
+                                      .all_saved = on_all_saved};
 }
 
 /* --- the end -------------------------------------------------------------------------------- */

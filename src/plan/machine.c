@@ -51,23 +51,53 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
     }
     if (!strchr(name_or_path, '/') && !file_exists(name_or_path))
         return refuse_name(env, name_or_path);
-    return load_file(env, name_or_path, profile);
+    enum status st = load_file(env, name_or_path, profile);
+    if (st == STATUS_IO || st == STATUS_FORMAT) /* it was named for a machine and is none */
+        return STATUS_CONFIG;
+    return st;
+}
+
+static enum status check_kind(struct env *env, const char *path, bool there, bool here)
+{
+    if (there == here)
+        return STATUS_OK;
+    return FAIL(env, CONFIG,
+                "'%s' is of a machine that computes on %s, and this is another; give another file",
+                path, there ? "cards" : "the CPU");
 }
 
 /* What is in the file already. */
-static enum status merge(struct env *env, const struct machine_profile *profile,
-                         struct machine_profile *old, const char *path)
+static enum status load_old(struct env *env, const struct machine_profile *profile,
+                            struct machine_profile *old, const char *path)
 {
     *old = (struct machine_profile){0};
     if (!file_exists(path))
         return STATUS_OK;
     TRY(load_file(env, path, old));
-    if (old->card == profile->card)
-        return STATUS_OK;
-    machine_profile_free(env, old);
-    return FAIL(env, CONFIG,
-                "'%s' is of a machine that computes on %s, and this is another; give another file",
-                path, profile->card ? "the CPU" : "cards");
+    enum status st = check_kind(env, path, old->card, profile->card);
+    if (st != STATUS_OK)
+        machine_profile_free(env, old);
+    return st;
+}
+
+/* By the path alone: a preset's name stands for a file here. */
+static enum status check_old(struct env *env, const char *path, const bool *card)
+{
+    struct machine_profile old;
+    enum status st = load_file(env, path, &old);
+    if (st == STATUS_IO || st == STATUS_FORMAT)
+        return STATUS_CONFIG;
+    TRY(st);
+    st = card ? check_kind(env, path, old.card, *card) : STATUS_OK;
+    machine_profile_free(env, &old);
+    return st;
+}
+
+enum status machine_profile_check(struct env *env, const char *path, const bool *card)
+{
+    if (file_exists(path))
+        TRY(check_old(env, path, card));
+    return file_check_place(env, path);
 }
 
 static bool has_call(const struct ops_prices *prices, const struct ops_measured *call)
@@ -100,14 +130,30 @@ static void take_over(const struct machine_profile *old, struct machine_profile 
     if (!all->has_ops && old->has_ops) {
         all->ops = old->ops;
         all->copy_bytes_per_second = old->copy_bytes_per_second;
+        all->ops_ranks = old->ops_ranks;
         all->has_ops = true;
     }
     if (!all->has_comm && old->has_comm) {
         all->comm = old->comm;
+        all->comm_ranks = old->comm_ranks;
         all->has_comm = true;
     }
     if (all->memory_bytes == 0)
         all->memory_bytes = old->memory_bytes;
+}
+
+/* Calls of one file should be of ranks that had as much of the machine. */
+static void tell_mixed(struct env *env, const struct machine_profile *old,
+                       const struct machine_profile *new, int kept, const char *path)
+{
+    const struct machine_ranks *a = &old->ops_ranks, *b = &new->ops_ranks;
+    if (kept == 0 || a->ranks == 0 || (a->ranks == b->ranks && a->threads == b->threads))
+        return;
+    log_warn(env,
+             "%d call%s of '%s' were not measured again: those are of %d rank%s x %d thread%s, not "
+             "of %d x %d; take another file for these",
+             kept, kept == 1 ? "" : "s", path, a->ranks, a->ranks == 1 ? "" : "s", a->threads,
+             a->threads == 1 ? "" : "s", b->ranks, b->threads);
 }
 
 static enum status write_file(struct env *env, const struct machine_profile *profile,
@@ -127,13 +173,15 @@ enum status machine_profile_save(struct env *env, const struct machine_profile *
     struct machine_profile old, all = *profile;
     struct ops_measured *calls = NULL;
     int count = 0;
-    TRY(merge(env, profile, &old, path));
+    TRY(load_old(env, profile, &old, path));
     take_over(&old, &all);
     enum status st = join_calls(env, &all.ops, &old.ops, &calls, &count);
     if (st == STATUS_OK) {
         all.ops.measured = calls;
         all.ops.measured_count = count;
         st = write_file(env, &all, path);
+        if (st == STATUS_OK && profile->has_ops)
+            tell_mixed(env, &old, profile, count - profile->ops.measured_count, path);
     }
     mem_free(env, calls);
     machine_profile_free(env, &old);

@@ -49,10 +49,20 @@ static void print_object(struct text *text, const char *key, const struct figure
     text_add(text, "}");
 }
 
+static void print_ranks(struct text *text, const struct machine_ranks *ranks)
+{
+    if (ranks->ranks > 0)
+        text_printf(text, "\"ranks\": %d, ", ranks->ranks);
+    if (ranks->threads > 0)
+        text_printf(text, "\"threads\": %d, ", ranks->threads);
+}
+
 static void print_ops(const struct machine_profile *profile, struct text *text)
 {
     const struct ops_prices *ops = &profile->ops;
-    text_add(text, ",\n  \"ops\": {\n    \"rates\": {");
+    text_add(text, ",\n  \"ops\": {\n    ");
+    print_ranks(text, &profile->ops_ranks);
+    text_add(text, "\"rates\": {");
     for (int k = 0; k < OPS_KIND_COUNT; k++) {
         text_add(text, k ? ",\n      " : "\n      ");
         print_object(text, ops_kind_word((enum ops_kind)k), rate_figures, &ops->rates[k]);
@@ -67,9 +77,11 @@ static void print_ops(const struct machine_profile *profile, struct text *text)
     text_add(text, "]}");
 }
 
-static void print_comm(const struct comm_prices *comm, struct text *text)
+static void print_comm(const struct machine_profile *profile, struct text *text)
 {
+    const struct comm_prices *comm = &profile->comm;
     text_add(text, ",\n  \"comm\": {\n    ");
+    print_ranks(text, &profile->comm_ranks);
     print_object(text, "inside", wire_figures, &comm->inside);
     text_add(text, ",\n    ");
     print_object(text, "between", wire_figures, &comm->between);
@@ -88,7 +100,7 @@ void machine_file_print(const struct machine_profile *profile, struct text *text
     if (profile->has_ops)
         print_ops(profile, text);
     if (profile->has_comm)
-        print_comm(&profile->comm, text);
+        print_comm(profile, text);
     text_add(text, "\n}\n");
 }
 
@@ -143,6 +155,24 @@ static enum status read_count(const struct machine_reader *r, const json_t *obje
                 key, most);
 }
 
+/* A count that the first files do not have: 0 then. */
+static enum status read_later(const struct machine_reader *r, const json_t *object, const char *key,
+                              int *out)
+{
+    int64_t count = 0;
+    if (json_object_get(object, key))
+        TRY(read_count(r, object, key, 1 << 20, &count));
+    *out = (int)count;
+    return STATUS_OK;
+}
+
+static enum status read_ranks(const struct machine_reader *r, const json_t *object,
+                              struct machine_ranks *ranks)
+{
+    TRY(read_later(r, object, "ranks", &ranks->ranks));
+    return read_later(r, object, "threads", &ranks->threads);
+}
+
 static enum status read_figures(const struct machine_reader *r, const char *name,
                                 const json_t *object, const struct figure *figures, void *out)
 {
@@ -181,9 +211,11 @@ static enum status read_measured(const struct machine_reader *r, const json_t *l
 static enum status read_ops(const struct machine_reader *r, json_t *object,
                             struct machine_profile *profile)
 {
-    static const char *const known[] = {"rates", "copy_bytes_per_second", "measured", NULL};
+    static const char *const known[] = {"ranks",    "threads", "rates", "copy_bytes_per_second",
+                                        "measured", NULL};
     const char *kinds[OPS_KIND_COUNT + 1] = {NULL};
     TRY(check_keys(r, "ops", object, known));
+    TRY(read_ranks(r, object, &profile->ops_ranks));
     json_t *rates = json_object_get(object, "rates");
     for (int k = 0; k < OPS_KIND_COUNT; k++)
         kinds[k] = ops_kind_word((enum ops_kind)k);
@@ -200,11 +232,13 @@ static enum status read_ops(const struct machine_reader *r, json_t *object,
 static enum status read_comm(const struct machine_reader *r, json_t *object,
                              struct machine_profile *profile)
 {
-    static const char *const known[] = {
-        "inside", "between", "node", "exchange", "theft", "sum_bytes_per_second", NULL};
+    static const char *const known[] = {"ranks", "threads",  "inside", "between",
+                                        "node",  "exchange", "theft",  "sum_bytes_per_second",
+                                        NULL};
     struct comm_prices *comm = &profile->comm;
     int64_t node;
     TRY(check_keys(r, "comm", object, known));
+    TRY(read_ranks(r, object, &profile->comm_ranks));
     TRY(read_object(r, "inside", json_object_get(object, "inside"), wire_figures, &comm->inside));
     TRY(read_object(r, "between", json_object_get(object, "between"), wire_figures,
                     &comm->between));

@@ -1,10 +1,11 @@
 /* machine_file -- a machine's profile as the text of a file, there and back.
  *
  *     {"format": "sifr machine", "version": 1, "name": "...", "card": false, "memory_bytes": 0,
- *      "ops": {"rates": {"product": {...}, ...}, "copy_bytes_per_second": 1e10, "measured": [...]},
- *      "comm": {"inside": {...}, "between": {...}, "node": 0, ...}}
+ *      "ops": {"ranks": 2, "threads": 1, "rates": {"product": {...}, ...},
+ *              "copy_bytes_per_second": 1e10, "measured": [...]},
+ *      "comm": {"ranks": 2, "threads": 1, "inside": {...}, "between": {...}, "node": 0, ...}}
  *
- * Either half may be missing. A measured call has the fields of its struct ops_case that are not 0.
+ * Either half may be missing, and of a half who measured it: the first files do not say. A measured call has the fields of its struct ops_case that are not 0.
  * The file is somebody else's: what it does not say, says twice, or says wrongly is refused.
  */
 #ifndef PLAN_MACHINE_FILE_H

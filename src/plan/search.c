@@ -251,19 +251,23 @@ static enum status find_nearest(struct search *s)
     return STATUS_OK;
 }
 
-/* There is none: the run itself says why, or else it is the batch or the node. */
+/* There is none: the run itself says why, or else it is the batch or the node. Where the stage is open
+ * and something is to be cut, it is not stage 0 that was asked for. */
 static enum status say_none(struct search *s)
 {
-    const struct plan_request *request = s->space->request;
+    struct plan_request asked = *s->space->request, *request = &asked;
     struct plan_rank rank;
+    if (!s->space->fixed.stage && (asked.zero.shard_group > 0 || asked.zero.servers > 0))
+        asked.zero.stage = PLAN_STAGES - 1;
     TRY(plan_rank_memory(s->env, request, 0, NULL, NULL, &rank));
     if (s->out->refused > 0)
         return FAIL(s->env, CONFIG, "no layout of %d ranks is possible: %s", request->ranks,
                     log_first_error(s->quiet.log));
-    return FAIL(s->env, CONFIG,
-                "no layout of %d ranks on nodes of %d is possible with what is given; leave "
-                "parallel.tp, parallel.pp, zero.servers or train.micro_batch open",
-                request->ranks, s->space->node);
+    return FAIL(
+        s->env, CONFIG,
+        "no layout of %d ranks on nodes of %d is possible with what is given; leave "
+        "parallel.tp, parallel.pp, zero.servers, zero.shard_group or train.micro_batch open",
+        request->ranks, s->space->node);
 }
 
 static enum status hand_over(struct search *s)

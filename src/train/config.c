@@ -3,7 +3,6 @@
  * final value and the printed configuration makes the same run again.
  */
 #include "train/config.h"
-#include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
 #include "train/data_paths.h"
@@ -121,17 +120,13 @@ static enum status tokenizer_beside_model(const struct model_source *source, cha
     return STATUS_OK;
 }
 
-static bool learnt(const char *tokenizer)
-{
-    return strncmp(tokenizer, "train:", 6) == 0;
-}
-
 static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *progress, void *user,
                                      struct run_config *config)
 {
     const char *named = config->data.tokenizer;
-    bool own = *named != '\0' && !(config->reading && learnt(named));
-    if (own && learnt(named) && *config->model.path)
+    bool learnt = data_tokenizer_is_learnt(&config->data);
+    bool own = *named != '\0' && !(config->reading && learnt);
+    if (own && learnt && *config->model.path)
         return FAIL(env, CONFIG,
                     "data.tokenizer: '%s' would give the tokens of the model at model.path other "
                     "meanings; leave it out to use that model's own tokenizer",
@@ -159,19 +154,56 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
     return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
 }
 
-/* A plan reads no more than it must: nothing where the size of the vocabulary is told, and it
- * learns none (a text may have fewer tokens than data.tokenizer asks for; then the plan is on
- * the safe side). */
+/* A text may have fewer tokens than data.tokenizer asks for: a run finds out, a plan can only say. */
+static enum status plan_learnt_vocab(struct env *env, struct run_config *config)
+{
+    struct model_config *model = &config->model;
+    int64_t learnt;
+    TRY(data_tokenizer_size(env, &config->data, &learnt));
+    if (model->vocab == 0)
+        model->vocab = learnt;
+    else if (model->vocab < learnt)
+        log_warn(env,
+                 "model.vocab: %lld is smaller than the %lld tokens that data.tokenizer is to "
+                 "learn; sifr train refuses that if the text has as many",
+                 (long long)model->vocab, (long long)learnt);
+    return STATUS_OK;
+}
+
+/* Is what a run would make its tokens with on this machine? */
+static enum status find_planned_tokenizer(const struct run_config *config, bool *here)
+{
+    const struct data_config *data = &config->data;
+    char *path = NULL;
+    if (*data->tokenizer) {
+        *here = strcmp(data->tokenizer, "bytes") == 0 || data_tokenizer_is_learnt(data) ||
+                file_exists(data->tokenizer);
+        return STATUS_OK;
+    }
+    *here = *data->path && !*data->val && data->mix.count == 0 && file_exists(data->path);
+    if (!config->source)
+        return STATUS_OK;
+    TRY(tokenizer_beside_model(config->source, &path));
+    *here = *here || path;
+    mem_free(config->source->env, path);
+    return STATUS_OK;
+}
+
+/* A plan reads no more than it must, and learns no vocabulary. Where its size is told, files may be
+ * elsewhere; a tokenizer that is here is compared with it, as in a run. */
 static enum status resolve_planned_vocab(struct env *env, struct run_config *config)
 {
-    const char *named = config->data.tokenizer;
-    if (config->model.vocab > 0 || *config->model.path)
-        return STATUS_OK;
-    if (learnt(named))
-        config->model.vocab = strtoll(named + strlen("train:"), NULL, 10);
-    else if (*named || has_data(config))
-        return resolve_tokenizer(env, NULL, NULL, config);
-    return STATUS_OK;
+    bool told = config->model.vocab > 0 || *config->model.path;
+    bool here = *config->data.tokenizer || has_data(config);
+    if (data_tokenizer_is_learnt(&config->data) && !*config->model.path)
+        return plan_learnt_vocab(env, config);
+    if (told)
+        TRY(find_planned_tokenizer(config, &here));
+    else if (*config->data.tokenizer)
+        TRY(data_paths_check_tokenizer(env, &config->data));
+    else if (here)
+        TRY(data_paths_check(env, &config->data));
+    return here ? resolve_tokenizer(env, NULL, NULL, config) : STATUS_OK;
 }
 
 /* --- the model ------------------------------------------------------------------------------ */

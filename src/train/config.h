@@ -90,8 +90,9 @@ extern const struct option_table machine_options;   /* run.* over struct machine
 
 /* Bind every table. The second is for commands that only read a model: model.path is then
  * required, and what belongs to training is accepted (so that a run's config.yaml may be given)
- * and not looked at. The third is for plans: data and tokenizer are looked at only where the
- * size of the vocabulary must come from them. */
+ * and not looked at. The third is for plans: data and tokenizer are looked at where the size
+ * of the vocabulary must come from them; else they may be elsewhere, and a tokenizer that is here must
+ * fit. */
 enum status run_config_bind(struct options *options, struct run_config *config);
 enum status run_config_bind_reading(struct options *options, struct run_config *config);
 enum status run_config_bind_planning(struct options *options, struct run_config *config);

@@ -39,6 +39,13 @@ static bool is_tokenizer_file(const char *name)
     return *name && strcmp(name, "bytes") != 0 && strncmp(name, "train:", 6) != 0;
 }
 
+enum status data_paths_check_tokenizer(struct env *env, const struct data_config *config)
+{
+    return is_tokenizer_file(config->tokenizer)
+               ? check_path(env, "data.tokenizer", config->tokenizer)
+               : STATUS_OK;
+}
+
 enum status data_paths_check(struct env *env, const struct data_config *config)
 {
     struct data_plan plan;
@@ -48,9 +55,7 @@ enum status data_paths_check(struct env *env, const struct data_config *config)
                        data_plan_item(config, i).path));
     if (plan.val)
         TRY(check_path(env, "data.val", plan.val));
-    return is_tokenizer_file(config->tokenizer)
-               ? check_path(env, "data.tokenizer", config->tokenizer)
-               : STATUS_OK;
+    return data_paths_check_tokenizer(env, config);
 }
 
 enum status data_paths_held_out(struct env *env, struct data_config *config)

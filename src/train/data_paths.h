@@ -7,6 +7,8 @@
 /* Refuse (STATUS_CONFIG, with the key) a data.path, data.val, data.mix or data.tokenizer that
  * matches no file. */
 enum status data_paths_check(struct env *env, const struct data_config *config);
+/* The tokenizer alone: the data may be elsewhere. */
+enum status data_paths_check_tokenizer(struct env *env, const struct data_config *config);
 
 /* Who only evaluates needs no training data where there are held-out files: leave data.path and
  * data.mix out then. */

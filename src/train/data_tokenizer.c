@@ -78,16 +78,28 @@ static enum status gather_sources(struct env *env, const struct data_config *con
     return STATUS_OK;
 }
 
-static enum status train(struct env *env, const struct data_config *config,
-                         tokenizer_progress_fn *progress, void *user, struct tokenizer **tokenizer)
+bool data_tokenizer_is_learnt(const struct data_config *config)
+{
+    return strncmp(config->tokenizer, "train:", strlen("train:")) == 0;
+}
+
+enum status data_tokenizer_size(struct env *env, const struct data_config *config, int64_t *vocab)
 {
     const char *size = config->tokenizer + strlen("train:");
     char *end;
-    long vocab = strtol(size, &end, 10);
-    if (end == size || *end || vocab < TRAIN_VOCAB_MIN || vocab > TRAIN_VOCAB_MAX)
+    *vocab = strtol(size, &end, 10);
+    if (end == size || *end || *vocab < TRAIN_VOCAB_MIN || *vocab > TRAIN_VOCAB_MAX)
         return FAIL(env, CONFIG,
                     "data.tokenizer 'train:%s': the size must be a number from %d to %d", size,
                     TRAIN_VOCAB_MIN, TRAIN_VOCAB_MAX);
+    return STATUS_OK;
+}
+
+static enum status train(struct env *env, const struct data_config *config,
+                         tokenizer_progress_fn *progress, void *user, struct tokenizer **tokenizer)
+{
+    int64_t vocab;
+    TRY(data_tokenizer_size(env, config, &vocab));
     struct gathering gathering = {0};
     text_init(&gathering.text, env);
     enum status st = gather_sources(env, config, &gathering);
@@ -106,7 +118,7 @@ enum status data_tokenizer_create(struct env *env, const struct data_config *con
         *tokenizer = NULL;
         return STATUS_OK;
     }
-    if (strncmp(config->tokenizer, "train:", strlen("train:")) == 0)
+    if (data_tokenizer_is_learnt(config))
         return train(env, config, progress, user, tokenizer);
     return tokenizer_load(env, config->tokenizer, tokenizer);
 }

@@ -46,6 +46,10 @@ enum status data_tokenizer_create(struct env *env, const struct data_config *con
                                   tokenizer_progress_fn *progress, void *user,
                                   struct tokenizer **tokenizer);
 
+/* "train:N", and its N, at most so many tokens: for who does not learn them. */
+bool data_tokenizer_is_learnt(const struct data_config *config);
+enum status data_tokenizer_size(struct env *env, const struct data_config *config, int64_t *vocab);
+
 /* Does any source need a tokenizer, being text? */
 enum status data_has_text(struct env *env, const struct data_config *config, bool *has_text);
 

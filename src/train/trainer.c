@@ -371,6 +371,8 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     trainer_turn_to(t, "checkpoint after step ");
     const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
+    if (sound && st != STATUS_DIVERGED && saved == STATUS_OK && t->callbacks->all_saved)
+        t->callbacks->all_saved(t->callbacks->user);
     trainer_look(t);
     if (sound && saved == STATUS_OK) /* all ranks are here */
         saved = footprint_compare(&t->footprints, true, t->session.device, t->session.comm,

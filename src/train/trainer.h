@@ -66,6 +66,7 @@ struct trainer_callbacks { /* any may be NULL; `user` goes to each */
     void (*sample)(void *user, const struct trainer_sample *sample);
     void (*saved)(void *user, const struct checkpoint_result *result); /* in the middle of a run */
     bool (*should_stop)(void *user); /* asked before each step and in evaluations */
+    void (*all_saved)(void *user);   /* at the end: who is ended from here on loses nothing */
 };
 
 struct trainer_save { /* of a checkpoint, as in its result */

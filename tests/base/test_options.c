@@ -191,6 +191,11 @@ static void test_strength(void **state)
     assert_string_equal(options_origin(o->options, "train.steps"), "--train.steps");
     assert_string_equal(options_origin(o->options, "train.seed"), "SIFR_TRAIN_SEED");
     assert_string_equal(options_origin(o->options, "data.cache.deep"), "c.yaml:2");
+    const char *text; /* of the variables the one that was not outdone */
+    int next = 0;
+    assert_string_equal(options_next_variable(o->options, &next, &text), "train.seed");
+    assert_string_equal(text, "2");
+    assert_null(options_next_variable(o->options, &next, &text));
     /* What loses is checked all the same. */
     assert_int_equal(load(o, "train.steps: x"), STATUS_CONFIG);
     setenv("SIFR_TRAIN_SEED", "x", 1);

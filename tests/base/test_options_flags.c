@@ -94,6 +94,9 @@ static void test_refusals(void **state)
                    "--train.steps must be a whole number of at least 1, not 'abc'");
     assert_refused(o, flags(o, &line, ARGS("-nx")), USAGE,
                    "-n must be a whole number of at least 1, not 'x'");
+    assert_refused(o, flags(o, &line, ARGS("--train.steps=16GB")), USAGE,
+                   "--train.steps must be a whole number of at least 1, not '16GB' (did you mean "
+                   "'16G'?)");
     assert_refused(o, flags(o, &line, ARGS("--no-out")), USAGE,
                    "only a bare boolean has a --no- form, not '--no-out'");
     assert_refused(o, flags(o, &line, ARGS("--no-json=1")), USAGE,

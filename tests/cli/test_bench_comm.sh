@@ -55,6 +55,26 @@ has '^attention B3 T32 H2 G2 D16 '
 has '^  attention_backward +[0-9.]+ +[0-9.]+ +[0-9.]+'
 grep -q '"op": "linear_dw", "type": "f32", "rows": 96, ' here.json || fail "a call of the run is not in the file"
 grep -q '"theft"' here.json || fail "the other half is gone"
+[ "$(grep -c '^    "ranks": 2, "threads": 1, ' here.json)" = 2 ] || fail "who measured is not in both halves: $(head -c 300 here.json)"
+# A plan of as many ranks with as many threads is of what was measured; others are told of. The command has the threads of the plan.
+unset SIFR_RUN_THREADS
+plan=("$sifr" plan run.yaml --train.micro_batch=3 --top=1 --machine=here.json)
+ok "${plan[@]}" --gpus=2
+! grep '^note' out || fail "a note on what was measured so"
+has '^  sifr train -n 2 run.yaml --train.micro_batch=3 --run.device=cpu --run.threads=1 '
+ok "${plan[@]}" --gpus=1
+has '^cluster  1 rank on nodes of 1, '
+expect 2 "run.device is cuda, but --machine 'here.json' computes on the CPU" "${plan[@]}" --gpus=2 --run.device=cuda
+expect 4 'no layout of 1 rank fits' "${plan[@]}" --gpus=1 --memory=1k
+ok "${plan[@]}" --gpus=2 --run.threads=2
+has '^note     run.threads is 2, but times are of ranks with 1: sifr bench ops --threads=2 measures them so$'
+ok "${plan[@]}" --gpus=4
+has '^note     4 ranks are taken to be on one machine'
+export SIFR_RUN_THREADS=1
+# Calls that others measured stay beside new ones, and that is said.
+cp here.json mixed.json
+ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=2 --seconds=0.001 --threads=1 --save=mixed.json
+grep -qE "^sifr: warning: [0-9]+ calls of 'mixed.json' were not measured again: those are of 2 ranks x 1 thread, not of 1 x 1" err || fail "mixed: $(cat err)"
 ok timeout 120 "$sifr" bench ops "${brief[@]:0:1}" -n 2 --comm.backend=threads --json --model.preset=tiny --model.vocab=64
 is_json out
 has '"ranks": 2, "threads": 1, "calls": \[\{"name": "'
@@ -69,14 +89,32 @@ expect 2 "one rank has nobody to talk to; say how many with -n" "$sifr" bench co
 expect 2 "-n must be a whole number from 1" "$sifr" bench comm -n 0
 expect 2 "-n is for bench ops and bench comm" "$sifr" bench step -n 3 --model.preset=tiny
 expect 2 "--save is for bench ops and bench comm" "$sifr" bench step --save=x.json --model.preset=tiny
+expect 2 "--save is empty: name a file" "$sifr" bench ops --save=
 expect 2 "there is no bench 'com'; there are: ops, step, all, comm" "$sifr" bench com
 expect 2 "only bench ops takes the file of a run" "$sifr" bench comm run.yaml -n 2
 expect 2 "no.yaml" "$sifr" bench ops no.yaml -n 2
 expect 2 "measured with cpu or cuda, not ref" "$sifr" bench ops --backend=ref --save=x.json
 expect 2 "model.heads: 3" timeout 60 "$sifr" bench ops run.yaml --model.heads=3 -n 2
 echo 'my notes' >notes.txt
-expect 1 "'notes.txt' line 1" "$sifr" bench comm -n 2 --save=notes.txt
+expect 2 "'notes.txt' line 1" "$sifr" bench comm -n 2 --save=notes.txt
 [ "$(cat notes.txt)" = 'my notes' ] || fail "a stranger's file was overwritten"
-expect 1 "no/such/folder" timeout 60 "$sifr" bench comm -n 2 "${brief[@]}" --save=no/such/folder/here.json
+# A place that can't be written, and a file of another kind of machine, are known before anything is measured, which would take minutes.
+long=(--seconds=60)
+expect 1 "cannot write 'no/such/folder/here.json'" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=no/such/folder/here.json
+expect 1 "cannot write 'notes.txt/here.json'" timeout 20 "$sifr" bench ops "${long[@]}" --save=notes.txt/here.json
+expect 2 "it is a folder" timeout 20 "$sifr" bench ops "${long[@]}" --save=.
+sed 's/"card": false/"card": true/' here.json >card.json
+expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench ops run.yaml "${long[@]}" --save=card.json
+expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=card.json
+# A signal ends what has nothing to save, and nothing else is said of it.
+"$sifr" bench comm -n 2 "${long[@]}" --save=here.json >out 2>err &
+pid=$!
+wait_for grep -q '^sifr: launch: ' err
+wait_for interrupt $pid # until it hears
+code=0
+wait $pid || code=$?
+[ $code = 1 ] || fail "bench, Ctrl-C: exit $code, not 1: $(cat err)"
+! grep saved err || fail "bench, Ctrl-C: what is saved?"
+[ -z "$(ls -A | grep '\.tmp$')" ] || fail "a trial file is left: $(ls -A)"
 
 finish

@@ -19,6 +19,14 @@ head -c 3000 tokens/train.bin >short.bin
 expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin
 head -c 500 tokens/train.bin >header.bin
 expect 1 "header.bin" train --data.path=header.bin
+expect 1 "'text.txt' is no checkpoint \(state.json\) and no run that has one" "$sifr" inspect --verify text.txt
+# bench step: what is wrong is said before anything is measured
+expect 2 "which model" "$sifr" bench step
+[ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
+expect 2 "100000 is more than model.context" "$sifr" bench step --model.preset=tiny --context=100000
+[ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
+expect 2 "not '16GB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GB
+expect 2 "not '16GiB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GiB
 expect 1 "noise.safetensors" "$sifr" inspect "$(printf '\010\0\0\0\0\0\0\0{"a": 1}' >noise.safetensors && echo noise.safetensors)"
 expect 1 "empty.txt" train --data.path="$(: >empty.txt && echo empty.txt)"
 expect 1 "bad.jsonl.*line 2" train --data.path="$(printf '{"text": "a"}\n{"text": \n' >bad.jsonl && echo bad.jsonl)"

@@ -74,6 +74,30 @@ expect 2 'zero.servers: 2 of 2 ranks leave no worker' "$sifr" plan run.yaml -n 2
 expect 2 'zero.servers needs stage 1, 2 or 3' "$sifr" plan run.yaml -n 2 --zero.servers=1 --zero.stage=0
 expect 2 'zero.stage' "$sifr" plan run.yaml --zero.stage=4
 
+# A vocabulary that is smaller than the tokenizer's is refused as in a run, where the tokenizer is here; where it is not, the plan stands.
+make_text >text.txt
+expect 2 "model.vocab: 100 is smaller than the tokenizer's 257 tokens" "$sifr" plan "${small[@]}" --model.vocab=100 --data.tokenizer=bytes
+expect 2 "model.vocab: 100 is smaller than the tokenizer's 257 tokens" "$sifr" plan "${small[@]}" --model.vocab=100 --data.path=text.txt
+expect 2 "model.vocab: 100 is smaller than the tokenizer's 257 tokens" "$sifr" train "${small[@]}" --model.vocab=100 --data.path=text.txt --out=none
+ok "$sifr" plan "${small[@]}" --model.vocab=100 --data.tokenizer=elsewhere.json --data.path=elsewhere.txt
+ok "$sifr" plan "${small[@]}" --model.vocab=257 --data.path=text.txt
+expect 0 'model.vocab: 100 is smaller than the 300 tokens that data.tokenizer is to learn' "$sifr" plan "${small[@]}" --model.vocab=100 --data.tokenizer=train:300
+expect 2 "data.tokenizer 'train:5': the size must be a number from 257" "$sifr" plan "${small[@]}" --data.tokenizer=train:5
+# What the vocabulary must come from, and is not there, is refused as in a run.
+expect 2 "data.path: no file matches 'elsewhere.txt', seen from" "$sifr" plan "${small[@]}" --data.path=elsewhere.txt
+expect 2 "data.tokenizer: no file matches 'elsewhere.json', seen from" "$sifr" plan "${small[@]}" --data.tokenizer=elsewhere.json
+ok "$sifr" plan "${small[@]}" --data.path=elsewhere.txt --data.tokenizer=bytes
+# A run with a learnt vocabulary: its own tokenizer, beside the model or named.
+ok "$sifr" train "${small[@]}" --data.path=text.txt --data.tokenizer=train:300 --train.steps=1 --train.eval_every=0 --quiet --out=learnt
+tokenizer=learnt/checkpoints/step-1/tokenizer.json
+expect 2 "model.vocab: 299 is smaller than the tokenizer's 300 tokens" "$sifr" plan "${small[@]}" --model.vocab=299 --data.tokenizer=$tokenizer
+ok "$sifr" plan --train.micro_batch=1 --model.path=learnt
+has 'vocabulary 300$'
+ok "$sifr" export learnt cut
+sed -i 's/"vocab_size": 300/"vocab_size": 290/' cut/config.json
+expect 2 "model.vocab: 290 is smaller than the tokenizer's 300 tokens" "$sifr" plan --train.micro_batch=1 --model.path=cut
+expect 2 "leave it out to use that model's own" "$sifr" plan --train.micro_batch=1 --model.path=learnt --data.tokenizer=train:400
+
 # A trillion parameters on 1,024 ranks: a fraction of a second, but the machine may be busy and the build sanitized.
 trillion=(--model.arch=llama --model.layers=128 --model.width=25600 --model.heads=200 --model.ff=69632
     --model.context=2048 --model.vocab=50304 --model.tied=no --train.micro_batch=1 --train.global_batch=1024)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # sifr plan --gpus: the table, its JSON, the command that runs the first layout, what is kept, exit codes and messages.
 . "$(dirname "$0")/common.sh" "$@"
+unset SIFR_RUN_THREADS # it would be in every command
 
 model=(--model.arch=llama --model.layers=8 --model.width=512 --model.heads=8 --model.ff=1536 --model.context=512
     --model.vocab=4096 --model.tied=no --precision.mode=bf16)
@@ -45,6 +46,14 @@ ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --zero.stage=1 --parallel.tp=1
 has '^given    parallel.tp, zero.stage: not searched$'
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1
 [ "$(grep -cE '^ [0-9] +[0-9]+ +[0-9]+ +[0-9]+ ' out)" = 1 ] || fail "--top=1 shows others"
+# A given key that does nothing in any layout is told of; one that an open key may give a meaning to is not.
+ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.pp=1 --parallel.schedule=gpipe --parallel.tp=1 --parallel.sequence=true
+grep -q '^sifr: warning: parallel.schedule does nothing here: it needs parallel.pp above 1$' err || fail "not told: $(cat err)"
+grep -q '^sifr: warning: parallel.sequence does nothing here: it needs parallel.tp above 1$' err || fail "not told: $(cat err)"
+ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.schedule=gpipe --parallel.sequence=true --parallel.regather=true
+! grep 'does nothing' err || fail "open keys"
+ok "$sifr" plan "${keys[@]}" --gpus=1 --parallel.schedule=gpipe
+grep -q 'parallel.schedule does nothing here' err || fail "one rank: $(cat err)"
 # tp does not leave a node, as large as it is told to be.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --node=2 --top=20 --json
 ! grep -qE '"tp": [48]' out || fail "tp leaves the node"
@@ -52,6 +61,14 @@ ok "$sifr" plan "${keys[@]}" --gpus=8 --node=2 --top=20 --json
 printf 'train:\n  global_batch: 32\n' >'a b.yaml'
 ok "$sifr" plan 'a b.yaml' "${model[@]}" --gpus 2 --top 1
 has "^  sifr train -n 2 'a b.yaml' --model.arch=llama"
+
+# Keys of the environment are in the command, which so makes the same plan without it; words behind "--" stay behind it.
+ok env SIFR_ZERO_STAGE=2 SIFR_TRAIN_CONTEXT=256 SIFR_DATA_PATH='my text.txt' "$sifr" plan "${keys[@]}" --gpus=8 --top=1
+has "^  sifr train -n 8 .* '--data.path=my text.txt' --train.context=256 --zero.stage=2 --run.device=cuda"
+ok env SIFR_ZERO_STAGE=2 "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=1 --top=1 # a flag is stronger
+! grep -q -- '--zero.stage=2' out || fail "a variable that lost is in the command"
+ok "$sifr" plan "${model[@]}" --gpus=2 --top=1 --lines=false -- 'a b.yaml'
+has "^  sifr train -n 2 --model.arch=llama .*--train.micro_batch=[0-9]+.* -- 'a b.yaml'$"
 
 # Nothing fits: exit 4, with the nearest and what it lacks.
 expect 4 'no layout of 8 ranks fits; the nearest, tp [0-9]+, pp [0-9]+, .*, needs .* for a rank and there is .*: .* more' \
@@ -66,7 +83,18 @@ expect 2 'give one of them' "$sifr" plan "${keys[@]}" --gpus=8 -n 8
 expect 2 '\-\-machine goes with --gpus' "$sifr" plan "${keys[@]}" -n 8 --machine=h100
 expect 2 'lines is for one layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
 expect 2 'parallel.tp is 3, which does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
-expect '1|2' 'h1000' "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
+expect 2 "there is no machine 'h1000'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
+# Where the stage is open, groups and servers are not refused for stage 0.
+expect 2 'groups of 3 do not make up 8 ranks; these do: 1 2 4 8' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=3
+expect 2 'groups of 8 do not make up 4 ranks' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=8 --parallel.tp=2
+expect 2 'zero.servers: 8 of 8 ranks leave no worker' "$sifr" plan "${keys[@]}" --gpus=8 --zero.servers=8
+expect 2 'zero.shard_group needs stage 1, 2 or 3' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=2 --zero.stage=0
+# A file that is no profile, or can't be read, is a wrong configuration as a YAML file is.
+echo '{}' >none.json
+expect 2 "'none.json' is not the profile of a machine" "$sifr" plan "${keys[@]}" --gpus=8 --machine=none.json
+expect 2 "'a b.yaml' line 1" "$sifr" plan "${keys[@]}" --gpus=8 --machine='a b.yaml'
+expect 2 "cannot read '.'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=.
+expect 2 "cannot open './none'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=./none
 expect 2 'parallel.chunks is 2, but the schedule .gpipe. has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
 expect 2 '\-\-gpus: how many' "$sifr" plan "${keys[@]}" --gpus=0
 expect 2 'run.device is cpu, but --machine .h100. computes on cards' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu

@@ -3,9 +3,13 @@
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 
-for signal in INT TERM USR1; do
+for signal in INT TERM USR1 '-n2 INT' '-n2 TERM'; do
     # background jobs of a script ignore SIGINT unless they ask for it, as a terminal's foreground job would get it
-    "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 --out="run-$signal" >out 2>err &
+    ranks=-n1
+    [ "$signal" = "${signal#-n2 }" ] || ranks=-n2
+    signal=${signal#-n2 }
+    rm -rf "run-$signal"
+    "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 $ranks --train.global_batch=8 --out="run-$signal" >out 2>err &
     pid=$!
     wait_for is_under_way "run-$signal" $pid
     kill -$signal $pid
@@ -13,6 +17,8 @@ for signal in INT TERM USR1; do
     wait $pid || code=$?
     [ $code = 75 ] || fail "$signal: exit $code, not 75: $(tail -3 err)"
     grep -q "stopped after step [0-9]*: all of it is in .*; the same command goes on" err || fail "$signal: not said: $(tail -3 err)"
+    [ "$(grep -c '^sifr: stopping after this step, and all of it is saved' err)" = 1 ] || fail "$signal $ranks: not answered once: $(cat err)"
+    [ "$(grep -c '^sifr: stop' err)" = 1 ] || fail "$signal $ranks: answered in two ways: $(cat err)"
     grep -q '"end": "stopped"' "run-$signal/summary.json" || fail "$signal: no summary.json that says stopped"
     ok "$sifr" sample "run-$signal" "The" --tokens=3
     [ "$(wc -l <"run-$signal/metrics.jsonl")" = "$(sed -n 's/.*"steps": \([0-9]*\).*/\1/p' "run-$signal/summary.json" | head -1)" ] ||

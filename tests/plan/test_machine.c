@@ -68,7 +68,11 @@ static void test_presets(void **state)
     assert_null(machine_preset_words(count));
     assert_int_equal(machine_profile_load(&rig->env, "h300", &profile), STATUS_CONFIG);
     expect_error(rig, "there is no machine 'h300', and no such file; there are: h200, h100, ");
-    assert_int_equal(machine_profile_load(&rig->env, rig->path, &profile), STATUS_IO);
+    /* What is named for a machine and is none is a wrong configuration, as with a YAML file. */
+    assert_int_equal(machine_profile_load(&rig->env, rig->path, &profile), STATUS_CONFIG);
+    expect_error(rig, rig->path);
+    assert_ok(file_write_atomic(&rig->env, rig->path, "my notes\n", 9));
+    assert_int_equal(machine_profile_load(&rig->env, rig->path, &profile), STATUS_CONFIG);
     expect_error(rig, rig->path);
 }
 
@@ -102,6 +106,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
     profile->ops.measured_count = 7;
     profile->copy_bytes_per_second = 1.25e10;
     profile->has_ops = true;
+    profile->ops_ranks = (struct machine_ranks){3, 2};
 }
 
 static void fill_comm(struct machine_profile *profile)
@@ -113,7 +118,8 @@ static void fill_comm(struct machine_profile *profile)
                                                  .exchange = 5e-5,
                                                  .theft = 0.75,
                                                  .sum_bytes_per_second = 6e9},
-                                        .has_comm = true};
+                                        .has_comm = true,
+                                        .comm_ranks = {5, 4}};
 }
 
 static const struct ops_measured *find(const struct machine_profile *profile, const char *op)
@@ -148,6 +154,8 @@ static void test_there_and_back(void **state)
     assert_true(read.comm.node == 4 && read.comm.exchange == 5e-5 && read.comm.theft == 0.75 &&
                 read.comm.sum_bytes_per_second == 6e9);
     assert_true(read.copy_bytes_per_second == 1.25e10);
+    assert_true(read.ops_ranks.ranks == 3 && read.ops_ranks.threads == 2);
+    assert_true(read.comm_ranks.ranks == 5 && read.comm_ranks.threads == 4);
     assert_int_equal(read.ops.measured_count, 7);
     for (int i = 0; i < 7; i++) {
         char a[OPS_CASE_NAME], b[OPS_CASE_NAME];
@@ -177,6 +185,35 @@ static void test_there_and_back(void **state)
     expect_error(rig, "is of a machine that computes on the CPU");
 }
 
+/* What a save would refuse is known without anything to save. */
+static void test_check(void **state)
+{
+    struct rig *rig = *state;
+    struct machine_profile comm;
+    char beyond[160];
+    const bool card = true, cpu = false;
+    fill_comm(&comm);
+    assert_ok(machine_profile_check(&rig->env, rig->path, &card));
+    assert_false(file_exists(rig->path)); /* nothing is left there */
+    assert_int_equal(rmdir(rig->folder), 0);
+    assert_int_equal(machine_profile_check(&rig->env, rig->path, NULL), STATUS_IO);
+    expect_error(rig, "cannot write");
+    assert_ok(dir_create(&rig->env, rig->folder));
+    assert_int_equal(machine_profile_check(&rig->env, rig->folder, NULL), STATUS_CONFIG);
+    expect_error(rig, "it is a folder");
+    assert_ok(machine_profile_save(&rig->env, &comm, rig->path));
+    assert_ok(machine_profile_check(&rig->env, rig->path, &cpu));
+    assert_ok(machine_profile_check(&rig->env, rig->path, NULL));
+    assert_int_equal(machine_profile_check(&rig->env, rig->path, &card), STATUS_CONFIG);
+    expect_error(rig, "is of a machine that computes on the CPU");
+    snprintf(beyond, sizeof beyond, "%s/x", rig->path);
+    assert_int_equal(machine_profile_check(&rig->env, beyond, NULL), STATUS_IO);
+    expect_error(rig, beyond);
+    assert_ok(file_write_atomic(&rig->env, rig->path, "my notes\n", 9));
+    assert_int_equal(machine_profile_check(&rig->env, rig->path, NULL), STATUS_CONFIG);
+    expect_error(rig, rig->path);
+}
+
 /* A save goes through what was there: a file that is no profile is not overwritten. */
 static void test_save_keeps_strangers(void **state)
 {
@@ -204,6 +241,7 @@ static enum status parse_changed(struct rig *rig, const char *from, const char *
     fill(&profile, calls);
     fill_comm(&comm);
     profile.comm = comm.comm;
+    profile.comm_ranks = comm.comm_ranks;
     profile.has_comm = true;
     text_init(&good, &rig->env);
     text_init(&bad, &rig->env);
@@ -264,6 +302,8 @@ static void test_refused(void **state)
          "\"sum_bytes_per_second\" in comm is not a positive number"},
         {"\"type\": \"f32\"", "\"type\": 32", "ops.measured[0]: \"type\" is not a type"},
         {"\"node\": 4", "\"node\": 4, \"node\": 4", "duplicate"},
+        {"\"ranks\": 3", "\"ranks\": -3", "\"ranks\" is not a whole number"},
+        {"\"threads\": 4", "\"threads\": \"4\"", "\"threads\" is not a whole number"},
         {"\"theft\": 0.75", "\"theft\": 1e999", "m.json' line"},
         {"{", "[", "'m.json' line 2"},
     };
@@ -272,6 +312,9 @@ static void test_refused(void **state)
         expect_error(*state, rows[i].says);
     }
     assert_ok(parse_changed(*state, "mine", "yours"));
+    /* The first files do not say who measured. */
+    assert_ok(parse_changed(*state, "\"ranks\": 3, \"threads\": 2, ", ""));
+    assert_ok(parse_changed(*state, "\"ranks\": 5, \"threads\": 4, ", ""));
 }
 
 /* --- fits ----------------------------------------------------------------------------------- */
@@ -332,6 +375,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_presets, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_there_and_back, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(test_check, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_save_keeps_strangers, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_refused, open_rig, close_rig),
         cmocka_unit_test(test_fit_rate),
