@@ -324,8 +324,8 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     device_copy(zero->stream, zero->scalars, s, sizeof *s);
     if (zero->replica_comm)
         TRY(share_sums(zero));
-    ops_adamw(zero->ops, zero->stream, (struct adamw){c->beta1, c->beta2, c->eps}, zero->scalars,
-              zero->segments, zero->segment_count);
+    const struct adamw hyper = {.beta1 = c->beta1, .beta2 = c->beta2, .eps = c->eps};
+    ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments, zero->segment_count);
     spend_update(zero);
     TRY(stream_sync(zero->stream));
     return publish_params(zero);
