@@ -102,7 +102,7 @@ static const struct option optimizer_list[] = {
      .choices = rounding_words,
      .help =
          "how 16-bit parameters are made of fp32 masters; stochastic = up or down with a chance "
-         "by the distance, by train.seed"},
+         "by the distance (train.seed)"},
     {.key = "optimizer.groups",
      .type = OPTION_LIST,
      .offset = offsetof(struct run_config, groups),
