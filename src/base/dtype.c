@@ -82,6 +82,28 @@ uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | (rebiased + 0xfffu + (rebiased >> 13 & 1u)) >> 13);
 }
 
+/* Random bits where the bits are that will be cut off: the carry out of them has the right chance. */
+uint16_t f32_to_bf16_random(float f, uint32_t random)
+{
+    uint32_t bits = f32_bits(f);
+    if ((bits & 0x7fffffffu) >= 0x7f7f0000u)
+        return f32_to_bf16(f);
+    return (uint16_t)((bits + (random >> 16)) >> 16);
+}
+
+uint16_t f32_to_f16_random(float f, uint32_t random)
+{
+    uint32_t bits = f32_bits(f), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude >= 0x477fe000u) /* 65504 */
+        return f32_to_f16(f);
+    if (magnitude < 0x38800000u) { /* below 2^-14: units of 2^-24, with 20 bits after the point */
+        uint32_t units = (uint32_t)(f32_from_bits(magnitude) * 0x1p44f);
+        return (uint16_t)(sign | (units + (random >> 12)) >> 20);
+    }
+    uint32_t rebiased = magnitude - ((127u - 15u) << 23);
+    return (uint16_t)(sign | (rebiased + (random >> 19)) >> 13);
+}
+
 /* To f32, rounded to odd. */
 static float f64_to_f32_odd(double d)
 {

@@ -47,4 +47,11 @@ static inline uint16_t f32_to_bf16(float f) /* to nearest even; NaN stays NaN */
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f);
 
+/* One of the two neighbours of f, the farther from zero with a chance in proportion to how near f is
+ * to it: the mean over all `random` is f (below 2^-14 an f16 is off by less than 2^-44). What a type
+ * has stays, and from its largest number on the rounding is to nearest: no other number becomes
+ * infinite. */
+uint16_t f32_to_bf16_random(float f, uint32_t random);
+uint16_t f32_to_f16_random(float f, uint32_t random);
+
 #endif

@@ -87,6 +87,16 @@ uint64_t rng_below(struct rng rng, uint64_t index, uint64_t bound)
     }
 }
 
+uint32_t rng_word(struct rng rng, uint64_t index, uint64_t turn)
+{
+    const uint64_t block = index / 4;
+    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)turn,
+                                 (uint32_t)(turn >> 32)};
+    uint32_t x[4];
+    rng_block(rng.key, counter, x);
+    return x[index % 4];
+}
+
 enum { FEISTEL_ROUNDS = 8 };
 
 static uint64_t feistel(uint64_t key, uint64_t x, int half)

@@ -17,6 +17,9 @@ uint64_t rng_bits(struct rng rng, uint64_t index);                  /* 64 random
 double rng_uniform(struct rng rng, uint64_t index);                 /* [0, 1), 53 bits */
 double rng_normal(struct rng rng, uint64_t index);                  /* mean 0, deviation 1 */
 uint64_t rng_below(struct rng rng, uint64_t index, uint64_t bound); /* 0 .. bound-1, bound >= 1 */
+/* 32 random bits of (index, turn): word index % 4 of the block of counter (index / 4, turn), so that
+ * four neighbours cost one block. For a stream of its own: the others' counters are among these. */
+uint32_t rng_word(struct rng rng, uint64_t index, uint64_t turn);
 
 /* A permutation of 0 .. count-1 that needs no table: where `index` goes under key `rng` (a Feistel
  * walk). */

@@ -218,7 +218,24 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
  * 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
 struct adamw {
     double beta1, beta2, eps;
+    const struct adamw_place *places; /* (segments) in device memory: 16-bit copies are rounded at
+                                         random; NULL: to nearest */
+    int64_t update;                   /* its number, which random bits follow from */
 };
+/* Where the elements of a segment are in their whole tensor, which is what their random bits follow
+ * from: copy = round(param, rng_word(key, ops_whole_element(place, i), update)), with the
+ * rounding of base/dtype.h. What is here of the tensor is runs of neighbours, all of one length. */
+struct adamw_place {
+    uint64_t key;              /* of a struct rng: seed and tensor */
+    int64_t first;             /* the segment's first element among those that are here */
+    int64_t run, apart, start; /* elements of a run; from one's start to the next one's in the
+                                  whole; where the first one starts */
+};
+static inline int64_t ops_whole_element(const struct adamw_place *place, int64_t i)
+{
+    int64_t local = place->first + i;
+    return local / place->run * place->apart + place->start + local % place->run;
+}
 struct adamw_segment {
     int64_t count;
     float *param; /* fp32 master */

@@ -53,6 +53,7 @@ const struct ops_bench_case ops_bench_cases[] = {
     {"square sums", {"square_sums", PARAMETERS}},
     {"adamw", {"adamw", PARAMETERS, .to = DTYPE_F32}},
     {"adamw bf16", {"adamw", PARAMETERS, .to = DTYPE_BF16}},
+    {"adamw bf16 stochastic", {"adamw", PARAMETERS, .to = DTYPE_BF16, .random = true}},
 };
 const int ops_bench_case_count = sizeof ops_bench_cases / sizeof ops_bench_cases[0];
 

@@ -27,6 +27,7 @@ struct ops_case {
                                find_nonfinite: `from` */
     bool bias, branch, add; /* linear, norm: is there one; linear_dw: add to dw */
     bool act;               /* swiglu_backward: y again */
+    bool random;            /* adamw: the copy is rounded at random */
 };
 
 enum ops_role { OPS_IN, OPS_OUT, OPS_IN_OUT, OPS_SCRATCH };
@@ -58,6 +59,10 @@ struct ops_tensor {
 };
 
 #define OPS_LOSS_SCALE 0.375f /* what OPS_SCALARS draws as loss_scale */
+
+/* Of adamw's two segments, where their copies are random. */
+extern const struct adamw_place ops_adamw_places[2];
+#define OPS_ADAMW_UPDATE 3
 
 enum { OPS_CALL_TENSORS = 14 };
 

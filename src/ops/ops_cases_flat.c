@@ -235,6 +235,13 @@ OPS_RUN(find_nonfinite)
     ops_find_nonfinite(ops, stream, c->from, ops_at(call, "x"), c->count, ops_at(call, "first"));
 }
 
+/* All of a tensor, from a multiple of four on; runs of an odd length, which share blocks of random
+ * bits. */
+const struct adamw_place ops_adamw_places[2] = {
+    {0x243f6a8885a308d3u, 1020, INT64_MAX, 0, 0},
+    {0x13198a2e03707344u, 3, 101, 203, 5},
+};
+
 OPS_DESCRIBE(adamw)
 {
     (void)ops;
@@ -247,10 +254,12 @@ OPS_DESCRIBE(adamw)
     ops_add_tensor(call, "m", OPS_IN_OUT, DTYPE_F32, c->count);
     ops_add_tensor(call, "v", OPS_IN_OUT, DTYPE_F32, c->count)->draw = OPS_SQUARES;
     ops_add_tensor(call, "segments", OPS_SCRATCH, DTYPE_U8, 2 * sizeof(struct adamw_segment));
+    if (c->random)
+        ops_add_tensor(call, "places", OPS_SCRATCH, DTYPE_U8, sizeof ops_adamw_places);
     call->flops = 16 * (double)c->count;
 }
 
-/* Two segments with unequal factors, cut at a multiple of the block; their table is made before
+/* Two segments with unequal factors, cut at a multiple of the block; their tables are made before
  * the call. */
 OPS_RUN(adamw)
 {
@@ -263,7 +272,13 @@ OPS_RUN(adamw)
         {c->count - cut, param + cut, copy != NULL ? copy + skip : NULL, c->to, c->from,
          grad + grad_skip, m + cut, v + cut, 0.5f, 0.0f},
     };
-    struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    struct adamw hyper = {.beta1 = 0.9,
+                          .beta2 = 0.95,
+                          .eps = 1e-8,
+                          .places = ops_at(call, "places"),
+                          .update = OPS_ADAMW_UPDATE};
     device_copy(stream, ops_at(call, "segments"), segments, sizeof segments);
+    if (hyper.places)
+        device_copy(stream, ops_at(call, "places"), ops_adamw_places, sizeof ops_adamw_places);
     ops_adamw(ops, stream, hyper, ops_at(call, "scalars"), ops_at(call, "segments"), 2);
 }

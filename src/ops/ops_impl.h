@@ -78,6 +78,11 @@ struct ops_backend {
 
 /* For back ends on the host, which can read the table: CHECKs one segment. */
 void ops_check_segment(const struct adamw_segment *segment);
+/* Is the copy of a segment rounded at random? */
+static inline bool ops_rounds_at_random(const struct adamw *hyper, const struct adamw_segment *s)
+{
+    return hyper->places && s->copy && (s->copy_type == DTYPE_BF16 || s->copy_type == DTYPE_F16);
+}
 
 /* The back ends compiled in. Each fills a whole table; cpu starts from ref's. */
 void ops_ref_fill(struct ops_backend *table, enum dtype type);

@@ -387,6 +387,15 @@ static enum status check_bits(struct env *env, const struct run_config *config)
     return STATUS_OK;
 }
 
+/* A configuration may be shared by runs in several precisions. */
+static void tell_rounding(struct env *env, const struct run_config *config)
+{
+    if (config->rounding == RUN_ROUNDING_STOCHASTIC && config->precision == RUN_PRECISION_FP32)
+        log_warn(env,
+                 "optimizer.rounding: stochastic does nothing with precision.mode: fp32, whose "
+                 "parameters are not rounded");
+}
+
 static enum status check_groups(struct env *env, const struct option_list *groups)
 {
     const struct zero_group *group = groups->items;
@@ -431,6 +440,7 @@ static enum status resolve(struct env *env, struct options *options,
     TRY(resolve_samples(env, config));
     TRY(check_bits(env, config));
     TRY(check_groups(env, &config->groups));
+    tell_rounding(env, config);
     if (config->planning)
         return STATUS_OK;
     TRY(path_make_absolute(env, options, &config->model.path));

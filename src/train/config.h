@@ -41,6 +41,7 @@ struct train_config {
 enum run_device { RUN_DEVICE_AUTO, RUN_DEVICE_CPU, RUN_DEVICE_CUDA };
 extern const char *const run_device_words[];
 enum run_precision { RUN_PRECISION_FP32, RUN_PRECISION_BF16, RUN_PRECISION_FP16 };
+enum run_rounding { RUN_ROUNDING_NEAREST, RUN_ROUNDING_STOCHASTIC };
 enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 
 struct machine_config {
@@ -69,6 +70,7 @@ struct run_config {
     struct engine_config engine;
     struct parallel_config parallel;
     struct option_list groups; /* optimizer.groups: of struct zero_group */
+    int rounding;              /* enum run_rounding */
     int precision;             /* enum run_precision */
     int precision_sums;        /* the same, of the summed gradient: fp32 or bf16 */
     struct machine_config machine;

@@ -38,7 +38,7 @@ static enum status load_all(const struct weight_files *weights, const struct mod
     for (int i = 0; st == STATUS_OK && i < graph->tensor_count; i++)
         st = load_tensor(zero, i, weight_files_find(weights, graph->tensors[i].name), chunk);
     mem_free(weights->env, chunk);
-    return st == STATUS_OK ? zero_publish(zero) : st;
+    return st == STATUS_OK ? zero_publish(zero, 0) : st;
 }
 
 enum status model_file_load(struct env *env, const struct model_source *source,

@@ -158,7 +158,7 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
     if (refused == STATUS_OK)
         refused = agree(r, st, votes, load);
     if (refused == STATUS_OK && !*r->why)
-        refused = zero_publish(r->zero);
+        refused = zero_publish(r->zero, checkpoint_state(checkpoint)->progress.updates);
     if (refused == STATUS_OK && !*r->why) {
         *progress = checkpoint_state(checkpoint)->progress;
         if (r->rank == 0 && progress->step < r->place->steps)

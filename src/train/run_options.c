@@ -36,7 +36,7 @@ static const struct option train_list[] = {
     {TRAIN(clip, REAL), .fallback = "1", RANGE(0, 1e9),
      .help = "largest norm of the gradient; 0 = no clipping"},
     {TRAIN(seed, INT), .fallback = "1", RANGE(0, 9e18),
-     .help = "of initial values, sample order and text samples"},
+     .help = "of initial values, sample order, text samples and stochastic rounding"},
     {TRAIN(max_skips, INT), .fallback = "5", RANGE(1, 1e9),
      .help = "skipped steps in a row after which the run ends"},
     {TRAIN(max_time, STRING), .fallback = "", .value_name = "TIME",
@@ -93,7 +93,16 @@ static const struct option group_fields[] = {
     {GROUP(lr_mul, REAL), .fallback = "1", RANGE(0, 1e9), .help = "factor of the learning rate"},
     {GROUP(wd_mul, REAL), .fallback = "1", RANGE(0, 1e9), .help = "factor of the weight decay"},
 };
+static const char *const rounding_words[] = {"nearest", "stochastic", NULL};
 static const struct option optimizer_list[] = {
+    {.key = "optimizer.rounding",
+     .type = OPTION_CHOICE,
+     .offset = offsetof(struct run_config, rounding),
+     .fallback = "nearest",
+     .choices = rounding_words,
+     .help =
+         "how 16-bit parameters are made of fp32 masters; stochastic = up or down with a chance "
+         "by the distance (train.seed)"},
     {.key = "optimizer.groups",
      .type = OPTION_LIST,
      .offset = offsetof(struct run_config, groups),

@@ -44,6 +44,8 @@ struct zero_config trainer_store_config(const struct run_config *config)
                                 .local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL,
                                 .type = run_type(config),
                                 .sum_type = run_sum_type(config),
+                                .stochastic = config->rounding == RUN_ROUNDING_STOCHASTIC,
+                                .seed = (uint64_t)train->seed,
                                 .snapshot = saves_copies(config)};
 }
 

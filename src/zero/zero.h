@@ -65,6 +65,8 @@ struct zero_config {
                             f32. A store that only reads has that of ops */
     enum dtype sum_type; /* of the summed gradient: f32, or bf16 (a round's sum formed in f32 and
                             rounded once; other bits for another number of workers) */
+    bool stochastic; /* 16-bit params are their masters rounded at random, by bits that follow */
+    uint64_t seed;   /* from this, name and element of the tensor, and the update's number */
     const struct zero_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
     struct comm *team;            /* borrowed: the tensor-parallel ranks, used by whoever computes
                                         too, who is done with it at the end of a pass; NULL: this one alone */
@@ -100,10 +102,11 @@ enum status zero_settle(struct zero *zero);
 enum status zero_init(struct zero *zero, uint64_t seed); /* value = f(seed, tensor name, element) */
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out);
 /* Each rank takes what it holds of it; zero_publish afterwards brings all that is made of it up to
- * date. */
+ * date. `updates` is how many there have been: what is rounded at random has the bits that the last
+ * of them gave it. */
 enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t count,
                        const float *values);
-enum status zero_publish(struct zero *zero);
+enum status zero_publish(struct zero *zero, int64_t updates);
 
 /* --- the whole state from and to outside, in fp32 on the host; a store that learns. Not
  * collective ---------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
  *     zero_pass.c       what a pass gets and hands over
  *     zero_norm.c       the norm of the gradient over all slices; zero_norm_parts.c: of this rank's
  *     zero_update.c     the end of a step
+ *     zero_round.c      16-bit params that are rounded at random
  *     zero_values.c     parameters from and to outside
  *     zero_state.c      the same with the optimizer's state, and a copy of it
  *     zero_team.c       what tensor-parallel ranks do together
@@ -126,7 +127,8 @@ struct zero {
     void *contributions; /* at owners: (workers, share) of the largest piece */
     float *round_sum;    /* a chunk of a round's sum, where sums are 16-bit */
 
-    struct adamw_segment *segments; /* device memory */
+    struct adamw_segment *segments;     /* device memory */
+    struct adamw_place *segment_places; /* device memory; NULL: params are rounded to nearest */
     int segment_count;
     int64_t updated_count;      /* elements of all segments */
     double *block_sums;         /* device: sums of squares of a chunk of blocks */
@@ -174,6 +176,12 @@ static inline bool zero_widens(const struct zero *zero)
 static inline bool zero_has_masters(const struct zero *zero)
 {
     return zero_is_narrow(zero) && zero->config.micro_batches > 0;
+}
+
+/* Params are rounded at random from them. */
+static inline bool zero_rounds_at_random(const struct zero *zero)
+{
+    return zero->config.stochastic && zero_has_masters(zero);
 }
 
 /* Of what piece->master points to. */
@@ -326,5 +334,13 @@ enum status team_collect(struct zero *zero, int tensor, const float *own_state, 
 /* Fill zero->segments: the tensors whose state this rank updates, with their groups'
  * multipliers. */
 enum status zero_segments_create(struct zero *zero);
+/* The part of a tensor that this rank updates, in elements of its piece; count 0: none. */
+struct place zero_updated_part(const struct zero *zero, int t);
+
+/* --- zero_round.c --------------------------------------------------------------------------- */
+/* Fill zero->segment_places, one for each of zero->segments. */
+enum status zero_round_create(struct zero *zero);
+/* All params that are updated = their masters, rounded at random as by update number `updates`. */
+enum status zero_round_all(struct zero *zero, int64_t updates);
 
 #endif

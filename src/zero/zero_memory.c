@@ -405,6 +405,7 @@ void zero_memory_free(struct zero *zero)
     device_free(device, zero->contributions);
     device_free(device, zero->round_sum);
     device_free(device, zero->segments);
+    device_free(device, zero->segment_places);
     device_free(device, zero->nonfinite);
     device_free(device, zero->block_sums);
     device_free(device, zero->parts);

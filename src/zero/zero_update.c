@@ -19,11 +19,10 @@ static struct zero_group group_of(const struct zero_config *config, const char *
     return chosen;
 }
 
-/* The part of a tensor whose state this rank updates, in elements of its piece. */
-static struct place updated_part(const struct zero *zero, int t)
+struct place zero_updated_part(const struct zero *zero, int t)
 {
     struct place place = partition_tensor(&zero->partition, t);
-    if (zero->shard < 0)
+    if (zero->shard < 0 || !zero_is_learned(zero, place.piece))
         return (struct place){place.piece, place.first, 0};
     return partition_clip_part(&zero->partition, place, zero->shard, zero->shards);
 }
@@ -76,8 +75,8 @@ enum status zero_segments_create(struct zero *zero)
     struct adamw_segment *list;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list, &list));
     for (int t = 0; t < zero->graph->tensor_count; t++) {
-        struct place mine = updated_part(zero, t);
-        if (mine.count == 0 || !zero_is_learned(zero, mine.piece))
+        struct place mine = zero_updated_part(zero, t);
+        if (mine.count == 0)
             continue;
         list[zero->segment_count++] = segment_of(zero, t, mine);
         zero->updated_count += mine.count;
@@ -85,7 +84,7 @@ enum status zero_segments_create(struct zero *zero)
     device_copy(zero->stream, zero->segments, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
     mem_free(zero->env, list);
-    return st;
+    return st == STATUS_OK && zero_rounds_at_random(zero) ? zero_round_create(zero) : st;
 }
 
 /* --- the verdict ---------------------------------------------------------------------------- */
@@ -292,12 +291,14 @@ static enum status publish_params(struct zero *zero)
     return STATUS_OK;
 }
 
-enum status zero_publish(struct zero *zero)
+enum status zero_publish(struct zero *zero, int64_t updates)
 {
     for (int i = 0; zero_has_masters(zero) && zero->shard >= 0 && i < zero->graph->piece_count; i++)
         if (zero->pieces[i].master)
             ops_cast(zero->ops, zero->stream, zero->pieces[i].slice, zero->type,
                      zero->pieces[i].master, DTYPE_F32, zero_shard_count(zero, i));
+    if (zero_rounds_at_random(zero))
+        TRY(zero_round_all(zero, updates));
     return publish_params(zero);
 }
 
@@ -324,8 +325,8 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     device_copy(zero->stream, zero->scalars, s, sizeof *s);
     if (zero->replica_comm)
         TRY(share_sums(zero));
-    ops_adamw(zero->ops, zero->stream, (struct adamw){c->beta1, c->beta2, c->eps}, zero->scalars,
-              zero->segments, zero->segment_count);
+    const struct adamw hyper = {c->beta1, c->beta2, c->eps, zero->segment_places, t};
+    ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments, zero->segment_count);
     spend_update(zero);
     TRY(stream_sync(zero->stream));
     return publish_params(zero);

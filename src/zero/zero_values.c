@@ -111,7 +111,7 @@ enum status zero_init(struct zero *zero, uint64_t seed)
 {
     for (int t = 0; t < zero->graph->tensor_count; t++)
         TRY(init_tensor(zero, t, seed));
-    return zero_publish(zero);
+    return zero_publish(zero, 0);
 }
 
 /* --- out ------------------------------------------------------------------------------------ */

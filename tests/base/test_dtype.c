@@ -125,6 +125,82 @@ static void test_edges(void **state)
     dtype_convert(half, DTYPE_F16, wide, DTYPE_F64, 0);
 }
 
+/* --- at random ------------------------------------------------------------------------------ */
+
+typedef uint16_t random_fn(float f, uint32_t random);
+
+/* Over all values of the `used` high bits, f goes up so often, and otherwise down; with a sign it is
+ * the same. The low bits do not matter. */
+static void check_chance(random_fn *round, float f, int used, uint16_t down, uint32_t ups)
+{
+    uint32_t count = 0, low = ~0u >> used;
+    for (uint32_t r = 0; r >> used == 0; r++) {
+        uint32_t random = r << (32 - used);
+        uint16_t h = round(f, random);
+        assert_true(h == down || h == down + 1);
+        assert_int_equal(round(f, random | low), h);
+        assert_int_equal(round(-f, random), h | 0x8000);
+        count += h != down;
+    }
+    assert_int_equal(count, ups);
+}
+
+static float of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static void test_random_chances(void **state)
+{
+    (void)state;
+    for (uint32_t exponent = 0; exponent < 255; exponent = exponent * 3 + 1) /* 0: subnormal */
+        for (uint32_t part = 0; part < 65536; part = part * 5 + 2) {
+            uint32_t bits = exponent << 23 | 5 << 16 | part;
+            check_chance(f32_to_bf16_random, of_bits(bits), 16, (uint16_t)(bits >> 16), part);
+        }
+    for (uint32_t exponent = 1; exponent < 31; exponent = exponent * 2 + 1)
+        for (uint32_t part = 0; part < 8192; part = part * 3 + 1) {
+            uint32_t bits = (exponent + 127 - 15) << 23 | 9 << 13 | part;
+            check_chance(f32_to_f16_random, of_bits(bits), 13, (uint16_t)(exponent << 10 | 9),
+                         part);
+        }
+    static const struct {
+        double units; /* of 2^-24 */
+        uint16_t down;
+        uint32_t ups; /* of 2^20 */
+    } small[] = {{0.25, 0, 1 << 18}, {1023.75, 1023, 3 << 18}, {0x1p-20, 0, 1}, {0x1.8p-21, 0, 0}};
+    for (int i = 0; i < 4; i++)
+        check_chance(f32_to_f16_random, (float)(small[i].units * 0x1p-24), 20, small[i].down,
+                     small[i].ups);
+}
+
+/* What there is stays; what nearest keeps finite does; what it does not, does not. */
+static void test_random_edges(void **state)
+{
+    (void)state;
+    for (uint32_t random = 0;; random = ~0u) {
+        for (uint32_t i = 0; i < 65536; i++) {
+            uint16_t h = (uint16_t)i;
+            assert_int_equal(f32_to_f16_random(f16_to_f32(h), random), f32_to_f16(f16_to_f32(h)));
+            assert_int_equal(f32_to_bf16_random(bf16_to_f32(h), random),
+                             f32_to_bf16(bf16_to_f32(h)));
+        }
+        assert_int_equal(f32_to_f16_random(nextafterf(65520, 0), random), 0x7bff);
+        assert_int_equal(f32_to_f16_random(-nextafterf(65520, 0), random), 0xfbff);
+        assert_int_equal(f32_to_f16_random(65520, random), 0x7c00);
+        assert_int_equal(f32_to_f16_random(FLT_MAX, random), 0x7c00);
+        float tie = ldexpf(511, 119); /* between bf16's largest number and infinity */
+        assert_int_equal(f32_to_bf16_random(nextafterf(tie, 0), random), 0x7f7f);
+        assert_int_equal(f32_to_bf16_random(tie, random), 0x7f80);
+        assert_int_equal(f32_to_bf16_random(-FLT_MAX, random), 0xff80);
+        assert_int_equal(f32_to_bf16_random(-0.0f, random), 0x8000);
+        if (random != 0)
+            break;
+    }
+}
+
 static void test_pairs(void **state)
 {
     (void)state;
@@ -149,9 +225,10 @@ static void test_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names), cmocka_unit_test(test_every_pattern),
-        cmocka_unit_test(test_edges), cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_names),        cmocka_unit_test(test_every_pattern),
+        cmocka_unit_test(test_edges),        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_pairs),        cmocka_unit_test(test_random_chances),
+        cmocka_unit_test(test_random_edges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,6 +42,25 @@ static void test_streams(void **state)
     assert_true(differ > 31000 && differ < 33000);
 }
 
+/* Four neighbours share a block; other turns are other blocks. */
+static void test_words(void **state)
+{
+    (void)state;
+    struct rng rng = rng_stream(3, "words");
+    for (uint64_t index = 0x3fffffffcu; index < 0x400000004u; index++) {
+        const uint32_t counter[4] = {(uint32_t)(index / 4), (uint32_t)(index / 4 >> 32), 9, 2};
+        uint32_t block[4];
+        rng_block(rng.key, counter, block);
+        assert_int_equal(rng_word(rng, index, 0x200000009u), block[index % 4]);
+    }
+    int differ = 0;
+    for (uint64_t i = 0; i < 1000; i++) {
+        differ += __builtin_popcount(rng_word(rng, i, 1) ^ rng_word(rng, i, 2));
+        differ += __builtin_popcount(rng_word(rng, i, 1) ^ rng_word(rng, i + 1, 1));
+    }
+    assert_true(differ > 31000 && differ < 33000);
+}
+
 static void test_moments(void **state)
 {
     (void)state;
@@ -134,9 +153,13 @@ static void test_permutation_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers),     cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_moments),           cmocka_unit_test(test_below),
-        cmocka_unit_test(test_permutation_small), cmocka_unit_test(test_permutation_large),
+        cmocka_unit_test(test_known_answers),
+        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_moments),
+        cmocka_unit_test(test_below),
+        cmocka_unit_test(test_permutation_small),
+        cmocka_unit_test(test_permutation_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,8 @@
  * A pair with zero.prefetch counts where something is gathered ahead, in stage 3; one with
  * parallel.sequence where ranks compute layers together. What a configuration may not contain is left
  * out, by the rules of zero_create; with pipelines and tensor parallelism they hold for the ranks
- * with one stage and part. `ranks` are those of all together.
+ * with one stage and part. Stochastic rounding goes by what ranks have of tensors, not of rows: it is
+ * left out with parallel.sequence. `ranks` are those of all together.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,7 +46,7 @@ static const struct {
     const char *values[MOST_VALUES];
 } factors[FACTORS] = {
     [MODEL] = {"model", {"gpt2", "llama"}},
-    [PRECISION] = {"precision", {"fp32", "bf16"}},
+    [PRECISION] = {"precision", {"fp32", "bf16", "bf16-stochastic"}},
     [STAGE] = {"stage", {"0", "1", "2", "3"}},
     [RANKS] = {"ranks", {"1", "2", "3", "4", "5", "6", "8", "9", "12", "16"}},
     [BACKEND] = {"backend", {"threads", "mpi"}},
@@ -114,6 +115,11 @@ static bool has_schedule(const struct run *run, int pp)
     return pp == 1 ? run->value[SCHEDULE] == 0 : !interleaved || 2 * pp <= 6;
 }
 
+static bool is_stochastic(const struct run *run)
+{
+    return strcmp(factors[PRECISION].values[run->value[PRECISION]], "bf16-stochastic") == 0;
+}
+
 static bool is_valid(const struct run *run)
 {
     int stage = number(run, STAGE), pp = number(run, PP), over = pp * number(run, TP);
@@ -121,7 +127,7 @@ static bool is_valid(const struct run *run)
     int ranks = all / over;
     if (all % over != 0 || !has_schedule(run, pp))
         return false;
-    if (number(run, TP) == 1 && run->value[SEQUENCE] != 0)
+    if (run->value[SEQUENCE] != 0 && (number(run, TP) == 1 || is_stochastic(run)))
         return false;
     if (servers > 0 && (stage == 0 || group > 0 || servers >= ranks))
         return false;

@@ -33,4 +33,10 @@ for arch in gpt2 llama; do
     train $arch-other "${keys[@]}" --run.threads=2 --train.seed=2
     ! cmp -s $arch-base.loss $arch-other.loss || fail "$arch: another seed gave the same losses"
 done
+
+# In fp32 nothing is rounded, at random or not; that is said once.
+train random --model.arch=gpt2 --run.threads=2 --optimizer.rounding=stochastic
+[ "$(grep -c 'warning: optimizer.rounding: stochastic does nothing with precision.mode: fp32' err)" = 1 ] ||
+    fail "no word on rounding in fp32: $(head -c 400 err)"
+same gpt2-base random "stochastic rounding in fp32"
 finish

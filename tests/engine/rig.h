@@ -11,6 +11,8 @@
 #include "model/model.h"
 #include "threads.h"
 
+enum { RIG_SEED = 5 };
+
 struct rig_config {
     struct model_config model;
     const char *device, *ops; /* NULL: test_device() */
@@ -21,6 +23,7 @@ struct rig_config {
     int stage, prefetch, servers, group;
     bool local;
     enum dtype type, sum_type;
+    bool stochastic;      /* 16-bit params are rounded at random, by RIG_SEED */
     int pp, chunks, kind; /* a pipeline of so many stages; 0: none */
     int tp;               /* ranks that compute a layer together; 0: one */
     bool sequence, regather;
@@ -125,6 +128,8 @@ static inline enum status rig_build(struct rig *rig)
                                .local = c->local,
                                .type = c->type,
                                .sum_type = c->sum_type,
+                               .stochastic = c->stochastic,
+                               .seed = RIG_SEED,
                                .snapshot = c->snapshot};
     const struct comm_config comm = {"threads", 60.0};
     struct engine_config engine = {.recompute = c->recompute,

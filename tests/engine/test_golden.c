@@ -117,7 +117,7 @@ static void write_initial_params(struct run *r)
         free(narrow);
         free(values);
     }
-    assert_ok(zero_publish(r->zero));
+    assert_ok(zero_publish(r->zero, 0));
 }
 
 static void open_run(struct run *r, const char *name, struct test_place place, struct ranks ranks)

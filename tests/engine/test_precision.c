@@ -327,7 +327,7 @@ static void test_fp16_overflow_lowers_the_scale(void **state)
     for (int64_t i = 0; i < head_count; i++)
         values[i] = 40.0f * sinf((float)i);
     assert_ok(zero_write(rig.zero, head, 0, head_count, values));
-    assert_ok(zero_publish(rig.zero));
+    assert_ok(zero_publish(rig.zero, 0));
     free(values);
     float *before = rig_params(&rig, &count);
     double scale = 65536.0;
@@ -359,7 +359,7 @@ static void test_fp16_faults_are_not_overflows(void **state)
     float nan = NAN;
     assert_ok(rig_create(&env, narrow_config(1, DTYPE_F16), &rig));
     assert_ok(zero_write(rig.zero, model_graph(rig.model)->tensor_count - 1, 0, 1, &nan));
-    assert_ok(zero_publish(rig.zero));
+    assert_ok(zero_publish(rig.zero, 0));
     for (int step = 0; step < 20; step++) {
         struct engine_result result = rig_step(&rig, step);
         assert_true(result.skipped && !result.overflow);

@@ -174,7 +174,7 @@ static void *bad_rank(void *argument)
     for (int t = 0; t < graph->tensor_count; t++)
         if (strcmp(graph->tensors[t].name, "model.norm.weight") == 0)
             assert_ok(zero_write(rig.zero, t, 0, 1, &none));
-    assert_ok(zero_publish(rig.zero));
+    assert_ok(zero_publish(rig.zero, 0));
     for (int64_t round = 0; round < engine_rounds(rig.engine); round++) {
         int32_t *tokens, *labels;
         engine_batch(rig.engine, round, &tokens, &labels);

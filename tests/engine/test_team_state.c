@@ -90,7 +90,7 @@ static void *state_rank(void *argument)
     const struct unit_graph *graph = model_graph(rig.model);
     for (int t = 0; t < graph->tensor_count; t++)
         load_tensor(&rig, t);
-    assert_ok(zero_publish(rig.zero));
+    assert_ok(zero_publish(rig.zero, 0));
     assert_ok(zero_snapshot(rig.zero));
     for (int t = 0; t < graph->tensor_count; t++) {
         int64_t count = unit_tensor_whole(&graph->tensors[t]);

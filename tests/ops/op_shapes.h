@@ -66,7 +66,9 @@
         {"cast", .count = n, .from = DTYPE_F16, .to = DTYPE_F32},                                  \
         {"cast", .count = n, .from = DTYPE_F64, .to = DTYPE_F32},                                  \
         {"adamw", .count = n, .to = DTYPE_F32}, {"adamw", .count = n, .to = DTYPE_BF16},           \
-        {"adamw", .count = n, .to = DTYPE_F16},
+        {"adamw", .count = n, .to = DTYPE_F16},                                                    \
+        {"adamw", .count = n, .to = DTYPE_BF16, .random = true},                                   \
+        {"adamw", .count = n, .from = DTYPE_F16, .to = DTYPE_F16, .random = true},
 
 #define GATE_SHAPES(X) X(1, 3) X(5, 64) X(17, 100) X(300, 257)
 #define GATE_CASES(r, f)                                                           \

@@ -2,6 +2,7 @@
  * device, and keep the promises of ops.h that no single case shows. */
 #include <math.h>
 #include "base/plugin.h"
+#include "base/rng.h"
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 
@@ -184,6 +185,73 @@ static void test_adamw_copy(void **state)
     rig_close(&rig);
 }
 
+/* Rounded at random it has the bits of the definition, whatever the segments are of their tensors. */
+static void check_random_copy(const char *backend, enum dtype type)
+{
+    enum { COUNT = 5000, CUT = COUNT / 2 / OPS_BLOCK * OPS_BLOCK };
+    struct rig rig;
+    struct ops_case shape = {"adamw", .count = COUNT, .to = type, .random = true};
+    int64_t moved = 0;
+    rig_open(&rig, backend, DTYPE_F32, 2);
+    struct ops_trial *trial = rig_trial(&rig, &shape);
+    ops_trial_run(trial);
+    const struct ops_call *call = ops_trial_call(trial);
+    const float *param = ops_find_tensor(call, "param")->data;
+    const uint16_t *copy = ops_find_tensor(call, "copy")->data;
+    for (int64_t i = 0; i < COUNT; i++) {
+        const struct adamw_place *place = &ops_adamw_places[i >= CUT];
+        int64_t element = ops_whole_element(place, i < CUT ? i : i - CUT);
+        uint32_t random = rng_word((struct rng){place->key}, (uint64_t)element, OPS_ADAMW_UPDATE);
+        bool bf16 = type == DTYPE_BF16;
+        uint16_t nearest = bf16 ? f32_to_bf16(param[i]) : f32_to_f16(param[i]);
+        assert_int_equal(copy[i], bf16 ? f32_to_bf16_random(param[i], random)
+                                       : f32_to_f16_random(param[i], random));
+        moved += copy[i] != nearest;
+    }
+    assert_true(moved > COUNT / 5 && moved < COUNT / 3); /* a quarter, where parts are even */
+    ops_trial_destroy(trial);
+    rig_close(&rig);
+}
+
+static void test_adamw_random_copy(void **state)
+{
+    check_random_copy(*state, DTYPE_BF16);
+    check_random_copy(*state, DTYPE_F16);
+}
+
+/* A parameter between two numbers of bf16 that nothing moves: the mean of its copies is itself, where
+ * nearest would always be off. */
+static void test_adamw_random_mean(void **state)
+{
+    enum { COUNT = 1000, UPDATES = 100 };
+    static float param[COUNT], grad[COUNT], m[COUNT], v[COUNT];
+    uint16_t copy[COUNT];
+    struct rig rig;
+    struct adamw_place place = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
+    struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .places = &place};
+    struct adamw_segment segment = {.count = COUNT,
+                                    .param = param,
+                                    .copy = copy,
+                                    .copy_type = DTYPE_BF16,
+                                    .grad = grad,
+                                    .m = m,
+                                    .v = v,
+                                    .lr_mul = 1};
+    struct step_scalars scalars = {.correction1 = 1, .correction2 = 1, .grad_scale = 1};
+    double sum = 0;
+    rig_open(&rig, *state, DTYPE_F32, 1);
+    for (int i = 0; i < COUNT; i++)
+        param[i] = 1 + 0.3f * 0x1p-7f;
+    for (hyper.update = 1; hyper.update <= UPDATES; hyper.update++) {
+        ops_adamw(rig.ops, rig.stream, hyper, &scalars, &segment, 1);
+        for (int i = 0; i < COUNT; i++)
+            sum += bf16_to_f32(copy[i]);
+    }
+    double mean = (sum / (COUNT * UPDATES) - 1) * 0x1p7, deviation = sqrt(0.3 * 0.7);
+    assert_true(fabs(mean - 0.3) < 4 * deviation / sqrt(COUNT * UPDATES));
+    rig_close(&rig);
+}
+
 /* Sums of squares of 16-bit values have the bits of those of the same values in f32. */
 static void test_squares_of_16_bits(void **state)
 {
@@ -296,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_failed_stream),  cmocka_unit_test(test_dry),
         cmocka_unit_test(test_cuda),           FOR_BACKENDS(test_empty_ranges),
         FOR_BACKENDS(test_sum_is_a_tree),      FOR_BACKENDS(test_adamw_copy),
+        FOR_BACKENDS(test_adamw_random_copy),  FOR_BACKENDS(test_adamw_random_mean),
         FOR_BACKENDS(test_adamw_first_step),   FOR_BACKENDS(test_norm_without_sum),
         FOR_BACKENDS(test_decoding),           FOR_BACKENDS(test_swiglu_again),
         FOR_BACKENDS(test_squares_of_16_bits),

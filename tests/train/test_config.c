@@ -109,6 +109,7 @@ static void test_refusals(void **state)
     expect_refusal("zero.accumulate=local", STATUS_CONFIG, "run.deterministic");
     expect_refusal("precision.accumulate=bf16", STATUS_CONFIG, "precision.mode");
     expect_refusal("precision.mode=fp8", STATUS_USAGE, "precision.mode");
+    expect_refusal("optimizer.rounding=up", STATUS_USAGE, "one of nearest, stochastic");
     expect_refusal("data.path=", STATUS_CONFIG, "data.path: there is no data");
     expect_refusal("data.path=/nowhere/x.txt", STATUS_CONFIG,
                    "data.path: no file matches '/nowhere/x.txt'");

@@ -83,14 +83,39 @@ static void test_precision(void **state)
     rig_close(&rig.run);
 }
 
-/* An overflow before the stop must be remembered after it: the scale, and how patient it is. */
-static void test_loss_scale_goes_on(void **state)
+static void test_stochastic_rounding_of_parts(void **state)
 {
     (void)state;
     struct save_rig rig = {0};
-    static const char all[] = "precision.mode=fp16 train.steps=12 train.lr=20 train.clip=0 "
-                              "train.warmup=0 train.eval_batches=1 train.max_skips=1000";
+    static const char all[] = "precision.mode=bf16 optimizer.rounding=stochastic train.steps=9 "
+                              "train.eval_batches=2 parallel.tp=2";
     char settings[256];
+    save_open(&rig);
+    assert_int_equal(save_train(&rig, "plain", 2, all), STATUS_OK);
+    for (int stop = 3; stop <= 9; stop += 3) {
+        snprintf(settings, sizeof settings, "%s zero.stage=%d train.stop_at=%d", all, stop / 3,
+                 stop);
+        save_train(&rig, "cut", stop == 6 ? 2 : 4, settings);
+    }
+    expect_same_runs(&rig, "plain", "cut", 9);
+    assert_int_equal(save_train(&rig, "near", 2,
+                                "precision.mode=bf16 train.steps=9 "
+                                "train.stop_at=3"),
+                     STATUS_SAVED);
+    save_train(&rig, "near", 2, "precision.mode=bf16 train.steps=9 optimizer.rounding=stochastic");
+    save_expect_line(&rig, "optimizer.rounding: nearest there, stochastic here");
+    rig_close(&rig.run);
+}
+
+/* An overflow before the stop must be remembered after it: the scale, and how patient it is. */
+static void check_loss_scale(const char *rounding)
+{
+    struct save_rig rig = {0};
+    char all[200], settings[256];
+    snprintf(all, sizeof all,
+             "precision.mode=fp16 train.steps=12 train.lr=20 train.clip=0 train.warmup=0 "
+             "train.eval_batches=1 train.max_skips=1000 optimizer.rounding=%s",
+             rounding);
     save_open(&rig);
     assert_int_equal(save_train(&rig, "plain", 1, all), STATUS_OK);
     assert_true(rig.summary.skipped > 1); /* or there is nothing to see here */
@@ -102,6 +127,13 @@ static void test_loss_scale_goes_on(void **state)
     assert_int_equal(rig.summary.skipped, skipped);
     expect_same_runs(&rig, "plain", "cut", 12);
     rig_close(&rig.run);
+}
+
+static void test_loss_scale_goes_on(void **state)
+{
+    (void)state;
+    check_loss_scale("nearest");
+    check_loss_scale("stochastic");
 }
 
 /* Stored in one precision, gone on with in another: the masters are what counts. */
@@ -317,6 +349,14 @@ int main(void)
         {.name = "fp32", .test_func = test_precision, .initial_state = "fp32"},
         {.name = "bf16", .test_func = test_precision, .initial_state = "bf16"},
         {.name = "fp16", .test_func = test_precision, .initial_state = "fp16"},
+        /* Made again as the last update made them, which after skipped steps is not the last step. */
+        {.name = "bf16, rounded at random",
+         .test_func = test_precision,
+         .initial_state = "bf16 optimizer.rounding=stochastic"},
+        {.name = "fp16, rounded at random",
+         .test_func = test_precision,
+         .initial_state = "fp16 optimizer.rounding=stochastic"},
+        cmocka_unit_test(test_stochastic_rounding_of_parts),
         cmocka_unit_test(test_loss_scale_goes_on),
         cmocka_unit_test(test_other_precision),
         cmocka_unit_test(test_files_are_cut),

@@ -8,20 +8,6 @@
 #include <math.h>
 #include "ops/cpu/cpu_impl.h"
 
-static uint32_t bits_of(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static float of_bits(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
 /* f32_to_bf16 of base/dtype as one expression */
 static uint16_t to_bf16(float f)
 {
@@ -245,7 +231,9 @@ static struct update update_of(struct adamw hyper, const struct step_scalars *sc
                            .decay = s->decay};
 }
 
-static void segment_share(struct update u, const struct adamw_segment *s)
+/* `place` is NULL where copies are rounded to nearest */
+static void segment_share(struct update u, const struct adamw_segment *s,
+                          const struct adamw_place *place, int64_t number)
 {
     enum { CHUNK = FLAT_CHUNK / 4 }; /* the four arrays of a chunk stay in cache for the copy */
     float room[CHUNK];
@@ -255,7 +243,9 @@ static void segment_share(struct update u, const struct adamw_segment *s)
         int64_t n = min64(CHUNK, s->count - i);
         update_chunk(u, n, as_f32(s->grad, s->grad_type, i, n, room), s->m + i, s->v + i,
                      s->param + i);
-        if (s->copy)
+        if (place)
+            cpu_round(place, number, i, n, s->param + i, s->copy_type, (uint16_t *)s->copy + i);
+        else if (s->copy)
             cast_chunk((char *)s->copy + (size_t)i * copy_bytes, s->copy_type, s->param + i,
                        DTYPE_F32, n);
     }
@@ -264,8 +254,12 @@ static void segment_share(struct update u, const struct adamw_segment *s)
 static void adamw_share(struct adamw hyper, const struct step_scalars *scalars,
                         const struct adamw_segment *segments, int segment_count)
 {
-    for (const struct adamw_segment *s = segments; s < segments + segment_count; s++)
-        segment_share(update_of(hyper, scalars, s), s);
+    for (int i = 0; i < segment_count; i++) {
+        const struct adamw_segment *s = &segments[i];
+        bool random = ops_rounds_at_random(&hyper, s);
+        segment_share(update_of(hyper, scalars, s), s, random ? &hyper.places[i] : NULL,
+                      hyper.update);
+    }
 }
 
 void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,

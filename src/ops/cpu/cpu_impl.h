@@ -23,6 +23,20 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+static inline uint32_t bits_of(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static inline float of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
 /* How many threads for work over `elements` values: waking a team costs more than a few thousand
  * of them. Always one or all: the OpenMP library ends threads that a smaller team leaves out. */
 static inline int cpu_team(const struct ops *ops, int64_t elements)
@@ -136,6 +150,11 @@ void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
 void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
+/* cpu_round.c: copy = param rounded at random to a 16-bit type, n elements from `first` on of their
+ * segment. */
+void cpu_round(const struct adamw_place *place, int64_t update, int64_t first, int64_t n,
+               const float *param, enum dtype type, uint16_t *copy);
+
 void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count);

@@ -286,12 +286,8 @@ static __device__ inline void step(const update &u, float grad, float *p, float 
 }
 
 template <typename T>
-static __device__ inline void store_copy(T *copy, const float (&p)[4], int64_t n, bool wide)
+static __device__ inline void store_four(T *copy, const lump<T, 4> &to, int64_t n, bool wide)
 {
-    lump<T, 4> to;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        convert(p[j], &to.v[j]);
     if (wide && n >= 4) {
         *reinterpret_cast<lump<T, 4> *>(copy) = to;
         return;
@@ -300,6 +296,111 @@ static __device__ inline void store_copy(T *copy, const float (&p)[4], int64_t n
     for (int j = 0; j < 4; j++)
         if (j < n)
             copy[j] = to.v[j];
+}
+
+template <typename T>
+static __device__ inline void store_copy(T *copy, const float (&p)[4], int64_t n, bool wide)
+{
+    lump<T, 4> to;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        convert(p[j], &to.v[j]);
+    store_four(copy, to, n, wide);
+}
+
+static __device__ inline void store_nearest(const kernel_segment &s, int64_t i, const float (&p)[4],
+                                            int64_t n, bool wide)
+{
+    switch (s.copy_type) {
+    case DTYPE_BF16: store_copy((__nv_bfloat16 *)s.copy + i, p, n, wide); break;
+    case DTYPE_F16: store_copy((__half *)s.copy + i, p, n, wide); break;
+    case DTYPE_F32: store_copy((float *)s.copy + i, p, n, wide); break;
+    default: store_copy((double *)s.copy + i, p, n, false); break;
+    }
+}
+
+/* The block of random words of base/rng.c. */
+static __device__ inline uint4 random_block(uint64_t key, uint64_t block, uint64_t turn)
+{
+    uint4 x = {(unsigned)block, (unsigned)(block >> 32), (unsigned)turn, (unsigned)(turn >> 32)};
+    unsigned k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xd2511f53u * x.x, p1 = (uint64_t)0xcd9e8d57u * x.z;
+        x = {(unsigned)(p1 >> 32) ^ x.y ^ k0, (unsigned)p1, (unsigned)(p0 >> 32) ^ x.w ^ k1,
+             (unsigned)p0};
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    return x;
+}
+
+/* The words of elements i .. i + 3 of a segment. They are one block's where the elements follow each
+ * other in the whole tensor from a multiple of four on; otherwise blocks are made as they come. */
+static __device__ inline void random_four(const kernel_place &place, int64_t number, int64_t i,
+                                          unsigned (&words)[4])
+{
+    int64_t in_run = place.first + i, start = place.start, at[4];
+    if (in_run >= place.run) {
+        start += in_run / place.run * place.apart;
+        in_run %= place.run;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        at[j] = start + in_run;
+        if (++in_run == place.run) {
+            start += place.apart;
+            in_run = 0;
+        }
+    }
+    int64_t block = at[0] / 4, next;
+    do {
+        uint4 x = random_block(place.key, (uint64_t)block, (uint64_t)number);
+        next = -1;
+#pragma unroll
+        for (int j = 3; j >= 0; j--) {
+            unsigned low = at[j] & 1 ? x.y : x.x, high = at[j] & 1 ? x.w : x.z;
+            if (at[j] / 4 == block)
+                words[j] = at[j] & 2 ? high : low;
+            if (at[j] / 4 > block)
+                next = at[j] / 4;
+        }
+        block = next;
+    } while (next >= 0);
+}
+
+/* f32_to_bf16_random and f32_to_f16_random of base/dtype.c */
+static __device__ inline uint16_t round_bf16(float f, unsigned random)
+{
+    unsigned bits = __float_as_uint(f), a = bits & 0x7fffffffu;
+    unsigned added = a >= 0x7f7f0000u ? 0x7fffu + (bits >> 16 & 1u) : random >> 16;
+    return (uint16_t)(a > 0x7f800000u ? bits >> 16 | 0x0040u : (bits + added) >> 16);
+}
+
+static __device__ inline uint16_t round_f16(float f, unsigned random)
+{
+    unsigned bits = __float_as_uint(f), sign = bits >> 16 & 0x8000u, a = bits & 0x7fffffffu;
+    unsigned added = a >= 0x477fe000u ? 0xfffu + (a >> 13 & 1u) : random >> 19;
+    unsigned h = (a - 0x38000000u + added) >> 13;
+    if (a < 0x38800000u)
+        h = ((unsigned)mul(__uint_as_float(a), 0x1p44f) + (random >> 12)) >> 20;
+    if (a >= 0x477ff000u)
+        h = a > 0x7f800000u ? 0x7e00u | (a >> 13 & 0x3ffu) : 0x7c00u;
+    return (uint16_t)(sign | h);
+}
+
+static __device__ inline void store_random(const kernel_segment &s, const kernel_place &place,
+                                           int64_t number, int64_t i, const float (&p)[4],
+                                           int64_t n, bool wide)
+{
+    unsigned words[4];
+    lump<uint16_t, 4> to;
+    random_four(place, number, i, words);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        to.v[j] =
+            s.copy_type == DTYPE_BF16 ? round_bf16(p[j], words[j]) : round_f16(p[j], words[j]);
+    store_four((uint16_t *)s.copy + i, to, n, wide);
 }
 
 /* The first n of four elements, zeros after them. */
@@ -321,8 +422,9 @@ static __device__ inline lump<T, 4> load_four(const T *from, int64_t n, bool wid
 
 /* Elements first .. first + ADAMW_TILE - 1 of a segment whose gradient is of G, as far as there are
  * so many. */
-template <typename G>
-static __device__ inline void update_tile(const update &u, const kernel_segment &s, int64_t tile)
+template <typename G, bool Random>
+static __device__ inline void update_tile(const update &u, const kernel_segment &s,
+                                          const kernel_place *place, int64_t tile)
 {
     bool wide = ((uintptr_t)s.param | (uintptr_t)s.grad | (uintptr_t)s.m | (uintptr_t)s.v |
                  (uintptr_t)s.copy) %
@@ -354,12 +456,10 @@ static __device__ inline void update_tile(const update &u, const kernel_segment 
         store_some(s.v + i, narrow<float>(fv), n, wide);
         if (!s.copy)
             continue;
-        switch (s.copy_type) {
-        case DTYPE_BF16: store_copy((__nv_bfloat16 *)s.copy + i, fp, n, wide); break;
-        case DTYPE_F16: store_copy((__half *)s.copy + i, fp, n, wide); break;
-        case DTYPE_F32: store_copy((float *)s.copy + i, fp, n, wide); break;
-        default: store_copy((double *)s.copy + i, fp, n, false); break;
-        }
+        if (Random && (s.copy_type == DTYPE_BF16 || s.copy_type == DTYPE_F16))
+            store_random(s, *place, u.hyper.update, i, fp, n, wide);
+        else
+            store_nearest(s, i, fp, n, wide);
     }
 }
 
@@ -409,8 +509,12 @@ static __device__ inline int find_segment(const int64_t *ends, int count, int64_
     return low;
 }
 
-__global__ void __launch_bounds__(THREADS) adamw(kernel_adamw hyper, const kernel_scalars *scalars,
-                                                 const kernel_segment *segments, int segment_count)
+/* Random: copies of 16 bits are rounded at random, by `places`; a kernel of its own, so that the
+ * other has neither its registers nor its branches. */
+template <bool Random>
+__global__ void __launch_bounds__(THREADS)
+    adamw(kernel_adamw hyper, const kernel_scalars *scalars, const kernel_segment *segments,
+          const kernel_place *places, int segment_count)
 {
     __shared__ int64_t ends[SEGMENTS];
     kernel_scalars now = *scalars;
@@ -425,10 +529,11 @@ __global__ void __launch_bounds__(THREADS) adamw(kernel_adamw hyper, const kerne
             update u = {hyper,           now.grad_scale,        now.correction1,
                         now.correction2, mul(now.lr, s.lr_mul), s.decay};
             int64_t tile = turn - (i > 0 ? ends[i - 1] : 0);
+            const kernel_place *place = Random ? &places[first + i] : nullptr;
             switch (s.grad_type) {
-            case DTYPE_BF16: update_tile<__nv_bfloat16>(u, s, tile); break;
-            case DTYPE_F16: update_tile<__half>(u, s, tile); break;
-            default: update_tile<float>(u, s, tile); break;
+            case DTYPE_BF16: update_tile<__nv_bfloat16, Random>(u, s, place, tile); break;
+            case DTYPE_F16: update_tile<__half, Random>(u, s, place, tile); break;
+            default: update_tile<float, Random>(u, s, place, tile); break;
             }
         }
         turn -= tiles;
@@ -438,8 +543,10 @@ __global__ void __launch_bounds__(THREADS) adamw(kernel_adamw hyper, const kerne
 
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
-                         const struct kernel_segment *segments, int segment_count)
+                         const struct kernel_segment *segments, const struct kernel_place *places,
+                         int segment_count)
 {
-    adamw<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, segment_count);
+    auto kernel = places ? adamw<true> : adamw<false>;
+    kernel<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, places, segment_count);
     return cudaGetLastError();
 }

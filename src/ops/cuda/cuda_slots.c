@@ -27,6 +27,12 @@ SAME_PLACE(kernel_segment, adamw_segment, v);
 SAME_PLACE(kernel_segment, adamw_segment, lr_mul);
 SAME_PLACE(kernel_segment, adamw_segment, decay);
 _Static_assert(sizeof(struct kernel_segment) == sizeof(struct adamw_segment), "one stride");
+SAME_PLACE(kernel_place, adamw_place, key);
+SAME_PLACE(kernel_place, adamw_place, first);
+SAME_PLACE(kernel_place, adamw_place, run);
+SAME_PLACE(kernel_place, adamw_place, apart);
+SAME_PLACE(kernel_place, adamw_place, start);
+_Static_assert(sizeof(struct kernel_place) == sizeof(struct adamw_place), "one stride");
 SAME_PLACE(kernel_range, square_range, x);
 SAME_PLACE(kernel_range, square_range, count);
 SAME_PLACE(kernel_range, square_range, sums);
@@ -213,10 +219,12 @@ static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hype
                                    .rest1 = (float)(1 - hyper.beta1),
                                    .beta2 = (float)hyper.beta2,
                                    .rest2 = (float)(1 - hyper.beta2),
-                                   .eps = (float)hyper.eps};
+                                   .eps = (float)hyper.eps,
+                                   .update = hyper.update};
     ENQUEUE("adamw",
             launch_adamw(cuda_handle(stream), rounded, (const struct kernel_scalars *)scalars,
-                         (const struct kernel_segment *)segments, segment_count));
+                         (const struct kernel_segment *)segments,
+                         (const struct kernel_place *)hyper.places, segment_count));
 }
 
 void cuda_slots_fill(struct ops_backend *table)

@@ -1,6 +1,6 @@
 /* kernels -- launchers of the CUDA kernels: extern "C", raw pointers, a CUDA stream.
  *
- * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers; the two
+ * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers; the
  * structs that kernels read from device memory are repeated here, and cuda_slots.c checks that they
  * are those of ops/ops.h. A launcher only enqueues and returns the launch's error. Contracts are
  * those of ops/ops.h; `type` is the compute type.
@@ -32,6 +32,12 @@ struct kernel_segment { /* struct adamw_segment */
     const void *grad;
     float *m, *v;
     float lr_mul, decay;
+};
+
+struct kernel_place { /* struct adamw_place */
+    uint64_t key;
+    int64_t first;
+    int64_t run, apart, start;
 };
 
 /* --- cuda_norm.cu; `layer`: LayerNorm, else RMSNorm ----------------------------------------- */
@@ -118,13 +124,16 @@ cudaError_t launch_square_sums(cudaStream_t stream, enum dtype type,
                                const struct kernel_range *ranges /* the host's */, int range_count);
 cudaError_t launch_find_nonfinite(cudaStream_t stream, enum dtype type, const void *x,
                                   int64_t count, int64_t *first);
-/* `segments` is in device memory, `hyper` in host memory. */
+/* `segments` and `places` (NULL: copies are rounded to nearest) are in device memory, `hyper` in host
+ * memory. */
 struct kernel_adamw {
     float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
+    int64_t update;
 };
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
-                         const struct kernel_segment *segments, int segment_count);
+                         const struct kernel_segment *segments, const struct kernel_place *places,
+                         int segment_count);
 
 #ifdef __cplusplus
 }

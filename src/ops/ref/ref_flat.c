@@ -1,5 +1,6 @@
 /* ref_flat -- the store's arithmetic on flat ranges, as the definition of right. The types are
  * named in the contract, so there is one version for every compute type. */
+#include "base/rng.h"
 #include "ops/ref/ref_impl.h"
 
 /* The left side of a tree of one value and more is the largest that is full. */
@@ -63,6 +64,18 @@ void ref_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
     *first = i < count ? i : -1;
 }
 
+static void copy_at_random(const struct adamw_segment *s, const struct adamw_place *place,
+                           int64_t update)
+{
+    uint16_t *copy = s->copy;
+    for (int64_t i = 0; i < s->count; i++) {
+        uint32_t random = rng_word((struct rng){place->key}, (uint64_t)ops_whole_element(place, i),
+                                   (uint64_t)update);
+        copy[i] = s->copy_type == DTYPE_BF16 ? f32_to_bf16_random(s->param[i], random)
+                                             : f32_to_f16_random(s->param[i], random);
+    }
+}
+
 static void adamw_segment(struct adamw hyper, const struct step_scalars *scalars,
                           const struct adamw_segment *s)
 {
@@ -79,8 +92,6 @@ static void adamw_segment(struct adamw hyper, const struct step_scalars *scalars
         s->v[i] = v;
         s->param[i] -= lr * (step + s->decay * s->param[i]);
     }
-    if (s->copy != NULL)
-        dtype_convert(s->copy, s->copy_type, s->param, DTYPE_F32, s->count);
 }
 
 void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
@@ -90,5 +101,10 @@ void ref_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
     for (int i = 0; i < segment_count; i++) {
         ops_check_segment(&segments[i]);
         adamw_segment(hyper, scalars, &segments[i]);
+        if (ops_rounds_at_random(&hyper, &segments[i]))
+            copy_at_random(&segments[i], &hyper.places[i], hyper.update);
+        else if (segments[i].copy != NULL)
+            dtype_convert(segments[i].copy, segments[i].copy_type, segments[i].param, DTYPE_F32,
+                          segments[i].count);
     }
 }

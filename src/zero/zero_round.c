@@ -1,0 +1,100 @@
+/* zero_round -- 16-bit params that are rounded at random from their masters.
+ *
+ *     params = round(master, f(seed, tensor's name, element of the whole tensor, updates so far))
+ *
+ * Who holds an element, and beside which others, is not in it: as with initial values, any rank can
+ * make any element by itself. AdamW rounds what it has moved (ops.h), by a table of where its
+ * segments are in their tensors. When masters come from outside, or are new, the same is done here,
+ * on the host, with the number of the last update: so a run that goes on has the params of one that
+ * was not interrupted. Params that nothing moves are rounded to nearest.
+ */
+#include "zero/zero_impl.h"
+
+#include <stdio.h>
+
+#include "base/rng.h"
+
+static struct rng stream_of(const struct zero *zero, const struct unit_tensor *tensor)
+{
+    char name[UNIT_NAME + 16];
+    snprintf(name, sizeof name, "rounding of %s", tensor->name);
+    return rng_stream(zero->config.seed, name);
+}
+
+static struct adamw_place place_of(const struct zero *zero, int t, int64_t first)
+{
+    const struct unit_tensor *tensor = &zero->graph->tensors[t];
+    int64_t run, start = unit_tensor_place(tensor, 0, &run), apart = 0;
+    if (run == unit_tensor_count(tensor))
+        run = INT64_MAX;
+    else
+        apart = unit_tensor_place(tensor, run, NULL) - start;
+    return (struct adamw_place){stream_of(zero, tensor).key, first, run, apart, start};
+}
+
+enum status zero_round_create(struct zero *zero)
+{
+    size_t most = (size_t)zero->graph->tensor_count, count = 0;
+    struct adamw_place *list;
+    TRY(device_alloc(zero->ops->device, MEM_OTHER, "places of segments", most * sizeof *list,
+                     &zero->segment_places));
+    TRY(mem_alloc_array(zero->env, MEM_OTHER, "places", most, sizeof *list, &list));
+    for (int t = 0; t < zero->graph->tensor_count; t++) {
+        struct place mine = zero_updated_part(zero, t);
+        if (mine.count > 0)
+            list[count++] =
+                place_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
+    }
+    device_copy(zero->stream, zero->segment_places, list, most * sizeof *list);
+    enum status st = stream_sync(zero->stream);
+    mem_free(zero->env, list);
+    return st;
+}
+
+/* Elements of a tensor's part from `first` on, on the host. */
+static void round_chunk(const struct zero *zero, int t, int64_t updates, int64_t first,
+                        int64_t count, const float *masters, uint16_t *params)
+{
+    const struct unit_tensor *tensor = &zero->graph->tensors[t];
+    struct rng rng = stream_of(zero, tensor);
+    bool bf16 = zero->type == DTYPE_BF16;
+#pragma omp parallel for num_threads(zero->env->threads) schedule(static)
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t element = (uint64_t)unit_tensor_place(tensor, first + i, NULL);
+        uint32_t random = rng_word(rng, element, (uint64_t)updates);
+        params[i] =
+            bf16 ? f32_to_bf16_random(masters[i], random) : f32_to_f16_random(masters[i], random);
+    }
+}
+
+/* The staging buffer has masters in its first half, params in the second. */
+static enum status round_tensor(struct zero *zero, int t, struct place mine, int64_t updates)
+{
+    enum { CHUNK = ZERO_STAGING / 2 };
+    const struct zero_piece *piece = &zero->pieces[mine.piece];
+    int64_t in_tensor = mine.first - partition_tensor(&zero->partition, t).first;
+    int64_t in_shard = mine.first - zero->shard * zero_shard_count(zero, mine.piece);
+    float *masters = zero->staging;
+    uint16_t *params = (uint16_t *)(zero->staging + CHUNK);
+    for (int64_t done = 0; done < mine.count; done += CHUNK) {
+        int64_t n = mine.count - done < CHUNK ? mine.count - done : CHUNK;
+        device_copy(zero->stream, masters, (const float *)piece->master + in_shard + done,
+                    (size_t)n * sizeof *masters);
+        TRY(stream_sync(zero->stream));
+        round_chunk(zero, t, updates, in_tensor + done, n, masters, params);
+        device_copy(zero->stream, zero_at(piece->slice, zero->type, in_shard + done), params,
+                    (size_t)n * sizeof *params);
+        TRY(stream_sync(zero->stream));
+    }
+    return STATUS_OK;
+}
+
+enum status zero_round_all(struct zero *zero, int64_t updates)
+{
+    for (int t = 0; t < zero->graph->tensor_count; t++) {
+        struct place mine = zero_updated_part(zero, t);
+        if (mine.count > 0)
+            TRY(round_tensor(zero, t, mine, updates));
+    }
+    return STATUS_OK;
+}
