@@ -257,9 +257,8 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
     run(ops, stream, plan, &b, fast ? dq + dq_bytes(slice) : dq);
 }
 
-static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                                    const void *qkv, const void *out, const float *lse,
-                                    const void *dout, void *dqkv, void *scratch)
+static void backward(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
+                     const void *out, const float *lse, const void *dout, void *dqkv, void *scratch)
 {
     const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
     if (state->hopper && hopper_takes(ops, a) && aligned(qkv, out, dout, dqkv) &&
@@ -291,6 +290,15 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
                                            scratch, cuda_handle(stream)),
                       "attention backward");
     }
+}
+
+static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
+                                    const float *rope, const void *qkv, const void *out,
+                                    const float *lse, const void *dout, void *dqkv, void *scratch)
+{
+    backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
+    if (rope)
+        ops->backend->rope(ops, stream, a, rope, 0, true, dqkv);
 }
 
 static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
