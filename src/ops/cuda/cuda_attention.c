@@ -9,7 +9,9 @@
  *
  * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements a head in its workspace. To
  * bound that, the batch is done in slices (sequences do not meet) whose scores fit slice_bytes; the
- * slice depends on the shape alone. SIFR_CUDA_ATTENTION=hopper takes the kernel for Hopper (opt-in
+ * slice depends on the shape alone. Rotary embedding is taken back by its own kernel, from rounded
+ * dq and dk, but for the kernel for Hopper, which does it before they are rounded: one way for a shape.
+ * SIFR_CUDA_ATTENTION=hopper takes the kernel for Hopper (opt-in
  * until the op suite has been seen to pass with it on a card) for heads of width 64, =hopper128 for
  * those of width 128 too (which has not run on a card); for measuring, =fast takes cuDNN's other form,
  * =plain the plain kernels for everything.
@@ -257,21 +259,11 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
     run(ops, stream, plan, &b, fast ? dq + dq_bytes(slice) : dq);
 }
 
+/* By cuDNN, or the plain kernels. */
 static void backward(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                      const void *out, const float *lse, const void *dout, void *dqkv, void *scratch)
 {
     const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    if (state->hopper && hopper_takes(ops, a) && aligned(qkv, out, dout, dqkv) &&
-        aligned(scratch, NULL, NULL, NULL)) {
-        int processors = cuda_device_of(ops->device)->processors;
-        if (cuda_on_card(ops, stream))
-            cuda_enqueued(stream,
-                          cuda_attend_backward_hopper(ops->type, heads_of(a), qkv, out, lse, dout,
-                                                      dqkv, scratch, processors,
-                                                      cuda_handle(stream)),
-                          "attention backward");
-        return;
-    }
     enum attention_pass pass = state->backward;
     struct attention slice = slice_of(a), last = slice;
     last.batch = a.batch - (a.batch - 1) / slice.batch * slice.batch;
@@ -296,6 +288,17 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
                                     const float *rope, const void *qkv, const void *out,
                                     const float *lse, const void *dout, void *dqkv, void *scratch)
 {
+    if (cuda_ops_of(ops)->attention->hopper && hopper_takes(ops, a) &&
+        aligned(qkv, out, dout, dqkv) && aligned(scratch, rope, NULL, NULL)) {
+        int processors = cuda_device_of(ops->device)->processors;
+        if (cuda_on_card(ops, stream))
+            cuda_enqueued(stream,
+                          cuda_attend_backward_hopper(ops->type, heads_of(a), rope, qkv, out, lse,
+                                                      dout, dqkv, scratch, processors,
+                                                      cuda_handle(stream)),
+                          "attention backward");
+        return;
+    }
     backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
     if (rope)
         ops->backend->rope(ops, stream, a, rope, 0, true, dqkv);

@@ -6,6 +6,9 @@
  * block a processor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in the order of
  * hopper_tiles.cuh); and, when some items were cut, their dq from its parts.
  *
+ * Where the caller gives a table of rope, dq and dk are turned back on their way out
+ * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever.
+ *
  * What is cut depends on the shape alone, as if every card had 132 processors: so do the bits. On
  * another number the work is only less even.
  *
@@ -59,7 +62,7 @@ __global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T 
 
 /* A block a processor: a producer (one thread of the first warpgroup) and two warpgroups that
  * compute, with the registers that the first does not need. */
-template <typename T, int WIDTH>
+template <typename T, int WIDTH, bool ROPE>
 __global__ void __launch_bounds__(THREADS, 1)
     attend_backward(const __grid_constant__ CUtensorMap qkv,
                     const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
@@ -79,13 +82,13 @@ __global__ void __launch_bounds__(THREADS, 1)
             produce(m, p, &qkv, &dout);
     } else {
         more_registers<240>();
-        consume<T>(m, p, dqkv);
+        consume<ROPE>(m, p, dqkv);
     }
 }
 
 /* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part of
  * every tile of queries from its first tile of keys on. */
-template <typename T, int WIDTH>
+template <typename T, int WIDTH, bool ROPE>
 __global__ void __launch_bounds__(CONSUMERS)
     gather_parts(const __grid_constant__ problem p, T *dqkv)
 {
@@ -100,7 +103,10 @@ __global__ void __launch_bounds__(CONSUMERS)
     for (int job = 0; job <= last; job++) {
         int64_t at = p.slots + (int64_t)job * p.rest + rest;
         at = ((at * p.group + head) * (QUERY_TILES<WIDTH> * p.tiles) + tile) * (queries * WIDTH);
-        take_sum(part, p.dq + at + sum_offset(me));
+        if constexpr (ROPE && WIDTH == 128)
+            take_pairs(part, p.dq + at, me);
+        else
+            take_sum(part, p.dq + at + sum_offset(me));
 #pragma unroll
         for (int i = 0; i < 32; i++)
             dq[i] = job ? __fadd_rn(dq[i], part[i]) : part[i];
@@ -108,7 +114,9 @@ __global__ void __launch_bounds__(CONSUMERS)
     const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
     T *to = dqkv + ((int64_t)batch * (QUERY_TILES<WIDTH> * p.tiles) + tile) * queries * width +
             (kv_head * p.group + head) * WIDTH;
-    write_query<WIDTH>(to, width, dq, p.scale, stage[threadIdx.x / 32], me);
+    if constexpr (ROPE)
+        turn_part<WIDTH>(dq, p.rope, tile * queries, me);
+    write_query<WIDTH, ROPE>(to, width, dq, p.scale, stage[threadIdx.x / 32], me);
 }
 
 /* --- who does what -------------------------------------------------------------------------- */
@@ -234,9 +242,10 @@ cudaError_t map_tiles(encode_fn encode, const void *base, int64_t rows, int64_t 
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int WIDTH>
-cudaError_t run(struct cuda_heads a, const void *qkv, const void *out, const float *lse,
-                const void *dout, void *dqkv, float *scratch, int processors, cudaStream_t stream)
+template <typename T, int WIDTH, bool ROPE>
+cudaError_t run(struct cuda_heads a, const float *rope, const void *qkv, const void *out,
+                const float *lse, const void *dout, void *dqkv, float *scratch, int processors,
+                cudaStream_t stream)
 {
     const shares s = shares_of(a);
     const int64_t rows = a.batch * a.tokens, jobs = s.whole + s.rest * s.cuts;
@@ -257,6 +266,8 @@ cudaError_t run(struct cuda_heads a, const void *qkv, const void *out, const flo
     p.lse = powers;
     p.sums = sums;
     p.dq = powers + statistic_count(a);
+    p.rope = rope;
+    p.pairs = p.dq + (p.slots + s.rest * s.cuts) * (s.place_bytes / (int64_t)sizeof(float));
 
     encode_fn encode;
     CUtensorMap qkv_map, dout_map;
@@ -267,26 +278,29 @@ cudaError_t run(struct cuda_heads a, const void *qkv, const void *out, const flo
     if (error == cudaSuccess)
         error = map_tiles<T, WIDTH>(encode, dout, rows, a.heads * WIDTH, &dout_map);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(attend_backward<T, WIDTH>,
+        error = cudaFuncSetAttribute(attend_backward<T, WIDTH, ROPE>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)sizeof(memory<WIDTH>));
     if (error != cudaSuccess)
         return error;
     statistics<T, WIDTH><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
         p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers);
-    attend_backward<T, WIDTH>
+    attend_backward<T, WIDTH, ROPE>
         <<<blocks, THREADS, sizeof(memory<WIDTH>), stream>>>(qkv_map, dout_map, p, (T *)dqkv);
     const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
     if (s.rest)
-        gather_parts<T, WIDTH>
+        gather_parts<T, WIDTH, ROPE>
             <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
                 p, (T *)dqkv);
     return cudaGetLastError();
 }
 
-template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
+template <typename T, typename... R>
+cudaError_t run_width(struct cuda_heads a, const float *rope, R... rest)
 {
-    return a.width == 64 ? run<T, 64>(a, rest...) : run<T, 128>(a, rest...);
+    if (a.width == 64)
+        return rope ? run<T, 64, true>(a, rope, rest...) : run<T, 64, false>(a, rope, rest...);
+    return rope ? run<T, 128, true>(a, rope, rest...) : run<T, 128, false>(a, rope, rest...);
 }
 
 } // namespace
@@ -308,16 +322,19 @@ size_t cuda_attend_hopper_scratch(struct cuda_heads a)
 {
     const shares s = shares_of(a);
     const int64_t slots = s.whole < PROCESSORS ? s.whole : PROCESSORS;
-    return (size_t)(2 * statistic_count(a)) * sizeof(float) +
+    const int64_t jobs = s.whole + s.rest * s.cuts, blocks = jobs < PROCESSORS ? jobs : PROCESSORS;
+    const int64_t pairs = a.width == 64 ? 0 : blocks * PAIR_STAGES * 64 * 128;
+    return (size_t)(2 * statistic_count(a) + pairs) * sizeof(float) +
            (size_t)((slots + s.rest * s.cuts) * s.place_bytes);
 }
 
-cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const void *qkv,
-                                        const void *out, const float *lse, const void *dout,
-                                        void *dqkv, float *scratch, int processors,
-                                        cudaStream_t stream)
+cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const float *rope,
+                                        const void *qkv, const void *out, const float *lse,
+                                        const void *dout, void *dqkv, float *scratch,
+                                        int processors, cudaStream_t stream)
 {
     return type == DTYPE_BF16
-               ? run_width<__nv_bfloat16>(a, qkv, out, lse, dout, dqkv, scratch, processors, stream)
-               : run_width<__half>(a, qkv, out, lse, dout, dqkv, scratch, processors, stream);
+               ? run_width<__nv_bfloat16>(a, rope, qkv, out, lse, dout, dqkv, scratch, processors,
+                                          stream)
+               : run_width<__half>(a, rope, qkv, out, lse, dout, dqkv, scratch, processors, stream);
 }

@@ -151,6 +151,12 @@ template <int N> __device__ inline void more_registers()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
+/* The two warpgroups that compute wait for each other. */
+__device__ inline void consumers_meet()
+{
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
 /* What all lanes have the same, where the compiler does not see it: descriptors made of it need no
  * registers of the lanes. */
 __device__ inline int uniform(int x)

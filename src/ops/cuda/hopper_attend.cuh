@@ -18,6 +18,9 @@
  * That dQ is a tile late lets the warpgroups run half a tile apart: one's exponentials beside the
  * other's products. The second starts later for that.
  *
+ * With rope, dk and finished dq are turned back where the fewest registers are in use, at the end of a
+ * turn, and leave in the next.
+ *
  * ptxas is easily upset here: it runs products one by one (it says so, C75xx) when a product is in
  * flight over the end of the loop's turn, or when registers run short; and it moves arithmetic below a
  * wait unless a branch, such as that of barrier_wait, stands between. Look at what it says, and at the
@@ -62,7 +65,8 @@ __device__ inline void product_query(float (&dq)[32], uint32_t ds, uint32_t key,
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
-template <typename T> __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
+template <bool ROPE, typename T>
+__device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
     const float scale = p.scale * LOG2_E;
@@ -188,9 +192,6 @@ template <typename T> __device__ inline void consume(memory<64> &m, const proble
         hold(new_dq);
         hold(dk);
         hold(dv);
-#pragma unroll
-        for (int i = 0; i < 32; i++)
-            dq[i] = new_dq[i];
         if (leader) {
             barrier_arrive(shared_address(&m.query_empty[query_now]));
             if (tile)
@@ -198,6 +199,13 @@ template <typename T> __device__ inline void consume(memory<64> &m, const proble
             if (before & LAST)
                 barrier_arrive(shared_address(&m.key_empty[key_before]));
         }
+        if (ROPE && tile && finished(before))
+            turn_part<64>(new_dq, p.rope, m.orders[(tile - 1) % ORDERS].row, place_again());
+        if (ROPE && flags & LAST)
+            turn_part<64>(dk, p.rope, m.orders[tile % ORDERS].row, place_again());
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            dq[i] = new_dq[i];
 
         if (flags & END) {
             const order &o = m.orders[tile % ORDERS];
@@ -212,6 +220,8 @@ template <typename T> __device__ inline void consume(memory<64> &m, const proble
             products_commit();
             products_wait<0>();
             hold(new_dq);
+            if (ROPE && finished(flags))
+                turn_part<64>(new_dq, p.rope, o.row, place_again());
             query_leaves(m, p, dqkv, flags, leaving_at(o, flags), new_dq);
             keys_leave(m, p, dqkv, o, dk, dv);
             return;

@@ -21,6 +21,9 @@
  *     dP(t), dV(t) start; dS(t) beside dV(t);
  *     dK(t), S(t + 1), dQ(t - 1) start; dS(t) to shared memory; P(t + 1) beside dQ; dQ(t - 1) leaves.
  * What hopper_attend.cuh says of ptxas holds here too.
+ *
+ * With rope, dq that is finished is put where the other warpgroup sees it, and turned and written two
+ * turns later (query_finishes).
  */
 #ifndef OPS_CUDA_HOPPER_ATTEND_WIDE_CUH
 #define OPS_CUDA_HOPPER_ATTEND_WIDE_CUH
@@ -79,7 +82,50 @@ __device__ inline uint32_t parity_of_two(unsigned n)
     return n >> 1 & 1;
 }
 
-template <typename T> __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
+/* Where finished dq of a tile waits for both warpgroups. */
+__device__ inline float *pair_place(const problem &p, unsigned tile)
+{
+    return p.pairs + ((int64_t)blockIdx.x * PAIR_STAGES + tile % PAIR_STAGES) * (64 * 128);
+}
+
+template <bool ROPE, typename T>
+__device__ inline void query_goes(memory<128> &m, const problem &p, T *dqkv, unsigned tile,
+                                  int flags, const float (&dq)[32])
+{
+    const order &o = m.orders[tile % ORDERS];
+    if constexpr (ROPE) {
+        float *to = finished(flags) ? pair_place(p, tile) : p.dq + o.sum;
+        to += sum_offset(place_again());
+        if (flags & ADD)
+            add_sum(to, dq);
+        else
+            put_sum(to, dq);
+    } else {
+        query_leaves(m, p, dqkv, flags, leaving_at(o, flags), dq);
+    }
+}
+
+/* With rope: turn and write dq of a tile, if it was finished, three turns after the tile's own. By then
+ * the other warpgroup has put its columns, too: it puts those of tile t at the end of turn t + 1, and
+ * tells with dS(t + 2), which is waited for in turn t + 3. And it puts nothing in their place before it
+ * has waited for dS(t + 4), which is told after this: hence PAIR_STAGES. */
+template <typename T>
+__device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv, unsigned tile)
+{
+    const order &o = m.orders[tile % ORDERS];
+    const int flags = uniform(o.flags);
+    if (!finished(flags))
+        return;
+    const place me = place_again();
+    float dq[32];
+    take_pairs(dq, pair_place(p, tile), me);
+    turn_part<128>(dq, p.rope, o.row + (flags & LOWER ? 64 : 0), me);
+    write_query<128, true>(dqkv + o.dq, (int64_t)(p.heads + 2 * p.kv_heads) * 128, dq, p.scale,
+                           m.stage[me.half * 4 + me.warp], me);
+}
+
+template <bool ROPE, typename T>
+__device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
     const float scale = p.scale * LOG2_E;
@@ -207,9 +253,11 @@ template <typename T> __device__ inline void consume(memory<128> &m, const probl
 
         /* what is finished leaves */
         if (tile)
-            query_leaves(m, p, dqkv, before, leaving_at(m.orders[(tile - 1) % ORDERS], before), dq);
+            query_goes<ROPE>(m, p, dqkv, tile - 1, before, dq);
+        if (ROPE && tile > 2)
+            query_finishes(m, p, dqkv, tile - 3);
         if (flags & LAST)
-            keys_leave(m, p, dqkv, m.orders[tile % ORDERS], dk, dv);
+            keys_leave<ROPE>(m, p, dqkv, m.orders[tile % ORDERS], dk, dv);
         if (flags & END) {
             const order &o = m.orders[tile % ORDERS];
             barrier_wait(shared_address(&m.ds_full[now]), parity_of_two(tile));
@@ -222,7 +270,12 @@ template <typename T> __device__ inline void consume(memory<128> &m, const probl
             products_commit();
             products_wait<0>();
             hold(dq);
-            query_leaves(m, p, dqkv, flags, leaving_at(o, flags), dq);
+            query_goes<ROPE>(m, p, dqkv, tile, flags, dq);
+            if (ROPE) {
+                consumers_meet();
+                for (unsigned late = tile < 2 ? 0 : tile - 2; late <= tile; late++)
+                    query_finishes(m, p, dqkv, late);
+            }
             return;
         }
         flags = next;

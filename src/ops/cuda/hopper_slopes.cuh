@@ -103,6 +103,13 @@ __device__ inline place place_again()
     return place_of(thread - 128);
 }
 
+/* Whether dq of a tile with these flags is finished. It is then on the diagonal: its rows are those of
+ * the keys. */
+__device__ inline bool finished(int flags)
+{
+    return !(flags & (ADD | PUT));
+}
+
 /* `at` is what leaving_at says. */
 template <typename T, int WIDTH>
 __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv, int flags,
@@ -124,15 +131,35 @@ __device__ inline int64_t leaving_at(const order &o, int flags)
     return flags & (ADD | PUT) ? o.sum : o.dq;
 }
 
-template <typename T, int WIDTH>
+/* dk * scale of width 128, turned back: 32 columns and those 64 after them at a time. */
+template <typename T>
+__device__ inline void write_turned(T *to, int64_t width, const float (&dk)[64], const problem &p,
+                                    int row, char *stage, const place &me)
+{
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        float d[32];
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            d[i] = dk[c * 16 + i / 16 * 32 + i % 16];
+        turn_back<128>(d, p.rope, row + me.half * 64, c * 32, me);
+        write_rows<0, 32>(to + c * 32, width, d, p.scale, stage, me);
+    }
+}
+
+/* TURNED: dk of width 128 is turned back on the way; that of width 64 already is. */
+template <bool TURNED = false, typename T, int WIDTH>
 __device__ inline void keys_leave(memory<WIDTH> &m, const problem &p, T *dqkv, const order &o,
                                   const float (&dk)[WIDTH / 2], const float (&dv)[WIDTH / 2])
 {
     const place me = place_again();
     const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
     char *stage = m.stage[me.half * 4 + me.warp];
-    write_rows(dqkv + o.dk, width, dk, p.scale, stage, me);
-    if constexpr (WIDTH == 128)
+    if constexpr (TURNED)
+        write_turned(dqkv + o.dk, width, dk, p, o.row, stage, me);
+    else
+        write_rows(dqkv + o.dk, width, dk, p.scale, stage, me);
+    if constexpr (!TURNED && WIDTH == 128)
         write_rows<64>(dqkv + o.dk, width, dk, p.scale, stage, me);
     write_rows(dqkv + o.dk + p.kv_heads * WIDTH, width, dv, 1.0f, stage, me);
     if constexpr (WIDTH == 128)

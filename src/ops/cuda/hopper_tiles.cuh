@@ -46,6 +46,8 @@ struct problem {
     int cuts;                /* width 128: jobs of an item that is cut */
     const float *lse, *sums; /* (B, H, T): lse in powers of two, -dout . out; see stat_place */
     float *dq;               /* places of (H / G, T, D), laid out as hopper_rows.cuh has it */
+    const float *rope; /* (T, D/2, 2), by which dq and dk are turned back; NULL: they are not */
+    float *pairs;      /* width 128 with rope: PAIR_STAGES tiles of dq a block */
 };
 
 /* Where column c of a tile has its statistic: what a thread wants of 16 columns is together, columns
@@ -134,12 +136,14 @@ enum {
 
 struct order {
     int flags;
+    int row;        /* of the sequence, where the keys begin */
     int64_t sum;    /* elements from p.dq */
     int64_t dq, dk; /* elements from dqkv */
 };
 
-const int ORDERS = 8; /* an order is read up to two tiles after its queries are let go */
+const int ORDERS = 8; /* an order is read up to three tiles after its queries are let go */
 const int QUERY_STAGES = 3, DOUT_STAGES = 2;
+const int PAIR_STAGES = 4; /* see query_finishes in hopper_attend_wide.cuh */
 
 /* Keys have three places where the tile before, whose dq is still to be computed, this one and the
  * next can be of three sweeps; with two tiles of queries in the shortest sweep they are of two. */
@@ -199,6 +203,7 @@ __device__ inline order order_for(const walk<WIDTH> &w, const problem &p, bool f
     const bool again = WIDTH != 64 && !whole && w.key >= p.cuts; /* not the job's first keys */
     const int64_t place = whole ? (int)blockIdx.x : p.slots + w.job - p.whole;
     order o;
+    o.row = w.key * TILE;
     o.flags = (first ? FIRST : 0) | (diagonal ? DIAGONAL : 0);
     if (diagonal && w.query % QUERY_TILES<WIDTH>)
         o.flags |= LOWER;
