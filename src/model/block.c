@@ -335,10 +335,8 @@ void *block_attend_backward(const struct block *k, struct unit_run *run,
     struct attention a = attention_of(k, run->shape);
     bool parts = run->pass == PASS_INPUT;
     void *d_qkv = parts ? b->d_wide : b->act;
-    ops_attention_backward(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->d_attn, d_qkv,
-                           b->scratch);
-    if (k->rope)
-        ops_rope(run->ops, run->stream, a, k->rope, 0, true, d_qkv);
+    ops_attention_backward(run->ops, run->stream, a, k->rope, b->qkv, b->attn, b->lse, b->d_attn,
+                           d_qkv, b->scratch);
     if (!parts)
         return d_qkv;
     device_copy(run->stream, b->qkv, d_qkv,

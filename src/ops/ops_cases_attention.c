@@ -75,11 +75,54 @@ OPS_DESCRIBE(attention_backward)
     call->flops = 5 * attention_flops(a); /* scores again, dv, dP, dq, dk */
 }
 
+/* With "table" or without. */
 OPS_RUN(attention_backward)
 {
-    ops_attention_backward(ops, stream, c->attention, ops_at(call, "qkv"), ops_at(call, "out"),
-                           ops_at(call, "lse"), ops_at(call, "dout"), ops_at(call, "dqkv"),
-                           ops_at(call, "scratch"));
+    ops_attention_backward(ops, stream, c->attention, ops_at(call, "table"), ops_at(call, "qkv"),
+                           ops_at(call, "out"), ops_at(call, "lse"), ops_at(call, "dout"),
+                           ops_at(call, "dqkv"), ops_at(call, "scratch"));
+}
+
+static void add_table(struct ops_call *call, struct attention a)
+{
+    ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, a.tokens * a.head_width)->draw = OPS_ANGLES;
+}
+
+/* raw turned, then attention: no op of its own, but what attention_backward_rope is the gradient
+ * of. */
+OPS_DESCRIBE(rope_attention)
+{
+    struct attention a = c->attention;
+    add_table(call, a);
+    ops_add_tensor(call, "raw", OPS_IN, ops->type, qkv_count(a));
+    ops_add_tensor(call, "qkv", OPS_OUT, ops->type, qkv_count(a));
+    ops_add_tensor(call, "out", OPS_OUT, ops->type, out_count(a));
+    ops_add_tensor(call, "lse", OPS_OUT, DTYPE_F32, a.batch * a.heads * a.tokens);
+    ops_add_scratch(call, ops_attention_scratch(ops, a));
+    call->flops = 2 * attention_flops(a) + 3 * (double)qkv_count(a);
+}
+
+OPS_RUN(rope_attention)
+{
+    device_copy(stream, ops_at(call, "qkv"), ops_at(call, "raw"),
+                (size_t)qkv_count(c->attention) * dtype_bytes(ops->type));
+    ops_rope(ops, stream, c->attention, ops_at(call, "table"), 0, false, ops_at(call, "qkv"));
+    ops_run_attention(ops, stream, c, call);
+}
+
+OPS_DESCRIBE(attention_backward_rope)
+{
+    ops_describe_attention_backward(ops, c, call);
+    for (int i = 0; i < call->count; i++)
+        if (call->tensors[i].gradient_of)
+            call->tensors[i].gradient_of = "raw";
+    add_table(call, c->attention);
+    call->flops += 3 * (double)qkv_count(c->attention);
+}
+
+OPS_RUN(attention_backward_rope)
+{
+    ops_run_attention_backward(ops, stream, c, call);
 }
 
 OPS_DESCRIBE(attention_cached)

@@ -24,6 +24,8 @@
     X(rope_inverse, "rope", 1e-6)                      \
     X(attention, NULL, 2e-6)                           \
     X(attention_backward, "attention", 4e-6)           \
+    X(rope_attention, NULL, 2e-6)                      \
+    X(attention_backward_rope, "rope_attention", 4e-6) \
     X(attention_cached, NULL, 2e-6)                    \
     X(embedding, NULL, 1e-6)                           \
     X(embedding_backward, "embedding", 1e-6)           \

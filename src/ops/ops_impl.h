@@ -47,8 +47,9 @@ struct ops_backend {
                  void *);
     void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *,
                       float *, void *);
-    void (*attention_backward)(struct ops *, struct stream *, struct attention, const void *,
-                               const void *, const float *, const void *, void *, void *);
+    void (*attention_backward)(struct ops *, struct stream *, struct attention, const float *,
+                               const void *, const void *, const float *, const void *, void *,
+                               void *);
     size_t (*attention_scratch)(const struct ops *, struct attention);
     void (*attention_cached)(struct ops *, struct stream *, struct attention, int64_t, int64_t,
                              const void *, void *, void *, void *, void *);

@@ -15,10 +15,10 @@ enum ops_kind ops_kind_of(const char *op)
 {
     if (strncmp(op, "linear", 6) == 0 || strcmp(op, "gelu_linear") == 0)
         return OPS_KIND_PRODUCT;
-    if (strcmp(op, "attention") == 0 || strcmp(op, "attention_cached") == 0)
-        return OPS_KIND_ATTENTION;
-    if (strcmp(op, "attention_backward") == 0)
+    if (strncmp(op, "attention_backward", 18) == 0)
         return OPS_KIND_ATTENTION_BACKWARD;
+    if (strncmp(op, "attention", 9) == 0 || strcmp(op, "rope_attention") == 0)
+        return OPS_KIND_ATTENTION;
     return OPS_KIND_MEMORY;
 }
 
@@ -152,12 +152,22 @@ static double cost(const struct ops_prices *prices, const struct ops *ops, const
                     c);
 }
 
+static double price_as(const struct ops_prices *prices, const struct ops *ops, struct ops_case c,
+                       const char *op)
+{
+    c.op = op;
+    return ops_price(prices, ops, &c);
+}
+
 double ops_price(const struct ops_prices *prices, const struct ops *ops, const struct ops_case *c)
 {
     const struct ops_measured *m = find_exact(prices, ops->type, c);
     if (m)
         return m->seconds;
     m = find_nearest(prices, ops->type, c);
+    if (!m && strcmp(c->op, "attention_backward_rope") == 0)
+        return price_as(prices, ops, *c, "attention_backward") +
+               price_as(prices, ops, *c, "rope_inverse");
     if (!m)
         return by_rates(&prices->rates[ops_kind_of(c->op)], ops, c);
     double of_measured = cost(prices, ops, &m->shape);

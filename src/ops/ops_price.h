@@ -3,7 +3,8 @@
  *
  * A call is described as everywhere (ops_cases.h): its floating-point operations and bytes follow.
  * Its seconds are those that were measured for that very call, where there is such a line; else
- * those of the nearest call of the same op that was measured, scaled; else
+ * those of the nearest call of the same op that was measured, scaled (of attention's backward pass that
+ * turns, those of the two ops it stands for, where no such call was measured); else
  *
  *     call + max(operations / flops_per_second, bytes / bytes_per_second)
  *

@@ -89,6 +89,7 @@
         {"rope_inverse", .attention = {b, t, h, g, d}, .first = 3},                          \
         {"rope", .attention = {b, t, h, g, d}}, {"attention", .attention = {b, t, h, g, d}}, \
         {"attention_backward", .attention = {b, t, h, g, d}},                                \
+        {"attention_backward_rope", .attention = {b, t, h, g, d}},                           \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 0, .room = t},            \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 21, .room = t + 30},
 
@@ -105,7 +106,8 @@
 static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
         GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES)
-            LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {1, 1, 5, 3, 0, 0, 0}},
+            LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
+    {"embedding", .embedding = {1, 1, 5, 3, 0, 0, 0}},
     {"embedding_backward", .embedding = {1, 1, 5, 3, 0, 0, 0}},
     {"embedding", .embedding = {2, 9, 20, 11, 16, 0, 0}, .first = 4},
     {"embedding", .embedding = {3, 17, 64, 1001, 17, 0, 0}},

@@ -28,6 +28,9 @@
     X(1, 256, 4, 2, 64)          \
     X(2, 512, 4, 2, 64)          \
     X(2, 200, 4, 1, 64)          \
+    X(2, 128, 4, 2, 128)         \
+    X(1, 256, 4, 2, 128)         \
+    X(2, 512, 4, 2, 128)         \
     X(1, 192, 2, 1, 128)         \
     X(1, 321, 3, 3, 128)
 
@@ -48,6 +51,9 @@ static const struct ops_case op_shapes_card[] = {
     {"embedding_backward", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
     {"embedding_backward", .embedding = {8, 128, 64, 2, 200, 1, 3}},
     {"attention_backward", .attention = {33, 384, 3, 3, 64}}, /* enough heads for one a block */
+    {"attention_backward", .attention = {33, 256, 3, 3, 128}},
+    {"attention_backward_rope", .attention = {33, 384, 3, 3, 64}},
+    {"attention_backward_rope", .attention = {33, 256, 3, 3, 128}},
 };
 enum { OP_SHAPE_CARD_COUNT = sizeof op_shapes_card / sizeof op_shapes_card[0] };
 

@@ -71,7 +71,8 @@ static double bound_computed(const struct subject *subject, const struct ops_op 
         return !is_card(subject) ? op->bound : product ? BOUND_TF32 : 4 * op->bound;
     }
     double unit = subject->type == DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
-    return of_compute_type || c->branch ? depth_of(op) * unit : BOUND_STATISTICS;
+    bool rounded = of_compute_type || c->branch || has(op, "rope_attention");
+    return rounded ? depth_of(op) * unit : BOUND_STATISTICS;
 }
 
 /* `exact` is the same call in the reference: what has another type there is of the compute type. */

@@ -7,10 +7,11 @@
     {                                                         \
         op_name, .rows = r, .linear = {i, o, w}, .bias = true \
     }
-#define ATTENTION(b, t, h, g, d)                             \
-    {"attention", .attention = {b, t, h, g, d}},             \
-    {                                                        \
-        "attention_backward", .attention = { b, t, h, g, d } \
+#define ATTENTION(b, t, h, g, d)                                   \
+    {"attention", .attention = {b, t, h, g, d}},                   \
+        {"attention_backward_rope", .attention = {b, t, h, g, d}}, \
+    {                                                              \
+        "attention_backward", .attention = { b, t, h, g, d }       \
     }
 
 static const struct ops_case cases[] = {

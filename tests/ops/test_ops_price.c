@@ -48,7 +48,9 @@ static void test_rates(void **state)
     assert_near(ops_price(&prices, f.ops, &rows), 2.0 + 64 / 10.0);
     assert_int_equal(ops_kind_of("linear_dx_dgelu"), OPS_KIND_PRODUCT);
     assert_int_equal(ops_kind_of("attention_backward"), OPS_KIND_ATTENTION_BACKWARD);
+    assert_int_equal(ops_kind_of("attention_backward_rope"), OPS_KIND_ATTENTION_BACKWARD);
     assert_int_equal(ops_kind_of("attention"), OPS_KIND_ATTENTION);
+    assert_int_equal(ops_kind_of("attention_cached"), OPS_KIND_ATTENTION);
     assert_int_equal(ops_kind_of("rope"), OPS_KIND_MEMORY);
     close_fixture(&f);
 }
@@ -74,6 +76,32 @@ static void test_measured_lines_count_first(void **state)
     assert_near(ops_price(&prices, f.ops, &biased), 7.0);
     far.rows = 500;
     assert_near(ops_price(&prices, f.ops, &far), 200.0);
+    close_fixture(&f);
+}
+
+/* A profile without calls that turn has the two ops that such a call stands for. */
+static void test_attention_that_turns(void **state)
+{
+    (void)state;
+    struct fixture f;
+    const struct ops_case turns = {"attention_backward_rope", .attention = {1, 8, 2, 1, 4}};
+    struct ops_case backward = turns, rope = turns, other = turns;
+    backward.op = "attention_backward";
+    rope.op = "rope_inverse";
+    other.attention.batch = 2;
+    struct ops_measured lines[] = {{backward, DTYPE_F32, 5.0}, {other, DTYPE_F32, 12.0}};
+    struct ops_prices prices = {
+        .rates = {
+            [OPS_KIND_ATTENTION_BACKWARD] = {0.0, 1.0, 0.0}, [OPS_KIND_MEMORY] = {3.0, 0.0, 1e9}}};
+    open_fixture(&f);
+    assert_near(ops_price(&prices, f.ops, &turns),
+                ops_price(&prices, f.ops, &backward) + ops_price(&prices, f.ops, &rope));
+    prices.measured = lines;
+    prices.measured_count = 1;
+    assert_near(ops_price(&prices, f.ops, &turns), 5.0 + ops_price(&prices, f.ops, &rope));
+    prices.measured_count = 2; /* one that turns was measured: the nearest, half of it */
+    ops_prices_sort(&prices);
+    assert_near(ops_price(&prices, f.ops, &turns), 6.0);
     close_fixture(&f);
 }
 
@@ -118,6 +146,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates),
         cmocka_unit_test(test_measured_lines_count_first),
+        cmocka_unit_test(test_attention_that_turns),
         cmocka_unit_test(test_the_meter_notes_each_call_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

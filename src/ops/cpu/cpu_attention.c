@@ -263,12 +263,13 @@ static void backward_share(struct attention a, const float *qkv, const float *ou
 }
 
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const void *qkv, const void *out, const float *lse, const void *dout,
-                            void *dqkv, void *scratch)
+                            const float *rope, const void *qkv, const void *out, const float *lse,
+                            const void *dout, void *dqkv, void *scratch)
 {
-    (void)stream;
     int64_t next = 0;
     IN_TEAM(ops->threads, backward_share(a, qkv, out, lse, dout, dqkv, scratch, &next));
+    if (rope)
+        cpu_rope(ops, stream, a, rope, 0, true, dqkv);
 }
 
 /* --- decoding ------------------------------------------------------------------------------------ */

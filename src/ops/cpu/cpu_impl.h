@@ -113,8 +113,8 @@ void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const void *qkv, const void *out, const float *lse, const void *dout,
-                            void *dqkv, void *scratch);
+                            const float *rope, const void *qkv, const void *out, const float *lse,
+                            const void *dout, void *dqkv, void *scratch);
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a);
 void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
                           int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,

@@ -9,9 +9,12 @@
  *
  * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements a head in its workspace. To
  * bound that, the batch is done in slices (sequences do not meet) whose scores fit slice_bytes; the
- * slice depends on the shape alone. SIFR_CUDA_ATTENTION=hopper takes the kernel for Hopper (opt-in
- * until the op suite has been seen to pass with it on a card); for measuring, =fast takes cuDNN's other
- * form, =plain the plain kernels for everything.
+ * slice depends on the shape alone. Rotary embedding is taken back by its own kernel, from rounded
+ * dq and dk, but for the kernel for Hopper, which does it before they are rounded: one way for a shape.
+ * SIFR_CUDA_ATTENTION=hopper takes the kernel for Hopper (opt-in
+ * until the op suite has been seen to pass with it on a card) for heads of width 64, =hopper128 for
+ * those of width 128 too (which has not run on a card); for measuring, =fast takes cuDNN's other form,
+ * =plain the plain kernels for everything.
  */
 #include "ops/cuda/cuda_attention.h"
 #include <math.h>
@@ -32,7 +35,7 @@ struct cuda_attention_state {
     struct attention_plan *plans; /* those made so far, newest first */
     enum attention_pass backward; /* which of the two forms */
     bool plain;                   /* never ask cuDNN */
-    bool hopper;                  /* the card has what cuda_attention_hopper.cu needs */
+    bool hopper;                  /* asked for, and the card has what it needs */
 };
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -64,6 +67,15 @@ static struct cuda_heads heads_of(struct attention a)
     return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width};
 }
 
+/* Whether the kernel for Hopper takes this, on a card that has what it needs. Width 128 does not count
+ * until asked for, in the scratch neither. */
+static bool hopper_takes(const struct ops *ops, struct attention a)
+{
+    const char *way = getenv("SIFR_CUDA_ATTENTION");
+    bool wide = way && !strcmp(way, "hopper128");
+    return (a.head_width == 64 || wide) && cuda_attend_hopper_takes(ops->type, heads_of(a));
+}
+
 /* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
  * (the fast form alone) and the workspace; or what the kernel for Hopper needs, since no card is asked.
  * What attention with a cache needs does not depend on the
@@ -87,7 +99,7 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
         most += kept > fast ? kept : fast;
     }
-    if (cuda_attend_hopper_takes(ops->type, heads_of(a))) {
+    if (hopper_takes(ops, a)) {
         size_t hopper = cuda_attend_hopper_scratch(heads_of(a));
         most = most > hopper ? most : hopper;
     }
@@ -247,22 +259,11 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
     run(ops, stream, plan, &b, fast ? dq + dq_bytes(slice) : dq);
 }
 
-static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                                    const void *qkv, const void *out, const float *lse,
-                                    const void *dout, void *dqkv, void *scratch)
+/* By cuDNN, or the plain kernels. */
+static void backward(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
+                     const void *out, const float *lse, const void *dout, void *dqkv, void *scratch)
 {
     const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    if (state->hopper && cuda_attend_hopper_takes(ops->type, heads_of(a)) &&
-        aligned(qkv, out, dout, dqkv) && aligned(scratch, NULL, NULL, NULL)) {
-        int processors = cuda_device_of(ops->device)->processors;
-        if (cuda_on_card(ops, stream))
-            cuda_enqueued(stream,
-                          cuda_attend_backward_hopper(ops->type, heads_of(a), qkv, out, lse, dout,
-                                                      dqkv, scratch, processors,
-                                                      cuda_handle(stream)),
-                          "attention backward");
-        return;
-    }
     enum attention_pass pass = state->backward;
     struct attention slice = slice_of(a), last = slice;
     last.batch = a.batch - (a.batch - 1) / slice.batch * slice.batch;
@@ -281,6 +282,26 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
                                            scratch, cuda_handle(stream)),
                       "attention backward");
     }
+}
+
+static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
+                                    const float *rope, const void *qkv, const void *out,
+                                    const float *lse, const void *dout, void *dqkv, void *scratch)
+{
+    if (cuda_ops_of(ops)->attention->hopper && hopper_takes(ops, a) &&
+        aligned(qkv, out, dout, dqkv) && aligned(scratch, rope, NULL, NULL)) {
+        int processors = cuda_device_of(ops->device)->processors;
+        if (cuda_on_card(ops, stream))
+            cuda_enqueued(stream,
+                          cuda_attend_backward_hopper(ops->type, heads_of(a), rope, qkv, out, lse,
+                                                      dout, dqkv, scratch, processors,
+                                                      cuda_handle(stream)),
+                          "attention backward");
+        return;
+    }
+    backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
+    if (rope)
+        ops->backend->rope(ops, stream, a, rope, 0, true, dqkv);
 }
 
 static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
@@ -307,7 +328,8 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
     state->backward = way && !strcmp(way, "fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
     state->plain = way && !strcmp(way, "plain");
-    state->hopper = way && !strcmp(way, "hopper") && cuda_device_of(ops->device)->capability == 90;
+    state->hopper = way && (!strcmp(way, "hopper") || !strcmp(way, "hopper128")) &&
+                    cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:

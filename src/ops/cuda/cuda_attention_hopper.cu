@@ -1,10 +1,13 @@
 /* cuda_attention_hopper -- attention's backward pass for cards of compute capability 9.0: heads of
- * width 64, 16-bit types, lengths that 128 divides. The same bits in every run, without atomics whose
- * order is open and without the T x T matrix in memory.
+ * width 64 or 128, 16-bit types, lengths that 128 divides. The same bits in every run, without atomics
+ * whose order is open and without the T x T matrix in memory.
  *
  * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself, a
- * block a processor (hopper_attend.cuh, in the order of hopper_tiles.cuh); and, when some items were
- * cut, their dq from its parts.
+ * block a processor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in the order of
+ * hopper_tiles.cuh); and, when some items were cut, their dq from its parts.
+ *
+ * Where the caller gives a table of rope, dq and dk are turned back on their way out
+ * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever.
  *
  * What is cut depends on the shape alone, as if every card had 132 processors: so do the bits. On
  * another number the work is only less even.
@@ -15,26 +18,29 @@
 #include "base/dtype.h"
 #include "ops/cuda/cuda_attention.h"
 #include "ops/cuda/hopper_attend.cuh"
+#include "ops/cuda/hopper_attend_wide.cuh"
 
 namespace
 {
 
 using namespace hopper;
 
+const int CONSUMERS = 2 * 128, THREADS = 128 + CONSUMERS;
+
 /* --- before and after ----------------------------------------------------------------------- */
 
-/* A block for a tile of a head, eight lanes a row. */
-template <typename T>
+/* A block for a tile of a head, eight columns a lane. */
+template <typename T, int WIDTH>
 __global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T *out, const T *dout,
                                                   const float *lse, float *sums, float *powers)
 {
     const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads;
     const int64_t batch = blockIdx.x / tiles / heads, tokens = (int64_t)tiles * TILE;
     const int64_t first = (batch * heads + head) * tokens + tile * TILE;
-    const int lane = threadIdx.x % 8;
+    const int lanes = WIDTH / 8, lane = threadIdx.x % lanes; /* of a row */
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int row = i * 32 + threadIdx.x / 8;
+    for (int i = 0; i < TILE * lanes / 256; i++) {
+        const int row = i * (256 / lanes) + threadIdx.x / lanes;
         const int64_t at = ((batch * tokens + tile * TILE + row) * heads + head) * WIDTH + lane * 8;
         const uint4 a = *reinterpret_cast<const uint4 *>(out + at);
         const uint4 b = *reinterpret_cast<const uint4 *>(dout + at);
@@ -45,7 +51,7 @@ __global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T 
             float2 u = unpacked<T>(x[j]), v = unpacked<T>(y[j]);
             sum = __fmaf_rn(u.y, v.y, __fmaf_rn(u.x, v.x, sum));
         }
-        for (int step = 4; step; step /= 2)
+        for (int step = lanes / 2; step; step /= 2)
             sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
         if (lane == 0) {
             sums[first + stat_place(row)] = -sum;
@@ -54,28 +60,63 @@ __global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T 
     }
 }
 
-/* dq of a cut item: a block adds the parts of a tile, in the order of the keys. */
-template <typename T>
+/* A block a processor: a producer (one thread of the first warpgroup) and two warpgroups that
+ * compute, with the registers that the first does not need. */
+template <typename T, int WIDTH, bool ROPE>
+__global__ void __launch_bounds__(THREADS, 1)
+    attend_backward(const __grid_constant__ CUtensorMap qkv,
+                    const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
+                    T *dqkv)
+{
+    extern __shared__ __align__(1024) char raw[];
+    memory<WIDTH> &m = *reinterpret_cast<memory<WIDTH> *>(raw);
+    if (threadIdx.x == 0) {
+        if (shared_address(raw) % 1024) /* tiles are found by this */
+            __trap();
+        init_barriers(m);
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        fewer_registers<24>();
+        if (threadIdx.x == 0)
+            produce(m, p, &qkv, &dout);
+    } else {
+        more_registers<240>();
+        consume<ROPE>(m, p, dqkv);
+    }
+}
+
+/* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part of
+ * every tile of queries from its first tile of keys on. */
+template <typename T, int WIDTH, bool ROPE>
 __global__ void __launch_bounds__(CONSUMERS)
     gather_parts(const __grid_constant__ problem p, T *dqkv)
 {
     __shared__ __align__(128) char stage[CONSUMERS / 32][16 * 128];
+    const int queries = QUERIES<WIDTH>;
     const int tile = blockIdx.x, head = blockIdx.y, rest = blockIdx.z;
     const int batch = (p.whole + rest) / p.kv_heads, kv_head = (p.whole + rest) % p.kv_heads;
+    const int diagonal = tile / QUERY_TILES<WIDTH>;
+    const int last = WIDTH == 64 || diagonal < p.cuts ? diagonal : p.cuts - 1;
     const place me = place_of(threadIdx.x);
     float dq[32], part[32];
-    for (int key = 0; key <= tile; key++) {
-        int64_t at = p.slots + (int64_t)key * p.rest + rest;
-        at = ((at * p.group + head) * p.tiles + tile) * (TILE * WIDTH);
-        take_sum(part, p.dq + at + sum_offset(me));
+    for (int job = 0; job <= last; job++) {
+        int64_t at = p.slots + (int64_t)job * p.rest + rest;
+        at = ((at * p.group + head) * (QUERY_TILES<WIDTH> * p.tiles) + tile) * (queries * WIDTH);
+        if constexpr (ROPE && WIDTH == 128)
+            take_pairs(part, p.dq + at, me);
+        else
+            take_sum(part, p.dq + at + sum_offset(me));
 #pragma unroll
         for (int i = 0; i < 32; i++)
-            dq[i] = key ? __fadd_rn(dq[i], part[i]) : part[i];
+            dq[i] = job ? __fadd_rn(dq[i], part[i]) : part[i];
     }
     const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
-    T *to = dqkv + ((int64_t)batch * p.tiles + tile) * TILE * width +
+    T *to = dqkv + ((int64_t)batch * (QUERY_TILES<WIDTH> * p.tiles) + tile) * queries * width +
             (kv_head * p.group + head) * WIDTH;
-    write_rows(to, width, dq, p.scale, stage[threadIdx.x / 32], me);
+    if constexpr (ROPE)
+        turn_part<WIDTH>(dq, p.rope, tile * queries, me);
+    write_query<WIDTH, ROPE>(to, width, dq, p.scale, stage[threadIdx.x / 32], me);
 }
 
 /* --- who does what -------------------------------------------------------------------------- */
@@ -85,6 +126,7 @@ const int64_t PROCESSORS = 132; /* of an H100 or H200 */
 struct shares {
     int64_t tiles, group;
     int64_t items, whole, rest; /* items = whole + rest, the rest cut */
+    int64_t cuts;               /* jobs of an item of the rest */
     int64_t place_bytes;        /* of a place for dq */
 };
 
@@ -98,15 +140,64 @@ int64_t longest_cut(int64_t rest, int64_t tiles)
 }
 
 /* The last round is cut when that saves a quarter of it or more, and takes no more memory than so. */
-shares shares_of(struct cuda_heads a)
+void cut_by_tile(shares *s)
 {
     const int64_t MOST = (int64_t)256 << 20;
+    s->cuts = s->tiles;
+    if (4 * longest_cut(s->rest, s->tiles) > 3 * s->tiles * (s->tiles + 1) / 2 ||
+        s->rest * s->tiles * s->place_bytes > MOST)
+        s->rest = 0;
+}
+
+/* Tiles of job c of an item: the lengths of its sweeps, as walk::next_key has them. */
+int64_t job_tiles(int64_t c, int64_t cuts, int64_t tiles)
+{
+    int64_t sum = 0;
+    for (int64_t key = c; key < tiles; key = 2 * (key / cuts + 1) * cuts - 1 - key)
+        sum += tiles - key;
+    return sum;
+}
+
+/* In how many jobs: the least sum of the busiest block's tiles (the first block's: jobs come longest
+ * first) and of the time to add the parts, about 1/256 of a tile's time on one processor for each
+ * tile of a part on the whole card. The parts lie where a head's chunk of logits, or the workspace of
+ * cuDNN, would take as much. */
+void cut_to_and_fro(shares *s)
+{
+    const int64_t MOST = (int64_t)768 << 20, PARTS = 256;
+    int64_t least = PARTS * s->tiles * (s->tiles + 1) / 2;
+    s->cuts = 1;
+    for (int64_t cuts = 2; cuts <= s->tiles; cuts++) {
+        int64_t cost = s->rest * cuts * s->tiles;
+        for (int64_t job = 0; job < s->rest * cuts; job += PROCESSORS)
+            cost += PARTS * job_tiles(job / s->rest, cuts, s->tiles);
+        if (cost < least && s->rest * cuts * s->place_bytes <= MOST) {
+            least = cost;
+            s->cuts = cuts;
+        }
+    }
+    if (s->cuts == 1)
+        s->rest = 0;
+}
+
+/* Tiles of the busiest block. */
+int64_t longest_of(const shares &s)
+{
+    int64_t sum = (s.whole + PROCESSORS - 1) / PROCESSORS * (s.tiles * (s.tiles + 1) / 2);
+    for (int64_t job = 0; job < s.rest * s.cuts; job += PROCESSORS)
+        sum += job_tiles(job / s.rest, s.cuts, s.tiles);
+    return sum;
+}
+
+shares shares_of(struct cuda_heads a)
+{
     shares s = {a.tokens / TILE, a.heads / a.kv_heads, a.batch * a.kv_heads};
-    s.place_bytes = s.group * a.tokens * WIDTH * (int64_t)sizeof(float);
+    s.place_bytes = s.group * a.tokens * a.width * (int64_t)sizeof(float);
     s.rest = s.items % PROCESSORS;
-    if (4 * longest_cut(s.rest, s.tiles) > 3 * s.tiles * (s.tiles + 1) / 2 ||
-        s.rest * s.tiles * s.place_bytes > MOST)
-        s.rest = 0;
+    if (a.width == 64)
+        cut_by_tile(&s);
+    else
+        cut_to_and_fro(&s);
     s.whole = s.items - s.rest;
     return s;
 }
@@ -135,14 +226,14 @@ cudaError_t find_encode(encode_fn *encode)
                                                                         : cudaErrorSymbolNotFound;
 }
 
-/* (rows, width), to be read in tiles of 128 rows and 64 columns. */
-template <typename T>
+/* (rows, width), to be read in boxes of 64 columns, as many rows as a tile of queries has. */
+template <typename T, int WIDTH>
 cudaError_t map_tiles(encode_fn encode, const void *base, int64_t rows, int64_t width,
                       CUtensorMap *map)
 {
     const cuuint64_t sizes[2] = {(cuuint64_t)width, (cuuint64_t)rows};
     const cuuint64_t strides[1] = {(cuuint64_t)width * sizeof(T)};
-    const cuuint32_t box[2] = {WIDTH, TILE}, steps[2] = {1, 1};
+    const cuuint32_t box[2] = {64, QUERIES<WIDTH>}, steps[2] = {1, 1};
     CUresult result =
         encode(map, is_bf16<T> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                2, const_cast<void *>(base), sizes, strides, box, steps,
@@ -151,12 +242,13 @@ cudaError_t map_tiles(encode_fn encode, const void *base, int64_t rows, int64_t 
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T>
-cudaError_t run(struct cuda_heads a, const void *qkv, const void *out, const float *lse,
-                const void *dout, void *dqkv, float *scratch, int processors, cudaStream_t stream)
+template <typename T, int WIDTH, bool ROPE>
+cudaError_t run(struct cuda_heads a, const float *rope, const void *qkv, const void *out,
+                const float *lse, const void *dout, void *dqkv, float *scratch, int processors,
+                cudaStream_t stream)
 {
     const shares s = shares_of(a);
-    const int64_t rows = a.batch * a.tokens, jobs = s.whole + s.rest * s.tiles;
+    const int64_t rows = a.batch * a.tokens, jobs = s.whole + s.rest * s.cuts;
     const int64_t most = processors < PROCESSORS ? processors : PROCESSORS;
     const unsigned blocks = (unsigned)(jobs < most ? jobs : most);
     float *sums = scratch, *powers = sums + statistic_count(a);
@@ -170,58 +262,79 @@ cudaError_t run(struct cuda_heads a, const void *qkv, const void *out, const flo
     p.jobs = (int)jobs;
     p.slots = (int)(s.whole < most ? s.whole : most);
     p.scale = (float)(1 / sqrt((double)WIDTH));
+    p.cuts = (int)s.cuts;
     p.lse = powers;
     p.sums = sums;
     p.dq = powers + statistic_count(a);
+    p.rope = rope;
+    p.pairs = p.dq + (p.slots + s.rest * s.cuts) * (s.place_bytes / (int64_t)sizeof(float));
 
     encode_fn encode;
     CUtensorMap qkv_map, dout_map;
     cudaError_t error = find_encode(&encode);
     if (error == cudaSuccess)
-        error = map_tiles<T>(encode, qkv, rows, (a.heads + 2 * a.kv_heads) * WIDTH, &qkv_map);
+        error =
+            map_tiles<T, WIDTH>(encode, qkv, rows, (a.heads + 2 * a.kv_heads) * WIDTH, &qkv_map);
     if (error == cudaSuccess)
-        error = map_tiles<T>(encode, dout, rows, a.heads * WIDTH, &dout_map);
+        error = map_tiles<T, WIDTH>(encode, dout, rows, a.heads * WIDTH, &dout_map);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(
-            attend_backward<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(memory));
+        error = cudaFuncSetAttribute(attend_backward<T, WIDTH, ROPE>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)sizeof(memory<WIDTH>));
     if (error != cudaSuccess)
         return error;
-    statistics<T><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
+    statistics<T, WIDTH><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
         p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers);
-    attend_backward<T>
-        <<<blocks, THREADS, sizeof(memory), stream>>>(qkv_map, dout_map, p, (T *)dqkv);
+    attend_backward<T, WIDTH, ROPE>
+        <<<blocks, THREADS, sizeof(memory<WIDTH>), stream>>>(qkv_map, dout_map, p, (T *)dqkv);
+    const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
     if (s.rest)
-        gather_parts<T><<<dim3((unsigned)s.tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS,
-                          0, stream>>>(p, (T *)dqkv);
+        gather_parts<T, WIDTH, ROPE>
+            <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
+                p, (T *)dqkv);
     return cudaGetLastError();
+}
+
+template <typename T, typename... R>
+cudaError_t run_width(struct cuda_heads a, const float *rope, R... rest)
+{
+    if (a.width == 64)
+        return rope ? run<T, 64, true>(a, rope, rest...) : run<T, 64, false>(a, rope, rest...);
+    return rope ? run<T, 128, true>(a, rope, rest...) : run<T, 128, false>(a, rope, rest...);
 }
 
 } // namespace
 
-/* Few long items that are not cut leave so much of the card idle that cuDNN is faster. */
+/* Few long items that are not cut, or not enough, leave so much of the card idle that cuDNN is faster. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a)
 {
-    if ((type != DTYPE_BF16 && type != DTYPE_F16) || a.width != WIDTH || a.tokens % TILE ||
-        statistic_count(a) > INT32_MAX)
+    if ((type != DTYPE_BF16 && type != DTYPE_F16) || (a.width != 64 && a.width != 128) ||
+        a.tokens % TILE || statistic_count(a) > INT32_MAX)
         return false;
     const shares s = shares_of(a);
-    return s.rest > 0 || s.items >= PROCESSORS * 2 / 3 || s.tiles <= 2;
+    if (s.tiles <= (a.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
+        return true;
+    const int64_t tiles = s.items * (s.tiles * (s.tiles + 1) / 2);
+    return a.width == 64 ? s.rest > 0 : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
 }
 
 size_t cuda_attend_hopper_scratch(struct cuda_heads a)
 {
     const shares s = shares_of(a);
     const int64_t slots = s.whole < PROCESSORS ? s.whole : PROCESSORS;
-    return (size_t)(2 * statistic_count(a)) * sizeof(float) +
-           (size_t)((slots + s.rest * s.tiles) * s.place_bytes);
+    const int64_t jobs = s.whole + s.rest * s.cuts, blocks = jobs < PROCESSORS ? jobs : PROCESSORS;
+    const int64_t pairs = a.width == 64 ? 0 : blocks * PAIR_STAGES * 64 * 128;
+    return (size_t)(2 * statistic_count(a) + pairs) * sizeof(float) +
+           (size_t)((slots + s.rest * s.cuts) * s.place_bytes);
 }
 
-cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const void *qkv,
-                                        const void *out, const float *lse, const void *dout,
-                                        void *dqkv, float *scratch, int processors,
-                                        cudaStream_t stream)
+cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const float *rope,
+                                        const void *qkv, const void *out, const float *lse,
+                                        const void *dout, void *dqkv, float *scratch,
+                                        int processors, cudaStream_t stream)
 {
     return type == DTYPE_BF16
-               ? run<__nv_bfloat16>(a, qkv, out, lse, dout, dqkv, scratch, processors, stream)
-               : run<__half>(a, qkv, out, lse, dout, dqkv, scratch, processors, stream);
+               ? run_width<__nv_bfloat16>(a, rope, qkv, out, lse, dout, dqkv, scratch, processors,
+                                          stream)
+               : run_width<__half>(a, rope, qkv, out, lse, dout, dqkv, scratch, processors, stream);
 }

@@ -20,6 +20,8 @@
  *     along:  A or B^T (64 or N rows) with k = 16 columns of the tile; the next k is 32 bytes on
  *     down:   B with k = 16 rows of the tile and N = 64 columns; the next k is 16 rows, 2048 bytes on
  * The descriptor is the same for both: start, swizzle, and 1024 bytes from one eight rows to the next.
+ * Rows of 128 elements are two such tiles, columns 0-63 and then 64-127: along, the fifth k is the
+ * first of the second tile; down with N = 128, the descriptor has the bytes from one to the other.
  *
  * Shared memory has two faces: ordinary stores, and the copy engine and the tensor cores ("async").
  * What was stored and is then read by a product needs async_fence() by the storing threads, then a
@@ -149,6 +151,19 @@ template <int N> __device__ inline void more_registers()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
+/* The two warpgroups that compute wait for each other. */
+__device__ inline void consumers_meet()
+{
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
+/* What all lanes have the same, where the compiler does not see it: descriptors made of it need no
+ * registers of the lanes. */
+__device__ inline int uniform(int x)
+{
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+
 /* --- products ------------------------------------------------------------------------------- */
 
 /* Before the first product after registers of one were written. */
@@ -176,11 +191,26 @@ template <int N> __device__ inline void hold(float (&d)[N])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
+template <int N> __device__ inline void hold(uint32_t (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+r"(d[i])::"memory");
+}
+
 /* A tile with swizzled rows of 128 bytes, from here on. */
 __device__ inline uint64_t tile_at(uint32_t address)
 {
     const uint64_t swizzle_128 = 1, eight_rows = 1024 >> 4, unused = 1;
     return (uint64_t)(address >> 4) | unused << 16 | eight_rows << 32 | swizzle_128 << 62;
+}
+
+/* Two of them for B down with N = 128, the second `bytes` after the first. */
+__device__ inline uint64_t tiles_at(uint32_t address, int bytes)
+{
+    const uint64_t swizzle_128 = 1, eight_rows = 1024 >> 4;
+    return (uint64_t)(address >> 4) | (uint64_t)(bytes >> 4) << 16 | eight_rows << 32 |
+           swizzle_128 << 62;
 }
 
 /* The same, `bytes` further on. */
@@ -224,6 +254,26 @@ __device__ inline void product_along(float (&d)[64], uint64_t a, uint64_t b, int
 #undef FORM
 }
 
+/* d (64, 64) = a b^T, or +=: both tiles along. */
+template <typename T>
+__device__ inline void product_along(float (&d)[32], uint64_t a, uint64_t b, int add)
+{
+#define FORM(type)                                                           \
+    asm volatile("{\n"                                                       \
+                 ".reg .pred add;\n"                                         \
+                 "setp.ne.b32 add, %34, 0;\n"                                \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
+                 " " HOPPER_REGISTERS_32 ", %32, %33, add, 1, 1, 0, 0;\n"    \
+                 "}"                                                         \
+                 : HOPPER_32(d, 0)                                           \
+                 : "l"(a), "l"(b), "r"(add))
+    if constexpr (is_bf16<T>)
+        FORM("bf16");
+    else
+        FORM("f16");
+#undef FORM
+}
+
 /* d (64, 64) = a b, or +=: a along, b down. */
 template <typename T>
 __device__ inline void product_down(float (&d)[32], uint64_t a, uint64_t b, int add)
@@ -256,6 +306,26 @@ __device__ inline void product_down(float (&d)[32], const uint32_t *a, uint64_t 
                  " " HOPPER_REGISTERS_32 ", {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n" \
                  "}"                                                                    \
                  : HOPPER_32(d, 0)                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+    if constexpr (is_bf16<T>)
+        FORM("bf16");
+    else
+        FORM("f16");
+#undef FORM
+}
+
+/* d (64, 128) = a b, or +=: a in registers, b down, two tiles. */
+template <typename T>
+__device__ inline void product_down(float (&d)[64], const uint32_t *a, uint64_t b, int add)
+{
+#define FORM(type)                                                                      \
+    asm volatile("{\n"                                                                  \
+                 ".reg .pred add;\n"                                                    \
+                 "setp.ne.b32 add, %69, 0;\n"                                           \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type           \
+                 " " HOPPER_REGISTERS_64 ", {%64, %65, %66, %67}, %68, add, 1, 1, 1;\n" \
+                 "}"                                                                    \
+                 : HOPPER_32(d, 0), HOPPER_32(d, 32)                                    \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
     if constexpr (is_bf16<T>)
         FORM("bf16");

@@ -5,6 +5,13 @@
  * of a tile of queries, piece c (four floats) of a thread lies at (half, c, thread), and it is always
  * the same thread that puts, adds and takes it, in program order. So additions in memory happen in
  * one order, without fences.
+ *
+ * Of dq a warpgroup has 64 queries of 128 at width 64, and 64 columns of 128 at width 128.
+ *
+ * Rotary embedding (rope) is taken back here, in fp32, before dq and dk are rounded: rows of them are
+ * turned in the planes of columns i and i + D/2. A thread has both in its part of a product, D/4
+ * floats apart, but for dq at width 128, whose columns 64-127 the other warpgroup has. There the
+ * warpgroups finish other columns than they computed, 32 h .. and 64 + 32 h .., by way of memory.
  */
 #ifndef OPS_CUDA_HOPPER_ROWS_CUH
 #define OPS_CUDA_HOPPER_ROWS_CUH
@@ -14,7 +21,7 @@ namespace hopper
 {
 
 struct place {              /* of a thread among the consumers */
-    int half;               /* warpgroup: which 64 keys, or queries for dq, of a tile */
+    int half;               /* warpgroup: which 64 keys of a tile; of dq, queries or columns */
     int warp, lane, thread; /* in the warpgroup */
 };
 
@@ -23,9 +30,41 @@ __device__ inline place place_of(int thread)
     return {thread / 128, thread / 32 % 4, thread % 32, thread % 128};
 }
 
-/* The warp's 16 rows of d * scale into a tile of dqkv that starts at `to`; `width` elements a row. */
-template <typename T>
-__device__ inline void write_rows(T *to, int64_t width, const float (&d)[32], float scale,
+/* Turn d back: a product of 64 rows, the first of them row `row` of the sequence, whose columns are
+ * N / 2 from `column` on and those D/2 after them. */
+template <int WIDTH, int N>
+__device__ inline void turn_back(float (&d)[N], const float *rope, int row, int column,
+                                 const place &me)
+{
+    const int pairs = WIDTH / 2, first = row + me.warp * 16 + me.lane / 4;
+    const float *turns = rope + ((int64_t)first * pairs + column + me.lane % 4 * 2) * 2;
+#pragma unroll
+    for (int i = 0; i < N / 2; i += 2) { /* two columns of a row; then of the row 8 below */
+        const float *at = turns + (i / 4 * 8 + i % 4 / 2 * 8 * pairs) * 2;
+        const float4 turn = __ldg(reinterpret_cast<const float4 *>(at)); /* cos, sin, cos, sin */
+        const float x0 = d[i], x1 = d[i + 1], y0 = d[i + N / 2], y1 = d[i + N / 2 + 1];
+        d[i] = __fmaf_rn(x0, turn.x, __fmul_rn(y0, turn.y));
+        d[i + 1] = __fmaf_rn(x1, turn.z, __fmul_rn(y1, turn.w));
+        d[i + N / 2] = __fmaf_rn(y0, turn.x, -__fmul_rn(x0, turn.y));
+        d[i + N / 2 + 1] = __fmaf_rn(y1, turn.z, -__fmul_rn(x1, turn.w));
+    }
+}
+
+/* The same for a part of a tile that begins at row `row`: at width 64 of queries or keys, at width 128
+ * what take_pairs takes. */
+template <int WIDTH>
+__device__ inline void turn_part(float (&d)[32], const float *rope, int row, const place &me)
+{
+    if constexpr (WIDTH == 64)
+        turn_back<64>(d, rope, row + me.half * 64, 0, me);
+    else
+        turn_back<128>(d, rope, row, me.half * 32, me);
+}
+
+/* The warp's 16 rows of d * scale into a tile of dqkv that starts at `to`; `width` elements a row. Of
+ * d's columns, the 64 from FROM on; in dqkv GAP elements lie between the first 32 and the others. */
+template <int FROM = 0, int GAP = 0, typename T, int N>
+__device__ inline void write_rows(T *to, int64_t width, const float (&d)[N], float scale,
                                   char *stage, const place &me)
 {
     const uint32_t base = shared_address(stage);
@@ -35,36 +74,68 @@ __device__ inline void write_rows(T *to, int64_t width, const float (&d)[32], fl
         uint32_t w[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            w[i] = packed<T>(__fmul_rn(d[8 * k + 2 * i], scale),
-                             __fmul_rn(d[8 * k + 2 * i + 1], scale));
+            w[i] = packed<T>(__fmul_rn(d[FROM / 2 + 8 * k + 2 * i], scale),
+                             __fmul_rn(d[FROM / 2 + 8 * k + 2 * i + 1], scale));
         store_matrices(base + r * 128 + ((2 * k + me.lane / 16) ^ r % 8) * 16, w[0], w[1], w[2],
                        w[3]);
     }
     __syncwarp();
-    to += (me.half * 64 + me.warp * 16) * width;
+    to += (me.half * 64 + me.warp * 16) * width + FROM;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         int line = k * 4 + me.lane / 8, piece = me.lane % 8;
         uint4 bits = *reinterpret_cast<const uint4 *>(stage + line * 128 + (piece ^ line % 8) * 16);
-        *reinterpret_cast<uint4 *>(to + line * width + piece * 8) = bits;
+        *reinterpret_cast<uint4 *>(to + line * width + piece * 8 + piece / 4 * GAP) = bits;
     }
     __syncwarp();
+}
+
+/* The warp's part of dq * scale into dqkv, whose tile of queries starts at `to`. PAIRED: the columns are
+ * those of take_pairs. */
+template <int WIDTH, bool PAIRED = false, typename T>
+__device__ inline void write_query(T *to, int64_t width, const float (&dq)[32], float scale,
+                                   char *stage, const place &me)
+{
+    const place all_rows = {0, me.warp, me.lane, me.thread};
+    if constexpr (WIDTH == 64)
+        write_rows(to, width, dq, scale, stage, me);
+    else if constexpr (PAIRED)
+        write_rows<0, 32>(to + me.half * 32, width, dq, scale, stage, all_rows);
+    else
+        write_rows(to + me.half * 64, width, dq, scale, stage, all_rows);
 }
 
 /* The calling thread's first piece of a tile of sums; the others follow 512 floats apart. */
 __device__ inline int sum_offset(const place &me)
 {
-    return me.half * (64 * WIDTH) + me.thread * 4;
+    return me.half * (64 * 64) + me.thread * 4;
+}
+
+__device__ inline void take_piece(float *d, const float *from)
+{
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "l"(from)
+                 : "memory");
 }
 
 __device__ inline void take_sum(float (&d)[32], const float *from)
 {
 #pragma unroll
     for (int c = 0; c < 8; c++)
-        asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(d[4 * c]), "=f"(d[4 * c + 1]), "=f"(d[4 * c + 2]), "=f"(d[4 * c + 3])
-                     : "l"(from + c * 512)
-                     : "memory");
+        take_piece(d + 4 * c, from + c * 512);
+}
+
+/* Of a tile of sums at width 128, what the thread turns: 32 columns of the first half, then those 64
+ * after them. */
+__device__ inline void take_pairs(float (&d)[32], const float *tile, const place &me)
+{
+    const float *from = tile + me.half * (4 * 512) + me.thread * 4;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        take_piece(d + 4 * c, from + c * 512);
+        take_piece(d + 4 * c + 16, from + 64 * 64 + c * 512);
+    }
 }
 
 __device__ inline void put_sum(float *to, const float (&d)[32])

@@ -1,7 +1,7 @@
 /* hopper_tiles -- attention backward on Hopper: which tile when, and the warp that brings it.
  *
- * Keys and queries come in tiles of 128 rows. An item is one sequence and key head; one block does it
- * alone, so that every sum has one order:
+ * Keys come in tiles of 128 rows, queries in tiles of 128 (heads of width 64) or 64 (of width 128). An
+ * item is one sequence and key head; one block does it alone, so that every sum has one order:
  *
  *     for each tile of keys:                       a sweep; dk and dv stay in registers
  *         for each query head of the group:
@@ -11,8 +11,10 @@
  * one left in the L2 cache is used first. A block takes items blockIdx, blockIdx + gridDim ...; the
  * memory for dq is the block's, and is used again by its next item.
  *
- * The items left over when whole rounds are done are cut, one tile of keys a job, where that ends
- * sooner: each job puts its dq into memory of its own, and they are added afterwards, in order.
+ * The items left over when whole rounds are done are cut into jobs where that ends sooner: each job
+ * puts its dq into memory of its own, and they are added afterwards, in order. At width 64 a job is
+ * one tile of keys. At width 128 an item is cut into p.cuts jobs, and job c has every p.cuts tiles one,
+ * to and fro (of 16 tiles in 4 jobs the first has 0, 7, 8, 15), which makes them about equally long.
  *
  * The producer walks this order, has the tiles copied into rings of buffers, and puts an order beside
  * each tile of queries: the consumers know nothing of sequences and heads.
@@ -24,17 +26,28 @@
 namespace hopper
 {
 
-const int TILE = 128, WIDTH = 64;
-const int TILE_BYTES = TILE * WIDTH * 2;
+const int TILE = 128; /* keys */
+
+/* Queries of a tile; how many such tiles face a tile of keys. */
+template <int WIDTH> constexpr int QUERIES = WIDTH == 64 ? 128 : 64;
+template <int WIDTH> constexpr int QUERY_TILES = TILE / QUERIES<WIDTH>;
+
+template <int WIDTH> constexpr int KEY_BYTES = 2 * WIDTH *TILE;
+template <int WIDTH> constexpr int QUERY_BYTES = 2 * WIDTH *QUERIES<WIDTH>;
+template <int WIDTH>
+constexpr int SLOPE_BYTES = 2 * 64 * QUERIES<WIDTH>; /* of a warpgroup's keys */
 
 struct problem {
     int tiles, heads, kv_heads, group; /* T / 128, H, G, H / G */
     int whole, rest;                   /* items done whole, items that are cut */
-    int jobs;                          /* whole + rest * tiles */
+    int jobs;                          /* whole + rest * (tiles or cuts) */
     int slots;               /* places for dq that whole items use; those of the rest follow */
     float scale;             /* of the scores */
+    int cuts;                /* width 128: jobs of an item that is cut */
     const float *lse, *sums; /* (B, H, T): lse in powers of two, -dout . out; see stat_place */
-    float *dq;               /* places of (H / G, T, 64), laid out as hopper_rows.cuh has it */
+    float *dq;               /* places of (H / G, T, D), laid out as hopper_rows.cuh has it */
+    const float *rope; /* (T, D/2, 2), by which dq and dk are turned back; NULL: they are not */
+    float *pairs;      /* width 128 with rope: PAIR_STAGES tiles of dq a block */
 };
 
 /* Where column c of a tile has its statistic: what a thread wants of 16 columns is together, columns
@@ -44,17 +57,25 @@ __host__ __device__ inline int stat_place(int c)
     return c / 16 * 16 + c % 8 / 2 * 4 + c / 8 % 2 * 2 + c % 2;
 }
 
-struct walk {
+template <int WIDTH> struct walk {
     int job, batch, kv_head, end, key, head, query;
 
     __device__ inline bool backwards() const
     {
         return key & 1;
     }
+    __device__ inline int first_query() const
+    {
+        return key * QUERY_TILES<WIDTH>;
+    }
+    __device__ inline int queries(const problem &p) const /* tiles of them */
+    {
+        return p.tiles * QUERY_TILES<WIDTH>;
+    }
     __device__ inline void begin_sweep(const problem &p)
     {
         head = backwards() ? p.group - 1 : 0;
-        query = backwards() ? p.tiles - 1 : key;
+        query = backwards() ? queries(p) - 1 : first_query();
     }
     __device__ inline void begin_job(const problem &p, int new_job)
     {
@@ -62,28 +83,36 @@ struct walk {
         int cut = job - p.whole; /* jobs of a cut item lie `rest` apart: the longest come first */
         int item = cut < 0 ? job : p.whole + cut % p.rest;
         key = cut < 0 ? 0 : cut / p.rest;
-        end = cut < 0 ? p.tiles : key + 1;
+        end = cut < 0 || WIDTH != 64 ? p.tiles : key + 1;
         batch = item / p.kv_heads;
         kv_head = item % p.kv_heads;
         begin_sweep(p);
+    }
+    /* The job's next tile of keys. */
+    __device__ inline int next_key(const problem &p) const
+    {
+        if (WIDTH == 64 || job < p.whole)
+            return key + 1;
+        return 2 * (key / p.cuts + 1) * p.cuts - 1 - key;
     }
     /* To the next tile; job is p.jobs after the last. True: that begins a sweep. */
     __device__ inline bool step(const problem &p)
     {
         if (backwards()) {
-            if (--query >= key)
+            if (--query >= first_query())
                 return false;
-            query = p.tiles - 1;
+            query = queries(p) - 1;
             if (--head >= 0)
                 return false;
         } else {
-            if (++query < p.tiles)
+            if (++query < queries(p))
                 return false;
-            query = key;
+            query = first_query();
             if (++head < p.group)
                 return false;
         }
-        if (++key < end)
+        key = next_key(p);
+        if (key < end)
             begin_sweep(p);
         else if (job + (int)gridDim.x < p.jobs)
             begin_job(p, job + (int)gridDim.x);
@@ -102,38 +131,46 @@ enum {
     PUT = 16,     /* dq is put into its place in the sums, */
     ADD = 32,     /* or added to it; otherwise it is complete and written: */
     TAKE = 64,    /* together with the sum */
+    LOWER = 128,  /* with DIAGONAL: the queries are at the second 64 of the keys */
 };
 
 struct order {
     int flags;
+    int row;        /* of the sequence, where the keys begin */
     int64_t sum;    /* elements from p.dq */
     int64_t dq, dk; /* elements from dqkv */
 };
 
-const int ORDERS = 8; /* an order is read up to two tiles after its queries are let go */
-const int K_STAGES = 3, QUERY_STAGES = 3, DOUT_STAGES = 2;
+const int ORDERS = 8; /* an order is read up to three tiles after its queries are let go */
+const int QUERY_STAGES = 3, DOUT_STAGES = 2;
+const int PAIR_STAGES = 4; /* see query_finishes in hopper_attend_wide.cuh */
 
-/* The block's shared memory. Keys have three places: the tile before, whose dq is still to be
- * computed, this one and the next can be of three sweeps. */
-struct memory {
-    char key[K_STAGES][TILE_BYTES], value[TILE_BYTES];
-    char query[QUERY_STAGES][TILE_BYTES], dout[DOUT_STAGES][TILE_BYTES];
-    char ds[2][2 * TILE_BYTES]; /* (128 queries, 64 keys) of either warpgroup, of two tiles */
-    char stage[8][16 * 128];    /* a warp's rows on their way out */
-    float lse[QUERY_STAGES][TILE], sums[DOUT_STAGES][TILE];
+/* Keys have three places where the tile before, whose dq is still to be computed, this one and the
+ * next can be of three sweeps; with two tiles of queries in the shortest sweep they are of two. */
+template <int WIDTH> constexpr int K_STAGES = QUERY_TILES<WIDTH> == 1 ? 3 : 2;
+
+/* The block's shared memory: 224 KiB of tiles, the same at both widths, and 2 or 3 more. */
+template <int WIDTH> struct memory {
+    char key[K_STAGES<WIDTH>][KEY_BYTES<WIDTH>], value[KEY_BYTES<WIDTH>];
+    char query[QUERY_STAGES][QUERY_BYTES<WIDTH>], dout[DOUT_STAGES][QUERY_BYTES<WIDTH>];
+    char ds[2][2 * SLOPE_BYTES<WIDTH>]; /* (queries, 64 keys) of either warpgroup, of two tiles */
+    char stage[8][16 * 128];            /* a warp's rows on their way out */
+    float lse[QUERY_STAGES][QUERIES<WIDTH>], sums[DOUT_STAGES][QUERIES<WIDTH>];
     order orders[ORDERS];
-    uint64_t key_full[K_STAGES], key_empty[K_STAGES], value_full, value_empty;
+    uint64_t key_full[K_STAGES<WIDTH>], key_empty[K_STAGES<WIDTH>], value_full, value_empty;
     uint64_t query_full[QUERY_STAGES], query_empty[QUERY_STAGES];
     uint64_t dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[2], ds_empty[2];
     uint64_t start; /* of the second warpgroup */
 };
 
+static_assert(sizeof(memory<64>) <= 227 * 1024 && sizeof(memory<128>) <= 227 * 1024, "too much");
+
 /* "full" is completed by the producer and its bytes, "empty" by the eight warps of the consumers. */
-__device__ inline void init_barriers(memory &m)
+template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
 {
     const int warps = 8;
-    for (int i = 0; i < K_STAGES; i++) {
+    for (int i = 0; i < K_STAGES<WIDTH>; i++) {
         barrier_init(shared_address(&m.key_full[i]), 1);
         barrier_init(shared_address(&m.key_empty[i]), warps);
     }
@@ -156,49 +193,72 @@ __device__ inline void init_barriers(memory &m)
 }
 
 /* All but LAST and END, which the next step tells. */
-__device__ inline order order_for(const walk &w, const problem &p, bool first)
+template <int WIDTH>
+__device__ inline order order_for(const walk<WIDTH> &w, const problem &p, bool first)
 {
+    const int queries = QUERIES<WIDTH>;
     const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
     const int64_t rows = (int64_t)w.batch * p.tiles * TILE;
-    const bool whole = w.job < p.whole, diagonal = w.query == w.key;
+    const bool whole = w.job < p.whole, diagonal = w.query / QUERY_TILES<WIDTH> == w.key;
+    const bool again = WIDTH != 64 && !whole && w.key >= p.cuts; /* not the job's first keys */
     const int64_t place = whole ? (int)blockIdx.x : p.slots + w.job - p.whole;
     order o;
+    o.row = w.key * TILE;
     o.flags = (first ? FIRST : 0) | (diagonal ? DIAGONAL : 0);
-    if (!whole || (w.key == 0 && !diagonal))
+    if (diagonal && w.query % QUERY_TILES<WIDTH>)
+        o.flags |= LOWER;
+    if (!again && (!whole || (w.key == 0 && !diagonal)))
         o.flags |= PUT;
-    else if (!diagonal)
+    else if (again || !diagonal)
         o.flags |= ADD;
     else if (w.key > 0)
         o.flags |= TAKE;
-    o.sum = ((place * p.group + w.head) * p.tiles + w.query) * (TILE * WIDTH);
-    o.dq = (rows + w.query * TILE) * width + (w.kv_head * p.group + w.head) * WIDTH;
+    o.sum = ((place * p.group + w.head) * w.queries(p) + w.query) * (queries * WIDTH);
+    o.dq = (rows + w.query * queries) * width + (w.kv_head * p.group + w.head) * WIDTH;
     o.dk = (rows + w.key * TILE) * width + (p.heads + w.kv_head) * WIDTH;
     return o;
 }
 
+/* Rows of a head at column x, row y: boxes of the tensor map, 64 columns after 64 columns. */
+template <int WIDTH, int ROWS>
+__device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t full)
+{
+    if constexpr (WIDTH == 64) {
+        load_tile(to, map, x, y, full);
+    } else {
+#pragma unroll
+        for (int i = 0; i < WIDTH * ROWS; i += 64 * 64) {
+            const int column = i / (64 * ROWS) * 64, row = i / 64 % ROWS;
+            load_tile(to + i * 2, map, x + column, y + row, full);
+        }
+    }
+}
+
 /* The producer: one thread. */
-__device__ inline void produce(memory &m, const problem &p, const CUtensorMap *qkv,
+template <int WIDTH>
+__device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtensorMap *qkv,
                                const CUtensorMap *dout)
 {
-    ring<K_STAGES> k;
+    const int queries = QUERIES<WIDTH>, stat_bytes = queries * (int)sizeof(float);
+    ring<K_STAGES<WIDTH>> k;
     ring<1> v;
     ring<QUERY_STAGES> q;
     ring<DOUT_STAGES> d;
-    walk w;
+    walk<WIDTH> w;
     w.begin_job(p, blockIdx.x);
     bool next_first = true;
     for (unsigned tile = 0; w.job < p.jobs; tile++) {
         const bool first = next_first;
         const int rows = w.batch * p.tiles * TILE, key_row = rows + w.key * TILE;
-        const int row = rows + w.query * TILE, head = w.kv_head * p.group + w.head;
+        const int row = rows + w.query * queries, head = w.kv_head * p.group + w.head;
         const int column = (p.heads + w.kv_head) * WIDTH; /* of keys */
         const int64_t stat =
-            ((int64_t)w.batch * p.heads + head) * (p.tiles * TILE) + w.query * TILE;
+            ((int64_t)w.batch * p.heads + head) * (p.tiles * TILE) + w.query * queries;
         if (first) {
             uint32_t full = shared_address(&m.key_full[k.stage]);
             barrier_wait(shared_address(&m.key_empty[k.stage]), k.parity ^ 1);
-            barrier_expect(full, TILE_BYTES);
-            load_tile(shared_address(m.key[k.stage]), qkv, column, key_row, full);
+            barrier_expect(full, KEY_BYTES<WIDTH>);
+            load_rows<WIDTH, TILE>(shared_address(m.key[k.stage]), qkv, column, key_row, full);
             k.step();
         }
         order o = order_for(w, p, first);
@@ -208,23 +268,24 @@ __device__ inline void produce(memory &m, const problem &p, const CUtensorMap *q
         uint32_t full = shared_address(&m.query_full[q.stage]);
         barrier_wait(shared_address(&m.query_empty[q.stage]), q.parity ^ 1);
         m.orders[tile % ORDERS] = o;
-        barrier_expect(full, TILE_BYTES + TILE * (int)sizeof(float));
-        load_tile(shared_address(m.query[q.stage]), qkv, head * WIDTH, row, full);
-        load_bytes(shared_address(m.lse[q.stage]), p.lse + stat, TILE * sizeof(float), full);
+        barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
+        load_rows<WIDTH, queries>(shared_address(m.query[q.stage]), qkv, head * WIDTH, row, full);
+        load_bytes(shared_address(m.lse[q.stage]), p.lse + stat, stat_bytes, full);
         q.step();
 
         full = shared_address(&m.dout_full[d.stage]);
         barrier_wait(shared_address(&m.dout_empty[d.stage]), d.parity ^ 1);
-        barrier_expect(full, TILE_BYTES + TILE * (int)sizeof(float));
-        load_tile(shared_address(m.dout[d.stage]), dout, head * WIDTH, row, full);
-        load_bytes(shared_address(m.sums[d.stage]), p.sums + stat, TILE * sizeof(float), full);
+        barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
+        load_rows<WIDTH, queries>(shared_address(m.dout[d.stage]), dout, head * WIDTH, row, full);
+        load_bytes(shared_address(m.sums[d.stage]), p.sums + stat, stat_bytes, full);
         d.step();
 
         if (first) { /* last: their one place is free only near the end of the sweep before */
             full = shared_address(&m.value_full);
             barrier_wait(shared_address(&m.value_empty), v.parity ^ 1);
-            barrier_expect(full, TILE_BYTES);
-            load_tile(shared_address(m.value), qkv, column + p.kv_heads * WIDTH, key_row, full);
+            barrier_expect(full, KEY_BYTES<WIDTH>);
+            load_rows<WIDTH, TILE>(shared_address(m.value), qkv, column + p.kv_heads * WIDTH,
+                                   key_row, full);
             v.step();
         }
     }
