@@ -1,9 +1,9 @@
 /* cuda_flat -- arithmetic on flat ranges: casts, sums of squares, the search for what is not
- * finite, AdamW.
+ * finite. AdamW is in cuda_adamw.cu.
  *
  * All of it is bound by memory. Bytes an element: cast the two sizes, square_sums and
- * find_nonfinite one, AdamW 24 and the sizes of gradient and copy. An element's bits do not depend
- * on where it lies or on the grid: a part that is not whole goes through the same arithmetic.
+ * find_nonfinite one. An element's bits do not depend on where it lies or on the grid: a part that
+ * is not whole goes through the same arithmetic.
  */
 #include <float.h>
 #include <type_traits>
@@ -39,11 +39,6 @@ static __device__ inline void convert(double x, float *to)
 {
     *to = __double2float_rn(x);
 }
-
-/* N values of T, read and written at once. */
-template <typename T, int N> struct alignas(sizeof(T) * N) lump {
-    T v[N];
-};
 
 /* Values at once: 16 bytes of the larger type; and how many times that a thread has in flight. */
 template <typename To, typename From>
@@ -252,194 +247,4 @@ cudaError_t launch_find_nonfinite(cudaStream_t stream, enum dtype type, const vo
                                                           (unsigned long long *)first);
         return cudaGetLastError();
     });
-}
-
-/* --- AdamW --------------------------------------------------------------------------------------
- *
- * One launch for all segments, whose counts only the device knows. Segments are cut into tiles; a
- * fixed number of blocks takes the tiles in turn, 1024 segments at a time. Each block sums the
- * segments' tiles in shared memory and finds the segment of a tile by bisection. */
-
-enum {
-    ADAMW_DEPTH = 2,
-    ADAMW_TILE = ADAMW_DEPTH * THREADS * 4,
-    ADAMW_BLOCKS = 132 * 8,
-    SEGMENTS_EACH = 4, /* a thread */
-    SEGMENTS = SEGMENTS_EACH * THREADS
-};
-
-/* What a step makes of hyper-parameters, scalars and one segment's factors. */
-struct update {
-    kernel_adamw hyper;
-    float grad_scale, correction1, correction2, lr, decay;
-};
-
-static __device__ inline void step(const update &u, float grad, float *p, float *m, float *v)
-{
-    const kernel_adamw &h = u.hyper;
-    float g = mul(grad, u.grad_scale);
-    *m = add(mul(h.beta1, *m), mul(h.rest1, g));
-    *v = add(mul(h.beta2, *v), mul(h.rest2, mul(g, g)));
-    float root = __fsqrt_rn(__fdiv_rn(*v, u.correction2));
-    float direction = __fdiv_rn(__fdiv_rn(*m, u.correction1), add(root, h.eps));
-    *p = sub(*p, mul(u.lr, add(direction, mul(u.decay, *p))));
-}
-
-template <typename T>
-static __device__ inline void store_copy(T *copy, const float (&p)[4], int64_t n, bool wide)
-{
-    lump<T, 4> to;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        convert(p[j], &to.v[j]);
-    if (wide && n >= 4) {
-        *reinterpret_cast<lump<T, 4> *>(copy) = to;
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (j < n)
-            copy[j] = to.v[j];
-}
-
-/* The first n of four elements, zeros after them. */
-template <typename T>
-static __device__ inline lump<T, 4> load_four(const T *from, int64_t n, bool wide)
-{
-    if (wide && n >= 4)
-        return *reinterpret_cast<const lump<T, 4> *>(from);
-    lump<T, 4> four;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        if (j < n)
-            four.v[j] = from[j];
-        else
-            narrow(0.0f, &four.v[j]);
-    }
-    return four;
-}
-
-/* Elements first .. first + ADAMW_TILE - 1 of a segment whose gradient is of G, as far as there are
- * so many. */
-template <typename G>
-static __device__ inline void update_tile(const update &u, const kernel_segment &s, int64_t tile)
-{
-    bool wide = ((uintptr_t)s.param | (uintptr_t)s.grad | (uintptr_t)s.m | (uintptr_t)s.v |
-                 (uintptr_t)s.copy) %
-                    16 ==
-                0;
-    int64_t first = tile * ADAMW_TILE + threadIdx.x * 4;
-    pack<float> p[ADAMW_DEPTH], m[ADAMW_DEPTH], v[ADAMW_DEPTH];
-    lump<G, 4> g[ADAMW_DEPTH];
-#pragma unroll
-    for (int k = 0; k < ADAMW_DEPTH; k++) {
-        int64_t i = first + k * THREADS * 4, n = s.count - i;
-        p[k] = load_some(s.param + i, n, wide);
-        g[k] = load_four((const G *)s.grad + i, n, wide);
-        m[k] = load_some(s.m + i, n, wide);
-        v[k] = load_some(s.v + i, n, wide);
-    }
-#pragma unroll
-    for (int k = 0; k < ADAMW_DEPTH; k++) {
-        int64_t i = first + k * THREADS * 4, n = s.count - i;
-        float fp[4], fm[4], fv[4];
-        widen(p[k], fp);
-        widen(m[k], fm);
-        widen(v[k], fv);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            step(u, widen(g[k].v[j]), &fp[j], &fm[j], &fv[j]);
-        store_some(s.param + i, narrow<float>(fp), n, wide);
-        store_some(s.m + i, narrow<float>(fm), n, wide);
-        store_some(s.v + i, narrow<float>(fv), n, wide);
-        if (!s.copy)
-            continue;
-        switch (s.copy_type) {
-        case DTYPE_BF16: store_copy((__nv_bfloat16 *)s.copy + i, fp, n, wide); break;
-        case DTYPE_F16: store_copy((__half *)s.copy + i, fp, n, wide); break;
-        case DTYPE_F32: store_copy((float *)s.copy + i, fp, n, wide); break;
-        default: store_copy((double *)s.copy + i, fp, n, false); break;
-        }
-    }
-}
-
-/* ends[i] = tiles of segments 0 .. i; returns those of all `count`. */
-static __device__ inline int64_t sum_tiles(const kernel_segment *segments, int count, int64_t *ends)
-{
-    __shared__ int64_t warps[THREADS / WARP];
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int64_t mine[SEGMENTS_EACH], sum = 0, before = 0, all = 0;
-#pragma unroll
-    for (int k = 0; k < SEGMENTS_EACH; k++) {
-        int i = threadIdx.x * SEGMENTS_EACH + k;
-        sum += i < count ? (segments[i].count + ADAMW_TILE - 1) / ADAMW_TILE : 0;
-        mine[k] = sum;
-    }
-#pragma unroll
-    for (int apart = 1; apart < WARP; apart *= 2) {
-        int64_t left = __shfl_up_sync(ALL_LANES, sum, apart);
-        sum += lane >= apart ? left : 0;
-    }
-    if (lane == WARP - 1)
-        warps[warp] = sum;
-    __syncthreads();
-    for (int w = 0; w < THREADS / WARP; w++) {
-        before += w < warp ? warps[w] : 0;
-        all += warps[w];
-    }
-    before += sum - mine[SEGMENTS_EACH - 1];
-#pragma unroll
-    for (int k = 0; k < SEGMENTS_EACH; k++)
-        ends[threadIdx.x * SEGMENTS_EACH + k] = before + mine[k];
-    __syncthreads();
-    return all;
-}
-
-/* The first i with ends[i] > tile. */
-static __device__ inline int find_segment(const int64_t *ends, int count, int64_t tile)
-{
-    int low = 0, high = count - 1;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (ends[middle] > tile)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
-__global__ void __launch_bounds__(THREADS) adamw(kernel_adamw hyper, const kernel_scalars *scalars,
-                                                 const kernel_segment *segments, int segment_count)
-{
-    __shared__ int64_t ends[SEGMENTS];
-    kernel_scalars now = *scalars;
-    int64_t turn =
-        blockIdx.x; /* this block's next tile, counted from the first of these segments */
-    for (int first = 0; first < segment_count; first += SEGMENTS) {
-        int count = min((int)SEGMENTS, segment_count - first);
-        int64_t tiles = sum_tiles(segments + first, count, ends);
-        for (; turn < tiles; turn += gridDim.x) {
-            int i = find_segment(ends, count, turn);
-            kernel_segment s = segments[first + i];
-            update u = {hyper,           now.grad_scale,        now.correction1,
-                        now.correction2, mul(now.lr, s.lr_mul), s.decay};
-            int64_t tile = turn - (i > 0 ? ends[i - 1] : 0);
-            switch (s.grad_type) {
-            case DTYPE_BF16: update_tile<__nv_bfloat16>(u, s, tile); break;
-            case DTYPE_F16: update_tile<__half>(u, s, tile); break;
-            default: update_tile<float>(u, s, tile); break;
-            }
-        }
-        turn -= tiles;
-        __syncthreads();
-    }
-}
-
-cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
-                         const struct kernel_scalars *scalars,
-                         const struct kernel_segment *segments, int segment_count)
-{
-    adamw<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, segment_count);
-    return cudaGetLastError();
 }

@@ -10,6 +10,7 @@
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu, cuda_flat.cu   their kernels
+ *     cuda_adamw.cu, cuda_adamw.cuh     AdamW: how it is moved, what is computed
  *     ops_cuda.c           the table, opening and closing
  *
  * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products in

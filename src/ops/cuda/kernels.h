@@ -115,7 +115,9 @@ cudaError_t launch_square_sums(cudaStream_t stream, enum dtype type,
                                const struct kernel_range *ranges /* the host's */, int range_count);
 cudaError_t launch_find_nonfinite(cudaStream_t stream, enum dtype type, const void *x,
                                   int64_t count, int64_t *first);
-/* `segments` is in device memory, `hyper` in host memory. */
+
+/* --- cuda_adamw.cu; `segments` is in device memory, `hyper` in host memory ------------------- */
+
 struct kernel_adamw {
     float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
 };
