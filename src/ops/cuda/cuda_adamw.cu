@@ -2,7 +2,8 @@
  *
  * Segments are cut into tiles; a fixed number of blocks takes the tiles in turn, 1024 segments at a
  * time. Each block sums the segments' tiles in shared memory and finds the segment of a tile by
- * bisection. The arithmetic is in cuda_adamw.cuh.
+ * bisection. The arithmetic is in cuda_adamw.cuh; Hopper has a kernel of its own in
+ * cuda_adamw_hopper.cu.
  */
 #include "ops/cuda/cuda_adamw.cuh"
 

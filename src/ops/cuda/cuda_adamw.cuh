@@ -1,5 +1,6 @@
 /* cuda_adamw -- AdamW's arithmetic, four elements at a time, and the way of a tile straight from
- * device memory and back. How segments are cut and who takes which tile is in cuda_adamw.cu.
+ * device memory and back. How segments are cut and who takes which tile is in cuda_adamw.cu (any
+ * card) and cuda_adamw_hopper.cu (through shared memory, by the copy engine).
  *
  * Bytes an element: 24 and the sizes of gradient and copy. An element's bits do not depend on where
  * it lies, on the kernel or on the grid: they are those of single operations rounded to nearest,

@@ -214,9 +214,13 @@ static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hype
                                    .beta2 = (float)hyper.beta2,
                                    .rest2 = (float)(1 - hyper.beta2),
                                    .eps = (float)hyper.eps};
-    ENQUEUE("adamw",
-            launch_adamw(cuda_handle(stream), rounded, (const struct kernel_scalars *)scalars,
-                         (const struct kernel_segment *)segments, segment_count));
+    const struct kernel_scalars *now = (const struct kernel_scalars *)scalars;
+    const struct kernel_segment *list = (const struct kernel_segment *)segments;
+    if (cuda_ops_of(ops)->adamw_hopper)
+        ENQUEUE("adamw", launch_adamw_hopper(cuda_handle(stream), rounded, now, list, segment_count,
+                                             cuda_device_of(ops->device)->processors));
+    else
+        ENQUEUE("adamw", launch_adamw(cuda_handle(stream), rounded, now, list, segment_count));
 }
 
 void cuda_slots_fill(struct ops_backend *table)

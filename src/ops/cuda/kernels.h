@@ -124,6 +124,11 @@ struct kernel_adamw {
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
                          const struct kernel_segment *segments, int segment_count);
+/* cuda_adamw_hopper.cu: the same bits on a card of compute capability 9.0 with so many processors */
+cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
+                                const struct kernel_scalars *scalars,
+                                const struct kernel_segment *segments, int segment_count,
+                                int processors);
 
 #ifdef __cplusplus
 }
