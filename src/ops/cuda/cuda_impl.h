@@ -11,6 +11,8 @@
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
  *     cuda_flat.cu         their kernels
+ *     cuda_adamw.cu, cuda_adamw_hopper.cu, cuda_adamw.cuh     AdamW: two ways to move, one arithmetic
+ *     cuda_round.cuh       its copies rounded at random
  *     ops_cuda.c           the table, opening and closing
  *
  * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products in
@@ -29,6 +31,7 @@ struct cuda_attention_state;
 struct cuda_ops {
     struct cuda_linear_state *linear;
     struct cuda_attention_state *attention;
+    bool adamw_hopper; /* AdamW by cuda_adamw_hopper.cu */
 };
 
 static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)

@@ -221,10 +221,15 @@ static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hype
                                    .rest2 = (float)(1 - hyper.beta2),
                                    .eps = (float)hyper.eps,
                                    .update = hyper.update};
-    ENQUEUE("adamw",
-            launch_adamw(cuda_handle(stream), rounded, (const struct kernel_scalars *)scalars,
-                         (const struct kernel_segment *)segments,
-                         (const struct kernel_place *)hyper.places, segment_count));
+    const struct kernel_scalars *now = (const struct kernel_scalars *)scalars;
+    const struct kernel_segment *list = (const struct kernel_segment *)segments;
+    const struct kernel_place *places = (const struct kernel_place *)hyper.places;
+    if (cuda_ops_of(ops)->adamw_hopper && !places)
+        ENQUEUE("adamw", launch_adamw_hopper(cuda_handle(stream), rounded, now, list, segment_count,
+                                             cuda_device_of(ops->device)->processors));
+    else
+        ENQUEUE("adamw",
+                launch_adamw(cuda_handle(stream), rounded, now, list, places, segment_count));
 }
 
 void cuda_slots_fill(struct ops_backend *table)

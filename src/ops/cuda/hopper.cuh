@@ -115,6 +115,32 @@ __device__ inline void load_bytes(uint32_t to, const void *from, int bytes, uint
                  : "memory");
 }
 
+/* The same from shared memory, in a group of the calling thread's. */
+__device__ inline void store_bytes(void *to, uint32_t from, int bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                     __cvta_generic_to_global(to)),
+                 "r"(from), "r"(bytes)
+                 : "memory");
+}
+
+__device__ inline void stores_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until at most N of this thread's groups still read shared memory. */
+template <int N> __device__ inline void stores_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+/* Until all of them are in device memory. */
+__device__ inline void stores_done()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 __device__ inline void async_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

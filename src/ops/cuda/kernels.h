@@ -124,8 +124,10 @@ cudaError_t launch_square_sums(cudaStream_t stream, enum dtype type,
                                const struct kernel_range *ranges /* the host's */, int range_count);
 cudaError_t launch_find_nonfinite(cudaStream_t stream, enum dtype type, const void *x,
                                   int64_t count, int64_t *first);
-/* `segments` and `places` (NULL: copies are rounded to nearest) are in device memory, `hyper` in host
- * memory. */
+
+/* --- cuda_adamw.cu; `segments` and `places` (NULL: copies are rounded to nearest) are in device
+ * memory, `hyper` in host memory --------------------------------------------------------------- */
+
 struct kernel_adamw {
     float beta1, rest1, beta2, rest2, eps; /* rest: 1 - beta */
     int64_t update;
@@ -134,6 +136,12 @@ cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
                          const struct kernel_segment *segments, const struct kernel_place *places,
                          int segment_count);
+/* cuda_adamw_hopper.cu: the same bits on a card of compute capability 9.0 with so many processors,
+ * rounded to nearest */
+cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
+                                const struct kernel_scalars *scalars,
+                                const struct kernel_segment *segments, int segment_count,
+                                int processors);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,12 @@
  * Nothing is left as ref's: that would read device memory on the host. So the table is emptied
  * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
  * start-up, and not in the middle of a step.
+ *
+ * SIFR_CUDA_ADAMW=hopper takes AdamW's kernel for Hopper where the card is one (opt-in until it has
+ * been timed in a step; the bits are the same).
  */
+#include <stdlib.h>
+#include <string.h>
 #include "ops/cuda/cuda_impl.h"
 #include "ops/cuda/cuda_product.h"
 
@@ -18,9 +23,12 @@ static enum status cuda_ops_open(struct ops *ops)
 {
     enum status st;
     struct env *env = device_env(ops->device);
+    const char *adamw = getenv("SIFR_CUDA_ADAMW");
     struct cuda_ops *cuda;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
+    cuda->adamw_hopper =
+        adamw && !strcmp(adamw, "hopper") && cuda_device_of(ops->device)->capability == 90;
     TRY_OR(undo_self, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));
     return STATUS_OK;

@@ -128,6 +128,11 @@ __device__ inline void store_some(T *to, const pack<T> &p, int64_t n, bool wide)
     }
 }
 
+/* N values of T, read and written at once. */
+template <typename T, int N> struct alignas(sizeof(T) * N) lump {
+    T v[N];
+};
+
 /* Two values of 16 bits, the first in the low half. */
 __device__ inline float2 widen_word(uint32_t word, __nv_bfloat16)
 {

@@ -1,0 +1,265 @@
+/* cuda_adamw -- AdamW's arithmetic, four elements at a time, and the way of a tile straight from
+ * device memory and back. How segments are cut and who takes which tile is in cuda_adamw.cu (any
+ * card) and cuda_adamw_hopper.cu (through shared memory, by the copy engine).
+ *
+ * Bytes an element: 24 and the sizes of gradient and copy. An element's bits do not depend on where
+ * it lies, on the kernel or on the grid: they are those of single operations rounded to nearest,
+ * divisions and the root too.
+ *
+ * The compiler's exact division looks at every pair of operands for exponents so far out that its
+ * formula fails, and branches: nothing of one element runs beside another, and 60 instructions an
+ * element are spent. Here four elements are looked at together, and the same formulas then run side
+ * by side; where one of the four is unusual (zero, tiny, huge, not finite) the compiler's divisions
+ * are used.
+ *
+ *     a / c:  r = 1 / c to half a unit; q = a r; q + (a - c q) r
+ *     root:   y = 1 / root to a unit; s = x y; s + (x - s s) y / 2       all but q, s fused
+ *
+ * Of a quotient, only pairs with 2^k A - C M = j, |j| <= 6 (A, C the 24-bit mantissas, M that of a
+ * midpoint, k 24 or 25) come so near to a midpoint that the last rounding could go wrong. With r = 1 / c
+ * rounded (a correction, known beforehand) all 4.6e7 of them with |j| <= 8 were tried, and none does.
+ * With r from the card's approximation and one step of Newton's, and for the root, the formulas are
+ * those of __fdiv_rn and __fsqrt_rn themselves where those do not branch.
+ */
+#ifndef OPS_CUDA_CUDA_ADAMW_CUH
+#define OPS_CUDA_CUDA_ADAMW_CUH
+#include "ops/cuda/cuda_round.cuh"
+
+/* What a step makes of hyper-parameters, scalars and one segment's factors. */
+struct update {
+    kernel_adamw hyper;
+    float grad_scale, correction1, correction2;
+    float inverse1, inverse2; /* 1 / correction; NaN where correction or eps is unusual */
+    float lr, decay;          /* the segment's */
+};
+
+/* For no segment yet. */
+static __device__ inline update update_begin(const kernel_adamw &hyper, const kernel_scalars &now)
+{
+    const float c1 = now.correction1, c2 = now.correction2, none = __uint_as_float(0x7fffffffu);
+    bool usual = hyper.eps >= 0 && hyper.eps <= 0x1p20f;
+    return {hyper,
+            now.grad_scale,
+            c1,
+            c2,
+            usual && c1 >= 0x1p-16f && c1 <= 2 ? __frcp_rn(c1) : none,
+            usual && c2 >= 0x1p-16f && c2 <= 2 ? __frcp_rn(c2) : none,
+            0,
+            0};
+}
+
+/* --- arithmetic ----------------------------------------------------------------------------- */
+
+/* 2^-86 <= x <= 2^40, of what is divided by corrections: then no formula below meets a number that
+ * is not normal, but (a - c q), which is a multiple of 2^-149 and so exact all the same. */
+static __device__ inline bool is_usual(float x)
+{
+    const uint32_t low = (127 - 86) << 23, high = (127 + 40) << 23;
+    return __float_as_uint(x) - low <= high - low;
+}
+
+/* a / c, from q = a times the inverse of c. */
+static __device__ inline float quotient(float a, float c, float inverse, float q)
+{
+    return fma_(fma_(q, -c, a), inverse, q);
+}
+
+static __device__ inline float usual_quotient(float a, float c)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(c));
+    r = fma_(r, fma_(r, -c, 1.0f), r);
+    return quotient(a, c, r, mul(a, r));
+}
+
+static __device__ inline float usual_root(float x)
+{
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    float s = mul(x, y);
+    return fma_(fma_(-s, s, x), mul(y, 0.5f), s);
+}
+
+/* Four elements, all that is computed of them. */
+static __device__ inline void step_four(const update &u, const float (&grad)[4], float (&p)[4],
+                                        float (&m)[4], float (&v)[4])
+{
+    const kernel_adamw &h = u.hyper;
+    float mean[4], square[4], direction[4]; /* the first two: m and v over their corrections */
+    bool usual = true;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float g = mul(grad[j], u.grad_scale);
+        m[j] = add(mul(h.beta1, m[j]), mul(h.rest1, g));
+        v[j] = add(mul(h.beta2, v[j]), mul(h.rest2, mul(g, g)));
+        mean[j] = mul(m[j], u.inverse1);
+        square[j] = mul(v[j], u.inverse2);
+        usual &= is_usual(fabsf(mean[j])) & is_usual(square[j]);
+    }
+    if (usual) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            mean[j] = quotient(m[j], u.correction1, u.inverse1, mean[j]);
+            square[j] = quotient(v[j], u.correction2, u.inverse2, square[j]);
+            direction[j] = usual_quotient(mean[j], add(usual_root(square[j]), h.eps));
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float root = __fsqrt_rn(__fdiv_rn(v[j], u.correction2));
+            direction[j] = __fdiv_rn(__fdiv_rn(m[j], u.correction1), add(root, h.eps));
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        p[j] = sub(p[j], mul(u.lr, add(direction[j], mul(u.decay, p[j]))));
+}
+
+/* The parameter as its copy has it. */
+template <typename T> static __device__ inline lump<T, 4> copy_four(const float (&p)[4])
+{
+    lump<T, 4> to;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if constexpr (sizeof(T) == sizeof(double))
+            to.v[j] = p[j];
+        else
+            narrow(p[j], &to.v[j]);
+    }
+    return to;
+}
+
+/* --- straight from device memory ------------------------------------------------------------- */
+
+template <typename T>
+static __device__ inline void store_four(T *copy, const lump<T, 4> &to, int64_t n, bool wide)
+{
+    if (wide && n >= 4) {
+        *reinterpret_cast<lump<T, 4> *>(copy) = to;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (j < n)
+            copy[j] = to.v[j];
+}
+
+template <typename T>
+static __device__ inline void store_copy(void *copy, int64_t i, const float (&p)[4], int64_t n,
+                                         bool wide)
+{
+    store_four((T *)copy + i, copy_four<T>(p), n, wide);
+}
+
+static __device__ inline void store_nearest(const kernel_segment &s, int64_t i, const float (&p)[4],
+                                            int64_t n, bool wide)
+{
+    switch (s.copy_type) {
+    case DTYPE_BF16: store_copy<__nv_bfloat16>(s.copy, i, p, n, wide); break;
+    case DTYPE_F16: store_copy<__half>(s.copy, i, p, n, wide); break;
+    case DTYPE_F32: store_copy<float>(s.copy, i, p, n, wide); break;
+    default: store_copy<double>(s.copy, i, p, n, false); break;
+    }
+}
+
+static __device__ inline void store_random(const kernel_segment &s, const kernel_place &place,
+                                           int64_t number, int64_t i, const float (&p)[4],
+                                           int64_t n, bool wide)
+{
+    unsigned words[4];
+    lump<uint16_t, 4> to;
+    random_four(place, number, i, words);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        to.v[j] =
+            s.copy_type == DTYPE_BF16 ? round_bf16(p[j], words[j]) : round_f16(p[j], words[j]);
+    store_four((uint16_t *)s.copy + i, to, n, wide);
+}
+
+/* The first n of four elements, zeros after them. */
+template <typename T>
+static __device__ inline lump<T, 4> load_four(const T *from, int64_t n, bool wide)
+{
+    if (wide && n >= 4)
+        return *reinterpret_cast<const lump<T, 4> *>(from);
+    lump<T, 4> four;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (j < n)
+            four.v[j] = from[j];
+        else
+            narrow(0.0f, &four.v[j]);
+    }
+    return four;
+}
+
+/* Every array of the segment starts at a multiple of 16 bytes. */
+static __device__ inline bool is_wide_segment(const kernel_segment &s)
+{
+    return ((uintptr_t)s.param | (uintptr_t)s.grad | (uintptr_t)s.m | (uintptr_t)s.v |
+            (uintptr_t)s.copy) %
+               16 ==
+           0;
+}
+
+/* Elements `first` on of a segment whose gradient is of G, as far as there are so many: DEPTH fours
+ * of each of `threads` threads, this one number `thread`. RANDOM: copies of 16 bits are rounded at
+ * random, by `place`; an instance of its own, so that the other has neither its registers nor its
+ * branches. */
+template <typename G, int DEPTH, bool RANDOM>
+static __device__ inline void update_tile(const update &u, const kernel_segment &s,
+                                          const kernel_place *place, int64_t first, int thread,
+                                          int threads)
+{
+    bool wide = is_wide_segment(s);
+    pack<float> p[DEPTH], m[DEPTH], v[DEPTH];
+    lump<G, 4> g[DEPTH];
+    first += thread * 4;
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) {
+        int64_t i = first + k * threads * 4, n = s.count - i;
+        p[k] = load_some(s.param + i, n, wide);
+        g[k] = load_four((const G *)s.grad + i, n, wide);
+        m[k] = load_some(s.m + i, n, wide);
+        v[k] = load_some(s.v + i, n, wide);
+    }
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) {
+        int64_t i = first + k * threads * 4, n = s.count - i;
+        float fp[4], fm[4], fv[4], fg[4];
+        widen(p[k], fp);
+        widen(m[k], fm);
+        widen(v[k], fv);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            fg[j] = widen(g[k].v[j]);
+        step_four(u, fg, fp, fm, fv);
+        store_some(s.param + i, narrow<float>(fp), n, wide);
+        store_some(s.m + i, narrow<float>(fm), n, wide);
+        store_some(s.v + i, narrow<float>(fv), n, wide);
+        if (!s.copy)
+            continue;
+        if (RANDOM && (s.copy_type == DTYPE_BF16 || s.copy_type == DTYPE_F16))
+            store_random(s, *place, u.hyper.update, i, fp, n, wide);
+        else
+            store_nearest(s, i, fp, n, wide);
+    }
+}
+
+template <int DEPTH, bool RANDOM>
+static __device__ inline void update_tile(const update &u, const kernel_segment &s,
+                                          const kernel_place *place, int64_t first, int thread,
+                                          int threads)
+{
+    switch (s.grad_type) {
+    case DTYPE_BF16:
+        update_tile<__nv_bfloat16, DEPTH, RANDOM>(u, s, place, first, thread, threads);
+        break;
+    case DTYPE_F16:
+        update_tile<__half, DEPTH, RANDOM>(u, s, place, first, thread, threads);
+        break;
+    default: update_tile<float, DEPTH, RANDOM>(u, s, place, first, thread, threads); break;
+    }
+}
+
+#endif
