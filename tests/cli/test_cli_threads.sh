@@ -45,6 +45,8 @@ has '"launcher": ?""'
 ) || failures=$((failures + 1))
 SIFR_MPIRUN=/bin/true expect 2 "SIFR_MPIRUN is '/bin/true', which is no launcher of" "${train[@]}" -n 2 --out=no
 [ ! -e no ] || fail "a mistaken start made a folder"
+SIFR_MPIRUN=/nowhere/mpirun ok "$sifr" doctor
+has "^! SIFR_MPIRUN is '/nowhere/mpirun', which cannot be run, .*: sifr -n will be refused"
 
 # --- a rank that hangs takes the process with it ---------------------------------------------------------------------
 faulty=${sifr}_faults
