@@ -21,6 +21,13 @@ command=$(sed -n 's/^  sifr train //p' out)
 eval "ok \"\$sifr\" plan $command --memory=80G"
 has '^ranks    8;'
 
+# In fp32 a card does not do more than its TF32 peak, which is what mfu is of.
+for machine in h100 a100-40g; do
+    ok "$sifr" plan "${keys[@]}" --precision.mode=fp32 --gpus=8 --top=1 --zero.stage=1 --machine=$machine --json
+    mfu=$(sed -nE 's/.*"mfu": ([0-9.e-]+).*/\1/p' out)
+    awk -v m="$mfu" 'BEGIN { exit !(m > 0.02 && m < 0.75) }' || fail "mfu in fp32 on $machine: $mfu"
+done
+
 # What is given stays, in every layout; -n 2 is at once.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=3 --parallel.pp=2 --engine.recompute=full --json
 is_json out
