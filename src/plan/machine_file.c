@@ -299,7 +299,7 @@ static enum status read_all(const struct machine_reader *r, json_t *root,
     if (!format || strcmp(format, FORMAT_WORD) != 0)
         return FAIL(
             r->env, FORMAT,
-            "'%s' is not the profile of a machine; sifr bench ops --save and sifr bench comm "
+            "'%s' is not the profile of a machine; sifr bench ops --save and sifr bench comm -n 2 "
             "--save write one",
             r->origin);
     TRY(read_count(r, root, "version", INT64_MAX, &version));

@@ -102,6 +102,18 @@ expect 2 "'none.json' is not the profile of a machine" "$sifr" plan "${keys[@]}"
 expect 2 "'a b.yaml' line 1" "$sifr" plan "${keys[@]}" --gpus=8 --machine='a b.yaml'
 expect 2 "cannot read '.'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=.
 expect 2 "cannot open './none'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=./none
+# Half a profile: the command that is advised makes it whole.
+rate='{"call": 1e-6, "flops_per_second": 1e11, "bytes_per_second": 1e10}'
+cat >half.json <<JSON
+{"format": "sifr machine", "version": 1, "name": "mine", "card": false, "memory_bytes": 8000000000,
+ "ops": {"rates": {"product": $rate, "attention": $rate, "attention_backward": $rate, "memory": $rate},
+  "copy_bytes_per_second": 1e10, "measured": []}}
+JSON
+expect 2 "'half.json' does not say how fast ranks talk; add that with sifr bench comm -n 2 --save=half.json," \
+    "$sifr" plan "${keys[@]}" --gpus=2 --machine=half.json
+advised=$(grep -oE 'bench comm [^,]*' err)
+ok "$sifr" $advised --largest=64K --seconds=0.001
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=half.json
 expect 2 'parallel.chunks is 2, but the schedule .gpipe. has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
 expect 2 '\-\-gpus: how many' "$sifr" plan "${keys[@]}" --gpus=0
 expect 2 'run.device is cpu, but --machine .h100. computes on cards' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu
