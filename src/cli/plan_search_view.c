@@ -103,6 +103,15 @@ static void describe_measured(struct text *text, const struct plan_search_view *
                     request->threads, threads, request->threads);
 }
 
+static void describe_memory(struct text *text, const struct plan_search_view *view)
+{
+    if (view->space->memory == 0)
+        text_printf(text,
+                    "note     %s has memory_bytes 0: no layout is too large; --memory says what a "
+                    "rank has\n",
+                    view->space->machine->name);
+}
+
 static void describe(struct text *text, const struct plan_search_view *view)
 {
     const struct search_space *space = view->space;
@@ -129,6 +138,7 @@ static void describe(struct text *text, const struct plan_search_view *view)
     describe_given(text, &space->fixed);
     if (space->request->card && space->request->zero.type == DTYPE_F32)
         text_add(text, "note     precision.mode is fp32; cards are faster in bf16\n");
+    describe_memory(text, view);
     describe_measured(text, view);
 }
 

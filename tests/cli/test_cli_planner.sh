@@ -114,6 +114,15 @@ expect 2 "'half.json' does not say how fast ranks talk; add that with sifr bench
 advised=$(grep -oE 'bench comm [^,]*' err)
 ok "$sifr" $advised --largest=64K --seconds=0.001
 ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=half.json
+! grep -q 'memory_bytes' out || fail "memory is known"
+# Without memory in the profile nothing is too large, and that is said; control characters stay off the terminal.
+sed 's/"memory_bytes": [0-9]*/"memory_bytes": 0/' half.json >boundless.json
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=boundless.json
+has '^note     .* has memory_bytes 0: no layout is too large; --memory says what a rank has$'
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=boundless.json --memory=80G
+! grep -q 'memory_bytes' out || fail "memory is told"
+sed 's/"name": "[^"]*"/"name": "\\u001b[31mred"/' half.json >red.json
+expect 2 "'red.json': \"name\" has control characters" "$sifr" plan "${keys[@]}" --gpus=2 --machine=red.json
 expect 2 'parallel.chunks is 2, but the schedule .gpipe. has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
 expect 2 '\-\-gpus: how many' "$sifr" plan "${keys[@]}" --gpus=0
 expect 2 'run.device is cpu, but --machine .h100. computes on cards' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu

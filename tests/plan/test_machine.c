@@ -275,6 +275,10 @@ static void test_refused(void **state)
         {"12345", "1.5", "\"memory_bytes\" is not a whole number"},
         {"\"mine", "\"0123456789012345678901234567890123456789012345678901234567890123",
          "\"name\" is not a text of less than 64 bytes"},
+        {"\"mine", "\"\\u001b[31mmine", "'m.json': \"name\" has control characters"},
+        {"\"mine", "\"mi\\nne", "\"name\" has control characters"},
+        {"\"mine", "\"mine\x7f", "\"name\" has control characters"},
+        {"\"mine", "\"mine\\u009b", "\"name\" has control characters"},
         {"\"latency\": ", "\"latency\": -", "\"latency\" in inside is not a non-negative number"},
         {"\"theft\": 0.75", "\"theft\": \"0.75\"",
          "\"theft\" in comm is not a non-negative number"},
@@ -319,6 +323,7 @@ static void test_refused(void **state)
         expect_error(*state, rows[i].says);
     }
     assert_ok(parse_changed(*state, "mine", "yours"));
+    assert_ok(parse_changed(*state, "mine", "\u00e9\u00a0\u0142")); /* letters of others */
     /* The first files do not say who measured, nor how f32 differs. */
     assert_ok(parse_changed(*state, "\"f32_times\": {\"product\": 2.5},", ""));
     assert_ok(parse_changed(*state, "\"ranks\": 3, \"threads\": 2, ", ""));
