@@ -222,6 +222,8 @@ static void write_table(struct cli *cli, const struct plan_search_view *view, st
     text_add(text, "\nthe first, as a command:\n  ");
     plan_search_command(cli, view, &result->layouts[0], text);
     text_add(text, "\n");
+    if (!run_has_data(view->config))
+        text_add(text, "note     no data was given: add --data.path=FILE to run it\n");
 }
 
 enum status plan_search_view_table(struct cli *cli, const struct plan_search_view *view)

@@ -16,6 +16,7 @@ has '^fit      one copy of the model'
 has '^next     tp [0-9]+ pp [0-9]+ dp [0-9]+ takes '
 has '^  sifr train -n 8 .*--train.global_batch=32 --run.device=cuda --train.micro_batch='
 ! grep -qE -- '^  sifr train.*--(gpus|machine)' out || fail "the command has flags of plan"
+has '^note     no data was given: add --data.path=FILE to run it$'
 # The command is one that plan takes as it is, and no rank needs more than was said.
 command=$(sed -n 's/^  sifr train //p' out)
 eval "ok \"\$sifr\" plan $command --memory=80G"
@@ -71,6 +72,7 @@ has "^  sifr train -n 2 'a b.yaml' --model.arch=llama"
 
 # Keys of the environment are in the command, which so makes the same plan without it; words behind "--" stay behind it.
 ok env SIFR_ZERO_STAGE=2 SIFR_TRAIN_CONTEXT=256 SIFR_DATA_PATH='my text.txt' "$sifr" plan "${keys[@]}" --gpus=8 --top=1
+! grep -q 'no data was given' out || fail "data was given"
 has "^  sifr train -n 8 .* '--data.path=my text.txt' --train.context=256 --zero.stage=2 --run.device=cuda"
 ok env SIFR_ZERO_STAGE=2 "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=1 --top=1 # a flag is stronger
 ! grep -q -- '--zero.stage=2' out || fail "a variable that lost is in the command"
