@@ -62,6 +62,14 @@ ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.schedule=gpipe --parall
 ! grep 'does nothing' err || fail "open keys"
 ok "$sifr" plan "${keys[@]}" --gpus=1 --parallel.schedule=gpipe
 grep -q 'parallel.schedule does nothing here' err || fail "one rank: $(cat err)"
+# Keys that the first layout has no use for are not in its command; those that it uses are.
+ok env SIFR_PARALLEL_EAGER=true "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.tp=1 --parallel.pp=1 --parallel.sequence \
+    --parallel.schedule gpipe --parallel.chunks=0 --zero.stage 1
+! grep -qE '^  sifr train.*(parallel\.(sequence|schedule|chunks|eager)|gpipe)' out || fail "useless keys: $(grep '^  sifr' out)"
+has '^  sifr train -n 8 .*--parallel.tp=1 --parallel.pp=1 --zero.stage 1 --run.device=cuda'
+ok env SIFR_PARALLEL_EAGER=true "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.tp=2 --parallel.pp=2 --parallel.sequence \
+    --parallel.schedule 1f1b
+has '^  sifr train -n 8 .*--parallel.sequence --parallel.schedule 1f1b --parallel.eager=true'
 # tp does not leave a node, as large as it is told to be.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --node=2 --top=20 --json
 ! grep -qE '"tp": [48]' out || fail "tp leaves the node"
