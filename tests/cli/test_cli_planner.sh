@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # sifr plan --gpus: the table, its JSON, the command that runs the first layout, what is kept, exit codes and messages.
+root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$(dirname "$0")/common.sh" "$@"
 unset SIFR_RUN_THREADS # it would be in every command
 
@@ -150,4 +151,9 @@ has '^note     train.global_batch was not given: planned for 8 sequences a step$
 has '^note     8 of 16 copies have nothing to compute: a step has 8 micro-batches;'
 ok "$sifr" plan --help
 has '[-][-]gpus=64'
+# The example of the README searches all that its words promise.
+example=$(sed -nE 's/.*It chooses the layout.*`build\/sifr (plan [^`]*)`.*/\1/p' "$root/README.md")
+[ -n "$example" ] || fail "README has no example"
+ok "$sifr" ${example/--gpus 64/--gpus 4} --top=1 # fewer ranks: sooner
+! grep -E '^given|was not given' out || fail "the example of the README"
 finish
