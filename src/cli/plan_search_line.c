@@ -1,7 +1,7 @@
 /* plan_search_line -- the command that runs a layout, ready to be copied.
  *
  * It is the user's own command with `train -n N` for `plan --gpus N`: flags that only plan knows are
- * left out; keys that were in the environment, and those of the layout that were open, are put in.
+ * left out, and keys that do nothing in this layout; keys that were in the environment, and those of the layout that were open, are put in.
  */
 #include <string.h>
 
@@ -80,14 +80,50 @@ static bool is_plans_own(const char *argument, bool *takes_next)
     return false;
 }
 
+/* Keys that need another one, of which a run would warn. What a file has stays: the file is named. */
+static bool is_useless(const struct parallel_config *layout, const char *key, size_t bytes,
+                       bool *has_value)
+{
+    const struct {
+        const char *key;
+        bool used, has_value;
+    } keys[] = {
+        {"parallel.schedule", layout->pp > 1, true},
+        {"parallel.chunks", layout->pp > 1, true},
+        {"parallel.eager", layout->pp > 1, false},
+        {"parallel.sequence", layout->tp > 1, false},
+        {"parallel.regather", layout->tp > 1 && layout->sequence, false},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strlen(keys[i].key) == bytes && strncmp(keys[i].key, key, bytes) == 0) {
+            *has_value = keys[i].has_value;
+            return !keys[i].used;
+        }
+    return false;
+}
+
+static bool is_useless_word(const struct parallel_config *layout, const char *argument,
+                            bool *takes_next)
+{
+    bool has_value = false;
+    if (strncmp(argument, "--", 2) != 0)
+        return false;
+    size_t bytes = strcspn(argument + 2, "=");
+    bool useless = is_useless(layout, argument + 2, bytes, &has_value);
+    *takes_next = argument[2 + bytes] == '\0' && has_value;
+    return useless;
+}
+
 /* The user's own words: those before a "--" that ends flags, or those from there on. */
-static void add_words(struct text *text, const struct cli *cli, bool behind)
+static void add_words(struct text *text, const struct cli *cli,
+                      const struct parallel_config *layout, bool behind)
 {
     bool ended = false;
     for (int i = 1; i < cli->argc; i++) {
         bool takes_next = false;
         ended = ended || strcmp(cli->argv[i], "--") == 0;
-        if (!ended && is_plans_own(cli->argv[i], &takes_next))
+        if (!ended && (is_plans_own(cli->argv[i], &takes_next) ||
+                       is_useless_word(layout, cli->argv[i], &takes_next)))
             i += takes_next;
         else if (ended == behind)
             command_line_add_word(text, cli->argv[i]);
@@ -95,13 +131,17 @@ static void add_words(struct text *text, const struct cli *cli, bool behind)
 }
 
 /* Keys that the plan has from the environment: a run may be started in another. */
-static void add_variables(struct text *text, struct cli *cli, const struct options *options)
+static void add_variables(struct text *text, struct cli *cli, const struct options *options,
+                          const struct parallel_config *layout)
 {
+    bool has_value;
     struct text word;
     const char *key, *value;
     int next = 0;
     text_init(&word, cli->env);
     while ((key = options_next_variable(options, &next, &value))) {
+        if (is_useless(layout, key, strlen(key), &has_value))
+            continue;
         text_clear(&word);
         text_printf(&word, "--%s=%s", key, value);
         command_line_add_word(text, text_string(&word));
@@ -114,9 +154,10 @@ static void add_variables(struct text *text, struct cli *cli, const struct optio
 void plan_search_command(struct cli *cli, const struct plan_search_view *view,
                          const struct search_layout *layout, struct text *text)
 {
+    const struct parallel_config *parallel = &layout->request.parallel;
     text_printf(text, "sifr train -n %d", layout->request.ranks);
-    add_words(text, cli, false);
-    add_variables(text, cli, view->options);
+    add_words(text, cli, parallel, false);
+    add_variables(text, cli, view->options, parallel);
     plan_search_keys(view, layout, text);
-    add_words(text, cli, true);
+    add_words(text, cli, parallel, true);
 }

@@ -35,7 +35,7 @@ static enum status refuse_name(struct env *env, const char *name)
     enum status st =
         FAIL(env, CONFIG,
              "there is no machine '%s', and no such file; there are: %s, or measure one "
-             "with sifr bench ops --save=FILE and sifr bench comm --save=FILE",
+             "with sifr bench ops --save=FILE and sifr bench comm -n 2 --save=FILE",
              name, text_string(&text));
     text_free(&text);
     return st;
