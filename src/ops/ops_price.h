@@ -7,8 +7,8 @@
  *
  *     call + max(operations / flops_per_second, bytes / bytes_per_second)
  *
- * with the rates of its kind, of which operations in f32 may have a part only. An ops table on a dry device that keeps time (device_keep_time) spends
- * so much on the stream in place of the work.
+ * with the rates of its kind, of which operations in f32 may have a part only. An ops table on a dry
+ * device that keeps time (device_keep_time) spends so much on the stream in place of the work.
  */
 #ifndef OPS_OPS_PRICE_H
 #define OPS_OPS_PRICE_H
