@@ -46,6 +46,18 @@ has '"launcher": ?""'
 SIFR_MPIRUN=/bin/true expect 2 "SIFR_MPIRUN is '/bin/true', which is no launcher of" "${train[@]}" -n 2 --out=no
 [ ! -e no ] || fail "a mistaken start made a folder"
 
+# --- signals: as ranks that are processes take them ------------------------------------------------------------------
+stops_by "TERM INT TERM" stopped -n2
+[ "$(grep -c '^sifr: stopping' err)" = 2 ] || fail "TERM INT TERM: not one answer for each kind: $(cat err)"
+ends_by_two twice 0.2 -n2
+"$sifr" bench comm -n 2 --seconds=60 >out 2>err &
+pid=$!
+wait_for grep -q '^sifr: launch: ' err
+kill -INT $pid
+code=0
+wait $pid || code=$?
+[ $code = 1 ] && [ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "bench comm, Ctrl-C: exit $code: $(cat err)"
+
 # --- a rank that hangs takes the process with it ---------------------------------------------------------------------
 faulty=${sifr}_faults
 if [ -x "$faulty" ]; then
