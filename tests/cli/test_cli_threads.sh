@@ -52,7 +52,7 @@ stops_by "TERM INT TERM" stopped -n2
 ends_by_two twice 0.2 -n2
 "$sifr" bench comm -n 2 --seconds=60 >out 2>err &
 pid=$!
-wait_for grep -q '^sifr: launch: ' err
+wait_for takes_signals $pid
 kill -INT $pid
 code=0
 wait $pid || code=$?
