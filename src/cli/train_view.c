@@ -329,10 +329,11 @@ static void on_saved(void *user, const struct checkpoint_result *result)
     }
 }
 
-/* A Ctrl-C is answered where it comes in, and so is what the supervisor passes on as SIGUSR1. */
+/* A signal is answered where it comes in: by the handler, or by the supervisor, which passes it on as
+ * SIGUSR1. What comes to one rank of several it does not hear. */
 static bool is_answered(int signal)
 {
-    return signal == (rank_report_wanted() ? SIGUSR1 : SIGINT);
+    return !rank_report_wanted() || signal == SIGUSR1;
 }
 
 static bool on_should_stop(void *user)
