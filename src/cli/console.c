@@ -186,12 +186,13 @@ void console_log(void *user, enum log_level level, const char *line)
 void console_signal_line(const struct console *console, enum log_level level, const char *line)
 {
     char whole[256], *to = whole;
+    bool colour = console->err_colour && level_styles[level] != STYLE_PLAIN;
     if (console->rank > 0 || strlen(line) > sizeof whole / 2)
         return;
     to = stpcpy(to, console->err_terminal ? "\nsifr: " : "sifr: ");
-    to = stpcpy(to, console->err_colour ? escape_of(level_styles[level]) : "");
+    to = stpcpy(to, colour ? escape_of(level_styles[level]) : "");
     to = stpcpy(to, level_words[level]);
-    to = stpcpy(to, console->err_colour ? escape_of(STYLE_PLAIN) : "");
+    to = stpcpy(to, colour ? escape_of(STYLE_PLAIN) : "");
     to = stpcpy(to, line);
     *to++ = '\n';
     ssize_t said = write(STDERR_FILENO, whole, (size_t)(to - whole));

@@ -28,6 +28,7 @@ static volatile sig_atomic_t stop_signal;
 static volatile sig_atomic_t saved;   /* all of the run, before it ends */
 static atomic_int interrupted_ms;     /* when the first SIGINT came; 0 = none has */
 static const struct console *answers; /* where a handler says what it does */
+static bool is_joined;                /* by a launcher, which has signals of its own to send */
 
 /* --- signals -------------------------------------------------------------------------------- */
 
@@ -55,13 +56,14 @@ static void on_interrupt(void)
         end_at_once();
 }
 
-/* Answered from here, at once: a step may take minutes. */
+/* Answered from here, at once: a step may take minutes. But mpirun sends SIGTERM to ranks of a job that
+ * has failed: then whoever hears of it first says what it means (train_view.c). */
 static void on_signal(int number)
 {
     int before = errno;
     if (number == SIGINT) {
         on_interrupt();
-    } else if (!stop_signal) {
+    } else if (!stop_signal && !is_joined) {
         console_signal_line(answers, LOG_INFO, CLI_STOPPING);
     }
     if (stop_signal != SIGINT) /* a supervisor that begins after it counts it as the first */
@@ -89,7 +91,9 @@ static void catch_signals(const struct cli *cli)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct launcher launcher;
     answers = cli->console;
+    is_joined = launcher_find(&launcher);
     sigemptyset(&action.sa_mask);
     if (rank_report_wanted()) {
         action.sa_sigaction = on_rank_signal;
