@@ -1,7 +1,9 @@
 /* plan_search_line -- the command that runs a layout, ready to be copied.
  *
  * It is the user's own command with `train -n N` for `plan --gpus N`: flags that only plan knows are
- * left out, and keys that do nothing in this layout; keys that were in the environment, and those of the layout that were open, are put in.
+ * left out, and keys that do nothing in this layout, of which a run would warn (what a file has stays:
+ * the file is named); keys that were in the environment, and those of the layout that were open, are
+ * put in.
  */
 #include <string.h>
 
@@ -80,38 +82,23 @@ static bool is_plans_own(const char *argument, bool *takes_next)
     return false;
 }
 
-/* Keys that need another one, of which a run would warn. What a file has stays: the file is named. */
-static bool is_useless(const struct parallel_config *layout, const char *key, size_t bytes,
-                       bool *has_value)
+static bool takes_value(const char *key, size_t bytes)
 {
-    const struct {
-        const char *key;
-        bool used, has_value;
-    } keys[] = {
-        {"parallel.schedule", layout->pp > 1, true},
-        {"parallel.chunks", layout->pp > 1, true},
-        {"parallel.eager", layout->pp > 1, false},
-        {"parallel.sequence", layout->tp > 1, false},
-        {"parallel.regather", layout->tp > 1 && layout->sequence, false},
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strlen(keys[i].key) == bytes && strncmp(keys[i].key, key, bytes) == 0) {
-            *has_value = keys[i].has_value;
-            return !keys[i].used;
-        }
+    for (int i = 0; i < parallel_options.count; i++) {
+        const struct option *option = &parallel_options.options[i];
+        if (strlen(option->key) == bytes && strncmp(option->key, key, bytes) == 0)
+            return option->type != OPTION_BOOL;
+    }
     return false;
 }
 
-static bool is_useless_word(const struct parallel_config *layout, const char *argument,
-                            bool *takes_next)
+static bool is_useless(const struct parallel_config *layout, const char *argument, bool *takes_next)
 {
-    bool has_value = false;
     if (strncmp(argument, "--", 2) != 0)
         return false;
     size_t bytes = strcspn(argument + 2, "=");
-    bool useless = is_useless(layout, argument + 2, bytes, &has_value);
-    *takes_next = argument[2 + bytes] == '\0' && has_value;
-    return useless;
+    *takes_next = argument[2 + bytes] == '\0' && takes_value(argument + 2, bytes);
+    return !spread_has_use(layout, argument + 2, bytes);
 }
 
 /* The user's own words: those before a "--" that ends flags, or those from there on. */
@@ -123,7 +110,7 @@ static void add_words(struct text *text, const struct cli *cli,
         bool takes_next = false;
         ended = ended || strcmp(cli->argv[i], "--") == 0;
         if (!ended && (is_plans_own(cli->argv[i], &takes_next) ||
-                       is_useless_word(layout, cli->argv[i], &takes_next)))
+                       is_useless(layout, cli->argv[i], &takes_next)))
             i += takes_next;
         else if (ended == behind)
             command_line_add_word(text, cli->argv[i]);
@@ -134,13 +121,12 @@ static void add_words(struct text *text, const struct cli *cli,
 static void add_variables(struct text *text, struct cli *cli, const struct options *options,
                           const struct parallel_config *layout)
 {
-    bool has_value;
     struct text word;
     const char *key, *value;
     int next = 0;
     text_init(&word, cli->env);
     while ((key = options_next_variable(options, &next, &value))) {
-        if (is_useless(layout, key, strlen(key), &has_value))
+        if (!spread_has_use(layout, key, strlen(key)))
             continue;
         text_clear(&word);
         text_printf(&word, "--%s=%s", key, value);
