@@ -10,13 +10,15 @@
 #include "base/options.h"
 #include "cli/console.h"
 
-/* What a signal is answered with, once; and the first Ctrl-C. */
+/* What the first signal is answered with, at once, and the first Ctrl-C; and the second. */
 #define CLI_STOPPING        "stopping after this step, and all of it is saved"
 #define CLI_STOPPING_CTRL_C CLI_STOPPING "; Ctrl-C again to stop at once"
+#define CLI_ENDED           "ended at once"
+#define CLI_ENDED_SAVED     CLI_ENDED "; all was saved before: the same command goes on"
 
-/* A repeated Ctrl-C stops at once when it comes in this time. Earlier it is the same one: timeout(1)
- * sends it to the process and to its group. */
-enum { CLI_QUIT_FROM_MS = 100, CLI_QUIT_UNTIL_MS = 5000 };
+/* Sooner than this after the first Ctrl-C, another is the same one: timeout(1) sends it to the process
+ * and to its group. */
+enum { CLI_SAME_CTRL_C_MS = 100 };
 
 struct cli {
     struct env *env;
@@ -39,7 +41,8 @@ struct command {
     size_t settings_bytes;   /* of the struct that bind and run get; zeroed */
     int least_words, most_words;
     bool config_file; /* the first word is a YAML file with the configuration */
-    bool graceful;    /* signals only ask it to stop; otherwise they end it */
+    bool graceful;    /* signals only ask it to stop; otherwise they end it ... */
+    bool says_end;    /* ... in words, as they do where it has several ranks */
     enum status (*bind)(struct options *options, void *settings);
     enum status (*run)(struct cli *cli, struct options *options, void *settings,
                        const char *const *words, int word_count);

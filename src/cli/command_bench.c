@@ -427,6 +427,7 @@ const struct command command_bench = {
                 "  sifr bench ops configs/tiny.yaml --model.vocab=8192 -n 2 --save=here.json\n",
     .settings_bytes = sizeof(struct bench_settings),
     .most_words = 2,
+    .says_end = true,
     .bind = bind_bench,
     .run = run_bench,
 };

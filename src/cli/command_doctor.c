@@ -111,6 +111,8 @@ static void examine(struct checkup *checkup)
              "PCRE2 was built without its JIT: tokenizing will be about four times slower");
     if (build_kind[0] == 'c' || build_kind[sizeof "release" - 1])
         find(checkup, "this build is for finding mistakes (%s) and is slow", build_kind);
+    if (checkup->launcher.named && checkup->no_launcher[0])
+        find(checkup, "%s: sifr -n will be refused", checkup->no_launcher);
     examine_cuda(checkup);
 }
 

@@ -200,7 +200,7 @@ const struct command command_plan = {
     .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
                 "  sifr plan --table1\n"
-                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
+                "  sifr plan --model.preset=llama-1b --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=64 --train.global_batch=512\n"
                 "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
                 "--gpus=16 --machine=a100-40g --zero.stage=1\n",

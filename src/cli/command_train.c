@@ -355,10 +355,11 @@ const struct command command_train = {
         "the last is the strongest. Whole numbers may be written 2k, 4M, 1G or 1e9. The run folder "
         "gets the\n"
         "resolved configuration, metrics, samples and checkpoints, each a Hugging Face directory.\n"
-        "Ctrl-C stops after the current step and saves the run; the same command goes on with it, "
-        "on "
-        "any number\n"
-        "of ranks. Exit code 75: stopped, and the same command goes on.\n",
+        "Ctrl-C (or SIGTERM) stops after the current step and saves the run; the same command goes "
+        "on with it,\n"
+        "on any number of ranks. Exit code 75: stopped, and the same command goes on. A second "
+        "Ctrl-C ends it at\n"
+        "once, and nothing is saved; a second SIGTERM changes nothing.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"

@@ -160,17 +160,16 @@ void console_live_clear(struct console *console)
     console->live = NULL;
 }
 
+static const char *const level_words[] = {
+    [LOG_ERROR] = "error: ", [LOG_WARN] = "warning: ", [LOG_INFO] = "", [LOG_DEBUG] = "debug: "};
+static const enum console_style level_styles[] = {[LOG_ERROR] = STYLE_RED,
+                                                  [LOG_WARN] = STYLE_YELLOW,
+                                                  [LOG_INFO] = STYLE_PLAIN,
+                                                  [LOG_DEBUG] = STYLE_DIM};
+
 void console_log(void *user, enum log_level level, const char *line)
 {
     struct console *console = user;
-    static const char *const words[] = {[LOG_ERROR] = "error: ",
-                                        [LOG_WARN] = "warning: ",
-                                        [LOG_INFO] = "",
-                                        [LOG_DEBUG] = "debug: "};
-    static const enum console_style styles[] = {[LOG_ERROR] = STYLE_RED,
-                                                [LOG_WARN] = STYLE_YELLOW,
-                                                [LOG_INFO] = STYLE_PLAIN,
-                                                [LOG_DEBUG] = STYLE_DIM};
     char rank[32] = "";
     if (level == LOG_ERROR)
         rank_report_error(console->rank);
@@ -180,8 +179,24 @@ void console_log(void *user, enum log_level level, const char *line)
         snprintf(rank, sizeof rank, "rank %d: ", console->rank);
     console_live_clear(console);
     fflush(stdout);
-    fprintf(stderr, "sifr: %s%s%s%s%s\n", console->err_colour ? escape_of(styles[level]) : "",
-            words[level], console->err_colour ? escape_of(STYLE_PLAIN) : "", rank, line);
+    fprintf(stderr, "sifr: %s%s%s%s%s\n", console->err_colour ? escape_of(level_styles[level]) : "",
+            level_words[level], console->err_colour ? escape_of(STYLE_PLAIN) : "", rank, line);
+}
+
+void console_signal_line(const struct console *console, enum log_level level, const char *line)
+{
+    char whole[256], *to = whole;
+    bool colour = console->err_colour && level_styles[level] != STYLE_PLAIN;
+    if (console->rank > 0 || strlen(line) > sizeof whole / 2)
+        return;
+    to = stpcpy(to, console->err_terminal ? "\nsifr: " : "sifr: ");
+    to = stpcpy(to, colour ? escape_of(level_styles[level]) : "");
+    to = stpcpy(to, level_words[level]);
+    to = stpcpy(to, colour ? escape_of(STYLE_PLAIN) : "");
+    to = stpcpy(to, line);
+    *to++ = '\n';
+    ssize_t said = write(STDERR_FILENO, whole, (size_t)(to - whole));
+    (void)said; /* nobody may read it */
 }
 
 void console_rank_error(struct console *console, const char *line)

@@ -61,6 +61,8 @@ void console_flush(struct console *console);
 
 /* A log_sink_fn; `user` is the console. */
 void console_log(void *user, enum log_level level, const char *line);
+/* The same from a signal's handler: it only writes, and on a terminal behind what is shown there (^C). */
+void console_signal_line(const struct console *console, enum log_level level, const char *line);
 /* An error that a rank other than 0 has to say itself; nothing when it has been shown. */
 void console_rank_error(struct console *console, const char *line);
 

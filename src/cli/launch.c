@@ -191,6 +191,7 @@ static void end_at_once(struct job *job)
     job->ending = job->ending ? job->ending : clock_seconds();
 }
 
+/* As main.c's handler does it for a process without a supervisor, and in the same words. */
 static void take_signal(struct job *job)
 {
     struct signalfd_siginfo info;
@@ -201,15 +202,13 @@ static void take_signal(struct job *job)
         job->quit = true;
         end_at_once(job);
     } else if (info.ssi_signo == SIGINT) {
-        double since_ms = 1e3 * (now - job->interrupted);
-        bool again = job->interrupted > 0 && since_ms <= CLI_QUIT_UNTIL_MS;
-        if (!again) {
+        if (job->interrupted == 0) {
             log_info(job->cli->env, "%s", CLI_STOPPING_CTRL_C);
-        } else if (since_ms >= CLI_QUIT_FROM_MS) {
+            job->interrupted = now;
+        } else if (1e3 * (now - job->interrupted) >= CLI_SAME_CTRL_C_MS) {
             job->quit = true;
             end_at_once(job);
         }
-        job->interrupted = now;
     } else if (!job->stop_wanted) {
         log_info(job->cli->env, "%s", CLI_STOPPING);
     }

@@ -3,9 +3,9 @@
  *
  * What mpirun does to a job that is stopped or fails (kills it a second after SIGTERM, reports 1,
  * prints a banner) is hidden: SIGINT, SIGTERM and SIGUSR1 become SIGUSR1 for the ranks, which end
- * in good order; a second SIGINT within five seconds ends them at once; the outcome is that of the
- * first rank that failed, with one message. When the supervisor dies, the ranks do. What is to be
- * done about a rank that died is left to who asked for the job: restarts.h.
+ * in good order; a second SIGINT ends them at once; the outcome is that of the first rank that
+ * failed, with one message. When the supervisor dies, the ranks do. What is to be done about a rank
+ * that died is left to who asked for the job: restarts.h.
  */
 #ifndef CLI_LAUNCH_H
 #define CLI_LAUNCH_H

@@ -17,7 +17,7 @@ struct job {
     struct text line;            /* of stderr, not complete */
     struct text said, kept;      /* ours, shown; the launcher's, kept back */
     double started, first_word;  /* when; of a rank, 0 = none yet */
-    double interrupted;          /* the last SIGINT; 0 = none */
+    double interrupted;          /* the first SIGINT; 0 = none */
     double failed;               /* when a failure was first seen; 0 = none */
     double ending;               /* when mpirun was told to end; 0 = it was not */
     bool stop_wanted, stop_sent; /* SIGUSR1 */

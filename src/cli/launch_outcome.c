@@ -134,11 +134,11 @@ enum status launch_outcome(const struct job *job, struct launch_end *end)
     const struct rank_entry *verdict = rank_book_verdict(job->book);
     bool unexplained = !verdict || verdict->gone;
     if (job->quit && is_saved(job)) {
-        log_info(job->cli->env, "ended at once; all was saved before: the same command goes on");
+        log_info(job->cli->env, "%s", CLI_ENDED_SAVED);
         return STATUS_SAVED;
     }
     if (job->quit)
-        return FAIL(job->cli->env, STOPPED, "ended at once");
+        return FAIL(job->cli->env, STOPPED, "%s", CLI_ENDED);
     if (unexplained && killed_elsewhere(job, end))
         return died(job, STATUS_COMM, end);
     if (unexplained && launcher_was_killed(job) && !(verdict && job->order->alone)) {

@@ -6,14 +6,15 @@
  * looked at, so that they work with any other arguments.
  *
  * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
- * SIGUSR2 (and SIGHUP on a terminal); a second SIGINT or SIGTERM within five seconds ends the
- * process at once (exit 1, or 75 where all is saved by then), and the first SIGINT says so. A rank
- * with a supervisor stops by them too, and with it the whole job; but not by a SIGINT or SIGTERM of
- * its parent, the launcher: that comes when another rank has died, which this one will notice by
- * itself.
+ * SIGUSR2 (and SIGHUP on a terminal), any number of them; only a second SIGINT ends the process at
+ * once (exit 1, or 75 where all is saved by then), and the first one says so. launch.c does the same
+ * for ranks that have a supervisor. Such a rank stops by those signals too, and with it the whole
+ * job; but not by a SIGINT or SIGTERM of its parent, the launcher: that comes when another rank has
+ * died, which this one will notice by itself.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -25,63 +26,98 @@
 
 static volatile sig_atomic_t stop_signal;
 static volatile sig_atomic_t saved;   /* all of the run, before it ends */
-static volatile sig_atomic_t quit_ms; /* of the last SIGINT or SIGTERM, 0 = none */
+static atomic_int interrupted_ms;     /* when the first SIGINT came; 0 = none has */
+static const struct console *answers; /* where a handler says what it does */
+static bool is_joined;                /* by a launcher, which has signals of its own to send */
 
 /* --- signals -------------------------------------------------------------------------------- */
 
-/* At once, from the handler: a step may take minutes. On a terminal behind its ^C, and what is shown
- * there. */
-static void say_stopping(void)
+static int handler_clock_ms(void)
 {
-    static const char line[] = "\nsifr: " CLI_STOPPING_CTRL_C "\n";
-    size_t skipped = isatty(STDERR_FILENO) ? 0 : 1;
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int)(now.tv_sec % 1000000 * 1000 + now.tv_nsec / 1000000) + 1;
+}
+
+static _Noreturn void end_at_once(void)
+{
+    bool kept = saved;
+    console_signal_line(answers, kept ? LOG_INFO : LOG_ERROR, kept ? CLI_ENDED_SAVED : CLI_ENDED);
+    _exit(status_exit_code(kept ? STATUS_SAVED : STATUS_STOPPED));
+}
+
+/* Two threads may be here at a time; the clock goes round. */
+static void on_interrupt(void)
+{
+    int first = 0, now = handler_clock_ms();
+    if (atomic_compare_exchange_strong(&interrupted_ms, &first, now))
+        console_signal_line(answers, LOG_INFO, CLI_STOPPING_CTRL_C);
+    else if (abs(now - first) >= CLI_SAME_CTRL_C_MS)
+        end_at_once();
+}
+
+/* Answered from here, at once: a step may take minutes. But mpirun sends SIGTERM to ranks of a job that
+ * has failed: then whoever hears of it first says what it means (train_view.c). */
+static void on_signal(int number)
+{
     int before = errno;
-    ssize_t said = write(STDERR_FILENO, line + skipped, sizeof line - 1 - skipped);
-    (void)said; /* nobody may read it */
+    if (number == SIGINT) {
+        on_interrupt();
+    } else if (!stop_signal && !is_joined) {
+        console_signal_line(answers, LOG_INFO, CLI_STOPPING);
+    }
+    if (stop_signal != SIGINT) /* a supervisor that begins after it counts it as the first */
+        stop_signal = number;
     errno = before;
 }
 
-static void on_signal(int number)
-{
-    if (number == SIGINT || number == SIGTERM) {
-        struct timespec now = {0};
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        sig_atomic_t ms = (sig_atomic_t)(now.tv_sec % 1000000 * 1000 + now.tv_nsec / 1000000) + 1;
-        sig_atomic_t since = ms - quit_ms;
-        if (quit_ms && since >= CLI_QUIT_FROM_MS && since <= CLI_QUIT_UNTIL_MS)
-            _exit(status_exit_code(saved ? STATUS_SAVED : STATUS_STOPPED));
-        if (number == SIGINT && (!quit_ms || since > CLI_QUIT_UNTIL_MS))
-            say_stopping();
-        quit_ms = ms;
-    }
-    stop_signal = number;
-}
-
-/* For a rank that has a supervisor: it is the supervisor who quits at once. */
+/* For a rank that has a supervisor: it is the supervisor who answers, and who quits at once. */
 static void on_rank_signal(int number, siginfo_t *info, void *context)
 {
     (void)context;
-    if (info->si_pid != getppid())
+    bool ends = number == SIGINT || number == SIGTERM;
+    if (!ends || info->si_pid != getppid())
         stop_signal = number;
 }
 
-static void catch_signals(void)
+/* For a command that has nothing to save. */
+static void on_end_signal(int number)
+{
+    (void)number;
+    end_at_once();
+}
+
+static void catch_signals(const struct cli *cli)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    struct sigaction rank = {.sa_sigaction = on_rank_signal, .sa_flags = SA_RESTART | SA_SIGINFO};
+    struct launcher launcher;
+    answers = cli->console;
+    is_joined = launcher_find(&launcher);
     sigemptyset(&action.sa_mask);
-    sigemptyset(&rank.sa_mask);
+    if (rank_report_wanted()) {
+        action.sa_sigaction = on_rank_signal;
+        action.sa_flags |= SA_SIGINFO;
+    }
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         sigaction(numbers[i], &action, NULL);
-    action.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &action, NULL); /* whoever reads our lines may leave before the run ends */
+    signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may leave before the run ends */
     if (rank_report_wanted() || (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO)))
-        sigaction(SIGHUP, &action, NULL);
-    if (rank_report_wanted()) {
-        sigaction(SIGINT, &rank, NULL);
-        sigaction(SIGTERM, &rank, NULL);
-    }
+        signal(SIGHUP, SIG_IGN);
+}
+
+/* As a supervisor of several ranks ends them; the ranks of one just end. */
+static void say_when_ended(const struct cli *cli)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    struct launcher launcher;
+    struct sigaction action = {.sa_handler = on_end_signal};
+    if (launcher_find(&launcher))
+        return;
+    answers = cli->console;
+    sigfillset(&action.sa_mask); /* it is said once */
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        sigaction(numbers[i], &action, NULL);
 }
 
 /* --- one command ---------------------------------------------------------------------------- */
@@ -151,7 +187,9 @@ static enum status run_command(struct cli *cli, const struct command *command, i
         st = help_command(cli, &call);
     } else {
         if (command->graceful)
-            catch_signals();
+            catch_signals(cli);
+        else if (command->says_end)
+            say_when_ended(cli);
         st = command->run(cli, call.options, call.settings, words, word_count);
     }
 undo_words:

@@ -73,14 +73,22 @@ static bool ask_version(const char *program, char *answer)
     return child > 0 && used > 0;
 }
 
-static bool belongs(const char *program, enum mpi_kind kind)
+/* *runs: it has answered. */
+static bool belongs_and_runs(const char *program, enum mpi_kind kind, bool *runs)
 {
     char answer[ANSWER_BYTES];
-    if (!*program || !ask_version(program, answer))
+    *runs = *program && ask_version(program, answer);
+    if (!*runs)
         return false;
     if (kind == MPI_KIND_OPEN)
         return strstr(answer, "Open MPI") || strstr(answer, "OpenRTE");
     return strstr(answer, "HYDRA") || strstr(answer, "Intel(R) MPI");
+}
+
+static bool belongs(const char *program, enum mpi_kind kind)
+{
+    bool runs;
+    return belongs_and_runs(program, kind, &runs);
 }
 
 /* The one that SIFR_MPIRUN names, and no other. */
@@ -92,12 +100,12 @@ static bool look_at_named(const char *chosen, struct mpi_launcher *launcher, cha
         snprintf(why, bytes, "SIFR_MPIRUN is 'none', so no mpirun is looked for");
         return false;
     }
+    bool runs;
     snprintf(launcher->path, sizeof launcher->path, "%s", chosen);
-    if (belongs(chosen, launcher->kind))
+    if (belongs_and_runs(chosen, launcher->kind, &runs))
         return true;
-    snprintf(why, bytes,
-             "SIFR_MPIRUN is '%s', which is no launcher of %s, the library of this sifr", chosen,
-             launcher->mpi);
+    snprintf(why, bytes, "SIFR_MPIRUN is '%s', which %s %s, the library of this sifr", chosen,
+             runs ? "is no launcher of" : "cannot be run, so is no launcher of", launcher->mpi);
     return false;
 }
 

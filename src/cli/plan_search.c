@@ -96,7 +96,7 @@ static enum status check_machine(struct cli *cli, const struct machine_profile *
     if (!machine->has_comm && gpus > 1)
         return FAIL(cli->env, CONFIG,
                     "--machine: '%s' does not say how fast ranks talk; add that with sifr bench "
-                    "comm --save=%s",
+                    "comm -n 2 --save=%s, or as many ranks as there will be on a machine",
                     name, name);
     return STATUS_OK;
 }

@@ -1,7 +1,9 @@
 /* plan_search_line -- the command that runs a layout, ready to be copied.
  *
  * It is the user's own command with `train -n N` for `plan --gpus N`: flags that only plan knows are
- * left out; keys that were in the environment, and those of the layout that were open, are put in.
+ * left out, and keys that do nothing in this layout, of which a run would warn (what a file has stays:
+ * the file is named); keys that were in the environment, and those of the layout that were open, are
+ * put in.
  */
 #include <string.h>
 
@@ -80,14 +82,35 @@ static bool is_plans_own(const char *argument, bool *takes_next)
     return false;
 }
 
+static bool takes_value(const char *key, size_t bytes)
+{
+    for (int i = 0; i < parallel_options.count; i++) {
+        const struct option *option = &parallel_options.options[i];
+        if (strlen(option->key) == bytes && strncmp(option->key, key, bytes) == 0)
+            return option->type != OPTION_BOOL;
+    }
+    return false;
+}
+
+static bool is_useless(const struct parallel_config *layout, const char *argument, bool *takes_next)
+{
+    if (strncmp(argument, "--", 2) != 0)
+        return false;
+    size_t bytes = strcspn(argument + 2, "=");
+    *takes_next = argument[2 + bytes] == '\0' && takes_value(argument + 2, bytes);
+    return !spread_has_use(layout, argument + 2, bytes);
+}
+
 /* The user's own words: those before a "--" that ends flags, or those from there on. */
-static void add_words(struct text *text, const struct cli *cli, bool behind)
+static void add_words(struct text *text, const struct cli *cli,
+                      const struct parallel_config *layout, bool behind)
 {
     bool ended = false;
     for (int i = 1; i < cli->argc; i++) {
         bool takes_next = false;
         ended = ended || strcmp(cli->argv[i], "--") == 0;
-        if (!ended && is_plans_own(cli->argv[i], &takes_next))
+        if (!ended && (is_plans_own(cli->argv[i], &takes_next) ||
+                       is_useless(layout, cli->argv[i], &takes_next)))
             i += takes_next;
         else if (ended == behind)
             command_line_add_word(text, cli->argv[i]);
@@ -95,13 +118,16 @@ static void add_words(struct text *text, const struct cli *cli, bool behind)
 }
 
 /* Keys that the plan has from the environment: a run may be started in another. */
-static void add_variables(struct text *text, struct cli *cli, const struct options *options)
+static void add_variables(struct text *text, struct cli *cli, const struct options *options,
+                          const struct parallel_config *layout)
 {
     struct text word;
     const char *key, *value;
     int next = 0;
     text_init(&word, cli->env);
     while ((key = options_next_variable(options, &next, &value))) {
+        if (!spread_has_use(layout, key, strlen(key)))
+            continue;
         text_clear(&word);
         text_printf(&word, "--%s=%s", key, value);
         command_line_add_word(text, text_string(&word));
@@ -114,9 +140,10 @@ static void add_variables(struct text *text, struct cli *cli, const struct optio
 void plan_search_command(struct cli *cli, const struct plan_search_view *view,
                          const struct search_layout *layout, struct text *text)
 {
+    const struct parallel_config *parallel = &layout->request.parallel;
     text_printf(text, "sifr train -n %d", layout->request.ranks);
-    add_words(text, cli, false);
-    add_variables(text, cli, view->options);
+    add_words(text, cli, parallel, false);
+    add_variables(text, cli, view->options, parallel);
     plan_search_keys(view, layout, text);
-    add_words(text, cli, true);
+    add_words(text, cli, parallel, true);
 }

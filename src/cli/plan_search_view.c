@@ -103,6 +103,25 @@ static void describe_measured(struct text *text, const struct plan_search_view *
                     request->threads, threads, request->threads);
 }
 
+/* A run without it has one micro-batch a step, which says little of a cluster. */
+static void describe_batch(struct text *text, const struct plan_search_view *view)
+{
+    int64_t batch = view->space->global_batch;
+    if (!options_is_set(view->options, "train.global_batch"))
+        text_printf(
+            text, "note     train.global_batch was not given: planned for %lld sequence%s a step\n",
+            (long long)batch, batch == 1 ? "" : "s");
+}
+
+static void describe_memory(struct text *text, const struct plan_search_view *view)
+{
+    if (view->space->memory == 0)
+        text_printf(text,
+                    "note     %s has memory_bytes 0: no layout is too large; --memory says what a "
+                    "rank has\n",
+                    view->space->machine->name);
+}
+
 static void describe(struct text *text, const struct plan_search_view *view)
 {
     const struct search_space *space = view->space;
@@ -129,6 +148,8 @@ static void describe(struct text *text, const struct plan_search_view *view)
     describe_given(text, &space->fixed);
     if (space->request->card && space->request->zero.type == DTYPE_F32)
         text_add(text, "note     precision.mode is fp32; cards are faster in bf16\n");
+    describe_batch(text, view);
+    describe_memory(text, view);
     describe_measured(text, view);
 }
 
@@ -201,6 +222,8 @@ static void write_table(struct cli *cli, const struct plan_search_view *view, st
     text_add(text, "\nthe first, as a command:\n  ");
     plan_search_command(cli, view, &result->layouts[0], text);
     text_add(text, "\n");
+    if (!run_has_data(view->config))
+        text_add(text, "note     no data was given: add --data.path=FILE to run it\n");
 }
 
 enum status plan_search_view_table(struct cli *cli, const struct plan_search_view *view)

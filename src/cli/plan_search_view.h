@@ -31,7 +31,8 @@ void plan_search_say(const struct search_layout *layout, struct text *text);
  * " --parallel.tp=8 --zero.stage=1". */
 void plan_search_keys(const struct plan_search_view *view, const struct search_layout *layout,
                       struct text *text);
-/* "sifr train -n 64 configs/a.yaml ...": what stood after `plan`, less its own flags, and these. */
+/* "sifr train -n 64 configs/a.yaml ...": what stood after `plan`, less its own flags and what does
+ * nothing in this layout, and these. */
 void plan_search_command(struct cli *cli, const struct plan_search_view *view,
                          const struct search_layout *layout, struct text *text);
 

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "cli/host.h"
 #include "cli/rank_report.h"
+#include "comm/launcher.h"
 #include "cli/ranks_table.h"
 #include "cli/train_end.h"
 
@@ -329,10 +330,15 @@ static void on_saved(void *user, const struct checkpoint_result *result)
     }
 }
 
-/* A Ctrl-C is answered where it comes in, and so is what the supervisor passes on as SIGUSR1. */
+/* A signal is answered where it comes in: by the handler, or by the supervisor, which passes it on as
+ * SIGUSR1. What comes to one rank of several it does not hear, and what a launcher sends by itself the
+ * handler leaves alone: those are answered here. */
 static bool is_answered(int signal)
 {
-    return signal == (rank_report_wanted() ? SIGUSR1 : SIGINT);
+    struct launcher launcher;
+    if (rank_report_wanted())
+        return signal == SIGUSR1;
+    return signal == SIGINT || !launcher_find(&launcher);
 }
 
 static bool on_should_stop(void *user)

@@ -108,6 +108,13 @@ enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum)
     return vote_of_group(engine, sum);
 }
 
+/* The loss of a micro-batch, once they have been exchanged. */
+static double loss_of(const struct engine *engine, int64_t rounds, int64_t m)
+{
+    int workers = zero_roster(engine->zero)->workers;
+    return engine->all_losses[m % workers * rounds + m / workers];
+}
+
 /* The losses of all micro-batches of `rounds` rounds, `count` in all, are added in their order. */
 static enum status add_own_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
 {
@@ -115,9 +122,8 @@ static enum status add_own_losses(struct engine *engine, int64_t rounds, int64_t
     device_copy(engine->stream, engine->losses_host, engine->losses, bytes);
     TRY(stream_sync(engine->stream));
     TRY(exchange(engine, engine->losses_host, bytes, engine->all_losses));
-    int workers = zero_roster(engine->zero)->workers;
     for (int64_t m = 0; m < count; m++)
-        *sum += engine->all_losses[m % workers * rounds + m / workers];
+        *sum += loss_of(engine, rounds, m);
     return STATUS_OK;
 }
 
@@ -130,6 +136,19 @@ static enum status add_losses(struct engine *engine, int64_t rounds, int64_t cou
     if (pipeline_has_loss(engine->pipeline))
         TRY(add_own_losses(engine, rounds, count, sum));
     return pipeline_share(engine->pipeline, sum);
+}
+
+/* After losses whose sum is not finite: the first one that is not, on every rank. */
+static enum status find_bad_loss(struct engine *engine, int64_t *micro_batch)
+{
+    double first = -1; /* a number like those that stages share */
+    bool here = !engine->pipeline || pipeline_has_loss(engine->pipeline);
+    for (int64_t m = engine->config.micro_batches - 1; here && m >= 0; m--)
+        first = isfinite(loss_of(engine, engine_rounds(engine), m)) ? first : (double)m;
+    if (engine->pipeline)
+        TRY(pipeline_share(engine->pipeline, &first));
+    *micro_batch = (int64_t)first;
+    return STATUS_OK;
 }
 
 /* --- a step --------------------------------------------------------------------------------- */
@@ -196,10 +215,13 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         .label_count = count,
         .bad_tensor = verdict->bad_tensor,
         .bad_index = verdict->bad_index,
+        .bad_micro_batch = -1,
         .loss_scale = engine->scale.scale,
         .next_loss_scale = engine->scale.scale,
     };
     result->skipped = !isfinite(result->loss) || !isfinite(result->grad_norm);
+    if (!isfinite(loss_sum))
+        TRY(find_bad_loss(engine, &result->bad_micro_batch));
     return STATUS_OK;
 }
 

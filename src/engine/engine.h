@@ -60,9 +60,10 @@ struct engine_result {
     bool skipped;   /* loss or a gradient was not finite: nothing was updated */
     int bad_tensor; /* first tensor with a non-finite gradient, -1: the loss itself */
     int64_t bad_index;
-    double loss_scale;      /* what the loss gradient was multiplied with; 1 unless fp16 */
-    double next_loss_scale; /* and will be in the next step */
-    bool overflow;          /* skipped because the scale may have been too large: no fault yet */
+    int64_t bad_micro_batch; /* first one of the step whose loss is not finite, -1: none */
+    double loss_scale;       /* what the loss gradient was multiplied with; 1 unless fp16 */
+    double next_loss_scale;  /* and will be in the next step */
+    bool overflow;           /* skipped because the scale may have been too large: no fault yet */
 };
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result);

@@ -62,22 +62,46 @@ static const struct option options[] = {
 const struct option_table parallel_options = {"parallel", options,
                                               sizeof options / sizeof *options};
 
+/* Keys that have an effect only where there is something else. */
+enum need { NEED_PIPELINE, NEED_TEAM, NEED_SEQUENCE };
+static const char *const need_words[] = {
+    [NEED_PIPELINE] = "parallel.pp above 1",
+    [NEED_TEAM] = "parallel.tp above 1",
+    [NEED_SEQUENCE] = "parallel.sequence, and that parallel.tp above 1",
+};
+static const struct {
+    const char *key;
+    enum need need;
+} dependents[] = {
+    {"parallel.schedule", NEED_PIPELINE}, {"parallel.chunks", NEED_PIPELINE},
+    {"parallel.eager", NEED_PIPELINE},    {"parallel.sequence", NEED_TEAM},
+    {"parallel.regather", NEED_SEQUENCE},
+};
+enum { DEPENDENTS = sizeof dependents / sizeof dependents[0] };
+
+static bool has(const struct parallel_config *config, enum need need)
+{
+    if (need == NEED_PIPELINE)
+        return config->pp > 1;
+    return config->tp > 1 && (need == NEED_TEAM || config->sequence);
+}
+
+bool spread_has_use(const struct parallel_config *config, const char *key, size_t bytes)
+{
+    for (int i = 0; i < DEPENDENTS; i++)
+        if (strlen(dependents[i].key) == bytes && strncmp(dependents[i].key, key, bytes) == 0)
+            return has(config, dependents[i].need);
+    return true;
+}
+
 void spread_tell_unused(struct env *env, const struct parallel_config *config)
 {
-    const struct {
-        bool unused;
-        const char *key, *need;
-    } keys[] = {
-        {config->pp <= 1 && config->schedule != TIMETABLE_1F1B, "schedule", "parallel.pp above 1"},
-        {config->pp <= 1 && config->chunks > 0, "chunks", "parallel.pp above 1"},
-        {config->pp <= 1 && config->eager, "eager", "parallel.pp above 1"},
-        {config->tp <= 1 && config->sequence, "sequence", "parallel.tp above 1"},
-        {config->regather && (!config->sequence || config->tp <= 1), "regather",
-         "parallel.sequence, and that parallel.tp above 1"},
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (keys[i].unused)
-            log_warn(env, "parallel.%s does nothing here: it needs %s", keys[i].key, keys[i].need);
+    const bool set[DEPENDENTS] = {config->schedule != TIMETABLE_1F1B, config->chunks > 0,
+                                  config->eager, config->sequence, config->regather};
+    for (int i = 0; i < DEPENDENTS; i++)
+        if (set[i] && !has(config, dependents[i].need))
+            log_warn(env, "%s does nothing here: it needs %s", dependents[i].key,
+                     need_words[dependents[i].need]);
 }
 
 int spread_chunks(const struct parallel_config *config)

@@ -28,6 +28,8 @@ struct parallel_config {
 
 extern const struct option_table parallel_options; /* parallel.* */
 
+/* Does this key ("parallel.eager", so many bytes) have an effect in such a layout? Any other has. */
+bool spread_has_use(const struct parallel_config *config, const char *key, size_t bytes);
 /* Say which of these were set and do nothing without another; nothing where all have an effect. */
 void spread_tell_unused(struct env *env, const struct parallel_config *config);
 

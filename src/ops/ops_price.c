@@ -133,12 +133,15 @@ static double bytes_of(const struct ops_case *c, const struct ops_call *call)
            (double)dtype_bytes(out->type);
 }
 
-static double by_rates(const struct ops_rate *rate, const struct ops *ops, const struct ops_case *c)
+static double by_rates(const struct ops_rate *rate, double f32_times, const struct ops *ops,
+                       const struct ops_case *c)
 {
     struct ops_call call = {0};
     ops_find_op(c->op)->describe(ops, c, &call);
     double bytes = bytes_of(c, &call), flops = call.flops;
     double work = rate->flops_per_second > 0 ? flops / rate->flops_per_second : 0.0;
+    if (ops->type == DTYPE_F32 && f32_times > 0)
+        work *= f32_times;
     double memory = rate->bytes_per_second > 0 ? bytes / rate->bytes_per_second : 0.0;
     return rate->call + fmax(work, memory);
 }
@@ -147,9 +150,10 @@ static double by_rates(const struct ops_rate *rate, const struct ops *ops, const
 static double cost(const struct ops_prices *prices, const struct ops *ops, const struct ops_case *c)
 {
     static const struct ops_rate even = {.flops_per_second = 1e11, .bytes_per_second = 1e10};
-    const struct ops_rate *rate = &prices->rates[ops_kind_of(c->op)];
-    return by_rates(rate->flops_per_second > 0 || rate->bytes_per_second > 0 ? rate : &even, ops,
-                    c);
+    enum ops_kind kind = ops_kind_of(c->op);
+    const struct ops_rate *rate = &prices->rates[kind];
+    return by_rates(rate->flops_per_second > 0 || rate->bytes_per_second > 0 ? rate : &even,
+                    prices->f32_times[kind], ops, c);
 }
 
 static double price_as(const struct ops_prices *prices, const struct ops *ops, struct ops_case c,
@@ -168,8 +172,9 @@ double ops_price(const struct ops_prices *prices, const struct ops *ops, const s
     if (!m && strcmp(c->op, "attention_backward_rope") == 0)
         return price_as(prices, ops, *c, "attention_backward") +
                price_as(prices, ops, *c, "rope_inverse");
+    enum ops_kind kind = ops_kind_of(c->op);
     if (!m)
-        return by_rates(&prices->rates[ops_kind_of(c->op)], ops, c);
+        return by_rates(&prices->rates[kind], prices->f32_times[kind], ops, c);
     double of_measured = cost(prices, ops, &m->shape);
     return of_measured > 0 ? m->seconds * cost(prices, ops, c) / of_measured : m->seconds;
 }

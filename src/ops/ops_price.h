@@ -8,8 +8,8 @@
  *
  *     call + max(operations / flops_per_second, bytes / bytes_per_second)
  *
- * with the rates of its kind. An ops table on a dry device that keeps time (device_keep_time) spends
- * so much on the stream in place of the work.
+ * with the rates of its kind, of which operations in f32 may have a part only. An ops table on a dry
+ * device that keeps time (device_keep_time) spends so much on the stream in place of the work.
  */
 #ifndef OPS_OPS_PRICE_H
 #define OPS_OPS_PRICE_H
@@ -37,6 +37,8 @@ struct ops_measured {
 
 struct ops_prices {
     struct ops_rate rates[OPS_KIND_COUNT];
+    /* Operations that compute in f32 take so many times as long as by the rates; 0: as long. */
+    double f32_times[OPS_KIND_COUNT];
     struct ops_measured *measured; /* owned by whoever made it; sorted by ops_prices_sort */
     int measured_count;
 };

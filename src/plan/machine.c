@@ -35,10 +35,17 @@ static enum status refuse_name(struct env *env, const char *name)
     enum status st =
         FAIL(env, CONFIG,
              "there is no machine '%s', and no such file; there are: %s, or measure one "
-             "with sifr bench ops --save=FILE and sifr bench comm --save=FILE",
+             "with sifr bench ops --save=FILE and sifr bench comm -n 2 --save=FILE",
              name, text_string(&text));
     text_free(&text);
     return st;
+}
+
+/* Whoever named the file for a machine, and it is none, has misconfigured. */
+static enum status load_named(struct env *env, const char *path, struct machine_profile *profile)
+{
+    enum status st = load_file(env, path, profile);
+    return st == STATUS_IO || st == STATUS_FORMAT ? STATUS_CONFIG : st;
 }
 
 enum status machine_profile_load(struct env *env, const char *name_or_path,
@@ -51,10 +58,7 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
     }
     if (!strchr(name_or_path, '/') && !file_exists(name_or_path))
         return refuse_name(env, name_or_path);
-    enum status st = load_file(env, name_or_path, profile);
-    if (st == STATUS_IO || st == STATUS_FORMAT) /* it was named for a machine and is none */
-        return STATUS_CONFIG;
-    return st;
+    return load_named(env, name_or_path, profile);
 }
 
 static enum status check_kind(struct env *env, const char *path, bool there, bool here)
@@ -84,11 +88,8 @@ static enum status load_old(struct env *env, const struct machine_profile *profi
 static enum status check_old(struct env *env, const char *path, const bool *card)
 {
     struct machine_profile old;
-    enum status st = load_file(env, path, &old);
-    if (st == STATUS_IO || st == STATUS_FORMAT)
-        return STATUS_CONFIG;
-    TRY(st);
-    st = card ? check_kind(env, path, old.card, *card) : STATUS_OK;
+    TRY(load_named(env, path, &old));
+    enum status st = card ? check_kind(env, path, old.card, *card) : STATUS_OK;
     machine_profile_free(env, &old);
     return st;
 }

@@ -57,6 +57,20 @@ static void print_ranks(struct text *text, const struct machine_ranks *ranks)
         text_printf(text, "\"threads\": %d, ", ranks->threads);
 }
 
+/* Only where f32 is another matter. */
+static void print_f32_times(const struct ops_prices *ops, struct text *text)
+{
+    const char *before = "\"f32_times\": {";
+    for (int k = 0; k < OPS_KIND_COUNT; k++)
+        if (ops->f32_times[k] > 0) {
+            text_printf(text, "%s\"%s\": ", before, ops_kind_word((enum ops_kind)k));
+            text_json_real(text, ops->f32_times[k]);
+            before = ", ";
+        }
+    if (before[0] == ',')
+        text_add(text, "},\n    ");
+}
+
 static void print_ops(const struct machine_profile *profile, struct text *text)
 {
     const struct ops_prices *ops = &profile->ops;
@@ -67,7 +81,9 @@ static void print_ops(const struct machine_profile *profile, struct text *text)
         text_add(text, k ? ",\n      " : "\n      ");
         print_object(text, ops_kind_word((enum ops_kind)k), rate_figures, &ops->rates[k]);
     }
-    text_add(text, "},\n    \"copy_bytes_per_second\": ");
+    text_add(text, "},\n    ");
+    print_f32_times(ops, text);
+    text_add(text, "\"copy_bytes_per_second\": ");
     text_json_real(text, profile->copy_bytes_per_second);
     text_add(text, ",\n    \"measured\": [");
     for (int i = 0; i < ops->measured_count; i++) {
@@ -208,11 +224,24 @@ static enum status read_measured(const struct machine_reader *r, const json_t *l
     return STATUS_OK;
 }
 
+/* Files need not have them, nor all of them. */
+static enum status read_f32_times(const struct machine_reader *r, json_t *object,
+                                  const char *const *kinds, struct ops_prices *ops)
+{
+    if (!object)
+        return STATUS_OK;
+    TRY(check_keys(r, "ops.f32_times", object, kinds));
+    for (int k = 0; k < OPS_KIND_COUNT; k++)
+        if (json_object_get(object, kinds[k]))
+            TRY(read_figure(r, "ops.f32_times", object, kinds[k], true, &ops->f32_times[k]));
+    return STATUS_OK;
+}
+
 static enum status read_ops(const struct machine_reader *r, json_t *object,
                             struct machine_profile *profile)
 {
-    static const char *const known[] = {"ranks",    "threads", "rates", "copy_bytes_per_second",
-                                        "measured", NULL};
+    static const char *const known[] = {
+        "ranks", "threads", "rates", "f32_times", "copy_bytes_per_second", "measured", NULL};
     const char *kinds[OPS_KIND_COUNT + 1] = {NULL};
     TRY(check_keys(r, "ops", object, known));
     TRY(read_ranks(r, object, &profile->ops_ranks));
@@ -223,6 +252,7 @@ static enum status read_ops(const struct machine_reader *r, json_t *object,
     for (int k = 0; k < OPS_KIND_COUNT; k++)
         TRY(read_object(r, kinds[k], json_object_get(rates, kinds[k]), rate_figures,
                         &profile->ops.rates[k]));
+    TRY(read_f32_times(r, json_object_get(object, "f32_times"), kinds, &profile->ops));
     TRY(read_figure(r, "ops", object, "copy_bytes_per_second", true,
                     &profile->copy_bytes_per_second));
     profile->has_ops = true;
@@ -248,6 +278,15 @@ static enum status read_comm(const struct machine_reader *r, json_t *object,
     return read_figures(r, "comm", object, comm_figures, comm);
 }
 
+/* Names are shown on terminals, which take control characters for orders: C0, DEL, and C1 in UTF-8. */
+static bool has_control(const char *name)
+{
+    for (const unsigned char *c = (const unsigned char *)name; *c != '\0'; c++)
+        if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0))
+            return true;
+    return false;
+}
+
 static enum status read_name(const struct machine_reader *r, const json_t *root,
                              struct machine_profile *profile)
 {
@@ -255,6 +294,9 @@ static enum status read_name(const struct machine_reader *r, const json_t *root,
     if (!name || strlen(name) >= sizeof profile->name)
         return FAIL(r->env, FORMAT, "'%s': \"name\" is not a text of less than %zu bytes",
                     r->origin, sizeof profile->name);
+    if (has_control(name))
+        return FAIL(r->env, FORMAT, "'%s': \"name\" has control characters; take others",
+                    r->origin);
     snprintf(profile->name, sizeof profile->name, "%s", name);
     return STATUS_OK;
 }
@@ -269,7 +311,7 @@ static enum status read_all(const struct machine_reader *r, json_t *root,
     if (!format || strcmp(format, FORMAT_WORD) != 0)
         return FAIL(
             r->env, FORMAT,
-            "'%s' is not the profile of a machine; sifr bench ops --save and sifr bench comm "
+            "'%s' is not the profile of a machine; sifr bench ops --save and sifr bench comm -n 2 "
             "--save write one",
             r->origin);
     TRY(read_count(r, root, "version", INT64_MAX, &version));

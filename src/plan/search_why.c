@@ -192,10 +192,15 @@ static void explain_copies(const struct search_space *space, const struct search
                 request->engine.recompute == RECOMPUTE_NONE
                     ? "nothing"
                     : search_recompute_word(request->engine.recompute));
-    if (none > 0)
-        text_printf(text, "         in the last round %lld of %lld copies have none%s\n",
-                    (long long)none, (long long)workers,
-                    first->rounds == 1 ? ": fewer ranks would do as much" : "");
+    if (none > 0 && first->rounds > 1)
+        text_printf(text, "         in the last round %lld of %lld copies have none\n",
+                    (long long)none, (long long)workers);
+    else if (none > 0)
+        text_printf(text,
+                    "note     %lld of %lld copies have nothing to compute: a step has %lld "
+                    "micro-batch%s; raise train.global_batch or take fewer ranks\n",
+                    (long long)none, (long long)workers, (long long)batches,
+                    batches == 1 ? "" : "es");
 }
 
 static void explain_zero(const struct search_layout *first, struct text *text)

@@ -91,7 +91,7 @@ static enum status resolve_machine(struct env *env, struct run_config *config)
     return run_device_find(env, config->planning, &machine->device, &config->device);
 }
 
-static bool has_data(const struct run_config *config)
+bool run_has_data(const struct run_config *config)
 {
     return *config->data.path || config->data.mix.count > 0;
 }
@@ -194,7 +194,7 @@ static enum status find_planned_tokenizer(const struct run_config *config, bool 
 static enum status resolve_planned_vocab(struct env *env, struct run_config *config)
 {
     bool told = config->model.vocab > 0 || *config->model.path;
-    bool here = *config->data.tokenizer || has_data(config);
+    bool here = *config->data.tokenizer || run_has_data(config);
     if (data_tokenizer_is_learnt(&config->data) && !*config->model.path)
         return plan_learnt_vocab(env, config);
     if (told)
@@ -286,7 +286,7 @@ static enum status resolve_model(struct env *env, const struct options *options,
     else {
         if (model->vocab == 0 && config->tokenizer != NULL)
             model->vocab = tokenizer_vocab(config->tokenizer);
-        if (model->vocab == 0 && has_data(config))
+        if (model->vocab == 0 && run_has_data(config))
             TRY(vocab_of_shards(env, &config->data, &model->vocab));
         TRY(model_resolve(env, options, model));
     }
@@ -415,7 +415,8 @@ static enum status resolve(struct env *env, struct options *options,
     if (*config->model.path && !file_exists(config->model.path)) /* who reads gives it bare */
         return FAIL(env, IO, "%sthere is no '%s'",
                     config->reading ? "" : "model.path: ", config->model.path);
-    if (!has_data(config) && !config->planning && (!config->reading || *config->data.val == '\0'))
+    if (!run_has_data(config) && !config->planning &&
+        (!config->reading || *config->data.val == '\0'))
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, config));

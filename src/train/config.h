@@ -106,6 +106,8 @@ enum status run_config_bind_planning(struct options *options, struct run_config 
 enum status run_config_resolve(struct env *env, struct options *options,
                                tokenizer_progress_fn *progress, void *user,
                                struct run_config *config);
+/* Whether anybody has said what to train on: data.path or data.mix. A plan does without. */
+bool run_has_data(const struct run_config *config);
 void run_config_release(struct run_config *config); /* what it has set; fine when that is nothing */
 
 /* What was derived, for people: one fact a line. */

@@ -46,6 +46,14 @@ static enum status refuse_shapes(struct resume *r, const struct checkpoint_state
     return st;
 }
 
+/* Keys that decide which samples are drawn: where one of them is among the changes that were told,
+ * other samples are no news. */
+static bool explains_data(const char *changes)
+{
+    return strstr(changes, "train.seed:") || strstr(changes, "train.context:") ||
+           strstr(changes, "data.");
+}
+
 static void tell_changes(struct resume *r, const struct checkpoint_state *state)
 {
     struct text text;
@@ -56,7 +64,7 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
                  "the configuration has changed, so the run will differ from one that was "
                  "not interrupted: %s",
                  text_string(&text));
-    if (state->data != r->place->data)
+    if (state->data != r->place->data && !explains_data(text_string(&text)))
         log_warn(r->env, "the data is not that of the checkpoint, so the run will differ from one "
                          "that was not interrupted");
     if (r->place->by_workers && state->workers > 0 && state->workers != r->place->workers)

@@ -43,7 +43,7 @@ static const struct option train_list[] = {
      .help =
          "save and stop after so long: seconds, or 2h30m; a Slurm job's end is known by itself"},
     {TRAIN(stop_at, INT), .fallback = "0", RANGE(0, 1e12),
-     .help = "save and stop after this step; the same command goes on; 0 = never"},
+     .help = "save and stop after this step; a larger one, or none, goes on; 0 = never"},
     {TRAIN(log_every, INT), .fallback = "10", RANGE(1, 1e12),
      .help = "steps between two printed lines (metrics.jsonl has every step)"},
     {TRAIN(eval_every, INT), .fallback = "250", RANGE(0, 1e12),

@@ -51,11 +51,32 @@ static enum status fill_batches(struct trainer *t)
     return STATUS_OK;
 }
 
+/* Where the last step's loss is not finite: ", first in micro-batch 5, samples 40 to 47, of rank 1";
+ * nothing where it is. */
+static const char *say_origin(const struct trainer *t, int64_t micro_batch, char *out, size_t bytes)
+{
+    const struct mesh *mesh = &t->session.spread.mesh;
+    const struct train_config *train = &t->config->train;
+    int64_t first = t->done.samples - train->global_batch + micro_batch * train->micro_batch;
+    int worker = (int)(micro_batch % zero_roster(t->session.zero)->workers);
+    int together = mesh->pp * mesh->tp, rank = worker * together;
+    char ranks[48];
+    if (micro_batch < 0)
+        return "";
+    snprintf(ranks, sizeof ranks, together > 1 ? "ranks %d to %d" : "rank %d", rank,
+             rank + together - 1);
+    snprintf(out, bytes,
+             ", first in micro-batch %" PRId64 ", samples %" PRId64 " to %" PRId64 ", of %s",
+             micro_batch, first, first + train->micro_batch - 1, ranks);
+    return out;
+}
+
 /* A step whose loss or gradient is not finite has changed nothing; too many in a row end the
  * run. */
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
 {
     const struct unit_graph *graph = model_graph(t->session.model);
+    char origin[160];
     t->summary->skipped = ++t->done.skipped;
     if (result->overflow) { /* how the scale is found: counts as a fault only at its floor */
         log_warn(t->env,
@@ -70,11 +91,13 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
     if (result->bad_tensor >= 0)
         log_warn(t->env,
                  "step %" PRId64 " skipped: the gradient of %s is not finite at element %" PRId64
-                 " (loss %g%s)",
+                 " (loss %g%s%s)",
                  t->step, graph->tensors[result->bad_tensor].name, result->bad_index, result->loss,
+                 say_origin(t, result->bad_micro_batch, origin, sizeof origin),
                  at_floor ? ", loss scale at its floor" : "");
     else
-        log_warn(t->env, "step %" PRId64 " skipped: the loss is %g", t->step, result->loss);
+        log_warn(t->env, "step %" PRId64 " skipped: the loss is %g%s", t->step, result->loss,
+                 say_origin(t, result->bad_micro_batch, origin, sizeof origin));
     if (t->done.skips_in_row < t->config->train.max_skips)
         return STATUS_OK;
     return FAIL(t->env, DIVERGED,

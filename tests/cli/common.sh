@@ -86,6 +86,56 @@ interrupt() { # PID [SIGNAL]: again; true when it has ended
     sleep 0.3
     has_ended "$1"
 }
+# stops_by "SIGNAL SIGNAL ..." FOLDER [FLAG...]: a run with steps of a second or so gets them within one: the first is answered at once,
+# and it stops in good order.
+stops_by() {
+    local signals=$1 folder=$2 first=${1%% *} signal pid before code=0
+    shift 2
+    "$sifr" train --model.layers=2 --model.width=256 --model.heads=4 --model.context=256 --train.micro_batch=4 --train.global_batch=32 \
+        --data.path=text.txt --data.split=0 --train.steps=1000 --out="$folder" "$@" >out 2>err &
+    pid=$!
+    wait_for test -s "$folder/metrics.jsonl"
+    before=$(wc -l <"$folder/metrics.jsonl")
+    kill "-$first" $pid
+    sleep 0.15 # sooner it may count as the same one
+    grep -q '^sifr: stopping after this step' err || [ "$(wc -l <"$folder/metrics.jsonl")" -gt "$before" ] ||
+        fail "$folder: the first of $signals is not answered at once: $(cat err)"
+    for signal in ${signals#"$first"}; do
+        kill "-$signal" $pid 2>/dev/null || true
+        sleep 0.15
+    done
+    wait $pid || code=$?
+    [ $code = 75 ] || fail "$folder: $signals: exit $code, not 75: $(cat err)"
+    grep -q "stopped after step [0-9]*: all of it is in .*; the same command goes on" err || fail "$folder: $signals: not said: $(cat err)"
+    [ "$(grep '^sifr: stopping' err | sort | uniq -d)" = '' ] || fail "$folder: $signals: answered twice in the same words: $(cat err)"
+    grep -q '"end": "stopped"' "$folder/summary.json" || fail "$folder: $signals: no summary.json that says stopped"
+}
+# ends_by_two FOLDER SECONDS [FLAG...]: while a large step is computed, a second Ctrl-C comes after SECONDS, and does not wait for it.
+ends_by_two() {
+    local folder=$1 seconds=$2 pid limit code=0
+    shift 2
+    "$sifr" train --model.layers=2 --model.width=512 --model.heads=8 --model.context=1024 --train.micro_batch=8 \
+        --train.global_batch=512 --data.path=text.txt --data.split=0 --train.steps=1000 --out="$folder" "$@" >out 2>err &
+    pid=$!
+    wait_for test -e "$folder/config.yaml"
+    sleep 0.5
+    kill -INT $pid
+    wait_for grep -q '^sifr: stopping after this step, .*; Ctrl-C again to stop at once$' err # at once, and not when the step has ended
+    grep -q 'stopping after this step' err || fail "$folder: the first Ctrl-C is not answered: $(cat err)"
+    has_ended $pid && fail "$folder: the step had ended: the test shows nothing"
+    sleep "$seconds"
+    limit=$((SECONDS + 30))
+    kill -INT $pid
+    until has_ended $pid || [ $SECONDS -ge $limit ]; do
+        sleep 0.1
+    done
+    kill -KILL $pid 2>/dev/null || true # exit 137: it has not ended by itself
+    wait $pid || code=$?
+    [ $code = 1 ] || fail "$folder: Ctrl-C twice: exit $code, not 1"
+    [ ! -e "$folder/summary.json" ] || fail "$folder: Ctrl-C twice: it did not quit at once"
+    [ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "$folder: Ctrl-C twice: not said: $(cat err)"
+    [ "$(grep -c 'stopping' err)" = 1 ] || fail "$folder: Ctrl-C twice: not answered once: $(cat err)"
+}
 
 losses() { # FOLDER: loss and norm of the gradient of each step
     sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"

@@ -60,7 +60,7 @@ grep -q '"theft"' here.json || fail "the other half is gone"
 unset SIFR_RUN_THREADS
 plan=("$sifr" plan run.yaml --train.micro_batch=3 --top=1 --machine=here.json)
 ok "${plan[@]}" --gpus=2
-! grep '^note' out || fail "a note on what was measured so"
+! grep -E '^note .*(measured|ranks|threads)' out || fail "a note on what was measured so"
 has '^  sifr train -n 2 run.yaml --train.micro_batch=3 --run.device=cpu --run.threads=1 '
 ok "${plan[@]}" --gpus=1
 has '^cluster  1 rank on nodes of 1, '
@@ -114,6 +114,7 @@ wait_for interrupt $pid # until it hears
 code=0
 wait $pid || code=$?
 [ $code = 1 ] || fail "bench, Ctrl-C: exit $code, not 1: $(cat err)"
+[ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "bench, Ctrl-C: not said: $(cat err)"
 ! grep saved err || fail "bench, Ctrl-C: what is saved?"
 [ -z "$(ls -A | grep '\.tmp$')" ] || fail "a trial file is left: $(ls -A)"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # sifr plan --gpus: the table, its JSON, the command that runs the first layout, what is kept, exit codes and messages.
+root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$(dirname "$0")/common.sh" "$@"
 unset SIFR_RUN_THREADS # it would be in every command
 
@@ -16,10 +17,18 @@ has '^fit      one copy of the model'
 has '^next     tp [0-9]+ pp [0-9]+ dp [0-9]+ takes '
 has '^  sifr train -n 8 .*--train.global_batch=32 --run.device=cuda --train.micro_batch='
 ! grep -qE -- '^  sifr train.*--(gpus|machine)' out || fail "the command has flags of plan"
+has '^note     no data was given: add --data.path=FILE to run it$'
 # The command is one that plan takes as it is, and no rank needs more than was said.
 command=$(sed -n 's/^  sifr train //p' out)
 eval "ok \"\$sifr\" plan $command --memory=80G"
 has '^ranks    8;'
+
+# In fp32 a card does not do more than its TF32 peak, which is what mfu is of.
+for machine in h100 a100-40g; do
+    ok "$sifr" plan "${keys[@]}" --precision.mode=fp32 --gpus=8 --top=1 --zero.stage=1 --machine=$machine --json
+    mfu=$(sed -nE 's/.*"mfu": ([0-9.e-]+).*/\1/p' out)
+    awk -v m="$mfu" 'BEGIN { exit !(m > 0.02 && m < 0.75) }' || fail "mfu in fp32 on $machine: $mfu"
+done
 
 # What is given stays, in every layout; -n 2 is at once.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=3 --parallel.pp=2 --engine.recompute=full --json
@@ -54,6 +63,14 @@ ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.schedule=gpipe --parall
 ! grep 'does nothing' err || fail "open keys"
 ok "$sifr" plan "${keys[@]}" --gpus=1 --parallel.schedule=gpipe
 grep -q 'parallel.schedule does nothing here' err || fail "one rank: $(cat err)"
+# Keys that the first layout has no use for are not in its command; those that it uses are.
+ok env SIFR_PARALLEL_EAGER=true "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.tp=1 --parallel.pp=1 --parallel.sequence \
+    --parallel.schedule gpipe --parallel.chunks=0 --zero.stage 1
+! grep -qE '^  sifr train.*(parallel\.(sequence|schedule|chunks|eager)|gpipe)' out || fail "useless keys: $(grep '^  sifr' out)"
+has '^  sifr train -n 8 .*--parallel.tp=1 --parallel.pp=1 --zero.stage 1 --run.device=cuda'
+ok env SIFR_PARALLEL_EAGER=true "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.tp=2 --parallel.pp=2 --parallel.sequence \
+    --parallel.schedule 1f1b
+has '^  sifr train -n 8 .*--parallel.sequence --parallel.schedule 1f1b --parallel.eager=true'
 # tp does not leave a node, as large as it is told to be.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --node=2 --top=20 --json
 ! grep -qE '"tp": [48]' out || fail "tp leaves the node"
@@ -64,6 +81,7 @@ has "^  sifr train -n 2 'a b.yaml' --model.arch=llama"
 
 # Keys of the environment are in the command, which so makes the same plan without it; words behind "--" stay behind it.
 ok env SIFR_ZERO_STAGE=2 SIFR_TRAIN_CONTEXT=256 SIFR_DATA_PATH='my text.txt' "$sifr" plan "${keys[@]}" --gpus=8 --top=1
+! grep -q 'no data was given' out || fail "data was given"
 has "^  sifr train -n 8 .* '--data.path=my text.txt' --train.context=256 --zero.stage=2 --run.device=cuda"
 ok env SIFR_ZERO_STAGE=2 "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=1 --top=1 # a flag is stronger
 ! grep -q -- '--zero.stage=2' out || fail "a variable that lost is in the command"
@@ -95,6 +113,27 @@ expect 2 "'none.json' is not the profile of a machine" "$sifr" plan "${keys[@]}"
 expect 2 "'a b.yaml' line 1" "$sifr" plan "${keys[@]}" --gpus=8 --machine='a b.yaml'
 expect 2 "cannot read '.'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=.
 expect 2 "cannot open './none'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=./none
+# Half a profile: the command that is advised makes it whole.
+rate='{"call": 1e-6, "flops_per_second": 1e11, "bytes_per_second": 1e10}'
+cat >half.json <<JSON
+{"format": "sifr machine", "version": 1, "name": "mine", "card": false, "memory_bytes": 8000000000,
+ "ops": {"rates": {"product": $rate, "attention": $rate, "attention_backward": $rate, "memory": $rate},
+  "copy_bytes_per_second": 1e10, "measured": []}}
+JSON
+expect 2 "'half.json' does not say how fast ranks talk; add that with sifr bench comm -n 2 --save=half.json," \
+    "$sifr" plan "${keys[@]}" --gpus=2 --machine=half.json
+advised=$(grep -oE 'bench comm [^,]*' err)
+ok "$sifr" $advised --largest=64K --seconds=0.001
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=half.json
+! grep -q 'memory_bytes' out || fail "memory is known"
+# Without memory in the profile nothing is too large, and that is said; control characters stay off the terminal.
+sed 's/"memory_bytes": [0-9]*/"memory_bytes": 0/' half.json >boundless.json
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=boundless.json
+has '^note     .* has memory_bytes 0: no layout is too large; --memory says what a rank has$'
+ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1 --machine=boundless.json --memory=80G
+! grep -q 'memory_bytes' out || fail "memory is told"
+sed 's/"name": "[^"]*"/"name": "\\u001b[31mred"/' half.json >red.json
+expect 2 "'red.json': \"name\" has control characters" "$sifr" plan "${keys[@]}" --gpus=2 --machine=red.json
 expect 2 'parallel.chunks is 2, but the schedule .gpipe. has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
 expect 2 '\-\-gpus: how many' "$sifr" plan "${keys[@]}" --gpus=0
 expect 2 'run.device is cpu, but --machine .h100. computes on cards' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu
@@ -104,7 +143,17 @@ ok "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.pp=2
 has '^  sifr train .*--parallel.chunks=2 --parallel.pp=2 .*--parallel.schedule=interleaved'
 ok "$sifr" plan "${keys[@]}" --gpus=64 --parallel.tp=1 --parallel.pp=1
 has '^dp 64 +copies: 32 micro-batches of 1, at most 1 each'
-has '^ +in the last round 32 of 64 copies have none: fewer ranks would do as much'
+has '^note     32 of 64 copies have nothing to compute: a step has 32 micro-batches; raise train.global_batch or take fewer ranks$'
+! grep -q 'was not given' out || fail "the batch was given"
+# Nobody has said how large a step is.
+ok "$sifr" plan "${model[@]}" --gpus=16 --top=1 --parallel.tp=1 --parallel.pp=1
+has '^note     train.global_batch was not given: planned for 8 sequences a step$'
+has '^note     8 of 16 copies have nothing to compute: a step has 8 micro-batches;'
 ok "$sifr" plan --help
 has '[-][-]gpus=64'
+# The example of the README searches all that its words promise.
+example=$(sed -nE 's/.*It chooses the layout.*`build\/sifr (plan [^`]*)`.*/\1/p' "$root/README.md")
+[ -n "$example" ] || fail "README has no example"
+ok "$sifr" ${example/--gpus 64/--gpus 4} --top=1 # fewer ranks: sooner
+! grep -E '^given|was not given' out || fail "the example of the README"
 finish

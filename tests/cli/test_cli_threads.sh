@@ -45,6 +45,19 @@ has '"launcher": ?""'
 ) || failures=$((failures + 1))
 SIFR_MPIRUN=/bin/true expect 2 "SIFR_MPIRUN is '/bin/true', which is no launcher of" "${train[@]}" -n 2 --out=no
 [ ! -e no ] || fail "a mistaken start made a folder"
+SIFR_MPIRUN=/nowhere/mpirun ok "$sifr" doctor
+has "^! SIFR_MPIRUN is '/nowhere/mpirun', which cannot be run, .*: sifr -n will be refused"
+
+# --- signals: as ranks that are processes take them ------------------------------------------------------------------
+stops_by "TERM INT TERM" stopped -n2
+ends_by_two twice 0.2 -n2
+"$sifr" bench comm -n 2 --seconds=60 >out 2>err &
+pid=$!
+wait_for takes_signals $pid
+kill -INT $pid
+code=0
+wait $pid || code=$?
+[ $code = 1 ] && [ "$(tail -n 1 err)" = 'sifr: error: ended at once' ] || fail "bench comm, Ctrl-C: exit $code: $(cat err)"
 
 # --- a rank that hangs takes the process with it ---------------------------------------------------------------------
 faulty=${sifr}_faults

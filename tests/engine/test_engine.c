@@ -150,6 +150,7 @@ static void test_a_nan_skips_the_step_and_is_named(void **state)
     float *after = rig_params(&rig, &count);
     assert_true(result.skipped);
     assert_true(result.bad_tensor >= 0 && result.bad_tensor < graph->tensor_count);
+    assert_int_equal(result.bad_micro_batch, 0);
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
     free(before);
     free(after);

@@ -155,10 +155,22 @@ static void test_state_divides(void **state)
 
 struct bad_job {
     struct rig_config config;
+    int64_t
+        bad; /* micro-batch with a token whose embedding is no number; -1: the final norm is none */
     struct engine_result result;
 };
 
-enum { LEAST_TOKEN = 50 };
+enum { LEAST_TOKEN = 50, BAD_TOKEN = 45 };
+
+static void spoil(struct rig *rig, const char *name, int64_t element)
+{
+    const float none = NAN;
+    const struct unit_graph *graph = model_graph(rig->model);
+    for (int t = 0; t < graph->tensor_count; t++)
+        if (strcmp(graph->tensors[t].name, name) == 0)
+            assert_ok(zero_write(rig->zero, t, element, 1, &none));
+    assert_ok(zero_publish(rig->zero, 0));
+}
 
 /* A final norm of which one weight is no number: all gradients are none, of the embedding those of
  * the tokens that occur. */
@@ -167,19 +179,19 @@ static void *bad_rank(void *argument)
     struct bad_job *job = argument;
     struct env env = testing_env(1);
     struct rig rig;
-    const float none = NAN;
     assert_ok(rig_create(&env, job->config, &rig));
     assert_ok(zero_settle(rig.zero)); /* initial params are on their way */
-    const struct unit_graph *graph = model_graph(rig.model);
-    for (int t = 0; t < graph->tensor_count; t++)
-        if (strcmp(graph->tensors[t].name, "model.norm.weight") == 0)
-            assert_ok(zero_write(rig.zero, t, 0, 1, &none));
-    assert_ok(zero_publish(rig.zero, 0));
+    if (job->bad < 0)
+        spoil(&rig, "model.norm.weight", 0);
+    else
+        spoil(&rig, "model.embed_tokens.weight", BAD_TOKEN * job->config.model.width);
     for (int64_t round = 0; round < engine_rounds(rig.engine); round++) {
         int32_t *tokens, *labels;
         engine_batch(rig.engine, round, &tokens, &labels);
         for (int64_t i = 0; i < job->config.batch * job->config.tokens; i++)
             tokens[i] = labels[i] = LEAST_TOKEN + (int32_t)(i % 10);
+        if (job->bad >= 0 && engine_micro_batch(rig.engine, round) == job->bad)
+            tokens[3] = BAD_TOKEN;
     }
     assert_ok(engine_step(rig.engine, 1, 1e-2, &job->result));
     rig_destroy(&rig);
@@ -198,13 +210,32 @@ static void test_not_finite(void **state)
         config.stage = i % 4;
         int ranks = config.tp * 2;
         for (int r = 0; r < ranks; r++)
-            jobs[r] = (struct bad_job){.config = config};
+            jobs[r] = (struct bad_job){.config = config, .bad = -1};
         rig_run_ranks(bad_rank, jobs, ranks, sizeof *jobs);
         for (int r = 0; r < ranks; r++) {
             assert_true(jobs[r].result.skipped);
             assert_int_equal(jobs[r].result.bad_tensor, 0);
             assert_int_equal(jobs[r].result.bad_index, LEAST_TOKEN * config.model.width);
+            assert_int_equal(jobs[r].result.bad_micro_batch, 0);
         }
+    }
+}
+
+/* ... and the same micro-batch, also those that have not computed its loss. */
+static void test_bad_micro_batch(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct bad_job jobs[MOST_RANKS];
+        struct rig_config config = team_config(1, i < 3 ? 0 : 2);
+        config.model.tied = false;
+        config.pp = i % 3;
+        int ranks = 4;
+        for (int r = 0; r < ranks; r++)
+            jobs[r] = (struct bad_job){.config = config, .bad = i % MICRO_BATCHES};
+        rig_run_ranks(bad_rank, jobs, ranks, sizeof *jobs);
+        for (int r = 0; r < ranks; r++)
+            assert_int_equal(jobs[r].result.bad_micro_batch, i % MICRO_BATCHES);
     }
 }
 
@@ -257,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_delays_servers_groups),
         cmocka_unit_test(test_state_divides),
         cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_bad_micro_batch),
         cmocka_unit_test(test_one_layout),
     };
     if (test_device_missing())

@@ -83,6 +83,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
     *profile = (struct machine_profile){.name = "mine \"2\"", .memory_bytes = 12345};
     for (int k = 0; k < OPS_KIND_COUNT; k++)
         profile->ops.rates[k] = (struct ops_rate){1e-6 * (k + 1), 1e11 / (k + 1), 1e10 / 3};
+    profile->ops.f32_times[OPS_KIND_PRODUCT] = 2.5; /* the others have none */
     calls[0] = (struct ops_measured){
         {.op = "linear_dw", .rows = 7, .linear = {13, 5, true}, .bias = true, .add = true},
         DTYPE_F32,
@@ -149,6 +150,7 @@ static void test_there_and_back(void **state)
     assert_string_equal(read.name, "mine");
     assert_int_equal(read.memory_bytes, 12345);
     assert_memory_equal(read.ops.rates, ops.ops.rates, sizeof ops.ops.rates);
+    assert_memory_equal(read.ops.f32_times, ops.ops.f32_times, sizeof ops.ops.f32_times);
     assert_memory_equal(&read.comm.inside, &comm.comm.inside, sizeof comm.comm.inside);
     assert_memory_equal(&read.comm.between, &comm.comm.between, sizeof comm.comm.between);
     assert_true(read.comm.node == 4 && read.comm.exchange == 5e-5 && read.comm.theft == 0.75 &&
@@ -273,6 +275,10 @@ static void test_refused(void **state)
         {"12345", "1.5", "\"memory_bytes\" is not a whole number"},
         {"\"mine", "\"0123456789012345678901234567890123456789012345678901234567890123",
          "\"name\" is not a text of less than 64 bytes"},
+        {"\"mine", "\"\\u001b[31mmine", "'m.json': \"name\" has control characters"},
+        {"\"mine", "\"mi\\nne", "\"name\" has control characters"},
+        {"\"mine", "\"mine\x7f", "\"name\" has control characters"},
+        {"\"mine", "\"mine\\u009b", "\"name\" has control characters"},
         {"\"latency\": ", "\"latency\": -", "\"latency\" in inside is not a non-negative number"},
         {"\"theft\": 0.75", "\"theft\": \"0.75\"",
          "\"theft\" in comm is not a non-negative number"},
@@ -280,6 +286,11 @@ static void test_refused(void **state)
         {"\"theft\": 0.75, ", "", "\"theft\" in comm is not a non-negative number"},
         {"\"exchange\"", "\"exchanges\"", "\"exchanges\" in comm is not known"},
         {"\"attention\": {", "\"attentions\": {", "\"attentions\" in ops.rates is not known"},
+        {"\"f32_times\": {\"product\"", "\"f32_times\": {\"products\"",
+         "\"products\" in ops.f32_times is not known"},
+        {"\"product\": 2.5", "\"product\": 0",
+         "\"product\" in ops.f32_times is not a positive number"},
+        {"\"f32_times\": {\"product\": 2.5}", "\"f32_times\": 2", "is missing, or not an object"},
         {"\"call\"", "\"calls\"", "\"calls\" in product is not known"},
         {"\"copy_bytes_per_second\": ", "\"copy_bytes_per_second\": -",
          "\"copy_bytes_per_second\" in ops is not a positive number"},
@@ -312,7 +323,9 @@ static void test_refused(void **state)
         expect_error(*state, rows[i].says);
     }
     assert_ok(parse_changed(*state, "mine", "yours"));
-    /* The first files do not say who measured. */
+    assert_ok(parse_changed(*state, "mine", "\u00e9\u00a0\u0142")); /* letters of others */
+    /* The first files do not say who measured, nor how f32 differs. */
+    assert_ok(parse_changed(*state, "\"f32_times\": {\"product\": 2.5},", ""));
     assert_ok(parse_changed(*state, "\"ranks\": 3, \"threads\": 2, ", ""));
     assert_ok(parse_changed(*state, "\"ranks\": 5, \"threads\": 4, ", ""));
 }

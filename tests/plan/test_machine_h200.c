@@ -1,5 +1,6 @@
 /* The preset of the H200 against the five steps that were measured on one (docs/benchmarks.md, "One
- * H200"): the whole, and by kind of kernel what "where the time goes" has. */
+ * H200"): the whole, and by kind of kernel what "where the time goes" has. In f32, which was not
+ * measured, products take twice as long and attention longer still. */
 #include <math.h>
 #include "testing.h"
 #include "plan/plan_time.h"
@@ -65,15 +66,22 @@ static struct plan_request request_of(const struct row *row)
     return request;
 }
 
-static double milliseconds(const struct row *row, const struct machine_profile *machine)
+static double milliseconds_in(const struct row *row, const struct machine_profile *machine,
+                              enum dtype type)
 {
     struct env env = testing_env(1);
     struct plan_request request = request_of(row);
     struct plan_time time;
+    request.compute = request.zero.type = type;
     if (plan_time(&env, &request, machine, &time) != STATUS_OK)
         fail_msg("%s: %s", row->name, log_first_error(env.log));
     env_destroy(&env);
     return 1e3 * time.step;
+}
+
+static double milliseconds(const struct row *row, const struct machine_profile *machine)
+{
+    return milliseconds_in(row, machine, DTYPE_BF16);
 }
 
 /* All but one kind cost nothing; copies go with the kernels that stream. */
@@ -118,8 +126,43 @@ static void test_measured_steps(void **state)
     env_destroy(&env);
 }
 
+/* By rates alone, so that both types are of the same kind; everything else takes no time. */
+static double times_in_f32(const struct machine_profile *machine, const struct row *row, int kind)
+{
+    struct machine_profile only = *machine;
+    only.ops.measured_count = 0;
+    only.copy_bytes_per_second = 1e30;
+    for (int k = 0; k < OPS_KIND_COUNT; k++) {
+        if (k != kind)
+            only.ops.rates[k] = (struct ops_rate){0, 1e30, 1e30};
+    }
+    return milliseconds_in(row, &only, DTYPE_F32) / milliseconds_in(row, &only, DTYPE_BF16);
+}
+
+/* TF32 has half of the 16-bit rate, and attention is not on the matrix units at all. */
+static void test_f32_is_slower(void **state)
+{
+    struct env env = testing_env(1);
+    struct machine_profile machine;
+    const struct row *llama = &rows[ROWS - 1];
+    (void)state;
+    for (int i = 0; machine_preset_name(i); i++) {
+        assert_ok(machine_profile_load(&env, machine_preset_name(i), &machine));
+        double products = times_in_f32(&machine, llama, OPS_KIND_PRODUCT);
+        double attention = times_in_f32(&machine, llama, OPS_KIND_ATTENTION);
+        double backward = times_in_f32(&machine, llama, OPS_KIND_ATTENTION_BACKWARD);
+        print_message("%s in f32: products %.2f, attention %.2f and %.2f times as long\n",
+                      machine.name, products, attention, backward);
+        assert_true(products > 1.9 && products < 2.1);
+        assert_true(attention > 4 && backward > 4);
+        machine_profile_free(&env, &machine);
+    }
+    env_destroy(&env);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measured_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_measured_steps),
+                                       cmocka_unit_test(test_f32_is_slower)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

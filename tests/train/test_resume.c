@@ -275,6 +275,7 @@ static void test_a_changed_configuration(void **state)
                      STATUS_SAVED);
     save_expect_line(&rig, "train.lr: 0.01 there, 0.001 here");
     save_expect_line(&rig, "train.seed: 1 there, 2 here");
+    assert_null(strstr(rig.lines, "the data is not that")); /* other samples are no news */
     assert_null(strstr(rig.lines, "log_every"));
     assert_null(strstr(rig.lines, "checkpoint.every"));
 

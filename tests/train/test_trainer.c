@@ -309,6 +309,15 @@ static void test_divergence_is_named(void **state)
                      3);
     assert_int_equal(step, summary.steps);
     assert_string_equal(tensor, "model.embed_tokens.weight");
+    /* ... and where the loss was none, whose it was. */
+    char origin[128];
+    const struct train_config *train = &rig.config.train;
+    int64_t sample = (step - 1) * train->global_batch;
+    snprintf(origin, sizeof origin,
+             " (loss nan, first in micro-batch 0, samples %" PRId64 " to %" PRId64 ", of rank 0)",
+             sample, sample + train->micro_batch - 1);
+    if (!strstr(line, origin))
+        fail_msg("no '%s' in '%s'", origin, line);
     int count = read_metrics(&rig, "run/metrics.jsonl", records);
     assert_int_equal(count, summary.steps);
     assert_true(records[count - 1].skipped && records[count - 3].skipped);
