@@ -1,7 +1,7 @@
 /* cuda_attention -- the slots of attention: through cuDNN's flash engines where they take the shape,
  * else through kernels of our own (f32, odd widths, whatever cuDNN refuses). The backward pass on
- * Hopper can be our own too, for what cuda_attention_hopper.cu takes: cuDNN's deterministic form writes
- * dS out and reads it again, without the causal half.
+ * Hopper is our own for what cuda_attention_hopper.cu takes: cuDNN's deterministic form writes dS out
+ * and reads it again, the half that is masked too.
  *
  * A plan is made when a shape is first met and kept; later calls find it and allocate nothing on the
  * device. The workspace is the caller's scratch, whose size is answered without a card: a plan that
@@ -11,10 +11,9 @@
  * bound that, the batch is done in slices (sequences do not meet) whose scores fit slice_bytes; the
  * slice depends on the shape alone. Rotary embedding is taken back by its own kernel, from rounded
  * dq and dk, but for the kernel for Hopper, which does it before they are rounded: one way for a shape.
- * SIFR_CUDA_ATTENTION=hopper takes the kernel for Hopper (opt-in
- * until the op suite has been seen to pass with it on a card) for heads of width 64, =hopper128 for
- * those of width 128 too (which has not run on a card); for measuring, =fast takes cuDNN's other form,
- * =plain the plain kernels for everything.
+ *
+ * For measuring, SIFR_CUDA_ATTENTION=cudnn leaves out the kernel for Hopper, =fast takes cuDNN's other
+ * form (atomics: other bits from run to run), =plain the plain kernels for everything.
  */
 #include "ops/cuda/cuda_attention.h"
 #include <math.h>
@@ -35,7 +34,7 @@ struct cuda_attention_state {
     struct attention_plan *plans; /* those made so far, newest first */
     enum attention_pass backward; /* which of the two forms */
     bool plain;                   /* never ask cuDNN */
-    bool hopper;                  /* asked for, and the card has what it needs */
+    bool hopper;                  /* the card has what our own backward pass needs */
 };
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -67,15 +66,6 @@ static struct cuda_heads heads_of(struct attention a)
     return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width};
 }
 
-/* Whether the kernel for Hopper takes this, on a card that has what it needs. Width 128 does not count
- * until asked for, in the scratch neither. */
-static bool hopper_takes(const struct ops *ops, struct attention a)
-{
-    const char *way = getenv("SIFR_CUDA_ATTENTION");
-    bool wide = way && !strcmp(way, "hopper128");
-    return (a.head_width == 64 || wide) && cuda_attend_hopper_takes(ops->type, heads_of(a));
-}
-
 /* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
  * (the fast form alone) and the workspace; or what the kernel for Hopper needs, since no card is asked.
  * What attention with a cache needs does not depend on the
@@ -99,7 +89,7 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
         most += kept > fast ? kept : fast;
     }
-    if (hopper_takes(ops, a)) {
+    if (cuda_attend_hopper_takes(ops->type, heads_of(a))) {
         size_t hopper = cuda_attend_hopper_scratch(heads_of(a));
         most = most > hopper ? most : hopper;
     }
@@ -288,7 +278,7 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
                                     const float *rope, const void *qkv, const void *out,
                                     const float *lse, const void *dout, void *dqkv, void *scratch)
 {
-    if (cuda_ops_of(ops)->attention->hopper && hopper_takes(ops, a) &&
+    if (cuda_ops_of(ops)->attention->hopper && cuda_attend_hopper_takes(ops->type, heads_of(a)) &&
         aligned(qkv, out, dout, dqkv) && aligned(scratch, rope, NULL, NULL)) {
         int processors = cuda_device_of(ops->device)->processors;
         if (cuda_on_card(ops, stream))
@@ -328,8 +318,7 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
     state->backward = way && !strcmp(way, "fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
     state->plain = way && !strcmp(way, "plain");
-    state->hopper = way && (!strcmp(way, "hopper") || !strcmp(way, "hopper128")) &&
-                    cuda_device_of(ops->device)->capability == 90;
+    state->hopper = !way && cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:

@@ -4,8 +4,8 @@
  * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
  * start-up, and not in the middle of a step.
  *
- * SIFR_CUDA_ADAMW=hopper takes AdamW's kernel for Hopper where the card is one (opt-in until it has
- * been timed in a step; the bits are the same).
+ * Where the card is a Hopper, AdamW is the kernel made for it; for measuring, SIFR_CUDA_ADAMW=plain
+ * takes the one for all cards: the bits are the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static enum status cuda_ops_open(struct ops *ops)
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
     cuda->adamw_hopper =
-        adamw && !strcmp(adamw, "hopper") && cuda_device_of(ops->device)->capability == 90;
+        !(adamw && !strcmp(adamw, "plain")) && cuda_device_of(ops->device)->capability == 90;
     TRY_OR(undo_self, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));
     return STATUS_OK;
