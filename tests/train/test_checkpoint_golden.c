@@ -25,14 +25,22 @@ static uint64_t hash_state(struct session *session, enum zero_state state)
     return hash;
 }
 
-static void test_reads_version_1(void **state)
+static const uint64_t expected[ZERO_STATES] = {0xd9ccac44eb8863fb, 0xdee0522c93a03a39,
+                                               0xfad39b12b55ee1c7};
+
+static void expect_state(struct session *session)
 {
-    (void)state;
-    static const uint64_t expected[ZERO_STATES] = {0xd9ccac44eb8863fb, 0xdee0522c93a03a39,
-                                                   0xfad39b12b55ee1c7};
-    struct scratch s;
-    struct session session;
-    struct session_place place = {test_device(), test_on_cpu() ? DTYPE_F32 : DTYPE_F16};
+    for (int i = 0; i < ZERO_STATES; i++)
+        if (hash_state(session, (enum zero_state)i) != expected[i])
+            fail_msg("state %d: %llx", i,
+                     (unsigned long long)hash_state(session, (enum zero_state)i));
+}
+
+/* A session on this device, with the state that a checkpoint has. */
+static void open_session(struct scratch *s, const char *device, const char *folder,
+                         struct session *session, struct checkpoint_progress *progress)
+{
+    struct session_place place = {device, strcmp(device, "cpu") == 0 ? DTYPE_F32 : DTYPE_F16};
     struct checkpoint *checkpoint;
     struct model_config model = {.path = ""};
     const struct zero_config store = {.beta1 = 0.9,
@@ -41,22 +49,28 @@ static void test_reads_version_1(void **state)
                                       .micro_batches = 1,
                                       .type = DTYPE_F16,
                                       .sum_type = DTYPE_F32};
-    scratch_open(&s);
-    assert_int_equal(model_file_config(&s.env, GOLDEN, &model), STATUS_OK);
-    assert_int_equal(session_create(&s.env, place, &model, &store, &session), STATUS_OK);
-    assert_int_equal(checkpoint_open(&s.env, GOLDEN, &checkpoint), STATUS_OK);
+    assert_int_equal(model_file_config(&s->env, folder, &model), STATUS_OK);
+    assert_int_equal(session_create(&s->env, place, &model, &store, session), STATUS_OK);
+    assert_int_equal(checkpoint_open(&s->env, folder, &checkpoint), STATUS_OK);
     assert_int_equal(checkpoint_verify(checkpoint, NULL, NULL), STATUS_OK);
-    const struct checkpoint_progress *p = &checkpoint_state(checkpoint)->progress;
-    assert_int_equal(p->step, 5);
-    assert_int_equal(p->samples, 30);
-    assert_true(p->loss == 5.5707035264375735 && p->scaled && p->scale.scale == 65536);
-    assert_int_equal(checkpoint_load(checkpoint, model_graph(session.model), true, session.zero),
+    *progress = checkpoint_state(checkpoint)->progress;
+    assert_int_equal(checkpoint_load(checkpoint, model_graph(session->model), true, session->zero),
                      STATUS_OK);
-    for (int i = 0; i < ZERO_STATES; i++)
-        if (hash_state(&session, (enum zero_state)i) != expected[i])
-            fail_msg("state %d: %llx", i,
-                     (unsigned long long)hash_state(&session, (enum zero_state)i));
     checkpoint_close(checkpoint);
+}
+
+static void test_reads_version_1(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct session session;
+    struct checkpoint_progress p;
+    scratch_open(&s);
+    open_session(&s, test_device(), GOLDEN, &session, &p);
+    assert_int_equal(p.step, 5);
+    assert_int_equal(p.samples, 30);
+    assert_true(p.loss == 5.5707035264375735 && p.scaled && p.scale.scale == 65536);
+    expect_state(&session);
 
     /* and it is a model that anybody reads */
     const struct model_want want = {.depth = MODEL_DEPTH_ALL};
@@ -68,10 +82,55 @@ static void test_reads_version_1(void **state)
     scratch_close(&s);
 }
 
+/* The state of a session goes to a new checkpoint, and from there to a session on this device. */
+static void move_session(struct scratch *s, const char *name, const char *device,
+                         struct session *session, struct checkpoint_progress *progress)
+{
+    const struct checkpoint_config config = {.keep = 1, .file_bytes = 4096};
+    const struct checkpoint_setup setup = {.folder = scratch_path(s, name),
+                                           .model = session->model,
+                                           .zero = session->zero,
+                                           .device = session->device,
+                                           .type = DTYPE_F16,
+                                           .config = &config,
+                                           .config_yaml = "run: {}\n"};
+    struct checkpoint_saver *saver;
+    struct checkpoint_result result;
+    assert_int_equal(checkpoint_saver_create(&s->env, &setup, &saver), STATUS_OK);
+    assert_int_equal(checkpoint_saver_save(saver, progress), STATUS_OK);
+    assert_true(checkpoint_saver_result(saver, true, &result));
+    if (!result.saved)
+        fail_msg("%s", result.error);
+    checkpoint_saver_destroy(saver);
+    session_destroy(session);
+    open_session(s, device, result.path, session, progress);
+}
+
+/* From the device of the test to the CPU and back: the bits of everything stored stay. */
+static void test_moves_between_devices(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct session session;
+    struct checkpoint_progress p;
+    scratch_open(&s);
+    open_session(&s, test_device(), GOLDEN, &session, &p);
+    assert_int_equal(zero_publish(session.zero, p.updates), STATUS_OK);
+    move_session(&s, "there", "cpu", &session, &p);
+    expect_state(&session);
+    assert_int_equal(zero_publish(session.zero, p.updates), STATUS_OK);
+    move_session(&s, "back", test_device(), &session, &p);
+    expect_state(&session);
+    assert_int_equal(p.step, 5);
+    session_destroy(&session);
+    scratch_close(&s);
+}
+
 int main(void)
 {
     if (test_device_missing())
         return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reads_version_1)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reads_version_1),
+                                       cmocka_unit_test(test_moves_between_devices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
