@@ -3,7 +3,8 @@
  * run.
  *
  * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE]` tests a card,
- * on more shapes, and exits with 77 where there is none. The reference is given the inputs that the
+ * on more shapes, and exits with 77 where there is none; `test_ops_agree cuda TYPE once` runs every
+ * shape once and compares nothing, for sanitizers, under which all is slow. The reference is given the inputs that the
  * tested back end had, which are numbers of its type, so only its own arithmetic is judged. All
  * that disagrees is told before the test fails.
  */
@@ -332,6 +333,23 @@ static void test_norm_apply_bits(void **state)
     assert_right(&verdict);
 }
 
+/* Nothing outside of its place is written, and the card reports nothing. */
+static void test_once(void **state)
+{
+    const struct subject *subject = *state;
+    struct verdict verdict = {subject, 0};
+    struct rig rig;
+    char name[OPS_CASE_NAME];
+    rig_open(&rig, subject->backend, subject->type, 2);
+    for (int i = 0; i < shape_count(subject); i++) {
+        struct ops_trial *trial = rig_trial(&rig, shape_at(i));
+        run(&rig, trial, ops_case_name(shape_at(i), name), &verdict);
+        ops_trial_destroy(trial);
+    }
+    rig_close(&rig);
+    assert_right(&verdict);
+}
+
 /* --- the tests ------------------------------------------------------------------------------ */
 
 /* Every op that is described has a shape here. */
@@ -373,7 +391,14 @@ static int test_reference(enum dtype type)
     return cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
 }
 
-static int test_card(const char *only)
+static int test_subject_once(const char *backend, enum dtype type)
+{
+    struct subject subject = {backend, type};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(test_once, &subject)};
+    return cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
+}
+
+static int test_card(const char *only, bool once)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     int wrong = 0;
@@ -381,7 +406,7 @@ static int test_card(const char *only)
         return NO_CARD;
     for (int i = 0; i < 3; i++) {
         if (only == NULL || strcmp(only, dtype_name(types[i])) == 0)
-            wrong += test_subject("cuda", types[i]);
+            wrong += once ? test_subject_once("cuda", types[i]) : test_subject("cuda", types[i]);
     }
     return wrong;
 }
@@ -390,7 +415,7 @@ int main(int count, char **words)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_covered)};
     if (count > 1 && strcmp(words[1], "cuda") == 0)
-        return test_card(count > 2 ? words[2] : NULL);
+        return test_card(count > 2 ? words[2] : NULL, count > 3 && strcmp(words[3], "once") == 0);
     return cmocka_run_group_tests(tests, NULL, NULL) + test_reference(DTYPE_F32) +
            test_reference(DTYPE_BF16) + test_reference(DTYPE_F16) + test_subject("cpu", DTYPE_F32);
 }
