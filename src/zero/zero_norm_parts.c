@@ -173,11 +173,10 @@ enum status norm_read_parts(struct zero *zero)
 /* A node over 2^level blocks from the parts it begins with; they are passed. */
 static double node_value(int level, const double **parts)
 {
-    struct norm_tree tree = {0};
     int64_t count = 1ll << (level < PART_LEVEL ? level : level - PART_LEVEL);
-    for (int64_t i = 0; i < count; i++)
-        norm_tree_add(&tree, 0, *(*parts)++);
-    return norm_tree_sum(&tree);
+    double value = norm_tree_node(*parts, count);
+    *parts += count;
+    return value;
 }
 
 enum status norm_form_nodes(struct zero *zero)
