@@ -57,7 +57,7 @@ enum status norm_parts_create(struct zero *zero)
     TRY(device_alloc(device, MEM_SCRATCH, "norm block sums",
                      (size_t)blocks * sizeof *zero->block_sums, &zero->block_sums));
     TRY(device_alloc(device, MEM_SCRATCH, "norm parts", bytes, &zero->parts));
-    return mem_alloc(zero->env, MEM_OTHER, "norm parts", bytes, &zero->parts_host);
+    return device_alloc_host(device, MEM_OTHER, "norm parts", bytes, &zero->parts_host);
 }
 
 /* --- sums of blocks ------------------------------------------------------------------------- */
