@@ -26,3 +26,19 @@ double norm_tree_sum(const struct norm_tree *tree)
     }
     return sum;
 }
+
+static double node_of_eight(const double *x)
+{
+    return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+}
+
+double norm_tree_node(const double *values, int64_t count)
+{
+    CHECK(count > 0 && (count & (count - 1)) == 0);
+    if (count == 8)
+        return node_of_eight(values);
+    if (count == 1)
+        return values[0];
+    int64_t half = count / 2;
+    return norm_tree_node(values, half) + norm_tree_node(values + half, half);
+}

@@ -130,11 +130,12 @@ struct zero {
     struct adamw_segment *segments;     /* device memory */
     struct adamw_place *segment_places; /* device memory; NULL: params are rounded to nearest */
     int segment_count;
-    int64_t updated_count;      /* elements of all segments */
-    double *block_sums;         /* device: sums of squares of a chunk of blocks */
-    int64_t *first_block;       /* (pieces) of the blocks of the whole model */
-    double *parts, *parts_host; /* device: what this rank's nodes are made of, and a copy */
-    int64_t part_count;
+    int64_t updated_count; /* elements of all segments */
+    double *block_sums;    /* device: (block_room) sums of squares of blocks */
+    int64_t block_room;
+    int64_t *first_block;           /* (pieces) of the blocks of the whole model */
+    double *parts, *parts_host;     /* device: what this rank's nodes are made of, and a copy */
+    int64_t part_count, wide_count; /* the first wide_count: of more than a block */
     /* Aligned parts of the norm: held, come from a neighbour, made of both. (node_room) each */
     double *nodes, *nodes_taken, *nodes_joined;
     int64_t node_room;

@@ -409,10 +409,10 @@ void zero_memory_free(struct zero *zero)
     device_free(device, zero->nonfinite);
     device_free(device, zero->block_sums);
     device_free(device, zero->parts);
+    device_free(device, zero->parts_host);
     device_free(device, zero->collected);
     device_free(device, zero->rounding);
     device_free(device, zero->scalars);
-    mem_free(zero->env, zero->parts_host);
     mem_free(zero->env, zero->nodes);
     mem_free(zero->env, zero->nodes_taken);
     mem_free(zero->env, zero->nodes_joined);

@@ -6,6 +6,9 @@
  *
  *     blocks    first . . . . | . . . . . . . . | . . . . . . . . | . . end
  *     parts     1 1 1 1 1 1 1   2^PART_LEVEL      2^PART_LEVEL      1 1
+ *
+ * The wide parts of all pieces lie one after the other, then the single blocks, so that what is
+ * formed at once is as much as there is room for, and not a piece: fewer and larger calls.
  */
 #include "zero/zero_norm.h"
 
@@ -25,53 +28,48 @@ static struct cut cut_range(struct block_range range)
     return middle < tail ? (struct cut){middle, tail} : (struct cut){range.end, range.end};
 }
 
-static int64_t count_parts(struct block_range range)
+/* The parts of this rank: zero->wide_count and part_count; returns the room that sums of blocks are
+ * given, whole parts. */
+static int64_t count_parts(struct zero *zero)
 {
-    struct cut cut = cut_range(range);
-    return cut.middle - range.first + ((cut.tail - cut.middle) >> PART_LEVEL) + range.end -
-           cut.tail;
-}
-
-/* The parts of this rank; *most: blocks whose sums exist at once. */
-static int64_t own_parts(const struct zero *zero, int64_t *most)
-{
-    int64_t count = 0;
-    *most = 0;
+    int64_t most = 0;
     for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
         struct block_range range = norm_share_blocks(zero, i, zero->share);
         struct cut cut = cut_range(range);
+        int64_t blocks = cut.tail - cut.middle, wide = blocks >> PART_LEVEL;
         if (!zero_is_learned(zero, i))
             continue;
-        count += count_parts(range);
-        *most = cut.tail - cut.middle > *most ? cut.tail - cut.middle : *most;
+        zero->wide_count += wide;
+        zero->part_count += range.end - range.first - blocks + wide;
+        most = blocks > most ? blocks : most;
     }
-    *most = *most < 1ll << CHUNK_LEVEL ? *most : 1ll << CHUNK_LEVEL;
-    return count;
+    return most < 1ll << CHUNK_LEVEL ? most : 1ll << CHUNK_LEVEL;
 }
 
 enum status norm_parts_create(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    int64_t blocks;
-    size_t bytes = (size_t)(zero->part_count = own_parts(zero, &blocks)) * sizeof *zero->parts;
+    zero->block_room = count_parts(zero);
+    size_t bytes = (size_t)zero->part_count * sizeof *zero->parts;
     TRY(device_alloc(device, MEM_SCRATCH, "norm block sums",
-                     (size_t)blocks * sizeof *zero->block_sums, &zero->block_sums));
+                     (size_t)zero->block_room * sizeof *zero->block_sums, &zero->block_sums));
     TRY(device_alloc(device, MEM_SCRATCH, "norm parts", bytes, &zero->parts));
-    return mem_alloc(zero->env, MEM_OTHER, "norm parts", bytes, &zero->parts_host);
+    return device_alloc_host(device, MEM_OTHER, "norm parts", bytes, &zero->parts_host);
 }
 
 /* --- sums of blocks ------------------------------------------------------------------------- */
 
-/* Ranges of a piece whose block sums are to be formed together. */
+/* Ranges whose block sums are to be formed together. */
 struct wanted {
-    enum dtype type; /* of the piece's sum */
+    enum dtype type; /* of the pieces' sums */
     struct square_range ranges[32];
     int count;
 };
 
 static void form_wanted(struct zero *zero, struct wanted *wanted)
 {
-    ops_square_sums(zero->ops, zero->stream, wanted->type, wanted->ranges, wanted->count);
+    if (wanted->count > 0)
+        ops_square_sums(zero->ops, zero->stream, wanted->type, wanted->ranges, wanted->count);
     wanted->count = 0;
 }
 
@@ -136,54 +134,78 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
     }
 }
 
-/* The parts of this rank's range of a piece; returns how many. */
-static int64_t form_parts(struct zero *zero, int piece, struct block_range range, double *parts)
+/* What has been begun: sums that are wanted, how many of them are in zero->block_sums and become wide
+ * parts, and where parts go next. */
+struct forming {
+    struct wanted wanted;
+    int64_t blocks;
+    double *wide, *single;
+};
+
+static void form_wide(struct zero *zero, struct forming *forming)
+{
+    form_wanted(zero, &forming->wanted);
+    if (forming->blocks > 0)
+        ops_tree_sums(zero->ops, zero->stream, forming->blocks, PART_LEVEL, zero->block_sums,
+                      forming->wide);
+    forming->wide += forming->blocks >> PART_LEVEL;
+    forming->blocks = 0;
+}
+
+/* The parts of this rank's range of a piece. */
+static void form_parts(struct zero *zero, int piece, struct block_range range,
+                       struct forming *forming)
 {
     int64_t number = zero->first_block[piece];
     struct cut cut = cut_range(range);
-    double *next = parts + (cut.middle - range.first);
-    double *last = next + ((cut.tail - cut.middle) >> PART_LEVEL);
-    struct wanted wanted = {.type = zero_sum_type(zero, piece)};
-    want_blocks(zero, &wanted, piece, range.first - number, cut.middle - number, parts);
-    want_blocks(zero, &wanted, piece, cut.tail - number, range.end - number, last);
-    for (int64_t done = cut.middle; done < cut.tail; done += 1ll << CHUNK_LEVEL) {
-        int64_t left = cut.tail - done;
-        int64_t count = left < 1ll << CHUNK_LEVEL ? left : 1ll << CHUNK_LEVEL;
-        want_blocks(zero, &wanted, piece, done - number, done + count - number, zero->block_sums);
-        form_wanted(zero, &wanted);
-        ops_tree_sums(zero->ops, zero->stream, count, PART_LEVEL, zero->block_sums, next);
-        next += count >> PART_LEVEL;
+    struct wanted *wanted = &forming->wanted;
+    if (wanted->type != zero_sum_type(zero, piece))
+        form_wanted(zero, wanted);
+    wanted->type = zero_sum_type(zero, piece);
+    want_blocks(zero, wanted, piece, range.first - number, cut.middle - number, forming->single);
+    forming->single += cut.middle - range.first;
+    want_blocks(zero, wanted, piece, cut.tail - number, range.end - number, forming->single);
+    forming->single += range.end - cut.tail;
+    for (int64_t done = cut.middle; done < cut.tail;) {
+        int64_t left = cut.tail - done, room = zero->block_room - forming->blocks;
+        int64_t count = left < room ? left : room;
+        want_blocks(zero, wanted, piece, done - number, done + count - number,
+                    zero->block_sums + forming->blocks);
+        forming->blocks += count;
+        done += count;
+        if (forming->blocks == zero->block_room)
+            form_wide(zero, forming);
     }
-    form_wanted(zero, &wanted);
-    return count_parts(range);
 }
 
 enum status norm_read_parts(struct zero *zero)
 {
-    int64_t count = 0;
+    struct forming forming = {.wide = zero->parts, .single = zero->parts + zero->wide_count};
     for (int i = 0; i < zero->graph->piece_count; i++)
         if (zero_is_learned(zero, i))
-            count +=
-                form_parts(zero, i, norm_share_blocks(zero, i, zero->share), zero->parts + count);
-    CHECK_EQ(count, zero->part_count);
-    device_copy(zero->stream, zero->parts_host, zero->parts, (size_t)count * sizeof *zero->parts);
+            form_parts(zero, i, norm_share_blocks(zero, i, zero->share), &forming);
+    form_wide(zero, &forming);
+    CHECK_EQ(forming.wide - zero->parts, zero->wide_count);
+    CHECK_EQ(forming.single - zero->parts, zero->part_count);
+    device_copy(zero->stream, zero->parts_host, zero->parts,
+                (size_t)zero->part_count * sizeof *zero->parts);
     return stream_sync(zero->stream);
 }
 
 /* A node over 2^level blocks from the parts it begins with; they are passed. */
-static double node_value(int level, const double **parts)
+static double node_value(int level, const double **wide, const double **single)
 {
-    struct norm_tree tree = {0};
     int64_t count = 1ll << (level < PART_LEVEL ? level : level - PART_LEVEL);
-    for (int64_t i = 0; i < count; i++)
-        norm_tree_add(&tree, 0, *(*parts)++);
-    return norm_tree_sum(&tree);
+    const double **parts = level < PART_LEVEL ? single : wide;
+    double value = norm_tree_node(*parts, count);
+    *parts += count;
+    return value;
 }
 
 enum status norm_form_nodes(struct zero *zero)
 {
     int count = 0;
-    const double *next = zero->parts_host;
+    const double *wide = zero->parts_host, *single = wide + zero->wide_count;
     TRY(norm_read_parts(zero));
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
@@ -192,7 +214,7 @@ enum status norm_form_nodes(struct zero *zero)
         while (range.first < range.end) {
             int level = norm_first_level(range);
             CHECK_LT(count, zero->node_room);
-            zero->nodes[count++] = node_value(level, &next);
+            zero->nodes[count++] = node_value(level, &wide, &single);
             range.first += 1ll << level;
         }
     }

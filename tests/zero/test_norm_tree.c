@@ -54,6 +54,18 @@ static void test_nodes_give_the_bits_of_their_leaves(void **state)
     }
 }
 
+static void test_a_node_of_many_is_their_tree(void **state)
+{
+    (void)state;
+    double leaves[512];
+    for (int64_t i = 0; i < 512; i++)
+        leaves[i] = leaf(i);
+    for (int64_t count = 1; count <= 512; count *= 2) {
+        double a = norm_tree_node(leaves, count), b = tree_by_definition(0, count, count);
+        assert_memory_equal(&a, &b, sizeof a);
+    }
+}
+
 static void test_empty_is_zero(void **state)
 {
     (void)state;
@@ -66,6 +78,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_agrees_with_the_definition),
         cmocka_unit_test(test_nodes_give_the_bits_of_their_leaves),
+        cmocka_unit_test(test_a_node_of_many_is_their_tree),
         cmocka_unit_test(test_empty_is_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,7 +31,9 @@ struct cuda_attention_state;
 struct cuda_ops {
     struct cuda_linear_state *linear;
     struct cuda_attention_state *attention;
-    bool adamw_hopper; /* AdamW by cuda_adamw_hopper.cu */
+    bool adamw_hopper;               /* AdamW by cuda_adamw_hopper.cu */
+    unsigned long long *adamw_taken; /* its count of tiles: device memory, in ops->workspace */
+    cudaEvent_t adamw_done;          /* it counts there no more */
 };
 
 static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)

@@ -211,6 +211,19 @@ static void cuda_find_nonfinite(struct ops *ops, struct stream *stream, enum dty
     ENQUEUE("find_nonfinite", launch_find_nonfinite(cuda_handle(stream), type, x, count, first));
 }
 
+/* One count of tiles serves all streams of an ops: an update waits for the one before. */
+static cudaError_t adamw_by_tiles(struct ops *ops, cudaStream_t stream, struct kernel_adamw hyper,
+                                  const struct kernel_scalars *scalars,
+                                  const struct kernel_segment *segments, int segment_count)
+{
+    const struct cuda_ops *cuda = cuda_ops_of(ops);
+    cudaError_t error = cudaStreamWaitEvent(stream, cuda->adamw_done, 0);
+    if (error == cudaSuccess)
+        error = launch_adamw_hopper(stream, hyper, scalars, segments, segment_count,
+                                    cuda_device_of(ops->device)->processors, cuda->adamw_taken);
+    return error == cudaSuccess ? cudaEventRecord(cuda->adamw_done, stream) : error;
+}
+
 static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                        const struct step_scalars *scalars, const struct adamw_segment *segments,
                        int segment_count)
@@ -225,8 +238,8 @@ static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hype
     const struct kernel_segment *list = (const struct kernel_segment *)segments;
     const struct kernel_place *places = (const struct kernel_place *)hyper.places;
     if (cuda_ops_of(ops)->adamw_hopper && !places)
-        ENQUEUE("adamw", launch_adamw_hopper(cuda_handle(stream), rounded, now, list, segment_count,
-                                             cuda_device_of(ops->device)->processors));
+        ENQUEUE("adamw",
+                adamw_by_tiles(ops, cuda_handle(stream), rounded, now, list, segment_count));
     else
         ENQUEUE("adamw",
                 launch_adamw(cuda_handle(stream), rounded, now, list, places, segment_count));

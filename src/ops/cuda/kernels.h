@@ -137,11 +137,11 @@ cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_segment *segments, const struct kernel_place *places,
                          int segment_count);
 /* cuda_adamw_hopper.cu: the same bits on a card of compute capability 9.0 with so many processors,
- * rounded to nearest */
+ * rounded to nearest; `taken`, in device memory, is the launch's while it runs */
 cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
                                 const struct kernel_scalars *scalars,
                                 const struct kernel_segment *segments, int segment_count,
-                                int processors);
+                                int processors, unsigned long long *taken);
 
 #ifdef __cplusplus
 }

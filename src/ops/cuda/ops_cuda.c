@@ -14,26 +14,49 @@
 
 #define CHUNK_LOGITS ((int64_t)1 << 29) /* 1 GiB in 16 bits */
 
+/* ops->workspace: the products' part, then AdamW's count of tiles in bytes of its own. */
+#define ADAMW_TAKEN PRODUCTS_WORKSPACE
+#define WORKSPACE   (PRODUCTS_WORKSPACE + 64)
+
 static bool cuda_supports(enum dtype type)
 {
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
+}
+
+/* Which AdamW, and what the one for Hopper needs. */
+static enum status adamw_open(struct ops *ops, struct cuda_ops *cuda)
+{
+    const char *asked = getenv("SIFR_CUDA_ADAMW");
+    const struct cuda_device *card = cuda_device_of(ops->device);
+    cuda->adamw_hopper = !(asked && !strcmp(asked, "plain")) && card->capability == 90;
+    cuda->adamw_taken = (unsigned long long *)((char *)ops->workspace + ADAMW_TAKEN);
+    cudaSetDevice(card->index);
+    return cuda_status(device_env(ops->device),
+                       cudaEventCreateWithFlags(&cuda->adamw_done, cudaEventDisableTiming),
+                       "creating an event");
+}
+
+static void adamw_close(struct ops *ops, struct cuda_ops *cuda)
+{
+    cudaSetDevice(cuda_device_of(ops->device)->index);
+    cudaEventDestroy(cuda->adamw_done);
 }
 
 static enum status cuda_ops_open(struct ops *ops)
 {
     enum status st;
     struct env *env = device_env(ops->device);
-    const char *adamw = getenv("SIFR_CUDA_ADAMW");
     struct cuda_ops *cuda;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
-    cuda->adamw_hopper =
-        !(adamw && !strcmp(adamw, "plain")) && cuda_device_of(ops->device)->capability == 90;
-    TRY_OR(undo_self, cuda_linear_open(ops, &cuda->linear));
+    TRY_OR(undo_self, adamw_open(ops, cuda));
+    TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));
     return STATUS_OK;
 undo_linear:
     cuda_linear_close(ops, cuda->linear);
+undo_adamw:
+    adamw_close(ops, cuda);
 undo_self:
     ops->state = NULL;
     mem_free(env, cuda);
@@ -45,6 +68,7 @@ static void cuda_ops_close(struct ops *ops)
     struct cuda_ops *cuda = cuda_ops_of(ops);
     cuda_attention_close(ops, cuda->attention);
     cuda_linear_close(ops, cuda->linear);
+    adamw_close(ops, cuda);
     mem_free(device_env(ops->device), cuda);
     ops->state = NULL;
 }
@@ -69,7 +93,7 @@ void sifr_ops_cuda_fill(struct ops_backend *table)
                                   .open = cuda_ops_open,
                                   .close = cuda_ops_close,
                                   .chunk_logits = CHUNK_LOGITS,
-                                  .workspace_bytes = PRODUCTS_WORKSPACE};
+                                  .workspace_bytes = WORKSPACE};
     cuda_linear_fill(table);
     cuda_attention_fill(table);
     cuda_slots_fill(table);
