@@ -32,7 +32,8 @@ static void test_reads_version_1(void **state)
                                                    0xfad39b12b55ee1c7};
     struct scratch s;
     struct session session;
-    struct session_place place = {test_device(), test_on_cpu() ? DTYPE_F32 : DTYPE_F16};
+    struct session_place place = {.backend = test_device(),
+                                  .type = test_on_cpu() ? DTYPE_F32 : DTYPE_F16};
     struct checkpoint *checkpoint;
     struct model_config model = {.path = ""};
     const struct zero_config store = {.beta1 = 0.9,
