@@ -372,9 +372,11 @@ static void tell_fast(struct env *env, const struct run_config *config)
     bool wide = config->precision == RUN_PRECISION_FP32;
     log_warn(env,
              "run.deterministic: false: the same run may give other bits: products take the "
-             "algorithm that is fastest when it is timed%s",
-             wide ? ", and NCCL, where ranks have it, adds gradients in an order of its own"
-                  : ", and attention's backward pass adds as it comes where it is cuDNN's");
+             "algorithm that is fastest when it is timed%s%s",
+             wide ? "" : "; attention's backward pass adds as it comes where it is cuDNN's",
+             wide || config->parallel.tp > 1
+                 ? "; NCCL, where ranks have it, adds fp32 gradients in an order of its own"
+                 : "");
 }
 
 /* What gives up equal bits must be asked for twice, and asking for nothing by it is a mistake. */

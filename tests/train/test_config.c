@@ -162,7 +162,7 @@ static void test_equal_bits(void **state)
     expect_bits(true, "run.device=cuda run.deterministic=false", STATUS_OK, true,
                 "run.deterministic: false: the same run may give other bits: products take");
     expect_bits(true, "run.device=cuda run.deterministic=false", STATUS_OK, true,
-                "NCCL, where ranks have it, adds gradients in an order of its own");
+                "NCCL, where ranks have it, adds fp32 gradients in an order of its own");
     expect_bits(true, "run.device=cuda run.deterministic=false precision.mode=bf16", STATUS_OK,
                 true, "attention's backward pass adds as it comes");
     expect_bits(true, "run.device=cuda run.deterministic=false zero.accumulate=local", STATUS_OK,
