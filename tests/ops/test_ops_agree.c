@@ -3,9 +3,9 @@
  * run.
  *
  * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE]` tests a card,
- * on more shapes, and exits with 77 where there is none. The reference is given the inputs that the
- * tested back end had, which are numbers of its type, so only its own arithmetic is judged. All
- * that disagrees is told before the test fails.
+ * on more shapes, and exits with 77 where there is none; `cuda-fast` in fast mode. The reference is
+ * given the inputs that the tested back end had, which are numbers of its type, so only its own
+ * arithmetic is judged. All that disagrees is told before the test fails.
  */
 #include <math.h>
 #include "card.h"
@@ -17,6 +17,7 @@ enum { NO_CARD = 77 };
 struct subject {
     const char *backend;
     enum dtype type;
+    bool fast; /* see ops_be_fast */
 };
 
 /* --- shapes --------------------------------------------------------------------------------- */
@@ -206,6 +207,8 @@ static void test_agree(void **state)
     struct rig tested, reference;
     assert_non_null(worst);
     rig_open(&tested, subject->backend, subject->type, 2);
+    if (subject->fast)
+        ops_be_fast(tested.ops);
     rig_open(&reference, "ref", DTYPE_F64, 1);
     for (int i = 0; i < shape_count(subject); i++)
         agree_on(&tested, &reference, shape_at(i), &verdict, worst);
@@ -350,7 +353,7 @@ static void test_all_covered(void **state)
 static int test_subject(const char *backend, enum dtype type)
 {
     char name[64];
-    struct subject subject = {backend, type};
+    struct subject subject = {.backend = backend, .type = type};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_agree, &subject),
         cmocka_unit_test_prestate(test_in_place, &subject),
@@ -364,7 +367,7 @@ static int test_subject(const char *backend, enum dtype type)
 /* The reference has no threads. */
 static int test_reference(enum dtype type)
 {
-    struct subject subject = {"ref", type};
+    struct subject subject = {.backend = "ref", .type = type};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_agree, &subject),
         cmocka_unit_test_prestate(test_in_place, &subject),
@@ -373,7 +376,15 @@ static int test_reference(enum dtype type)
     return cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
 }
 
-static int test_card(const char *only)
+/* Without equal bits there is only agreement. */
+static int test_fast(enum dtype type)
+{
+    struct subject subject = {.backend = "cuda", .type = type, .fast = true};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(test_agree, &subject)};
+    return cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
+}
+
+static int test_card(const char *only, bool fast)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     int wrong = 0;
@@ -381,7 +392,7 @@ static int test_card(const char *only)
         return NO_CARD;
     for (int i = 0; i < 3; i++) {
         if (only == NULL || strcmp(only, dtype_name(types[i])) == 0)
-            wrong += test_subject("cuda", types[i]);
+            wrong += fast ? test_fast(types[i]) : test_subject("cuda", types[i]);
     }
     return wrong;
 }
@@ -389,8 +400,9 @@ static int test_card(const char *only)
 int main(int count, char **words)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_covered)};
-    if (count > 1 && strcmp(words[1], "cuda") == 0)
-        return test_card(count > 2 ? words[2] : NULL);
+    bool fast = count > 1 && strcmp(words[1], "cuda-fast") == 0;
+    if (fast || (count > 1 && strcmp(words[1], "cuda") == 0))
+        return test_card(count > 2 ? words[2] : NULL, fast);
     return cmocka_run_group_tests(tests, NULL, NULL) + test_reference(DTYPE_F32) +
            test_reference(DTYPE_BF16) + test_reference(DTYPE_F16) + test_subject("cpu", DTYPE_F32);
 }
