@@ -45,7 +45,8 @@ static void give_up_slow(struct way *ways, int count)
         ways[i].timed = ways[i].works && ways[i].median <= TUNE_HOPELESS * fastest;
 }
 
-/* Every other round from the end, so that a clock which falls, or rises, favours none. */
+/* Every other round from the end, so that a clock which falls, or rises, favours none: the two in the
+ * middle, whose mean the median is, are one of each. */
 static void time_round(struct way *ways, int count, int round, tune_time_fn *time, void *user)
 {
     for (int k = 0; k < count; k++) {
@@ -64,6 +65,13 @@ static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
+}
+
+static double median_of(double *seconds)
+{
+    _Static_assert(TUNE_ROUNDS % 2 == 0, "as many there as back");
+    qsort(seconds, TUNE_ROUNDS, sizeof *seconds, compare);
+    return (seconds[TUNE_ROUNDS / 2 - 1] + seconds[TUNE_ROUNDS / 2]) / 2;
 }
 
 static int choose(const struct way *ways, int count)
@@ -88,8 +96,7 @@ struct tuned ops_tune(int count, tune_time_fn *time, void *user)
     for (int i = 0; i < count; i++) {
         if (!ways[i].timed)
             continue;
-        qsort(ways[i].seconds, TUNE_ROUNDS, sizeof *ways[i].seconds, compare);
-        ways[i].median = ways[i].seconds[TUNE_ROUNDS / 2];
+        ways[i].median = median_of(ways[i].seconds);
     }
     int best = choose(ways, count);
     return (struct tuned){best, ways[0].median, ways[best].median};

@@ -8,7 +8,7 @@
 #ifndef OPS_OPS_TUNE_H
 #define OPS_OPS_TUNE_H
 
-enum { TUNE_WAYS = 16, TUNE_ROUNDS = 5 };
+enum { TUNE_WAYS = 16, TUNE_ROUNDS = 6 };
 #define TUNE_SPAN     2e-3 /* seconds that a way is timed for in a round, at least */
 #define TUNE_GAIN     0.01 /* of the first way's time that another must save */
 #define TUNE_HOPELESS 1.25 /* times the fastest at first sight: not timed any further */

@@ -96,13 +96,16 @@ static void test_in_turn(void **state)
     }
 }
 
-/* Spikes of half the time, noise and a clock that falls by 20 % meanwhile: with equal ways the first
+/* Spikes of half the time, noise and a clock that falls, or rises, by 20 % meanwhile: with equal ways the first
  * stays, and 5 % are found. */
 static void test_wavering(void **state)
 {
     (void)state;
     struct clock clock = even_clock(6, 1e-3);
     clock.drift = 0.2 / (6 * (2 + TUNE_ROUNDS));
+    assert_int_equal(ops_tune(6, measure, &clock).way, 0);
+    clock = even_clock(6, 1e-3);
+    clock.drift = -0.2 / (6 * (2 + TUNE_ROUNDS));
     assert_int_equal(ops_tune(6, measure, &clock).way, 0);
     clock = even_clock(6, 1e-3);
     clock.spike = 0.5;
