@@ -84,7 +84,8 @@ static enum status run_here(struct cli *cli, const struct bench_ranks *ranks,
                             bench_prepare_fn *prepare, struct job *job, bool *met)
 {
     const struct ranks_plan *plan = &ranks->plan;
-    struct session_ranks seat = {.comm = {ranks->backend, ranks->timeout}, .rank = plan->rank};
+    struct session_ranks seat = {.comm = {.backend = ranks->backend, .timeout = ranks->timeout},
+                                 .rank = plan->rank};
     TRY(prepare(job->user, &job->place));
     *met = true;
     if (!ranks->quiet)

@@ -58,6 +58,8 @@ static enum status with_ops(struct bench *bench, enum status (*work)(struct benc
     enum dtype type = card ? run_type(&bench->place) : DTYPE_F32;
     TRY(device_create(bench->cli->env, card ? "cuda" : "cpu", 0, &device));
     TRY_OR(undo_device, ops_create(device, bench->settings->backend, type, &ops));
+    if (card && !bench->place.machine.deterministic)
+        ops_be_fast(ops);
     st = work(bench, ops);
     ops_destroy(ops);
 undo_device:
@@ -157,6 +159,7 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         json_out_string(&bench->json, "compute", dtype_name(config->place.type));
         json_out_string(&bench->json, "params", dtype_name(config->type));
         json_out_string(&bench->json, "sums", dtype_name(config->sum_type));
+        json_out_bool(&bench->json, "deterministic", !config->place.fast);
         json_out_int(&bench->json, "steps", config->steps);
         json_out_int(&bench->json, "parameters", r->parameters);
         json_out_int(&bench->json, "batch", config->engine.micro_batch);
@@ -190,7 +193,8 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
                  (long long)config->engine.tokens);
     console_line(console, "  time       %.1f ms (median of %lld; %.1f to %.1f)", 1e3 * r->seconds,
                  (long long)config->steps, 1e3 * r->fastest, 1e3 * r->slowest);
-    console_line(console, "  speed      %.1f tok/s", r->tokens_per_second);
+    console_line(console, "  speed      %.1f tok/s%s", r->tokens_per_second,
+                 config->place.fast ? ", without equal bits (run.deterministic: false)" : "");
     if (isfinite(share))
         console_line(console, "  rate       %.1f GFLOP/s, %.1f%% of sgemm", r->gflops, 100 * share);
     if (isfinite(mfu))
@@ -214,6 +218,10 @@ static enum status resolve_step(struct bench *bench, const struct options *optio
                                        .sum_type = run_sum_type(&bench->place),
                                        .warmup = on_card(bench) ? CARD_WARMUP : 1,
                                        .steps = settings->steps};
+    if (!bench->place.machine.deterministic && !config.place.fast)
+        return FAIL(bench->cli->env, CONFIG,
+                    "run.deterministic: false changes nothing in a step on the CPU; leave the key "
+                    "out");
     if (config.model.preset == 0 && config.model.layers == 0)
         return FAIL(bench->cli->env, CONFIG,
                     "model.preset: which model? Give --model.preset=gpt2-124m, or sizes by key");
@@ -326,8 +334,8 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
                     settings->n > 0 ? "-n" : "--save");
     cli->env->threads = machine_threads(bench.settings->threads);
     bench.place = bench.settings->run;
-    bench.place.machine = (struct machine_config){.device = bench.settings->device,
-                                                  .peak_tflops = bench.settings->peak_tflops};
+    bench.place.machine.device = bench.settings->device;
+    bench.place.machine.peak_tflops = bench.settings->peak_tflops;
     TRY(run_device_find(cli->env, false, &bench.place.machine.device, &bench.place.device));
     json_out_begin(&bench.json, cli->env);
     enum status st = measure(&bench, options, what);

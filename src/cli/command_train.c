@@ -115,7 +115,7 @@ static enum status train_here(struct train_job *job)
     TRY(check_fit(job));
     job->met = true;
     struct session_ranks seat = {
-        .comm = {comm_backend_words[ranks->backend], ranks->timeout},
+        .comm = {.backend = comm_backend_words[ranks->backend], .timeout = ranks->timeout},
         .rank = job->plan.rank,
         .delay = ranks->delay,
     };

@@ -179,6 +179,7 @@ static enum status create(struct env *env, const struct comm_backend *backend, e
     struct comm *c;
     CHECK(config->timeout >= 0);
     TRY(open_home(env, backend, config->timeout, seat, &home));
+    home->fast = config->fast;
     home->staged = device_is_dry(device) ? seat != NULL && seat->staged : !device_on_host(device);
     TRY_OR(undo_home, make_comm(home, device, "job", home->size, &c));
     c->rank = home->rank;

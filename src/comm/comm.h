@@ -12,6 +12,11 @@
  * one after the other in fp32 (fp64 for f64), and the sum is rounded once to the type. f32,
  * bf16, f16 and f64 can be summed; everything else moves any type.
  *
+ * In fast mode (comm_config) sums may be left to the library, in an order of its own: those of f32 and
+ * f64 over "nccl". 16-bit sums are not, since NCCL rounds them again at every rank on the way; and
+ * no other back end has anything faster, so they ignore the switch. Calls, their results up to the
+ * order of the sum, and the bytes that are counted stay what they are.
+ *
  * Buffers are memory of the communicator's device, or of the host. What is summed is the device's.
  * Where the host cannot reach the device's memory (a card), messages go through pinned memory of
  * the host in pieces; with "nccl" they go from card to card. That is a way for memory of cards
@@ -32,6 +37,7 @@ struct comm_config {
     const char *backend; /* "auto", "self", "threads", "mpi", "nccl" */
     double
         timeout; /* seconds until a rank that does not arrive is named and the job ends; 0 = never */
+    bool fast;   /* sums need not have the same bits again; the same on all ranks */
 };
 
 /* Join the job. Collective over the job's processes. "auto": self unless a launcher started several
@@ -61,6 +67,10 @@ const char *comm_backend_name(const struct comm *comm);
 /* The library under the back end mpi: "Open MPI v4.1.4". May be asked before anything is joined. */
 void comm_mpi_library(char *out, size_t bytes);
 
+/* Whether sums of this type, in memory of the device, are formed by the library: such
+ * reductions need no scratch. */
+bool comm_adds(const struct comm *comm, enum dtype type);
+
 /* A stream for calls of this communicator that go on beside compute: with a thread of its own,
  * unless calls only enqueue on the card. There one thread must make the calls of all communicators,
  * in one order on every rank. */
@@ -89,11 +99,11 @@ void comm_all_to_all_v(struct comm *comm, const void *send, const int64_t *send_
                        const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
                        const int64_t *recv_offsets, enum dtype type, struct stream *stream);
 /* shard = sum over ranks r, in rank order, of full_r[me * count ..]; scratch: size * count
- * elements. `shard` may lie in its place inside `full`. */
+ * elements, or NULL where comm_adds. `shard` may lie in its place inside `full`. */
 void comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
                          enum dtype type, void *scratch, struct stream *stream);
 /* data = sum over ranks in rank order, the same bits everywhere; scratch: count + 64 * size
- * elements. In place. */
+ * elements, or NULL where comm_adds. In place. */
 void comm_all_reduce(struct comm *comm, void *data, int64_t count, enum dtype type, void *scratch,
                      struct stream *stream);
 /* data of `root` = sum in rank order; others keep theirs. scratch at root: size * count

@@ -8,7 +8,7 @@
  *
  *     comm.c           life of homes and communicators, counters
  *     comm_calls.c     the collectives, their queue and their numbers
- *     comm_sums.c      sums in rank order
+ *     comm_sums.c      sums in rank order, or by the library
  *     comm_stage.c     swaps of memory that the host cannot reach
  *     comm_path.c      a way from card to card beside the back end: which, and its links
  *     comm_watch.c     a thread that watches calls which are on cards
@@ -85,6 +85,7 @@ struct comm_backend {
  * communicator that uses it has a link, one of its own. */
 enum { COMM_ID_BYTES = 128, COMM_WATCHED = 32 };
 struct comm_link;
+struct comm_call;
 
 struct comm_path {
     const char *name;
@@ -100,6 +101,8 @@ struct comm_path {
     void (*enqueue)(struct stream *stream, stream_task_fn *issue, const void *args, size_t bytes);
     /* Enqueue every message of comm->sends and comm->recvs, this rank's own to itself included. */
     enum status (*swap)(struct comm *comm, struct stream *stream);
+    /* Enqueue a reduction of f32 or f64 as the library does it, in an order of its own. */
+    enum status (*sum)(const struct comm_call *call, struct stream *stream);
 
     /* Calls in flight: `mark` the end of one, slot < COMM_WATCHED; has the card `passed` it? */
     void (*mark)(struct comm_link *link, int slot, struct stream *stream);
@@ -127,6 +130,7 @@ struct comm_home {
     struct env *env;              /* borrowed */
     int rank, size;               /* in the job */
     bool staged;                  /* the host cannot reach the device's memory */
+    bool fast;                    /* of the job's configuration */
     double timeout;
     pthread_mutex_t lock;
     struct comm *comms;           /* newest first */
@@ -248,8 +252,9 @@ enum status comm_path_choose(struct comm *root, enum comm_wish wish);
 enum status comm_path_open(struct comm *comm); /* its link, if there is a path. Collective. */
 void comm_path_close(struct comm *comm);
 void comm_path_quit(struct comm_home *home); /* after the last link */
-/* Enqueue the swap after all earlier ones of this rank. */
+/* Enqueue the swap, or the sum, after all earlier ones of this rank. */
 enum status comm_path_swap(struct comm *comm, struct stream *stream);
+enum status comm_path_sum(const struct comm_call *call, struct stream *stream);
 
 /* comm_watch.c */
 enum status comm_watch_start(struct comm_home *home);

@@ -5,7 +5,7 @@
  * their cards and whether the plugin is there, and all come to the same decision. From then on every
  * communicator has a link of its own, whose id its first rank makes and the back end passes round.
  *
- * Swaps on links are kernels that wait for each other across cards, so two of them that come in
+ * Swaps on links, and sums, are kernels that wait for each other across cards, so two of them that come in
  * another order on another rank can hold each other up for ever, on whatever streams they are. So
  * all swaps of a rank run one after the other in the order in which they were enqueued: each waits
  * for the event of the one before. The order is the same on all ranks because one thread enqueues
@@ -147,15 +147,26 @@ void comm_path_quit(struct comm_home *home)
     event_destroy(home->issued);
 }
 
-enum status comm_path_swap(struct comm *comm, struct stream *stream)
+/* `call` NULL: messages. */
+static enum status issue(struct comm *comm, const struct comm_call *call, struct stream *stream)
 {
     struct comm_home *home = comm->home;
     pthread_mutex_lock(&home->issue_lock);
     stream_wait(stream, home->issued);
-    enum status st = home->path->swap(comm, stream);
+    enum status st = call != NULL ? home->path->sum(call, stream) : home->path->swap(comm, stream);
     event_record(home->issued, stream);
     pthread_mutex_unlock(&home->issue_lock);
     if (st != STATUS_OK && !comm_home_failed(home))
         comm_abort(comm, log_first_error(comm->env->log)); /* nobody may wait for this rank */
     return st;
+}
+
+enum status comm_path_swap(struct comm *comm, struct stream *stream)
+{
+    return issue(comm, NULL, stream);
+}
+
+enum status comm_path_sum(const struct comm_call *call, struct stream *stream)
+{
+    return issue(call->comm, call, stream);
 }

@@ -99,6 +99,11 @@ undo_self:
     return st;
 }
 
+void ops_be_fast(struct ops *ops)
+{
+    ops->fast = true;
+}
+
 void ops_destroy(struct ops *ops)
 {
     if (ops == NULL)

@@ -11,7 +11,7 @@
  * from ref and then overridden with what the machine does better, so no slot is ever empty.
  *
  * Bits: a result depends on the values and the shape, never on the number of threads
- * (docs/determinism.md).
+ * (docs/determinism.md), unless somebody says otherwise: ops_be_fast.
  *
  * Letters: R rows (= B * T tokens), B batch, T tokens of a sequence, C width, V vocabulary, F
  * feed-forward width, H query heads, G key/value heads (H is a multiple of G), D head width.
@@ -28,6 +28,7 @@ struct ops {
     struct device *device; /* borrowed */
     enum dtype type;       /* compute type */
     int threads;           /* from the device's env */
+    bool fast;             /* see ops_be_fast */
     void *state;           /* the back end's own */
     void *workspace;       /* device memory for its libraries, NULL where they need none */
     struct ops_meter
@@ -39,6 +40,10 @@ struct ops {
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
                        struct ops **ops);
 void ops_destroy(struct ops *ops);
+/* Give up the same bits in every run where that is faster; before the first call. On "cuda" products
+ * take the algorithm that is fastest when their shape is first met, and attention's backward pass may
+ * add by atomics. The others have nothing faster. Memory stays what it is. */
+void ops_be_fast(struct ops *ops);
 
 /* Logits that a head should have at once on this back end. */
 int64_t ops_chunk_logits(const struct ops *ops);

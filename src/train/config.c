@@ -74,8 +74,8 @@ enum status run_device_find(struct env *env, bool planning, int *device, struct 
 struct session_place run_device_place(int device, enum dtype type)
 {
     if (device == RUN_DEVICE_CUDA)
-        return (struct session_place){"cuda", type};
-    return (struct session_place){"cpu", DTYPE_F32};
+        return (struct session_place){.backend = "cuda", .type = type};
+    return (struct session_place){.backend = "cpu", .type = DTYPE_F32};
 }
 
 static enum status resolve_machine(struct env *env, struct run_config *config)
@@ -366,6 +366,19 @@ static enum status resolve_samples(struct env *env, const struct run_config *con
     return STATUS_OK;
 }
 
+/* What a card may do otherwise: by the configuration, since nobody knows of other ranks here. */
+static void tell_fast(struct env *env, const struct run_config *config)
+{
+    bool wide = config->precision == RUN_PRECISION_FP32;
+    log_warn(env,
+             "run.deterministic: false: the same run may give other bits: products take the "
+             "algorithm that is fastest when it is timed%s%s",
+             wide ? "" : "; attention's backward pass adds as it comes where it is cuDNN's",
+             wide || config->parallel.tp > 1
+                 ? "; NCCL, where ranks have it, adds fp32 gradients in an order of its own"
+                 : "");
+}
+
 /* What gives up equal bits must be asked for twice, and asking for nothing by it is a mistake. */
 static enum status check_bits(struct env *env, const struct run_config *config)
 {
@@ -376,10 +389,12 @@ static enum status check_bits(struct env *env, const struct run_config *config)
                     "run.deterministic: false");
     if (local)
         log_warn(env, "zero.accumulate: local: another number of ranks will give other bits");
-    if (!local && !config->machine.deterministic)
+    if (run_is_fast(config))
+        tell_fast(env, config);
+    else if (!local && !config->machine.deterministic)
         return FAIL(env, CONFIG,
-                    "run.deterministic: false changes nothing without zero.accumulate: local; "
-                    "leave the key out");
+                    "run.deterministic: false changes nothing here: on a CPU equal bits cost "
+                    "nothing without zero.accumulate: local; leave the key out");
     if (config->precision == RUN_PRECISION_FP32 && config->precision_sums != RUN_PRECISION_FP32)
         return FAIL(env, CONFIG,
                     "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
@@ -529,9 +544,17 @@ enum dtype run_sum_type(const struct run_config *config)
     return type_of(config->precision_sums);
 }
 
+bool run_is_fast(const struct run_config *config)
+{
+    return !config->machine.deterministic && config->machine.device == RUN_DEVICE_CUDA &&
+           !config->reading;
+}
+
 struct session_place run_place(const struct run_config *config)
 {
-    return run_device_place(config->machine.device, run_type(config));
+    struct session_place place = run_device_place(config->machine.device, run_type(config));
+    place.fast = run_is_fast(config);
+    return place;
 }
 
 double run_peak(const struct run_config *config, int ranks)

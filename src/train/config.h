@@ -47,7 +47,7 @@ enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 struct machine_config {
     int device;         /* enum run_device */
     int64_t threads;    /* 0 = as many as the affinity mask has */
-    bool deterministic; /* the same bits for any number of threads and ranks */
+    bool deterministic; /* the same bits for any number of threads and ranks, and in every run */
     double peak_tflops; /* of this machine, for mfu; 0 = by the card's name */
 };
 
@@ -117,6 +117,9 @@ int64_t run_micro_batches(const struct run_config *config); /* of a step */
 struct schedule run_schedule(const struct run_config *config);
 enum dtype run_type(const struct run_config *config); /* of parameters and gradients */
 enum dtype run_sum_type(const struct run_config *config);
+/* Whether equal bits are given up where that is faster: training on a card without
+ * run.deterministic. */
+bool run_is_fast(const struct run_config *config);
 struct session_place run_place(const struct run_config *config);
 /* The floating-point operations a second that `ranks` ranks have at best; 0 = not known. */
 double run_peak(const struct run_config *config, int ranks);

@@ -73,7 +73,7 @@ static bool starts_with(const char *line, const char *const *starts)
 enum config_weight config_weight_of(const char *line)
 {
     static const char *const bits[] = {
-        "zero.accumulate:", "parallel.tp:", "parallel.sequence:", NULL};
+        "zero.accumulate:", "run.deterministic:", "parallel.tp:", "parallel.sequence:", NULL};
     static const char *const free_keys[] = {"model.preset:",
                                             "run.",
                                             "comm.",

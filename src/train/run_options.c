@@ -203,7 +203,8 @@ static const struct option machine_list[] = {
     {RUN(threads, INT), .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {RUN(deterministic, BOOL), .fallback = "true",
-     .help = "the same bits for any number of threads and ranks"},
+     .help = "the same bits for any number of threads and ranks, and in every run; false = what is "
+             "faster on a card (products chosen by timing, sums by NCCL)"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
      .help = "of this machine, for the column mfu; 0 = by the card's name, none for a CPU"},
 };

@@ -22,12 +22,14 @@ static enum status open_device(struct env *env, const char *backend,
                          device);
 }
 
-static enum status join(const struct session_ranks *ranks, struct session *session)
+static enum status join(const struct session_ranks *ranks, bool fast, struct session *session)
 {
+    struct comm_config comm = ranks->comm;
+    comm.fast = fast;
     if (ranks->hub)
-        TRY(comm_join(ranks->hub, ranks->rank, &ranks->comm, session->device, &session->comm));
+        TRY(comm_join(ranks->hub, ranks->rank, &comm, session->device, &session->comm));
     else
-        TRY(comm_create(&ranks->comm, session->device, &session->comm));
+        TRY(comm_create(&comm, session->device, &session->comm));
     comm_inject_delays(session->comm, ranks->delay, 0);
     return STATUS_OK;
 }
@@ -48,9 +50,11 @@ static enum status start(struct env *env, struct session_place place,
     TRY(open_device(env, place.backend, ranks, &session->device));
     tell_in_use(session, "the context");
     if (ranks)
-        TRY(join(ranks, session));
+        TRY(join(ranks, place.fast, session));
     tell_in_use(session, "the ranks have met");
     TRY(ops_create(session->device, place.backend, place.type, &session->ops));
+    if (place.fast)
+        ops_be_fast(session->ops);
     tell_in_use(session, "the libraries' handles");
     return stream_create(session->device, "compute", &session->stream);
 }

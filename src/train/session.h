@@ -7,9 +7,9 @@
 
 /* How this rank joins the others: through a hub when ranks are threads, else by the back end. */
 struct session_ranks {
-    struct comm_config comm;
-    struct comm_hub *hub; /* borrowed; NULL: by comm.backend */
-    int rank;             /* of this one */
+    struct comm_config comm; /* whether it is fast, the place says */
+    struct comm_hub *hub;    /* borrowed; NULL: by comm.backend */
+    int rank;                /* of this one */
     double delay; /* at most so many seconds before and after every call, at random: for tests */
     /* Told of a failure before the other ranks are, who then end and may take this one with them.
      * NULL: nobody is. */
@@ -20,6 +20,7 @@ struct session_ranks {
 struct session_place {
     const char *backend; /* of device and ops: "cpu" */
     enum dtype type;     /* in which ops compute */
+    bool fast;           /* what gives up equal bits may be chosen, by ops and between ranks */
 };
 
 struct session { /* open: its users work with the parts */

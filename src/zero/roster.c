@@ -39,6 +39,11 @@ int roster_share_rank(const struct roster *r, int share)
     return r->first_owner + share % r->copies * roster_shards(r) + share / r->copies;
 }
 
+bool roster_is_even(const struct roster *r)
+{
+    return r->workers == r->size && (r->copies == 1 || roster_shards(r) == 1);
+}
+
 int64_t roster_rounds(const struct roster *r, int64_t micro_batches)
 {
     return (micro_batches + r->workers - 1) / r->workers;

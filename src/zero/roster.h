@@ -35,7 +35,9 @@ bool roster_is_worker(const struct roster *roster);
 int roster_shard(const struct roster *roster, int rank);
 int roster_share(const struct roster *roster, int rank);
 int roster_share_rank(const struct roster *roster, int share); /* who sums it */
-int roster_shards(const struct roster *roster);                /* of a copy */
+/* Every rank is a worker and sums the share of its own number. */
+bool roster_is_even(const struct roster *roster);
+int roster_shards(const struct roster *roster); /* of a copy */
 int64_t roster_rounds(const struct roster *roster, int64_t micro_batches);
 /* Workers that have a micro-batch in this round. */
 int roster_active(const struct roster *roster, int64_t micro_batches, int64_t round);

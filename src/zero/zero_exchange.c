@@ -3,6 +3,9 @@
  * Both are one all-to-all over tables made at start-up, so that all ranks, owners that do not work
  * and workers that do not own, take part in the same call. What a rank keeps for itself is not on
  * the wire. Where a shard has several holders each sums a share of it, and they exchange shares.
+ *
+ * In fast mode the ranks' library may add as it brings shares to their owners (comm_adds): where all
+ * ranks work and each sums the share of its own number, in a round in which none is idle.
  */
 #include "zero/zero_impl.h"
 
@@ -213,6 +216,24 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
     }
 }
 
+/* Added on the way: the share arrives as one gradient. */
+static void reduce_shares(struct zero *zero, int piece, const void *full, bool first, void *sum)
+{
+    int64_t count = zero_share_count(zero, piece);
+    bool direct = first && zero->sum_type == zero->type;
+    void *share = direct ? sum : zero->contributions;
+    comm_reduce_scatter(zero->reduce_comm, full, share, count, zero->type, NULL,
+                        zero->reduce_stream);
+    if (!direct)
+        add_contributions(zero, zero->reduce_stream, sum, share, 1, count, first);
+}
+
+static bool library_adds(const struct zero *zero, int active)
+{
+    return comm_adds(zero->reduce_comm, zero->type) && roster_is_even(&zero->roster) &&
+           active == zero->roster.workers;
+}
+
 void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t round, void *sum)
 {
     int active = roster_active(&zero->roster, zero->reductions, round);
@@ -221,6 +242,10 @@ void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t ro
     event_record(zero->written, zero->stream);
     stream_wait(stream, zero->written);
     comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
+    if (library_adds(zero, active)) {
+        reduce_shares(zero, piece, full, round == 0, sum);
+        return;
+    }
     comm_all_to_all_v(zero->reduce_comm, full, e->send_counts, e->send_offsets, zero->contributions,
                       e->recv_counts, e->recv_offsets, zero->type, stream);
     if (zero->share >= 0)

@@ -23,6 +23,17 @@ has '"host_bytes": ?[1-9][0-9]{6}'
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --json
 has '"host_bytes": ?0[,}]'
 
+# Fast mode is a card's: told once, and the same memory and bytes on the wire.
+ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --json
+mv out exact
+ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --run.deterministic=false --json
+cmp -s out exact || fail "a plan in fast mode says something else"
+[ "$(grep -c 'run.deterministic: false: the same run may give other bits: products take .*NCCL' err)" = 1 ] ||
+    fail "what fast mode gives up: $(cat err)"
+expect 2 'run.deterministic: false changes nothing here' \
+    "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --run.deterministic=false
+ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --run.deterministic=false --zero.accumulate=local
+
 # Runtime counts for what fits; 500 MiB are not enough for the smallest model.
 expect 4 'stage 0 needs 54[0-9]\.[0-9] MiB for a rank and there is 500.0 MiB' \
     "$sifr" plan "${keys[@]}" --run.device=cuda --memory=524288000

@@ -23,6 +23,7 @@ expect 1 "'text.txt' is no checkpoint \(state.json\) and no run that has one" "$
 # bench step: what is wrong is said before anything is measured
 expect 2 "which model" "$sifr" bench step
 [ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
+expect 2 "run.deterministic: false changes nothing in a step on the CPU" "$sifr" bench step --model.preset=tiny --run.deterministic=false
 expect 2 "100000 is more than model.context" "$sifr" bench step --model.preset=tiny --context=100000
 [ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
 expect 2 "not '16GB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GB

@@ -4,8 +4,9 @@
  * mpirun it is one rank of the back end `mpi`: `test_comm mpi [CASE]`. `test_comm list` names the
  * cases. SIFR_TEST_DEVICE names another device than the cpu: buffers are then its memory, which cases
  * reach by `put` and `get`; 77 = there is none here. SIFR_TEST_COMM=nccl makes these go from card to
- * card, as far as there is one for each rank; under mpirun it is any comm.backend. Ranks may be threads, so a case does not assert: it EXPECTs, and the first thing that is
- * wrong is kept and reported by the rank that saw it.
+ * card, as far as there is one for each rank; under mpirun it is any comm.backend. SIFR_TEST_FAST=1 is
+ * fast mode, where sums may be the library's. Ranks may be threads, so a case does not assert: it
+ * EXPECTs, and the first thing that is wrong is kept and reported by the rank that saw it.
  */
 #ifndef TESTS_COMM_RIG_H
 #define TESTS_COMM_RIG_H
@@ -57,7 +58,9 @@ static inline void nap(double seconds)
 
 static inline struct comm_config rig_config(const struct comm_case *c, const char *backend)
 {
-    return (struct comm_config){.backend = backend, .timeout = c->timeout > 0 ? c->timeout : 60};
+    return (struct comm_config){.backend = backend,
+                                .timeout = c->timeout > 0 ? c->timeout : 60,
+                                .fast = getenv("SIFR_TEST_FAST") != NULL};
 }
 
 static inline const char *rig_device(void)

@@ -6,6 +6,9 @@
  * ever; no group may be enqueued while another rank is still making its end of the communicator,
  * which takes memory of a card (in one process the driver has locks that both need); an abort lets go
  * of what is on the card and frees the communicator.
+ *
+ * Its reductions add from the last rank to the first: sums in an order of their own can be told from
+ * sums in rank order.
  */
 #include <nccl.h>
 #include <pthread.h>
@@ -30,12 +33,24 @@ struct message {
     int peer;
 };
 
+/* One rank's part of a reduction. */
+struct sum {
+    enum { REDUCE_SCATTER, ALL_REDUCE, REDUCE } kind;
+    const char *from;
+    char *to; /* NULL: not wanted here */
+    size_t count;
+    bool wide; /* f64 */
+    int root;
+    bool done;
+};
+
 /* All ranks of a communicator. */
 struct clique {
     struct clique *next;
     int id, joined, left;
     int made;                                             /* ranks that have their end of it */
     const struct message *offers[MOST_RANKS][MOST_RANKS]; /* [from][to], NULL = none */
+    struct sum *sums[MOST_RANKS]; /* of the reduction under way; NULL = none */
 };
 static struct clique *cliques;
 
@@ -50,6 +65,8 @@ struct group {
     cudaStream_t stream;
     int count;
     struct message messages[MOST_MESSAGES];
+    bool sums; /* a reduction, and no messages */
+    struct sum sum;
 };
 static _Thread_local struct group *open_group;
 
@@ -79,8 +96,66 @@ static bool advance(struct group *group, struct message *message, bool *offered)
     return true;
 }
 
+/* Element i of what all ranks have. */
+static void add_element(struct clique *clique, int size, bool wide, size_t i, char *out)
+{
+    double total = 0;
+    float narrow = 0;
+    for (int r = size - 1; r >= 0; r--) {
+        const char *from = fake_card_bytes(clique->sums[r]->from);
+        double w = 0;
+        float n = 0;
+        memcpy(wide ? (void *)&w : (void *)&n, from + i * (wide ? 8 : 4), wide ? 8 : 4);
+        total = r == size - 1 ? w : total + w;
+        narrow = r == size - 1 ? n : narrow + n;
+    }
+    memcpy(out, wide ? (void *)&total : (void *)&narrow, wide ? 8 : 4);
+}
+
+/* Who comes last adds for all; whether that was this rank. What is summed may be what is written, so
+ * all sums are formed first. */
+static bool add_all(struct group *group)
+{
+    ncclComm_t comm = group->comm;
+    struct sum **sums = comm->clique->sums, *mine = &group->sum;
+    size_t width = mine->wide ? 8 : 4;
+    size_t count = mine->count * (mine->kind == REDUCE_SCATTER ? (size_t)comm->size : 1);
+    for (int r = 0; r < comm->size; r++) {
+        if (sums[r] == NULL)
+            return false;
+        if (sums[r]->kind != mine->kind || sums[r]->count != mine->count ||
+            sums[r]->wide != mine->wide || sums[r]->root != mine->root)
+            abort(); /* the real one would hang, or write where it should not */
+    }
+    char *all = malloc(count * width + 1);
+    for (size_t i = 0; i < count; i++)
+        add_element(comm->clique, comm->size, mine->wide, i, all + i * width);
+    for (int r = 0; r < comm->size; r++) {
+        size_t skip = mine->kind == REDUCE_SCATTER ? (size_t)r * mine->count * width : 0;
+        if (sums[r]->to != NULL)
+            memcpy(fake_card_bytes(sums[r]->to), all + skip, mine->count * width);
+        sums[r]->done = true;
+        sums[r] = NULL;
+    }
+    free(all);
+    return true;
+}
+
+static bool advance_sum(struct group *group, bool *offered)
+{
+    struct sum **place = &group->comm->clique->sums[group->comm->rank];
+    if (*offered || *place != NULL)
+        return false;
+    *place = &group->sum;
+    *offered = true;
+    add_all(group);
+    return true;
+}
+
 static bool is_done(const struct group *group)
 {
+    if (group->sums)
+        return group->sum.done;
     for (int i = 0; i < group->count; i++) {
         if (group->messages[i].bytes > 0)
             return false;
@@ -99,7 +174,7 @@ static void run_group(void *arg)
     bool mine = !comm->aborted;
     busy[comm->card] = busy[comm->card] || mine;
     while (!is_done(group) && !comm->aborted) {
-        bool moved = false;
+        bool moved = group->sums && advance_sum(group, &offered[0]);
         for (int i = 0; i < group->count; i++)
             moved = advance(group, &group->messages[i], &offered[i]) || moved;
         if (moved)
@@ -112,6 +187,8 @@ static void run_group(void *arg)
         if (*place == &group->messages[i])
             *place = NULL;
     }
+    if (comm->clique->sums[comm->rank] == &group->sum)
+        comm->clique->sums[comm->rank] = NULL;
     if (mine)
         busy[comm->card] = false;
     comm->groups--;
@@ -151,9 +228,8 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
                              : ncclInvalidArgument;
 }
 
-ncclResult_t ncclGroupEnd(void)
+static ncclResult_t begin(struct group *group)
 {
-    struct group *group = open_group;
     pthread_mutex_lock(&lock);
     group->comm->groups++;
     if (group->comm->clique->made < group->comm->size) {
@@ -164,6 +240,49 @@ ncclResult_t ncclGroupEnd(void)
     pthread_mutex_unlock(&lock);
     fake_card_call(group->stream, run_group, group);
     return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    return begin(open_group);
+}
+
+/* --- reductions ----------------------------------------------------------------------------- */
+
+static ncclResult_t begin_sum(struct sum sum, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                              cudaStream_t stream)
+{
+    struct group *group = calloc(1, sizeof *group);
+    if (op != ncclSum || (type != ncclFloat32 && type != ncclFloat64) || group == NULL) {
+        free(group);
+        return ncclInvalidArgument;
+    }
+    *group = (struct group){.comm = comm, .stream = stream, .sums = true, .sum = sum};
+    group->sum.wide = type == ncclFloat64;
+    return begin(group);
+}
+
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    return begin_sum((struct sum){.kind = REDUCE_SCATTER, .from = from, .to = to, .count = count},
+                     type, op, comm, stream);
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    return begin_sum((struct sum){.kind = ALL_REDUCE, .from = from, .to = to, .count = count}, type,
+                     op, comm, stream);
+}
+
+ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
+{
+    struct sum sum = {.kind = REDUCE, .from = from, .count = count, .root = root};
+    if (comm->rank == root)
+        sum.to = to;
+    return begin_sum(sum, type, op, comm, stream);
 }
 
 /* --- communicators -------------------------------------------------------------------------- */

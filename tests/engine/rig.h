@@ -131,7 +131,7 @@ static inline enum status rig_build(struct rig *rig)
                                .stochastic = c->stochastic,
                                .seed = RIG_SEED,
                                .snapshot = c->snapshot};
-    const struct comm_config comm = {"threads", 60.0};
+    const struct comm_config comm = {.backend = "threads", .timeout = 60};
     struct engine_config engine = {.recompute = c->recompute,
                                    .micro_batch = c->batch,
                                    .tokens = c->tokens,

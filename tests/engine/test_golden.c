@@ -122,7 +122,7 @@ static void write_initial_params(struct run *r)
 
 static void open_run(struct run *r, const char *name, struct test_place place, struct ranks ranks)
 {
-    const struct comm_config comm = {"threads", 60.0};
+    const struct comm_config comm = {.backend = "threads", .timeout = 60};
     *r = (struct run){.env = testing_env(ranks.hub ? 1 : 2), .place = place, .ranks = ranks};
     golden_open(&r->env, "tests/engine/golden", name, &r->golden);
     const json_t *root = r->golden.root;

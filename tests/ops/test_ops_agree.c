@@ -3,10 +3,10 @@
  * run.
  *
  * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE]` tests a card,
- * on more shapes, and exits with 77 where there is none; `test_ops_agree cuda TYPE once` runs every
- * shape once and compares nothing, for sanitizers, under which all is slow. The reference is given the inputs that the
- * tested back end had, which are numbers of its type, so only its own arithmetic is judged. All
- * that disagrees is told before the test fails.
+ * on more shapes, and exits with 77 where there is none; `cuda-fast` in fast mode; `cuda-once` runs
+ * every shape once and compares nothing, for sanitizers, under which all is slow. The reference is
+ * given the inputs that the tested back end had, which are numbers of its type, so only its own
+ * arithmetic is judged. All that disagrees is told before the test fails.
  */
 #include <math.h>
 #include "card.h"
@@ -18,6 +18,7 @@ enum { NO_CARD = 77 };
 struct subject {
     const char *backend;
     enum dtype type;
+    bool fast; /* see ops_be_fast */
 };
 
 /* --- shapes --------------------------------------------------------------------------------- */
@@ -207,6 +208,8 @@ static void test_agree(void **state)
     struct rig tested, reference;
     assert_non_null(worst);
     rig_open(&tested, subject->backend, subject->type, 2);
+    if (subject->fast)
+        ops_be_fast(tested.ops);
     rig_open(&reference, "ref", DTYPE_F64, 1);
     for (int i = 0; i < shape_count(subject); i++)
         agree_on(&tested, &reference, shape_at(i), &verdict, worst);
@@ -368,7 +371,7 @@ static void test_all_covered(void **state)
 static int test_subject(const char *backend, enum dtype type)
 {
     char name[64];
-    struct subject subject = {backend, type};
+    struct subject subject = {.backend = backend, .type = type};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_agree, &subject),
         cmocka_unit_test_prestate(test_in_place, &subject),
@@ -382,7 +385,7 @@ static int test_subject(const char *backend, enum dtype type)
 /* The reference has no threads. */
 static int test_reference(enum dtype type)
 {
-    struct subject subject = {"ref", type};
+    struct subject subject = {.backend = "ref", .type = type};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_agree, &subject),
         cmocka_unit_test_prestate(test_in_place, &subject),
@@ -391,14 +394,21 @@ static int test_reference(enum dtype type)
     return cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
 }
 
-static int test_subject_once(const char *backend, enum dtype type)
+static int test_single(struct subject subject, void (*test)(void **))
 {
-    struct subject subject = {backend, type};
-    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(test_once, &subject)};
-    return cmocka_run_group_tests_name(dtype_name(type), tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(test, &subject)};
+    return cmocka_run_group_tests_name(dtype_name(subject.type), tests, NULL, NULL);
 }
 
-static int test_card(const char *only, bool once)
+static int test_type_of_card(enum dtype type, const char *way)
+{
+    struct subject subject = {.backend = "cuda", .type = type, .fast = strcmp(way, "-fast") == 0};
+    if (subject.fast) /* without equal bits there is only agreement */
+        return test_single(subject, test_agree);
+    return strcmp(way, "-once") == 0 ? test_single(subject, test_once) : test_subject("cuda", type);
+}
+
+static int test_card(const char *only, const char *way)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     int wrong = 0;
@@ -406,7 +416,7 @@ static int test_card(const char *only, bool once)
         return NO_CARD;
     for (int i = 0; i < 3; i++) {
         if (only == NULL || strcmp(only, dtype_name(types[i])) == 0)
-            wrong += once ? test_subject_once("cuda", types[i]) : test_subject("cuda", types[i]);
+            wrong += test_type_of_card(types[i], way);
     }
     return wrong;
 }
@@ -414,8 +424,8 @@ static int test_card(const char *only, bool once)
 int main(int count, char **words)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_covered)};
-    if (count > 1 && strcmp(words[1], "cuda") == 0)
-        return test_card(count > 2 ? words[2] : NULL, count > 3 && strcmp(words[3], "once") == 0);
+    if (count > 1 && strncmp(words[1], "cuda", 4) == 0)
+        return test_card(count > 2 ? words[2] : NULL, words[1] + 4);
     return cmocka_run_group_tests(tests, NULL, NULL) + test_reference(DTYPE_F32) +
            test_reference(DTYPE_BF16) + test_reference(DTYPE_F16) + test_subject("cpu", DTYPE_F32);
 }

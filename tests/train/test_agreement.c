@@ -160,7 +160,7 @@ static void *check_main(void *argument)
     struct env env;
     struct device *device;
     struct comm *comm;
-    const struct comm_config config = {"threads", 60.0};
+    const struct comm_config config = {.backend = "threads", .timeout = 60};
     assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
     assert_int_equal(device_create(&env, "cpu", 0, &device), STATUS_OK);
     assert_int_equal(comm_join(seat->hub, seat->rank, &config, device, &comm), STATUS_OK);

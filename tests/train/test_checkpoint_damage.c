@@ -181,8 +181,9 @@ static void readers_open(struct readers *r, const char *settings)
     snprintf(all, sizeof all, "%s train.stop_at=4 zero.stage=3 %s", SETTINGS, settings);
     assert_int_equal(save_train(&r->rig, "run", 2, all), STATUS_SAVED);
     assert_int_equal(model_file_config(&r->env, r->newest, &sizes), STATUS_OK);
-    assert_int_equal(session_create(&r->env, (struct session_place){"cpu", DTYPE_F32}, &sizes,
-                                    &store, &r->session),
+    assert_int_equal(session_create(&r->env,
+                                    (struct session_place){.backend = "cpu", .type = DTYPE_F32},
+                                    &sizes, &store, &r->session),
                      STATUS_OK);
 }
 

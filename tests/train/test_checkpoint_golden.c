@@ -40,7 +40,8 @@ static void expect_state(struct session *session)
 static void open_session(struct scratch *s, const char *device, const char *folder,
                          struct session *session, struct checkpoint_progress *progress)
 {
-    struct session_place place = {device, strcmp(device, "cpu") == 0 ? DTYPE_F32 : DTYPE_F16};
+    struct session_place place = {.backend = device,
+                                  .type = strcmp(device, "cpu") == 0 ? DTYPE_F32 : DTYPE_F16};
     struct checkpoint *checkpoint;
     struct model_config model = {.path = ""};
     const struct zero_config store = {.beta1 = 0.9,

@@ -105,7 +105,8 @@ static void test_refusals(void **state)
     expect_refusal("train.schedule=wsd train.steps=10 train.warmup=5 train.decay=6", STATUS_CONFIG,
                    "train.decay 6");
     expect_refusal("train.min_lr=1", STATUS_CONFIG, "train.min_lr: 1 is more than train.lr 0.01");
-    expect_refusal("run.deterministic=false", STATUS_CONFIG, "run.deterministic");
+    expect_refusal("run.deterministic=false run.device=cpu", STATUS_CONFIG,
+                   "run.deterministic: false changes nothing here");
     expect_refusal("zero.accumulate=local", STATUS_CONFIG, "run.deterministic");
     expect_refusal("precision.accumulate=bf16", STATUS_CONFIG, "precision.mode");
     expect_refusal("precision.mode=fp8", STATUS_USAGE, "precision.mode");
@@ -119,6 +120,57 @@ static void test_refusals(void **state)
     expect_refusal("model.path=/nowhere", STATUS_IO, "there is no '/nowhere'");
     expect_refusal("optimizer.groups=[{\"lr_mul\":2}]", STATUS_CONFIG,
                    "optimizer.groups: entry 1 has no `match`");
+}
+
+static void listen(void *user, enum log_level level, const char *line)
+{
+    char *said = user;
+    (void)level;
+    snprintf(said + strlen(said), 2048 - strlen(said), "%s\n", line);
+}
+
+/* Who may give up equal bits, and what is then told. A plan needs no card to be for one. */
+static void expect_bits(bool planning, const char *settings, enum status expected, bool fast,
+                        const char *words)
+{
+    struct run_rig rig;
+    char all[2048], said[2048] = "";
+    rig_open(&rig);
+    env_destroy(&rig.scratch.env);
+    assert_int_equal(env_create(&rig.scratch.env, listen, said, LOG_WARN, 1), STATUS_OK);
+    assert_int_equal(options_create(&rig.scratch.env, &rig.options), STATUS_OK);
+    assert_int_equal(
+        (planning ? run_config_bind_planning : run_config_bind)(rig.options, &rig.config),
+        STATUS_OK);
+    snprintf(all, sizeof all, "%s data.path=%s %s", rig_small, rig_text(&rig.scratch, "t.txt", 50),
+             settings);
+    assert_int_equal(rig_resolve(&rig, all), expected);
+    assert_int_equal(run_place(&rig.config).fast, fast);
+    if (words ? !strstr(said, words) : *said)
+        fail_msg("'%s' said: %s", settings, said);
+    text_init(&rig.yaml, &rig.scratch.env);
+    rig_close(&rig);
+}
+
+static void test_equal_bits(void **state)
+{
+    (void)state;
+    expect_bits(false, "run.device=cpu", STATUS_OK, false, NULL);
+    expect_bits(false, "run.device=cpu run.deterministic=false zero.accumulate=local", STATUS_OK,
+                false, "zero.accumulate: local: another number of ranks will give other bits");
+    expect_bits(true, "run.device=cuda", STATUS_OK, false, NULL);
+    expect_bits(true, "run.device=cuda run.deterministic=false", STATUS_OK, true,
+                "run.deterministic: false: the same run may give other bits: products take");
+    expect_bits(true, "run.device=cuda run.deterministic=false", STATUS_OK, true,
+                "NCCL, where ranks have it, adds fp32 gradients in an order of its own");
+    expect_bits(true, "run.device=cuda run.deterministic=false precision.mode=bf16", STATUS_OK,
+                true, "attention's backward pass adds as it comes");
+    expect_bits(true, "run.device=cuda run.deterministic=false zero.accumulate=local", STATUS_OK,
+                true, "products take");
+    expect_bits(true, "run.device=cuda zero.accumulate=local", STATUS_CONFIG, false,
+                "it needs run.deterministic: false");
+    expect_bits(true, "run.device=cpu run.deterministic=false", STATUS_CONFIG, false,
+                "run.deterministic: false changes nothing here");
 }
 
 static void test_reading_needs_a_model(void **state)
@@ -160,6 +212,7 @@ int main(void)
         cmocka_unit_test(test_vocabulary),
         cmocka_unit_test(test_prints_to_itself),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_equal_bits),
         cmocka_unit_test(test_reading_needs_a_model),
         cmocka_unit_test(test_help_lists_the_keys),
     };

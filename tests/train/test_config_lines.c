@@ -83,16 +83,18 @@ static void test_lists_and_long_values(void **state)
 static void test_weights(void **state)
 {
     (void)state;
-    static const char *const names[][6] = {
+    static const char *const names[][7] = {
         [CONFIG_FREE] = {"zero.stage: 1", "comm.backend: mpi", "checkpoint.every: 2",
-                         "train.stop_at: 3", "train.eval_every: 4", "engine.recompute: full"},
+                         "train.stop_at: 3", "train.eval_every: 4", "engine.recompute: full",
+                         "run.threads: 2"},
         [CONFIG_BITS] = {"train.seed: 1", "data.path: x", "zero.accumulate: local",
-                         "precision.mode: bf16", "model.rope_theta: 1", "train.steps: 2"},
+                         "precision.mode: bf16", "model.rope_theta: 1", "train.steps: 2",
+                         "run.deterministic: false"},
         [CONFIG_SHAPES] = {"model.vocab: 1", "model.width: 2", "model.arch: gpt2", "model.tied: no",
-                           "model.context: 2", "model.ff: 3"},
+                           "model.context: 2", "model.ff: 3", "model.heads: 3"},
     };
     for (int weight = 0; weight < CONFIG_WEIGHTS; weight++)
-        for (int i = 0; i < 6; i++)
+        for (int i = 0; i < 7; i++)
             assert_int_equal(config_weight_of(names[weight][i]), weight);
 }
 

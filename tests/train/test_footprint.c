@@ -67,7 +67,7 @@ static void *rank_main(void *argument)
     struct device *device;
     struct comm *comm;
     char *params, *grads;
-    const struct comm_config config = {"threads", 60.0};
+    const struct comm_config config = {.backend = "threads", .timeout = 60};
     size_t r = (size_t)seat->rank;
     struct footprints own = {
         .process = {.held_bytes = r == 1 ? 900 : 100 + r, .runtime_bytes = 10 + r}};
@@ -124,7 +124,7 @@ static void *card_main(void *argument)
     struct env env;
     struct device *device;
     struct comm *comm;
-    const struct comm_config config = {"threads", 60.0};
+    const struct comm_config config = {.backend = "threads", .timeout = 60};
     static const size_t in_use[RANKS] = {1000, 700, 400}, accounted[RANKS] = {300, 500, 350};
     int r = seat->rank;
     struct footprints own = {.card = {100, in_use[r], accounted[r]}};

@@ -318,6 +318,23 @@ static void test_another_number_of_workers(void **state)
     rig_close(&rig.run);
 }
 
+/* Bits that were given up, and are wanted again. */
+static void test_equal_bits_again(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    save_open(&rig);
+    assert_int_equal(save_train(&rig, "run", 2,
+                                "train.steps=9 train.stop_at=2 zero.accumulate=local "
+                                "run.deterministic=false"),
+                     STATUS_SAVED);
+    assert_int_equal(save_train(&rig, "run", 2, "train.steps=9 train.stop_at=3"), STATUS_SAVED);
+    save_expect_line(&rig, "so the run will differ from one that was not interrupted");
+    save_expect_line(&rig, "run.deterministic: false there, true here");
+    save_expect_line(&rig, "zero.accumulate: local there, each here");
+    rig_close(&rig.run);
+}
+
 static void test_a_complete_run_is_left_alone(void **state)
 {
     (void)state;
@@ -365,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_left_overs),
         cmocka_unit_test(test_a_changed_configuration),
         cmocka_unit_test(test_another_number_of_workers),
+        cmocka_unit_test(test_equal_bits_again),
         cmocka_unit_test(test_a_complete_run_is_left_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

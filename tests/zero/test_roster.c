@@ -22,6 +22,7 @@ static void test_servers_own(void **state)
     assert_int_equal(roster_share(&r, 2), -1);
     assert_int_equal(roster_shard(&r, 4), 1);
     assert_int_equal(roster_share(&r, 4), 1);
+    assert_false(roster_is_even(&r));
 }
 
 /* Every share is summed once, and lies in the shard that its rank holds. */
@@ -31,14 +32,17 @@ static void test_copies(void **state)
     for (int copies = 1; copies <= 12; copies++) {
         struct roster r = roster_of(0, 12, 0);
         uint32_t seen = 0;
+        bool even = true;
         r.copies = copies;
         if (12 % copies != 0)
             continue;
         for (int rank = 0; rank < 12; rank++) {
             seen |= 1u << roster_share(&r, rank);
             assert_int_equal(roster_share(&r, rank) / copies, roster_shard(&r, rank));
+            even = even && roster_share(&r, rank) == rank;
         }
         assert_int_equal(seen, (1u << 12) - 1);
+        assert_int_equal(roster_is_even(&r), even);
     }
 }
 

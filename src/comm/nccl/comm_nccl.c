@@ -1,8 +1,9 @@
 /* comm_nccl -- NCCL as the way for memory of cards: links, swaps, marks and aborts.
  *
  * A link is an NCCL communicator. A swap is one group of sends and receives in bytes, enqueued on
- * the stream of the call; sums are formed by comm in rank order, so NCCL adds nothing. Which swaps
- * follow which, and who waits how long, is comm's business (comm_path.c, comm_watch.c).
+ * the stream of the call; sums are formed by comm in rank order, so NCCL adds nothing, but in fast mode,
+ * where a reduction is NCCL's own collective. Which swaps and sums follow which, and who waits how
+ * long, is comm's business (comm_path.c, comm_watch.c).
  *
  * NCCL lets one thread use a communicator at a time, but another may ask for its error, and abort
  * it. An abort frees the communicator: so whoever enqueues holds the link's lock, and an abort takes
@@ -149,6 +150,43 @@ static enum status nccl_swap(struct comm *comm, struct stream *stream)
     return st;
 }
 
+/* In place where comm's calls are; who is not the root of a reduction keeps what it has. */
+static ncclResult_t post_sum(const struct comm_call *call, cudaStream_t handle)
+{
+    ncclComm_t nccl = call->comm->link->nccl;
+    ncclDataType_t type = call->type == DTYPE_F32 ? ncclFloat32 : ncclFloat64;
+    size_t count = (size_t)call->count;
+    CHECK(call->type == DTYPE_F32 || call->type == DTYPE_F64);
+    switch (call->kind) {
+    case COMM_REDUCE_SCATTER:
+        return ncclReduceScatter(call->src, call->dst, count, type, ncclSum, nccl, handle);
+    case COMM_ALL_REDUCE:
+        return ncclAllReduce(call->dst, call->dst, count, type, ncclSum, nccl, handle);
+    default:
+        CHECK_EQ(call->kind, COMM_REDUCE);
+        return ncclReduce(call->dst, call->comm->rank == call->peer ? call->dst : NULL, count, type,
+                          ncclSum, call->peer, nccl, handle);
+    }
+}
+
+static enum status nccl_sum(const struct comm_call *call, struct stream *stream)
+{
+    struct comm *comm = call->comm;
+    struct comm_link *link = comm->link;
+    ncclResult_t code = ncclSuccess;
+    pthread_mutex_lock(&link->lock);
+    bool aborted = atomic_load(&link->aborted);
+    if (!aborted)
+        code = post_sum(call, cuda_handle(stream));
+    pthread_mutex_unlock(&link->lock);
+    if (code != ncclSuccess && !comm_home_failed(comm->home)) /* else it was aborted */
+        return nccl_failed(comm->env, "a sum", code, link->nccl);
+    if (aborted || code != ncclSuccess)
+        return STATUS_COMM;
+    cuda_enqueued(stream, cudaSuccess, "a sum of NCCL");
+    return STATUS_OK;
+}
+
 /* --- watching ------------------------------------------------------------------------------- */
 
 static void nccl_mark(struct comm_link *link, int slot, struct stream *stream)
@@ -205,6 +243,7 @@ const struct comm_path sifr_comm_nccl = {
     .reaches = nccl_reaches,
     .enqueue = cuda_work,
     .swap = nccl_swap,
+    .sum = nccl_sum,
     .mark = nccl_mark,
     .passed = nccl_passed,
     .failed = nccl_link_failed,

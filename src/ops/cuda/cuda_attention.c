@@ -12,8 +12,11 @@
  * slice depends on the shape alone. Rotary embedding is taken back by its own kernel, from rounded
  * dq and dk, but for the kernel for Hopper, which does it before they are rounded: one way for a shape.
  *
+ * In fast mode (ops_be_fast) what is left to cuDNN takes its other form, which adds by atomics: other bits
+ * from run to run.
+ *
  * For measuring, SIFR_CUDA_ATTENTION=cudnn leaves out the kernel for Hopper, =fast takes cuDNN's other
- * form (atomics: other bits from run to run), =plain the plain kernels for everything.
+ * form in any case, =plain the plain kernels for everything.
  */
 #include "ops/cuda/cuda_attention.h"
 #include <math.h>
@@ -32,7 +35,7 @@ struct attention_plan {
 struct cuda_attention_state {
     cudnnHandle_t handle;
     struct attention_plan *plans; /* those made so far, newest first */
-    enum attention_pass backward; /* which of the two forms */
+    enum attention_pass backward; /* which of the two forms, but for fast mode */
     bool plain;                   /* never ask cuDNN */
     bool hopper;                  /* the card has what our own backward pass needs */
 };
@@ -221,6 +224,11 @@ static void cuda_attention(struct ops *ops, struct stream *stream, struct attent
     }
 }
 
+static enum attention_pass backward_pass(const struct ops *ops)
+{
+    return ops->fast ? ATTENTION_BACKWARD_FAST : cuda_ops_of(ops)->attention->backward;
+}
+
 /* The sequences from `first` on of a whole batch `a`, as many as the plan takes. */
 static void backward_slice(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
                            struct attention a, int64_t first, struct attention slice,
@@ -232,7 +240,7 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
     size_t row = (size_t)(a.heads * a.head_width) * element; /* of out */
     size_t wide = row + 2 * (size_t)(a.kv_heads * a.head_width) * element;
     size_t token = (size_t)(first * a.tokens);
-    bool fast = cuda_ops_of(ops)->attention->backward == ATTENTION_BACKWARD_FAST;
+    bool fast = backward_pass(ops) == ATTENTION_BACKWARD_FAST;
     char *dq = scratch + sums_bytes(slice);
     struct binding b = {0};
     bind_parts(&b, Q, K, V, (const char *)qkv + token * wide, a, element);
@@ -253,8 +261,7 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
 static void backward(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                      const void *out, const float *lse, const void *dout, void *dqkv, void *scratch)
 {
-    const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    enum attention_pass pass = state->backward;
+    enum attention_pass pass = backward_pass(ops);
     struct attention slice = slice_of(a), last = slice;
     last.batch = a.batch - (a.batch - 1) / slice.batch * slice.batch;
     const struct dnn_plan *plan = find_plan(ops, stream, pass, slice), *last_plan = plan;

@@ -16,7 +16,8 @@
  *     ops_cuda.c           the table, opening and closing
  *
  * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products in
- * TF32 unless SIFR_CUDA_EXACT=1), bf16, f16; sums and statistics are f32 or f64.
+ * TF32 unless SIFR_CUDA_EXACT=1), bf16, f16; sums and statistics are f32 or f64. Fast mode (ops_be_fast)
+ * gives up equal bits in cuda_product.c and cuda_attention.c.
  */
 #ifndef OPS_CUDA_CUDA_IMPL_H
 #define OPS_CUDA_CUDA_IMPL_H

@@ -20,7 +20,7 @@
  * Environment, read at opening, for measuring on a card: SIFR_CUDA_FUSE=LIST, with commas, names
  * the epilogues to use, of bias, gelu, dgelu, dgelu_dbias, dbias (the first three);
  * SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32; SIFR_CUDA_TUNE=1 times the candidates of
- * each shape and takes the fastest (no fixed bits).
+ * each shape and takes the fastest (no fixed bits), as fast mode does, and =0 does not, in it either.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -194,14 +194,21 @@ static struct fuse fuse_wanted(void)
                          .dbias = names(list, "dbias")};
 }
 
+static enum products_tune tune_wanted(void)
+{
+    if (!getenv("SIFR_CUDA_TUNE"))
+        return PRODUCTS_TUNE_IF_FAST;
+    return is_one("SIFR_CUDA_TUNE") ? PRODUCTS_TUNE : PRODUCTS_TUNE_NEVER;
+}
+
 enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
 {
     struct env *env = device_env(ops->device);
     struct cuda_linear_state *state;
     enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
-    TRY_OR(undo_state, products_create(ops, is_one("SIFR_CUDA_EXACT"), is_one("SIFR_CUDA_TUNE"),
-                                       &state->products));
+    TRY_OR(undo_state,
+           products_create(ops, is_one("SIFR_CUDA_EXACT"), tune_wanted(), &state->products));
     state->fuse = fuse_wanted();
     *out = state;
     return STATUS_OK;

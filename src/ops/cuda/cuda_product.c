@@ -1,8 +1,9 @@
 /* cuda_product -- see the header. */
 #include "ops/cuda/cuda_product.h"
 #include <string.h>
+#include "ops/ops_tune.h"
 
-enum { TABLE = 1024, CANDIDATES = 16 };
+enum { TABLE = 1024, CANDIDATES = TUNE_WAYS };
 
 struct key { /* compared as bytes */
     int64_t m, n, k;
@@ -23,7 +24,8 @@ struct products {
     struct ops *ops; /* borrowed */
     struct env *env; /* borrowed */
     cublasLtHandle_t handle;
-    bool exact, tune;
+    bool exact;
+    enum products_tune tune;
     int count;
     struct entry table[TABLE]; /* open addressing */
 };
@@ -44,6 +46,11 @@ static enum status lt_status(struct env *env, cublasStatus_t status, const char 
 static cudaDataType_t type_of(enum dtype type)
 {
     return type == DTYPE_F32 ? CUDA_R_32F : type == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+static bool tunes(const struct products *x)
+{
+    return x->tune == PRODUCTS_TUNE || (x->tune == PRODUCTS_TUNE_IF_FAST && x->ops->fast);
 }
 
 static cublasComputeType_t compute_of(const struct products *x)
@@ -149,7 +156,7 @@ static enum status candidates(struct products *x, struct entry *p,
     TRY_OR(undo_preference, prefer(env, preference, p->key.alignment));
     cublasStatus_t asked =
         cublasLtMatmulAlgoGetHeuristic(x->handle, p->how, p->a, p->b, p->d, p->d, preference,
-                                       x->tune ? CANDIDATES : 1, found, count);
+                                       tunes(x) ? CANDIDATES : 1, found, count);
     if (asked == CUBLAS_STATUS_NOT_SUPPORTED)
         *count = 0;
     else
@@ -170,51 +177,67 @@ static cublasStatus_t multiply(struct products *x, const struct entry *p,
                           o->d, p->d, algorithm, x->ops->workspace, PRODUCTS_WORKSPACE, stream);
 }
 
-/* Seconds of one call: the mean of a few, after one for warming up. */
-static double time_of(struct products *x, const struct entry *p,
-                      const cublasLtMatmulAlgo_t *algorithm, const struct operands *o,
-                      cudaStream_t stream, cudaEvent_t from, cudaEvent_t to)
+/* --- the fastest ---------------------------------------------------------------------------- */
+
+struct timing {
+    struct products *products;
+    const struct entry *entry;
+    const cublasLtMatmulHeuristicResult_t *found;
+    const struct operands *operands;
+    cudaStream_t stream;
+    cudaEvent_t from, to;
+};
+
+static double time_of(void *user, int way, int calls)
 {
-    enum { CALLS = 5 };
+    const struct timing *t = user;
     float milliseconds = 0;
-    cublasStatus_t st = multiply(x, p, algorithm, o, stream);
-    cudaEventRecord(from, stream);
-    for (int i = 0; i < CALLS && st == CUBLAS_STATUS_SUCCESS; i++)
-        st = multiply(x, p, algorithm, o, stream);
-    cudaEventRecord(to, stream);
-    if (st != CUBLAS_STATUS_SUCCESS || cudaEventSynchronize(to) != cudaSuccess ||
-        cudaEventElapsedTime(&milliseconds, from, to) != cudaSuccess)
-        return 1e30;
-    return 1e-3 * milliseconds / CALLS;
+    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
+    cudaEventRecord(t->from, t->stream);
+    for (int i = 0; i < calls && st == CUBLAS_STATUS_SUCCESS; i++)
+        st = multiply(t->products, t->entry, &t->found[way].algo, t->operands, t->stream);
+    cudaEventRecord(t->to, t->stream);
+    if (st != CUBLAS_STATUS_SUCCESS || cudaEventSynchronize(t->to) != cudaSuccess ||
+        cudaEventElapsedTime(&milliseconds, t->from, t->to) != cudaSuccess)
+        return -1;
+    return 1e-3 * milliseconds;
 }
 
-/* The index of the fastest candidate, on the call's own buffers (its output is written again and
- * again, so not for a product that adds). */
-static int fastest(struct products *x, struct entry *p,
+static void tell(const struct products *x, const struct key *key, struct tuned tuned, int count)
+{
+    double work = 2.0 * (double)key->m * (double)key->n * (double)key->k * 1e-12;
+    log_debug(
+        x->env,
+        "tune: m %lld n %lld k %lld %c%c epilogue %d: first %.0f TFLOP/s, chosen %.0f TFLOP/s "
+        "(%d of %d)",
+        (long long)key->m, (long long)key->n, (long long)key->k, key->turn_a ? 'T' : 'N',
+        key->turn_b ? 'T' : 'N', key->epilogue, work / tuned.first, work / tuned.chosen, tuned.way,
+        count);
+}
+
+/* Whether a product may be run again and again on the call's own buffers with one result. */
+static bool repeats(const struct entry *p, const struct operands *o)
+{
+    return !p->key.add && o->d != o->a && o->d != o->b && o->d != o->aux;
+}
+
+/* The index of the candidate to take. */
+static int fastest(struct products *x, const struct entry *p,
                    const cublasLtMatmulHeuristicResult_t *found, int count,
                    const struct operands *o, cudaStream_t stream)
 {
-    double seconds[CANDIDATES];
-    cudaEvent_t from, to;
+    struct timing timing = {x, p, found, o, stream, NULL, NULL};
     int best = 0;
-    if (p->key.add || cudaEventCreate(&from) != cudaSuccess)
+    if (count < 2 || !repeats(p, o) || cudaEventCreate(&timing.from) != cudaSuccess)
         return 0;
-    if (cudaEventCreate(&to) == cudaSuccess) {
-        for (int i = 0; i < count; i++) {
-            seconds[i] = time_of(x, p, &found[i].algo, o, stream, from, to);
-            if (seconds[i] < seconds[best])
-                best = i;
-        }
-        double flops = 2.0 * (double)p->key.m * (double)p->key.n * (double)p->key.k * 1e-12;
-        log_debug(x->env,
-                  "tune: m %lld n %lld k %lld %c%c epilogue %d: first %.0f TFLOP/s, best %.0f "
-                  "TFLOP/s (%d of %d)",
-                  (long long)p->key.m, (long long)p->key.n, (long long)p->key.k,
-                  p->key.turn_a ? 'T' : 'N', p->key.turn_b ? 'T' : 'N', p->key.epilogue,
-                  flops / seconds[0], flops / seconds[best], best, count);
-        cudaEventDestroy(to);
+    if (cudaEventCreate(&timing.to) == cudaSuccess) {
+        struct tuned tuned = ops_tune(count, time_of, &timing);
+        tell(x, &p->key, tuned, count);
+        best = tuned.way;
+        cudaEventDestroy(timing.to);
     }
-    cudaEventDestroy(from);
+    cudaEventDestroy(timing.from);
+    (void)cudaGetLastError(); /* of a candidate that does not work */
     return best;
 }
 
@@ -238,16 +261,37 @@ static void forget_all(struct products *x)
     x->count = 0;
 }
 
+static struct entry *find(struct products *x, const struct key *key)
+{
+    uint64_t at = hash_of(key) % TABLE;
+    while (x->table[at].key.m && memcmp(&x->table[at].key, key, sizeof *key) != 0)
+        at = (at + 1) % TABLE;
+    return &x->table[at];
+}
+
 /* The place of a key: its entry, or the free one to make it in. When the table has become full (only
  * lengths that change for ever do that) it starts again. */
 static struct entry *place_of(struct products *x, const struct key *key)
 {
     if (x->count > TABLE * 3 / 4)
         forget_all(x);
-    uint64_t at = hash_of(key) % TABLE;
-    while (x->table[at].key.m && memcmp(&x->table[at].key, key, sizeof *key) != 0)
-        at = (at + 1) % TABLE;
-    return &x->table[at];
+    return find(x, key);
+}
+
+/* For a product that adds: what was chosen for the same without, if it is there and fits. */
+static bool take_twin(struct products *x, struct entry *p)
+{
+    struct key key = p->key;
+    cublasLtMatmulHeuristicResult_t checked;
+    key.add = 0;
+    const struct entry *twin = find(x, &key);
+    if (!p->key.add || !twin->key.m || !twin->works ||
+        cublasLtMatmulAlgoCheck(x->handle, p->how, p->a, p->b, p->d, p->d, &twin->algorithm,
+                                &checked) != CUBLAS_STATUS_SUCCESS ||
+        checked.workspaceSize > PRODUCTS_WORKSPACE)
+        return false;
+    p->algorithm = twin->algorithm;
+    return true;
 }
 
 static enum status make(struct products *x, struct entry *p, const struct key *key,
@@ -261,8 +305,8 @@ static enum status make(struct products *x, struct entry *p, const struct key *k
     TRY_OR(undo_entry, set_pointers(x->env, p, o));
     TRY_OR(undo_entry, candidates(x, p, found, &count));
     p->works = count > 0;
-    if (p->works)
-        p->algorithm = found[x->tune ? fastest(x, p, found, count, o, stream) : 0].algo;
+    if (p->works && !(tunes(x) && take_twin(x, p)))
+        p->algorithm = found[tunes(x) ? fastest(x, p, found, count, o, stream) : 0].algo;
     x->count++;
     return STATUS_OK;
 undo_entry:
@@ -315,7 +359,8 @@ void *products_workspace(struct products *x, size_t *bytes)
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-enum status products_create(struct ops *ops, bool exact, bool tune, struct products **products)
+enum status products_create(struct ops *ops, bool exact, enum products_tune tune,
+                            struct products **products)
 {
     struct env *env = device_env(ops->device);
     struct products *x;

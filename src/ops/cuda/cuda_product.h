@@ -7,6 +7,11 @@
  * and card. Allowed are one pass over k, and split k with partial sums of the compute type that are
  * added in a second step, in order (weight gradients need it: m x n is small, k is all rows). Not
  * allowed are split k in place, and partial sums rounded to the output type.
+ *
+ * In fast mode (ops_be_fast) it is the fastest of those that the heuristic names, timed on the operands
+ * with which the shape is first met (ops_tune.h): the same for the rest of a run, but by chance, so
+ * another run may have other bits. A product that adds can't be run again and again: it takes what was
+ * chosen for the same product without adding, where that has come first (a head's first chunk).
  */
 #ifndef OPS_CUDA_CUDA_PRODUCT_H
 #define OPS_CUDA_CUDA_PRODUCT_H
@@ -29,11 +34,12 @@ struct operands {
 };
 
 struct products; /* those of one ops */
+enum products_tune { PRODUCTS_TUNE_IF_FAST, PRODUCTS_TUNE_NEVER, PRODUCTS_TUNE };
 
-/* `exact`: f32 in f32, not in TF32. `tune`: time the candidates of each shape on its first operands
- * and keep the fastest, with a line at level debug; for measuring, since it leaves the bits to
- * chance. */
-enum status products_create(struct ops *ops, bool exact, bool tune, struct products **products);
+/* `exact`: f32 in f32, not in TF32. `tune`: whether candidates are timed, each shape with a line at
+ * level debug. */
+enum status products_create(struct ops *ops, bool exact, enum products_tune tune,
+                            struct products **products);
 void products_destroy(struct products *products); /* NULL is fine */
 
 /* Enqueue; false: cuBLASLt has no algorithm with this epilogue, and nothing was done. A failure is

@@ -1,0 +1,103 @@
+/* ops_tune -- see the header. */
+#include "ops/ops_tune.h"
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include "base/status.h"
+
+struct way {
+    bool works;
+    bool timed; /* it is worth it */
+    int calls;  /* in a round */
+    double seconds[TUNE_ROUNDS];
+    double median; /* of a call */
+};
+
+static void fail(struct way *way)
+{
+    way->works = way->timed = false;
+    way->median = -1;
+}
+
+/* The first call may load what it needs, so the time is that of a second run. */
+static void look(struct way *way, int number, tune_time_fn *time, void *user)
+{
+    enum { FEW = 2, MANY = 1000 };
+    double warm = time(user, number, 1);
+    double seconds = warm < 0 ? warm : time(user, number, FEW) / FEW;
+    *way = (struct way){.works = true, .timed = true, .median = seconds};
+    if (seconds < 0) {
+        fail(way);
+        return;
+    }
+    double calls = seconds > 0 ? ceil(TUNE_SPAN / seconds) : MANY;
+    way->calls = calls < 1 ? 1 : calls > MANY ? MANY : (int)calls;
+}
+
+/* The first is timed in any case: the others are measured by it. */
+static void give_up_slow(struct way *ways, int count)
+{
+    double fastest = INFINITY;
+    for (int i = 0; i < count; i++)
+        if (ways[i].works && ways[i].median < fastest)
+            fastest = ways[i].median;
+    for (int i = 1; i < count; i++)
+        ways[i].timed = ways[i].works && ways[i].median <= TUNE_HOPELESS * fastest;
+}
+
+/* Every other round from the end, so that a clock which falls, or rises, favours none: the two in the
+ * middle, whose mean the median is, are one of each. */
+static void time_round(struct way *ways, int count, int round, tune_time_fn *time, void *user)
+{
+    for (int k = 0; k < count; k++) {
+        int i = round % 2 == 0 ? k : count - 1 - k;
+        if (!ways[i].timed)
+            continue;
+        double seconds = time(user, i, ways[i].calls);
+        if (seconds < 0)
+            fail(&ways[i]);
+        else
+            ways[i].seconds[round] = seconds / ways[i].calls;
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median_of(double *seconds)
+{
+    _Static_assert(TUNE_ROUNDS % 2 == 0, "as many there as back");
+    qsort(seconds, TUNE_ROUNDS, sizeof *seconds, compare);
+    return (seconds[TUNE_ROUNDS / 2 - 1] + seconds[TUNE_ROUNDS / 2]) / 2;
+}
+
+static int choose(const struct way *ways, int count)
+{
+    int best = 0;
+    for (int i = 1; i < count; i++)
+        if (ways[i].timed && (!ways[best].timed || ways[i].median < ways[best].median))
+            best = i;
+    bool gains = !ways[0].works || ways[best].median < (1 - TUNE_GAIN) * ways[0].median;
+    return gains ? best : 0;
+}
+
+struct tuned ops_tune(int count, tune_time_fn *time, void *user)
+{
+    struct way ways[TUNE_WAYS];
+    CHECK(0 < count && count <= TUNE_WAYS);
+    for (int i = 0; i < count; i++)
+        look(&ways[i], i, time, user);
+    give_up_slow(ways, count);
+    for (int round = 0; round < TUNE_ROUNDS; round++)
+        time_round(ways, count, round, time, user);
+    for (int i = 0; i < count; i++) {
+        if (!ways[i].timed)
+            continue;
+        ways[i].median = median_of(ways[i].seconds);
+    }
+    int best = choose(ways, count);
+    return (struct tuned){best, ways[0].median, ways[best].median};
+}

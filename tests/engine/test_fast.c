@@ -1,0 +1,119 @@
+/* The store where the library under the ranks adds (fast mode): linked with comm_adds and
+ * comm_reduce_scatter turned to the two below, which stand for such a library between threads. It adds
+ * in rank order here, so a step of one round has the bits of any other; with more rounds the sum of a
+ * round is added, and it is only near. */
+#include <math.h>
+#include <stdatomic.h>
+#include "engine/ranks.h"
+
+bool __wrap_comm_adds(const struct comm *comm, enum dtype type);
+void __real_comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
+                                enum dtype type, void *scratch, struct stream *stream);
+void __wrap_comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
+                                enum dtype type, void *scratch, struct stream *stream);
+
+static bool adds;
+static _Atomic int64_t calls;
+
+bool __wrap_comm_adds(const struct comm *comm, enum dtype type)
+{
+    (void)comm;
+    return adds && type == DTYPE_F32;
+}
+
+void __wrap_comm_reduce_scatter(struct comm *comm, const void *full, void *shard, int64_t count,
+                                enum dtype type, void *scratch, struct stream *stream)
+{
+    assert_null(scratch);
+    assert_int_equal(type, DTYPE_F32);
+    calls++;
+    scratch = malloc((size_t)(comm_size(comm) * count) * sizeof(float));
+    __real_comm_reduce_scatter(comm, full, shard, count, type, scratch, stream);
+    stream_sync(stream);
+    free(scratch);
+}
+
+static struct rig_config config_of(int stage, int64_t micro_batches)
+{
+    struct rig_config config = base_config(stage % 2);
+    config.stage = stage;
+    config.prefetch = 1;
+    config.micro_batches = micro_batches;
+    return config;
+}
+
+/* Whether a run with sums by the library used them; its bits, or its losses, are the other's. */
+static bool run_both(struct rig_config config, int ranks, bool same_bits)
+{
+    adds = false;
+    struct trace plain = run(config, ranks);
+    adds = true;
+    calls = 0;
+    if (same_bits) {
+        compare(&plain, config, ranks);
+    } else {
+        struct trace fast = run(config, ranks);
+        for (int i = 0; i < STEPS; i++)
+            assert_true(fabs(fast.loss[i] - plain.loss[i]) < 1e-5 * fabs(plain.loss[i]));
+        for (int64_t i = 0; i < fast.count; i++)
+            assert_true(fabsf(fast.params[i] - plain.params[i]) < 1e-3f);
+        assert_int_equal(fast.traffic.reduce, plain.traffic.reduce); /* bytes are the same */
+        free(fast.params);
+    }
+    free(plain.params);
+    return calls > 0;
+}
+
+static void test_one_round(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int ranks = 2; ranks <= 5; ranks++)
+            assert_true(run_both(config_of(stage, ranks), ranks, true));
+}
+
+/* 5 micro-batches on 3 ranks: in the second round one has none, and messages are as ever. */
+static void test_more_rounds(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        assert_true(run_both(config_of(stage, 6), 3, false));
+        assert_true(run_both(config_of(stage, 5), 3, false));
+    }
+}
+
+static void test_local(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct rig_config config = config_of(stage, 6);
+        config.local = true;
+        assert_true(run_both(config, 3, true)); /* sums of ranks, once */
+    }
+}
+
+/* Where shares are not the ranks' in their order, or not all ranks work, or gradients are 16-bit. */
+static void test_not_used(void **state)
+{
+    (void)state;
+    struct rig_config servers = config_of(2, 2), groups = config_of(2, 4), narrow = config_of(2, 3);
+    servers.servers = 1;
+    groups.group = 2;
+    narrow.type = DTYPE_BF16;
+    narrow.sum_type = DTYPE_F32;
+    assert_false(run_both(servers, 3, true));
+    assert_false(run_both(groups, 4, true));
+    assert_false(run_both(narrow, 3, true));
+    assert_false(run_both(config_of(2, 2), 3, true)); /* one rank is idle */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_round),
+        cmocka_unit_test(test_more_rounds),
+        cmocka_unit_test(test_local),
+        cmocka_unit_test(test_not_used),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,163 @@
+/* The choice among ways by times that waver: a clock of the test's own. */
+#include "base/rng.h"
+#include "ops/ops_tune.h"
+#include "testing.h"
+
+struct clock {
+    double seconds[TUNE_WAYS]; /* of a call, at full speed; negative: it does not work */
+    int dies_after[TUNE_WAYS]; /* so many measurements; 0 = never */
+    double noise;              /* a measurement is longer by up to this share */
+    double spike;              /* ... or, one in five, by this share */
+    double drift;              /* every measurement is slower than the one before by this share */
+    int measured;
+    int count[TUNE_WAYS];    /* measurements of a way */
+    double least[TUNE_WAYS]; /* the shortest of them, but for the first two */
+    int first_of[4 * TUNE_WAYS * TUNE_ROUNDS];
+};
+
+static double measure(void *user, int way, int calls)
+{
+    struct clock *clock = user;
+    struct rng rng = rng_stream(3, "tune");
+    uint64_t at = (uint64_t)clock->measured;
+    double slower = 1 + clock->noise * rng_uniform(rng, 2 * at) + clock->drift * clock->measured;
+    clock->first_of[clock->measured++] = way;
+    if (clock->seconds[way] < 0 ||
+        (clock->dies_after[way] > 0 && clock->count[way] >= clock->dies_after[way]))
+        return -1;
+    if (clock->spike > 0 && rng_uniform(rng, 2 * at + 1) < 0.2)
+        slower += clock->spike;
+    double seconds = calls * clock->seconds[way] * slower;
+    if (clock->count[way]++ >= 2 && (clock->least[way] == 0 || seconds < clock->least[way]))
+        clock->least[way] = seconds;
+    return seconds;
+}
+
+static struct clock even_clock(int ways, double seconds)
+{
+    struct clock clock = {0};
+    for (int i = 0; i < ways; i++)
+        clock.seconds[i] = seconds;
+    return clock;
+}
+
+static void test_fastest(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(8, 1e-4);
+    clock.seconds[5] = 0.9e-4;
+    clock.seconds[6] = 0.95e-4;
+    struct tuned tuned = ops_tune(8, measure, &clock);
+    assert_int_equal(tuned.way, 5);
+    assert_float_equal(tuned.first, 1e-4, 1e-9);
+    assert_float_equal(tuned.chosen, 0.9e-4, 1e-9);
+}
+
+/* One that gains less than a hundredth is not worth other bits. */
+static void test_first_stays(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(4, 1e-3);
+    clock.seconds[2] = 0.992e-3;
+    assert_int_equal(ops_tune(4, measure, &clock).way, 0);
+    clock = even_clock(4, 1e-3);
+    clock.seconds[2] = 0.985e-3;
+    assert_int_equal(ops_tune(4, measure, &clock).way, 2);
+    clock = even_clock(1, 1e-3);
+    assert_int_equal(ops_tune(1, measure, &clock).way, 0);
+}
+
+/* Every way is timed in every round, for 2 ms at least. */
+static void test_long_enough(void **state)
+{
+    (void)state;
+    static const double seconds[] = {3e-6, 50e-6, 1.9e-3, 5e-3};
+    for (int k = 0; k < 4; k++) {
+        struct clock clock = even_clock(3, seconds[k]);
+        ops_tune(3, measure, &clock);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(clock.count[i], 2 + TUNE_ROUNDS);
+            assert_true(clock.least[i] >= TUNE_SPAN * 0.999);
+        }
+    }
+}
+
+/* In turn: no way twice in a row within a round, and each round has all. */
+static void test_in_turn(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(4, 1e-3);
+    ops_tune(4, measure, &clock);
+    for (int round = 0; round < TUNE_ROUNDS; round++) {
+        int seen = 0;
+        for (int k = 0; k < 4; k++)
+            seen |= 1 << clock.first_of[8 + 4 * round + k];
+        assert_int_equal(seen, 15);
+    }
+}
+
+/* Spikes of half the time, noise and a clock that falls, or rises, by 20 % meanwhile: with equal ways the first
+ * stays, and 5 % are found. */
+static void test_wavering(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(6, 1e-3);
+    clock.drift = 0.2 / (6 * (2 + TUNE_ROUNDS));
+    assert_int_equal(ops_tune(6, measure, &clock).way, 0);
+    clock = even_clock(6, 1e-3);
+    clock.drift = -0.2 / (6 * (2 + TUNE_ROUNDS));
+    assert_int_equal(ops_tune(6, measure, &clock).way, 0);
+    clock = even_clock(6, 1e-3);
+    clock.spike = 0.5;
+    assert_int_equal(ops_tune(6, measure, &clock).way, 0);
+    clock = even_clock(6, 1e-3);
+    clock.seconds[4] = 0.95e-3;
+    clock.drift = 0.1 / (6 * (2 + TUNE_ROUNDS));
+    clock.spike = 0.2;
+    clock.noise = 0.005;
+    assert_int_equal(ops_tune(6, measure, &clock).way, 4);
+}
+
+/* What is far behind is looked at and not timed; the first is, whatever it takes. */
+static void test_hopeless(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(4, 1e-3);
+    clock.seconds[0] = 4e-3;
+    clock.seconds[2] = 2e-3;
+    struct tuned tuned = ops_tune(4, measure, &clock);
+    assert_int_equal(tuned.way, 1);
+    assert_float_equal(tuned.first, 4e-3, 1e-9);
+    assert_int_equal(clock.count[2], 2);
+    assert_int_equal(clock.count[0], 2 + TUNE_ROUNDS);
+}
+
+static void test_failures(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(3, 1e-3);
+    clock.seconds[0] = -1; /* the first: any other is better */
+    clock.seconds[2] = 0.999e-3;
+    struct tuned tuned = ops_tune(3, measure, &clock);
+    assert_int_equal(tuned.way, 2);
+    assert_true(tuned.first < 0);
+    clock = even_clock(3, 1e-3);
+    clock.seconds[1] = 0.5e-3; /* the fastest, until it fails */
+    clock.dies_after[1] = 4;
+    assert_int_equal(ops_tune(3, measure, &clock).way, 0);
+    clock = even_clock(3, -1); /* all of them */
+    tuned = ops_tune(3, measure, &clock);
+    assert_int_equal(tuned.way, 0);
+    assert_true(tuned.chosen < 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fastest),     cmocka_unit_test(test_first_stays),
+        cmocka_unit_test(test_long_enough), cmocka_unit_test(test_in_turn),
+        cmocka_unit_test(test_wavering),    cmocka_unit_test(test_hopeless),
+        cmocka_unit_test(test_failures),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
