@@ -8,11 +8,13 @@
  * meanwhile (below 99 KiB a block, which every card has). Blocks, and the rows of each, are a
  * function of type and width and rows; their shares go to scratch (blocks, 2, C) and a second kernel
  * adds them in order. Rows that are too long, or not made of whole packs, take the plain kernel,
- * which adds to its share in scratch.
+ * which adds to its share in scratch. Column sums of the gradients are passes of their own
+ * (cuda_columns.cu).
  *
  * Bytes, of R C elements: 4 tensors (3 without dsum).
  */
 #include <cuda_pipeline_primitives.h>
+#include "ops/cuda/cuda_columns.h"
 #include "ops/cuda/vector.cuh"
 
 enum { ANY_THREADS = 256 }; /* of the plain kernel */
@@ -349,26 +351,38 @@ static cudaError_t backward_typed(cudaStream_t stream, struct cut cut, bool bias
     return cudaErrorInvalidValue;
 }
 
-cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
-                                 int64_t rows, const void *dy, const void *sum, const void *weight,
-                                 const float *mean, const float *rstd, const void *dsum,
-                                 void *dsum_out, void *dweight, void *dbias, void *scratch)
+/* dsum_columns or out_columns: by a pass of their own. */
+static cudaError_t add_columns(cudaStream_t stream, enum dtype type, const kernel_norm_backward &n,
+                               const void *x, void *sums)
 {
-    bool aligned =
-        is_wide(dy) && is_wide(sum) && is_wide(weight) && is_wide(dsum) && is_wide(dsum_out);
-    struct cut cut = cut_of(type, width, rows, aligned);
-    return with_type(type, [=](auto zero) {
+    if (!sums)
+        return cudaSuccess;
+    return cuda_column_sums(type, n.rows, n.width, x, false, sums, (float *)n.scratch,
+                            kernel_norm_scratch(type, n.width, n.rows), stream);
+}
+
+cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, kernel_norm_backward n)
+{
+    bool aligned = is_wide(n.dy) && is_wide(n.sum) && is_wide(n.weight) && is_wide(n.dsum) &&
+                   is_wide(n.dsum_out);
+    struct cut cut = cut_of(type, n.width, n.rows, aligned);
+    cudaError_t error = add_columns(stream, type, n, n.dsum, n.dsum_columns);
+    if (error != cudaSuccess)
+        return error;
+    error = with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        float *partials = (float *)scratch;
-        backward_args<T> a = {
-            rows, (int)width, layer,           (const T *)dy, (const T *)sum, (const T *)weight,
-            mean, rstd,       (const T *)dsum, (T *)dsum_out, partials};
-        cudaError_t error = backward_typed<T>(stream, cut, dbias != NULL, a);
-        if (error != cudaSuccess)
-            return error;
-        dim3 grid((unsigned)div_up(width, WARP), 2);
-        add_partials<T><<<grid, RUNS * WARP, 0, stream>>>((int)cut.blocks, (int)width, partials,
-                                                          (T *)dweight, (T *)dbias);
+        float *partials = (float *)n.scratch;
+        backward_args<T> a = {n.rows,          (int)n.width,     n.layer,
+                              (const T *)n.dy, (const T *)n.sum, (const T *)n.weight,
+                              n.mean,          n.rstd,           (const T *)n.dsum,
+                              (T *)n.dsum_out, partials};
+        cudaError_t failed = backward_typed<T>(stream, cut, n.dbias != NULL, a);
+        if (failed != cudaSuccess)
+            return failed;
+        dim3 grid((unsigned)div_up(n.width, WARP), 2);
+        add_partials<T><<<grid, RUNS * WARP, 0, stream>>>((int)cut.blocks, (int)n.width, partials,
+                                                          (T *)n.dweight, (T *)n.dbias);
         return cudaGetLastError();
     });
+    return error != cudaSuccess ? error : add_columns(stream, type, n, n.dsum_out, n.out_columns);
 }

@@ -52,10 +52,16 @@ cudaError_t launch_norm_apply(cudaStream_t stream, enum dtype type, bool layer, 
 
 /* --- cuda_norm_backward.cu ------------------------------------------------------------------ */
 
-cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
-                                 int64_t rows, const void *dy, const void *sum, const void *weight,
-                                 const float *mean, const float *rstd, const void *dsum,
-                                 void *dsum_out, void *dweight, void *dbias, void *scratch);
+struct kernel_norm_backward { /* arguments of ops_norm_backward */
+    bool layer;
+    int64_t width, rows;
+    const void *dy, *sum, *weight;
+    const float *mean, *rstd;
+    const void *dsum;
+    void *dsum_out, *dweight, *dbias, *dsum_columns, *out_columns, *scratch;
+};
+cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type,
+                                 struct kernel_norm_backward n);
 size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows); /* needs no card */
 
 /* --- cuda_pointwise.cu ---------------------------------------------------------------------- */
