@@ -86,7 +86,7 @@ static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct no
                                         .dsum_columns = dsum_columns,
                                         .out_columns = out_columns,
                                         .scratch = scratch};
-    ENQUEUE("norm_backward", launch_norm_backward(ON, call));
+    ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->norm_hopper));
 }
 
 static size_t cuda_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
