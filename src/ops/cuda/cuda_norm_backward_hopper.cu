@@ -10,6 +10,12 @@
  *                                                              row n - 1 has been read by all: its
  *                                                              place is asked for row n - 1 + stages
  *
+ * Arithmetic counts too: at the speed of memory a processor could issue some 57 instructions an
+ * element, if its few warps never waited. So dhat = dy weight stays in registers until the gradient is
+ * formed, and xhat = rstd x + shift is taken apart in
+ *     dx = rstd dhat + of_x x + of_one     of_x = -rstd^2 mean(dhat xhat)
+ *                                          of_one = -rstd (mean(dhat) + shift mean(dhat xhat)).
+ *
  * Each thread keeps its columns' share of up to four sums in registers: dweight, dbias and the columns
  * of dsum and of dsum_out. At the end the groups' shares are added in order, and the block's go to
  * scratch (blocks, sums, C). Blocks, and the rows of each group, follow from width and rows alone.
@@ -31,7 +37,7 @@ enum {
     N = 8, /* elements of a pack */
     TENSORS = 3,
     STAGES = 8,           /* at most */
-    MEMORY = 222 * 1024,  /* bytes of a block's rings, at most */
+    MEMORY = 222 * 1024,  /* bytes of a block's weight and rings, at most */
     WIDEST = WARPS * 1024 /* columns */
 };
 
@@ -125,13 +131,16 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
     extern __shared__ __align__(128) char dynamic[];
     __shared__ uint64_t full[GROUPS][STAGES];
     __shared__ float2 room[GROUPS][2][W];
-    int group = threadIdx.x / LANES, at = threadIdx.x % LANES, packs = a.width / N;
-    T *ring = reinterpret_cast<T *>(dynamic) + group * a.stages * TENSORS * a.width;
+    int group = threadIdx.x / LANES, at = threadIdx.x % LANES;
+    T *weight = reinterpret_cast<T *>(dynamic); /* (C) */
+    T *ring = weight + a.width + group * a.stages * TENSORS * a.width;
     if (threadIdx.x == 0) {
         for (int i = 0; i < GROUPS * STAGES; i++)
             barrier_init(shared_address(&full[0][i]), 1);
         barrier_init_done();
     }
+    for (int c = threadIdx.x * N; c < a.width; c += THREADS * N)
+        store(weight + c, load(a.weight + c));
     __syncthreads();
 
     /* The rows of this group, and as many as there is room for but one. */
@@ -141,11 +150,6 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
         if (r + s * stride < a.rows)
             ask(a, r + s * stride, ring + s * TENSORS * a.width, &full[group][s]);
 
-    pack<T> weight[PACKS];
-#pragma unroll
-    for (int k = 0; k < PACKS; k++)
-        if (at + k * LANES < packs)
-            weight[k] = load(a.weight + (at + k * LANES) * N);
     float share[SUMS][PACKS][N] = {}, next_mean = 0, next_rstd = 0;
     float inverse = __fdiv_rn(1.0f, (float)a.width);
     auto look = [&](int64_t row) {
@@ -159,7 +163,8 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
     uint32_t parity = 0, turn = 0;
     for (; r < a.rows; r += stride, turn ^= 1) {
         const T *dy = ring + stage * TENSORS * a.width, *x = dy + a.width, *dsum = x + a.width;
-        float mean = next_mean, rstd = next_rstd, g[2] = {}, gx[2] = {}; /* sums, by turns */
+        float rstd = next_rstd, shift = mul(-next_mean, rstd);
+        float dhat[PACKS][N], g[2] = {}, gx[2] = {}; /* sums, by turns */
         look(r + stride);
         barrier_wait(shared_address(&full[group][stage]), parity);
 #pragma unroll
@@ -170,39 +175,37 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
                 continue;
             widen(load(dy + c), d);
             widen(load(x + c), f);
-            widen(weight[k], w);
+            widen(load(weight + c), w);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                float xhat = mul(sub(f[i], mean), rstd), dhat = mul(d[i], w[i]);
-                g[i % 2] = add(g[i % 2], dhat);
-                gx[i % 2] = fma_(dhat, xhat, gx[i % 2]);
+                float xhat = fma_(f[i], rstd, shift);
+                dhat[k][i] = mul(d[i], w[i]);
+                g[i % 2] = add(g[i % 2], dhat[k][i]);
+                gx[i % 2] = fma_(dhat[k][i], xhat, gx[i % 2]);
                 share[0][k][i] = fma_(d[i], xhat, share[0][k][i]);
                 if constexpr (SUMS > 1)
                     share[1][k][i] = add(share[1][k][i], d[i]);
             }
-            keep_packed(weight[k]);
         }
         float2 sums = meet<W>({add(g[0], g[1]), add(gx[0], gx[1])}, group, at, room[group][turn]);
         if (at == 0 && r + ahead < a.rows)
             ask(a, r + ahead, ring + before * TENSORS * a.width, &full[group][before]);
         float mean_g = a.layer ? mul(sums.x, inverse) : 0.0f, mean_gx = mul(sums.y, inverse);
+        float of_x = mul(mul(-rstd, rstd), mean_gx);
+        float of_one = mul(-rstd, fma_(shift, mean_gx, mean_g));
 
 #pragma unroll
         for (int k = 0; k < PACKS; k++) {
             int c = (at + k * LANES) * N;
-            float d[N], f[N], w[N], s[N] = {};
+            float f[N], s[N] = {};
             if (c >= a.width)
                 continue;
-            widen(load(dy + c), d);
             widen(load(x + c), f);
-            widen(weight[k], w);
             if (a.dsum)
                 widen(load(dsum + c), s);
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                float xhat = mul(sub(f[i], mean), rstd), dhat = mul(d[i], w[i]);
-                f[i] = fma_(rstd, fma_(-xhat, mean_gx, sub(dhat, mean_g)), s[i]);
-            }
+            for (int i = 0; i < N; i++)
+                f[i] = fma_(rstd, dhat[k][i], add(fma_(of_x, f[i], of_one), s[i]));
             pack<T> out = narrow<T>(f);
             store(a.dsum_out + r * a.width + c, out);
             if constexpr (SUMS > 2) {
@@ -213,7 +216,6 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
                     share[3][k][i] = add(share[3][k][i], f[i]);
                 }
             }
-            keep_packed(weight[k]);
         }
         before = stage;
         if (++stage == a.stages) {
@@ -231,10 +233,11 @@ template <typename T, int W, int PACKS, int SUMS>
 cudaError_t launch(cudaStream_t stream, unsigned blocks, row_args<T> a)
 {
     using S = shape<W, PACKS>;
-    int stage = S::GROUPS * TENSORS * a.width * (int)sizeof(T), most = MEMORY / stage;
+    int weight = a.width * (int)sizeof(T), stage = S::GROUPS * TENSORS * weight;
+    int most = (MEMORY - weight) / stage;
     a.stages = most < STAGES ? most : STAGES;
-    int shares = S::GROUPS * SUMS * S::SHARE * (int)sizeof(float), rings = a.stages * stage;
-    int bytes = rings > shares ? rings : shares;
+    int shares = S::GROUPS * SUMS * S::SHARE * (int)sizeof(float);
+    int rings = weight + a.stages * stage, bytes = rings > shares ? rings : shares;
     auto *kernel = backward_rows<T, W, PACKS, SUMS>;
     cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
