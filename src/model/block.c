@@ -58,8 +58,8 @@ static struct attention attention_of(const struct block *k, struct unit_shape sh
                               .head_width = k->head_width};
 }
 
-/* Elements of a gradient that is formed on the way: those of norms, and of a bias that comes with the
- * activation. */
+/* Elements of a gradient that is formed on the way: those of norms, and of biases that come with the
+ * activation or with a norm. */
 static int64_t formed_count(const struct block *k, int i)
 {
     bool biases = k->norm.kind != NORM_RMS;

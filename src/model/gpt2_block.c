@@ -79,6 +79,20 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
     project_and_expand(k, run, &b);
 }
 
+/* The biases of the matrices that add to the stream: their gradients are column sums of the stream's,
+ * which the second norm's backward pass reads and writes, and so forms in passing. Where ranks share
+ * the rows it sees too few of them, and they come with the gradients of their matrices. */
+struct stream_biases {
+    void *out, *proj;           /* for the norm; NULL: not by it */
+    void *with_out, *with_proj; /* for ops_linear_dw */
+};
+
+static struct stream_biases stream_biases(const struct region *r, void *out, void *proj)
+{
+    return r->sequence ? (struct stream_biases){.with_out = out, .with_proj = proj}
+                       : (struct stream_biases){.out = out, .proj = proj};
+}
+
 static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
 {
     const struct block *k = unit->self;
@@ -89,19 +103,20 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     const void *const *w = run->params;
     void *const *d = run->grads;
     void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    struct stream_biases biases = stream_biases(r, d[OUT_B], d[PROJ_B]);
 
     /* MLP: the gradient of pre takes act's place, so the last matrix's own cannot wait. */
     void *d_pre = b.act;
     struct column up = {k->up, b.normed2, b.full2, d_pre, w[FC_W], d[FC_W], NULL};
     const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
     block_gather_again(&b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[OUT_W], d[OUT_B]);
+    ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[OUT_W], biases.with_out);
     ops_linear_dx_dgelu(o, s, k->down, b.rows, dy, w[OUT_W], b.pre, d_pre, d[FC_B]);
     void *d_normed = block_column_backward(run, &b, &up);
     block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
-                      d[LN2_W], d[LN2_B], b.scratch);
+                      d[LN2_W], d[LN2_B], biases.out, biases.proj, b.scratch);
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
     struct column qkv = {k->qkv,   b.normed1, b.full1, NULL /* to come */,
@@ -111,11 +126,11 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ_W], b.d_attn);
     qkv.dy = block_attend_backward(k, run, &b);
     d_normed = block_column_backward(run, &b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], d[PROJ_B]);
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], biases.with_proj);
     block_column_rest(run, &b, &qkv);
     region_await(r, REGION_STREAM);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
-                      d[LN1_W], d[LN1_B], b.scratch);
+                      d[LN1_W], d[LN1_B], NULL, NULL, b.scratch);
 }
 
 /* --- the same in two parts ------------------------------------------------------------------ */
@@ -129,6 +144,7 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     const void *const *w = run->params;
     void *const *f = b.formed;
     void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    struct stream_biases biases = stream_biases(&b.region, f[FORMED_OUT_BIAS], f[FORMED_PROJ_BIAS]);
 
     /* MLP: the gradient of pre takes its place. */
     region_keep(&b.region, b.own, g, b.d_out);
@@ -138,7 +154,7 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     device_copy(s, d_pre, b.d_wide, (size_t)(b.rows * k->up.out) * dtype_bytes(o->type));
     void *d_normed = block_column_input(run, &b, k->up, d_pre, w[FC_W], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
-                      f[FORMED_NORM2], f[FORMED_BIAS2], b.scratch);
+                      f[FORMED_NORM2], f[FORMED_BIAS2], biases.out, biases.proj, b.scratch);
 
     /* Attention: the gradient of qkv takes its place. */
     region_keep(&b.region, b.own, g, b.d_mid);
@@ -146,29 +162,32 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     void *d_qkv = block_attend_backward(k, run, &b);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV_W], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
-                      f[FORMED_NORM1], f[FORMED_BIAS1], b.scratch);
+                      f[FORMED_NORM1], f[FORMED_BIAS1], NULL, NULL, b.scratch);
     block_end_input(run, &b);
 }
 
 static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
 {
-    static const int formed[FORMED_COUNT] = {[FORMED_NORM1] = LN1_W,
-                                             [FORMED_BIAS1] = LN1_B,
-                                             [FORMED_NORM2] = LN2_W,
-                                             [FORMED_BIAS2] = LN2_B,
-                                             [FORMED_UP_BIAS] = FC_B};
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     void *const *d = run->grads;
+    struct stream_biases biases = stream_biases(&b.region, d[OUT_B], d[PROJ_B]);
+    const int formed[FORMED_COUNT] = {[FORMED_NORM1] = LN1_W,
+                                      [FORMED_BIAS1] = LN1_B,
+                                      [FORMED_NORM2] = LN2_W,
+                                      [FORMED_BIAS2] = LN2_B,
+                                      [FORMED_UP_BIAS] = FC_B,
+                                      [FORMED_OUT_BIAS] = biases.out ? OUT_B : -1,
+                                      [FORMED_PROJ_BIAS] = biases.proj ? PROJ_B : -1};
     struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[FC_W], NULL};
     struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV_W], d[QKV_B]};
     block_gather_again(&b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[OUT_W], d[OUT_B]);
+    ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[OUT_W], biases.with_out);
     block_column_weight(run, &b, &up);
     block_gather_again(&b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ_W], d[PROJ_B]);
+    ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ_W], biases.with_proj);
     block_column_weight(run, &b, &qkv);
     block_hand_over(k, run, &b, formed);
 }

@@ -251,7 +251,7 @@ static void head_unit_loss(const struct unit *unit, struct unit_run *run)
     losses(&h, true);
     ops_norm_backward(run->ops, run->stream, h.k->norm, h.own, run->gradient, run->room, h.weight,
                       h.mean, h.rstd, NULL, run->gradient, run->grads[0],
-                      h.k->norm_bias ? run->grads[1] : NULL, run->buffers[SCRATCH]);
+                      h.k->norm_bias ? run->grads[1] : NULL, NULL, NULL, run->buffers[SCRATCH]);
 }
 
 static void head_unit_eval(const struct unit *unit, struct unit_run *run)

@@ -102,7 +102,7 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
         block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
-                      d[NORM2], NULL, b.scratch);
+                      d[NORM2], NULL, NULL, NULL, b.scratch);
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
     dy = region_begin_enter(r, REGION_STREAM, b.own, g, b.d_rows);
@@ -118,7 +118,7 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     block_column_rest(run, &b, &qkv);
     region_await(r, REGION_STREAM);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
-                      d[NORM1], NULL, b.scratch);
+                      d[NORM1], NULL, NULL, NULL, b.scratch);
 }
 
 /* --- the same in two parts ------------------------------------------------------------------ */
@@ -140,7 +140,7 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
     ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre, b.act);
     void *d_normed = block_column_input(run, &b, k->up, d_pre, w[GATE_UP], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
-                      f[FORMED_NORM2], NULL, b.scratch);
+                      f[FORMED_NORM2], NULL, NULL, NULL, b.scratch);
 
     /* Attention: the gradient of qkv takes its place. */
     region_keep(&b.region, b.own, g, b.d_mid);
@@ -148,17 +148,15 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
     void *d_qkv = block_attend_backward(k, run, &b);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
-                      f[FORMED_NORM1], NULL, b.scratch);
+                      f[FORMED_NORM1], NULL, NULL, NULL, b.scratch);
     block_end_input(run, &b);
 }
 
 static void llama_block_weight(const struct unit *unit, struct unit_run *run)
 {
-    static const int formed[FORMED_COUNT] = {[FORMED_NORM1] = NORM1,
-                                             [FORMED_BIAS1] = -1,
-                                             [FORMED_NORM2] = NORM2,
-                                             [FORMED_BIAS2] = -1,
-                                             [FORMED_UP_BIAS] = -1};
+    static const int formed[FORMED_COUNT] = {
+        [FORMED_NORM1] = NORM1, [FORMED_BIAS1] = -1,    [FORMED_NORM2] = NORM2, [FORMED_BIAS2] = -1,
+        [FORMED_UP_BIAS] = -1,  [FORMED_OUT_BIAS] = -1, [FORMED_PROJ_BIAS] = -1};
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
     struct ops *o = run->ops;

@@ -86,7 +86,16 @@ extern const struct unit_type gpt2_block_type;
 extern const struct unit_type llama_block_type;
 
 /* Gradients of params that the first part of a backward pass forms on its way. */
-enum { FORMED_NORM1, FORMED_BIAS1, FORMED_NORM2, FORMED_BIAS2, FORMED_UP_BIAS, FORMED_COUNT };
+enum {
+    FORMED_NORM1,
+    FORMED_BIAS1,
+    FORMED_NORM2,
+    FORMED_BIAS2,
+    FORMED_UP_BIAS,
+    FORMED_OUT_BIAS, /* this and the next where the stream has all rows */
+    FORMED_PROJ_BIAS,
+    FORMED_COUNT
+};
 
 /* What a block sees of its buffers in one pass. Places are used twice, which saves every large
  * scratch buffer: the comments say by whom. Where backward is in two parts the first may not touch

@@ -226,16 +226,18 @@ void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
 void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                        const void *dy, const void *sum, const void *weight, const float *mean,
                        const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *scratch)
+                       void *dbias, void *dsum_columns, void *out_columns, void *scratch)
 {
+    bool columns = dsum_columns != NULL;
     check_norm(n, rows);
     CHECK(dy && sum && weight && rstd && dsum_out && scratch);
     CHECK(mean != NULL || n.kind == NORM_RMS);
+    CHECK(columns == (out_columns != NULL) && (dsum != NULL || !columns));
     if (ready(ops, stream,
               CASE("norm_backward", .rows = rows, .norm = n, .branch = dsum != NULL,
-                   .bias = dbias != NULL)))
+                   .bias = dbias != NULL, .columns = columns)))
         ops->backend->norm_backward(ops, stream, n, rows, dy, sum, weight, mean, rstd, dsum,
-                                    dsum_out, dweight, dbias, scratch);
+                                    dsum_out, dweight, dbias, dsum_columns, out_columns, scratch);
 }
 
 size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)

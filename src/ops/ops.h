@@ -105,12 +105,14 @@ void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
                     const void *sum, const void *weight, const void *bias, const float *mean,
                     const float *rstd, void *y);
 /* dsum_out = dsum (NULL: 0) + gradient through the norm; dsum_out may be dsum or dy. dweight and
- * dbias (NULL: none) are summed over fixed blocks of rows in a fixed order; `scratch` has
- * ops_norm_scratch bytes. */
+ * dbias (NULL: none) are summed over fixed blocks of rows in a fixed order, and so are the columns
+ * of the gradients that go by (both or neither; NULL: not wanted): dsum_columns (C) of dsum as it
+ * was read, out_columns (C) of dsum_out as it is written, which are the gradients of biases that
+ * were added there. `scratch` has ops_norm_scratch bytes. */
 void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                        const void *dy, const void *sum, const void *weight, const float *mean,
                        const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *scratch);
+                       void *dbias, void *dsum_columns, void *out_columns, void *scratch);
 size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
 void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
              void *sum);

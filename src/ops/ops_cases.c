@@ -109,7 +109,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
         append(out, " level %d", c->level);
     if (c->from != c->to)
         append(out, " %s to %s", dtype_name(c->from), dtype_name(c->to));
-    append(out, "%s%s%s%s%s", c->bias ? " bias" : "", c->branch ? " branch" : "",
-           c->add ? " add" : "", c->act ? " act" : "", c->random ? " random" : "");
+    append(out, "%s%s%s%s%s%s", c->bias ? " bias" : "", c->branch ? " branch" : "",
+           c->add ? " add" : "", c->act ? " act" : "", c->columns ? " columns" : "",
+           c->random ? " random" : "");
     return out;
 }

@@ -27,6 +27,7 @@ struct ops_case {
                                find_nonfinite: `from` */
     bool bias, branch, add; /* linear, norm: is there one; linear_dw: add to dw */
     bool act;               /* swiglu_backward: y again */
+    bool columns;           /* norm_backward: column sums of dsum and dsum_out */
     bool random;            /* adamw: the copy is rounded at random */
 };
 

@@ -183,8 +183,12 @@ OPS_DESCRIBE(norm_backward)
     ops_add_tensor(call, "dweight", OPS_OUT, ops->type, c->norm.width)->gradient_of = "weight";
     if (c->bias)
         ops_add_tensor(call, "dbias", OPS_OUT, ops->type, c->norm.width)->gradient_of = "bias";
+    if (c->columns) {
+        ops_add_tensor(call, "dsum_columns", OPS_OUT, ops->type, c->norm.width);
+        ops_add_tensor(call, "out_columns", OPS_OUT, ops->type, c->norm.width);
+    }
     ops_add_scratch(call, ops_norm_scratch(ops, c->norm, c->rows));
-    call->flops = 14 * (double)count;
+    call->flops = (c->columns ? 16 : 14) * (double)count;
 }
 
 OPS_RUN(norm_backward)
@@ -192,7 +196,8 @@ OPS_RUN(norm_backward)
     ops_norm_backward(ops, stream, c->norm, c->rows, ops_at(call, "dy"), ops_at(call, "sum"),
                       ops_at(call, "weight"), ops_at(call, "mean"), ops_at(call, "rstd"),
                       ops_at(call, "dsum"), ops_at(call, "dsum_out"), ops_at(call, "dweight"),
-                      ops_at(call, "dbias"), ops_at(call, "scratch"));
+                      ops_at(call, "dbias"), ops_at(call, "dsum_columns"),
+                      ops_at(call, "out_columns"), ops_at(call, "scratch"));
 }
 
 OPS_DESCRIBE(add)

@@ -34,7 +34,7 @@ struct ops_backend {
                        const void *, const void *, const float *, const float *, void *);
     void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t, const void *,
                           const void *, const void *, const float *, const float *, const void *,
-                          void *, void *, void *, void *);
+                          void *, void *, void *, void *, void *, void *);
     size_t (*norm_scratch)(const struct ops *, struct norm, int64_t);
     void (*add)(struct ops *, struct stream *, int64_t, const void *, const void *, void *);
     void (*gelu)(struct ops *, struct stream *, int64_t, const void *, void *);

@@ -41,7 +41,7 @@ void ops_case_numbers(const struct ops_case *c, int64_t out[OPS_CASE_NUMBERS])
         a->batch,  a->tokens,    a->heads,      a->kv_heads,      a->head_width, e->batch,
         e->tokens, e->width,     e->vocab,      e->positions,     e->id_count,   c->count,
         c->width,  c->past,      c->room,       c->level,         c->from,       c->to,
-        c->bias,   c->branch,    c->add,        c->act,
+        c->bias,   c->branch,    c->add,        c->act,           c->columns,
     };
     memcpy(out, numbers, sizeof numbers);
 }

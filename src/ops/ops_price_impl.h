@@ -3,7 +3,7 @@
 #define OPS_OPS_PRICE_IMPL_H
 #include "ops/ops_price.h"
 
-enum { OPS_CASE_NUMBERS = 28 };
+enum { OPS_CASE_NUMBERS = 29 };
 void ops_case_numbers(const struct ops_case *c, int64_t out[OPS_CASE_NUMBERS]);
 
 #endif

@@ -53,6 +53,7 @@ static const struct field fields[] = {
     FIELD(branch, BOOL),
     FIELD(add, BOOL),
     FIELD(act, BOOL),
+    FIELD(columns, BOOL),
 };
 #undef FIELD
 enum { FIELDS = sizeof fields / sizeof fields[0] };

@@ -129,11 +129,11 @@ static void dw(struct ops *ops, struct stream *stream, struct linear l, int64_t 
 static void norm_backward(struct ops *ops, struct stream *stream, struct norm norm, int64_t rows,
                           const void *dy, const void *x, const void *w, const float *mean,
                           const float *rstd, const void *add, void *out, void *dw_, void *db,
-                          void *scratch)
+                          void *add_columns, void *out_columns, void *scratch)
 {
     watch('n');
     me->real->norm_backward(ops, stream, norm, rows, dy, x, w, mean, rstd, add, out, dw_, db,
-                            scratch);
+                            add_columns, out_columns, scratch);
     done();
 }
 

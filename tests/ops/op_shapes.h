@@ -41,8 +41,13 @@
         {"norm_apply", .rows = r, .norm = {k, c, 1e-5}, .bias = has_bias, .branch = has_branch}, \
         {"norm_backward", .rows = r, .norm = {k, c, 1e-5}, .bias = has_bias,                     \
          .branch = has_branch},
+#define NORM_COLUMNS(r, c, k, has_bias)                      \
+    {"norm_backward",  .rows = r,      .norm = {k, c, 1e-5}, \
+     .bias = has_bias, .branch = true, .columns = true},
 #define NORM_CASES(r, c)                          \
     NORM_CASES_OF(r, c, NORM_LAYER, true, true)   \
+    NORM_COLUMNS(r, c, NORM_LAYER, true)          \
+    NORM_COLUMNS(r, c, NORM_RMS, false)           \
     NORM_CASES_OF(r, c, NORM_LAYER, false, false) \
     NORM_CASES_OF(r, c, NORM_RMS, false, true)    \
     NORM_CASES_OF(r, c, NORM_RMS, true, false)

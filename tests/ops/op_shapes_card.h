@@ -13,11 +13,19 @@
     X(640, 8, 16, true)       \
     X(9000, 24, 264, false)
 
-/* The last three: several rows for every warp or block of the backward pass. */
+/* The last five: several rows for every warp or block of the backward pass. */
 #define CARD_NORM_SHAPES(X) \
     X(130, 768)             \
     X(67, 1024)             \
-    X(33, 1600) X(9, 3072) X(5, 8192) X(700, 64) X(5000, 768) X(3500, 1280) X(1500, 2048)
+    X(33, 1600)             \
+    X(9, 3072)              \
+    X(5, 8192)              \
+    X(700, 64)              \
+    X(5000, 768)            \
+    X(3500, 1280)           \
+    X(1500, 2048)           \
+    X(2200, 2560)           \
+    X(1100, 5120)
 
 #define CARD_FLAT_SHAPES(X) X(4096) X(262144) X(300008)
 

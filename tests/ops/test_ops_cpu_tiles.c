@@ -31,6 +31,8 @@ static const struct ops_case cases[] = {
     {"attention_cached", .attention = {2, 1, 4, 2, 32}, .past = 600, .room = 700},
     {"attention_cached", .attention = {1, 70, 2, 1, 32}, .past = 300, .room = 400},
     {"norm_backward", .rows = 1500, .norm = {NORM_LAYER, 72, 1e-5}, .bias = true, .branch = true},
+    {"norm_backward", .rows = 1500, .norm = {NORM_LAYER, 72, 1e-5}, .branch = true,
+     .columns = true},
     {"cross_entropy", .rows = 5, .width = 5003},
     {"embedding_backward", .embedding = {3, 100, 65, 1000, 128, 0, 0}},
     {"cast", .count = 50001, .from = DTYPE_F32, .to = DTYPE_F16},

@@ -81,6 +81,8 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                          const void *dy, const void *w, const void *pre, void *dpre, void *dbias);
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *x, const void *dy, bool add, void *dw, void *dbias);
+/* sums (width) = column sums of x (rows, width): the bits of linear_dw's dbias */
+void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const void *x, void *sums);
 enum status cpu_matmul_open(struct ops *ops);
 
 /* cpu_norm.c */
@@ -93,7 +95,7 @@ void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
 void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                        const void *dy, const void *sum, const void *weight, const float *mean,
                        const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *scratch);
+                       void *dbias, void *dsum_columns, void *out_columns, void *scratch);
 size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
 
 /* cpu_pointwise.c */

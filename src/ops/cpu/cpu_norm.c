@@ -178,14 +178,18 @@ static void sum_partials(int64_t blocks, int64_t width, const float *partials, f
 void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                        const void *dy, const void *sum, const void *weight, const float *mean,
                        const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *scratch)
+                       void *dbias, void *dsum_columns, void *out_columns, void *scratch)
 {
     (void)stream;
     int64_t blocks = ceil_div(rows, block_rows(rows));
     float *partials = scratch;
+    if (dsum_columns)
+        cpu_column_sums(ops, rows, n.width, dsum, dsum_columns);
     IN_TEAM(cpu_team(ops, rows * n.width),
             backward_share(n, rows, dy, sum, weight, mean, rstd, dsum, dsum_out, partials));
     sum_partials(blocks, n.width, partials, dweight);
     if (dbias)
         sum_partials(blocks, n.width, partials + n.width, dbias);
+    if (out_columns)
+        cpu_column_sums(ops, rows, n.width, dsum_out, out_columns);
 }

@@ -10,7 +10,7 @@
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
- *     cuda_flat.cu         their kernels
+ *     cuda_flat.cu         their kernels; cuda_norm_backward_hopper.cu: one of them for Hopper
  *     cuda_adamw.cu, cuda_adamw_hopper.cu, cuda_adamw.cuh     AdamW: two ways to move, one arithmetic
  *     cuda_round.cuh       its copies rounded at random
  *     ops_cuda.c           the table, opening and closing
@@ -35,6 +35,7 @@ struct cuda_ops {
     bool adamw_hopper;               /* AdamW by cuda_adamw_hopper.cu */
     unsigned long long *adamw_taken; /* its count of tiles: device memory, in ops->workspace */
     cudaEvent_t adamw_done;          /* it counts there no more */
+    bool norm_hopper;                /* norms' backward pass by cuda_norm_backward_hopper.cu */
 };
 
 static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)

@@ -8,11 +8,14 @@
  * meanwhile (below 99 KiB a block, which every card has). Blocks, and the rows of each, are a
  * function of type and width and rows; their shares go to scratch (blocks, 2, C) and a second kernel
  * adds them in order. Rows that are too long, or not made of whole packs, take the plain kernel,
- * which adds to its share in scratch.
+ * which adds to its share in scratch. Column sums of the gradients are passes of their own
+ * (cuda_columns.cu). On Hopper the rows of most shapes are those of cuda_norm_backward_hopper.cu,
+ * which forms these sums too.
  *
  * Bytes, of R C elements: 4 tensors (3 without dsum).
  */
 #include <cuda_pipeline_primitives.h>
+#include "ops/cuda/cuda_columns.h"
 #include "ops/cuda/vector.cuh"
 
 enum { ANY_THREADS = 256 }; /* of the plain kernel */
@@ -245,17 +248,22 @@ __global__ void __launch_bounds__(ANY_THREADS) backward_any(backward_args<T> a)
 
 /* --- the blocks' shares added up -------------------------------------------------------------- */
 
-/* dweight (blockIdx.y 0) and dbias (1) from the blocks' shares: 32 columns a block; each of its
- * warps adds a run of shares in order, then the runs are added in order. */
-enum { RUNS = 16 };
+/* dweight, dbias and the columns' sums (blockIdx.y) from the blocks' shares (blocks, sums, C): 32
+ * columns a block; each of its warps adds a run of shares in order, then the runs are added in
+ * order. */
+enum { RUNS = 16, SUMS = 4 };
+
+template <typename T> struct sums_of {
+    T *to[SUMS]; /* NULL: not wanted */
+};
 
 template <typename T>
 __global__ void __launch_bounds__(RUNS *WARP)
-    add_partials(int blocks, int width, const float *partials, T *dweight, T *dbias)
+    add_partials(int blocks, int sums, int width, const float *partials, sums_of<T> wanted)
 {
-    __shared__ float sums[RUNS][WARP];
+    __shared__ float runs[RUNS][WARP];
     int lane = threadIdx.x % WARP, run = threadIdx.x / WARP, c = blockIdx.x * WARP + lane;
-    T *to = blockIdx.y == 0 ? dweight : dbias;
+    T *to = wanted.to[blockIdx.y];
     int each = (blocks + RUNS - 1) / RUNS, end = min(blocks, (run + 1) * each);
     if (!to)
         return;
@@ -263,14 +271,14 @@ __global__ void __launch_bounds__(RUNS *WARP)
     if (c < width) {
 #pragma unroll 8
         for (int b = run * each; b < end; b++)
-            sum = add(sum, partials[((int64_t)b * 2 + blockIdx.y) * width + c]);
+            sum = add(sum, partials[((int64_t)b * sums + blockIdx.y) * width + c]);
     }
-    sums[run][lane] = sum;
+    runs[run][lane] = sum;
     __syncthreads();
     if (run == 0 && c < width) {
 #pragma unroll
         for (int k = 1; k < RUNS; k++)
-            sum = add(sum, sums[k][lane]);
+            sum = add(sum, runs[k][lane]);
         narrow(sum, &to[c]);
     }
 }
@@ -299,9 +307,13 @@ static struct cut cut_of(enum dtype type, int64_t width, int64_t rows, bool alig
 
 size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows)
 {
-    int64_t fast = cut_of(type, width, rows, true).blocks;
-    int64_t any = cut_of(type, width, rows, false).blocks;
-    return (size_t)((fast > any ? fast : any) * 2 * width) * sizeof(float);
+    int64_t floats[] = {cut_of(type, width, rows, true).blocks * 2,
+                        cut_of(type, width, rows, false).blocks * 2,
+                        kernel_norm_hopper_blocks(type, width, rows) * (int64_t)SUMS};
+    int64_t most = 0;
+    for (int64_t count : floats)
+        most = count > most ? count : most;
+    return (size_t)(most * width) * sizeof(float);
 }
 
 template <typename T, int GROUP, int PACKS>
@@ -349,26 +361,68 @@ static cudaError_t backward_typed(cudaStream_t stream, struct cut cut, bool bias
     return cudaErrorInvalidValue;
 }
 
-cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
-                                 int64_t rows, const void *dy, const void *sum, const void *weight,
-                                 const float *mean, const float *rstd, const void *dsum,
-                                 void *dsum_out, void *dweight, void *dbias, void *scratch)
+/* The first `sums` from the blocks' shares in scratch. */
+static cudaError_t add_shares(cudaStream_t stream, enum dtype type, const kernel_norm_backward &n,
+                              int64_t blocks, int sums)
 {
-    bool aligned =
-        is_wide(dy) && is_wide(sum) && is_wide(weight) && is_wide(dsum) && is_wide(dsum_out);
-    struct cut cut = cut_of(type, width, rows, aligned);
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
-        float *partials = (float *)scratch;
-        backward_args<T> a = {
-            rows, (int)width, layer,           (const T *)dy, (const T *)sum, (const T *)weight,
-            mean, rstd,       (const T *)dsum, (T *)dsum_out, partials};
-        cudaError_t error = backward_typed<T>(stream, cut, dbias != NULL, a);
-        if (error != cudaSuccess)
-            return error;
-        dim3 grid((unsigned)div_up(width, WARP), 2);
-        add_partials<T><<<grid, RUNS * WARP, 0, stream>>>((int)cut.blocks, (int)width, partials,
-                                                          (T *)dweight, (T *)dbias);
+        sums_of<T> wanted = {
+            {(T *)n.dweight, (T *)n.dbias, (T *)n.dsum_columns, (T *)n.out_columns}};
+        dim3 grid((unsigned)div_up(n.width, WARP), (unsigned)sums);
+        add_partials<T><<<grid, RUNS * WARP, 0, stream>>>((int)blocks, sums, (int)n.width,
+                                                          (const float *)n.scratch, wanted);
         return cudaGetLastError();
     });
+}
+
+static cudaError_t launch_rows(cudaStream_t stream, enum dtype type, const kernel_norm_backward &n,
+                               struct cut cut)
+{
+    return with_type(type, [=](auto zero) {
+        using T = decltype(zero);
+        backward_args<T> a = {n.rows,
+                              (int)n.width,
+                              n.layer,
+                              (const T *)n.dy,
+                              (const T *)n.sum,
+                              (const T *)n.weight,
+                              n.mean,
+                              n.rstd,
+                              (const T *)n.dsum,
+                              (T *)n.dsum_out,
+                              (float *)n.scratch};
+        return backward_typed<T>(stream, cut, n.dbias != NULL, a);
+    });
+}
+
+/* dsum_columns or out_columns, by a pass of its own. */
+static cudaError_t add_columns(cudaStream_t stream, enum dtype type, const kernel_norm_backward &n,
+                               const void *x, void *sums)
+{
+    if (!sums)
+        return cudaSuccess;
+    return cuda_column_sums(type, n.rows, n.width, x, false, sums, (float *)n.scratch,
+                            kernel_norm_scratch(type, n.width, n.rows), stream);
+}
+
+cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type,
+                                 struct kernel_norm_backward n, bool hopper)
+{
+    bool aligned = is_wide(n.dy) && is_wide(n.sum) && is_wide(n.weight) && is_wide(n.dsum) &&
+                   is_wide(n.dsum_out);
+    int blocks = hopper && aligned ? kernel_norm_hopper_blocks(type, n.width, n.rows) : 0;
+    cudaError_t error;
+    if (blocks > 0) {
+        int sums = n.dsum_columns ? 4 : n.dbias ? 2 : 1;
+        error = launch_norm_rows_hopper(stream, type, n, sums);
+        return error != cudaSuccess ? error : add_shares(stream, type, n, blocks, sums);
+    }
+    struct cut cut = cut_of(type, n.width, n.rows, aligned);
+    error = add_columns(stream, type, n, n.dsum, n.dsum_columns);
+    if (error == cudaSuccess)
+        error = launch_rows(stream, type, n, cut);
+    if (error == cudaSuccess)
+        error = add_shares(stream, type, n, cut.blocks, 2);
+    return error != cudaSuccess ? error : add_columns(stream, type, n, n.dsum_out, n.out_columns);
 }

@@ -68,11 +68,25 @@ static void cuda_norm_apply(struct ops *ops, struct stream *stream, struct norm 
 static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                                const void *dy, const void *sum, const void *weight,
                                const float *mean, const float *rstd, const void *dsum,
-                               void *dsum_out, void *dweight, void *dbias, void *scratch)
+                               void *dsum_out, void *dweight, void *dbias, void *dsum_columns,
+                               void *out_columns, void *scratch)
 {
-    ENQUEUE("norm_backward",
-            launch_norm_backward(ON, n.kind == NORM_LAYER, n.width, rows, dy, sum, weight, mean,
-                                 rstd, dsum, dsum_out, dweight, dbias, scratch));
+    struct kernel_norm_backward call = {.layer = n.kind == NORM_LAYER,
+                                        .width = n.width,
+                                        .rows = rows,
+                                        .dy = dy,
+                                        .sum = sum,
+                                        .weight = weight,
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .dsum = dsum,
+                                        .dsum_out = dsum_out,
+                                        .dweight = dweight,
+                                        .dbias = dbias,
+                                        .dsum_columns = dsum_columns,
+                                        .out_columns = out_columns,
+                                        .scratch = scratch};
+    ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->norm_hopper));
 }
 
 static size_t cuda_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)

@@ -7,7 +7,7 @@
  *
  * Buffers that start at multiples of 16 bytes (device_alloc gives 64) are read 16 bytes at a time;
  * others work too, slowly. Which kernel runs, and so the order of every sum, follows from the type,
- * the shape and that alignment, never from the card.
+ * the shape and that alignment, never from the card; but for `hopper`, where it is an argument.
  */
 #ifndef OPS_CUDA_KERNELS_H
 #define OPS_CUDA_KERNELS_H
@@ -52,11 +52,24 @@ cudaError_t launch_norm_apply(cudaStream_t stream, enum dtype type, bool layer, 
 
 /* --- cuda_norm_backward.cu ------------------------------------------------------------------ */
 
-cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type, bool layer, int64_t width,
-                                 int64_t rows, const void *dy, const void *sum, const void *weight,
-                                 const float *mean, const float *rstd, const void *dsum,
-                                 void *dsum_out, void *dweight, void *dbias, void *scratch);
+struct kernel_norm_backward { /* arguments of ops_norm_backward */
+    bool layer;
+    int64_t width, rows;
+    const void *dy, *sum, *weight;
+    const float *mean, *rstd;
+    const void *dsum;
+    void *dsum_out, *dweight, *dbias, *dsum_columns, *out_columns, *scratch;
+};
+/* `hopper`: the card has compute capability 9.0. */
+cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type,
+                                 struct kernel_norm_backward n, bool hopper);
 size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows); /* needs no card */
+/* cuda_norm_backward_hopper.cu: the blocks of its way, 0 where it takes no such rows; and the rows,
+ * which must start at multiples of 16 bytes, with the first 1, 2 or 4 `sums` (dweight, dbias,
+ * dsum_columns, out_columns) of each block to scratch (blocks, sums, C), floats. */
+int kernel_norm_hopper_blocks(enum dtype type, int64_t width, int64_t rows);
+cudaError_t launch_norm_rows_hopper(cudaStream_t stream, enum dtype type,
+                                    struct kernel_norm_backward n, int sums);
 
 /* --- cuda_pointwise.cu ---------------------------------------------------------------------- */
 

@@ -4,8 +4,9 @@
  * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
  * start-up, and not in the middle of a step.
  *
- * Where the card is a Hopper, AdamW is the kernel made for it; for measuring, SIFR_CUDA_ADAMW=plain
- * takes the one for all cards: the bits are the same.
+ * Where the card is a Hopper, AdamW and the norms' backward pass are kernels made for it; for
+ * measuring, SIFR_CUDA_ADAMW=plain and SIFR_CUDA_NORM=plain take those for all cards. AdamW's bits
+ * are the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +24,19 @@ static bool cuda_supports(enum dtype type)
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
 }
 
+/* The card is a Hopper, and the variable does not ask for the kernels of all cards. */
+static bool takes_hopper(const struct ops *ops, const char *variable)
+{
+    const char *way = getenv(variable);
+    return !(way && !strcmp(way, "plain")) && cuda_device_of(ops->device)->capability == 90;
+}
+
 /* Which AdamW, and what the one for Hopper needs. */
 static enum status adamw_open(struct ops *ops, struct cuda_ops *cuda)
 {
-    const char *asked = getenv("SIFR_CUDA_ADAMW");
-    const struct cuda_device *card = cuda_device_of(ops->device);
-    cuda->adamw_hopper = !(asked && !strcmp(asked, "plain")) && card->capability == 90;
+    cuda->adamw_hopper = takes_hopper(ops, "SIFR_CUDA_ADAMW");
     cuda->adamw_taken = (unsigned long long *)((char *)ops->workspace + ADAMW_TAKEN);
-    cudaSetDevice(card->index);
+    cudaSetDevice(cuda_device_of(ops->device)->index);
     return cuda_status(device_env(ops->device),
                        cudaEventCreateWithFlags(&cuda->adamw_done, cudaEventDisableTiming),
                        "creating an event");
@@ -49,6 +55,7 @@ static enum status cuda_ops_open(struct ops *ops)
     struct cuda_ops *cuda;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
+    cuda->norm_hopper = takes_hopper(ops, "SIFR_CUDA_NORM");
     TRY_OR(undo_self, adamw_open(ops, cuda));
     TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));

@@ -99,13 +99,16 @@ static void REF(norm_row_backward)(struct norm n, struct ref_statistics s, const
 static void REF(norm_backward)(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
                                const void *dy_, const void *sum_, const void *weight,
                                const float *mean, const float *rstd, const void *dsum_,
-                               void *dsum_out_, void *dweight_, void *dbias_, void *scratch)
+                               void *dsum_out_, void *dweight_, void *dbias_, void *dsum_columns,
+                               void *out_columns, void *scratch)
 {
     const REAL *dy = dy_, *sum = sum_, *dsum = dsum_;                 /* (R, C), dsum or NULL */
     REAL *dsum_out = dsum_out_, *dweight = dweight_, *dbias = dbias_; /* (R, C), (C), (C) */
     double *weight_sums = scratch, *bias_sums = weight_sums + n.width;
     for (int64_t c = 0; c < n.width; c++)
         weight_sums[c] = bias_sums[c] = 0;
+    if (dsum_columns != NULL)
+        REF(column_sums)(rows, n.width, dsum, false, dsum_columns); /* dsum_out may be dsum */
     for (int64_t r = 0; r < rows; r++) {
         int64_t at = r * n.width;
         struct ref_statistics s = REF(recall)(n, r, sum + at, mean, rstd);
@@ -119,6 +122,8 @@ static void REF(norm_backward)(struct ops *ops, struct stream *stream, struct no
         if (dbias != NULL)
             dbias[c] = PUT(bias_sums[c]);
     }
+    if (out_columns != NULL)
+        REF(column_sums)(rows, n.width, dsum_out, false, out_columns);
 }
 
 static size_t REF(norm_scratch)(const struct ops *ops, struct norm n, int64_t rows)
