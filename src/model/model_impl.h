@@ -86,7 +86,15 @@ extern const struct unit_type gpt2_block_type;
 extern const struct unit_type llama_block_type;
 
 /* Gradients of params that the first part of a backward pass forms on its way. */
-enum { FORMED_NORM1, FORMED_BIAS1, FORMED_NORM2, FORMED_BIAS2, FORMED_UP_BIAS, FORMED_COUNT };
+enum {
+    FORMED_NORM1,
+    FORMED_BIAS1,
+    FORMED_NORM2,
+    FORMED_BIAS2,
+    FORMED_UP_BIAS,
+    FORMED_QKV_BIAS,
+    FORMED_COUNT
+};
 
 /* What a block sees of its buffers in one pass. Places are used twice, which saves every large
  * scratch buffer: the comments say by whom. Where backward is in two parts the first may not touch
@@ -137,9 +145,9 @@ void block_attend(const struct block *block, struct unit_run *run, const struct 
 void block_attend_cached(const struct block *block, struct unit_run *run,
                          const struct block_buffers *b);
 /* Gradient of qkv from that of attn (in d_attn), turned back; its place, act's or (PASS_INPUT) qkv's,
- * is returned. */
+ * is returned. dbias: its column sums, of all rows also where the stream is cut; NULL: none. */
 void *block_attend_backward(const struct block *block, struct unit_run *run,
-                            const struct block_buffers *b);
+                            const struct block_buffers *b, void *dbias);
 
 /* y (N, C) = x W + bias for a matrix cut by rows, x (R, in): the sum of what the ranks have of it.
  * Rank 0 adds the bias (NULL: none) to its share. */

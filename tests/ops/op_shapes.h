@@ -89,7 +89,9 @@
         {"rope_inverse", .attention = {b, t, h, g, d}, .first = 3},                          \
         {"rope", .attention = {b, t, h, g, d}}, {"attention", .attention = {b, t, h, g, d}}, \
         {"attention_backward", .attention = {b, t, h, g, d}},                                \
+        {"attention_backward", .attention = {b, t, h, g, d}, .bias = true},                  \
         {"attention_backward_rope", .attention = {b, t, h, g, d}},                           \
+        {"attention_backward_rope", .attention = {b, t, h, g, d}, .bias = true},             \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 0, .room = t},            \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 21, .room = t + 30},
 

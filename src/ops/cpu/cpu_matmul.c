@@ -148,6 +148,11 @@ static void sums_share(int64_t rows, int64_t width, const float *x, float *sums)
         column_sums(rows, width, x, j, min64(STRIP, width - j), false, sums);
 }
 
+void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums)
+{
+    IN_TEAM(cpu_team(ops, rows * width), sums_share(rows, width, x, sums));
+}
+
 /* Column sums that ride on a product which reads the same columns */
 struct sums {
     const float *x; /* (k, n) of the product when over its columns, (k, m) when over its rows */
@@ -269,7 +274,7 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                                .gelu_pre = pre},
              NULL);
     if (dbias)
-        IN_TEAM(cpu_team(ops, rows * l.in), sums_share(rows, l.in, dpre, dbias));
+        cpu_column_sums(ops, rows, l.in, dpre, dbias);
 }
 
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
