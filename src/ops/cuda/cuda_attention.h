@@ -30,7 +30,7 @@ cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv,
 /* cuda_attention_hopper.cu: the backward pass on a card of compute capability 9.0 with so many
  * processors, for what it takes; the same contract otherwise. All pointers are multiples of 16. With
  * `rope` (NULL: none) dq and dk are turned back before they are rounded. Without it, `dbias` (NULL: not
- * wanted) are column sums of dqkv; with both it fails. */
+ * wanted) are column sums of dqkv, those of dk and dv of what is not rounded; with both it fails. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a);
 size_t cuda_attend_hopper_scratch(struct cuda_heads a);
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const float *rope,

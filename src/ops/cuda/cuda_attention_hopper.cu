@@ -30,15 +30,38 @@ const int CONSUMERS = 2 * 128, THREADS = 128 + CONSUMERS;
 
 /* --- before and after ----------------------------------------------------------------------- */
 
-/* A block for a tile of a head, eight columns a lane. */
-template <typename T, int WIDTH>
-__global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T *out, const T *dout,
-                                                  const float *lse, float *sums, float *powers)
+/* Eight columns of every lane of a row, added over the rows of a block: first those of a warp. */
+template <int WIDTH> __device__ void column_total(float (&added)[8], float *to)
+{
+    __shared__ float warps[8][WIDTH];
+    const int lanes = WIDTH / 8, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        for (int step = 16; step >= lanes; step /= 2)
+            added[i] = __fadd_rn(added[i], __shfl_xor_sync(0xffffffffu, added[i], step));
+        if (lane < lanes)
+            warps[threadIdx.x / 32][lane * 8 + i] = added[i];
+    }
+    __syncthreads();
+    if (threadIdx.x >= WIDTH)
+        return;
+    float sum = warps[0][threadIdx.x];
+    for (int warp = 1; warp < 8; warp++)
+        sum = __fadd_rn(sum, warps[warp][threadIdx.x]);
+    to[threadIdx.x] = sum;
+}
+
+/* A block for a tile of a head, eight columns a lane. SUMS: with column sums of dout. */
+template <typename T, int WIDTH, bool SUMS>
+__global__ void __launch_bounds__(256)
+    statistics(int tiles, int heads, const T *out, const T *dout, const float *lse, float *sums,
+               float *powers, float *columns)
 {
     const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads;
     const int64_t batch = blockIdx.x / tiles / heads, tokens = (int64_t)tiles * TILE;
     const int64_t first = (batch * heads + head) * tokens + tile * TILE;
     const int lanes = WIDTH / 8, lane = threadIdx.x % lanes; /* of a row */
+    float added[8] = {};
 #pragma unroll
     for (int i = 0; i < TILE * lanes / 256; i++) {
         const int row = i * (256 / lanes) + threadIdx.x / lanes;
@@ -51,6 +74,10 @@ __global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T 
         for (int j = 0; j < 4; j++) {
             float2 u = unpacked<T>(x[j]), v = unpacked<T>(y[j]);
             sum = __fmaf_rn(u.y, v.y, __fmaf_rn(u.x, v.x, sum));
+            if (SUMS) {
+                added[2 * j] = __fadd_rn(added[2 * j], v.x);
+                added[2 * j + 1] = __fadd_rn(added[2 * j + 1], v.y);
+            }
         }
         for (int step = lanes / 2; step; step /= 2)
             sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
@@ -58,6 +85,10 @@ __global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T 
             sums[first + stat_place(row)] = -sum;
             powers[first + stat_place(row)] = __fmul_rn(lse[first + row], LOG2_E);
         }
+    }
+    if constexpr (SUMS) {
+        float *to = columns + ((batch * tiles + tile) * heads + head) * WIDTH;
+        column_total<WIDTH>(added, to);
     }
 }
 
@@ -118,7 +149,7 @@ __global__ void __launch_bounds__(CONSUMERS)
     if constexpr (ROPE)
         turn_part<WIDTH>(dq, p.rope, tile * queries, me);
     if constexpr (SUMS) {
-        const int eight = column_place_of(p, p.whole + rest, diagonal) * (p.group + 2) + head;
+        const int eight = columns_of(p, p.whole + rest, diagonal) + head;
         columns c;
         write_query<WIDTH, ROPE>(to, width, dq, p.scale, stage[threadIdx.x / 32], me, &c);
         query_columns_leave<WIDTH>(p, columns_of_warp(c, me.lane), eight, tile % 2, true, me);
@@ -215,6 +246,16 @@ int64_t statistic_count(struct cuda_heads a)
     return a.batch * a.heads * a.tokens;
 }
 
+int64_t dq_column_count(struct cuda_heads a, const shares &s)
+{
+    return (s.whole + s.rest * s.tiles) * s.group * 8 * a.width;
+}
+
+int64_t dout_column_count(struct cuda_heads a)
+{
+    return a.batch * (a.tokens / TILE) * a.heads * a.width;
+}
+
 /* --- launching ------------------------------------------------------------------------------ */
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -276,7 +317,8 @@ cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void 
     p.dq = powers + statistic_count(a);
     p.rope = rope;
     p.pairs = p.dq + (p.slots + s.rest * s.cuts) * (s.place_bytes / (int64_t)sizeof(float));
-    p.columns = p.pairs; /* there is never both */
+    p.dq_columns = p.pairs; /* there is never both */
+    p.dout_columns = p.dq_columns + dq_column_count(a, s);
 
     encode_fn encode;
     CUtensorMap qkv_map, dout_map;
@@ -292,8 +334,8 @@ cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void 
                                      (int)sizeof(memory<WIDTH>));
     if (error != cudaSuccess)
         return error;
-    statistics<T, WIDTH><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
-        p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers);
+    statistics<T, WIDTH, SUMS><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
+        p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers, p.dout_columns);
     attend_backward<T, WIDTH, ROPE, SUMS>
         <<<blocks, THREADS, sizeof(memory<WIDTH>), stream>>>(qkv_map, dout_map, p, (T *)dqkv);
     const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
@@ -345,7 +387,7 @@ size_t cuda_attend_hopper_scratch(struct cuda_heads a)
     const int64_t slots = s.whole < PROCESSORS ? s.whole : PROCESSORS;
     const int64_t jobs = s.whole + s.rest * s.cuts, blocks = jobs < PROCESSORS ? jobs : PROCESSORS;
     const int64_t pairs = a.width == 64 ? 0 : blocks * PAIR_STAGES * 64 * 128;
-    const int64_t columns = (s.whole + s.rest * s.tiles) * (s.group + 2) * 8 * a.width;
+    const int64_t columns = dq_column_count(a, s) + dout_column_count(a);
     return (size_t)(2 * statistic_count(a) + (pairs > columns ? pairs : columns)) * sizeof(float) +
            (size_t)((slots + s.rest * s.cuts) * s.place_bytes);
 }

@@ -117,7 +117,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
                          tile_at(shared_address(m.dout[d.stage])), 1);
         products_commit();
         if (before & LAST)
-            keys_leave<false, SUMS>(m, p, dqkv, tile - 1, dk, dv);
+            keys_leave(m, p, dqkv, m.orders[(tile - 1) % ORDERS], dk, dv);
         products_begin();
         product_tile<T>(dv, p16, tile_at(shared_address(m.dout[d.stage])), !(flags & FIRST));
         products_commit();
@@ -223,7 +223,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
             if (ROPE && finished(flags))
                 turn_part<64>(new_dq, p.rope, o.row, place_again());
             query_leaves<SUMS>(m, p, dqkv, flags, leaving_at(o, flags), new_dq, tile);
-            keys_leave<false, SUMS>(m, p, dqkv, tile, dk, dv);
+            keys_leave(m, p, dqkv, o, dk, dv);
             return;
         }
         older = before;

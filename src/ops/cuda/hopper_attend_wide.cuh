@@ -257,7 +257,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         if (ROPE && tile > 2)
             query_finishes(m, p, dqkv, tile - 3);
         if (flags & LAST)
-            keys_leave<ROPE, SUMS>(m, p, dqkv, tile, dk, dv);
+            keys_leave<ROPE>(m, p, dqkv, m.orders[tile % ORDERS], dk, dv);
         if (flags & END) {
             const order &o = m.orders[tile % ORDERS];
             barrier_wait(shared_address(&m.ds_full[now]), parity_of_two(tile));

@@ -127,10 +127,11 @@ __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv,
         columns c;
         write_query<WIDTH>(dqkv + at, width, dq, p.scale, stage, me, &c);
         const float2 pair = columns_of_warp(c, me.lane);
-        query_columns_leave<WIDTH>(p, pair, m.columns[tile % ORDERS].dq, flags & LOWER,
-                                   flags & BEGIN, place_again());
-    } else
+        query_columns_leave<WIDTH>(p, pair, m.columns[tile % ORDERS], flags & LOWER, flags & BEGIN,
+                                   place_again());
+    } else {
         write_query<WIDTH>(dqkv + at, width, dq, p.scale, stage, me);
+    }
 }
 
 __device__ inline int64_t leaving_at(const order &o, int flags)
@@ -154,44 +155,23 @@ __device__ inline void write_turned(T *to, int64_t width, const float (&dk)[64],
     }
 }
 
-/* 64 columns of dk or dv from FROM on, and where they are wanted their sums: `part` is 0 or 1. */
-template <bool SUMS, int FROM, typename T, int WIDTH>
-__device__ inline void write_keys(memory<WIDTH> &m, const problem &p, T *to, int64_t width,
-                                  const float (&d)[WIDTH / 2], float scale, unsigned tile, int part,
-                                  const place &me)
-{
-    char *stage = m.stage[me.half * 4 + me.warp];
-    if constexpr (SUMS) {
-        columns c;
-        write_rows<FROM>(to, width, d, scale, stage, me, &c);
-        const float2 pair = columns_of_warp(c, me.lane);
-        const place again = place_again();
-        columns_leave<WIDTH>(p, pair, m.columns[tile % ORDERS].dk + part,
-                             again.half * 4 + again.warp, FROM,
-                             m.orders[tile % ORDERS].flags & BEGIN, again.lane);
-    } else {
-        write_rows<FROM>(to, width, d, scale, stage, me);
-    }
-}
-
 /* TURNED: dk of width 128 is turned back on the way; that of width 64 already is. */
-template <bool TURNED, bool SUMS, typename T, int WIDTH>
-__device__ inline void keys_leave(memory<WIDTH> &m, const problem &p, T *dqkv, unsigned tile,
+template <bool TURNED = false, typename T, int WIDTH>
+__device__ inline void keys_leave(memory<WIDTH> &m, const problem &p, T *dqkv, const order &o,
                                   const float (&dk)[WIDTH / 2], const float (&dv)[WIDTH / 2])
 {
-    const order &o = m.orders[tile % ORDERS];
     const place me = place_again();
     const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
+    char *stage = m.stage[me.half * 4 + me.warp];
     if constexpr (TURNED)
-        write_turned(dqkv + o.dk, width, dk, p, o.row, m.stage[me.half * 4 + me.warp], me);
+        write_turned(dqkv + o.dk, width, dk, p, o.row, stage, me);
     else
-        write_keys<SUMS, 0>(m, p, dqkv + o.dk, width, dk, p.scale, tile, 0, me);
+        write_rows(dqkv + o.dk, width, dk, p.scale, stage, me);
     if constexpr (!TURNED && WIDTH == 128)
-        write_keys<SUMS, 64>(m, p, dqkv + o.dk, width, dk, p.scale, tile, 0, me);
-    const int64_t dv_at = p.kv_heads * WIDTH;
-    write_keys<SUMS, 0>(m, p, dqkv + o.dk + dv_at, width, dv, 1.0f, tile, 1, me);
+        write_rows<64>(dqkv + o.dk, width, dk, p.scale, stage, me);
+    write_rows(dqkv + o.dk + p.kv_heads * WIDTH, width, dv, 1.0f, stage, me);
     if constexpr (WIDTH == 128)
-        write_keys<SUMS, 64>(m, p, dqkv + o.dk + dv_at, width, dv, 1.0f, tile, 1, me);
+        write_rows<64>(dqkv + o.dk + p.kv_heads * WIDTH, width, dv, 1.0f, stage, me);
 }
 
 } // namespace hopper

@@ -48,7 +48,7 @@ struct problem {
     float *dq;               /* places of (H / G, T, D), laid out as hopper_rows.cuh has it */
     const float *rope; /* (T, D/2, 2), by which dq and dk are turned back; NULL: they are not */
     float *pairs;      /* width 128 with rope: PAIR_STAGES tiles of dq a block */
-    float *columns;    /* where column sums are wanted, as hopper_columns.cuh has it */
+    float *dq_columns, *dout_columns; /* for column sums, as hopper_columns.cuh has it */
 };
 
 /* Where column c of a tile has its statistic: what a thread wants of 16 columns is together, columns
@@ -133,7 +133,7 @@ enum {
     ADD = 32,     /* or added to it; otherwise it is complete and written: */
     TAKE = 64,    /* together with the sum */
     LOWER = 128,  /* with DIAGONAL: the queries are at the second 64 of the keys */
-    BEGIN = 256,  /* finished rows are the first of their column sums */
+    BEGIN = 256,  /* finished dq is the first of its column sums */
 };
 
 struct order {
@@ -141,11 +141,6 @@ struct order {
     int row;        /* of the sequence, where the keys begin */
     int64_t sum;    /* elements from p.dq */
     int64_t dq, dk; /* elements from dqkv */
-};
-
-/* Beside it, where column sums are wanted: which eight rows of them are dq's, and dk's, then dv's. */
-struct column_order {
-    int dq, dk;
 };
 
 const int ORDERS = 8; /* an order is read up to three tiles after its queries are let go */
@@ -168,8 +163,8 @@ template <int WIDTH> struct memory {
     uint64_t query_full[QUERY_STAGES], query_empty[QUERY_STAGES];
     uint64_t dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[2], ds_empty[2];
-    uint64_t start; /* of the second warpgroup */
-    column_order columns[ORDERS];
+    uint64_t start;      /* of the second warpgroup */
+    int columns[ORDERS]; /* beside an order: which eight rows are dq's column sums (whole items) */
 };
 
 static_assert(sizeof(memory<64>) <= 227 * 1024 && sizeof(memory<128>) <= 227 * 1024, "too much");
@@ -198,20 +193,6 @@ template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
     }
     barrier_init(shared_address(&m.start), warps / 2);
     barrier_init_done();
-}
-
-/* Where a tile of an item has its column sums. */
-__device__ inline int column_place_of(const problem &p, int item, int tile)
-{
-    return item < p.whole ? item : p.whole + (item - p.whole) * p.tiles + tile;
-}
-
-template <int WIDTH>
-__device__ inline column_order column_order_for(const walk<WIDTH> &w, const problem &p)
-{
-    const int item = w.batch * p.kv_heads + w.kv_head;
-    const int first = column_place_of(p, item, w.key) * (p.group + 2);
-    return {first + w.head, first + p.group};
 }
 
 /* All but LAST and END, which the next step tells. */
@@ -284,8 +265,8 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
             k.step();
         }
         order o = order_for(w, p, first);
-        const column_order columns = column_order_for(w, p);
-        if (SUMS && (w.job >= p.whole || w.key == 0))
+        const int columns = (w.batch * p.kv_heads + w.kv_head) * p.group + w.head;
+        if (SUMS && w.key == 0)
             o.flags |= BEGIN;
         next_first = w.step(p);
         o.flags |= (next_first ? LAST : 0) | (w.job < p.jobs ? 0 : END);
