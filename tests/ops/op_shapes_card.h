@@ -54,6 +54,7 @@ static const struct ops_case op_shapes_card[] = {
     {"attention_backward", .attention = {33, 256, 3, 3, 128}},
     {"attention_backward", .attention = {33, 384, 3, 3, 64}, .bias = true},
     {"attention_backward", .attention = {33, 256, 3, 3, 128}, .bias = true},
+    {"attention_backward_rope", .attention = {2, 128, 4, 4, 64}, .bias = true},
     {"attention_backward_rope", .attention = {33, 384, 3, 3, 64}},
     {"attention_backward_rope", .attention = {33, 256, 3, 3, 128}},
 };
