@@ -59,7 +59,7 @@ static struct attention attention_of(const struct block *k, struct unit_shape sh
 }
 
 /* Elements of a gradient that is formed on the way: those of norms, and of biases that come with the
- * activation or with a norm. */
+ * activation, with attention or with a norm. */
 static int64_t formed_count(const struct block *k, int i)
 {
     bool biases = k->norm.kind != NORM_RMS;
@@ -67,6 +67,7 @@ static int64_t formed_count(const struct block *k, int i)
     case FORMED_NORM1:
     case FORMED_NORM2: return k->norm.width;
     case FORMED_UP_BIAS: return biases ? k->up.out : 0;
+    case FORMED_QKV_BIAS: return biases ? k->qkv.out : 0;
     default: return biases ? k->norm.width : 0;
     }
 }
@@ -330,13 +331,13 @@ void block_attend_cached(const struct block *k, struct unit_run *run, const stru
 }
 
 void *block_attend_backward(const struct block *k, struct unit_run *run,
-                            const struct block_buffers *b)
+                            const struct block_buffers *b, void *dbias)
 {
     struct attention a = attention_of(k, run->shape);
     bool parts = run->pass == PASS_INPUT;
     void *d_qkv = parts ? b->d_wide : b->act;
     ops_attention_backward(run->ops, run->stream, a, k->rope, b->qkv, b->attn, b->lse, b->d_attn,
-                           d_qkv, b->scratch);
+                           d_qkv, dbias, b->scratch);
     if (!parts)
         return d_qkv;
     device_copy(run->stream, b->qkv, d_qkv,

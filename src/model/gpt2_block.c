@@ -119,12 +119,11 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
                       d[LN2_W], d[LN2_B], biases.out, biases.proj, b.scratch);
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
-    struct column qkv = {k->qkv,   b.normed1, b.full1, NULL /* to come */,
-                         w[QKV_W], d[QKV_W],  d[QKV_B]};
+    struct column qkv = {k->qkv, b.normed1, b.full1, NULL /* to come */, w[QKV_W], d[QKV_W], NULL};
     dy = region_enter(r, b.own, g, b.d_rows);
     block_gather_again(&b, &qkv);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ_W], b.d_attn);
-    qkv.dy = block_attend_backward(k, run, &b);
+    qkv.dy = block_attend_backward(k, run, &b, d[QKV_B]);
     d_normed = block_column_backward(run, &b, &qkv);
     ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], biases.with_proj);
     block_column_rest(run, &b, &qkv);
@@ -159,7 +158,7 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     /* Attention: the gradient of qkv takes its place. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ_W], b.d_attn);
-    void *d_qkv = block_attend_backward(k, run, &b);
+    void *d_qkv = block_attend_backward(k, run, &b, f[FORMED_QKV_BIAS]);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV_W], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
                       f[FORMED_NORM1], f[FORMED_BIAS1], NULL, NULL, b.scratch);
@@ -179,10 +178,11 @@ static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
                                       [FORMED_NORM2] = LN2_W,
                                       [FORMED_BIAS2] = LN2_B,
                                       [FORMED_UP_BIAS] = FC_B,
+                                      [FORMED_QKV_BIAS] = QKV_B,
                                       [FORMED_OUT_BIAS] = biases.out ? OUT_B : -1,
                                       [FORMED_PROJ_BIAS] = biases.proj ? PROJ_B : -1};
     struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[FC_W], NULL};
-    struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV_W], d[QKV_B]};
+    struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV_W], NULL};
     block_gather_again(&b, &up);
     ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[OUT_W], biases.with_out);
     block_column_weight(run, &b, &up);

@@ -112,7 +112,7 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     struct column qkv = {k->qkv, b.normed1, b.full1, NULL /* to come */, w[QKV], d[QKV], NULL};
     block_gather_again(&b, &qkv);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ], b.d_attn);
-    qkv.dy = block_attend_backward(k, run, &b);
+    qkv.dy = block_attend_backward(k, run, &b, NULL);
     d_normed = block_column_backward(run, &b, &qkv);
     ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ], NULL);
     block_column_rest(run, &b, &qkv);
@@ -145,7 +145,7 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
     /* Attention: the gradient of qkv takes its place. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ], b.d_attn);
-    void *d_qkv = block_attend_backward(k, run, &b);
+    void *d_qkv = block_attend_backward(k, run, &b, NULL);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
                       f[FORMED_NORM1], NULL, NULL, NULL, b.scratch);
@@ -155,8 +155,9 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
 static void llama_block_weight(const struct unit *unit, struct unit_run *run)
 {
     static const int formed[FORMED_COUNT] = {
-        [FORMED_NORM1] = NORM1, [FORMED_BIAS1] = -1,    [FORMED_NORM2] = NORM2, [FORMED_BIAS2] = -1,
-        [FORMED_UP_BIAS] = -1,  [FORMED_OUT_BIAS] = -1, [FORMED_PROJ_BIAS] = -1};
+        [FORMED_NORM1] = NORM1, [FORMED_BIAS1] = -1,    [FORMED_NORM2] = NORM2,
+        [FORMED_BIAS2] = -1,    [FORMED_UP_BIAS] = -1,  [FORMED_QKV_BIAS] = -1,
+        [FORMED_OUT_BIAS] = -1, [FORMED_PROJ_BIAS] = -1};
     const struct block *k = unit->self;
     struct block_buffers b = block_buffers_of(k, run);
     struct ops *o = run->ops;

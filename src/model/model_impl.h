@@ -92,6 +92,7 @@ enum {
     FORMED_NORM2,
     FORMED_BIAS2,
     FORMED_UP_BIAS,
+    FORMED_QKV_BIAS,
     FORMED_OUT_BIAS, /* this and the next where the stream has all rows */
     FORMED_PROJ_BIAS,
     FORMED_COUNT
@@ -146,9 +147,9 @@ void block_attend(const struct block *block, struct unit_run *run, const struct 
 void block_attend_cached(const struct block *block, struct unit_run *run,
                          const struct block_buffers *b);
 /* Gradient of qkv from that of attn (in d_attn), turned back; its place, act's or (PASS_INPUT) qkv's,
- * is returned. */
+ * is returned. dbias: its column sums, of all rows also where the stream is cut; NULL: none. */
 void *block_attend_backward(const struct block *block, struct unit_run *run,
-                            const struct block_buffers *b);
+                            const struct block_buffers *b, void *dbias);
 
 /* y (N, C) = x W + bias for a matrix cut by rows, x (R, in): the sum of what the ranks have of it.
  * Rank 0 adds the bias (NULL: none) to its share. */

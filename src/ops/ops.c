@@ -328,14 +328,16 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
 
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *scratch)
+                            const void *dout, void *dqkv, void *dbias, void *scratch)
 {
     check_attention(a);
     CHECK(!rope || a.head_width % 2 == 0);
     CHECK(qkv && out && lse && dout && dqkv && scratch);
     if (ready(ops, stream,
-              CASE(rope ? "attention_backward_rope" : "attention_backward", .attention = a)))
-        ops->backend->attention_backward(ops, stream, a, rope, qkv, out, lse, dout, dqkv, scratch);
+              CASE(rope ? "attention_backward_rope" : "attention_backward", .attention = a,
+                   .bias = dbias != NULL)))
+        ops->backend->attention_backward(ops, stream, a, rope, qkv, out, lse, dout, dqkv, dbias,
+                                         scratch);
 }
 
 size_t ops_attention_scratch(const struct ops *ops, struct attention a)

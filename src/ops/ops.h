@@ -145,10 +145,12 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
 /* With `rope`, the table by which qkv was turned (first = 0), dq and dk are turned back: dqkv is then
- * the gradient of what ops_rope was given. NULL: it is the gradient of qkv. */
+ * the gradient of what ops_rope was given. NULL: it is the gradient of qkv. dbias ((H + 2G) D), NULL:
+ * not wanted, are the column sums of dqkv: the gradient of a bias that was added to every row. (A card
+ * may form them of values that are not rounded yet.) */
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *scratch);
+                            const void *dout, void *dqkv, void *dbias, void *scratch);
 size_t ops_attention_scratch(const struct ops *ops, struct attention a); /* enough for both */
 /* Decoding: a.tokens new positions after `past` old ones. Their keys and values are put into
  * cache_k and cache_v (B, room, G D) at rows past .. past + T - 1 first; then each attends to all

@@ -25,7 +25,8 @@ struct ops_case {
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
     enum dtype from, to;    /* cast; adamw: gradient and copy, F32 = no copy; square_sums,
                                find_nonfinite: `from` */
-    bool bias, branch, add; /* linear, norm: is there one; linear_dw: add to dw */
+    bool bias, branch, add; /* linear, norm: is there one; linear_dw: add to dw; attention_backward:
+                               column sums are wanted */
     bool act;               /* swiglu_backward: y again */
     bool columns;           /* norm_backward: column sums of dsum and dsum_out */
     bool random;            /* adamw: the copy is rounded at random */

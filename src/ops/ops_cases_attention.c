@@ -71,16 +71,18 @@ OPS_DESCRIBE(attention_backward)
     ops_add_tensor(call, "lse", OPS_IN, DTYPE_F32, a.batch * a.heads * a.tokens);
     ops_add_tensor(call, "dout", OPS_IN, ops->type, out_count(a))->cogradient_of = "out";
     ops_add_tensor(call, "dqkv", OPS_OUT, ops->type, qkv_count(a))->gradient_of = "qkv";
+    if (c->bias)
+        ops_add_tensor(call, "dbias", OPS_OUT, ops->type, qkv_count(a) / (a.batch * a.tokens));
     ops_add_scratch(call, ops_attention_scratch(ops, a));
     call->flops = 5 * attention_flops(a); /* scores again, dv, dP, dq, dk */
 }
 
-/* With "table" or without. */
+/* With "table" or without, with "dbias" or without. */
 OPS_RUN(attention_backward)
 {
     ops_attention_backward(ops, stream, c->attention, ops_at(call, "table"), ops_at(call, "qkv"),
                            ops_at(call, "out"), ops_at(call, "lse"), ops_at(call, "dout"),
-                           ops_at(call, "dqkv"), ops_at(call, "scratch"));
+                           ops_at(call, "dqkv"), ops_at(call, "dbias"), ops_at(call, "scratch"));
 }
 
 static void add_table(struct ops_call *call, struct attention a)

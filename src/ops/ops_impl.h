@@ -49,7 +49,7 @@ struct ops_backend {
                       float *, void *);
     void (*attention_backward)(struct ops *, struct stream *, struct attention, const float *,
                                const void *, const void *, const float *, const void *, void *,
-                               void *);
+                               void *, void *);
     size_t (*attention_scratch)(const struct ops *, struct attention);
     void (*attention_cached)(struct ops *, struct stream *, struct attention, int64_t, int64_t,
                              const void *, void *, void *, void *, void *);

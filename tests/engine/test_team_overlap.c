@@ -139,10 +139,11 @@ static void norm_backward(struct ops *ops, struct stream *stream, struct norm no
 
 static void attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                                const float *rope, const void *qkv, const void *out,
-                               const float *lse, const void *dy, void *d_qkv, void *scratch)
+                               const float *lse, const void *dy, void *d_qkv, void *d_bias,
+                               void *scratch)
 {
     watch('a');
-    me->real->attention_backward(ops, stream, a, rope, qkv, out, lse, dy, d_qkv, scratch);
+    me->real->attention_backward(ops, stream, a, rope, qkv, out, lse, dy, d_qkv, d_bias, scratch);
     done();
 }
 

@@ -94,6 +94,7 @@
         {"rope_inverse", .attention = {b, t, h, g, d}, .first = 3},                          \
         {"rope", .attention = {b, t, h, g, d}}, {"attention", .attention = {b, t, h, g, d}}, \
         {"attention_backward", .attention = {b, t, h, g, d}},                                \
+        {"attention_backward", .attention = {b, t, h, g, d}, .bias = true},                  \
         {"attention_backward_rope", .attention = {b, t, h, g, d}},                           \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 0, .room = t},            \
         {"attention_cached", .attention = {b, t, h, g, d}, .past = 21, .room = t + 30},
@@ -112,6 +113,7 @@ static const struct ops_case op_shapes[] = {
     LINEAR_SHAPES(LINEAR_CASES) NORM_SHAPES(NORM_CASES) FLAT_SHAPES(FLAT_CASES)
         GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES)
             LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
+    {"attention_backward_rope", .attention = {2, 37, 4, 2, 16}, .bias = true},
     {"embedding", .embedding = {1, 1, 5, 3, 0, 0, 0}},
     {"embedding_backward", .embedding = {1, 1, 5, 3, 0, 0, 0}},
     {"embedding", .embedding = {2, 9, 20, 11, 16, 0, 0}, .first = 4},

@@ -60,6 +60,9 @@ static const struct ops_case op_shapes_card[] = {
     {"embedding_backward", .embedding = {8, 128, 64, 2, 200, 1, 3}},
     {"attention_backward", .attention = {33, 384, 3, 3, 64}}, /* enough heads for one a block */
     {"attention_backward", .attention = {33, 256, 3, 3, 128}},
+    {"attention_backward", .attention = {33, 384, 3, 3, 64}, .bias = true},
+    {"attention_backward", .attention = {33, 256, 3, 3, 128}, .bias = true},
+    {"attention_backward_rope", .attention = {2, 128, 4, 4, 64}, .bias = true},
     {"attention_backward_rope", .attention = {33, 384, 3, 3, 64}},
     {"attention_backward_rope", .attention = {33, 256, 3, 3, 128}},
 };

@@ -264,12 +264,15 @@ static void backward_share(struct attention a, const float *qkv, const float *ou
 
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *scratch)
+                            const void *dout, void *dqkv, void *dbias, void *scratch)
 {
     int64_t next = 0;
     IN_TEAM(ops->threads, backward_share(a, qkv, out, lse, dout, dqkv, scratch, &next));
     if (rope)
         cpu_rope(ops, stream, a, rope, 0, true, dqkv);
+    if (dbias)
+        cpu_column_sums(ops, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width, dqkv,
+                        dbias);
 }
 
 /* --- decoding ------------------------------------------------------------------------------------ */

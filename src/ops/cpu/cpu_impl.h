@@ -81,8 +81,8 @@ void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
                          const void *dy, const void *w, const void *pre, void *dpre, void *dbias);
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *x, const void *dy, bool add, void *dw, void *dbias);
-/* sums (width) = column sums of x (rows, width): the bits of linear_dw's dbias */
-void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const void *x, void *sums);
+/* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */
+void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums);
 enum status cpu_matmul_open(struct ops *ops);
 
 /* cpu_norm.c */
@@ -116,7 +116,7 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
                    void *out, float *lse, void *scratch);
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *scratch);
+                            const void *dout, void *dqkv, void *dbias, void *scratch);
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a);
 void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
                           int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,

@@ -148,7 +148,7 @@ static void sums_share(int64_t rows, int64_t width, const float *x, float *sums)
         column_sums(rows, width, x, j, min64(STRIP, width - j), false, sums);
 }
 
-void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const void *x, void *sums)
+void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums)
 {
     IN_TEAM(cpu_team(ops, rows * width), sums_share(rows, width, x, sums));
 }

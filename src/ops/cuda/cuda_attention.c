@@ -281,24 +281,42 @@ static void backward(struct ops *ops, struct stream *stream, struct attention a,
     }
 }
 
+/* By our own kernel for Hopper: false when it is not for this card or shape, and nothing was done. */
+static bool backward_hopper(struct ops *ops, struct stream *stream, struct attention a,
+                            const float *rope, const void *qkv, const void *out, const float *lse,
+                            const void *dout, void *dqkv, void *dbias, void *scratch)
+{
+    if (!cuda_ops_of(ops)->attention->hopper || !cuda_attend_hopper_takes(ops->type, heads_of(a)) ||
+        !aligned(qkv, out, dout, dqkv) || !aligned(scratch, rope, NULL, NULL))
+        return false;
+    int processors = cuda_device_of(ops->device)->processors;
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_attend_backward_hopper(ops->type, heads_of(a), rope, qkv, out, lse, dout,
+                                                  dqkv, dbias, scratch, processors,
+                                                  cuda_handle(stream)),
+                      "attention backward");
+    return true;
+}
+
+/* Column sums come out of the kernel for Hopper, where nothing is turned, else they are a pass of
+ * their own. */
 static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                                     const float *rope, const void *qkv, const void *out,
-                                    const float *lse, const void *dout, void *dqkv, void *scratch)
+                                    const float *lse, const void *dout, void *dqkv, void *dbias,
+                                    void *scratch)
 {
-    if (cuda_ops_of(ops)->attention->hopper && cuda_attend_hopper_takes(ops->type, heads_of(a)) &&
-        aligned(qkv, out, dout, dqkv) && aligned(scratch, rope, NULL, NULL)) {
-        int processors = cuda_device_of(ops->device)->processors;
-        if (cuda_on_card(ops, stream))
-            cuda_enqueued(stream,
-                          cuda_attend_backward_hopper(ops->type, heads_of(a), rope, qkv, out, lse,
-                                                      dout, dqkv, scratch, processors,
-                                                      cuda_handle(stream)),
-                          "attention backward");
-        return;
+    void *fused = rope ? NULL : dbias;
+    if (backward_hopper(ops, stream, a, rope, qkv, out, lse, dout, dqkv, fused, scratch)) {
+        dbias = fused ? NULL : dbias;
+    } else {
+        backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
+        if (rope)
+            ops->backend->rope(ops, stream, a, rope, 0, true, dqkv);
     }
-    backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
-    if (rope)
-        ops->backend->rope(ops, stream, a, rope, 0, true, dqkv);
+    if (dbias)
+        cuda_sum_columns(ops, stream, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width,
+                         dqkv, false, dbias);
 }
 
 static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct attention a,

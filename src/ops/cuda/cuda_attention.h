@@ -29,12 +29,13 @@ cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv,
 
 /* cuda_attention_hopper.cu: the backward pass on a card of compute capability 9.0 with so many
  * processors, for what it takes; the same contract otherwise. All pointers are multiples of 16. With
- * `rope` (NULL: none) dq and dk are turned back before they are rounded. */
+ * `rope` (NULL: none) dq and dk are turned back before they are rounded. Without it, `dbias` (NULL: not
+ * wanted) are column sums of dqkv, those of dk and dv of what is not rounded; with both it fails. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a);
 size_t cuda_attend_hopper_scratch(struct cuda_heads a);
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const float *rope,
                                         const void *qkv, const void *out, const float *lse,
-                                        const void *dout, void *dqkv, float *scratch,
+                                        const void *dout, void *dqkv, void *dbias, float *scratch,
                                         int processors, cudaStream_t stream);
 
 /* cuda_cached.cu: with a cache of keys and values (B, room, G D); scratch of

@@ -7,7 +7,8 @@
  * hopper_tiles.cuh); and, when some items were cut, their dq from its parts.
  *
  * Where the caller gives a table of rope, dq and dk are turned back on their way out
- * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever.
+ * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever. And so
+ * with column sums of dqkv (SUMS, hopper_columns.cuh), which take a last launch that adds them up.
  *
  * What is cut depends on the shape alone, as if every card had 132 processors: so do the bits. On
  * another number the work is only less even.
@@ -29,15 +30,38 @@ const int CONSUMERS = 2 * 128, THREADS = 128 + CONSUMERS;
 
 /* --- before and after ----------------------------------------------------------------------- */
 
-/* A block for a tile of a head, eight columns a lane. */
-template <typename T, int WIDTH>
-__global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T *out, const T *dout,
-                                                  const float *lse, float *sums, float *powers)
+/* Eight columns of every lane of a row, added over the rows of a block: first those of a warp. */
+template <int WIDTH> __device__ void column_total(float (&added)[8], float *to)
+{
+    __shared__ float warps[8][WIDTH];
+    const int lanes = WIDTH / 8, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        for (int step = 16; step >= lanes; step /= 2)
+            added[i] = __fadd_rn(added[i], __shfl_xor_sync(0xffffffffu, added[i], step));
+        if (lane < lanes)
+            warps[threadIdx.x / 32][lane * 8 + i] = added[i];
+    }
+    __syncthreads();
+    if (threadIdx.x >= WIDTH)
+        return;
+    float sum = warps[0][threadIdx.x];
+    for (int warp = 1; warp < 8; warp++)
+        sum = __fadd_rn(sum, warps[warp][threadIdx.x]);
+    to[threadIdx.x] = sum;
+}
+
+/* A block for a tile of a head, eight columns a lane. SUMS: with column sums of dout. */
+template <typename T, int WIDTH, bool SUMS>
+__global__ void __launch_bounds__(256)
+    statistics(int tiles, int heads, const T *out, const T *dout, const float *lse, float *sums,
+               float *powers, float *columns)
 {
     const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads;
     const int64_t batch = blockIdx.x / tiles / heads, tokens = (int64_t)tiles * TILE;
     const int64_t first = (batch * heads + head) * tokens + tile * TILE;
     const int lanes = WIDTH / 8, lane = threadIdx.x % lanes; /* of a row */
+    float added[8] = {};
 #pragma unroll
     for (int i = 0; i < TILE * lanes / 256; i++) {
         const int row = i * (256 / lanes) + threadIdx.x / lanes;
@@ -50,6 +74,10 @@ __global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T 
         for (int j = 0; j < 4; j++) {
             float2 u = unpacked<T>(x[j]), v = unpacked<T>(y[j]);
             sum = __fmaf_rn(u.y, v.y, __fmaf_rn(u.x, v.x, sum));
+            if (SUMS) {
+                added[2 * j] = __fadd_rn(added[2 * j], v.x);
+                added[2 * j + 1] = __fadd_rn(added[2 * j + 1], v.y);
+            }
         }
         for (int step = lanes / 2; step; step /= 2)
             sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
@@ -58,11 +86,15 @@ __global__ void __launch_bounds__(256) statistics(int tiles, int heads, const T 
             powers[first + stat_place(row)] = __fmul_rn(lse[first + row], LOG2_E);
         }
     }
+    if constexpr (SUMS) {
+        float *to = columns + ((batch * tiles + tile) * heads + head) * WIDTH;
+        column_total<WIDTH>(added, to);
+    }
 }
 
 /* A block a processor: a producer (one thread of the first warpgroup) and two warpgroups that
  * compute, with the registers that the first does not need. */
-template <typename T, int WIDTH, bool ROPE>
+template <typename T, int WIDTH, bool ROPE, bool SUMS>
 __global__ void __launch_bounds__(THREADS, 1)
     attend_backward(const __grid_constant__ CUtensorMap qkv,
                     const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
@@ -79,16 +111,16 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 128) {
         fewer_registers<24>();
         if (threadIdx.x == 0)
-            produce(m, p, &qkv, &dout);
+            produce<SUMS>(m, p, &qkv, &dout);
     } else {
         more_registers<240>();
-        consume<ROPE>(m, p, dqkv);
+        consume<ROPE, SUMS>(m, p, dqkv);
     }
 }
 
 /* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part of
  * every tile of queries from its first tile of keys on. */
-template <typename T, int WIDTH, bool ROPE>
+template <typename T, int WIDTH, bool ROPE, bool SUMS>
 __global__ void __launch_bounds__(CONSUMERS)
     gather_parts(const __grid_constant__ problem p, T *dqkv)
 {
@@ -116,7 +148,14 @@ __global__ void __launch_bounds__(CONSUMERS)
             (kv_head * p.group + head) * WIDTH;
     if constexpr (ROPE)
         turn_part<WIDTH>(dq, p.rope, tile * queries, me);
-    write_query<WIDTH, ROPE>(to, width, dq, p.scale, stage[threadIdx.x / 32], me);
+    if constexpr (SUMS) {
+        const int eight = columns_of(p, p.whole + rest, diagonal) + head;
+        columns c;
+        write_query<WIDTH, ROPE>(to, width, dq, p.scale, stage[threadIdx.x / 32], me, &c);
+        query_columns_leave<WIDTH>(p, columns_of_warp(c, me.lane), eight, tile % 2, true, me);
+    } else {
+        write_query<WIDTH, ROPE>(to, width, dq, p.scale, stage[threadIdx.x / 32], me);
+    }
 }
 
 /* --- who does what -------------------------------------------------------------------------- */
@@ -207,6 +246,16 @@ int64_t statistic_count(struct cuda_heads a)
     return a.batch * a.heads * a.tokens;
 }
 
+int64_t dq_column_count(struct cuda_heads a, const shares &s)
+{
+    return (s.whole + s.rest * s.tiles) * s.group * 8 * a.width;
+}
+
+int64_t dout_column_count(struct cuda_heads a)
+{
+    return a.batch * (a.tokens / TILE) * a.heads * a.width;
+}
+
 /* --- launching ------------------------------------------------------------------------------ */
 
 typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -242,10 +291,10 @@ cudaError_t map_tiles(encode_fn encode, const void *base, int64_t rows, int64_t 
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-template <typename T, int WIDTH, bool ROPE>
-cudaError_t run(struct cuda_heads a, const float *rope, const void *qkv, const void *out,
-                const float *lse, const void *dout, void *dqkv, float *scratch, int processors,
-                cudaStream_t stream)
+template <typename T, int WIDTH, bool ROPE, bool SUMS>
+cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void *qkv,
+                const void *out, const float *lse, const void *dout, void *dqkv, float *scratch,
+                int processors, cudaStream_t stream)
 {
     const shares s = shares_of(a);
     const int64_t rows = a.batch * a.tokens, jobs = s.whole + s.rest * s.cuts;
@@ -268,6 +317,8 @@ cudaError_t run(struct cuda_heads a, const float *rope, const void *qkv, const v
     p.dq = powers + statistic_count(a);
     p.rope = rope;
     p.pairs = p.dq + (p.slots + s.rest * s.cuts) * (s.place_bytes / (int64_t)sizeof(float));
+    p.dq_columns = p.pairs; /* there is never both */
+    p.dout_columns = p.dq_columns + dq_column_count(a, s);
 
     encode_fn encode;
     CUtensorMap qkv_map, dout_map;
@@ -278,29 +329,41 @@ cudaError_t run(struct cuda_heads a, const float *rope, const void *qkv, const v
     if (error == cudaSuccess)
         error = map_tiles<T, WIDTH>(encode, dout, rows, a.heads * WIDTH, &dout_map);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(attend_backward<T, WIDTH, ROPE>,
+        error = cudaFuncSetAttribute(attend_backward<T, WIDTH, ROPE, SUMS>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)sizeof(memory<WIDTH>));
     if (error != cudaSuccess)
         return error;
-    statistics<T, WIDTH><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
-        p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers);
-    attend_backward<T, WIDTH, ROPE>
+    statistics<T, WIDTH, SUMS><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
+        p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers, p.dout_columns);
+    attend_backward<T, WIDTH, ROPE, SUMS>
         <<<blocks, THREADS, sizeof(memory<WIDTH>), stream>>>(qkv_map, dout_map, p, (T *)dqkv);
     const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
     if (s.rest)
-        gather_parts<T, WIDTH, ROPE>
+        gather_parts<T, WIDTH, ROPE, SUMS>
             <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
                 p, (T *)dqkv);
+    if constexpr (SUMS)
+        total_columns<T, WIDTH>
+            <<<(unsigned)((a.heads + 2 * a.kv_heads) * WIDTH / 32), COLUMN_RUNS * 32, 0, stream>>>(
+                p, (int)a.batch, (T *)dbias);
     return cudaGetLastError();
 }
 
-template <typename T, typename... R>
-cudaError_t run_width(struct cuda_heads a, const float *rope, R... rest)
+template <typename T, int WIDTH, typename... R>
+cudaError_t run_way(struct cuda_heads a, const float *rope, void *dbias, R... rest)
 {
-    if (a.width == 64)
-        return rope ? run<T, 64, true>(a, rope, rest...) : run<T, 64, false>(a, rope, rest...);
-    return rope ? run<T, 128, true>(a, rope, rest...) : run<T, 128, false>(a, rope, rest...);
+    if (rope && dbias)
+        return cudaErrorInvalidValue;
+    if (rope)
+        return run<T, WIDTH, true, false>(a, rope, dbias, rest...);
+    return dbias ? run<T, WIDTH, false, true>(a, rope, dbias, rest...)
+                 : run<T, WIDTH, false, false>(a, rope, dbias, rest...);
+}
+
+template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
+{
+    return a.width == 64 ? run_way<T, 64>(a, rest...) : run_way<T, 128>(a, rest...);
 }
 
 } // namespace
@@ -324,17 +387,18 @@ size_t cuda_attend_hopper_scratch(struct cuda_heads a)
     const int64_t slots = s.whole < PROCESSORS ? s.whole : PROCESSORS;
     const int64_t jobs = s.whole + s.rest * s.cuts, blocks = jobs < PROCESSORS ? jobs : PROCESSORS;
     const int64_t pairs = a.width == 64 ? 0 : blocks * PAIR_STAGES * 64 * 128;
-    return (size_t)(2 * statistic_count(a) + pairs) * sizeof(float) +
+    const int64_t columns = dq_column_count(a, s) + dout_column_count(a);
+    return (size_t)(2 * statistic_count(a) + (pairs > columns ? pairs : columns)) * sizeof(float) +
            (size_t)((slots + s.rest * s.cuts) * s.place_bytes);
 }
 
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const float *rope,
                                         const void *qkv, const void *out, const float *lse,
-                                        const void *dout, void *dqkv, float *scratch,
+                                        const void *dout, void *dqkv, void *dbias, float *scratch,
                                         int processors, cudaStream_t stream)
 {
-    return type == DTYPE_BF16
-               ? run_width<__nv_bfloat16>(a, rope, qkv, out, lse, dout, dqkv, scratch, processors,
-                                          stream)
-               : run_width<__half>(a, rope, qkv, out, lse, dout, dqkv, scratch, processors, stream);
+    return type == DTYPE_BF16 ? run_width<__nv_bfloat16>(a, rope, dbias, qkv, out, lse, dout, dqkv,
+                                                         scratch, processors, stream)
+                              : run_width<__half>(a, rope, dbias, qkv, out, lse, dout, dqkv,
+                                                  scratch, processors, stream);
 }

@@ -53,6 +53,10 @@ static inline bool cuda_on_card(const struct ops *ops, struct stream *stream)
 /* cuda_linear.c: handles, workspace, the table of chosen algorithms */
 enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **state);
 void cuda_linear_close(struct ops *ops, struct cuda_linear_state *state); /* NULL is fine */
+/* dbias (columns) = column sums of x (rows, columns), added to it with `add`; in the workspace of the
+ * products. */
+void cuda_sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                      const void *x, bool add, void *dbias);
 /* cuda_attention.c: the cuDNN handle and the plans made so far */
 enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **state);
 void cuda_attention_close(struct ops *ops, struct cuda_attention_state *state); /* NULL is fine */

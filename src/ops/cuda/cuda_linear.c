@@ -118,9 +118,8 @@ static void cuda_linear_dx(struct ops *ops, struct stream *stream, struct linear
     run_plain(ops, stream, dx_product(l, rows), w, dy, dx);
 }
 
-/* dbias (columns) = column sums of x (rows, columns), added to it with `add`. */
-static void sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
-                        const void *x, bool add, void *dbias)
+void cuda_sum_columns(struct ops *ops, struct stream *stream, int64_t rows, int64_t columns,
+                      const void *x, bool add, void *dbias)
 {
     size_t room;
     float *scratch = products_workspace(state_of(ops)->products, &room);
@@ -148,7 +147,7 @@ static void cuda_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct 
             ops->backend->gelu_backward(ops, stream, rows * l.in, pre, dpre, dpre);
     }
     if (dbias)
-        sum_columns(ops, stream, rows, l.in, dpre, false, dbias);
+        cuda_sum_columns(ops, stream, rows, l.in, dpre, false, dbias);
 }
 
 /* The epilogue overwrites dbias, so a call that adds sums the columns by itself. */
@@ -162,7 +161,7 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
         return;
     run_plain(ops, stream, p, o.a, o.b, dw);
     if (dbias)
-        sum_columns(ops, stream, rows, l.out, dy, add, dbias);
+        cuda_sum_columns(ops, stream, rows, l.out, dy, add, dbias);
 }
 
 /* --- opening -------------------------------------------------------------------------------- */

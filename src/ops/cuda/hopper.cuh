@@ -146,6 +146,19 @@ __device__ inline void async_fence()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* Two floats to device memory, put or added: a thread's own are done in its order. */
+__device__ inline void put_pair(float *to, float x, float y)
+{
+    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y)
+                 : "memory");
+}
+
+__device__ inline void add_pair(float *to, float x, float y)
+{
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x), "f"(y)
+                 : "memory");
+}
+
 /* Four 8 x 8 matrices from registers (held as a product's D is), each turned: what were columns
  * become rows of 16 bytes, at the addresses of lanes 0-7, 8-15, 16-23 and 24-31. */
 __device__ inline void store_turned(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)

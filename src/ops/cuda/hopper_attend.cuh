@@ -65,7 +65,7 @@ __device__ inline void product_query(float (&dq)[32], uint32_t ds, uint32_t key,
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
-template <bool ROPE, typename T>
+template <bool ROPE, bool SUMS, typename T>
 __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
@@ -122,7 +122,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         product_tile<T>(dv, p16, tile_at(shared_address(m.dout[d.stage])), !(flags & FIRST));
         products_commit();
         if (tile > 1)
-            query_leaves(m, p, dqkv, older, dq_at, dq);
+            query_leaves<SUMS>(m, p, dqkv, older, dq_at, dq, tile - 2);
 
         /* dS, beside dV */
         products_wait<1>();
@@ -210,7 +210,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         if (flags & END) {
             const order &o = m.orders[tile % ORDERS];
             if (tile)
-                query_leaves(m, p, dqkv, before, dq_at, dq);
+                query_leaves<SUMS>(m, p, dqkv, before, dq_at, dq, tile - 1);
             barrier_wait(shared_address(&m.ds_full[tile & 1]), tile >> 1 & 1);
             if (flags & TAKE)
                 take_sum(new_dq, p.dq + o.sum + sum_offset(me));
@@ -222,7 +222,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
             hold(new_dq);
             if (ROPE && finished(flags))
                 turn_part<64>(new_dq, p.rope, o.row, place_again());
-            query_leaves(m, p, dqkv, flags, leaving_at(o, flags), new_dq);
+            query_leaves<SUMS>(m, p, dqkv, flags, leaving_at(o, flags), new_dq, tile);
             keys_leave(m, p, dqkv, o, dk, dv);
             return;
         }

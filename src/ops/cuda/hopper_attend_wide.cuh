@@ -88,7 +88,7 @@ __device__ inline float *pair_place(const problem &p, unsigned tile)
     return p.pairs + ((int64_t)blockIdx.x * PAIR_STAGES + tile % PAIR_STAGES) * (64 * 128);
 }
 
-template <bool ROPE, typename T>
+template <bool ROPE, bool SUMS, typename T>
 __device__ inline void query_goes(memory<128> &m, const problem &p, T *dqkv, unsigned tile,
                                   int flags, const float (&dq)[32])
 {
@@ -101,7 +101,7 @@ __device__ inline void query_goes(memory<128> &m, const problem &p, T *dqkv, uns
         else
             put_sum(to, dq);
     } else {
-        query_leaves(m, p, dqkv, flags, leaving_at(o, flags), dq);
+        query_leaves<SUMS>(m, p, dqkv, flags, leaving_at(o, flags), dq, tile);
     }
 }
 
@@ -124,7 +124,7 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
                            m.stage[me.half * 4 + me.warp], me);
 }
 
-template <bool ROPE, typename T>
+template <bool ROPE, bool SUMS, typename T>
 __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
@@ -253,7 +253,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 
         /* what is finished leaves */
         if (tile)
-            query_goes<ROPE>(m, p, dqkv, tile - 1, before, dq);
+            query_goes<ROPE, SUMS>(m, p, dqkv, tile - 1, before, dq);
         if (ROPE && tile > 2)
             query_finishes(m, p, dqkv, tile - 3);
         if (flags & LAST)
@@ -270,7 +270,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
             products_commit();
             products_wait<0>();
             hold(dq);
-            query_goes<ROPE>(m, p, dqkv, tile, flags, dq);
+            query_goes<ROPE, SUMS>(m, p, dqkv, tile, flags, dq);
             if (ROPE) {
                 consumers_meet();
                 for (unsigned late = tile < 2 ? 0 : tile - 2; late <= tile; late++)

@@ -15,7 +15,7 @@
  */
 #ifndef OPS_CUDA_HOPPER_ROWS_CUH
 #define OPS_CUDA_HOPPER_ROWS_CUH
-#include "ops/cuda/hopper_tiles.cuh"
+#include "ops/cuda/hopper_columns.cuh"
 
 namespace hopper
 {
@@ -62,10 +62,11 @@ __device__ inline void turn_part(float (&d)[32], const float *rope, int row, con
 }
 
 /* The warp's 16 rows of d * scale into a tile of dqkv that starts at `to`; `width` elements a row. Of
- * d's columns, the 64 from FROM on; in dqkv GAP elements lie between the first 32 and the others. */
-template <int FROM = 0, int GAP = 0, typename T, int N>
+ * d's columns, the 64 from FROM on; in dqkv GAP elements lie between the first 32 and the others. With
+ * `sums`, also sums of the columns. */
+template <int FROM = 0, int GAP = 0, typename T, int N, typename S = no_columns>
 __device__ inline void write_rows(T *to, int64_t width, const float (&d)[N], float scale,
-                                  char *stage, const place &me)
+                                  char *stage, const place &me, S *sums = nullptr)
 {
     const uint32_t base = shared_address(stage);
     const int r = me.lane % 16;
@@ -86,23 +87,34 @@ __device__ inline void write_rows(T *to, int64_t width, const float (&d)[N], flo
         int line = k * 4 + me.lane / 8, piece = me.lane % 8;
         uint4 bits = *reinterpret_cast<const uint4 *>(stage + line * 128 + (piece ^ line % 8) * 16);
         *reinterpret_cast<uint4 *>(to + line * width + piece * 8 + piece / 4 * GAP) = bits;
+        if constexpr (S::wanted)
+            add_piece<T>(*sums, bits, k == 0);
     }
     __syncwarp();
 }
 
 /* The warp's part of dq * scale into dqkv, whose tile of queries starts at `to`. PAIRED: the columns are
  * those of take_pairs. */
-template <int WIDTH, bool PAIRED = false, typename T>
+template <int WIDTH, bool PAIRED = false, typename T, typename S = no_columns>
 __device__ inline void write_query(T *to, int64_t width, const float (&dq)[32], float scale,
-                                   char *stage, const place &me)
+                                   char *stage, const place &me, S *sums = nullptr)
 {
     const place all_rows = {0, me.warp, me.lane, me.thread};
     if constexpr (WIDTH == 64)
-        write_rows(to, width, dq, scale, stage, me);
+        write_rows(to, width, dq, scale, stage, me, sums);
     else if constexpr (PAIRED)
         write_rows<0, 32>(to + me.half * 32, width, dq, scale, stage, all_rows);
     else
-        write_rows(to + me.half * 64, width, dq, scale, stage, all_rows);
+        write_rows(to + me.half * 64, width, dq, scale, stage, all_rows, sums);
+}
+
+/* Column sums of what write_query wrote; `lower`: of the second 64 queries at width 128. */
+template <int WIDTH>
+__device__ inline void query_columns_leave(const problem &p, float2 pair, int eight, bool lower,
+                                           bool begin, const place &me)
+{
+    const int row = (WIDTH == 64 ? me.half * 4 : lower ? 4 : 0) + me.warp;
+    columns_leave<WIDTH>(p, pair, eight, row, WIDTH == 64 ? 0 : me.half * 64, begin, me.lane);
 }
 
 /* The calling thread's first piece of a tile of sums; the others follow 512 floats apart. */

@@ -110,20 +110,28 @@ __device__ inline bool finished(int flags)
     return !(flags & (ADD | PUT));
 }
 
-/* `at` is what leaving_at says. */
-template <typename T, int WIDTH>
+/* Of the tile-th tile; `at` is what leaving_at says. */
+template <bool SUMS, typename T, int WIDTH>
 __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv, int flags,
-                                    int64_t at, const float (&dq)[32])
+                                    int64_t at, const float (&dq)[32], unsigned tile)
 {
     const place me = place_again();
+    const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
+    char *stage = m.stage[me.half * 4 + me.warp];
     float *sum = p.dq + at + sum_offset(me);
     if (flags & ADD)
         add_sum(sum, dq);
     else if (flags & PUT)
         put_sum(sum, dq);
-    else
-        write_query<WIDTH>(dqkv + at, (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH, dq, p.scale,
-                           m.stage[me.half * 4 + me.warp], me);
+    else if constexpr (SUMS) {
+        columns c;
+        write_query<WIDTH>(dqkv + at, width, dq, p.scale, stage, me, &c);
+        const float2 pair = columns_of_warp(c, me.lane);
+        query_columns_leave<WIDTH>(p, pair, m.columns[tile % ORDERS], flags & LOWER, flags & BEGIN,
+                                   place_again());
+    } else {
+        write_query<WIDTH>(dqkv + at, width, dq, p.scale, stage, me);
+    }
 }
 
 __device__ inline int64_t leaving_at(const order &o, int flags)

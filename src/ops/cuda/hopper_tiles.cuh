@@ -48,6 +48,7 @@ struct problem {
     float *dq;               /* places of (H / G, T, D), laid out as hopper_rows.cuh has it */
     const float *rope; /* (T, D/2, 2), by which dq and dk are turned back; NULL: they are not */
     float *pairs;      /* width 128 with rope: PAIR_STAGES tiles of dq a block */
+    float *dq_columns, *dout_columns; /* for column sums, as hopper_columns.cuh has it */
 };
 
 /* Where column c of a tile has its statistic: what a thread wants of 16 columns is together, columns
@@ -132,6 +133,7 @@ enum {
     ADD = 32,     /* or added to it; otherwise it is complete and written: */
     TAKE = 64,    /* together with the sum */
     LOWER = 128,  /* with DIAGONAL: the queries are at the second 64 of the keys */
+    BEGIN = 256,  /* finished dq is the first of its column sums */
 };
 
 struct order {
@@ -161,7 +163,8 @@ template <int WIDTH> struct memory {
     uint64_t query_full[QUERY_STAGES], query_empty[QUERY_STAGES];
     uint64_t dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[2], ds_empty[2];
-    uint64_t start; /* of the second warpgroup */
+    uint64_t start;      /* of the second warpgroup */
+    int columns[ORDERS]; /* beside an order: which eight rows are dq's column sums (whole items) */
 };
 
 static_assert(sizeof(memory<64>) <= 227 * 1024 && sizeof(memory<128>) <= 227 * 1024, "too much");
@@ -235,7 +238,7 @@ __device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int x, int
 }
 
 /* The producer: one thread. */
-template <int WIDTH>
+template <bool SUMS, int WIDTH>
 __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtensorMap *qkv,
                                const CUtensorMap *dout)
 {
@@ -262,12 +265,17 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
             k.step();
         }
         order o = order_for(w, p, first);
+        const int columns = (w.batch * p.kv_heads + w.kv_head) * p.group + w.head;
+        if (SUMS && w.key == 0)
+            o.flags |= BEGIN;
         next_first = w.step(p);
         o.flags |= (next_first ? LAST : 0) | (w.job < p.jobs ? 0 : END);
 
         uint32_t full = shared_address(&m.query_full[q.stage]);
         barrier_wait(shared_address(&m.query_empty[q.stage]), q.parity ^ 1);
         m.orders[tile % ORDERS] = o;
+        if (SUMS)
+            m.columns[tile % ORDERS] = columns;
         barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
         load_rows<WIDTH, queries>(shared_address(m.query[q.stage]), qkv, head * WIDTH, row, full);
         load_bytes(shared_address(m.lse[q.stage]), p.lse + stat, stat_bytes, full);

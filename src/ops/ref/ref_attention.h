@@ -115,7 +115,8 @@ static void REF(attend_backward)(const REAL *q, const REAL *keys, const REAL *va
 
 static void REF(attention_backward)(struct ops *ops, struct stream *stream, struct attention a,
                                     const float *rope, const void *qkv_, const void *out,
-                                    const float *lse, const void *dout_, void *dqkv_, void *scratch)
+                                    const float *lse, const void *dout_, void *dqkv_, void *dbias,
+                                    void *scratch)
 {
     int64_t D = a.head_width, T = a.tokens, stride = REF(qkv_width)(a);
     int64_t group = a.heads / a.kv_heads;
@@ -141,6 +142,8 @@ static void REF(attention_backward)(struct ops *ops, struct stream *stream, stru
     }
     if (rope)
         REF(rope)(ops, stream, a, rope, 0, true, dqkv_);
+    if (dbias)
+        REF(column_sums)(a.batch * T, stride, dqkv_, false, dbias);
 }
 
 static size_t REF(attention_scratch)(const struct ops *ops, struct attention a)
