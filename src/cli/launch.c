@@ -73,7 +73,7 @@ static void describe_console(const struct console *console)
     setenv(CONSOLE_VARIABLE, text, 1);
 }
 
-static _Noreturn void become_launcher(struct job *job, int out, int err, const sigset_t *mask)
+static _Noreturn void become_launcher(struct job *job, int out, int err, const sigset_t *taken)
 {
     int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
@@ -82,7 +82,7 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
-    sigprocmask(SIG_SETMASK, mask, NULL);
+    sigprocmask(SIG_UNBLOCK, taken, NULL); /* also what was blocked before us: ranks listen */
     setenv(RANK_REPORT_VARIABLE, rank_book_address(job->book), 1);
     describe_console(job->cli->console);
     if (job->order->alone)
@@ -93,7 +93,7 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
     _exit(127);
 }
 
-static enum status start(struct job *job, const sigset_t *mask)
+static enum status start(struct job *job, const sigset_t *taken)
 {
     struct env *env = job->cli->env;
     int out[2], err[2];
@@ -108,7 +108,7 @@ static enum status start(struct job *job, const sigset_t *mask)
     job->started = clock_seconds();
     job->pid = fork();
     if (job->pid == 0)
-        become_launcher(job, out[1], err[1], mask);
+        become_launcher(job, out[1], err[1], taken);
     job->out = out[0];
     job->err = err[0];
     close(out[1]);
@@ -215,7 +215,8 @@ static void take_signal(struct job *job)
     job->stop_wanted = true;
 }
 
-/* A rank that has not started does not yet know what SIGUSR1 means, and would end by it. */
+/* A rank that has not started does not yet know what SIGUSR1 means, and would end by it. mpirun passes it
+ * on to all machines; the ranks of this one need not rely on that, and one that comes twice is one. */
 static void send_stop(struct job *job)
 {
     int there = rank_book_started(job->book);
@@ -228,6 +229,7 @@ static void send_stop(struct job *job)
     if (!job->stop_wanted || job->stop_sent || !ready || !job->order->stops)
         return;
     kill(job->pid, SIGUSR1);
+    rank_book_signal(job->book, SIGUSR1);
     job->stop_sent = true;
 }
 
@@ -259,12 +261,12 @@ static void look(struct job *job)
         job->failed = now;
     if (job->failed > 0 && now - job->failed > patience(job, verdict)) {
         if (one_hangs(job, verdict)) /* it may not hear anything else */
-            rank_book_kill(job->book);
+            rank_book_signal(job->book, SIGKILL);
         end_at_once(job);
     }
     if (job->ending > 0 && now - job->ending > TERM_SECONDS) {
         kill(-job->pid, SIGKILL);
-        rank_book_kill(job->book);
+        rank_book_signal(job->book, SIGKILL);
     }
     job->done = waitpid(job->pid, &job->wait_status, WNOHANG) == job->pid;
 }
@@ -289,7 +291,7 @@ static void wait_for_ends(struct job *job)
 {
     double limit = clock_seconds() + GONE_SECONDS;
     rank_book_update(job->book);
-    rank_book_kill(job->book);
+    rank_book_signal(job->book, SIGKILL);
     while (rank_book_alive(job->book) > 0 && clock_seconds() < limit) {
         poll(NULL, 0, (int)(1000 * TICK / 5));
         rank_book_update(job->book);
@@ -334,7 +336,7 @@ static enum status supervise(struct job *job, struct launch_end *end)
     job->stop_wanted = *job->cli->stop != 0; /* by a signal that came before this */
     job->interrupted = *job->cli->stop == SIGINT ? clock_seconds() : 0;
     job->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
-    enum status st = start(job, &before);
+    enum status st = start(job, &taken);
     if (st == STATUS_OK) {
         watch(job);
         st = launch_outcome(job, end);

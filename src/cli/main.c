@@ -99,8 +99,13 @@ static void catch_signals(const struct cli *cli)
         action.sa_sigaction = on_rank_signal;
         action.sa_flags |= SA_SIGINFO;
     }
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    sigset_t listened;
+    sigemptyset(&listened);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         sigaction(numbers[i], &action, NULL);
+        sigaddset(&listened, numbers[i]);
+    }
+    sigprocmask(SIG_UNBLOCK, &listened, NULL); /* whoever started us may have blocked some */
     signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may leave before the run ends */
     if (rank_report_wanted() || (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO)))
         signal(SIGHUP, SIG_IGN);

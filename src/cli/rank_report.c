@@ -358,10 +358,10 @@ int rank_book_silent(const struct rank_book *book)
     return silent;
 }
 
-void rank_book_kill(const struct rank_book *book)
+void rank_book_signal(const struct rank_book *book, int number)
 {
     for (int r = 0; r < book->size; r++) {
         if (has_process(book, &book->entries[r]))
-            kill(book->entries[r].pid, SIGKILL);
+            kill(book->entries[r].pid, number);
     }
 }

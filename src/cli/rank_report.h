@@ -63,7 +63,7 @@ bool rank_entry_stopped(const struct rank_entry *entry); /* told us that it was 
  * error. */
 int rank_book_alive(const struct rank_book *book);
 int rank_book_silent(const struct rank_book *book);
-/* End local ranks that still have a process. */
-void rank_book_kill(const struct rank_book *book);
+/* To local ranks that still have a process. */
+void rank_book_signal(const struct rank_book *book, int number);
 
 #endif

@@ -183,6 +183,12 @@ static void forward_and_backward(struct engine *engine, int64_t round)
     engine_tell(engine, ENGINE_PASS_END, &whole);
 }
 
+/* Some processors give a NaN a sign, which would be printed. */
+static double unsigned_nan(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
 static enum status gradients(struct engine *engine, struct engine_result *result,
                              struct zero_verdict *verdict)
 {
@@ -210,8 +216,8 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     TRY(add_losses(engine, rounds, engine->config.micro_batches,
                    &loss_sum)); /* waits for nothing */
     *result = (struct engine_result){
-        .loss = loss_sum / (double)count,
-        .grad_norm = verdict->grad_norm,
+        .loss = unsigned_nan(loss_sum / (double)count),
+        .grad_norm = unsigned_nan(verdict->grad_norm),
         .label_count = count,
         .bad_tensor = verdict->bad_tensor,
         .bad_index = verdict->bad_index,

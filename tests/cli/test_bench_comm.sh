@@ -2,7 +2,7 @@
 # sifr bench comm and bench ops --save: what is measured on ranks of every kind, the profile they write together, what is refused.
 . "$(dirname "$0")/common.sh" "$@"
 export SIFR_RUN_THREADS=1
-brief=(--seconds=0.001 --largest=16k)
+brief=(--seconds=0.001 --threads=1 --largest=16k)
 kinds='all_gather all_to_all reduce_scatter all_reduce broadcast send_recv exchange'
 
 # --- between ranks ---------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ fi
 # --- operations ------------------------------------------------------------------------------------------------------
 # The calls of a run, on two ranks at once, beside what is in the file.
 printf 'model:\n  layers: 2\n  width: 32\n  heads: 2\n  context: 32\n  vocab: 96\n' >run.yaml
-ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=3 -n 2 --seconds=0.001 --save=here.json
+ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=3 -n 2 --threads=1 --seconds=0.001 --save=here.json
 has '^2 ranks at once, 1 thread each$'
 has '^linear R96 32x96 \[in\]\[out\] bias +[0-9.]+'
 has '^attention B3 T32 H2 G2 D16 '
@@ -75,7 +75,7 @@ export SIFR_RUN_THREADS=1
 cp here.json mixed.json
 ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=2 --seconds=0.001 --threads=1 --save=mixed.json
 grep -qE "^sifr: warning: [0-9]+ calls of 'mixed.json' were not measured again: those are of 2 ranks x 1 thread, not of 1 x 1" err || fail "mixed: $(cat err)"
-ok timeout 120 "$sifr" bench ops "${brief[@]:0:1}" -n 2 --comm.backend=threads --json --model.preset=tiny --model.vocab=64
+ok timeout 120 "$sifr" bench ops "${brief[@]:0:2}" -n 2 --comm.backend=threads --json --model.preset=tiny --model.vocab=64
 is_json out
 has '"ranks": 2, "threads": 1, "calls": \[\{"name": "'
 # Both halves again: what was there is not lost, and what is new counts.

@@ -16,7 +16,7 @@ has '^plain: .* parameters in f32, 1 file, .*hashes of the checkpoint are right$
 for name in tokenizer.json tokenizer_config.json generation_config.json config.json; do
     cmp -s "$step/$name" "plain/$name" || fail "$name is not what it was"
 done
-[ "$(ls plain | tr '\n' ' ')" = 'config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json ' ] ||
+[ "$(LC_ALL=C ls plain | tr '\n' ' ')" = 'config.json generation_config.json model.safetensors tokenizer.json tokenizer_config.json ' ] ||
     fail "other files: $(ls plain)"
 ok sifr sample plain --tokens=8 --temperature=0 --raw -q The
 mv out text-1

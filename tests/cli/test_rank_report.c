@@ -183,7 +183,7 @@ static void those_left_are_killed(void **state)
     int status;
     pid_t pid = play(1, STATUS_OK, "", true);
     wait_for_starts(scene.book, 1);
-    rank_book_kill(scene.book);
+    rank_book_signal(scene.book, SIGKILL);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     close_scene(&scene);

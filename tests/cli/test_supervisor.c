@@ -219,6 +219,21 @@ static void a_signal_stops_all(void **state)
     }
 }
 
+/* Whoever started us had them blocked, and that is inherited: ranks hear them all the same. */
+static void a_blocked_signal_stops_all(void **state)
+{
+    sigset_t blocked, before;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    sigaddset(&blocked, SIGTERM);
+    sigprocmask(SIG_BLOCK, &blocked, &before);
+    struct outcome outcome = run_told("wait", 0, SIGTERM, false);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    (void)state;
+    assert_int_equal(outcome.status, STATUS_STOPPED);
+    assert_true(outcome.seconds < SOON);
+}
+
 /* The handler that is in place before us has taken it. */
 static void a_signal_before_all_stops_them(void **state)
 {
@@ -319,6 +334,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_broken_invariant_is_named),
         cmocka_unit_test(silence_is_not_success),
         cmocka_unit_test(a_signal_stops_all),
+        cmocka_unit_test(a_blocked_signal_stops_all),
         cmocka_unit_test(a_signal_before_all_stops_them),
         cmocka_unit_test(one_process_is_watched_too),
         cmocka_unit_test(a_saved_run_is_saved_when_it_is_ended_at_once),
