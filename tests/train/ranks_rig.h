@@ -37,7 +37,7 @@ static inline void rank_runs(struct env *env, struct rank_run *runs, int count)
     assert_int_equal(comm_hub_create(env, count, &hub), STATUS_OK);
     for (int r = 0; r < count; r++)
         runs[r].ranks = (struct session_ranks){
-            .comm = {"threads", runs[r].timeout > 0 ? runs[r].timeout : 60.0},
+            .comm = {.backend = "threads", .timeout = runs[r].timeout > 0 ? runs[r].timeout : 60.0},
             .hub = hub,
             .rank = r};
     threads_run(rank_run_main, runs, count, sizeof *runs);

@@ -58,7 +58,8 @@ static inline void *save_rank(void *argument)
     static const struct trainer_callbacks none = {0};
     struct save_seat *seat = argument;
     struct save_rig *rig = seat->rig;
-    struct session_ranks ranks = {.comm = {"threads", 120.0}, .hub = seat->hub, .rank = seat->rank};
+    struct session_ranks ranks = {
+        .comm = {.backend = "threads", .timeout = 120.0}, .hub = seat->hub, .rank = seat->rank};
     struct trainer_place place = {.folder = seat->folder,
                                   .config_yaml = text_string(&rig->run.yaml)};
     struct trainer_callbacks callbacks = rig->callbacks ? *rig->callbacks : none;

@@ -24,7 +24,8 @@ static void *train_rank(void *argument)
 {
     static const struct trainer_callbacks none = {0};
     struct job *job = argument;
-    struct session_ranks ranks = {.comm = {"threads", 60.0}, .hub = job->hub, .rank = job->rank};
+    struct session_ranks ranks = {
+        .comm = {.backend = "threads", .timeout = 60.0}, .hub = job->hub, .rank = job->rank};
     struct trainer_place place = {.folder = job->folder,
                                   .config_yaml = text_string(&job->rig->yaml)};
     struct env env;
