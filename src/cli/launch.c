@@ -229,7 +229,8 @@ static void send_stop(struct job *job)
     if (!job->stop_wanted || job->stop_sent || !ready || !job->order->stops)
         return;
     kill(job->pid, SIGUSR1);
-    rank_book_signal(job->book, SIGUSR1);
+    if (!job->order->alone)
+        rank_book_signal(job->book, SIGUSR1);
     job->stop_sent = true;
 }
 
