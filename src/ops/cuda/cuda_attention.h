@@ -38,6 +38,12 @@ cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const flo
                                         const void *dout, void *dqkv, void *dbias, float *scratch,
                                         int processors, cudaStream_t stream);
 
+/* cuda_attention_forward_hopper.cu: the forward pass on such a card, likewise. The bits do not depend on
+ * the number of processors. */
+bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a);
+cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,
+                                       float *lse, int processors, cudaStream_t stream);
+
 /* cuda_cached.cu: with a cache of keys and values (B, room, G D); scratch of
  * cuda_attend_cached_scratch bytes, enough for every shape of this width. */
 cudaError_t cuda_attend_cached(int type, struct cuda_heads a, int64_t past, int64_t room,

@@ -20,6 +20,7 @@
 #include "ops/cuda/cuda_attention.h"
 #include "ops/cuda/hopper_attend.cuh"
 #include "ops/cuda/hopper_attend_wide.cuh"
+#include "ops/cuda/hopper_maps.cuh"
 
 namespace
 {
@@ -258,39 +259,6 @@ int64_t dout_column_count(struct cuda_heads a)
 
 /* --- launching ------------------------------------------------------------------------------ */
 
-typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                              const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                              const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                              CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* The driver's maker of tensor maps, without linking to the driver. */
-cudaError_t find_encode(encode_fn *encode)
-{
-    void *entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                         cudaEnableDefault, &found);
-    *encode = (encode_fn)entry;
-    return error != cudaSuccess || found == cudaDriverEntryPointSuccess ? error
-                                                                        : cudaErrorSymbolNotFound;
-}
-
-/* (rows, width), to be read in boxes of 64 columns, as many rows as a tile of queries has. */
-template <typename T, int WIDTH>
-cudaError_t map_tiles(encode_fn encode, const void *base, int64_t rows, int64_t width,
-                      CUtensorMap *map)
-{
-    const cuuint64_t sizes[2] = {(cuuint64_t)width, (cuuint64_t)rows};
-    const cuuint64_t strides[1] = {(cuuint64_t)width * sizeof(T)};
-    const cuuint32_t box[2] = {64, QUERIES<WIDTH>}, steps[2] = {1, 1};
-    CUresult result =
-        encode(map, is_bf16<T> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-               2, const_cast<void *>(base), sizes, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
 cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void *qkv,
                 const void *out, const float *lse, const void *dout, void *dqkv, float *scratch,
@@ -324,10 +292,10 @@ cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void 
     CUtensorMap qkv_map, dout_map;
     cudaError_t error = find_encode(&encode);
     if (error == cudaSuccess)
-        error =
-            map_tiles<T, WIDTH>(encode, qkv, rows, (a.heads + 2 * a.kv_heads) * WIDTH, &qkv_map);
+        error = map_tiles<T>(encode, qkv, rows, (a.heads + 2 * a.kv_heads) * WIDTH, QUERIES<WIDTH>,
+                             &qkv_map);
     if (error == cudaSuccess)
-        error = map_tiles<T, WIDTH>(encode, dout, rows, a.heads * WIDTH, &dout_map);
+        error = map_tiles<T>(encode, dout, rows, a.heads * WIDTH, QUERIES<WIDTH>, &dout_map);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(attend_backward<T, WIDTH, ROPE, SUMS>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,

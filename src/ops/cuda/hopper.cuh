@@ -196,6 +196,18 @@ __device__ inline void consumers_meet()
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
+/* Warpgroups take turns: a turn, one of the barriers 2 .. 5, begins when another's 128 threads have
+ * passed it on. */
+__device__ inline void turn_wait(int turn)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(turn) : "memory");
+}
+
+__device__ inline void turn_pass(int turn)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(turn) : "memory");
+}
+
 /* What all lanes have the same, where the compiler does not see it: descriptors made of it need no
  * registers of the lanes. */
 __device__ inline int uniform(int x)
@@ -396,6 +408,13 @@ __device__ inline float power_of_two(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ inline float logarithm_of_two(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

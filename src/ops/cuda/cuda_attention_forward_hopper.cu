@@ -1,0 +1,108 @@
+/* cuda_attention_forward_hopper -- attention's forward pass for cards of compute capability 9.0: heads
+ * of width 64 or 128, 16-bit types, lengths that 128 divides. One launch, no scratch; a block a
+ * processor, which works through its list (hopper_forward_tiles.cuh) with one warp that brings tiles
+ * and some warpgroups that compute (hopper_forward.cuh).
+ *
+ * Which way is best of some (struct way) is a matter of measuring: best_way has what is taken.
+ *
+ * This file is compiled for sm_90a alone (cmake/cuda.cmake): wgmma and setmaxnreg are nowhere else.
+ */
+#include <math.h>
+#include "base/dtype.h"
+#include "ops/cuda/cuda_attention.h"
+#include "ops/cuda/hopper_forward.cuh"
+#include "ops/cuda/hopper_maps.cuh"
+
+namespace
+{
+
+using namespace hopper;
+
+/* The producer is one thread of the first warpgroup; the others have the registers that it does not
+ * need. */
+template <class W, typename T>
+__global__ void __launch_bounds__(W::THREADS, 1)
+    attend_forward(const __grid_constant__ CUtensorMap queries,
+                   const __grid_constant__ CUtensorMap keys,
+                   const __grid_constant__ forward::problem p, T *out, float *lse)
+{
+    extern __shared__ __align__(1024) char raw[];
+    forward::memory<W> &m = *reinterpret_cast<forward::memory<W> *>(raw);
+    if (threadIdx.x == 0) {
+        if (shared_address(raw) % 1024) /* tiles are found by this */
+            __trap();
+        forward::init_barriers(m);
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        fewer_registers<W::FEWER>();
+        if (threadIdx.x == 0)
+            forward::produce(m, p, &queries, &keys);
+    } else {
+        more_registers<W::MORE>();
+        if constexpr (W::OVERLAP)
+            forward::attend(m, p, out, lse);
+        else
+            forward::attend_plainly(m, p, out, lse);
+    }
+}
+
+template <class W, typename T>
+cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *lse, int processors,
+                        cudaStream_t stream)
+{
+    static_assert(sizeof(forward::memory<W>) <= 227 * 1024, "too much");
+    const int64_t rows = a.batch * a.tokens, width = (a.heads + 2 * a.kv_heads) * W::WIDTH;
+    const int64_t heads = a.batch * a.heads, tiles = (a.tokens + W::QUERIES - 1) / W::QUERIES;
+    const int64_t blocks = heads * tiles < processors ? heads * tiles : processors;
+    forward::problem p = {};
+    p.tokens = (int)a.tokens;
+    p.heads = (int)a.heads;
+    p.kv_heads = (int)a.kv_heads;
+    p.group = (int)(a.heads / a.kv_heads);
+    p.sequences = (int)a.batch;
+    p.tiles = (int)tiles;
+    p.rounds = heads > blocks ? (int)(heads / blocks) - 1 : 0;
+    p.scale = (float)(1 / sqrt((double)W::WIDTH));
+
+    encode_fn encode;
+    CUtensorMap queries, keys;
+    cudaError_t error = find_encode(&encode);
+    if (error == cudaSuccess)
+        error = map_tiles<T>(encode, qkv, rows, width, W::QUERIES, &queries);
+    if (error == cudaSuccess)
+        error = map_tiles<T>(encode, qkv, rows, width, forward::KEYS, &keys);
+    if (error == cudaSuccess)
+        error =
+            cudaFuncSetAttribute(attend_forward<W, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)sizeof(forward::memory<W>));
+    if (error != cudaSuccess)
+        return error;
+    attend_forward<W, T><<<(unsigned)blocks, W::THREADS, sizeof(forward::memory<W>), stream>>>(
+        queries, keys, p, (T *)out, lse);
+    return cudaGetLastError();
+}
+
+template <int WIDTH> using best_way = forward::way<WIDTH, WIDTH == 64 ? 3 : 2, true, 0>;
+
+template <typename T, typename... R> cudaError_t run_best(struct cuda_heads a, R... rest)
+{
+    return a.width == 64 ? run_forward<best_way<64>, T>(a, rest...)
+                         : run_forward<best_way<128>, T>(a, rest...);
+}
+
+} // namespace
+
+bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a)
+{
+    return (type == DTYPE_BF16 || type == DTYPE_F16) && (a.width == 64 || a.width == 128) &&
+           a.tokens > 0 && a.tokens % forward::KEYS == 0 &&
+           a.batch * a.heads * a.tokens <= INT32_MAX;
+}
+
+cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,
+                                       float *lse, int processors, cudaStream_t stream)
+{
+    return type == DTYPE_BF16 ? run_best<__nv_bfloat16>(a, qkv, out, lse, processors, stream)
+                              : run_best<__half>(a, qkv, out, lse, processors, stream);
+}

@@ -1,0 +1,396 @@
+/* hopper_forward -- attention forward on Hopper: what warpgroups do with the tiles.
+ *
+ * A warpgroup has 64 queries, and everything with queries down and keys across:
+ *
+ *     S = Q K^T                      P = 2^((S - most) scale)         (64, 128), in registers
+ *     O = O 2^((old most - most) scale) + P V                         (64, D), in registers
+ *
+ * where most is a row's largest score so far, and scale has the logarithm of 2. P is A of the second
+ * product as it lies in the registers, rounded to the compute type; a row's sum is of what is not
+ * rounded. At the end O is divided by the sum, and lse is most and the sum's logarithm.
+ *
+ * Time. A tile's powers of two take about as long as its products at width 64, half as long at 128. So
+ * they must overlap. attend: a turn of the loop, for tile t of the block's whole list,
+ *     starts S(t + 1) and O += P(t) V(t), lets the next warpgroup start its own, and computes P(t + 1)
+ *     beside the second product;
+ * the next item's first tile follows the last of this one without a gap, and results leave meanwhile.
+ * attend_plainly: one after the other, with as few registers as that takes, and more warpgroups, which
+ * overlap as they happen to.
+ *
+ * What hopper_attend.cuh says of ptxas holds here too: no product in flight over the end of a turn, and
+ * look at what it says.
+ */
+#ifndef OPS_CUDA_HOPPER_FORWARD_CUH
+#define OPS_CUDA_HOPPER_FORWARD_CUH
+#include "ops/cuda/hopper_forward_tiles.cuh"
+#include "ops/cuda/hopper_rows.cuh"
+
+namespace hopper::forward
+{
+
+/* --- products of tiles ---------------------------------------------------------------------- */
+
+/* s (64, 128) = q k^T, the queries those from `query` on. */
+template <class W, typename T>
+__device__ inline void product_scores(float (&s)[64], uint32_t query, uint32_t key)
+{
+    const uint64_t a = tile_at(uniform(query)), b = tile_at(uniform(key));
+#pragma unroll
+    for (int k = 0; k < W::WIDTH / 16; k++)
+        product_along<T>(s, further(a, k / 4 * (W::QUERIES * 128) + k % 4 * 32),
+                         further(b, k / 4 * (KEYS * 128) + k % 4 * 32), k > 0);
+}
+
+/* o (64, D) = p (64, 128) v, or += */
+template <class W, typename T>
+__device__ inline void product_values(float (&o)[W::WIDTH / 2], const uint32_t (&p)[32],
+                                      uint32_t value, int add)
+{
+    const uint32_t at = uniform(value);
+    const uint64_t b = W::WIDTH == 64 ? tile_at(at) : tiles_at(at, KEYS * 128);
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+        product_down<T>(o, p + 4 * k, further(b, 2048 * k), k > 0 ? 1 : add);
+}
+
+/* --- arithmetic on what a thread has -------------------------------------------------------- */
+
+/* Of a thread's two rows: the largest score, and its share of the sum of powers. */
+struct rows {
+    float most[2], sum[2];
+};
+
+/* 2^x for x of about 0 and less, without the unit that does it: 2^n 2^f, n whole, f from -1/2 to 1/2.
+ * Off by 1e-4 of it, where bf16 is by 2e-3 and f16 by 2.5e-4. */
+__device__ inline float power(float x)
+{
+    const float whole = 12582912; /* 1.5 2^23: what is added to it loses its fraction */
+    const float y = fmaxf(x, -126);
+    const float shifted = __fadd_rn(y, whole), f = __fadd_rn(y, -__fadd_rn(shifted, -whole));
+    float g = __fmaf_rn(0.055171667f, f, 0.24261112f);
+    g = __fmaf_rn(__fmaf_rn(g, f, 0.693260986f), f, 0.999928074f);
+    return __uint_as_float(__float_as_uint(g) + (__float_as_uint(shifted) << 23));
+}
+
+/* Keys after the query are not seen; the tile's keys begin at row `key`, the warpgroup's at `row`. */
+__device__ inline void mask(float (&s)[64], int row, int key, const place &me)
+{
+    const int edge = row - key + me.warp * 16 + me.lane / 4 - me.lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        if (i / 4 * 8 + i % 2 - i % 4 / 2 * 8 > edge)
+            s[i] = -INFINITY;
+}
+
+/* Of the four lanes that have a row. */
+__device__ inline float most_of_row(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+__device__ inline float sum_of_row(float x)
+{
+    x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* Scores become powers; `factor` is what sums so far are to be multiplied with. */
+template <class W>
+__device__ inline void weigh(float (&s)[64], rows &r, float (&factor)[2], float scale)
+{
+    float most[4], minus[2],
+        sum[4]; /* two runs of a row, so that they need not wait for each other */
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        most[i] = i % 2 ? s[i / 2 * 2 + 1] : fmaxf(r.most[i / 2], s[i / 2 * 2]);
+#pragma unroll
+    for (int i = 4; i < 64; i++)
+        most[i % 4] = fmaxf(most[i % 4], s[i]);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float top = most_of_row(fmaxf(most[2 * h], most[2 * h + 1]));
+        factor[h] = power_of_two(__fmul_rn(__fadd_rn(r.most[h], -top), scale));
+        minus[h] = -__fmul_rn(top, scale);
+        r.most[h] = top;
+    }
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        const float x = __fmaf_rn(s[i], scale, minus[i % 4 / 2]);
+        /* the arithmetic ones spread over the sixteen */
+        const bool own = (i + i / 4) * W::POWERS % 16 < W::POWERS;
+        s[i] = own ? power(x) : power_of_two(x);
+        sum[i % 4] = i < 4 ? s[i] : __fadd_rn(sum[i % 4], s[i]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        r.sum[h] = __fmaf_rn(r.sum[h], factor[h], __fadd_rn(sum[2 * h], sum[2 * h + 1]));
+}
+
+/* o's rows times a number each. */
+template <int N> __device__ inline void stretch(float (&o)[N], const float (&by)[2])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        o[i] = __fmul_rn(o[i], by[i % 4 / 2]);
+}
+
+template <typename T> __device__ inline void round_powers(uint32_t (&to)[32], const float (&s)[64])
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        to[i] = packed<T>(s[2 * i], s[2 * i + 1]);
+}
+
+/* --- leaving -------------------------------------------------------------------------------- */
+
+/* Found again at each call, so that nothing made of it is kept in registers over the loop. half: 0 */
+__device__ inline place place_in_group()
+{
+    const int thread = (int)threadIdx.x % 128;
+    return {0, thread / 32, thread % 32, thread};
+}
+
+/* Rows of out and lse of the n-th item; there are none where a last tile has too many. */
+template <class W, typename T>
+__device__ inline void leave(memory<W> &m, const problem &p, int n, int group, rows &r,
+                             float (&o)[W::WIDTH / 2], float scale, T *out, float *lse)
+{
+    const place me = place_in_group();
+    item it;
+    item_of(p, n, it);
+    const int row = it.query * W::QUERIES + group * 64;
+    if (row >= p.tokens)
+        return;
+    const int64_t width = (int64_t)p.heads * W::WIDTH;
+    T *to = out + ((int64_t)it.batch * p.tokens + row) * width + it.head * W::WIDTH;
+    float *stat = lse + ((int64_t)it.batch * p.heads + it.head) * p.tokens + row;
+    float share[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float sum = sum_of_row(r.sum[h]), LN_2 = 0.693147180559945309417f;
+        share[h] = __frcp_rn(sum);
+        if (me.lane % 4 == 0)
+            stat[me.warp * 16 + me.lane / 4 + 8 * h] =
+                __fmul_rn(__fmaf_rn(r.most[h], scale, logarithm_of_two(sum)), LN_2);
+    }
+    stretch(o, share);
+    char *stage = m.stage[group * 4 + me.warp];
+    write_rows<0>(to, width, o, 1, stage, me);
+    if constexpr (W::WIDTH == 128)
+        write_rows<64>(to, width, o, 1, stage, me);
+}
+
+/* --- the loops ------------------------------------------------------------------------------ */
+
+/* Where a warpgroup is in the list. */
+struct course {
+    int n;      /* item */
+    int row;    /* of the sequence, where its queries begin */
+    int key;    /* tile */
+    bool first; /* tile of the item */
+
+    /* To the next tile; false after the last. `skipped`: the item's first tile of keys is beyond these
+     * queries, and the tile is the second. */
+    template <class W> __device__ inline bool step(const problem &p, int group, bool &skipped)
+    {
+        skipped = false;
+        first = key == 0;
+        if (!first) {
+            key--;
+            return true;
+        }
+        item it;
+        if (!item_of(p, ++n, it))
+            return false;
+        row = it.query * W::QUERIES + group * 64;
+        key = last_key<W>(p, it);
+        if (W::QUERIES > KEYS && row / KEYS < key) {
+            key--;
+            skipped = true;
+        }
+        return true;
+    }
+};
+
+/* Tell the producer, for a warp, that a place is empty. */
+__device__ inline void let_go(uint64_t &empty)
+{
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(shared_address(&empty));
+}
+
+template <class W, typename T>
+__device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse)
+{
+    const int group = uniform((int)threadIdx.x / 128 - 1);
+    const int turn = 2 + group, next_turn = group + 1 < W::GROUPS ? turn + 1 : 2;
+    const int half = group * (64 * 128); /* bytes to the warpgroup's queries */
+    const float scale = p.scale * 1.44269504088896340736f;
+    ring<W::QUERY_STAGES> q;
+    ring<W::KEY_STAGES> k, v;
+    float o[W::WIDTH / 2], factor[2];
+    uint32_t p16[32]; /* P of this tile */
+    rows r;
+    bool skipped;
+    course c = {-1, 0, 0, true};
+
+    /* P of the first tile */
+    c.step<W>(p, group, skipped);
+    if (group + 1 == W::GROUPS)
+        turn_pass(next_turn);
+    barrier_wait(shared_address(&m.query_full[0]), 0);
+    if (skipped) {
+        turn_wait(turn); /* all have as many turns: here the others do their second tile */
+        turn_pass(next_turn);
+        barrier_wait(shared_address(&m.key_full[0]), 0);
+        let_go(m.key_empty[0]);
+        k.step();
+        barrier_wait(shared_address(&m.value_full[0]), 0);
+        let_go(m.value_empty[0]);
+        v.step();
+    }
+    barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
+    {
+        float s[64];
+        products_begin();
+        product_scores<W, T>(s, shared_address(m.query[0]) + half, shared_address(m.key[k.stage]));
+        products_commit();
+        products_wait<0>();
+        hold(s);
+        let_go(m.key_empty[k.stage]);
+        k.step();
+        r = {{-INFINITY, -INFINITY}, {0, 0}};
+        mask(s, c.row, c.key * KEYS, place_in_group());
+        weigh<W>(s, r, factor, scale);
+        round_powers<T>(p16, s);
+    }
+
+    for (;;) {
+        float s[64];
+        const bool first = c.first, last = c.key == 0;
+        const int n = c.n;
+        if (last) {
+            let_go(m.query_empty[q.stage]);
+            q.step();
+        }
+        const bool more = c.step<W>(p, group, skipped);
+        if (more) {
+            if (c.first)
+                barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
+            if (skipped) {
+                barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
+                let_go(m.key_empty[k.stage]);
+                k.step();
+                turn_wait(turn);
+                turn_pass(next_turn);
+            }
+            barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
+        }
+        barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
+
+        /* the next S and this tile's values; after the last the next S is of no matter */
+        turn_wait(turn);
+        products_begin();
+        product_scores<W, T>(s, shared_address(m.query[q.stage]) + half,
+                             shared_address(m.key[k.stage]));
+        products_commit();
+        product_values<W, T>(o, p16, shared_address(m.value[v.stage]), !first);
+        products_commit();
+        turn_pass(next_turn);
+
+        /* the next P, beside the values */
+        products_wait<1>();
+        hold(s);
+        if (more) {
+            let_go(m.key_empty[k.stage]);
+            k.step();
+        }
+        rows done = r;
+        if (last) {
+            r = {{-INFINITY, -INFINITY}, {0, 0}};
+            mask(s, c.row, c.key * KEYS, place_in_group());
+        }
+        weigh<W>(s, r, factor, scale);
+        hold(s);
+        products_wait<0>();
+        hold(o);
+        let_go(m.value_empty[v.stage]);
+        v.step();
+        round_powers<T>(p16, s);
+        if (last)
+            leave<W>(m, p, n, group, done, o, scale, out, lse);
+        else
+            stretch(o, factor);
+        if (!more)
+            break;
+        if (skipped) {
+            barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
+            let_go(m.value_empty[v.stage]);
+            v.step();
+        }
+    }
+    if (group == 0)
+        turn_wait(turn);
+}
+
+template <class W, typename T>
+__device__ inline void attend_plainly(memory<W> &m, const problem &p, T *out, float *lse)
+{
+    const int group = uniform((int)threadIdx.x / 128 - 1);
+    const int half = group * (64 * 128);
+    const float scale = p.scale * 1.44269504088896340736f;
+    ring<W::QUERY_STAGES> q;
+    ring<W::KEY_STAGES> k; /* of values, too */
+    float o[W::WIDTH / 2];
+    rows r;
+    bool skipped;
+    course c = {-1, 0, 0, true};
+    while (c.step<W>(p, group, skipped)) {
+        float s[64], factor[2];
+        uint32_t p16[32];
+        if (c.first) {
+            r = {{-INFINITY, -INFINITY}, {0, 0}};
+            barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
+        }
+        if (skipped) {
+            barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
+            let_go(m.key_empty[k.stage]);
+            barrier_wait(shared_address(&m.value_full[k.stage]), k.parity);
+            let_go(m.value_empty[k.stage]);
+            k.step();
+        }
+        barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
+        products_begin();
+        product_scores<W, T>(s, shared_address(m.query[q.stage]) + half,
+                             shared_address(m.key[k.stage]));
+        products_commit();
+        products_wait<0>();
+        hold(s);
+        let_go(m.key_empty[k.stage]);
+        if (c.key == 0) {
+            let_go(m.query_empty[q.stage]);
+            q.step();
+        }
+        if (c.first)
+            mask(s, c.row, c.key * KEYS, place_in_group());
+        weigh<W>(s, r, factor, scale);
+        round_powers<T>(p16, s);
+        if (!c.first)
+            stretch(o, factor);
+        barrier_wait(shared_address(&m.value_full[k.stage]), k.parity);
+        products_begin();
+        product_values<W, T>(o, p16, shared_address(m.value[k.stage]), !c.first);
+        products_commit();
+        products_wait<0>();
+        hold(o);
+        let_go(m.value_empty[k.stage]);
+        k.step();
+        if (c.key == 0)
+            leave<W>(m, p, c.n, group, r, o, scale, out, lse);
+    }
+}
+
+} // namespace hopper::forward
+
+#endif

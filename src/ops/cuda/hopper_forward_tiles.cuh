@@ -1,0 +1,158 @@
+/* hopper_forward_tiles -- attention forward on Hopper: which tile when, and the warp that brings it.
+ *
+ * A tile of queries is 64 rows a warpgroup; one block does it alone, over tiles of 128 keys from the
+ * diagonal down to the first: so every sum has one order, whatever the card. The causal mask is only
+ * ever in the first tile of keys that a warpgroup sees.
+ *
+ * A block has a fixed list of such items. Heads in whole rounds come first: a head of a block's own, all
+ * its tiles of queries, the longest first, so that its keys stay in the L2 cache. The last round and
+ * what is left over are dealt out tile by tile, the longest first, to and fro over the blocks, which
+ * leaves them about equally long. Neighbouring blocks have neighbouring heads, which share keys.
+ *
+ * The producer walks the same list as the consumers, and nothing but the tiles passes between them:
+ *
+ *     queries of an item; then for every tile of keys: the keys, and the values of the tile before
+ *
+ * Rotary embedding is not taken in here: queries and keys come to the tensor cores as the copy engine
+ * puts them. It would take the queries through the registers of their warpgroup once an item (a turn,
+ * rounded, and back into the tile), and for the keys a warpgroup more that turns each tile between
+ * "full" and a second barrier: for every tile of queries again, which is T / 256 times the work of the
+ * kernel that turns them once. Queries alone would be cheap.
+ */
+#ifndef OPS_CUDA_HOPPER_FORWARD_TILES_CUH
+#define OPS_CUDA_HOPPER_FORWARD_TILES_CUH
+#include "ops/cuda/hopper.cuh"
+
+namespace hopper::forward
+{
+
+const int KEYS = 128; /* of a tile */
+
+/* How it is done: heads of this width, by so many warpgroups; OVERLAP: scores of the next tile beside
+ * the values of this one; POWERS: of sixteen powers of two, so many by arithmetic (see power). */
+template <int WIDTH_, int GROUPS_, bool OVERLAP_, int POWERS_> struct way {
+    static constexpr int WIDTH = WIDTH_, GROUPS = GROUPS_, POWERS = POWERS_;
+    static constexpr bool OVERLAP = OVERLAP_;
+    static constexpr int QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
+    static constexpr int QUERY_BYTES = 2 * WIDTH * QUERIES, KEY_BYTES = 2 * WIDTH * KEYS;
+    static constexpr int QUERY_STAGES = WIDTH == 128 && GROUPS > 2 ? 1 : 2;
+    static constexpr int KEY_STAGES = WIDTH == 128 ? 2 : GROUPS > 3 ? 3 : 4;
+    /* Registers of a thread that computes, and of one that does not. */
+    static constexpr int MORE = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112;
+    static constexpr int FEWER = GROUPS == 3 ? 32 : 24;
+};
+
+struct problem {
+    int tokens, heads, kv_heads, group; /* T, H, G, H / G */
+    int sequences;                      /* B */
+    int tiles;                          /* of queries, in a sequence */
+    int rounds;                         /* of whole heads */
+    float scale;                        /* of the scores */
+};
+
+struct item {
+    int batch, head, query; /* query: which tile */
+};
+
+/* The n-th of a block's list; false: there is none. */
+__device__ inline bool item_of(const problem &p, int n, item &it)
+{
+    const int blocks = gridDim.x, block = blockIdx.x, round = n / p.tiles;
+    int head = round * blocks + block, place = n % p.tiles;
+    if (round >= p.rounds) {
+        const int row = n - p.rounds * p.tiles, done = p.rounds * blocks;
+        const int rest = p.sequences * p.heads - done;
+        const int dealt = row * blocks + (row & 1 ? blocks - 1 - block : block);
+        place = dealt / rest;
+        head = done + dealt % rest;
+        if (place >= p.tiles)
+            return false;
+    }
+    it = {head / p.heads, head % p.heads, p.tiles - 1 - place};
+    return true;
+}
+
+/* The last tile of keys that an item needs. */
+template <class W> __device__ inline int last_key(const problem &p, const item &it)
+{
+    const int end = (it.query + 1) * W::QUERIES;
+    return ((end < p.tokens ? end : p.tokens) - 1) / KEYS;
+}
+
+template <class W> struct memory {
+    char query[W::QUERY_STAGES][W::QUERY_BYTES]; /* columns 0-63 of all rows, then 64-127 */
+    char key[W::KEY_STAGES][W::KEY_BYTES], value[W::KEY_STAGES][W::KEY_BYTES];
+    char stage[4 * W::GROUPS][16 * 128]; /* a warp's rows on their way out */
+    uint64_t query_full[W::QUERY_STAGES], query_empty[W::QUERY_STAGES];
+    uint64_t key_full[W::KEY_STAGES], key_empty[W::KEY_STAGES];
+    uint64_t value_full[W::KEY_STAGES], value_empty[W::KEY_STAGES];
+};
+
+/* "full" is completed by the producer and its bytes, "empty" by the warps that compute. */
+template <class W> __device__ inline void init_barriers(memory<W> &m)
+{
+    const int warps = 4 * W::GROUPS;
+    for (int i = 0; i < W::QUERY_STAGES; i++) {
+        barrier_init(shared_address(&m.query_full[i]), 1);
+        barrier_init(shared_address(&m.query_empty[i]), warps);
+    }
+    for (int i = 0; i < W::KEY_STAGES; i++) {
+        barrier_init(shared_address(&m.key_full[i]), 1);
+        barrier_init(shared_address(&m.key_empty[i]), warps);
+        barrier_init(shared_address(&m.value_full[i]), 1);
+        barrier_init(shared_address(&m.value_empty[i]), warps);
+    }
+    barrier_init_done();
+}
+
+/* Rows of a head at column x, row y, when their place is empty: boxes of 64 columns. */
+template <int WIDTH, int BYTES>
+__device__ inline void bring(const char *to, const CUtensorMap *map, int x, int y, uint64_t &full,
+                             uint64_t &empty, uint32_t parity)
+{
+    barrier_wait(shared_address(&empty), parity ^ 1);
+    barrier_expect(shared_address(&full), BYTES);
+#pragma unroll
+    for (int column = 0; column < WIDTH; column += 64)
+        load_tile(shared_address(to) + column * (BYTES / WIDTH), map, x + column, y,
+                  shared_address(&full));
+}
+
+/* The producer: one thread. `queries` and `keys` are maps of qkv, in boxes of a tile's rows. Rows that
+ * a last tile of queries has too many are those of the next sequence, or zeros, and come to nothing. */
+template <class W>
+__device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap *queries,
+                               const CUtensorMap *keys)
+{
+    const int D = W::WIDTH;
+    ring<W::QUERY_STAGES> q;
+    ring<W::KEY_STAGES> k, v;
+    int value_x = 0, value_y = -1; /* of the tile before */
+    const auto bring_values = [&] {
+        bring<D, W::KEY_BYTES>(m.value[v.stage], keys, value_x, value_y, m.value_full[v.stage],
+                               m.value_empty[v.stage], v.parity);
+        v.step();
+    };
+    item it;
+    for (int n = 0; item_of(p, n, it); n++) {
+        const int row = it.batch * p.tokens, column = (p.heads + it.head / p.group) * D;
+        bring<D, W::QUERY_BYTES>(m.query[q.stage], queries, it.head * D,
+                                 row + it.query * W::QUERIES, m.query_full[q.stage],
+                                 m.query_empty[q.stage], q.parity);
+        q.step();
+        for (int key = last_key<W>(p, it); key >= 0; key--) {
+            bring<D, W::KEY_BYTES>(m.key[k.stage], keys, column, row + key * KEYS,
+                                   m.key_full[k.stage], m.key_empty[k.stage], k.parity);
+            k.step();
+            if (value_y >= 0)
+                bring_values();
+            value_x = column + p.kv_heads * D;
+            value_y = row + key * KEYS;
+        }
+    }
+    bring_values();
+}
+
+} // namespace hopper::forward
+
+#endif
