@@ -16,7 +16,8 @@
  * from run to run.
  *
  * For measuring, SIFR_CUDA_ATTENTION=cudnn leaves out the kernel for Hopper, =fast takes cuDNN's other
- * form in any case, =plain the plain kernels for everything.
+ * form in any case, =plain the plain kernels for everything. SIFR_CUDA_ATTENTION_FORWARD=hopper takes
+ * our own forward pass for Hopper (cuda_attention_forward_hopper.cu) where it can.
  */
 #include "ops/cuda/cuda_attention.h"
 #include <math.h>
@@ -38,6 +39,7 @@ struct cuda_attention_state {
     enum attention_pass backward; /* which of the two forms, but for fast mode */
     bool plain;                   /* never ask cuDNN */
     bool hopper;                  /* the card has what our own backward pass needs */
+    bool hopper_forward; /* our own forward pass was asked for, and the card has what it needs */
 };
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -204,9 +206,28 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d)
     return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 == 0;
 }
 
+/* By our own kernel for Hopper: false when it is not wanted, or not for this shape, and nothing was
+ * done. */
+static bool forward_hopper(struct ops *ops, struct stream *stream, struct attention a,
+                           const void *qkv, void *out, float *lse)
+{
+    if (!cuda_ops_of(ops)->attention->hopper_forward ||
+        !cuda_attend_forward_hopper_takes(ops->type, heads_of(a)) || !aligned(qkv, out, lse, NULL))
+        return false;
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_attend_forward_hopper(ops->type, heads_of(a), qkv, out, lse,
+                                                 cuda_device_of(ops->device)->processors,
+                                                 cuda_handle(stream)),
+                      "attention");
+    return true;
+}
+
 static void cuda_attention(struct ops *ops, struct stream *stream, struct attention a,
                            const void *qkv, void *out, float *lse, void *scratch)
 {
+    if (forward_hopper(ops, stream, a, qkv, out, lse))
+        return;
     const struct dnn_plan *plan = find_plan(ops, stream, ATTENTION_FORWARD, a);
     if (plan && aligned(qkv, out, lse, scratch)) {
         const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY;
@@ -335,7 +356,8 @@ static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct
 enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **out)
 {
     struct env *env = device_env(ops->device);
-    const char *way = getenv("SIFR_CUDA_ATTENTION");
+    const char *way = getenv("SIFR_CUDA_ATTENTION"),
+               *forward = getenv("SIFR_CUDA_ATTENTION_FORWARD");
     struct cuda_attention_state *state;
     enum status st;
     TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the card"));
@@ -344,6 +366,8 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     state->backward = way && !strcmp(way, "fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
     state->plain = way && !strcmp(way, "plain");
     state->hopper = !way && cuda_device_of(ops->device)->capability == 90;
+    state->hopper_forward =
+        forward && !strcmp(forward, "hopper") && cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:

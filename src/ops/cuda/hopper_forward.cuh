@@ -18,7 +18,8 @@
  * overlap as they happen to.
  *
  * What hopper_attend.cuh says of ptxas holds here too: no product in flight over the end of a turn, and
- * look at what it says.
+ * look at what it says; and powers must stand before the wait for the values (WARPGROUP.DEPBAR 0), not
+ * behind it.
  */
 #ifndef OPS_CUDA_HOPPER_FORWARD_CUH
 #define OPS_CUDA_HOPPER_FORWARD_CUH
@@ -147,8 +148,9 @@ template <typename T> __device__ inline void round_powers(uint32_t (&to)[32], co
 /* Found again at each call, so that nothing made of it is kept in registers over the loop. half: 0 */
 __device__ inline place place_in_group()
 {
-    const int thread = (int)threadIdx.x % 128;
-    return {0, thread / 32, thread % 32, thread};
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return place_of(thread % 128);
 }
 
 /* Rows of out and lse of the n-th item; there are none where a last tile has too many. */
@@ -264,6 +266,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         mask(s, c.row, c.key * KEYS, place_in_group());
         weigh<W>(s, r, factor, scale);
         round_powers<T>(p16, s);
+        barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
     }
 
     for (;;) {
@@ -287,7 +290,6 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
             }
             barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
         }
-        barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
 
         /* the next S and this tile's values; after the last the next S is of no matter */
         turn_wait(turn);
@@ -313,10 +315,14 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         }
         weigh<W>(s, r, factor, scale);
         hold(s);
+        hold(r.sum);
+        const int value_now = v.stage;
+        v.step();
+        if (more) /* here, for a branch between the powers and the wait: see above */
+            barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
         products_wait<0>();
         hold(o);
-        let_go(m.value_empty[v.stage]);
-        v.step();
+        let_go(m.value_empty[value_now]);
         round_powers<T>(p16, s);
         if (last)
             leave<W>(m, p, n, group, done, o, scale, out, lse);
@@ -325,9 +331,9 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         if (!more)
             break;
         if (skipped) {
-            barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
             let_go(m.value_empty[v.stage]);
             v.step();
+            barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
         }
     }
     if (group == 0)
