@@ -153,20 +153,17 @@ __device__ inline place place_in_group()
     return place_of(thread % 128);
 }
 
-/* Rows of out and lse of the n-th item; there are none where a last tile has too many. */
+/* Rows of out and lse of an item; there are none where a last tile has too many. */
 template <class W, typename T>
-__device__ inline void leave(memory<W> &m, const problem &p, int n, int group, rows &r,
+__device__ inline void leave(memory<W> &m, const problem &p, const order &order, int group, rows &r,
                              float (&o)[W::WIDTH / 2], float scale, T *out, float *lse)
 {
     const place me = place_in_group();
-    item it;
-    item_of(p, n, it);
-    const int row = it.query * W::QUERIES + group * 64;
-    if (row >= p.tokens)
+    if (order.row + group * 64 >= p.tokens)
         return;
     const int64_t width = (int64_t)p.heads * W::WIDTH;
-    T *to = out + ((int64_t)it.batch * p.tokens + row) * width + it.head * W::WIDTH;
-    float *stat = lse + ((int64_t)it.batch * p.heads + it.head) * p.tokens + row;
+    T *to = out + order.out + group * 64 * width;
+    float *stat = lse + order.lse + group * 64;
     float share[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -185,16 +182,18 @@ __device__ inline void leave(memory<W> &m, const problem &p, int n, int group, r
 
 /* --- the loops ------------------------------------------------------------------------------ */
 
-/* Where a warpgroup is in the list. */
+/* Where a warpgroup is in the block's work. */
 struct course {
-    int n;      /* item */
+    unsigned n; /* item */
     int row;    /* of the sequence, where its queries begin */
     int key;    /* tile */
     bool first; /* tile of the item */
 
-    /* To the next tile; false after the last. `skipped`: the item's first tile of keys is beyond these
-     * queries, and the tile is the second. */
-    template <class W> __device__ inline bool step(const problem &p, int group, bool &skipped)
+    /* To the next tile, when its item is there; false after the last. `skipped`: the item's first
+     * tile of keys is beyond these queries, and the tile is the second. */
+    template <class W>
+    __device__ inline bool step(const memory<W> &m, const ring<W::QUERY_STAGES> &q, int group,
+                                bool &skipped)
     {
         skipped = false;
         first = key == 0;
@@ -202,16 +201,15 @@ struct course {
             key--;
             return true;
         }
-        item it;
-        if (!item_of(p, ++n, it))
-            return false;
-        row = it.query * W::QUERIES + group * 64;
-        key = last_key<W>(p, it);
+        barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
+        const order &o = m.orders[++n % ORDERS];
+        row = o.row + group * 64;
+        key = o.last_key;
         if (W::QUERIES > KEYS && row / KEYS < key) {
             key--;
             skipped = true;
         }
-        return true;
+        return key >= 0;
     }
 };
 
@@ -235,13 +233,12 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
     uint32_t p16[32]; /* P of this tile */
     rows r;
     bool skipped;
-    course c = {-1, 0, 0, true};
+    course c = {~0u, 0, 0, true};
 
     /* P of the first tile */
-    c.step<W>(p, group, skipped);
+    c.step(m, q, group, skipped);
     if (group + 1 == W::GROUPS)
         turn_pass(next_turn);
-    barrier_wait(shared_address(&m.query_full[0]), 0);
     if (skipped) {
         turn_wait(turn); /* all have as many turns: here the others do their second tile */
         turn_pass(next_turn);
@@ -272,15 +269,13 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
     for (;;) {
         float s[64];
         const bool first = c.first, last = c.key == 0;
-        const int n = c.n;
+        const unsigned n = c.n;
         if (last) {
             let_go(m.query_empty[q.stage]);
             q.step();
         }
-        const bool more = c.step<W>(p, group, skipped);
+        const bool more = c.step(m, q, group, skipped);
         if (more) {
-            if (c.first)
-                barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
             if (skipped) {
                 barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
                 let_go(m.key_empty[k.stage]);
@@ -325,7 +320,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         let_go(m.value_empty[value_now]);
         round_powers<T>(p16, s);
         if (last)
-            leave<W>(m, p, n, group, done, o, scale, out, lse);
+            leave<W>(m, p, m.orders[n % ORDERS], group, done, o, scale, out, lse);
         else
             stretch(o, factor);
         if (!more)
@@ -351,14 +346,12 @@ __device__ inline void attend_plainly(memory<W> &m, const problem &p, T *out, fl
     float o[W::WIDTH / 2];
     rows r;
     bool skipped;
-    course c = {-1, 0, 0, true};
-    while (c.step<W>(p, group, skipped)) {
+    course c = {~0u, 0, 0, true};
+    while (c.step(m, q, group, skipped)) {
         float s[64], factor[2];
         uint32_t p16[32];
-        if (c.first) {
+        if (c.first)
             r = {{-INFINITY, -INFINITY}, {0, 0}};
-            barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
-        }
         if (skipped) {
             barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
             let_go(m.key_empty[k.stage]);
@@ -393,7 +386,7 @@ __device__ inline void attend_plainly(memory<W> &m, const problem &p, T *out, fl
         let_go(m.value_empty[k.stage]);
         k.step();
         if (c.key == 0)
-            leave<W>(m, p, c.n, group, r, o, scale, out, lse);
+            leave<W>(m, p, m.orders[c.n % ORDERS], group, r, o, scale, out, lse);
     }
 }
 

@@ -9,9 +9,9 @@
  * what is left over are dealt out tile by tile, the longest first, to and fro over the blocks, which
  * leaves them about equally long. Neighbouring blocks have neighbouring heads, which share keys.
  *
- * The producer walks the same list as the consumers, and nothing but the tiles passes between them:
- *
- *     queries of an item; then for every tile of keys: the keys, and the values of the tile before
+ * The producer walks the list, and puts an order beside the queries of an item: the consumers know
+ * nothing of sequences and heads. Then come the tiles of keys, and the values of each after the next
+ * tile's keys, as they are needed.
  *
  * Rotary embedding is not taken in here: queries and keys come to the tensor cores as the copy engine
  * puts them. It would take the queries through the registers of their warpgroup once an item (a turn,
@@ -72,12 +72,15 @@ __device__ inline bool item_of(const problem &p, int n, item &it)
     return true;
 }
 
-/* The last tile of keys that an item needs. */
-template <class W> __device__ inline int last_key(const problem &p, const item &it)
-{
-    const int end = (it.query + 1) * W::QUERIES;
-    return ((end < p.tokens ? end : p.tokens) - 1) / KEYS;
-}
+/* An item, for the consumers. */
+struct order {
+    int row;          /* of the sequence, where the queries begin */
+    int last_key;     /* the tile of keys to begin with; -1: no item, the end */
+    int64_t out, lse; /* elements from theirs to the first query's */
+};
+
+const int ORDERS =
+    4; /* an order is read until its item leaves, a turn after its queries are let go */
 
 template <class W> struct memory {
     char query[W::QUERY_STAGES][W::QUERY_BYTES]; /* columns 0-63 of all rows, then 64-127 */
@@ -86,6 +89,7 @@ template <class W> struct memory {
     uint64_t query_full[W::QUERY_STAGES], query_empty[W::QUERY_STAGES];
     uint64_t key_full[W::KEY_STAGES], key_empty[W::KEY_STAGES];
     uint64_t value_full[W::KEY_STAGES], value_empty[W::KEY_STAGES];
+    order orders[ORDERS];
 };
 
 /* "full" is completed by the producer and its bytes, "empty" by the warps that compute. */
@@ -105,17 +109,37 @@ template <class W> __device__ inline void init_barriers(memory<W> &m)
     barrier_init_done();
 }
 
-/* Rows of a head at column x, row y, when their place is empty: boxes of 64 columns. */
-template <int WIDTH, int BYTES>
-__device__ inline void bring(const char *to, const CUtensorMap *map, int x, int y, uint64_t &full,
-                             uint64_t &empty, uint32_t parity)
+template <class W> __device__ inline order order_for(const problem &p, const item &it)
 {
-    barrier_wait(shared_address(&empty), parity ^ 1);
+    const int row = it.query * W::QUERIES, end = min(row + W::QUERIES, p.tokens);
+    order o;
+    o.row = row;
+    o.last_key = (end - 1) / KEYS;
+    o.out = (((int64_t)it.batch * p.tokens + row) * p.heads + it.head) * W::WIDTH;
+    o.lse = ((int64_t)it.batch * p.heads + it.head) * p.tokens + row;
+    return o;
+}
+
+/* Rows of a head at column x, row y, into an empty place: boxes of 64 columns. */
+template <int WIDTH, int BYTES>
+__device__ inline void bring(const char *to, const CUtensorMap *map, int x, int y, uint64_t &full)
+{
     barrier_expect(shared_address(&full), BYTES);
 #pragma unroll
     for (int column = 0; column < WIDTH; column += 64)
         load_tile(shared_address(to) + column * (BYTES / WIDTH), map, x + column, y,
                   shared_address(&full));
+}
+
+/* Keys or values into the next place of theirs. */
+template <class W>
+__device__ inline void bring_keys(char (&to)[W::KEY_STAGES][W::KEY_BYTES], const CUtensorMap *map,
+                                  int x, int y, uint64_t (&full)[W::KEY_STAGES],
+                                  uint64_t (&empty)[W::KEY_STAGES], ring<W::KEY_STAGES> &k)
+{
+    barrier_wait(shared_address(&empty[k.stage]), k.parity ^ 1);
+    bring<W::WIDTH, W::KEY_BYTES>(to[k.stage], map, x, y, full[k.stage]);
+    k.step();
 }
 
 /* The producer: one thread. `queries` and `keys` are maps of qkv, in boxes of a tile's rows. Rows that
@@ -127,30 +151,31 @@ __device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap
     const int D = W::WIDTH;
     ring<W::QUERY_STAGES> q;
     ring<W::KEY_STAGES> k, v;
-    int value_x = 0, value_y = -1; /* of the tile before */
-    const auto bring_values = [&] {
-        bring<D, W::KEY_BYTES>(m.value[v.stage], keys, value_x, value_y, m.value_full[v.stage],
-                               m.value_empty[v.stage], v.parity);
-        v.step();
-    };
-    item it;
-    for (int n = 0; item_of(p, n, it); n++) {
-        const int row = it.batch * p.tokens, column = (p.heads + it.head / p.group) * D;
-        bring<D, W::QUERY_BYTES>(m.query[q.stage], queries, it.head * D,
-                                 row + it.query * W::QUERIES, m.query_full[q.stage],
-                                 m.query_empty[q.stage], q.parity);
+    for (int n = 0;; n++) {
+        item it;
+        const bool more = item_of(p, n, it);
+        order &o = m.orders[n % ORDERS];
+        barrier_wait(shared_address(&m.query_empty[q.stage]), q.parity ^ 1);
+        if (!more) {
+            o.last_key = -1;
+            barrier_arrive(shared_address(&m.query_full[q.stage]));
+            return;
+        }
+        o = order_for<W>(p, it);
+        const int row = it.batch * p.tokens, key_column = (p.heads + it.head / p.group) * D;
+        const int value_column = key_column + p.kv_heads * D, last = o.last_key;
+        bring<D, W::QUERY_BYTES>(m.query[q.stage], queries, it.head * D, row + o.row,
+                                 m.query_full[q.stage]);
         q.step();
-        for (int key = last_key<W>(p, it); key >= 0; key--) {
-            bring<D, W::KEY_BYTES>(m.key[k.stage], keys, column, row + key * KEYS,
-                                   m.key_full[k.stage], m.key_empty[k.stage], k.parity);
-            k.step();
-            if (value_y >= 0)
-                bring_values();
-            value_x = column + p.kv_heads * D;
-            value_y = row + key * KEYS;
+        for (int key = last; key >= -1; key--) {
+            if (key >= 0)
+                bring_keys<W>(m.key, keys, key_column, row + key * KEYS, m.key_full, m.key_empty,
+                              k);
+            if (key < last)
+                bring_keys<W>(m.value, keys, value_column, row + (key + 1) * KEYS, m.value_full,
+                              m.value_empty, v);
         }
     }
-    bring_values();
 }
 
 } // namespace hopper::forward
