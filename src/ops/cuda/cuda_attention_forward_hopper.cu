@@ -62,6 +62,7 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
     p.group = (int)(a.heads / a.kv_heads);
     p.sequences = (int)a.batch;
     p.tiles = (int)tiles;
+    p.spare = (int)(tiles * W::QUERIES - a.tokens);
     p.rounds = heads > blocks ? (int)(heads / blocks) - 1 : 0;
     p.scale = (float)(1 / sqrt((double)W::WIDTH));
 
@@ -83,7 +84,7 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
     return cudaGetLastError();
 }
 
-template <int WIDTH> using best_way = forward::way<WIDTH, WIDTH == 64 ? 3 : 2, true, 0>;
+template <int WIDTH> using best_way = forward::way<WIDTH, WIDTH == 64 ? 3 : 2, forward::IN_TURN, 0>;
 
 template <typename T, typename... R> cudaError_t run_best(struct cuda_heads a, R... rest)
 {

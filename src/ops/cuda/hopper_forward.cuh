@@ -153,13 +153,13 @@ __device__ inline place place_in_group()
     return place_of(thread % 128);
 }
 
-/* Rows of out and lse of an item; there are none where a last tile has too many. */
+/* Rows of out and lse of an item; there are none where a first tile has too many. */
 template <class W, typename T>
 __device__ inline void leave(memory<W> &m, const problem &p, const order &order, int group, rows &r,
                              float (&o)[W::WIDTH / 2], float scale, T *out, float *lse)
 {
     const place me = place_in_group();
-    if (order.row + group * 64 >= p.tokens)
+    if (order.row + group * 64 < 0)
         return;
     const int64_t width = (int64_t)p.heads * W::WIDTH;
     T *to = out + order.out + group * 64 * width;
@@ -205,7 +205,7 @@ struct course {
         const order &o = m.orders[++n % ORDERS];
         row = o.row + group * 64;
         key = o.last_key;
-        if (W::QUERIES > KEYS && row / KEYS < key) {
+        if (W::QUERIES > KEYS && row >= 0 && row / KEYS < key) {
             key--;
             skipped = true;
         }
@@ -237,11 +237,13 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
 
     /* P of the first tile */
     c.step(m, q, group, skipped);
-    if (group + 1 == W::GROUPS)
+    if (W::TURNS && group + 1 == W::GROUPS)
         turn_pass(next_turn);
     if (skipped) {
-        turn_wait(turn); /* all have as many turns: here the others do their second tile */
-        turn_pass(next_turn);
+        if (W::TURNS) { /* all have as many: here the others do their second tile */
+            turn_wait(turn);
+            turn_pass(next_turn);
+        }
         barrier_wait(shared_address(&m.key_full[0]), 0);
         let_go(m.key_empty[0]);
         k.step();
@@ -280,21 +282,25 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
                 barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
                 let_go(m.key_empty[k.stage]);
                 k.step();
-                turn_wait(turn);
-                turn_pass(next_turn);
+                if (W::TURNS) {
+                    turn_wait(turn);
+                    turn_pass(next_turn);
+                }
             }
             barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
         }
 
         /* the next S and this tile's values; after the last the next S is of no matter */
-        turn_wait(turn);
+        if (W::TURNS)
+            turn_wait(turn);
         products_begin();
         product_scores<W, T>(s, shared_address(m.query[q.stage]) + half,
                              shared_address(m.key[k.stage]));
         products_commit();
         product_values<W, T>(o, p16, shared_address(m.value[v.stage]), !first);
         products_commit();
-        turn_pass(next_turn);
+        if (W::TURNS)
+            turn_pass(next_turn);
 
         /* the next P, beside the values */
         products_wait<1>();
@@ -310,10 +316,11 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         }
         weigh<W>(s, r, factor, scale);
         hold(s);
-        hold(r.sum);
         const int value_now = v.stage;
         v.step();
-        if (more) /* here, for a branch between the powers and the wait: see above */
+        /* A sum is never less than nothing. Asked here, it must be known before the wait for the
+         * values: ptxas moves the powers behind it otherwise. */
+        if (more && !(__fadd_rn(r.sum[0], r.sum[1]) < 0))
             barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
         products_wait<0>();
         hold(o);
@@ -331,7 +338,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
             barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
         }
     }
-    if (group == 0)
+    if (W::TURNS && group == 0)
         turn_wait(turn);
 }
 

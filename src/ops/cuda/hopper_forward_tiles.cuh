@@ -29,10 +29,12 @@ namespace hopper::forward
 const int KEYS = 128; /* of a tile */
 
 /* How it is done: heads of this width, by so many warpgroups; OVERLAP: scores of the next tile beside
- * the values of this one; POWERS: of sixteen powers of two, so many by arithmetic (see power). */
-template <int WIDTH_, int GROUPS_, bool OVERLAP_, int POWERS_> struct way {
+ * the values of this one; with TURNS the warpgroups start their products in turn; POWERS: of sixteen
+ * powers of two, so many by arithmetic (see power). */
+enum { PLAIN = 0, OVERLAPPED = 1, IN_TURN = 2 };
+template <int WIDTH_, int GROUPS_, int HOW, int POWERS_> struct way {
     static constexpr int WIDTH = WIDTH_, GROUPS = GROUPS_, POWERS = POWERS_;
-    static constexpr bool OVERLAP = OVERLAP_;
+    static constexpr bool OVERLAP = HOW != PLAIN, TURNS = HOW == IN_TURN;
     static constexpr int QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
     static constexpr int QUERY_BYTES = 2 * WIDTH * QUERIES, KEY_BYTES = 2 * WIDTH * KEYS;
     static constexpr int QUERY_STAGES = WIDTH == 128 && GROUPS > 2 ? 1 : 2;
@@ -46,8 +48,9 @@ struct problem {
     int tokens, heads, kv_heads, group; /* T, H, G, H / G */
     int sequences;                      /* B */
     int tiles;                          /* of queries, in a sequence */
-    int rounds;                         /* of whole heads */
-    float scale;                        /* of the scores */
+    int spare;   /* rows that the first tile has too many, before the first */
+    int rounds;  /* of whole heads */
+    float scale; /* of the scores */
 };
 
 struct item {
@@ -74,7 +77,7 @@ __device__ inline bool item_of(const problem &p, int n, item &it)
 
 /* An item, for the consumers. */
 struct order {
-    int row;          /* of the sequence, where the queries begin */
+    int row; /* of the sequence, where the queries begin; less than 0 where it has spare ones */
     int last_key;     /* the tile of keys to begin with; -1: no item, the end */
     int64_t out, lse; /* elements from theirs to the first query's */
 };
@@ -111,10 +114,10 @@ template <class W> __device__ inline void init_barriers(memory<W> &m)
 
 template <class W> __device__ inline order order_for(const problem &p, const item &it)
 {
-    const int row = it.query * W::QUERIES, end = min(row + W::QUERIES, p.tokens);
+    const int row = it.query * W::QUERIES - p.spare;
     order o;
     o.row = row;
-    o.last_key = (end - 1) / KEYS;
+    o.last_key = (row + W::QUERIES - 1) / KEYS;
     o.out = (((int64_t)it.batch * p.tokens + row) * p.heads + it.head) * W::WIDTH;
     o.lse = ((int64_t)it.batch * p.heads + it.head) * p.tokens + row;
     return o;
@@ -143,7 +146,8 @@ __device__ inline void bring_keys(char (&to)[W::KEY_STAGES][W::KEY_BYTES], const
 }
 
 /* The producer: one thread. `queries` and `keys` are maps of qkv, in boxes of a tile's rows. Rows that
- * a last tile of queries has too many are those of the next sequence, or zeros, and come to nothing. */
+ * a first tile of queries has too many are those of the sequence before, or zeros, and come to nothing.
+ */
 template <class W>
 __device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap *queries,
                                const CUtensorMap *keys)
