@@ -47,6 +47,14 @@ __global__ void __launch_bounds__(W::THREADS, 1)
     }
 }
 
+/* Rounds of whole heads. What is left over is dealt out by tiles; where that is little, or nothing, the
+ * last round is too, so that the longest of few tiles does not stand alone at the end. */
+int rounds_of(int64_t heads, int64_t blocks)
+{
+    const int64_t rounds = heads / blocks, left = heads % blocks;
+    return (int)(rounds > 0 && 2 * left < blocks ? rounds - 1 : rounds);
+}
+
 template <class W, typename T>
 cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *lse, int processors,
                         cudaStream_t stream)
@@ -63,7 +71,7 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
     p.sequences = (int)a.batch;
     p.tiles = (int)tiles;
     p.spare = (int)(tiles * W::QUERIES - a.tokens);
-    p.rounds = heads > blocks ? (int)(heads / blocks) - 1 : 0;
+    p.rounds = rounds_of(heads, blocks);
     p.scale = (float)(1 / sqrt((double)W::WIDTH));
 
     encode_fn encode;

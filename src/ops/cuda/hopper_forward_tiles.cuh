@@ -5,19 +5,20 @@
  * ever in the first tile of keys that a warpgroup sees.
  *
  * A block has a fixed list of such items. Heads in whole rounds come first: a head of a block's own, all
- * its tiles of queries, the longest first, so that its keys stay in the L2 cache. The last round and
- * what is left over are dealt out tile by tile, the longest first, to and fro over the blocks, which
- * leaves them about equally long. Neighbouring blocks have neighbouring heads, which share keys.
+ * its tiles of queries, the longest first, so that its keys stay in the L2 cache. What is left over,
+ * with the last round where that is little, is dealt out tile by tile, the longest first, to and fro
+ * over the blocks, which leaves them about equally long. Neighbouring blocks have neighbouring heads,
+ * which share keys.
  *
  * The producer walks the list, and puts an order beside the queries of an item: the consumers know
  * nothing of sequences and heads. Then come the tiles of keys, and the values of each after the next
  * tile's keys, as they are needed.
  *
  * Rotary embedding is not taken in here: queries and keys come to the tensor cores as the copy engine
- * puts them. It would take the queries through the registers of their warpgroup once an item (a turn,
+ * puts them. It would take the queries through the registers of their warpgroup once an item (turned,
  * rounded, and back into the tile), and for the keys a warpgroup more that turns each tile between
- * "full" and a second barrier: for every tile of queries again, which is T / 256 times the work of the
- * kernel that turns them once. Queries alone would be cheap.
+ * "full" and a second barrier: for every tile of queries again, T / 256 times the work of the kernel
+ * that turns them once. And the backward pass reads both turned: they would have to be written too.
  */
 #ifndef OPS_CUDA_HOPPER_FORWARD_TILES_CUH
 #define OPS_CUDA_HOPPER_FORWARD_TILES_CUH
