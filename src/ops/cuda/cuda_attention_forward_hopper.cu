@@ -3,8 +3,6 @@
  * processor, which works through its list (hopper_forward_tiles.cuh) with one warp that brings tiles
  * and some warpgroups that compute (hopper_forward.cuh).
  *
- * Which way is best of some (struct way) is a matter of measuring: best_way has what is taken.
- *
  * This file is compiled for sm_90a alone (cmake/cuda.cmake): wgmma and setmaxnreg are nowhere else.
  */
 #include <math.h>
@@ -40,10 +38,7 @@ __global__ void __launch_bounds__(W::THREADS, 1)
             forward::produce(m, p, &queries, &keys);
     } else {
         more_registers<W::MORE>();
-        if constexpr (W::OVERLAP)
-            forward::attend(m, p, out, lse);
-        else
-            forward::attend_plainly(m, p, out, lse);
+        forward::attend(m, p, out, lse);
     }
 }
 
@@ -92,12 +87,10 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
     return cudaGetLastError();
 }
 
-template <int WIDTH> using best_way = forward::way<WIDTH, WIDTH == 64 ? 3 : 2, forward::IN_TURN, 0>;
-
-template <typename T, typename... R> cudaError_t run_best(struct cuda_heads a, R... rest)
+template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
 {
-    return a.width == 64 ? run_forward<best_way<64>, T>(a, rest...)
-                         : run_forward<best_way<128>, T>(a, rest...);
+    return a.width == 64 ? run_forward<forward::way<64>, T>(a, rest...)
+                         : run_forward<forward::way<128>, T>(a, rest...);
 }
 
 } // namespace
@@ -112,6 +105,6 @@ bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a)
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, int processors, cudaStream_t stream)
 {
-    return type == DTYPE_BF16 ? run_best<__nv_bfloat16>(a, qkv, out, lse, processors, stream)
-                              : run_best<__half>(a, qkv, out, lse, processors, stream);
+    return type == DTYPE_BF16 ? run_width<__nv_bfloat16>(a, qkv, out, lse, processors, stream)
+                              : run_width<__half>(a, qkv, out, lse, processors, stream);
 }

@@ -10,12 +10,13 @@
  * rounded. At the end O is divided by the sum, and lse is most and the sum's logarithm.
  *
  * Time. A tile's powers of two take about as long as its products at width 64, half as long at 128. So
- * they must overlap. attend: a turn of the loop, for tile t of the block's whole list,
+ * they must overlap. A turn of the loop, for tile t of the block's whole list,
  *     starts S(t + 1) and O += P(t) V(t), lets the next warpgroup start its own, and computes P(t + 1)
  *     beside the second product;
  * the next item's first tile follows the last of this one without a gap, and results leave meanwhile.
- * attend_plainly: one after the other, with as few registers as that takes, and more warpgroups, which
- * overlap as they happen to.
+ * Tried as well on an H200: two warpgroups at width 64 (6 to 12 % slower), three at width 128 with nothing
+ * overlapped by hand (2 % faster, other code), no turns (as fast or 3 % slower), some of the powers by
+ * arithmetic (4 to 6 % slower).
  *
  * What hopper_attend.cuh says of ptxas holds here too: no product in flight over the end of a turn, and
  * look at what it says; and powers must stand before the wait for the values (WARPGROUP.DEPBAR 0), not
@@ -61,18 +62,6 @@ struct rows {
     float most[2], sum[2];
 };
 
-/* 2^x for x of about 0 and less, without the unit that does it: 2^n 2^f, n whole, f from -1/2 to 1/2.
- * Off by 1e-4 of it, where bf16 is by 2e-3 and f16 by 2.5e-4. */
-__device__ inline float power(float x)
-{
-    const float whole = 12582912; /* 1.5 2^23: what is added to it loses its fraction */
-    const float y = fmaxf(x, -126);
-    const float shifted = __fadd_rn(y, whole), f = __fadd_rn(y, -__fadd_rn(shifted, -whole));
-    float g = __fmaf_rn(0.055171667f, f, 0.24261112f);
-    g = __fmaf_rn(__fmaf_rn(g, f, 0.693260986f), f, 0.999928074f);
-    return __uint_as_float(__float_as_uint(g) + (__float_as_uint(shifted) << 23));
-}
-
 /* Keys after the query are not seen; the tile's keys begin at row `key`, the warpgroup's at `row`. */
 __device__ inline void mask(float (&s)[64], int row, int key, const place &me)
 {
@@ -97,11 +86,10 @@ __device__ inline float sum_of_row(float x)
 }
 
 /* Scores become powers; `factor` is what sums so far are to be multiplied with. */
-template <class W>
 __device__ inline void weigh(float (&s)[64], rows &r, float (&factor)[2], float scale)
 {
-    float most[4], minus[2],
-        sum[4]; /* two runs of a row, so that they need not wait for each other */
+    float most[4], sum[4]; /* two runs of a row, so that they need not wait for each other */
+    float minus[2];
 #pragma unroll
     for (int i = 0; i < 4; i++)
         most[i] = i % 2 ? s[i / 2 * 2 + 1] : fmaxf(r.most[i / 2], s[i / 2 * 2]);
@@ -117,10 +105,7 @@ __device__ inline void weigh(float (&s)[64], rows &r, float (&factor)[2], float 
     }
 #pragma unroll
     for (int i = 0; i < 64; i++) {
-        const float x = __fmaf_rn(s[i], scale, minus[i % 4 / 2]);
-        /* the arithmetic ones spread over the sixteen */
-        const bool own = (i + i / 4) * W::POWERS % 16 < W::POWERS;
-        s[i] = own ? power(x) : power_of_two(x);
+        s[i] = power_of_two(__fmaf_rn(s[i], scale, minus[i % 4 / 2]));
         sum[i % 4] = i < 4 ? s[i] : __fadd_rn(sum[i % 4], s[i]);
     }
 #pragma unroll
@@ -180,7 +165,7 @@ __device__ inline void leave(memory<W> &m, const problem &p, const order &order,
         write_rows<64>(to, width, o, 1, stage, me);
 }
 
-/* --- the loops ------------------------------------------------------------------------------ */
+/* --- the loop ------------------------------------------------------------------------------- */
 
 /* Where a warpgroup is in the block's work. */
 struct course {
@@ -237,13 +222,11 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
 
     /* P of the first tile */
     c.step(m, q, group, skipped);
-    if (W::TURNS && group + 1 == W::GROUPS)
+    if (group + 1 == W::GROUPS)
         turn_pass(next_turn);
     if (skipped) {
-        if (W::TURNS) { /* all have as many: here the others do their second tile */
-            turn_wait(turn);
-            turn_pass(next_turn);
-        }
+        turn_wait(turn); /* all have as many: here the others do their second tile */
+        turn_pass(next_turn);
         barrier_wait(shared_address(&m.key_full[0]), 0);
         let_go(m.key_empty[0]);
         k.step();
@@ -263,7 +246,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         k.step();
         r = {{-INFINITY, -INFINITY}, {0, 0}};
         mask(s, c.row, c.key * KEYS, place_in_group());
-        weigh<W>(s, r, factor, scale);
+        weigh(s, r, factor, scale);
         round_powers<T>(p16, s);
         barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
     }
@@ -282,25 +265,21 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
                 barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
                 let_go(m.key_empty[k.stage]);
                 k.step();
-                if (W::TURNS) {
-                    turn_wait(turn);
-                    turn_pass(next_turn);
-                }
+                turn_wait(turn);
+                turn_pass(next_turn);
             }
             barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
         }
 
         /* the next S and this tile's values; after the last the next S is of no matter */
-        if (W::TURNS)
-            turn_wait(turn);
+        turn_wait(turn);
         products_begin();
         product_scores<W, T>(s, shared_address(m.query[q.stage]) + half,
                              shared_address(m.key[k.stage]));
         products_commit();
         product_values<W, T>(o, p16, shared_address(m.value[v.stage]), !first);
         products_commit();
-        if (W::TURNS)
-            turn_pass(next_turn);
+        turn_pass(next_turn);
 
         /* the next P, beside the values */
         products_wait<1>();
@@ -314,7 +293,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
             r = {{-INFINITY, -INFINITY}, {0, 0}};
             mask(s, c.row, c.key * KEYS, place_in_group());
         }
-        weigh<W>(s, r, factor, scale);
+        weigh(s, r, factor, scale);
         hold(s);
         const int value_now = v.stage;
         v.step();
@@ -338,63 +317,8 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
             barrier_wait(shared_address(&m.value_full[v.stage]), v.parity);
         }
     }
-    if (W::TURNS && group == 0)
+    if (group == 0)
         turn_wait(turn);
-}
-
-template <class W, typename T>
-__device__ inline void attend_plainly(memory<W> &m, const problem &p, T *out, float *lse)
-{
-    const int group = uniform((int)threadIdx.x / 128 - 1);
-    const int half = group * (64 * 128);
-    const float scale = p.scale * 1.44269504088896340736f;
-    ring<W::QUERY_STAGES> q;
-    ring<W::KEY_STAGES> k; /* of values, too */
-    float o[W::WIDTH / 2];
-    rows r;
-    bool skipped;
-    course c = {~0u, 0, 0, true};
-    while (c.step(m, q, group, skipped)) {
-        float s[64], factor[2];
-        uint32_t p16[32];
-        if (c.first)
-            r = {{-INFINITY, -INFINITY}, {0, 0}};
-        if (skipped) {
-            barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
-            let_go(m.key_empty[k.stage]);
-            barrier_wait(shared_address(&m.value_full[k.stage]), k.parity);
-            let_go(m.value_empty[k.stage]);
-            k.step();
-        }
-        barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
-        products_begin();
-        product_scores<W, T>(s, shared_address(m.query[q.stage]) + half,
-                             shared_address(m.key[k.stage]));
-        products_commit();
-        products_wait<0>();
-        hold(s);
-        let_go(m.key_empty[k.stage]);
-        if (c.key == 0) {
-            let_go(m.query_empty[q.stage]);
-            q.step();
-        }
-        if (c.first)
-            mask(s, c.row, c.key * KEYS, place_in_group());
-        weigh<W>(s, r, factor, scale);
-        round_powers<T>(p16, s);
-        if (!c.first)
-            stretch(o, factor);
-        barrier_wait(shared_address(&m.value_full[k.stage]), k.parity);
-        products_begin();
-        product_values<W, T>(o, p16, shared_address(m.value[k.stage]), !c.first);
-        products_commit();
-        products_wait<0>();
-        hold(o);
-        let_go(m.value_empty[k.stage]);
-        k.step();
-        if (c.key == 0)
-            leave<W>(m, p, m.orders[c.n % ORDERS], group, r, o, scale, out, lse);
-    }
 }
 
 } // namespace hopper::forward

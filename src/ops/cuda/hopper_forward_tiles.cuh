@@ -29,20 +29,14 @@ namespace hopper::forward
 
 const int KEYS = 128; /* of a tile */
 
-/* How it is done: heads of this width, by so many warpgroups; OVERLAP: scores of the next tile beside
- * the values of this one; with TURNS the warpgroups start their products in turn; POWERS: of sixteen
- * powers of two, so many by arithmetic (see power). */
-enum { PLAIN = 0, OVERLAPPED = 1, IN_TURN = 2 };
-template <int WIDTH_, int GROUPS_, int HOW, int POWERS_> struct way {
-    static constexpr int WIDTH = WIDTH_, GROUPS = GROUPS_, POWERS = POWERS_;
-    static constexpr bool OVERLAP = HOW != PLAIN, TURNS = HOW == IN_TURN;
+/* How heads of a width are done: by how many warpgroups, with how much memory. */
+template <int WIDTH_> struct way {
+    static constexpr int WIDTH = WIDTH_, GROUPS = WIDTH == 64 ? 3 : 2;
     static constexpr int QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
     static constexpr int QUERY_BYTES = 2 * WIDTH * QUERIES, KEY_BYTES = 2 * WIDTH * KEYS;
-    static constexpr int QUERY_STAGES = WIDTH == 128 && GROUPS > 2 ? 1 : 2;
-    static constexpr int KEY_STAGES = WIDTH == 128 ? 2 : GROUPS > 3 ? 3 : 4;
+    static constexpr int QUERY_STAGES = 2, KEY_STAGES = WIDTH == 64 ? 4 : 2;
     /* Registers of a thread that computes, and of one that does not. */
-    static constexpr int MORE = GROUPS == 2 ? 240 : GROUPS == 3 ? 160 : 112;
-    static constexpr int FEWER = GROUPS == 3 ? 32 : 24;
+    static constexpr int MORE = GROUPS == 3 ? 160 : 240, FEWER = GROUPS == 3 ? 32 : 24;
 };
 
 struct problem {
