@@ -35,7 +35,7 @@ struct cuda_ops {
     bool adamw_hopper;               /* AdamW by cuda_adamw_hopper.cu */
     unsigned long long *adamw_taken; /* its count of tiles: device memory, in ops->workspace */
     cudaEvent_t adamw_done;          /* it counts there no more */
-    bool norm_hopper, rms_hopper;    /* norms' backward pass by cuda_norm_backward_hopper.cu */
+    bool norm_hopper;                /* norms' backward pass by cuda_norm_backward_hopper.cu */
 };
 
 static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)

@@ -86,9 +86,7 @@ static void cuda_norm_backward(struct ops *ops, struct stream *stream, struct no
                                         .dsum_columns = dsum_columns,
                                         .out_columns = out_columns,
                                         .scratch = scratch};
-    const struct cuda_ops *cuda = cuda_ops_of(ops);
-    ENQUEUE("norm_backward",
-            launch_norm_backward(ON, call, call.layer ? cuda->norm_hopper : cuda->rms_hopper));
+    ENQUEUE("norm_backward", launch_norm_backward(ON, call, cuda_ops_of(ops)->norm_hopper));
 }
 
 static size_t cuda_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)

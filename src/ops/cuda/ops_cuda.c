@@ -4,11 +4,9 @@
  * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
  * start-up, and not in the middle of a step.
  *
- * Where the card is a Hopper, AdamW and LayerNorm's backward pass are kernels made for it; for
+ * Where the card is a Hopper, AdamW and the norms' backward pass are kernels made for it; for
  * measuring, SIFR_CUDA_ADAMW=plain and SIFR_CUDA_NORM=plain take those for all cards. AdamW's bits
- * are the same. RMSNorm takes the one for Hopper with SIFR_CUDA_NORM=hopper alone: it agrees with the
- * reference, but the loss of a Llama after 25 steps was another with it, by 0.2 %, and it is not known
- * yet which of the two is right.
+ * are the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -57,9 +55,7 @@ static enum status cuda_ops_open(struct ops *ops)
     struct cuda_ops *cuda;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
-    const char *norm = getenv("SIFR_CUDA_NORM");
     cuda->norm_hopper = takes_hopper(ops, "SIFR_CUDA_NORM");
-    cuda->rms_hopper = cuda->norm_hopper && norm && !strcmp(norm, "hopper");
     TRY_OR(undo_self, adamw_open(ops, cuda));
     TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));
