@@ -227,13 +227,31 @@ int64_t zero_snapshot_count(const struct zero *zero, int piece)
     return copied_before(zero, piece, end);
 }
 
-static void copy_own(struct zero *zero, enum zero_state state, int own, struct zero_range range,
-                     float *out)
+/* Elements that lie behind each other on both sides are copied at once: a unit's tensors mostly do. */
+struct copy_run {
+    float *to;
+    const float *from;
+    int64_t count;
+};
+
+static void copy_now(struct zero *zero, struct copy_run *run)
 {
+    device_copy(zero->stream, run->to, run->from, (size_t)run->count * sizeof *run->to);
+    run->count = 0;
+}
+
+static void copy_own(struct zero *zero, enum zero_state state, int own, struct zero_range range,
+                     float *out, struct copy_run *run)
+{
+    if (range.count == 0)
+        return;
     struct zero_range part = team_part(&zero->graph->tensors[own], range);
-    if (range.count > 0)
-        device_copy(zero->stream, out, elements_at(zero, state, own, part),
-                    (size_t)range.count * sizeof *out);
+    const float *from = elements_at(zero, state, own, part);
+    if (run->count == 0 || out != run->to + run->count || from != run->from + run->count) {
+        copy_now(zero, run);
+        *run = (struct copy_run){out, from, 0};
+    }
+    run->count += range.count;
 }
 
 /* The lines of all shares of the team, as far as they are this rank's to save. */
@@ -246,11 +264,12 @@ static enum status copy_lines(struct zero *zero, enum zero_state state, int own,
     return team_collect(zero, tensor, elements_at(zero, state, own, held), held.first, out);
 }
 
-static enum status copy_tensor(struct zero *zero, enum zero_state state, int own, float *out)
+static enum status copy_tensor(struct zero *zero, enum zero_state state, int own, float *out,
+                               struct copy_run *run)
 {
     struct share share = share_of(zero, whole_tensor(zero, own), zero->share, zero->team.rank);
-    copy_own(zero, state, own, share.head, out);
-    copy_own(zero, state, own, share.tail, out + share.head.count + share.lines.count);
+    copy_own(zero, state, own, share.head, out, run);
+    copy_own(zero, state, own, share.tail, out + share.head.count + share.lines.count, run);
     return share.together ? copy_lines(zero, state, own, out + share.head.count) : STATUS_OK;
 }
 
@@ -258,14 +277,16 @@ static enum status copy_piece(struct zero *zero, int piece)
 {
     int64_t count = zero_snapshot_count(zero, piece);
     int first, end;
+    struct copy_run run = {0};
     tensors_of(zero->graph, piece, &first, &end);
     for (int state = 0; state < ZERO_STATES; state++) {
         float *out = zero->pieces[piece].snapshot + state * count;
         for (int t = first; t < end; t++) {
-            TRY(copy_tensor(zero, (enum zero_state)state, t, out));
+            TRY(copy_tensor(zero, (enum zero_state)state, t, out, &run));
             out += saved_count(zero, t);
         }
     }
+    copy_now(zero, &run);
     return STATUS_OK;
 }
 

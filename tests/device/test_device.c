@@ -179,6 +179,10 @@ static void test_copy(void **state)
     b[BYTES] = 9;
     device_copy(rig.stream, b, a, BYTES);
     assert_memory_equal(a, b, BYTES);
+    device_copy(rig.stream, b + 3, a + 10, BYTES - 10); /* from and to odd addresses */
+    assert_memory_equal(a, b, 3);
+    assert_memory_equal(a + 10, b + 3, BYTES - 10);
+    assert_memory_equal(a + BYTES - 7, b + BYTES - 7, 7);
     device_zero(rig.stream, b, BYTES);
     for (int i = 0; i < BYTES; i++)
         assert_int_equal(b[i], 0);

@@ -6,6 +6,7 @@
  * element, so the bits do not depend on the number of threads.
  */
 #include <string.h>
+#include "device/cpu/copy_far.h"
 #include "device/cpu/stream_cpu.h"
 
 enum {
@@ -63,10 +64,12 @@ static void fill_piece(const void *args, size_t at)
 {
     const struct range *range = args;
     size_t bytes = smaller(PIECE_BYTES, range->bytes - at);
-    if (range->src != NULL)
+    if (range->src == NULL)
+        memset(range->dst + at, 0, bytes);
+    else if (range->bytes < COPY_FAR_FROM)
         memcpy(range->dst + at, range->src + at, bytes);
     else
-        memset(range->dst + at, 0, bytes);
+        copy_far(range->dst + at, range->src + at, bytes);
 }
 
 static void fill_task(struct stream *stream, const void *args)
