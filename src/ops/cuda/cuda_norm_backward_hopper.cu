@@ -73,17 +73,20 @@ __device__ inline void ask(const row_args<T> &a, int64_t row, T *to, uint64_t *f
 }
 
 /* The sums over a row, in every thread of its group; all of them have come so far. `room` is free
- * again once they have met the next time. */
-template <int W> __device__ inline float2 meet(float2 sums, int group, int at, float2 *room)
+ * again once they have met the next time. `met` counts warps; not one of the numbered barriers, whose
+ * parts of a block compute-sanitizer does not follow. */
+template <int W>
+__device__ inline float2 meet(float2 sums, int at, float2 *room, uint64_t *met, uint32_t parity)
 {
     sums = make_float2(warp_sum(sums.x), warp_sum(sums.y));
-    if constexpr (W == 1) {
-        __syncwarp();
+    __syncwarp();
+    if constexpr (W == 1)
         return sums;
-    }
-    if (at % WARP == 0)
+    if (at % WARP == 0) {
         room[at / WARP] = sums;
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(W * WARP) : "memory");
+        barrier_arrive(shared_address(met));
+    }
+    barrier_wait(shared_address(met), parity);
     sums = room[0];
 #pragma unroll
     for (int w = 1; w < W; w++)
@@ -129,7 +132,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
 {
     constexpr int LANES = shape<W, PACKS>::LANES, GROUPS = shape<W, PACKS>::GROUPS;
     extern __shared__ __align__(128) char dynamic[];
-    __shared__ uint64_t full[GROUPS][STAGES];
+    __shared__ uint64_t full[GROUPS][STAGES], met[GROUPS];
     __shared__ float2 room[GROUPS][2][W];
     int group = threadIdx.x / LANES, at = threadIdx.x % LANES;
     T *weight = reinterpret_cast<T *>(dynamic); /* (C) */
@@ -137,6 +140,8 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
     if (threadIdx.x == 0) {
         for (int i = 0; i < GROUPS * STAGES; i++)
             barrier_init(shared_address(&full[0][i]), 1);
+        for (int i = 0; i < GROUPS; i++)
+            barrier_init(shared_address(&met[i]), W);
         barrier_init_done();
     }
     for (int c = threadIdx.x * N; c < a.width; c += THREADS * N)
@@ -187,7 +192,8 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
                     share[1][k][i] = add(share[1][k][i], d[i]);
             }
         }
-        float2 sums = meet<W>({add(g[0], g[1]), add(gx[0], gx[1])}, group, at, room[group][turn]);
+        float2 sums = meet<W>({add(g[0], g[1]), add(gx[0], gx[1])}, at, room[group][turn],
+                              &met[group], turn);
         if (at == 0 && r + ahead < a.rows)
             ask(a, r + ahead, ring + before * TENSORS * a.width, &full[group][before]);
         float mean_g = a.layer ? mul(sums.x, inverse) : 0.0f, mean_gx = mul(sums.y, inverse);
