@@ -231,7 +231,7 @@ static int fastest(struct products *x, const struct entry *p,
     if (count < 2 || !repeats(p, o) || cudaEventCreate(&timing.from) != cudaSuccess)
         return 0;
     if (cudaEventCreate(&timing.to) == cudaSuccess) {
-        struct tuned tuned = ops_tune(count, time_of, &timing);
+        struct tuned tuned = ops_tune(count, time_of, NULL, &timing);
         tell(x, &p->key, tuned, count);
         best = tuned.way;
         cudaEventDestroy(timing.to);
