@@ -156,6 +156,27 @@ cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
                                 const struct kernel_segment *segments, int segment_count,
                                 int processors, unsigned long long *taken);
 
+/* --- cuda_noise.cu -------------------------------------------------------------------------- */
+
+enum kernel_noise_kind {
+    KERNEL_NOISE_A,     /* a factor: sums over k cancel */
+    KERNEL_NOISE_B,     /* the other: they do in even columns of the product */
+    KERNEL_NOISE_PLAIN, /* no more than numbers */
+    KERNEL_NOISE_ADDED  /* to a product: nothing in even rows, so that what cancels is seen */
+};
+struct kernel_noise {
+    enum kernel_noise_kind kind;
+    uint64_t seed;
+    int64_t rows, columns; /* columns one after the other */
+    bool down;             /* k runs along a column */
+    float scale;
+};
+#define KERNEL_NOISE_DEVIATION 0.236f /* standard, of numbers with scale 1 */
+cudaError_t launch_noise(cudaStream_t stream, enum dtype type, struct kernel_noise noise, void *x);
+/* Add the fingerprint of x to two sums in device memory. */
+cudaError_t launch_fingerprint(cudaStream_t stream, enum dtype type, int64_t count, const void *x,
+                               unsigned long long *sums);
+
 #ifdef __cplusplus
 }
 #endif
