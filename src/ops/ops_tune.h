@@ -5,8 +5,9 @@
  * medians of their rounds; and the first way, which the library itself would take, stays unless
  * another is faster by more than chance. Nothing here knows of cards: who measures is the caller.
  *
- * Where results must not change, a way is only timed when the caller finds that it gives what the first
- * gives, bit for bit: then it does not matter which is taken, and times may waver as they like.
+ * Where results must not change, a way is only timed when the caller finds that it gives what the
+ * first gives, bit for bit: then it does not matter which is taken, and times may waver as they
+ * like.
  */
 #ifndef OPS_OPS_TUNE_H
 #define OPS_OPS_TUNE_H
@@ -15,8 +16,8 @@
 enum { TUNE_WAYS = 16, TUNE_ROUNDS = 6 };
 #define TUNE_SPAN     2e-3 /* seconds that a way is timed for in a round, at least */
 #define TUNE_HOPELESS 1.25 /* times the fastest at first sight: not timed any further */
-/* Of the first way's time that another must save. A step has less power and other things in its caches
- * than a way that is timed by itself, so only what is clear there counts here. */
+/* Of the first way's time that another must save. A step has less power and other things in its
+ * caches than a way that is timed by itself, so only what is clear there counts here. */
 #ifndef TUNE_GAIN
 #define TUNE_GAIN 0.03
 #endif
@@ -33,8 +34,8 @@ struct tuned {
         chosen; /* seconds of a call of the first and of the one to take; negative: it does
                              not work */
 };
-/* `ways` up to TUNE_WAYS. `same` NULL: any will do. Otherwise those that are not the same as the first
- * are left out, and so are all where the first does not work. */
+/* `ways` up to TUNE_WAYS. `same` NULL: any will do. Otherwise those that are not the same as the
+ * first are left out, and so are all where the first does not work. */
 struct tuned ops_tune(int ways, tune_time_fn *time, tune_same_fn *same, void *user);
 
 #endif

@@ -1,5 +1,5 @@
-/* cuda_product_impl -- the table of products, between cuda_product.c, which makes its entries and runs
- * them, and cuda_product_tune.c, which chooses their algorithms. */
+/* cuda_product_impl -- the table of products, between cuda_product.c, which makes its entries and
+ * runs them, and cuda_product_tune.c, which chooses their algorithms. */
 #ifndef OPS_CUDA_CUDA_PRODUCT_IMPL_H
 #define OPS_CUDA_CUDA_PRODUCT_IMPL_H
 #include "ops/cuda/cuda_product.h"
@@ -38,8 +38,8 @@ struct products {
 struct entry *products_find(struct products *products, const struct key *key);
 /* The epilogue's operands, before a call. */
 enum status products_point(struct env *env, struct entry *entry, const struct operands *operands);
-/* Up to `most` that the heuristic names, best first; *count 0: it knows none. The epilogue's operands
- * are set already, since it looks at their alignment. */
+/* Up to `most` that the heuristic names, best first; *count 0: it knows none. The epilogue's
+ * operands are set already, since it looks at their alignment. */
 enum status products_candidates(struct products *products, const struct entry *entry, int most,
                                 cublasLtMatmulHeuristicResult_t *found, int *count);
 cublasStatus_t products_multiply(struct products *products, const struct entry *entry,
@@ -48,8 +48,8 @@ cublasStatus_t products_multiply(struct products *products, const struct entry *
 
 /* --- cuda_product_tune.c -------------------------------------------------------------------- */
 
-/* The algorithm of a new entry for a call with these operands, and whether there is one. The entry's
- * operands may be others afterwards. */
+/* The algorithm of a new entry for a call with these operands, and whether there is one. The
+ * entry's operands may be others afterwards. */
 enum status products_choose(struct products *products, struct entry *entry,
                             const struct operands *operands, cudaStream_t stream);
 

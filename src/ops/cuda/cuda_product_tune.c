@@ -1,12 +1,13 @@
 /* cuda_product_tune -- which of cuBLASLt's algorithms a product takes: see cuda_product.h.
  *
- * The same bits: the reference is what the heuristic names when it is asked for one algorithm. Those
- * that it names when it is asked for more are run on a trial's operands, and are timed, there too,
- * when all that they write has the reference's fingerprint. Sums that cancel show every other order of
- * addition (cuda_noise.cu), so whichever is chosen, by whatever times, on whatever rank and day, the
- * bits are the reference's, and ranks need not agree on the choice. A shape is tried once, in the first
- * step that has it; small products are not (a kernel's start is most of their time, and tests have
- * many of them), nor is any after the first TRIED_MOST, since lengths may change for ever.
+ * The same bits: the reference is what the heuristic names when it is asked for one algorithm.
+ * Those that it names when it is asked for more are run on a trial's operands, and are timed,
+ * there too, when all that they write has the reference's fingerprint. Sums that cancel show
+ * every other order of addition (ops_noise.h), so whichever is chosen, by whatever times, on
+ * whatever rank and day, the bits are the reference's, and ranks need not agree on the choice. A
+ * shape is tried once, in the first step that has it; small products are not (a kernel's start is
+ * most of their time, and tests have many of them), nor is any after the first TRIED_MOST, since
+ * lengths may change for ever.
  */
 #include <string.h>
 #include "base/clock.h"

@@ -1,10 +1,9 @@
 /* cuda_trial -- see the header. */
 #include "ops/cuda/cuda_trial.h"
 #include <math.h>
-#include <string.h>
 
-enum { PLACE = 512 };       /* operands start at multiples of it, but for their alignment */
-#define DEVIATION         4 /* of D: what cancels is lost 2^-24 below it, and f16 still shows that */
+enum { PLACE = 512 };          /* operands start at multiples of it, but for their alignment */
+#define DEVIATION         4    /* of D: what is lost, 2^-24 of it, shows in f16 too */
 #define DEVIATION_OF_SIDE 1    /* of bias, aux and what is added to */
 #define NOTHING           0xff /* bytes of a NaN */
 
@@ -38,7 +37,8 @@ static bool writes_aux(const struct product *p)
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* The next place for `count` elements that is a multiple of `alignment` and of no more, up to 256. */
+/* The next place for `count` elements that is a multiple of `alignment` and, up to 256, of no
+ * more. */
 static void *place(uintptr_t *at, enum dtype type, int64_t count, int32_t alignment)
 {
     uintptr_t x = *at + (alignment < 256 ? (uintptr_t)alignment : 0);
@@ -82,25 +82,25 @@ void trial_close(struct trial *t)
 
 /* --- numbers -------------------------------------------------------------------------------- */
 
-static bool fill(const struct trial *t, struct kernel_noise noise, double deviation, const void *x)
+static bool fill(const struct trial *t, struct noise noise, double deviation, const void *x)
 {
-    noise.scale = (float)(deviation / KERNEL_NOISE_DEVIATION);
+    noise.scale = (float)(deviation / NOISE_DEVIATION);
     return launch_noise(t->stream, t->type, noise, (void *)x) == cudaSuccess;
 }
 
 static bool fill_factors(const struct trial *t)
 {
     const struct product *p = &t->product;
-    struct kernel_noise a = {.kind = KERNEL_NOISE_A,
-                             .seed = SEED_A,
-                             .rows = p->turn_a ? p->k : p->m,
-                             .columns = p->turn_a ? p->m : p->k,
-                             .down = p->turn_a};
-    struct kernel_noise b = {.kind = KERNEL_NOISE_B,
-                             .seed = SEED_B,
-                             .rows = p->turn_b ? p->n : p->k,
-                             .columns = p->turn_b ? p->k : p->n,
-                             .down = !p->turn_b};
+    struct noise a = {.kind = NOISE_A,
+                      .seed = SEED_A,
+                      .rows = p->turn_a ? p->k : p->m,
+                      .columns = p->turn_a ? p->m : p->k,
+                      .down = p->turn_a};
+    struct noise b = {.kind = NOISE_B,
+                      .seed = SEED_B,
+                      .rows = p->turn_b ? p->n : p->k,
+                      .columns = p->turn_b ? p->k : p->n,
+                      .down = !p->turn_b};
     return fill(t, a, DEVIATION / sqrt((double)p->k), t->operands.a) &&
            fill(t, b, 1, t->operands.b);
 }
@@ -115,10 +115,8 @@ static bool forget(const struct trial *t, const void *x, int64_t count)
 static bool fill_sides(const struct trial *t)
 {
     const struct product *p = &t->product;
-    struct kernel_noise bias = {
-        .kind = KERNEL_NOISE_ADDED, .seed = SEED_BIAS, .rows = p->m, .columns = 1};
-    struct kernel_noise aux = {
-        .kind = KERNEL_NOISE_PLAIN, .seed = SEED_AUX, .rows = p->m, .columns = p->n};
+    struct noise bias = {.kind = NOISE_ADDED, .seed = SEED_BIAS, .rows = p->m, .columns = 1};
+    struct noise aux = {.kind = NOISE_PLAIN, .seed = SEED_AUX, .rows = p->m, .columns = p->n};
     return (bias_count(p) == 0 || writes_bias(p) ||
             fill(t, bias, DEVIATION_OF_SIDE, t->operands.bias)) &&
            (aux_count(p) == 0 || writes_aux(p) || fill(t, aux, DEVIATION_OF_SIDE, t->operands.aux));
@@ -127,8 +125,7 @@ static bool fill_sides(const struct trial *t)
 bool trial_reset(struct trial *t)
 {
     const struct product *p = &t->product;
-    struct kernel_noise d = {
-        .kind = KERNEL_NOISE_ADDED, .seed = SEED_D, .rows = p->m, .columns = p->n};
+    struct noise d = {.kind = NOISE_ADDED, .seed = SEED_D, .rows = p->m, .columns = p->n};
     bool ready = p->add ? fill(t, d, DEVIATION_OF_SIDE, t->operands.d)
                         : forget(t, t->operands.d, p->m * p->n);
     return ready && (!writes_bias(p) || forget(t, t->operands.bias, bias_count(p))) &&

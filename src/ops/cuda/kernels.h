@@ -1,8 +1,8 @@
 /* kernels -- launchers of the CUDA kernels: extern "C", raw pointers, a CUDA stream.
  *
- * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers; the
- * structs that kernels read from device memory are repeated here, and cuda_slots.c checks that they
- * are those of ops/ops.h. A launcher only enqueues and returns the launch's error. Contracts are
+ * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers and what noise
+ * is; the structs that kernels read from device memory are repeated here, and cuda_slots.c checks that
+ * they are those of ops/ops.h. A launcher only enqueues and returns the launch's error. Contracts are
  * those of ops/ops.h; `type` is the compute type.
  *
  * Buffers that start at multiples of 16 bytes (device_alloc gives 64) are read 16 bytes at a time;
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/dtype.h"
+#include "ops/ops_noise.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -158,21 +159,7 @@ cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
 
 /* --- cuda_noise.cu -------------------------------------------------------------------------- */
 
-enum kernel_noise_kind {
-    KERNEL_NOISE_A,     /* a factor: sums over k cancel */
-    KERNEL_NOISE_B,     /* the other: they do in even columns of the product */
-    KERNEL_NOISE_PLAIN, /* no more than numbers */
-    KERNEL_NOISE_ADDED  /* to a product: nothing in even rows, so that what cancels is seen */
-};
-struct kernel_noise {
-    enum kernel_noise_kind kind;
-    uint64_t seed;
-    int64_t rows, columns; /* columns one after the other */
-    bool down;             /* k runs along a column */
-    float scale;
-};
-#define KERNEL_NOISE_DEVIATION 0.236f /* standard, of numbers with scale 1 */
-cudaError_t launch_noise(cudaStream_t stream, enum dtype type, struct kernel_noise noise, void *x);
+cudaError_t launch_noise(cudaStream_t stream, enum dtype type, struct noise noise, void *x);
 /* Add the fingerprint of x to two sums in device memory. */
 cudaError_t launch_fingerprint(cudaStream_t stream, enum dtype type, int64_t count, const void *x,
                                unsigned long long *sums);
