@@ -41,8 +41,8 @@ enum status ops_create(struct device *device, const char *backend, enum dtype ty
                        struct ops **ops);
 void ops_destroy(struct ops *ops);
 /* Give up the same bits in every run where that is faster; before the first call. On "cuda" products
- * take the algorithm that is fastest when their shape is first met, and attention's backward pass may
- * add by atomics. The others have nothing faster. Memory stays what it is. */
+ * take the algorithm that is fastest when their shape is first met, whatever its bits, and attention's
+ * backward pass may add by atomics. The others have nothing faster. Memory stays what it is. */
 void ops_be_fast(struct ops *ops);
 
 /* Logits that a head should have at once on this back end. */

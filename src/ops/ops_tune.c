@@ -1,7 +1,6 @@
 /* ops_tune -- see the header. */
 #include "ops/ops_tune.h"
 #include <math.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include "base/status.h"
 
@@ -34,6 +33,22 @@ static void look(struct way *way, int number, tune_time_fn *time, void *user)
     way->calls = calls < 1 ? 1 : calls > MANY ? MANY : (int)calls;
 }
 
+/* Those that give something else than the first are out. */
+static void leave_same(struct way *ways, int count, tune_same_fn *same, void *user)
+{
+    for (int i = 1; i < count; i++)
+        if (ways[i].works && !(ways[0].works && same(user, i)))
+            fail(&ways[i]);
+}
+
+static int working(const struct way *ways, int count)
+{
+    int sum = 0;
+    for (int i = 0; i < count; i++)
+        sum += ways[i].works;
+    return sum;
+}
+
 /* The first is timed in any case: the others are measured by it. */
 static void give_up_slow(struct way *ways, int count)
 {
@@ -43,6 +58,14 @@ static void give_up_slow(struct way *ways, int count)
             fastest = ways[i].median;
     for (int i = 1; i < count; i++)
         ways[i].timed = ways[i].works && ways[i].median <= TUNE_HOPELESS * fastest;
+}
+
+static bool has_rivals(const struct way *ways, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (ways[i].timed)
+            return true;
+    return false;
 }
 
 /* Every other round from the end, so that a clock which falls, or rises, favours none: the two in the
@@ -84,20 +107,23 @@ static int choose(const struct way *ways, int count)
     return gains ? best : 0;
 }
 
-struct tuned ops_tune(int count, tune_time_fn *time, void *user)
+struct tuned ops_tune(int count, tune_time_fn *time, tune_same_fn *same, void *user)
 {
     struct way ways[TUNE_WAYS];
     CHECK(0 < count && count <= TUNE_WAYS);
     for (int i = 0; i < count; i++)
         look(&ways[i], i, time, user);
+    if (same)
+        leave_same(ways, count, same, user);
+    int left = working(ways, count);
     give_up_slow(ways, count);
+    if (!has_rivals(ways, count))
+        return (struct tuned){0, left, ways[0].median, ways[0].median};
     for (int round = 0; round < TUNE_ROUNDS; round++)
         time_round(ways, count, round, time, user);
-    for (int i = 0; i < count; i++) {
-        if (!ways[i].timed)
-            continue;
-        ways[i].median = median_of(ways[i].seconds);
-    }
+    for (int i = 0; i < count; i++)
+        if (ways[i].timed)
+            ways[i].median = median_of(ways[i].seconds);
     int best = choose(ways, count);
-    return (struct tuned){best, ways[0].median, ways[best].median};
+    return (struct tuned){best, left, ways[0].median, ways[best].median};
 }

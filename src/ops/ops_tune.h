@@ -4,25 +4,38 @@
  * differ. So they are timed in turn, in several rounds, each for long enough, and compared by the
  * medians of their rounds; and the first way, which the library itself would take, stays unless
  * another is faster by more than chance. Nothing here knows of cards: who measures is the caller.
+ *
+ * Where results must not change, a way is only timed when the caller finds that it gives what the
+ * first gives, bit for bit: then it does not matter which is taken, and times may waver as they
+ * like.
  */
 #ifndef OPS_OPS_TUNE_H
 #define OPS_OPS_TUNE_H
+#include <stdbool.h>
 
 enum { TUNE_WAYS = 16, TUNE_ROUNDS = 6 };
 #define TUNE_SPAN     2e-3 /* seconds that a way is timed for in a round, at least */
-#define TUNE_GAIN     0.01 /* of the first way's time that another must save */
 #define TUNE_HOPELESS 1.25 /* times the fastest at first sight: not timed any further */
+/* Of the first way's time that another must save. A step has less power and other things in its
+ * caches than a way that is timed by itself, so only what is clear there counts here. */
+#ifndef TUNE_GAIN
+#define TUNE_GAIN 0.03
+#endif
 
 /* Seconds that so many calls of a way take, one after the other; negative: it does not work. */
 typedef double tune_time_fn(void *user, int way, int calls);
+/* Whether a way, not the first, gives bit for bit what the first does. */
+typedef bool tune_same_fn(void *user, int way);
 
 struct tuned {
-    int way; /* the one to take; 0 also where none works */
+    int way;  /* the one to take; 0 also where none works */
+    int same; /* how many could have been: they work, and were found the same; the first is one */
     double first,
         chosen; /* seconds of a call of the first and of the one to take; negative: it does
                              not work */
 };
-/* `ways` up to TUNE_WAYS. */
-struct tuned ops_tune(int ways, tune_time_fn *time, void *user);
+/* `ways` up to TUNE_WAYS. `same` NULL: any will do. Otherwise those that are not the same as the
+ * first are left out, and so are all where the first does not work. */
+struct tuned ops_tune(int ways, tune_time_fn *time, tune_same_fn *same, void *user);
 
 #endif

@@ -13,6 +13,8 @@ struct clock {
     int count[TUNE_WAYS];    /* measurements of a way */
     double least[TUNE_WAYS]; /* the shortest of them, but for the first two */
     int first_of[4 * TUNE_WAYS * TUNE_ROUNDS];
+    unsigned others; /* ways with other bits than the first */
+    unsigned asked;  /* ways that were compared with it */
 };
 
 static double measure(void *user, int way, int calls)
@@ -33,6 +35,15 @@ static double measure(void *user, int way, int calls)
     return seconds;
 }
 
+static bool compare_bits(void *user, int way)
+{
+    struct clock *clock = user;
+    assert_int_not_equal(way, 0);
+    assert_int_equal(clock->asked & 1u << way, 0);
+    clock->asked |= 1u << way;
+    return !(clock->others & 1u << way);
+}
+
 static struct clock even_clock(int ways, double seconds)
 {
     struct clock clock = {0};
@@ -47,24 +58,24 @@ static void test_fastest(void **state)
     struct clock clock = even_clock(8, 1e-4);
     clock.seconds[5] = 0.9e-4;
     clock.seconds[6] = 0.95e-4;
-    struct tuned tuned = ops_tune(8, measure, &clock);
+    struct tuned tuned = ops_tune(8, measure, NULL, &clock);
     assert_int_equal(tuned.way, 5);
     assert_float_equal(tuned.first, 1e-4, 1e-9);
     assert_float_equal(tuned.chosen, 0.9e-4, 1e-9);
 }
 
-/* One that gains less than a hundredth is not worth other bits. */
+/* One that gains less than three hundredths by itself may lose in a step. */
 static void test_first_stays(void **state)
 {
     (void)state;
     struct clock clock = even_clock(4, 1e-3);
-    clock.seconds[2] = 0.992e-3;
-    assert_int_equal(ops_tune(4, measure, &clock).way, 0);
+    clock.seconds[2] = 0.975e-3;
+    assert_int_equal(ops_tune(4, measure, NULL, &clock).way, 0);
     clock = even_clock(4, 1e-3);
-    clock.seconds[2] = 0.985e-3;
-    assert_int_equal(ops_tune(4, measure, &clock).way, 2);
+    clock.seconds[2] = 0.965e-3;
+    assert_int_equal(ops_tune(4, measure, NULL, &clock).way, 2);
     clock = even_clock(1, 1e-3);
-    assert_int_equal(ops_tune(1, measure, &clock).way, 0);
+    assert_int_equal(ops_tune(1, measure, NULL, &clock).way, 0);
 }
 
 /* Every way is timed in every round, for 2 ms at least. */
@@ -74,7 +85,7 @@ static void test_long_enough(void **state)
     static const double seconds[] = {3e-6, 50e-6, 1.9e-3, 5e-3};
     for (int k = 0; k < 4; k++) {
         struct clock clock = even_clock(3, seconds[k]);
-        ops_tune(3, measure, &clock);
+        ops_tune(3, measure, NULL, &clock);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(clock.count[i], 2 + TUNE_ROUNDS);
             assert_true(clock.least[i] >= TUNE_SPAN * 0.999);
@@ -87,7 +98,7 @@ static void test_in_turn(void **state)
 {
     (void)state;
     struct clock clock = even_clock(4, 1e-3);
-    ops_tune(4, measure, &clock);
+    ops_tune(4, measure, NULL, &clock);
     for (int round = 0; round < TUNE_ROUNDS; round++) {
         int seen = 0;
         for (int k = 0; k < 4; k++)
@@ -103,19 +114,19 @@ static void test_wavering(void **state)
     (void)state;
     struct clock clock = even_clock(6, 1e-3);
     clock.drift = 0.2 / (6 * (2 + TUNE_ROUNDS));
-    assert_int_equal(ops_tune(6, measure, &clock).way, 0);
+    assert_int_equal(ops_tune(6, measure, NULL, &clock).way, 0);
     clock = even_clock(6, 1e-3);
     clock.drift = -0.2 / (6 * (2 + TUNE_ROUNDS));
-    assert_int_equal(ops_tune(6, measure, &clock).way, 0);
+    assert_int_equal(ops_tune(6, measure, NULL, &clock).way, 0);
     clock = even_clock(6, 1e-3);
     clock.spike = 0.5;
-    assert_int_equal(ops_tune(6, measure, &clock).way, 0);
+    assert_int_equal(ops_tune(6, measure, NULL, &clock).way, 0);
     clock = even_clock(6, 1e-3);
     clock.seconds[4] = 0.95e-3;
     clock.drift = 0.1 / (6 * (2 + TUNE_ROUNDS));
     clock.spike = 0.2;
     clock.noise = 0.005;
-    assert_int_equal(ops_tune(6, measure, &clock).way, 4);
+    assert_int_equal(ops_tune(6, measure, NULL, &clock).way, 4);
 }
 
 /* What is far behind is looked at and not timed; the first is, whatever it takes. */
@@ -125,7 +136,7 @@ static void test_hopeless(void **state)
     struct clock clock = even_clock(4, 1e-3);
     clock.seconds[0] = 4e-3;
     clock.seconds[2] = 2e-3;
-    struct tuned tuned = ops_tune(4, measure, &clock);
+    struct tuned tuned = ops_tune(4, measure, NULL, &clock);
     assert_int_equal(tuned.way, 1);
     assert_float_equal(tuned.first, 4e-3, 1e-9);
     assert_int_equal(clock.count[2], 2);
@@ -138,26 +149,104 @@ static void test_failures(void **state)
     struct clock clock = even_clock(3, 1e-3);
     clock.seconds[0] = -1; /* the first: any other is better */
     clock.seconds[2] = 0.999e-3;
-    struct tuned tuned = ops_tune(3, measure, &clock);
+    struct tuned tuned = ops_tune(3, measure, NULL, &clock);
     assert_int_equal(tuned.way, 2);
     assert_true(tuned.first < 0);
     clock = even_clock(3, 1e-3);
     clock.seconds[1] = 0.5e-3; /* the fastest, until it fails */
     clock.dies_after[1] = 4;
-    assert_int_equal(ops_tune(3, measure, &clock).way, 0);
+    assert_int_equal(ops_tune(3, measure, NULL, &clock).way, 0);
     clock = even_clock(3, -1); /* all of them */
-    tuned = ops_tune(3, measure, &clock);
+    tuned = ops_tune(3, measure, NULL, &clock);
     assert_int_equal(tuned.way, 0);
     assert_true(tuned.chosen < 0);
+}
+
+/* The fastest has other bits: it is not taken, and not timed either; the next is. */
+static void test_other_bits(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(4, 1e-3);
+    clock.seconds[1] = 0.5e-3;
+    clock.seconds[2] = 0.8e-3;
+    clock.seconds[3] = 0.9e-3;
+    clock.others = 1u << 1;
+    struct tuned tuned = ops_tune(4, measure, compare_bits, &clock);
+    assert_int_equal(tuned.way, 2);
+    assert_int_equal(tuned.same, 3);
+    assert_float_equal(tuned.chosen, 0.8e-3, 1e-9);
+    assert_int_equal(clock.count[1], 2);
+    assert_int_equal(clock.asked, 14);
+    clock = even_clock(4, 1e-3); /* and where any will do, it is taken */
+    clock.seconds[1] = 0.5e-3;
+    clock.others = 1u << 1;
+    tuned = ops_tune(4, measure, NULL, &clock);
+    assert_int_equal(tuned.way, 1);
+    assert_int_equal(tuned.same, 4);
+    assert_int_equal(clock.asked, 0);
+}
+
+/* A way with other bits does not make those hopeless that are slower than it. */
+static void test_other_bits_far_ahead(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(3, 1e-3);
+    clock.seconds[1] = 0.1e-3;
+    clock.seconds[2] = 0.9e-3;
+    clock.others = 1u << 1;
+    assert_int_equal(ops_tune(3, measure, compare_bits, &clock).way, 2);
+}
+
+static void test_none_the_same(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(TUNE_WAYS, 0.5e-3);
+    clock.seconds[0] = 1e-3;
+    clock.others = 0xfffe;
+    struct tuned tuned = ops_tune(TUNE_WAYS, measure, compare_bits, &clock);
+    assert_int_equal(tuned.way, 0);
+    assert_int_equal(tuned.same, 1);
+    assert_float_equal(tuned.chosen, 1e-3, 1e-9);
+    assert_int_equal(clock.count[0], 2); /* nothing to compare it with */
+}
+
+/* What does not work is not asked for its bits; one that fails while it is timed is left, and the
+ * next taken; without the first nothing can be the same. */
+static void test_failures_and_bits(void **state)
+{
+    (void)state;
+    struct clock clock = even_clock(4, 1e-3);
+    clock.seconds[1] = -1;
+    clock.seconds[2] = 0.7e-3;
+    clock.dies_after[2] = 4;
+    clock.seconds[3] = 0.8e-3;
+    struct tuned tuned = ops_tune(4, measure, compare_bits, &clock);
+    assert_int_equal(tuned.way, 3);
+    assert_int_equal(tuned.same, 3);
+    assert_int_equal(clock.asked, 12);
+    clock = even_clock(3, 1e-3);
+    clock.seconds[0] = -1;
+    tuned = ops_tune(3, measure, compare_bits, &clock);
+    assert_int_equal(tuned.way, 0);
+    assert_int_equal(tuned.same, 0);
+    assert_true(tuned.chosen < 0);
+    assert_int_equal(clock.asked, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fastest),     cmocka_unit_test(test_first_stays),
-        cmocka_unit_test(test_long_enough), cmocka_unit_test(test_in_turn),
-        cmocka_unit_test(test_wavering),    cmocka_unit_test(test_hopeless),
+        cmocka_unit_test(test_fastest),
+        cmocka_unit_test(test_first_stays),
+        cmocka_unit_test(test_long_enough),
+        cmocka_unit_test(test_in_turn),
+        cmocka_unit_test(test_wavering),
+        cmocka_unit_test(test_hopeless),
         cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_other_bits),
+        cmocka_unit_test(test_other_bits_far_ahead),
+        cmocka_unit_test(test_none_the_same),
+        cmocka_unit_test(test_failures_and_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,8 @@
  *
  *     cuda_linear.c        linear layers: products with bias, GELU and their gradients as epilogues
  *     cuda_product.c       products through cuBLASLt; cuda_columns.cu: bias without an epilogue
+ *     cuda_product_tune.c  which algorithm a product takes; cuda_trial.c, cuda_noise.cu: on what they
+ *                          are tried
  *     cuda_attention.c     attention: through cuDNN, else cuda_attention_plain.cu; cuda_cached.cu
  *     cuda_attention_hopper.cu, hopper*.cuh     its backward pass on Hopper, with tiles and wgmma
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API

@@ -19,8 +19,9 @@
  *
  * Environment, read at opening, for measuring on a card: SIFR_CUDA_FUSE=LIST, with commas, names
  * the epilogues to use, of bias, gelu, dgelu, dgelu_dbias, dbias (the first three);
- * SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32; SIFR_CUDA_TUNE=1 times the candidates of
- * each shape and takes the fastest (no fixed bits), as fast mode does, and =0 does not, in it either.
+ * SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32; SIFR_CUDA_PRODUCTS=first takes cuBLASLt's
+ * first algorithm for every product, =same the fastest with its bits, =fastest the fastest of all (no
+ * fixed bits): in a deterministic run and in fast mode alike, which have the second and the third.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -193,11 +194,22 @@ static struct fuse fuse_wanted(void)
                          .dbias = names(list, "dbias")};
 }
 
-static enum products_tune tune_wanted(void)
+static enum status choice_wanted(struct env *env, enum products_choice *choice)
 {
-    if (!getenv("SIFR_CUDA_TUNE"))
-        return PRODUCTS_TUNE_IF_FAST;
-    return is_one("SIFR_CUDA_TUNE") ? PRODUCTS_TUNE : PRODUCTS_TUNE_NEVER;
+    static const struct {
+        const char *word;
+        enum products_choice choice;
+    } known[] = {{"first", PRODUCTS_FIRST}, {"same", PRODUCTS_SAME}, {"fastest", PRODUCTS_FASTEST}};
+    const char *text = getenv("SIFR_CUDA_PRODUCTS");
+    *choice = PRODUCTS_BY_MODE;
+    if (!text)
+        return STATUS_OK;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(text, known[i].word)) {
+            *choice = known[i].choice;
+            return STATUS_OK;
+        }
+    return FAIL(env, CONFIG, "SIFR_CUDA_PRODUCTS=%s: first, same or fastest", text);
 }
 
 enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
@@ -205,9 +217,10 @@ enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
     struct env *env = device_env(ops->device);
     struct cuda_linear_state *state;
     enum status st;
+    enum products_choice choice;
+    TRY(choice_wanted(env, &choice));
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
-    TRY_OR(undo_state,
-           products_create(ops, is_one("SIFR_CUDA_EXACT"), tune_wanted(), &state->products));
+    TRY_OR(undo_state, products_create(ops, is_one("SIFR_CUDA_EXACT"), choice, &state->products));
     state->fuse = fuse_wanted();
     *out = state;
     return STATUS_OK;

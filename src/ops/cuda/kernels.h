@@ -1,8 +1,8 @@
 /* kernels -- launchers of the CUDA kernels: extern "C", raw pointers, a CUDA stream.
  *
- * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers; the
- * structs that kernels read from device memory are repeated here, and cuda_slots.c checks that they
- * are those of ops/ops.h. A launcher only enqueues and returns the launch's error. Contracts are
+ * Seen by C and by CUDA C++ alike, so it includes nothing of sifr but dtype's numbers and what noise
+ * is; the structs that kernels read from device memory are repeated here, and cuda_slots.c checks that
+ * they are those of ops/ops.h. A launcher only enqueues and returns the launch's error. Contracts are
  * those of ops/ops.h; `type` is the compute type.
  *
  * Buffers that start at multiples of 16 bytes (device_alloc gives 64) are read 16 bytes at a time;
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/dtype.h"
+#include "ops/ops_noise.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -155,6 +156,13 @@ cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
                                 const struct kernel_scalars *scalars,
                                 const struct kernel_segment *segments, int segment_count,
                                 int processors, unsigned long long *taken);
+
+/* --- cuda_noise.cu -------------------------------------------------------------------------- */
+
+cudaError_t launch_noise(cudaStream_t stream, enum dtype type, struct noise noise, void *x);
+/* Add the fingerprint of x to two sums in device memory. */
+cudaError_t launch_fingerprint(cudaStream_t stream, enum dtype type, int64_t count, const void *x,
+                               unsigned long long *sums);
 
 #ifdef __cplusplus
 }
