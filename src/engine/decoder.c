@@ -192,7 +192,7 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
         .tokens = d->tokens,
         .logits = d->logits,
         .logit_tokens = 1,
-        .past = d->position,
+        .past = {.count = d->position},
         .cache_tokens = d->room,
     };
     device_copy(d->stream, d->tokens, tokens, (size_t)count * sizeof *tokens);

@@ -12,14 +12,17 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include "ops/cuda/cuda_attention.h"
 #include "ops/cuda/cuda_impl.h"
 #include "ops/cuda/cuda_product.h"
 
 #define CHUNK_LOGITS ((int64_t)1 << 29) /* 1 GiB in 16 bits */
 
-/* ops->workspace: the products' part, then AdamW's count of tiles in bytes of its own. */
-#define ADAMW_TAKEN PRODUCTS_WORKSPACE
-#define WORKSPACE   (PRODUCTS_WORKSPACE + 64)
+/* ops->workspace: the products' part, then AdamW's count of tiles and the counts of attention with a
+ * cache in bytes of their own. */
+#define ADAMW_TAKEN    PRODUCTS_WORKSPACE
+#define CACHED_ARRIVED (ADAMW_TAKEN + 64)
+#define WORKSPACE      (CACHED_ARRIVED + CUDA_CACHED_ARRIVED * sizeof(unsigned))
 
 static bool cuda_supports(enum dtype type)
 {
@@ -58,6 +61,7 @@ static enum status cuda_ops_open(struct ops *ops)
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
     const char *norm = getenv("SIFR_CUDA_NORM");
+    cuda->cached_arrived = (unsigned *)((char *)ops->workspace + CACHED_ARRIVED);
     cuda->norm_hopper = takes_hopper(ops, "SIFR_CUDA_NORM");
     cuda->rms_hopper = cuda->norm_hopper && norm && !strcmp(norm, "hopper");
     TRY_OR(undo_self, adamw_open(ops, cuda));
