@@ -82,7 +82,7 @@ static int32_t by_heap(const struct sampling *s, const float *logits, int64_t vo
 
 /* --- logits ----------------------------------------------------------------------------------- */
 
-enum { VOCAB = 5003, ROUNDS = 40 };
+enum { VOCAB = 3001, ROUNDS = 24 };
 static const struct sampling ways[] = {
     {.temperature = 0.0, .top_p = 1.0},
     {.temperature = 1.0, .top_p = 1.0},
