@@ -9,7 +9,7 @@
  * rows: a pair of threads a row, then the sums of all pairs over the warp and over the warps in order.
  * Narrow strips make enough blocks to fill a card without cutting the sum.
  *
- * Eight packs a thread are on their way at a time, and the first of them before the wait for x.
+ * Four or eight packs a thread are on their way at a time, and the first of them before the wait for x.
  */
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/gelu.cuh"
@@ -17,7 +17,6 @@
 namespace
 {
 
-const int IN_FLIGHT = 8; /* packs of a thread */
 const int ROW_THREADS = 256, STRIP_THREADS = 512;
 
 template <typename T> struct row_args {
@@ -49,7 +48,7 @@ template <typename T> __device__ inline void finish(const row_args<T> &a, int co
 template <typename T, int ROWS>
 __global__ void __launch_bounds__(ROW_THREADS) along_rows(row_args<T> a)
 {
-    constexpr int N = PACK<T>, DEPTH = IN_FLIGHT / ROWS;
+    constexpr int N = PACK<T>, DEPTH = ROWS < 4 ? 4 : 2;
     int lane = threadIdx.x % WARP, packs = a.in / N;
     int64_t first = ((int64_t)blockIdx.x * (ROW_THREADS / WARP) + threadIdx.x / WARP) * ROWS;
     const T *rows = a.w + first * a.in;
@@ -65,11 +64,15 @@ __global__ void __launch_bounds__(ROW_THREADS) along_rows(row_args<T> a)
                     w[r][d] = load_once(rows + (int64_t)r * a.in + (at + d * WARP) * N);
         if (at == lane)
             follow_wait();
+        pack<T> xs[DEPTH] = {};
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++)
+            if (at + d * WARP < packs)
+                xs[d] = load(a.x + (at + d * WARP) * N);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
-            float x[N] = {}, f[N];
-            if (at + d * WARP < packs)
-                widen(load(a.x + (at + d * WARP) * N), x);
+            float x[N], f[N];
+            widen(xs[d], x);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 widen(w[r][d], f);
@@ -99,28 +102,32 @@ template <typename T> constexpr int STRIP = 2 * PACK<T>;
 
 template <typename T> __global__ void __launch_bounds__(STRIP_THREADS) down_strip(row_args<T> a)
 {
-    constexpr int N = PACK<T>, LINES = STRIP_THREADS / 2, WARPS = STRIP_THREADS / WARP;
+    constexpr int N = PACK<T>, DEPTH = 8, LINES = STRIP_THREADS / 2;
+    constexpr int WARPS = STRIP_THREADS / WARP;
     __shared__ float room[WARPS][STRIP<T>];
     int side = threadIdx.x % 2, line = threadIdx.x / 2, first = blockIdx.x * STRIP<T>;
     bool here = first + side * N < a.out;
     const T *at = a.w + (int64_t)line * a.out + first + side * N;
     float sums[N] = {};
     follow_let();
-    for (int i = line; i - line < a.in; i += IN_FLIGHT * LINES) {
-        pack<T> w[IN_FLIGHT] = {};
+    for (int i = line; i - line < a.in; i += DEPTH * LINES) {
+        pack<T> w[DEPTH] = {};
 #pragma unroll
-        for (int d = 0; d < IN_FLIGHT; d++, at += (int64_t)LINES * a.out)
+        for (int d = 0; d < DEPTH; d++, at += (int64_t)LINES * a.out)
             if (here && i + d * LINES < a.in)
                 w[d] = load_once(at);
         if (i == line)
             follow_wait();
+        float x[DEPTH], f[N];
 #pragma unroll
-        for (int d = 0; d < IN_FLIGHT; d++) {
-            float x = i + d * LINES < a.in ? widen(a.x[i + d * LINES]) : 0.0f, f[N];
+        for (int d = 0; d < DEPTH; d++)
+            x[d] = i + d * LINES < a.in ? widen(a.x[i + d * LINES]) : 0.0f;
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
             widen(w[d], f);
 #pragma unroll
             for (int j = 0; j < N; j++)
-                sums[j] = fma_(x, f[j], sums[j]);
+                sums[j] = fma_(x[d], f[j], sums[j]);
         }
     }
 #pragma unroll
