@@ -103,6 +103,7 @@ struct classes {
     int64_t vocab;
     float top, scale;
     double doubt;
+    bool counts; /* are wanted */
     double mass[CLASSES];
     int32_t count[CLASSES];
 };
@@ -136,14 +137,15 @@ static double fill_classes(struct classes *c)
             class[i] = class_of(logits[i], c->top, c->scale);
         for (int i = 0; i < count; i++)
             rest[i] = near_one((logits[i] - (double)c->top) * per_degree + class[i] * width);
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < count; i++)
             c->mass[class[i]] += rest[i];
+        for (int i = 0; c->counts && i < count; i++)
             c->count[class[i]]++;
-        }
     }
     c->mass[CLASSES - 1] = 0.0; /* far from its first place, and next to nothing */
-    for (int i = 0; i < CLASSES - 1; i++)
-        all += c->mass[i] *= exp(-i * width);
+    double first_place = 1.0, step = exp(-width);
+    for (int i = 0; i < CLASSES - 1; i++, first_place *= step)
+        all += c->mass[i] *= first_place;
     return all;
 }
 
@@ -171,7 +173,7 @@ struct walk { /* along the order, so far */
     int32_t id; /* the last one; -1: that is in doubt */
 };
 
-/* Until there are `most` ids or more mass than `limit`. */
+/* Until there are `most` ids, where they are counted, or more mass than `limit`. */
 static struct walk walk_until(const struct classes *c, int64_t most, double limit, int32_t *ids)
 {
     struct walk w = {0, 0.0, -1};
@@ -185,7 +187,7 @@ static struct walk walk_until(const struct classes *c, int64_t most, double limi
         make_heap(c->logits, ids, left);
         for (; left > 0; left--) {
             int32_t id = take_first(c->logits, ids, left);
-            bool clear = w.count == 0 || w.mass < limit - c->doubt; /* it did not end before */
+            bool clear = w.mass == 0.0 || w.mass < limit - c->doubt; /* it did not end before */
             w.mass += mass_of(c->sampling, c->logits[id], c->top);
             if (++w.count == most || w.mass > limit + c->doubt) {
                 w.id = clear ? id : -1;
@@ -206,14 +208,18 @@ static int32_t pick_quick(const struct sampling *s, const float *logits, int64_t
     double range = fmin((double)top - bottom, FARTHEST * s->temperature);
     if (!isfinite(top) || (top > bottom && !(range > 1e-30 && range < 1e30)))
         return -1;
+    int64_t most = most_ids(s, vocab);
+    c.counts = most < vocab;
     c.scale = top > bottom ? (float)((CLASSES - 2) / range) : 0.0f; /* the last: beyond alone */
     double all = fill_classes(&c);
     c.doubt = DOUBT * all;
-    struct walk kept = {vocab, all, 0};
-    if (s->top_p < 1.0 || most_ids(s, vocab) < vocab)
-        kept =
-            walk_until(&c, most_ids(s, vocab), s->top_p < 1.0 ? s->top_p * all : INFINITY, order);
-    return kept.id < 0 ? -1 : walk_until(&c, kept.count, random * kept.mass, order).id;
+    struct walk kept = {.mass = all};
+    if (s->top_p < 1.0 || c.counts)
+        kept = walk_until(&c, c.counts ? most : INT64_MAX,
+                          s->top_p < 1.0 ? s->top_p * all : INFINITY, order);
+    if (kept.id < 0)
+        return -1;
+    return walk_until(&c, c.counts ? kept.count : INT64_MAX, random * kept.mass, order).id;
 }
 
 /* --- the face ------------------------------------------------------------------------------- */
