@@ -1,7 +1,7 @@
 /* record_cuda -- recordings: a CUDA graph, captured from a plain stream.
  *
  * Capture takes what is enqueued on the stream and nothing else; calls that would wait or take memory
- * fail in it, and so does the capture. The driver takes memory for a graph, a few MiB of its own.
+ * fail in it, and so does the capture. What memory the driver takes for a graph is its own.
  *
  * Environment, read at each recording, for measuring on a card: SIFR_CUDA_GRAPH=off records nothing;
  * =serial does, but no kernel begins before the one before has ended (src/ops/cuda/follow.cuh).
