@@ -131,13 +131,21 @@ __device__ inline bool comes_last(unsigned *arrived, int64_t blocks)
     return last;
 }
 
+template <typename T> __device__ inline void fetch_row(const T *key, const T *value, int width)
+{
+    const int line = 128 / (int)sizeof(T);
+    for (int d = 0; d < width; d += line) {
+        fetch_ahead(key + d);
+        fetch_ahead(value + d);
+    }
+}
+
 template <typename T, bool WIDE>
 __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache_k, T *cache_v,
                               T *out, float *scratch, unsigned *arrived)
 {
     extern __shared__ float memory[];
     follow_let();
-    follow_wait();
     int warps = blockDim.x / LANES, warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int64_t query = blockIdx.x / p.blocks, block = blockIdx.x % p.blocks;
     int64_t h = query % p.heads, token = query / p.heads, b = token / p.tokens;
@@ -146,14 +154,18 @@ __global__ void attend_cached(place p, kernel_past past_, const T *qkv, T *cache
     int64_t past = past_of(past_), rows = past + p.tokens;
     int64_t part = ((rows + p.parts - 1) / p.parts + LANES - 1) / LANES * LANES;
     int64_t parts = (rows + part - 1) / part, blocks = (parts + warps - 1) / warps;
-    if (block >= blocks)
-        return;
     int64_t mine = block * warps + warp, first = mine * part;
     int64_t last = first + part, count = past + token % p.tokens + 1;
     last = last < count ? last : count;
 
+    /* The wait is for q; keys and values of the past are there. */
+    int64_t at = b * p.room * p.kv_row + h / p.group * p.width;
+    for (int64_t j = first + lane; p.tokens == 1 && j < last; j += LANES)
+        fetch_row(cache_k + at + j * p.kv_row, cache_v + at + j * p.kv_row, p.width);
+    follow_wait();
+    if (block >= blocks)
+        return;
     if (mine < parts) {
-        int64_t at = b * p.room * p.kv_row + h / p.group * p.width;
         const T *from = qkv + token * p.row;
         if (p.tokens == 1 && first <= past && past < last) {
             const T *key = from + p.heads * p.width + h / p.group * p.width;

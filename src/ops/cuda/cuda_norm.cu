@@ -61,6 +61,10 @@ __global__ void __launch_bounds__(GROUP == WARP ? 128 : GROUP) add_norm_rows(add
     int at = threadIdx.x % GROUP, packs = a.width / N;
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / GROUP) + threadIdx.x / GROUP;
     follow_let();
+    for (int c = at * N; a.rows == 1 && c < a.width; c += GROUP * N) {
+        fetch_ahead(a.weight + c);
+        fetch_ahead((a.bias ? a.bias : a.weight) + c);
+    }
     follow_wait();
     if (r >= a.rows)
         return;

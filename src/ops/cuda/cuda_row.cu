@@ -9,7 +9,8 @@
  * rows: a pair of threads a row, then the sums of all pairs over the warp and over the warps in order.
  * Narrow strips make enough blocks to fill a card without cutting the sum.
  *
- * Four or eight packs a thread are on their way at a time, and the first of them before the wait for x.
+ * Four or eight packs a thread are on their way at a time, and the first of them, as the bias, before the
+ * wait for x.
  */
 #include "ops/cuda/follow.cuh"
 #include "ops/cuda/gelu.cuh"
@@ -32,10 +33,16 @@ template <typename T> __device__ inline pack<T> load_once(const T *from)
     return {{bits.x, bits.y, bits.z, bits.w}};
 }
 
-template <typename T> __device__ inline void finish(const row_args<T> &a, int column, float sum)
+template <typename T> __device__ inline float bias_of(const row_args<T> &a, int64_t column)
+{
+    return a.bias && column < a.out ? widen(a.bias[column]) : 0.0f;
+}
+
+template <typename T>
+__device__ inline void finish(const row_args<T> &a, int column, float sum, float bias)
 {
     T value;
-    narrow(a.bias ? add(sum, widen(a.bias[column])) : sum, &value);
+    narrow(a.bias ? add(sum, bias) : sum, &value);
     if (a.pre) {
         a.pre[column] = value;
         narrow(gelu_value<T>(widen(value)), &value);
@@ -54,6 +61,7 @@ __global__ void __launch_bounds__(ROW_THREADS) along_rows(row_args<T> a)
     const T *rows = a.w + first * a.in;
     float sums[ROWS][2] = {}; /* of even and of odd elements */
     follow_let();
+    float bias = lane < ROWS ? bias_of(a, first + lane) : 0.0f;
     for (int at = lane; at - lane < packs; at += DEPTH * WARP) {
         pack<T> w[ROWS][DEPTH] = {};
 #pragma unroll
@@ -86,7 +94,7 @@ __global__ void __launch_bounds__(ROW_THREADS) along_rows(row_args<T> a)
     for (int r = 0; r < ROWS; r++) {
         float sum = warp_sum(add(sums[r][0], sums[r][1]));
         if (lane == r && first + r < a.out)
-            finish(a, (int)first + r, sum);
+            finish(a, (int)first + r, sum, bias);
     }
 }
 
@@ -110,6 +118,8 @@ template <typename T> __global__ void __launch_bounds__(STRIP_THREADS) down_stri
     const T *at = a.w + (int64_t)line * a.out + first + side * N;
     float sums[N] = {};
     follow_let();
+    int column = threadIdx.x; /* of the strip, in the end */
+    float bias = column < STRIP<T> ? bias_of(a, first + column) : 0.0f;
     for (int i = line; i - line < a.in; i += DEPTH * LINES) {
         pack<T> w[DEPTH] = {};
 #pragma unroll
@@ -139,13 +149,12 @@ template <typename T> __global__ void __launch_bounds__(STRIP_THREADS) down_stri
             room[threadIdx.x / WARP][side * N + j] = sums[j];
     }
     __syncthreads();
-    int column = threadIdx.x;
     if (column < STRIP<T> && first + column < a.out) {
         float sum = room[0][column];
 #pragma unroll
         for (int warp = 1; warp < WARPS; warp++)
             sum += room[warp][column];
-        finish(a, first + column, sum);
+        finish(a, first + column, sum, bias);
     }
 }
 

@@ -6,7 +6,8 @@
  * said follow_let, and stop in follow_wait until all it wrote can be read. So a kernel
  *
  *   - calls follow_wait in every thread, before it reads what may have been written on the stream, and
- *     before it writes anything. What no work of the recording writes may be read before: weights;
+ *     before it writes anything. What no kernel of the recording writes may be read before: weights, and
+ *     the position, which is copied before the first of them begins;
  *   - calls follow_let early: the next one waits for all of it in any case.
  *
  * Since each waits for the one before, which did the same, all that is older has ended, too. Elsewhere
@@ -19,10 +20,17 @@
 #include <string.h>
 #include "ops/cuda/kernels.h"
 
-/* After follow_wait. */
+/* May be called before follow_wait: it does not ask what lies near the multiprocessor. */
 static __device__ inline int64_t past_of(const kernel_past &past)
 {
-    return past.at ? *past.at : past.count;
+    return past.at ? __ldcg(past.at) : past.count;
+}
+
+/* The bytes around it come nearer, whoever will read them: before follow_wait, for what is read at the
+ * end of a chain. */
+static __device__ inline void fetch_ahead(const void *at)
+{
+    asm volatile("prefetch.L2 [%0];" ::"l"(at));
 }
 
 static __device__ inline void follow_wait()
