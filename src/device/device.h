@@ -135,6 +135,22 @@ void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, co
 void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                              enum dtype src_type, int64_t count, int64_t stride, int parts);
 
+/* --- recordings: work that is enqueued once and done many times ------------------------------ */
+
+struct recording;
+/* What is enqueued on a plain stream from here to the end of the recording is kept and not done: copies,
+ * zeros, sums and work of ops; no tasks, no events, no other stream, nothing that waits. Copies are of
+ * device memory and of device_alloc_host's, and read when they are replayed, as all of it is: what
+ * changes from one time to the next stands in memory. false: the device records nothing, or not now;
+ * then nothing has begun, and there is no end to call. */
+bool stream_record_begin(struct stream *stream);
+/* The recording, which the caller destroys; or NULL, when something could not be recorded: that has
+ * been said, the stream is as it was before, and nothing has been done. */
+struct recording *stream_record_end(struct stream *stream);
+/* Enqueue all of it, on a stream of the same device. The memory it speaks of is still there. */
+void stream_replay(struct stream *stream, struct recording *recording);
+void recording_destroy(struct device *device, struct recording *recording); /* NULL is fine */
+
 /* --- time on a dry device: src/device/dry/dry_time.c ----------------------------------------- */
 
 /* What work of the device itself takes. */

@@ -56,6 +56,13 @@ struct device_backend {
     /* Many ranges at once; NULL: by `accumulate`, one by one. */
     void (*accumulate_parts)(struct stream *stream, void *dst, enum dtype dst_type, const void *src,
                              enum dtype src_type, int64_t count, int64_t stride, int parts);
+
+    /* Recordings; NULL, all of them: there are none. `record_end` gives NULL after a failure, which it
+     * has said; `forget` destroys what it gave, which is the back end's own and not accounted. */
+    bool (*record_begin)(struct stream *stream);
+    struct recording *(*record_end)(struct stream *stream);
+    void (*replay)(struct stream *stream, struct recording *recording);
+    void (*forget)(struct device *device, struct recording *recording);
 };
 
 /* One allocation. */

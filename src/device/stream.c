@@ -207,3 +207,38 @@ void device_accumulate_parts(struct stream *stream, void *dst, enum dtype dst_ty
                           (const char *)src + (size_t)(p * stride) * dtype_bytes(src_type),
                           src_type, count);
 }
+
+/* --- recordings ----------------------------------------------------------------------------- */
+
+bool stream_record_begin(struct stream *stream)
+{
+    const struct device_backend *backend = stream->device->backend;
+    return backend->record_begin != NULL && !stream->worker && !stream_failed(stream) &&
+           backend->record_begin(stream);
+}
+
+/* What failed was not done, so the stream need not carry it. */
+struct recording *stream_record_end(struct stream *stream)
+{
+    const struct device_backend *backend = stream->device->backend;
+    struct recording *recording = backend->record_end(stream);
+    if (recording != NULL && !stream_failed(stream))
+        return recording;
+    recording_destroy(stream->device, recording);
+    atomic_store(&stream->error, STATUS_OK);
+    log_warn(stream->device->env, "work could not be recorded, and is enqueued piece by piece");
+    return NULL;
+}
+
+void stream_replay(struct stream *stream, struct recording *recording)
+{
+    CHECK(recording != NULL);
+    if (!stream_failed(stream))
+        stream->device->backend->replay(stream, recording);
+}
+
+void recording_destroy(struct device *device, struct recording *recording)
+{
+    if (recording != NULL)
+        device->backend->forget(device, recording);
+}

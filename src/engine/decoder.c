@@ -3,12 +3,24 @@
  *
  * All buffers are for chunks of at most `chunk` tokens and are shared by the units: nothing is kept
  * but keys and values.
+ *
+ * One token after another is the same work each time, but for the token and its position. Where all
+ * params are in place and nobody else takes part, it is recorded once, with these two in device
+ * memory, and replayed: on a card a token is then one launch and not some hundred. The first token is
+ * fed piece by piece all the same, so that libraries make what they make at first. A device that
+ * records nothing, as the CPU, goes on piece by piece. The bits are the same.
  */
 #include "engine/decoder.h"
 
 #include <string.h>
 
 #include "engine/activations.h"
+
+/* What changes from token to token. */
+struct next {
+    int64_t past;
+    int32_t token;
+};
 
 struct decoder {
     struct ops *ops;                /* borrowed */
@@ -17,10 +29,13 @@ struct decoder {
     struct zero *zero;              /* borrowed */
     struct env *env;                /* borrowed */
     struct activations *activations;
-    void **caches;             /* (units) device memory; NULL where a unit needs none */
-    int32_t *tokens;           /* device: (chunk) */
-    void *logits;              /* device: (V) in the compute type */
-    float *wide, *logits_host; /* (V): on the device, which is logits where that is fp32 */
+    void **caches;                 /* (units) device memory; NULL where a unit needs none */
+    int32_t *tokens;               /* device: (chunk) */
+    void *logits;                  /* device: (V) in the compute type */
+    float *wide, *logits_host;     /* (V): on the device, which is logits where that is fp32 */
+    struct next *next, *next_host; /* on the device, and where it comes from */
+    struct recording *recording;   /* of a token; NULL: not yet, or none */
+    bool records, warm;            /* a token may be recorded; one has been fed */
     int64_t position, room, chunk;
     struct comm *group;      /* borrowed: the tensor-parallel ranks; NULL: this one alone */
     struct engine_pipe pipe; /* comm NULL: the whole model is here */
@@ -68,7 +83,11 @@ static enum status alloc_all(struct decoder *d)
     else
         TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "logits in fp32", vocab * sizeof(float),
                          &d->wide));
-    return mem_alloc(d->env, MEM_OTHER, "logits", vocab * sizeof(float), &d->logits_host);
+    TRY(device_alloc(d->ops->device, MEM_ACTIVATIONS, "next token", sizeof *d->next, &d->next));
+    TRY(device_alloc_host(d->ops->device, MEM_OTHER, "next token", sizeof *d->next_host,
+                          &d->next_host));
+    return device_alloc_host(d->ops->device, MEM_OTHER, "logits", vocab * sizeof(float),
+                             &d->logits_host);
 }
 
 enum status decoder_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
@@ -89,6 +108,8 @@ enum status decoder_create(struct ops *ops, struct stream *stream, const struct 
                           .chunk = chunk};
     if (pipe)
         d->pipe = *pipe;
+    const struct roster *roster = zero_roster(zero);
+    d->records = !d->pipe.comm && !group && roster->workers == roster->size && zero_in_place(zero);
     enum status st = alloc_all(d);
     if (st != STATUS_OK) {
         decoder_destroy(d);
@@ -103,6 +124,7 @@ void decoder_destroy(struct decoder *d)
     if (!d)
         return;
     struct device *device = d->ops->device;
+    recording_destroy(device, d->recording);
     for (int u = 0; d->caches && u < d->graph->unit_count; u++)
         device_free(device, d->caches[u]);
     activations_destroy(d->activations);
@@ -111,7 +133,9 @@ void decoder_destroy(struct decoder *d)
     if (d->wide != d->logits)
         device_free(device, d->wide);
     device_free(device, d->logits);
-    mem_free(d->env, d->logits_host);
+    device_free(device, d->logits_host);
+    device_free(device, d->next_host);
+    device_free(device, d->next);
     mem_free(d->env, d->caches);
     mem_free(d->env, d);
 }
@@ -182,19 +206,25 @@ static void feed_stage(struct decoder *d, int64_t count, bool want_logits, struc
     }
 }
 
-static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, bool want_logits)
+static struct unit_run run_of(const struct decoder *d, const int32_t *tokens, int64_t count,
+                              struct past past)
 {
-    struct unit_run run = {
+    return (struct unit_run){
         .ops = d->ops,
         .stream = d->stream,
         .group = d->group,
         .shape = {.batch = 1, .tokens = count},
-        .tokens = d->tokens,
+        .tokens = tokens,
         .logits = d->logits,
         .logit_tokens = 1,
-        .past = d->position,
+        .past = past,
         .cache_tokens = d->room,
     };
+}
+
+static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, bool want_logits)
+{
+    struct unit_run run = run_of(d, d->tokens, count, (struct past){.count = d->position});
     device_copy(d->stream, d->tokens, tokens, (size_t)count * sizeof *tokens);
     if (d->pipe.comm)
         feed_stage(d, count, want_logits, &run);
@@ -203,14 +233,9 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
     d->position += count;
 }
 
-enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count,
-                         const float **logits)
+/* Logits to the host, of every rank. */
+static void bring_logits(struct decoder *d)
 {
-    CHECK(count >= 1 && d->position + count <= d->room);
-    for (int64_t first = 0; first < count; first += d->chunk) {
-        int64_t part = count - first < d->chunk ? count - first : d->chunk;
-        feed_chunk(d, tokens + first, part, first + part == count);
-    }
     const struct roster *roster = zero_roster(d->zero);
     if (d->wide != d->logits)
         ops_cast(d->ops, d->stream, d->wide, DTYPE_F32, d->logits, d->ops->type, d->graph->vocab);
@@ -220,6 +245,51 @@ enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count
     if (roster->workers < roster->size) /* servers compute no logits, and choose the same token */
         comm_broadcast(zero_comm(d->zero), d->wide, d->graph->vocab, DTYPE_F32, 0, d->stream);
     device_copy(d->stream, d->logits_host, d->wide, (size_t)d->graph->vocab * sizeof(float));
+}
+
+static void feed_all(struct decoder *d, const int32_t *tokens, int64_t count)
+{
+    for (int64_t first = 0; first < count; first += d->chunk) {
+        int64_t part = count - first < d->chunk ? count - first : d->chunk;
+        feed_chunk(d, tokens + first, part, first + part == count);
+    }
+    bring_logits(d);
+}
+
+/* --- one token, recorded -------------------------------------------------------------------- */
+
+static void record(struct decoder *d)
+{
+    struct unit_run run =
+        run_of(d, &d->next->token, 1, (struct past){.count = d->position, .at = &d->next->past});
+    if (stream_record_begin(d->stream)) {
+        device_copy(d->stream, d->next, d->next_host, sizeof *d->next);
+        feed_units(d, 0, d->graph->unit_count, true, &run);
+        bring_logits(d);
+        d->recording = stream_record_end(d->stream);
+    }
+    d->records = d->recording != NULL;
+}
+
+/* false: piece by piece. */
+static bool feed_recorded(struct decoder *d, int32_t token)
+{
+    if (d->records && d->warm && !d->recording)
+        record(d);
+    d->warm = true;
+    if (!d->recording)
+        return false;
+    *d->next_host = (struct next){.past = d->position++, .token = token};
+    stream_replay(d->stream, d->recording);
+    return true;
+}
+
+enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count,
+                         const float **logits)
+{
+    CHECK(count >= 1 && d->position + count <= d->room);
+    if (count > 1 || !feed_recorded(d, tokens[0]))
+        feed_all(d, tokens, count);
     TRY(stream_sync(d->stream));
     *logits = d->logits_host;
     return STATUS_OK;

@@ -303,7 +303,7 @@ void block_attend(const struct block *k, struct unit_run *run, const struct bloc
 {
     struct attention a = attention_of(k, run->shape);
     if (k->rope)
-        ops_rope(run->ops, run->stream, a, k->rope, 0, false, b->qkv);
+        ops_rope(run->ops, run->stream, a, k->rope, (struct past){0}, false, b->qkv);
     ops_attention(run->ops, run->stream, a, b->qkv, b->attn, b->lse, b->scratch);
 }
 

@@ -55,14 +55,14 @@ static struct region region_here(const struct unit *unit, struct unit_run *run)
     return region_of(&k->team, run, k->width, run->buffers[MEETING]);
 }
 
-static void look_up(const struct unit *unit, struct unit_run *run, int64_t first)
+static void look_up(const struct unit *unit, struct unit_run *run, struct past past)
 {
     struct embedding e = shape_of(unit, run->shape);
     struct region region = region_here(unit, run);
     bool places = e.positions != 0 && region.team->rank == 0;
     void *rows = region.sequence ? run->buffers[ROWS] : run->room;
     ops_embedding(run->ops, run->stream, e, run->tokens, run->params[WTE],
-                  places ? run->params[WPE] : NULL, first, rows);
+                  places ? run->params[WPE] : NULL, past, rows);
     region_leave(&region, unit_stream_rows(run->shape), rows, run->room);
     run->out_residual = run->room;
     run->out_pending = NULL;
@@ -70,7 +70,7 @@ static void look_up(const struct unit *unit, struct unit_run *run, int64_t first
 
 static void embedding_unit_forward(const struct unit *unit, struct unit_run *run)
 {
-    look_up(unit, run, 0);
+    look_up(unit, run, (struct past){0});
 }
 
 static void embedding_unit_decode(const struct unit *unit, struct unit_run *run)

@@ -306,15 +306,22 @@ static void check_attention(struct attention a)
     CHECK_EQ(a.heads % a.kv_heads, 0);
 }
 
+/* The host reads for the back ends of the host, which do at once what they are told. */
+static struct past settled(const struct ops *ops, struct past past)
+{
+    return past.at && device_on_host(ops->device) ? (struct past){.count = *past.at} : past;
+}
+
 void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
-              int64_t first, bool inverse, void *qkv)
+              struct past past, bool inverse, void *qkv)
 {
     check_attention(a);
     CHECK_EQ(a.head_width % 2, 0);
-    CHECK_LE(0, first);
+    CHECK_LE(0, past.count);
     CHECK(table && qkv);
-    if (ready(ops, stream, CASE(inverse ? "rope_inverse" : "rope", .attention = a, .first = first)))
-        ops->backend->rope(ops, stream, a, table, first, inverse, qkv);
+    if (ready(ops, stream,
+              CASE(inverse ? "rope_inverse" : "rope", .attention = a, .first = past.count)))
+        ops->backend->rope(ops, stream, a, table, settled(ops, past), inverse, qkv);
 }
 
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
@@ -346,17 +353,18 @@ size_t ops_attention_scratch(const struct ops *ops, struct attention a)
     return ops->backend->attention_scratch(ops, a);
 }
 
-void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
-                          int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,
-                          void *scratch)
+void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
+                          struct past past, int64_t room, const void *qkv, void *cache_k,
+                          void *cache_v, void *out, void *scratch)
 {
     check_attention(a);
-    CHECK_LE(0, past);
-    CHECK_LE(past + a.tokens, room);
+    CHECK_LE(0, past.count);
+    CHECK_LE(past.count + a.tokens, room);
     CHECK(qkv && cache_k && cache_v && out && scratch);
-    if (ready(ops, stream, CASE("attention_cached", .attention = a, .past = past, .room = room)))
-        ops->backend->attention_cached(ops, stream, a, past, room, qkv, cache_k, cache_v, out,
-                                       scratch);
+    if (ready(ops, stream,
+              CASE("attention_cached", .attention = a, .past = past.count, .room = room)))
+        ops->backend->attention_cached(ops, stream, a, settled(ops, past), room, qkv, cache_k,
+                                       cache_v, out, scratch);
 }
 
 /* --- embedding and loss --------------------------------------------------------------------- */
@@ -380,16 +388,16 @@ static struct embedding positioned(struct embedding e, const void *wpe)
 }
 
 void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
-                   const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
+                   const int32_t *tokens, const void *wte, const void *wpe, struct past past,
                    void *out)
 {
     check_embedding(e);
     CHECK(tokens && wte && out);
-    CHECK_LE(0, first);
+    CHECK_LE(0, past.count);
     if (wpe != NULL)
-        CHECK_LE(first + e.tokens, e.positions);
-    if (ready(ops, stream, CASE("embedding", .embedding = positioned(e, wpe), .first = first)))
-        ops->backend->embedding(ops, stream, e, tokens, wte, wpe, first, out);
+        CHECK_LE(past.count + e.tokens, e.positions);
+    if (ready(ops, stream, CASE("embedding", .embedding = positioned(e, wpe), .first = past.count)))
+        ops->backend->embedding(ops, stream, e, tokens, wte, wpe, settled(ops, past), out);
 }
 
 void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,

@@ -134,17 +134,24 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
 struct attention {
     int64_t batch, tokens, heads, kv_heads, head_width; /* B T H G D */
 };
+/* Positions before the first row of a call: `count`, or what is at `at` in device memory when the
+ * work is done. The second is for work that is recorded once and replayed (device.h), when `count` is
+ * what stands there now. */
+struct past {
+    int64_t count;
+    const int64_t *at; /* NULL: count */
+};
 /* Rotate-half RoPE in place on the query and key columns of qkv (B, T, (H + 2G) D): pairs (i, i +
- * D/2). table (positions, D/2, 2) holds cos and sin; row t of a sequence uses table row first + t.
+ * D/2). table (positions, D/2, 2) holds cos and sin; row t of a sequence uses table row past + t.
  * `inverse` turns the other way: the backward. */
 void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
-              int64_t first, bool inverse, void *qkv);
+              struct past past, bool inverse, void *qkv);
 /* Causal softmax(q k^T / sqrt(D)) v. qkv (B, T, (H + 2G) D): all query heads, then key heads, then
  * value heads; query head h reads key head h / (H / G). out (B, T, H D); lse (B, H, T): log of the
  * softmax's denominator. The T x T matrix never exists. */
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
-/* With `rope`, the table by which qkv was turned (first = 0), dq and dk are turned back: dqkv is then
+/* With `rope`, the table by which qkv was turned (past 0), dq and dk are turned back: dqkv is then
  * the gradient of what ops_rope was given. NULL: it is the gradient of qkv. dbias ((H + 2G) D), NULL:
  * not wanted, are the column sums of dqkv: the gradient of a bias that was added to every row. (A card
  * may form them of values that are not rounded yet.) */
@@ -155,9 +162,9 @@ size_t ops_attention_scratch(const struct ops *ops, struct attention a); /* enou
 /* Decoding: a.tokens new positions after `past` old ones. Their keys and values are put into
  * cache_k and cache_v (B, room, G D) at rows past .. past + T - 1 first; then each attends to all
  * rows up to its own. */
-void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
-                          int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,
-                          void *scratch);
+void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
+                          struct past past, int64_t room, const void *qkv, void *cache_k,
+                          void *cache_v, void *out, void *scratch);
 
 /* --- embedding and loss --------------------------------------------------------------------- */
 struct embedding {
@@ -168,9 +175,9 @@ struct embedding {
      */
     int64_t first_id, id_count;
 };
-/* out (B, T, C) = wte[token] + wpe[first + t]; wpe NULL: none */
+/* out (B, T, C) = wte[token] + wpe[past + t]; wpe NULL: none */
 void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
-                   const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
+                   const int32_t *tokens, const void *wte, const void *wpe, struct past past,
                    void *out);
 /* dwte (V, C) and dwpe (positions, C) are overwritten whole; contributions are added in row order.
  */

@@ -61,6 +61,20 @@ void ops_add_scratch(struct ops_call *call, size_t bytes)
     ops_add_tensor(call, "scratch", OPS_SCRATCH, DTYPE_U8, (int64_t)bytes);
 }
 
+void ops_add_past(struct ops_call *call, const struct ops_case *c, int64_t count)
+{
+    if (!c->at)
+        return;
+    struct ops_tensor *past = ops_add_tensor(call, "past", OPS_IN, DTYPE_I64, 1);
+    past->draw = OPS_CONSTANT;
+    past->center = (double)count;
+}
+
+struct past ops_past(const struct ops_call *call, int64_t count)
+{
+    return (struct past){.count = count, .at = ops_at(call, "past")};
+}
+
 void *ops_at(const struct ops_call *call, const char *name)
 {
     const struct ops_tensor *t = ops_find_tensor(call, name);
@@ -109,8 +123,8 @@ char *ops_case_name(const struct ops_case *c, char *out)
         append(out, " level %d", c->level);
     if (c->from != c->to)
         append(out, " %s to %s", dtype_name(c->from), dtype_name(c->to));
-    append(out, "%s%s%s%s%s%s", c->bias ? " bias" : "", c->branch ? " branch" : "",
+    append(out, "%s%s%s%s%s%s%s", c->bias ? " bias" : "", c->branch ? " branch" : "",
            c->add ? " add" : "", c->act ? " act" : "", c->columns ? " columns" : "",
-           c->random ? " random" : "");
+           c->random ? " random" : "", c->at ? " at" : "");
     return out;
 }

@@ -21,6 +21,7 @@ struct ops_case {
     int64_t width;          /* swiglu: F; cross_entropy: V */
     int64_t first;          /* rope, embedding */
     int64_t past, room;     /* attention_cached */
+    bool at;                /* rope, embedding, attention_cached: past is read from device memory */
     int level;              /* tree_sums: each is over 1 << level values */
     int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
     enum dtype from, to;    /* cast; adamw: gradient and copy, F32 = no copy; square_sums,

@@ -16,13 +16,14 @@ OPS_DESCRIBE(rope)
     struct attention a = c->attention;
     ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, (c->first + a.tokens) * a.head_width)->draw =
         OPS_ANGLES;
+    ops_add_past(call, c, c->first);
     ops_add_tensor(call, "qkv", OPS_IN_OUT, ops->type, qkv_count(a));
     call->flops = 3 * (double)qkv_count(a);
 }
 
 OPS_RUN(rope)
 {
-    ops_rope(ops, stream, c->attention, ops_at(call, "table"), c->first, false,
+    ops_rope(ops, stream, c->attention, ops_at(call, "table"), ops_past(call, c->first), false,
              ops_at(call, "qkv"));
 }
 
@@ -36,7 +37,7 @@ OPS_DESCRIBE(rope_inverse)
 
 OPS_RUN(rope_inverse)
 {
-    ops_rope(ops, stream, c->attention, ops_at(call, "table"), c->first, true,
+    ops_rope(ops, stream, c->attention, ops_at(call, "table"), ops_past(call, c->first), true,
              ops_at(call, "dqkv"));
 }
 
@@ -108,7 +109,8 @@ OPS_RUN(rope_attention)
 {
     device_copy(stream, ops_at(call, "qkv"), ops_at(call, "raw"),
                 (size_t)qkv_count(c->attention) * dtype_bytes(ops->type));
-    ops_rope(ops, stream, c->attention, ops_at(call, "table"), 0, false, ops_at(call, "qkv"));
+    ops_rope(ops, stream, c->attention, ops_at(call, "table"), (struct past){0}, false,
+             ops_at(call, "qkv"));
     ops_run_attention(ops, stream, c, call);
 }
 
@@ -131,6 +133,7 @@ OPS_DESCRIBE(attention_cached)
 {
     struct attention a = c->attention;
     int64_t cache_count = a.batch * c->room * a.kv_heads * a.head_width;
+    ops_add_past(call, c, c->past);
     ops_add_tensor(call, "qkv", OPS_IN, ops->type, qkv_count(a));
     ops_add_tensor(call, "cache_k", OPS_IN_OUT, ops->type, cache_count);
     ops_add_tensor(call, "cache_v", OPS_IN_OUT, ops->type, cache_count);
@@ -141,7 +144,7 @@ OPS_DESCRIBE(attention_cached)
 
 OPS_RUN(attention_cached)
 {
-    ops_attention_cached(ops, stream, c->attention, c->past, c->room, ops_at(call, "qkv"),
-                         ops_at(call, "cache_k"), ops_at(call, "cache_v"), ops_at(call, "out"),
-                         ops_at(call, "scratch"));
+    ops_attention_cached(ops, stream, c->attention, ops_past(call, c->past), c->room,
+                         ops_at(call, "qkv"), ops_at(call, "cache_k"), ops_at(call, "cache_v"),
+                         ops_at(call, "out"), ops_at(call, "scratch"));
 }

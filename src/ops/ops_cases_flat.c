@@ -16,6 +16,7 @@ OPS_DESCRIBE(embedding)
     struct embedding e = c->embedding;
     int64_t count = e.batch * e.tokens * e.width;
     add_tokens(call, e);
+    ops_add_past(call, c, c->first);
     ops_add_tensor(call, "wte", OPS_IN, ops->type, e.vocab * e.width);
     if (e.positions > 0)
         ops_add_tensor(call, "wpe", OPS_IN, ops->type, e.positions * e.width);
@@ -26,7 +27,7 @@ OPS_DESCRIBE(embedding)
 OPS_RUN(embedding)
 {
     ops_embedding(ops, stream, c->embedding, ops_at(call, "tokens"), ops_at(call, "wte"),
-                  ops_at(call, "wpe"), c->first, ops_at(call, "out"));
+                  ops_at(call, "wpe"), ops_past(call, c->first), ops_at(call, "out"));
 }
 
 OPS_DESCRIBE(embedding_backward)

@@ -57,6 +57,9 @@ OPS_LIST(X)
 struct ops_tensor *ops_add_tensor(struct ops_call *call, const char *name, enum ops_role role,
                                   enum dtype type, int64_t count);
 void ops_add_scratch(struct ops_call *call, size_t bytes);
+/* What stands before the rows of a case, and the tensor that says it with c->at. */
+void ops_add_past(struct ops_call *call, const struct ops_case *c, int64_t count);
+struct past ops_past(const struct ops_call *call, int64_t count);
 /* The data of a tensor; NULL when it is not listed. */
 void *ops_at(const struct ops_call *call, const char *name);
 

@@ -43,7 +43,7 @@ struct ops_backend {
     void (*swiglu)(struct ops *, struct stream *, int64_t, int64_t, const void *, void *);
     void (*swiglu_backward)(struct ops *, struct stream *, int64_t, int64_t, const void *,
                             const void *, void *, void *);
-    void (*rope)(struct ops *, struct stream *, struct attention, const float *, int64_t, bool,
+    void (*rope)(struct ops *, struct stream *, struct attention, const float *, struct past, bool,
                  void *);
     void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *,
                       float *, void *);
@@ -51,10 +51,10 @@ struct ops_backend {
                                const void *, const void *, const float *, const void *, void *,
                                void *, void *);
     size_t (*attention_scratch)(const struct ops *, struct attention);
-    void (*attention_cached)(struct ops *, struct stream *, struct attention, int64_t, int64_t,
+    void (*attention_cached)(struct ops *, struct stream *, struct attention, struct past, int64_t,
                              const void *, void *, void *, void *, void *);
     void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *,
-                      const void *, const void *, int64_t, void *);
+                      const void *, const void *, struct past, void *);
     void (*embedding_backward)(struct ops *, struct stream *, struct embedding, const int32_t *,
                                const void *, void *, void *, void *);
     size_t (*embedding_scratch)(const struct ops *, struct embedding);

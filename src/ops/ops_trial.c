@@ -86,9 +86,12 @@ static void draw_tensor(const struct ops_tensor *t, uint64_t seed, char *image)
     bool repeats = t->draw == OPS_NORMAL || t->draw == OPS_SQUARES;
     for (int64_t i = 0; i < t->count; i++) {
         char *to = image + (size_t)i * width;
-        if (is_integer(t->type)) {
+        if (t->type == DTYPE_I64) {
+            int64_t value = (int64_t)t->center;
+            CHECK_EQ(t->draw, OPS_CONSTANT);
+            memcpy(to, &value, sizeof value);
+        } else if (is_integer(t->type)) {
             int32_t value = draw_integer(t, rng, i);
-            CHECK_EQ(t->type, DTYPE_I32);
             memcpy(to, &value, sizeof value);
         } else if (repeats && i >= PERIOD) {
             memcpy(to, to - PERIOD * width, width);

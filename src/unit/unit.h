@@ -181,8 +181,9 @@ struct unit_run {
     double *loss; /* PASS_LOSS, PASS_EVAL: sum of the losses of this micro-batch */
     void *logits; /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
     int64_t logit_tokens;
-    void *cache;                /* PASS_DECODE: cache_bytes of this unit */
-    int64_t past, cache_tokens; /* positions in the cache already, and room for */
+    void *cache;          /* PASS_DECODE: cache_bytes of this unit */
+    struct past past;     /* positions in the cache already */
+    int64_t cache_tokens; /* and room for */
 };
 
 typedef void unit_pass_fn(const struct unit *unit, struct unit_run *run);

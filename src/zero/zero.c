@@ -133,6 +133,14 @@ bool zero_held_once(const struct zero *zero)
     return zero->roster.copies == 1 && !zero->team.comm;
 }
 
+bool zero_in_place(const struct zero *zero)
+{
+    for (int i = 0; i < zero->graph->piece_count; i++)
+        if (zero->pieces[i].published)
+            return false;
+    return zero->worker && !zero->sharding.params && !zero_widens(zero);
+}
+
 bool zero_wants_scaling(const struct zero *zero)
 {
     return zero->type == DTYPE_F16;

@@ -84,6 +84,9 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
 void zero_destroy(struct zero *zero);
 const struct roster *zero_roster(const struct zero *zero);
 bool zero_held_once(const struct zero *zero); /* no other rank reads what this one does of a file */
+/* Passes read params where they are for ever, whole and in the compute type: nothing is gathered,
+ * widened or waited for between acquire and release, so that a pass may be recorded. */
+bool zero_in_place(const struct zero *zero);
 bool zero_wants_scaling(const struct zero *zero); /* small gradients would be lost: type f16 */
 struct comm *
 zero_comm(const struct zero *zero); /* for small exchanges of the host; NULL: one rank */

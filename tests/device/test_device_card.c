@@ -524,6 +524,70 @@ static void test_no_such_card(void **state)
 
 /* --- the tests ------------------------------------------------------------------------------ */
 
+/* --- recordings ----------------------------------------------------------------------------- */
+
+/* A card records and says the same twice, of what is in memory then; the CPU says no. */
+static void test_recording(void **state)
+{
+    struct rig rig;
+    rig_open(&rig, *state);
+    bool card = !device_on_host(rig.device);
+    float *sum = on_device(&rig, sizeof *sum), *term = on_device(&rig, sizeof *term), *pinned;
+    assert_ok(device_alloc_host(rig.device, MEM_COMM, "stage", 2 * sizeof *pinned, &pinned));
+    assert_false(stream_record_begin(rig.worker));
+    assert_int_equal(stream_record_begin(rig.compute), card);
+    if (card) {
+        device_copy(rig.compute, term, pinned, sizeof *term);
+        device_accumulate(rig.compute, sum, DTYPE_F32, term, DTYPE_F32, 1);
+        device_copy(rig.compute, pinned + 1, sum, sizeof *sum);
+        struct recording *recording = stream_record_end(rig.compute);
+        assert_non_null(recording);
+        assert_ok(stream_sync(rig.compute));
+        assert_true(pinned[1] == 0); /* nothing was done */
+        for (int i = 1; i <= 4; i++) {
+            pinned[0] = (float)i;
+            stream_replay(rig.compute, recording);
+            assert_ok(stream_sync(rig.compute));
+            assert_true(pinned[1] == (float)(i * (i + 1) / 2));
+        }
+        recording_destroy(rig.device, recording);
+    }
+    recording_destroy(rig.device, NULL);
+    device_free(rig.device, pinned);
+    device_free(rig.device, term);
+    device_free(rig.device, sum);
+    rig_close(&rig);
+}
+
+static void wait_for_all(struct stream *stream, const void *args)
+{
+    (void)args;
+    assert_false(stream_record_begin(stream)); /* nor inside a task */
+}
+
+/* A recording that cannot be leaves the stream as it was. */
+static void test_broken_recording(void **state)
+{
+    struct rig rig;
+    float value = 3, *block;
+    rig_open(&rig, *state);
+    block = on_device(&rig, sizeof *block);
+    stream_enqueue(rig.compute, wait_for_all, NULL, 0);
+    if (stream_record_begin(rig.compute)) {
+        device_zero(rig.compute, block, sizeof *block);
+        stream_sync(rig.compute); /* what must not be done in one */
+        assert_null(stream_record_end(rig.compute));
+    }
+    assert_false(stream_failed(rig.compute));
+    device_copy(rig.compute, block, &value, sizeof value);
+    value = 0;
+    device_copy(rig.compute, &value, block, sizeof value);
+    assert_ok(stream_sync(rig.compute));
+    assert_true(value == 3);
+    device_free(rig.device, block);
+    rig_close(&rig);
+}
+
 int main(int count, char **words)
 {
     char *backend = count > 1 ? words[1] : "cpu";
@@ -538,6 +602,8 @@ int main(int count, char **words)
         cmocka_unit_test_prestate(test_lagging_worker, backend),
         cmocka_unit_test_prestate(test_inside_task, backend),
         cmocka_unit_test_prestate(test_failed, backend),
+        cmocka_unit_test_prestate(test_recording, backend),
+        cmocka_unit_test_prestate(test_broken_recording, backend),
     };
     const struct CMUnitTest card_tests[] = {
         cmocka_unit_test_prestate(test_out_of_memory, backend),

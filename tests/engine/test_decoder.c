@@ -54,6 +54,48 @@ static void test_cached_logits_agree_with_a_whole_forward(void **state)
     }
 }
 
+/* On a card the first decoder records a token and the second does not; elsewhere neither does. */
+static void test_recorded_and_piece_by_piece_are_the_same(void **state)
+{
+    (void)state;
+    const struct model_config models[] = {rig_gpt2(), rig_llama()};
+    for (int m = 0; m < 2; m++) {
+        enum { TOKENS = 40, MOST = 1024 };
+        struct env env = testing_env(2);
+        struct rig rig;
+        struct decoder *decoders[2];
+        struct rig_config config = {.model = models[m], .threads = 2, .batch = 1, .tokens = 8};
+        int64_t vocab = models[m].vocab;
+        int64_t tokens = models[m].context < TOKENS ? models[m].context : TOKENS;
+        float first[MOST];
+        assert_true(vocab <= MOST);
+        assert_ok(rig_create(&env, config, &rig));
+        for (int i = 0; i < 2; i++)
+            assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, NULL, NULL,
+                                     models[m].context, 4, &decoders[i]));
+        for (int round = 0; round < 2; round++) {
+            decoder_reset(decoders[0]);
+            decoder_reset(decoders[1]);
+            for (int64_t at = 0; at < tokens; at++) {
+                int32_t token = (int32_t)((at * 7 + round) % vocab);
+                const float *logits;
+                unsetenv("SIFR_CUDA_GRAPH");
+                assert_ok(decoder_feed(decoders[0], &token, 1, &logits));
+                memcpy(first, logits, (size_t)vocab * sizeof *first);
+                setenv("SIFR_CUDA_GRAPH", "off", 1);
+                assert_ok(decoder_feed(decoders[1], &token, 1, &logits));
+                assert_memory_equal(first, logits, (size_t)vocab * sizeof *first);
+                assert_int_equal(decoder_position(decoders[0]), at + 1);
+            }
+        }
+        unsetenv("SIFR_CUDA_GRAPH");
+        decoder_destroy(decoders[0]);
+        decoder_destroy(decoders[1]);
+        rig_destroy(&rig);
+        env_destroy(&env);
+    }
+}
+
 static void test_greedy_takes_the_largest_and_the_lowest_of_equals(void **state)
 {
     (void)state;
@@ -99,6 +141,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cached_logits_agree_with_a_whole_forward),
+        cmocka_unit_test(test_recorded_and_piece_by_piece_are_the_same),
         cmocka_unit_test(test_greedy_takes_the_largest_and_the_lowest_of_equals),
         cmocka_unit_test(test_top_k_and_top_p_cut_the_tail),
         cmocka_unit_test(test_frequencies_follow_the_probabilities),

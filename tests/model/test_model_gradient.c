@@ -259,7 +259,7 @@ static void check_decode(const struct model_config *config, const char *backend,
         struct unit_run run = rig_run(&r);
         run.shape.tokens = chunks[c];
         run.tokens = fed;
-        run.past = past;
+        run.past = (struct past){past, NULL};
         run.cache_tokens = tokens + 1;
         run.logits = last;
         run.logit_tokens = 1;

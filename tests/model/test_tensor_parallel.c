@@ -323,7 +323,7 @@ static void work_decode(struct rank *rank)
             memcpy(fed + b * count, r->tokens + b * tokens + past, (size_t)count * sizeof *fed);
         run.shape.tokens = count;
         run.tokens = fed;
-        run.past = past;
+        run.past = (struct past){past, NULL};
         run.cache_tokens = tokens;
         run.logits = (char *)rank->logits + (size_t)(c * batch * vocab) * dtype_bytes(r->ops->type);
         run.logit_tokens = 1;

@@ -114,6 +114,11 @@ static const struct ops_case op_shapes[] = {
         GATE_SHAPES(GATE_CASES) ATTENTION_SHAPES(ATTENTION_CASES) TREE_SHAPES(TREE_CASES)
             LOSS_SHAPES(LOSS_CASES){"rope_attention", .attention = {1, 300, 2, 1, 32}},
     {"attention_backward_rope", .attention = {2, 37, 4, 2, 16}, .bias = true},
+    {"rope", .attention = {1, 1, 4, 2, 16}, .first = 9, .at = true},
+    {"attention_cached", .attention = {1, 1, 4, 2, 16}, .past = 0, .room = 7, .at = true},
+    {"attention_cached", .attention = {2, 3, 6, 2, 10}, .past = 40, .room = 90, .at = true},
+    {"attention_cached", .attention = {1, 1, 2, 1, 64}, .past = 130, .room = 200, .at = true},
+    {"embedding", .embedding = {1, 1, 20, 11, 16, 0, 0}, .first = 4, .at = true},
     {"embedding", .embedding = {1, 1, 5, 3, 0, 0, 0}},
     {"embedding_backward", .embedding = {1, 1, 5, 3, 0, 0, 0}},
     {"embedding", .embedding = {2, 9, 20, 11, 16, 0, 0}, .first = 4},

@@ -342,8 +342,9 @@ static void test_decoding(void **state)
     int64_t past = 0;
     for (int i = 0; i < 5; i++) {
         struct attention piece = {1, pieces[i], H, G, D};
-        ops_attention_cached(rig.ops, rig.stream, piece, past, T, qkv + past * WIDTH, cache_k,
-                             cache_v, out + past * H * D, ops_find_tensor(call, "scratch")->data);
+        ops_attention_cached(rig.ops, rig.stream, piece, (struct past){past, NULL}, T,
+                             qkv + past * WIDTH, cache_k, cache_v, out + past * H * D,
+                             ops_find_tensor(call, "scratch")->data);
         past += pieces[i];
     }
     for (int i = 0; i < T * H * D; i++)

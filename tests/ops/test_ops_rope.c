@@ -15,7 +15,8 @@ static void run_apart(struct rig *rig, const struct ops_case *c, const struct op
     ops_attention_backward(rig->ops, rig->stream, c->attention, NULL, at(trial, "qkv"),
                            at(trial, "out"), at(trial, "lse"), at(trial, "dout"), at(trial, "dqkv"),
                            NULL, at(trial, "scratch"));
-    ops_rope(rig->ops, rig->stream, c->attention, at(trial, "table"), 0, true, at(trial, "dqkv"));
+    ops_rope(rig->ops, rig->stream, c->attention, at(trial, "table"), (struct past){0}, true,
+             at(trial, "dqkv"));
 }
 
 static void compare(struct rig *rig, const struct ops_case *c)

@@ -356,4 +356,8 @@ const struct device_backend sifr_device_cuda = {
     .copy = cuda_copy,
     .zero = cuda_zero,
     .accumulate = accumulate,
+    .record_begin = cuda_record_begin,
+    .record_end = cuda_record_end,
+    .replay = cuda_replay,
+    .forget = cuda_forget,
 };

@@ -23,6 +23,12 @@ void cuda_enqueue(struct stream *stream, stream_task_fn *task, const void *args,
 void cuda_record(struct event *event, struct stream *stream);
 void cuda_wait(struct stream *stream, struct event *event);
 
+/* record_cuda.c */
+bool cuda_record_begin(struct stream *stream);
+struct recording *cuda_record_end(struct stream *stream);
+void cuda_replay(struct stream *stream, struct recording *recording);
+void cuda_forget(struct device *device, struct recording *recording);
+
 /* Work of the device: `work` enqueues on the stream's CUDA stream. It is called at once on a plain
  * stream and by the thread of a worker; inside a task it is also waited for. */
 void cuda_work(struct stream *stream, stream_task_fn *work, const void *args, size_t bytes);

@@ -269,7 +269,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
     int64_t next = 0;
     IN_TEAM(ops->threads, backward_share(a, qkv, out, lse, dout, dqkv, scratch, &next));
     if (rope)
-        cpu_rope(ops, stream, a, rope, 0, true, dqkv);
+        cpu_rope(ops, stream, a, rope, (struct past){0}, true, dqkv);
     if (dbias)
         cpu_column_sums(ops, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width, dqkv,
                         dbias);
@@ -311,12 +311,12 @@ static void cached_share(struct attention a, int64_t past, int64_t room, const f
     }
 }
 
-void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
-                          int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,
-                          void *scratch)
+void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
+                          struct past past, int64_t room, const void *qkv, void *cache_k,
+                          void *cache_v, void *out, void *scratch)
 {
     (void)stream;
-    int64_t next = 0, work = a.batch * a.tokens * (past + a.tokens) * a.heads * a.head_width;
+    int64_t next = 0, work = a.batch * a.tokens * (past.count + a.tokens) * a.heads * a.head_width;
     IN_TEAM(cpu_team(ops, work),
-            cached_share(a, past, room, qkv, cache_k, cache_v, out, scratch, &next));
+            cached_share(a, past.count, room, qkv, cache_k, cache_v, out, scratch, &next));
 }

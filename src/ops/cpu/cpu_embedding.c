@@ -32,12 +32,12 @@ static void rows_share(struct embedding e, const int32_t *tokens, const float *w
 }
 
 void cpu_embedding(struct ops *ops, struct stream *stream, struct embedding e,
-                   const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
+                   const int32_t *tokens, const void *wte, const void *wpe, struct past past,
                    void *out)
 {
     (void)stream;
     IN_TEAM(cpu_team(ops, e.batch * e.tokens * e.width),
-            rows_share(e, tokens, wte, wpe, first, out));
+            rows_share(e, tokens, wte, wpe, past.count, out));
 }
 
 size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e)

@@ -109,7 +109,7 @@ void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
 void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff,
                          const void *gate_up, const void *dy, void *dgate_up, void *act);
 void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
-              int64_t first, bool inverse, void *qkv);
+              struct past past, bool inverse, void *qkv);
 
 /* cpu_attention.c */
 void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
@@ -118,13 +118,13 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
                             const float *rope, const void *qkv, const void *out, const float *lse,
                             const void *dout, void *dqkv, void *dbias, void *scratch);
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a);
-void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a, int64_t past,
-                          int64_t room, const void *qkv, void *cache_k, void *cache_v, void *out,
-                          void *scratch);
+void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
+                          struct past past, int64_t room, const void *qkv, void *cache_k,
+                          void *cache_v, void *out, void *scratch);
 
 /* cpu_embedding.c */
 void cpu_embedding(struct ops *ops, struct stream *stream, struct embedding e,
-                   const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
+                   const int32_t *tokens, const void *wte, const void *wpe, struct past past,
                    void *out);
 void cpu_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
                             const int32_t *tokens, const void *dout, void *dwte, void *dwpe,

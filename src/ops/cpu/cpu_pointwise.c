@@ -141,9 +141,9 @@ static void rope_share(struct attention a, const float *table, int64_t first, bo
 }
 
 void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const float *table,
-              int64_t first, bool inverse, void *qkv)
+              struct past past, bool inverse, void *qkv)
 {
     (void)stream;
     int64_t elements = a.batch * a.tokens * (a.heads + a.kv_heads) * a.head_width;
-    IN_TEAM(cpu_team(ops, elements), rope_share(a, table, first, inverse, qkv));
+    IN_TEAM(cpu_team(ops, elements), rope_share(a, table, past.count, inverse, qkv));
 }

@@ -76,6 +76,7 @@ template <typename T, bool WIDE> __device__ inline float dot(const float *a, con
     float sum = 0;
     if (WIDE) {
         const int piece = 16 / (int)sizeof(T);
+#pragma unroll 8
         for (int d = 0; d < width; d += piece) {
             pack<T> v = *reinterpret_cast<const pack<T> *>(b + d);
 #pragma unroll
@@ -102,17 +103,42 @@ __device__ inline void clear(float *dst, int width, int lane)
         dst[d] = 0;
 }
 
-/* acc[d] += sum over `count` rows of factors[i] * rows[i][d], rows `stride` apart. */
-template <typename T>
+/* acc[d] += sum over `count` rows of factors[i] * rows[i][d], rows `stride` apart; EACH elements a lane
+ * at a time, which changes no bit. */
+template <typename T, int EACH>
+__device__ inline void add_rows_by(float *acc, const float *factors, const T *rows, int64_t stride,
+                                   int count, int width, int lane)
+{
+    struct alignas(EACH * sizeof(T)) few {
+        T x[EACH];
+    };
+    for (int d = lane * EACH; d < width; d += LANES * EACH) {
+        float sums[EACH];
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            sums[k] = acc[d + k];
+#pragma unroll 16
+        for (int i = 0; i < count; i++) {
+            few v = *reinterpret_cast<const few *>(rows + i * stride + d);
+#pragma unroll
+            for (int k = 0; k < EACH; k++)
+                sums[k] = fmaf(factors[i], to_float(v.x[k]), sums[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            acc[d + k] = sums[k];
+    }
+}
+
+/* WIDE: rows are pieces of 16 bytes. */
+template <typename T, bool WIDE>
 __device__ inline void add_rows(float *acc, const float *factors, const T *rows, int64_t stride,
                                 int count, int width, int lane)
 {
-    for (int d = lane; d < width; d += LANES) {
-        float sum = acc[d];
-        for (int i = 0; i < count; i++)
-            sum = fmaf(factors[i], to_float(rows[i * stride + d]), sum);
-        acc[d] = sum;
-    }
+    if (WIDE && width > 64)
+        add_rows_by<T, 4>(acc, factors, rows, stride, count, width, lane);
+    else
+        add_rows_by<T, WIDE ? 2 : 1>(acc, factors, rows, stride, count, width, lane);
 }
 
 struct softmax { /* so far */
@@ -141,7 +167,7 @@ __device__ inline softmax over_keys(const float *q, const T *keys, const T *valu
         for (int d = lane; d < width; d += LANES)
             acc[d] *= fade;
         __syncwarp();
-        add_rows(acc, weights, values + j * stride, stride, count, width, lane);
+        add_rows<T, WIDE>(acc, weights, values + j * stride, stride, count, width, lane);
         __syncwarp();
     }
     return so_far;

@@ -331,7 +331,7 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
     } else {
         backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
         if (rope)
-            ops->backend->rope(ops, stream, a, rope, 0, true, dqkv);
+            ops->backend->rope(ops, stream, a, rope, (struct past){0}, true, dqkv);
     }
     if (dbias)
         cuda_sum_columns(ops, stream, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width,
@@ -339,13 +339,15 @@ static void cuda_attention_backward(struct ops *ops, struct stream *stream, stru
 }
 
 static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                                  int64_t past, int64_t room, const void *qkv, void *cache_k,
+                                  struct past past, int64_t room, const void *qkv, void *cache_k,
                                   void *cache_v, void *out, void *scratch)
 {
     if (cuda_on_card(ops, stream))
         cuda_enqueued(stream,
-                      cuda_attend_cached(ops->type, heads_of(a), past, room, qkv, cache_k, cache_v,
-                                         out, scratch, cuda_handle(stream)),
+                      cuda_attend_cached(ops->type, heads_of(a),
+                                         (struct kernel_past){past.count, past.at}, room, qkv,
+                                         cache_k, cache_v, out, scratch,
+                                         cuda_ops_of(ops)->cached_arrived, cuda_handle(stream)),
                       "attention with a cache");
 }
 

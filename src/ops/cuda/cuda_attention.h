@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "ops/cuda/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -45,10 +46,12 @@ cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void
                                        float *lse, int processors, cudaStream_t stream);
 
 /* cuda_cached.cu: with a cache of keys and values (B, room, G D); scratch of
- * cuda_attend_cached_scratch bytes, enough for every shape of this width. */
-cudaError_t cuda_attend_cached(int type, struct cuda_heads a, int64_t past, int64_t room,
+ * cuda_attend_cached_scratch bytes, enough for every shape of this width. `arrived`, in device memory,
+ * are zeros before and after. */
+enum { CUDA_CACHED_ARRIVED = 2048 };
+cudaError_t cuda_attend_cached(int type, struct cuda_heads a, struct kernel_past past, int64_t room,
                                const void *qkv, void *cache_k, void *cache_v, void *out,
-                               float *scratch, cudaStream_t stream);
+                               float *scratch, unsigned *arrived, cudaStream_t stream);
 size_t cuda_attend_cached_scratch(int64_t width);
 
 #ifdef __cplusplus

@@ -122,7 +122,7 @@ __global__ void query_gradients(place p, int64_t items, const T *qkv, const T *d
         }
         ds[lane] = slope;
         __syncwarp();
-        add_rows(acc, ds, keys + j * p.row, p.row, count, p.width, lane);
+        add_rows<T, WIDE>(acc, ds, keys + j * p.row, p.row, count, p.width, lane);
         __syncwarp();
     }
     T *to = dqkv + (b * p.tokens + t) * p.row + h * p.width;
@@ -170,8 +170,9 @@ __global__ void key_gradients(place p, int64_t items, const T *qkv, const T *dou
             weights[lane] = weight;
             ds[lane] = slope;
             __syncwarp();
-            add_rows(dv, weights, gradients + t * p.out_row, p.out_row, count, p.width, lane);
-            add_rows(dk, ds, queries + t * p.row, p.row, count, p.width, lane);
+            add_rows<T, WIDE>(dv, weights, gradients + t * p.out_row, p.out_row, count, p.width,
+                              lane);
+            add_rows<T, WIDE>(dk, ds, queries + t * p.row, p.row, count, p.width, lane);
             __syncwarp();
         }
     }

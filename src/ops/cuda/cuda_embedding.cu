@@ -21,6 +21,7 @@
  *
  * Bytes: forward 2 R C elements; backward R C read for dwte and again for dwpe, V C + P C written.
  */
+#include "ops/cuda/follow.cuh"
 #include "ops/cuda/vector.cuh"
 
 enum {
@@ -44,12 +45,12 @@ static __device__ inline int32_t id_at(const kernel_ids &ids, int64_t row)
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     gather(int64_t tokens, int64_t width, bool wide, kernel_ids ids, const T *__restrict__ wte,
-           const T *__restrict__ wpe, int64_t first, T *__restrict__ out)
+           const T *__restrict__ wpe, kernel_past past, T *__restrict__ out)
 {
     constexpr int N = PACK<T>;
     int64_t row = blockIdx.x, id = id_at(ids, row);
     bool here = id < ids.vocab;
-    const T *token = wte + id * width, *position = wpe + (first + row % tokens) * width;
+    const T *token = wte + id * width, *position = wpe + (past_of(past) + row % tokens) * width;
     for (int64_t c = (int64_t)threadIdx.x * N; c < width; c += (int64_t)blockDim.x * N) {
         pack<T> x = {};
         if (here)
@@ -69,14 +70,14 @@ __global__ void __launch_bounds__(THREADS)
 
 cudaError_t launch_embedding(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
                              int64_t width, struct kernel_ids ids, const void *wte, const void *wpe,
-                             int64_t first, void *out)
+                             struct kernel_past past, void *out)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         bool wide = width % PACK<T> == 0 && is_wide(wte) && is_wide(wpe) && is_wide(out);
         unsigned blocks = (unsigned)rows, threads = row_threads(div_up(width, PACK<T>));
         gather<T><<<blocks, threads, 0, stream>>>(tokens, width, wide, ids, (const T *)wte,
-                                                  (const T *)wpe, first, (T *)out);
+                                                  (const T *)wpe, past, (T *)out);
         return cudaGetLastError();
     });
 }

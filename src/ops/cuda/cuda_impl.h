@@ -7,6 +7,7 @@
  *     cuda_product.c       products through cuBLASLt; cuda_columns.cu: bias without an epilogue
  *     cuda_product_tune.c  which algorithm a product takes; cuda_trial.c, cuda_noise.cu: on what they
  *                          are tried
+ *     cuda_row.cu          products of one row, as in decoding
  *     cuda_attention.c     attention: through cuDNN, else cuda_attention_plain.cu; cuda_cached.cu
  *     cuda_attention_hopper.cu, hopper*.cuh     its backward pass on Hopper, with tiles and wgmma
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
@@ -15,6 +16,7 @@
  *     cuda_flat.cu         their kernels; cuda_norm_backward_hopper.cu: one of them for Hopper
  *     cuda_adamw.cu, cuda_adamw_hopper.cu, cuda_adamw.cuh     AdamW: two ways to move, one arithmetic
  *     cuda_round.cuh       its copies rounded at random
+ *     follow.cuh           kernels of a recording that begin before the one before has ended
  *     ops_cuda.c           the table, opening and closing
  *
  * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products in
@@ -37,6 +39,7 @@ struct cuda_ops {
     bool adamw_hopper;               /* AdamW by cuda_adamw_hopper.cu */
     unsigned long long *adamw_taken; /* its count of tiles: device memory, in ops->workspace */
     cudaEvent_t adamw_done;          /* it counts there no more */
+    unsigned *cached_arrived;        /* of cuda_cached.cu: device memory, in ops->workspace */
     bool norm_hopper;                /* norms' backward pass by cuda_norm_backward_hopper.cu */
 };
 

@@ -11,7 +11,7 @@
  *
  * cuBLASLt's GELU is the tanh form; its AUX matrix is the input of the GELU, of the same shape as
  * ours, and must have a multiple of 8 rows. Where no algorithm has the epilogue, or `fuse` says not
- * to, the plain product is followed by a kernel.
+ * to, the plain product is followed by a kernel. A product of one row is cuda_row.cu's.
  *
  * Bias gradients are sums of our own kernel. cuBLASLt's epilogue of dw is a kernel of its own, too,
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
@@ -22,6 +22,7 @@
  * SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32; SIFR_CUDA_PRODUCTS=first takes cuBLASLt's
  * first algorithm for every product, =same the fastest with its bits, =fastest the fastest of all (no
  * fixed bits): in a deterministic run and in fast mode alike, which have the second and the third.
+ * SIFR_CUDA_ROW=library leaves products of one row to cuBLASLt, too.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,7 @@ static const struct fuse fuse_default = {.bias = true, .gelu = true, .dgelu = tr
 struct cuda_linear_state {
     struct products *products;
     struct fuse fuse;
+    bool own_row; /* products of one row are cuda_row.cu's */
 };
 
 static struct cuda_linear_state *state_of(const struct ops *ops)
@@ -84,6 +86,21 @@ static bool aux_fits(int64_t columns, const void *aux)
     return columns % 8 == 0 && (uintptr_t)aux % 16 == 0;
 }
 
+/* One row, with a bias (or NULL) and a GELU of `pre` (or NULL); false: not of such a shape. */
+static bool try_row(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
+                    const void *x, const void *w, const void *bias, void *pre, void *y)
+{
+    if (rows != 1 || !state_of(ops)->own_row ||
+        !kernel_linear_row_takes(ops->type, l.out_in, l.in, l.out, x, w))
+        return false;
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      launch_linear_row(cuda_handle(stream), ops->type, l.out_in, l.in, l.out, x, w,
+                                        bias, pre, y),
+                      "a product of one row");
+    return true;
+}
+
 /* --- slots ---------------------------------------------------------------------------------- */
 
 static void cuda_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
@@ -91,6 +108,8 @@ static void cuda_linear(struct ops *ops, struct stream *stream, struct linear l,
 {
     struct product p = forward_product(l, rows);
     struct operands o = {.a = w, .b = x, .d = y, .bias = bias};
+    if (try_row(ops, stream, l, rows, x, w, bias, NULL, y))
+        return;
     if (bias && state_of(ops)->fuse.bias && try_fused(ops, stream, p, CUBLASLT_EPILOGUE_BIAS, o))
         return;
     run_plain(ops, stream, p, w, x, y);
@@ -105,6 +124,8 @@ static void cuda_linear_gelu(struct ops *ops, struct stream *stream, struct line
     struct operands o = {.a = w, .b = x, .d = y, .bias = bias, .aux = pre};
     cublasLtEpilogue_t epilogue =
         bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    if (try_row(ops, stream, l, rows, x, w, bias, pre, y))
+        return;
     if (state_of(ops)->fuse.gelu && aux_fits(l.out, pre) &&
         try_fused(ops, stream, forward_product(l, rows), epilogue, o))
         return;
@@ -222,6 +243,8 @@ enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
     TRY_OR(undo_state, products_create(ops, is_one("SIFR_CUDA_EXACT"), choice, &state->products));
     state->fuse = fuse_wanted();
+    const char *row = getenv("SIFR_CUDA_ROW");
+    state->own_row = !(row && !strcmp(row, "library"));
     *out = state;
     return STATUS_OK;
 undo_state:

@@ -8,6 +8,7 @@
  * Bytes, of R C elements: add_norm 4 tensors (3 without a branch), apply 2. Backward is in
  * cuda_norm_backward.cu.
  */
+#include "ops/cuda/follow.cuh"
 #include "ops/cuda/vector.cuh"
 
 enum { ANY_THREADS = 256 }; /* of the plain kernels */
@@ -59,6 +60,12 @@ __global__ void __launch_bounds__(GROUP == WARP ? 128 : GROUP) add_norm_rows(add
     __shared__ float room[GROUP / WARP];
     int at = threadIdx.x % GROUP, packs = a.width / N;
     int64_t r = (int64_t)blockIdx.x * (blockDim.x / GROUP) + threadIdx.x / GROUP;
+    follow_let();
+    for (int c = at * N; a.rows == 1 && c < a.width; c += GROUP * N) {
+        fetch_ahead(a.weight + c);
+        fetch_ahead((a.bias ? a.bias : a.weight) + c);
+    }
+    follow_wait();
     if (r >= a.rows)
         return;
     int64_t row = r * a.width;
@@ -169,9 +176,8 @@ template <typename T, int GROUP, int PACKS>
 static cudaError_t add_norm_in(cudaStream_t stream, const add_norm_args<T> &a)
 {
     constexpr int THREADS = GROUP == WARP ? 128 : GROUP;
-    unsigned blocks = (unsigned)div_up(a.rows, THREADS / GROUP);
-    add_norm_rows<T, GROUP, PACKS><<<blocks, THREADS, 0, stream>>>(a);
-    return cudaGetLastError();
+    return follow(add_norm_rows<T, GROUP, PACKS>, div_up(a.rows, THREADS / GROUP), THREADS, 0,
+                  stream, a);
 }
 
 /* The smallest group that holds the row in eight packs a thread. */

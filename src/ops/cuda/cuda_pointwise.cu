@@ -6,7 +6,8 @@
  * the first. A pack that is not whole goes through the same arithmetic, with its missing elements
  * left out on the way in and out, so an element's bits do not depend on where it lies.
  */
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/follow.cuh"
+#include "ops/cuda/gelu.cuh"
 
 enum { THREADS = 256 };
 
@@ -19,20 +20,10 @@ struct sum_of_two {
     }
 };
 
-#define GELU_CUBE 0.044715f
-#define GELU_RATE 0.79788456080286535588f /* sqrt(2 / pi) */
-
-/* 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3): nothing cancels */
-template <typename T> static __device__ float gelu_exp(float x)
-{
-    float cubic = fma_(mul(mul(GELU_CUBE, x), x), x, x);
-    return exponential<T>(fminf(mul(-2 * GELU_RATE, cubic), 80.0f));
-}
-
 struct gelu_of {
     template <typename T> static __device__ float of(float x, float)
     {
-        return __fdividef(x, add(1.0f, gelu_exp<T>(x)));
+        return gelu_value<T>(x);
     }
 };
 
@@ -123,6 +114,8 @@ __global__ void __launch_bounds__(THREADS)
     constexpr int N = PACK<T>;
     const T *gate = gate_up + (int64_t)blockIdx.x * 2 * ff, *up = gate + ff;
     T *to = y + (int64_t)blockIdx.x * ff;
+    follow_let();
+    follow_wait();
 #pragma unroll 4
     for (int64_t c = (int64_t)threadIdx.x * N; c < ff; c += (int64_t)blockDim.x * N) {
         float g[N], u[N];
@@ -173,9 +166,8 @@ cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, in
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         bool wide = ff % PACK<T> == 0 && is_wide(gate_up) && is_wide(y);
-        unsigned blocks = (unsigned)rows, threads = row_threads(div_up(ff, PACK<T>));
-        swiglu<T><<<blocks, threads, 0, stream>>>(ff, wide, (const T *)gate_up, (T *)y);
-        return cudaGetLastError();
+        return follow(swiglu<T>, rows, row_threads(div_up(ff, PACK<T>)), 0, stream, ff, wide,
+                      gate_up, y);
     });
 }
 
@@ -197,12 +189,14 @@ cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    rope(int64_t tokens, int heads, int half, int64_t row_width, const float *table, int64_t first,
-         float sign, bool wide, T *qkv)
+    rope(int64_t tokens, int heads, int half, int64_t row_width, const float *table,
+         kernel_past past, float sign, bool wide, T *qkv)
 {
     constexpr int N = PACK<T>;
-    int packs = (half + N - 1) / N;                                        /* of a half */
-    const float *turns = table + (first + blockIdx.x % tokens) * half * 2; /* (D/2, 2) */
+    int packs = (half + N - 1) / N; /* of a half */
+    follow_let();
+    follow_wait();
+    const float *turns = table + (past_of(past) + blockIdx.x % tokens) * half * 2; /* (D/2, 2) */
     T *row = qkv + (int64_t)blockIdx.x * row_width;
 #pragma unroll 2
     for (int item = threadIdx.x; item < heads * packs; item += blockDim.x) {
@@ -232,15 +226,13 @@ __global__ void __launch_bounds__(THREADS)
 
 cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
                         int64_t heads, int64_t head_width, int64_t row_width, const float *table,
-                        int64_t first, bool inverse, void *qkv)
+                        struct kernel_past past, bool inverse, void *qkv)
 {
     return with_type(type, [=](auto zero) {
         using T = decltype(zero);
         int64_t half = head_width / 2;
         bool wide = half % PACK<T> == 0 && is_wide(table) && is_wide(qkv);
-        unsigned blocks = (unsigned)rows, threads = row_threads(heads * div_up(half, PACK<T>));
-        rope<T><<<blocks, threads, 0, stream>>>(tokens, (int)heads, (int)half, row_width, table,
-                                                first, inverse ? -1.0f : 1.0f, wide, (T *)qkv);
-        return cudaGetLastError();
+        return follow(rope<T>, rows, row_threads(heads * div_up(half, PACK<T>)), 0, stream, tokens,
+                      heads, half, row_width, table, past, inverse ? -1.0f : 1.0f, wide, qkv);
     });
 }

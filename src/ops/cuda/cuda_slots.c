@@ -126,12 +126,17 @@ static void cuda_swiglu_backward(struct ops *ops, struct stream *stream, int64_t
     ENQUEUE("swiglu_backward", launch_swiglu_backward(ON, rows, ff, gate_up, dy, dgate_up, act));
 }
 
-static void cuda_rope(struct ops *ops, struct stream *stream, struct attention a,
-                      const float *table, int64_t first, bool inverse, void *qkv)
+static struct kernel_past past_here(struct past past)
 {
-    ENQUEUE("rope",
-            launch_rope(ON, a.batch * a.tokens, a.tokens, a.heads + a.kv_heads, a.head_width,
-                        (a.heads + 2 * a.kv_heads) * a.head_width, table, first, inverse, qkv));
+    return (struct kernel_past){past.count, past.at};
+}
+
+static void cuda_rope(struct ops *ops, struct stream *stream, struct attention a,
+                      const float *table, struct past past, bool inverse, void *qkv)
+{
+    ENQUEUE("rope", launch_rope(ON, a.batch * a.tokens, a.tokens, a.heads + a.kv_heads,
+                                a.head_width, (a.heads + 2 * a.kv_heads) * a.head_width, table,
+                                past_here(past), inverse, qkv));
 }
 
 /* --- embedding and loss --------------------------------------------------------------------- */
@@ -142,11 +147,11 @@ static struct kernel_ids ids_of(struct embedding e, const int32_t *tokens)
 }
 
 static void cuda_embedding(struct ops *ops, struct stream *stream, struct embedding e,
-                           const int32_t *tokens, const void *wte, const void *wpe, int64_t first,
-                           void *out)
+                           const int32_t *tokens, const void *wte, const void *wpe,
+                           struct past past, void *out)
 {
     ENQUEUE("embedding", launch_embedding(ON, e.batch * e.tokens, e.tokens, e.width,
-                                          ids_of(e, tokens), wte, wpe, first, out));
+                                          ids_of(e, tokens), wte, wpe, past_here(past), out));
 }
 
 static void cuda_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,

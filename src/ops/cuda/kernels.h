@@ -25,6 +25,11 @@ struct kernel_scalars { /* struct step_scalars */
     float loss_scale, lr, correction1, correction2, grad_scale;
 };
 
+struct kernel_past { /* struct past */
+    int64_t count;
+    const int64_t *at;
+};
+
 struct kernel_segment { /* struct adamw_segment */
     int64_t count;
     float *param;
@@ -72,6 +77,15 @@ int kernel_norm_hopper_blocks(enum dtype type, int64_t width, int64_t rows);
 cudaError_t launch_norm_rows_hopper(cudaStream_t stream, enum dtype type,
                                     struct kernel_norm_backward n, int sums);
 
+/* --- cuda_row.cu: y (out) = x (in) times w + bias (NULL: none); with `pre` (NULL: not) that is pre,
+ * and y its GELU. Only what the first takes ---------------------------------------------------- */
+
+bool kernel_linear_row_takes(enum dtype type, bool out_in, int64_t in, int64_t out, const void *x,
+                             const void *w);
+cudaError_t launch_linear_row(cudaStream_t stream, enum dtype type, bool out_in, int64_t in,
+                              int64_t out, const void *x, const void *w, const void *bias,
+                              void *pre, void *y);
+
 /* --- cuda_pointwise.cu ---------------------------------------------------------------------- */
 
 cudaError_t launch_add(cudaStream_t stream, enum dtype type, int64_t count, const void *a,
@@ -85,10 +99,10 @@ cudaError_t launch_swiglu(cudaStream_t stream, enum dtype type, int64_t rows, in
 cudaError_t launch_swiglu_backward(cudaStream_t stream, enum dtype type, int64_t rows, int64_t ff,
                                    const void *gate_up, const void *dy, void *dgate_up, void *act);
 /* `heads` of `head_width` are turned in each of `rows` rows, `row_width` apart; row r uses table
- * row first + r % tokens. */
+ * row past + r % tokens. */
 cudaError_t launch_rope(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
                         int64_t heads, int64_t head_width, int64_t row_width, const float *table,
-                        int64_t first, bool inverse, void *qkv);
+                        struct kernel_past past, bool inverse, void *qkv);
 
 /* --- cuda_embedding.cu ---------------------------------------------------------------------- */
 
@@ -99,7 +113,7 @@ struct kernel_ids { /* tokens of a table whose rows are tokens first .. first + 
 };
 cudaError_t launch_embedding(cudaStream_t stream, enum dtype type, int64_t rows, int64_t tokens,
                              int64_t width, struct kernel_ids ids, const void *wte, const void *wpe,
-                             int64_t first, void *out);
+                             struct kernel_past past, void *out);
 cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int64_t batch,
                                       int64_t tokens, int64_t width, int64_t positions,
                                       struct kernel_ids ids, const void *dout, void *dwte,

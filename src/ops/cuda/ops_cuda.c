@@ -10,14 +10,17 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include "ops/cuda/cuda_attention.h"
 #include "ops/cuda/cuda_impl.h"
 #include "ops/cuda/cuda_product.h"
 
 #define CHUNK_LOGITS ((int64_t)1 << 29) /* 1 GiB in 16 bits */
 
-/* ops->workspace: the products' part, then AdamW's count of tiles in bytes of its own. */
-#define ADAMW_TAKEN PRODUCTS_WORKSPACE
-#define WORKSPACE   (PRODUCTS_WORKSPACE + 64)
+/* ops->workspace: the products' part, then AdamW's count of tiles and the counts of attention with a
+ * cache in bytes of their own. */
+#define ADAMW_TAKEN    PRODUCTS_WORKSPACE
+#define CACHED_ARRIVED (ADAMW_TAKEN + 64)
+#define WORKSPACE      (CACHED_ARRIVED + CUDA_CACHED_ARRIVED * sizeof(unsigned))
 
 static bool cuda_supports(enum dtype type)
 {
@@ -55,6 +58,7 @@ static enum status cuda_ops_open(struct ops *ops)
     struct cuda_ops *cuda;
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
+    cuda->cached_arrived = (unsigned *)((char *)ops->workspace + CACHED_ARRIVED);
     cuda->norm_hopper = takes_hopper(ops, "SIFR_CUDA_NORM");
     TRY_OR(undo_self, adamw_open(ops, cuda));
     TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));

@@ -21,11 +21,11 @@ static int64_t REF(qkv_width)(struct attention a)
 }
 
 static void REF(rope)(struct ops *ops, struct stream *stream, struct attention a,
-                      const float *table, int64_t first, bool inverse, void *qkv)
+                      const float *table, struct past past, bool inverse, void *qkv)
 {
     int64_t half = a.head_width / 2;
     for (int64_t row = 0; row < a.batch * a.tokens; row++) {
-        const float *turn = table + (first + row % a.tokens) * half * 2; /* (D/2, 2) */
+        const float *turn = table + (past.count + row % a.tokens) * half * 2; /* (D/2, 2) */
         REAL *x = (REAL *)qkv + row * REF(qkv_width)(a);
         for (int64_t head = 0; head < a.heads + a.kv_heads; head++, x += a.head_width) {
             for (int64_t i = 0; i < half; i++) {
@@ -141,7 +141,7 @@ static void REF(attention_backward)(struct ops *ops, struct stream *stream, stru
         }
     }
     if (rope)
-        REF(rope)(ops, stream, a, rope, 0, true, dqkv_);
+        REF(rope)(ops, stream, a, rope, (struct past){0}, true, dqkv_);
     if (dbias)
         REF(column_sums)(a.batch * T, stride, dqkv_, false, dbias);
 }
@@ -152,7 +152,7 @@ static size_t REF(attention_scratch)(const struct ops *ops, struct attention a)
 }
 
 static void REF(attention_cached)(struct ops *ops, struct stream *stream, struct attention a,
-                                  int64_t past, int64_t room, const void *qkv_, void *cache_k,
+                                  struct past past, int64_t room, const void *qkv_, void *cache_k,
                                   void *cache_v, void *out_, void *scratch)
 {
     int64_t D = a.head_width, stride = REF(qkv_width)(a), kv_stride = a.kv_heads * D;
@@ -165,13 +165,13 @@ static void REF(attention_cached)(struct ops *ops, struct stream *stream, struct
             REAL *out = (REAL *)out_ + (b * a.tokens + t) * a.heads * D; /* (H D) */
             const REAL *k = q + a.heads * D, *v = k + kv_stride;
             for (int64_t i = 0; i < kv_stride; i++) {
-                keys[(past + t) * kv_stride + i] = k[i];
-                values[(past + t) * kv_stride + i] = v[i];
+                keys[(past.count + t) * kv_stride + i] = k[i];
+                values[(past.count + t) * kv_stride + i] = v[i];
             }
             for (int64_t h = 0; h < a.heads; h++)
                 REF(attend)
-            (q + h * D, keys + h / group * D, values + h / group * D, kv_stride, past + t + 1, D,
-             out + h * D);
+            (q + h * D, keys + h / group * D, values + h / group * D, kv_stride, past.count + t + 1,
+             D, out + h * D);
         }
     }
 }

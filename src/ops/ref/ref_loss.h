@@ -3,13 +3,13 @@
  * loader has refused them before. */
 
 static void REF(embedding)(struct ops *ops, struct stream *stream, struct embedding e,
-                           const int32_t *tokens, const void *wte_, const void *wpe_, int64_t first,
-                           void *out_)
+                           const int32_t *tokens, const void *wte_, const void *wpe_,
+                           struct past past, void *out_)
 {
     const REAL *wte = wte_ /* (V, C) */, *wpe = wpe_ /* (positions, C) or NULL */;
     REAL *out = out_; /* (B, T, C) */
     for (int64_t row = 0; row < e.batch * e.tokens; row++) {
-        int64_t position = first + row % e.tokens, at = tokens[row] - e.first_id;
+        int64_t position = past.count + row % e.tokens, at = tokens[row] - e.first_id;
         bool here = at >= 0 && at < e.vocab;
         CHECK_LE(0, tokens[row]);
         CHECK_LT(tokens[row], e.id_count ? e.id_count : e.vocab);

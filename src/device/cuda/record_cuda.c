@@ -1,0 +1,65 @@
+/* record_cuda -- recordings: a CUDA graph, captured from a plain stream.
+ *
+ * Capture takes what is enqueued on the stream and nothing else; calls that would wait or take memory
+ * fail in it, and so does the capture. What memory the driver takes for a graph is its own.
+ *
+ * Environment, read at each recording, for measuring on a card: SIFR_CUDA_GRAPH=off records nothing;
+ * =serial does, but no kernel begins before the one before has ended (src/ops/cuda/follow.cuh).
+ */
+#include <stdlib.h>
+#include <string.h>
+#include "device/cuda/stream_cuda.h"
+
+bool cuda_record_begin(struct stream *stream)
+{
+    const char *way = getenv("SIFR_CUDA_GRAPH");
+    struct cuda_stream *cuda = (struct cuda_stream *)stream;
+    if ((way && !strcmp(way, "off")) || cuda->in_task ||
+        cudaSetDevice(cuda_device_of(stream->device)->index) != cudaSuccess)
+        return false;
+    bool begun =
+        cudaStreamBeginCapture(cuda->handle, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
+    if (!begun)
+        (void)cudaGetLastError();
+    return begun;
+}
+
+/* What was captured, ready to be launched. */
+static enum status make(struct stream *stream, cudaGraph_t captured, cudaGraphExec_t *graph)
+{
+    struct env *env = stream->device->env;
+    TRY(cuda_status(env, cudaGraphInstantiate(graph, captured, 0), "making a graph"));
+    cudaError_t error = cudaGraphUpload(*graph, cuda_handle(stream));
+    if (error != cudaSuccess)
+        cudaGraphExecDestroy(*graph);
+    return cuda_status(env, error, "a graph on its way to the card");
+}
+
+/* A recording is the driver's object itself. */
+struct recording *cuda_record_end(struct stream *stream)
+{
+    cudaGraph_t captured = NULL;
+    cudaGraphExec_t graph;
+    enum status st =
+        cuda_status(stream->device->env, cudaStreamEndCapture(cuda_handle(stream), &captured),
+                    "recording work of a stream");
+    if (st == STATUS_OK && !stream_failed(stream))
+        st = make(stream, captured, &graph);
+    else
+        st = STATUS_DEVICE;
+    if (captured != NULL)
+        cudaGraphDestroy(captured);
+    return st == STATUS_OK ? (struct recording *)graph : NULL;
+}
+
+void cuda_replay(struct stream *stream, struct recording *recording)
+{
+    cuda_enqueued(stream, cudaGraphLaunch((cudaGraphExec_t)recording, cuda_handle(stream)),
+                  "a recording");
+}
+
+void cuda_forget(struct device *device, struct recording *recording)
+{
+    cudaSetDevice(cuda_device_of(device)->index);
+    cudaGraphExecDestroy((cudaGraphExec_t)recording);
+}
