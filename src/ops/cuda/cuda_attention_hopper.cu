@@ -5,7 +5,8 @@
  * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself, a
  * block a processor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in the order of
  * hopper_tiles.cuh); and, when some items were cut, their dq from its parts. Long sequences are done by
- * teams of blocks (hopper_teams.cuh), and nothing is cut.
+ * teams of blocks (hopper_teams.cuh), and nothing is cut; at width 128 with rope the last launch then
+ * turns dq.
  *
  * Where the caller gives a table of rope, dq and dk are turned back on their way out
  * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever. And so
@@ -99,8 +100,8 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-template <int WIDTH, bool TEAM>
-using order_of = std::conditional_t<TEAM, team_walk<WIDTH>, walk<WIDTH>>;
+template <int WIDTH, bool TEAM, bool LATE>
+using order_of = std::conditional_t<TEAM, team_walk<WIDTH, LATE>, walk<WIDTH>>;
 
 /* A block a processor: a producer (one thread of the first warpgroup; of teams, two more that see to
  * its turns) and two warpgroups that compute, with the registers that the first does not need. */
@@ -110,6 +111,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                     const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
                     T *dqkv)
 {
+    constexpr bool LATE = IS_LATE<WIDTH, ROPE>;
     extern __shared__ __align__(1024) char raw[];
     memory<WIDTH> &m = *reinterpret_cast<memory<WIDTH> *>(raw);
     if (threadIdx.x == 0) {
@@ -124,11 +126,11 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x % 32)
             return;
         if (warp == 0)
-            produce<order_of<WIDTH, TEAM>, SUMS>(m, p, &qkv, &dout);
+            produce<order_of<WIDTH, TEAM, LATE>, SUMS>(m, p, &qkv, &dout);
         else if (TEAM && warp == 1)
-            wait_for_turns(m, p);
+            wait_for_turns<LATE>(m, p);
         else if (TEAM && warp == 2)
-            tell_turns(m, p);
+            tell_turns<LATE>(m, p);
     } else {
         more_registers<240>();
         consume<ROPE, SUMS, TEAM>(m, p, dqkv);
@@ -136,7 +138,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 }
 
 /* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part of
- * every tile of queries from its first tile of keys on. */
+ * every tile of queries from its first tile of keys on. Of teams that left their sums: one part. */
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
 __global__ void __launch_bounds__(CONSUMERS)
     gather_parts(const __grid_constant__ problem p, T *dqkv)
@@ -203,7 +205,7 @@ void deal(problem *p, const shares &s)
     p->whole = (int)s.whole;
     p->rest = (int)s.rest;
     p->jobs = (int)job_count(s);
-    p->slots = (int)slot_count(s);
+    p->slots = s.team ? 0 : (int)slot_count(s);
     p->cuts = (int)s.cuts;
     p->team = (int)s.team;
     p->teams = (int)s.teams;
@@ -241,7 +243,8 @@ cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void 
                 const void *out, const float *lse, const void *dout, void *dqkv, float *scratch,
                 int processors, cudaStream_t stream)
 {
-    const shares s = shares_of(a);
+    const bool late = IS_LATE<WIDTH, ROPE>;
+    const shares s = shares_of(a, late);
     const int64_t rows = a.batch * a.tokens;
     float *sums = scratch, *powers = sums + statistic_count(a);
     problem p = problem_of(a, s, rope, scratch);
@@ -267,7 +270,7 @@ cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void 
     if (error != cudaSuccess)
         return error;
     const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
-    if (s.rest && !s.team)
+    if (s.team ? late && p.team : s.rest > 0)
         gather_parts<T, WIDTH, ROPE, SUMS>
             <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
                 p, (T *)dqkv);
@@ -302,18 +305,25 @@ bool cuda_attend_hopper_takes(int type, struct cuda_heads a)
     if ((type != DTYPE_BF16 && type != DTYPE_F16) || (a.width != 64 && a.width != 128) ||
         a.tokens % TILE || a.tokens > MOST_TOKENS || statistic_count(a) > INT32_MAX)
         return false;
-    const shares s = shares_of(a);
+    const shares s = shares_of(a, false);
     if (s.tiles <= (a.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
         return true;
     const int64_t tiles = s.items * (s.tiles * (s.tiles + 1) / 2);
     return a.width == 64 && !s.team ? s.rest > 0 : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
 }
 
-size_t cuda_attend_hopper_scratch(struct cuda_heads a)
+static size_t scratch_of(struct cuda_heads a, const shares &s)
 {
-    const shares s = shares_of(a);
     return (size_t)(2 * statistic_count(a) + late_count(a, s)) * sizeof(float) +
            (size_t)(place_count(s) * s.place_bytes) + (size_t)turn_count(a, s) * sizeof(uint32_t);
+}
+
+/* With rope, or without. */
+size_t cuda_attend_hopper_scratch(struct cuda_heads a)
+{
+    const size_t late = scratch_of(a, shares_of(a, a.width == 128));
+    const size_t other = scratch_of(a, shares_of(a, false));
+    return late > other ? late : other;
 }
 
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const float *rope,

@@ -94,7 +94,7 @@ __device__ inline void query_goes(memory<128> &m, const problem &p, T *dqkv, uns
 {
     const order &o = m.orders[tile % ORDERS];
     if constexpr (ROPE) {
-        float *to = finished(flags) ? pair_place(p, tile) : p.dq + o.sum;
+        float *to = !TEAM && finished(flags) ? pair_place(p, tile) : p.dq + o.sum;
         sum_leaves<TEAM>(m, to + sum_offset(place_again()), flags, dq, tile);
     } else {
         query_leaves<SUMS, TEAM>(m, p, dqkv, flags, leaving_at(o, flags), dq, tile);
@@ -123,6 +123,8 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
 template <bool ROPE, bool SUMS, bool TEAM, typename T>
 __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
+    constexpr bool LATE = TEAM && IS_LATE<128, ROPE>; /* no dq is finished here; ptxas spills where
+                                                         even what asks for that is left out */
     const place me = place_of((int)threadIdx.x - 128);
     const float scale = p.scale * LOG2_E;
     const int half = uniform(me.half);
@@ -193,7 +195,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         const int before = tile ? uniform(m.orders[(tile - 1) % ORDERS].flags) : PUT;
         if (TEAM && finished(before))
             await_turn(m, tile - 1);
-        if (before & TAKE)
+        if (!LATE && before & TAKE)
             take_sum(dq, p.dq + m.orders[(tile - 1) % ORDERS].sum + sum_offset(place_again()));
         if (leader)
             barrier_arrive(shared_address(&m.dout_empty[now]));
@@ -209,7 +211,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         products_begin();
         product_columns<T>(dq, shared_address(m.ds[last]),
                            shared_address(m.key[place_of_two(sweep_before)]) + columns,
-                           before & TAKE);
+                           LATE ? 0 : before & TAKE);
         products_commit();
 
         /* dS to both warpgroups */
@@ -254,7 +256,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         /* what is finished leaves */
         if (tile)
             query_goes<ROPE, SUMS, TEAM>(m, p, dqkv, tile - 1, before, dq);
-        if (ROPE && tile > 2)
+        if (ROPE && !LATE && tile > 2)
             query_finishes(m, p, dqkv, tile - 3);
         if (flags & LAST)
             keys_leave<ROPE>(m, p, dqkv, m.orders[tile % ORDERS], dk, dv);
@@ -263,19 +265,19 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
             barrier_wait(shared_address(&m.ds_full[now]), parity_of_two(tile));
             if (TEAM && finished(flags))
                 await_turn(m, tile);
-            if (flags & TAKE)
+            if (!LATE && flags & TAKE)
                 take_sum(dq, p.dq + o.sum + sum_offset(place_again()));
             products_begin();
             product_columns<T>(dq, shared_address(m.ds[now]),
                                shared_address(m.key[place_of_two(sweep - 1)]) + columns,
-                               flags & TAKE);
+                               LATE ? 0 : flags & TAKE);
             products_commit();
             products_wait<0>();
             hold(dq);
             if (TEAM && finished(flags))
                 end_turn(m, tile, leader);
             query_goes<ROPE, SUMS, TEAM>(m, p, dqkv, tile, flags, dq);
-            if (ROPE) {
+            if (ROPE && !LATE) {
                 consumers_meet();
                 for (unsigned late = tile < 2 ? 0 : tile - 2; late <= tile; late++)
                     query_finishes(m, p, dqkv, late);

@@ -22,7 +22,7 @@ struct shares {
     int64_t cuts;               /* jobs of an item of the rest */
     int64_t place_bytes;        /* of a place for dq */
     int64_t team, teams;        /* blocks of a team, teams; 0: items are done whole or cut */
-    int64_t places;             /* for dq, of a team */
+    int64_t places;             /* for dq, of a team; 0: an item has its own */
     int64_t blocks;
 };
 
@@ -95,7 +95,9 @@ inline int64_t longest_of(const shares &s)
 /* Places for dq that are used again, by blocks or teams; those of jobs of cut items follow. */
 inline int64_t slot_count(const shares &s)
 {
-    return s.team ? s.teams * s.places : smaller(s.whole, PROCESSORS);
+    if (!s.team)
+        return smaller(s.whole, PROCESSORS);
+    return s.places ? s.teams * s.places : s.items;
 }
 
 inline int64_t place_count(const shares &s)
@@ -143,7 +145,8 @@ inline void share_by_teams(shares *s)
         *s = t;
 }
 
-inline shares shares_of(struct cuda_heads a)
+/* late: teams leave their sums of dq where they are. */
+inline shares shares_of(struct cuda_heads a, bool late)
 {
     shares s = {a.tokens / TILE, a.heads / a.kv_heads, a.batch * a.kv_heads};
     s.place_bytes = s.group * a.tokens * a.width * (int64_t)sizeof(float);
@@ -154,6 +157,8 @@ inline shares shares_of(struct cuda_heads a)
         cut_to_and_fro(&s);
     s.whole = s.items - s.rest;
     share_by_teams(&s);
+    if (late)
+        s.places = 0;
     return shares_on(s, PROCESSORS);
 }
 

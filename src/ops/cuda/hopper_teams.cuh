@@ -14,6 +14,10 @@
  *     8 tiles, dq of queries 5:     keys  5  4 | 0  1  2  3       the first is put, the last takes the
  *                                   block 2  3 | 0  1  2  3       sum, adds its own and writes dq
  *
+ * At width 128 with rope none takes the sum: what is turned there goes through both warpgroups, and the
+ * last block of a team, which has most of the last parts, would be behind the others. Each item then has
+ * a place of its own, and another launch takes the sums.
+ *
  * A word of memory for each sum counts the parts that were added. Two threads of the warps beside the
  * producer attend to it, so that no fence stands in the way of the tensor cores: the waiter watches for
  * the turn and tells the consumers, the teller hears when they have had it and tells the others.
@@ -33,7 +37,10 @@
 namespace hopper
 {
 
-template <int WIDTH> struct team_walk : tile_of<WIDTH> {
+/* Whether sums of dq stay where they are, each item's in a place of its own. */
+template <int WIDTH, bool ROPE> constexpr bool IS_LATE = WIDTH == 128 && ROPE;
+
+template <int WIDTH, bool LATE> struct team_walk : tile_of<WIDTH> {
     using tile_of<WIDTH>::job, tile_of<WIDTH>::batch, tile_of<WIDTH>::kv_head, tile_of<WIDTH>::key;
     using tile_of<WIDTH>::head, tile_of<WIDTH>::query, tile_of<WIDTH>::place;
     using tile_of<WIDTH>::first_query, tile_of<WIDTH>::queries, tile_of<WIDTH>::diagonal;
@@ -55,7 +62,7 @@ template <int WIDTH> struct team_walk : tile_of<WIDTH> {
     {
         const int team = (int)blockIdx.x / p.team;
         round = 0;
-        place = team * p.places;
+        place = LATE ? team : team * p.places;
         begin_item(p, team);
         begin_sweep(p.tiles - 1 - (int)blockIdx.x % p.team);
     }
@@ -69,7 +76,7 @@ template <int WIDTH> struct team_walk : tile_of<WIDTH> {
             return false;
         if (key < p.team) {
             round++;
-            place ^= p.places - 1;
+            place = LATE ? job + p.teams : place ^ (p.places - 1);
             begin_item(p, job + p.teams);
         }
         begin_sweep(p.tiles - 1 - key);
@@ -84,13 +91,15 @@ template <int WIDTH> struct team_walk : tile_of<WIDTH> {
     /* What p.turns says when that is so. Places are used again, and it goes on. */
     __device__ inline uint32_t turn_number(const problem &p) const
     {
-        const int uses = round >> (p.places - 1); /* of the place, before */
+        const int uses = LATE ? 0 : round >> (p.places - 1); /* of the place, before */
         return (uint32_t)(uses * (diagonal() + 1) + turn(p));
     }
     __device__ inline int leaving(const problem &p) const
     {
         const int before = turn(p), last = diagonal();
-        return before < last ? (before ? ADD : PUT) : last ? TAKE : 0;
+        if (LATE || before < last)
+            return before ? ADD : PUT;
+        return last ? TAKE : 0;
     }
     __device__ inline bool begins_columns() const
     {
@@ -114,9 +123,10 @@ template <int WIDTH> __device__ inline void end_turn(memory<WIDTH> &m, unsigned 
 }
 
 /* One thread. */
-template <int WIDTH> __device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
+template <bool LATE, int WIDTH>
+__device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
 {
-    team_walk<WIDTH> w;
+    team_walk<WIDTH, LATE> w;
     w.begin(p);
     for (unsigned tile = 0; w.job < p.jobs; tile++) {
         const uint32_t turn = w.turn_number(p);
@@ -132,9 +142,10 @@ template <int WIDTH> __device__ inline void wait_for_turns(memory<WIDTH> &m, con
 }
 
 /* One thread. */
-template <int WIDTH> __device__ inline void tell_turns(memory<WIDTH> &m, const problem &p)
+template <bool LATE, int WIDTH>
+__device__ inline void tell_turns(memory<WIDTH> &m, const problem &p)
 {
-    team_walk<WIDTH> w;
+    team_walk<WIDTH, LATE> w;
     w.begin(p);
     barrier_arrive(shared_address(&m.turn_come[0]));
     barrier_arrive(shared_address(&m.turn_come[1]));

@@ -48,7 +48,7 @@ struct problem {
     float scale;     /* of the scores */
     int cuts;        /* width 128: jobs of an item that is cut */
     int team, teams; /* blocks of a team, tiles / 2, and how many teams; 0: there are none */
-    int places;      /* for dq, of a team, 1 or 2: its items use them in turn */
+    int places;      /* for dq, of a team, 1 or 2: its items use them in turn; 0: an item has its own */
     uint32_t *turns; /* of teams, (places, H / G, tiles of queries): parts that were added */
     const float *lse, *sums; /* (B, H, T): lse in powers of two, -dout . out; see stat_place */
     float *dq;               /* places of (H / G, T, D), laid out as hopper_rows.cuh has it */
