@@ -4,23 +4,27 @@
  *
  * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself, a
  * block a processor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in the order of
- * hopper_tiles.cuh); and, when some items were cut, their dq from its parts.
+ * hopper_tiles.cuh); and, when some items were cut, their dq from its parts. Long sequences are done by
+ * teams of blocks (hopper_teams.cuh), and nothing is cut; at width 128 with rope the last launch then
+ * turns dq.
  *
  * Where the caller gives a table of rope, dq and dk are turned back on their way out
  * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever. And so
  * with column sums of dqkv (SUMS, hopper_columns.cuh), which take a last launch that adds them up.
  *
- * What is cut depends on the shape alone, as if every card had 132 processors: so do the bits. On
- * another number the work is only less even.
+ * What is cut, and whether there are teams, depends on the shape alone, as if every card had 132
+ * processors: so do the bits. On another number the work is only less even; but where a card, or the
+ * part of one, has not even the processors of one team, its blocks work alone, with bits of their own.
  *
  * This file is compiled for sm_90a alone (cmake/cuda.cmake): wgmma and setmaxnreg are nowhere else.
  */
 #include <math.h>
+#include <type_traits>
 #include "base/dtype.h"
-#include "ops/cuda/cuda_attention.h"
 #include "ops/cuda/hopper_attend.cuh"
 #include "ops/cuda/hopper_attend_wide.cuh"
 #include "ops/cuda/hopper_maps.cuh"
+#include "ops/cuda/hopper_shares.cuh"
 
 namespace
 {
@@ -52,12 +56,15 @@ template <int WIDTH> __device__ void column_total(float (&added)[8], float *to)
     to[threadIdx.x] = sum;
 }
 
-/* A block for a tile of a head, eight columns a lane. SUMS: with column sums of dout. */
+/* A block for a tile of a head, eight columns a lane. SUMS: with column sums of dout. And the words of
+ * teams, `words` of them, start from zero. */
 template <typename T, int WIDTH, bool SUMS>
 __global__ void __launch_bounds__(256)
     statistics(int tiles, int heads, const T *out, const T *dout, const float *lse, float *sums,
-               float *powers, float *columns)
+               float *powers, float *columns, uint32_t *turns, int words)
 {
+    if (blockIdx.x * 256 + threadIdx.x < (unsigned)words)
+        turns[blockIdx.x * 256 + threadIdx.x] = 0;
     const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads;
     const int64_t batch = blockIdx.x / tiles / heads, tokens = (int64_t)tiles * TILE;
     const int64_t first = (batch * heads + head) * tokens + tile * TILE;
@@ -93,14 +100,18 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/* A block a processor: a producer (one thread of the first warpgroup) and two warpgroups that
- * compute, with the registers that the first does not need. */
-template <typename T, int WIDTH, bool ROPE, bool SUMS>
+template <int WIDTH, bool TEAM, bool LATE>
+using order_of = std::conditional_t<TEAM, team_walk<WIDTH, LATE>, walk<WIDTH>>;
+
+/* A block a processor: a producer (one thread of the first warpgroup; of teams, two more that see to
+ * its turns) and two warpgroups that compute, with the registers that the first does not need. */
+template <typename T, int WIDTH, bool ROPE, bool SUMS, bool TEAM>
 __global__ void __launch_bounds__(THREADS, 1)
     attend_backward(const __grid_constant__ CUtensorMap qkv,
                     const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
                     T *dqkv)
 {
+    constexpr bool LATE = IS_LATE<WIDTH, ROPE>;
     extern __shared__ __align__(1024) char raw[];
     memory<WIDTH> &m = *reinterpret_cast<memory<WIDTH> *>(raw);
     if (threadIdx.x == 0) {
@@ -111,16 +122,23 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (threadIdx.x < 128) {
         fewer_registers<24>();
-        if (threadIdx.x == 0)
-            produce<SUMS>(m, p, &qkv, &dout);
+        const int warp = uniform((int)threadIdx.x / 32); /* with threadIdx itself ptxas spills */
+        if (threadIdx.x % 32)
+            return;
+        if (warp == 0)
+            produce<order_of<WIDTH, TEAM, LATE>, SUMS>(m, p, &qkv, &dout);
+        else if (TEAM && warp == 1)
+            wait_for_turns<LATE>(m, p);
+        else if (TEAM && warp == 2)
+            tell_turns<LATE>(m, p);
     } else {
         more_registers<240>();
-        consume<ROPE, SUMS>(m, p, dqkv);
+        consume<ROPE, SUMS, TEAM>(m, p, dqkv);
     }
 }
 
 /* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part of
- * every tile of queries from its first tile of keys on. */
+ * every tile of queries from its first tile of keys on. Of teams that left their sums: one part. */
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
 __global__ void __launch_bounds__(CONSUMERS)
     gather_parts(const __grid_constant__ problem p, T *dqkv)
@@ -159,135 +177,77 @@ __global__ void __launch_bounds__(CONSUMERS)
     }
 }
 
-/* --- who does what -------------------------------------------------------------------------- */
-
-const int64_t PROCESSORS = 132; /* of an H100 or H200 */
-
-struct shares {
-    int64_t tiles, group;
-    int64_t items, whole, rest; /* items = whole + rest, the rest cut */
-    int64_t cuts;               /* jobs of an item of the rest */
-    int64_t place_bytes;        /* of a place for dq */
-};
-
-/* Tiles of the busiest block when `rest` items are cut: a tile of keys a job, the longest first. */
-int64_t longest_cut(int64_t rest, int64_t tiles)
-{
-    int64_t sum = 0;
-    for (int64_t job = 0; job < rest * tiles; job += PROCESSORS)
-        sum += tiles - job / rest;
-    return sum;
-}
-
-/* The last round is cut when that saves a quarter of it or more, and takes no more memory than so. */
-void cut_by_tile(shares *s)
-{
-    const int64_t MOST = (int64_t)256 << 20;
-    s->cuts = s->tiles;
-    if (4 * longest_cut(s->rest, s->tiles) > 3 * s->tiles * (s->tiles + 1) / 2 ||
-        s->rest * s->tiles * s->place_bytes > MOST)
-        s->rest = 0;
-}
-
-/* Tiles of job c of an item: the lengths of its sweeps, as walk::next_key has them. */
-int64_t job_tiles(int64_t c, int64_t cuts, int64_t tiles)
-{
-    int64_t sum = 0;
-    for (int64_t key = c; key < tiles; key = 2 * (key / cuts + 1) * cuts - 1 - key)
-        sum += tiles - key;
-    return sum;
-}
-
-/* In how many jobs: the least sum of the busiest block's tiles (the first block's: jobs come longest
- * first) and of the time to add the parts, about 1/256 of a tile's time on one processor for each
- * tile of a part on the whole card. The parts lie where a head's chunk of logits, or the workspace of
- * cuDNN, would take as much. */
-void cut_to_and_fro(shares *s)
-{
-    const int64_t MOST = (int64_t)768 << 20, PARTS = 256;
-    int64_t least = PARTS * s->tiles * (s->tiles + 1) / 2;
-    s->cuts = 1;
-    for (int64_t cuts = 2; cuts <= s->tiles; cuts++) {
-        int64_t cost = s->rest * cuts * s->tiles;
-        for (int64_t job = 0; job < s->rest * cuts; job += PROCESSORS)
-            cost += PARTS * job_tiles(job / s->rest, cuts, s->tiles);
-        if (cost < least && s->rest * cuts * s->place_bytes <= MOST) {
-            least = cost;
-            s->cuts = cuts;
-        }
-    }
-    if (s->cuts == 1)
-        s->rest = 0;
-}
-
-/* Tiles of the busiest block. */
-int64_t longest_of(const shares &s)
-{
-    int64_t sum = (s.whole + PROCESSORS - 1) / PROCESSORS * (s.tiles * (s.tiles + 1) / 2);
-    for (int64_t job = 0; job < s.rest * s.cuts; job += PROCESSORS)
-        sum += job_tiles(job / s.rest, s.cuts, s.tiles);
-    return sum;
-}
-
-shares shares_of(struct cuda_heads a)
-{
-    shares s = {a.tokens / TILE, a.heads / a.kv_heads, a.batch * a.kv_heads};
-    s.place_bytes = s.group * a.tokens * a.width * (int64_t)sizeof(float);
-    s.rest = s.items % PROCESSORS;
-    if (a.width == 64)
-        cut_by_tile(&s);
-    else
-        cut_to_and_fro(&s);
-    s.whole = s.items - s.rest;
-    return s;
-}
-
-int64_t statistic_count(struct cuda_heads a)
-{
-    return a.batch * a.heads * a.tokens;
-}
-
-int64_t dq_column_count(struct cuda_heads a, const shares &s)
-{
-    return (s.whole + s.rest * s.tiles) * s.group * 8 * a.width;
-}
-
-int64_t dout_column_count(struct cuda_heads a)
-{
-    return a.batch * (a.tokens / TILE) * a.heads * a.width;
-}
-
 /* --- launching ------------------------------------------------------------------------------ */
+
+/* All but who does what; the scratch is laid out for every card alike. */
+problem problem_of(struct cuda_heads a, const shares &s, const float *rope, float *scratch)
+{
+    const int64_t place = s.place_bytes / (int64_t)sizeof(float);
+    float *powers = scratch + statistic_count(a);
+    problem p = {};
+    p.tiles = (int)s.tiles;
+    p.heads = (int)a.heads;
+    p.kv_heads = (int)a.kv_heads;
+    p.group = (int)s.group;
+    p.scale = (float)(1 / sqrt((double)a.width));
+    p.sums = scratch;
+    p.lse = powers;
+    p.dq = powers + statistic_count(a);
+    p.rope = rope;
+    p.pairs = p.dq_columns = p.dq + place_count(s) * place;
+    p.dout_columns = p.dq_columns + dq_column_count(a, s);
+    p.turns = (uint32_t *)(p.pairs + late_count(a, s));
+    return p;
+}
+
+void deal(problem *p, const shares &s)
+{
+    p->whole = (int)s.whole;
+    p->rest = (int)s.rest;
+    p->jobs = (int)job_count(s);
+    p->slots = s.team ? 0 : (int)slot_count(s);
+    p->cuts = (int)s.cuts;
+    p->team = (int)s.team;
+    p->teams = (int)s.teams;
+    p->places = (int)s.places;
+}
+
+template <typename F> cudaError_t allow_shared(F *kernel, size_t bytes)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+/* Blocks of a team wait for each other: all must find room on the card, or fewer are sent. */
+template <typename T, int WIDTH, bool ROPE, bool SUMS>
+cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem *p, shares s,
+                        T *dqkv, cudaStream_t stream)
+{
+    const auto alone = attend_backward<T, WIDTH, ROPE, SUMS, false>;
+    const auto together = attend_backward<T, WIDTH, ROPE, SUMS, true>;
+    const size_t shared = sizeof(memory<WIDTH>);
+    for (deal(p, s); s.team; deal(p, s)) {
+        void *arguments[] = {(void *)&qkv, (void *)&dout, p, &dqkv};
+        const cudaError_t error = cudaLaunchCooperativeKernel(
+            together, dim3((unsigned)s.blocks), dim3(THREADS), arguments, shared, stream);
+        if (error != cudaErrorCooperativeLaunchTooLarge)
+            return error;
+        (void)cudaGetLastError();
+        s = shares_on(s, s.blocks - 1);
+    }
+    alone<<<(unsigned)s.blocks, THREADS, shared, stream>>>(qkv, dout, *p, dqkv);
+    return cudaGetLastError();
+}
 
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
 cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void *qkv,
                 const void *out, const float *lse, const void *dout, void *dqkv, float *scratch,
                 int processors, cudaStream_t stream)
 {
-    const shares s = shares_of(a);
-    const int64_t rows = a.batch * a.tokens, jobs = s.whole + s.rest * s.cuts;
-    const int64_t most = processors < PROCESSORS ? processors : PROCESSORS;
-    const unsigned blocks = (unsigned)(jobs < most ? jobs : most);
+    const bool late = IS_LATE<WIDTH, ROPE>;
+    const shares s = shares_of(a, late);
+    const int64_t rows = a.batch * a.tokens;
     float *sums = scratch, *powers = sums + statistic_count(a);
-    problem p = {};
-    p.tiles = (int)s.tiles;
-    p.heads = (int)a.heads;
-    p.kv_heads = (int)a.kv_heads;
-    p.group = (int)s.group;
-    p.whole = (int)s.whole;
-    p.rest = (int)s.rest;
-    p.jobs = (int)jobs;
-    p.slots = (int)(s.whole < most ? s.whole : most);
-    p.scale = (float)(1 / sqrt((double)WIDTH));
-    p.cuts = (int)s.cuts;
-    p.lse = powers;
-    p.sums = sums;
-    p.dq = powers + statistic_count(a);
-    p.rope = rope;
-    p.pairs = p.dq + (p.slots + s.rest * s.cuts) * (s.place_bytes / (int64_t)sizeof(float));
-    p.dq_columns = p.pairs; /* there is never both */
-    p.dout_columns = p.dq_columns + dq_column_count(a, s);
-
+    problem p = problem_of(a, s, rope, scratch);
     encode_fn encode;
     CUtensorMap qkv_map, dout_map;
     cudaError_t error = find_encode(&encode);
@@ -297,17 +257,20 @@ cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void 
     if (error == cudaSuccess)
         error = map_tiles<T>(encode, dout, rows, a.heads * WIDTH, QUERIES<WIDTH>, &dout_map);
     if (error == cudaSuccess)
-        error = cudaFuncSetAttribute(attend_backward<T, WIDTH, ROPE, SUMS>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)sizeof(memory<WIDTH>));
+        error = allow_shared(attend_backward<T, WIDTH, ROPE, SUMS, true>, sizeof(memory<WIDTH>));
+    if (error == cudaSuccess)
+        error = allow_shared(attend_backward<T, WIDTH, ROPE, SUMS, false>, sizeof(memory<WIDTH>));
     if (error != cudaSuccess)
         return error;
     statistics<T, WIDTH, SUMS><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
-        p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers, p.dout_columns);
-    attend_backward<T, WIDTH, ROPE, SUMS>
-        <<<blocks, THREADS, sizeof(memory<WIDTH>), stream>>>(qkv_map, dout_map, p, (T *)dqkv);
+        p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers, p.dout_columns,
+        p.turns, (int)turn_count(a, s));
+    error = launch_pass<T, WIDTH, ROPE, SUMS>(qkv_map, dout_map, &p, shares_on(s, processors),
+                                              (T *)dqkv, stream);
+    if (error != cudaSuccess)
+        return error;
     const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
-    if (s.rest)
+    if (s.team ? late && p.team : s.rest > 0)
         gather_parts<T, WIDTH, ROPE, SUMS>
             <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
                 p, (T *)dqkv);
@@ -340,24 +303,27 @@ template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, 
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a)
 {
     if ((type != DTYPE_BF16 && type != DTYPE_F16) || (a.width != 64 && a.width != 128) ||
-        a.tokens % TILE || statistic_count(a) > INT32_MAX)
+        a.tokens % TILE || a.tokens > MOST_TOKENS || statistic_count(a) > INT32_MAX)
         return false;
-    const shares s = shares_of(a);
+    const shares s = shares_of(a, false);
     if (s.tiles <= (a.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
         return true;
     const int64_t tiles = s.items * (s.tiles * (s.tiles + 1) / 2);
-    return a.width == 64 ? s.rest > 0 : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
+    return a.width == 64 && !s.team ? s.rest > 0 : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
 }
 
+static size_t scratch_of(struct cuda_heads a, const shares &s)
+{
+    return (size_t)(2 * statistic_count(a) + late_count(a, s)) * sizeof(float) +
+           (size_t)(place_count(s) * s.place_bytes) + (size_t)turn_count(a, s) * sizeof(uint32_t);
+}
+
+/* With rope, or without. */
 size_t cuda_attend_hopper_scratch(struct cuda_heads a)
 {
-    const shares s = shares_of(a);
-    const int64_t slots = s.whole < PROCESSORS ? s.whole : PROCESSORS;
-    const int64_t jobs = s.whole + s.rest * s.cuts, blocks = jobs < PROCESSORS ? jobs : PROCESSORS;
-    const int64_t pairs = a.width == 64 ? 0 : blocks * PAIR_STAGES * 64 * 128;
-    const int64_t columns = dq_column_count(a, s) + dout_column_count(a);
-    return (size_t)(2 * statistic_count(a) + (pairs > columns ? pairs : columns)) * sizeof(float) +
-           (size_t)((slots + s.rest * s.cuts) * s.place_bytes);
+    const size_t late = scratch_of(a, shares_of(a, a.width == 128));
+    const size_t other = scratch_of(a, shares_of(a, false));
+    return late > other ? late : other;
 }
 
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const float *rope,

@@ -159,6 +159,20 @@ __device__ inline void add_pair(float *to, float x, float y)
                  : "memory");
 }
 
+/* A word in device memory by which blocks tell each other: what the storing thread did or knew of before
+ * is seen after the load. */
+__device__ inline uint32_t load_acquire(const uint32_t *from)
+{
+    uint32_t word;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+
+__device__ inline void store_release(uint32_t *to, uint32_t word)
+{
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+
 /* Four 8 x 8 matrices from registers (held as a product's D is), each turned: what were columns
  * become rows of 16 bytes, at the addresses of lanes 0-7, 8-15, 16-23 and 24-31. */
 __device__ inline void store_turned(uint32_t row, uint32_t a, uint32_t b, uint32_t c, uint32_t d)

@@ -65,7 +65,7 @@ __device__ inline void product_query(float (&dq)[32], uint32_t ds, uint32_t key,
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
-template <bool ROPE, bool SUMS, typename T>
+template <bool ROPE, bool SUMS, bool TEAM, typename T>
 __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
@@ -78,7 +78,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
     ring<DOUT_STAGES> d;
     float dk[32], dv[32], dq[32];
     uint32_t p16[32];                /* P of this tile */
-    int before = 0, older = 0;       /* flags of the last two tiles */
+    int before = PUT, older = PUT;   /* flags of the last two tiles */
     int key_before = 0, key_now = 0; /* places of the keys of the last tile and this one */
     int64_t dq_at = 0;               /* where dq of tile - 2 goes */
 
@@ -122,7 +122,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         product_tile<T>(dv, p16, tile_at(shared_address(m.dout[d.stage])), !(flags & FIRST));
         products_commit();
         if (tile > 1)
-            query_leaves<SUMS>(m, p, dqkv, older, dq_at, dq, tile - 2);
+            query_leaves<SUMS, TEAM>(m, p, dqkv, older, dq_at, dq, tile - 2);
 
         /* dS, beside dV */
         products_wait<1>();
@@ -140,6 +140,8 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
                 barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
             barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
         }
+        if (TEAM && finished(before)) /* after the wait below, registers would run short */
+            await_turn(m, tile - 1);
         products_wait<0>();
         hold(dv);
         round_all<T>(ds16, dp);
@@ -199,8 +201,10 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
             if (before & LAST)
                 barrier_arrive(shared_address(&m.key_empty[key_before]));
         }
-        if (ROPE && tile && finished(before))
-            turn_part<64>(new_dq, p.rope, m.orders[(tile - 1) % ORDERS].row, place_again());
+        if (TEAM && finished(before))
+            end_turn(m, tile - 1, leader);
+        if (ROPE && finished(before))
+            turn_part<64>(new_dq, p.rope, query_row<64>(before), place_again());
         if (ROPE && flags & LAST)
             turn_part<64>(dk, p.rope, m.orders[tile % ORDERS].row, place_again());
 #pragma unroll
@@ -210,8 +214,10 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         if (flags & END) {
             const order &o = m.orders[tile % ORDERS];
             if (tile)
-                query_leaves<SUMS>(m, p, dqkv, before, dq_at, dq, tile - 1);
+                query_leaves<SUMS, TEAM>(m, p, dqkv, before, dq_at, dq, tile - 1);
             barrier_wait(shared_address(&m.ds_full[tile & 1]), tile >> 1 & 1);
+            if (TEAM && finished(flags))
+                await_turn(m, tile);
             if (flags & TAKE)
                 take_sum(new_dq, p.dq + o.sum + sum_offset(me));
             products_begin();
@@ -220,9 +226,11 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
             products_commit();
             products_wait<0>();
             hold(new_dq);
+            if (TEAM && finished(flags))
+                end_turn(m, tile, leader);
             if (ROPE && finished(flags))
-                turn_part<64>(new_dq, p.rope, o.row, place_again());
-            query_leaves<SUMS>(m, p, dqkv, flags, leaving_at(o, flags), new_dq, tile);
+                turn_part<64>(new_dq, p.rope, query_row<64>(flags), place_again());
+            query_leaves<SUMS, TEAM>(m, p, dqkv, flags, leaving_at(o, flags), new_dq, tile);
             keys_leave(m, p, dqkv, o, dk, dv);
             return;
         }

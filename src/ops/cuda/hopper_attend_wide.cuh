@@ -88,20 +88,16 @@ __device__ inline float *pair_place(const problem &p, unsigned tile)
     return p.pairs + ((int64_t)blockIdx.x * PAIR_STAGES + tile % PAIR_STAGES) * (64 * 128);
 }
 
-template <bool ROPE, bool SUMS, typename T>
+template <bool ROPE, bool SUMS, bool TEAM, typename T>
 __device__ inline void query_goes(memory<128> &m, const problem &p, T *dqkv, unsigned tile,
                                   int flags, const float (&dq)[32])
 {
     const order &o = m.orders[tile % ORDERS];
     if constexpr (ROPE) {
-        float *to = finished(flags) ? pair_place(p, tile) : p.dq + o.sum;
-        to += sum_offset(place_again());
-        if (flags & ADD)
-            add_sum(to, dq);
-        else
-            put_sum(to, dq);
+        float *to = !TEAM && finished(flags) ? pair_place(p, tile) : p.dq + o.sum;
+        sum_leaves<TEAM>(m, to + sum_offset(place_again()), flags, dq, tile);
     } else {
-        query_leaves<SUMS>(m, p, dqkv, flags, leaving_at(o, flags), dq, tile);
+        query_leaves<SUMS, TEAM>(m, p, dqkv, flags, leaving_at(o, flags), dq, tile);
     }
 }
 
@@ -119,14 +115,16 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
     const place me = place_again();
     float dq[32];
     take_pairs(dq, pair_place(p, tile), me);
-    turn_part<128>(dq, p.rope, o.row + (flags & LOWER ? 64 : 0), me);
+    turn_part<128>(dq, p.rope, query_row<128>(flags), me);
     write_query<128, true>(dqkv + o.dq, (int64_t)(p.heads + 2 * p.kv_heads) * 128, dq, p.scale,
                            m.stage[me.half * 4 + me.warp], me);
 }
 
-template <bool ROPE, bool SUMS, typename T>
+template <bool ROPE, bool SUMS, bool TEAM, typename T>
 __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
+    constexpr bool LATE = TEAM && IS_LATE<128, ROPE>; /* no dq is finished here; ptxas spills where
+                                                         even what asks for that is left out */
     const place me = place_of((int)threadIdx.x - 128);
     const float scale = p.scale * LOG2_E;
     const int half = uniform(me.half);
@@ -194,8 +192,10 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         products_wait<0>();
         hold(dv);
         round_all<T>(ds16, dp);
-        const int before = tile ? uniform(m.orders[(tile - 1) % ORDERS].flags) : 0;
-        if (before & TAKE)
+        const int before = tile ? uniform(m.orders[(tile - 1) % ORDERS].flags) : PUT;
+        if (TEAM && finished(before))
+            await_turn(m, tile - 1);
+        if (!LATE && before & TAKE)
             take_sum(dq, p.dq + m.orders[(tile - 1) % ORDERS].sum + sum_offset(place_again()));
         if (leader)
             barrier_arrive(shared_address(&m.dout_empty[now]));
@@ -211,7 +211,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         products_begin();
         product_columns<T>(dq, shared_address(m.ds[last]),
                            shared_address(m.key[place_of_two(sweep_before)]) + columns,
-                           before & TAKE);
+                           LATE ? 0 : before & TAKE);
         products_commit();
 
         /* dS to both warpgroups */
@@ -250,28 +250,34 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
                     barrier_arrive(shared_address(&m.key_empty[place_of_two(sweep_before)]));
             }
         }
+        if (TEAM && finished(before))
+            end_turn(m, tile - 1, leader);
 
         /* what is finished leaves */
         if (tile)
-            query_goes<ROPE, SUMS>(m, p, dqkv, tile - 1, before, dq);
-        if (ROPE && tile > 2)
+            query_goes<ROPE, SUMS, TEAM>(m, p, dqkv, tile - 1, before, dq);
+        if (ROPE && !LATE && tile > 2)
             query_finishes(m, p, dqkv, tile - 3);
         if (flags & LAST)
             keys_leave<ROPE>(m, p, dqkv, m.orders[tile % ORDERS], dk, dv);
         if (flags & END) {
             const order &o = m.orders[tile % ORDERS];
             barrier_wait(shared_address(&m.ds_full[now]), parity_of_two(tile));
-            if (flags & TAKE)
+            if (TEAM && finished(flags))
+                await_turn(m, tile);
+            if (!LATE && flags & TAKE)
                 take_sum(dq, p.dq + o.sum + sum_offset(place_again()));
             products_begin();
             product_columns<T>(dq, shared_address(m.ds[now]),
                                shared_address(m.key[place_of_two(sweep - 1)]) + columns,
-                               flags & TAKE);
+                               LATE ? 0 : flags & TAKE);
             products_commit();
             products_wait<0>();
             hold(dq);
-            query_goes<ROPE, SUMS>(m, p, dqkv, tile, flags, dq);
-            if (ROPE) {
+            if (TEAM && finished(flags))
+                end_turn(m, tile, leader);
+            query_goes<ROPE, SUMS, TEAM>(m, p, dqkv, tile, flags, dq);
+            if (ROPE && !LATE) {
                 consumers_meet();
                 for (unsigned late = tile < 2 ? 0 : tile - 2; late <= tile; late++)
                     query_finishes(m, p, dqkv, late);

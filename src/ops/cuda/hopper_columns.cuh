@@ -12,7 +12,7 @@
  * anyway, and keeps a sum for each column in memory, in a place that no other warp writes, over the
  * tiles of an item: put for the first, added for the others, always by the same thread, as sums of dq
  * itself are (hopper_rows.cuh). An item that is cut has a place for every 128 queries, which the kernel
- * that adds up its dq puts.
+ * that adds up its dq puts; and so has one that a team does, put by the block that finishes them.
  *
  *     p.dq_columns (places, H / G, 8, D)    8 warps: a tile's 128 rows of dq are 16 a warp
  *     p.dout_columns (B, T / 128, H, D)     a row for every tile
@@ -84,13 +84,6 @@ __device__ inline void columns_leave(const problem &p, float2 pair, int eight, i
         put_pair(to, pair.x, pair.y);
     else
         add_pair(to, pair.x, pair.y);
-}
-
-/* Which eight rows a tile of an item has for its first query head; those of the others follow. */
-__device__ inline int columns_of(const problem &p, int item, int tile)
-{
-    const int cut = item - p.whole;
-    return (cut < 0 ? item : p.whole + cut * p.tiles + tile) * p.group;
 }
 
 /* --- adding up ------------------------------------------------------------------------------ */

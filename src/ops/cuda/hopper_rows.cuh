@@ -4,7 +4,8 @@
  * dqkv go out as whole lines, by way of shared memory. Sums of dq never leave their order by thread:
  * of a tile of queries, piece c (four floats) of a thread lies at (half, c, thread), and it is always
  * the same thread that puts, adds and takes it, in program order. So additions in memory happen in
- * one order, without fences.
+ * one order, without fences. Of a team (hopper_teams.cuh) it is the thread of that number in each block,
+ * when it is the block's turn.
  *
  * Of dq a warpgroup has 64 queries of 128 at width 64, and 64 columns of 128 at width 128.
  *

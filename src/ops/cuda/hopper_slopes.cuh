@@ -6,6 +6,7 @@
 #ifndef OPS_CUDA_HOPPER_SLOPES_CUH
 #define OPS_CUDA_HOPPER_SLOPES_CUH
 #include "ops/cuda/hopper_rows.cuh"
+#include "ops/cuda/hopper_teams.cuh"
 
 namespace hopper
 {
@@ -103,26 +104,39 @@ __device__ inline place place_again()
     return place_of(thread - 128);
 }
 
-/* Whether dq of a tile with these flags is finished. It is then on the diagonal: its rows are those of
- * the keys. */
+/* Whether dq of a tile with these flags is finished. */
 __device__ inline bool finished(int flags)
 {
     return !(flags & (ADD | PUT));
 }
 
+/* To the sum at `to`, when it is its turn; but what is finished, and is put aside, has had that. */
+template <bool TEAM, int WIDTH>
+__device__ inline void sum_leaves(memory<WIDTH> &m, float *to, int flags, const float (&dq)[32],
+                                  unsigned tile)
+{
+    if (TEAM && !finished(flags))
+        await_turn(m, tile);
+    if (flags & ADD)
+        add_sum(to, dq);
+    else
+        put_sum(to, dq);
+    if (TEAM && !finished(flags)) {
+        __syncwarp();
+        end_turn(m, tile, place_again().lane == 0);
+    }
+}
+
 /* Of the tile-th tile; `at` is what leaving_at says. */
-template <bool SUMS, typename T, int WIDTH>
+template <bool SUMS, bool TEAM, typename T, int WIDTH>
 __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv, int flags,
                                     int64_t at, const float (&dq)[32], unsigned tile)
 {
     const place me = place_again();
     const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
     char *stage = m.stage[me.half * 4 + me.warp];
-    float *sum = p.dq + at + sum_offset(me);
-    if (flags & ADD)
-        add_sum(sum, dq);
-    else if (flags & PUT)
-        put_sum(sum, dq);
+    if (!finished(flags))
+        sum_leaves<TEAM>(m, p.dq + at + sum_offset(me), flags, dq, tile);
     else if constexpr (SUMS) {
         columns c;
         write_query<WIDTH>(dqkv + at, width, dq, p.scale, stage, me, &c);

@@ -16,6 +16,9 @@
  * one tile of keys. At width 128 an item is cut into p.cuts jobs, and job c has every p.cuts tiles one,
  * to and fro (of 16 tiles in 4 jobs the first has 0, 7, 8, 15), which makes them about equally long.
  *
+ * Where the dq of so many items at once is more than the L2 cache holds, a team of blocks does an item
+ * together instead, each two of its sweeps, and all of them upwards: see hopper_teams.cuh.
+ *
  * The producer walks this order, has the tiles copied into rings of buffers, and puts an order beside
  * each tile of queries: the consumers know nothing of sequences and heads.
  */
@@ -40,10 +43,13 @@ constexpr int SLOPE_BYTES = 2 * 64 * QUERIES<WIDTH>; /* of a warpgroup's keys */
 struct problem {
     int tiles, heads, kv_heads, group; /* T / 128, H, G, H / G */
     int whole, rest;                   /* items done whole, items that are cut */
-    int jobs;                          /* whole + rest * (tiles or cuts) */
-    int slots;               /* places for dq that whole items use; those of the rest follow */
-    float scale;             /* of the scores */
-    int cuts;                /* width 128: jobs of an item that is cut */
+    int jobs;                          /* whole + rest * (tiles or cuts); of teams, the items */
+    int slots;       /* places for dq that whole items use; those of the rest follow */
+    float scale;     /* of the scores */
+    int cuts;        /* width 128: jobs of an item that is cut */
+    int team, teams; /* blocks of a team, tiles / 2, and how many teams; 0: there are none */
+    int places;      /* for dq, of a team, 1 or 2: its items use them in turn; 0: an item has its own */
+    uint32_t *turns; /* of teams, (places, H / G, tiles of queries): parts that were added */
     const float *lse, *sums; /* (B, H, T): lse in powers of two, -dout . out; see stat_place */
     float *dq;               /* places of (H / G, T, D), laid out as hopper_rows.cuh has it */
     const float *rope; /* (T, D/2, 2), by which dq and dk are turned back; NULL: they are not */
@@ -58,13 +64,25 @@ __host__ __device__ inline int stat_place(int c)
     return c / 16 * 16 + c % 8 / 2 * 4 + c / 8 % 2 * 2 + c % 2;
 }
 
-template <int WIDTH> struct walk {
-    int job, batch, kv_head, end, key, head, query;
+/* What the consumers do with a tile. */
+enum {
+    FIRST = 1,    /* of a sweep: dk and dv start from zero */
+    LAST = 2,     /* of a sweep: dk and dv are written */
+    DIAGONAL = 4, /* queries see part of the keys */
+    END = 8,      /* of the block's work */
+    PUT = 16,     /* dq is put into its place in the sums, */
+    ADD = 32,     /* or added to it; otherwise it is complete and written: */
+    TAKE = 64,    /* together with the sum */
+    LOWER = 128,  /* width 128: the queries are the second 64 of their 128 */
+    BEGIN = 256,  /* finished dq is the first of its column sums */
+};
 
-    __device__ inline bool backwards() const
-    {
-        return key & 1;
-    }
+/* A tile of an item. */
+template <int WIDTH> struct tile_of {
+    static constexpr int width = WIDTH;
+    int job, batch, kv_head, key, head, query;
+    int place; /* for dq */
+
     __device__ inline int first_query() const
     {
         return key * QUERY_TILES<WIDTH>;
@@ -72,6 +90,29 @@ template <int WIDTH> struct walk {
     __device__ inline int queries(const problem &p) const /* tiles of them */
     {
         return p.tiles * QUERY_TILES<WIDTH>;
+    }
+    /* The tile of keys at these queries. */
+    __device__ inline int diagonal() const
+    {
+        return query / QUERY_TILES<WIDTH>;
+    }
+    /* The tile of queries among those of all places for dq. */
+    __device__ inline int sum(const problem &p) const
+    {
+        return (place * p.group + head) * queries(p) + query;
+    }
+};
+
+/* The order of a block that works alone. */
+template <int WIDTH> struct walk : tile_of<WIDTH> {
+    using tile_of<WIDTH>::job, tile_of<WIDTH>::batch, tile_of<WIDTH>::kv_head, tile_of<WIDTH>::key;
+    using tile_of<WIDTH>::head, tile_of<WIDTH>::query, tile_of<WIDTH>::place;
+    using tile_of<WIDTH>::first_query, tile_of<WIDTH>::queries, tile_of<WIDTH>::diagonal;
+    int end;
+
+    __device__ inline bool backwards() const
+    {
+        return key & 1;
     }
     __device__ inline void begin_sweep(const problem &p)
     {
@@ -85,9 +126,14 @@ template <int WIDTH> struct walk {
         int item = cut < 0 ? job : p.whole + cut % p.rest;
         key = cut < 0 ? 0 : cut / p.rest;
         end = cut < 0 || WIDTH != 64 ? p.tiles : key + 1;
+        place = cut < 0 ? (int)blockIdx.x : p.slots + cut;
         batch = item / p.kv_heads;
         kv_head = item % p.kv_heads;
         begin_sweep(p);
+    }
+    __device__ inline void begin(const problem &p)
+    {
+        begin_job(p, blockIdx.x);
     }
     /* The job's next tile of keys. */
     __device__ inline int next_key(const problem &p) const
@@ -121,27 +167,36 @@ template <int WIDTH> struct walk {
             job = p.jobs;
         return true;
     }
-};
-
-/* What the consumers do with a tile. */
-enum {
-    FIRST = 1,    /* of a sweep: dk and dv start from zero */
-    LAST = 2,     /* of a sweep: dk and dv are written */
-    DIAGONAL = 4, /* queries see part of the keys */
-    END = 8,      /* of the block's work */
-    PUT = 16,     /* dq is put into its place in the sums, */
-    ADD = 32,     /* or added to it; otherwise it is complete and written: */
-    TAKE = 64,    /* together with the sum */
-    LOWER = 128,  /* with DIAGONAL: the queries are at the second 64 of the keys */
-    BEGIN = 256,  /* finished dq is the first of its column sums */
+    /* What becomes of the tile's dq. */
+    __device__ inline int leaving(const problem &p) const
+    {
+        const bool whole = job < p.whole, on_diagonal = diagonal() == key;
+        const bool again = WIDTH != 64 && !whole && key >= p.cuts; /* not the job's first keys */
+        if (!again && (!whole || (key == 0 && !on_diagonal)))
+            return PUT;
+        return again || !on_diagonal ? ADD : key > 0 ? TAKE : 0;
+    }
+    /* Whether finished dq is the first of its column sums. */
+    __device__ inline bool begins_columns() const
+    {
+        return key == 0;
+    }
 };
 
 struct order {
-    int flags;
+    int flags;      /* and from bit QUERY_AT on, which tile of queries it is */
     int row;        /* of the sequence, where the keys begin */
     int64_t sum;    /* elements from p.dq */
     int64_t dq, dk; /* elements from dqkv */
 };
+
+const int QUERY_AT = 16, MOST_TOKENS = 64 << (31 - QUERY_AT);
+
+/* Of the sequence, where the queries begin. */
+template <int WIDTH> __device__ inline int query_row(int flags)
+{
+    return (flags >> QUERY_AT) * QUERIES<WIDTH>;
+}
 
 const int ORDERS = 8; /* an order is read up to three tiles after its queries are let go */
 const int QUERY_STAGES = 3, DOUT_STAGES = 2;
@@ -163,8 +218,10 @@ template <int WIDTH> struct memory {
     uint64_t query_full[QUERY_STAGES], query_empty[QUERY_STAGES];
     uint64_t dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[2], ds_empty[2];
-    uint64_t start;      /* of the second warpgroup */
-    int columns[ORDERS]; /* beside an order: which eight rows are dq's column sums (whole items) */
+    uint64_t start;        /* of the second warpgroup */
+    uint64_t turn_come[2]; /* of teams: this part of dq may be added, */
+    uint64_t turn_over[2]; /* and it was */
+    int columns[ORDERS];   /* beside an order: which eight rows are dq's column sums */
 };
 
 static_assert(sizeof(memory<64>) <= 227 * 1024 && sizeof(memory<128>) <= 227 * 1024, "too much");
@@ -191,35 +248,40 @@ template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
         barrier_init(shared_address(&m.ds_full[i]), warps);
         barrier_init(shared_address(&m.ds_empty[i]), warps);
     }
+    for (int i = 0; i < 2; i++) {
+        barrier_init(shared_address(&m.turn_come[i]), 2);
+        barrier_init(shared_address(&m.turn_over[i]), warps);
+    }
     barrier_init(shared_address(&m.start), warps / 2);
     barrier_init_done();
 }
 
 /* All but LAST and END, which the next step tells. */
-template <int WIDTH>
-__device__ inline order order_for(const walk<WIDTH> &w, const problem &p, bool first)
+template <typename WALK>
+__device__ inline order order_for(const WALK &w, const problem &p, bool first)
 {
+    const int WIDTH = WALK::width;
     const int queries = QUERIES<WIDTH>;
     const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
     const int64_t rows = (int64_t)w.batch * p.tiles * TILE;
-    const bool whole = w.job < p.whole, diagonal = w.query / QUERY_TILES<WIDTH> == w.key;
-    const bool again = WIDTH != 64 && !whole && w.key >= p.cuts; /* not the job's first keys */
-    const int64_t place = whole ? (int)blockIdx.x : p.slots + w.job - p.whole;
     order o;
     o.row = w.key * TILE;
-    o.flags = (first ? FIRST : 0) | (diagonal ? DIAGONAL : 0);
-    if (diagonal && w.query % QUERY_TILES<WIDTH>)
+    o.flags = w.leaving(p) | (first ? FIRST : 0) | (w.diagonal() == w.key ? DIAGONAL : 0);
+    if (w.query % QUERY_TILES<WIDTH>)
         o.flags |= LOWER;
-    if (!again && (!whole || (w.key == 0 && !diagonal)))
-        o.flags |= PUT;
-    else if (again || !diagonal)
-        o.flags |= ADD;
-    else if (w.key > 0)
-        o.flags |= TAKE;
-    o.sum = ((place * p.group + w.head) * w.queries(p) + w.query) * (queries * WIDTH);
+    o.flags |= w.query << QUERY_AT;
+    o.sum = (int64_t)w.sum(p) * (queries * WIDTH);
     o.dq = (rows + w.query * queries) * width + (w.kv_head * p.group + w.head) * WIDTH;
     o.dk = (rows + w.key * TILE) * width + (p.heads + w.kv_head) * WIDTH;
     return o;
+}
+
+/* Which eight rows of column sums of dq (hopper_columns.cuh) a tile of an item has for its first query
+ * head; those of the others follow. */
+__device__ inline int columns_of(const problem &p, int item, int tile)
+{
+    const int cut = item - p.whole;
+    return (cut < 0 ? item : p.whole + cut * p.tiles + tile) * p.group;
 }
 
 /* Rows of a head at column x, row y: boxes of the tensor map, 64 columns after 64 columns. */
@@ -238,7 +300,7 @@ __device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int x, int
 }
 
 /* The producer: one thread. */
-template <bool SUMS, int WIDTH>
+template <typename WALK, bool SUMS, int WIDTH>
 __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtensorMap *qkv,
                                const CUtensorMap *dout)
 {
@@ -247,8 +309,8 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
     ring<1> v;
     ring<QUERY_STAGES> q;
     ring<DOUT_STAGES> d;
-    walk<WIDTH> w;
-    w.begin_job(p, blockIdx.x);
+    WALK w;
+    w.begin(p);
     bool next_first = true;
     for (unsigned tile = 0; w.job < p.jobs; tile++) {
         const bool first = next_first;
@@ -265,8 +327,8 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
             k.step();
         }
         order o = order_for(w, p, first);
-        const int columns = (w.batch * p.kv_heads + w.kv_head) * p.group + w.head;
-        if (SUMS && w.key == 0)
+        const int columns = columns_of(p, w.batch * p.kv_heads + w.kv_head, w.diagonal()) + w.head;
+        if (SUMS && w.begins_columns())
             o.flags |= BEGIN;
         next_first = w.step(p);
         o.flags |= (next_first ? LAST : 0) | (w.job < p.jobs ? 0 : END);
