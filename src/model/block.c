@@ -238,6 +238,13 @@ void block_await_normed(const struct block_buffers *b)
     region_await(&b->region, REGION_AGAIN);
 }
 
+const void *block_all_normed2(const struct block_buffers *b)
+{
+    if (!b->region.team->regather)
+        return b->full2;
+    return region_enter(&b->region, b->own, b->normed2, b->full2);
+}
+
 void block_gather_again(const struct block_buffers *b, const struct column *c)
 {
     if (b->region.team->regather)

@@ -67,8 +67,14 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
         ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[LN2_W], w[LN2_B], b.mean2, b.rstd2,
                        b.normed2);
         block_gather_normed2(&b);
-        ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
-        block_await_normed(&b);
+        if (ops_gelu_remakes(o)) {
+            ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
+            block_await_normed(&b);
+        } else {
+            block_await_normed(&b);
+            ops_linear_gelu(o, s, k->up, b.rows, block_all_normed2(&b), w[FC_W], w[FC_B], b.pre,
+                            b.act);
+        }
         return;
     }
     ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[LN1_W], w[LN1_B], NULL, b.normed1, b.mean1,

@@ -159,6 +159,8 @@ void block_row_linear(struct unit_run *run, const struct block_buffers *b, struc
 void block_gather_normed1(const struct block_buffers *b);
 void block_gather_normed2(const struct block_buffers *b);
 void block_await_normed(const struct block_buffers *b);
+/* After that, normed2 of all rows; where it is not kept gathered, it is now. */
+const void *block_all_normed2(const struct block_buffers *b);
 
 /* A matrix cut by columns and what its backward pass needs. */
 struct column {

@@ -158,6 +158,11 @@ void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
         ops->backend->linear_gelu(ops, stream, l, rows, x, w, bias, pre, y);
 }
 
+bool ops_gelu_remakes(const struct ops *ops)
+{
+    return !ops->backend->gelu_of_sums;
+}
+
 void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx)
 {

@@ -74,6 +74,8 @@ void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
 /* pre = x W + b; y = gelu(pre) */
 void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                      const void *x, const void *w, const void *bias, void *pre, void *y);
+/* Whether ops_gelu of that pre has the bits of that y. If not, the product alone makes them again. */
+bool ops_gelu_remakes(const struct ops *ops);
 /* dx = dy W^T */
 void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx);

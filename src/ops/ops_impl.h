@@ -18,6 +18,9 @@ struct ops_backend {
     size_t
         workspace_bytes; /* of ops->workspace; taken on a dry device too, so that plans know it */
 
+    /* linear_gelu's y is gelu of sums that are not rounded yet, so that pre does not tell its bits. */
+    bool gelu_of_sums;
+
     void (*linear)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                    const void *, const void *, void *);
     void (*linear_gelu)(struct ops *, struct stream *, struct linear, int64_t, const void *,

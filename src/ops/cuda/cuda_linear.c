@@ -264,6 +264,7 @@ void cuda_linear_fill(struct ops_backend *table)
 {
     table->linear = cuda_linear;
     table->linear_gelu = cuda_linear_gelu;
+    table->gelu_of_sums = true; /* cuBLASLt's epilogue */
     table->linear_dx = cuda_linear_dx;
     table->linear_dx_dgelu = cuda_linear_dx_dgelu;
     table->linear_dw = cuda_linear_dw;
