@@ -2,10 +2,11 @@
 #include "ops/cuda/cuda_trial.h"
 #include <math.h>
 
-enum { PLACE = 512 };          /* operands start at multiples of it, but for their alignment */
-#define DEVIATION         4    /* of D: what is lost, 2^-24 of it, shows in f16 too */
-#define DEVIATION_OF_SIDE 1    /* of bias, aux and what is added to */
-#define NOTHING           0xff /* bytes of a NaN */
+enum { PLACE = 512 };               /* operands start at multiples of it, but for their alignment */
+enum { OF_FREE = 2, OF_USED = 40 }; /* a trial takes at most such a part of memory */
+#define DEVIATION         4         /* of D: what is lost, 2^-24 of it, shows in f16 too */
+#define DEVIATION_OF_SIDE 1         /* of bias, aux and what is added to */
+#define NOTHING           0xff      /* bytes of a NaN */
 
 enum { SEED_A = 1, SEED_B, SEED_D, SEED_BIAS, SEED_AUX };
 
@@ -61,11 +62,13 @@ static uintptr_t lay_out(struct trial *t, uintptr_t at, int32_t alignment, int32
 }
 
 /* From the card's pool, in the order of the stream: cudaMalloc and cudaFree would wait for all
- * streams, and so for messages to ranks that may be waiting for this one. */
+ * streams, and so for messages to ranks that may be waiting for this one. No plan knows of it: so it is
+ * little beside what is in use. */
 static bool take_memory(struct trial *t, int card, int32_t alignment, int32_t side_alignment)
 {
     size_t left, all, bytes = lay_out(t, 0, alignment, side_alignment);
-    if (cudaMemGetInfo(&left, &all) != cudaSuccess || bytes > left / 2 ||
+    if (cudaMemGetInfo(&left, &all) != cudaSuccess || bytes > left / OF_FREE ||
+        bytes > (all - left) / OF_USED ||
         cudaDeviceGetDefaultMemPool(&t->pool, card) != cudaSuccess ||
         cudaMallocAsync(&t->memory, bytes, t->stream) != cudaSuccess)
         return false;
