@@ -75,10 +75,10 @@ static int32_t pick_exact(const struct sampling *s, const float *logits, int64_t
         all += mass_of(s, logits[id], top);
     make_heap(logits, order, vocab);
 
-    /* Take ids until k of them or the share p is reached; they are at the end of `order`, best
-     * last. */
+    /* Take ids, one at least, until k of them or the share p is reached (which is no number where a
+     * logit is infinite); they are at the end of `order`, best last. */
     double limit = s->top_p < 1.0 ? s->top_p * all : INFINITY;
-    for (; vocab - left < most && mass < limit; left--)
+    for (; left == vocab || (vocab - left < most && mass < limit); left--)
         mass += mass_of(s, logits[take_first(logits, order, left)], top);
     double target = random * mass, passed = 0.0;
     for (int64_t i = vocab - 1; i >= left; i--) {

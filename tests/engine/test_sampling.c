@@ -57,14 +57,14 @@ static int32_t by_heap(const struct sampling *s, const float *logits, int64_t vo
     for (int64_t i = vocab / 2 - 1; i >= 0; i--)
         sift_down(logits, order, vocab, i);
 
-    /* Take ids off the heap until k of them or the share p is reached; they end up at the end of
-     * `order`, best last. */
+    /* Take ids off the heap, one at least, until k of them or the share p is reached; they end up at
+     * the end of `order`, best last. */
     int64_t most = s->top_k > 0 && s->top_k < vocab ? s->top_k : vocab;
     double limit = s->top_p < 1.0
                        ? s->top_p * total_mass(logits, vocab, logits[best], s->temperature)
                        : INFINITY;
     double mass = 0.0;
-    while (vocab - left < most && mass < limit) {
+    while (left == vocab || (vocab - left < most && mass < limit)) {
         int32_t id = order[0];
         order[0] = order[--left];
         sift_down(logits, order, left, 0);
