@@ -9,7 +9,8 @@
  *                          are tried
  *     cuda_row.cu          products of one row, as in decoding
  *     cuda_attention.c     attention: through cuDNN, else cuda_attention_plain.cu; cuda_cached.cu
- *     cuda_attention_hopper.cu, hopper*.cuh     its backward pass on Hopper, with tiles and wgmma
+ *     cuda_attention_forward_hopper.cu, cuda_attention_hopper.cu, hopper*.cuh     its two passes on
+ *                          Hopper, with tiles and wgmma
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
