@@ -26,6 +26,7 @@ struct engine_pipe {
 
 struct engine_config {
     int recompute;                  /* enum recompute */
+    bool keep_swiglu;               /* see model_part: whoever builds the model tells it so */
     int64_t micro_batch;            /* B: sequences of a micro-batch */
     int64_t tokens;                 /* T */
     const struct engine_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
@@ -33,7 +34,7 @@ struct engine_config {
     int64_t micro_batches; /* M of a step, over all workers; 0 = evaluation only: no backward */
 };
 
-extern const struct option_table engine_options; /* engine.recompute */
+extern const struct option_table engine_options; /* engine.* */
 
 struct engine;
 /* `graph` and `zero` are borrowed and outlive the engine. */

@@ -35,6 +35,7 @@ enum {
     GATHERED, /* sequence parallel: what the next matrix reads, where it is not kept */
     PARTIAL,
     D_ROWS,
+    D_ACT,   /* gated: where act is kept; else its gradient takes its place */
     MEETING, /* scratch of the collectives */
     D_NORMED,
     D_WIDE,
@@ -89,7 +90,7 @@ static void list_parts(const struct block *k, const struct ops *ops, struct unit
     size_t column = (size_t)(shape.batch * shape.tokens) * element;
     size_t gathered = shape.sequence != 0 ? (size_t)k->norm.width * column : 0;
     uint32_t input = 1u << PASS_INPUT;
-    int64_t wide = max2(k->remakes_act ? 0 : k->up.out, k->qkv.out);
+    int64_t wide = max2(k->gated ? 0 : k->up.out, k->qkv.out);
     list[D_NORMED] = (struct unit_buffer){
         "gradient of normed", (size_t)max2(k->norm.width, k->proj.in) * column, KEEP_NOT, input};
     list[D_WIDE] =
@@ -146,6 +147,9 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                                          (sequence ? passes : backward) | input};
     list[D_ROWS] =
         (struct unit_buffer){"gradient of all rows", sequence ? full : 0, KEEP_NOT, backward};
+    list[D_ACT] = (struct unit_buffer){
+        "gradient of the activation", k->gated && !k->remakes_act ? (size_t)k->down.in * column : 0,
+        KEEP_NOT, backward | input};
     list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
                                          region_scratch(&k->team, ops, sequence, rows, width),
                                          KEEP_NOT, passes | input};
@@ -189,6 +193,7 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
         .d_rows = at[D_ROWS],
         .pre = at[PRE],
         .act = at[ACT],
+        .d_act = k->remakes_act ? at[ACT] : at[D_ACT],
         .scratch = at[SCRATCH],
     };
     for (int i = 0; i < FORMED_COUNT && at[FORMED]; i++)

@@ -23,6 +23,24 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     ops_linear(o, s, k->up, b->rows, x, w[GATE_UP], NULL, b->pre);
 }
 
+/* act, for a backward pass that does not form it by itself. */
+static void make_act_again(const struct block *k, struct unit_run *run,
+                           const struct block_buffers *b)
+{
+    if (!k->remakes_act)
+        ops_swiglu(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act);
+}
+
+/* From the gradient of act to that of pre, which takes the place of the values; on the way act again
+ * where it was not kept. */
+static void *gate_backward(const struct block *k, struct unit_run *run,
+                           const struct block_buffers *b)
+{
+    ops_swiglu_backward(run->ops, run->stream, b->rows, k->down.in, b->pre, b->d_act, b->pre,
+                        k->remakes_act ? b->act : NULL);
+    return b->pre;
+}
+
 static void forward(const struct unit *unit, struct unit_run *run,
                     void (*attend)(const struct block *, struct unit_run *,
                                    const struct block_buffers *))
@@ -66,6 +84,7 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
         block_gather_normed1(&b);
         ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
         block_gather_normed2(&b);
+        make_act_again(k, run, &b);
         block_await_normed(&b);
         return;
     }
@@ -75,6 +94,7 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     block_attend(k, run, &b);
     project_and_expand(k, run, &b);
+    make_act_again(k, run, &b);
 }
 
 static void llama_block_backward(const struct unit *unit, struct unit_run *run)
@@ -88,14 +108,11 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     void *const *d = run->grads;
     void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
 
-    /* MLP: act is made again in the place of its gradient; that of pre takes the place of the
-     * values. */
-    void *d_act = b.act, *d_pre = b.pre;
-    struct column up = {k->up, b.normed2, b.full2, d_pre, w[GATE_UP], d[GATE_UP], NULL};
+    struct column up = {k->up, b.normed2, b.full2, b.pre, w[GATE_UP], d[GATE_UP], NULL};
     const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
     block_gather_again(&b, &up);
-    ops_linear_dx(o, s, k->down, b.rows, dy, w[DOWN], d_act);
-    ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre, b.act);
+    ops_linear_dx(o, s, k->down, b.rows, dy, w[DOWN], b.d_act);
+    gate_backward(k, run, &b);
     void *d_normed = block_column_backward(run, &b, &up);
     ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[DOWN], NULL);
     if (!r->sequence)
@@ -135,9 +152,8 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
 
     /* MLP, as above. */
     region_keep(&b.region, b.own, g, b.d_out);
-    void *d_act = b.act, *d_pre = b.pre;
-    ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], d_act);
-    ops_swiglu_backward(o, s, b.rows, k->down.in, b.pre, d_act, d_pre, b.act);
+    ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], b.d_act);
+    void *d_pre = gate_backward(k, run, &b);
     void *d_normed = block_column_input(run, &b, k->up, d_pre, w[GATE_UP], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
                       f[FORMED_NORM2], NULL, NULL, NULL, b.scratch);

@@ -80,7 +80,7 @@ enum config_weight config_weight_of(const char *line)
                                             "zero.",
                                             "parallel.",
                                             "checkpoint.",
-                                            "engine.recompute:",
+                                            "engine.",
                                             "train.log_every:",
                                             "train.max_time:",
                                             "train.stop_at:",

@@ -83,6 +83,7 @@ enum status session_fill(const struct model_config *model, const struct zero_con
         spread = &whole;
     TRY(spread_part(device_env(session->device), session->comm, spread->shape, &spread->parallel,
                     &part));
+    part.keep_swiglu = spread->keep_swiglu;
     TRY(model_create_part(session->device, model, &part, &session->model));
     TRY_OR(undo_model,
            spread_create(device_env(session->device), session->comm, model_graph(session->model),

@@ -46,6 +46,7 @@ enum status session_join(struct env *env, struct session_place place,
 struct session_spread {
     struct parallel_config parallel;
     struct unit_shape shape;
+    bool keep_swiglu; /* see model_part */
 };
 /* The model and the store, parameters still zero; `spread` NULL: it is whole on every rank. On
  * failure the session is as it was. */

@@ -228,7 +228,8 @@ static enum status build_parts(struct trainer *t)
     const struct zero_config store = trainer_store_config(config);
     const struct session_spread spread = {
         .parallel = config->parallel,
-        .shape = {.batch = config->engine.micro_batch, .tokens = config->engine.tokens}};
+        .shape = {.batch = config->engine.micro_batch, .tokens = config->engine.tokens},
+        .keep_swiglu = config->engine.keep_swiglu};
     struct engine_config engine = config->engine;
     bool holds;
     TRY(meet(t));

@@ -30,6 +30,10 @@ for arch in gpt2 llama; do
         train $arch-$mode "${keys[@]}" --run.threads=2 --engine.recompute=$mode
         same $arch-base $arch-$mode "$arch, recompute $mode"
     done
+    [ $arch = gpt2 ] || for mode in none selective; do
+        train $arch-keep-$mode "${keys[@]}" --run.threads=2 --engine.recompute=$mode --engine.keep_swiglu=true
+        same $arch-base $arch-keep-$mode "$arch, SwiGLU kept, recompute $mode"
+    done
     train $arch-other "${keys[@]}" --run.threads=2 --train.seed=2
     ! cmp -s $arch-base.loss $arch-other.loss || fail "$arch: another seed gave the same losses"
 done

@@ -224,6 +224,7 @@ static void test_a_run_takes_and_sends_it(void **state)
             config.kind = TIMETABLE_ZERO_BUBBLE;
         config.sequence = i % 3 > 0, config.regather = i % 3 > 1;
         config.recompute = (i + i / 3) % 3;
+        config.keep_swiglu = i / 2 % 2;
         config.stage = i % 4;
         config.type = i % 5 == 0 ? DTYPE_BF16 : DTYPE_F32;
         config.model.tied = (i >= 10 || pp > 1) && i / 2 % 2;
