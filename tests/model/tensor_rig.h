@@ -76,6 +76,7 @@ struct rank {
     double loss, evaluated;
     int64_t bytes[COMM_KIND_COUNT]; /* of the gradients */
     void *logits;
+    int products, gelus; /* calls of linear_gelu and gelu, where a test counts them */
 };
 
 static inline struct model_part part_of(const struct setting *s, int rank)

@@ -76,4 +76,25 @@ static const struct ops_case op_shapes_card[] = {
 };
 enum { OP_SHAPE_CARD_COUNT = sizeof op_shapes_card / sizeof op_shapes_card[0] };
 
+/* For teams of blocks in attention's backward pass (SIFR_CUDA_ATTENTION=teams), beside those above with
+ * four tiles of 128 tokens: teams of three and of four blocks; then more items (a sequence and key head)
+ * than the 66 teams of two that a card has, so that teams go from one to the next. */
+#define TEAMS_SHAPES(X)  \
+    X(1, 768, 4, 2, 64)  \
+    X(2, 768, 3, 1, 128) \
+    X(1, 1024, 3, 1, 64) \
+    X(1, 1024, 2, 2, 128)
+#define TEAMS_CASES(b, t, h, g, d)                                          \
+    {"attention_backward", .attention = {b, t, h, g, d}},                   \
+        {"attention_backward", .attention = {b, t, h, g, d}, .bias = true}, \
+        {"attention_backward_rope", .attention = {b, t, h, g, d}},
+
+static const struct ops_case op_shapes_teams[] = {
+    TEAMS_SHAPES(TEAMS_CASES){"attention_backward", .attention = {67, 512, 1, 1, 64}, .bias = true},
+    {"attention_backward_rope", .attention = {34, 512, 4, 2, 64}},
+    {"attention_backward", .attention = {67, 512, 1, 1, 128}, .bias = true},
+    {"attention_backward_rope", .attention = {67, 512, 1, 1, 128}},
+};
+enum { OP_SHAPE_TEAMS_COUNT = sizeof op_shapes_teams / sizeof op_shapes_teams[0] };
+
 #endif

@@ -2,11 +2,13 @@
  * shape: values, memory, aliases, and the same bits whatever the number of threads and from run to
  * run.
  *
- * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE]` tests a card,
- * on more shapes, and exits with 77 where there is none; `cuda-fast` in fast mode; `cuda-once` runs
- * every shape once and compares nothing, for sanitizers, under which all is slow. The reference is
- * given the inputs that the tested back end had, which are numbers of its type, so only its own
- * arithmetic is judged. All that disagrees is told before the test fails.
+ * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE [OP]]` tests a card,
+ * on more shapes, and exits with 77 where there is none; with OP those ops alone that have it in their
+ * names. `cuda-fast` in fast mode; `cuda-once` runs every shape once and compares nothing, for
+ * sanitizers, under which all is slow. With SIFR_CUDA_ATTENTION=teams in the environment there are
+ * shapes for that way of attention's backward pass, too. The reference is given the inputs that the
+ * tested back end had, which are numbers of its type, so only its own arithmetic is judged. All that
+ * disagrees is told before the test fails.
  */
 #include <math.h>
 #include "card.h"
@@ -18,7 +20,8 @@ enum { NO_CARD = 77 };
 struct subject {
     const char *backend;
     enum dtype type;
-    bool fast; /* see ops_be_fast */
+    bool fast;        /* see ops_be_fast */
+    const char *part; /* of the names of the ops that are tested; NULL: all are */
 };
 
 /* --- shapes --------------------------------------------------------------------------------- */
@@ -28,14 +31,40 @@ static bool is_card(const struct subject *subject)
     return strcmp(subject->backend, "cuda") == 0;
 }
 
-static int shape_count(const struct subject *subject)
+static bool has_teams(const struct subject *subject)
 {
-    return OP_SHAPE_COUNT + (is_card(subject) ? OP_SHAPE_CARD_COUNT : 0);
+    const char *way = getenv("SIFR_CUDA_ATTENTION");
+    return is_card(subject) && way && strcmp(way, "teams") == 0;
 }
 
-static const struct ops_case *shape_at(int i)
+/* Shape i of all that a subject may be tested on; NULL behind the last. */
+static const struct ops_case *shape_at(const struct subject *subject, int i)
 {
-    return i < OP_SHAPE_COUNT ? &op_shapes[i] : &op_shapes_card[i - OP_SHAPE_COUNT];
+    const struct {
+        const struct ops_case *shapes;
+        int count;
+    } lists[] = {{op_shapes, OP_SHAPE_COUNT},
+                 {op_shapes_card, is_card(subject) ? OP_SHAPE_CARD_COUNT : 0},
+                 {op_shapes_teams, has_teams(subject) ? OP_SHAPE_TEAMS_COUNT : 0}};
+    for (int l = 0; l < 3; i -= lists[l++].count)
+        if (i < lists[l].count)
+            return &lists[l].shapes[i];
+    return NULL;
+}
+
+static bool is_meant(const struct subject *subject, const char *op)
+{
+    return subject->part == NULL || strstr(op, subject->part) != NULL;
+}
+
+/* The next shape of an op that is meant, from *i on, which is then behind it; NULL: there is none. */
+static const struct ops_case *next_shape(const struct subject *subject, int *i)
+{
+    const struct ops_case *c;
+    while ((c = shape_at(subject, (*i)++)) != NULL)
+        if (is_meant(subject, c->op))
+            return c;
+    return NULL;
 }
 
 /* --- bounds --------------------------------------------------------------------------------- */
@@ -204,6 +233,8 @@ static void test_agree(void **state)
 {
     const struct subject *subject = *state;
     struct verdict verdict = {subject, 0};
+    const struct ops_case *c;
+    int at = 0;
     struct worst *worst = calloc((size_t)ops_op_count, sizeof *worst);
     struct rig tested, reference;
     assert_non_null(worst);
@@ -211,11 +242,13 @@ static void test_agree(void **state)
     if (subject->fast)
         ops_be_fast(tested.ops);
     rig_open(&reference, "ref", DTYPE_F64, 1);
-    for (int i = 0; i < shape_count(subject); i++)
-        agree_on(&tested, &reference, shape_at(i), &verdict, worst);
+    while ((c = next_shape(subject, &at)) != NULL)
+        agree_on(&tested, &reference, c, &verdict, worst);
     for (int op = 0; is_card(subject) && op < ops_op_count; op++)
-        print_message("%s %-24s worst error %.1e, %.0f%% of its bound\n", dtype_name(subject->type),
-                      ops_ops[op].name, worst[op].error, 100 * worst[op].share);
+        if (is_meant(subject, ops_ops[op].name))
+            print_message("%s %-24s worst error %.1e, %.0f%% of its bound\n",
+                          dtype_name(subject->type), ops_ops[op].name, worst[op].error,
+                          100 * worst[op].share);
     free(worst);
     rig_close(&tested);
     rig_close(&reference);
@@ -268,10 +301,12 @@ static void test_in_place(void **state)
 {
     const struct subject *subject = *state;
     struct verdict verdict = {subject, 0};
+    const struct ops_case *c;
+    int at = 0;
     struct rig rig;
     rig_open(&rig, subject->backend, subject->type, 2);
-    for (int i = 0; i < shape_count(subject); i++)
-        in_place_on(&rig, shape_at(i), &verdict);
+    while ((c = next_shape(subject, &at)) != NULL)
+        in_place_on(&rig, c, &verdict);
     rig_close(&rig);
     assert_right(&verdict);
 }
@@ -308,11 +343,13 @@ static void test_threads(void **state)
     enum { RIGS = 3 };
     const struct subject *subject = *state;
     struct verdict verdict = {subject, 0};
+    const struct ops_case *c;
+    int at = 0;
     struct rig rigs[RIGS];
     for (int r = 0; r < RIGS; r++)
         rig_open(&rigs[r], subject->backend, subject->type, r + 1);
-    for (int i = 0; i < shape_count(subject); i++)
-        equal_bits_on(rigs, RIGS, shape_at(i), &verdict);
+    while ((c = next_shape(subject, &at)) != NULL)
+        equal_bits_on(rigs, RIGS, c, &verdict);
     for (int r = 0; r < RIGS; r++)
         rig_close(&rigs[r]);
     assert_right(&verdict);
@@ -342,11 +379,13 @@ static void test_norm_apply_bits(void **state)
 {
     const struct subject *subject = *state;
     struct verdict verdict = {subject, 0};
+    const struct ops_case *c;
+    int at = 0;
     struct rig rig;
     rig_open(&rig, subject->backend, subject->type, 2);
-    for (int i = 0; i < shape_count(subject); i++) {
-        if (strcmp(shape_at(i)->op, "norm_apply") == 0)
-            apply_bits_on(&rig, *shape_at(i), &verdict);
+    while ((c = next_shape(subject, &at)) != NULL) {
+        if (strcmp(c->op, "norm_apply") == 0)
+            apply_bits_on(&rig, *c, &verdict);
     }
     rig_close(&rig);
     assert_right(&verdict);
@@ -357,12 +396,14 @@ static void test_once(void **state)
 {
     const struct subject *subject = *state;
     struct verdict verdict = {subject, 0};
+    const struct ops_case *c;
+    int at = 0;
     struct rig rig;
     char name[OPS_CASE_NAME];
     rig_open(&rig, subject->backend, subject->type, 2);
-    for (int i = 0; i < shape_count(subject); i++) {
-        struct ops_trial *trial = rig_trial(&rig, shape_at(i));
-        run(&rig, trial, ops_case_name(shape_at(i), name), &verdict);
+    while ((c = next_shape(subject, &at)) != NULL) {
+        struct ops_trial *trial = rig_trial(&rig, c);
+        run(&rig, trial, ops_case_name(c, name), &verdict);
         ops_trial_destroy(trial);
     }
     rig_close(&rig);
@@ -384,17 +425,16 @@ static void test_all_covered(void **state)
     }
 }
 
-static int test_subject(const char *backend, enum dtype type)
+static int test_subject(struct subject subject)
 {
     char name[64];
-    struct subject subject = {.backend = backend, .type = type};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_agree, &subject),
         cmocka_unit_test_prestate(test_in_place, &subject),
         cmocka_unit_test_prestate(test_norm_apply_bits, &subject),
         cmocka_unit_test_prestate(test_threads, &subject),
     };
-    snprintf(name, sizeof name, "%s %s", backend, dtype_name(type));
+    snprintf(name, sizeof name, "%s %s", subject.backend, dtype_name(subject.type));
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
 
@@ -416,15 +456,20 @@ static int test_single(struct subject subject, void (*test)(void **))
     return cmocka_run_group_tests_name(dtype_name(subject.type), tests, NULL, NULL);
 }
 
-static int test_type_of_card(enum dtype type, const char *way)
+static int test_type_of_card(enum dtype type, const char *way, const char *part)
 {
-    struct subject subject = {.backend = "cuda", .type = type, .fast = strcmp(way, "-fast") == 0};
+    struct subject subject = {
+        .backend = "cuda", .type = type, .fast = strcmp(way, "-fast") == 0, .part = part};
+    if (next_shape(&subject, &(int){0}) == NULL) {
+        fprintf(stderr, "no op has '%s' in its name\n", part);
+        return 1;
+    }
     if (subject.fast) /* without equal bits there is only agreement */
         return test_single(subject, test_agree);
-    return strcmp(way, "-once") == 0 ? test_single(subject, test_once) : test_subject("cuda", type);
+    return strcmp(way, "-once") == 0 ? test_single(subject, test_once) : test_subject(subject);
 }
 
-static int test_card(const char *only, const char *way)
+static int test_card(const char *only, const char *way, const char *part)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     int wrong = 0;
@@ -432,7 +477,7 @@ static int test_card(const char *only, const char *way)
         return NO_CARD;
     for (int i = 0; i < 3; i++) {
         if (only == NULL || strcmp(only, dtype_name(types[i])) == 0)
-            wrong += test_type_of_card(types[i], way);
+            wrong += test_type_of_card(types[i], way, part);
     }
     return wrong;
 }
@@ -440,8 +485,9 @@ static int test_card(const char *only, const char *way)
 int main(int count, char **words)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_covered)};
+    struct subject cpu = {.backend = "cpu", .type = DTYPE_F32};
     if (count > 1 && strncmp(words[1], "cuda", 4) == 0)
-        return test_card(count > 2 ? words[2] : NULL, words[1] + 4);
+        return test_card(count > 2 ? words[2] : NULL, words[1] + 4, count > 3 ? words[3] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL) + test_reference(DTYPE_F32) +
-           test_reference(DTYPE_BF16) + test_reference(DTYPE_F16) + test_subject("cpu", DTYPE_F32);
+           test_reference(DTYPE_BF16) + test_reference(DTYPE_F16) + test_subject(cpu);
 }

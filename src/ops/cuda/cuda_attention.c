@@ -17,7 +17,8 @@
  * from run to run.
  *
  * For measuring, SIFR_CUDA_ATTENTION=cudnn leaves out the kernels for Hopper, =fast takes cuDNN's other
- * form of the backward pass in any case, =plain the plain kernels for everything.
+ * form of the backward pass in any case, =plain the plain kernels for everything. For testing, =teams has
+ * the kernel for Hopper work in teams wherever they can, in small shapes too (hopper_shares.cuh).
  */
 #include "ops/cuda/cuda_attention.h"
 #include <math.h>
@@ -39,7 +40,20 @@ struct cuda_attention_state {
     enum attention_pass backward; /* which of the two forms, but for fast mode */
     bool plain;                   /* never ask cuDNN */
     bool hopper;                  /* the card has what our own kernels need */
+    enum cuda_teams teams;        /* of these */
 };
+
+/* Whether the environment asks for a way. */
+static bool is_asked(const char *way)
+{
+    const char *asked = getenv("SIFR_CUDA_ATTENTION");
+    return asked && !strcmp(asked, way);
+}
+
+static enum cuda_teams teams_asked(void)
+{
+    return is_asked("teams") ? CUDA_TEAMS_WHERE_POSSIBLE : CUDA_TEAMS_WHERE_FASTER;
+}
 
 /* --- memory --------------------------------------------------------------------------------- */
 
@@ -93,8 +107,8 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
         most += kept > fast ? kept : fast;
     }
-    if (cuda_attend_hopper_takes(ops->type, heads_of(a))) {
-        size_t hopper = cuda_attend_hopper_scratch(heads_of(a));
+    if (cuda_attend_hopper_takes(ops->type, heads_of(a), teams_asked())) {
+        size_t hopper = cuda_attend_hopper_scratch(heads_of(a), teams_asked());
         most = most > hopper ? most : hopper;
     }
     return most > cached ? most : cached;
@@ -305,14 +319,15 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
                             const float *rope, const void *qkv, const void *out, const float *lse,
                             const void *dout, void *dqkv, void *dbias, void *scratch)
 {
-    if (!cuda_ops_of(ops)->attention->hopper || !cuda_attend_hopper_takes(ops->type, heads_of(a)) ||
+    const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    if (!state->hopper || !cuda_attend_hopper_takes(ops->type, heads_of(a), state->teams) ||
         !aligned(qkv, out, dout, dqkv) || !aligned(scratch, rope, NULL, NULL))
         return false;
     int processors = cuda_device_of(ops->device)->processors;
     if (cuda_on_card(ops, stream))
         cuda_enqueued(stream,
-                      cuda_attend_backward_hopper(ops->type, heads_of(a), rope, qkv, out, lse, dout,
-                                                  dqkv, dbias, scratch, processors,
+                      cuda_attend_backward_hopper(ops->type, heads_of(a), state->teams, rope, qkv,
+                                                  out, lse, dout, dqkv, dbias, scratch, processors,
                                                   cuda_handle(stream)),
                       "attention backward");
     return true;
@@ -356,15 +371,16 @@ static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct
 enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **out)
 {
     struct env *env = device_env(ops->device);
-    const char *way = getenv("SIFR_CUDA_ATTENTION");
+    bool ours = !getenv("SIFR_CUDA_ATTENTION") || is_asked("teams");
     struct cuda_attention_state *state;
     enum status st;
     TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the card"));
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
-    state->backward = way && !strcmp(way, "fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
-    state->plain = way && !strcmp(way, "plain");
-    state->hopper = !way && cuda_device_of(ops->device)->capability == 90;
+    state->backward = is_asked("fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
+    state->plain = is_asked("plain");
+    state->teams = teams_asked();
+    state->hopper = ours && cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:

@@ -239,12 +239,12 @@ cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem
 }
 
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
-cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void *qkv,
-                const void *out, const float *lse, const void *dout, void *dqkv, float *scratch,
-                int processors, cudaStream_t stream)
+cudaError_t run(struct cuda_heads a, enum cuda_teams teams, const float *rope, void *dbias,
+                const void *qkv, const void *out, const float *lse, const void *dout, void *dqkv,
+                float *scratch, int processors, cudaStream_t stream)
 {
     const bool late = IS_LATE<WIDTH, ROPE>;
-    const shares s = shares_of(a, late);
+    const shares s = shares_of(a, teams, late);
     const int64_t rows = a.batch * a.tokens;
     float *sums = scratch, *powers = sums + statistic_count(a);
     problem p = problem_of(a, s, rope, scratch);
@@ -282,14 +282,15 @@ cudaError_t run(struct cuda_heads a, const float *rope, void *dbias, const void 
 }
 
 template <typename T, int WIDTH, typename... R>
-cudaError_t run_way(struct cuda_heads a, const float *rope, void *dbias, R... rest)
+cudaError_t run_way(struct cuda_heads a, enum cuda_teams teams, const float *rope, void *dbias,
+                    R... rest)
 {
     if (rope && dbias)
         return cudaErrorInvalidValue;
     if (rope)
-        return run<T, WIDTH, true, false>(a, rope, dbias, rest...);
-    return dbias ? run<T, WIDTH, false, true>(a, rope, dbias, rest...)
-                 : run<T, WIDTH, false, false>(a, rope, dbias, rest...);
+        return run<T, WIDTH, true, false>(a, teams, rope, dbias, rest...);
+    return dbias ? run<T, WIDTH, false, true>(a, teams, rope, dbias, rest...)
+                 : run<T, WIDTH, false, false>(a, teams, rope, dbias, rest...);
 }
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
@@ -300,12 +301,14 @@ template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, 
 } // namespace
 
 /* Few long items that are not cut, or not enough, leave so much of the card idle that cuDNN is faster. */
-bool cuda_attend_hopper_takes(int type, struct cuda_heads a)
+bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_teams teams)
 {
     if ((type != DTYPE_BF16 && type != DTYPE_F16) || (a.width != 64 && a.width != 128) ||
         a.tokens % TILE || a.tokens > MOST_TOKENS || statistic_count(a) > INT32_MAX)
         return false;
-    const shares s = shares_of(a, false);
+    const shares s = shares_of(a, teams, false);
+    if (teams == CUDA_TEAMS_WHERE_POSSIBLE && s.team)
+        return true;
     if (s.tiles <= (a.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
         return true;
     const int64_t tiles = s.items * (s.tiles * (s.tiles + 1) / 2);
@@ -319,20 +322,20 @@ static size_t scratch_of(struct cuda_heads a, const shares &s)
 }
 
 /* With rope, or without. */
-size_t cuda_attend_hopper_scratch(struct cuda_heads a)
+size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_teams teams)
 {
-    const size_t late = scratch_of(a, shares_of(a, a.width == 128));
-    const size_t other = scratch_of(a, shares_of(a, false));
+    const size_t late = scratch_of(a, shares_of(a, teams, a.width == 128));
+    const size_t other = scratch_of(a, shares_of(a, teams, false));
     return late > other ? late : other;
 }
 
-cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, const float *rope,
-                                        const void *qkv, const void *out, const float *lse,
-                                        const void *dout, void *dqkv, void *dbias, float *scratch,
-                                        int processors, cudaStream_t stream)
+cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_teams teams,
+                                        const float *rope, const void *qkv, const void *out,
+                                        const float *lse, const void *dout, void *dqkv, void *dbias,
+                                        float *scratch, int processors, cudaStream_t stream)
 {
-    return type == DTYPE_BF16 ? run_width<__nv_bfloat16>(a, rope, dbias, qkv, out, lse, dout, dqkv,
-                                                         scratch, processors, stream)
-                              : run_width<__half>(a, rope, dbias, qkv, out, lse, dout, dqkv,
+    return type == DTYPE_BF16 ? run_width<__nv_bfloat16>(a, teams, rope, dbias, qkv, out, lse, dout,
+                                                         dqkv, scratch, processors, stream)
+                              : run_width<__half>(a, teams, rope, dbias, qkv, out, lse, dout, dqkv,
                                                   scratch, processors, stream);
 }

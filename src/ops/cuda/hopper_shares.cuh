@@ -4,7 +4,8 @@
  * An item (a sequence and key head) is done whole, by one block; or cut into jobs with parts of dq that
  * are added later, for the items left over when whole rounds are done; or, all of them, by teams of
  * blocks. The shape alone decides, for PROCESSORS, so that the bits follow from it, and the memory is
- * known without a card. What card there is only decides how many work at a time (shares_on).
+ * known without a card; but tests may ask for teams (enum cuda_teams). What card there is only decides how
+ * many work at a time (shares_on).
  */
 #ifndef OPS_CUDA_HOPPER_SHARES_CUH
 #define OPS_CUDA_HOPPER_SHARES_CUH
@@ -126,14 +127,20 @@ inline shares shares_on(shares s, int64_t processors)
     return s;
 }
 
-/* Teams, where the dq of blocks that work alone would not stay in the L2 cache, and if that does not
- * leave too much of the card idle: trips to device memory cost an eighth. */
-inline void share_by_teams(shares *s)
+/* Teams are faster where the dq of blocks that work alone would not stay in the L2 cache, and if they do
+ * not leave too much of the card idle: trips to device memory cost an eighth. */
+inline bool faster_by_teams(const shares &alone, const shares &by_teams)
 {
     const int64_t CACHE = (int64_t)40 << 20, LEAST = 8;
+    return alone.tiles >= LEAST && smaller(alone.items, PROCESSORS) * alone.place_bytes > CACHE &&
+           8 * longest_of(by_teams) <= 9 * longest_of(alone);
+}
+
+inline void share_by_teams(shares *s, enum cuda_teams teams)
+{
+    const int64_t POSSIBLE = 4; /* tiles: teams of two blocks */
     shares t = *s;
-    if (s->tiles % 2 || s->tiles < LEAST || s->tiles > PROCESSORS ||
-        smaller(s->items, PROCESSORS) * s->place_bytes <= CACHE)
+    if (s->tiles % 2 || s->tiles < POSSIBLE || s->tiles > PROCESSORS)
         return;
     t.team = t.tiles / 2;
     t.teams = smaller(t.items, PROCESSORS / t.team);
@@ -141,12 +148,12 @@ inline void share_by_teams(shares *s)
     t.whole = 0;
     t.rest = t.items;
     t.cuts = 1;
-    if (8 * longest_of(t) <= 9 * longest_of(*s))
+    if (teams == CUDA_TEAMS_WHERE_POSSIBLE || faster_by_teams(*s, t))
         *s = t;
 }
 
 /* late: teams leave their sums of dq where they are. */
-inline shares shares_of(struct cuda_heads a, bool late)
+inline shares shares_of(struct cuda_heads a, enum cuda_teams teams, bool late)
 {
     shares s = {a.tokens / TILE, a.heads / a.kv_heads, a.batch * a.kv_heads};
     s.place_bytes = s.group * a.tokens * a.width * (int64_t)sizeof(float);
@@ -156,7 +163,7 @@ inline shares shares_of(struct cuda_heads a, bool late)
     else
         cut_to_and_fro(&s);
     s.whole = s.items - s.rest;
-    share_by_teams(&s);
+    share_by_teams(&s, teams);
     if (late)
         s.places = 0;
     return shares_on(s, PROCESSORS);
