@@ -51,6 +51,17 @@ for word in help man completion; do
     [ $word = help ] || has "^sifr $word"
     ok "$sifr" help $word
     has "^sifr $word"
+    has '^Usage$'
+    has '^Examples$'
+    has "^  (source <\()?sifr $word"
+done
+# what is needed, and what no value stands for
+COLUMNS=300 ok "$sifr" train --help
+tr -s ' \n' ' ' <out >words
+for line in "model.layers=N transformer blocks; needed without model.preset or model.path" \
+    "data.tokenizer=FILE .* without it: the one beside model.path, else bytes" \
+    "train.max_time=TIME .* empty or 0 = no limit" "parallel.eager 1f1b, interleaved, zero-bubble:"; do
+    grep -qE -- "--$line" words || fail "not in the help: $line"
 done
 ok "$sifr" train --help
 
