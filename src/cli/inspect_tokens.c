@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include "base/text.h"
 #include "cli/inspect.h"
+#include "cli/token_file.h"
 #include "train/tokenizer.h"
 
 enum { SHOWN = 16 };
@@ -38,7 +39,7 @@ enum status inspect_shard(struct inspection *in, enum shard_format format)
 {
     struct shard *shard;
     int64_t largest = 0;
-    TRY(shard_open(in->cli->env, in->path, format, &shard));
+    TRY(token_file_open(in->cli->env, in->path, format, &shard));
     for (int64_t i = 0; i < shard_count(shard); i++)
         largest = token_at(shard, i) > largest ? token_at(shard, i) : largest;
     inspect_string(in, "kind",

@@ -9,6 +9,7 @@
 #include "train/data_paths.h"
 #include "train/deadline.h"
 #include "train/model_file.h"
+#include "train/named.h"
 #include "train/peak.h"
 #include "train/shard.h"
 
@@ -435,11 +436,12 @@ static enum status resolve(struct env *env, struct options *options,
 {
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
-    if (*config->model.path && !file_exists(config->model.path)) /* who reads gives it bare */
-        return FAIL(env, IO, "%sthere is no '%s'",
-                    config->reading ? "" : "model.path: ", config->model.path);
-    if (!run_has_data(config) && !config->planning &&
-        (!config->reading || *config->data.val == '\0'))
+    if (*config->model.path) /* who reads gives it bare */
+        TRY(named_there(env, config->reading ? "" : "model.path", config->model.path));
+    if (!run_has_data(config) && config->reading && *config->data.val == '\0')
+        return FAIL(env, CONFIG,
+                    "data.val: there is no held-out data; give a file or a quoted glob");
+    if (!run_has_data(config) && !config->planning && !config->reading)
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, config));

@@ -36,11 +36,17 @@ printf '{"prompt": "a", "completion": "b"}\n' >c.jsonl
 expect 1 "c.jsonl:1 has a prompt and a completion" "$sifr" tokenize c.jsonl --out=no
 [ ! -e no/train.bin ] || fail "a shard was left behind"
 
+# messages speak of this command's flags
+expect 2 "^sifr: error: --vocab: 5 is too few" "$sifr" tokenize text.txt --vocab=5 --out=no
+expect 1 "'text.txt' has no token shard header; if it holds bare token numbers, give --format=u16" "$sifr" tokenize --decode text.txt
+expect 2 "has a header that says what it holds; leave --format out" "$sifr" tokenize --decode tokens/train.bin --format=u16
+expect 2 "has a header that says what it holds; leave --format out" "$sifr" inspect tokens/train.bin --format=u16
+
 expect 2 "give one of them" "$sifr" tokenize text.txt --vocab=300 --tokenizer=bytes
 expect 2 "--vocab.*-3" "$sifr" tokenize text.txt --vocab=-3
-expect 1 "no-such.txt" "$sifr" tokenize no-such.txt --out=nothing
+expect 2 "no-such.txt" "$sifr" tokenize no-such.txt --out=nothing
 [ ! -e nothing ] || fail "a folder was made for a file that is not there"
 expect 2 "--out is empty: name a folder" "$sifr" tokenize text.txt --out=
-expect 1 "holds tokens already" "$sifr" tokenize tokens/train.bin --out=again
+expect 2 "holds tokens already" "$sifr" tokenize tokens/train.bin --out=again
 expect 2 "no tokenizer.json beside" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
 finish
