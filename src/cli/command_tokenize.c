@@ -155,6 +155,20 @@ static void print_tokenized(struct cli *cli, const struct tokenized *done)
                  r->tokens[1] ? done->path[1] : "", done->tokenizer_path);
 }
 
+/* Files of another text would be lost, or one that is not written now would stay beside the new. */
+static enum status check_place(struct env *env, const struct tokenize_settings *settings,
+                               const struct tokenized *done)
+{
+    const char *const paths[] = {done->path[0], done->path[1], done->tokenizer_path};
+    TRY(named_out(env, "--out", settings->out));
+    for (int i = 0; i < 3; i++)
+        if (file_exists(paths[i]))
+            return FAIL(env, CONFIG,
+                        "'%s' is there already, and nothing is overwritten; choose another --out",
+                        paths[i]);
+    return STATUS_OK;
+}
+
 static enum status write_tokens(struct cli *cli, const struct tokenize_settings *settings,
                                 const char *const *words, int word_count,
                                 const struct tokenizer *tokenizer, struct tokenized *done)
@@ -195,7 +209,7 @@ static enum status tokenize(struct cli *cli, const struct tokenize_settings *set
     TRY_OR(undo, path_join(env, settings->out, "tokenizer.json", &done.tokenizer_path));
     TRY_OR(undo, path_join(env, settings->out, "train.bin", &done.path[0]));
     TRY_OR(undo, path_join(env, settings->out, "val.bin", &done.path[1]));
-    TRY_OR(undo, named_out(env, "--out", settings->out));
+    TRY_OR(undo, check_place(env, settings, &done));
     TRY_OR(undo, make_tokenizer(cli, settings, words, word_count, &tokenizer));
     done.learn_seconds = clock_seconds() - begin;
     TRY_OR(undo, write_tokens(cli, settings, words, word_count, tokenizer, &done));
@@ -332,7 +346,8 @@ const struct command command_tokenize = {
     .description = "Files (or quoted globs) of text, or of JSON lines with a \"text\" each, become "
                    "train.bin and val.bin in\n"
                    "llm.c's format, beside the tokenizer.json that made them. With --decode shards "
-                   "become text again.\n",
+                   "become text again. Of the three\n"
+                   "files none may be in the folder before.\n",
     .examples = "  sifr tokenize book.txt --vocab=4096 --out=data/book\n"
                 "  sifr tokenize 'corpus/*.jsonl' --tokenizer=gpt2/tokenizer.json --split=0.01\n"
                 "  sifr tokenize --decode data/book/val.bin | head\n",

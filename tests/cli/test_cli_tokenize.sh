@@ -36,6 +36,18 @@ printf '{"prompt": "a", "completion": "b"}\n' >c.jsonl
 expect 1 "c.jsonl:1 has a prompt and a completion" "$sifr" tokenize c.jsonl --out=no
 [ ! -e no/train.bin ] || fail "a shard was left behind"
 
+# two texts are never mixed in a folder, and nothing that was there is lost
+printf 'short' >short.txt
+cp -r tokens kept
+for there in train.bin val.bin tokenizer.json; do
+    mkdir -p mixed && cp tokens/$there mixed
+    expect 2 "'mixed/$there' is there already, and nothing is overwritten; choose another --out" "$sifr" tokenize short.txt --out=mixed
+    [ "$(ls mixed)" = $there ] && cmp -s mixed/$there kept/$there || fail "$there: the folder is another: $(ls mixed)"
+    rm -r mixed
+done
+expect 2 "tokens/train.bin' is there already" "$sifr" tokenize short.txt --out=tokens
+diff -r tokens kept || fail "a refused call changed the folder"
+
 # messages speak of this command's flags
 expect 2 "^sifr: error: --vocab: 5 is too few" "$sifr" tokenize text.txt --vocab=5 --out=no
 expect 1 "'text.txt' has no token shard header; if it holds bare token numbers, give --format=u16" "$sifr" tokenize --decode text.txt
