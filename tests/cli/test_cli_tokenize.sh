@@ -12,6 +12,17 @@ has '^next +sifr train --model.preset=tiny --data.path=tokens/train.bin --data.v
 cmp -s back.txt text.txt || fail "decoded text is not the text"
 ok "$sifr" inspect tokens/train.bin
 has 'vocab +300'
+for folder in tokens tokens/; do
+    ok "$sifr" inspect $folder
+    has 'kind +folder of token shards'
+    has '^  train.bin +[0-9.]+k tokens of 16 bits'
+    has '^  val.bin +[0-9.]+k? tokens of 16 bits'
+done
+ok "$sifr" inspect tokens --json
+is_json out
+has '"shards": \[\{"path": "tokens/train.bin", "tokens": [0-9]+, "token_bits": 16, "vocab": 300\}, \{"path": "tokens/val.bin"'
+mkdir nothing-here
+expect 2 "neither a run .* nor a model .*, and has no token shards" "$sifr" inspect nothing-here
 
 ok "$sifr" tokenize text.txt --tokenizer=bytes --out=bytes --json --split=0
 is_json out
@@ -23,6 +34,14 @@ run=("${small[@]}" --train.steps=4 --train.eval_every=2 --quiet)
 ok "$sifr" train "${run[@]}" --data.path=text.txt --data.split=0.1 --data.tokenizer=tokens/tokenizer.json --out=a
 ok "$sifr" train "${run[@]}" --data.path=tokens/train.bin --data.val=tokens/val.bin --data.tokenizer=tokens --out=b
 cmp -s a/checkpoints/step-4/model.safetensors b/checkpoints/step-4/model.safetensors || fail "text and shards train differently"
+
+# of a copied run, the checkpoints of the copy
+cp -r a copied
+for folder in copied copied/; do
+    ok "$sifr" inspect $folder
+    has '^  checkpoint +copied/checkpoints/step-4$'
+    ! grep -qE '(^| |/)a/checkpoints' out || fail "the path of the original: $(cat out)"
+done
 
 # JSONL, several words, a glob
 printf '{"text": "one"}\n{"text": "two\\nlines"}\n' >a.jsonl
