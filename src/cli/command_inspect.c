@@ -3,6 +3,7 @@
  *
  *     folder with config.yaml, metrics.jsonl or summary.json     a run
  *     folder with config.json                                    a model
+ *     folder with train.bin or val.bin                           token shards
  *     the magic number of an llm.c shard                         tokens
  *     a length and then '{'                                      safetensors
  *     '{'                                                        tokenizer.json
@@ -14,6 +15,7 @@
 #include <sys/stat.h>
 #include "base/file.h"
 #include "cli/inspect.h"
+#include "train/named.h"
 
 enum inspect_format { FORMAT_AUTO, FORMAT_U16, FORMAT_U32 };
 
@@ -95,8 +97,11 @@ static enum status inspect_folder(struct inspection *in)
     if (folder_holds(env, in->path, "config.yaml") ||
         folder_holds(env, in->path, "metrics.jsonl") || folder_holds(env, in->path, "summary.json"))
         return inspect_run(in);
-    return FAIL(env, FORMAT,
-                "the folder '%s' is neither a run (config.yaml) nor a model (config.json)",
+    if (folder_holds(env, in->path, "train.bin") || folder_holds(env, in->path, "val.bin"))
+        return inspect_shards(in);
+    return FAIL(env, CONFIG,
+                "the folder '%s' is neither a run (config.yaml) nor a model (config.json), and has "
+                "no token shards (train.bin)",
                 in->path);
 }
 
@@ -161,6 +166,8 @@ static enum status run_inspect(struct cli *cli, struct options *options, void *u
     struct json_out json;
     struct inspection in = {.cli = cli, .path = words[0], .json = settings->json ? &json : NULL};
     TRY(check_use(cli->env, settings, words, word_count));
+    for (int i = 0; i < word_count; i++)
+        TRY(named_there(cli->env, "", words[i]));
     json_out_begin(&json, cli->env);
     json_out_string(&json, "path", words[0]);
     enum status st = inspect(&in, settings, word_count > 1 ? words[1] : NULL);
@@ -212,9 +219,10 @@ const struct command command_inspect = {
     .name = "inspect",
     .usage = "PATH [--verify] [--diff OTHER] [--json]",
     .summary = "what is in a file or folder: tensors, tokens, a tokenizer, a run",
-    .description = "PATH is a safetensors file, a Hugging Face directory, a token shard, a "
-                   "tokenizer.json or a run folder; which\n"
-                   "one is told by its content. Names, shapes, types and sizes are printed, and a "
+    .description = "PATH is a safetensors file, a Hugging Face directory, a token shard or a "
+                   "folder of them, a tokenizer.json\n"
+                   "or a run folder; which one is told by its content. Names, shapes, types and "
+                   "sizes are printed, and a "
                    "run's loss curve.\n"
                    "--diff compares two runs, checkpoints, Hugging Face directories or safetensors "
                    "files; of two\n"

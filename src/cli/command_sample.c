@@ -5,10 +5,12 @@
  * is written at the end as it is.
  */
 #include <string.h>
+#include "base/file.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
 #include "cli/host.h"
 #include "train/generate.h"
+#include "train/named.h"
 #include "train/run_plan.h"
 
 struct sample_settings {
@@ -157,12 +159,30 @@ static enum status find_place(struct env *env, const struct sample_settings *set
                          info.total_bytes > 0 ? info.free_bytes : machine_memory());
 }
 
+/* --tokenizer, or the one beside the model. */
+static enum status check_tokenizer(struct env *env, const char *named,
+                                   const struct model_source *source)
+{
+    char *beside;
+    if (*named)
+        return named_tokenizer(env, "--tokenizer", named);
+    TRY(model_source_path(source, "tokenizer.json", &beside));
+    bool there = file_exists(beside);
+    mem_free(env, beside);
+    return there ? STATUS_OK
+                 : FAIL(env, CONFIG,
+                        "there is no tokenizer.json beside the model in '%s'; name one with "
+                        "--tokenizer",
+                        source->folder);
+}
+
 static enum status write_all(struct cli *cli, const struct sample_settings *settings,
                              const struct model_source *source, struct generate_config config)
 {
     struct session_place place;
     struct generator *generator;
     TRY(find_place(cli->env, settings, source, &place));
+    TRY(check_tokenizer(cli->env, settings->tokenizer, source));
     TRY(generator_create(cli->env, place, source, settings->tokenizer, &generator));
     enum status st = STATUS_OK;
     for (int64_t i = 0; i < settings->count && st == STATUS_OK; i++, config.seed++)

@@ -10,8 +10,9 @@
 #include "cli/command.h"
 #include "cli/encode.h"
 #include "cli/json_out.h"
+#include "cli/token_file.h"
 #include "train/dataset.h"
-#include "train/shard.h"
+#include "train/named.h"
 
 enum { DECODE_TOKENS = 1024, WORDS_MAX = 1 << 20, BAR_CELLS = 24 };
 
@@ -63,6 +64,19 @@ static void on_encode(void *user, size_t done, size_t total)
 
 /* --- text to tokens ------------------------------------------------------------------------- */
 
+static enum status check_flags(struct env *env, const struct tokenize_settings *settings)
+{
+    if (settings->vocab > 0 && *settings->tokenizer)
+        return FAIL(env, USAGE,
+                    "--vocab learns a tokenizer and --tokenizer names one; give one of them");
+    if (settings->vocab > 0 && settings->vocab < DATA_LEARNT_MIN)
+        return FAIL(env, USAGE,
+                    "--vocab: %lld is too few: the bytes and the end of a text are %d tokens",
+                    (long long)settings->vocab, DATA_LEARNT_MIN);
+    return *settings->tokenizer ? named_tokenizer(env, "--tokenizer", settings->tokenizer)
+                                : STATUS_OK;
+}
+
 /* What data_tokenizer_create reads: the same files, the same cut. */
 static enum status make_tokenizer(struct cli *cli, const struct tokenize_settings *settings,
                                   const char *const *words, int word_count,
@@ -73,9 +87,6 @@ static enum status make_tokenizer(struct cli *cli, const struct tokenize_setting
     if (settings->vocab == 0)
         return tokenizer_load(cli->env, *settings->tokenizer ? settings->tokenizer : "bytes",
                               tokenizer);
-    if (*settings->tokenizer)
-        return FAIL(cli->env, USAGE,
-                    "--vocab learns a tokenizer and --tokenizer names one; give one of them");
     snprintf(learnt, sizeof learnt, "train:%lld", (long long)settings->vocab);
 
     struct data_mix_item *items;
@@ -144,6 +155,20 @@ static void print_tokenized(struct cli *cli, const struct tokenized *done)
                  r->tokens[1] ? done->path[1] : "", done->tokenizer_path);
 }
 
+/* Files of another text would be lost, or one that is not written now would stay beside the new. */
+static enum status check_place(struct env *env, const struct tokenize_settings *settings,
+                               const struct tokenized *done)
+{
+    const char *const paths[] = {done->path[0], done->path[1], done->tokenizer_path};
+    TRY(named_out(env, "--out", settings->out));
+    for (int i = 0; i < 3; i++)
+        if (file_exists(paths[i]))
+            return FAIL(env, CONFIG,
+                        "'%s' is there already, and nothing is overwritten; choose another --out",
+                        paths[i]);
+    return STATUS_OK;
+}
+
 static enum status write_tokens(struct cli *cli, const struct tokenize_settings *settings,
                                 const char *const *words, int word_count,
                                 const struct tokenizer *tokenizer, struct tokenized *done)
@@ -178,9 +203,13 @@ static enum status tokenize(struct cli *cli, const struct tokenize_settings *set
     struct tokenized done = {0};
     enum status st;
     double begin = clock_seconds();
+    TRY(check_flags(env, settings));
+    for (int i = 0; i < word_count; i++)
+        TRY(named_files(env, "", words[i]));
     TRY_OR(undo, path_join(env, settings->out, "tokenizer.json", &done.tokenizer_path));
     TRY_OR(undo, path_join(env, settings->out, "train.bin", &done.path[0]));
     TRY_OR(undo, path_join(env, settings->out, "val.bin", &done.path[1]));
+    TRY_OR(undo, check_place(env, settings, &done));
     TRY_OR(undo, make_tokenizer(cli, settings, words, word_count, &tokenizer));
     done.learn_seconds = clock_seconds() - begin;
     TRY_OR(undo, write_tokens(cli, settings, words, word_count, tokenizer, &done));
@@ -202,8 +231,10 @@ undo:
 static enum status find_tokenizer(struct env *env, const char *named, const char *shard_path,
                                   struct tokenizer **tokenizer)
 {
-    if (*named)
+    if (*named) {
+        TRY(named_tokenizer(env, "--tokenizer", named));
         return tokenizer_load(env, named, tokenizer);
+    }
     const char *slash = strrchr(shard_path, '/');
     char folder[4096];
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - shard_path) : 1,
@@ -252,7 +283,7 @@ static enum status decode(struct cli *cli, const struct tokenize_settings *setti
         struct shard *shard = NULL;
         struct tokenizer *tokenizer = NULL;
         enum status st;
-        TRY_OR(undo, shard_open(cli->env, words[i], format, &shard));
+        TRY_OR(undo, token_file_open(cli->env, words[i], format, &shard));
         TRY_OR(undo, find_tokenizer(cli->env, settings->tokenizer, words[i], &tokenizer));
         st = print_shard(cli, shard, tokenizer);
     undo:
@@ -315,7 +346,8 @@ const struct command command_tokenize = {
     .description = "Files (or quoted globs) of text, or of JSON lines with a \"text\" each, become "
                    "train.bin and val.bin in\n"
                    "llm.c's format, beside the tokenizer.json that made them. With --decode shards "
-                   "become text again.\n",
+                   "become text again. Of the three\n"
+                   "files none may be in the folder before.\n",
     .examples = "  sifr tokenize book.txt --vocab=4096 --out=data/book\n"
                 "  sifr tokenize 'corpus/*.jsonl' --tokenizer=gpt2/tokenizer.json --split=0.01\n"
                 "  sifr tokenize --decode data/book/val.bin | head\n",

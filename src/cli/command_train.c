@@ -14,6 +14,7 @@
 #include "cli/restarts.h"
 #include "cli/train_view.h"
 #include "train/deadline.h"
+#include "train/named.h"
 #include "train/run_plan.h"
 #include "train/trainer.h"
 
@@ -302,7 +303,9 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
                    &job.plan));
     TRY(choose_folder(cli->env, settings, word_count ? words[0] : NULL, &folder));
     job.folder = folder;
-    enum status st = take_part(&job);
+    enum status st = named_out(cli->env, "--out", folder);
+    if (st == STATUS_OK)
+        st = take_part(&job);
     mem_free(cli->env, folder);
     return st;
 }

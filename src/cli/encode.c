@@ -138,7 +138,7 @@ static enum status find_format(const struct encode_job *job, const char *pattern
     enum data_format format;
     TRY(source_detect(job->env, pattern, job->format, &format));
     if (format != DATA_TEXT && format != DATA_JSONL)
-        return FAIL(job->env, FORMAT,
+        return FAIL(job->env, USAGE,
                     "'%s' holds tokens already; `sifr tokenize --decode` prints their text",
                     pattern);
     *jsonl = format == DATA_JSONL;

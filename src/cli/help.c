@@ -30,11 +30,17 @@ static const struct {
 enum { EXIT_CODE_COUNT = sizeof exit_codes / sizeof exit_codes[0] };
 
 static const struct {
-    const char *name, *usage, *summary;
+    const char *name, *usage, *summary, *examples;
 } other_commands[] = {
-    {"help", "help COMMAND", "the page of one command"},
-    {"man", "man", "the manual page: sifr man | man -l -"},
-    {"completion", "completion bash", "for the shell: source <(sifr completion bash)"},
+    {"help", "help COMMAND", "the page of one command",
+     "  sifr help train\n"
+     "  sifr train --help                                  the same\n"},
+    {"man", "man", "the manual page: sifr man | man -l -",
+     "  sifr man | man -l -                                read it\n"
+     "  sifr man > ~/.local/share/man/man1/sifr.1          from then on: man sifr\n"},
+    {"completion", "completion bash", "for the shell: source <(sifr completion bash)",
+     "  source <(sifr completion bash)                     in this shell\n"
+     "  echo 'source <(sifr completion bash)' >> ~/.bashrc in every new one\n"},
 };
 enum { OTHER_COUNT = sizeof other_commands / sizeof other_commands[0] };
 
@@ -106,12 +112,25 @@ enum status help_command(struct cli *cli, const struct command_call *call)
     return show(cli, &text);
 }
 
+static void show_other(struct cli *cli, int i)
+{
+    struct text text;
+    text_init(&text, cli->env);
+    text_printf(&text, "%ssifr %s%s: %s\n", console_style(cli->console, STYLE_BOLD),
+                other_commands[i].name, console_style(cli->console, STYLE_PLAIN),
+                other_commands[i].summary);
+    heading(cli, &text, "Usage");
+    text_printf(&text, "  sifr %s\n", other_commands[i].usage);
+    heading(cli, &text, "Examples");
+    text_add(&text, other_commands[i].examples);
+    show(cli, &text);
+}
+
 bool help_other(struct cli *cli, const char *name)
 {
     for (int i = 0; i < OTHER_COUNT; i++) {
         if (strcmp(other_commands[i].name, name) == 0) {
-            console_line(cli->console, "sifr %s: %s", other_commands[i].usage,
-                         other_commands[i].summary);
+            show_other(cli, i);
             return true;
         }
     }

@@ -18,6 +18,7 @@ struct inspection {
 enum status inspect_safetensors(struct inspection *in);
 enum status inspect_model(struct inspection *in); /* a Hugging Face directory */
 enum status inspect_shard(struct inspection *in, enum shard_format format);
+enum status inspect_shards(struct inspection *in); /* a folder of them, as sifr tokenize makes */
 enum status inspect_tokenizer(struct inspection *in);
 enum status inspect_run(struct inspection *in); /* a run folder */
 

@@ -22,6 +22,18 @@ static void print_value(struct inspection *in, const char *name, const json_t *v
         inspect_real(in, name, json_real_value(value));
 }
 
+/* The newest checkpoint, in the folder at hand: a run may have been moved or copied. */
+static void print_newest(struct inspection *in, const char *written)
+{
+    const char *slash = strrchr(written, '/');
+    struct text path;
+    text_init(&path, in->cli->env);
+    text_printf(&path, "%s%scheckpoints%s", in->path,
+                in->path[strlen(in->path) - 1] == '/' ? "" : "/", slash ? slash : "");
+    inspect_string(in, "checkpoint", text_string(&path));
+    text_free(&path);
+}
+
 static void print_object(struct inspection *in, json_t *object, const char *prefix)
 {
     const char *key;
@@ -32,6 +44,8 @@ static void print_object(struct inspection *in, json_t *object, const char *pref
         snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "_" : "", key);
         if (json_is_object(value))
             print_object(in, value, name);
+        else if (strcmp(name, "checkpoint") == 0 && json_is_string(value))
+            print_newest(in, json_string_value(value));
         else if (strcmp(key, "schema") != 0)
             print_value(in, name, value);
     }

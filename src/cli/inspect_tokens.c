@@ -1,8 +1,11 @@
-/* inspect_tokens -- token shards and tokenizers. */
+/* inspect_tokens -- token shards, folders of them, and tokenizers. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include "base/file.h"
 #include "base/text.h"
 #include "cli/inspect.h"
+#include "cli/token_file.h"
 #include "train/tokenizer.h"
 
 enum { SHOWN = 16 };
@@ -38,7 +41,7 @@ enum status inspect_shard(struct inspection *in, enum shard_format format)
 {
     struct shard *shard;
     int64_t largest = 0;
-    TRY(shard_open(in->cli->env, in->path, format, &shard));
+    TRY(token_file_open(in->cli->env, in->path, format, &shard));
     for (int64_t i = 0; i < shard_count(shard); i++)
         largest = token_at(shard, i) > largest ? token_at(shard, i) : largest;
     inspect_string(in, "kind",
@@ -56,6 +59,49 @@ enum status inspect_shard(struct inspection *in, enum shard_format format)
     print_first_tokens(in, shard);
     shard_close(shard);
     return STATUS_OK;
+}
+
+/* --- a folder of shards --------------------------------------------------------------------- */
+
+static enum status print_one(struct inspection *in, const char *path)
+{
+    struct shard *shard;
+    char line[128], human[32];
+    TRY(token_file_open(in->cli->env, path, SHARD_LLMC, &shard));
+    if (in->json) {
+        json_out_open(in->json, NULL, '{');
+        json_out_string(in->json, "path", path);
+        json_out_int(in->json, "tokens", shard_count(shard));
+        json_out_int(in->json, "token_bits", 8 * shard_token_bytes(shard));
+        json_out_int(in->json, "vocab", shard_vocab(shard));
+        json_out_close(in->json, '}');
+    } else {
+        snprintf(line, sizeof line, "%s tokens of %d bits",
+                 text_human_count(human, (double)shard_count(shard)), 8 * shard_token_bytes(shard));
+        inspect_string(in, path + strlen(in->path) + (path[strlen(in->path)] == '/'), line);
+    }
+    shard_close(shard);
+    return STATUS_OK;
+}
+
+enum status inspect_shards(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    struct path_list list;
+    char *pattern;
+    TRY(path_join(env, in->path, "*.bin", &pattern));
+    enum status st = path_glob(env, pattern, &list);
+    mem_free(env, pattern);
+    TRY(st);
+    inspect_string(in, "kind", "folder of token shards; `sifr inspect FILE` says more of each");
+    if (in->json)
+        json_out_open(in->json, "shards", '[');
+    for (int i = 0; i < list.count && st == STATUS_OK; i++)
+        st = print_one(in, list.paths[i]);
+    if (in->json)
+        json_out_close(in->json, ']');
+    path_list_free(env, &list);
+    return st;
 }
 
 enum status inspect_tokenizer(struct inspection *in)

@@ -40,6 +40,9 @@ struct comm_config {
     bool fast;   /* sums need not have the same bits again; the same on all ranks */
 };
 
+/* Is this back end of use with that device ("cpu", "cuda")? STATUS_CONFIG says what to do. */
+enum status comm_check_device(struct env *env, const char *backend, const char *device);
+
 /* Join the job. Collective over the job's processes. "auto": self unless a launcher started several
  * ranks; then mpi, with nccl where every rank has a card of its own and NCCL is there. The caller destroys *comm; the device outlives it. */
 enum status comm_create(const struct comm_config *config, struct device *device,

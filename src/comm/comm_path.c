@@ -72,6 +72,16 @@ static enum status do_without(struct comm_home *home, enum comm_wish wish, const
     return STATUS_OK;
 }
 
+enum status comm_check_device(struct env *env, const char *backend, const char *device)
+{
+    if (strcmp(backend, "nccl") != 0 || strcmp(device, "cuda") == 0)
+        return STATUS_OK;
+    return FAIL(env, CONFIG,
+                "comm.backend 'nccl' moves memory of cards; the device is '%s': leave it at auto, "
+                "or give run.device=cuda",
+                device);
+}
+
 enum status comm_path_choose(struct comm *root, enum comm_wish wish)
 {
     enum status st;
@@ -80,9 +90,8 @@ enum status comm_path_choose(struct comm *root, enum comm_wish wish)
     struct offer mine = {0}, *offers;
     char why[512];
     bool on_card = strcmp(device_backend(root->device), "cuda") == 0;
-    if (wish == COMM_PATH && !on_card)
-        return FAIL(env, CONFIG, "comm.backend 'nccl' moves memory of cards; the device is '%s'",
-                    device_backend(root->device));
+    if (wish == COMM_PATH)
+        TRY(comm_check_device(env, "nccl", device_backend(root->device)));
     if (wish == COMM_NO_PATH || !on_card || (wish == COMM_PATH_IF_POSSIBLE && root->size == 1))
         return STATUS_OK;
     TRY(mem_alloc_array(env, MEM_OTHER, "cards", (size_t)root->size, sizeof *offers, &offers));

@@ -55,8 +55,9 @@ static const struct option options[] = {
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, eager),
      .fallback = "false",
-     .help = "1f1b, interleaved: up to twice as many micro-batches on their way, which hides "
-             "slow messages"},
+     .help =
+         "1f1b, interleaved, zero-bubble: up to twice as many micro-batches on their way, which "
+         "hides slow messages"},
 };
 
 const struct option_table parallel_options = {"parallel", options,

@@ -43,9 +43,9 @@ enum { TIED_NO, TIED_YES, TIED_AUTO };
 static const struct option options_model[] = {
     CHOICE(preset, model_preset_names, "none", "sizes by name; single keys override it"),
     CHOICE(arch, arch_names, "gpt2", "architecture"),
-    SIZE(layers, MAX_LAYERS, "transformer blocks"),
-    SIZE(width, MAX_WIDTH, "width of the residual stream"),
-    SIZE(heads, MAX_WIDTH, "query heads; they divide the width"),
+    SIZE(layers, MAX_LAYERS, "transformer blocks; needed without model.preset or model.path"),
+    SIZE(width, MAX_WIDTH, "width of the residual stream; needed like model.layers"),
+    SIZE(heads, MAX_WIDTH, "query heads; they divide the width; needed like model.layers"),
     SIZE(kv_heads, MAX_WIDTH, "key and value heads; they divide the heads (0: as many)"),
     SIZE(head_width, MAX_WIDTH, "width of one head (0: width / heads)"),
     SIZE(ff, MAX_WIDTH, "width of the feed-forward layer (0: 4 width, llama 8/3 width)"),

@@ -5,9 +5,11 @@
 #include "train/config.h"
 #include <string.h>
 #include "base/file.h"
+#include "comm/comm.h"
 #include "train/data_paths.h"
 #include "train/deadline.h"
 #include "train/model_file.h"
+#include "train/named.h"
 #include "train/peak.h"
 #include "train/shard.h"
 
@@ -76,6 +78,13 @@ struct session_place run_device_place(int device, enum dtype type)
     if (device == RUN_DEVICE_CUDA)
         return (struct session_place){.backend = "cuda", .type = type};
     return (struct session_place){.backend = "cpu", .type = DTYPE_F32};
+}
+
+/* Also of a run with one rank, which joins no others that could find out. */
+static enum status check_backend(struct env *env, const struct run_config *config)
+{
+    return comm_check_device(env, comm_backend_words[config->ranks.backend],
+                             run_device_words[config->machine.device]);
 }
 
 static enum status resolve_machine(struct env *env, struct run_config *config)
@@ -427,14 +436,17 @@ static enum status resolve(struct env *env, struct options *options,
 {
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
-    if (*config->model.path && !file_exists(config->model.path)) /* who reads gives it bare */
-        return FAIL(env, IO, "%sthere is no '%s'",
-                    config->reading ? "" : "model.path: ", config->model.path);
-    if (!run_has_data(config) && !config->planning &&
-        (!config->reading || *config->data.val == '\0'))
+    if (*config->model.path) /* who reads gives it bare */
+        TRY(named_there(env, config->reading ? "" : "model.path", config->model.path));
+    if (!run_has_data(config) && config->reading && *config->data.val == '\0')
+        return FAIL(env, CONFIG,
+                    "data.val: there is no held-out data; give a file or a quoted glob");
+    if (!run_has_data(config) && !config->planning && !config->reading)
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 
     TRY(resolve_machine(env, config));
+    if (!config->reading && !config->planning)
+        TRY(check_backend(env, config));
     if (config->reading)
         TRY(data_paths_held_out(env, &config->data));
     if (!config->planning)

@@ -51,7 +51,8 @@ static const struct option OPTIONS[] = {
     {.key = "data.tokenizer",
      .type = OPTION_STRING,
      .offset = offsetof(struct data_config, tokenizer),
-     .help = "a tokenizer.json or its folder, 'bytes', or 'train:4096' to learn one of that size",
+     .help = "a tokenizer.json or its folder, 'bytes', or 'train:4096' to learn one of that size; "
+             "without it: the one beside model.path, else bytes",
      .value_name = "FILE"},
     {.key = "data.format",
      .type = OPTION_CHOICE,

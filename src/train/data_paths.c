@@ -2,36 +2,15 @@
  * relative name would lead to nothing or, worse, to another file. */
 #include "train/data_paths.h"
 #include <errno.h>
-#include <glob.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/file.h"
 #include "train/dataset_impl.h"
-
-static const char *current_folder(char folder[PATH_MAX])
-{
-    return getcwd(folder, PATH_MAX) ? folder : "a folder that is gone";
-}
+#include "train/named.h"
 
 /* --- there? --------------------------------------------------------------------------------- */
-
-static enum status check_path(struct env *env, const char *key, const char *pattern)
-{
-    char folder[PATH_MAX];
-    glob_t found = {0};
-    if (file_exists(pattern))
-        return STATUS_OK;
-    bool none = glob(pattern, GLOB_NOSORT, NULL, &found) == GLOB_NOMATCH;
-    globfree(&found);
-    if (!none)
-        return STATUS_OK;
-    if (*pattern == '/')
-        return FAIL(env, CONFIG, "%s: no file matches '%s'", key, pattern);
-    return FAIL(env, CONFIG, "%s: no file matches '%s', seen from '%s'", key, pattern,
-                current_folder(folder));
-}
 
 /* data.tokenizer may be no file at all. */
 static bool is_tokenizer_file(const char *name)
@@ -42,7 +21,7 @@ static bool is_tokenizer_file(const char *name)
 enum status data_paths_check_tokenizer(struct env *env, const struct data_config *config)
 {
     return is_tokenizer_file(config->tokenizer)
-               ? check_path(env, "data.tokenizer", config->tokenizer)
+               ? named_tokenizer(env, "data.tokenizer", config->tokenizer)
                : STATUS_OK;
 }
 
@@ -51,10 +30,10 @@ enum status data_paths_check(struct env *env, const struct data_config *config)
     struct data_plan plan;
     TRY(data_plan_make(env, config, &plan));
     for (int i = 0; i < plan.count; i++)
-        TRY(check_path(env, *config->path ? "data.path" : "data.mix",
-                       data_plan_item(config, i).path));
+        TRY(named_files(env, *config->path ? "data.path" : "data.mix",
+                        data_plan_item(config, i).path));
     if (plan.val)
-        TRY(check_path(env, "data.val", plan.val));
+        TRY(named_files(env, "data.val", plan.val));
     return data_paths_check_tokenizer(env, config);
 }
 

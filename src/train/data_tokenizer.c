@@ -11,8 +11,6 @@
 #include "train/text_files.h"
 
 #define TRAIN_BYTES_MAX ((size_t)512 << 20) /* text beyond it adds nothing to a vocabulary */
-#define TRAIN_VOCAB_MIN 257
-#define TRAIN_VOCAB_MAX 1000000
 
 struct gathering {
     struct text text;
@@ -65,16 +63,16 @@ static enum status gather_sources(struct env *env, const struct data_config *con
         enum data_format format;
         TRY(source_detect(env, item.path, (enum data_format)item.format, &format));
         if (format != DATA_TEXT && format != DATA_JSONL)
-            return FAIL(env, CONFIG, "data.tokenizer '%s' needs text, but '%s' holds tokens",
-                        config->tokenizer, item.path);
+            return FAIL(env, CONFIG, "a vocabulary is learnt from text, but '%s' holds tokens",
+                        item.path);
         TRY(text_files_open(env, item.path, plan.split, format == DATA_JSONL, &files));
         enum status st = gather_files(env, &files, format == DATA_JSONL, gathering);
         text_files_close(env, &files);
         TRY(st);
     }
     if (gathering->text.bytes == 0)
-        return FAIL(env, CONFIG, "data.tokenizer '%s': there is no training text",
-                    config->tokenizer);
+        return FAIL(env, CONFIG,
+                    "there is no training text that a vocabulary could be learnt from");
     return STATUS_OK;
 }
 
@@ -88,10 +86,10 @@ enum status data_tokenizer_size(struct env *env, const struct data_config *confi
     const char *size = config->tokenizer + strlen("train:");
     char *end;
     *vocab = strtol(size, &end, 10);
-    if (end == size || *end || *vocab < TRAIN_VOCAB_MIN || *vocab > TRAIN_VOCAB_MAX)
+    if (end == size || *end || *vocab < DATA_LEARNT_MIN || *vocab > DATA_LEARNT_MAX)
         return FAIL(env, CONFIG,
                     "data.tokenizer 'train:%s': the size must be a number from %d to %d", size,
-                    TRAIN_VOCAB_MIN, TRAIN_VOCAB_MAX);
+                    DATA_LEARNT_MIN, DATA_LEARNT_MAX);
     return STATUS_OK;
 }
 

@@ -46,6 +46,9 @@ enum status data_tokenizer_create(struct env *env, const struct data_config *con
                                   tokenizer_progress_fn *progress, void *user,
                                   struct tokenizer **tokenizer);
 
+/* Sizes of a vocabulary that can be learnt: all bytes and the end of a text are in it. */
+enum { DATA_LEARNT_MIN = 257, DATA_LEARNT_MAX = 1000000 };
+
 /* "train:N", and its N, at most so many tokens: for who does not learn them. */
 bool data_tokenizer_is_learnt(const struct data_config *config);
 enum status data_tokenizer_size(struct env *env, const struct data_config *config, int64_t *vocab);

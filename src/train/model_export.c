@@ -57,8 +57,8 @@ static enum status name_target(struct export *e)
     while (bytes > 1 && e->to[bytes - 1] == '/')
         e->to[--bytes] = '\0';
     if (!dir_is_empty(e->to))
-        return FAIL(e->env, IO, "'%s' exists and is not an empty folder: nothing is overwritten",
-                    e->to);
+        return FAIL(e->env, CONFIG,
+                    "'%s' exists and is not an empty folder: nothing is overwritten", e->to);
     size_t room = bytes + sizeof ".sifr-partial";
     TRY(mem_alloc(e->env, MEM_OTHER, "path", room, &e->partial));
     snprintf(e->partial, room, "%s.sifr-partial", e->to);

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "train/checkpoint_keep.h"
 #include "train/hf_config.h"
+#include "train/named.h"
 
 void model_source_close(struct model_source *source)
 {
@@ -111,7 +112,7 @@ static enum status fail_none(struct env *env, const char *path, int64_t tried, c
     if (tried > 0)
         return FAIL(env, FORMAT, "no checkpoint of '%s' can be used, the last because of: %s", path,
                     why);
-    return FAIL(env, IO,
+    return FAIL(env, CONFIG,
                 "'%s' is no model directory (config.json is missing) and no run with a checkpoint",
                 path);
 }
@@ -204,8 +205,7 @@ enum status model_source_open(struct env *env, const char *path, const struct mo
                               struct model_source **source)
 {
     struct model_source *s;
-    if (!file_exists(path))
-        return FAIL(env, IO, "there is no '%s'", path);
+    TRY(named_there(env, "", path));
     TRY(mem_alloc(env, MEM_OTHER, "model source", sizeof *s, &s));
     *s = (struct model_source){.env = env, .role = CHECKPOINT_MODEL};
     enum status st = is_weights(path) ? open_file(s, path, want) : open_folder(s, path, want);

@@ -40,8 +40,8 @@ static const struct option train_list[] = {
     {TRAIN(max_skips, INT), .fallback = "5", RANGE(1, 1e9),
      .help = "skipped steps in a row after which the run ends"},
     {TRAIN(max_time, STRING), .fallback = "", .value_name = "TIME",
-     .help =
-         "save and stop after so long: seconds, or 2h30m; a Slurm job's end is known by itself"},
+     .help = "save and stop after so long: seconds, or 2h30m; empty or 0 = no limit; a Slurm job's "
+             "end is known by itself"},
     {TRAIN(stop_at, INT), .fallback = "0", RANGE(0, 1e12),
      .help = "save and stop after this step; a larger one, or none, goes on; 0 = never"},
     {TRAIN(log_every, INT), .fallback = "10", RANGE(1, 1e12),

@@ -36,8 +36,9 @@ static enum status check_group(struct env *env, const struct zero_config *config
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
 {
     if (config->servers > 0 && config->servers >= size)
-        return FAIL(env, CONFIG, "zero.servers: %d of %d rank%s%s leave no worker", config->servers,
-                    size, size == 1 ? "" : "s", of_a_stage(config));
+        return FAIL(env, CONFIG, "zero.servers: %d of %d rank%s%s %s no worker", config->servers,
+                    size, size == 1 ? "" : "s", of_a_stage(config),
+                    config->servers == 1 ? "leaves" : "leave");
     if (config->servers > 0 && !sharding_of(config->stage).optim)
         return FAIL(env, CONFIG,
                     "zero.servers needs stage 1, 2 or 3: in stage 0 every rank owns everything");

@@ -10,11 +10,27 @@ expect 2 "data.path: no file matches .no-such.txt., seen from ./" train --data.p
 expect 2 "no-such.yaml" "$sifr" train no-such.yaml
 expect 2 "no-such.yaml" "$sifr" plan no-such.yaml
 expect 2 "it is a folder" "$sifr" plan tokens
-expect 1 "error: there is no 'no-such'" "$sifr" eval no-such
-expect 1 "error: there is no 'no-such'" "$sifr" sample no-such
-expect 1 "error: model.path: there is no 'no-such'" train --data.path=text.txt --model.path=no-such
+expect 2 "error: there is no 'no-such'" "$sifr" eval no-such
+expect 2 "error: there is no 'no-such'" "$sifr" sample no-such
+expect 2 "error: model.path: there is no 'no-such'" train --data.path=text.txt --model.path=no-such
 expect 2 "data.tokenizer: .*no-such.json" train --data.path=text.txt --data.tokenizer=no-such.json
 expect 2 "data.path" train
+# a name that is not there, or of the wrong kind, is wrong usage, whoever is given it
+expect 2 "data.path: '/' is a folder; name a file, or several by a quoted glob: '/\*.txt'" train --data.path=/
+expect 2 "data.tokenizer: there is no tokenizer.json in the folder '/'" train --data.path=text.txt --data.tokenizer=/
+for command in "sample no-such" "eval no-such" "export no-such to" "inspect no-such" "inspect --verify no-such" \
+    "inspect --diff no-such text.txt" "sample run --model.path=no-such"; do
+    expect 2 "there is no 'no-such'" "$sifr" $command
+done
+for command in "tokenize no-such" "tokenize --decode no-such"; do
+    expect 2 "no file matches 'no-such', seen from '/" "$sifr" $command
+done
+expect 2 "--tokenizer: no file matches 'no-such'" "$sifr" tokenize text.txt --tokenizer=no-such --out=no
+expect 2 "'tokens' is a folder; name a file" "$sifr" tokenize tokens --out=no
+expect 2 "'text.txt' is no model directory" "$sifr" sample text.txt
+expect 2 "--out: 'text.txt' is a file, and a folder is to be written; choose another --out" train --data.path=text.txt --out=text.txt
+expect 2 "--out: 'text.txt' is a file" "$sifr" tokenize text.txt --out=text.txt
+[ ! -e no ] && [ ! -e to ] || fail "a folder was made for a wrong name"
 head -c 3000 tokens/train.bin >short.bin
 expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin
 head -c 500 tokens/train.bin >header.bin
@@ -29,7 +45,7 @@ expect 2 "100000 is more than model.context" "$sifr" bench step --model.preset=t
 expect 2 "not '16GB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GB
 expect 2 "not '16GiB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GiB
 expect 1 "noise.safetensors" "$sifr" inspect "$(printf '\010\0\0\0\0\0\0\0{"a": 1}' >noise.safetensors && echo noise.safetensors)"
-expect 1 "empty.txt" train --data.path="$(: >empty.txt && echo empty.txt)"
+expect 2 "empty.txt" train --data.path="$(: >empty.txt && echo empty.txt)"
 expect 1 "bad.jsonl.*line 2" train --data.path="$(printf '{"text": "a"}\n{"text": \n' >bad.jsonl && echo bad.jsonl)"
 
 # tokens beyond the vocabulary; data shorter than the context
@@ -62,13 +78,13 @@ expect 2 "other.json: .*not supported" train --data.path=text.txt --data.tokeniz
 
 # folders that cannot be written to; nothing may be left where it should not be
 : >file
-expect 1 "file" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --quiet --out=file/run
+expect 2 "file" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --quiet --out=file/run
 expect 1 "/proc/sifr" "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --quiet --out=/proc/sifr
-expect 1 "file" "$sifr" tokenize text.txt --out=file/tokens
+expect 2 "file" "$sifr" tokenize text.txt --out=file/tokens
 
 # models
-expect 1 "no-such-model" "$sifr" sample no-such-model
-expect 1 "no-such-model" "$sifr" eval no-such-model --data.val=text.txt
+expect 2 "no-such-model" "$sifr" sample no-such-model
+expect 2 "no-such-model" "$sifr" eval no-such-model --data.val=text.txt
 mkdir broken
 printf '{"model_type": "bert"}' >broken/config.json
 expect 2 "model_type 'bert' is not supported" "$sifr" sample broken

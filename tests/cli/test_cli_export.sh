@@ -23,6 +23,13 @@ mv out text-1
 ok sifr sample run --tokens=8 --temperature=0 --raw -q The
 cmp -s out text-1 || fail "the copy writes another text"
 
+cp -r plain bare
+rm bare/tokenizer.json
+expect 2 "there is no tokenizer.json beside the model in 'bare'; name one with --tokenizer" "$sifr" sample bare The
+expect 2 "--tokenizer: no file matches 'no-such'" "$sifr" sample bare The --tokenizer=no-such
+ok sifr sample bare --tokens=2 -q The --tokenizer=plain
+expect 2 "data.val: there is no held-out data; give a file or a quoted glob" "$sifr" eval plain
+
 # several files, and one again
 ok sifr export "$step" parts --shard-size=20k --json
 is_json out
@@ -44,10 +51,10 @@ ok sifr export wide half --dtype=f16
 ok sifr sample half --tokens=3 -q The
 
 # nothing is overwritten, nothing is left of what failed
-expect 1 "'plain' exists and is not an empty folder" "$sifr" export run plain
-expect 1 "'text.txt' exists and is not an empty folder" "$sifr" export run text.txt
-expect 1 "error: there is no 'nowhere'" "$sifr" export nowhere x
-expect 1 "is no model directory" "$sifr" export tokens x
+expect 2 "'plain' exists and is not an empty folder" "$sifr" export run plain
+expect 2 "'text.txt' exists and is not an empty folder" "$sifr" export run text.txt
+expect 2 "error: there is no 'nowhere'" "$sifr" export nowhere x
+expect 2 "is no model directory" "$sifr" export tokens x
 expect 2 "an argument is missing; usage: sifr export" "$sifr" export run
 expect 2 "dtype" "$sifr" export run x --dtype=f64
 mkdir empty
@@ -101,7 +108,7 @@ has '^  model +lm_head.weight: only in the second$'
 ok sifr train "${small[@]}" --model.context=16 --data.path=tokens/train.bin --data.tokenizer=tokens/tokenizer.json --train.steps=1 --out=smaller
 expect 1 "differ in 84 of 84" "$sifr" inspect --diff run smaller
 has 'transformer.wpe.weight: \[32, 32\], \[16, 32\]$'
-expect 1 "error: there is no 'nowhere'" "$sifr" inspect --diff run nowhere
+expect 2 "error: there is no 'nowhere'" "$sifr" inspect --diff run nowhere
 expect 2 "takes two models" "$sifr" inspect --diff run
 expect 2 "one argument too many" "$sifr" inspect run plain
 expect 2 "one by one" "$sifr" inspect run plain --diff --verify

@@ -51,15 +51,26 @@ for word in help man completion; do
     [ $word = help ] || has "^sifr $word"
     ok "$sifr" help $word
     has "^sifr $word"
+    has '^Usage$'
+    has '^Examples$'
+    has "^  (source <\()?sifr $word"
+done
+# what is needed, and what no value stands for
+COLUMNS=300 ok "$sifr" train --help
+tr -s ' \n' ' ' <out >words
+for line in "model.layers=N transformer blocks; needed without model.preset or model.path" \
+    "data.tokenizer=FILE .* without it: the one beside model.path, else bytes" \
+    "train.max_time=TIME .* empty or 0 = no limit" "parallel.eager 1f1b, interleaved, zero-bubble:"; do
+    grep -qE -- "--$line" words || fail "not in the help: $line"
 done
 ok "$sifr" train --help
 
 ok "$sifr" train -qh
 has "^sifr train: "
 # what another flag takes is no call for help
-expect 1 "no-such-model" "$sifr" sample no-such-model --prompt -h
+expect 2 "no-such-model" "$sifr" sample no-such-model --prompt -h
 expect 2 "unknown flag '-hello'; a text that begins with '-' goes after --" "$sifr" sample no-such-model -hello
-expect 1 "no-such-model" "$sifr" sample no-such-model -- -hello
+expect 2 "no-such-model" "$sifr" sample no-such-model -- -hello
 expect 2 "SIFR_TRAIN_STPES names no key .did you mean SIFR_TRAIN_STEPS" env SIFR_TRAIN_STPES=3 "$sifr" train
 
 ok "$sifr" completion bash

@@ -29,7 +29,10 @@ ok timeout 60 "${train[@]}" -n 2 --dry-run
 # What needs processes is refused: asked for by name, or on several machines.
 expect 2 "no mpirun is looked for; install one, .*comm.backend=threads needs none" "${train[@]}" -n 2 --comm.backend=mpi --out=no
 expect 2 "no mpirun is looked for; install one" env SLURM_JOB_ID=7 SLURM_NNODES=2 "${train[@]}" -n 2 --out=no
-expect 2 "comm.backend 'nccl' moves memory of cards; the device is 'cpu'" "${train[@]}" -n 2 --comm.backend=nccl --out=nccl
+for n in 1 2; do
+    expect 2 "comm.backend 'nccl' moves memory of cards; the device is 'cpu': leave it at auto, or give run.device=cuda" \
+        "${train[@]}" -n $n --comm.backend=nccl --out=nccl
+done
 ok "$sifr" doctor
 has '^  ranks +threads of one process; no processes: SIFR_MPIRUN is .none.'
 ok "$sifr" doctor --json

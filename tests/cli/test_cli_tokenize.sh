@@ -12,6 +12,17 @@ has '^next +sifr train --model.preset=tiny --data.path=tokens/train.bin --data.v
 cmp -s back.txt text.txt || fail "decoded text is not the text"
 ok "$sifr" inspect tokens/train.bin
 has 'vocab +300'
+for folder in tokens tokens/; do
+    ok "$sifr" inspect $folder
+    has 'kind +folder of token shards'
+    has '^  train.bin +[0-9.]+k tokens of 16 bits'
+    has '^  val.bin +[0-9.]+k? tokens of 16 bits'
+done
+ok "$sifr" inspect tokens --json
+is_json out
+has '"shards": \[\{"path": "tokens/train.bin", "tokens": [0-9]+, "token_bits": 16, "vocab": 300\}, \{"path": "tokens/val.bin"'
+mkdir nothing-here
+expect 2 "neither a run .* nor a model .*, and has no token shards" "$sifr" inspect nothing-here
 
 ok "$sifr" tokenize text.txt --tokenizer=bytes --out=bytes --json --split=0
 is_json out
@@ -23,6 +34,14 @@ run=("${small[@]}" --train.steps=4 --train.eval_every=2 --quiet)
 ok "$sifr" train "${run[@]}" --data.path=text.txt --data.split=0.1 --data.tokenizer=tokens/tokenizer.json --out=a
 ok "$sifr" train "${run[@]}" --data.path=tokens/train.bin --data.val=tokens/val.bin --data.tokenizer=tokens --out=b
 cmp -s a/checkpoints/step-4/model.safetensors b/checkpoints/step-4/model.safetensors || fail "text and shards train differently"
+
+# of a copied run, the checkpoints of the copy
+cp -r a copied
+for folder in copied copied/; do
+    ok "$sifr" inspect $folder
+    has '^  checkpoint +copied/checkpoints/step-4$'
+    ! grep -qE '(^| |/)a/checkpoints' out || fail "the path of the original: $(cat out)"
+done
 
 # JSONL, several words, a glob
 printf '{"text": "one"}\n{"text": "two\\nlines"}\n' >a.jsonl
@@ -36,11 +55,29 @@ printf '{"prompt": "a", "completion": "b"}\n' >c.jsonl
 expect 1 "c.jsonl:1 has a prompt and a completion" "$sifr" tokenize c.jsonl --out=no
 [ ! -e no/train.bin ] || fail "a shard was left behind"
 
+# two texts are never mixed in a folder, and nothing that was there is lost
+printf 'short' >short.txt
+cp -r tokens kept
+for there in train.bin val.bin tokenizer.json; do
+    mkdir -p mixed && cp tokens/$there mixed
+    expect 2 "'mixed/$there' is there already, and nothing is overwritten; choose another --out" "$sifr" tokenize short.txt --out=mixed
+    [ "$(ls mixed)" = $there ] && cmp -s mixed/$there kept/$there || fail "$there: the folder is another: $(ls mixed)"
+    rm -r mixed
+done
+expect 2 "tokens/train.bin' is there already" "$sifr" tokenize short.txt --out=tokens
+diff -r tokens kept || fail "a refused call changed the folder"
+
+# messages speak of this command's flags
+expect 2 "^sifr: error: --vocab: 5 is too few" "$sifr" tokenize text.txt --vocab=5 --out=no
+expect 1 "'text.txt' has no token shard header; if it holds bare token numbers, give --format=u16" "$sifr" tokenize --decode text.txt
+expect 2 "has a header that says what it holds; leave --format out" "$sifr" tokenize --decode tokens/train.bin --format=u16
+expect 2 "has a header that says what it holds; leave --format out" "$sifr" inspect tokens/train.bin --format=u16
+
 expect 2 "give one of them" "$sifr" tokenize text.txt --vocab=300 --tokenizer=bytes
 expect 2 "--vocab.*-3" "$sifr" tokenize text.txt --vocab=-3
-expect 1 "no-such.txt" "$sifr" tokenize no-such.txt --out=nothing
+expect 2 "no-such.txt" "$sifr" tokenize no-such.txt --out=nothing
 [ ! -e nothing ] || fail "a folder was made for a file that is not there"
 expect 2 "--out is empty: name a folder" "$sifr" tokenize text.txt --out=
-expect 1 "holds tokens already" "$sifr" tokenize tokens/train.bin --out=again
+expect 2 "holds tokens already" "$sifr" tokenize tokens/train.bin --out=again
 expect 2 "no tokenizer.json beside" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
 finish

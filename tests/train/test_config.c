@@ -117,7 +117,7 @@ static void test_refusals(void **state)
     expect_refusal("data.val=nowhere.txt", STATUS_CONFIG,
                    "data.val: no file matches 'nowhere.txt', seen from '/");
     expect_refusal("data.tokenizer=nowhere.json", STATUS_CONFIG, "data.tokenizer: no file");
-    expect_refusal("model.path=/nowhere", STATUS_IO, "there is no '/nowhere'");
+    expect_refusal("model.path=/nowhere", STATUS_CONFIG, "there is no '/nowhere'");
     expect_refusal("optimizer.groups=[{\"lr_mul\":2}]", STATUS_CONFIG,
                    "optimizer.groups: entry 1 has no `match`");
 }

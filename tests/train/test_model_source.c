@@ -45,10 +45,10 @@ static void test_plain(void **state)
     struct scratch s;
     struct model_source *source;
     scratch_open(&s);
-    expect_refused(&s, "nowhere", &all, STATUS_IO, "there is no '");
+    expect_refused(&s, "nowhere", &all, STATUS_CONFIG, "there is no '");
     command(&s, "mkdir -p empty plain && echo {} >plain/config.json && : >plain/x.safetensors");
-    expect_refused(&s, "empty", &all, STATUS_IO, "no model directory");
-    expect_refused(&s, "plain/config.json", &all, STATUS_IO, "no model directory");
+    expect_refused(&s, "empty", &all, STATUS_CONFIG, "no model directory");
+    expect_refused(&s, "plain/config.json", &all, STATUS_CONFIG, "no model directory");
     expect_found(&s, "plain", &all, "plain", false);
     assert_int_equal(look(&s, "plain/x.safetensors", &all, &source), STATUS_OK);
     assert_string_equal(source->file, s.path);

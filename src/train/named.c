@@ -1,0 +1,87 @@
+/* named -- see the header. */
+#include "train/named.h"
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/file.h"
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* "data.path: ", or nothing */
+static const char *colon(const char *key)
+{
+    return *key ? ": " : "";
+}
+
+enum status named_there(struct env *env, const char *key, const char *path)
+{
+    if (file_exists(path))
+        return STATUS_OK;
+    return FAIL(env, CONFIG, "%s%sthere is no '%s'", key, colon(key), path);
+}
+
+static bool matches(const char *pattern)
+{
+    glob_t found = {0};
+    bool none = glob(pattern, GLOB_NOSORT, NULL, &found) == GLOB_NOMATCH;
+    globfree(&found);
+    return !none;
+}
+
+static enum status fail_missing(struct env *env, const char *key, const char *pattern)
+{
+    char folder[PATH_MAX];
+    if (*pattern == '/')
+        return FAIL(env, CONFIG, "%s%sno file matches '%s'", key, colon(key), pattern);
+    return FAIL(env, CONFIG, "%s%sno file matches '%s', seen from '%s'", key, colon(key), pattern,
+                getcwd(folder, sizeof folder) ? folder : "a folder that is gone");
+}
+
+enum status named_files(struct env *env, const char *key, const char *pattern)
+{
+    size_t bytes = strlen(pattern);
+    if (is_folder(pattern))
+        return FAIL(env, CONFIG,
+                    "%s%s'%s' is a folder; name a file, or several by a quoted glob: '%s%s*.txt'",
+                    key, colon(key), pattern, pattern, pattern[bytes - 1] == '/' ? "" : "/");
+    return file_exists(pattern) || matches(pattern) ? STATUS_OK : fail_missing(env, key, pattern);
+}
+
+enum status named_tokenizer(struct env *env, const char *key, const char *name)
+{
+    char *inside;
+    if (strcmp(name, "bytes") == 0)
+        return STATUS_OK;
+    if (!file_exists(name))
+        return fail_missing(env, key, name);
+    if (!is_folder(name))
+        return STATUS_OK;
+    TRY(path_join(env, name, "tokenizer.json", &inside));
+    bool there = file_exists(inside);
+    mem_free(env, inside);
+    return there ? STATUS_OK
+                 : FAIL(env, CONFIG, "%s%sthere is no tokenizer.json in the folder '%s'", key,
+                        colon(key), name);
+}
+
+enum status named_out(struct env *env, const char *key, const char *path)
+{
+    char *part, *slash;
+    enum status st = STATUS_OK;
+    TRY(mem_strdup(env, path, &part));
+    while (!file_exists(part) && (slash = strrchr(part, '/')))
+        *slash = '\0';
+    if (file_exists(part) && !is_folder(part))
+        st = FAIL(env, CONFIG,
+                  "%s: '%s' is a file, and a folder is to be written; choose another %s", key, part,
+                  key);
+    mem_free(env, part);
+    return st;
+}
