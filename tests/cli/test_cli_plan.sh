@@ -107,6 +107,12 @@ took=$((($(date +%s%N) - start) / 1000000))
 [ "$took" -lt 10000 ] || fail "a trillion parameters took $took ms"
 has '^params   1.0T'
 
+# As many layers as nobody has: the time grows with them, not with their square (37 s).
+start=$(date +%s%N)
+ok "$sifr" plan --model.width=64 --model.heads=2 --model.vocab=256 --model.layers=8000 --memory=2000G
+took=$((($(date +%s%N) - start) / 1000000))
+[ "$took" -lt 15000 ] || fail "8000 layers took $took ms"
+
 # The paper's table, exactly.
 ok "$sifr" plan --table1
 has '^ +1024 +30.087890625 +15.1025390625 +0.1171875$'
