@@ -107,6 +107,10 @@ took=$((($(date +%s%N) - start) / 1000000))
 [ "$took" -lt 10000 ] || fail "a trillion parameters took $took ms"
 has '^params   1.0T'
 
+# On one rank a stage changes nothing, and is not advised.
+expect 4 'a rank and there is [^;]*; try engine.recompute=selective$' \
+    "$sifr" plan --model.layers=1000 --model.width=64 --model.heads=2 --model.vocab=256 --memory=24G
+
 # As many layers as nobody has: the time grows with them, not with their square (37 s).
 start=$(date +%s%N)
 ok "$sifr" plan --model.width=64 --model.heads=2 --model.vocab=256 --model.layers=8000 --memory=2000G
