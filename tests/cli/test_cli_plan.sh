@@ -107,6 +107,9 @@ took=$((($(date +%s%N) - start) / 1000000))
 [ "$took" -lt 10000 ] || fail "a trillion parameters took $took ms"
 has '^params   1.0T'
 
+# What the table leaves out.
+ok "$sifr" plan "${small[@]}" --model.vocab=257
+has '^memory   .* for a rank; the data is not counted, nor 16.1 MiB while a checkpoint is written$'
 # On one rank a stage changes nothing, and is not advised.
 expect 4 'a rank and there is [^;]*; try engine.recompute=selective$' \
     "$sifr" plan --model.layers=1000 --model.width=64 --model.heads=2 --model.vocab=256 --memory=24G
