@@ -118,13 +118,13 @@ expect 4 'a rank and there is [^;]*; try engine.recompute=selective$' \
 start=$(date +%s%N)
 ok "$sifr" plan --model.width=64 --model.heads=2 --model.vocab=256 --model.layers=8000 --memory=2000G
 took=$((($(date +%s%N) - start) / 1000000))
-[ "$took" -lt 15000 ] || fail "8000 layers took $took ms"
+[ "$took" -lt 25000 ] || fail "8000 layers took $took ms"
 # So it is before a run that has slots for them (20 s).
 start=$(date +%s%N)
 ok "$sifr" train --model.layers=30000 --model.width=16 --model.heads=1 --model.context=8 --train.micro_batch=1 --data.path=text.txt --data.split=0 \
     -n 4 --zero.stage=3 --dry-run --out=deep
 took=$((($(date +%s%N) - start) / 1000000))
-[ "$took" -lt 12000 ] || fail "30000 layers in slots took $took ms"
+[ "$took" -lt 16000 ] || fail "30000 layers in slots took $took ms"
 
 # The paper's table, exactly.
 ok "$sifr" plan --table1
