@@ -4,7 +4,7 @@
  *     ^ 64-byte boundary                         ^ 64-byte boundary
  *
  * Every block carries its size and its line (place, category, name) in the 64 bytes before it, so
- * mem_free needs nothing but the pointer. Lines live in a small hash table until mem_destroy: a
+ * mem_free needs nothing but the pointer. Lines live in a hash table until mem_destroy: a
  * name that comes back finds its line, and a step that frees and takes the same names touches no
  * other memory. Small blocks come from the C library; from LARGE_BYTES up they are mapped, which
  * gives zero pages for nothing and lets the system use huge ones. Under AddressSanitizer all that
@@ -33,7 +33,7 @@ static const size_t LARGE_BYTES = (size_t)1 << 40;
 static const size_t LARGE_BYTES = (size_t)1 << 20;
 #endif
 
-enum { ALIGN = 64, LINE_BUCKETS = 256 };
+enum { ALIGN = 64, LINE_BUCKETS = 8192 };
 static const uint64_t GUARD = 0x5eed0fb10c4ull;
 
 struct line {

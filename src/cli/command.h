@@ -10,11 +10,13 @@
 #include "base/options.h"
 #include "cli/console.h"
 
-/* What the first signal is answered with, at once, and the first Ctrl-C; and the second. */
-#define CLI_STOPPING        "stopping after this step, and all of it is saved"
-#define CLI_STOPPING_CTRL_C CLI_STOPPING "; Ctrl-C again to stop at once"
-#define CLI_ENDED           "ended at once"
-#define CLI_ENDED_SAVED     CLI_ENDED "; all was saved before: the same command goes on"
+/* What the first signal is answered with, at once: while steps are made, and before; with what the
+ * first Ctrl-C adds; and the second. */
+#define CLI_STOPPING       "stopping after this step, and all of it is saved"
+#define CLI_STOPPING_EARLY "stopping before the first step"
+#define CLI_AGAIN          "; Ctrl-C again to stop at once"
+#define CLI_ENDED          "ended at once"
+#define CLI_ENDED_SAVED    CLI_ENDED "; all was saved before: the same command goes on"
 
 /* Sooner than this after the first Ctrl-C, another is the same one: timeout(1) sends it to the process
  * and to its group. */
@@ -24,6 +26,7 @@ struct cli {
     struct env *env;
     struct console *console;
     const volatile sig_atomic_t *stop; /* not 0: end in good order */
+    volatile sig_atomic_t *stepping;   /* set: steps are under way, and a stop waits for one */
     volatile sig_atomic_t *saved; /* set: whoever ends the process now loses nothing; or NULL */
     int argc;                     /* the command's name and what follows it */
     char *const *argv;

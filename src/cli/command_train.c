@@ -115,6 +115,11 @@ static enum status train_here(struct train_job *job)
     const struct ranks_config *ranks = &job->settings->config.ranks;
     TRY(check_fit(job));
     job->met = true;
+    if (job->plan.way != RANKS_JOIN && asked_to_stop(job->cli)) { /* others may be on their way */
+        log_warn(job->cli->env, "stopped before the first step: there is nothing to save yet; run "
+                                "the same command again");
+        return STATUS_SAVED;
+    }
     struct session_ranks seat = {
         .comm = {.backend = comm_backend_words[ranks->backend], .timeout = ranks->timeout},
         .rank = job->plan.rank,

@@ -191,6 +191,14 @@ static void end_at_once(struct job *job)
     job->ending = job->ending ? job->ending : clock_seconds();
 }
 
+/* Is a step under way? A first rank of another machine says nothing: it has begun by then. */
+static bool is_stepping(struct job *job, double now)
+{
+    rank_book_update(job->book);
+    const struct rank_entry *first = rank_book_entry(job->book, 0);
+    return first->stepping || (first->pid == 0 && now - job->started > START_SECONDS);
+}
+
 /* As main.c's handler does it for a process without a supervisor, and in the same words. */
 static void take_signal(struct job *job)
 {
@@ -198,19 +206,20 @@ static void take_signal(struct job *job)
     double now = clock_seconds();
     if (read(job->signals, &info, sizeof info) != (ssize_t)sizeof info)
         return;
+    const char *words = is_stepping(job, now) ? CLI_STOPPING : CLI_STOPPING_EARLY;
     if (!job->order->stops) {
         job->quit = true;
         end_at_once(job);
     } else if (info.ssi_signo == SIGINT) {
         if (job->interrupted == 0) {
-            log_info(job->cli->env, "%s", CLI_STOPPING_CTRL_C);
+            log_info(job->cli->env, "%s" CLI_AGAIN, words);
             job->interrupted = now;
         } else if (1e3 * (now - job->interrupted) >= CLI_SAME_CTRL_C_MS) {
             job->quit = true;
             end_at_once(job);
         }
     } else if (!job->stop_wanted) {
-        log_info(job->cli->env, "%s", CLI_STOPPING);
+        log_info(job->cli->env, "%s", words);
     }
     job->stop_wanted = true;
 }

@@ -25,10 +25,11 @@
 #include "comm/launcher.h"
 
 static volatile sig_atomic_t stop_signal;
-static volatile sig_atomic_t saved;   /* all of the run, before it ends */
-static atomic_int interrupted_ms;     /* when the first SIGINT came; 0 = none has */
-static const struct console *answers; /* where a handler says what it does */
-static bool is_joined;                /* by a launcher, which has signals of its own to send */
+static volatile sig_atomic_t stepping; /* the first step has begun, or is about to */
+static volatile sig_atomic_t saved;    /* all of the run, before it ends */
+static atomic_int interrupted_ms;      /* when the first SIGINT came; 0 = none has */
+static const struct console *answers;  /* where a handler says what it does */
+static bool is_joined;                 /* by a launcher, which has signals of its own to send */
 
 /* --- signals -------------------------------------------------------------------------------- */
 
@@ -51,7 +52,8 @@ static void on_interrupt(void)
 {
     int first = 0, now = handler_clock_ms();
     if (atomic_compare_exchange_strong(&interrupted_ms, &first, now))
-        console_signal_line(answers, LOG_INFO, CLI_STOPPING_CTRL_C);
+        console_signal_line(answers, LOG_INFO,
+                            stepping ? CLI_STOPPING CLI_AGAIN : CLI_STOPPING_EARLY CLI_AGAIN);
     else if (abs(now - first) >= CLI_SAME_CTRL_C_MS)
         end_at_once();
 }
@@ -64,7 +66,7 @@ static void on_signal(int number)
     if (number == SIGINT) {
         on_interrupt();
     } else if (!stop_signal && !is_joined) {
-        console_signal_line(answers, LOG_INFO, CLI_STOPPING);
+        console_signal_line(answers, LOG_INFO, stepping ? CLI_STOPPING : CLI_STOPPING_EARLY);
     }
     if (stop_signal != SIGINT) /* a supervisor that begins after it counts it as the first */
         stop_signal = number;
@@ -284,6 +286,7 @@ int main(int argc, char **argv)
     struct cli cli = {.env = &env,
                       .console = &console,
                       .stop = &stop_signal,
+                      .stepping = &stepping,
                       .saved = &saved,
                       .argc = argc - 1,
                       .argv = argv + 1,

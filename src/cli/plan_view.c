@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include "cli/json_out.h"
 #include "cli/plan_lines.h"
+#include "train/checkpoint_write.h"
 
 static const char *const recompute_words[PLAN_RECOMPUTES] = {"none", "selective", "full"};
 
@@ -247,7 +248,8 @@ static void describe_memory(struct text *text, const struct plan_view *view)
     if (view->shared_bytes > 0 && view->request->ranks > 1)
         text_printf(text, ": %s free here, shared out (--memory tells another)",
                     text_human_bytes(b, (double)view->shared_bytes));
-    text_add(text, "; the data is not counted\n");
+    text_printf(text, "; the data is not counted, nor %s while a checkpoint is written\n",
+                text_human_bytes(b, (double)checkpoint_write_bytes()));
 }
 
 static void describe_card(struct text *text)

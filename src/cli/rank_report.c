@@ -1,6 +1,7 @@
 /* rank_report -- see the header. A line is one write to a book opened for appending:
  *
  *     start RANK PID HOST
+ *     stepping RANK
  *     saved RANK
  *     error RANK
  *     end RANK STATUS text of the first error
@@ -72,6 +73,11 @@ static void report_word(const char *word, int rank)
         return;
     int bytes = snprintf(line, sizeof line, "%s %d\n", word, rank);
     append(line, (size_t)bytes);
+}
+
+void rank_report_stepping(int rank)
+{
+    report_word("stepping", rank);
 }
 
 void rank_report_saved(int rank)
@@ -209,6 +215,9 @@ static void take_line(struct rank_book *book, const char *line)
         book->entries[rank].local = strcmp(word, book->host) == 0;
         if (book->entries[rank].local)
             watch_process(book, &book->entries[rank]);
+    } else if (sscanf(line, "stepping %d", &rank) == 1) {
+        if (rank >= 0 && rank < book->size)
+            book->entries[rank].stepping = true;
     } else if (sscanf(line, "saved %d", &rank) == 1) {
         if (rank >= 0 && rank < book->size)
             book->entries[rank].saved = true;

@@ -1,7 +1,7 @@
 /* rank_report -- how the ranks of a job tell the supervisor that started them how they fare.
  *
  * One book of lines that ranks append to: one when a rank starts, one when it ends, and before that
- * one when it knows that it has failed, or that all is saved. The order of the lines is the order of events, so the first
+ * one when its first step begins, and when it knows that it has failed, or that all is saved. The order of the lines is the order of events, so the first
  * failure is known, whatever the launcher in between makes of exit codes. A rank whose process is
  * gone without a last line was killed. The book is in the supervisor's memory and is opened through
  * /proc, so nothing is left behind; ranks on other machines can't write in it, and there is only the
@@ -20,6 +20,8 @@ bool rank_report_wanted(void);
 /* Also makes the process end when its parent does. Signals are to be in place by now: the
  * supervisor may send them from here on. */
 void rank_report_start(int rank);
+/* The first step is about to begin. */
+void rank_report_stepping(int rank);
 /* All of the run is saved, and the ranks are about to end, which may take them a while. */
 void rank_report_saved(int rank);
 /* This rank has failed, and is about to end: said at once, for ending may take it seconds. */
@@ -36,6 +38,7 @@ struct rank_entry {
     pid_t pid;          /* 0 = has not started */
     bool local;         /* on this machine */
     bool ended;         /* told us so */
+    bool stepping;      /* told us that it makes steps */
     bool saved;         /* told us that the run is */
     bool gone;          /* has no process any more, and said nothing */
     int place;          /* 1, 2, ... in the order in which ranks ended or were found gone */

@@ -341,9 +341,20 @@ static bool is_answered(int signal)
     return signal == SIGINT || !launcher_find(&launcher);
 }
 
+/* From here on a signal is answered by a stop after the step: one that came before is seen by whoever
+ * looks after this. */
+static void tell_stepping(struct train_view *view)
+{
+    if (*view->cli->stepping)
+        return;
+    *view->cli->stepping = 1;
+    rank_report_stepping(0);
+}
+
 static bool on_should_stop(void *user)
 {
     struct train_view *view = user;
+    tell_stepping(view);
     int signal = *view->cli->stop;
     if (signal && !view->stop_said && view->stepped) {
         view->stop_said = true;

@@ -1,9 +1,9 @@
-/* device -- back ends by name and the list of blocks; streams and events are in stream.c.
+/* device -- back ends by name and the table of blocks; streams and events are in stream.c.
  *
- * Every block is in the device's list from device_alloc to device_free, so a block freed twice,
- * freed on the wrong device or forgotten is found at once. Blocks are few and are taken at
- * start-up: a list is enough. A device is allocated from and freed to by one thread at a time;
- * its streams may be used by different threads.
+ * Every block is in the device's table from device_alloc to device_free, so a block freed twice,
+ * freed on the wrong device or forgotten is found at once. A model of many layers has tens of
+ * thousands of blocks, freed in any order: they are found by their address. A device is allocated
+ * from and freed to by one thread at a time; its streams may be used by different threads.
  */
 #include "device/device.h"
 #include <stdio.h>
@@ -79,7 +79,7 @@ void device_destroy(struct device *device)
 {
     if (device == NULL)
         return;
-    CHECK(device->blocks == NULL);
+    CHECK_EQ(device->block_count, 0);
     CHECK_EQ(device->stream_count, 0);
     CHECK_EQ(device->event_count, 0);
     if (device->backend->close != NULL)
@@ -199,6 +199,13 @@ void device_uncount_block(struct device *device, const struct device_block *bloc
         mem_uncount(device->env, place, MEM_OTHER, page_line, rest);
 }
 
+/* Where the list of blocks begins that one at this address is on. */
+static struct device_block **list_of(struct device *device, const void *address)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)address * 0x9e3779b97f4a7c15u;
+    return &device->blocks[hash >> 32 & (DEVICE_LISTS - 1)];
+}
+
 static enum status alloc(struct device *device, bool host, enum mem_category category,
                          const char *name, size_t bytes, void *out)
 {
@@ -214,8 +221,10 @@ static enum status alloc(struct device *device, bool host, enum mem_category cat
     memcpy(block->name, name, name_bytes);
     TRY_OR(undo_block, device->backend->alloc(device, block));
     CHECK(block->address != NULL);
-    block->next = device->blocks;
-    device->blocks = block;
+    struct device_block **list = list_of(device, block->address);
+    block->next = *list;
+    *list = block;
+    device->block_count++;
     memcpy(out, &block->address, sizeof block->address);
     return STATUS_OK;
 undo_block:
@@ -239,12 +248,13 @@ void device_free(struct device *device, void *address)
 {
     if (address == NULL)
         return;
-    struct device_block **link = &device->blocks;
+    struct device_block **link = list_of(device, address);
     while (*link != NULL && (*link)->address != address)
         link = &(*link)->next;
     struct device_block *block = *link;
     CHECK(block != NULL); /* not ours, or already freed */
     *link = block->next;
+    device->block_count--;
     device->backend->free(device, block);
     mem_free(device->env, block);
 }

@@ -1,6 +1,6 @@
 /* device_impl -- what a device back end fills in; for src/device only.
  *
- * The face in device.c owns the objects, the list of blocks and the sticky error of a stream, and
+ * The face in device.c owns the objects, the table of blocks and the sticky error of a stream, and
  * checks arguments; a back end is one const table over structs that begin with `struct device` and
  * `struct stream`.
  */
@@ -67,7 +67,7 @@ struct device_backend {
 
 /* One allocation. */
 struct device_block {
-    struct device_block *next;
+    struct device_block *next; /* in its list */
     void *address;
     size_t bytes; /* at least 1 */
     bool host;    /* memory of the host that the device reaches fast */
@@ -75,13 +75,16 @@ struct device_block {
     char name[];
 };
 
+enum { DEVICE_LISTS = 1024 }; /* a power of two */
+
 struct device {
     const struct device_backend *backend;
-    struct env *env;              /* borrowed */
-    struct device_block *blocks;  /* what is allocated now, newest first */
-    int stream_count;             /* streams that exist now */
-    int event_count;              /* events that exist now */
-    char card[DEVICE_CARD_BYTES]; /* see device_card; for `open` to fill in */
+    struct env *env;                           /* borrowed */
+    struct device_block *blocks[DEVICE_LISTS]; /* what is allocated now, by address */
+    int64_t block_count;                       /* of all lists */
+    int stream_count;                          /* streams that exist now */
+    int event_count;                           /* events that exist now */
+    char card[DEVICE_CARD_BYTES];              /* see device_card; for `open` to fill in */
 };
 
 struct stream {

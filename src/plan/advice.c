@@ -2,9 +2,11 @@
  * traffic, then time, then money.
  *
  * Gathers ahead of their use (zero.prefetch) hide traffic and take slots: at every point of the
- * search it is also tried without them. Ranks are added only while each has a micro-batch.
+ * search it is also tried without them. Ranks are added only while each has a micro-batch. Where one
+ * rank has all of a model, or of its part of it, a stage cuts nothing and the one that is asked for
+ * stays until there are more.
  */
-#include "plan/plan.h"
+#include "plan/plan_impl.h"
 
 enum { MOST_RANKS = 4096 };
 
@@ -70,6 +72,7 @@ static bool add_ranks(struct plan_request *request)
     if (2 * workers > request->engine.micro_batches || 2 * request->ranks > MOST_RANKS)
         return false;
     request->ranks *= 2;
+    request->zero.stage = PLAN_STAGES - 1;
     request->zero.servers *= 2;
     return true;
 }
@@ -102,13 +105,16 @@ enum status plan_advise(struct env *env, const struct plan_request *request,
                         const struct plan *plan, size_t memory, struct plan_advice *advice)
 {
     struct plan_request other = *request;
+    bool cuts = request->ranks > plan_spread_over(request);
     for (other.zero.stage = 0; other.zero.stage < PLAN_STAGES; other.zero.stage++) {
         const struct plan_stage *stage = &plan->stages[other.zero.stage];
+        if (!cuts && other.zero.stage != request->zero.stage)
+            continue;
         if (!stage->possible || !plan_fits(stage, memory))
             continue;
         *advice = advice_of(&other);
         return STATUS_OK;
     }
-    other.zero.stage = PLAN_STAGES - 1;
+    other.zero.stage = cuts ? PLAN_STAGES - 1 : request->zero.stage;
     return search(env, other, memory, advice);
 }

@@ -30,7 +30,8 @@
 
 enum { ERROR_BYTES = 500 };                 /* a vote is a multiple of 8 bytes */
 enum { WIDE_BYTES = 2 * CHECKPOINT_PIECE }; /* of the fp32 elements of a part in 16 bits */
-enum { ROOM_BYTES = CHECKPOINT_PIECE };     /* written at once */
+enum { CHUNK_BYTES = WIDE_BYTES + CHECKPOINT_PIECE };
+enum { ROOM_BYTES = CHECKPOINT_PIECE }; /* written at once */
 /* Blocks, folders and small files beside the tensors, on a disk that is nearly full. */
 static const uint64_t SPARE_BYTES = 1 << 20;
 
@@ -263,7 +264,7 @@ static enum status write_parts(struct write *w)
 {
     const struct checkpoint_job *job = w->job;
     int64_t parts = checkpoint_layout_parts(job->layout, job->setup->zero, w->rank);
-    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", WIDE_BYTES + CHECKPOINT_PIECE, &w->chunk));
+    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", CHUNK_BYTES, &w->chunk));
     TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", ROOM_BYTES + DIRECT_BLOCK, &w->room));
     TRY(mem_alloc_array(w->env, MEM_OTHER, "hashes", (size_t)parts, sizeof *w->hashes, &w->hashes));
     enum status st = checkpoint_layout_visit(job->layout, job->setup->zero, w->rank, write_part, w);
@@ -374,6 +375,11 @@ static enum status walk(struct write *w)
 size_t checkpoint_write_room(int ranks)
 {
     return (size_t)ranks * sizeof(struct vote) + checkpoint_list_room(ranks);
+}
+
+size_t checkpoint_write_bytes(void)
+{
+    return CHUNK_BYTES + ROOM_BYTES + DIRECT_BLOCK;
 }
 
 void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result *result)

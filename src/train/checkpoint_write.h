@@ -16,6 +16,8 @@ struct checkpoint_job {
 };
 
 size_t checkpoint_write_room(int ranks);
+/* What a rank takes for pieces while it writes, and gives back. */
+size_t checkpoint_write_bytes(void);
 
 /* Collective. What came of it is in *result, the same on every rank but for `note`,
  * `bytes` and the seconds other than `stood`. */

@@ -334,8 +334,17 @@ static enum status resolve_batches(struct env *env, struct run_config *config)
     return STATUS_OK;
 }
 
+/* A run's own config.yaml has the default among its keys: that is nobody's wish. */
+static void tell_decay(struct env *env, const struct train_config *train, int64_t fallback)
+{
+    if (train->decay >= 0 && train->decay != fallback && train->schedule != SCHEDULE_WSD)
+        log_warn(env, "train.decay: %lld does nothing with train.schedule: %s; it is for wsd",
+                 (long long)train->decay, schedule_words[train->schedule]);
+}
+
 static enum status resolve_schedule(struct env *env, struct train_config *train)
 {
+    tell_decay(env, train, train->steps / 5);
     if (train->min_lr < 0)
         train->min_lr = train->lr / 10;
     if (train->warmup < 0)

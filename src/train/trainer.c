@@ -321,6 +321,7 @@ static enum status note_state(struct trainer *t)
     s->part = spread_count(&t->session.spread);
     s->whole_bytes = (size_t)unit_graph_count(model_graph(t->session.model)) * 4 * sizeof(float);
     s->held = t->held;
+    s->built_bytes = t->held.total_bytes;
     return STATUS_OK;
 }
 

@@ -92,6 +92,7 @@ struct trainer_summary {
     double seconds;              /* in the loop */
     double tokens_per_second;    /* median over the steps but the first two; NAN = too few */
     struct footprint_worst held; /* of the worst rank, up to the end of the run */
+    size_t built_bytes;          /* the same account when all was built, as a plan has it */
     struct device_gauges gauges; /* of the first rank's card: on average; the highest temperature */
     char checkpoint[4096];       /* the newest; "" = there is none */
     struct trainer_save save;    /* the last; bytes 0 = none */

@@ -1,7 +1,7 @@
 /* slots -- simulates one walk and gives every residency the smallest place that is free by then. */
 #include "zero/slots.h"
 
-#include <stdlib.h>
+#include <string.h>
 
 enum { STAY = 2 }; /* entries a piece waits in its slot for its next use */
 
@@ -58,25 +58,53 @@ static bool entry_reads(const struct unit_graph *graph, struct slot_walk walk, i
 
 static int find_residency(const struct slot_table *t, int piece, int entry)
 {
-    for (int i = t->residency_count - 1; i >= 0; i--)
-        if (t->residencies[i].piece == piece && t->residencies[i].first <= entry &&
-            entry <= t->residencies[i].last)
-            return i;
-    return -1;
+    int i = t->latest[piece];
+    while (i >= 0 && (entry < t->residencies[i].first || t->residencies[i].last < entry))
+        i = t->residencies[i].before;
+    return i;
 }
 
 static void add_use(struct slot_table *t, int piece, int entry, int prefetch)
 {
-    for (int i = t->residency_count - 1; i >= 0; i--) {
-        struct residency *r = &t->residencies[i];
-        if (r->piece == piece && entry - r->last <= STAY) {
-            r->last = entry;
-            return;
-        }
+    int before = t->latest[piece], issue = entry > prefetch ? entry - prefetch : 0;
+    if (before >= 0 && entry - t->residencies[before].last <= STAY) {
+        t->residencies[before].last = entry;
+        return;
     }
-    int issue = entry > prefetch ? entry - prefetch : 0;
-    t->residencies[t->residency_count++] =
-        (struct residency){.piece = piece, .issue = issue, .first = entry, .last = entry};
+    t->latest[piece] = t->residency_count;
+    t->residencies[t->residency_count++] = (struct residency){
+        .piece = piece, .issue = issue, .first = entry, .last = entry, .before = before};
+}
+
+/* The pieces that are read in this entry, each once, by their numbers; returns how many. */
+static int find_read(const struct unit_graph *graph, struct slot_walk walk, int entry,
+                     int pieces[UNIT_MAX_USES])
+{
+    const struct unit *unit = &graph->units[entry_unit(walk, entry)];
+    int count = 0;
+    for (int use = 0; use < unit->use_count; use++) {
+        int piece = graph->params[unit->uses[use]].piece, at = count;
+        while (at > 0 && pieces[at - 1] > piece)
+            at--;
+        if ((at > 0 && pieces[at - 1] == piece) || !entry_reads(graph, walk, entry, piece))
+            continue;
+        memmove(pieces + at + 1, pieces + at, (size_t)(count - at) * sizeof *pieces);
+        pieces[at] = piece;
+        count++;
+    }
+    return count;
+}
+
+static void add_uses(const struct unit_graph *graph, struct slot_table *t, int prefetch)
+{
+    int pieces[UNIT_MAX_USES];
+    for (int i = 0; i < graph->piece_count; i++)
+        t->latest[i] = -1;
+    for (int entry = 0; entry < t->entries; entry++) {
+        int count = find_read(graph, t->walk, entry, pieces);
+        for (int i = 0; i < count; i++)
+            add_use(t, pieces[i], entry, prefetch);
+    }
 }
 
 /* A slot that nobody needs at `issue`: the smallest that is large enough, else the largest; -1:
@@ -126,10 +154,9 @@ enum status slot_table_create(struct env *env, const struct partition *partition
                                  &t->slot_count));
     TRY_OR(undo,
            mem_alloc_array(env, MEM_OTHER, "slot table", most, sizeof *busy_until, &busy_until));
-    for (int entry = 0; entry < t->entries; entry++)
-        for (int piece = 0; piece < graph->piece_count; piece++)
-            if (entry_reads(graph, walk, entry, piece))
-                add_use(t, piece, entry, prefetch);
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "slot table", (size_t)graph->piece_count,
+                                 sizeof *t->latest, &t->latest));
+    add_uses(graph, t, prefetch);
     assign_slots(partition, t, busy_until);
     mem_free(env, busy_until);
     return STATUS_OK;
@@ -142,6 +169,7 @@ undo:
 void slot_table_free(struct env *env, struct slot_table *t)
 {
     mem_free(env, t->residencies);
+    mem_free(env, t->latest);
     mem_free(env, t->slot_count);
     *t = (struct slot_table){0};
 }

@@ -28,12 +28,14 @@ struct slot_walk { /* over units first .. end-1 */
 struct residency {
     int piece, slot;
     int issue, first, last; /* entries */
+    int before;             /* the piece's residency before this one; -1 = none */
 };
 
 struct slot_table {
     struct slot_walk walk;
     struct residency *residencies; /* in the order of their gathers */
     int residency_count;
+    int *latest;         /* (pieces) its last residency; -1 = none */
     int64_t *slot_count; /* (slots) elements */
     int slots;
     int entries;

@@ -26,20 +26,45 @@
 
 /* --- gradients' uses ------------------------------------------------------------------------ */
 
+/* The pieces that unit u uses, or only those that it writes gradients of, each once; returns how
+ * many. */
+static int find_pieces(const struct unit_graph *graph, int u, bool written,
+                       int pieces[UNIT_MAX_USES])
+{
+    const struct unit *unit = &graph->units[u];
+    int count = 0;
+    for (int use = 0; use < unit->use_count; use++) {
+        int piece = graph->params[unit->uses[use]].piece, k = 0;
+        while (k < count && pieces[k] != piece)
+            k++;
+        if (k == count && (!written || unit_writes_piece(graph, u, piece)))
+            pieces[count++] = piece;
+    }
+    return count;
+}
+
+/* The uses of a piece are neighbours, in the order of their units. */
 static enum status find_uses(struct zero *zero)
 {
     const struct unit_graph *graph = zero->graph;
     size_t most = (size_t)graph->unit_count * UNIT_MAX_USES;
+    int written[UNIT_MAX_USES];
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "gradient uses", most, sizeof *zero->uses,
                         &zero->uses));
+    for (int u = 0; u < graph->unit_count; u++)
+        for (int k = find_pieces(graph, u, true, written) - 1; k >= 0; k--)
+            zero->pieces[written[k]].use_count++;
     struct zero_use *next = zero->uses;
     for (int i = 0; i < graph->piece_count; i++) {
         zero->pieces[i].uses = next;
-        for (int u = 0; u < graph->unit_count; u++)
-            if (unit_writes_piece(graph, u, i))
-                *next++ = (struct zero_use){.unit = u};
-        zero->pieces[i].use_count = (int)(next - zero->pieces[i].uses);
+        next += zero->pieces[i].use_count;
+        zero->pieces[i].use_count = 0;
     }
+    for (int u = 0; u < graph->unit_count; u++)
+        for (int k = find_pieces(graph, u, true, written) - 1; k >= 0; k--) {
+            struct zero_piece *piece = &zero->pieces[written[k]];
+            piece->uses[piece->use_count++] = (struct zero_use){.unit = u};
+        }
     return STATUS_OK;
 }
 
@@ -172,10 +197,10 @@ static enum status alloc_piece(struct zero *zero, int i)
 /* Elements of all pieces that one unit writes: they lie one after the other in a gradient slot. */
 static int64_t written_count(const struct zero *zero, int u)
 {
+    int pieces[UNIT_MAX_USES];
     int64_t count = 0;
-    for (int i = 0; i < zero->graph->piece_count; i++)
-        if (unit_writes_piece(zero->graph, u, i))
-            count += zero->partition.piece_count[i];
+    for (int k = find_pieces(zero->graph, u, true, pieces) - 1; k >= 0; k--)
+        count += zero->partition.piece_count[pieces[k]];
     return count;
 }
 
@@ -183,12 +208,13 @@ static int64_t written_count(const struct zero *zero, int u)
  * it adds. */
 static bool needs_gradient_slot(const struct zero *zero, int u)
 {
+    int pieces[UNIT_MAX_USES];
     if (!zero_alone(zero))
         return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
-    for (int i = 0; i < zero->graph->piece_count; i++) {
-        const struct zero_piece *piece = &zero->pieces[i];
+    for (int w = find_pieces(zero->graph, u, true, pieces) - 1; w >= 0; w--) {
+        const struct zero_piece *piece = &zero->pieces[pieces[w]];
         for (int k = 0; k < piece->use_count; k++)
-            if (piece->uses[k].unit == u && !zero_sum_is_gradient(zero, i, &piece->uses[k]))
+            if (piece->uses[k].unit == u && !zero_sum_is_gradient(zero, pieces[w], &piece->uses[k]))
                 return true;
     }
     return false;
@@ -230,11 +256,11 @@ static enum status alloc_gradient_work(struct zero *zero)
 /* fp32 params of one unit. */
 static enum status alloc_compute_slot(struct zero *zero)
 {
+    int pieces[UNIT_MAX_USES];
     for (int u = 0; u < zero->graph->unit_count; u++) {
         int64_t count = 0;
-        for (int i = 0; i < zero->graph->piece_count; i++)
-            if (unit_uses_piece(zero->graph, u, i))
-                count += zero->partition.piece_count[i];
+        for (int k = find_pieces(zero->graph, u, false, pieces) - 1; k >= 0; k--)
+            count += zero->partition.piece_count[pieces[k]];
         zero->compute_count = count > zero->compute_count ? count : zero->compute_count;
     }
     return device_alloc(zero->ops->device, MEM_SLOTS, "params of a unit",

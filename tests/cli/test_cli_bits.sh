@@ -43,4 +43,13 @@ train random --model.arch=gpt2 --run.threads=2 --optimizer.rounding=stochastic
 [ "$(grep -c 'warning: optimizer.rounding: stochastic does nothing with precision.mode: fp32' err)" = 1 ] ||
     fail "no word on rounding in fp32: $(head -c 400 err)"
 same gpt2-base random "stochastic rounding in fp32"
+
+# Nor does a cosine have a decay of its own; the run's own config.yaml, which has all keys, is not warned about.
+ok "$sifr" plan random/config.yaml --train.decay=99
+[ "$(grep -c 'warning: train.decay: 99 does nothing with train.schedule: cosine; it is for wsd' err)" = 1 ] ||
+    fail "no word on a decay without use: $(head -c 400 err)"
+for keys in '' '--train.schedule=wsd --train.decay=1'; do
+    ok "$sifr" plan random/config.yaml $keys
+    ! grep 'train.decay' err || fail "a word on train.decay: $keys"
+done
 finish

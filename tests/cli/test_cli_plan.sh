@@ -107,6 +107,25 @@ took=$((($(date +%s%N) - start) / 1000000))
 [ "$took" -lt 10000 ] || fail "a trillion parameters took $took ms"
 has '^params   1.0T'
 
+# What the table leaves out.
+ok "$sifr" plan "${small[@]}" --model.vocab=257
+has '^memory   .* for a rank; the data is not counted, nor 16.1 MiB while a checkpoint is written$'
+# On one rank a stage changes nothing, and is not advised.
+expect 4 'a rank and there is [^;]*; try engine.recompute=selective$' \
+    "$sifr" plan --model.layers=1000 --model.width=64 --model.heads=2 --model.vocab=256 --memory=24G
+
+# As many layers as nobody has: the time grows with them, not with their square (37 s).
+start=$(date +%s%N)
+ok "$sifr" plan --model.width=64 --model.heads=2 --model.vocab=256 --model.layers=8000 --memory=2000G
+took=$((($(date +%s%N) - start) / 1000000))
+[ "$took" -lt 25000 ] || fail "8000 layers took $took ms"
+# So it is before a run that has slots for them (20 s).
+start=$(date +%s%N)
+ok "$sifr" train --model.layers=30000 --model.width=16 --model.heads=1 --model.context=8 --train.micro_batch=1 --data.path=text.txt --data.split=0 \
+    -n 4 --zero.stage=3 --dry-run --out=deep
+took=$((($(date +%s%N) - start) / 1000000))
+[ "$took" -lt 16000 ] || fail "30000 layers in slots took $took ms"
+
 # The paper's table, exactly.
 ok "$sifr" plan --table1
 has '^ +1024 +30.087890625 +15.1025390625 +0.1171875$'

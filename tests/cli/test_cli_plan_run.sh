@@ -62,6 +62,12 @@ for ranks in 1 2; do
     ok "$sifr" train "${keys[@]}" -n $ranks --zero.stage=$stage --out=process$ranks
     has '  memory +[0-9.]+ MiB: .*; runtime [0-9.]+ (KiB|MiB)$'
     has 'the process held [0-9.]+ MiB'
+    # the end has the figure of the start, and beside it the most, which is while a checkpoint is written: as the plan says
+    read -r start first most <<<"$(sed -n -e 's/^  memory *\([0-9.]*\) MiB: .*/\1/p' \
+        -e 's/^  memory *\([0-9.]*\) MiB, with files being read or written \([0-9.]*\) MiB; .*/\1 \2/p' out | xargs)"
+    [ -n "$most" ] && [ "$start" = "$first" ] || fail "$ranks ranks: the memory at the start and at the end: $(grep '^  memory' out)"
+    python3 -c 'import sys; first, most = map(float, sys.argv[1:]); sys.exit(not 15.9 < most - first < 17)' "$first" "$most" ||
+        fail "$ranks ranks: a checkpoint takes other than planned: $first $most"
     [ $ranks = 1 ] || has '^  process +[0-9.]+ MiB +[0-9.]+ MiB +[0-9.]+ '
     python3 - $stage process$ranks/summary.json <<'PY' || fail "$ranks ranks: the process is not what was planned"
 import json, sys

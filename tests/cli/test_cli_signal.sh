@@ -52,10 +52,26 @@ for wait in 0 0.05 0.2 0.5; do
     wait $pid || code=$?
     [ $code = 75 ] || fail "early: exit $code, not 75: $(cat err)"
     if grep -q 'stopped before the first step: there is nothing to save yet' err; then
-        [ "$(grep -vc 'sifr: stopping after this step' err)" = 1 ] || fail "early: more than one line: $(cat err)"
+        [ "$(grep -vcE 'sifr: stopping (before the first|after this) step' err)" = 1 ] || fail "early: more than one line: $(cat err)"
     else
         grep -q 'stopped after step' err || fail "early: not said: $(cat err)"
     fi
+done
+
+# while it is looked whether a deep model fits: no step is spoken of, nothing is made, and it is soon over
+deep=(--model.layers=20000 --model.width=16 --model.heads=1 --model.context=8 --train.micro_batch=1 --data.path=text.txt --data.split=0)
+for flags in -n1 --restarts=1; do
+    "$sifr" train "${deep[@]}" $flags --out=deep >out 2>err &
+    pid=$!
+    wait_for takes_signals $pid
+    kill -TERM $pid
+    start=$SECONDS code=0
+    wait $pid || code=$?
+    [ $code = 75 ] || fail "deep $flags: exit $code, not 75: $(cat err)"
+    [ "$(grep -c '^sifr: stopping before the first step$' err)" = 1 ] || fail "deep $flags: not answered: $(cat err)"
+    [ "$(grep -c 'step' err)" = 2 ] && grep -q 'stopped before the first step: there is nothing to save yet' err || fail "deep $flags: not said: $(cat err)"
+    [ $((SECONDS - start)) -le 30 ] || fail "deep $flags: took $((SECONDS - start)) s to stop"
+    [ ! -e deep ] || fail "deep $flags: a folder was left: $(ls deep)"
 done
 
 # while a vocabulary is learnt: it ends at once and leaves nothing
@@ -68,7 +84,7 @@ start=$SECONDS code=0
 kill -INT $pid
 wait $pid || code=$?
 [ $code = 75 ] || fail "learning: exit $code, not 75: $(tail -3 err)"
-[ "$(grep -vc 'sifr: stopping after this step' err)" = 1 ] && grep -q 'stopped while a vocabulary was learnt: nothing is saved' err || fail "learning: not one clear line: $(cat err)"
+[ "$(grep -vc '^sifr: stopping before the first step; Ctrl-C again to stop at once$' err)" = 1 ] && grep -q 'stopped while a vocabulary was learnt: nothing is saved' err || fail "learning: not one clear line: $(cat err)"
 [ $((SECONDS - start)) -le 30 ] || fail "learning: took $((SECONDS - start)) s to stop"
 [ ! -e learning ] || fail "learning: a folder was left: $(ls learning)"
 rm noise.txt

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/rng.h"
 #include "device/device.h"
@@ -89,6 +90,28 @@ static void test_dry(void **state)
     device_free(device, a);
     device_free(device, b);
     stream_destroy(stream);
+    device_destroy(device);
+    env_destroy(&env);
+}
+
+/* A deep model's blocks are freed in the order in which they were taken: to look for each among all
+ * others would take minutes. */
+static void test_many_blocks(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 100000 };
+    struct env env = testing_env(1);
+    struct device *device;
+    static char *blocks[BLOCKS];
+    clock_t start = clock();
+    assert_ok(device_create(&env, "dry", 0, &device));
+    size_t before = mem_total(env.mem);
+    for (int i = 0; i < BLOCKS; i++)
+        assert_ok(device_alloc(device, MEM_PARAMS, "a", 1000, &blocks[i]));
+    for (int i = 0; i < BLOCKS; i++)
+        device_free(device, blocks[i]);
+    assert_int_equal(mem_total(env.mem), before);
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 10);
     device_destroy(device);
     env_destroy(&env);
 }
@@ -354,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_create),
         cmocka_unit_test(test_accounts),
         cmocka_unit_test(test_dry),
+        cmocka_unit_test(test_many_blocks),
         {"test_failing_allocations cpu", test_failing_allocations, NULL, NULL, "cpu"},
         {"test_failing_allocations dry", test_failing_allocations, NULL, NULL, "dry"},
         cmocka_unit_test(test_sticky_error),

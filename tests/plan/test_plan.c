@@ -284,6 +284,33 @@ static void test_advice_is_the_least_change(void **state)
     env_destroy(&env);
 }
 
+/* On one rank a stage cuts nothing: it is not spoken of, until there are more. */
+static void test_advice_on_one_rank(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct rig_config config = base_config(true, 1);
+    config.batch = 6;
+    struct plan_request request = request_of(&config, 1), other = request;
+    struct plan_rank rank;
+    other.engine.recompute = RECOMPUTE_FULL;
+    assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
+    for (request.zero.stage = 0; request.zero.stage < PLAN_STAGES; request.zero.stage++) {
+        assert_advice(advise(&request, (size_t)1 << 40), request.zero.stage, RECOMPUTE_NONE, 6, 1);
+        assert_advice(advise(&request, rank.total_bytes), request.zero.stage, RECOMPUTE_FULL, 6, 1);
+    }
+    struct plan_request large = trillion(1);
+    large.engine.tokens = 64;
+    large.engine.micro_batches = 2;
+    other = large;
+    large.zero.stage = 0;
+    other.engine.recompute = RECOMPUTE_FULL;
+    other.ranks = 2;
+    assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
+    assert_advice(advise(&large, rank.total_bytes), 3, RECOMPUTE_FULL, 1, 2);
+    env_destroy(&env);
+}
+
 /* What makes it fit is said and nothing else is touched: fewer gathers ahead, larger groups. */
 static void test_advice_on_slots_and_groups(void **state)
 {
@@ -353,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_model_state_is_the_papers),
         cmocka_unit_test(test_a_trillion_parameters_take_no_time),
         cmocka_unit_test(test_advice_is_the_least_change),
+        cmocka_unit_test(test_advice_on_one_rank),
         cmocka_unit_test(test_advice_on_slots_and_groups),
         cmocka_unit_test(test_a_card),
     };
