@@ -179,6 +179,8 @@ static void explain_pp(const struct search_layout *first, struct text *text)
 static void explain_copies(const struct search_space *space, const struct search_layout *first,
                            struct text *text)
 {
+    static const char *const recomputed[PLAN_RECOMPUTES] = {"nothing", "what is cheap",
+                                                            "everything"};
     const struct plan_request *request = &first->request;
     int64_t size = request->engine.micro_batch, servers = request->zero.servers;
     int64_t batches = (space->global_batch + size - 1) / size, workers = first->dp - servers;
@@ -189,9 +191,7 @@ static void explain_copies(const struct search_space *space, const struct search
     text_printf(text, ": %lld micro-batch%s of %lld, %s%lld each; recomputes %s\n",
                 (long long)batches, batches == 1 ? "" : "es", (long long)size,
                 none > 0 ? "at most " : "", (long long)first->rounds,
-                request->engine.recompute == RECOMPUTE_NONE
-                    ? "nothing"
-                    : search_recompute_word(request->engine.recompute));
+                recomputed[request->engine.recompute]);
     if (none > 0 && first->rounds > 1)
         text_printf(text, "         in the last round %lld of %lld copies have none\n",
                     (long long)none, (long long)workers);
