@@ -147,6 +147,23 @@ bool unit_uses_piece(const struct unit_graph *graph, int u, int piece)
     return false;
 }
 
+int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES])
+{
+    const struct unit *unit = &graph->units[u];
+    int count = 0;
+    for (int use = 0; use < unit->use_count; use++) {
+        int piece = graph->params[unit->uses[use]].piece, at = count;
+        while (at > 0 && pieces[at - 1] > piece)
+            at--;
+        if (at > 0 && pieces[at - 1] == piece)
+            continue;
+        memmove(pieces + at + 1, pieces + at, (size_t)(count - at) * sizeof *pieces);
+        pieces[at] = piece;
+        count++;
+    }
+    return count;
+}
+
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
 {
     const struct unit *unit = &graph->units[u];

@@ -1,8 +1,6 @@
 /* slots -- simulates one walk and gives every residency the smallest place that is free by then. */
 #include "zero/slots.h"
 
-#include <string.h>
-
 enum { STAY = 2 }; /* entries a piece waits in its slot for its next use */
 
 static bool is_backward(enum pass pass)
@@ -76,34 +74,16 @@ static void add_use(struct slot_table *t, int piece, int entry, int prefetch)
         .piece = piece, .issue = issue, .first = entry, .last = entry, .before = before};
 }
 
-/* The pieces that are read in this entry, each once, by their numbers; returns how many. */
-static int find_read(const struct unit_graph *graph, struct slot_walk walk, int entry,
-                     int pieces[UNIT_MAX_USES])
-{
-    const struct unit *unit = &graph->units[entry_unit(walk, entry)];
-    int count = 0;
-    for (int use = 0; use < unit->use_count; use++) {
-        int piece = graph->params[unit->uses[use]].piece, at = count;
-        while (at > 0 && pieces[at - 1] > piece)
-            at--;
-        if ((at > 0 && pieces[at - 1] == piece) || !entry_reads(graph, walk, entry, piece))
-            continue;
-        memmove(pieces + at + 1, pieces + at, (size_t)(count - at) * sizeof *pieces);
-        pieces[at] = piece;
-        count++;
-    }
-    return count;
-}
-
 static void add_uses(const struct unit_graph *graph, struct slot_table *t, int prefetch)
 {
     int pieces[UNIT_MAX_USES];
     for (int i = 0; i < graph->piece_count; i++)
         t->latest[i] = -1;
     for (int entry = 0; entry < t->entries; entry++) {
-        int count = find_read(graph, t->walk, entry, pieces);
+        int count = unit_pieces(graph, entry_unit(t->walk, entry), pieces);
         for (int i = 0; i < count; i++)
-            add_use(t, pieces[i], entry, prefetch);
+            if (entry_reads(graph, t->walk, entry, pieces[i]))
+                add_use(t, pieces[i], entry, prefetch);
     }
 }
 

@@ -26,21 +26,14 @@
 
 /* --- gradients' uses ------------------------------------------------------------------------ */
 
-/* The pieces that unit u uses, or only those that it writes gradients of, each once; returns how
- * many. */
-static int find_pieces(const struct unit_graph *graph, int u, bool written,
-                       int pieces[UNIT_MAX_USES])
+/* The pieces that unit u writes gradients of, each once; returns how many. */
+static int written_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES])
 {
-    const struct unit *unit = &graph->units[u];
-    int count = 0;
-    for (int use = 0; use < unit->use_count; use++) {
-        int piece = graph->params[unit->uses[use]].piece, k = 0;
-        while (k < count && pieces[k] != piece)
-            k++;
-        if (k == count && (!written || unit_writes_piece(graph, u, piece)))
-            pieces[count++] = piece;
-    }
-    return count;
+    int written = 0, count = unit_pieces(graph, u, pieces);
+    for (int k = 0; k < count; k++)
+        if (unit_writes_piece(graph, u, pieces[k]))
+            pieces[written++] = pieces[k];
+    return written;
 }
 
 /* The uses of a piece are neighbours, in the order of their units. */
@@ -52,7 +45,7 @@ static enum status find_uses(struct zero *zero)
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "gradient uses", most, sizeof *zero->uses,
                         &zero->uses));
     for (int u = 0; u < graph->unit_count; u++)
-        for (int k = find_pieces(graph, u, true, written) - 1; k >= 0; k--)
+        for (int k = written_pieces(graph, u, written) - 1; k >= 0; k--)
             zero->pieces[written[k]].use_count++;
     struct zero_use *next = zero->uses;
     for (int i = 0; i < graph->piece_count; i++) {
@@ -61,7 +54,7 @@ static enum status find_uses(struct zero *zero)
         zero->pieces[i].use_count = 0;
     }
     for (int u = 0; u < graph->unit_count; u++)
-        for (int k = find_pieces(graph, u, true, written) - 1; k >= 0; k--) {
+        for (int k = written_pieces(graph, u, written) - 1; k >= 0; k--) {
             struct zero_piece *piece = &zero->pieces[written[k]];
             piece->uses[piece->use_count++] = (struct zero_use){.unit = u};
         }
@@ -199,7 +192,7 @@ static int64_t written_count(const struct zero *zero, int u)
 {
     int pieces[UNIT_MAX_USES];
     int64_t count = 0;
-    for (int k = find_pieces(zero->graph, u, true, pieces) - 1; k >= 0; k--)
+    for (int k = written_pieces(zero->graph, u, pieces) - 1; k >= 0; k--)
         count += zero->partition.piece_count[pieces[k]];
     return count;
 }
@@ -211,7 +204,7 @@ static bool needs_gradient_slot(const struct zero *zero, int u)
     int pieces[UNIT_MAX_USES];
     if (!zero_alone(zero))
         return zero->sharding.grads && (zero_is_narrow(zero) || !zero->config.local);
-    for (int w = find_pieces(zero->graph, u, true, pieces) - 1; w >= 0; w--) {
+    for (int w = written_pieces(zero->graph, u, pieces) - 1; w >= 0; w--) {
         const struct zero_piece *piece = &zero->pieces[pieces[w]];
         for (int k = 0; k < piece->use_count; k++)
             if (piece->uses[k].unit == u && !zero_sum_is_gradient(zero, pieces[w], &piece->uses[k]))
@@ -259,7 +252,7 @@ static enum status alloc_compute_slot(struct zero *zero)
     int pieces[UNIT_MAX_USES];
     for (int u = 0; u < zero->graph->unit_count; u++) {
         int64_t count = 0;
-        for (int k = find_pieces(zero->graph, u, false, pieces) - 1; k >= 0; k--)
+        for (int k = unit_pieces(zero->graph, u, pieces) - 1; k >= 0; k--)
             count += zero->partition.piece_count[pieces[k]];
         zero->compute_count = count > zero->compute_count ? count : zero->compute_count;
     }
