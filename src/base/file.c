@@ -127,7 +127,7 @@ undo_open:
 
 /* --- writing -------------------------------------------------------------------------------- */
 
-static bool is_folder(const char *path)
+bool dir_exists(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
@@ -212,7 +212,7 @@ enum status file_check_place(struct env *env, const char *path)
     char *folder;
     struct text name;
     int fd;
-    if (is_folder(path))
+    if (dir_exists(path))
         return FAIL(env, IO, "cannot write '%s': it is a folder", path);
     text_init(&name, env);
     TRY(folder_of(env, path, &folder));
@@ -233,7 +233,7 @@ static enum status make_folder(struct env *env, const char *path)
     if (output_mkdir(env, path))
         return STATUS_OK;
     int reason = errno;
-    if (is_folder(path))
+    if (dir_exists(path))
         return STATUS_OK;
     return FAIL(env, IO, "cannot create folder '%s': %s", path, strerror(reason));
 }

@@ -34,6 +34,7 @@ enum status file_check_place(struct env *env, const char *path);
 enum status dir_create(struct env *env, const char *path); /* with parents; fine when it exists */
 enum status dir_sync(struct env *env, const char *path);
 bool file_exists(const char *path);  /* file or folder */
+bool dir_exists(const char *path);   /* a folder */
 bool dir_is_empty(const char *path); /* also true when it does not exist */
 enum status path_join(struct env *env, const char *folder, const char *name,
                       char **path); /* mem_free it */

@@ -12,7 +12,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include "base/file.h"
 #include "cli/inspect.h"
 #include "train/named.h"
@@ -148,12 +147,11 @@ static enum status check_use(struct env *env, const struct inspect_settings *set
 static enum status inspect(struct inspection *in, const struct inspect_settings *settings,
                            const char *other)
 {
-    struct stat info;
     if (settings->diff)
         return inspect_diff(in, other);
     if (settings->verify)
         return inspect_verify(in);
-    if (stat(in->path, &info) == 0 && S_ISDIR(info.st_mode))
+    if (dir_exists(in->path))
         return inspect_folder(in);
     return inspect_file(in, (enum inspect_format)settings->format);
 }

@@ -4,15 +4,8 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
-
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 /* "data.path: ", or nothing */
 static const char *colon(const char *key)
@@ -47,7 +40,7 @@ static enum status fail_missing(struct env *env, const char *key, const char *pa
 enum status named_files(struct env *env, const char *key, const char *pattern)
 {
     size_t bytes = strlen(pattern);
-    if (is_folder(pattern))
+    if (dir_exists(pattern))
         return FAIL(env, CONFIG,
                     "%s%s'%s' is a folder; name a file, or several by a quoted glob: '%s%s*.txt'",
                     key, colon(key), pattern, pattern, pattern[bytes - 1] == '/' ? "" : "/");
@@ -61,7 +54,7 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name)
         return STATUS_OK;
     if (!file_exists(name))
         return fail_missing(env, key, name);
-    if (!is_folder(name))
+    if (!dir_exists(name))
         return STATUS_OK;
     TRY(path_join(env, name, "tokenizer.json", &inside));
     bool there = file_exists(inside);
@@ -78,7 +71,7 @@ enum status named_out(struct env *env, const char *key, const char *path)
     TRY(mem_strdup(env, path, &part));
     while (!file_exists(part) && (slash = strrchr(part, '/')))
         *slash = '\0';
-    if (file_exists(part) && !is_folder(part))
+    if (file_exists(part) && !dir_exists(part))
         st = FAIL(env, CONFIG,
                   "%s: '%s' is a file, and a folder is to be written; choose another %s", key, part,
                   key);

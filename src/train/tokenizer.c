@@ -3,7 +3,6 @@
  * Reading is in tokenizer_json.c, making one in tokenizer_write.c and tokenizer_train.c, encoding
  * in tokenizer_encode.c.
  */
-#include <sys/stat.h>
 #include "base/file.h"
 #include "train/tokenizer_impl.h"
 
@@ -27,11 +26,10 @@ static enum status load_file(struct env *env, const char *path, struct tokenizer
 
 enum status tokenizer_load(struct env *env, const char *path, struct tokenizer **tokenizer)
 {
-    struct stat about;
     char *inside;
     if (strcmp(path, "bytes") == 0)
         return tokenizer_bytes(env, tokenizer);
-    if (stat(path, &about) != 0 || !S_ISDIR(about.st_mode))
+    if (!dir_exists(path))
         return load_file(env, path, tokenizer);
     TRY(path_join(env, path, "tokenizer.json", &inside));
     enum status st = load_file(env, inside, tokenizer);
