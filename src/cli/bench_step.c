@@ -93,12 +93,11 @@ static enum status run_in(struct env *env, const struct bench_step_config *confi
     double *seconds;
     enum status st;
     TRY(mem_alloc_array(env, MEM_OTHER, "times", (size_t)config->steps, sizeof *seconds, &seconds));
-    TRY_OR(undo_seconds, session_join(env, config->place, NULL, &session));
-    TRY_OR(undo_session, session_fill(&config->model, &store, &spread, &session));
+    TRY_OR(undo_seconds,
+           session_create(env, config->place, &config->model, &store, &spread, &session));
     st = run(env, config, &session, seconds, result);
     result->parameters = unit_graph_count(model_graph(session.model));
     result->flops_per_token = model_flops_per_token(session.model, config->engine.tokens);
-undo_session:
     session_destroy(&session);
 undo_seconds:
     mem_free(env, seconds);

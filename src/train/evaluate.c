@@ -111,7 +111,8 @@ enum status evaluate_model(struct env *env, const struct run_config *config,
             FAIL(env, CONFIG, "data.val: there is no held-out data; name a file or set data.split");
         goto undo_set;
     }
-    TRY_OR(undo_set, session_create(env, run_place(config), &config->model, &reads_only, &session));
+    TRY_OR(undo_set,
+           session_create(env, run_place(config), &config->model, &reads_only, NULL, &session));
     st = evaluate_session(env, config, &session, set, progress, user, result);
     session_destroy(&session);
 undo_set:

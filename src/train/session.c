@@ -102,10 +102,10 @@ undo_model:
 
 enum status session_create(struct env *env, struct session_place place,
                            const struct model_config *model, const struct zero_config *store,
-                           struct session *session)
+                           const struct session_spread *spread, struct session *session)
 {
     TRY(session_join(env, place, NULL, session));
-    enum status st = session_fill(model, store, NULL, session);
+    enum status st = session_fill(model, store, spread, session);
     if (st != STATUS_OK)
         session_destroy(session);
     return st;

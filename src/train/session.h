@@ -55,7 +55,7 @@ enum status session_fill(const struct model_config *model, const struct zero_con
 /* Both, for one rank. */
 enum status session_create(struct env *env, struct session_place place,
                            const struct model_config *model, const struct zero_config *store,
-                           struct session *session);
+                           const struct session_spread *spread, struct session *session);
 void session_destroy(struct session *session); /* what was zeroed and never created is fine */
 
 #endif

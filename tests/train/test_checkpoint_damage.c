@@ -183,7 +183,7 @@ static void readers_open(struct readers *r, const char *settings)
     assert_int_equal(model_file_config(&r->env, r->newest, &sizes), STATUS_OK);
     assert_int_equal(session_create(&r->env,
                                     (struct session_place){.backend = "cpu", .type = DTYPE_F32},
-                                    &sizes, &store, &r->session),
+                                    &sizes, &store, NULL, &r->session),
                      STATUS_OK);
 }
 
