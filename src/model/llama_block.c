@@ -33,12 +33,11 @@ static void make_act_again(const struct block *k, struct unit_run *run,
 
 /* From the gradient of act to that of pre, which takes the place of the values; on the way act again
  * where it was not kept. */
-static void *gate_backward(const struct block *k, struct unit_run *run,
-                           const struct block_buffers *b)
+static void gate_backward(const struct block *k, struct unit_run *run,
+                          const struct block_buffers *b)
 {
     ops_swiglu_backward(run->ops, run->stream, b->rows, k->down.in, b->pre, b->d_act, b->pre,
                         k->remakes_act ? b->act : NULL);
-    return b->pre;
 }
 
 static void forward(const struct unit *unit, struct unit_run *run,
@@ -153,8 +152,8 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
     /* MLP, as above. */
     region_keep(&b.region, b.own, g, b.d_out);
     ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], b.d_act);
-    void *d_pre = gate_backward(k, run, &b);
-    void *d_normed = block_column_input(run, &b, k->up, d_pre, w[GATE_UP], b.d_normed);
+    gate_backward(k, run, &b);
+    void *d_normed = block_column_input(run, &b, k->up, b.pre, w[GATE_UP], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
                       f[FORMED_NORM2], NULL, NULL, NULL, b.scratch);
 
