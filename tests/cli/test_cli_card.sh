@@ -5,7 +5,7 @@
 
 fake=${sifr%/sifr}/fake
 [ -e "$fake/libsifr-cuda.so" ] || exit 0 # a build without CUDA's headers
-export SIFR_PLUGIN_FOLDER=$fake LD_LIBRARY_PATH=$fake/nvml
+export SIFR_PLUGIN_FOLDER=$fake LD_LIBRARY_PATH=$fake/nvml${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 keys=("${small[@]}" --model.vocab=256 --train.global_batch=8 --train.micro_batch=2)
 
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --lines

@@ -92,7 +92,7 @@ fi
 # --- on cards --------------------------------------------------------------------------------------------------------
 fake=${sifr%/sifr}/fake
 if [ -e "$fake/libsifr-cuda.so" ] && grep -q sifr_comm_nccl "$fake/libsifr-cuda.so"; then
-    export SIFR_PLUGIN_FOLDER=$fake LD_LIBRARY_PATH=$fake/nvml
+    export SIFR_PLUGIN_FOLDER=$fake LD_LIBRARY_PATH=$fake/nvml${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     # There are sixteen: what shares one is named.
     expect 2 "ranks 0 and 16 share the card .*, and NCCL needs one for each; use comm.backend threads, which goes through the host" \
         timeout 60 "${train[@]}" -n 17 --train.global_batch=68 --comm.backend=nccl --run.device=cuda --out=shared
