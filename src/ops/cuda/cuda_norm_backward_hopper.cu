@@ -73,8 +73,9 @@ __device__ inline void ask(const row_args<T> &a, int64_t row, T *to, uint64_t *f
 }
 
 /* The sums over a row, in every thread of its group; all of them have come so far. `room` is free
- * again once they have met the next time. `met` counts warps; not one of the numbered barriers, whose
- * parts of a block compute-sanitizer does not follow. */
+ * again once they have met the next time. `met` counts threads: an arrival orders what its own
+ * thread did, and compute-sanitizer takes that at its word. Not one of the numbered barriers, whose
+ * parts of a block the tool does not follow. */
 template <int W>
 __device__ inline float2 meet(float2 sums, int at, float2 *room, uint64_t *met, uint32_t parity)
 {
@@ -82,10 +83,9 @@ __device__ inline float2 meet(float2 sums, int at, float2 *room, uint64_t *met, 
     __syncwarp();
     if constexpr (W == 1)
         return sums;
-    if (at % WARP == 0) {
+    if (at % WARP == 0)
         room[at / WARP] = sums;
-        barrier_arrive(shared_address(met));
-    }
+    barrier_arrive(shared_address(met));
     barrier_wait(shared_address(met), parity);
     sums = room[0];
 #pragma unroll
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
         for (int i = 0; i < GROUPS * STAGES; i++)
             barrier_init(shared_address(&full[0][i]), 1);
         for (int i = 0; i < GROUPS; i++)
-            barrier_init(shared_address(&met[i]), W);
+            barrier_init(shared_address(&met[i]), LANES);
         barrier_init_done();
     }
     for (int c = threadIdx.x * N; c < a.width; c += THREADS * N)

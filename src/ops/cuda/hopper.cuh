@@ -56,6 +56,9 @@ __device__ inline void barrier_init_done()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+/* Orders what this thread did before what they do who wait: where all threads of a warp read or
+ * wrote by themselves, each arrives. For tiles that only products and copies touch one does, for its
+ * warp. */
 __device__ inline void barrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");

@@ -147,8 +147,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         round_all<T>(ds16, dp);
         if (before & TAKE)
             take_sum(new_dq, p.dq + m.orders[(tile - 1) % ORDERS].sum + sum_offset(me));
-        if (leader)
-            barrier_arrive(shared_address(&m.dout_empty[d.stage]));
+        barrier_arrive(shared_address(&m.dout_empty[d.stage]));
         d.step();
 
         /* dK, the next S and the last dQ start; after END the next S is of no matter */
@@ -194,8 +193,8 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         hold(new_dq);
         hold(dk);
         hold(dv);
+        barrier_arrive(shared_address(&m.query_empty[query_now]));
         if (leader) {
-            barrier_arrive(shared_address(&m.query_empty[query_now]));
             if (tile)
                 barrier_arrive(shared_address(&m.ds_empty[(tile - 1) & 1]));
             if (before & LAST)

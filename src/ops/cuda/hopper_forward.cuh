@@ -256,7 +256,7 @@ __device__ inline void attend(memory<W> &m, const problem &p, T *out, float *lse
         const bool first = c.first, last = c.key == 0;
         const unsigned n = c.n;
         if (last) {
-            let_go(m.query_empty[q.stage]);
+            barrier_arrive(shared_address(&m.query_empty[q.stage]));
             q.step();
         }
         const bool more = c.step(m, q, group, skipped);

@@ -90,13 +90,14 @@ template <class W> struct memory {
     order orders[ORDERS];
 };
 
-/* "full" is completed by the producer and its bytes, "empty" by the warps that compute. */
+/* "full" is completed by the producer and its bytes, "empty" by the warps that compute; that of
+ * queries, with which orders go, by every thread of them. */
 template <class W> __device__ inline void init_barriers(memory<W> &m)
 {
     const int warps = 4 * W::GROUPS;
     for (int i = 0; i < W::QUERY_STAGES; i++) {
         barrier_init(shared_address(&m.query_full[i]), 1);
-        barrier_init(shared_address(&m.query_empty[i]), warps);
+        barrier_init(shared_address(&m.query_empty[i]), warps * 32);
     }
     for (int i = 0; i < W::KEY_STAGES; i++) {
         barrier_init(shared_address(&m.key_full[i]), 1);

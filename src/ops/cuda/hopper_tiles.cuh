@@ -226,10 +226,11 @@ template <int WIDTH> struct memory {
 
 static_assert(sizeof(memory<64>) <= 227 * 1024 && sizeof(memory<128>) <= 227 * 1024, "too much");
 
-/* "full" is completed by the producer and its bytes, "empty" by the eight warps of the consumers. */
+/* "full" is completed by the producer and its bytes, "empty" by the eight warps of the consumers; by
+ * every thread of them where they read by themselves: statistics and orders, with queries and dout. */
 template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
 {
-    const int warps = 8;
+    const int warps = 8, threads = warps * 32;
     for (int i = 0; i < K_STAGES<WIDTH>; i++) {
         barrier_init(shared_address(&m.key_full[i]), 1);
         barrier_init(shared_address(&m.key_empty[i]), warps);
@@ -238,11 +239,11 @@ template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
     barrier_init(shared_address(&m.value_empty), warps);
     for (int i = 0; i < QUERY_STAGES; i++) {
         barrier_init(shared_address(&m.query_full[i]), 1);
-        barrier_init(shared_address(&m.query_empty[i]), warps);
+        barrier_init(shared_address(&m.query_empty[i]), threads);
     }
     for (int i = 0; i < DOUT_STAGES; i++) {
         barrier_init(shared_address(&m.dout_full[i]), 1);
-        barrier_init(shared_address(&m.dout_empty[i]), warps);
+        barrier_init(shared_address(&m.dout_empty[i]), threads);
     }
     for (int i = 0; i < 2; i++) {
         barrier_init(shared_address(&m.ds_full[i]), warps);
