@@ -52,7 +52,8 @@
 
 #define CARD_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
 
-#define CARD_LOSS_SHAPES(X) X(33, 8192) X(3, 50257) X(5, 50304)
+/* The last two: several rows for every block. */
+#define CARD_LOSS_SHAPES(X) X(33, 8192) X(3, 50257) X(5, 50304) X(900, 12312) X(300, 50304)
 
 static const struct ops_case op_shapes_card[] = {
     CARD_LINEAR_SHAPES(LINEAR_CASES) CARD_NORM_SHAPES(NORM_CASES) CARD_FLAT_SHAPES(FLAT_CASES)

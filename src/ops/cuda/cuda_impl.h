@@ -14,7 +14,8 @@
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
  *     cuda_slots.c         the slots of all other ops: shapes to launchers
  *     cuda_norm.cu, cuda_norm_backward.cu, cuda_pointwise.cu, cuda_embedding.cu, cuda_loss.cu,
- *     cuda_flat.cu         their kernels; cuda_norm_backward_hopper.cu: one of them for Hopper
+ *     cuda_flat.cu         their kernels; cuda_norm_backward_hopper.cu, cuda_loss_hopper.cu: two of them
+ *                          for Hopper
  *     cuda_adamw.cu, cuda_adamw_hopper.cu, cuda_adamw.cuh     AdamW: two ways to move, one arithmetic
  *     cuda_round.cuh       its copies rounded at random
  *     follow.cuh           kernels of a recording that begin before the one before has ended
@@ -42,6 +43,7 @@ struct cuda_ops {
     cudaEvent_t adamw_done;          /* it counts there no more */
     unsigned *cached_arrived;        /* of cuda_cached.cu: device memory, in ops->workspace */
     bool norm_hopper;                /* norms' backward pass by cuda_norm_backward_hopper.cu */
+    bool loss_hopper;                /* the loss with its gradient by cuda_loss_hopper.cu */
 };
 
 static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)

@@ -3,72 +3,17 @@
  *
  * A block a row. Its logits are read once, 16 bytes at a time, and kept in shared memory when they
  * fit (50304 of 2 bytes: 98 KB, two blocks a multiprocessor), else read a second time for the
- * gradient, mostly from L2. Each thread keeps the largest logit it has met and the sum of
- * exponentials relative to it; these pairs are combined in a fixed order, over threads in double.
- * The arithmetic is the same with and without the shared copy, so a card with less of it gives the
- * same bits.
+ * gradient, mostly from L2. The arithmetic is cuda_loss.cuh's with and without the shared copy, so a
+ * card with less of it gives the same bits; so does cuda_loss_hopper.cu.
  *
  * A row starts anywhere when V is odd: the elements before its first and after its last 16-byte
  * boundary, at most 14, are the edge, one for each of the first threads.
  *
  * Bytes: R V read, and R V written with the gradient.
  */
-#include <float.h>
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/cuda_loss.cuh"
 
-enum { THREADS = 512, DEPTH = 4 /* packs in flight a thread */ };
-
-struct running { /* sum of exp(x - max) over what was met */
-    float max, sum;
-};
-
-template <typename T, int N> static __device__ inline void meet(running &r, const float (&x)[N])
-{
-    float most = r.max;
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        most = fmaxf(most, x[i]);
-    float sum = mul(r.sum, exponential<T>(sub(r.max, most)));
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        sum = add(sum, exponential<T>(sub(x[i], most)));
-    r.max = most;
-    r.sum = sum;
-}
-
-/* The whole block's, in every thread. */
-template <typename T> static __device__ inline double combine(running mine, float *max)
-{
-    __shared__ float largest[THREADS / WARP];
-    __shared__ double sums[THREADS / WARP];
-    float most = mine.max;
-#pragma unroll
-    for (int apart = WARP / 2; apart > 0; apart /= 2)
-        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, apart));
-    if (threadIdx.x % WARP == 0)
-        largest[threadIdx.x / WARP] = most;
-    __syncthreads();
-    for (int w = 0; w < THREADS / WARP; w++)
-        most = fmaxf(most, largest[w]);
-    *max = most;
-    float scaled = mul(mine.sum, exponential<T>(sub(mine.max, most)));
-    return group_sum<THREADS>((double)scaled, sums);
-}
-
-/* x (N) becomes its gradient; `label` counts from x. */
-template <typename T, int N>
-static __device__ inline void turn(float (&x)[N], float max, float factor, float loss_scale,
-                                   int64_t label)
-{
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        x[i] = mul(exponential<T>(sub(x[i], max)), factor);
-    if (label >= 0 && label < N) {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            x[i] = i == label ? sub(x[i], loss_scale) : x[i];
-    }
-}
+enum { THREADS = LOSS_THREADS, DEPTH = 4 /* packs in flight a thread */ };
 
 template <typename T> static __device__ void clear_row(int64_t vocab, T *x)
 {
@@ -101,7 +46,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     int64_t edge = threadIdx.x < head ? threadIdx.x : vocab - tail - head + threadIdx.x;
     float edge_x[1] = {has_edge ? widen(x[edge]) : 0.0f}, wanted = widen(x[label]);
 
-    running mine = {-FLT_MAX, 0};
+    running mine = nothing_met();
     for (int first = threadIdx.x; first < packs; first += DEPTH * THREADS) {
         pack<T> p[DEPTH];
 #pragma unroll
@@ -200,7 +145,7 @@ __global__ void __launch_bounds__(THREADS)
 {
     const T *x = logits + blockIdx.x * vocab;
     int64_t label = labels[blockIdx.x] - first_id;
-    running mine = {-FLT_MAX, 0};
+    running mine = nothing_met();
     for (int64_t i = threadIdx.x; i < vocab; i += THREADS) {
         float f[1] = {widen(x[i])};
         meet<T>(mine, f);

@@ -173,9 +173,14 @@ static void cuda_cross_entropy(struct ops *ops, struct stream *stream, int64_t r
                                const int32_t *labels, bool gradient,
                                const struct step_scalars *scalars, void *logits, double *losses)
 {
-    ENQUEUE("cross_entropy",
-            launch_cross_entropy(ON, rows, vocab, labels, gradient,
-                                 (const struct kernel_scalars *)scalars, logits, losses));
+    const struct kernel_scalars *on_card = (const struct kernel_scalars *)scalars;
+    if (gradient && cuda_ops_of(ops)->loss_hopper &&
+        kernel_loss_hopper_takes(ops->type, vocab, logits))
+        ENQUEUE("cross_entropy",
+                launch_cross_entropy_hopper(ON, rows, vocab, labels, on_card, logits, losses));
+    else
+        ENQUEUE("cross_entropy",
+                launch_cross_entropy(ON, rows, vocab, labels, gradient, on_card, logits, losses));
 }
 
 static void cuda_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows,

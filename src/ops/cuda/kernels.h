@@ -126,6 +126,13 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
                                  const int32_t *labels, bool gradient,
                                  const struct kernel_scalars *scalars, void *logits,
                                  double *losses);
+/* cuda_loss_hopper.cu, with the gradient: for cards of compute capability 9.0, only what the first
+ * takes; the same bits. */
+bool kernel_loss_hopper_takes(enum dtype type, int64_t vocab, const void *logits);
+cudaError_t launch_cross_entropy_hopper(cudaStream_t stream, enum dtype type, int64_t rows,
+                                        int64_t vocab, const int32_t *labels,
+                                        const struct kernel_scalars *scalars, void *logits,
+                                        double *losses);
 enum { KERNEL_LOSS_PART = 3 }; /* OPS_LOSS_PART */
 cudaError_t launch_cross_entropy_part(cudaStream_t stream, enum dtype type, int64_t rows,
                                       int64_t vocab, int64_t first_id, const int32_t *labels,

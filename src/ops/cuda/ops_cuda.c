@@ -4,9 +4,9 @@
  * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
  * start-up, and not in the middle of a step.
  *
- * Where the card is a Hopper, AdamW and the norms' backward pass are kernels made for it; for
- * measuring, SIFR_CUDA_ADAMW=plain and SIFR_CUDA_NORM=plain take those for all cards. AdamW's bits
- * are the same.
+ * Where the card is a Hopper, AdamW, the norms' backward pass and the loss with its gradient are
+ * kernels made for it; for measuring, SIFR_CUDA_ADAMW=plain, SIFR_CUDA_NORM=plain and
+ * SIFR_CUDA_LOSS=plain take those for all cards. The bits of AdamW and of the loss are the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +60,7 @@ static enum status cuda_ops_open(struct ops *ops)
     ops->state = cuda;
     cuda->cached_arrived = (unsigned *)((char *)ops->workspace + CACHED_ARRIVED);
     cuda->norm_hopper = takes_hopper(ops, "SIFR_CUDA_NORM");
+    cuda->loss_hopper = takes_hopper(ops, "SIFR_CUDA_LOSS");
     TRY_OR(undo_self, adamw_open(ops, cuda));
     TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));

@@ -1,0 +1,70 @@
+/* cuda_loss.cuh -- the arithmetic of cross-entropy over a row, by a block of LOSS_THREADS.
+ *
+ * Each thread keeps the largest logit it has met and the sum of exponentials relative to it; these
+ * pairs are combined in a fixed order, over threads in double. Thread t meets packs t, t +
+ * LOSS_THREADS, ... of a row one after the other: whoever keeps to that has the same bits.
+ */
+#ifndef OPS_CUDA_CUDA_LOSS_CUH
+#define OPS_CUDA_CUDA_LOSS_CUH
+#include <float.h>
+#include "ops/cuda/vector.cuh"
+
+enum { LOSS_THREADS = 512 };
+
+struct running { /* sum of exp(x - max) over what was met */
+    float max, sum;
+};
+
+__device__ inline running nothing_met()
+{
+    return {-FLT_MAX, 0};
+}
+
+template <typename T, int N> __device__ inline void meet(running &r, const float (&x)[N])
+{
+    float most = r.max;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        most = fmaxf(most, x[i]);
+    float sum = mul(r.sum, exponential<T>(sub(r.max, most)));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sum = add(sum, exponential<T>(sub(x[i], most)));
+    r.max = most;
+    r.sum = sum;
+}
+
+/* The whole block's, in every thread. */
+template <typename T> __device__ inline double combine(running mine, float *max)
+{
+    __shared__ float largest[LOSS_THREADS / WARP];
+    __shared__ double sums[LOSS_THREADS / WARP];
+    float most = mine.max;
+#pragma unroll
+    for (int apart = WARP / 2; apart > 0; apart /= 2)
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, apart));
+    if (threadIdx.x % WARP == 0)
+        largest[threadIdx.x / WARP] = most;
+    __syncthreads();
+    for (int w = 0; w < LOSS_THREADS / WARP; w++)
+        most = fmaxf(most, largest[w]);
+    *max = most;
+    float scaled = mul(mine.sum, exponential<T>(sub(mine.max, most)));
+    return group_sum<LOSS_THREADS>((double)scaled, sums);
+}
+
+/* x (N) becomes its gradient; `label` counts from x. */
+template <typename T, int N>
+__device__ inline void turn(float (&x)[N], float max, float factor, float loss_scale, int64_t label)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] = mul(exponential<T>(sub(x[i], max)), factor);
+    if (label >= 0 && label < N) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = i == label ? sub(x[i], loss_scale) : x[i];
+    }
+}
+
+#endif
