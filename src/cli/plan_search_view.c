@@ -50,7 +50,7 @@ void plan_search_say(const struct search_layout *layout, struct text *text)
     text_printf(text, "tp %d, pp %d, dp %d, stage %d, micro-batch %lld, recompute %s",
                 (int)request->parallel.tp, (int)request->parallel.pp, layout->dp,
                 request->zero.stage, (long long)request->engine.micro_batch,
-                search_recompute_word(request->engine.recompute));
+                recompute_word(request->engine.recompute));
     if (request->parallel.pp > 1)
         text_printf(text, ", %s", say_schedule(word, request));
 }
@@ -173,7 +173,7 @@ static void row(struct text *text, const struct plan_search_view *view, int i)
              (long long)request->engine.micro_batch);
     text_printf(text, "%2d %3d %4d %5d %6s %12s  %-9s  %-14s", i + 1, (int)request->parallel.tp,
                 (int)request->parallel.pp, layout->dp, stage, batch,
-                search_recompute_word(request->engine.recompute), say_schedule(word, request));
+                recompute_word(request->engine.recompute), say_schedule(word, request));
     text_printf(text, "%10s", say_seconds(word, time->step));
     text_printf(text, " %10s", text_human_count(word, tokens_of(view) / time->step));
     snprintf(share, sizeof share, "%.1f %%", 100 * mfu_of(view, layout));
@@ -257,7 +257,7 @@ static void json_layout(struct json_out *json, const struct plan_search_view *vi
     json_out_int(json, "shard_group", request->zero.shard_group);
     json_out_int(json, "micro_batch", request->engine.micro_batch);
     json_out_int(json, "rounds", layout->rounds);
-    json_out_string(json, "recompute", search_recompute_word(request->engine.recompute));
+    json_out_string(json, "recompute", recompute_word(request->engine.recompute));
     json_out_int(json, "needed_bytes", (int64_t)layout->needed_bytes);
     if (timed) {
         json_out_real(json, "step_s", time->step);

@@ -5,8 +5,6 @@
 #include "cli/plan_lines.h"
 #include "train/checkpoint_write.h"
 
-static const char *const recompute_words[PLAN_RECOMPUTES] = {"none", "selective", "full"};
-
 static const struct plan_stage *chosen_stage(const struct plan_view *view)
 {
     return &view->plan->stages[view->request->zero.stage];
@@ -269,7 +267,7 @@ static void describe_recompute(struct text *text, const struct plan_view *view)
     text_printf(text, "\n%-18s %14s %14s %14s\n", "engine.recompute", "activations",
                 "a block keeps", "by the formula");
     for (int r = 0; r < PLAN_RECOMPUTES; r++)
-        text_printf(text, "  %-16s %14s %14s %14s\n", recompute_words[r],
+        text_printf(text, "  %-16s %14s %14s %14s\n", recompute_word(r),
                     text_human_bytes(all, (double)view->plan->activation_bytes[r]),
                     text_human_bytes(block, (double)view->plan->block_bytes[r]),
                     text_human_bytes(formula, plan_block_formula(view->request, r)));
@@ -294,7 +292,7 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
     if (advice->shard_group != request->zero.shard_group)
         text_printf(text, " zero.shard_group=%d", advice->shard_group);
     if (advice->recompute != request->engine.recompute)
-        text_printf(text, " engine.recompute=%s", recompute_words[advice->recompute]);
+        text_printf(text, " engine.recompute=%s", recompute_word(advice->recompute));
     if (advice->micro_batch != request->engine.micro_batch)
         text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
     if (advice->ranks != request->ranks)
@@ -437,7 +435,7 @@ static void json_blocks(struct json_out *json, const struct plan_view *view)
 {
     json_out_open(json, "block", '{');
     for (int r = 0; r < PLAN_RECOMPUTES; r++) {
-        json_out_open(json, recompute_words[r], '{');
+        json_out_open(json, recompute_word(r), '{');
         json_out_int(json, "kept_bytes", (int64_t)view->plan->block_bytes[r]);
         json_out_real(json, "formula_bytes", plan_block_formula(view->request, r));
         json_out_close(json, '}');
@@ -471,7 +469,7 @@ static void json_advice(struct json_out *json, const struct plan_advice *advice)
     json_out_int(json, "stage", advice->stage);
     json_out_int(json, "prefetch", advice->prefetch);
     json_out_int(json, "shard_group", advice->shard_group);
-    json_out_string(json, "recompute", recompute_words[advice->recompute]);
+    json_out_string(json, "recompute", recompute_word(advice->recompute));
     json_out_int(json, "micro_batch", advice->micro_batch);
     json_out_int(json, "ranks", advice->ranks);
     json_out_close(json, '}');
@@ -500,7 +498,7 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
         json_pipe(&json, view);
     json_out_open(&json, "activations", '{');
     for (int r = 0; r < PLAN_RECOMPUTES; r++)
-        json_out_int(&json, recompute_words[r], (int64_t)plan->activation_bytes[r]);
+        json_out_int(&json, recompute_word(r), (int64_t)plan->activation_bytes[r]);
     json_out_close(&json, '}');
     json_blocks(&json, view);
     json_advice(&json, view->advice);

@@ -10,7 +10,8 @@
 #include "zero/loss_scale.h"
 #include "zero/zero.h"
 
-enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL };
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT };
+const char *recompute_word(int recompute); /* as engine.recompute has it: "selective" */
 /* Buffers with a lesser `keep` live from forward to backward; the others are made again. */
 enum keep recompute_keeps_below(int recompute);
 

@@ -3,6 +3,13 @@
 #include "engine/engine_impl.h"
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
+_Static_assert(sizeof recompute_words / sizeof *recompute_words == RECOMPUTE_COUNT + 1, "one each");
+
+const char *recompute_word(int recompute)
+{
+    CHECK(recompute >= 0 && recompute < RECOMPUTE_COUNT);
+    return recompute_words[recompute];
+}
 
 static const struct option options[] = {
     {.key = "engine.recompute",

@@ -12,7 +12,7 @@
 #include "model/model.h"
 #include "plan/formula.h"
 
-enum { PLAN_STAGES = 4, PLAN_RECOMPUTES = 3 };
+enum { PLAN_STAGES = 4, PLAN_RECOMPUTES = RECOMPUTE_COUNT };
 
 struct plan_request {
     struct model_config model;   /* resolved */

@@ -62,6 +62,5 @@ void search_result_free(struct env *env, struct search_result *result);
  * what the next one would change. */
 void search_explain(const struct search_space *space, const struct search_result *result,
                     struct text *text);
-const char *search_recompute_word(int recompute); /* "selective" */
 
 #endif

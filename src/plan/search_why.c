@@ -9,14 +9,6 @@
 #include "plan/search_impl.h"
 #include "zero/partition.h"
 
-static const char *const recompute_words[PLAN_RECOMPUTES] = {"none", "selective", "full"};
-
-const char *search_recompute_word(int recompute)
-{
-    CHECK(recompute >= 0 && recompute < PLAN_RECOMPUTES);
-    return recompute_words[recompute];
-}
-
 /* --- two layouts ------------------------------------------------------------------------------- */
 
 enum part { PART_COMPUTE, PART_WAIT, PART_IDLE, PART_UPDATE, PART_COUNT };
