@@ -77,7 +77,7 @@ static enum status load_config(struct cli *cli, const struct options *given,
     TRY(st);
     TRY(options_set(all, "model.path", path, "the model"));
     take_given(given, &data_options, &settings->data, &config->data);
-    take_given(given, &machine_options, &settings->machine, &config->machine);
+    take_given(given, &place_options, &settings->machine, &config->machine);
     config->machine.device = settings->machine.device; /* where the run was made does not matter */
     if (settings->batch)
         config->train.micro_batch = settings->batch;
@@ -213,7 +213,7 @@ static enum status bind_eval(struct options *options, void *settings)
     struct eval_settings *eval = settings;
     TRY(options_bind(options, &eval_options, eval));
     TRY(options_bind(options, &data_options, &eval->data));
-    return options_bind(options, &machine_options, &eval->machine);
+    return options_bind(options, &place_options, &eval->machine);
 }
 
 const struct command command_eval = {

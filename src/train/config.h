@@ -89,6 +89,7 @@ extern const struct option_table optimizer_options; /* optimizer.* over struct r
 extern const struct option_table precision_options; /* precision.* over struct run_config */
 extern const struct option_table ranks_options;     /* zero.*, comm.* over struct ranks_config */
 extern const struct option_table machine_options;   /* run.* over struct machine_config */
+extern const struct option_table place_options;     /* of these run.device and run.threads */
 
 /* Bind every table. The second is for commands that only read a model: model.path is then
  * required, and what belongs to training is accepted (so that a run's config.yaml may be given)

@@ -210,3 +210,4 @@ static const struct option machine_list[] = {
 };
 const struct option_table machine_options = {
     .title = "machine", .options = machine_list, .count = COUNT(machine_list)};
+const struct option_table place_options = {.title = "machine", .options = machine_list, .count = 2};
