@@ -43,16 +43,15 @@ struct cuda_attention_state {
     enum cuda_teams teams;        /* of these */
 };
 
-/* Whether the environment asks for a way. */
-static bool is_asked(const char *way)
-{
-    const char *asked = getenv("SIFR_CUDA_ATTENTION");
-    return asked && !strcmp(asked, way);
-}
+enum { WAY_CUDNN, WAY_FAST, WAY_PLAIN, WAY_TEAMS };
+static const char *const ways[] = {"cudnn", "fast", "plain", "teams", NULL};
 
+/* Asked without a card, too: whether the word is known is seen at opening. */
 static enum cuda_teams teams_asked(void)
 {
-    return is_asked("teams") ? CUDA_TEAMS_WHERE_POSSIBLE : CUDA_TEAMS_WHERE_FASTER;
+    const char *asked = getenv("SIFR_CUDA_ATTENTION");
+    return asked && !strcmp(asked, ways[WAY_TEAMS]) ? CUDA_TEAMS_WHERE_POSSIBLE
+                                                    : CUDA_TEAMS_WHERE_FASTER;
 }
 
 /* --- memory --------------------------------------------------------------------------------- */
@@ -371,16 +370,17 @@ static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct
 enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **out)
 {
     struct env *env = device_env(ops->device);
-    bool ours = !getenv("SIFR_CUDA_ATTENTION") || is_asked("teams");
     struct cuda_attention_state *state;
     enum status st;
+    int way;
+    TRY(cuda_word(env, "SIFR_CUDA_ATTENTION", ways, &way));
     TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the card"));
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
-    state->backward = is_asked("fast") ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
-    state->plain = is_asked("plain");
+    state->backward = way == WAY_FAST ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
+    state->plain = way == WAY_PLAIN;
     state->teams = teams_asked();
-    state->hopper = ours && cuda_device_of(ops->device)->capability == 90;
+    state->hopper = (way < 0 || way == WAY_TEAMS) && cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:

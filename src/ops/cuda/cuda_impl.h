@@ -51,6 +51,10 @@ static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)
     return ops->state;
 }
 
+/* Which of `words` (NULL behind the last) a variable of the environment has; -1: it is not set. Another
+ * word is refused. */
+enum status cuda_word(struct env *env, const char *variable, const char *const *words, int *word);
+
 /* Make the card of ops current for the calling thread; false: refused, and the stream has failed. */
 static inline bool cuda_on_card(const struct ops *ops, struct stream *stream)
 {

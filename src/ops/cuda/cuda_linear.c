@@ -217,20 +217,12 @@ static struct fuse fuse_wanted(void)
 
 static enum status choice_wanted(struct env *env, enum products_choice *choice)
 {
-    static const struct {
-        const char *word;
-        enum products_choice choice;
-    } known[] = {{"first", PRODUCTS_FIRST}, {"same", PRODUCTS_SAME}, {"fastest", PRODUCTS_FASTEST}};
-    const char *text = getenv("SIFR_CUDA_PRODUCTS");
-    *choice = PRODUCTS_BY_MODE;
-    if (!text)
-        return STATUS_OK;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(text, known[i].word)) {
-            *choice = known[i].choice;
-            return STATUS_OK;
-        }
-    return FAIL(env, CONFIG, "SIFR_CUDA_PRODUCTS=%s: first, same or fastest", text);
+    static const char *const words[] = {"first", "same", "fastest", NULL};
+    static const enum products_choice choices[] = {PRODUCTS_FIRST, PRODUCTS_SAME, PRODUCTS_FASTEST};
+    int word;
+    TRY(cuda_word(env, "SIFR_CUDA_PRODUCTS", words, &word));
+    *choice = word < 0 ? PRODUCTS_BY_MODE : choices[word];
+    return STATUS_OK;
 }
 
 enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
@@ -238,13 +230,15 @@ enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
     struct env *env = device_env(ops->device);
     struct cuda_linear_state *state;
     enum status st;
+    static const char *const row_words[] = {"library", NULL};
     enum products_choice choice;
+    int row;
     TRY(choice_wanted(env, &choice));
+    TRY(cuda_word(env, "SIFR_CUDA_ROW", row_words, &row));
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
     TRY_OR(undo_state, products_create(ops, is_one("SIFR_CUDA_EXACT"), choice, &state->products));
     state->fuse = fuse_wanted();
-    const char *row = getenv("SIFR_CUDA_ROW");
-    state->own_row = !(row && !strcmp(row, "library"));
+    state->own_row = row < 0;
     *out = state;
     return STATUS_OK;
 undo_state:

@@ -10,6 +10,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include "base/text.h"
 #include "ops/cuda/cuda_attention.h"
 #include "ops/cuda/cuda_impl.h"
 #include "ops/cuda/cuda_product.h"
@@ -27,17 +28,40 @@ static bool cuda_supports(enum dtype type)
     return type == DTYPE_F32 || type == DTYPE_BF16 || type == DTYPE_F16;
 }
 
-/* The card is a Hopper, and the variable does not ask for the kernels of all cards. */
-static bool takes_hopper(const struct ops *ops, const char *variable)
+enum status cuda_word(struct env *env, const char *variable, const char *const *words, int *word)
 {
-    const char *way = getenv(variable);
-    return !(way && !strcmp(way, "plain")) && cuda_device_of(ops->device)->capability == 90;
+    const char *asked = getenv(variable);
+    struct text known;
+    *word = -1;
+    if (!asked)
+        return STATUS_OK;
+    for (int i = 0; words[i]; i++)
+        if (!strcmp(asked, words[i])) {
+            *word = i;
+            return STATUS_OK;
+        }
+    text_init(&known, env);
+    for (int i = 0; words[i]; i++)
+        text_printf(&known, "%s%s", i == 0 ? "" : words[i + 1] ? ", " : " or ", words[i]);
+    enum status st = FAIL(env, CONFIG, "%s=%s: %s", variable, asked, text_string(&known));
+    text_free(&known);
+    return st;
+}
+
+/* The card is a Hopper, and the variable does not ask for the kernels of all cards. */
+static enum status take_hopper(const struct ops *ops, const char *variable, bool *hopper)
+{
+    static const char *const words[] = {"plain", NULL};
+    int word;
+    TRY(cuda_word(device_env(ops->device), variable, words, &word));
+    *hopper = word < 0 && cuda_device_of(ops->device)->capability == 90;
+    return STATUS_OK;
 }
 
 /* Which AdamW, and what the one for Hopper needs. */
 static enum status adamw_open(struct ops *ops, struct cuda_ops *cuda)
 {
-    cuda->adamw_hopper = takes_hopper(ops, "SIFR_CUDA_ADAMW");
+    TRY(take_hopper(ops, "SIFR_CUDA_ADAMW", &cuda->adamw_hopper));
     cuda->adamw_taken = (unsigned long long *)((char *)ops->workspace + ADAMW_TAKEN);
     cudaSetDevice(cuda_device_of(ops->device)->index);
     return cuda_status(device_env(ops->device),
@@ -59,8 +83,8 @@ static enum status cuda_ops_open(struct ops *ops)
     TRY(mem_alloc(env, MEM_OTHER, "ops", sizeof *cuda, &cuda));
     ops->state = cuda;
     cuda->cached_arrived = (unsigned *)((char *)ops->workspace + CACHED_ARRIVED);
-    cuda->norm_hopper = takes_hopper(ops, "SIFR_CUDA_NORM");
-    cuda->loss_hopper = takes_hopper(ops, "SIFR_CUDA_LOSS");
+    TRY_OR(undo_self, take_hopper(ops, "SIFR_CUDA_NORM", &cuda->norm_hopper));
+    TRY_OR(undo_self, take_hopper(ops, "SIFR_CUDA_LOSS", &cuda->loss_hopper));
     TRY_OR(undo_self, adamw_open(ops, cuda));
     TRY_OR(undo_adamw, cuda_linear_open(ops, &cuda->linear));
     TRY_OR(undo_linear, cuda_attention_open(ops, &cuda->attention));
