@@ -122,6 +122,17 @@ done:
 
 /* --- looking -------------------------------------------------------------------------------- */
 
+bool line_file_is_ours(const char *path)
+{
+    char begin[32];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    ssize_t bytes = read(fd, begin, sizeof begin);
+    close(fd);
+    return bytes == 0 || (bytes > 0 && step_of(begin, (size_t)bytes) >= 0);
+}
+
 enum status line_file_last(struct env *env, const char *path, int64_t *step)
 {
     struct file_map map;

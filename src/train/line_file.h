@@ -5,6 +5,7 @@
  */
 #ifndef TRAIN_LINE_FILE_H
 #define TRAIN_LINE_FILE_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"
@@ -25,6 +26,9 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step);
 /* A file with anything in it gets the name PATH.1, PATH.2, ..., the first that is free: nobody will
  * write those lines again. */
 enum status line_file_set_aside(struct env *env, const char *path);
+
+/* Is it such a file, or empty? false when there is none. */
+bool line_file_is_ours(const char *path);
 
 /* *step = the N of the last whole line of such a file; 0 = there is none, or no file. */
 enum status line_file_last(struct env *env, const char *path, int64_t *step);

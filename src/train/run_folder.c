@@ -6,6 +6,8 @@
 #include <unistd.h>
 #include "base/file.h"
 #include "base/text.h"
+#include "train/checkpoint_keep.h"
+#include "train/line_file.h"
 
 /* Is there a file or folder `name` in the folder? */
 static enum status has(struct env *env, const char *path, const char *name, bool *found)
@@ -17,14 +19,52 @@ static enum status has(struct env *env, const char *path, const char *name, bool
     return STATUS_OK;
 }
 
+/* Did sifr make a run here? One begins with metrics.jsonl, before any other file of its own, and has
+ * it until the lines are set aside; a copied one may have its checkpoints only. */
+static enum status is_ours(struct env *env, const char *path, bool *ours)
+{
+    static const char *const names[] = {"metrics.jsonl", "metrics.jsonl.1"};
+    int64_t step;
+    char *inside;
+    *ours = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !*ours; i++) {
+        TRY(path_join(env, path, names[i], &inside));
+        *ours = line_file_is_ours(inside);
+        mem_free(env, inside);
+    }
+    if (*ours)
+        return STATUS_OK;
+    TRY(path_join(env, path, "checkpoints", &inside));
+    enum status st = checkpoint_keep_newest(env, inside, INT64_MAX, &step);
+    mem_free(env, inside);
+    *ours = st == STATUS_OK && step >= 0;
+    return st;
+}
+
+/* Files that are somebody's own, and that a run would write over or be taken for a part of. */
+static enum status refuse_others(struct env *env, const char *path)
+{
+    static const char *const names[] = {"config.yaml",   "summary.json", "metrics.jsonl",
+                                        "samples.jsonl", "config.json",  "model.safetensors"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        bool found;
+        TRY(has(env, path, names[i], &found));
+        if (found)
+            return FAIL(env, CONFIG,
+                        "there is a '%s' in '%s' that is not of a run, and nothing is overwritten; "
+                        "choose another folder with --out",
+                        names[i], path);
+    }
+    return STATUS_OK;
+}
+
 static enum status holds_run(struct env *env, const char *path, bool *found)
 {
-    static const char *const signs[] = {"config.yaml", "metrics.jsonl", "summary.json",
-                                        "checkpoints"};
-    *found = false;
-    for (size_t i = 0; i < sizeof signs / sizeof *signs && !*found; i++)
-        TRY(has(env, path, signs[i], found));
-    return STATUS_OK;
+    TRY(is_ours(env, path, found));
+    if (*found)
+        return STATUS_OK;
+    TRY(refuse_others(env, path));
+    return has(env, path, "checkpoints", found);
 }
 
 /* The folder was moved with its lock in it; who holds that no longer finds it by name. */

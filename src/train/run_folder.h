@@ -4,9 +4,9 @@
 #include <stdbool.h>
 #include "train/run_lock.h"
 
-/* Refuse (STATUS_CONFIG) a folder that another run is writing to, and say whether it holds a run:
- * config.yaml, metrics.jsonl, summary.json or checkpoints. Changes nothing: for a word before the
- * long part of starting up. */
+/* Refuse (STATUS_CONFIG) a folder that another run is writing to, or that has files which a run would
+ * write over and no run wrote, or a model; and say whether it holds a run: metrics.jsonl or
+ * checkpoints. Changes nothing: for a word before the long part of starting up. */
 enum status run_folder_check(struct env *env, const char *path, bool *holds);
 
 /* Make the folder with its parents and see that it can be written to. With `fresh` a run that is in

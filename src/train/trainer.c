@@ -114,9 +114,10 @@ static enum status open_folder(struct trainer *t)
     if (is_complete(t)) /* it may have been killed while it removed the last old one */
         return STATUS_OK;
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step));
-    TRY(write_config(t));
-    return metrics_create(t->env, t->place->folder, t->step, t->place->config_yaml,
-                          sampler_text_bytes(t->sampler), &t->metrics);
+    /* metrics.jsonl first: by it a config.yaml is known to be of a run */
+    TRY(metrics_create(t->env, t->place->folder, t->step, t->place->config_yaml,
+                       sampler_text_bytes(t->sampler), &t->metrics));
+    return write_config(t);
 }
 
 /* Are gradients summed in an order that another number of workers would change? */

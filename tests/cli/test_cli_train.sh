@@ -43,6 +43,19 @@ ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --out=run --
 [ "$(wc -l <run.1/metrics.jsonl)" = 30 ] && [ "$(wc -l <run/metrics.jsonl)" = 2 ] || fail "--fresh"
 rm -rf run && mv run.1 run
 
+# files that no run wrote stay as they are: also the configuration that is read; that of a run is the run's to write
+mkdir own
+printf 'train: {steps: 2} # mine\nmodel: {layers: 1, width: 16, heads: 1, context: 16}\ndata: {path: text.txt}\n' | tee own/config.yaml >mine
+for flag in --no-fresh --fresh; do
+    expect 2 "there is a 'config.yaml' in 'own' that is not of a run, .*choose another folder with --out" "$sifr" train own/config.yaml --out=own $flag
+done
+expect 2 "'config.yaml' in 'own' that is not of a run" "$sifr" train own/config.yaml --out=own -n 2 --comm.backend=threads
+cmp -s own/config.yaml mine && [ "$(ls own)" = config.yaml ] && [ ! -e own.1 ] || fail "a folder of others was touched: $(ls own)"
+ok "$sifr" train own/config.yaml --out=own/run --quiet
+ok "$sifr" train own/run/config.yaml --out=own/run --train.steps=4 --quiet
+grep -q '^  steps: 4$' own/run/config.yaml && [ "$(wc -l <own/run/metrics.jsonl)" = 4 ] || fail "a run by its own config.yaml"
+expect 2 "there is a 'config.json' in 'run/checkpoints/step-30'" "$sifr" train "${small[@]}" --data.path=text.txt --out=run/checkpoints/step-30
+
 # --json: one object a line
 ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=3 --out=json --json
 is_json out

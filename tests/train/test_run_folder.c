@@ -8,6 +8,8 @@
 #include "scratch.h"
 #include "train/run_folder.h"
 
+#define LINE "{\"step\":1,\"tokens\":8}\n" /* as sifr writes them */
+
 /* --- locks of other file systems ------------------------------------------------------------ */
 
 static enum { LOCKS_HERE, LOCKS_NFS, LOCKS_NONE } locks;
@@ -53,25 +55,64 @@ static void test_made_with_parents(void **state)
     scratch_close(&s);
 }
 
+/* A folder "run" with notes of somebody's in it. */
+static void make_folder(struct scratch *s)
+{
+    scratch_open(s);
+    assert_int_equal(dir_create(&s->env, scratch_path(s, "run/checkpoints")), STATUS_OK);
+    scratch_text(s, "run/notes.txt", "x");
+}
+
 static void test_each_sign_of_a_run_is_seen(void **state)
 {
     (void)state;
-    static const char *const signs[] = {"config.yaml", "metrics.jsonl", "summary.json"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const signs[][2] = {{"metrics.jsonl", LINE},
+                                           {"metrics.jsonl", ""},
+                                           {"metrics.jsonl.1", LINE},
+                                           {"checkpoints/step-20/COMPLETE", "x"}};
+    for (int i = 0; i < 4; i++) {
         struct scratch s;
         char path[64];
-        bool holds = true;
-        scratch_open(&s);
-        assert_int_equal(dir_create(&s.env, scratch_path(&s, "run")), STATUS_OK);
-        scratch_text(&s, "run/notes.txt", "x");
-        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), &holds), STATUS_OK);
-        assert_false(holds);
-        snprintf(path, sizeof path, "run/%s", signs[i]);
-        scratch_text(&s, path, "x");
+        bool holds = false;
+        make_folder(&s);
+        if (i == 3)
+            assert_int_equal(dir_create(&s.env, scratch_path(&s, "run/checkpoints/step-20")),
+                             STATUS_OK);
+        snprintf(path, sizeof path, "run/%s", signs[i][0]);
+        scratch_text(&s, path, signs[i][1]);
+        scratch_text(&s, "run/config.yaml", "x");
+        scratch_text(&s, "run/summary.json", "x");
         assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), &holds), STATUS_OK);
         assert_true(holds);
         assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
         assert_true(file_exists(scratch_path(&s, path))); /* it is gone on with */
+        scratch_close(&s);
+    }
+}
+
+/* What no run wrote is neither written over nor moved. */
+static void test_files_of_others(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"config.yaml",   "summary.json", "metrics.jsonl",
+                                        "samples.jsonl", "config.json",  "model.safetensors"};
+    for (int i = 0; i < 6; i++) {
+        struct scratch s;
+        char path[64];
+        bool holds;
+        make_folder(&s);
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), &holds), STATUS_OK);
+        assert_true(holds); /* checkpoints, if none yet */
+        snprintf(path, sizeof path, "run/%s", names[i]);
+        scratch_text(&s, path, "mine");
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), &holds), STATUS_CONFIG);
+        scratch_expect(&s, names[i]);
+        for (int fresh = 0; fresh < 2; fresh++) {
+            assert_int_equal(prepare(&s, scratch_path(&s, "run"), fresh), STATUS_CONFIG);
+            scratch_expect(&s, "choose another folder with --out");
+        }
+        assert_true(file_exists(scratch_path(&s, path)));
+        assert_false(file_exists(scratch_path(&s, "run/lock")));
         scratch_close(&s);
     }
 }
@@ -86,7 +127,7 @@ static void test_fresh_moves_aside(void **state)
         /* A slash at the end must not put the old run inside the new one. */
         assert_int_equal(prepare(&s, scratch_path(&s, i == 2 ? "run/" : "run"), true), STATUS_OK);
         assert_true(dir_is_empty(scratch_path(&s, "run")));
-        snprintf(content, sizeof content, "%d", i);
+        snprintf(content, sizeof content, "{\"step\":%d}\n", i);
         scratch_text(&s, "run/metrics.jsonl", content);
     }
     for (int i = 1; i <= 2; i++) {
@@ -94,7 +135,7 @@ static void test_fresh_moves_aside(void **state)
         size_t bytes;
         snprintf(name, sizeof name, "run.%d/metrics.jsonl", i);
         assert_int_equal(file_read(&s.env, scratch_path(&s, name), 100, &text, &bytes), STATUS_OK);
-        assert_int_equal(text[0], '0' + i);
+        assert_int_equal(text[strlen("{\"step\":")], '0' + i);
         mem_free(&s.env, text);
     }
     scratch_close(&s);
@@ -120,7 +161,7 @@ static void expect_one_run(void)
     char who[160], host[65] = "";
     scratch_open(&s);
     assert_int_equal(run_folder_prepare(&s.env, scratch_path(&s, "run"), false, &lock), STATUS_OK);
-    scratch_text(&s, "run/metrics.jsonl", "x");
+    scratch_text(&s, "run/metrics.jsonl", LINE);
     gethostname(host, sizeof host - 1);
     snprintf(who, sizeof who, "(process %d on %s)", (int)getpid(), host);
     for (int fresh = 0; fresh < 2; fresh++) {
@@ -199,9 +240,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_made_with_parents), cmocka_unit_test(test_each_sign_of_a_run_is_seen),
-        cmocka_unit_test(test_fresh_moves_aside), cmocka_unit_test(test_a_file_in_the_way),
-        cmocka_unit_test(test_one_run_at_a_time), cmocka_unit_test(test_one_run_over_nfs),
-        cmocka_unit_test(test_no_locks),          cmocka_unit_test(test_a_left_lock_file),
+        cmocka_unit_test(test_files_of_others),   cmocka_unit_test(test_fresh_moves_aside),
+        cmocka_unit_test(test_a_file_in_the_way), cmocka_unit_test(test_one_run_at_a_time),
+        cmocka_unit_test(test_one_run_over_nfs),  cmocka_unit_test(test_no_locks),
+        cmocka_unit_test(test_a_left_lock_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
