@@ -63,7 +63,7 @@ static enum status begin(struct restarts *r)
     if (order->most == 0)
         return STATUS_OK;
     if (order->fresh) {
-        TRY(run_folder_check(r->cli->env, order->folder, &r->moves));
+        TRY(run_folder_check(r->cli->env, order->folder, true, &r->moves));
         r->moves = r->moves && stat(order->folder, &r->before) == 0;
         r->reach.saved = -1;
         return STATUS_OK;

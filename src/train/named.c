@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
 
@@ -64,14 +65,26 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name)
                         colon(key), name);
 }
 
+/* A link to what is not there? */
+static bool leads_nowhere(const char *path)
+{
+    struct stat info;
+    return !file_exists(path) && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 enum status named_out(struct env *env, const char *key, const char *path)
 {
     char *part, *slash;
     enum status st = STATUS_OK;
     TRY(mem_strdup(env, path, &part));
-    while (!file_exists(part) && (slash = strrchr(part, '/')))
+    while (!file_exists(part) && !leads_nowhere(part) && (slash = strrchr(part, '/')))
         *slash = '\0';
-    if (file_exists(part) && !dir_exists(part))
+    if (leads_nowhere(part))
+        st = FAIL(env, CONFIG,
+                  "%s: '%s' is a link that leads nowhere; make the folder that it leads to, or "
+                  "choose another %s",
+                  key, part, key);
+    else if (file_exists(part) && !dir_exists(part))
         st = FAIL(env, CONFIG,
                   "%s: '%s' is a file, and a folder is to be written; choose another %s", key, part,
                   key);

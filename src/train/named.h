@@ -13,7 +13,7 @@ enum status named_there(struct env *env, const char *key, const char *path);
 enum status named_files(struct env *env, const char *key, const char *pattern);
 /* 'bytes', a file, or a folder with tokenizer.json. */
 enum status named_tokenizer(struct env *env, const char *key, const char *name);
-/* A folder to write to: it, or what of its parents is there, is no file. */
+/* A folder to write to: it, or what of its parents is there, is no file and no dead link. */
 enum status named_out(struct env *env, const char *key, const char *path);
 
 #endif

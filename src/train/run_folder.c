@@ -75,15 +75,36 @@ static void remove_moved_lock(struct text *folder)
         unlink(text_string(folder));
 }
 
+/* Bytes of the path without slashes at its end. */
+static size_t name_end(const char *path)
+{
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    return bytes;
+}
+
+/* "." and ".." have no name beside which there could be another. */
+static enum status check_name(struct env *env, const char *path)
+{
+    size_t end = name_end(path), begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    if (end - begin > 2 || end - begin != strspn(path + begin, "."))
+        return STATUS_OK;
+    return FAIL(env, CONFIG,
+                "--fresh cannot move the run in '%s' aside by that name; give the folder's own, as "
+                "in --out=../NAME, or choose another --out",
+                path);
+}
+
 /* Rename DIR to the first DIR.n that is free. */
 static enum status move_aside(struct env *env, const char *path)
 {
     struct text old;
     enum status st = STATUS_OK;
+    size_t bytes = name_end(path);
     text_init(&old, env);
-    size_t bytes = strlen(path);
-    while (bytes > 1 && path[bytes - 1] == '/')
-        bytes--;
     for (int n = 1; st == STATUS_OK; n++) {
         text_clear(&old);
         text_add_bytes(&old, path, bytes);
@@ -115,10 +136,11 @@ static enum status check_writable(struct env *env, const char *path)
     return st;
 }
 
-enum status run_folder_check(struct env *env, const char *path, bool *holds)
+enum status run_folder_check(struct env *env, const char *path, bool fresh, bool *holds)
 {
     TRY(run_lock_check(env, path));
-    return holds_run(env, path, holds);
+    TRY(holds_run(env, path, holds));
+    return *holds && fresh ? check_name(env, path) : STATUS_OK;
 }
 
 /* The folder is ours: nobody else comes or goes while the earlier run is moved. */
@@ -127,6 +149,7 @@ static enum status settle(struct env *env, const char *path, bool fresh, struct 
     bool found;
     TRY(holds_run(env, path, &found));
     if (found && fresh) {
+        TRY(check_name(env, path));
         TRY(move_aside(env, path));
         run_lock_release(*lock);
         *lock = NULL;

@@ -94,7 +94,7 @@ static enum status take_folder(struct trainer *t, bool *holds)
     *holds = false;
     if (!trainer_speaks(t))
         return STATUS_OK;
-    TRY(run_folder_check(t->env, t->place->folder, holds));
+    TRY(run_folder_check(t->env, t->place->folder, t->place->fresh, holds));
     *holds = *holds && !t->place->fresh;
     return *holds ? run_folder_prepare(t->env, t->place->folder, false, &t->lock) : STATUS_OK;
 }

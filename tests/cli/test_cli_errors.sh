@@ -30,6 +30,12 @@ expect 2 "'tokens' is a folder; name a file" "$sifr" tokenize tokens --out=no
 expect 2 "'text.txt' is no model directory" "$sifr" sample text.txt
 expect 2 "--out: 'text.txt' is a file, and a folder is to be written; choose another --out" train --data.path=text.txt --out=text.txt
 expect 2 "--out: 'text.txt' is a file" "$sifr" tokenize text.txt --out=text.txt
+ln -s no dead
+for out in dead dead/ dead/run; do
+    expect 2 "--out: 'dead' is a link that leads nowhere; .*choose another --out" train --data.path=text.txt --out=$out
+    expect 2 "--out: 'dead' is a link that leads nowhere" "$sifr" tokenize text.txt --out=$out
+done
+rm dead
 [ ! -e no ] && [ ! -e to ] || fail "a folder was made for a wrong name"
 head -c 3000 tokens/train.bin >short.bin
 expect 1 "short.bin.*(truncated|cut|tokens|bytes)" train --data.path=short.bin

@@ -42,6 +42,10 @@ ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --out=run --
 [ ! -s out ] || fail "--quiet prints: $(head -3 out)"
 [ "$(wc -l <run.1/metrics.jsonl)" = 30 ] && [ "$(wc -l <run/metrics.jsonl)" = 2 ] || fail "--fresh"
 rm -rf run && mv run.1 run
+for flags in "" "-n 2 --restarts=1 --comm.backend=threads"; do
+    (cd run && expect 2 "--fresh cannot move the run in '\.' aside by that name; .*--out=\.\./NAME" \
+        "$sifr" train "${small[@]}" --data.path=../text.txt --train.steps=2 --out=. --fresh $flags && rm out err && exit $failures) || fail "--fresh --out=."
+done
 
 # files that no run wrote stay as they are: also the configuration that is read; that of a run is the run's to write
 mkdir own

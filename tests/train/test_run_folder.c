@@ -82,7 +82,8 @@ static void test_each_sign_of_a_run_is_seen(void **state)
         scratch_text(&s, path, signs[i][1]);
         scratch_text(&s, "run/config.yaml", "x");
         scratch_text(&s, "run/summary.json", "x");
-        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), &holds), STATUS_OK);
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
+                         STATUS_OK);
         assert_true(holds);
         assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
         assert_true(file_exists(scratch_path(&s, path))); /* it is gone on with */
@@ -101,11 +102,13 @@ static void test_files_of_others(void **state)
         char path[64];
         bool holds;
         make_folder(&s);
-        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), &holds), STATUS_OK);
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
+                         STATUS_OK);
         assert_true(holds); /* checkpoints, if none yet */
         snprintf(path, sizeof path, "run/%s", names[i]);
         scratch_text(&s, path, "mine");
-        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), &holds), STATUS_CONFIG);
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
+                         STATUS_CONFIG);
         scratch_expect(&s, names[i]);
         for (int fresh = 0; fresh < 2; fresh++) {
             assert_int_equal(prepare(&s, scratch_path(&s, "run"), fresh), STATUS_CONFIG);
@@ -141,6 +144,29 @@ static void test_fresh_moves_aside(void **state)
     scratch_close(&s);
 }
 
+/* There is nothing beside "." that could have its name with a number. */
+static void test_fresh_without_a_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"run/.", "run/./", "run/checkpoints/.."};
+    for (int i = 0; i < 3; i++) {
+        struct scratch s;
+        bool holds;
+        make_folder(&s);
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, names[i]), false, &holds),
+                         STATUS_OK);
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, names[i]), true, &holds),
+                         STATUS_CONFIG);
+        scratch_expect(&s, "--out=../NAME");
+        assert_int_equal(prepare(&s, scratch_path(&s, names[i]), true), STATUS_CONFIG);
+        scratch_expect(&s, "--out=../NAME");
+        assert_int_equal(dir_create(&s.env, scratch_path(&s, ".../checkpoints")), STATUS_OK);
+        assert_int_equal(prepare(&s, scratch_path(&s, "..."), true), STATUS_OK); /* a name */
+        assert_true(file_exists(scratch_path(&s, "....1/checkpoints")));
+        scratch_close(&s);
+    }
+}
+
 static void test_a_file_in_the_way(void **state)
 {
     (void)state;
@@ -166,7 +192,8 @@ static void expect_one_run(void)
     snprintf(who, sizeof who, "(process %d on %s)", (int)getpid(), host);
     for (int fresh = 0; fresh < 2; fresh++) {
         bool holds;
-        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), &holds), STATUS_CONFIG);
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
+                         STATUS_CONFIG);
         scratch_expect(&s, who);
         assert_int_equal(prepare(&s, scratch_path(&s, "run"), fresh), STATUS_CONFIG);
         scratch_expect(&s, who);
@@ -239,10 +266,15 @@ static void test_a_left_lock_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_made_with_parents), cmocka_unit_test(test_each_sign_of_a_run_is_seen),
-        cmocka_unit_test(test_files_of_others),   cmocka_unit_test(test_fresh_moves_aside),
-        cmocka_unit_test(test_a_file_in_the_way), cmocka_unit_test(test_one_run_at_a_time),
-        cmocka_unit_test(test_one_run_over_nfs),  cmocka_unit_test(test_no_locks),
+        cmocka_unit_test(test_made_with_parents),
+        cmocka_unit_test(test_each_sign_of_a_run_is_seen),
+        cmocka_unit_test(test_files_of_others),
+        cmocka_unit_test(test_fresh_moves_aside),
+        cmocka_unit_test(test_fresh_without_a_name),
+        cmocka_unit_test(test_a_file_in_the_way),
+        cmocka_unit_test(test_one_run_at_a_time),
+        cmocka_unit_test(test_one_run_over_nfs),
+        cmocka_unit_test(test_no_locks),
         cmocka_unit_test(test_a_left_lock_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
