@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/command.h"
@@ -212,7 +213,11 @@ static enum status tokenize(struct cli *cli, const struct tokenize_settings *set
     TRY_OR(undo, check_place(env, settings, &done));
     TRY_OR(undo, make_tokenizer(cli, settings, words, word_count, &tokenizer));
     done.learn_seconds = clock_seconds() - begin;
-    TRY_OR(undo, write_tokens(cli, settings, words, word_count, tokenizer, &done));
+    bool there = file_exists(settings->out);
+    st = write_tokens(cli, settings, words, word_count, tokenizer, &done);
+    if (st != STATUS_OK && !there)
+        rmdir(settings->out); /* it stays if anything is in it */
+    TRY_OR(undo, st);
     if (settings->json)
         st = print_tokenized_json(cli, &done);
     else

@@ -124,12 +124,13 @@ static enum status move_aside(struct env *env, const char *path)
     return st;
 }
 
-/* Known now, not after hours of training. */
+/* Known now, not after hours of training: also that there is room for as much as config.yaml. */
 static enum status check_writable(struct env *env, const char *path)
 {
+    static const char some[4096];
     char *probe;
     TRY(path_join(env, path, ".writable", &probe));
-    enum status st = file_write_atomic(env, probe, "", 0);
+    enum status st = file_write_atomic(env, probe, some, sizeof some);
     if (st == STATUS_OK)
         unlink(probe);
     mem_free(env, probe);
@@ -163,13 +164,18 @@ enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
                                struct run_lock **lock)
 {
     struct run_lock *held = NULL;
+    bool there = file_exists(path);
     TRY(run_lock_check(env, path));
     TRY(dir_create(env, path));
-    TRY(run_lock_take(env, path, &held));
-    enum status st = settle(env, path, fresh, &held);
+    enum status st = run_lock_take(env, path, &held);
     if (st == STATUS_OK)
+        st = settle(env, path, fresh, &held);
+    if (st == STATUS_OK) {
         *lock = held;
-    else
-        run_lock_release(held);
+        return STATUS_OK;
+    }
+    run_lock_release(held);
+    if (!there)
+        rmdir(path); /* it stays if anything is in it */
     return st;
 }

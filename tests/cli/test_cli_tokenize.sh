@@ -53,7 +53,12 @@ ok "$sifr" tokenize a.jsonl b.jsonl --split=0 --out=words
 cmp -s lines/train.bin words/train.bin || fail "a glob and two words differ"
 printf '{"prompt": "a", "completion": "b"}\n' >c.jsonl
 expect 1 "c.jsonl:1 has a prompt and a completion" "$sifr" tokenize c.jsonl --out=no
-[ ! -e no/train.bin ] || fail "a shard was left behind"
+printf '{"text": "one"}\n{"text": \n' >d.jsonl
+expect 1 "'d.jsonl' line 2: not valid JSON" "$sifr" tokenize d.jsonl --out=no
+[ ! -e no ] || fail "a folder, or a shard in it, was left behind"
+mkdir mine
+expect 1 "'d.jsonl' line 2: not valid JSON" "$sifr" tokenize d.jsonl --out=mine
+[ -d mine ] && [ "$(ls -A mine)" = "" ] || fail "the user's own folder is another: $(ls -A mine)"
 
 # two texts are never mixed in a folder, and nothing that was there is lost
 printf 'short' >short.txt

@@ -2,7 +2,9 @@
  * it, also where locks are those of a server. */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "scratch.h"
@@ -180,6 +182,30 @@ static void test_a_file_in_the_way(void **state)
     scratch_close(&s);
 }
 
+/* No file may grow, as on a disk that is full: a folder that was made for nothing is gone again. */
+static void test_a_full_disk(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct rlimit before, none;
+    scratch_open(&s);
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "mine")), STATUS_OK);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &none);
+    enum status fresh = prepare(&s, scratch_path(&s, "run"), false);
+    enum status there = prepare(&s, scratch_path(&s, "mine"), false);
+    setrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(fresh, STATUS_IO);
+    assert_int_equal(there, STATUS_IO);
+    scratch_expect(&s, "run");
+    assert_false(file_exists(scratch_path(&s, "run")));
+    assert_true(dir_exists(scratch_path(&s, "mine")) && dir_is_empty(scratch_path(&s, "mine")));
+    scratch_close(&s);
+}
+
 static void expect_one_run(void)
 {
     struct scratch s;
@@ -272,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_fresh_moves_aside),
         cmocka_unit_test(test_fresh_without_a_name),
         cmocka_unit_test(test_a_file_in_the_way),
+        cmocka_unit_test(test_a_full_disk),
         cmocka_unit_test(test_one_run_at_a_time),
         cmocka_unit_test(test_one_run_over_nfs),
         cmocka_unit_test(test_no_locks),
