@@ -179,6 +179,11 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
         st = print_json(cli, model, data, &evaluation);
     else if (st == STATUS_OK)
         print_lines(cli, data, &evaluation);
+    if (st == STATUS_OK && !isfinite(evaluation.loss))
+        st = FAIL(cli->env, DIVERGED,
+                  "the loss of '%s' is not finite; look at its weights: some are NaN, infinite or "
+                  "far too large",
+                  model);
 undo_options:
     options_destroy(all);
     return st;

@@ -23,7 +23,7 @@ static const struct {
     {"0", "done"},
     {"1", "failed, or ended at once"},
     {"2", "wrong usage or configuration"},
-    {"3", "training diverged"},
+    {"3", "training diverged, or a model gives numbers that are not finite"},
     {"4", "does not fit in memory"},
     {"75", "stopped by a signal or a limit: the same command goes on"},
 };

@@ -19,7 +19,8 @@ enum status decoder_feed(struct decoder *decoder, const int32_t *tokens, int64_t
                          const float **logits);
 
 /* Choosing the next token. temperature 0 is greedy; top_k 0 and top_p 1 are off. `random` in [0,
- * 1). Deterministic ties: the lowest id. `order` has room for `vocab` ids. */
+ * 1). Deterministic ties: the lowest id. `order` has room for `vocab` ids. -1: there is nothing to
+ * choose by: a logit is no number, or the largest is not finite. */
 struct sampling {
     double temperature, top_p;
     int64_t top_k;

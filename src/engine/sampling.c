@@ -8,8 +8,9 @@
  * pick_quick sorts next to nothing. Ids go into classes by their logits, with the count and the mass
  * of each class; only a class in which the walk along the order may end is put in order. Its masses
  * are added in another order and so differ in the last places: where one of them is too near what it
- * is compared with, or a logit is not a number, it says so, and the exact way is gone. The choice is
- * the same either way.
+ * is compared with, it says so, and the exact way is gone. The choice is the same either way.
+ *
+ * Logits of which one is no number, or the largest is not finite, give no choice at all.
  */
 #include <math.h>
 #include <string.h>
@@ -75,8 +76,8 @@ static int32_t pick_exact(const struct sampling *s, const float *logits, int64_t
         all += mass_of(s, logits[id], top);
     make_heap(logits, order, vocab);
 
-    /* Take ids, one at least, until k of them or the share p is reached (which is no number where a
-     * logit is infinite); they are at the end of `order`, best last. */
+    /* Take ids, one at least, until k of them or the share p is reached; they are at the end of
+     * `order`, best last. */
     double limit = s->top_p < 1.0 ? s->top_p * all : INFINITY;
     for (; left == vocab || (vocab - left < most && mass < limit); left--)
         mass += mass_of(s, logits[take_first(logits, order, left)], top);
@@ -207,7 +208,7 @@ static int32_t pick_quick(const struct sampling *s, const float *logits, int64_t
 {
     struct classes c = {.sampling = s, .logits = logits, .vocab = vocab, .top = top};
     double range = fmin((double)top - bottom, FARTHEST * s->temperature);
-    if (!isfinite(top) || (top > bottom && !(range > 1e-30 && range < 1e30)))
+    if (top > bottom && !(range > 1e-30 && range < 1e30))
         return -1;
     int64_t most = most_ids(s, vocab);
     c.counts = most < vocab;
@@ -259,16 +260,6 @@ static struct extent extent_of(const float *logits, int64_t vocab)
                            isnan(float_of(widest))};
 }
 
-/* The first of the largest; any number is larger than what is none, but for the first. */
-static int32_t greedy(const float *logits, int64_t vocab)
-{
-    int32_t best = 0;
-    for (int32_t id = 1; id < vocab; id++)
-        if (logits[id] > logits[best])
-            best = id;
-    return best;
-}
-
 static int32_t find(const float *logits, float top)
 {
     int32_t id = 0;
@@ -281,10 +272,10 @@ int32_t sampling_pick(const struct sampling *s, const float *logits, int64_t voc
                       int32_t *order)
 {
     struct extent e = extent_of(logits, vocab);
-    int32_t best = e.has_nan ? greedy(logits, vocab) : find(logits, e.top), id = -1;
+    if (e.has_nan || !isfinite(e.top))
+        return -1;
     if (s->temperature <= 0.0)
-        return best;
-    if (!e.has_nan)
-        id = pick_quick(s, logits, vocab, e.top, e.bottom, random, order);
-    return id >= 0 ? id : pick_exact(s, logits, vocab, logits[best], random, order);
+        return find(logits, e.top);
+    int32_t id = pick_quick(s, logits, vocab, e.top, e.bottom, random, order);
+    return id >= 0 ? id : pick_exact(s, logits, vocab, e.top, random, order);
 }

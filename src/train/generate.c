@@ -39,6 +39,9 @@ enum status generate_tokens(struct env *env, const struct generate_parts *parts,
         uint64_t position = (uint64_t)(prompt_count + result->tokens);
         int32_t token = sampling_pick(&sampling, logits, parts->vocab, rng_uniform(rng, position),
                                       parts->order);
+        result->not_finite = token < 0;
+        if (result->not_finite)
+            break;
         result->ended = token == tokenizer_eot(parts->tokenizer) && !config->ignore_eot;
         if (result->ended)
             break;
@@ -173,5 +176,11 @@ enum status generator_run(struct generator *g, const struct generate_config *con
     enum status st =
         generate_tokens(g->env, &parts, prompt.ids, prompt.count, config, emit, user, result);
     token_list_free(g->env, &prompt);
-    return st;
+    TRY(st);
+    if (result->not_finite)
+        return FAIL(g->env, DIVERGED,
+                    "the model gives numbers that are not finite for token %lld of the text; look "
+                    "at its weights: some are NaN, infinite or far too large",
+                    (long long)(result->prompt_tokens + result->tokens + 1));
+    return STATUS_OK;
 }

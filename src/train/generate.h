@@ -25,6 +25,7 @@ struct generate_result {
     double prefill_seconds; /* the prompt, up to the first token's choice */
     double decode_seconds;  /* all tokens after the first are fed in it */
     bool ended;             /* by the end-of-text token */
+    bool not_finite;        /* the model's numbers are not: it stopped there */
 };
 
 /* Called for each token: its bytes (a character may be cut between two tokens); false stops, in

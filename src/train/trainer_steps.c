@@ -71,6 +71,18 @@ static const char *say_origin(const struct trainer *t, int64_t micro_batch, char
     return out;
 }
 
+/* What to do about it. Skipped steps change nothing: when all were, the weights are still those the
+ * run began with, and no setting has made them what they are. */
+static const char *say_remedy(const struct trainer *t, const struct engine_result *result,
+                              bool at_floor)
+{
+    if (t->config->source && t->done.skipped == t->step && !isfinite(result->loss))
+        return "look at the weights of the model at model.path: with them as they are the loss is "
+               "not finite; some are NaN, infinite or far too large";
+    return at_floor ? "lower train.lr or raise train.warmup, or use precision.mode bf16"
+                    : "lower train.lr or raise train.warmup";
+}
+
 /* A step whose loss or gradient is not finite has changed nothing; too many in a row end the
  * run. */
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
@@ -102,9 +114,8 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
         return STATUS_OK;
     return FAIL(t->env, DIVERGED,
                 "%" PRId64
-                " steps in a row were skipped (train.max_skips), the last is step %" PRId64
-                "; lower train.lr or raise train.warmup%s",
-                t->done.skips_in_row, t->step, at_floor ? ", or use precision.mode bf16" : "");
+                " steps in a row were skipped (train.max_skips), the last is step %" PRId64 "; %s",
+                t->done.skips_in_row, t->step, say_remedy(t, result, at_floor));
 }
 
 static void add_traffic(struct engine_traffic *sum, const struct engine_traffic *more, int sign)

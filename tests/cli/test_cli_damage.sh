@@ -42,10 +42,27 @@ done
 hurt optimizer/variance.safetensors
 ok "$sifr" eval hurt
 [ "$(loss out)" = "$(loss eval-4)" ] || fail "a good model was passed over"
-printf '\377' | dd of=hf-2/model.safetensors bs=1 seek="$(($(stat -c %s hf-2/model.safetensors) - 9))" conv=notrunc status=none
+printf '\377' | dd of=hf-2/model.safetensors bs=1 seek="$(($(stat -c %s hf-2/model.safetensors) - 12))" conv=notrunc status=none
 ok "$sifr" eval hf-2 --data.path=text.txt
 truncate -s -3 hf-2/model.safetensors
 expect 1 "hf-2/model.safetensors" "$sifr" eval hf-2 --data.path=text.txt
+
+# weights that are no numbers: nobody takes what they give for a result
+ok "$sifr" export run nan
+head -c 4000 /dev/zero | tr '\0' '\377' |
+    dd of=nan/model.safetensors bs=1 seek="$(($(stat -c %s nan/model.safetensors) - 4000))" conv=notrunc status=none
+expect 3 "error: the loss of 'nan' is not finite; look at its weights" "$sifr" eval nan --data.path=text.txt
+has '^loss +-?nan$'
+expect 3 "error: the loss of 'nan' is not finite" "$sifr" eval nan --data.path=text.txt --json
+is_json out
+has '"loss": null'
+for flag in --temperature=0 --temperature=1 --json; do
+    expect 3 "error: the model gives numbers that are not finite for token 4 of the text; look at its weights" "$sifr" sample nan abc $flag
+    [ "$flag" = --json ] || [ "$(cat out)" = abc ] || fail "sample $flag: a text all the same: $(cat out)"
+done
+[ ! -s out ] || fail "sample --json: a result all the same: $(cat out)"
+expect 3 "2 steps in a row were skipped .*, the last is step 2; look at the weights of the model at model.path" \
+    "$sifr" train --model.path=nan --data.path=text.txt --train.micro_batch=2 --train.steps=9 --train.max_skips=2 --quiet --out=from-nan
 
 # over processes: all go on from the one before, and the first says so once
 for file in tokenizer.json model.safetensors; do
