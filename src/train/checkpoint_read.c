@@ -4,7 +4,7 @@
  * file reads the pieces that cover it, each whole, and compares their hashes before a byte is used;
  * so the room needed is one piece, and a load has a few (base/ahead.h): it first lists what it wants
  * of a file, and the next pieces are read while one is checked and put in place. The header of a file
- * of tensors is read in the same pieces.
+ * of tensors is read in the same pieces. Who has a checkpoint open holds that room only during a call.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ struct checkpoint {
     struct env *env; /* borrowed */
     char *folder;
     struct checkpoint_state state;
-    struct ahead *ahead; /* reads pieces */
+    struct ahead *ahead; /* reads pieces; NULL between two calls */
     bool direct;         /* past the system's cache */
     int fd;              /* of `entry`; -1: none is open */
     const struct checkpoint_entry *entry;
@@ -75,7 +75,6 @@ enum status checkpoint_open(struct env *env, const char *folder, struct checkpoi
     c->fd = -1;
     TRY_OR(undo, mem_strdup(env, folder, &c->folder));
     TRY_OR(undo, read_state(c));
-    TRY_OR(undo, ahead_create(env, CHECKPOINT_PIECE, &c->ahead));
     *checkpoint = c;
     return STATUS_OK;
 undo:
@@ -90,14 +89,21 @@ static void close_file(struct checkpoint *c)
     c->fd = -1;
 }
 
+/* The end of a call that has read: nothing is under way, read_pieces has taken all it asked for. */
+static enum status end_reading(struct checkpoint *c, enum status st)
+{
+    close_file(c);
+    ahead_destroy(c->ahead);
+    c->ahead = NULL;
+    return st;
+}
+
 void checkpoint_close(struct checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
     struct env *env = checkpoint->env;
-    close_file(checkpoint); /* nothing is being read: read_pieces has taken all it asked for */
     checkpoint_state_free(&checkpoint->state);
-    ahead_destroy(checkpoint->ahead);
     mem_free(env, checkpoint->folder);
     mem_free(env, checkpoint);
 }
@@ -169,6 +175,8 @@ static enum status read_pieces(struct checkpoint *c, const struct piece_reader *
 {
     enum status st = STATUS_OK;
     int64_t asked = 0;
+    if (!c->ahead)
+        TRY(ahead_create(c->env, CHECKPOINT_PIECE, &c->ahead));
     for (int64_t i = 0; i < count && (st == STATUS_OK || i < asked); i++) {
         void *data;
         for (; st == STATUS_OK && asked < count && asked < i + AHEAD_RANGES; asked++) {
@@ -415,7 +423,7 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
         st = load_role(&load);
     }
     mem_free(checkpoint->env, load.seen);
-    return st;
+    return end_reading(checkpoint, st);
 }
 
 /* --- verifying ------------------------------------------------------------------------------ */
@@ -456,22 +464,23 @@ enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn 
             seen(user, entry, st);
         first = first != STATUS_OK ? first : st;
     }
-    return first;
+    return end_reading(checkpoint, first);
 }
 
 enum status checkpoint_verify_share(struct checkpoint *checkpoint, enum checkpoint_role role,
                                     int64_t share, int64_t shares)
 {
+    enum status st = STATUS_OK;
     int64_t number = 0; /* of a file's first piece, through all files of the role */
-    for (int i = 0; i < checkpoint->state.entry_count; i++) {
+    for (int i = 0; st == STATUS_OK && i < checkpoint->state.entry_count; i++) {
         const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
         if (entry->role != role)
             continue;
         int64_t first = (share - number % shares + shares) % shares;
-        TRY(verify_dealt(checkpoint, (struct dealt){entry, first, shares}));
+        st = verify_dealt(checkpoint, (struct dealt){entry, first, shares});
         number += entry->piece_count;
     }
-    return STATUS_OK;
+    return end_reading(checkpoint, st);
 }
 
 enum status checkpoint_verify_role(struct checkpoint *checkpoint, enum checkpoint_role role)

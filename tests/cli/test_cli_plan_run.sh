@@ -50,6 +50,22 @@ assert end["sent_pipe"] == end["formula_pipe"], end
 PY
 done
 
+# A run that begins with a model holds no more by where it has that from: not what the files are read with.
+ok "$sifr" export run0 plain
+for from in run0 run0/checkpoints/step-3 plain; do
+    from_model=(--model.path="$from" --data.path=text.txt --train.micro_batch=4 --train.steps=1 --train.eval_every=0)
+    ok "$sifr" plan "${from_model[@]}" --json
+    mv out plan.json
+    ok "$sifr" train "${from_model[@]}" --out=from --fresh --quiet
+    python3 - from/metrics.jsonl <<'PY' || fail "$from: the run is not what was planned"
+import json, sys
+rank = json.load(open("plan.json"))["stages"][0]["rank"]
+held = json.loads(open(sys.argv[1]).read().split("\n")[0])["mem"]
+off = sum(held.values()) - held["loader"] - sum(rank["mem"].values()) + rank["mem"]["loader"]
+assert abs(off) < 1 << 20, (rank["mem"], held)
+PY
+done
+
 # The process holds what was planned and `runtime`, within 3 % and what threads and a few MiB of library buffers are (bench/plan-vs-run
 # does it with a model that makes those vanish). Sanitizers hold much more.
 grep -qE '__(asan|tsan)_init' "$sifr" && finish && exit

@@ -92,6 +92,22 @@ static void test_a_run(void **state)
     rig_close(&rig.run);
 }
 
+/* One that is open holds no room to read with: it may be open as long as a run. */
+static void test_room(void **state)
+{
+    (void)state;
+    struct save_rig rig = {0};
+    struct scratch *s = &rig.run.scratch;
+    struct model_source *source;
+    save_open(&rig);
+    assert_int_equal(save_train(&rig, "run", 1, "train.steps=2"), STATUS_OK);
+    size_t before = mem_total(s->env.mem);
+    assert_int_equal(look(s, "run", &all, &source), STATUS_OK);
+    assert_true(mem_total(s->env.mem) - before < 64 << 10);
+    model_source_close(source);
+    rig_close(&rig.run);
+}
+
 /* Weights that are in the folder and not in state.json are not those of the checkpoint. */
 static void test_a_stray_file(void **state)
 {
@@ -118,6 +134,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_a_run),
+        cmocka_unit_test(test_room),
         cmocka_unit_test(test_a_stray_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
