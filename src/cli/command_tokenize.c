@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/command.h"
+#include "cli/command_line.h"
 #include "cli/encode.h"
 #include "cli/json_out.h"
 #include "cli/token_file.h"
@@ -135,6 +136,28 @@ static enum status print_tokenized_json(struct cli *cli, const struct tokenized 
     return json_out_print(&json, cli->console);
 }
 
+static void add_flag(struct text *command, const char *flag, const char *value)
+{
+    struct text word;
+    text_init(&word, command->env);
+    text_printf(&word, "%s=%s", flag, value);
+    command_line_add_word(command, text_string(&word));
+    text_free(&word);
+}
+
+static void print_next(struct cli *cli, const struct tokenized *done)
+{
+    struct text command;
+    text_init(&command, cli->env);
+    text_add(&command, "sifr train --model.preset=tiny");
+    add_flag(&command, "--data.path", done->path[0]);
+    if (done->result.tokens[1])
+        add_flag(&command, "--data.val", done->path[1]);
+    add_flag(&command, "--data.tokenizer", done->tokenizer_path);
+    console_line(cli->console, "next       %s", text_string(&command));
+    text_free(&command);
+}
+
 static void print_tokenized(struct cli *cli, const struct tokenized *done)
 {
     static const char *const names[] = {"train", "val"};
@@ -150,10 +173,7 @@ static void print_tokenized(struct cli *cli, const struct tokenized *done)
     console_line(cli->console, "speed      %s/s, %s in all",
                  text_human_bytes(a, (double)(r->bytes[0] + r->bytes[1]) / (r->seconds + 1e-9)),
                  text_human_seconds(b, r->seconds + done->learn_seconds));
-    console_line(cli->console,
-                 "next       sifr train --model.preset=tiny --data.path=%s%s%s --data.tokenizer=%s",
-                 done->path[0], r->tokens[1] ? " --data.val=" : "",
-                 r->tokens[1] ? done->path[1] : "", done->tokenizer_path);
+    print_next(cli, done);
 }
 
 /* Files of another text would be lost, or one that is not written now would stay beside the new. */

@@ -133,6 +133,19 @@ static void print_again(struct train_view *view, const struct trainer_summary *s
     text_free(&command);
 }
 
+/* What to do with a model that is made. */
+static void print_sample(struct train_view *view, const char *folder)
+{
+    struct text command;
+    text_init(&command, view->cli->env);
+    text_add(&command, "sifr sample");
+    command_line_add_word(&command, folder);
+    if (view->wordless)
+        text_add(&command, " --tokenizer=FILE (the shards' own: the run was given none)");
+    console_fact(view->cli->console, "next", text_string(&command));
+    text_free(&command);
+}
+
 void train_end_print(struct train_view *view, const struct trainer_summary *s, const char *folder)
 {
     struct console *console = view->cli->console;
@@ -169,11 +182,8 @@ void train_end_print(struct train_view *view, const struct trainer_summary *s, c
     if (!*s->checkpoint)
         return;
     console_fact(console, "model", s->checkpoint);
-    if (strcmp(s->end, "stopped") == 0) {
+    if (strcmp(s->end, "stopped") == 0)
         print_again(view, s);
-        return;
-    }
-    snprintf(line, sizeof line, "sifr sample %s%s", folder,
-             view->wordless ? " --tokenizer=FILE (the shards' own: the run was given none)" : "");
-    console_fact(console, "next", line);
+    else
+        print_sample(view, folder);
 }

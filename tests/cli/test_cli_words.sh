@@ -19,6 +19,12 @@ has 'speed +too few steps to tell'
 run_next --tokens=1
 grep -q '^sifr: 1 token, .*prompt of 1 token, ' err || fail "one is several: $(cat err)"
 
+# the same where a shell would read several words
+ok sifr tokenize text.txt --vocab=300 --out="to kens/it's"
+run_next --train.steps=1 --model.width=32 --model.context=32 "--out='sp ace/o ut'"
+has "^  next +sifr sample 'sp ace/o ut'$"
+run_next --tokens=1
+
 # tokens without a tokenizer: a sample needs one, and the line says so
 ok sifr train "${small[@]}" --data.path=tokens/train.bin --model.vocab=300 --train.steps=3 --out=wordless
 has 'next +sifr sample wordless --tokenizer=FILE'
