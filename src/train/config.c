@@ -283,6 +283,23 @@ static enum status vocab_of_shards(struct env *env, const struct data_config *da
     return st;
 }
 
+/* Every token of the text must be one of the model's. */
+static enum status check_vocab(struct env *env, const struct run_config *config)
+{
+    int64_t vocab = config->model.vocab;
+    if (config->tokenizer == NULL || vocab >= tokenizer_vocab(config->tokenizer))
+        return STATUS_OK;
+    if (config->source)
+        return FAIL(env, CONFIG,
+                    "data.tokenizer: the tokenizer has %d tokens, and the vocabulary of the model "
+                    "at '%s' is %lld; name the tokenizer that the model was made with",
+                    tokenizer_vocab(config->tokenizer), config->model.path, (long long)vocab);
+    return FAIL(env, CONFIG,
+                "model.vocab: %lld is smaller than the tokenizer's %d tokens; leave the key out or "
+                "raise it",
+                (long long)vocab, tokenizer_vocab(config->tokenizer));
+}
+
 static enum status resolve_model(struct env *env, const struct options *options,
                                  struct run_config *config)
 {
@@ -300,13 +317,7 @@ static enum status resolve_model(struct env *env, const struct options *options,
         TRY(model_resolve(env, options, model));
     }
     TRY(model_check(env, model));
-    if (config->tokenizer != NULL && model->vocab < tokenizer_vocab(config->tokenizer))
-        return FAIL(
-            env, CONFIG,
-            "model.vocab: %lld is smaller than the tokenizer's %d tokens; leave the key out or "
-            "raise it",
-            (long long)model->vocab, tokenizer_vocab(config->tokenizer));
-    return STATUS_OK;
+    return check_vocab(env, config);
 }
 
 /* --- the batches and the schedule ----------------------------------------------------------- */
@@ -440,6 +451,16 @@ static enum status check_groups(struct env *env, const struct option_list *group
 
 /* --- all of it ------------------------------------------------------------------------------ */
 
+/* Nothing to read with the model. What is no model needs to be told that first. */
+static enum status fail_no_held_out(struct env *env, const char *path)
+{
+    const struct model_want want = {.depth = MODEL_DEPTH_SMALL};
+    struct model_source *source;
+    TRY(model_source_open(env, path, &want, &source));
+    model_source_close(source);
+    return FAIL(env, CONFIG, "data.val: there is no held-out data; give a file or a quoted glob");
+}
+
 static enum status resolve(struct env *env, struct options *options,
                            tokenizer_progress_fn *progress, void *user, struct run_config *config)
 {
@@ -448,8 +469,7 @@ static enum status resolve(struct env *env, struct options *options,
     if (*config->model.path) /* who reads gives it bare */
         TRY(named_there(env, config->reading ? "" : "model.path", config->model.path));
     if (!run_has_data(config) && config->reading && *config->data.val == '\0')
-        return FAIL(env, CONFIG,
-                    "data.val: there is no held-out data; give a file or a quoted glob");
+        return fail_no_held_out(env, config->model.path);
     if (!run_has_data(config) && !config->planning && !config->reading)
         return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
 

@@ -110,8 +110,9 @@ static enum status shape_parse(const struct safetensors *file, const json_t *sha
         const json_t *size = json_array_get(shape, i);
         if (!json_is_integer(size) || json_integer_value(size) < 0)
             return FAIL(file->env, FORMAT,
-                        "'%s': tensor '%s': size %zu of the shape is not a count", file->origin,
-                        tensor->name, i);
+                        "'%s': tensor '%s': shape[%zu] is not a count: it must be a whole number, "
+                        "0 or more",
+                        file->origin, tensor->name, i);
         tensor->shape[i] = json_integer_value(size);
     }
     return STATUS_OK;

@@ -95,7 +95,7 @@ ok "$sifr" plan --train.micro_batch=1 --model.path=learnt
 has 'vocabulary 300$'
 ok "$sifr" export learnt cut
 sed -i 's/"vocab_size": 300/"vocab_size": 290/' cut/config.json
-expect 2 "model.vocab: 290 is smaller than the tokenizer's 300 tokens" "$sifr" plan --train.micro_batch=1 --model.path=cut
+expect 2 "the tokenizer has 300 tokens, and the vocabulary of the model at 'cut' is 290; name the tokenizer" "$sifr" plan --train.micro_batch=1 --model.path=cut
 expect 2 "leave it out to use that model's own" "$sifr" plan --train.micro_batch=1 --model.path=learnt --data.tokenizer=train:400
 
 # A trillion parameters on 1,024 ranks: a fraction of a second, but the machine may be busy and the build sanitized.

@@ -121,7 +121,7 @@ static void refuses_what_is_wrong(void **state)
     refuse_header(&s, "{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
                   "F8_E4M3");
     refuse_header(&s, "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4,
-                  "not a count");
+                  "shape[0] is not a count");
     refuse_header(&s, "{\"a\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, "shape");
     refuse_header(&s, T("[4,12]"), 12, "begins at byte 4");
     refuse_header(&s, T("[8,0]"), 8, "data_offsets");
