@@ -12,12 +12,23 @@
 
 enum { LINE_BYTES = 4096 };
 
+/* What goes to a file of its own, which may be full while another is not. */
+enum part { PART_STEPS, PART_SAMPLES, PART_EVENTS, PART_COUNT };
+
+static const struct {
+    const char *loud, *calm, *file;
+} parts[PART_COUNT] = {
+    [PART_STEPS] = {"METRICS", "metrics", "metrics.jsonl"},
+    [PART_SAMPLES] = {"TEXT SAMPLES", "text samples", "samples.jsonl"},
+    [PART_EVENTS] = {"TENSORBOARD EVENTS", "TensorBoard events", "the events file"},
+};
+
 struct metrics {
     struct env *env; /* borrowed */
     struct line_file *steps, *samples;
     struct tfevents *events;
     struct text line;
-    int64_t lost; /* records in a row that could not be written */
+    int64_t lost[PART_COUNT]; /* records in a row that could not be written */
 };
 
 /* --- creation ------------------------------------------------------------------------------- */
@@ -88,20 +99,23 @@ void metrics_destroy(struct metrics *metrics)
 /* --- a disk that is full ---------------------------------------------------------------------- */
 
 /* How a record of `step` was written: only what writing another time cannot mend ends the run. */
-static enum status settle(struct metrics *metrics, int64_t step, enum status st)
+static enum status settle(struct metrics *metrics, enum part part, int64_t step, enum status st)
 {
+    int64_t *lost = &metrics->lost[part];
     if (st == STATUS_IO) {
-        if (metrics->lost++ == 0)
+        if ((*lost)++ == 0)
             log_warn(metrics->env,
-                     "THE METRICS OF STEP %lld ARE NOT WRITTEN: %s; the run goes on, and each step "
-                     "tries again",
-                     (long long)step, strerror(errno));
+                     "THE %s OF STEP %lld ARE NOT WRITTEN: %s; the run goes on, and later ones are "
+                     "tried again",
+                     parts[part].loud, (long long)step, strerror(errno));
         return STATUS_OK;
     }
-    if (st == STATUS_OK && metrics->lost > 0) {
-        log_warn(metrics->env, "metrics are written again from step %lld on; %lld record%s missing",
-                 (long long)step, (long long)metrics->lost, metrics->lost == 1 ? " is" : "s are");
-        metrics->lost = 0;
+    if (st == STATUS_OK && *lost > 0) {
+        log_warn(metrics->env,
+                 "%s are written again from step %lld on; %lld record%s missing in %s",
+                 parts[part].calm, (long long)step, (long long)*lost, *lost == 1 ? " is" : "s are",
+                 parts[part].file);
+        *lost = 0;
     }
     return st;
 }
@@ -228,10 +242,8 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
 enum status metrics_step(struct metrics *metrics, const struct trainer_step *step,
                          const struct evaluation *val)
 {
-    enum status st = write_step(metrics, step, val);
-    if (st == STATUS_OK)
-        st = write_events(metrics, step, val);
-    return settle(metrics, step->step, st);
+    TRY(settle(metrics, PART_STEPS, step->step, write_step(metrics, step, val)));
+    return settle(metrics, PART_EVENTS, step->step, write_events(metrics, step, val));
 }
 
 /* --- a sample ------------------------------------------------------------------------------- */
@@ -244,9 +256,8 @@ enum status metrics_sample(struct metrics *metrics, const struct trainer_sample 
     text_json_string(line, sample->prompt, strlen(sample->prompt));
     text_add(line, ",\"text\":");
     text_json_string(line, sample->text, sample->text_bytes);
-    enum status st = write_line(metrics, metrics->samples);
-    if (st == STATUS_OK)
-        st = tfevents_text(metrics->events, clock_wall(), sample->step, "samples/text_summary",
-                           sample->text, sample->text_bytes);
-    return settle(metrics, sample->step, st);
+    TRY(settle(metrics, PART_SAMPLES, sample->step, write_line(metrics, metrics->samples)));
+    enum status st = tfevents_text(metrics->events, clock_wall(), sample->step,
+                                   "samples/text_summary", sample->text, sample->text_bytes);
+    return settle(metrics, PART_EVENTS, sample->step, st);
 }

@@ -2,7 +2,7 @@
  *
  * Each record is one write; a crash loses none and a reader sees whole lines. After creation a
  * step's record allocates nothing. A record that cannot be written, on a disk that is full, is lost with a
- * loud line, and the run goes on: the next one is tried again.
+ * loud line, and the run goes on: the next one is tried again. Each file's losses are counted apart.
  */
 #ifndef TRAIN_METRICS_H
 #define TRAIN_METRICS_H

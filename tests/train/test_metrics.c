@@ -6,6 +6,8 @@
 #include "train/scratch.h"
 #include "train/metrics.h"
 
+enum { SAID_BYTES = 2048 };
+
 /* No file may grow beyond `bytes`: what a full disk is to one that grows. */
 static void limit_files(rlim_t bytes)
 {
@@ -29,10 +31,19 @@ static enum status write_step(struct metrics *metrics, int64_t number)
     return metrics_step(metrics, &step, NULL);
 }
 
-static void keep_line(void *user, enum log_level level, const char *line)
+static enum status write_sample(struct metrics *metrics, int64_t number)
 {
+    struct trainer_sample sample = {
+        .step = number, .prompt = "The", .text = "cat", .text_bytes = 3};
+    return metrics_sample(metrics, &sample);
+}
+
+static void keep_lines(void *user, enum log_level level, const char *line)
+{
+    char *said = user;
+    size_t used = strlen(said);
     (void)level;
-    snprintf(user, 256, "%s", line);
+    snprintf(said + used, SAID_BYTES - used, "%s\n", line);
 }
 
 static void a_full_disk_costs_records_only(void **state)
@@ -40,12 +51,11 @@ static void a_full_disk_costs_records_only(void **state)
     struct scratch s;
     struct metrics *metrics;
     struct env env;
-    struct trainer_sample sample = {.step = 3, .prompt = "The", .text = "cat", .text_bytes = 3};
-    char said[256] = "", *text;
+    char said[SAID_BYTES] = "", *text;
     size_t bytes;
     (void)state;
     scratch_open(&s);
-    assert_ok(env_create(&env, keep_line, said, LOG_INFO, 1));
+    assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
     assert_ok(metrics_create(&env, s.folder, 0, "train: {}", 16, &metrics));
     const char *path = scratch_path(&s, "metrics.jsonl");
     assert_ok(write_step(metrics, 1));
@@ -54,25 +64,67 @@ static void a_full_disk_costs_records_only(void **state)
     limit_files((rlim_t)whole + 20); /* there is room for a part of the next line */
     assert_ok(write_step(metrics, 2));
     assert_non_null(strstr(said, "THE METRICS OF STEP 2 ARE NOT WRITTEN: File too large"));
-    said[0] = 0;
-    assert_ok(write_step(metrics, 3));
     limit_files(1);
-    assert_ok(metrics_sample(metrics, &sample));
+    assert_ok(write_step(metrics, 3));
+    said[0] = 0;
+    assert_ok(write_step(metrics, 4));
     assert_string_equal(said, ""); /* once */
     assert_int_equal(size_of(path), whole);
 
     limit_files(RLIM_INFINITY);
-    assert_ok(write_step(metrics, 4));
-    assert_non_null(strstr(said, "written again from step 4 on; 3 records are missing"));
-    said[0] = 0;
     assert_ok(write_step(metrics, 5));
+    assert_non_null(strstr(said, "metrics are written again from step 5 on; 3 records are missing "
+                                 "in metrics.jsonl\n"));
+    said[0] = 0;
+    assert_ok(write_step(metrics, 6));
     assert_string_equal(said, "");
     metrics_destroy(metrics);
     assert_string_equal(log_first_error(env.log), "");
     assert_ok(file_read(&env, path, 1 << 16, &text, &bytes));
-    assert_ptr_equal(strstr(text + whole, "{\"step\":4,"), text + whole);
-    assert_non_null(strstr(text, "\n{\"step\":5,"));
+    assert_ptr_equal(strstr(text + whole, "{\"step\":5,"), text + whole);
+    assert_non_null(strstr(text, "\n{\"step\":6,"));
     mem_free(&env, text);
+    env_destroy(&env);
+    scratch_close(&s);
+}
+
+/* A file that takes its record says nothing about another that does not. */
+static void every_file_counts_its_own_losses(void **state)
+{
+    struct scratch s;
+    struct metrics *metrics;
+    struct env env;
+    char said[SAID_BYTES] = "";
+    (void)state;
+    scratch_open(&s);
+    assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
+    assert_ok(metrics_create(&env, s.folder, 0, "train: {}", 16, &metrics));
+    for (int64_t step = 1; step <= 20; step++) /* until it is the largest file */
+        assert_ok(write_step(metrics, step));
+
+    limit_files((rlim_t)size_of(scratch_path(&s, "metrics.jsonl")) + 20);
+    assert_ok(write_step(metrics, 21));
+    assert_ok(write_sample(metrics, 21)); /* there is room for this one */
+    assert_int_not_equal(size_of(scratch_path(&s, "samples.jsonl")), 0);
+    assert_null(strstr(said, "written again"));
+    limit_files(1);
+    assert_ok(write_sample(metrics, 22));
+    assert_non_null(strstr(said, "THE TEXT SAMPLES OF STEP 22 ARE NOT WRITTEN: File too large"));
+    assert_non_null(strstr(said, "THE TENSORBOARD EVENTS OF STEP 22 "));
+    assert_ok(write_step(metrics, 23));
+
+    said[0] = 0;
+    limit_files(RLIM_INFINITY);
+    assert_ok(write_sample(metrics, 24));
+    assert_non_null(strstr(said, "text samples are written again from step 24 on; 1 record is "
+                                 "missing in samples.jsonl\n"));
+    assert_non_null(
+        strstr(said, "TensorBoard events are written again from step 24 on; 2 records "));
+    assert_null(strstr(said, "metrics are written again"));
+    assert_ok(write_step(metrics, 24));
+    assert_non_null(strstr(said, "metrics are written again from step 24 on; 2 records are missing "
+                                 "in metrics.jsonl\n"));
+    metrics_destroy(metrics);
     env_destroy(&env);
     scratch_close(&s);
 }
@@ -82,6 +134,7 @@ int main(void)
     signal(SIGXFSZ, SIG_IGN); /* as the command does */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_disk_costs_records_only),
+        cmocka_unit_test(every_file_counts_its_own_losses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
