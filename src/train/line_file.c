@@ -3,6 +3,8 @@
 #include "train/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +70,8 @@ static int64_t step_of(const char *line, size_t bytes)
     return digits[0] >= '0' && digits[0] <= '9' ? strtoll(digits, NULL, 10) : -1;
 }
 
-/* How much of it stays. */
-static size_t find_cut(const char *data, size_t bytes, int64_t step)
+/* Where the first line begins that is not whole or whose N is above `step`. */
+static size_t find_later(const char *data, size_t bytes, int64_t step)
 {
     size_t kept = 0;
     while (kept < bytes) {
@@ -81,14 +83,53 @@ static size_t find_cut(const char *data, size_t bytes, int64_t step)
     return kept;
 }
 
-enum status line_file_cut(struct env *env, const char *path, int64_t step)
+/* Is it an object {"step":N, ...} that was written to its end? */
+static enum status check_record(struct env *env, const char *line, size_t bytes, bool *whole)
+{
+    json_error_t error;
+    *whole = false;
+    if (step_of(line, bytes) < 0)
+        return STATUS_OK;
+    json_t *object = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
+    *whole = object != NULL;
+    json_decref(object);
+    if (!*whole && json_error_code(&error) == json_error_out_of_memory)
+        return FAIL(env, MEMORY, "out of memory for a line of %zu bytes", bytes);
+    return STATUS_OK;
+}
+
+/* How much of it stays: up to the last record of `step` or before. */
+static enum status find_cut(struct env *env, const char *data, size_t bytes, int64_t step,
+                            size_t *kept, int64_t *last)
+{
+    *last = 0;
+    for (*kept = find_later(data, bytes, step); *kept > 0;) {
+        bool whole;
+        size_t end = *kept - 1; /* the newline */
+        const char *before = memrchr(data, '\n', end);
+        size_t begin = before ? (size_t)(before - data) + 1 : 0;
+        TRY(check_record(env, data + begin, end - begin, &whole));
+        if (whole) {
+            *last = step_of(data + begin, end - begin);
+            break;
+        }
+        *kept = begin;
+    }
+    return STATUS_OK;
+}
+
+enum status line_file_cut(struct env *env, const char *path, int64_t step, int64_t *last)
 {
     struct file_map map;
+    size_t kept;
+    *last = 0;
     if (!file_exists(path))
         return STATUS_OK;
     TRY(file_map_open(env, path, &map));
-    size_t kept = find_cut((const char *)map.data, map.bytes, step), bytes = map.bytes;
+    size_t bytes = map.bytes;
+    enum status st = find_cut(env, (const char *)map.data, bytes, step, &kept, last);
     file_map_close(&map);
+    TRY(st);
     if (kept < bytes && truncate(path, (off_t)kept) != 0) /* the system does it whole or not */
         return FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
     return STATUS_OK;

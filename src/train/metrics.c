@@ -3,7 +3,9 @@
  */
 #include "train/metrics.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/clock.h"
 #include "base/file.h"
@@ -33,14 +35,34 @@ struct metrics {
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-static enum status open_lines(struct env *env, const char *folder, const char *name, int64_t step,
+/* Every step has a record, written before its checkpoint: those of a run that goes on after `step` end
+ * there, unless they were lost. */
+static void tell_missing(struct env *env, const char *path, int64_t last, int64_t step)
+{
+    char first[32] = "";
+    bool one = last + 1 == step;
+    if (last >= step)
+        return;
+    if (!one)
+        snprintf(first, sizeof first, "s %" PRId64 " to", last + 1);
+    log_warn(env,
+             "metrics.jsonl has no record of step%s %" PRId64 ": '%s' was cut off, damaged or "
+             "removed, or its disk was full; the run goes on, and does not write %s again",
+             first, step, path, one ? "it" : "them");
+}
+
+static enum status open_lines(struct env *env, const char *folder, enum part part, int64_t step,
                               struct line_file **file)
 {
     char *path;
-    TRY(path_join(env, folder, name, &path));
-    enum status st = step > 0 ? line_file_cut(env, path, step) : line_file_set_aside(env, path);
+    int64_t last = 0;
+    TRY(path_join(env, folder, parts[part].file, &path));
+    enum status st =
+        step > 0 ? line_file_cut(env, path, step, &last) : line_file_set_aside(env, path);
     if (st == STATUS_OK)
         st = line_file_open(env, path, file);
+    if (st == STATUS_OK && part == PART_STEPS)
+        tell_missing(env, path, last, step);
     mem_free(env, path);
     return st;
 }
@@ -60,8 +82,8 @@ static enum status open_all(struct metrics *metrics, const char *folder, int64_t
 {
     /* A byte of a sample may become six: \u001b. */
     TRY(reserve(&metrics->line, LINE_BYTES + 6 * sample_bytes));
-    TRY(open_lines(metrics->env, folder, "metrics.jsonl", step, &metrics->steps));
-    TRY(open_lines(metrics->env, folder, "samples.jsonl", step, &metrics->samples));
+    TRY(open_lines(metrics->env, folder, PART_STEPS, step, &metrics->steps));
+    TRY(open_lines(metrics->env, folder, PART_SAMPLES, step, &metrics->samples));
     TRY(tfevents_create(metrics->env, folder, &metrics->events));
     enum status st = tfevents_text(metrics->events, clock_wall(), 0, "config/text_summary",
                                    config_yaml, strlen(config_yaml));

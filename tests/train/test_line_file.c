@@ -47,27 +47,37 @@ static void lines_of_later_steps_are_dropped(void **state)
 {
     static const struct {
         const char *before, *after; /* of step 2 */
+        int64_t last;
     } cases[] = {
-        {"", ""},
-        {"{\"step\":1}\n{\"step\":2,\"a\":3}\n", "{\"step\":1}\n{\"step\":2,\"a\":3}\n"},
-        {"{\"step\":1}\n{\"step\":3}\n{\"step\":4}\n", "{\"step\":1}\n"},
-        {"{\"step\":2}\n{\"step\":2", "{\"step\":2}\n"},
-        {"{\"step\":22}\n", ""},
-        {"other\n{\"step\":3", "other\n"},
+        {"", "", 0},
+        {"{\"step\":1}\n{\"step\":2,\"a\":3}\n", "{\"step\":1}\n{\"step\":2,\"a\":3}\n", 2},
+        {"{\"step\":1}\n{\"step\":3}\n{\"step\":4}\n", "{\"step\":1}\n", 1},
+        {"{\"step\":2}\n{\"step\":2", "{\"step\":2}\n", 2},
+        {"{\"step\":22}\n", "", 0},
+        /* no records: at the end, and before later ones */
+        {"other\n{\"step\":3", "", 0},
+        {"{\"step\":1}\n{\"step\":2}\nother\n", "{\"step\":1}\n{\"step\":2}\n", 2},
+        {"{\"step\":1}\n{\"step\":2,\"a\n\n[]\n{\"step\":3}\n", "{\"step\":1}\n", 1},
+        {"{\"step\":1}\n{\"step\":2}{\"step\":2}\n", "{\"step\":1}\n", 1},
+        /* with records behind it, a line stays */
+        {"other\n{\"step\":2,\"a\":\"\\u0000\"}\n", "other\n{\"step\":2,\"a\":\"\\u0000\"}\n", 2},
     };
     struct scratch s;
     char *text;
     size_t bytes;
+    int64_t last = 7;
     (void)state;
     scratch_open(&s);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *path = scratch_text(&s, "m.jsonl", cases[i].before);
-        assert_int_equal(line_file_cut(&s.env, path, 2), STATUS_OK);
+        assert_int_equal(line_file_cut(&s.env, path, 2, &last), STATUS_OK);
+        assert_int_equal(last, cases[i].last);
         assert_int_equal(file_read(&s.env, path, 100, &text, &bytes), STATUS_OK);
         assert_string_equal(text, cases[i].after);
         mem_free(&s.env, text);
     }
-    assert_int_equal(line_file_cut(&s.env, scratch_path(&s, "none"), 2), STATUS_OK);
+    assert_int_equal(line_file_cut(&s.env, scratch_path(&s, "none"), 2, &last), STATUS_OK);
+    assert_int_equal(last, 0);
     assert_false(file_exists(s.path));
     scratch_close(&s);
 }

@@ -1,4 +1,5 @@
-/* Metrics on a disk that is full for a while: records are lost, loudly, and the run goes on. */
+/* Metrics on a disk that is full for a while: records are lost, loudly, and the run goes on. And what a
+ * run that goes on says about records that it does not find. */
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -129,12 +130,47 @@ static void every_file_counts_its_own_losses(void **state)
     scratch_close(&s);
 }
 
+/* What a run that goes on after step 12 says about the file that it finds. */
+static void expect_missing(const char *content, const char *steps)
+{
+    struct scratch s;
+    struct metrics *metrics;
+    struct env env;
+    char said[SAID_BYTES] = "", wanted[128];
+    scratch_open(&s);
+    if (content != NULL)
+        scratch_text(&s, "metrics.jsonl", content);
+    assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
+    assert_ok(metrics_create(&env, s.folder, 12, "train: {}", 16, &metrics));
+    metrics_destroy(metrics);
+    snprintf(wanted, sizeof wanted, "metrics.jsonl has no record of %s: ", steps);
+    if (*steps)
+        assert_ptr_equal(strstr(said, wanted), said);
+    else
+        assert_string_equal(said, "");
+    env_destroy(&env);
+    scratch_close(&s);
+}
+
+static void steps_without_a_record_are_named(void **state)
+{
+    (void)state;
+    expect_missing("{\"step\":11}\n{\"step\":12}\n", "");
+    expect_missing("{\"step\":11}\n{\"step\":12}\n{\"step\":13}\n{\"st", "");
+    expect_missing("{\"step\":12}\n\001\002\n", "");
+    expect_missing("{\"step\":11}\n{\"step\":12,\"loss", "step 12");
+    expect_missing("{\"step\":9}\n{\"step\":13}\n", "steps 10 to 12");
+    expect_missing("", "steps 1 to 12");
+    expect_missing(NULL, "steps 1 to 12");
+}
+
 int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); /* as the command does */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_disk_costs_records_only),
         cmocka_unit_test(every_file_counts_its_own_losses),
+        cmocka_unit_test(steps_without_a_record_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
