@@ -12,7 +12,7 @@
 
 /* What the first signal is answered with, at once: while steps are made, and before; with what the
  * first Ctrl-C adds; and the second. */
-#define CLI_STOPPING       "stopping after this step, and all of it is saved"
+#define CLI_STOPPING       "stopping after this step, and all of it will be saved"
 #define CLI_STOPPING_EARLY "stopping before the first step"
 #define CLI_AGAIN          "; Ctrl-C again to stop at once"
 #define CLI_ENDED          "ended at once"

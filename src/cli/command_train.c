@@ -163,8 +163,8 @@ static enum status run_job(struct train_job *job)
              ? dry_run(job->cli, &settings->config, job->plan.size, job->folder, settings->json)
              : train_here(job);
     if (st == STATUS_MEMORY)
-        log_info(env, "less memory: a smaller train.micro_batch, --engine.recompute=full, or more "
-                      "ranks with --zero.stage=3");
+        log_warn(env, "less memory is taken with a smaller train.micro_batch, "
+                      "--engine.recompute=full, or more ranks with --zero.stage=3");
     run_config_release(&settings->config);
 undo_view:
     train_view_close(job->view);
@@ -302,6 +302,7 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
     struct train_settings *settings = user_settings;
     struct train_job job = {.cli = cli, .options = options, .settings = settings};
     char *folder;
+    cli->console->quiet = settings->quiet;
     if (options_is_set(options, "out") && !*settings->out)
         return FAIL(cli->env, USAGE, "--out is empty: name a folder, or leave it away");
     TRY(ranks_find(cli->env, settings->n, comm_backend_words[settings->config.ranks.backend],

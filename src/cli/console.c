@@ -167,13 +167,19 @@ static const enum console_style level_styles[] = {[LOG_ERROR] = STYLE_RED,
                                                   [LOG_INFO] = STYLE_PLAIN,
                                                   [LOG_DEBUG] = STYLE_DIM};
 
+/* --verbose is for who looks for something: it is stronger than --quiet. */
+static bool is_kept_back(const struct console *console, enum log_level level)
+{
+    return console->quiet && !console->verbose && level > LOG_WARN;
+}
+
 void console_log(void *user, enum log_level level, const char *line)
 {
     struct console *console = user;
     char rank[32] = "";
     if (level == LOG_ERROR)
         rank_report_error(console->rank);
-    if (console->rank > 0 && !console->verbose)
+    if ((console->rank > 0 && !console->verbose) || is_kept_back(console, level))
         return;
     if (console->rank > 0)
         snprintf(rank, sizeof rank, "rank %d: ", console->rank);
@@ -187,7 +193,7 @@ void console_signal_line(const struct console *console, enum log_level level, co
 {
     char whole[256], *to = whole;
     bool colour = console->err_colour && level_styles[level] != STYLE_PLAIN;
-    if (console->rank > 0 || strlen(line) > sizeof whole / 2)
+    if (console->rank > 0 || strlen(line) > sizeof whole / 2 || is_kept_back(console, level))
         return;
     to = stpcpy(to, console->err_terminal ? "\nsifr: " : "sifr: ");
     to = stpcpy(to, colour ? escape_of(level_styles[level]) : "");

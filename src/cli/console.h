@@ -22,6 +22,7 @@
 struct console {
     int rank; /* of this process */
     bool verbose;
+    bool quiet; /* only warnings and errors */
     bool out_terminal, err_terminal;
     bool out_colour, err_colour;
     bool ascii;       /* pictures without UTF-8 */

@@ -14,7 +14,7 @@ same() { # A B WHAT: what two runs of 30 steps have come to
 life() { # CODE FOLDER RANKS keys...
     local code=$1 folder=$2 ranks=$3 got=0
     shift 3
-    timeout 300 "$sifr" train "${run[@]}" --quiet --out="$folder" -n "$ranks" "$@" >out 2>err || got=$?
+    timeout 300 "$sifr" train "${run[@]}" --out="$folder" -n "$ranks" "$@" >out 2>err || got=$?
     [ $got = "$code" ] || fail "$folder, -n $ranks $*: exit $got, not $code: $(head -c 400 err)"
     ! grep -qE '(will|may) differ' err || fail "$folder, $*: $(cat err)"
 }
@@ -59,6 +59,20 @@ expect 2 "another model .*model.width: 40 there, 80 here" "$sifr" train "${run[@
 expect 0 "has done 30 steps and train.steps is 20: there is nothing left to do" "$sifr" train "${run[@]}" --train.steps=20 --out=fp32
 ! grep -q differ err || fail "a run that does nothing differs: $(cat err)"
 expect 0 "will differ from one that was not interrupted: .*train.steps: 30 there, 31 here" "$sifr" train "${run[@]}" --train.steps=31 --out=fp32
+
+# --- --quiet: warnings and errors ------------------------------------------------------------------------------------
+quiet=("$sifr" train "${run[@]}" --train.steps=4 --quiet --out=quiet)
+expect 75 "stopped after step 2" "${quiet[@]}" --train.stop_at=2
+truncate -s -20 quiet/metrics.jsonl
+expect 0 "metrics.jsonl has no record of step 2: 'quiet/metrics.jsonl' was cut off" "${quiet[@]}"
+[ "$(wc -l <err)" = 1 ] || fail "--quiet: more than a warning: $(cat err)"
+[ "$(sed 's/,.*//' quiet/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":3{"step":4' ] || fail "other records: $(cut -c1-40 quiet/metrics.jsonl)"
+for flag in '' --fresh; do # it is complete; it is moved aside
+    ok "${quiet[@]}" $flag
+    [ ! -s err ] || fail "--quiet $flag: something on stderr: $(cat err)"
+done
+ok "${quiet[@]}" --verbose
+grep -q "the run in 'quiet' is complete" err || fail "--quiet --verbose: not said: $(cat err)"
 
 # --- what stops a run ------------------------------------------------------------------------------------------------
 expect 75 "stopped after step" timeout 300 "$sifr" train "${run[@]}" --train.steps=100000000 --train.max_time=2s --quiet --out=timed -n 2

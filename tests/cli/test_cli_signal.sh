@@ -17,13 +17,25 @@ for signal in INT TERM USR1 '-n2 INT' '-n2 TERM'; do
     wait $pid || code=$?
     [ $code = 75 ] || fail "$signal: exit $code, not 75: $(tail -3 err)"
     grep -q "stopped after step [0-9]*: all of it is in .*; the same command goes on" err || fail "$signal: not said: $(tail -3 err)"
-    [ "$(grep -c '^sifr: stopping after this step, and all of it is saved' err)" = 1 ] || fail "$signal $ranks: not answered once: $(cat err)"
+    [ "$(grep -c '^sifr: stopping after this step, and all of it will be saved' err)" = 1 ] || fail "$signal $ranks: not answered once: $(cat err)"
     [ "$(grep -c '^sifr: stop' err)" = 1 ] || fail "$signal $ranks: answered in two ways: $(cat err)"
     grep -q '"end": "stopped"' "run-$signal/summary.json" || fail "$signal: no summary.json that says stopped"
     ok "$sifr" sample "run-$signal" "The" --tokens=3
     [ "$(wc -l <"run-$signal/metrics.jsonl")" = "$(sed -n 's/.*"steps": \([0-9]*\).*/\1/p' "run-$signal/summary.json" | head -1)" ] ||
         fail "$signal: metrics.jsonl and summary.json count other steps"
     ! grep -q $'\r' out || fail "$signal: carriage returns"
+done
+
+# --quiet: the warning that it has stopped, and no word before
+for ranks in -n1 -n2; do
+    "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 $ranks --train.global_batch=8 --quiet --out=quiet$ranks >out 2>err &
+    pid=$!
+    wait_for is_under_way quiet$ranks $pid
+    kill -INT $pid
+    code=0
+    wait $pid || code=$?
+    [ $code = 75 ] || fail "--quiet $ranks: exit $code, not 75: $(tail -3 err)"
+    [ ! -s out ] && [ "$(wc -l <err)" = 1 ] && grep -q '^sifr: warning: stopped after step' err || fail "--quiet $ranks: $(cat out err)"
 done
 
 # the last line is the command that goes on, as a shell reads it, and without --fresh
