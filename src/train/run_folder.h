@@ -11,9 +11,8 @@
 enum status run_folder_check(struct env *env, const char *path, bool fresh, bool *holds);
 
 /* Make the folder with its parents and see that it can be written to; one that was made now and cannot
- * is removed again. With `fresh` a run that is in
- * it is renamed to DIR.1, DIR.2, ... first. The caller releases the lock when nothing more is
- * written there; until then every other run is refused. */
+ * is removed again. With `fresh` a run that is in it is renamed to DIR.1, DIR.2, ... first. The caller
+ * releases the lock when nothing more is written there; until then every other run is refused. */
 enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
                                struct run_lock **lock);
 
