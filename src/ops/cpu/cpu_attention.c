@@ -317,6 +317,6 @@ void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attenti
 {
     (void)stream;
     int64_t next = 0, work = a.batch * a.tokens * (past.count + a.tokens) * a.heads * a.head_width;
-    IN_TEAM(cpu_team(ops, work),
+    IN_TEAM(a.tokens == 1 ? cpu_team_of_token(ops, work) : cpu_team(ops, work),
             cached_share(a, past.count, room, qkv, cache_k, cache_v, out, scratch, &next));
 }

@@ -44,6 +44,14 @@ static inline int cpu_team(const struct ops *ops, int64_t elements)
     return elements < 8192 ? 1 : ops->threads;
 }
 
+/* The same for one token, where a step is a chain of short calls: a team pays from some 100 us of one
+ * thread on. A program that has just begun may have two threads on one processor for many of them, each
+ * waiting for the other. */
+static inline int cpu_team_of_token(const struct ops *ops, int64_t elements)
+{
+    return elements < 512 * 1024 ? 1 : ops->threads;
+}
+
 /* Each thread of the team makes the call. The size is named, because BLAS libraries built on OpenMP
  * change the default; the default inside is one, because such a BLAS would start a team of its own
  * under a thread that is alone. One thread makes no region at all: that would take memory. */

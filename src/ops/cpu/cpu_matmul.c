@@ -209,7 +209,7 @@ static void vector_share(struct linear l, const float *x, const float *w, const 
 static void multiply_vector(struct ops *ops, struct linear l, const float *x, const float *w,
                             const float *bias, float *y)
 {
-    IN_TEAM(cpu_team(ops, l.in * l.out), vector_share(l, x, w, bias, y));
+    IN_TEAM(cpu_team_of_token(ops, l.in * l.out), vector_share(l, x, w, bias, y));
 }
 
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
