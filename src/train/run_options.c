@@ -197,6 +197,7 @@ const struct option_table ranks_options = {
     .title = "ranks", .options = ranks_list, .count = COUNT(ranks_list)};
 
 const char *const run_device_words[] = {"auto", "cpu", "cuda", NULL};
+enum { PLACE_KEYS = 2 }; /* of the machine, the first: device and threads */
 static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "where to compute; auto = cuda where there is a card"},
@@ -210,4 +211,5 @@ static const struct option machine_list[] = {
 };
 const struct option_table machine_options = {
     .title = "machine", .options = machine_list, .count = COUNT(machine_list)};
-const struct option_table place_options = {.title = "machine", .options = machine_list, .count = 2};
+const struct option_table place_options = {
+    .title = "machine", .options = machine_list, .count = PLACE_KEYS};
