@@ -82,7 +82,12 @@ enum status model_file_config(struct env *env, const char *folder, struct model_
     char *file;
     struct hf_config hf;
     TRY(path_join(env, folder, "config.json", &file));
-    enum status st = hf_config_read(env, file, &hf);
+    enum status st = file_exists(file)
+                         ? hf_config_read(env, file, &hf)
+                         : FAIL(env, CONFIG,
+                                "'%s' is not there, which says what the model beside it is; name a "
+                                "model directory, a run or a checkpoint",
+                                file);
     mem_free(env, file);
     if (st != STATUS_OK)
         return st;
