@@ -127,3 +127,11 @@ struct tuned ops_tune(int count, tune_time_fn *time, tune_same_fn *same, void *u
     int best = choose(ways, count);
     return (struct tuned){best, left, ways[0].median, ways[best].median};
 }
+
+double ops_tune_busiest(int64_t m, int64_t n, int64_t tile_m, int64_t tile_n, int parts,
+                        int processors)
+{
+    int64_t tiles = (m + tile_m - 1) / tile_m * ((n + tile_n - 1) / tile_n) * parts;
+    int64_t waves = (tiles + processors - 1) / processors;
+    return (double)(waves * tile_m * tile_n) / parts;
+}

@@ -12,8 +12,9 @@
 #ifndef OPS_OPS_TUNE_H
 #define OPS_OPS_TUNE_H
 #include <stdbool.h>
+#include <stdint.h>
 
-enum { TUNE_WAYS = 16, TUNE_ROUNDS = 6 };
+enum { TUNE_WAYS = 24, TUNE_ROUNDS = 6 };
 #define TUNE_SPAN     2e-3 /* seconds that a way is timed for in a round, at least */
 #define TUNE_HOPELESS 1.25 /* times the fastest at first sight: not timed any further */
 /* Of the first way's time that another must save. A step has less power and other things in its
@@ -37,5 +38,11 @@ struct tuned {
 /* `ways` up to TUNE_WAYS. `same` NULL: any will do. Otherwise those that are not the same as the
  * first are left out, and so are all where the first does not work. */
 struct tuned ops_tune(int ways, tune_time_fn *time, tune_same_fn *same, void *user);
+
+/* A product of m x n in tiles, each of them in `parts` along k, over so many processors: the elements
+ * that the busiest of them forms, the empty ones of tiles at the edges counted. With few tiles it is
+ * this that one tile is faster for than another: 352 on 132 processors take as long as 396. */
+double ops_tune_busiest(int64_t m, int64_t n, int64_t tile_m, int64_t tile_n, int parts,
+                        int processors);
 
 #endif

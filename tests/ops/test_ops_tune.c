@@ -202,7 +202,7 @@ static void test_none_the_same(void **state)
     (void)state;
     struct clock clock = even_clock(TUNE_WAYS, 0.5e-3);
     clock.seconds[0] = 1e-3;
-    clock.others = 0xfffe;
+    clock.others = ~1u;
     struct tuned tuned = ops_tune(TUNE_WAYS, measure, compare_bits, &clock);
     assert_int_equal(tuned.way, 0);
     assert_int_equal(tuned.same, 1);
@@ -233,6 +233,20 @@ static void test_failures_and_bits(void **state)
     assert_int_equal(clock.asked, 0);
 }
 
+/* The busiest processor: rounds that begin count whole, tiles at the edges too, and parts of k have
+ * a share each. */
+static void test_busiest(void **state)
+{
+    (void)state;
+    assert_true(ops_tune_busiest(5632, 2048, 128, 256, 1, 132) == 3 * 128 * 256);
+    assert_true(ops_tune_busiest(5632, 2048, 128, 176, 1, 132) == 4 * 128 * 176);
+    assert_true(ops_tune_busiest(5632, 2048, 128, 128, 1, 132) == 6 * 128 * 128);
+    assert_true(ops_tune_busiest(129, 128, 128, 128, 1, 2) == 128 * 128);
+    assert_true(ops_tune_busiest(129, 128, 128, 128, 1, 1) == 2 * 128 * 128);
+    assert_true(ops_tune_busiest(128, 128, 128, 128, 4, 4) == 128 * 128 / 4);
+    assert_true(ops_tune_busiest(128, 128, 128, 128, 4, 3) == 2 * 128 * 128 / 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_other_bits_far_ahead),
         cmocka_unit_test(test_none_the_same),
         cmocka_unit_test(test_failures_and_bits),
+        cmocka_unit_test(test_busiest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

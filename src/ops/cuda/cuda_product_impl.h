@@ -1,5 +1,6 @@
 /* cuda_product_impl -- the table of products, between cuda_product.c, which makes its entries and
- * runs them, and cuda_product_tune.c, which chooses their algorithms. */
+ * runs them, cuda_product_tune.c, which chooses their algorithms, and cuda_product_fit.c, which
+ * knows some more. */
 #ifndef OPS_CUDA_CUDA_PRODUCT_IMPL_H
 #define OPS_CUDA_CUDA_PRODUCT_IMPL_H
 #include "ops/cuda/cuda_product.h"
@@ -52,5 +53,12 @@ cublasStatus_t products_multiply(struct products *products, const struct entry *
  * entry's operands may be others afterwards. */
 enum status products_choose(struct products *products, struct entry *entry,
                             const struct operands *operands, cudaStream_t stream);
+
+/* --- cuda_product_fit.c --------------------------------------------------------------------- */
+
+/* After `count` that the heuristic has named, up to `most` in all: the first of them in tiles that
+ * it did not name, where these fill the card's processors more evenly. */
+void products_add_fitting(struct products *products, const struct entry *entry, int most,
+                          cublasLtMatmulHeuristicResult_t *found, int *count);
 
 #endif

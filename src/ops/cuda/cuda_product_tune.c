@@ -1,8 +1,9 @@
 /* cuda_product_tune -- which of cuBLASLt's algorithms a product takes: see cuda_product.h.
  *
  * The same bits: the reference is what the heuristic names when it is asked for one algorithm.
- * Those that it names when it is asked for more are run on a trial's operands, and are timed,
- * there too, when all that they write has the reference's fingerprint. Sums that cancel show
+ * Those that it names when it is asked for more, and some that it does not name
+ * (cuda_product_fit.c), are run on a trial's operands, and are timed, there too, when all that
+ * they write has the reference's fingerprint. Sums that cancel show
  * every other order of addition (ops_noise.h), so whichever is chosen, by whatever times, on
  * whatever rank and day, the bits are the reference's, and ranks need not agree on the choice. A
  * shape is tried once, in the first step that has it; small products are not (a kernel's start is
@@ -15,7 +16,7 @@
 #include "ops/cuda/cuda_trial.h"
 #include "ops/ops_tune.h"
 
-enum { CANDIDATES = TUNE_WAYS, TRIED_MOST = 64 };
+enum { CANDIDATES = TUNE_WAYS, NAMED = 16, TRIED_MOST = 64 };
 #define TRIED_FLOPS 1e10 /* a product has at least, to be tried: about 15 us on an H200 */
 
 static enum products_choice choice_of(const struct products *x)
@@ -119,13 +120,13 @@ static struct product product_of(const struct key *key)
 }
 
 /* After the first, which is there, the others that the heuristic names. */
-static enum status add_candidates(struct products *x, const struct entry *p,
-                                  cublasLtMatmulHeuristicResult_t *found, int *count)
+static enum status add_named(struct products *x, const struct entry *p,
+                             cublasLtMatmulHeuristicResult_t *found, int *count)
 {
-    cublasLtMatmulHeuristicResult_t more[CANDIDATES];
+    cublasLtMatmulHeuristicResult_t more[NAMED];
     int more_count;
-    TRY(products_candidates(x, p, CANDIDATES, more, &more_count));
-    for (int i = 0; i < more_count && *count < CANDIDATES; i++)
+    TRY(products_candidates(x, p, NAMED, more, &more_count));
+    for (int i = 0; i < more_count && *count < NAMED; i++)
         if (memcmp(&more[i].algo, &found[0].algo, sizeof found[0].algo) != 0)
             found[(*count)++] = more[i];
     return STATUS_OK;
@@ -140,7 +141,8 @@ static enum status choose_same(struct products *x, struct entry *p,
     struct trial trial;
     enum status st;
     x->tried++;
-    TRY(add_candidates(x, p, found, &count));
+    TRY(add_named(x, p, found, &count));
+    products_add_fitting(x, p, CANDIDATES, found, &count);
     if (count < 2 ||
         !trial_open(&trial, x->ops, product_of(key), key->alignment, key->side_alignment, stream))
         return STATUS_OK;
@@ -200,7 +202,7 @@ enum status products_choose(struct products *x, struct entry *p, const struct op
     enum products_choice choice = choice_of(x);
     enum status st = STATUS_OK;
     int count;
-    TRY(products_candidates(x, p, choice == PRODUCTS_FASTEST ? CANDIDATES : 1, found, &count));
+    TRY(products_candidates(x, p, choice == PRODUCTS_FASTEST ? NAMED : 1, found, &count));
     p->works = count > 0;
     if (!p->works)
         return STATUS_OK;
