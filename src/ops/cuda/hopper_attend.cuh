@@ -147,7 +147,8 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         round_all<T>(ds16, dp);
         if (before & TAKE)
             take_sum(new_dq, p.dq + m.orders[(tile - 1) % ORDERS].sum + sum_offset(me));
-        barrier_arrive(shared_address(&m.dout_empty[d.stage]));
+        if (leader)
+            barrier_arrive(shared_address(&m.dout_empty[d.stage]));
         d.step();
 
         /* dK, the next S and the last dQ start; after END the next S is of no matter */

@@ -197,7 +197,8 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
             await_turn(m, tile - 1);
         if (!LATE && before & TAKE)
             take_sum(dq, p.dq + m.orders[(tile - 1) % ORDERS].sum + sum_offset(place_again()));
-        barrier_arrive(shared_address(&m.dout_empty[now]));
+        if (leader)
+            barrier_arrive(shared_address(&m.dout_empty[now]));
 
         /* dK, the next S and the last dQ start; after END the next S is of no matter */
         products_begin();

@@ -200,6 +200,7 @@ template <int WIDTH> __device__ inline int query_row(int flags)
 
 const int ORDERS = 8; /* an order is read up to three tiles after its queries are let go */
 const int QUERY_STAGES = 3, DOUT_STAGES = 2;
+static_assert(QUERY_STAGES == DOUT_STAGES + 1, "sums come when the next queries may");
 const int PAIR_STAGES = 4; /* see query_finishes in hopper_attend_wide.cuh */
 
 /* Keys have three places where the tile before, whose dq is still to be computed, this one and the
@@ -226,8 +227,8 @@ template <int WIDTH> struct memory {
 
 static_assert(sizeof(memory<64>) <= 227 * 1024 && sizeof(memory<128>) <= 227 * 1024, "too much");
 
-/* "full" is completed by the producer and its bytes, "empty" by the eight warps of the consumers; by
- * every thread of them where they read by themselves: statistics and orders, with queries and dout. */
+/* "full" is completed by the producer and its bytes, "empty" by the eight warps of the consumers; that
+ * of queries by every thread of them, for what they read by themselves: orders and statistics. */
 template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
 {
     const int warps = 8, threads = warps * 32;
@@ -243,7 +244,7 @@ template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
     }
     for (int i = 0; i < DOUT_STAGES; i++) {
         barrier_init(shared_address(&m.dout_full[i]), 1);
-        barrier_init(shared_address(&m.dout_empty[i]), threads);
+        barrier_init(shared_address(&m.dout_empty[i]), warps);
     }
     for (int i = 0; i < 2; i++) {
         barrier_init(shared_address(&m.ds_full[i]), warps);
@@ -348,6 +349,9 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
         barrier_wait(shared_address(&m.dout_empty[d.stage]), d.parity ^ 1);
         barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
         load_rows<WIDTH, queries>(shared_address(m.dout[d.stage]), dout, head * WIDTH, row, full);
+        /* threads have read the sums before these when they let the queries of that tile go, in
+         * whose place the next ones come */
+        barrier_wait(shared_address(&m.query_empty[q.stage]), q.parity ^ 1);
         load_bytes(shared_address(m.sums[d.stage]), p.sums + stat, stat_bytes, full);
         d.step();
 
