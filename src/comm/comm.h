@@ -173,8 +173,8 @@ enum comm_kind {
 const char *comm_kind_word(enum comm_kind kind);
 
 struct comm_counter {
-    int64_t calls;
-    int64_t bytes;  /* sent to other ranks by calls that succeeded: what it keeps is not counted */
+    int64_t calls;  /* that have succeeded */
+    int64_t bytes;  /* to other ranks, of calls that were given: what it keeps is not counted */
     double seconds; /* calls were in flight; with nccl, until they were enqueued on the card */
     double blocked; /* of these, in calls that hold up their stream's caller: not on a worker's, nor
                        enqueued on a card */

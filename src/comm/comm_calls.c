@@ -9,7 +9,9 @@
  * and `run` is over when they are. comm_watch.c sees them end.
  *
  * Bytes are counted as they are sent: a gather or an all-to-all sends n-1 parts, a broadcast goes
- * down a binomial tree, so a rank sends once to each of its children.
+ * down a binomial tree, so a rank sends once to each of its children. They are counted when a call
+ * is given, not when it is done: what a step sends is then known at its end, though some of it is
+ * still on its way.
  */
 #include <time.h>
 #include "base/clock.h"
@@ -257,13 +259,18 @@ static void draw(struct comm *comm, const struct comm_call *call, double start)
               });
 }
 
-static void count(struct comm *comm, const struct comm_call *call, const struct stream *stream,
-                  double seconds)
+/* With the lock held, as all counting. */
+static void count_given(const struct comm_call *call)
+{
+    call->comm->counters[call->kind].bytes += (int64_t)call->bytes_out;
+}
+
+static void count_done(struct comm *comm, const struct comm_call *call, const struct stream *stream,
+                       double seconds)
 {
     struct comm_counter *counter = &comm->counters[call->kind];
     bool blocked = !call->on_link && (stream == NULL || !stream_is_worker(stream));
     counter->calls++;
-    counter->bytes += (int64_t)call->bytes_out;
     counter->seconds += seconds;
     counter->blocked += blocked ? seconds : 0;
 }
@@ -296,7 +303,7 @@ static enum status run(const struct comm_call *call, struct stream *stream)
             device_is_dry(comm->device) ? comm_spend(call, stream) : clock_seconds() - start;
         pthread_mutex_lock(&comm->lock);
         if (st == STATUS_OK)
-            count(comm, call, stream, seconds);
+            count_done(comm, call, stream, seconds);
         pthread_mutex_unlock(&comm->lock);
     }
     int none = STATUS_OK;
@@ -339,8 +346,9 @@ static void enqueue(struct comm_call *call, struct stream *stream)
     bool dry = device_is_dry(comm->device);
     double seconds = dry ? comm_spend(call, stream) : 0.0;
     pthread_mutex_lock(&comm->lock);
+    count_given(call);
     if (dry)
-        count(comm, call, stream, seconds);
+        count_done(comm, call, stream, seconds);
     else
         comm->pending++;
     pthread_mutex_unlock(&comm->lock);
@@ -514,8 +522,12 @@ void comm_recv(struct comm *comm, void *data, int64_t count, enum dtype type, in
 
 static enum status run_now(struct comm_call *call)
 {
-    comm_wait_idle(call->comm);
-    call->number = next_number(call->comm, call->kind);
+    struct comm *comm = call->comm;
+    comm_wait_idle(comm);
+    call->number = next_number(comm, call->kind);
+    pthread_mutex_lock(&comm->lock);
+    count_given(call);
+    pthread_mutex_unlock(&comm->lock);
     return run(call, NULL);
 }
 

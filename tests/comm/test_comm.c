@@ -549,6 +549,26 @@ static void case_delayed_children(struct member *m)
 
 /* --- counters ------------------------------------------------------------------------------- */
 
+/* What was given counts although it is still on its way: who asks at the end of a step has the
+ * step's bytes, and not by chance some of them. */
+static void case_bytes_on_their_way(struct member *m)
+{
+    enum { N = 100 };
+    struct comm *slow;
+    char *full = take(m, (size_t)m->size * N), *shard = take(m, N);
+    EXPECT(m, comm_dup(m->comm, "slow", &slow) == STATUS_OK);
+    comm_slow_down(slow, 0.3);
+    comm_all_gather(slow, shard, full, N, DTYPE_U8, m->worker);
+    struct comm_counter early = comm_counted(slow, COMM_ALL_GATHER);
+    EXPECT(m, stream_sync(m->worker) == STATUS_OK);
+    struct comm_counter late = comm_counted(slow, COMM_ALL_GATHER);
+    EXPECT(m, late.calls == 1);
+    EXPECT(m, early.bytes == (m->size - 1) * N && late.bytes == early.bytes);
+    comm_destroy(slow);
+    give(m, full);
+    give(m, shard);
+}
+
 static bool counted(const struct comm *comm, enum comm_kind kind, int64_t calls, int64_t bytes)
 {
     struct comm_counter counter = comm_counted(comm, kind);
@@ -632,6 +652,7 @@ static const struct comm_case cases[] = {
     {.name = "two_streams", .run = case_two_streams},
     {.name = "delays", .run = case_delays},
     {.name = "delayed_children", .run = case_delayed_children},
+    {.name = "bytes_on_their_way", .run = case_bytes_on_their_way},
     {.name = "bytes", .run = case_bytes},
     {.name = "broadcast_bytes", .run = case_broadcast_bytes},
 };
