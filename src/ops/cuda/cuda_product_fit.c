@@ -43,7 +43,7 @@ static uint32_t config_of(const cublasLtMatmulAlgo_t *algorithm,
 
 struct cost {
     const struct key *key;
-    int parts; /* of k, as the first has them: so the relatives do */
+    int parts; /* of k, as the first has them, of which the others are made */
     int processors;
 };
 
@@ -52,7 +52,7 @@ static double cost_of(const struct cost *c, const struct tile *tile)
     return ops_tune_busiest(c->key->m, c->key->n, tile->m, tile->n, c->parts, c->processors);
 }
 
-/* The least of those that were named. */
+/* The least of those that were named; infinite where none of their tiles is known here. */
 static double least_named(const struct cost *c, const cublasLtMatmulHeuristicResult_t *found,
                           int count)
 {
@@ -116,8 +116,8 @@ void products_add_fitting(struct products *x, const struct entry *p, int most,
     const struct cost cost = {.key = &p->key,
                               .parts = parts > 1 ? (int)parts : 1,
                               .processors = cuda_device_of(x->ops->device)->processors};
-    double least = least_of_all(&cost);
-    if (least > (1 - TUNE_GAIN) * least_named(&cost, found, *count))
+    double least = least_of_all(&cost), named = least_named(&cost, found, *count);
+    if (isinf(named) || least > (1 - TUNE_GAIN) * named)
         return;
     for (size_t i = 0; i < sizeof clusters / sizeof *clusters; i++)
         for (int k = 0; k < TILE_COUNT; k++)
