@@ -1,8 +1,9 @@
 /* line_file.c -- appending lines with O_APPEND and one write each; and taking back those that a run
- * wrote after the step from which it goes on. */
+ * wrote after the step from which it goes on, and those that a crash of the machine has damaged. */
 #include "train/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,6 +14,8 @@
 #include "base/file.h"
 #include "base/output.h"
 #include "base/text.h"
+
+enum { MOST_NAMED = 8 }; /* lines in one message */
 
 struct line_file {
     struct env *env; /* borrowed */
@@ -70,26 +73,10 @@ static int64_t step_of(const char *line, size_t bytes)
     return digits[0] >= '0' && digits[0] <= '9' ? strtoll(digits, NULL, 10) : -1;
 }
 
-/* Where the first line begins that is not whole or whose N is above `step`. */
-static size_t find_later(const char *data, size_t bytes, int64_t step)
-{
-    size_t kept = 0;
-    while (kept < bytes) {
-        const char *end = memchr(data + kept, '\n', bytes - kept);
-        if (!end || step_of(data + kept, (size_t)(end - data) - kept) > step)
-            break;
-        kept = (size_t)(end - data) + 1;
-    }
-    return kept;
-}
-
-/* Is it an object {"step":N, ...} that was written to its end? */
-static enum status check_record(struct env *env, const char *line, size_t bytes, bool *whole)
+/* Does the text of a line read as JSON? */
+static enum status check_json(struct env *env, const char *line, size_t bytes, bool *whole)
 {
     json_error_t error;
-    *whole = false;
-    if (step_of(line, bytes) < 0)
-        return STATUS_OK;
     json_t *object = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
     *whole = object != NULL;
     json_decref(object);
@@ -102,20 +89,75 @@ static enum status check_record(struct env *env, const char *line, size_t bytes,
 static enum status find_cut(struct env *env, const char *data, size_t bytes, int64_t step,
                             size_t *kept, int64_t *last)
 {
+    const char *newline = bytes ? memrchr(data, '\n', bytes) : NULL;
     *last = 0;
-    for (*kept = find_later(data, bytes, step); *kept > 0;) {
-        bool whole;
+    for (*kept = newline ? (size_t)(newline - data) + 1 : 0; *kept > 0;) {
+        bool whole = false;
         size_t end = *kept - 1; /* the newline */
         const char *before = memrchr(data, '\n', end);
         size_t begin = before ? (size_t)(before - data) + 1 : 0;
-        TRY(check_record(env, data + begin, end - begin, &whole));
+        int64_t found = step_of(data + begin, end - begin);
+        if (found >= 0 && found <= step)
+            TRY(check_json(env, data + begin, end - begin, &whole));
         if (whole) {
-            *last = step_of(data + begin, end - begin);
+            *last = found;
             break;
         }
         *kept = begin;
     }
     return STATUS_OK;
+}
+
+/* The numbers of lines that are not JSON, the first few, to `bad`; where there are some, the others
+ * to `good`. */
+static enum status sort_lines(struct env *env, const char *data, size_t bytes, struct text *good,
+                              struct text *bad, int64_t *bad_count)
+{
+    int64_t number = 0;
+    *bad_count = 0;
+    for (size_t begin = 0; begin < bytes;) {
+        bool whole;
+        const char *newline = memchr(data + begin, '\n', bytes - begin);
+        size_t end = (size_t)(newline - data); /* there is one: the cut is behind a line */
+        TRY(check_json(env, data + begin, end - begin, &whole));
+        number++;
+        if (!whole && *bad_count == 0)
+            text_add_bytes(good, data, begin);
+        if (whole && *bad_count > 0)
+            text_add_bytes(good, data + begin, end + 1 - begin);
+        else if (!whole && (*bad_count)++ < MOST_NAMED)
+            text_printf(bad, "%s%" PRId64, bad->bytes ? ", " : "", number);
+        begin = end + 1;
+    }
+    if (*bad_count > MOST_NAMED)
+        text_printf(bad, " and %" PRId64 " more", *bad_count - MOST_NAMED);
+    TRY(good->status);
+    return bad->status;
+}
+
+/* Leave the first `kept` bytes, less lines that are not JSON: those are said. */
+static enum status leave(struct env *env, const char *path, const struct file_map *map, size_t kept)
+{
+    struct text good, bad;
+    int64_t bad_count;
+    enum status st;
+    text_init(&good, env);
+    text_init(&bad, env);
+    TRY_OR(done, sort_lines(env, (const char *)map->data, kept, &good, &bad, &bad_count));
+    if (bad_count > 0) {
+        TRY_OR(done, file_write_text(env, path, &good));
+        log_warn(env,
+                 "line%s %s of '%s' %s damaged, and removed: what %s said is lost, the other lines "
+                 "stay",
+                 bad_count == 1 ? "" : "s", text_string(&bad), path,
+                 bad_count == 1 ? "was" : "were", bad_count == 1 ? "it" : "they");
+    } else if (kept < map->bytes && truncate(path, (off_t)kept) != 0) { /* whole or not at all */
+        st = FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
+    }
+done:
+    text_free(&bad);
+    text_free(&good);
+    return st;
 }
 
 enum status line_file_cut(struct env *env, const char *path, int64_t step, int64_t *last)
@@ -126,13 +168,11 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
     if (!file_exists(path))
         return STATUS_OK;
     TRY(file_map_open(env, path, &map));
-    size_t bytes = map.bytes;
-    enum status st = find_cut(env, (const char *)map.data, bytes, step, &kept, last);
+    enum status st = find_cut(env, (const char *)map.data, map.bytes, step, &kept, last);
+    if (st == STATUS_OK)
+        st = leave(env, path, &map, kept);
     file_map_close(&map);
-    TRY(st);
-    if (kept < bytes && truncate(path, (off_t)kept) != 0) /* the system does it whole or not */
-        return FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
-    return STATUS_OK;
+    return st;
 }
 
 /* --- setting aside -------------------------------------------------------------------------- */

@@ -59,8 +59,10 @@ static void lines_of_later_steps_are_dropped(void **state)
         {"{\"step\":1}\n{\"step\":2}\nother\n", "{\"step\":1}\n{\"step\":2}\n", 2},
         {"{\"step\":1}\n{\"step\":2,\"a\n\n[]\n{\"step\":3}\n", "{\"step\":1}\n", 1},
         {"{\"step\":1}\n{\"step\":2}{\"step\":2}\n", "{\"step\":1}\n", 1},
-        /* with records behind it, a line stays */
-        {"other\n{\"step\":2,\"a\":\"\\u0000\"}\n", "other\n{\"step\":2,\"a\":\"\\u0000\"}\n", 2},
+        {"{\"step\":1,\"a\":\"\\u0000\"}\n", "{\"step\":1,\"a\":\"\\u0000\"}\n", 1},
+        /* JSON with records behind it stays, a damaged number too */
+        {"{\"note\":0}\n{\"step\":2}\n", "{\"note\":0}\n{\"step\":2}\n", 2},
+        {"{\"step\":91}\n{\"step\":2}\n", "{\"step\":91}\n{\"step\":2}\n", 2},
     };
     struct scratch s;
     char *text;
@@ -79,6 +81,77 @@ static void lines_of_later_steps_are_dropped(void **state)
     assert_int_equal(line_file_cut(&s.env, scratch_path(&s, "none"), 2, &last), STATUS_OK);
     assert_int_equal(last, 0);
     assert_false(file_exists(s.path));
+    scratch_close(&s);
+}
+
+struct told {
+    char line[512];
+    int count;
+};
+
+static void keep_told(void *user, enum log_level level, const char *line)
+{
+    struct told *told = user;
+    if (level == LOG_WARN && ++told->count)
+        snprintf(told->line, sizeof told->line, "%s", line);
+}
+
+/* Lines with records behind them that are not JSON go, and are named once; nothing else does. */
+static void damaged_lines_are_named_and_removed(void **state)
+{
+    static const char one[] = "{\"step\":1}\n", two[] = "{\"step\":2}\n";
+    static const struct {
+        const char *damage;
+        size_t bytes;
+        const char *told;
+    } cases[] = {
+        {"{\"step\":2,\"a\n", 13, "line 2 of '"},
+        {"\0\0\0\0\n", 5, "line 2 of '"},
+        {"\n", 1, "line 2 of '"},
+        {"{\"step\":7x}\n", 12, "line 2 of '"},
+        {"x\n{\"a\":0}\ny\n", 12, "lines 2, 4 of '"},
+        {"{\"a\":0}\n", 8, NULL},
+        {"\n\n\n\n\n\n\n\n\n", 9, "lines 2, 3, 4, 5, 6, 7, 8, 9 and 1 more of '"},
+    };
+    struct told told = {0};
+    struct scratch s;
+    (void)state;
+    scratch_open(&s);
+    log_destroy(s.env.log);
+    s.env.log = log_create(keep_told, &told, LOG_WARN);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char content[80];
+        size_t bytes;
+        int64_t last;
+        memcpy(content, one, strlen(one));
+        memcpy(content + strlen(one), cases[i].damage, cases[i].bytes);
+        memcpy(content + strlen(one) + cases[i].bytes, two, strlen(two));
+        scratch_write(&s, "m.jsonl", content, 2 * strlen(one) + cases[i].bytes);
+        told = (struct told){0};
+        for (int again = 0; again < 2; again++) {
+            char *text;
+            assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_OK);
+            assert_int_equal(last, 2);
+            assert_int_equal(told.count, cases[i].told != NULL);
+            assert_int_equal(file_read(&s.env, s.path, 100, &text, &bytes), STATUS_OK);
+            assert_string_equal(text, strstr(cases[i].damage, "{\"a\":0}")
+                                          ? "{\"step\":1}\n{\"a\":0}\n{\"step\":2}\n"
+                                          : "{\"step\":1}\n{\"step\":2}\n");
+            mem_free(&s.env, text);
+        }
+        if (cases[i].told && !strstr(told.line, cases[i].told))
+            fail_msg("expected '%s' in '%s'", cases[i].told, told.line);
+    }
+    for (int n = 1; n <= 2; n++) { /* where it cannot be done, the file is as it was */
+        int64_t last;
+        scratch_text(&s, "m.jsonl", "x\n{\"step\":2}\n");
+        mem_fail_at(s.env.mem, n);
+        assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_MEMORY);
+        mem_fail_at(s.env.mem, 0);
+        told.count = 0;
+        assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_OK);
+        assert_int_equal(told.count, 1);
+    }
     scratch_close(&s);
 }
 
@@ -145,6 +218,7 @@ int main(void)
         cmocka_unit_test(lines_are_there_at_once_and_stay),
         cmocka_unit_test(failures_are_named),
         cmocka_unit_test(lines_of_later_steps_are_dropped),
+        cmocka_unit_test(damaged_lines_are_named_and_removed),
         cmocka_unit_test(what_nobody_writes_again_is_set_aside),
         cmocka_unit_test(the_last_step_is_found),
     };
