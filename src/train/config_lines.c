@@ -103,6 +103,8 @@ enum config_weight config_weight_of(const char *line)
         return CONFIG_BITS;
     if (starts_with(line, free_keys))
         return CONFIG_FREE;
+    if (starts_with(line, (const char *const[]){"data.", NULL}))
+        return CONFIG_DATA;
     return starts_with(line, shapes) ? CONFIG_SHAPES : CONFIG_BITS;
 }
 

@@ -14,6 +14,7 @@ void config_lines(const char *yaml, config_wanted_fn *wanted, struct text *out);
 enum config_weight {
     CONFIG_FREE,   /* the same bits: ranks, threads, what is printed */
     CONFIG_BITS,   /* the run will differ from one that was not interrupted */
+    CONFIG_DATA,   /* so it will, unless the tokens are the same: files that were moved */
     CONFIG_SHAPES, /* the state does not fit: refused */
     CONFIG_WEIGHTS
 };

@@ -56,15 +56,25 @@ static bool explains_data(const char *changes)
 
 static void tell_changes(struct resume *r, const struct checkpoint_state *state)
 {
+    const char *here = r->place->config_yaml;
+    bool same_data = state->data == r->place->data;
     struct text text;
     text_init(&text, r->env);
-    config_changes(state->config, r->place->config_yaml, CONFIG_BITS, &text);
+    if (same_data)
+        config_changes(state->config, here, CONFIG_DATA, &text);
+    if (text.bytes > 0)
+        log_info(r->env, "the data is that of the checkpoint, named otherwise: %s",
+                 text_string(&text));
+    text_clear(&text);
+    if (!same_data)
+        config_changes(state->config, here, CONFIG_DATA, &text);
+    config_changes(state->config, here, CONFIG_BITS, &text);
     if (text.bytes > 0)
         log_warn(r->env,
                  "the configuration has changed, so the run will differ from one that was "
                  "not interrupted: %s",
                  text_string(&text));
-    if (state->data != r->place->data && !explains_data(text_string(&text)))
+    if (!same_data && !explains_data(text_string(&text)))
         log_warn(r->env, "the data is not that of the checkpoint, so the run will differ from one "
                          "that was not interrupted");
     if (r->place->by_workers && state->workers > 0 && state->workers != r->place->workers)

@@ -60,6 +60,17 @@ expect 0 "has done 30 steps and train.steps is 20: there is nothing left to do" 
 ! grep -q differ err || fail "a run that does nothing differs: $(cat err)"
 expect 0 "will differ from one that was not interrupted: .*train.steps: 30 there, 31 here" "$sifr" train "${run[@]}" --train.steps=31 --out=fp32
 
+# data that was moved is the same data; other data under the same name is not
+moved=("$sifr" train "${run[@]}" --train.steps=6 --out=moved)
+expect 75 "stopped after step 2" "${moved[@]}" --train.stop_at=2
+cp text.txt elsewhere.txt
+expect 75 "sifr: the data is that of the checkpoint, named otherwise: data.path: .*/text.txt there, .*/elsewhere.txt here" "${moved[@]}" --train.stop_at=3 --data.path=elsewhere.txt
+! grep -q differ err || fail "moved data: $(cat err)"
+tac text.txt >elsewhere.txt
+expect 75 "warning: .* so the run will differ from one that was not interrupted" "${moved[@]}" --train.stop_at=4 --data.path=elsewhere.txt
+grep -q "the data is not that of the checkpoint" err || fail "other data is not told: $(cat err)"
+expect 75 "warning: .* so the run will differ .*: data.path: .*/elsewhere.txt there, .*/text.txt here" "${moved[@]}" --train.stop_at=5
+
 # --- --quiet: warnings and errors ------------------------------------------------------------------------------------
 quiet=("$sifr" train "${run[@]}" --train.steps=4 --quiet --out=quiet)
 expect 75 "stopped after step 2" "${quiet[@]}" --train.stop_at=2

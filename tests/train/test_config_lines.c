@@ -74,7 +74,7 @@ static void test_lists_and_long_values(void **state)
     for (int i = 0; i < 2; i++)
         snprintf(long_path[i], sizeof long_path[i], "data:\n  path: %0700d\n", i);
     text_init(&text, &s.env);
-    config_changes(long_path[0], long_path[1], CONFIG_BITS, &text);
+    config_changes(long_path[0], long_path[1], CONFIG_DATA, &text);
     assert_non_null(strstr(text_string(&text), "00 there, 0"));
     text_free(&text);
     scratch_close(&s);
@@ -87,9 +87,11 @@ static void test_weights(void **state)
         [CONFIG_FREE] = {"zero.stage: 1", "comm.backend: mpi", "checkpoint.every: 2",
                          "train.stop_at: 3", "train.eval_every: 4", "engine.recompute: full",
                          "run.threads: 2"},
-        [CONFIG_BITS] = {"train.seed: 1", "data.path: x", "zero.accumulate: local",
+        [CONFIG_BITS] = {"train.seed: 1", "train.context: 8", "zero.accumulate: local",
                          "precision.mode: bf16", "model.rope_theta: 1", "train.steps: 2",
                          "run.deterministic: false"},
+        [CONFIG_DATA] = {"data.path: x", "data.val: 0.1", "data.split: 0.1", "data.format: text",
+                         "data.tokenizer: bytes", "data.special: true", "data.mix: []"},
         [CONFIG_SHAPES] = {"model.vocab: 1", "model.width: 2", "model.arch: gpt2", "model.tied: no",
                            "model.context: 2", "model.ff: 3", "model.heads: 3"},
     };
