@@ -13,6 +13,7 @@
 #include "cli/host.h"
 #include "train/config.h"
 #include "train/evaluate.h"
+#include "train/model_file.h"
 #include "train/run_plan.h"
 
 struct eval_settings {
@@ -181,9 +182,7 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
         print_lines(cli, data, &evaluation);
     if (st == STATUS_OK && !isfinite(evaluation.loss))
         st = FAIL(cli->env, DIVERGED,
-                  "the loss of '%s' is not finite; look at its weights: some are NaN, infinite or "
-                  "far too large",
-                  model);
+                  "the loss of '%s' is not finite; look at its weights: " MODEL_BAD_WEIGHTS, model);
 undo_options:
     options_destroy(all);
     return st;

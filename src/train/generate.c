@@ -58,6 +58,11 @@ enum status generate_tokens(struct env *env, const struct generate_parts *parts,
     return STATUS_OK;
 }
 
+int64_t generate_stopped(const struct generate_result *result)
+{
+    return result->not_finite ? result->prompt_tokens + result->tokens + 1 : 0;
+}
+
 /* Nothing to begin with: begin as a text in the training data does. */
 static enum status begin_with_eot(struct env *env, const struct tokenizer *tokenizer,
                                   struct token_list *ids)
@@ -180,7 +185,7 @@ enum status generator_run(struct generator *g, const struct generate_config *con
     if (result->not_finite)
         return FAIL(g->env, DIVERGED,
                     "the model gives numbers that are not finite for token %lld of the text; look "
-                    "at its weights: some are NaN, infinite or far too large",
-                    (long long)(result->prompt_tokens + result->tokens + 1));
+                    "at its weights: " MODEL_BAD_WEIGHTS,
+                    (long long)generate_stopped(result));
     return STATUS_OK;
 }

@@ -52,6 +52,9 @@ enum status generate_tokens(struct env *env, const struct generate_parts *parts,
                             const struct generate_config *config, generate_token_fn *emit,
                             void *user, struct generate_result *result);
 
+/* The token of the text, from 1 and with the prompt's, that could not be chosen; 0: none. */
+int64_t generate_stopped(const struct generate_result *result);
+
 /* --- a model of its own, for `sifr sample` -------------------------------------------------- */
 struct generator;
 

@@ -11,6 +11,9 @@
 #include "train/tokenizer.h"
 #include "zero/zero.h"
 
+/* What is to be said of weights with which a model gives no numbers. */
+#define MODEL_BAD_WEIGHTS "some are NaN, infinite or far too large"
+
 /* Write the model in fp32 as directory `path`, which must not exist. `tokenizer` may be NULL. */
 enum status model_file_save(struct env *env, const char *path, const struct model *model,
                             struct zero *zero, const struct tokenizer *tokenizer, int64_t step);

@@ -80,12 +80,14 @@ static bool collect(void *user, int32_t token, const void *bytes, size_t byte_co
     return text->status == STATUS_OK;
 }
 
-enum status sampler_run(struct sampler *s, int64_t step, struct trainer_sample *sample)
+enum status sampler_run(struct sampler *s, int64_t step, struct trainer_sample *sample,
+                        int64_t *stopped)
 {
     struct generate_result result;
     text_clear(&s->text);
     TRY(generate_tokens(s->env, &s->parts, s->prompt.ids, s->prompt.count, &s->settings, collect,
                         &s->text, &result));
+    *stopped = generate_stopped(&result);
     *sample = (struct trainer_sample){.step = step,
                                       .prompt = s->settings.prompt,
                                       .text = text_string(&s->text),

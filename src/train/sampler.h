@@ -17,7 +17,9 @@ size_t sampler_text_bytes(
     const struct sampler *sampler); /* what a sample is expected to need; 0 for NULL */
 
 /* Allocates nothing unless the text is longer than expected. The sample's texts live until the
- * next call. */
-enum status sampler_run(struct sampler *sampler, int64_t step, struct trainer_sample *sample);
+ * next call. *stopped = the token of the text (generate_stopped) at which the model's numbers were
+ * not finite: it ends before it, and is no sample of what was asked for; 0: it is whole. */
+enum status sampler_run(struct sampler *sampler, int64_t step, struct trainer_sample *sample,
+                        int64_t *stopped);
 
 #endif

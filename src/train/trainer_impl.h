@@ -26,6 +26,7 @@ struct trainer {
     struct session session;
     struct engine *engine;
     struct sampler *sampler; /* NULL = no text samples */
+    bool sample_stopped;     /* once one could not be made: that is said */
     struct metrics *metrics;
     struct run_lock *lock; /* of the folder; NULL on other ranks */
     struct pace *pace;

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "base/clock.h"
+#include "train/model_file.h"
 #include "train/trainer_impl.h"
 #include "zero/loss_scale.h"
 
@@ -71,14 +72,20 @@ static const char *say_origin(const struct trainer *t, int64_t micro_batch, char
     return out;
 }
 
-/* What to do about it. Skipped steps change nothing: when all were, the weights are still those the
- * run began with, and no setting has made them what they are. */
+/* Skipped steps change nothing: when all were, the weights are still those the run began with, and no
+ * setting has made them what they are. */
+static bool weights_are_given(const struct trainer *t)
+{
+    return t->config->source && t->done.skipped == t->step;
+}
+
+/* What to do about it. */
 static const char *say_remedy(const struct trainer *t, const struct engine_result *result,
                               bool at_floor)
 {
-    if (t->config->source && t->done.skipped == t->step && !isfinite(result->loss))
+    if (weights_are_given(t) && !isfinite(result->loss))
         return "look at the weights of the model at model.path: with them as they are the loss is "
-               "not finite; some are NaN, infinite or far too large";
+               "not finite; " MODEL_BAD_WEIGHTS;
     return at_floor ? "lower train.lr or raise train.warmup, or use precision.mode bf16"
                     : "lower train.lr or raise train.warmup";
 }
@@ -264,16 +271,37 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     return STATUS_OK;
 }
 
+/* A text that breaks off is none. The run goes on: whether its steps are any good is for them to
+ * say. */
+static void note_no_sample(struct trainer *t, int64_t stopped)
+{
+    if (t->sample_stopped)
+        return;
+    t->sample_stopped = true;
+    log_warn(
+        t->env,
+        "no text sample after step %" PRId64 ": the model gives numbers that are not finite for "
+        "token %" PRId64 " of the text; the run goes on without such samples (said once); %s",
+        t->step, stopped,
+        weights_are_given(t) ? "look at the weights of the model at model.path: " MODEL_BAD_WEIGHTS
+                             : "if steps are skipped too, lower train.lr or raise train.warmup");
+}
+
 static enum status take_sample(struct trainer *t)
 {
     struct trainer_sample sample;
+    int64_t stopped;
     trainer_turn_to(t, "text sample after step ");
     TRY(trainer_set_apart(t));
-    TRY(sampler_run(t->sampler, t->step, &sample));
+    TRY(sampler_run(t->sampler, t->step, &sample, &stopped));
     trainer_look(t);
     trainer_end_apart(t);
     if (!trainer_speaks(t))
         return STATUS_OK;
+    if (stopped > 0) {
+        note_no_sample(t, stopped);
+        return STATUS_OK;
+    }
     if (t->callbacks->sample != NULL)
         t->callbacks->sample(t->callbacks->user, &sample);
     return metrics_sample(t->metrics, &sample);

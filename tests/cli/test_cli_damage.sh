@@ -63,6 +63,13 @@ done
 [ ! -s out ] || fail "sample --json: a result all the same: $(cat out)"
 expect 3 "2 steps in a row were skipped .*, the last is step 2; look at the weights of the model at model.path" \
     "$sifr" train --model.path=nan --data.path=text.txt --train.micro_batch=2 --train.steps=9 --train.max_skips=2 --quiet --out=from-nan
+# a run that takes text samples says once that there are none, and goes on; no record breaks off
+expect 3 "warning: no text sample after step 1: the model gives numbers that are not finite for token 4 of the text; .*look at the weights of the model at model.path: some are NaN" \
+    "$sifr" train --model.path=nan --data.path=text.txt --train.micro_batch=2 --train.steps=9 --train.max_skips=4 --train.sample_every=1 --train.sample_prompt=abc --out=no-text
+[ "$(grep -c 'no text sample' err)" = 1 ] || fail "not said once: $(cat err)"
+! grep -q '^sample' out || fail "a sample all the same: $(cat out)"
+[ ! -s no-text/samples.jsonl ] || fail "records of no samples: $(cat no-text/samples.jsonl)"
+[ "$(wc -l <no-text/metrics.jsonl)" = 4 ] || fail "the run did not go on: $(cat err)"
 
 # over processes: all go on from the one before, and the first says so once
 for file in tokenizer.json model.safetensors; do
