@@ -123,6 +123,12 @@ static void check_option(const struct options *options, const struct option *opt
         CHECK(option->fields[i].type != OPTION_LIST);
     for (int i = 0; option->letter && i < options->count; i++)
         CHECK(options->bindings[i].option->letter != option->letter);
+    CHECK(!option->also || !options_find(options, option->also));
+    for (int i = 0; i < options->count; i++) {
+        const char *also = options->bindings[i].option->also;
+        CHECK(!also || strcmp(also, option->key) != 0);
+        CHECK(!also || !option->also || strcmp(also, option->also) != 0);
+    }
 }
 
 enum status options_bind(struct options *options, const struct option_table *table, void *target)

@@ -44,9 +44,10 @@ struct option {
     const struct option *fields; /* OPTION_LIST */
     int field_count;
     size_t element_bytes;
-    char letter;    /* 'n' for -n N; 0 = none */
-    bool hidden;    /* not in help: for tests */
-    bool flag_only; /* --out, --json: not a YAML key, not in the printed configuration */
+    char letter;      /* 'n' for -n N; 0 = none */
+    const char *also; /* "threads": a shorter flag for the same, --threads=4; NULL = none */
+    bool hidden;      /* not in help: for tests */
+    bool flag_only;   /* --out, --json: not a YAML key, not in the printed configuration */
 };
 
 struct option_table {

@@ -2,6 +2,7 @@
  *
  *     --key=value   --key value   --key   --no-key   -n 4   -n4   -jn4   word   -- word word
  *
+ * Some keys have a shorter flag beside their own: --threads=4 is --run.threads=4.
  * A boolean takes no following word; every other flag takes the next one unless it begins with
  * "--", so that a forgotten value is said and not swallowed. In a flag '-' may stand for '_'
  * (--train.eval-every). The last of several wins.
@@ -24,17 +25,40 @@ static enum status fail_usage(struct options *options, const char *flag, const c
     return FAIL(options->env, USAGE, "%s '%.80s'", what, flag);
 }
 
+static struct binding *find_also(const struct options *options, const char *name)
+{
+    for (int i = 0; i < options->count; i++) {
+        const char *also = options->bindings[i].option->also;
+        if (also && strcmp(also, name) == 0)
+            return &options->bindings[i];
+    }
+    return NULL;
+}
+
 /* Find the option of a flag's name as written; '-' for '_' when it is not known as it stands. */
 static struct binding *find_flag(struct options *options, const char *name)
 {
     char key[OPTION_KEY_BYTES];
     struct binding *binding = options_find(options, name);
+    if (!binding)
+        binding = find_also(options, name);
     if (binding || strlen(name) >= sizeof key)
         return binding;
     for (int i = 0; (key[i] = name[i]); i++)
         if (key[i] == '-')
             key[i] = '_';
     return options_find(options, key);
+}
+
+/* A flag that may have been meant; NULL: none is near. */
+static const char *nearest_flag(const struct options *options, const char *name)
+{
+    const char *near = options_nearest(name, options->keys, options->count);
+    for (int i = 0; !near && i < options->count; i++) {
+        const char *also = options->bindings[i].option->also;
+        near = also ? options_nearest(name, &also, 1) : NULL;
+    }
+    return near;
 }
 
 /* The next argument as the value of `flag`. */
@@ -79,8 +103,7 @@ static enum status read_long(struct arguments *args, const char *argument)
         value = "false";
     }
     if (!binding)
-        return fail_usage(args->options, flag, "unknown flag",
-                          options_nearest(name, args->options->keys, args->options->count));
+        return fail_usage(args->options, flag, "unknown flag", nearest_flag(args->options, name));
     if (!value && binding->option->type == OPTION_BOOL)
         value = "true";
     if (!value)

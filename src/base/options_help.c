@@ -16,14 +16,15 @@
 
 enum { LEFT_BYTES = 192, COLUMN_MAX = 36, WIDTH_MIN = 40 };
 
-/* "--train.steps=N", "--[no-]train.shuffle" */
+/* "--train.steps=N", "--[no-]train.shuffle", "--threads, --run.threads=N" */
 static void describe_flag(const struct option *option, char *out, size_t bytes)
 {
     bool fallback_true = option->fallback && strcmp(option->fallback, "true") == 0;
-    if (option->type == OPTION_BOOL)
-        snprintf(out, bytes, "--%s%s", fallback_true ? "[no-]" : "", option->key);
-    else
-        snprintf(out, bytes, "--%s=%s", option->key, option_value_name(option));
+    bool boolean = option->type == OPTION_BOOL;
+    snprintf(out, bytes, "%s%s%s--%s%s%s%s", option->also ? "--" : "",
+             option->also ? option->also : "", option->also ? ", " : "",
+             boolean && fallback_true ? "[no-]" : "", option->key, boolean ? "" : "=",
+             boolean ? "" : option_value_name(option));
 }
 
 /* "how the rate moves: constant, linear or cosine [cosine]" */
@@ -187,6 +188,11 @@ static void print_man_entry(void *user, const struct option *option)
     text_add(text, ".TP\n");
     if (option->letter)
         text_printf(text, "\\fB\\-%c\\fR, ", option->letter);
+    if (option->also) {
+        text_add(text, "\\fB\\-\\-");
+        print_troff(text, option->also);
+        text_add(text, "\\fR, ");
+    }
     bool fallback_true = option->fallback && strcmp(option->fallback, "true") == 0;
     bool boolean = option->type == OPTION_BOOL;
     text_printf(text, "\\fB\\-\\-%s", boolean && fallback_true ? "[no\\-]" : "");
@@ -225,7 +231,10 @@ void options_print_flags(const struct options *options, struct text *text)
 {
     for (int i = 0; i < options->count; i++) {
         const struct option *option = options->bindings[i].option;
+        const char *equals = option->type == OPTION_BOOL ? "" : "=";
         if (!option->hidden)
-            text_printf(text, "--%s%s\n", option->key, option->type == OPTION_BOOL ? "" : "=");
+            text_printf(text, "--%s%s\n", option->key, equals);
+        if (!option->hidden && option->also)
+            text_printf(text, "--%s%s\n", option->also, equals);
     }
 }

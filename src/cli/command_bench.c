@@ -19,7 +19,7 @@
 struct bench_settings {
     struct run_config run; /* model, engine and precision; for the profile of a machine all of it */
     int device;            /* enum run_device */
-    int64_t batch, micro_batches, context, steps, threads;
+    int64_t batch, micro_batches, context, steps;
     int64_t n, largest, node;
     double peak_tflops;
     double seconds;
@@ -299,7 +299,7 @@ static enum status measure_machine(struct cli *cli, struct options *options,
                       ? RUN_DEVICE_CPU
                       : settings->device,
         .n = settings->n,
-        .threads = settings->threads,
+        .threads = settings->run.machine.threads,
         .seconds = seconds,
         .calls = {.largest = settings->largest, .seconds = seconds, .node = settings->node},
         .save = settings->save,
@@ -332,7 +332,7 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
     if (settings->n > 0 || *settings->save)
         return FAIL(cli->env, USAGE, "%s is for bench ops and bench comm",
                     settings->n > 0 ? "-n" : "--save");
-    cli->env->threads = machine_threads(bench.settings->threads);
+    cli->env->threads = machine_threads(bench.settings->run.machine.threads);
     bench.place = bench.settings->run;
     bench.place.machine.device = bench.settings->device;
     bench.place.machine.peak_tflops = bench.settings->peak_tflops;
@@ -379,8 +379,6 @@ static const struct option bench_list[] = {
      .fallback = "0",
      RANGE(0, 1e9),
      .help = "step: what mfu is a share of; 0 = by the card's name"},
-    {FIELD(threads, INT), .fallback = "0", RANGE(0, 4096),
-     .help = "0 = as many as the process may run on"},
     {FIELD(n, INT), .letter = 'n', RANGE(1, 65536), .value_name = "RANKS",
      .help = "ops, comm: ranks that measure at once; under mpirun or srun: leave it away"},
     {FIELD(save, STRING), .value_name = "FILE",

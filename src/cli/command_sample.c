@@ -239,7 +239,7 @@ static const struct option sample_list[] = {
      .help = "where to compute; auto = cuda where there is a card"},
     {FLAG("precision.mode", compute, CHOICE), .fallback = "bf16", .choices = compute_words,
      .help = "in which a card computes; a CPU computes in fp32"},
-    {FLAG("threads", threads, INT), .fallback = "0", RANGE(0, 4096),
+    {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {FLAG("raw", raw, BOOL),
      .help = "only the new text: without the prompt and the last line's end"},

@@ -201,7 +201,7 @@ enum { PLACE_KEYS = 2 }; /* of the machine, the first: device and threads */
 static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help = "where to compute; auto = cuda where there is a card"},
-    {RUN(threads, INT), .fallback = "0", RANGE(0, 4096),
+    {RUN(threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {RUN(deterministic, BOOL), .fallback = "true",
      .help = "the same bits for any number of threads and ranks, and in every run; false = what is "

@@ -57,6 +57,33 @@ static void test_letters(void **state)
     assert_string_equal(options_origin(o->options, "train.steps"), "-n");
 }
 
+/* The shorter flag of a key: the last of both stands, and both are the key's. */
+static void test_short_forms(void **state)
+{
+    struct options_fixture *o = *state;
+    struct line line;
+    static const char yaml[] = "seed: 3\n";
+    assert_int_equal(flags(o, &line, ARGS("--seed=5", "word")), STATUS_OK);
+    assert_int_equal(o->v.train.seed, 5);
+    assert_int_equal(line.count, 1);
+    assert_true(options_is_set(o->options, "train.seed"));
+    assert_string_equal(options_origin(o->options, "train.seed"), "--seed");
+    assert_int_equal(flags(o, &line, ARGS("--seed", "6", "--train.seed=7")), STATUS_OK);
+    assert_int_equal(o->v.train.seed, 7);
+    assert_int_equal(flags(o, &line, ARGS("--train.seed=7", "--seed=8")), STATUS_OK);
+    assert_int_equal(o->v.train.seed, 8);
+    assert_true(options_takes_next(o->options, "--seed"));
+    assert_refused(o, flags(o, &line, ARGS("--seed")), USAGE,
+                   "--seed wants a value: --train.seed=N");
+    assert_refused(o, flags(o, &line, ARGS("--seed=x")), USAGE,
+                   "--seed must be a whole number, not 'x'");
+    assert_refused(o, flags(o, &line, ARGS("--sead=1")), USAGE,
+                   "unknown flag '--sead' (did you mean '--seed'?)");
+    /* it is a flag, and no key */
+    assert_int_equal(options_load_yaml_text(o->options, yaml, strlen(yaml), "t.yaml"),
+                     STATUS_CONFIG);
+}
+
 static void test_more_forms(void **state)
 {
     struct options_fixture *o = *state;
@@ -111,10 +138,8 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        OPTIONS_TEST(test_forms),
-        OPTIONS_TEST(test_letters),
-        OPTIONS_TEST(test_more_forms),
-        OPTIONS_TEST(test_refusals),
+        OPTIONS_TEST(test_forms),      OPTIONS_TEST(test_letters),  OPTIONS_TEST(test_short_forms),
+        OPTIONS_TEST(test_more_forms), OPTIONS_TEST(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ static void test_page(void **state)
         text_string(&text),
         "Training:\n"
         "  -n, --train.steps=N          optimizer steps to take [1000]\n"
-        "      --train.seed=N           where randomness begins\n"
+        "      --seed, --train.seed=N   where randomness begins\n"
         "      --train.lr=X             peak learning rate [3e-4]\n"
         "      --data.path=FILES        text to learn from\n"
         "      --data.note=TEXT         [a note]\n"
@@ -96,6 +96,7 @@ static void test_man(void **state)
     assert_memory_equal(page, ".SH OPTIONS\n.SS Training\n.TP\n", 29);
     assert_contains(page, "\\fB\\-n\\fR, \\fB\\-\\-train.steps\\fR=\\fIN\\fR\n"
                           "optimizer steps to take [1000]\n");
+    assert_contains(page, "\\fB\\-\\-seed\\fR, \\fB\\-\\-train.seed\\fR=\\fIN\\fR\n");
     assert_contains(page, "\\fB\\-\\-[no\\-]train.shuffle\\fR\n");
     assert_contains(page, "after the warm\\-up: constant, linear, cosine or wsd [cosine]\n");
     assert_null(strstr(page, "ratio"));
@@ -109,7 +110,7 @@ static void test_flags(void **state)
     text_init(&text, o->env);
     options_print_flags(o->options, &text);
     assert_string_equal(text_string(&text),
-                        "--train.steps=\n--train.seed=\n--train.lr=\n--data.path=\n"
+                        "--train.steps=\n--train.seed=\n--seed=\n--train.lr=\n--data.path=\n"
                         "--data.note=\n--train.schedule=\n--train.shuffle\n"
                         "--train.dry\n--optimizer.groups=\n--data.cache.deep=\n"
                         "--out=\n--json\n--quiet\n--count=\n");

@@ -139,6 +139,24 @@ ok "$sifr" inspect t.dat
 has 'vocab +257'
 expect 1 "cannot tell what 'text.txt' is" "$sifr" inspect text.txt
 
+# threads have one name and a short one, wherever something is computed
+for flag in --threads=3 --run.threads=3 '--threads 3' '--run.threads=1 --threads=3' '--threads=1 --run.threads=3'; do
+    ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1 --out=threads --fresh $flag
+    has '^  machine +cpu, 3 threads'
+    ok "$sifr" bench step --model.layers=1 --model.width=32 --model.heads=2 --model.context=32 --model.vocab=64 --batch=2 --steps=1 --json $flag
+    has '"threads": 3'
+    ok "$sifr" eval run --batches=1 $flag
+    ok "$sifr" sample run x --tokens=1 $flag
+    ok "$sifr" plan "${small[@]}" --model.vocab=300 $flag
+done
+SIFR_RUN_THREADS=3 ok "$sifr" bench step --model.layers=1 --model.width=32 --model.heads=2 --model.context=32 --model.vocab=64 --batch=2 --steps=1 --json
+has '"threads": 3'
+for command in train eval sample bench plan; do
+    ok "$sifr" $command --help
+    has ' --threads, --run.threads=N  '
+    expect 2 "--threads must be a whole number from 0 to 4096, not 'x'" "$sifr" $command --threads=x
+done
+
 # bench
 ok "$sifr" bench step --model.layers=1 --model.width=32 --model.heads=2 --model.context=32 --model.vocab=64 --batch=2 --steps=2 --json
 is_json out
