@@ -211,7 +211,6 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
     enum status st = encode_files(&job, &done->result);
     console_live_clear(cli->console);
     TRY(st);
-    TRY(dir_create(cli->env, settings->out)); /* of empty text there is no shard in it yet */
     done->vocab = tokenizer_vocab(tokenizer);
     return tokenizer_save(tokenizer, done->tokenizer_path);
 }

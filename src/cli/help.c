@@ -21,8 +21,10 @@ static const struct {
     const char *code, *meaning;
 } exit_codes[] = {
     {"0", "done"},
-    {"1", "failed, or ended at once"},
-    {"2", "wrong usage or configuration"},
+    {"1", "failed, or ended at once; also a file that cannot be read, is empty or damaged"},
+    {"2",
+     "wrong usage or configuration; also a name where nothing is, settings that do not fit the "
+     "data"},
     {"3", "training diverged, or a model gives numbers that are not finite"},
     {"4", "does not fit in memory"},
     {"75", "stopped by a signal or a limit: the same command goes on"},

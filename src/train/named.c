@@ -21,12 +21,14 @@ enum status named_there(struct env *env, const char *key, const char *path)
     return FAIL(env, CONFIG, "%s%sthere is no '%s'", key, colon(key), path);
 }
 
-static bool matches(const char *pattern)
+/* Data is mapped, and may be read several times. */
+static enum status check_plain(struct env *env, const char *key, const char *path)
 {
-    glob_t found = {0};
-    bool none = glob(pattern, GLOB_NOSORT, NULL, &found) == GLOB_NOMATCH;
-    globfree(&found);
-    return !none;
+    struct stat info;
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) /* what else is wrong, who opens it says */
+        return STATUS_OK;
+    return FAIL(env, CONFIG, "%s%s'%s' is %s; name plain files", key, colon(key), path,
+                S_ISDIR(info.st_mode) ? "a folder" : "not a plain file");
 }
 
 static enum status fail_missing(struct env *env, const char *key, const char *pattern)
@@ -45,7 +47,15 @@ enum status named_files(struct env *env, const char *key, const char *pattern)
         return FAIL(env, CONFIG,
                     "%s%s'%s' is a folder; name a file, or several by a quoted glob: '%s%s*.txt'",
                     key, colon(key), pattern, pattern, pattern[bytes - 1] == '/' ? "" : "/");
-    return file_exists(pattern) || matches(pattern) ? STATUS_OK : fail_missing(env, key, pattern);
+    if (file_exists(pattern))
+        return check_plain(env, key, pattern);
+    glob_t found = {0};
+    int none = glob(pattern, GLOB_NOSORT, NULL, &found);
+    enum status st = none == GLOB_NOMATCH ? fail_missing(env, key, pattern) : STATUS_OK;
+    for (size_t i = 0; none == 0 && st == STATUS_OK && i < found.gl_pathc; i++)
+        st = check_plain(env, key, found.gl_pathv[i]);
+    globfree(&found);
+    return st;
 }
 
 enum status named_tokenizer(struct env *env, const char *key, const char *name)

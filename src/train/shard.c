@@ -75,7 +75,7 @@ static enum status parse_bare(struct shard *shard, const uint8_t *data, size_t b
         return FAIL(shard->env, FORMAT, "'%s' is empty", shard->path);
     if (shard_is_llmc(data, bytes))
         return FAIL(
-            shard->env, FORMAT,
+            shard->env, CONFIG,
             "'%s' has an llm.c header; read it with data.format tokens, not as bare numbers",
             shard->path);
     if (bytes % (size_t)token_bytes != 0)

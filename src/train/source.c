@@ -104,7 +104,10 @@ static enum status load(struct source *source, const struct source_spec *spec)
         return FAIL(source->env, CONFIG, "'%s' is text: it needs a tokenizer (data.tokenizer)",
                     spec->path);
     source->fingerprint = source_tokenizer_fingerprint(spec->tokenizer);
-    return format == DATA_JSONL ? source_load_jsonl(source, spec) : source_load_text(source, spec);
+    TRY(format == DATA_JSONL ? source_load_jsonl(source, spec) : source_load_text(source, spec));
+    if (source->train.count + source->held_out.count == 0)
+        return FAIL(source->env, FORMAT, "there is no text in '%s'", spec->path);
+    return STATUS_OK;
 }
 
 enum status source_create(struct env *env, const struct source_spec *spec, struct source **source)

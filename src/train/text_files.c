@@ -46,7 +46,7 @@ static enum status map_all(struct env *env, const char *pattern, struct text_fil
         files->count++;
     }
     if (files->bytes == 0)
-        return FAIL(env, CONFIG, "'%s' is empty", pattern);
+        return FAIL(env, FORMAT, "'%s' is empty", pattern);
     return STATUS_OK;
 }
 

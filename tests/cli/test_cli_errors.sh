@@ -58,12 +58,38 @@ expect 2 "100000 is more than model.context" "$sifr" bench step --model.preset=t
 expect 2 "not '16GB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GB
 expect 2 "not '16GiB' \(did you mean '16G'\?\)" "$sifr" plan --model.preset=tiny --model.vocab=300 --memory=16GiB
 expect 1 "noise.safetensors" "$sifr" inspect "$(printf '\010\0\0\0\0\0\0\0{"a": 1}' >noise.safetensors && echo noise.safetensors)"
-expect 2 "empty.txt" train --data.path="$(: >empty.txt && echo empty.txt)"
-expect 1 "bad.jsonl.*line 2" train --data.path="$(printf '{"text": "a"}\n{"text": \n' >bad.jsonl && echo bad.jsonl)"
+# what is wrong with the content of data ends with 1, whoever reads it; with its name, or with a setting beside it, 2
+: >empty.txt
+: >empty.jsonl
+printf '\n\n' >blank.jsonl
+printf '{"text": "a"}\n{"text": \n' >bad.jsonl
+printf 'odd' >odd.bin
+mkdir folder.csv
+mkfifo pipe.tsv
+ok "$sifr" train "${small[@]}" --train.steps=1 --data.path=text.txt --quiet --out=good
+expect_data() { # CODE PATTERN FILE [FORMAT]
+    expect "$1" "$2" train --data.path="$3" --data.format="${4:-auto}" --model.vocab=300
+    expect "$1" "$2" train --data.path=text.txt --data.val="$3" --data.format="${4:-auto}" --model.vocab=300
+    expect "$1" "$2" "$sifr" eval good --data.val="$3" --data.format="${4:-auto}"
+    [ $# = 4 ] || [[ $3 == *.bin ]] || expect "$1" "$2" "$sifr" tokenize "$3" --out=no
+    [ ! -e no ] && [ ! -e run ] || fail "$3: something was made of it"
+}
+expect_data 1 "empty.txt' is empty" empty.txt
+expect_data 1 "empty.jsonl' is empty" empty.jsonl
+expect_data 1 "there is no text in .*blank.jsonl'" blank.jsonl
+expect_data 1 "bad.jsonl' line 2" bad.jsonl
+expect_data 1 "short.bin' is truncated" short.bin
+expect_data 1 "odd.bin' has no token shard header" odd.bin
+expect_data 2 "'folder.csv' is a folder; name plain files" '*.csv'
+expect_data 2 "'pipe.tsv' is not a plain file; name plain files" pipe.tsv
+expect_data 2 "no file matches 'no-such.txt'" no-such.txt
+expect 1 "odd.bin' is truncated" "$sifr" eval good --data.val=odd.bin --data.format=u16
+expect 2 "train.bin' has an llm.c header; read it with data.format tokens" "$sifr" eval good --data.val=tokens/train.bin --data.format=u16
+expect 2 "no file matches 'no-such.txt'" "$sifr" plan "${small[@]}" --data.path=no-such.txt
 
 # tokens beyond the vocabulary; data shorter than the context
-expect "1|2" "(beyond|vocab)" train --data.path=tokens/train.bin --model.vocab=100
-expect "1|2" "(context|short|window|tokens)" train --data.path="$(printf 'too short\n' >tiny.txt && echo tiny.txt)"
+expect 1 "is beyond the vocabulary of 100" train --data.path=tokens/train.bin --model.vocab=100
+expect 2 "the context of 32 is longer than the data" train --data.path="$(printf 'too short\n' >tiny.txt && echo tiny.txt)"
 expect 2 "vocab" train --data.path=text.txt --data.tokenizer=tokens --model.vocab=100
 expect 2 "trace.*range of steps" train --data.path=text.txt --trace=8:5
 expect 2 "trace.*beyond train.steps" train --data.path=text.txt --train.steps=3 --trace=4:5

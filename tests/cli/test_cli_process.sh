@@ -22,7 +22,7 @@ grep -qE "(micro_batch|recompute|ranks|stage)" err || fail "no advice: $(cat err
 
 # a pipe nobody writes to is refused, not waited for
 mkfifo pipe
-expect 1 "pipe.*not a plain file" timeout 20 "$sifr" train "${small[@]}" --data.path=pipe --quiet --out=piped
+expect 2 "pipe.*not a plain file" timeout 20 "$sifr" train "${small[@]}" --data.path=pipe --quiet --out=piped
 [ ! -e piped ] || fail "a refused pipe left a folder"
 
 # a second Ctrl-C ends the process; the same one to the process and to its group, as timeout sends it, is one, and any number of

@@ -1,5 +1,6 @@
 /* The files that data.* names: missed by key, left out, made absolute. */
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "scratch.h"
 #include "train/data_paths.h"
@@ -53,6 +54,13 @@ static void test_missing_files_are_named_by_key(void **state)
     assert_int_equal(data_paths_check(&rig.s.env, &rig.config), STATUS_OK);
     set(&rig, "data.path", "*.csv");
     expect_missing(&rig, "data.path: no file matches '*.csv', seen from '/");
+    assert_int_equal(mkdir("c.csv", 0777), 0); /* what a glob matches is to be a file too */
+    expect_missing(&rig, "data.path: 'c.csv' is a folder; name plain files");
+    assert_int_equal(rmdir("c.csv"), 0);
+    assert_int_equal(mkfifo("c.csv", 0666), 0);
+    expect_missing(&rig, "data.path: 'c.csv' is not a plain file; name plain files");
+    set(&rig, "data.path", "c.csv");
+    expect_missing(&rig, "data.path: 'c.csv' is not a plain file; name plain files");
     set(&rig, "data.path", "a.txt");
     set(&rig, "data.val", "c.txt");
     expect_missing(&rig, "data.val: no file matches 'c.txt'");

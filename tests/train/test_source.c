@@ -161,6 +161,17 @@ static void text_needs_a_tokenizer(void **state)
     end(&f);
 }
 
+static void lines_without_text_are_no_data(void **state)
+{
+    struct fixture f;
+    (void)state;
+    begin(&f);
+    const char *path = scratch_text(&f.s, "a.jsonl", "\n \n");
+    assert_int_equal(load(&f, path, DATA_AUTO, 0), STATUS_FORMAT);
+    scratch_expect(&f.s, "there is no text in '");
+    end(&f);
+}
+
 static void fingerprints_differ_with_the_tokens(void **state)
 {
     struct fixture f;
@@ -211,6 +222,7 @@ int main(void)
         cmocka_unit_test(bare_shards_need_to_be_named),
         cmocka_unit_test(mixed_shards_are_refused),
         cmocka_unit_test(text_needs_a_tokenizer),
+        cmocka_unit_test(lines_without_text_are_no_data),
         cmocka_unit_test(fingerprints_differ_with_the_tokens),
         cmocka_unit_test(unwinds_from_every_failed_allocation),
     };

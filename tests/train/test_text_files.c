@@ -63,7 +63,7 @@ static void refuses_nothing_at_all(void **state)
     (void)state;
     scratch_open(&s);
     const char *path = scratch_text(&s, "empty", "");
-    assert_int_equal(text_files_open(&s.env, path, 0, false, &files), STATUS_CONFIG);
+    assert_int_equal(text_files_open(&s.env, path, 0, false, &files), STATUS_FORMAT);
     scratch_expect(&s, "is empty");
     assert_int_equal(text_files_open(&s.env, scratch_path(&s, "none"), 0, false, &files),
                      STATUS_IO);
