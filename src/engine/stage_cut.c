@@ -3,6 +3,10 @@
  * Three questions are asked of one recursion: the least largest cost, with that as a limit the least
  * sum of squares, and, when nothing fits, the least largest memory. Values are doubles that hold
  * whole numbers exactly; squares are rounded, the same way everywhere.
+ *
+ * With no limit of memory some cut has no stage above the mean cost of all by more than the largest
+ * unit, so that a stage of the best cut begins at one of a few units: only these are asked about, and
+ * thousands of units take no time.
  */
 #include "engine/stage_cut.h"
 #include <math.h>
@@ -17,6 +21,7 @@ struct cutter {
     double *value; /* (stages + 1, units + 1) best from (stage, first unit) on */
     int *next;     /* (stages, units + 1) first unit of the following stage */
     double most_cost;
+    double ceiling; /* no stage of the best cut costs more; exact: not known */
 };
 
 static double stage_bytes(const struct cutter *c, int stage, int from, int to)
@@ -50,6 +55,8 @@ static void solve_cell(struct cutter *c, enum question question, int s, int from
         if (rest == INFINITY)
             continue;
         mine = weigh(c, question, s, from, to);
+        if (mine >= best) /* longer stages weigh as much, or more */
+            break;
         mine = question == SUM_OF_SQUARES ? mine + rest : fmax(mine, rest);
         if (mine < best) {
             best = mine;
@@ -60,14 +67,26 @@ static void solve_cell(struct cutter *c, enum question question, int s, int from
     c->next[s * width + from] = next;
 }
 
+/* Could a stage s of the best cut begin here? */
+static bool may_begin(const struct cutter *c, int s, int from)
+{
+    const struct stage_cut_task *task = c->task;
+    return c->cost[from] <= s * c->ceiling &&
+           c->cost[task->units] - c->cost[from] <= (task->stages - s) * c->ceiling;
+}
+
 static double solve(struct cutter *c, enum question question)
 {
     int stages = c->task->stages, width = c->task->units + 1;
     for (int from = 0; from < width; from++)
         c->value[stages * width + from] = from == width - 1 ? 0.0 : INFINITY;
     for (int s = stages - 1; s >= 0; s--)
-        for (int from = 0; from < width; from++)
-            solve_cell(c, question, s, from);
+        for (int from = 0; from < width; from++) {
+            if (may_begin(c, s, from))
+                solve_cell(c, question, s, from);
+            else
+                c->value[s * width + from] = INFINITY;
+        }
     return c->value[0];
 }
 
@@ -85,6 +104,15 @@ static int64_t coin(const struct stage_cut_task *task)
     return size;
 }
 
+/* Twice the largest unit, so that no product of it is rounded below what it stands for. */
+static double ceiling_of(const struct cutter *c)
+{
+    double largest = 1.0;
+    for (int u = 0; u < c->task->units; u++)
+        largest = fmax(largest, c->cost[u + 1] - c->cost[u]);
+    return c->cost[c->task->units] / c->task->stages + 2.0 * largest;
+}
+
 static void add_up(struct cutter *c)
 {
     bool limited = c->task->most_bytes > 0;
@@ -97,6 +125,7 @@ static void add_up(struct cutter *c)
             c->round_bytes[u] + (limited ? (double)c->task->round_bytes[u] : 0.0);
     }
     CHECK(c->cost[c->task->units] < exact && c->bytes[c->task->units] < exact);
+    c->ceiling = limited ? exact : ceiling_of(c);
 }
 
 static enum status cut(struct env *env, struct cutter *c, int *first)

@@ -1,5 +1,7 @@
 /* The cut of units into stages, against all cuts there are. */
+#include <math.h>
 #include <stdbool.h>
+#include <time.h>
 #include "base/rng.h"
 #include "engine/stage_cut.h"
 #include "testing.h"
@@ -131,6 +133,39 @@ static void test_heavy_ends(void **state)
     env_destroy(&env);
 }
 
+static double seconds_of_cut(struct env *env, const struct stage_cut_task *task, int *first)
+{
+    double best = 1e9;
+    for (int attempt = 0; attempt < 5; attempt++) { /* the machine may be busy with other things */
+        clock_t begin = clock();
+        assert_ok(stage_cut(env, task, first));
+        best = fmin(best, (double)(clock() - begin) / CLOCKS_PER_SEC);
+    }
+    return best;
+}
+
+/* Four times the units would take sixteen times as long if all cuts of two stages were tried. */
+static void test_many_units(void **state)
+{
+    (void)state;
+    enum { FEW = TESTING_SANITIZED ? 500 : 10000, STAGES = 8 };
+    struct env env = testing_env(1);
+    int64_t *cost = malloc(4 * FEW * sizeof *cost);
+    struct stage_cut_task task = {.units = FEW, .stages = STAGES, .cost = cost};
+    int first[STAGES + 1];
+    for (int u = 0; u < 4 * FEW; u++)
+        cost[u] = 1000003;
+    double small = seconds_of_cut(&env, &task, first);
+    task.units = 4 * FEW;
+    double large = seconds_of_cut(&env, &task, first);
+    for (int s = 0; s <= STAGES; s++)
+        assert_int_equal(first[s], s * (4 * FEW / STAGES));
+    if (!TESTING_SANITIZED && large > 8 * small)
+        fail_msg("%.4f s for %d units, %.4f s for four times as many", small, FEW, large);
+    free(cost);
+    env_destroy(&env);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -179,9 +214,8 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_all_cuts),
-        cmocka_unit_test(test_heavy_ends),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_against_all_cuts),    cmocka_unit_test(test_heavy_ends),
+        cmocka_unit_test(test_many_units),          cmocka_unit_test(test_refused),
         cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
