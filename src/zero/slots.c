@@ -54,14 +54,6 @@ static bool entry_reads(const struct unit_graph *graph, struct slot_walk walk, i
     return false;
 }
 
-static int find_residency(const struct slot_table *t, int piece, int entry)
-{
-    int i = t->latest[piece];
-    while (i >= 0 && (entry < t->residencies[i].first || t->residencies[i].last < entry))
-        i = t->residencies[i].before;
-    return i;
-}
-
 static void add_use(struct slot_table *t, int piece, int entry, int prefetch)
 {
     int before = t->latest[piece], issue = entry > prefetch ? entry - prefetch : 0;
@@ -154,9 +146,17 @@ void slot_table_free(struct env *env, struct slot_table *t)
     *t = (struct slot_table){0};
 }
 
+int slot_find_residency(const struct slot_table *t, int piece, int entry)
+{
+    int i = t->latest[piece];
+    while (i >= 0 && (entry < t->residencies[i].first || t->residencies[i].last < entry))
+        i = t->residencies[i].before;
+    return i;
+}
+
 int slot_residency(const struct slot_table *t, int piece, int entry)
 {
-    int found = find_residency(t, piece, entry);
+    int found = slot_find_residency(t, piece, entry);
     CHECK(found >= 0);
     return found;
 }

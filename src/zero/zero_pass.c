@@ -84,10 +84,10 @@ static const void *piece_params(struct zero *zero, int piece, int entry)
  * lie one after the other. */
 static int64_t compute_offset(const struct zero *zero, int piece, int u)
 {
+    int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     int64_t offset = 0;
-    for (int i = 0; i < piece; i++)
-        if (unit_uses_piece(zero->graph, u, i))
-            offset += zero->partition.piece_count[i];
+    for (int k = 0; k < count && pieces[k] < piece; k++)
+        offset += zero->partition.piece_count[pieces[k]];
     return offset;
 }
 
@@ -133,9 +133,10 @@ void zero_acquire(struct zero *zero, int u, enum pass pass, struct unit_run *run
         return;
     for (int use = 0; use < zero->graph->units[u].use_count; use++)
         run->params[use] = NULL;
-    for (int i = 0; i < zero->graph->piece_count; i++)
-        if (pass_reads_piece(zero, u, pass, i))
-            bind_piece(zero, i, u, pass, compute_params(zero, i, u, entry), run);
+    int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
+    for (int k = 0; k < count; k++)
+        if (pass_reads_piece(zero, u, pass, pieces[k]))
+            bind_piece(zero, pieces[k], u, pass, compute_params(zero, pieces[k], u, entry), run);
 }
 
 /* In checked builds what is released is made unusable, so that reading it later shows. */
@@ -149,22 +150,44 @@ static void poison(struct zero *zero, void *at, size_t bytes)
 #endif
 }
 
+static void free_slot(struct zero *zero, const struct residency *r)
+{
+    poison(zero, zero->slot_at[r->slot],
+           (size_t)zero->slot_count[r->slot] * dtype_bytes(zero->type));
+    event_record(zero->slot_free[r->slot], zero->stream);
+}
+
+/* The walk ends with `entry`: all that is held. */
+static void free_all_slots(struct zero *zero, int entry)
+{
+    for (int i = 0; i < zero->walk->residency_count; i++) {
+        const struct residency *r = &zero->walk->residencies[i];
+        if (r->first <= entry && entry <= r->last)
+            free_slot(zero, r);
+    }
+}
+
+/* What was held up to `entry`, that of unit u: pieces that it reads there. */
+static void free_last_slots(struct zero *zero, int u, int entry)
+{
+    int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
+    for (int k = 0; k < count; k++) {
+        int found = slot_find_residency(zero->walk, pieces[k], entry);
+        if (found >= 0 && zero->walk->residencies[found].last == entry)
+            free_slot(zero, &zero->walk->residencies[found]);
+    }
+}
+
 void zero_release(struct zero *zero, int u, enum pass pass)
 {
     poison(zero, zero->compute_slot, (size_t)zero->compute_count * sizeof(float));
     if (!zero->sharding.params || pass == PASS_REBUILD) /* backward of the same unit follows */
         return;
     int entry = slot_entry(zero->walk->walk, u, pass);
-    for (int i = 0; i < zero->walk->residency_count; i++) {
-        const struct residency *r = &zero->walk->residencies[i];
-        bool over = r->last == entry ||
-                    (r->first <= entry && entry == zero->last_entry && entry <= r->last);
-        if (!over)
-            continue;
-        poison(zero, zero->slot_at[r->slot],
-               (size_t)zero->slot_count[r->slot] * dtype_bytes(zero->type));
-        event_record(zero->slot_free[r->slot], zero->stream);
-    }
+    if (entry == zero->last_entry)
+        free_all_slots(zero, entry);
+    else
+        free_last_slots(zero, u, entry);
 }
 
 /* --- gradients ------------------------------------------------------------------------------ */
@@ -181,10 +204,11 @@ static struct zero_use *find_use(struct zero *zero, int piece, int u)
 /* Where in a slot the gradient of `piece` begins: the pieces of a unit lie one after the other. */
 static int64_t slot_offset(struct zero *zero, int piece, int u)
 {
+    int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
     int64_t offset = 0;
-    for (int i = 0; i < piece; i++)
-        if (find_use(zero, i, u))
-            offset += zero->partition.piece_count[i];
+    for (int k = 0; k < count && pieces[k] < piece; k++)
+        if (find_use(zero, pieces[k], u))
+            offset += zero->partition.piece_count[pieces[k]];
     return offset;
 }
 
@@ -333,13 +357,15 @@ static void reduce_each(struct zero *zero, int piece, struct zero_use *use, int6
 void zero_reduce(struct zero *zero, int u, enum pass pass, int64_t round)
 {
     const struct unit *unit = &zero->graph->units[u];
-    for (int i = 0; i < zero->graph->piece_count; i++) {
-        if (!pass_writes_piece(zero, unit, pass, i))
+    int pieces[UNIT_MAX_USES], count = unit_pieces(zero->graph, u, pieces);
+    for (int k = 0; k < count; k++) {
+        int piece = pieces[k];
+        if (!pass_writes_piece(zero, unit, pass, piece))
             continue;
         if (zero->config.local)
-            reduce_local(zero, i, find_use(zero, i, u), round);
+            reduce_local(zero, piece, find_use(zero, piece, u), round);
         else
-            reduce_each(zero, i, find_use(zero, i, u), round);
+            reduce_each(zero, piece, find_use(zero, piece, u), round);
     }
 }
 

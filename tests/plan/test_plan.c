@@ -1,5 +1,6 @@
 /* A plan is what runs: bytes by category and bytes on the wire of ranks that are threads equal the
- * dry ones exactly; volumes are the paper's; a trillion parameters take no time. */
+ * dry ones exactly; volumes are the paper's; a trillion parameters take no time, and thousands of
+ * layers as much as they are more. */
 #include <math.h>
 #include <time.h>
 
@@ -220,6 +221,45 @@ static void test_a_trillion_parameters_take_no_time(void **state)
     env_destroy(&env);
 }
 
+/* Of a rank with so many layers, and its step. */
+static double seconds_of_layers(struct env *env, struct plan_request request, int64_t layers)
+{
+    double best = 1e9;
+    request.model.layers = layers;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        struct plan_rank rank;
+        double start = cpu_seconds();
+        assert_ok(plan_rank(env, &request, 0, &rank));
+        best = fmin(best, cpu_seconds() - start);
+    }
+    return best;
+}
+
+/* Four times the layers would take sixteen times as long if each looked at all others. */
+static void test_layers_do_not_look_at_all_others(void **state)
+{
+    (void)state;
+    const struct {
+        int stage;
+        enum dtype type;
+    } cases[] = {{0, DTYPE_F32}, {1, DTYPE_F32}, {2, DTYPE_F32}, {3, DTYPE_F32}, {3, DTYPE_BF16}};
+    int64_t few = TESTING_SANITIZED ? 50 : 1000;
+    struct env env = testing_env(1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rig_config config = base_config(i % 2, 8);
+        config.stage = cases[i].stage;
+        config.type = cases[i].type;
+        struct plan_request request = request_of(&config, 8);
+        double small = seconds_of_layers(&env, request, few);
+        double large = seconds_of_layers(&env, request, 4 * few);
+        if (!TESTING_SANITIZED && large > 8 * small)
+            fail_msg("stage %d, %s: %.3f s for %d layers, %.3f s for four times as many",
+                     cases[i].stage, dtype_name(cases[i].type), small, (int)few, large);
+    }
+    assert_int_equal(mem_total(env.mem), 0);
+    env_destroy(&env);
+}
+
 /* --- advice --------------------------------------------------------------------------------- */
 
 static struct plan_advice advise(const struct plan_request *request, size_t memory)
@@ -379,6 +419,7 @@ int main(void)
         cmocka_unit_test(test_volumes_are_the_papers),
         cmocka_unit_test(test_model_state_is_the_papers),
         cmocka_unit_test(test_a_trillion_parameters_take_no_time),
+        cmocka_unit_test(test_layers_do_not_look_at_all_others),
         cmocka_unit_test(test_advice_is_the_least_change),
         cmocka_unit_test(test_advice_on_one_rank),
         cmocka_unit_test(test_advice_on_slots_and_groups),
