@@ -138,15 +138,6 @@ bool unit_writes(const struct unit *unit, enum pass pass, int use)
     return unit->type->writes[pass] >> use & 1;
 }
 
-bool unit_uses_piece(const struct unit_graph *graph, int u, int piece)
-{
-    const struct unit *unit = &graph->units[u];
-    for (int use = 0; use < unit->use_count; use++)
-        if (graph->params[unit->uses[use]].piece == piece)
-            return true;
-    return false;
-}
-
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES])
 {
     const struct unit *unit = &graph->units[u];

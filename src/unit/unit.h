@@ -247,10 +247,9 @@ int64_t unit_param_room(const struct unit_graph *graph,
 int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all tensors, whole */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);
-/* In any of its passes: some param of the piece is used; the gradient of one is written. */
-bool unit_uses_piece(const struct unit_graph *graph, int u, int piece);
-/* The pieces that a unit uses, each once, by their numbers; returns how many. */
+/* The pieces that a unit uses in any of its passes, each once, by their numbers; returns how many. */
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]);
+/* In any of its passes the gradient of some param of the piece is written. */
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
 bool unit_has_parts(const struct unit *unit); /* PASS_INPUT and PASS_WEIGHT */
 void unit_run_pass(const struct unit *unit, enum pass pass,

@@ -1,23 +1,14 @@
-/* unit_cut -- the tables of the chosen units, made by going through those of the whole in order. */
+/* unit_cut -- the tables of the chosen units, made by going through those of the whole in order: once
+ * through its units, for who uses which piece, then through its pieces, then through its units again.
+ */
 #include "unit/unit_cut.h"
 
 #include "base/env.h"
-
-/* Is there a gradient of it? */
-static bool is_learned(const struct unit_graph *graph, int piece)
-{
-    for (int u = 0; u < graph->unit_count; u++)
-        if (unit_writes_piece(graph, u, piece))
-            return true;
-    return false;
-}
 
 static int64_t piece_blocks(const struct unit_graph *graph, int piece)
 {
     const struct unit_piece *p = &graph->pieces[piece];
     int64_t blocks = 0;
-    if (!is_learned(graph, piece))
-        return 0;
     for (int i = p->first_param; i < p->first_param + p->param_count; i++)
         blocks += (unit_param_room(graph, i) + OPS_BLOCK - 1) / OPS_BLOCK;
     return blocks;
@@ -26,22 +17,31 @@ static int64_t piece_blocks(const struct unit_graph *graph, int piece)
 /* Which stages use a piece: its home, and another (UNIT_AT_HOME: none). */
 struct users {
     int home, other;
+    bool learned; /* there is a gradient of it */
 };
 
-static struct users users_of(const struct unit_graph *graph, const int *stage_of, int piece)
+static void add_user(struct users *users, int stage)
 {
-    struct users users = {UNIT_AT_HOME, UNIT_AT_HOME};
-    for (int u = 0; u < graph->unit_count; u++) {
-        if (!unit_uses_piece(graph, u, piece))
-            continue;
-        if (users.home == UNIT_AT_HOME)
-            users.home = stage_of[u];
-        else if (stage_of[u] != users.home) {
-            CHECK(users.other == UNIT_AT_HOME || users.other == stage_of[u]);
-            users.other = stage_of[u];
-        }
+    if (users->home == UNIT_AT_HOME)
+        users->home = stage;
+    else if (stage != users->home) {
+        CHECK(users->other == UNIT_AT_HOME || users->other == stage);
+        users->other = stage;
     }
-    return users;
+}
+
+/* Of all pieces. */
+static void find_users(const struct unit_graph *graph, const int *stage_of, struct users *users)
+{
+    int pieces[UNIT_MAX_USES];
+    for (int i = 0; i < graph->piece_count; i++)
+        users[i] = (struct users){.home = UNIT_AT_HOME, .other = UNIT_AT_HOME};
+    for (int u = 0; u < graph->unit_count; u++)
+        for (int k = unit_pieces(graph, u, pieces) - 1; k >= 0; k--) {
+            add_user(&users[pieces[k]], stage_of[u]);
+            if (unit_writes_piece(graph, u, pieces[k]))
+                users[pieces[k]].learned = true;
+        }
 }
 
 static enum status alloc_tables(struct env *env, const struct unit_graph *whole,
@@ -84,29 +84,38 @@ static void take_piece(const struct unit_graph *whole, int piece, struct unit_cu
     g->piece_count++;
 }
 
-static void take_pieces(const struct unit_graph *whole, const int *stage_of, struct unit_cut *cut)
+static void take_pieces(const struct unit_graph *whole, const struct users *users,
+                        struct unit_cut *cut)
 {
     int64_t block = 0;
-    for (int i = 0; i < whole->piece_count; block += piece_blocks(whole, i), i++) {
-        struct users users = users_of(whole, stage_of, i);
+    for (int i = 0; i < whole->piece_count; i++) {
+        bool home = users[i].home == cut->stage;
         int at = cut->graph.piece_count;
-        if (users.home != cut->stage && users.other != cut->stage)
-            continue;
-        cut->first_block[at] = block;
-        cut->lent_to[at] = users.home == cut->stage ? users.other : UNIT_AT_HOME;
-        cut->borrowed_from[at] = users.home == cut->stage ? UNIT_AT_HOME : users.home;
-        take_piece(whole, i, cut);
+        if (home || users[i].other == cut->stage) {
+            cut->first_block[at] = block;
+            cut->lent_to[at] = home ? users[i].other : UNIT_AT_HOME;
+            cut->borrowed_from[at] = home ? UNIT_AT_HOME : users[i].home;
+            take_piece(whole, i, cut);
+        }
+        block += users[i].learned ? piece_blocks(whole, i) : 0;
     }
 }
 
-/* The index in the cut of a param of the whole, by the name of its first tensor's index. */
+/* The index in the cut of a param of the whole, by its first tensor: params follow each other in the
+ * order of their tensors. */
 static int find_param(const struct unit_graph *whole, const struct unit_cut *cut, int param)
 {
-    for (int p = 0; p < cut->graph.param_count; p++)
-        if (cut->whole_tensor[cut->params[p].first_tensor] == whole->params[param].first_tensor)
-            return p;
-    CHECK(!"a param that no piece of the stage has");
-    return -1;
+    int tensor = cut->own_tensor[whole->params[param].first_tensor];
+    int low = 0, high = cut->graph.param_count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (cut->params[middle].first_tensor <= tensor)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    CHECK(tensor >= 0 && cut->params[low].first_tensor == tensor);
+    return low;
 }
 
 static void take_units(const struct unit_graph *whole, const int *stage_of, struct unit_cut *cut)
@@ -123,15 +132,9 @@ static void take_units(const struct unit_graph *whole, const int *stage_of, stru
     }
 }
 
-enum status unit_cut_create(struct env *env, const struct unit_graph *whole, const int *stage_of,
-                            int stage, struct unit_cut *cut)
+static void fill(const struct unit_graph *whole, const int *stage_of, const struct users *users,
+                 struct unit_cut *cut)
 {
-    *cut = (struct unit_cut){.whole = whole, .stage = stage};
-    enum status st = alloc_tables(env, whole, cut);
-    if (st != STATUS_OK) {
-        unit_cut_free(env, cut);
-        return st;
-    }
     cut->graph = (struct unit_graph){.tensors = cut->tensors,
                                      .params = cut->params,
                                      .pieces = cut->pieces,
@@ -142,14 +145,30 @@ enum status unit_cut_create(struct env *env, const struct unit_graph *whole, con
                                      .vocab = whole->vocab,
                                      .context = whole->context};
     for (int p = 0; p < whole->param_count; p++) {
-        int home = users_of(whole, stage_of, whole->params[p].piece).home;
+        int home = users[whole->params[p].piece].home;
         const struct unit_param *param = &whole->params[p];
         for (int t = param->first_tensor; t < param->first_tensor + param->tensor_count; t++)
             cut->home[t] = home, cut->own_tensor[t] = -1;
     }
-    take_pieces(whole, stage_of, cut);
+    take_pieces(whole, users, cut);
     take_units(whole, stage_of, cut);
-    return STATUS_OK;
+}
+
+enum status unit_cut_create(struct env *env, const struct unit_graph *whole, const int *stage_of,
+                            int stage, struct unit_cut *cut)
+{
+    struct users *users;
+    *cut = (struct unit_cut){.whole = whole, .stage = stage};
+    TRY(mem_alloc_array(env, MEM_OTHER, "stage", (size_t)whole->piece_count, sizeof *users,
+                        &users));
+    find_users(whole, stage_of, users);
+    enum status st = alloc_tables(env, whole, cut);
+    if (st == STATUS_OK)
+        fill(whole, stage_of, users, cut);
+    else
+        unit_cut_free(env, cut);
+    mem_free(env, users);
+    return st;
 }
 
 void unit_cut_free(struct env *env, struct unit_cut *cut)

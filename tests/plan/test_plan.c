@@ -240,21 +240,24 @@ static void test_layers_do_not_look_at_all_others(void **state)
 {
     (void)state;
     const struct {
-        int stage;
+        int stage, pp;
         enum dtype type;
-    } cases[] = {{0, DTYPE_F32}, {1, DTYPE_F32}, {2, DTYPE_F32}, {3, DTYPE_F32}, {3, DTYPE_BF16}};
+    } cases[] = {{0, 1, DTYPE_F32}, {1, 1, DTYPE_F32},  {2, 1, DTYPE_F32}, {3, 1, DTYPE_F32},
+                 {2, 4, DTYPE_F32}, {3, 1, DTYPE_BF16}, {3, 4, DTYPE_F32}};
     int64_t few = TESTING_SANITIZED ? 50 : 1000;
     struct env env = testing_env(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct rig_config config = base_config(i % 2, 8);
         config.stage = cases[i].stage;
+        config.pp = cases[i].pp;
         config.type = cases[i].type;
         struct plan_request request = request_of(&config, 8);
         double small = seconds_of_layers(&env, request, few);
         double large = seconds_of_layers(&env, request, 4 * few);
         if (!TESTING_SANITIZED && large > 8 * small)
-            fail_msg("stage %d, %s: %.3f s for %d layers, %.3f s for four times as many",
-                     cases[i].stage, dtype_name(cases[i].type), small, (int)few, large);
+            fail_msg("stage %d, pp %d, %s: %.3f s for %d layers, %.3f s for four times as many",
+                     cases[i].stage, cases[i].pp, dtype_name(cases[i].type), small, (int)few,
+                     large);
     }
     assert_int_equal(mem_total(env.mem), 0);
     env_destroy(&env);
