@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -265,13 +266,19 @@ struct want { /* a part of a tensor that is in one piece of the file */
     int64_t first; /* element of the tensor that it begins with */
 };
 
+struct named_tensor {
+    const char *name; /* borrowed from the graph */
+    int tensor;
+};
+
 struct load {
     struct checkpoint *checkpoint;
     const struct unit_graph *graph;
     struct zero *zero;
     enum zero_state state;
     enum checkpoint_role role;
-    bool *seen; /* (tensors) */
+    struct named_tensor *by_name; /* (tensors) */
+    bool *seen;                   /* (tensors) */
 
     struct want *wants; /* of the file that is being read */
     int64_t want_count;
@@ -332,12 +339,24 @@ static enum status take_want(void *user, int64_t i, char *data)
                             (int64_t)(want->bytes / sizeof(float)), (const float *)data);
 }
 
-static int find_tensor(const struct unit_graph *graph, const char *name)
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct named_tensor *)a)->name, ((const struct named_tensor *)b)->name);
+}
+
+static void sort_names(const struct unit_graph *graph, struct named_tensor *by_name)
 {
     for (int t = 0; t < graph->tensor_count; t++)
-        if (strcmp(graph->tensors[t].name, name) == 0)
-            return t;
-    return -1;
+        by_name[t] = (struct named_tensor){graph->tensors[t].name, t};
+    qsort(by_name, (size_t)graph->tensor_count, sizeof *by_name, compare_names);
+}
+
+static int find_tensor(const struct load *load, const char *name)
+{
+    struct named_tensor wanted = {.name = name};
+    const struct named_tensor *found = bsearch(
+        &wanted, load->by_name, (size_t)load->graph->tensor_count, sizeof wanted, compare_names);
+    return found ? found->tensor : -1;
 }
 
 static bool fits(const struct unit_tensor *ours, const struct safetensor *theirs)
@@ -352,7 +371,7 @@ static enum status want_tensor(struct load *load, const struct checkpoint_entry 
                                const struct safetensor *tensor)
 {
     struct checkpoint *c = load->checkpoint;
-    int t = find_tensor(load->graph, tensor->name);
+    int t = find_tensor(load, tensor->name);
     if (t < 0)
         return FAIL(c->env, FORMAT, "'%s/%s': tensor '%s' is not in the model", c->folder,
                     entry->name, tensor->name);
@@ -407,6 +426,7 @@ static enum status load_role(struct load *load)
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
                             bool direct, struct zero *zero)
 {
+    struct env *env = checkpoint->env;
     struct load load = {.checkpoint = checkpoint, .graph = graph, .zero = zero};
     /* Where others read the same, the cache has it for all of them. */
     checkpoint->direct = direct && zero_held_once(zero);
@@ -414,15 +434,20 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
     enum checkpoint_role roles[ZERO_STATES] = {
         checkpoint_has(checkpoint, CHECKPOINT_MASTER) ? CHECKPOINT_MASTER : CHECKPOINT_MODEL,
         CHECKPOINT_MOMENTUM, CHECKPOINT_VARIANCE};
-    TRY(mem_alloc_array(checkpoint->env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count,
+    enum status st;
+    TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count,
                         sizeof *load.seen, &load.seen));
-    enum status st = STATUS_OK;
+    TRY_OR(undo_seen, mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count,
+                                      sizeof *load.by_name, &load.by_name));
+    sort_names(graph, load.by_name);
     for (int state = 0; st == STATUS_OK && state < ZERO_STATES; state++) {
         load.state = (enum zero_state)state;
         load.role = roles[state];
         st = load_role(&load);
     }
-    mem_free(checkpoint->env, load.seen);
+    mem_free(env, load.by_name);
+undo_seen:
+    mem_free(env, load.seen);
     return end_reading(checkpoint, st);
 }
 

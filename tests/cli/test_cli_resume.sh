@@ -114,4 +114,16 @@ stop=$(ls signal/checkpoints | sed 's/step-//' | sort -n | tail -1)
 [ "$(wc -l <signal/metrics.jsonl)" = "$stop" ] || fail "metrics.jsonl does not end with the last step"
 expect 75 "going on after step $stop" "$sifr" train "${run[@]}" --train.steps=100000000 --train.stop_at=$((stop + 3)) --out=signal
 [ "$(wc -l <signal/metrics.jsonl)" = $((stop + 3)) ] || fail "metrics.jsonl does not go on"
+
+# --- four times the layers take four times as long, and not sixteen ----------------------------------------------------
+resume_time() { # LAYERS: CPU seconds in which a run of so many goes on, the best of three
+    local deep=(--model.layers="$1" --model.width=16 --model.heads=1 --model.context=8 --train.micro_batch=1 --data.path=text.txt
+        --data.tokenizer=bytes --train.steps=100 --quiet --run.threads=1 --out="deep-$1")
+    expect 75 'stopped after step 1' "$sifr" train "${deep[@]}" --train.stop_at=1
+    for i in 2 3 4; do
+        { TIMEFORMAT=%U; time expect 75 "stopped after step $i" "$sifr" train "${deep[@]}" --train.stop_at=$i; } 2>&1
+    done | sort -n | head -n 1
+}
+few=$(resume_time 500) many=$(resume_time 2000)
+awk -v few="$few" -v many="$many" 'BEGIN { exit !(many < 8 * few) }' || fail "going on: $few s for 500 layers, $many for 2000"
 finish
