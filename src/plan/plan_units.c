@@ -122,21 +122,19 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
     return st;
 }
 
-/* Parameters that no unit before it uses. */
-static int64_t own_parameters(const struct unit_graph *graph, int u)
+/* Parameters that no unit before it uses; `used` (params) knows which these are, and its own after
+ * the call. */
+static int64_t own_parameters(const struct unit_graph *graph, const struct unit *unit, bool *used)
 {
     int64_t count = 0;
-    for (int i = 0; i < graph->units[u].use_count; i++) {
-        bool used = false;
-        for (int v = 0; v < u && !used; v++)
-            for (int j = 0; j < graph->units[v].use_count; j++)
-                used = used || graph->units[v].uses[j] == graph->units[u].uses[i];
-        count += used ? 0 : unit_param_count(graph, graph->units[u].uses[i]);
-    }
+    for (int i = 0; i < unit->use_count; i++)
+        count += used[unit->uses[i]] ? 0 : unit_param_count(graph, unit->uses[i]);
+    for (int i = 0; i < unit->use_count; i++)
+        used[unit->uses[i]] = true;
     return count;
 }
 
-static enum status time_units(const struct bench *b, struct plan_unit_cost *costs)
+static enum status time_units(const struct bench *b, bool *used, struct plan_unit_cost *costs)
 {
     const struct unit *units = b->graph->units;
     for (int u = 0; u < b->graph->unit_count; u++) {
@@ -147,7 +145,7 @@ static enum status time_units(const struct bench *b, struct plan_unit_cost *cost
             costs[u] = costs[like];
         else
             TRY(time_unit(b, &units[u], &costs[u]));
-        costs[u].parameters = own_parameters(b->graph, u);
+        costs[u].parameters = own_parameters(b->graph, &units[u], used);
     }
     return STATUS_OK;
 }
@@ -185,10 +183,15 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
                           .own_below = recompute_keeps_below(engine->recompute)};
     if (parts->comm)
         TRY(beside_create(parts->device, parts->comm, &bench.beside));
+    bool *used = NULL;
     enum status st = mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count,
                                      sizeof **costs, costs);
     if (st == STATUS_OK)
-        st = time_units(&bench, *costs);
+        st = mem_alloc_array(env, MEM_OTHER, "params used", (size_t)graph->param_count,
+                             sizeof *used, &used);
+    if (st == STATUS_OK)
+        st = time_units(&bench, used, *costs);
+    mem_free(env, used);
     if (st != STATUS_OK) {
         mem_free(env, *costs);
         *costs = NULL;
