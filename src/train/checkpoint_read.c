@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "base/direct.h"
 #include "base/file.h"
 #include "train/checkpoint.h"
+#include "train/tensor_names.h"
 
 #define STATE_BYTES_MAX  ((size_t)1 << 30)
 #define HEADER_BYTES_MAX ((uint64_t)100000000)
@@ -266,19 +266,14 @@ struct want { /* a part of a tensor that is in one piece of the file */
     int64_t first; /* element of the tensor that it begins with */
 };
 
-struct named_tensor {
-    const char *name; /* borrowed from the graph */
-    int tensor;
-};
-
 struct load {
     struct checkpoint *checkpoint;
     const struct unit_graph *graph;
     struct zero *zero;
     enum zero_state state;
     enum checkpoint_role role;
-    struct named_tensor *by_name; /* (tensors) */
-    bool *seen;                   /* (tensors) */
+    struct tensor_names names;
+    bool *seen; /* (tensors) */
 
     struct want *wants; /* of the file that is being read */
     int64_t want_count;
@@ -339,26 +334,6 @@ static enum status take_want(void *user, int64_t i, char *data)
                             (int64_t)(want->bytes / sizeof(float)), (const float *)data);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct named_tensor *)a)->name, ((const struct named_tensor *)b)->name);
-}
-
-static void sort_names(const struct unit_graph *graph, struct named_tensor *by_name)
-{
-    for (int t = 0; t < graph->tensor_count; t++)
-        by_name[t] = (struct named_tensor){graph->tensors[t].name, t};
-    qsort(by_name, (size_t)graph->tensor_count, sizeof *by_name, compare_names);
-}
-
-static int find_tensor(const struct load *load, const char *name)
-{
-    struct named_tensor wanted = {.name = name};
-    const struct named_tensor *found = bsearch(
-        &wanted, load->by_name, (size_t)load->graph->tensor_count, sizeof wanted, compare_names);
-    return found ? found->tensor : -1;
-}
-
 static bool fits(const struct unit_tensor *ours, const struct safetensor *theirs)
 {
     bool same = theirs->type == DTYPE_F32 && ours->dims == theirs->rank;
@@ -371,7 +346,7 @@ static enum status want_tensor(struct load *load, const struct checkpoint_entry 
                                const struct safetensor *tensor)
 {
     struct checkpoint *c = load->checkpoint;
-    int t = find_tensor(load, tensor->name);
+    int t = tensor_names_find(&load->names, tensor->name);
     if (t < 0)
         return FAIL(c->env, FORMAT, "'%s/%s': tensor '%s' is not in the model", c->folder,
                     entry->name, tensor->name);
@@ -437,15 +412,13 @@ enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_gra
     enum status st;
     TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count,
                         sizeof *load.seen, &load.seen));
-    TRY_OR(undo_seen, mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count,
-                                      sizeof *load.by_name, &load.by_name));
-    sort_names(graph, load.by_name);
+    TRY_OR(undo_seen, tensor_names_create(env, graph, NULL, &load.names));
     for (int state = 0; st == STATUS_OK && state < ZERO_STATES; state++) {
         load.state = (enum zero_state)state;
         load.role = roles[state];
         st = load_role(&load);
     }
-    mem_free(env, load.by_name);
+    tensor_names_free(&load.names);
 undo_seen:
     mem_free(env, load.seen);
     return end_reading(checkpoint, st);

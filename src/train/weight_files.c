@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/text.h"
+#include "train/tensor_names.h"
 #include "train/weight_index.h"
 
 enum { CHUNK = 1 << 20 }; /* elements compared at once */
@@ -146,15 +147,6 @@ static bool is_constant(const char *name) /* masks and frequencies in old files 
            ends_with(name, ".rotary_emb.inv_freq");
 }
 
-static bool in_graph(const struct unit_graph *graph, const char *name)
-{
-    for (int i = 0; i < graph->tensor_count; i++)
-        if (strcmp(graph->tensors[i].name, name) == 0 ||
-            strcmp(weight_files_bare(graph->tensors[i].name), name) == 0)
-            return true;
-    return false;
-}
-
 /* --- the differences, in words -------------------------------------------------------------- */
 
 struct differences {
@@ -187,8 +179,8 @@ static void add_shape(struct differences *d, const struct unit_tensor *ours,
     add_name(&d->shapes, &d->shape_count, line);
 }
 
-static void collect(const struct weight_files *weights, const struct unit_graph *graph, bool tied,
-                    struct differences *d)
+static void collect(const struct weight_files *weights, const struct unit_graph *graph,
+                    const struct tensor_names *names, bool tied, struct differences *d)
 {
     for (int i = 0; i < graph->tensor_count; i++) {
         struct weight_found found = weight_files_find(weights, graph->tensors[i].name);
@@ -201,7 +193,7 @@ static void collect(const struct weight_files *weights, const struct unit_graph 
         for (int i = 0; i < safetensors_count(weights->files[f]); i++) {
             const char *name = safetensors_at(weights->files[f], i)->name;
             bool second_head = tied && strcmp(name, "lm_head.weight") == 0;
-            if (!second_head && !is_constant(name) && !in_graph(graph, name))
+            if (!second_head && !is_constant(name) && tensor_names_find(names, name) < 0)
                 add_name(&d->unexpected, &d->unexpected_count, name);
         }
 }
@@ -217,13 +209,16 @@ static enum status match_names(const struct weight_files *weights, const struct 
 {
     struct env *env = weights->env;
     struct differences d = {0};
+    struct tensor_names names;
     struct text all;
     enum status st = STATUS_OK;
+    TRY(tensor_names_create(env, graph, weight_files_bare, &names));
     text_init(&d.missing, env);
     text_init(&d.unexpected, env);
     text_init(&d.shapes, env);
     text_init(&all, env);
-    collect(weights, graph, tied, &d);
+    collect(weights, graph, &names, tied, &d);
+    tensor_names_free(&names);
     add_kind(&all, "missing", d.missing_count, &d.missing);
     add_kind(&all, "unexpected", d.unexpected_count, &d.unexpected);
     add_kind(&all, "of another shape", d.shape_count, &d.shapes);
