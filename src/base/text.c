@@ -85,7 +85,9 @@ const char *text_string(const struct text *text)
     return text->data ? text->data : "";
 }
 
-/* --- JSON ----------------------------------------------------------------------------------- */
+/* --- UTF-8 ---------------------------------------------------------------------------------- */
+
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
 
 size_t text_utf8(const char *data, size_t bytes, uint32_t *code)
 {
@@ -107,6 +109,27 @@ size_t text_utf8(const char *data, size_t bytes, uint32_t *code)
     return *code < smallest[length] || surrogate || *code > 0x10ffff ? 0 : length;
 }
 
+static bool is_control(uint32_t code)
+{
+    return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0);
+}
+
+void text_add_clean(struct text *text, const char *data, size_t bytes)
+{
+    const char *end = data + bytes;
+    while (data < end) {
+        uint32_t code = 0;
+        size_t length = text_utf8(data, (size_t)(end - data), &code);
+        if (length == 0 || is_control(code))
+            text_add(text, REPLACEMENT);
+        else
+            text_add_bytes(text, data, length);
+        data += length ? length : 1;
+    }
+}
+
+/* --- JSON ----------------------------------------------------------------------------------- */
+
 static void json_escape(struct text *text, uint8_t byte)
 {
     static const char names[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: the byte, its letter */
@@ -127,7 +150,7 @@ void text_json_string(struct text *text, const char *data, size_t bytes)
         uint32_t code = 0;
         size_t length = text_utf8(data, (size_t)(end - data), &code);
         if (length == 0)
-            text_add(text, "\xef\xbf\xbd");
+            text_add(text, REPLACEMENT);
         else if (code < 0x20 || code == '"' || code == '\\')
             json_escape(text, (uint8_t)code);
         else

@@ -30,6 +30,10 @@ void text_json_string(struct text *text, const char *data, size_t bytes);
 void text_json_real(struct text *text, double value);
 void text_json_float(struct text *text, float value);
 
+/* For a terminal, or who reads UTF-8: bytes that are none, and control characters but for newline and
+ * tab, become U+FFFD. */
+void text_add_clean(struct text *text, const char *data, size_t bytes);
+
 /* Bytes of the well-formed UTF-8 character that `data` begins with, and its code point; 0 = there
  * is none. */
 size_t text_utf8(const char *data, size_t bytes, uint32_t *code);

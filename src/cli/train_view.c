@@ -296,10 +296,14 @@ static void on_sample(void *user, const struct trainer_sample *sample)
         json_out_string(json, "text", sample->text);
         json_out_flush(json, console);
     } else if (!view->quiet) {
+        struct text clean; /* what an untrained model writes may be anything */
+        text_init(&clean, view->cli->env);
+        text_add_clean(&clean, sample->text, sample->text_bytes);
         keep_line(view);
-        console_line(console, "%ssample%4lld%s | %s%.*s", console_style(console, STYLE_CYAN),
+        console_line(console, "%ssample%4lld%s | %s%s", console_style(console, STYLE_CYAN),
                      (long long)sample->step, console_style(console, STYLE_PLAIN), sample->prompt,
-                     (int)sample->text_bytes, sample->text);
+                     text_string(&clean));
+        text_free(&clean);
     }
 }
 

@@ -177,12 +177,39 @@ static void test_human(void **state)
     assert_true(strlen(text_human_count(out, -DBL_MAX)) < 32);
 }
 
+/* What is printed does no harm to a terminal, and is UTF-8. */
+static void test_clean(void **state)
+{
+    static const struct {
+        const char *from, *to;
+    } cases[] = {
+        {"", ""},
+        {"a line\n\tand \xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82",
+         "a line\n\tand \xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82"},
+        {"\x1b[31m\x0e\x7f\r", "\xef\xbf\xbd[31m\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xc2\x9b", "\xef\xbf\xbd"}, /* a control sequence's begin, in one character */
+        {"x\xc3y\xff", "x\xef\xbf\xbdy\xef\xbf\xbd"},
+    };
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text text;
+        text_init(&text, env);
+        text_add_clean(&text, cases[i].from, strlen(cases[i].from));
+        assert_string_equal(text_string(&text), cases[i].to);
+        text_free(&text);
+    }
+    fixture_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_growth),      cmocka_unit_test(test_failure_sticks),
         cmocka_unit_test(test_json_string), cmocka_unit_test(test_json_numbers),
-        cmocka_unit_test(test_utf8),        cmocka_unit_test(test_human),
+        cmocka_unit_test(test_utf8),        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_human),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
