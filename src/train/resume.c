@@ -63,7 +63,7 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
     if (same_data)
         config_changes(state->config, here, CONFIG_DATA, &text);
     if (text.bytes > 0)
-        log_info(r->env, "the data is that of the checkpoint, named otherwise: %s",
+        log_info(r->env, "the data looks like that of the checkpoint, named otherwise: %s",
                  text_string(&text));
     text_clear(&text);
     if (!same_data)
