@@ -24,6 +24,10 @@
 /* The last five: several rows for every warp or block of the backward pass. */
 #define CARD_NORM_SHAPES(X) \
     X(130, 768)             \
+    X(1, 768)               \
+    X(1, 1600)              \
+    X(1, 3072)              \
+    X(1, 8192)              \
     X(67, 1024)             \
     X(33, 1600)             \
     X(9, 3072)              \
@@ -67,6 +71,14 @@ static const struct ops_case op_shapes_card[] = {
     {"embedding", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
     {"embedding_backward", .embedding = {2, 128, 768, 500, 128, 300, 1000}},
     {"embedding_backward", .embedding = {8, 128, 64, 2, 200, 1, 3}},
+    {"attention_cached", .attention = {1, 1, 4, 4, 64}, .past = 0, .room = 40},
+    {"attention_cached", .attention = {2, 1, 6, 2, 64}, .past = 511, .room = 600},
+    {"attention_cached", .attention = {2, 1, 6, 2, 64}, .past = 512, .room = 600, .at = true},
+    {"attention_cached", .attention = {1, 1, 2, 1, 64}, .past = 2500, .room = 2600},
+    {"attention_cached", .attention = {1, 1, 6, 2, 128}, .past = 95, .room = 300, .at = true},
+    {"attention_cached", .attention = {1, 1, 2, 2, 128}, .past = 700, .room = 1024},
+    {"attention_cached", .attention = {300, 1, 4, 2, 128}, .past = 100, .room = 120},
+    {"attention_cached", .attention = {3, 1, 4, 1, 32}, .past = 1023, .room = 1024},
     {"attention_backward", .attention = {33, 384, 3, 3, 64}}, /* enough heads for one a block */
     {"attention_backward", .attention = {33, 256, 3, 3, 128}},
     {"attention_backward", .attention = {33, 384, 3, 3, 64}, .bias = true},

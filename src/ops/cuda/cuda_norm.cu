@@ -1,9 +1,9 @@
 /* cuda_norm -- LayerNorm and RMSNorm, fused with the residual add, and the norm applied again.
  *
  * A row is held in registers, in its own type (the rounded sum is what is normed, so nothing is
- * lost): by one warp when it is short, by one block when it is long. Mean and variance are two
- * sums over what is held. A row that does not fit, or is not made of whole packs, takes the plain
- * kernels, which go over memory again for each sum.
+ * lost): by one warp when it is short, by one block when it is long, or the only one. Mean and
+ * variance are two sums over what is held. A row that does not fit, or is not made of whole packs,
+ * takes the plain kernels, which go over memory again for each sum.
  *
  * Bytes, of R C elements: add_norm 4 tensors (3 without a branch), apply 2. Backward is in
  * cuda_norm_backward.cu.
@@ -180,6 +180,21 @@ static cudaError_t add_norm_in(cudaStream_t stream, const add_norm_args<T> &a)
                   stream, a);
 }
 
+/* Of one row, as when text is written token by token: packs of a thread come one after the other, and
+ * nobody else needs the processors. False: the row is short or very long. */
+template <typename T>
+static bool add_norm_one(cudaStream_t stream, const add_norm_args<T> &a, int packs,
+                         cudaError_t *error)
+{
+    if (a.rows != 1 || packs <= WARP || packs > 2 * 512)
+        return false;
+    *error = packs <= 128   ? add_norm_in<T, 128, 1>(stream, a)
+             : packs <= 256 ? add_norm_in<T, 256, 1>(stream, a)
+             : packs <= 512 ? add_norm_in<T, 512, 1>(stream, a)
+                            : add_norm_in<T, 512, 2>(stream, a);
+    return true;
+}
+
 /* The smallest group that holds the row in eight packs a thread. */
 template <typename T>
 static cudaError_t add_norm_typed(cudaStream_t stream, const add_norm_args<T> &a)
@@ -192,6 +207,9 @@ static cudaError_t add_norm_typed(cudaStream_t stream, const add_norm_args<T> &a
         add_norm_any<T><<<blocks, ANY_THREADS, 0, stream>>>(a);
         return cudaGetLastError();
     }
+    cudaError_t error;
+    if (add_norm_one(stream, a, packs, &error))
+        return error;
     int group = packs <= 8 * WARP ? WARP : packs <= 8 * 128 ? 128 : 512;
     int each = (int)div_up(packs, group);
 #define IN(threads, count)                 \
