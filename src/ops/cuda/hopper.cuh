@@ -302,104 +302,61 @@ __device__ inline uint64_t further(uint64_t tile, int bytes)
 template <typename T> constexpr bool is_bf16 = false;
 template <> constexpr bool is_bf16<__nv_bfloat16> = true;
 
+/* A product of T, 64 rows and `columns`: `d`, `ab` and `add` are the numbers of its registers, `turned`
+ * says which of a and b lie down (of b alone where a is in registers), the rest names the registers. */
+#define HOPPER_PRODUCT_OF(type, columns, d, ab, add, turned, ...)                              \
+    asm volatile("{\n"                                                                         \
+                 ".reg .pred add;\n"                                                           \
+                 "setp.ne.b32 add, " add ", 0;\n"                                              \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " d "," \
+                 " " ab ", add, 1, 1, " turned ";\n"                                           \
+                 "}"                                                                           \
+                 : __VA_ARGS__)
+#define HOPPER_PRODUCT(...)                     \
+    if constexpr (is_bf16<T>)                   \
+        HOPPER_PRODUCT_OF("bf16", __VA_ARGS__); \
+    else                                        \
+        HOPPER_PRODUCT_OF("f16", __VA_ARGS__)
+#define HOPPER_FOUR(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+
 /* d (64, 128) = a b^T, or += with `add`: both tiles along. */
 template <typename T>
 __device__ inline void product_along(float (&d)[64], uint64_t a, uint64_t b, int add)
 {
-#define FORM(type)                                                            \
-    asm volatile("{\n"                                                        \
-                 ".reg .pred add;\n"                                          \
-                 "setp.ne.b32 add, %66, 0;\n"                                 \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
-                 " " HOPPER_REGISTERS_64 ", %64, %65, add, 1, 1, 0, 0;\n"     \
-                 "}"                                                          \
-                 : HOPPER_32(d, 0), HOPPER_32(d, 32)                          \
-                 : "l"(a), "l"(b), "r"(add))
-    if constexpr (is_bf16<T>)
-        FORM("bf16");
-    else
-        FORM("f16");
-#undef FORM
+    HOPPER_PRODUCT("128", HOPPER_REGISTERS_64, "%64, %65", "%66", "0, 0", HOPPER_32(d, 0),
+                   HOPPER_32(d, 32) : "l"(a), "l"(b), "r"(add));
 }
 
 /* d (64, 64) = a b^T, or +=: both tiles along. */
 template <typename T>
 __device__ inline void product_along(float (&d)[32], uint64_t a, uint64_t b, int add)
 {
-#define FORM(type)                                                           \
-    asm volatile("{\n"                                                       \
-                 ".reg .pred add;\n"                                         \
-                 "setp.ne.b32 add, %34, 0;\n"                                \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
-                 " " HOPPER_REGISTERS_32 ", %32, %33, add, 1, 1, 0, 0;\n"    \
-                 "}"                                                         \
-                 : HOPPER_32(d, 0)                                           \
-                 : "l"(a), "l"(b), "r"(add))
-    if constexpr (is_bf16<T>)
-        FORM("bf16");
-    else
-        FORM("f16");
-#undef FORM
+    HOPPER_PRODUCT("64", HOPPER_REGISTERS_32, "%32, %33", "%34", "0, 0", HOPPER_32(d, 0)
+                   : "l"(a), "l"(b), "r"(add));
 }
 
 /* d (64, 64) = a b, or +=: a along, b down. */
 template <typename T>
 __device__ inline void product_down(float (&d)[32], uint64_t a, uint64_t b, int add)
 {
-#define FORM(type)                                                           \
-    asm volatile("{\n"                                                       \
-                 ".reg .pred add;\n"                                         \
-                 "setp.ne.b32 add, %34, 0;\n"                                \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type \
-                 " " HOPPER_REGISTERS_32 ", %32, %33, add, 1, 1, 0, 1;\n"    \
-                 "}"                                                         \
-                 : HOPPER_32(d, 0)                                           \
-                 : "l"(a), "l"(b), "r"(add))
-    if constexpr (is_bf16<T>)
-        FORM("bf16");
-    else
-        FORM("f16");
-#undef FORM
+    HOPPER_PRODUCT("64", HOPPER_REGISTERS_32, "%32, %33", "%34", "0, 1", HOPPER_32(d, 0)
+                   : "l"(a), "l"(b), "r"(add));
 }
 
 /* d (64, 64) = a b, or +=: a in registers, b down. */
 template <typename T>
 __device__ inline void product_down(float (&d)[32], const uint32_t *a, uint64_t b, int add)
 {
-#define FORM(type)                                                                      \
-    asm volatile("{\n"                                                                  \
-                 ".reg .pred add;\n"                                                    \
-                 "setp.ne.b32 add, %37, 0;\n"                                           \
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type            \
-                 " " HOPPER_REGISTERS_32 ", {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n" \
-                 "}"                                                                    \
-                 : HOPPER_32(d, 0)                                                      \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-    if constexpr (is_bf16<T>)
-        FORM("bf16");
-    else
-        FORM("f16");
-#undef FORM
+    HOPPER_PRODUCT("64", HOPPER_REGISTERS_32, "{%32, %33, %34, %35}, %36", "%37", "1",
+                   HOPPER_32(d, 0) : HOPPER_FOUR(a), "l"(b), "r"(add));
 }
 
 /* d (64, 128) = a b, or +=: a in registers, b down, two tiles. */
 template <typename T>
 __device__ inline void product_down(float (&d)[64], const uint32_t *a, uint64_t b, int add)
 {
-#define FORM(type)                                                                      \
-    asm volatile("{\n"                                                                  \
-                 ".reg .pred add;\n"                                                    \
-                 "setp.ne.b32 add, %69, 0;\n"                                           \
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type           \
-                 " " HOPPER_REGISTERS_64 ", {%64, %65, %66, %67}, %68, add, 1, 1, 1;\n" \
-                 "}"                                                                    \
-                 : HOPPER_32(d, 0), HOPPER_32(d, 32)                                    \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
-    if constexpr (is_bf16<T>)
-        FORM("bf16");
-    else
-        FORM("f16");
-#undef FORM
+    HOPPER_PRODUCT("128", HOPPER_REGISTERS_64, "{%64, %65, %66, %67}, %68", "%69", "1",
+                   HOPPER_32(d, 0), HOPPER_32(d, 32) : HOPPER_FOUR(a), "l"(b), "r"(add));
 }
 
 /* Two floats in a register, the first in the low half; and back. */
