@@ -85,15 +85,14 @@ static enum status check_json(struct env *env, const char *line, size_t bytes, b
     return STATUS_OK;
 }
 
-/* How much of it stays: up to the last record of `step` or before. */
+/* How much of it stays: up to the last record of `step` or before, which may lack its newline. */
 static enum status find_cut(struct env *env, const char *data, size_t bytes, int64_t step,
                             size_t *kept, int64_t *last)
 {
-    const char *newline = bytes ? memrchr(data, '\n', bytes) : NULL;
     *last = 0;
-    for (*kept = newline ? (size_t)(newline - data) + 1 : 0; *kept > 0;) {
+    for (*kept = bytes; *kept > 0;) {
         bool whole = false;
-        size_t end = *kept - 1; /* the newline */
+        size_t end = *kept - (data[*kept - 1] == '\n');
         const char *before = memrchr(data, '\n', end);
         size_t begin = before ? (size_t)(before - data) + 1 : 0;
         int64_t found = step_of(data + begin, end - begin);
@@ -118,14 +117,15 @@ static enum status sort_lines(struct env *env, const char *data, size_t bytes, s
     for (size_t begin = 0; begin < bytes;) {
         bool whole;
         const char *newline = memchr(data + begin, '\n', bytes - begin);
-        size_t end = (size_t)(newline - data); /* there is one: the cut is behind a line */
+        size_t end = newline ? (size_t)(newline - data) : bytes;
         TRY(check_json(env, data + begin, end - begin, &whole));
         number++;
         if (!whole && *bad_count == 0)
             text_add_bytes(good, data, begin);
-        if (whole && *bad_count > 0)
-            text_add_bytes(good, data + begin, end + 1 - begin);
-        else if (!whole && (*bad_count)++ < MOST_NAMED)
+        if (whole && *bad_count > 0) {
+            text_add_bytes(good, data + begin, end - begin);
+            text_add(good, "\n");
+        } else if (!whole && (*bad_count)++ < MOST_NAMED)
             text_printf(bad, "%s%" PRId64, bad->bytes ? ", " : "", number);
         begin = end + 1;
     }
@@ -133,6 +133,18 @@ static enum status sort_lines(struct env *env, const char *data, size_t bytes, s
         text_printf(bad, " and %" PRId64 " more", *bad_count - MOST_NAMED);
     TRY(good->status);
     return bad->status;
+}
+
+/* A record that is whole but for its newline: the next one would go to the same line. */
+static enum status end_line(struct env *env, const char *path)
+{
+    struct line_file *file;
+    TRY(line_file_open(env, path, &file));
+    enum status st = line_file_add(file, "\n", 1);
+    if (st != STATUS_OK)
+        st = FAIL(env, IO, "cannot write to '%s': %s", path, strerror(errno));
+    line_file_close(file);
+    return st;
 }
 
 /* Leave the first `kept` bytes, less lines that are not JSON: those are said. */
@@ -153,6 +165,8 @@ static enum status leave(struct env *env, const char *path, const struct file_ma
                  bad_count == 1 ? "was" : "were", bad_count == 1 ? "it" : "they");
     } else if (kept < map->bytes && truncate(path, (off_t)kept) != 0) { /* whole or not at all */
         st = FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
+    } else if (kept > 0 && map->data[kept - 1] != '\n') {
+        st = end_line(env, path);
     }
 done:
     text_free(&bad);

@@ -54,6 +54,11 @@ static void lines_of_later_steps_are_dropped(void **state)
         {"{\"step\":1}\n{\"step\":3}\n{\"step\":4}\n", "{\"step\":1}\n", 1},
         {"{\"step\":2}\n{\"step\":2", "{\"step\":2}\n", 2},
         {"{\"step\":22}\n", "", 0},
+        /* whole but for the newline */
+        {"{\"step\":1}\n{\"step\":2}", "{\"step\":1}\n{\"step\":2}\n", 2},
+        {"{\"step\":2}", "{\"step\":2}\n", 2},
+        {"{\"step\":2}\n{\"step\":3}", "{\"step\":2}\n", 2},
+        {"{\"step\":1}\nx\n{\"step\":2}", "{\"step\":1}\n{\"step\":2}\n", 2},
         /* no records: at the end, and before later ones */
         {"other\n{\"step\":3", "", 0},
         {"{\"step\":1}\n{\"step\":2}\nother\n", "{\"step\":1}\n{\"step\":2}\n", 2},
