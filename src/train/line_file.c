@@ -1,5 +1,6 @@
 /* line_file.c -- appending lines with O_APPEND and one write each; and taking back those that a run
- * wrote after the step from which it goes on, and those that a crash of the machine has damaged. */
+ * wrote after the step from which it goes on, and putting aside those that a crash of the machine has
+ * damaged. */
 #include "train/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -107,70 +108,114 @@ static enum status find_cut(struct env *env, const char *data, size_t bytes, int
     return STATUS_OK;
 }
 
-/* The numbers of lines that are not JSON, the first few, to `bad`; where there are some, the others
- * to `good`. */
-static enum status sort_lines(struct env *env, const char *data, size_t bytes, struct text *good,
-                              struct text *bad, int64_t *bad_count)
+/* What a file is made of once it is cut. */
+struct sorted {
+    struct text good;    /* what stays; filled only where there is something damaged */
+    struct text damaged; /* lines that are not records, each with its newline */
+    struct text numbers; /* of those lines, the first few */
+    int64_t damaged_count;
+};
+
+static void sorted_init(struct sorted *sorted, struct env *env)
 {
-    int64_t number = 0;
-    *bad_count = 0;
-    for (size_t begin = 0; begin < bytes;) {
-        bool whole;
-        const char *newline = memchr(data + begin, '\n', bytes - begin);
-        size_t end = newline ? (size_t)(newline - data) : bytes;
-        TRY(check_json(env, data + begin, end - begin, &whole));
-        number++;
-        if (!whole && *bad_count == 0)
-            text_add_bytes(good, data, begin);
-        if (whole && *bad_count > 0) {
-            text_add_bytes(good, data + begin, end - begin);
-            text_add(good, "\n");
-        } else if (!whole && (*bad_count)++ < MOST_NAMED)
-            text_printf(bad, "%s%" PRId64, bad->bytes ? ", " : "", number);
-        begin = end + 1;
-    }
-    if (*bad_count > MOST_NAMED)
-        text_printf(bad, " and %" PRId64 " more", *bad_count - MOST_NAMED);
-    TRY(good->status);
-    return bad->status;
+    sorted->damaged_count = 0;
+    text_init(&sorted->good, env);
+    text_init(&sorted->damaged, env);
+    text_init(&sorted->numbers, env);
 }
 
-/* A record that is whole but for its newline: the next one would go to the same line. */
-static enum status end_line(struct env *env, const char *path)
+static void sorted_free(struct sorted *sorted)
 {
-    struct line_file *file;
+    text_free(&sorted->numbers);
+    text_free(&sorted->damaged);
+    text_free(&sorted->good);
+}
+
+static void add_line(struct text *text, const char *line, size_t bytes)
+{
+    text_add_bytes(text, line, bytes);
+    text_add(text, "\n");
+}
+
+/* Before the cut lines that are not JSON are damaged, and the others stay. Behind it records go, as
+ * the run writes them again, and so does what the end of a run has cut off; the rest is damaged. */
+static enum status sort_lines(struct env *env, const struct file_map *map, size_t kept,
+                              struct sorted *sorted)
+{
+    const char *data = (const char *)map->data;
+    int64_t number = 0;
+    for (size_t begin = 0; begin < map->bytes;) {
+        bool whole;
+        const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
+        size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
+        TRY(check_json(env, line, bytes, &whole));
+        number++;
+        bool stays = whole && begin < kept;
+        if (stays && sorted->damaged_count > 0)
+            add_line(&sorted->good, line, bytes);
+        if (!stays && (whole ? step_of(line, bytes) < 0 : newline != NULL)) {
+            if (sorted->damaged_count == 0)
+                text_add_bytes(&sorted->good, data, begin < kept ? begin : kept);
+            if (sorted->damaged_count++ < MOST_NAMED)
+                text_printf(&sorted->numbers, "%s%" PRId64, sorted->numbers.bytes ? ", " : "",
+                            number);
+            add_line(&sorted->damaged, line, bytes);
+        }
+        begin += bytes + 1;
+    }
+    if (sorted->damaged_count > MOST_NAMED)
+        text_printf(&sorted->numbers, " and %" PRId64 " more", sorted->damaged_count - MOST_NAMED);
+    TRY(sorted->good.status);
+    TRY(sorted->damaged.status);
+    return sorted->numbers.status;
+}
+
+/* Add lines to the end of a file; they are on the disk then. */
+static enum status append(struct env *env, const char *path, const char *lines, size_t bytes)
+{
+    struct line_file *file = NULL;
     TRY(line_file_open(env, path, &file));
-    enum status st = line_file_add(file, "\n", 1);
-    if (st != STATUS_OK)
+    enum status st = line_file_add(file, lines, bytes);
+    if (st != STATUS_OK || !output_sync(env, file->fd))
         st = FAIL(env, IO, "cannot write to '%s': %s", path, strerror(errno));
     line_file_close(file);
     return st;
 }
 
-/* Leave the first `kept` bytes, less lines that are not JSON: those are said. */
+/* What is damaged goes to PATH.damaged, and is there before the file is without it. */
+static enum status move_damaged(struct env *env, const char *path, const struct sorted *sorted)
+{
+    struct text beside;
+    enum status st;
+    bool one = sorted->damaged_count == 1;
+    text_init(&beside, env);
+    text_printf(&beside, "%s.damaged", path);
+    TRY_OR(done, beside.status);
+    TRY_OR(done, append(env, text_string(&beside), sorted->damaged.data, sorted->damaged.bytes));
+    TRY_OR(done, file_write_text(env, path, &sorted->good));
+    log_warn(env, "line%s %s of '%s' %s damaged, and %s now in '%s'", one ? "" : "s",
+             text_string(&sorted->numbers), path, one ? "was" : "were", one ? "is" : "are",
+             text_string(&beside));
+done:
+    text_free(&beside);
+    return st;
+}
+
+/* Leave the first `kept` bytes, less what is damaged: that is said. */
 static enum status leave(struct env *env, const char *path, const struct file_map *map, size_t kept)
 {
-    struct text good, bad;
-    int64_t bad_count;
+    struct sorted sorted;
     enum status st;
-    text_init(&good, env);
-    text_init(&bad, env);
-    TRY_OR(done, sort_lines(env, (const char *)map->data, kept, &good, &bad, &bad_count));
-    if (bad_count > 0) {
-        TRY_OR(done, file_write_text(env, path, &good));
-        log_warn(env,
-                 "line%s %s of '%s' %s damaged, and removed: what %s said is lost, the other lines "
-                 "stay",
-                 bad_count == 1 ? "" : "s", text_string(&bad), path,
-                 bad_count == 1 ? "was" : "were", bad_count == 1 ? "it" : "they");
-    } else if (kept < map->bytes && truncate(path, (off_t)kept) != 0) { /* whole or not at all */
+    sorted_init(&sorted, env);
+    TRY_OR(done, sort_lines(env, map, kept, &sorted));
+    if (sorted.damaged_count > 0)
+        st = move_damaged(env, path, &sorted);
+    else if (kept < map->bytes && truncate(path, (off_t)kept) != 0) /* whole or not at all */
         st = FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
-    } else if (kept > 0 && map->data[kept - 1] != '\n') {
-        st = end_line(env, path);
-    }
+    else if (kept > 0 && map->data[kept - 1] != '\n') /* the next record is to have its own line */
+        st = append(env, path, "\n", 1);
 done:
-    text_free(&bad);
-    text_free(&good);
+    sorted_free(&sorted);
     return st;
 }
 

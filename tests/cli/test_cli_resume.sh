@@ -78,15 +78,18 @@ truncate -s -20 quiet/metrics.jsonl
 expect 0 "metrics.jsonl has no record of step 2: 'quiet/metrics.jsonl' was cut off" "${quiet[@]}"
 [ "$(wc -l <err)" = 1 ] || fail "--quiet: more than a warning: $(cat err)"
 [ "$(sed 's/,.*//' quiet/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":3{"step":4' ] || fail "other records: $(cut -c1-40 quiet/metrics.jsonl)"
-# a line in the middle that a crash of the machine has damaged: named once, and every line left is JSON
+[ ! -e quiet/metrics.jsonl.damaged ] || fail "a record that was cut off is kept: $(cat quiet/metrics.jsonl.damaged)"
+# a line in the middle that a crash of the machine has damaged: named once, kept beside, and every line left is JSON
 torn=("$sifr" train "${run[@]}" --train.steps=6 --quiet --out=torn)
 expect 75 "stopped after step 4" "${torn[@]}" --train.stop_at=4
 sed -i '2s/"loss".*/"lo/' torn/metrics.jsonl
-expect 75 "line 2 of 'torn/metrics.jsonl' was damaged, and removed" "${torn[@]}" --train.stop_at=5
+sed -n 2p torn/metrics.jsonl >damaged
+expect 75 "line 2 of 'torn/metrics.jsonl' was damaged, and is now in 'torn/metrics.jsonl.damaged'" "${torn[@]}" --train.stop_at=5
 [ "$(wc -l <err)" = 2 ] || fail "a damaged line: more than that and the stop is said: $(cat err)"
 ok "${torn[@]}"
 [ ! -s err ] || fail "a damaged line is told of again: $(cat err)"
 is_json torn/metrics.jsonl
+cmp -s damaged torn/metrics.jsonl.damaged || fail "a damaged line is not kept: $(ls torn)"
 [ "$(sed 's/,.*//' torn/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":3{"step":4{"step":5{"step":6' ] || fail "other records: $(cut -c1-40 torn/metrics.jsonl)"
 for flag in '' --fresh; do # it is complete; it is moved aside
     ok "${quiet[@]}" $flag

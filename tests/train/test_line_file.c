@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <unistd.h>
 #include "train/scratch.h"
 #include "train/line_file.h"
 
@@ -101,8 +102,24 @@ static void keep_told(void *user, enum log_level level, const char *line)
         snprintf(told->line, sizeof told->line, "%s", line);
 }
 
-/* Lines with records behind them that are not JSON go, and are named once; nothing else does. */
-static void damaged_lines_are_named_and_removed(void **state)
+/* The file holds these bytes; no bytes: there is none. Then it is removed. */
+static void expect_content(struct scratch *s, const char *name, const void *content, size_t bytes)
+{
+    char *text;
+    size_t found;
+    const char *path = scratch_path(s, name);
+    assert_int_equal(file_exists(path), bytes > 0);
+    if (bytes == 0)
+        return;
+    assert_int_equal(file_read(&s->env, path, 1000, &text, &found), STATUS_OK);
+    assert_int_equal(found, bytes);
+    assert_memory_equal(text, content, bytes);
+    mem_free(&s->env, text);
+    unlink(path);
+}
+
+/* Lines with records behind them that are not JSON are moved, and named once; nothing else is. */
+static void damaged_lines_are_named_and_moved(void **state)
 {
     static const char one[] = "{\"step\":1}\n", two[] = "{\"step\":2}\n";
     static const struct {
@@ -135,6 +152,7 @@ static void damaged_lines_are_named_and_removed(void **state)
         told = (struct told){0};
         for (int again = 0; again < 2; again++) {
             char *text;
+            scratch_path(&s, "m.jsonl");
             assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_OK);
             assert_int_equal(last, 2);
             assert_int_equal(told.count, cases[i].told != NULL);
@@ -144,19 +162,70 @@ static void damaged_lines_are_named_and_removed(void **state)
                                           : "{\"step\":1}\n{\"step\":2}\n");
             mem_free(&s.env, text);
         }
-        if (cases[i].told && !strstr(told.line, cases[i].told))
+        if (cases[i].told && !(strstr(told.line, cases[i].told) && strstr(told.line, ".damaged'")))
             fail_msg("expected '%s' in '%s'", cases[i].told, told.line);
+        if (strstr(cases[i].damage, "y\n"))
+            expect_content(&s, "m.jsonl.damaged", "x\ny\n", 4);
+        else
+            expect_content(&s, "m.jsonl.damaged", cases[i].damage,
+                           cases[i].told ? cases[i].bytes : 0);
     }
-    for (int n = 1; n <= 2; n++) { /* where it cannot be done, the file is as it was */
+    for (int n = 1; n <= 8; n++) { /* where it cannot be done, the file is as it was */
+        static const char content[] = "x\n{\"step\":2}\n";
         int64_t last;
-        scratch_text(&s, "m.jsonl", "x\n{\"step\":2}\n");
+        scratch_text(&s, "m.jsonl", content);
         mem_fail_at(s.env.mem, n);
-        assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_MEMORY);
+        enum status st = line_file_cut(&s.env, s.path, 2, &last);
         mem_fail_at(s.env.mem, 0);
+        assert_true(st == STATUS_MEMORY || n > 4);
         told.count = 0;
         assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_OK);
-        assert_int_equal(told.count, 1);
+        assert_int_equal(told.count, st != STATUS_OK);
     }
+    scratch_close(&s);
+}
+
+/* Behind the last record that stays: what the run does not write again is moved, in the order of the
+ * file, behind what is there from before; a record that was cut off is the end of every killed run. */
+static void damage_at_the_end_is_moved_too(void **state)
+{
+    static const struct {
+        const char *tail, *moved;
+    } cases[] = {
+        {"{\"step\":3}\n{\"step\":4", ""},
+        {"{\"step\":3}\n\001\002", ""},
+        {"\001\002\n", "\001\002\n"},
+        {"{\"step\":3,\"a\n{\"step\":4}\n\n[]\n{\"st", "{\"step\":3,\"a\n\n[]\n"},
+        {"{\"note\":0}", "{\"note\":0}\n"},
+    };
+    struct scratch s;
+    int64_t last;
+    char content[100], *text;
+    size_t bytes;
+    (void)state;
+    scratch_open(&s);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(content, sizeof content, "{\"step\":2}\n%s", cases[i].tail);
+        scratch_text(&s, "m.jsonl", content);
+        assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_OK);
+        assert_int_equal(last, 2);
+        expect_content(&s, "m.jsonl", "{\"step\":2}\n", 11);
+        expect_content(&s, "m.jsonl.damaged", cases[i].moved, strlen(cases[i].moved));
+    }
+    scratch_text(&s, "m.jsonl.damaged", "x\n");
+    scratch_text(&s, "m.jsonl", "y\n{\"step\":3}\n"); /* nothing stays */
+    assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_OK);
+    assert_int_equal(last, 0);
+    assert_int_equal(file_read(&s.env, s.path, 1000, &text, &bytes), STATUS_OK);
+    assert_int_equal(bytes, 0);
+    mem_free(&s.env, text);
+    expect_content(&s, "m.jsonl.damaged", "x\ny\n", 4);
+
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "m.jsonl.damaged")), STATUS_OK);
+    scratch_text(&s, "m.jsonl", "y\n{\"step\":3}\n"); /* nowhere to go: the file is as it was */
+    assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_IO);
+    scratch_expect(&s, "m.jsonl.damaged");
+    expect_content(&s, "m.jsonl", "y\n{\"step\":3}\n", 13);
     scratch_close(&s);
 }
 
@@ -223,7 +292,8 @@ int main(void)
         cmocka_unit_test(lines_are_there_at_once_and_stay),
         cmocka_unit_test(failures_are_named),
         cmocka_unit_test(lines_of_later_steps_are_dropped),
-        cmocka_unit_test(damaged_lines_are_named_and_removed),
+        cmocka_unit_test(damaged_lines_are_named_and_moved),
+        cmocka_unit_test(damage_at_the_end_is_moved_too),
         cmocka_unit_test(what_nobody_writes_again_is_set_aside),
         cmocka_unit_test(the_last_step_is_found),
     };
