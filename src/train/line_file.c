@@ -262,15 +262,34 @@ done:
 
 /* --- looking -------------------------------------------------------------------------------- */
 
-bool line_file_is_ours(const char *path)
+/* Is there a record behind a first line that is damaged? One that is JSON tells whose file it is. */
+static enum status find_record(struct env *env, const char *path, bool *found)
+{
+    struct file_map map;
+    size_t kept = 0;
+    int64_t last;
+    bool whole = false;
+    TRY(file_map_open(env, path, &map));
+    const char *data = (const char *)map.data, *end = data ? memchr(data, '\n', map.bytes) : NULL;
+    enum status st = end ? check_json(env, data, (size_t)(end - data), &whole) : STATUS_OK;
+    if (st == STATUS_OK && end && !whole)
+        st = find_cut(env, data, map.bytes, INT64_MAX, &kept, &last);
+    file_map_close(&map);
+    *found = kept > 0;
+    return st;
+}
+
+enum status line_file_is_ours(struct env *env, const char *path, bool *ours)
 {
     char begin[32];
+    *ours = false;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return false;
+        return STATUS_OK;
     ssize_t bytes = read(fd, begin, sizeof begin);
     close(fd);
-    return bytes == 0 || (bytes > 0 && step_of(begin, (size_t)bytes) >= 0);
+    *ours = bytes == 0 || (bytes > 0 && step_of(begin, (size_t)bytes) >= 0);
+    return *ours || bytes < 0 ? STATUS_OK : find_record(env, path, ours);
 }
 
 enum status line_file_last(struct env *env, const char *path, int64_t *step)

@@ -30,8 +30,9 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
  * write those lines again. */
 enum status line_file_set_aside(struct env *env, const char *path);
 
-/* Is it such a file, or empty? false when there is none. */
-bool line_file_is_ours(const char *path);
+/* Is it such a file, or empty? Its first line decides, or, where that is not JSON, any other. false
+ * when there is none. */
+enum status line_file_is_ours(struct env *env, const char *path, bool *ours);
 
 /* *step = the N of the last whole line of such a file; 0 = there is none, or no file. */
 enum status line_file_last(struct env *env, const char *path, int64_t *step);

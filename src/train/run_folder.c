@@ -24,18 +24,20 @@ static enum status has(struct env *env, const char *path, const char *name, bool
 static enum status is_ours(struct env *env, const char *path, bool *ours)
 {
     static const char *const names[] = {"metrics.jsonl", "metrics.jsonl.1"};
+    enum status st = STATUS_OK;
     int64_t step;
     char *inside;
     *ours = false;
     for (size_t i = 0; i < sizeof names / sizeof *names && !*ours; i++) {
         TRY(path_join(env, path, names[i], &inside));
-        *ours = line_file_is_ours(inside);
+        st = line_file_is_ours(env, inside, ours);
         mem_free(env, inside);
+        TRY(st);
     }
     if (*ours)
         return STATUS_OK;
     TRY(path_join(env, path, "checkpoints", &inside));
-    enum status st = checkpoint_keep_newest(env, inside, INT64_MAX, &step);
+    st = checkpoint_keep_newest(env, inside, INT64_MAX, &step);
     mem_free(env, inside);
     *ours = st == STATUS_OK && step >= 0;
     return st;

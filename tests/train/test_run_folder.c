@@ -71,8 +71,12 @@ static void test_each_sign_of_a_run_is_seen(void **state)
     static const char *const signs[][2] = {{"metrics.jsonl", LINE},
                                            {"metrics.jsonl", ""},
                                            {"metrics.jsonl.1", LINE},
-                                           {"checkpoints/step-20/COMPLETE", "x"}};
-    for (int i = 0; i < 4; i++) {
+                                           {"checkpoints/step-20/COMPLETE", "x"},
+                                           /* the first line is damaged */
+                                           {"metrics.jsonl", "\001\002\n" LINE},
+                                           {"metrics.jsonl", "oss\":1}\n" LINE "{\"step\":2,\"to"},
+                                           {"metrics.jsonl.1", "\n\n" LINE}};
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
         struct scratch s;
         char path[64];
         bool holds = false;
@@ -97,9 +101,17 @@ static void test_each_sign_of_a_run_is_seen(void **state)
 static void test_files_of_others(void **state)
 {
     (void)state;
-    static const char *const names[] = {"config.yaml",   "summary.json", "metrics.jsonl",
-                                        "samples.jsonl", "config.json",  "model.safetensors"};
-    for (int i = 0; i < 6; i++) {
+    static const char *const files[][2] = {
+        {"config.yaml", "mine"},
+        {"summary.json", "mine"},
+        {"metrics.jsonl", "mine"},
+        {"samples.jsonl", "mine"},
+        {"config.json", "mine"},
+        {"model.safetensors", "mine"},
+        {"metrics.jsonl", "mine\n{\"step\":1,\"tok\n"},
+        {"metrics.jsonl", "{\"config\":\"mine\"}\n" LINE}, /* as others may write them */
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct scratch s;
         char path[64];
         bool holds;
@@ -107,11 +119,11 @@ static void test_files_of_others(void **state)
         assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
                          STATUS_OK);
         assert_true(holds); /* checkpoints, if none yet */
-        snprintf(path, sizeof path, "run/%s", names[i]);
-        scratch_text(&s, path, "mine");
+        snprintf(path, sizeof path, "run/%s", files[i][0]);
+        scratch_text(&s, path, files[i][1]);
         assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
                          STATUS_CONFIG);
-        scratch_expect(&s, names[i]);
+        scratch_expect(&s, files[i][0]);
         for (int fresh = 0; fresh < 2; fresh++) {
             assert_int_equal(prepare(&s, scratch_path(&s, "run"), fresh), STATUS_CONFIG);
             scratch_expect(&s, "choose another folder with --out");
