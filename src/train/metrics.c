@@ -51,6 +51,20 @@ static void tell_missing(struct env *env, const char *path, int64_t last, int64_
              first, step, path, one ? "it" : "them");
 }
 
+/* Which steps had a sample is not known for sure; but a run makes the file when it begins. */
+static enum status tell_no_samples(struct env *env, const char *folder, int64_t sampled)
+{
+    char *path;
+    TRY(path_join(env, folder, parts[PART_SAMPLES].file, &path));
+    if (sampled > 0 && !file_exists(path))
+        log_warn(env,
+                 "there is no '%s': if the run made text samples up to step %" PRId64 ", they are "
+                 "lost; it goes on, and does not write them again",
+                 path, sampled);
+    mem_free(env, path);
+    return STATUS_OK;
+}
+
 static enum status open_lines(struct env *env, const char *folder, enum part part, int64_t step,
                               struct line_file **file)
 {
@@ -78,11 +92,12 @@ static enum status reserve(struct text *text, size_t bytes)
 }
 
 static enum status open_all(struct metrics *metrics, const char *folder, int64_t step,
-                            const char *config_yaml, size_t sample_bytes)
+                            int64_t sampled, const char *config_yaml, size_t sample_bytes)
 {
     /* A byte of a sample may become six: \u001b. */
     TRY(reserve(&metrics->line, LINE_BYTES + 6 * sample_bytes));
     TRY(open_lines(metrics->env, folder, PART_STEPS, step, &metrics->steps));
+    TRY(tell_no_samples(metrics->env, folder, sampled));
     TRY(open_lines(metrics->env, folder, PART_SAMPLES, step, &metrics->samples));
     TRY(tfevents_create(metrics->env, folder, &metrics->events));
     enum status st = tfevents_text(metrics->events, clock_wall(), 0, "config/text_summary",
@@ -92,14 +107,14 @@ static enum status open_all(struct metrics *metrics, const char *folder, int64_t
                            : st;
 }
 
-enum status metrics_create(struct env *env, const char *folder, int64_t step,
+enum status metrics_create(struct env *env, const char *folder, int64_t step, int64_t sampled,
                            const char *config_yaml, size_t sample_bytes, struct metrics **metrics)
 {
     struct metrics *m;
     TRY(mem_alloc(env, MEM_OTHER, "metrics", sizeof *m, &m));
     m->env = env;
     text_init(&m->line, env);
-    enum status st = open_all(m, folder, step, config_yaml, sample_bytes);
+    enum status st = open_all(m, folder, step, sampled, config_yaml, sample_bytes);
     if (st == STATUS_OK)
         *metrics = m;
     else

@@ -12,9 +12,11 @@ struct metrics;
 
 /* Open the three files in `folder`; lines of steps after `step` are dropped, since the run will write
  * them again, lines that are damaged are moved to FILE.damaged with a warning, and another names steps
- * up to it that have no record there. All lines of an earlier run that left no checkpoint are set aside. `config_yaml` is shown in
- * TensorBoard. A sample has about `sample_bytes` bytes. */
-enum status metrics_create(struct env *env, const char *folder, int64_t step,
+ * up to it that have no record there. `sampled` is the last step up to it after which a text sample was
+ * due, 0 = none was: where samples.jsonl is not there, that is said. All lines of an earlier run that
+ * left no checkpoint are set aside. `config_yaml` is shown in TensorBoard. A sample has about
+ * `sample_bytes` bytes. */
+enum status metrics_create(struct env *env, const char *folder, int64_t step, int64_t sampled,
                            const char *config_yaml, size_t sample_bytes, struct metrics **metrics);
 void metrics_destroy(struct metrics *metrics); /* NULL is fine */
 

@@ -106,6 +106,8 @@ static bool is_complete(const struct trainer *t)
 
 static enum status open_folder(struct trainer *t)
 {
+    int64_t every = t->config->train.sample_every;
+    int64_t sampled = every > 0 ? t->step / every * every : 0;
     if (!trainer_speaks(t))
         return STATUS_OK;
     if (t->lock == NULL)
@@ -115,7 +117,7 @@ static enum status open_folder(struct trainer *t)
         return STATUS_OK;
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step));
     /* metrics.jsonl first: by it a config.yaml is known to be of a run */
-    TRY(metrics_create(t->env, t->place->folder, t->step, t->place->config_yaml,
+    TRY(metrics_create(t->env, t->place->folder, t->step, sampled, t->place->config_yaml,
                        sampler_text_bytes(t->sampler), &t->metrics));
     return write_config(t);
 }

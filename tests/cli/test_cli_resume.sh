@@ -91,6 +91,16 @@ ok "${torn[@]}"
 is_json torn/metrics.jsonl
 cmp -s damaged torn/metrics.jsonl.damaged || fail "a damaged line is not kept: $(ls torn)"
 [ "$(sed 's/,.*//' torn/metrics.jsonl | tr -d '\n')" = '{"step":1{"step":3{"step":4{"step":5{"step":6' ] || fail "other records: $(cut -c1-40 torn/metrics.jsonl)"
+# text samples that are gone: said where some were due
+lost=("$sifr" train "${run[@]}" --train.steps=8 --train.sample_every=3 --train.sample_tokens=2 --quiet --out=lost)
+expect 75 "stopped after step 2" "${lost[@]}" --train.stop_at=2
+rm lost/samples.jsonl
+expect 75 "stopped after step 4" "${lost[@]}" --train.stop_at=4
+[ "$(wc -l <err)" = 1 ] || fail "samples that were not yet due: $(cat err)"
+rm lost/samples.jsonl
+expect 75 "there is no 'lost/samples.jsonl': if the run made text samples up to step 3, they are lost" "${lost[@]}" --train.stop_at=5
+ok "${lost[@]}"
+[ ! -s err ] || fail "lost samples are told of again: $(cat err)"
 for flag in '' --fresh; do # it is complete; it is moved aside
     ok "${quiet[@]}" $flag
     [ ! -s err ] || fail "--quiet $flag: something on stderr: $(cat err)"

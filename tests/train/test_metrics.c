@@ -57,7 +57,7 @@ static void a_full_disk_costs_records_only(void **state)
     (void)state;
     scratch_open(&s);
     assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
-    assert_ok(metrics_create(&env, s.folder, 0, "train: {}", 16, &metrics));
+    assert_ok(metrics_create(&env, s.folder, 0, 0, "train: {}", 16, &metrics));
     const char *path = scratch_path(&s, "metrics.jsonl");
     assert_ok(write_step(metrics, 1));
     off_t whole = size_of(path);
@@ -99,7 +99,7 @@ static void every_file_counts_its_own_losses(void **state)
     (void)state;
     scratch_open(&s);
     assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
-    assert_ok(metrics_create(&env, s.folder, 0, "train: {}", 16, &metrics));
+    assert_ok(metrics_create(&env, s.folder, 0, 0, "train: {}", 16, &metrics));
     for (int64_t step = 1; step <= 20; step++) /* until it is the largest file */
         assert_ok(write_step(metrics, step));
 
@@ -141,7 +141,7 @@ static void expect_missing(const char *content, const char *steps)
     if (content != NULL)
         scratch_text(&s, "metrics.jsonl", content);
     assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
-    assert_ok(metrics_create(&env, s.folder, 12, "train: {}", 16, &metrics));
+    assert_ok(metrics_create(&env, s.folder, 12, 0, "train: {}", 16, &metrics));
     metrics_destroy(metrics);
     snprintf(wanted, sizeof wanted, "metrics.jsonl has no record of %s: ", steps);
     if (*steps)
@@ -165,6 +165,42 @@ static void steps_without_a_record_are_named(void **state)
     expect_missing(NULL, "steps 1 to 12");
 }
 
+/* Samples are not taken after every step: only that there is no file at all says that some are lost. */
+static void a_file_of_samples_that_is_gone_is_told_of(void **state)
+{
+    static const struct {
+        const char *samples; /* NULL: there is no file */
+        int64_t sampled;
+        bool told;
+    } cases[] = {
+        {NULL, 10, true}, {NULL, 0, false}, {"", 10, false}, {"{\"step\":5}\n", 10, false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct scratch s;
+        struct metrics *metrics;
+        struct env env;
+        char said[SAID_BYTES] = "";
+        scratch_open(&s);
+        scratch_text(&s, "metrics.jsonl", "{\"step\":12}\n");
+        if (cases[i].samples)
+            scratch_text(&s, "samples.jsonl", cases[i].samples);
+        assert_ok(env_create(&env, keep_lines, said, LOG_INFO, 1));
+        for (int again = 0; again < 2; again++) { /* once: then there is one */
+            assert_ok(
+                metrics_create(&env, s.folder, 12, cases[i].sampled, "train: {}", 16, &metrics));
+            metrics_destroy(metrics);
+            if (cases[i].told && !again)
+                assert_non_null(
+                    strstr(said, "samples.jsonl': if the run made text samples up to step 10, "));
+            else
+                assert_string_equal(said, "");
+            said[0] = 0;
+        }
+        env_destroy(&env);
+        scratch_close(&s);
+    }
+}
+
 int main(void)
 {
     signal(SIGXFSZ, SIG_IGN); /* as the command does */
@@ -172,6 +208,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_costs_records_only),
         cmocka_unit_test(every_file_counts_its_own_losses),
         cmocka_unit_test(steps_without_a_record_are_named),
+        cmocka_unit_test(a_file_of_samples_that_is_gone_is_told_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
