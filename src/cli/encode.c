@@ -154,8 +154,10 @@ static enum status walk_pattern(struct encoding *e, const char *pattern, bool co
     enum status st = STATUS_OK;
     TRY(find_format(job, pattern, &jsonl));
     TRY(text_files_open(job->env, pattern, job->split, jsonl, &files));
-    if (count_only)
+    if (count_only) {
         e->total_bytes += files.bytes;
+        text_files_tell_binary(job->env, &files);
+    }
     for (int i = 0; !count_only && i < files.count && st == STATUS_OK; i++)
         st = add_file(e, &files.files[i], jsonl);
     text_files_close(job->env, &files);

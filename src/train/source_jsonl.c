@@ -76,6 +76,7 @@ enum status source_load_jsonl(struct source *source, const struct source_spec *s
     struct text_files files;
     enum status st;
     TRY(text_files_open(env, spec->path, spec->split, true, &files));
+    text_files_tell_binary(env, &files);
     TRY_OR(undo_files, encoder_create(env, spec->tokenizer, &packing.encoder));
     st = pack_files(&packing, &files);
     encoder_destroy(packing.encoder);

@@ -43,6 +43,7 @@ enum status source_load_text(struct source *source, const struct source_spec *sp
     struct encoder *encoder;
     enum status st;
     TRY(text_files_open(env, spec->path, spec->split, false, &files));
+    text_files_tell_binary(env, &files);
     TRY_OR(undo_files, encoder_create(env, spec->tokenizer, &encoder));
     st = encode_files(source, spec, encoder, &files);
     encoder_destroy(encoder);

@@ -1,6 +1,62 @@
-/* text_files.c -- mapping the files of a pattern and placing the cut. */
+/* text_files.c -- mapping the files of a pattern, a look at whether they are text, and placing the
+ * cut. */
 #include "train/text_files.h"
+#include <stdio.h>
 #include <string.h>
+
+#define LOOK_BYTES ((size_t)64 << 10) /* of a file, for NUL bytes */
+
+/* --- text? ---------------------------------------------------------------------------------- */
+
+/* What text often comes in. No text begins so. */
+static const struct packing {
+    const char *magic;
+    size_t bytes;
+    const char *what, *advice;
+} PACKINGS[] = {
+#define MAGIC(string) string, sizeof string - 1
+    {MAGIC("\x1f\x8b\x08"), "compressed by gzip", "unpack it first (gunzip -k)"},
+    {MAGIC("\x28\xb5\x2f\xfd"), "compressed by zstd", "unpack it first (zstd -d)"},
+    {MAGIC("\xfd\x37zXZ\0"), "compressed by xz", "unpack it first (xz -dk)"},
+    {MAGIC("BZh91AY&SY"), "compressed by bzip2", "unpack it first (bunzip2 -k)"},
+    {MAGIC("\x04\x22\x4d\x18"), "compressed by lz4", "unpack it first (lz4 -d)"},
+    {MAGIC("PK\3\4"), "a zip archive", "unpack it first (unzip)"},
+    {MAGIC("7z\xbc\xaf\x27\x1c"), "a 7z archive", "unpack it first (7z x)"},
+    {MAGIC("PAR1\x15"), "a Parquet file", "write what it holds as JSON lines first"},
+    {MAGIC("ARROW1\0\0"), "an Arrow file", "write what it holds as JSON lines first"},
+    {MAGIC("%PDF-"), "a PDF", "take its text out first (pdftotext)"},
+#undef MAGIC
+};
+
+static enum status look(struct env *env, const struct text_file *file, struct text_files *files)
+{
+    const struct file_map *map = &file->map;
+    for (size_t i = 0; i < sizeof PACKINGS / sizeof *PACKINGS; i++) {
+        const struct packing *packing = &PACKINGS[i];
+        if (map->bytes >= packing->bytes && memcmp(map->data, packing->magic, packing->bytes) == 0)
+            return FAIL(env, FORMAT, "'%s' is %s, and is not read as text; %s", file->path,
+                        packing->what, packing->advice);
+    }
+    size_t bytes = map->bytes < LOOK_BYTES ? map->bytes : LOOK_BYTES;
+    if (bytes > 0 && memchr(map->data, 0, bytes) && files->binary_count++ == 0)
+        files->binary = file->path;
+    return STATUS_OK;
+}
+
+void text_files_tell_binary(struct env *env, const struct text_files *files)
+{
+    char others[48] = "";
+    if (files->binary_count == 0)
+        return;
+    if (files->binary_count > 1)
+        snprintf(others, sizeof others, " (and %d more)", files->binary_count - 1);
+    log_warn(
+        env,
+        "'%s'%s has NUL bytes near its start: it may not be UTF-8 text, and is read as it stands",
+        files->binary, others);
+}
+
+/* --- the cut -------------------------------------------------------------------------------- */
 
 /* The first place at or after `from` where a line begins; else, where characters may be cut, a
  * character; else the end. */
@@ -33,6 +89,8 @@ static void place_cut(struct text_files *files, double split, bool whole_lines)
     }
 }
 
+/* --- the files ------------------------------------------------------------------------------ */
+
 static enum status map_all(struct env *env, const char *pattern, struct text_files *files)
 {
     TRY(path_glob(env, pattern, &files->paths));
@@ -44,6 +102,7 @@ static enum status map_all(struct env *env, const char *pattern, struct text_fil
         TRY(file_map_open(env, file->path, &file->map));
         files->bytes += file->map.bytes;
         files->count++;
+        TRY(look(env, file, files));
     }
     if (files->bytes == 0)
         return FAIL(env, FORMAT, "'%s' is empty", pattern);

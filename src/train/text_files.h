@@ -22,13 +22,18 @@ struct text_files {
     struct path_list paths;
     struct text_file *files;
     int count;
-    size_t bytes; /* of all files */
+    size_t bytes;       /* of all files */
+    const char *binary; /* the first file with NUL bytes near its start; NULL = none */
+    int binary_count;   /* of such files */
 };
 
 /* `split` of the bytes, 0 to 1, go to validation. With `whole_lines` text without a line's end
- * is not cut at all; else it is cut between characters. All files empty is an error. */
+ * is not cut at all; else it is cut between characters. All files empty is an error, and
+ * so is one that is known as compressed, an archive or no text at all. */
 enum status text_files_open(struct env *env, const char *pattern, double split, bool whole_lines,
                             struct text_files *files);
+/* A warning where files have NUL bytes: plain bytes are tokens of what is no text, too. */
+void text_files_tell_binary(struct env *env, const struct text_files *files);
 void text_files_close(struct env *env, struct text_files *files);
 
 #endif

@@ -64,6 +64,7 @@ expect 1 "noise.safetensors" "$sifr" inspect "$(printf '\010\0\0\0\0\0\0\0{"a": 
 printf '\n\n' >blank.jsonl
 printf '{"text": "a"}\n{"text": \n' >bad.jsonl
 printf 'odd' >odd.bin
+printf '\037\213\010\0rest' | tee packed.jsonl >text.txt.gz
 mkdir folder.csv
 mkfifo pipe.tsv
 ok "$sifr" train "${small[@]}" --train.steps=1 --data.path=text.txt --quiet --out=good
@@ -78,6 +79,8 @@ expect_data 1 "empty.txt' is empty" empty.txt
 expect_data 1 "empty.jsonl' is empty" empty.jsonl
 expect_data 1 "there is no text in .*blank.jsonl'" blank.jsonl
 expect_data 1 "bad.jsonl' line 2" bad.jsonl
+expect_data 1 "text.txt.gz' is compressed by gzip, and is not read as text; unpack it first \(gunzip -k\)" text.txt.gz
+expect_data 1 "packed.jsonl' is compressed by gzip" packed.jsonl
 expect_data 1 "short.bin' is truncated" short.bin
 expect_data 1 "odd.bin' has no token shard header" odd.bin
 expect_data 2 "'folder.csv' is a folder; name plain files" '*.csv'
@@ -86,6 +89,17 @@ expect_data 2 "no file matches 'no-such.txt'" no-such.txt
 expect 1 "odd.bin' is truncated" "$sifr" eval good --data.val=odd.bin --data.format=u16
 expect 2 "train.bin' has an llm.c header; read it with data.format tokens" "$sifr" eval good --data.val=tokens/train.bin --data.format=u16
 expect 2 "no file matches 'no-such.txt'" "$sifr" plan "${small[@]}" --data.path=no-such.txt
+
+# what may not be text is said once, by each that reads it
+printf 'a\0b\0c' | cat - text.txt >nul.txt
+once() { # COMMAND...
+    ok "$@"
+    [ "$(grep -c "warning: .*nul.txt' has NUL bytes near its start" err)" = 1 ] || fail "not one warning: $*: $(head -c 400 err)"
+}
+once train --data.path=nul.txt --out=nul
+once train --data.path=nul.txt --data.tokenizer=train:300 --out=nul-learnt
+once "$sifr" tokenize nul.txt --vocab=300 --out=nul-tokens
+once "$sifr" eval nul --data.val=nul.txt
 
 # tokens beyond the vocabulary; data shorter than the context
 expect 1 "is beyond the vocabulary of 100" train --data.path=tokens/train.bin --model.vocab=100

@@ -71,6 +71,69 @@ static void refuses_nothing_at_all(void **state)
     scratch_close(&s);
 }
 
+static void refuses_what_is_packed(void **state)
+{
+    static const struct {
+        const char *head, *message;
+    } cases[] = {
+        {"\x1f\x8b\x08", "gzip"},     {"\x28\xb5\x2f\xfd", "zstd"}, {"\xfd\x37zXZ", "xz"},
+        {"BZh91AY&SY", "bzip2"},      {"\x04\x22\x4d\x18", "lz4"},  {"PK\3\4", "zip"},
+        {"7z\xbc\xaf\x27\x1c", "7z"}, {"PAR1\x15", "Parquet"},      {"ARROW1", "Arrow"},
+        {"%PDF-1.7", "PDF"},
+    };
+    struct scratch s;
+    struct text_files files;
+    (void)state;
+    scratch_open(&s);
+    scratch_text(&s, "1.txt", "text\n");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char bytes[32] = "";
+        strcpy(bytes, cases[i].head);
+        scratch_write(&s, "2.txt", bytes, sizeof bytes);
+        assert_int_equal(text_files_open(&s.env, scratch_path(&s, "*.txt"), 0, false, &files),
+                         STATUS_FORMAT);
+        scratch_expect(&s, cases[i].message);
+    }
+    /* words that begin like it are words */
+    static const char *const texts[] = {"PAR1\n", "BZh9", "PK", "7z is a format", "ARROW1", "\x1f"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        cut_of(&s, texts[i], 0, false);
+    scratch_close(&s);
+}
+
+static void count_warnings(void *user, enum log_level level, const char *line)
+{
+    int *count = user;
+    *count += level == LOG_WARN && strstr(line, "2.dat' (and 1 more) has NUL bytes");
+}
+
+/* They are data of a model of bytes, but hardly of one of text. */
+static void warns_once_of_nul_bytes(void **state)
+{
+    struct scratch s;
+    struct env env;
+    struct text_files files;
+    int warnings = 0;
+    (void)state;
+    scratch_open(&s);
+    assert_int_equal(env_create(&env, count_warnings, &warnings, LOG_WARN, 1), STATUS_OK);
+    scratch_text(&s, "1.dat", "text\n");
+    scratch_write(&s, "2.dat", "a\0b", 3);
+    scratch_write(&s, "3.dat", "\0", 1);
+    scratch_text(&s, "4.dat", "");
+    assert_int_equal(text_files_open(&env, scratch_path(&s, "*.dat"), 0, false, &files), STATUS_OK);
+    assert_int_equal(files.binary_count, 2);
+    text_files_tell_binary(&env, &files);
+    assert_int_equal(warnings, 1);
+    text_files_close(&env, &files);
+
+    assert_int_equal(text_files_open(&env, scratch_path(&s, "1.dat"), 0, false, &files), STATUS_OK);
+    assert_int_equal(files.binary_count, 0);
+    text_files_close(&env, &files);
+    env_destroy(&env);
+    scratch_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -78,6 +141,8 @@ int main(void)
         cmocka_unit_test(cuts_text_without_lines_between_characters),
         cmocka_unit_test(cuts_the_end_of_all_files_together),
         cmocka_unit_test(refuses_nothing_at_all),
+        cmocka_unit_test(refuses_what_is_packed),
+        cmocka_unit_test(warns_once_of_nul_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
