@@ -16,15 +16,21 @@ static bool ends_with(const char *path, const char *tail)
 static enum status detect_file(struct env *env, const char *path, enum data_format *found)
 {
     struct file_map map;
+    enum status st = STATUS_OK;
     TRY(file_map_open(env, path, &map));
-    if (shard_is_llmc(map.data, map.bytes) || ends_with(path, ".bin"))
+    if (shard_is_llmc(map.data, map.bytes))
         *found = DATA_TOKENS;
+    else if (ends_with(path, ".bin")) /* bare numbers, or anything: nobody should guess */
+        st = FAIL(env, FORMAT,
+                  "'%s' has no token shard header; say data.format u16 or u32 if it holds bare "
+                  "numbers, text or jsonl if it is that (sifr tokenize: --format)",
+                  path);
     else if (ends_with(path, ".jsonl") || ends_with(path, ".ndjson"))
         *found = DATA_JSONL;
     else
         *found = DATA_TEXT;
     file_map_close(&map);
-    return STATUS_OK;
+    return st;
 }
 
 enum status source_detect(struct env *env, const char *path, enum data_format format,

@@ -19,7 +19,7 @@
 #include "train/tokenizer.h"
 
 enum data_format {
-    DATA_AUTO, /* tokens by their header or the name *.bin, JSONL by the name *.jsonl, else text */
+    DATA_AUTO, /* tokens by their header, JSONL by the name *.jsonl, *.bin not at all, else text */
     DATA_TEXT,
     DATA_TOKENS,
     DATA_JSONL,

@@ -3,6 +3,7 @@
 #include "train/text_files.h"
 #include <stdio.h>
 #include <string.h>
+#include "train/shard.h"
 
 #define LOOK_BYTES ((size_t)64 << 10) /* of a file, for NUL bytes */
 
@@ -37,6 +38,9 @@ static enum status look(struct env *env, const struct text_file *file, struct te
             return FAIL(env, FORMAT, "'%s' is %s, and is not read as text; %s", file->path,
                         packing->what, packing->advice);
     }
+    if (shard_is_llmc(map->data, map->bytes)) /* among others, or by data.format */
+        return FAIL(env, FORMAT, "'%s' is a token shard, and is not read as text; name it apart",
+                    file->path);
     size_t bytes = map->bytes < LOOK_BYTES ? map->bytes : LOOK_BYTES;
     if (bytes > 0 && memchr(map->data, 0, bytes) && files->binary_count++ == 0)
         files->binary = file->path;

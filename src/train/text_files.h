@@ -29,7 +29,7 @@ struct text_files {
 
 /* `split` of the bytes, 0 to 1, go to validation. With `whole_lines` text without a line's end
  * is not cut at all; else it is cut between characters. All files empty is an error, and
- * so is one that is known as compressed, an archive or no text at all. */
+ * so is one that is known as compressed, an archive, a token shard or otherwise no text. */
 enum status text_files_open(struct env *env, const char *pattern, double split, bool whole_lines,
                             struct text_files *files);
 /* A warning where files have NUL bytes: plain bytes are tokens of what is no text, too. */

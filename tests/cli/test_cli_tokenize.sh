@@ -84,5 +84,18 @@ expect 2 "no-such.txt" "$sifr" tokenize no-such.txt --out=nothing
 [ ! -e nothing ] || fail "a folder was made for a file that is not there"
 expect 2 "--out is empty: name a folder" "$sifr" tokenize text.txt --out=
 expect 2 "holds tokens already" "$sifr" tokenize tokens/train.bin --out=again
+# what holds tokens is said by the header, not by the name
+cp tokens/train.bin shard.txt
+expect 2 "'shard.txt' holds tokens already" "$sifr" tokenize shard.txt --out=again
+cp tokens/train.bin mixed-2.txt
+cp text.txt mixed-1.txt
+expect 1 "'mixed-2.txt' is a token shard, and is not read as text; name it apart" "$sifr" tokenize 'mixed-?.txt' --out=again
+expect 1 "'shard.txt' is a token shard" "$sifr" tokenize shard.txt --format=text --out=again
+cp text.txt text.bin
+expect 1 "'text.bin' has no token shard header; say .* text or jsonl if it is that \(sifr tokenize: --format\)" "$sifr" tokenize text.bin --out=again
+expect 1 "'text.bin' has no token shard header" "$sifr" tokenize text.bin --vocab=300 --out=again
+[ ! -e again ] || fail "something was made of what was refused"
+ok "$sifr" tokenize text.bin --format=text --vocab=300 --split=0.1 --out=again
+cmp again/train.bin tokens/train.bin || fail "a name makes other tokens"
 expect 2 "no tokenizer.json beside" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
 finish

@@ -76,10 +76,17 @@ static void refuses_what_is_packed(void **state)
     static const struct {
         const char *head, *message;
     } cases[] = {
-        {"\x1f\x8b\x08", "gzip"},     {"\x28\xb5\x2f\xfd", "zstd"}, {"\xfd\x37zXZ", "xz"},
-        {"BZh91AY&SY", "bzip2"},      {"\x04\x22\x4d\x18", "lz4"},  {"PK\3\4", "zip"},
-        {"7z\xbc\xaf\x27\x1c", "7z"}, {"PAR1\x15", "Parquet"},      {"ARROW1", "Arrow"},
+        {"\x1f\x8b\x08", "gzip"},
+        {"\x28\xb5\x2f\xfd", "zstd"},
+        {"\xfd\x37zXZ", "xz"},
+        {"BZh91AY&SY", "bzip2"},
+        {"\x04\x22\x4d\x18", "lz4"},
+        {"PK\3\4", "zip"},
+        {"7z\xbc\xaf\x27\x1c", "7z"},
+        {"PAR1\x15", "Parquet"},
+        {"ARROW1", "Arrow"},
         {"%PDF-1.7", "PDF"},
+        {"\x88\xd8\x34\x01", "token shard"},
     };
     struct scratch s;
     struct text_files files;
