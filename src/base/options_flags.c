@@ -61,14 +61,14 @@ static const char *nearest_flag(const struct options *options, const char *name)
     return near;
 }
 
-/* The next argument as the value of `flag`. */
+/* The next argument as the value of `flag`, which is as it was typed. */
 static enum status take_value(struct arguments *args, const struct option *option, const char *flag,
                               const char **value)
 {
     const char *next = args->at < args->argc ? args->argv[args->at] : NULL;
     if (!next || strncmp(next, "--", 2) == 0)
-        return FAIL(args->options->env, USAGE, "%s wants a value: --%s=%s", flag, option->key,
-                    option_value_name(option));
+        return FAIL(args->options->env, USAGE, "%s wants a value: %s%c%s", flag, flag,
+                    flag[1] == '-' ? '=' : ' ', option_value_name(option));
     *value = next;
     args->at++;
     return STATUS_OK;

@@ -73,8 +73,7 @@ static void test_short_forms(void **state)
     assert_int_equal(flags(o, &line, ARGS("--train.seed=7", "--seed=8")), STATUS_OK);
     assert_int_equal(o->v.train.seed, 8);
     assert_true(options_takes_next(o->options, "--seed"));
-    assert_refused(o, flags(o, &line, ARGS("--seed")), USAGE,
-                   "--seed wants a value: --train.seed=N");
+    assert_refused(o, flags(o, &line, ARGS("--seed")), USAGE, "--seed wants a value: --seed=N");
     assert_refused(o, flags(o, &line, ARGS("--seed=x")), USAGE,
                    "--seed must be a whole number, not 'x'");
     assert_refused(o, flags(o, &line, ARGS("--sead=1")), USAGE,
@@ -116,7 +115,7 @@ static void test_refusals(void **state)
     assert_refused(o, flags(o, &line, ARGS("--out")), USAGE, "--out wants a value: --out=DIR");
     assert_refused(o, flags(o, &line, ARGS("--out", "--json")), USAGE,
                    "--out wants a value: --out=DIR");
-    assert_refused(o, flags(o, &line, ARGS("-n")), USAGE, "-n wants a value: --train.steps=N");
+    assert_refused(o, flags(o, &line, ARGS("-n")), USAGE, "-n wants a value: -n N");
     assert_refused(o, flags(o, &line, ARGS("--train.steps=abc")), USAGE,
                    "--train.steps must be a whole number of at least 1, not 'abc'");
     assert_refused(o, flags(o, &line, ARGS("-nx")), USAGE,
