@@ -297,22 +297,35 @@ static enum status print_shard(struct cli *cli, const struct shard *shard,
     return st;
 }
 
+static enum status decode_shard(struct cli *cli, const struct tokenize_settings *settings,
+                                const char *path)
+{
+    enum shard_format format = settings->format == DATA_U16   ? SHARD_U16
+                               : settings->format == DATA_U32 ? SHARD_U32
+                                                              : SHARD_LLMC;
+    struct shard *shard = NULL;
+    struct tokenizer *tokenizer = NULL;
+    enum status st;
+    TRY_OR(undo, token_file_open(cli->env, path, format, &shard));
+    TRY_OR(undo, find_tokenizer(cli->env, settings->tokenizer, path, &tokenizer));
+    st = print_shard(cli, shard, tokenizer);
+undo:
+    tokenizer_destroy(tokenizer);
+    shard_close(shard);
+    return st;
+}
+
 static enum status decode(struct cli *cli, const struct tokenize_settings *settings,
                           const char *const *words, int word_count)
 {
     for (int i = 0; i < word_count; i++) {
-        enum shard_format format = settings->format == DATA_U16   ? SHARD_U16
-                                   : settings->format == DATA_U32 ? SHARD_U32
-                                                                  : SHARD_LLMC;
-        struct shard *shard = NULL;
-        struct tokenizer *tokenizer = NULL;
-        enum status st;
-        TRY_OR(undo, token_file_open(cli->env, words[i], format, &shard));
-        TRY_OR(undo, find_tokenizer(cli->env, settings->tokenizer, words[i], &tokenizer));
-        st = print_shard(cli, shard, tokenizer);
-    undo:
-        tokenizer_destroy(tokenizer);
-        shard_close(shard);
+        struct path_list list;
+        enum status st = STATUS_OK;
+        TRY(named_files(cli->env, "", words[i]));
+        TRY(path_glob(cli->env, words[i], &list));
+        for (int k = 0; k < list.count && st == STATUS_OK; k++)
+            st = decode_shard(cli, settings, list.paths[k]);
+        path_list_free(cli->env, &list);
         TRY(st);
     }
     return STATUS_OK;

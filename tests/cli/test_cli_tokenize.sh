@@ -10,6 +10,8 @@ has '^next +sifr train --model.preset=tiny --data.path=tokens/train.bin --data.v
 ! grep -q $'\r' out err || fail "carriage returns in a file"
 "$sifr" tokenize --decode tokens/train.bin tokens/val.bin | sed 's/<|endoftext|>//g' >back.txt
 cmp -s back.txt text.txt || fail "decoded text is not the text"
+ok "$sifr" tokenize --decode 'tokens/*.bin'
+sed 's/<|endoftext|>//g' out | cmp -s - text.txt || fail "of a glob, decoded text is not the text"
 ok "$sifr" inspect tokens/train.bin
 has 'vocab +300'
 for folder in tokens tokens/; do
