@@ -30,7 +30,8 @@ static const enum dtype compute_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 
 struct stream_out {
     struct cli *cli;
-    struct text whole; /* everything, for --json */
+    const char *prompt; /* goes before the first token; NULL: it does not, or no more */
+    struct text whole;  /* everything, for --json */
     bool print;
     char held[4]; /* the beginning of a character */
     size_t held_bytes;
@@ -54,12 +55,21 @@ static size_t unfinished_bytes(const unsigned char *data, size_t bytes)
     return back + 1 < wanted ? back + 1 : 0;
 }
 
+/* Only when there is a text: a prompt may be refused. */
+static void write_prompt(struct stream_out *out)
+{
+    if (out->prompt)
+        console_write(out->cli->console, out->prompt, strlen(out->prompt));
+    out->prompt = NULL;
+}
+
 static bool on_token(void *user, int32_t token, const void *bytes, size_t byte_count)
 {
     (void)token;
     struct stream_out *out = user;
     unsigned char data[sizeof out->held + 4096];
     text_add_bytes(&out->whole, bytes, byte_count);
+    write_prompt(out);
     if (!out->print || byte_count > 4096)
         return true;
     memcpy(data, out->held, out->held_bytes);
@@ -114,13 +124,14 @@ static enum status write_one(struct cli *cli, struct generator *generator,
                              const struct sample_settings *settings,
                              const struct generate_config *config)
 {
-    struct stream_out out = {.cli = cli, .print = !settings->json};
+    struct stream_out out = {.cli = cli,
+                             .prompt = settings->json || settings->raw ? NULL : config->prompt,
+                             .print = !settings->json};
     struct generate_result result = {0};
     text_init(&out.whole, cli->env);
-    if (out.print && !settings->raw)
-        console_write(cli->console, config->prompt, strlen(config->prompt));
     enum status st = generator_run(generator, config, on_token, &out, &result);
-    if (out.print) {
+    if (out.print && (st == STATUS_OK || result.tokens > 0)) {
+        write_prompt(&out);
         console_write(cli->console, out.held, out.held_bytes);
         if (!settings->raw)
             console_line(cli->console, "%s", "");
