@@ -262,34 +262,69 @@ done:
 
 /* --- looking -------------------------------------------------------------------------------- */
 
-/* Is there a record behind a first line that is damaged? One that is JSON tells whose file it is. */
-static enum status find_record(struct env *env, const char *path, bool *found)
+/* Does a line begin as every version of metrics.c has begun the record of a step? Others write steps
+ * and losses too, but not these keys in this order. One that a killed run has cut off has fewer. */
+static bool is_step_record(const char *line, size_t bytes, bool cut_off)
 {
-    struct file_map map;
-    size_t kept = 0;
-    int64_t last;
+    static const char *const keys[] = {"{\"step\":",
+                                       ",\"tokens\":",
+                                       ",\"loss\":",
+                                       ",\"grad_norm\":",
+                                       ",\"lr\":",
+                                       ",\"seconds\":",
+                                       ",\"tokens_per_second\":",
+                                       ",\"mfu\":"};
+    static const char value[] = "0123456789.+-enul"; /* a number or null */
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        size_t key = strlen(keys[i]), there = bytes - at < key ? bytes - at : key;
+        if (memcmp(line + at, keys[i], there) != 0 || (there < key && !cut_off))
+            return false;
+        at += there;
+        while (at < bytes && memchr(value, line[at], strlen(value)))
+            at++;
+    }
+    return step_of(line, bytes) >= 0;
+}
+
+/* Is there a record behind a first line that is damaged? One that is JSON tells whose file it is. */
+static enum status find_record(struct env *env, const struct file_map *map, bool *found)
+{
+    const char *data = (const char *)map->data;
     bool whole = false;
-    TRY(file_map_open(env, path, &map));
-    const char *data = (const char *)map.data, *end = data ? memchr(data, '\n', map.bytes) : NULL;
-    enum status st = end ? check_json(env, data, (size_t)(end - data), &whole) : STATUS_OK;
-    if (st == STATUS_OK && end && !whole)
-        st = find_cut(env, data, map.bytes, INT64_MAX, &kept, &last);
-    file_map_close(&map);
-    *found = kept > 0;
-    return st;
+    for (size_t begin = 0; begin < map->bytes && !*found;) {
+        const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
+        size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
+        if (begin == 0 || is_step_record(line, bytes, false))
+            TRY(check_json(env, line, bytes, &whole));
+        if (begin == 0 && whole)
+            return STATUS_OK;
+        *found = whole;
+        begin += bytes + 1;
+    }
+    return STATUS_OK;
 }
 
 enum status line_file_is_ours(struct env *env, const char *path, bool *ours)
 {
-    char begin[32];
+    char begin[1024]; /* the keys of a record are in it */
+    struct file_map map;
     *ours = false;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return STATUS_OK;
     ssize_t bytes = read(fd, begin, sizeof begin);
     close(fd);
-    *ours = bytes == 0 || (bytes > 0 && step_of(begin, (size_t)bytes) >= 0);
-    return *ours || bytes < 0 ? STATUS_OK : find_record(env, path, ours);
+    if (bytes < 0)
+        return STATUS_OK;
+    const char *end = memchr(begin, '\n', (size_t)bytes);
+    *ours = bytes == 0 || is_step_record(begin, end ? (size_t)(end - begin) : (size_t)bytes, !end);
+    if (*ours)
+        return STATUS_OK;
+    TRY(file_map_open(env, path, &map));
+    enum status st = find_record(env, &map, ours);
+    file_map_close(&map);
+    return st;
 }
 
 enum status line_file_last(struct env *env, const char *path, int64_t *step)

@@ -30,8 +30,8 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
  * write those lines again. */
 enum status line_file_set_aside(struct env *env, const char *path);
 
-/* Is it such a file, or empty? Its first line decides, or, where that is not JSON, any other. false
- * when there is none. */
+/* Is it metrics.jsonl of a run, or empty? Its first line decides, which has the keys of a step's record,
+ * or, where that is not JSON, any other. false when there is none. */
 enum status line_file_is_ours(struct env *env, const char *path, bool *ours);
 
 /* *step = the N of the last whole line of such a file; 0 = there is none, or no file. */

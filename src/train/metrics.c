@@ -220,6 +220,7 @@ static enum status write_step(struct metrics *metrics, const struct trainer_step
 {
     struct text *line = &metrics->line;
     text_clear(line);
+    /* By these, up to mfu, line_file_is_ours knows the file of a run: they stay as they are. */
     text_printf(line, "{\"step\":%lld,\"tokens\":%lld", (long long)step->step,
                 (long long)step->tokens);
     add_real(line, "loss", step->loss);

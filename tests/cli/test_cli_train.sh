@@ -55,6 +55,11 @@ for flag in --no-fresh --fresh; do
 done
 expect 2 "'config.yaml' in 'own' that is not of a run" "$sifr" train own/config.yaml --out=own -n 2 --comm.backend=threads
 cmp -s own/config.yaml mine && [ "$(ls own)" = config.yaml ] && [ ! -e own.1 ] || fail "a folder of others was touched: $(ls own)"
+echo '{"step":1,"loss":2.5}' >own/metrics.jsonl # as many programs write them
+for flag in --no-fresh --fresh; do
+    expect 2 "there is a 'config.yaml' in 'own' that is not of a run" "$sifr" train own/config.yaml --out=own $flag
+done
+cmp -s own/config.yaml mine && [ "$(cat own/metrics.jsonl)" = '{"step":1,"loss":2.5}' ] && [ ! -e own.1 ] || fail "a folder of others was touched: $(ls own)"
 ok "$sifr" train own/config.yaml --out=own/run --quiet
 ok "$sifr" train own/run/config.yaml --out=own/run --train.steps=4 --quiet
 grep -q '^  steps: 4$' own/run/config.yaml && [ "$(wc -l <own/run/metrics.jsonl)" = 4 ] || fail "a run by its own config.yaml"

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include "train/scratch.h"
+#include "train/line_file.h"
 #include "train/metrics.h"
 
 enum { SAID_BYTES = 2048 };
@@ -85,6 +86,9 @@ static void a_full_disk_costs_records_only(void **state)
     assert_ptr_equal(strstr(text + whole, "{\"step\":5,"), text + whole);
     assert_non_null(strstr(text, "\n{\"step\":6,"));
     mem_free(&env, text);
+    bool ours = false;
+    assert_ok(line_file_is_ours(&env, path, &ours));
+    assert_true(ours);
     env_destroy(&env);
     scratch_close(&s);
 }

@@ -245,7 +245,9 @@ static void test_left_overs(void **state)
     assert_int_equal(count_folders(&rig, "run/checkpoints"), 2);
 
     dir_create(env, scratch_path(&rig.run.scratch, "early"));
-    scratch_text(&rig.run.scratch, "early/metrics.jsonl", "{\"step\":1,\"loss\":1}\n");
+    scratch_text(&rig.run.scratch, "early/metrics.jsonl",
+                 "{\"step\":1,\"tokens\":8,\"loss\":1,\"grad_norm\":1,\"lr\":1,\"seconds\":1,"
+                 "\"tokens_per_second\":8,\"mfu\":null}\n");
     assert_int_equal(save_train(&rig, "early", 2, "train.steps=3"), STATUS_OK);
     save_expect_line(&rig, "there is no checkpoint in");
     assert_int_equal(read_losses(&rig, "early/metrics.jsonl", losses), 3);

@@ -10,7 +10,10 @@
 #include "scratch.h"
 #include "train/run_folder.h"
 
-#define LINE "{\"step\":1,\"tokens\":8}\n" /* as sifr writes them */
+/* As sifr writes them. */
+#define BEGIN "{\"step\":1,\"tokens\":8,\"loss\":2.5,\"grad_norm\":null,\"lr\":0.1,\"seconds\":1"
+#define LINE \
+    BEGIN ",\"tokens_per_second\":null,\"mfu\":null,\"skipped\":true,\"mem\":{},\"comm\":{}}\n"
 
 /* --- locks of other file systems ------------------------------------------------------------ */
 
@@ -75,6 +78,10 @@ static void test_each_sign_of_a_run_is_seen(void **state)
                                            /* the first line is damaged */
                                            {"metrics.jsonl", "\001\002\n" LINE},
                                            {"metrics.jsonl", "oss\":1}\n" LINE "{\"step\":2,\"to"},
+                                           {"metrics.jsonl", BEGIN "\n" LINE},
+                                           /* and cut off */
+                                           {"metrics.jsonl", BEGIN},
+                                           {"metrics.jsonl", "{\"step\":1"},
                                            {"metrics.jsonl.1", "\n\n" LINE}};
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
         struct scratch s;
@@ -109,7 +116,15 @@ static void test_files_of_others(void **state)
         {"config.json", "mine"},
         {"model.safetensors", "mine"},
         {"metrics.jsonl", "mine\n{\"step\":1,\"tok\n"},
-        {"metrics.jsonl", "{\"config\":\"mine\"}\n" LINE}, /* as others may write them */
+        /* as others may write them */
+        {"metrics.jsonl", "{\"config\":\"mine\"}\n" LINE},
+        {"metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n"},
+        {"metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n" LINE},
+        {"metrics.jsonl", "{\"step\":1,\"loss\":2.5,\"grad"},
+        {"metrics.jsonl", "{\"step\":1 mine"},
+        {"metrics.jsonl", "{\"step\":1,\"tokens\":8,\"loss\":2.5,\"lr\":0.1}\n"},
+        {"metrics.jsonl", "mine\n{\"step\":1,\"loss\":2.5}\n"},
+        {"metrics.jsonl", "mine\n" BEGIN "\n"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct scratch s;
@@ -138,20 +153,20 @@ static void test_fresh_moves_aside(void **state)
 {
     (void)state;
     struct scratch s;
-    char name[64], content[64];
+    char name[64], content[sizeof LINE] = LINE;
     scratch_open(&s);
     for (int i = 1; i <= 3; i++) {
         /* A slash at the end must not put the old run inside the new one. */
         assert_int_equal(prepare(&s, scratch_path(&s, i == 2 ? "run/" : "run"), true), STATUS_OK);
         assert_true(dir_is_empty(scratch_path(&s, "run")));
-        snprintf(content, sizeof content, "{\"step\":%d}\n", i);
+        content[strlen("{\"step\":")] = (char)('0' + i);
         scratch_text(&s, "run/metrics.jsonl", content);
     }
     for (int i = 1; i <= 2; i++) {
         char *text;
         size_t bytes;
         snprintf(name, sizeof name, "run.%d/metrics.jsonl", i);
-        assert_int_equal(file_read(&s.env, scratch_path(&s, name), 100, &text, &bytes), STATUS_OK);
+        assert_int_equal(file_read(&s.env, scratch_path(&s, name), 1000, &text, &bytes), STATUS_OK);
         assert_int_equal(text[strlen("{\"step\":")], '0' + i);
         mem_free(&s.env, text);
     }
