@@ -20,7 +20,31 @@ struct run_lock {
     int fd; /* -1: not open */
 };
 
-/* "12 host\n" is for people, and may be missing. */
+/* "12 host\n", or "12\n" of the first versions, or nothing, or the zeros that a crash of the machine may
+ * leave: another file of this name is somebody's. The text has a zero behind its bytes. */
+static bool is_owner(const char *text, size_t bytes)
+{
+    size_t end = strspn(text, "0123456789");
+    if (end > 0 && text[end] == ' ')
+        end += 1 + strcspn(text + end + 1, " \n");
+    bool zeros = memcmp(text, text + 1, bytes) == 0;
+    return zeros || (end > 0 && text[end] == '\n' && end + 1 == bytes);
+}
+
+/* A run would write its owner into it, and remove it in the end. */
+static enum status refuse_other(struct env *env, const char *folder, int fd)
+{
+    char text[HOST_BYTES + 32] = "";
+    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+    if (bytes < 0 || is_owner(text, (size_t)bytes))
+        return STATUS_OK;
+    return FAIL(env, CONFIG,
+                "there is a 'lock' in '%s' that is not of a run, and nothing is overwritten; "
+                "choose another folder with --out",
+                folder);
+}
+
+/* Who it is, is for people, and may be missing. */
 static enum status refuse(struct env *env, const char *folder, int fd)
 {
     char text[HOST_BYTES + 32] = "", host[HOST_BYTES] = "", who[HOST_BYTES + 64] = "";
@@ -57,7 +81,9 @@ enum status run_lock_check(struct env *env, const char *folder)
     enum status st = STATUS_OK;
     TRY(path_join(env, folder, "lock", &path));
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0 && is_taken(fd))
+    if (fd >= 0)
+        st = refuse_other(env, folder, fd);
+    if (fd >= 0 && st == STATUS_OK && is_taken(fd))
         st = refuse(env, folder, fd);
     if (fd >= 0)
         close(fd);
@@ -80,7 +106,7 @@ static enum status lock_file(struct run_lock *lock, const char *folder)
                      lock->path, strerror(errno));
         }
     } while (!is_current(lock));
-    return STATUS_OK;
+    return refuse_other(lock->env, folder, lock->fd);
 }
 
 /* For people; the lock holds without it. */

@@ -10,10 +10,11 @@
 
 struct run_lock;
 
-/* Refuse (STATUS_CONFIG) a folder that another run is writing to; makes nothing. */
+/* Refuse (STATUS_CONFIG) a folder that another run is writing to, or that has a DIR/lock which no run
+ * wrote, as its content tells; makes nothing. */
 enum status run_lock_check(struct env *env, const char *folder);
 
-/* Lock the folder, which exists. STATUS_CONFIG when another run has it. A file system without locks
+/* Lock the folder, which exists. STATUS_CONFIG where run_lock_check says so. A file system without locks
  * gives a warning and a lock that holds nothing. */
 enum status run_lock_take(struct env *env, const char *folder, struct run_lock **lock);
 void run_lock_release(struct run_lock *lock); /* the file goes too; NULL is fine */

@@ -308,11 +308,52 @@ static void test_no_locks(void **state)
 static void test_a_left_lock_file(void **state)
 {
     (void)state;
+    static const char *const left[] = {"1\n", "1 host\n", "1 \n", ""};
     struct scratch s;
     scratch_open(&s);
     assert_int_equal(dir_create(&s.env, scratch_path(&s, "run")), STATUS_OK);
-    scratch_text(&s, "run/lock", "1\n");
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+        scratch_text(&s, "run/lock", left[i]);
+        assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
+        assert_false(file_exists(scratch_path(&s, "run/lock")));
+    }
+    scratch_write(&s, "run/lock", (const char[8]){0}, 8); /* the machine crashed */
     assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
+    scratch_write(&s, "run/lock", "\0\0mine", 6);
+    assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_CONFIG);
+    scratch_expect(&s, "that is not of a run");
+    scratch_close(&s);
+}
+
+/* A file of that name that no run wrote: it stays as it is, also where the folder holds a run. */
+static void test_a_lock_of_others(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"mine\n", "\n",         "12",         "12 host",
+                                         " 12\n",  "12 host \n", "12 host\nx", "12 host\n\n"};
+    struct scratch s;
+    scratch_open(&s);
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "run/checkpoints")), STATUS_OK);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        bool holds;
+        char *text;
+        size_t bytes;
+        scratch_text(&s, "run/lock", others[i]);
+        assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
+                         STATUS_CONFIG);
+        scratch_expect(&s, "'lock'");
+        for (int fresh = 0; fresh < 2; fresh++) {
+            assert_int_equal(prepare(&s, scratch_path(&s, "run"), fresh), STATUS_CONFIG);
+            scratch_expect(&s, "that is not of a run");
+        }
+        struct run_lock *lock = NULL;
+        assert_int_equal(run_lock_take(&s.env, scratch_path(&s, "run"), &lock), STATUS_CONFIG);
+        scratch_expect(&s, "choose another folder with --out");
+        assert_int_equal(file_read(&s.env, scratch_path(&s, "run/lock"), 100, &text, &bytes),
+                         STATUS_OK);
+        assert_string_equal(text, others[i]);
+        mem_free(&s.env, text);
+    }
     scratch_close(&s);
 }
 
@@ -330,6 +371,7 @@ int main(void)
         cmocka_unit_test(test_one_run_over_nfs),
         cmocka_unit_test(test_no_locks),
         cmocka_unit_test(test_a_left_lock_file),
+        cmocka_unit_test(test_a_lock_of_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
