@@ -62,10 +62,11 @@ enum status line_file_add(struct line_file *file, const char *line, size_t bytes
 
 /* --- cutting -------------------------------------------------------------------------------- */
 
+static const char start[] = "{\"step\":"; /* of a record */
+
 /* The N of a line; -1 = it has none. */
 static int64_t step_of(const char *line, size_t bytes)
 {
-    static const char start[] = "{\"step\":";
     char digits[24] = "";
     if (bytes <= strlen(start) || memcmp(line, start, strlen(start)) != 0)
         return -1;
@@ -84,6 +85,18 @@ static enum status check_json(struct env *env, const char *line, size_t bytes, b
     if (!*whole && json_error_code(&error) == json_error_out_of_memory)
         return FAIL(env, MEMORY, "out of memory for a line of %zu bytes", bytes);
     return STATUS_OK;
+}
+
+/* Are these bytes, which are not JSON, the beginning of one record? Then reading fails only where they
+ * end; a character may be cut too, which has four bytes at most. */
+static bool is_cut_off(const char *line, size_t bytes)
+{
+    json_error_t error;
+    if (memcmp(line, start, bytes < strlen(start) ? bytes : strlen(start)) != 0)
+        return false;
+    json_decref(json_loadb(line, bytes, JSON_ALLOW_NUL, &error));
+    return json_error_code(&error) != json_error_end_of_input_expected &&
+           (size_t)error.position + 3 >= bytes;
 }
 
 /* How much of it stays: up to the last record of `step` or before, which may lack its newline. */
@@ -138,7 +151,7 @@ static void add_line(struct text *text, const char *line, size_t bytes)
 }
 
 /* Before the cut lines that are not JSON are damaged, and the others stay. Behind it records go, as
- * the run writes them again, and so does what the end of a run has cut off; the rest is damaged. */
+ * the run writes them again, and so does one that the end of a run has cut off; the rest is damaged. */
 static enum status sort_lines(struct env *env, const struct file_map *map, size_t kept,
                               struct sorted *sorted)
 {
@@ -153,7 +166,7 @@ static enum status sort_lines(struct env *env, const struct file_map *map, size_
         bool stays = whole && begin < kept;
         if (stays && sorted->damaged_count > 0)
             add_line(&sorted->good, line, bytes);
-        if (!stays && (whole ? step_of(line, bytes) < 0 : newline != NULL)) {
+        if (!stays && (whole ? step_of(line, bytes) < 0 : newline || !is_cut_off(line, bytes))) {
             if (sorted->damaged_count == 0)
                 text_add_bytes(&sorted->good, data, begin < kept ? begin : kept);
             if (sorted->damaged_count++ < MOST_NAMED)

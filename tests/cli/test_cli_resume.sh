@@ -101,6 +101,17 @@ rm lost/samples.jsonl
 expect 75 "there is no 'lost/samples.jsonl': if the run made text samples up to step 3, they are lost" "${lost[@]}" --train.stop_at=5
 ok "${lost[@]}"
 [ ! -s err ] || fail "lost samples are told of again: $(cat err)"
+# samples that lost their newlines are not the beginning of one, nor is a note: they are kept beside
+tr -d '\n' <lost/samples.jsonl >joined
+[ "$(grep -o '{"step":' joined | wc -l)" = 2 ] || fail "not two samples: $(cat joined)"
+printf 'my own note' | cat lost/samples.jsonl - >noted
+cp -r lost lost-note
+cp joined lost/samples.jsonl
+cp noted lost-note/samples.jsonl
+expect 0 "line 1 of 'lost/samples.jsonl' was damaged, and is now in 'lost/samples.jsonl.damaged'" "${lost[@]}" --train.steps=9
+cmp -s lost/samples.jsonl.damaged <(cat joined && echo) || fail "samples without newlines are lost: $(cat lost/samples.jsonl.damaged)"
+expect 0 "line 3 of 'lost-note/samples.jsonl' was damaged, and is now in 'lost-note/samples.jsonl.damaged'" "${lost[@]}" --train.steps=9 --out=lost-note
+[ "$(cat lost-note/samples.jsonl.damaged)" = "my own note" ] || fail "a note is lost: $(ls lost-note)"
 for flag in '' --fresh; do # it is complete; it is moved aside
     ok "${quiet[@]}" $flag
     [ ! -s err ] || fail "--quiet $flag: something on stderr: $(cat err)"

@@ -193,7 +193,13 @@ static void damage_at_the_end_is_moved_too(void **state)
         const char *tail, *moved;
     } cases[] = {
         {"{\"step\":3}\n{\"step\":4", ""},
-        {"{\"step\":3}\n\001\002", ""},
+        {"{\"step\":3}\n\001\002", "\001\002\n"},
+        {"my own note", "my own note\n"},
+        {"{\"note\":\"a", "{\"note\":\"a\n"},
+        {"{\"step\":2}{\"step\":3}", "{\"step\":2}{\"step\":3}\n"}, /* more than one record */
+        {"{\"step\":2}{\"step\":3,\"a", "{\"step\":2}{\"step\":3,\"a\n"},
+        {"{\"step\":3}x", "{\"step\":3}x\n"},
+        {"{\"step\":3,my own note", "{\"step\":3,my own note\n"},
         {"\001\002\n", "\001\002\n"},
         {"{\"step\":3,\"a\n{\"step\":4}\n\n[]\n{\"st", "{\"step\":3,\"a\n\n[]\n"},
         {"{\"note\":0}", "{\"note\":0}\n"},
@@ -226,6 +232,27 @@ static void damage_at_the_end_is_moved_too(void **state)
     assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_IO);
     scratch_expect(&s, "m.jsonl.damaged");
     expect_content(&s, "m.jsonl", "y\n{\"step\":3}\n", 13);
+    scratch_close(&s);
+}
+
+/* Wherever the end of a run has cut a record off. */
+static void the_beginning_of_a_record_goes(void **state)
+{
+    static const char record[] =
+        "{\"step\":3,\"loss\":2.5e-07,\"mfu\":null,\"skipped\":true,\"comm\":{}"
+        ",\"text\":\"\\u001b\\\" \xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80\"}";
+    struct scratch s;
+    int64_t last;
+    char content[200];
+    (void)state;
+    scratch_open(&s);
+    for (int bytes = 1; bytes <= (int)strlen(record); bytes++) {
+        snprintf(content, sizeof content, "{\"step\":2}\n%.*s", bytes, record);
+        scratch_text(&s, "m.jsonl", content);
+        assert_int_equal(line_file_cut(&s.env, s.path, 2, &last), STATUS_OK);
+        expect_content(&s, "m.jsonl", "{\"step\":2}\n", 11);
+        expect_content(&s, "m.jsonl.damaged", "", 0);
+    }
     scratch_close(&s);
 }
 
@@ -294,6 +321,7 @@ int main(void)
         cmocka_unit_test(lines_of_later_steps_are_dropped),
         cmocka_unit_test(damaged_lines_are_named_and_moved),
         cmocka_unit_test(damage_at_the_end_is_moved_too),
+        cmocka_unit_test(the_beginning_of_a_record_goes),
         cmocka_unit_test(what_nobody_writes_again_is_set_aside),
         cmocka_unit_test(the_last_step_is_found),
     };

@@ -162,7 +162,7 @@ static void steps_without_a_record_are_named(void **state)
     expect_missing("{\"step\":11}\n{\"step\":12}\n", "");
     expect_missing("{\"step\":11}\n{\"step\":12}\n{\"step\":13}\n{\"st", "");
     expect_missing("{\"step\":11}\n{\"step\":12}", "");
-    expect_missing("{\"step\":12}\n\001\002", "");
+    expect_missing("{\"step\":12}\n{\"step\":13,\"loss", "");
     expect_missing("{\"step\":11}\n{\"step\":12,\"loss", "step 12");
     expect_missing("{\"step\":9}\n{\"step\":13}\n", "steps 10 to 12");
     expect_missing("", "steps 1 to 12");
