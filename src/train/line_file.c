@@ -99,7 +99,7 @@ static bool is_cut_off(const char *line, size_t bytes)
            (size_t)error.position + 3 >= bytes;
 }
 
-/* How much of it stays: up to the last record of `step` or before, which may lack its newline. */
+/* Where the records end that stay: with the last of `step` or before, which may lack its newline. */
 static enum status find_cut(struct env *env, const char *data, size_t bytes, int64_t step,
                             size_t *kept, int64_t *last)
 {
@@ -123,14 +123,16 @@ static enum status find_cut(struct env *env, const char *data, size_t bytes, int
 
 /* What a file is made of once it is cut. */
 struct sorted {
-    struct text good;    /* what stays; filled only where there is something damaged */
+    size_t front;        /* bytes before the first line that goes */
+    struct text good;    /* all that stays; filled only where a line stays behind one that goes */
     struct text damaged; /* lines that are not records, each with its newline */
     struct text numbers; /* of those lines, the first few */
     int64_t damaged_count;
 };
 
-static void sorted_init(struct sorted *sorted, struct env *env)
+static void sorted_init(struct sorted *sorted, struct env *env, size_t bytes)
 {
+    sorted->front = bytes;
     sorted->damaged_count = 0;
     text_init(&sorted->good, env);
     text_init(&sorted->damaged, env);
@@ -150,8 +152,15 @@ static void add_line(struct text *text, const char *line, size_t bytes)
     text_add(text, "\n");
 }
 
-/* Before the cut lines that are not JSON are damaged, and the others stay. Behind it records go, as
- * the run writes them again, and so does one that the end of a run has cut off; the rest is damaged. */
+static void add_damaged(struct sorted *sorted, const char *line, size_t bytes, int64_t number)
+{
+    if (sorted->damaged_count++ < MOST_NAMED)
+        text_printf(&sorted->numbers, "%s%" PRId64, sorted->numbers.bytes ? ", " : "", number);
+    add_line(&sorted->damaged, line, bytes);
+}
+
+/* JSON stays, except for records behind `kept`: they go, as the run writes them again, and so does one
+ * that the end of a run has cut off. The rest is damaged. */
 static enum status sort_lines(struct env *env, const struct file_map *map, size_t kept,
                               struct sorted *sorted)
 {
@@ -163,17 +172,16 @@ static enum status sort_lines(struct env *env, const struct file_map *map, size_
         size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
         TRY(check_json(env, line, bytes, &whole));
         number++;
-        bool stays = whole && begin < kept;
-        if (stays && sorted->damaged_count > 0)
+        bool stays = whole && (begin < kept || step_of(line, bytes) < 0);
+        if (stays && sorted->front < begin) {
+            if (sorted->good.bytes == 0)
+                text_add_bytes(&sorted->good, data, sorted->front);
             add_line(&sorted->good, line, bytes);
-        if (!stays && (whole ? step_of(line, bytes) < 0 : newline || !is_cut_off(line, bytes))) {
-            if (sorted->damaged_count == 0)
-                text_add_bytes(&sorted->good, data, begin < kept ? begin : kept);
-            if (sorted->damaged_count++ < MOST_NAMED)
-                text_printf(&sorted->numbers, "%s%" PRId64, sorted->numbers.bytes ? ", " : "",
-                            number);
-            add_line(&sorted->damaged, line, bytes);
         }
+        if (!stays && sorted->front > begin)
+            sorted->front = begin;
+        if (!whole && (newline || !is_cut_off(line, bytes)))
+            add_damaged(sorted, line, bytes, number);
         begin += bytes + 1;
     }
     if (sorted->damaged_count > MOST_NAMED)
@@ -195,8 +203,22 @@ static enum status append(struct env *env, const char *path, const char *lines, 
     return st;
 }
 
+/* Leave in the file what stays; its last line gets its newline, so that the next record has its own. */
+static enum status leave(struct env *env, const char *path, const struct file_map *map,
+                         const struct sorted *sorted)
+{
+    if (sorted->good.bytes > 0)
+        return file_write_text(env, path, &sorted->good);
+    if (sorted->front < map->bytes && truncate(path, (off_t)sorted->front) != 0) /* or not at all */
+        return FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
+    if (sorted->front > 0 && map->data[sorted->front - 1] != '\n')
+        return append(env, path, "\n", 1);
+    return STATUS_OK;
+}
+
 /* What is damaged goes to PATH.damaged, and is there before the file is without it. */
-static enum status move_damaged(struct env *env, const char *path, const struct sorted *sorted)
+static enum status move_damaged(struct env *env, const char *path, const struct file_map *map,
+                                const struct sorted *sorted)
 {
     struct text beside;
     enum status st;
@@ -205,7 +227,7 @@ static enum status move_damaged(struct env *env, const char *path, const struct 
     text_printf(&beside, "%s.damaged", path);
     TRY_OR(done, beside.status);
     TRY_OR(done, append(env, text_string(&beside), sorted->damaged.data, sorted->damaged.bytes));
-    TRY_OR(done, file_write_text(env, path, &sorted->good));
+    TRY_OR(done, leave(env, path, map, sorted));
     log_warn(env, "line%s %s of '%s' %s damaged, and %s now in '%s'", one ? "" : "s",
              text_string(&sorted->numbers), path, one ? "was" : "were", one ? "is" : "are",
              text_string(&beside));
@@ -214,19 +236,16 @@ done:
     return st;
 }
 
-/* Leave the first `kept` bytes, less what is damaged: that is said. */
-static enum status leave(struct env *env, const char *path, const struct file_map *map, size_t kept)
+/* Sort and leave what stays: what is damaged is said. */
+static enum status settle(struct env *env, const char *path, const struct file_map *map,
+                          size_t kept)
 {
     struct sorted sorted;
     enum status st;
-    sorted_init(&sorted, env);
+    sorted_init(&sorted, env, map->bytes);
     TRY_OR(done, sort_lines(env, map, kept, &sorted));
-    if (sorted.damaged_count > 0)
-        st = move_damaged(env, path, &sorted);
-    else if (kept < map->bytes && truncate(path, (off_t)kept) != 0) /* whole or not at all */
-        st = FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
-    else if (kept > 0 && map->data[kept - 1] != '\n') /* the next record is to have its own line */
-        st = append(env, path, "\n", 1);
+    st = sorted.damaged_count > 0 ? move_damaged(env, path, map, &sorted)
+                                  : leave(env, path, map, &sorted);
 done:
     sorted_free(&sorted);
     return st;
@@ -242,7 +261,7 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
     TRY(file_map_open(env, path, &map));
     enum status st = find_cut(env, (const char *)map.data, map.bytes, step, &kept, last);
     if (st == STATUS_OK)
-        st = leave(env, path, &map, kept);
+        st = settle(env, path, &map, kept);
     file_map_close(&map);
     return st;
 }

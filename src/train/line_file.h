@@ -20,10 +20,10 @@ void line_file_close(struct line_file *file); /* NULL is fine */
 enum status line_file_add(struct line_file *file, const char *line, size_t bytes);
 
 /* Of a file of objects {"step":N, ...}: drop the records behind the last with an N of `step` or less,
- * and what is behind the last newline if it is the beginning of one. Other lines there, and before it
- * those that are not JSON, are moved to PATH.damaged, at its end, and a warning names them. A last
- * record that lacks only its newline gets it. *last = the N of the last that stays; 0 = none does. A
- * file that is not there is fine. */
+ * and what is behind the last newline if it is the beginning of one. Other lines that are not JSON are
+ * moved to PATH.damaged, at its end, and a warning names them; other JSON stays. A last line that lacks
+ * only its newline gets it. *last = the N of the last record that stays; 0 = none does. A file that is
+ * not there is fine. */
 enum status line_file_cut(struct env *env, const char *path, int64_t step, int64_t *last);
 
 /* A file with anything in it gets the name PATH.1, PATH.2, ..., the first that is free: nobody will

@@ -63,12 +63,19 @@ static void lines_of_later_steps_are_dropped(void **state)
         /* no records: at the end, and before later ones */
         {"other\n{\"step\":3", "", 0},
         {"{\"step\":1}\n{\"step\":2}\nother\n", "{\"step\":1}\n{\"step\":2}\n", 2},
-        {"{\"step\":1}\n{\"step\":2,\"a\n\n[]\n{\"step\":3}\n", "{\"step\":1}\n", 1},
+        {"{\"step\":1}\n{\"step\":2,\"a\n\n[]\n{\"step\":3}\n", "{\"step\":1}\n[]\n", 1},
         {"{\"step\":1}\n{\"step\":2}{\"step\":2}\n", "{\"step\":1}\n", 1},
         {"{\"step\":1,\"a\":\"\\u0000\"}\n", "{\"step\":1,\"a\":\"\\u0000\"}\n", 1},
         /* JSON with records behind it stays, a damaged number too */
         {"{\"note\":0}\n{\"step\":2}\n", "{\"note\":0}\n{\"step\":2}\n", 2},
         {"{\"step\":91}\n{\"step\":2}\n", "{\"step\":91}\n{\"step\":2}\n", 2},
+        /* and where it is no record, wherever it is */
+        {"{\"step\":2}\n{\"note\":0}", "{\"step\":2}\n{\"note\":0}\n", 2},
+        {"{\"step\":3}\n[]\n{\"step\":4}\n[1]", "[]\n[1]\n", 0},
+        {"{\"step\":2}\n{\"step\":3}\n{\"step\":-1}\n{\"step\":\"7\"}\n{\"st",
+         "{\"step\":2}\n{\"step\":-1}\n{\"step\":\"7\"}\n", 2},
+        {"{\"step\": 9}\n{\"step\":2}\n{\"step\": 9}\n",
+         "{\"step\": 9}\n{\"step\":2}\n{\"step\": 9}\n", 2},
     };
     struct scratch s;
     char *text;
@@ -201,8 +208,7 @@ static void damage_at_the_end_is_moved_too(void **state)
         {"{\"step\":3}x", "{\"step\":3}x\n"},
         {"{\"step\":3,my own note", "{\"step\":3,my own note\n"},
         {"\001\002\n", "\001\002\n"},
-        {"{\"step\":3,\"a\n{\"step\":4}\n\n[]\n{\"st", "{\"step\":3,\"a\n\n[]\n"},
-        {"{\"note\":0}", "{\"note\":0}\n"},
+        {"{\"step\":3,\"a\n{\"step\":4}\n\nx\n{\"st", "{\"step\":3,\"a\n\nx\n"},
     };
     struct scratch s;
     int64_t last;
