@@ -153,6 +153,7 @@ static enum status run_job(struct train_job *job)
     TRY(mem_alloc(env, MEM_OTHER, "view", sizeof *job->view, &job->view));
     train_view_open(job->view, job->cli, settings->json, settings->quiet,
                     settings->config.train.log_every);
+    job->view->fresh = settings->fresh;
     st = run_config_resolve(env, job->options, shows ? train_view_learning : NULL, job->view,
                             &settings->config);
     if (st == STATUS_STOPPED) /* nothing was there to save */

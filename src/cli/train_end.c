@@ -121,15 +121,16 @@ static void print_again(struct train_view *view, const struct trainer_summary *s
 {
     struct console *console = view->cli->console;
     int64_t stop = view->config->train.stop_at;
+    bool at_stop = stop > 0 && s->steps >= stop;
     struct text command;
     text_init(&command, view->cli->env);
-    command_line_again(view->cli, &command);
-    if (stop > 0 && s->steps >= stop)
-        console_fact(console, "next",
-                     "the same command with a larger train.stop_at, or none, goes on");
-    else
-        console_fact(console, "next",
-                     command.bytes ? text_string(&command) : "the same command goes on");
+    if (!at_stop)
+        command_line_again(view->cli, &command);
+    if (command.bytes == 0)
+        text_printf(&command, "the same command%s%s%s goes on",
+                    view->fresh ? " without --fresh" : "", view->fresh && at_stop ? " and" : "",
+                    at_stop ? " with a larger train.stop_at, or none," : "");
+    console_fact(console, "next", text_string(&command));
     text_free(&command);
 }
 

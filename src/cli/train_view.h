@@ -25,6 +25,7 @@ struct train_view {
     bool line_kept, stop_said;
     bool stepped;  /* there is something to save */
     bool wordless; /* the run has tokens and no tokenizer */
+    bool fresh;    /* --fresh was given; set by whoever opens the view */
     double shown;  /* when the live line was last written */
     struct json_out record;
     const struct run_config *config; /* borrowed; NULL: the run has not begun */

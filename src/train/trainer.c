@@ -342,16 +342,21 @@ static void note_end(struct trainer *t, enum status st, double seconds)
     summary->gauges = gauges_whole(&t->gauges);
 }
 
+/* With --fresh the same command would move aside what was saved. */
 static void tell_stop(struct trainer *t, bool begun)
 {
+    static const char *const ways[2][2] = {
+        {"the same command goes on from there",
+         "the same command without --fresh goes on from there"},
+        {"it goes on from there with a larger train.stop_at, or none",
+         "it goes on from there without --fresh and with a larger train.stop_at, or none"},
+    };
     if (!begun)
         log_warn(t->env, "stopped before the first step: there is nothing to save yet; the same "
                          "command begins the run");
     else
         log_warn(t->env, "stopped after step %" PRId64 ": all of it is in '%s'; %s", t->step,
-                 t->summary->checkpoint,
-                 trainer_at_stop(t) ? "it goes on from there with a larger train.stop_at, or none"
-                                    : "the same command goes on from there");
+                 t->summary->checkpoint, ways[trainer_at_stop(t)][t->place->fresh]);
 }
 
 static void tell_complete(struct trainer *t)
