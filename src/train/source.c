@@ -4,6 +4,7 @@
 #include <xxhash.h>
 #include "base/file.h"
 #include "train/source_impl.h"
+#include "train/text_files.h"
 
 /* --- what a path holds ---------------------------------------------------------------------- */
 
@@ -13,24 +14,49 @@ static bool ends_with(const char *path, const char *tail)
     return bytes >= tail_bytes && strcmp(path + bytes - tail_bytes, tail) == 0;
 }
 
+static enum status detect_bytes(struct env *env, const char *path, const struct file_map *map,
+                                enum data_format *found)
+{
+    if (shard_is_llmc(map->data, map->bytes)) {
+        *found = DATA_TOKENS;
+        return STATUS_OK;
+    }
+    if (ends_with(path, ".bin")) /* bare numbers, or anything: nobody should guess */
+        return FAIL(env, FORMAT,
+                    "'%s' has no token shard header; say data.format u16 or u32 if it holds bare "
+                    "numbers, text or jsonl if it is that (sifr tokenize: --format)",
+                    path);
+    bool jsonl = ends_with(path, ".jsonl") || ends_with(path, ".ndjson");
+    *found = jsonl ? DATA_JSONL : DATA_TEXT;
+    return text_file_check(env, path, map); /* its name is no reason to take it for text */
+}
+
 static enum status detect_file(struct env *env, const char *path, enum data_format *found)
 {
     struct file_map map;
-    enum status st = STATUS_OK;
     TRY(file_map_open(env, path, &map));
-    if (shard_is_llmc(map.data, map.bytes))
-        *found = DATA_TOKENS;
-    else if (ends_with(path, ".bin")) /* bare numbers, or anything: nobody should guess */
-        st = FAIL(env, FORMAT,
-                  "'%s' has no token shard header; say data.format u16 or u32 if it holds bare "
-                  "numbers, text or jsonl if it is that (sifr tokenize: --format)",
-                  path);
-    else if (ends_with(path, ".jsonl") || ends_with(path, ".ndjson"))
-        *found = DATA_JSONL;
-    else
-        *found = DATA_TEXT;
+    enum status st = detect_bytes(env, path, &map, found);
     file_map_close(&map);
     return st;
+}
+
+static enum status detect_all(struct env *env, const char *pattern, const struct path_list *list,
+                              enum data_format *found)
+{
+    static const char *const kinds[] = {
+        [DATA_TEXT] = "text", [DATA_TOKENS] = "a token shard", [DATA_JSONL] = "JSONL"};
+    TRY(detect_file(env, list->paths[0], found));
+    for (int i = 1; i < list->count; i++) {
+        enum data_format other = DATA_AUTO;
+        TRY(detect_file(env, list->paths[i], &other));
+        if (other != *found)
+            return FAIL(env, CONFIG,
+                        "'%s' matches files of several kinds: '%s' is %s, '%s' is %s; name every "
+                        "kind apart (to train on: data.mix), or say by data.format what all of "
+                        "them hold (sifr tokenize: --format)",
+                        pattern, list->paths[0], kinds[*found], list->paths[i], kinds[other]);
+    }
+    return STATUS_OK;
 }
 
 enum status source_detect(struct env *env, const char *path, enum data_format format,
@@ -41,7 +67,7 @@ enum status source_detect(struct env *env, const char *path, enum data_format fo
     if (format != DATA_AUTO)
         return STATUS_OK;
     TRY(path_glob(env, path, &list));
-    enum status st = detect_file(env, list.paths[0], found);
+    enum status st = detect_all(env, path, &list, found);
     path_list_free(env, &list);
     return st;
 }

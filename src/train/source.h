@@ -38,7 +38,8 @@ struct source_spec {
 
 struct source;
 
-/* Find out what the first file of `path` holds. Any format but DATA_AUTO comes back as it is. */
+/* Find out what the files of `path` hold; several kinds are an error. Any format but DATA_AUTO comes
+ * back as it is, and no file is looked at. */
 enum status source_detect(struct env *env, const char *path, enum data_format format,
                           enum data_format *found);
 

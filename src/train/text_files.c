@@ -29,16 +29,22 @@ static const struct packing {
 #undef MAGIC
 };
 
-static enum status look(struct env *env, const struct text_file *file, struct text_files *files)
+enum status text_file_check(struct env *env, const char *path, const struct file_map *map)
 {
-    const struct file_map *map = &file->map;
     for (size_t i = 0; i < sizeof PACKINGS / sizeof *PACKINGS; i++) {
         const struct packing *packing = &PACKINGS[i];
         if (map->bytes >= packing->bytes && memcmp(map->data, packing->magic, packing->bytes) == 0)
-            return FAIL(env, FORMAT, "'%s' is %s, and is not read as text; %s", file->path,
-                        packing->what, packing->advice);
+            return FAIL(env, FORMAT, "'%s' is %s, and is not read as text; %s", path, packing->what,
+                        packing->advice);
     }
-    if (shard_is_llmc(map->data, map->bytes)) /* among others, or by data.format */
+    return STATUS_OK;
+}
+
+static enum status look(struct env *env, const struct text_file *file, struct text_files *files)
+{
+    const struct file_map *map = &file->map;
+    TRY(text_file_check(env, file->path, map));
+    if (shard_is_llmc(map->data, map->bytes)) /* by data.format */
         return FAIL(env, FORMAT, "'%s' is a token shard, and is not read as text; name it apart",
                     file->path);
     size_t bytes = map->bytes < LOOK_BYTES ? map->bytes : LOOK_BYTES;

@@ -32,6 +32,8 @@ struct text_files {
  * so is one that is known as compressed, an archive, a token shard or otherwise no text. */
 enum status text_files_open(struct env *env, const char *pattern, double split, bool whole_lines,
                             struct text_files *files);
+/* An error for a file that is known as compressed, an archive or otherwise no text. */
+enum status text_file_check(struct env *env, const char *path, const struct file_map *map);
 /* A warning where files have NUL bytes: plain bytes are tokens of what is no text, too. */
 void text_files_tell_binary(struct env *env, const struct text_files *files);
 void text_files_close(struct env *env, struct text_files *files);

@@ -72,7 +72,7 @@ expect_data() { # CODE PATTERN FILE [FORMAT]
     expect "$1" "$2" train --data.path="$3" --data.format="${4:-auto}" --model.vocab=300
     expect "$1" "$2" train --data.path=text.txt --data.val="$3" --data.format="${4:-auto}" --model.vocab=300
     expect "$1" "$2" "$sifr" eval good --data.val="$3" --data.format="${4:-auto}"
-    [ $# = 4 ] || [ $3 = short.bin ] || expect "$1" "$2" "$sifr" tokenize "$3" --out=no
+    [ $# = 4 ] || [ "$3" = short.bin ] || expect "$1" "$2" "$sifr" tokenize "$3" --out=no
     [ ! -e no ] && [ ! -e run ] || fail "$3: something was made of it"
 }
 expect_data 1 "empty.txt' is empty" empty.txt
@@ -86,6 +86,19 @@ expect_data 1 "odd.bin' has no token shard header; say data.format u16 or u32 if
 expect_data 2 "'folder.csv' is a folder; name plain files" '*.csv'
 expect_data 2 "'pipe.tsv' is not a plain file; name plain files" pipe.tsv
 expect_data 2 "no file matches 'no-such.txt'" no-such.txt
+# files of several kinds, whichever is the first; what no kind holds is told for what it is
+mkdir mixed
+printf '{"text": "a line"}\n' | tee mixed/b.jsonl >mixed/z.jsonl
+cp text.txt mixed/a.txt
+cp tokens/train.bin mixed/c.txt
+cp text.txt.gz mixed/z.jsonl.gz
+expect_data 2 "mixed/\[ab\]\*' matches files of several kinds: '.*mixed/a.txt' is text, '.*mixed/b.jsonl' is JSONL; name every kind apart \(to train on: data.mix\), or say by data.format" 'mixed/[ab]*'
+expect_data 2 "'.*mixed/b.jsonl' is JSONL, '.*mixed/c.txt' is a token shard" 'mixed/[bc]*'
+expect_data 2 "'.*mixed/a.txt' is text, '.*mixed/c.txt' is a token shard" 'mixed/*.txt'
+expect_data 1 "z.jsonl.gz' is compressed by gzip" 'mixed/z*'
+ok train --data.path='mixed/[ab]*' --data.format=text --out=as-text
+ok "$sifr" tokenize mixed/a.txt mixed/b.jsonl --out=mixed-tokens
+ok "$sifr" tokenize 'mixed/[ab]*' --format=text --out=text-tokens
 expect 1 "odd.bin' is truncated" "$sifr" eval good --data.val=odd.bin --data.format=u16
 expect 2 "train.bin' has an llm.c header; read it with data.format tokens" "$sifr" eval good --data.val=tokens/train.bin --data.format=u16
 expect 2 "no file matches 'no-such.txt'" "$sifr" plan "${small[@]}" --data.path=no-such.txt
