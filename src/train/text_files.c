@@ -9,13 +9,15 @@
 
 /* --- text? ---------------------------------------------------------------------------------- */
 
-/* What text often comes in. No text begins so. */
+/* What text often comes in. No text has these bytes at that place. */
 static const struct packing {
+    size_t at;
     const char *magic;
     size_t bytes;
     const char *what, *advice;
 } PACKINGS[] = {
-#define MAGIC(string) string, sizeof string - 1
+#define MAGIC_AT(at, string) at, string, sizeof string - 1
+#define MAGIC(string)        MAGIC_AT(0, string)
     {MAGIC("\x1f\x8b\x08"), "compressed by gzip", "unpack it first (gunzip -k)"},
     {MAGIC("\x28\xb5\x2f\xfd"), "compressed by zstd", "unpack it first (zstd -d)"},
     {MAGIC("\xfd\x37zXZ\0"), "compressed by xz", "unpack it first (xz -dk)"},
@@ -23,17 +25,22 @@ static const struct packing {
     {MAGIC("\x04\x22\x4d\x18"), "compressed by lz4", "unpack it first (lz4 -d)"},
     {MAGIC("PK\3\4"), "a zip archive", "unpack it first (unzip)"},
     {MAGIC("7z\xbc\xaf\x27\x1c"), "a 7z archive", "unpack it first (7z x)"},
+    {MAGIC_AT(257, "ustar\0"), "a tar archive", "unpack it first (tar xf)"},
+    {MAGIC_AT(257, "ustar  \0"), "a tar archive", "unpack it first (tar xf)"}, /* GNU's */
+    {MAGIC("!<arch>\n"), "an ar archive", "unpack it first (ar x)"},
     {MAGIC("PAR1\x15"), "a Parquet file", "write what it holds as JSON lines first"},
     {MAGIC("ARROW1\0\0"), "an Arrow file", "write what it holds as JSON lines first"},
     {MAGIC("%PDF-"), "a PDF", "take its text out first (pdftotext)"},
 #undef MAGIC
+#undef MAGIC_AT
 };
 
 enum status text_file_check(struct env *env, const char *path, const struct file_map *map)
 {
     for (size_t i = 0; i < sizeof PACKINGS / sizeof *PACKINGS; i++) {
         const struct packing *packing = &PACKINGS[i];
-        if (map->bytes >= packing->bytes && memcmp(map->data, packing->magic, packing->bytes) == 0)
+        if (map->bytes >= packing->at + packing->bytes &&
+            memcmp(map->data + packing->at, packing->magic, packing->bytes) == 0)
             return FAIL(env, FORMAT, "'%s' is %s, and is not read as text; %s", path, packing->what,
                         packing->advice);
     }

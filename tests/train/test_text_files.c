@@ -74,19 +74,23 @@ static void refuses_nothing_at_all(void **state)
 static void refuses_what_is_packed(void **state)
 {
     static const struct {
+        size_t at;
         const char *head, *message;
     } cases[] = {
-        {"\x1f\x8b\x08", "gzip"},
-        {"\x28\xb5\x2f\xfd", "zstd"},
-        {"\xfd\x37zXZ", "xz"},
-        {"BZh91AY&SY", "bzip2"},
-        {"\x04\x22\x4d\x18", "lz4"},
-        {"PK\3\4", "zip"},
-        {"7z\xbc\xaf\x27\x1c", "7z"},
-        {"PAR1\x15", "Parquet"},
-        {"ARROW1", "Arrow"},
-        {"%PDF-1.7", "PDF"},
-        {"\x88\xd8\x34\x01", "token shard"},
+        {0, "\x1f\x8b\x08", "gzip"},
+        {0, "\x28\xb5\x2f\xfd", "zstd"},
+        {0, "\xfd\x37zXZ", "xz"},
+        {0, "BZh91AY&SY", "bzip2"},
+        {0, "\x04\x22\x4d\x18", "lz4"},
+        {0, "PK\3\4", "zip"},
+        {0, "7z\xbc\xaf\x27\x1c", "7z"},
+        {257, "ustar", "a tar archive, and is not read as text; unpack it first (tar xf)"},
+        {257, "ustar  ", "a tar archive"},
+        {0, "!<arch>\n", "ar archive"},
+        {0, "PAR1\x15", "Parquet"},
+        {0, "ARROW1", "Arrow"},
+        {0, "%PDF-1.7", "PDF"},
+        {0, "\x88\xd8\x34\x01", "token shard"},
     };
     struct scratch s;
     struct text_files files;
@@ -94,8 +98,8 @@ static void refuses_what_is_packed(void **state)
     scratch_open(&s);
     scratch_text(&s, "1.txt", "text\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char bytes[32] = "";
-        strcpy(bytes, cases[i].head);
+        char bytes[512] = "";
+        strcpy(bytes + cases[i].at, cases[i].head);
         scratch_write(&s, "2.txt", bytes, sizeof bytes);
         assert_int_equal(text_files_open(&s.env, scratch_path(&s, "*.txt"), 0, false, &files),
                          STATUS_FORMAT);
@@ -105,6 +109,11 @@ static void refuses_what_is_packed(void **state)
     static const char *const texts[] = {"PAR1\n", "BZh9", "PK", "7z is a format", "ARROW1", "\x1f"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         cut_of(&s, texts[i], 0, false);
+    char words[300];
+    memset(words, 'a', sizeof words);
+    memcpy(words + 257, "ustar is a word", 15);
+    words[sizeof words - 1] = '\0';
+    cut_of(&s, words, 0, false);
     scratch_close(&s);
 }
 
