@@ -9,7 +9,7 @@
 
 /* --- text? ---------------------------------------------------------------------------------- */
 
-/* What text often comes in. No text has these bytes at that place. */
+/* What text often comes in or beside. No text has these bytes at that place. */
 static const struct packing {
     size_t at;
     const char *magic;
@@ -31,6 +31,13 @@ static const struct packing {
     {MAGIC("PAR1\x15"), "a Parquet file", "write what it holds as JSON lines first"},
     {MAGIC("ARROW1\0\0"), "an Arrow file", "write what it holds as JSON lines first"},
     {MAGIC("%PDF-"), "a PDF", "take its text out first (pdftotext)"},
+    {MAGIC("\xff\xfe\0\0"), "UTF-32", "convert it first (iconv -f UTF-32 -t UTF-8)"},
+    {MAGIC("\0\0\xfe\xff"), "UTF-32", "convert it first (iconv -f UTF-32 -t UTF-8)"},
+    {MAGIC("\xff\xfe"), "UTF-16", "convert it first (iconv -f UTF-16 -t UTF-8)"},
+    {MAGIC("\xfe\xff"), "UTF-16", "convert it first (iconv -f UTF-16 -t UTF-8)"},
+    {MAGIC("\x89PNG\r\n\x1a\n"), "an image (PNG)", "leave it out"},
+    {MAGIC("\xff\xd8\xff"), "an image (JPEG)", "leave it out"},
+    {MAGIC_AT(4, "\0\0\0\0{\""), "a safetensors file", "a model is named by model.path"},
 #undef MAGIC
 #undef MAGIC_AT
 };

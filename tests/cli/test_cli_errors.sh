@@ -66,6 +66,7 @@ printf '{"text": "a"}\n{"text": \n' >bad.jsonl
 printf 'odd' >odd.bin
 printf '\037\213\010\0rest' | tee packed.jsonl >text.txt.gz
 tar cf text.tar text.txt
+printf '\377\376a\0\n\0' >utf-16.txt
 mkdir folder.csv
 mkfifo pipe.tsv
 ok "$sifr" train "${small[@]}" --train.steps=1 --data.path=text.txt --quiet --out=good
@@ -82,6 +83,7 @@ expect_data 1 "there is no text in .*blank.jsonl'" blank.jsonl
 expect_data 1 "bad.jsonl' line 2" bad.jsonl
 expect_data 1 "text.txt.gz' is compressed by gzip, and is not read as text; unpack it first \(gunzip -k\)" text.txt.gz
 expect_data 1 "text.tar' is a tar archive, and is not read as text; unpack it first \(tar xf\)" text.tar
+expect_data 1 "utf-16.txt' is UTF-16, and is not read as text; convert it first \(iconv -f UTF-16 -t UTF-8\)" utf-16.txt
 expect_data 1 "packed.jsonl' is compressed by gzip" packed.jsonl
 expect_data 1 "short.bin' is truncated" short.bin
 expect_data 1 "odd.bin' has no token shard header; say data.format u16 or u32 if it holds bare numbers, text or jsonl if it is that" odd.bin

@@ -90,6 +90,14 @@ static void refuses_what_is_packed(void **state)
         {0, "PAR1\x15", "Parquet"},
         {0, "ARROW1", "Arrow"},
         {0, "%PDF-1.7", "PDF"},
+        {0, "\xff\xfe", "UTF-32, and is not read as text; convert it first (iconv -f UTF-32"},
+        {2, "\xfe\xff", "UTF-32"},
+        {0, "\xff\xfex",
+         "UTF-16, and is not read as text; convert it first (iconv -f UTF-16 -t UTF-8)"},
+        {0, "\xfe\xff", "UTF-16"},
+        {0, "\x89PNG\r\n\x1a\n", "an image (PNG), and is not read as text; leave it out"},
+        {0, "\xff\xd8\xff\xe0", "an image (JPEG)"},
+        {8, "{\"__metadata__\"", "a safetensors file"},
         {0, "\x88\xd8\x34\x01", "token shard"},
     };
     struct scratch s;
