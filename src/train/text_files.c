@@ -1,7 +1,6 @@
 /* text_files.c -- mapping the files of a pattern, a look at whether they are text, and placing the
  * cut. */
 #include "train/text_files.h"
-#include <stdio.h>
 #include <string.h>
 #include "train/shard.h"
 
@@ -69,15 +68,19 @@ static enum status look(struct env *env, const struct text_file *file, struct te
 
 void text_files_tell_binary(struct env *env, const struct text_files *files)
 {
-    char others[48] = "";
-    if (files->binary_count == 0)
+    int more = files->binary_count - 1;
+    if (more < 0)
         return;
-    if (files->binary_count > 1)
-        snprintf(others, sizeof others, " (and %d more)", files->binary_count - 1);
-    log_warn(
-        env,
-        "'%s'%s has NUL bytes near its start: it may not be UTF-8 text, and is read as it stands",
-        files->binary, others);
+    if (more == 0)
+        log_warn(env,
+                 "'%s' has NUL bytes in its first 64 KiB: it may not be UTF-8 text, and is read as "
+                 "it stands",
+                 files->binary);
+    else
+        log_warn(env,
+                 "'%s' and %d more have NUL bytes in their first 64 KiB: they may not be UTF-8 "
+                 "text, and are read as they stand",
+                 files->binary, more);
 }
 
 /* --- the cut -------------------------------------------------------------------------------- */

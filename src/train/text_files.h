@@ -23,7 +23,7 @@ struct text_files {
     struct text_file *files;
     int count;
     size_t bytes;       /* of all files */
-    const char *binary; /* the first file with NUL bytes near its start; NULL = none */
+    const char *binary; /* the first file with NUL bytes in its first 64 KiB; NULL = none */
     int binary_count;   /* of such files */
 };
 

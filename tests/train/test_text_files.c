@@ -128,7 +128,7 @@ static void refuses_what_is_packed(void **state)
 static void count_warnings(void *user, enum log_level level, const char *line)
 {
     int *count = user;
-    *count += level == LOG_WARN && strstr(line, "2.dat' (and 1 more) has NUL bytes");
+    *count += level == LOG_WARN && strstr(line, "2.dat' and 1 more have NUL bytes in their first");
 }
 
 /* They are data of a model of bytes, but hardly of one of text. */
