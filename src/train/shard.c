@@ -11,6 +11,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "train/shard_header.h"
+#include "train/token_stream.h"
 
 struct shard {
     struct env *env; /* borrowed */
@@ -188,10 +189,7 @@ enum status shard_check(const struct shard *shard, int64_t vocab)
             memcpy(&token, shard->tokens + 4 * i, 4);
         }
         if (token >= vocab)
-            return FAIL(shard->env, FORMAT,
-                        "'%s': token %u at position %lld is beyond the "
-                        "vocabulary of %lld",
-                        shard->path, token, (long long)i, (long long)vocab);
+            return token_fail_beyond(shard->env, shard->path, token, i, vocab);
     }
     return STATUS_OK;
 }

@@ -29,14 +29,22 @@ static void copy_tokens(const struct token_piece *piece, int64_t first, int64_t 
     }
 }
 
+enum status token_fail_beyond(struct env *env, const char *origin, uint32_t token, int64_t position,
+                              int64_t vocab)
+{
+    return FAIL(env, CONFIG,
+                "'%s': token %u at position %lld is beyond the vocabulary of %lld; for a new model "
+                "name the tokenizer.json of these tokens (data.tokenizer) or raise model.vocab, "
+                "for one that is there take tokens that its tokenizer made",
+                origin, token, (long long)position, (long long)vocab);
+}
+
 static enum status check_tokens(const struct token_piece *piece, struct env *env, int64_t first,
                                 int64_t count, int64_t vocab, const int32_t *tokens)
 {
     for (int64_t i = 0; i < count; i++)
         if ((uint32_t)tokens[i] >= vocab)
-            return FAIL(
-                env, FORMAT, "'%s': token %u at position %lld is beyond the vocabulary of %lld",
-                piece->origin, (uint32_t)tokens[i], (long long)(first + i), (long long)vocab);
+            return token_fail_beyond(env, piece->origin, (uint32_t)tokens[i], first + i, vocab);
     return STATUS_OK;
 }
 

@@ -31,6 +31,11 @@ struct token_stream {
 enum status token_stream_read(const struct token_stream *stream, struct env *env, int64_t first,
                               int64_t count, int64_t vocab, int32_t *out);
 
+/* Say that a token is beyond the model's vocabulary, and what helps: settings that do not fit the
+ * data are STATUS_CONFIG. */
+enum status token_fail_beyond(struct env *env, const char *origin, uint32_t token, int64_t position,
+                              int64_t vocab);
+
 bool token_stream_masked(const struct token_stream *stream, int64_t i);
 
 /* What a model learns from: tokens[i] = token first+i, labels[i] = the next one, or -1 where it

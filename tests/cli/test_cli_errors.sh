@@ -119,7 +119,9 @@ once "$sifr" tokenize nul.txt --vocab=300 --out=nul-tokens
 once "$sifr" eval nul --data.val=nul.txt
 
 # tokens beyond the vocabulary; data shorter than the context
-expect 1 "is beyond the vocabulary of 100" train --data.path=tokens/train.bin --model.vocab=100
+expect 2 "is beyond the vocabulary of 100; for a new model name the tokenizer.json of these tokens \(data.tokenizer\) or raise model.vocab" \
+    train --data.path=tokens/train.bin --model.vocab=100
+expect 2 "is beyond the vocabulary of 257; .* for one that is there take tokens that its tokenizer made" "$sifr" eval good --data.val=tokens/train.bin
 expect 2 "the context of 32 is longer than the data" train --data.path="$(printf 'too short\n' >tiny.txt && echo tiny.txt)"
 expect 2 "vocab" train --data.path=text.txt --data.tokenizer=tokens --model.vocab=100
 expect 2 "trace.*range of steps" train --data.path=text.txt --trace=8:5

@@ -220,7 +220,7 @@ static void refuses_what_cannot_be(void **state)
     f.config.format = DATA_U16;
     refuse(&f, NULL, VOCAB, STATUS_CONFIG, "context of 16 is longer than the data: ");
     f.config.path = numbers(&f, 0, 0, 100);
-    refuse(&f, NULL, 99, STATUS_FORMAT, "token 99 at position 99 is beyond the vocabulary of 99");
+    refuse(&f, NULL, 99, STATUS_CONFIG, "token 99 at position 99 is beyond the vocabulary of 99");
     f.config.path = "/nonexistent/x";
     refuse(&f, NULL, VOCAB, STATUS_IO, "/nonexistent/x");
     struct data_mix_item items[] = {{numbers(&f, 0, 0, 100), 1, DATA_U16}, {"", 1, DATA_U16}};
@@ -254,7 +254,7 @@ static void a_bad_token_in_a_later_shard_is_found(void **state)
     f.config.format = DATA_U16;
     assert_int_equal(make(&f, NULL, 150, 1), STATUS_OK);
     for (uint64_t i = 0; i < 20 && !found; i++)
-        found = dataset_sample(f.set, i, tokens, labels) == STATUS_FORMAT;
+        found = dataset_sample(f.set, i, tokens, labels) == STATUS_CONFIG;
     assert_true(found);
     scratch_expect(&f.s, "1.bin': token ");
     end(&f);

@@ -145,7 +145,7 @@ static void mixed_shards_are_refused(void **state)
     scratch_expect(&f.s, "mixed tokenizers");
     write_shard(&f, "c.bin", "abc", 257, 0);
     struct source_spec spec = {.path = scratch_path(&f.s, "c.bin"), .vocab = 'c'};
-    assert_int_equal(source_create(&f.s.env, &spec, &f.source), STATUS_FORMAT);
+    assert_int_equal(source_create(&f.s.env, &spec, &f.source), STATUS_CONFIG);
     scratch_expect(&f.s, "token 99 at position 2 is beyond the vocabulary of 99");
     end(&f);
 }

@@ -37,7 +37,7 @@ static void names_the_place_of_a_bad_token(void **state)
     int32_t out[7];
     (void)state;
     scratch_open(&s);
-    assert_int_equal(token_stream_read(&stream, &s.env, 0, 7, 20, out), STATUS_FORMAT);
+    assert_int_equal(token_stream_read(&stream, &s.env, 0, 7, 20, out), STATUS_CONFIG);
     scratch_expect(&s, "'bad': token 4000000000 at position 1 is beyond the vocabulary of 20");
     scratch_close(&s);
 }
