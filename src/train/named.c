@@ -21,10 +21,19 @@ enum status named_there(struct env *env, const char *key, const char *path)
     return FAIL(env, CONFIG, "%s%sthere is no '%s'", key, colon(key), path);
 }
 
+/* A link to what is not there? */
+static bool leads_nowhere(const char *path)
+{
+    struct stat info;
+    return !file_exists(path) && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 /* Data is mapped, and may be read several times. */
 static enum status check_plain(struct env *env, const char *key, const char *path)
 {
     struct stat info;
+    if (leads_nowhere(path))
+        return FAIL(env, CONFIG, "%s%s'%s' is a link that leads nowhere", key, colon(key), path);
     if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) /* what else is wrong, who opens it says */
         return STATUS_OK;
     return FAIL(env, CONFIG, "%s%s'%s' is %s; name plain files", key, colon(key), path,
@@ -73,13 +82,6 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name)
     return there ? STATUS_OK
                  : FAIL(env, CONFIG, "%s%sthere is no tokenizer.json in the folder '%s'", key,
                         colon(key), name);
-}
-
-/* A link to what is not there? */
-static bool leads_nowhere(const char *path)
-{
-    struct stat info;
-    return !file_exists(path) && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
 }
 
 enum status named_out(struct env *env, const char *key, const char *path)

@@ -90,6 +90,9 @@ expect_data 1 "odd.bin' has no token shard header; say data.format u16 or u32 if
 expect_data 2 "'folder.csv' is a folder; name plain files" '*.csv'
 expect_data 2 "'pipe.tsv' is not a plain file; name plain files" pipe.tsv
 expect_data 2 "no file matches 'no-such.txt'" no-such.txt
+ln -s no-such.txt dead.log
+expect_data 2 "'dead.log' is a link that leads nowhere" dead.log
+expect_data 2 "'dead.log' is a link that leads nowhere" 'd*.log'
 # files of several kinds, whichever is the first; what no kind holds is told for what it is
 mkdir mixed
 printf '{"text": "a line"}\n' | tee mixed/b.jsonl >mixed/z.jsonl
