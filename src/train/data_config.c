@@ -2,6 +2,7 @@
  * out. */
 #include <stddef.h>
 #include <stdlib.h>
+#include "base/file.h"
 #include "train/dataset_impl.h"
 
 static const char *const FORMATS[] = {"auto", "text", "tokens", "jsonl", "u16", "u32", NULL};
@@ -77,14 +78,24 @@ static const struct option OPTIONS[] = {
 const struct option_table data_options = {
     .title = "data", .options = OPTIONS, .count = sizeof OPTIONS / sizeof *OPTIONS};
 
-static bool parse_share(const char *text, double *share)
+/* data.val: a share, or files. */
+static enum status read_val(struct env *env, const char *text, struct data_plan *plan)
 {
     char *end;
     double value = strtod(text, &end);
-    if (end == text || *end || !(value >= 0 && value < 1))
-        return false;
-    *share = value;
-    return true;
+    bool number = end != text && !*end;
+    if (number && value >= 0 && value < 1) {
+        plan->split = value;
+        return STATUS_OK;
+    }
+    if (number && !file_exists(text)) /* a file may be named 2024 */
+        return FAIL(env, CONFIG,
+                    "data.val: %s is neither a file nor a share; a share is at least 0 and below 1 "
+                    "(0.1 = the last tenth)",
+                    text);
+    plan->val = text;
+    plan->split = 0;
+    return STATUS_OK;
 }
 
 static enum status check_mix(struct env *env, const struct data_config *config)
@@ -107,10 +118,8 @@ enum status data_plan_make(struct env *env, const struct data_config *config,
         return FAIL(env, CONFIG, "give data.path or data.mix, not both");
     TRY(check_mix(env, config));
     plan->count = *config->path ? 1 : config->mix.count;
-    if (*config->val && !parse_share(config->val, &plan->split)) {
-        plan->val = config->val;
-        plan->split = 0;
-    }
+    if (*config->val)
+        TRY(read_val(env, config->val, plan));
     if (plan->count == 0 && !plan->val)
         return FAIL(env, CONFIG, "data.path is not set: there is nothing to train on");
     return STATUS_OK;

@@ -90,6 +90,11 @@ expect_data 1 "odd.bin' has no token shard header; say data.format u16 or u32 if
 expect_data 2 "'folder.csv' is a folder; name plain files" '*.csv'
 expect_data 2 "'pipe.tsv' is not a plain file; name plain files" pipe.tsv
 expect_data 2 "no file matches 'no-such.txt'" no-such.txt
+for share in 1.5 1 -0.1 10; do
+    expect 2 "data.val: $share is neither a file nor a share; a share is at least 0 and below 1" train --data.path=text.txt --data.val=$share
+done
+cp text.txt 2024
+ok train --data.path=text.txt --data.val=2024 --out=file-2024
 ln -s no-such.txt dead.log
 expect_data 2 "'dead.log' is a link that leads nowhere" dead.log
 expect_data 2 "'dead.log' is a link that leads nowhere" 'd*.log'
