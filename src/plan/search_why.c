@@ -185,14 +185,14 @@ static void explain_copies(const struct search_space *space, const struct search
                 none > 0 ? "at most " : "", (long long)first->rounds,
                 recomputed[request->engine.recompute]);
     if (none > 0 && first->rounds > 1)
-        text_printf(text, "         in the last round %lld of %lld copies have none\n",
-                    (long long)none, (long long)workers);
+        text_printf(text, "         in the last round %lld of %lld copies %s none\n",
+                    (long long)none, (long long)workers, none == 1 ? "has" : "have");
     else if (none > 0)
         text_printf(text,
-                    "note     %lld of %lld copies have nothing to compute: a step has %lld "
+                    "note     %lld of %lld copies %s nothing to compute: a step has %lld "
                     "micro-batch%s; raise train.global_batch or take fewer ranks\n",
-                    (long long)none, (long long)workers, (long long)batches,
-                    batches == 1 ? "" : "es");
+                    (long long)none, (long long)workers, none == 1 ? "has" : "have",
+                    (long long)batches, batches == 1 ? "" : "es");
 }
 
 static void explain_zero(const struct search_layout *first, struct text *text)

@@ -275,12 +275,14 @@ static void tell_idle(struct trainer *t)
 {
     int64_t micro_batches = run_micro_batches(t->config);
     int workers = zero_roster(t->session.zero)->workers;
-    if (workers > micro_batches)
+    int64_t idle = workers - micro_batches;
+    if (idle > 0)
         log_warn(t->env,
-                 "%" PRId64 " of %d ranks have nothing to compute: a step has %" PRId64
+                 "%" PRId64 " of %d ranks %s nothing to compute: a step has %" PRId64
                  " micro-batch%s; raise train.global_batch, lower train.micro_batch or take fewer "
                  "ranks",
-                 workers - micro_batches, workers, micro_batches, micro_batches == 1 ? "" : "es");
+                 idle, workers, idle == 1 ? "has" : "have", micro_batches,
+                 micro_batches == 1 ? "" : "es");
 }
 
 static void tell_ready(struct trainer *t)

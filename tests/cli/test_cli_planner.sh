@@ -149,6 +149,8 @@ has '^note     32 of 64 copies have nothing to compute: a step has 32 micro-batc
 ok "$sifr" plan "${model[@]}" --gpus=16 --top=1 --parallel.tp=1 --parallel.pp=1
 has '^note     train.global_batch was not given: planned for 8 sequences a step$'
 has '^note     8 of 16 copies have nothing to compute: a step has 8 micro-batches;'
+ok "$sifr" plan "${model[@]}" --gpus=2 --top=1 --parallel.tp=1 --parallel.pp=1 --train.global_batch=1
+has '^note     1 of 2 copies has nothing to compute: a step has 1 micro-batch;'
 ok "$sifr" plan --help
 has '[-][-]gpus=64'
 # The example of the README searches all that its words promise.

@@ -45,7 +45,7 @@ ok timeout 120 $mine -n 2 "$sifr" train "${small[@]}" --data.path=text.txt --tra
 ! grep -q $'[\r\033]' out || fail "a joined job: escapes in a file"
 # A rank without a micro-batch is worth a word.
 ok timeout 120 "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1 --train.global_batch=4 -n 2 --comm.backend=threads --out=idle
-grep -q 'warning: 1 of 2 ranks have nothing to compute: a step has 1 micro-batch;' err || fail "an idle rank is not told: $(cat err)"
+grep -q 'warning: 1 of 2 ranks has nothing to compute: a step has 1 micro-batch;' err || fail "an idle rank is not told: $(cat err)"
 ok timeout 120 "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --train.global_batch=8 --json -n 2 --out=json
 is_json out
 [ ! -s err ] || fail "--json: something on stderr: $(cat err)"
