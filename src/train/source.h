@@ -8,7 +8,7 @@
  *           Held out: the end of the text, cut after a line.
  *   jsonl   every line is a document, laid out in the same way; tokens of a prompt are masked
  *           (never predicted), those of its completion and the end-of-text token after it are
- *           not. Held out: the last lines.
+ *           not. Lines with nothing to encode are passed over. Held out: the last lines.
  *   tokens  the files in the order of their names, joined; a window may run from one file into
  *           the next as it may from one document into the next. Held out: the last tokens.
  */

@@ -31,6 +31,8 @@ static enum status pack_document(void *user, const struct jsonl_document *docume
     struct env *env = packing->source->env;
     const struct tokenizer *tokenizer = packing->spec->tokenizer;
     struct source_list *list = &packing->source->lists[document->offset >= packing->file->cut];
+    if (document->prompt_bytes + document->text_bytes == 0)
+        return STATUS_OK; /* as an empty file: `sifr tokenize` passes over it too */
     if (list->tokens.count == 0)
         TRY(source_list_add_end(env, tokenizer, list));
     if (document->prompt)

@@ -62,6 +62,7 @@ expect 1 "noise.safetensors" "$sifr" inspect "$(printf '\010\0\0\0\0\0\0\0{"a": 
 : >empty.txt
 : >empty.jsonl
 printf '\n\n' >blank.jsonl
+for i in {1..100}; do printf '{"text": ""}\n'; done >hollow.jsonl
 printf '{"text": "a"}\n{"text": \n' >bad.jsonl
 printf 'odd' >odd.bin
 printf '\037\213\010\0rest' | tee packed.jsonl >text.txt.gz
@@ -80,6 +81,7 @@ expect_data() { # CODE PATTERN FILE [FORMAT]
 expect_data 1 "empty.txt' is empty" empty.txt
 expect_data 1 "empty.jsonl' is empty" empty.jsonl
 expect_data 1 "there is no text in .*blank.jsonl'" blank.jsonl
+expect_data 1 "there is no text in .*hollow.jsonl'" hollow.jsonl
 expect_data 1 "bad.jsonl' line 2" bad.jsonl
 expect_data 1 "text.txt.gz' is compressed by gzip, and is not read as text; unpack it first \(gunzip -k\)" text.txt.gz
 expect_data 1 "text.tar' is a tar archive, and is not read as text; unpack it first \(tar xf\)" text.tar

@@ -166,9 +166,18 @@ static void lines_without_text_are_no_data(void **state)
     struct fixture f;
     (void)state;
     begin(&f);
-    const char *path = scratch_text(&f.s, "a.jsonl", "\n \n");
-    assert_int_equal(load(&f, path, DATA_AUTO, 0), STATUS_FORMAT);
-    scratch_expect(&f.s, "there is no text in '");
+    static const char *const lines[] = {"\n \n",
+                                        "{\"text\":\"\"}\n{\"prompt\":\"\",\"completion\":\"\"}\n"};
+    for (int i = 0; i < 2; i++) {
+        const char *path = scratch_text(&f.s, "a.jsonl", lines[i]);
+        assert_int_equal(load(&f, path, DATA_AUTO, 0), STATUS_FORMAT);
+        scratch_expect(&f.s, "there is no text in '");
+    }
+    const char *path = scratch_text(&f.s, "a.jsonl",
+                                    "{\"text\":\"\"}\n{\"text\":\"ab\"}\n{\"text\":\"\"}\n"
+                                    "{\"prompt\":\"p\",\"completion\":\"\"}\n");
+    assert_int_equal(load(&f, path, DATA_AUTO, 0), STATUS_OK);
+    expect_stream(&f, source_train(f.source), "$ab$p-$");
     end(&f);
 }
 
