@@ -58,9 +58,8 @@ is_json out
 has '"loss": null'
 for flag in --temperature=0 --temperature=1 --json; do
     expect 3 "error: the model gives numbers that are not finite for token 4 of the text; look at its weights" "$sifr" sample nan abc $flag
-    [ "$flag" = --json ] || [ "$(cat out)" = abc ] || fail "sample $flag: a text all the same: $(cat out)"
+    [ ! -s out ] || fail "sample $flag: a text all the same: $(cat out)"
 done
-[ ! -s out ] || fail "sample --json: a result all the same: $(cat out)"
 expect 3 "2 steps in a row were skipped .*, the last is step 2; look at the weights of the model at model.path" \
     "$sifr" train --model.path=nan --data.path=text.txt --train.micro_batch=2 --train.steps=9 --train.max_skips=2 --quiet --out=from-nan
 # a run that takes text samples says once that there are none, and goes on; no record breaks off
