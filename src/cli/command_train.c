@@ -151,9 +151,8 @@ static enum status run_job(struct train_job *job)
     bool shows = job->plan.rank == 0;
     TRY(share_threads(job));
     TRY(mem_alloc(env, MEM_OTHER, "view", sizeof *job->view, &job->view));
-    train_view_open(job->view, job->cli, settings->json, settings->quiet,
+    train_view_open(job->view, job->cli, settings->json, settings->quiet, settings->fresh,
                     settings->config.train.log_every);
-    job->view->fresh = settings->fresh;
     st = run_config_resolve(env, job->options, shows ? train_view_learning : NULL, job->view,
                             &settings->config);
     if (st == STATUS_STOPPED) /* nothing was there to save */

@@ -12,10 +12,11 @@
 
 enum { BAR_CELLS = 10 };
 
-void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet,
+void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet, bool fresh,
                      int64_t log_every)
 {
-    *view = (struct train_view){.cli = cli, .json = json, .quiet = quiet, .log_every = log_every};
+    *view = (struct train_view){
+        .cli = cli, .json = json, .quiet = quiet, .fresh = fresh, .log_every = log_every};
     json_out_begin(&view->record, cli->env);
 }
 

@@ -25,13 +25,13 @@ struct train_view {
     bool line_kept, stop_said;
     bool stepped;  /* there is something to save */
     bool wordless; /* the run has tokens and no tokenizer */
-    bool fresh;    /* --fresh was given; set by whoever opens the view */
+    bool fresh;    /* --fresh was given */
     double shown;  /* when the live line was last written */
     struct json_out record;
     const struct run_config *config; /* borrowed; NULL: the run has not begun */
 };
 
-void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet,
+void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet, bool fresh,
                      int64_t log_every);
 void train_view_close(struct train_view *view);
 /* Callbacks for trainer_run; they borrow the view. */
