@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Runs every command of docs/tutorial.md, in order, as printed: each line of a block marked `sh`. Exit code 75 (stopped
+# early) counts as success only for a command that asks to be stopped.
+set -u
+build=$(cd "${1:?usage: test_tutorial.sh BUILD}" && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r "$root/configs" "$root/docs" "$root/README.md" "$work"
+ln -s "$build" "$work/build"
+cd "$work" || exit 1
+
+count=0
+while IFS= read -r command; do
+    wanted=0
+    [[ $command != *--train.stop_at=* ]] || wanted=75
+    bash -c "$command" </dev/null >log 2>&1
+    status=$?
+    count=$((count + 1))
+    [ $status = $wanted ] && continue
+    echo "exit code $status instead of $wanted: $command"
+    tail -n 20 log
+    exit 1
+done < <(sed -n '/^```sh$/,/^```$/ { /^```/! p }' "$root/docs/tutorial.md")
+
+echo "$count commands"
+[ $count -ge 12 ] # the page lost its commands, or they are no longer marked
