@@ -136,3 +136,8 @@ bool output_remove(struct env *env, const char *path)
 {
     return !is_failed(env) && remove(path) == 0;
 }
+
+bool output_remove_at(struct env *env, int folder, const char *name, bool is_folder)
+{
+    return !is_failed(env) && unlinkat(folder, name, is_folder ? AT_REMOVEDIR : 0) == 0;
+}

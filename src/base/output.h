@@ -33,5 +33,8 @@ bool output_close(struct env *env, int fd);
 bool output_rename(struct env *env, const char *from, const char *to);
 bool output_mkdir(struct env *env, const char *path);
 bool output_remove(struct env *env, const char *path); /* a file, or an empty folder */
+/* The entry `name` of an open folder (AT_FDCWD: a path): an empty folder, or anything else. A link is
+ * removed, and not what it leads to. */
+bool output_remove_at(struct env *env, int folder, const char *name, bool is_folder);
 
 #endif
