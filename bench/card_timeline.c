@@ -58,7 +58,7 @@ int InitializeInjection(void);
 int InitializeInjection(void)
 {
     const char *path = getenv("TIMELINE");
-    out = fopen(path ? path : "timeline.csv", "w");
+    out = fopen(path ? path : "timeline.csv", "wx");
     if (!out)
         return 0;
     cuptiActivityRegisterCallbacks(take_buffer, give_buffer);

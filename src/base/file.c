@@ -1,8 +1,7 @@
 /* file -- whole files, folders and globs over POSIX calls.
  *
- * Short transfers and EINTR are dealt with here, so callers see a whole file or an error that names
- * it. An atomic write makes a temporary file beside its goal (`.NAME.PID-N.tmp`) and removes it
- * when anything fails: the goal is the old file or the new one, never a piece.
+ * Short transfers and EINTR are dealt with here and in output.c, so callers see a whole file or an
+ * error that names it.
  */
 #include "base/file.h"
 #include <dirent.h>
@@ -16,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/output.h"
+#include "base/part_file.h"
 #include "base/text.h"
 
 static int open_again(const char *path, int flags, mode_t mode)
@@ -127,77 +127,14 @@ undo_open:
 
 /* --- writing -------------------------------------------------------------------------------- */
 
-bool dir_exists(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-/* The folder part of `path`, or "." */
-static enum status folder_of(struct env *env, const char *path, char **folder)
-{
-    const char *slash = strrchr(path, '/');
-    TRY(mem_strdup(env, slash ? path : ".", folder));
-    if (slash)
-        (*folder)[slash == path ? 1 : slash - path] = 0;
-    return STATUS_OK;
-}
-
-/* Make a new file beside `path`; the name is ours alone (O_EXCL), whatever other ranks and threads
- * do. */
-static enum status open_beside(struct env *env, const char *path, const char *folder,
-                               struct text *name, int *fd)
-{
-    const char *slash = strrchr(path, '/');
-    for (int attempt = 0; attempt < 1000; attempt++) {
-        text_clear(name);
-        text_printf(name, "%s/.%s.%ld-%d.tmp", folder, slash ? slash + 1 : path, (long)getpid(),
-                    attempt);
-        TRY(name->status);
-        if (output_open(env, text_string(name), O_WRONLY | O_CREAT | O_EXCL, fd))
-            return STATUS_OK;
-        if (errno != EEXIST)
-            break;
-    }
-    return FAIL(env, IO, "cannot write '%s': %s", path, strerror(errno));
-}
-
-/* Fill the temporary file and move it over `path`; false with errno, and the file is gone. */
-static bool fill_and_rename(struct env *env, int fd, const char *name, const char *path,
-                            const void *data, size_t bytes)
-{
-    bool written = output_write(env, fd, data, bytes) && output_sync(env, fd);
-    int reason = errno;
-    if (!output_close(env, fd) && written) {
-        written = false;
-        reason = errno;
-    }
-    if (written && output_rename(env, name, path))
-        return true;
-    if (written)
-        reason = errno;
-    unlink(name);
-    errno = reason;
-    return false;
-}
-
 enum status file_write_atomic(struct env *env, const char *path, const void *data, size_t bytes)
 {
-    enum status st;
-    char *folder;
-    struct text name;
-    int fd;
-    text_init(&name, env);
-    TRY(folder_of(env, path, &folder));
-    TRY_OR(undo_names, open_beside(env, path, folder, &name, &fd));
-    if (!fill_and_rename(env, fd, text_string(&name), path, data, bytes)) {
-        st = FAIL(env, IO, "cannot write '%s': %s", path, strerror(errno));
-        goto undo_names;
-    }
-    st = dir_sync(env, folder);
-undo_names:
-    text_free(&name);
-    mem_free(env, folder);
+    struct part_file *file;
+    TRY(part_file_create(env, path, &file));
+    enum status st = part_file_write(file, 0, data, bytes);
+    if (st == STATUS_OK)
+        st = part_file_commit(file);
+    part_file_destroy(file);
     return st;
 }
 
@@ -209,49 +146,85 @@ enum status file_write_text(struct env *env, const char *path, const struct text
 
 enum status file_check_place(struct env *env, const char *path)
 {
-    char *folder;
-    struct text name;
-    int fd;
+    static const char some[4096];
+    struct part_file *file;
     if (dir_exists(path))
         return FAIL(env, IO, "cannot write '%s': it is a folder", path);
-    text_init(&name, env);
-    TRY(folder_of(env, path, &folder));
-    enum status st = open_beside(env, path, folder, &name, &fd);
-    if (st == STATUS_OK) {
-        output_close(env, fd);
-        unlink(text_string(&name));
-    }
-    text_free(&name);
-    mem_free(env, folder);
+    TRY(part_file_create(env, path, &file));
+    enum status st = part_file_write(file, 0, some, sizeof some);
+    if (st == STATUS_OK)
+        st = part_file_sync(file);
+    part_file_destroy(file);
     return st;
 }
 
 /* --- folders and paths ---------------------------------------------------------------------- */
 
-static enum status make_folder(struct env *env, const char *path)
+bool dir_exists(const char *path)
 {
-    if (output_mkdir(env, path))
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* *made = it was not there before. */
+static enum status make_folder(struct env *env, const char *path, bool *made)
+{
+    *made = false;
+    if (dir_exists(path))
         return STATUS_OK;
+    *made = output_mkdir(env, path);
+    if (*made)
+        return dir_sync_parent(env, path);
     int reason = errno;
     if (dir_exists(path))
         return STATUS_OK;
     return FAIL(env, IO, "cannot create folder '%s': %s", path, strerror(reason));
 }
 
-enum status dir_create(struct env *env, const char *path)
+enum status dir_make(struct env *env, const char *path, struct dir_made *made)
 {
     char *part;
-    TRY(mem_strdup(env, path, &part));
+    size_t bytes = strlen(path);
     enum status st = STATUS_OK;
-    for (size_t i = 1; path[0] && path[i] && st == STATUS_OK; i++) {
-        if (path[i] != '/')
+    *made = (struct dir_made){0};
+    TRY(mem_strdup(env, path, &part));
+    for (size_t i = 1; i <= bytes && st == STATUS_OK; i++) {
+        bool is_new;
+        if (path[i] != '/' && path[i] != '\0')
             continue;
-        part[i] = 0;
-        st = make_folder(env, part);
-        part[i] = '/';
+        part[i] = '\0';
+        st = make_folder(env, part, &is_new);
+        part[i] = path[i];
+        if (is_new && made->first == 0)
+            made->first = i;
+        if (is_new)
+            made->last = i;
     }
     mem_free(env, part);
-    return st == STATUS_OK ? make_folder(env, path) : st;
+    if (bytes == 0)
+        return FAIL(env, IO, "cannot create a folder without a name");
+    return st;
+}
+
+void dir_unmake(struct env *env, const char *path, const struct dir_made *made)
+{
+    char *part;
+    if (made->first == 0 || mem_strdup(env, path, &part) != STATUS_OK)
+        return;
+    for (size_t i = made->last; i >= made->first; i--) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        part[i] = '\0';
+        if (!output_remove_at(env, AT_FDCWD, part, true))
+            break;
+    }
+    mem_free(env, part);
+}
+
+enum status dir_create(struct env *env, const char *path)
+{
+    struct dir_made made;
+    return dir_make(env, path, &made);
 }
 
 enum status dir_sync(struct env *env, const char *path)
@@ -261,13 +234,42 @@ enum status dir_sync(struct env *env, const char *path)
     int reason = errno;
     if (fd >= 0)
         close(fd);
-    return synced ? STATUS_OK
-                  : FAIL(env, IO, "cannot sync folder '%s': %s", path, strerror(reason));
+    if (synced || reason == EACCES) /* a folder that may be written but not read has no sync */
+        return STATUS_OK;
+    return FAIL(env, IO, "cannot sync folder '%s': %s", path, strerror(reason));
+}
+
+enum status dir_sync_parent(struct env *env, const char *path)
+{
+    char *folder;
+    TRY(path_parent(env, path, &folder));
+    enum status st = dir_sync(env, folder);
+    mem_free(env, folder);
+    return st;
 }
 
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;
+}
+
+bool path_is_free(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) != 0;
+}
+
+bool path_is_link(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
+bool file_is_at(int fd, int folder, const char *name)
+{
+    struct stat named, open_file;
+    return fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &open_file) == 0 &&
+           named.st_ino == open_file.st_ino && named.st_dev == open_file.st_dev;
 }
 
 bool dir_is_empty(const char *path)
@@ -288,6 +290,15 @@ enum status path_join(struct env *env, const char *folder, const char *name, cha
     bool bare = folder_bytes == 0 || folder[folder_bytes - 1] == '/';
     TRY(mem_alloc(env, MEM_OTHER, "path", bytes, path));
     snprintf(*path, bytes, "%s%s%s", folder, bare ? "" : "/", name);
+    return STATUS_OK;
+}
+
+enum status path_parent(struct env *env, const char *path, char **folder)
+{
+    const char *slash = strrchr(path, '/');
+    TRY(mem_strdup(env, slash ? path : ".", folder));
+    if (slash)
+        (*folder)[slash == path ? 1 : slash - path] = 0;
     return STATUS_OK;
 }
 

@@ -22,22 +22,38 @@ void file_map_close(struct file_map *map);
  * bytes. */
 enum status file_read(struct env *env, const char *path, size_t limit, char **text, size_t *bytes);
 
-/* Write beside `path`, fsync, rename over it, fsync the folder: a reader sees the old file or the
- * new one. */
+/* Write a temporary file (part_file.h), fsync, rename it to `path`, fsync the folder: a reader sees
+ * the old file or the new one. A symbolic link at `path` is replaced; what it leads to is not
+ * touched. */
 enum status file_write_atomic(struct env *env, const char *path, const void *data, size_t bytes);
 /* The same for a text; one that could not grow is not written, and its status comes back. */
 enum status file_write_text(struct env *env, const char *path, const struct text *text);
 
-/* Whether file_write_atomic could write there: a file is made beside `path`, and removed. */
+/* Whether file_write_atomic could write a few kilobytes there: a temporary file is written and
+ * removed. */
 enum status file_check_place(struct env *env, const char *path);
 
-enum status dir_create(struct env *env, const char *path); /* with parents; fine when it exists */
+/* With parents; fine when it exists. The name of each new folder is synced. */
+enum status dir_create(struct env *env, const char *path);
+/* The same, noting which folders it made; and the removal of those of them that are empty. */
+struct dir_made {
+    size_t first, last; /* bytes of the path of the first and the last; 0 = none */
+};
+enum status dir_make(struct env *env, const char *path, struct dir_made *made);
+void dir_unmake(struct env *env, const char *path, const struct dir_made *made);
 enum status dir_sync(struct env *env, const char *path);
-bool file_exists(const char *path);  /* file or folder */
+enum status dir_sync_parent(struct env *env, const char *path); /* the folder that `path` is in */
+bool file_exists(const char *path);  /* file or folder; a link counts for what it leads to */
+bool path_is_free(const char *path); /* nothing of that name is seen, not even a dangling link */
+bool path_is_link(const char *path); /* a symbolic link */
+/* Does `name` in the open folder (AT_FDCWD: a path) still stand for the open file, and not for a link
+ * to it? */
+bool file_is_at(int fd, int folder, const char *name);
 bool dir_exists(const char *path);   /* a folder */
 bool dir_is_empty(const char *path); /* also true when it does not exist */
 enum status path_join(struct env *env, const char *folder, const char *name,
-                      char **path); /* mem_free it */
+                      char **path);                                        /* mem_free it */
+enum status path_parent(struct env *env, const char *path, char **folder); /* or "."; mem_free it */
 
 /* Paths that match a glob, sorted by bytes; a pattern without wildcard characters must exist. */
 struct path_list {

@@ -63,11 +63,6 @@ static bool write_all(struct env *env, int fd, int64_t at, const void *data, siz
     return true;
 }
 
-bool output_write(struct env *env, int fd, const void *data, size_t bytes)
-{
-    return write_all(env, fd, -1, data, bytes);
-}
-
 bool output_append(int fd, const void *data, size_t bytes)
 {
     struct env calm = {0}; /* no faults */
@@ -132,7 +127,7 @@ bool output_mkdir(struct env *env, const char *path)
     return !is_failed(env) && mkdir(path, 0777) == 0;
 }
 
-bool output_remove(struct env *env, const char *path)
+bool output_remove_at(struct env *env, int folder, const char *name, bool is_folder)
 {
-    return !is_failed(env) && remove(path) == 0;
+    return !is_failed(env) && unlinkat(folder, name, is_folder ? AT_REMOVEDIR : 0) == 0;
 }

@@ -20,7 +20,6 @@ struct output_faults { /* open; borrowed by an env */
 };
 
 bool output_open(struct env *env, const char *path, int flags, int *fd); /* mode 0666 */
-bool output_write(struct env *env, int fd, const void *data, size_t bytes);
 /* To the end of a file that only we write to: all of it, or nothing, what was written of it being taken
  * back. Not among the calls that faults are counted in. */
 bool output_append(int fd, const void *data, size_t bytes);
@@ -32,6 +31,8 @@ bool output_sync(struct env *env, int fd); /* fine where nothing can be synced *
 bool output_close(struct env *env, int fd);
 bool output_rename(struct env *env, const char *from, const char *to);
 bool output_mkdir(struct env *env, const char *path);
-bool output_remove(struct env *env, const char *path); /* a file, or an empty folder */
+/* The entry `name` of an open folder (AT_FDCWD: a path): an empty folder, or anything else. A link is
+ * removed, and not what it leads to. */
+bool output_remove_at(struct env *env, int folder, const char *name, bool is_folder);
 
 #endif

@@ -5,9 +5,10 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/lock_file.h"
+#include "base/part_folder.h"
 #include "cli/command.h"
 #include "cli/command_line.h"
 #include "cli/encode.h"
@@ -183,7 +184,7 @@ static enum status check_place(struct env *env, const struct tokenize_settings *
     const char *const paths[] = {done->path[0], done->path[1], done->tokenizer_path};
     TRY(named_out(env, "--out", settings->out));
     for (int i = 0; i < 3; i++)
-        if (file_exists(paths[i]))
+        if (!path_is_free(paths[i]))
             return FAIL(env, CONFIG,
                         "'%s' is there already, and nothing is overwritten; choose another --out",
                         paths[i]);
@@ -215,14 +216,54 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
     return tokenizer_save(tokenizer, done->tokenizer_path);
 }
 
+/* One at a time writes to a folder. */
+static enum status lock_folder(struct env *env, const char *folder, struct lock_file **lock)
+{
+    const struct lock_words words = {
+        .writer = "tokenize", .output = folder, .advice = "choose another --out"};
+    char *path;
+    TRY(path_join(env, folder, PART_FOLDER_MARKER, &path));
+    enum status st = lock_file_take(env, path, &words, lock);
+    mem_free(env, path);
+    return st;
+}
+
+/* Write all files; the caller holds the lock of the folder. */
+static enum status fill_folder(struct cli *cli, const struct tokenize_settings *settings,
+                               const char *const *words, int word_count, struct tokenized *done)
+{
+    struct tokenizer *tokenizer;
+    double begin = clock_seconds();
+    TRY(check_place(cli->env, settings, done)); /* another may have ended just now */
+    TRY(make_tokenizer(cli, settings, words, word_count, &tokenizer));
+    done->learn_seconds = clock_seconds() - begin;
+    enum status st = write_tokens(cli, settings, words, word_count, tokenizer, done);
+    tokenizer_destroy(tokenizer);
+    return st;
+}
+
+static enum status make_folder(struct cli *cli, const struct tokenize_settings *settings,
+                               const char *const *words, int word_count, struct tokenized *done)
+{
+    struct lock_file *lock = NULL;
+    struct dir_made made;
+    enum status st = dir_make(cli->env, settings->out, &made);
+    if (st == STATUS_OK)
+        st = lock_folder(cli->env, settings->out, &lock);
+    if (st == STATUS_OK)
+        st = fill_folder(cli, settings, words, word_count, done);
+    lock_file_release(lock);
+    if (st != STATUS_OK)
+        dir_unmake(cli->env, settings->out, &made);
+    return st;
+}
+
 static enum status tokenize(struct cli *cli, const struct tokenize_settings *settings,
                             const char *const *words, int word_count)
 {
     struct env *env = cli->env;
-    struct tokenizer *tokenizer = NULL;
     struct tokenized done = {0};
     enum status st;
-    double begin = clock_seconds();
     TRY(check_flags(env, settings));
     for (int i = 0; i < word_count; i++)
         TRY(named_files(env, "", words[i]));
@@ -230,19 +271,12 @@ static enum status tokenize(struct cli *cli, const struct tokenize_settings *set
     TRY_OR(undo, path_join(env, settings->out, "train.bin", &done.path[0]));
     TRY_OR(undo, path_join(env, settings->out, "val.bin", &done.path[1]));
     TRY_OR(undo, check_place(env, settings, &done));
-    TRY_OR(undo, make_tokenizer(cli, settings, words, word_count, &tokenizer));
-    done.learn_seconds = clock_seconds() - begin;
-    bool there = file_exists(settings->out);
-    st = write_tokens(cli, settings, words, word_count, tokenizer, &done);
-    if (st != STATUS_OK && !there)
-        rmdir(settings->out); /* it stays if anything is in it */
-    TRY_OR(undo, st);
+    TRY_OR(undo, make_folder(cli, settings, words, word_count, &done));
     if (settings->json)
         st = print_tokenized_json(cli, &done);
     else
         print_tokenized(cli, &done);
 undo:
-    tokenizer_destroy(tokenizer);
     mem_free(env, done.path[1]);
     mem_free(env, done.path[0]);
     mem_free(env, done.tokenizer_path);

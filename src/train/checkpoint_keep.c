@@ -1,14 +1,18 @@
-/* checkpoint_keep -- see the header. */
+/* checkpoint_keep -- names, leftovers, and which checkpoints stay. */
 #include "train/checkpoint_keep.h"
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include "base/file.h"
+#include "base/lock_file.h"
 #include "base/output.h"
+#include "base/part_folder.h"
+#include "train/checkpoint_own.h"
 
 enum status checkpoint_keep_path(struct env *env, const char *folder, const char *prefix,
                                  int64_t step, const char *suffix, char **path)
@@ -18,57 +22,14 @@ enum status checkpoint_keep_path(struct env *env, const char *folder, const char
     return path_join(env, folder, name, path);
 }
 
-/* --- removing ------------------------------------------------------------------------------- */
-
-static bool is_dots(const char *name)
-{
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
-}
-
-static enum status remove_entry(struct env *env, const char *folder, const char *name)
-{
-    struct stat info;
-    char *path;
-    TRY(path_join(env, folder, name, &path));
-    enum status st = STATUS_OK;
-    if (lstat(path, &info) == 0 && S_ISDIR(info.st_mode))
-        st = checkpoint_keep_remove(env, path);
-    else if (!output_remove(env, path) && errno != ENOENT)
-        st = FAIL(env, IO, "cannot remove '%s': %s", path, strerror(errno));
-    mem_free(env, path);
-    return st;
-}
-
-enum status checkpoint_keep_remove(struct env *env, const char *path)
-{
-    enum status st = STATUS_OK;
-    DIR *dir = opendir(path);
-    if (!dir)
-        return errno == ENOENT ? STATUS_OK
-                               : FAIL(env, IO, "cannot remove '%s': %s", path, strerror(errno));
-    for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir));)
-        if (!is_dots(entry->d_name))
-            st = remove_entry(env, path, entry->d_name);
-    closedir(dir);
-    if (st == STATUS_OK && !output_remove(env, path))
-        st = FAIL(env, IO, "cannot remove '%s': %s", path, strerror(errno));
-    return st;
-}
-
-static enum status rename_folder(struct env *env, const char *from, const char *to)
-{
-    if (output_rename(env, from, to))
-        return STATUS_OK;
-    return FAIL(env, IO, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
-}
-
 /* --- looking -------------------------------------------------------------------------------- */
 
 /* The N of a folder's name "step-N", -1 for any other name. */
 static int64_t step_of(const char *name)
 {
     char *end;
-    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9' ||
+        (name[5] == '0' && name[6] != '\0')) /* "step-07" is not the name of step 7 */
         return -1;
     errno = 0;
     long long step = strtoll(name + 5, &end, 10);
@@ -93,13 +54,57 @@ enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t 
     return STATUS_OK;
 }
 
-/* --- keeping -------------------------------------------------------------------------------- */
+/* --- leftovers ------------------------------------------------------------------------------ */
 
-static bool is_left_over(const char *name)
+/* PREFIX N SUFFIX, or the same with a number behind it: "-2". */
+static bool is_numbered(const char *name, const char *prefix, const char *suffix)
 {
-    size_t bytes = strlen(name);
-    return strncmp(name, ".old-step-", 10) == 0 ||
-           (strncmp(name, ".step-", 6) == 0 && bytes > 4 && strcmp(name + bytes - 4, ".tmp") == 0);
+    char stem[64];
+    size_t digits = strncmp(name, prefix, strlen(prefix)) == 0
+                        ? strspn(name + strlen(prefix), "0123456789")
+                        : 0;
+    snprintf(stem, sizeof stem, "%.*s%s", (int)(strlen(prefix) + digits), name, suffix);
+    return digits > 0 && digits < 20 && part_folder_is_name(name, stem);
+}
+
+/* One whose removal was cut short. */
+static enum status clear_old(struct env *env, const char *path)
+{
+    char stranger[TREE_PATH_BYTES];
+    if (!checkpoint_own_is(path))
+        return part_folder_clear(env, path);
+    TRY(checkpoint_own_stranger(env, path, stranger));
+    if (!*stranger)
+        return checkpoint_own_remove(env, path);
+    part_folder_tell_left(env, path);
+    return STATUS_OK;
+}
+
+/* A process was killed between the name and the removal of the marker. */
+static enum status clear_marker(struct env *env, const char *path)
+{
+    char *marker;
+    TRY(path_join(env, path, PART_FOLDER_MARKER, &marker));
+    if (!path_is_link(path) && lock_file_is_left(marker) &&
+        !output_remove_at(env, AT_FDCWD, marker, false))
+        log_debug(env, "cannot remove '%s': %s", marker, strerror(errno));
+    mem_free(env, marker);
+    return STATUS_OK;
+}
+
+static enum status clear_entry(struct env *env, const char *folder, const char *name)
+{
+    enum status st = STATUS_OK;
+    char *path;
+    TRY(path_join(env, folder, name, &path));
+    if (is_numbered(name, ".step-", ".tmp"))
+        st = part_folder_clear(env, path);
+    else if (is_numbered(name, ".old-step-", ""))
+        st = clear_old(env, path);
+    else if (step_of(name) >= 0)
+        st = clear_marker(env, path);
+    mem_free(env, path);
+    return st;
 }
 
 enum status checkpoint_keep_clear(struct env *env, const char *folder)
@@ -109,67 +114,113 @@ enum status checkpoint_keep_clear(struct env *env, const char *folder)
     if (!dir)
         return STATUS_OK;
     for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir));)
-        if (is_left_over(entry->d_name))
-            st = remove_entry(env, folder, entry->d_name);
+        st = clear_entry(env, folder, entry->d_name);
     closedir(dir);
     return st;
 }
 
-static enum status remove_step(struct env *env, const char *folder, int64_t step)
+/* --- keeping -------------------------------------------------------------------------------- */
+
+/* Rename the folder to the first that is free of PREFIX step-N SUFFIX, and the same with -2, -3, ...;
+ * mem_free *to. */
+static enum status rename_free(struct env *env, const char *folder, int64_t step,
+                               const char *prefix, const char *suffix, char **to)
 {
     enum status st;
-    char *path, *old;
+    char *path, numbered[32];
     TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
-    TRY_OR(undo_path, checkpoint_keep_path(env, folder, ".old-", step, "", &old));
-    TRY_OR(undo_old, checkpoint_keep_remove(env, old)); /* of a removal that was cut short */
-    TRY_OR(undo_old, rename_folder(env, path, old));
-    st = checkpoint_keep_remove(env, old);
-undo_old:
-    mem_free(env, old);
+    TRY_OR(undo_path, checkpoint_keep_path(env, folder, prefix, step, suffix, to));
+    for (int n = 2; !path_is_free(*to); n++) {
+        mem_free(env, *to);
+        snprintf(numbered, sizeof numbered, "%s-%d", suffix, n);
+        TRY_OR(undo_path, checkpoint_keep_path(env, folder, prefix, step, numbered, to));
+    }
+    if (!output_rename(env, path, *to)) {
+        st = FAIL(env, IO, "cannot rename '%s' to '%s': %s", path, *to, strerror(errno));
+        mem_free(env, *to);
+    }
 undo_path:
     mem_free(env, path);
     return st;
 }
 
+static enum status remove_step(struct env *env, const char *folder, int64_t step)
+{
+    char *path, *old;
+    TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
+    enum status st = checkpoint_own_check(env, path);
+    mem_free(env, path);
+    TRY(st);
+    TRY(rename_free(env, folder, step, ".old-", "", &old));
+    st = checkpoint_own_remove(env, old);
+    mem_free(env, old);
+    return st;
+}
+
+/* Does it count as one of those that are kept? Not a link, nor another folder of that name: what a
+ * user has put there must not cost a checkpoint. */
+static enum status counts(struct env *env, const char *folder, int64_t step, bool *ours)
+{
+    char *path;
+    TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
+    *ours = checkpoint_own_is(path);
+    mem_free(env, path);
+    return STATUS_OK;
+}
+
 enum status checkpoint_keep_prune(struct env *env, const char *folder, int64_t keep, int64_t major)
 {
     int64_t step = INT64_MAX, kept = 0;
+    enum status st = STATUS_OK;
     for (;;) {
+        bool ours;
         TRY(checkpoint_keep_newest(env, folder, step, &step));
         if (step < 0)
-            return STATUS_OK;
-        bool stays = major > 0 && step % major == 0;
-        if (kept < keep)
-            kept++;
-        else if (!stays)
-            TRY(remove_step(env, folder, step));
+            return st;
+        TRY(counts(env, folder, step, &ours));
+        if (kept < keep) {
+            kept += ours;
+            continue;
+        }
+        if (major > 0 && step % major == 0)
+            continue;
+        enum status removed = remove_step(env, folder, step);
+        if (removed != STATUS_OK && removed != STATUS_CONFIG) /* CONFIG: that one is kept */
+            return removed;
+        st = st == STATUS_OK ? removed : st;
     }
 }
 
-static enum status set_aside(struct env *env, const char *folder, int64_t step)
+/* Only a real folder gets another name. */
+static enum status check_folders(struct env *env, const char *folder, int64_t step)
 {
-    enum status st;
-    char *path, *aside = NULL, suffix[32] = ".damaged";
-    TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
-    TRY_OR(done, checkpoint_keep_path(env, folder, "", step, suffix, &aside));
-    for (int n = 2; file_exists(aside); n++) {
-        mem_free(env, aside);
-        snprintf(suffix, sizeof suffix, ".damaged-%d", n);
-        TRY_OR(done, checkpoint_keep_path(env, folder, "", step, suffix, &aside));
+    for (int64_t above = INT64_MAX;;) {
+        struct stat info;
+        char *path;
+        TRY(checkpoint_keep_newest(env, folder, above, &above));
+        if (above <= step)
+            return STATUS_OK;
+        TRY(checkpoint_keep_path(env, folder, "", above, "", &path));
+        enum status st = STATUS_OK;
+        if (lstat(path, &info) == 0 && !S_ISDIR(info.st_mode))
+            st = FAIL(env, CONFIG,
+                      "'%s' is not a folder that sifr made, and the run needs that name after step "
+                      "%" PRId64 "; move it elsewhere",
+                      path, step);
+        mem_free(env, path);
+        TRY(st);
     }
-    st = rename_folder(env, path, aside);
-done:
-    mem_free(env, aside);
-    mem_free(env, path);
-    return st;
 }
 
 enum status checkpoint_keep_set_aside(struct env *env, const char *folder, int64_t step)
 {
+    TRY(check_folders(env, folder, step));
     for (int64_t above = INT64_MAX;;) {
+        char *aside;
         TRY(checkpoint_keep_newest(env, folder, above, &above));
         if (above <= step)
             return STATUS_OK;
-        TRY(set_aside(env, folder, above));
+        TRY(rename_free(env, folder, above, "", ".damaged", &aside));
+        mem_free(env, aside);
     }
 }

@@ -62,6 +62,23 @@ static void name_file(struct checkpoint_file *file, int number, int count)
                  number, count);
 }
 
+bool checkpoint_layout_is_name(const char *name)
+{
+    for (enum checkpoint_role role = CHECKPOINT_MODEL; role < CHECKPOINT_ROLES; role++) {
+        struct checkpoint_file file = {.role = role};
+        int number = 1, count = 1;
+        name_file(&file, number, count);
+        size_t bytes = strlen(file.name) - strlen(".safetensors");
+        if (strncmp(name, file.name, bytes) != 0)
+            continue;
+        if (sscanf(name + bytes, "-%d-of-%d", &number, &count) == 2)
+            name_file(&file, number, count);
+        if (strcmp(name, file.name) == 0)
+            return true;
+    }
+    return false;
+}
+
 static enum status lay_out_tensors(struct env *env, const struct unit_graph *graph,
                                    struct checkpoint_file *file)
 {

@@ -61,6 +61,8 @@ enum status checkpoint_layout_create(struct env *env, const struct unit_graph *g
 void checkpoint_layout_free(struct checkpoint_layout *layout); /* zeroed is fine */
 
 int checkpoint_layout_model_files(const struct checkpoint_layout *layout); /* the first so many */
+/* Is it the name of a file of tensors of some layout? */
+bool checkpoint_layout_is_name(const char *name);
 /* The text of model.safetensors.index.json; nothing where the model is in one file. */
 void checkpoint_layout_index(const struct checkpoint_layout *layout, const struct unit_graph *graph,
                              struct text *text);

@@ -8,6 +8,11 @@
 
 enum { HASHES_AT_ONCE = 1024 };
 
+/* Files of a checkpoint that hold no tensors, where they are there. */
+static const char *const plain[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
+                                    "generation_config.json", "model.safetensors.index.json"};
+enum { PLAIN = sizeof plain / sizeof *plain };
+
 struct checkpoint_listed { /* a piece of a file */
     int file;
     struct checkpoint_piece piece;
@@ -155,16 +160,21 @@ undo_path:
 enum status checkpoint_list_entries(const struct checkpoint_list *list, const char *folder,
                                     struct checkpoint_state *state)
 {
-    static const char *const plain[] = {"config.json", "tokenizer.json", "tokenizer_config.json",
-                                        "generation_config.json", "model.safetensors.index.json"};
-    const size_t plain_count = sizeof plain / sizeof *plain;
     int files = list->layout->file_count;
     int64_t next = 0;
-    TRY(mem_alloc_array(list->env, MEM_OTHER, "checkpoint files", (size_t)files + plain_count,
+    TRY(mem_alloc_array(list->env, MEM_OTHER, "checkpoint files", (size_t)files + PLAIN,
                         sizeof *state->entries, &state->entries));
     for (int f = 0; f < files; f++)
         TRY(add_tensors(list, f, &next, state));
-    for (size_t i = 0; i < plain_count; i++)
+    for (int i = 0; i < PLAIN; i++)
         TRY(add_plain(list, folder, plain[i], state));
     return STATUS_OK;
+}
+
+bool checkpoint_list_is_plain(const char *name)
+{
+    for (int i = 0; i < PLAIN; i++)
+        if (strcmp(name, plain[i]) == 0)
+            return true;
+    return false;
 }

@@ -31,5 +31,6 @@ size_t checkpoint_list_room(int ranks);
 /* The files of the layout, and those beside them in `folder`, which are read for it. */
 enum status checkpoint_list_entries(const struct checkpoint_list *list, const char *folder,
                                     struct checkpoint_state *state);
+bool checkpoint_list_is_plain(const char *name); /* Is it the name of one of those? */
 
 #endif

@@ -16,6 +16,18 @@ void checkpoint_marker(const char *state_json, size_t bytes, char out[CHECKPOINT
              CHECKPOINT_VERSION, bytes, (uint64_t)XXH3_64bits(state_json, bytes));
 }
 
+bool checkpoint_marker_is(const char *text)
+{
+    int version, end = 0;
+    size_t bytes;
+    uint64_t hash;
+    if (strncmp(text, FORMAT_WORD, strlen(FORMAT_WORD)) != 0)
+        return false;
+    text += strlen(FORMAT_WORD);
+    return sscanf(text, " %d state.json %zu %" SCNx64 "%n", &version, &bytes, &hash, &end) == 3 &&
+           end > 0 && strcmp(text + end, "\n") == 0;
+}
+
 /* --- printing ------------------------------------------------------------------------------- */
 
 static void add_string(struct text *text, const char *key, const char *value)

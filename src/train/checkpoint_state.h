@@ -63,5 +63,7 @@ void checkpoint_state_free(struct checkpoint_state *state); /* zeroed is fine */
 /* The text of COMPLETE for such a state.json. */
 enum { CHECKPOINT_MARKER = 96 };
 void checkpoint_marker(const char *state_json, size_t bytes, char out[CHECKPOINT_MARKER]);
+/* Is it such a text, for any state.json and of any version? */
+bool checkpoint_marker_is(const char *text);
 
 #endif

@@ -24,11 +24,12 @@
 #include "base/direct.h"
 #include "base/file.h"
 #include "base/output.h"
+#include "base/part_folder.h"
 #include "train/checkpoint_keep.h"
 #include "train/checkpoint_list.h"
 #include "train/model_file.h"
 
-enum { ERROR_BYTES = 500 };                 /* a vote is a multiple of 8 bytes */
+enum { ERROR_BYTES = 496 };                 /* a vote is a multiple of 8 bytes */
 enum { WIDE_BYTES = 2 * CHECKPOINT_PIECE }; /* of the fp32 elements of a part in 16 bits */
 enum { CHUNK_BYTES = WIDE_BYTES + CHECKPOINT_PIECE };
 enum { ROOM_BYTES = CHECKPOINT_PIECE }; /* written at once */
@@ -38,6 +39,7 @@ static const uint64_t SPARE_BYTES = 1 << 20;
 struct vote {
     double stood; /* how long this rank's run did */
     enum status status;
+    int number; /* of the first rank: which name the folder has (part_folder.h) */
     char error[ERROR_BYTES];
 };
 
@@ -45,7 +47,9 @@ struct write {
     const struct checkpoint_job *job;
     struct env *env;
     int rank, size;
-    char *partial, *final;
+    struct part_folder *folder; /* of the first rank */
+    int number;                 /* of its name; 0: not known yet */
+    char *stem, *partial, *final;
     struct checkpoint_result *result;
     double started;
     int file; /* that is open; -1 = none */
@@ -63,6 +67,7 @@ struct write {
 /* Everybody's vote is read; the first that failed is the result of all. */
 static enum status count_votes(struct write *w, const struct vote *votes)
 {
+    w->number = votes[0].number;
     for (int r = 0; r < w->size; r++) {
         char who[32] = "";
         if (votes[r].stood > w->result->stood)
@@ -80,7 +85,7 @@ static enum status count_votes(struct write *w, const struct vote *votes)
 static enum status agree(struct write *w, enum status st)
 {
     struct comm *comm = w->job->comm;
-    struct vote mine = {.status = st, .stood = w->job->stood};
+    struct vote mine = {.status = st, .stood = w->job->stood, .number = w->number};
     if (*w->result->error) /* all know it */
         return st;
     if (st != STATUS_OK)
@@ -117,11 +122,12 @@ static enum status make_folders(struct write *w)
 {
     char *optimizer;
     TRY(dir_create(w->env, w->job->setup->folder));
-    TRY(checkpoint_keep_remove(w->env, w->partial));
-    if (file_exists(w->final))
+    if (!path_is_free(w->final))
         return FAIL(w->env, IO, "'%s' exists", w->final);
     TRY(check_room(w));
-    TRY(dir_create(w->env, w->partial));
+    TRY(part_folder_create(w->env, w->stem, &w->folder));
+    w->number = part_folder_number(w->folder);
+    TRY(part_folder_name(w->env, w->stem, w->number, &w->partial));
     TRY(inside(w, "optimizer", &optimizer));
     enum status st = dir_create(w->env, optimizer);
     mem_free(w->env, optimizer);
@@ -263,6 +269,8 @@ static enum status write_part(void *user, const struct checkpoint_part *part)
 static enum status write_parts(struct write *w)
 {
     const struct checkpoint_job *job = w->job;
+    if (!w->partial)
+        TRY(part_folder_name(w->env, w->stem, w->number, &w->partial));
     int64_t parts = checkpoint_layout_parts(job->layout, job->setup->zero, w->rank);
     TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", CHUNK_BYTES, &w->chunk));
     TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", ROOM_BYTES + DIRECT_BLOCK, &w->room));
@@ -329,10 +337,7 @@ static enum status write_state(struct write *w, const struct checkpoint_list *li
 static enum status publish(struct write *w)
 {
     const struct checkpoint_setup *setup = w->job->setup;
-    if (!output_rename(w->env, w->partial, w->final))
-        return FAIL(w->env, IO, "cannot rename '%s' to '%s': %s", w->partial, w->final,
-                    strerror(errno));
-    TRY(dir_sync(w->env, setup->folder));
+    TRY(part_folder_commit(w->folder, w->final));
     w->result->written = clock_seconds() - w->started;
     if (checkpoint_keep_prune(w->env, setup->folder, setup->config->keep, setup->config->major) !=
         STATUS_OK)
@@ -362,7 +367,7 @@ static enum status walk(struct write *w)
 {
     const char *folder = w->job->setup->folder;
     int64_t step = w->job->progress.step;
-    enum status st = checkpoint_keep_path(w->env, folder, ".", step, ".tmp", &w->partial);
+    enum status st = checkpoint_keep_path(w->env, folder, ".", step, ".tmp", &w->stem);
     if (st == STATUS_OK)
         st = checkpoint_keep_path(w->env, folder, "", step, "", &w->final);
     if (st == STATUS_OK)
@@ -406,11 +411,11 @@ void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result
         snprintf(result->path, sizeof result->path, "%s", w.final);
     if (!result->saved && !*result->error) /* the communicator failed */
         snprintf(result->error, sizeof result->error, "%s", log_first_error(job->env->log));
-    if (!result->saved && w.rank == 0 && w.partial)
-        checkpoint_keep_remove(w.env, w.partial);
+    part_folder_destroy(w.folder);
     mem_free(w.env, w.hashes);
     mem_free(w.env, w.room);
     mem_free(w.env, w.chunk);
     mem_free(w.env, w.final);
     mem_free(w.env, w.partial);
+    mem_free(w.env, w.stem);
 }

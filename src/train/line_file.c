@@ -24,6 +24,18 @@ struct line_file {
     int fd;
 };
 
+/* What a link leads to may be anybody's. */
+static enum status check_link(struct env *env, const char *path)
+{
+    if (!path_is_link(path))
+        return STATUS_OK;
+    return FAIL(
+        env, CONFIG,
+        "'%s' is a symbolic link, and sifr writes to files of its own only; replace the link "
+        "by the file, or choose another folder with --out",
+        path);
+}
+
 enum status line_file_open(struct env *env, const char *path, struct line_file **file)
 {
     struct line_file *f;
@@ -31,7 +43,8 @@ enum status line_file_open(struct env *env, const char *path, struct line_file *
     TRY(mem_alloc(env, MEM_OTHER, "line file", sizeof *f, &f));
     f->env = env;
     TRY_OR(undo_self, mem_strdup(env, path, &f->path));
-    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    TRY_OR(undo_path, check_link(env, path));
+    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (f->fd < 0) {
         st = FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
         goto undo_path;
@@ -256,6 +269,7 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
     struct file_map map;
     size_t kept;
     *last = 0;
+    TRY(check_link(env, path));
     if (!file_exists(path))
         return STATUS_OK;
     TRY(file_map_open(env, path, &map));
@@ -273,10 +287,11 @@ enum status line_file_set_aside(struct env *env, const char *path)
     struct stat info;
     struct text aside;
     enum status st;
+    TRY(check_link(env, path));
     if (stat(path, &info) != 0 || info.st_size == 0)
         return STATUS_OK;
     text_init(&aside, env);
-    for (int n = 1; n == 1 || file_exists(text_string(&aside)); n++) {
+    for (int n = 1; n == 1 || !path_is_free(text_string(&aside)); n++) {
         text_clear(&aside);
         text_printf(&aside, "%s.%d", path, n);
         TRY_OR(done, aside.status);

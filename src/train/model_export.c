@@ -1,19 +1,19 @@
-/* model_export -- see the header.
+/* model_export -- the steps of an export.
  *
  *     find the source; when it is a checkpoint, what will be read has been hashed
  *     config.json -> the model's tables (on a dry device) -> the layout of the files
+ *     lock OUT.sifr-lock; remove what killed exports to OUT have left
  *     OUT.sifr-partial: tensors, index, config.json, the tokenizer's files as they are
  *     rename to OUT
  */
 #include "train/model_export.h"
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
-#include "base/output.h"
+#include "base/lock_file.h"
+#include "base/part_folder.h"
 #include "device/device.h"
 #include "train/checkpoint.h"
-#include "train/checkpoint_keep.h"
 #include "train/hf_config.h"
 #include "train/model_file.h"
 #include "train/weight_files.h"
@@ -39,7 +39,9 @@ struct export
     struct env *env; /* borrowed */
     const struct export_request *request;
     struct export_result *result;
-    char *to, *partial;
+    char *to, *stem;
+    struct lock_file *lock;
+    struct part_folder *folder;
     struct model_source *source;
     struct hf_config config;
     struct device *device; /* dry */
@@ -50,24 +52,57 @@ struct export
 
 /* --- where from and where to ---------------------------------------------------------------- */
 
+static enum status check_target(struct export *e)
+{
+    if (path_is_link(e->to))
+        return FAIL(e->env, CONFIG,
+                    "'%s' is a symbolic link: nothing is overwritten; name the folder itself",
+                    e->to);
+    if (!dir_is_empty(e->to))
+        return FAIL(e->env, CONFIG,
+                    "'%s' exists and is not an empty folder: nothing is overwritten", e->to);
+    return STATUS_OK;
+}
+
+/* The target's path with a suffix. */
+static enum status name_near(struct export *e, const char *suffix, char **path)
+{
+    size_t room = strlen(e->to) + strlen(suffix) + 1;
+    TRY(mem_alloc(e->env, MEM_OTHER, "path", room, path));
+    snprintf(*path, room, "%s%s", e->to, suffix);
+    return STATUS_OK;
+}
+
 static enum status name_target(struct export *e)
 {
     size_t bytes = strlen(e->request->to);
     TRY(mem_strdup(e->env, e->request->to, &e->to));
     while (bytes > 1 && e->to[bytes - 1] == '/')
         e->to[--bytes] = '\0';
-    if (!dir_is_empty(e->to))
-        return FAIL(e->env, CONFIG,
-                    "'%s' exists and is not an empty folder: nothing is overwritten", e->to);
-    size_t room = bytes + sizeof ".sifr-partial";
-    TRY(mem_alloc(e->env, MEM_OTHER, "path", room, &e->partial));
-    snprintf(e->partial, room, "%s.sifr-partial", e->to);
-    return STATUS_OK;
+    TRY(check_target(e));
+    return name_near(e, ".sifr-partial", &e->stem);
+}
+
+/* One export at a time to this target. */
+static enum status lock_target(struct export *e)
+{
+    const struct lock_words words = {
+        .writer = "export", .output = e->to, .advice = "choose another OUT"};
+    char *path;
+    TRY(path_parent(e->env, e->to, &path));
+    enum status st = dir_create(e->env, path);
+    mem_free(e->env, path);
+    TRY(st);
+    TRY(name_near(e, ".sifr-lock", &path));
+    st = lock_file_take(e->env, path, &words, &e->lock);
+    mem_free(e->env, path);
+    TRY(st);
+    return check_target(e); /* the export before may have ended just now */
 }
 
 static enum status inside(struct export *e, const char *name, char **path)
 {
-    return path_join(e->env, e->partial, name, path);
+    return path_join(e->env, part_folder_path(e->folder), name, path);
 }
 
 /* *there = the folder has such a file; its path is to be freed either way. */
@@ -224,32 +259,14 @@ static enum status write_texts(struct export *e)
 
 static enum status write_folder(struct export *e)
 {
-    TRY(checkpoint_keep_remove(e->env, e->partial)); /* of an export that was killed */
-    TRY(dir_create(e->env, e->partial));
+    TRY(lock_target(e));
+    TRY(part_folder_clear_all(e->env, e->stem));
+    TRY(part_folder_create(e->env, e->stem, &e->folder));
     TRY(write_tensors(e));
     TRY(write_texts(e));
     for (int i = 0; i < COPIED; i++)
         TRY(copy_file(e, copied[i]));
-    return dir_sync(e->env, e->partial);
-}
-
-static enum status sync_parent(struct export *e)
-{
-    char *slash = strrchr(e->to, '/');
-    if (!slash)
-        return dir_sync(e->env, ".");
-    if (slash == e->to)
-        return dir_sync(e->env, "/");
-    *slash = '\0';
-    return dir_sync(e->env, e->to);
-}
-
-static enum status publish(struct export *e)
-{
-    if (!output_rename(e->env, e->partial, e->to)) /* also over an empty folder */
-        return FAIL(e->env, IO, "cannot rename '%s' to '%s': %s", e->partial, e->to,
-                    strerror(errno));
-    return sync_parent(e);
+    return part_folder_commit(e->folder, e->to); /* also over an empty folder */
 }
 
 static enum status run_export(struct export *e)
@@ -258,12 +275,7 @@ static enum status run_export(struct export *e)
     TRY(open_source(e));
     TRY(read_config(e));
     TRY(open_weights(e));
-    enum status st = write_folder(e);
-    if (st == STATUS_OK)
-        st = publish(e);
-    if (st != STATUS_OK)
-        checkpoint_keep_remove(e->env, e->partial);
-    return st;
+    return write_folder(e);
 }
 
 enum status model_export(struct env *env, const struct export_request *request,
@@ -277,7 +289,9 @@ enum status model_export(struct env *env, const struct export_request *request,
     model_destroy(e.model);
     device_destroy(e.device);
     model_source_close(e.source);
-    mem_free(env, e.partial);
+    part_folder_destroy(e.folder);
+    lock_file_release(e.lock);
+    mem_free(env, e.stem);
     mem_free(env, e.to);
     return st;
 }

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/file.h"
+#include "base/part_folder.h"
 #include "train/hf_config.h"
 #include "train/safetensors_write.h"
 
@@ -217,45 +218,28 @@ enum status model_file_describe(struct env *env, const char *folder, const struc
 static enum status write_all(struct env *env, const char *folder, const struct model *model,
                              struct zero *zero, const struct tokenizer *tokenizer, int64_t step)
 {
-    TRY(dir_create(env, folder));
     TRY(write_weights(env, folder, model_graph(model), zero, step));
-    TRY(model_file_describe(env, folder, model, DTYPE_F32, tokenizer));
-    return dir_sync(env, folder);
-}
-
-/* Make the rename into `path` durable. */
-static enum status sync_parent(struct env *env, const char *path)
-{
-    char *parent;
-    const char *slash = strrchr(path, '/');
-    TRY(mem_strdup(env, slash != NULL ? path : ".", &parent));
-    if (slash != NULL)
-        parent[slash > path ? slash - path : 1] = '\0';
-    enum status st = dir_sync(env, parent);
-    mem_free(env, parent);
-    return st;
+    return model_file_describe(env, folder, model, DTYPE_F32, tokenizer);
 }
 
 enum status model_file_save(struct env *env, const char *path, const struct model *model,
                             struct zero *zero, const struct tokenizer *tokenizer, int64_t step)
 {
     enum status st;
-    struct text partial;
+    struct part_folder *folder = NULL;
+    struct text stem;
     if (zero_roster(zero)->rank != 0)
         return write_weights(env, NULL, model_graph(model), zero, step);
-    if (file_exists(path))
+    if (!path_is_free(path))
         return FAIL(env, IO, "cannot save the model as '%s': it exists", path);
-    text_init(&partial, env);
-    text_printf(&partial, "%s.partial", path);
-    TRY_OR(done, partial.status);
-    TRY_OR(done, write_all(env, text_string(&partial), model, zero, tokenizer, step));
-    if (rename(text_string(&partial), path) != 0) {
-        st = FAIL(env, IO, "cannot rename '%s' to '%s': %s", text_string(&partial), path,
-                  strerror(errno));
-        goto done;
-    }
-    st = sync_parent(env, path);
+    text_init(&stem, env);
+    text_printf(&stem, "%s.sifr-partial", path);
+    TRY_OR(done, stem.status);
+    TRY_OR(done, part_folder_create(env, text_string(&stem), &folder));
+    TRY_OR(done, write_all(env, part_folder_path(folder), model, zero, tokenizer, step));
+    st = part_folder_commit(folder, path);
 done:
-    text_free(&partial);
+    part_folder_destroy(folder);
+    text_free(&stem);
     return st;
 }

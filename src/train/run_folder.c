@@ -1,9 +1,8 @@
-/* run_folder -- see run_folder.h. Nothing that was there is ever written over or removed. */
+/* run_folder -- nothing that was there is ever written over or removed. */
 #include "train/run_folder.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "base/file.h"
 #include "base/text.h"
 #include "train/checkpoint_keep.h"
@@ -69,14 +68,6 @@ static enum status holds_run(struct env *env, const char *path, bool *found)
     return has(env, path, "checkpoints", found);
 }
 
-/* The folder was moved with its lock in it; who holds that no longer finds it by name. */
-static void remove_moved_lock(struct text *folder)
-{
-    text_add(folder, "/lock");
-    if (folder->status == STATUS_OK)
-        unlink(text_string(folder));
-}
-
 /* Bytes of the path without slashes at its end. */
 static size_t name_end(const char *path)
 {
@@ -100,8 +91,8 @@ static enum status check_name(struct env *env, const char *path)
                 path);
 }
 
-/* Rename DIR to the first DIR.n that is free. */
-static enum status move_aside(struct env *env, const char *path)
+/* Rename DIR to the first DIR.n that is free; its lock goes with it. */
+static enum status move_aside(struct env *env, const char *path, struct lock_file *lock)
 {
     struct text old;
     enum status st = STATUS_OK;
@@ -112,11 +103,12 @@ static enum status move_aside(struct env *env, const char *path)
         text_add_bytes(&old, path, bytes);
         text_printf(&old, ".%d", n);
         st = old.status;
-        if (st != STATUS_OK || file_exists(text_string(&old)))
+        if (st != STATUS_OK || !path_is_free(text_string(&old)))
             continue;
         if (rename(path, text_string(&old)) == 0) {
             log_info(env, "the earlier run in '%s' is now in '%s'", path, text_string(&old));
-            remove_moved_lock(&old);
+            text_add(&old, "/lock");
+            st = old.status != STATUS_OK ? old.status : lock_file_moved(lock, text_string(&old));
             break;
         }
         st =
@@ -129,12 +121,9 @@ static enum status move_aside(struct env *env, const char *path)
 /* Known now, not after hours of training: also that there is room for as much as config.yaml. */
 static enum status check_writable(struct env *env, const char *path)
 {
-    static const char some[4096];
     char *probe;
-    TRY(path_join(env, path, ".writable", &probe));
-    enum status st = file_write_atomic(env, probe, some, sizeof some);
-    if (st == STATUS_OK)
-        unlink(probe);
+    TRY(path_join(env, path, "config.yaml", &probe));
+    enum status st = file_check_place(env, probe);
     mem_free(env, probe);
     return st;
 }
@@ -147,14 +136,14 @@ enum status run_folder_check(struct env *env, const char *path, bool fresh, bool
 }
 
 /* The folder is ours: nobody else comes or goes while the earlier run is moved. */
-static enum status settle(struct env *env, const char *path, bool fresh, struct run_lock **lock)
+static enum status settle(struct env *env, const char *path, bool fresh, struct lock_file **lock)
 {
     bool found;
     TRY(holds_run(env, path, &found));
     if (found && fresh) {
         TRY(check_name(env, path));
-        TRY(move_aside(env, path));
-        run_lock_release(*lock);
+        TRY(move_aside(env, path, *lock));
+        lock_file_release(*lock);
         *lock = NULL;
         TRY(dir_create(env, path));
         TRY(run_lock_take(env, path, lock));
@@ -163,21 +152,21 @@ static enum status settle(struct env *env, const char *path, bool fresh, struct 
 }
 
 enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
-                               struct run_lock **lock)
+                               struct lock_file **lock)
 {
-    struct run_lock *held = NULL;
-    bool there = file_exists(path);
+    struct lock_file *held = NULL;
+    struct dir_made made;
     TRY(run_lock_check(env, path));
-    TRY(dir_create(env, path));
-    enum status st = run_lock_take(env, path, &held);
+    enum status st = dir_make(env, path, &made);
+    if (st == STATUS_OK)
+        st = run_lock_take(env, path, &held);
     if (st == STATUS_OK)
         st = settle(env, path, fresh, &held);
     if (st == STATUS_OK) {
         *lock = held;
         return STATUS_OK;
     }
-    run_lock_release(held);
-    if (!there)
-        rmdir(path); /* it stays if anything is in it */
+    lock_file_release(held);
+    dir_unmake(env, path, &made);
     return st;
 }

@@ -14,6 +14,6 @@ enum status run_folder_check(struct env *env, const char *path, bool fresh, bool
  * is removed again. With `fresh` a run that is in it is renamed to DIR.1, DIR.2, ... first. The caller
  * releases the lock when nothing more is written there; until then every other run is refused. */
 enum status run_folder_prepare(struct env *env, const char *path, bool fresh,
-                               struct run_lock **lock);
+                               struct lock_file **lock);
 
 #endif

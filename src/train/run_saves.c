@@ -2,6 +2,7 @@
 #include "train/run_saves.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 enum status run_saves_open(struct env *env, const struct checkpoint_setup *setup, bool speaks,
                            const struct trainer_callbacks *callbacks,
@@ -25,8 +26,10 @@ static void note(struct run_saves *saves, const struct checkpoint_result *result
 {
     if (result->seconds > saves->seconds)
         saves->seconds = result->seconds;
-    if (*result->note && saves->speaks)
+    if (*result->note && saves->speaks && strcmp(result->note, saves->noted) != 0) {
         log_warn(saves->env, "checkpoints: %s", result->note);
+        memcpy(saves->noted, result->note, sizeof saves->noted);
+    }
     if (!result->saved)
         return;
     saves->last_step = result->step;

@@ -13,6 +13,7 @@ struct run_saves {                             /* open; zeroed: there are none *
     bool speaks;       /* the first rank tells */
     int64_t last_step; /* of the newest checkpoint, as far as it is known here; -1 = none */
     double seconds;    /* that the longest took */
+    char noted[320];   /* the last note that was told: it is not told twice in a row */
 };
 
 /* Collective, as are begin, finish and close. */

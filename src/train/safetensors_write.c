@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/text.h"
-#include "train/part_file.h"
+#include "base/part_file.h"
 
 #define CHUNK_BYTES (4u << 20)
 

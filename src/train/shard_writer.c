@@ -1,10 +1,10 @@
 /* shard_writer.c -- writing llm.c token shards, through a fixed buffer.
  *
- * The header is written last, when the count is known; until finish the file lies under its partial
+ * The header is written last, when the count is known; until finish the file has a temporary
  * name.
  */
 #include <string.h>
-#include "train/part_file.h"
+#include "base/part_file.h"
 #include "train/shard.h"
 #include "train/shard_header.h"
 

@@ -213,7 +213,7 @@ enum status tfevents_create(struct env *env, const char *folder, struct tfevents
         snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d.%d", (long long)now, host,
                  (int)getpid(), n);
         TRY(path_join(env, folder, name, &path));
-        if (!file_exists(path))
+        if (path_is_free(path))
             break;
         mem_free(env, path);
     }

@@ -260,7 +260,7 @@ static void tear_down(struct trainer *t)
 {
     metrics_destroy(t->metrics);
     run_saves_close(&t->saves);
-    run_lock_release(t->lock);
+    lock_file_release(t->lock);
     mem_free(t->env, t->checkpoints);
     pace_destroy(t->pace);
     sampler_destroy(t->sampler);

@@ -28,7 +28,7 @@ struct trainer {
     struct sampler *sampler; /* NULL = no text samples */
     bool sample_stopped;     /* once one could not be made: that is said */
     struct metrics *metrics;
-    struct run_lock *lock; /* of the folder; NULL on other ranks */
+    struct lock_file *lock; /* of the folder; NULL on other ranks */
     struct pace *pace;
     struct tracing tracing;
     struct footprints footprints; /* of this rank */

@@ -80,7 +80,7 @@ static void test_half_a_transfer(void **state)
         assert_true(output_open(&s.env, s.path, O_WRONLY | O_CREAT | O_TRUNC, &fd));
         assert_true(output_reserve(&s.env, fd, 9));
         assert_true(output_write_at(&s.env, fd, 4, "fghij", 5));
-        assert_true(output_write(&s.env, fd, "abcd", 4));
+        assert_true(output_write_at(&s.env, fd, 0, "abcd", 4));
         assert_true(output_close(&s.env, fd));
         expect_content(&s, "abcdfghij");
     }
@@ -96,15 +96,46 @@ static void test_removing(void **state)
     assert_int_equal(file_write_atomic(&s.env, s.path, "old", 3), STATUS_OK);
     s.faults.error = EROFS;
     atomic_store(&s.faults.left, 1);
-    assert_false(output_remove(&s.env, s.path));
+    assert_false(output_remove_at(&s.env, AT_FDCWD, s.path, false));
     assert_int_equal(errno, EROFS);
     assert_true(file_exists(s.path));
-    assert_true(output_remove(&s.env, s.path));
-    assert_false(output_remove(&s.env, s.path));
+    assert_true(output_remove_at(&s.env, AT_FDCWD, s.path, false));
+    assert_false(output_remove_at(&s.env, AT_FDCWD, s.path, false));
     assert_int_equal(errno, ENOENT);
     snprintf(folder, sizeof folder, "%s/below", s.folder);
     assert_true(output_mkdir(&s.env, folder));
-    assert_true(output_remove(&s.env, folder));
+    assert_int_equal(symlink(folder, s.path), 0);
+    assert_false(output_remove_at(&s.env, AT_FDCWD, s.path, true)); /* not what it leads to */
+    int above = open(s.folder, O_RDONLY | O_DIRECTORY);
+    assert_true(output_remove_at(&s.env, above, "file", false));
+    assert_true(dir_exists(folder));
+    assert_true(output_remove_at(&s.env, above, "below", true));
+    close(above);
+    close_scene(&s);
+}
+
+/* The name of each folder that is made is synced in the folder above; of those that are there, none. */
+static void test_new_folders_are_synced(void **state)
+{
+    (void)state;
+    struct scene s;
+    char path[64];
+    open_scene(&s);
+    snprintf(path, sizeof path, "%s/a/b", s.folder);
+    s.faults.error = EIO;
+    for (int n = 1; n <= 7; n++) { /* twice mkdir, open, fsync */
+        struct dir_made made;
+        atomic_store(&s.faults.left, n);
+        assert_int_equal(dir_make(&s.env, path, &made), n <= 6 ? STATUS_IO : STATUS_OK);
+        atomic_store(&s.faults.left, 0);
+        log_error_clear(s.env.log);
+        if (n == 7)
+            assert_int_equal(dir_create(&s.env, path), STATUS_OK);
+        if (n == 7)
+            assert_int_equal(atomic_load(&s.faults.left), 0); /* no call */
+        dir_unmake(&s.env, path, &made);
+        assert_true(dir_is_empty(s.folder));
+    }
     close_scene(&s);
 }
 
@@ -114,9 +145,8 @@ static void test_a_read_only_file(void **state)
     struct scene s;
     open_scene(&s);
     int fd = open("/dev/null", O_RDONLY);
-    assert_false(output_write(&s.env, fd, "a", 1));
-    assert_int_equal(errno, EBADF);
     assert_false(output_write_at(&s.env, fd, 0, "a", 1));
+    assert_int_equal(errno, EBADF);
     close(fd);
     close_scene(&s);
 }
@@ -127,6 +157,7 @@ int main(void)
         cmocka_unit_test(test_every_call_of_an_atomic_write),
         cmocka_unit_test(test_half_a_transfer),
         cmocka_unit_test(test_removing),
+        cmocka_unit_test(test_new_folders_are_synced),
         cmocka_unit_test(test_a_read_only_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

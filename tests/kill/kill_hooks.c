@@ -4,7 +4,7 @@
  *     KILL="WHO RANK CALL N WHEN"
  *         WHO   rank: this process; launcher: the supervisor that has started it, or itself where
  *               there is none; mpirun: the process between the two
- *         RANK  acts, at its N-th CALL (open, write, write_at, reserve, sync, close, rename, mkdir,
+ *         RANK  acts, at its N-th CALL (open, write_at, reserve, sync, close, rename, mkdir,
  *               unlink, rmdir; publish: a rename to step-N; retire: one to .old-step-N); ranks that
  *               are threads are rank 0
  *         WHEN  before, after, or half: of a write, half of it is done
@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/output.h"
 #include "cli/rank_report.h"
@@ -30,7 +29,6 @@
 enum { PATH_BYTES = 4096 };
 enum call {
     OPEN,
-    WRITE,
     WRITE_AT,
     RESERVE,
     SYNC,
@@ -43,9 +41,9 @@ enum call {
     RETIRE,
     CALLS
 };
-static const char *const call_words[CALLS] = {"open",   "write", "write_at", "reserve",
-                                              "sync",   "close", "rename",   "mkdir",
-                                              "unlink", "rmdir", "publish",  "retire"};
+static const char *const call_words[CALLS] = {"open",  "write_at", "reserve", "sync",
+                                              "close", "rename",   "mkdir",   "unlink",
+                                              "rmdir", "publish",  "retire"};
 static atomic_int counts[CALLS];
 
 /* --- the record ----------------------------------------------------------------------------- */
@@ -169,20 +167,6 @@ bool __wrap_output_open(struct env *env, const char *path, int flags, int *fd)
     return done;
 }
 
-bool __real_output_write(struct env *env, int fd, const void *data, size_t bytes);
-bool __wrap_output_write(struct env *env, int fd, const void *data, size_t bytes);
-bool __wrap_output_write(struct env *env, int fd, const void *data, size_t bytes)
-{
-    char room[PATH_BYTES];
-    int number = begin(WRITE, path_of(fd, room));
-    size_t half = strikes(WRITE, number, "half") ? bytes / 2 : 0;
-    bool done = __real_output_write(env, fd, data, half);
-    strike(WRITE, number, "half", room);
-    done = done && __real_output_write(env, fd, (const char *)data + half, bytes - half);
-    strike(WRITE, number, "after", room);
-    return done;
-}
-
 bool __real_output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes);
 bool __wrap_output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes);
 bool __wrap_output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes)
@@ -274,14 +258,18 @@ bool __wrap_output_mkdir(struct env *env, const char *path)
     return done;
 }
 
-bool __real_output_remove(struct env *env, const char *path);
-bool __wrap_output_remove(struct env *env, const char *path);
-bool __wrap_output_remove(struct env *env, const char *path)
+bool __real_output_remove_at(struct env *env, int folder, const char *name, bool is_folder);
+bool __wrap_output_remove_at(struct env *env, int folder, const char *name, bool is_folder);
+bool __wrap_output_remove_at(struct env *env, int folder, const char *name, bool is_folder)
 {
-    struct stat info;
-    enum call kind = lstat(path, &info) == 0 && S_ISDIR(info.st_mode) ? RMDIR : UNLINK;
+    char room[PATH_BYTES], path[2 * PATH_BYTES];
+    enum call kind = is_folder ? RMDIR : UNLINK;
+    if (folder == AT_FDCWD)
+        snprintf(path, sizeof path, "%s", name);
+    else
+        snprintf(path, sizeof path, "%s/%s", path_of(folder, room), name);
     int number = begin(kind, path);
-    bool done = __real_output_remove(env, path);
+    bool done = __real_output_remove_at(env, folder, name, is_folder);
     strike(kind, number, "after", path);
     return done;
 }

@@ -207,7 +207,7 @@ static void expect_round_trip(const struct model_config *config)
     assert_true(file_exists(scratch_path(&s, "m/tokenizer.json")));
     assert_true(file_exists(scratch_path(&s, "m/tokenizer_config.json")));
     assert_true(file_exists(scratch_path(&s, "m/generation_config.json")));
-    assert_false(file_exists(scratch_path(&s, "m.partial")));
+    assert_false(file_exists(scratch_path(&s, "m.sifr-partial")));
 
     assert_int_equal(
         model_file_save(&s.env, scratch_path(&s, "m"), saved.model, saved.zero, NULL, 7),

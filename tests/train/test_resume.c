@@ -235,6 +235,7 @@ static void test_left_overs(void **state)
     struct env *env = &rig.run.scratch.env;
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=8 train.stop_at=4"), STATUS_SAVED);
     dir_create(env, scratch_path(&rig.run.scratch, "run/checkpoints/.step-6.tmp/optimizer"));
+    scratch_text(&rig.run.scratch, "run/checkpoints/.step-6.tmp/.sifr-lock", "1 host\n");
     scratch_text(&rig.run.scratch, "run/checkpoints/.step-6.tmp/state.json", "half");
     dir_create(env, scratch_path(&rig.run.scratch, "run/checkpoints/.old-step-2"));
     FILE *file = fopen(scratch_path(&rig.run.scratch, "run/metrics.jsonl"), "a");

@@ -40,9 +40,9 @@ int flock(int fd, int operation)
 /* A run that ends at once. */
 static enum status prepare(struct scratch *s, const char *path, bool fresh)
 {
-    struct run_lock *lock = NULL;
+    struct lock_file *lock = NULL;
     enum status st = run_folder_prepare(&s->env, path, fresh, &lock);
-    run_lock_release(lock);
+    lock_file_release(lock);
     return st;
 }
 
@@ -236,7 +236,7 @@ static void test_a_full_disk(void **state)
 static void expect_one_run(void)
 {
     struct scratch s;
-    struct run_lock *lock = NULL;
+    struct lock_file *lock = NULL;
     char who[160], host[65] = "";
     scratch_open(&s);
     assert_int_equal(run_folder_prepare(&s.env, scratch_path(&s, "run"), false, &lock), STATUS_OK);
@@ -252,7 +252,7 @@ static void expect_one_run(void)
         scratch_expect(&s, who);
     }
     assert_false(file_exists(scratch_path(&s, "run.1")));
-    run_lock_release(lock);
+    lock_file_release(lock);
     assert_false(file_exists(scratch_path(&s, "run/lock")));
 
     /* The next one has the folder, and the lock did not stay with the old one. */
@@ -261,7 +261,7 @@ static void expect_one_run(void)
     assert_false(file_exists(scratch_path(&s, "run.1/lock")));
     assert_int_equal(prepare(&s, scratch_path(&s, "run"), true), STATUS_CONFIG);
     log_error_clear(s.env.log);
-    run_lock_release(lock);
+    lock_file_release(lock);
     scratch_close(&s);
 }
 
@@ -290,15 +290,15 @@ static void test_no_locks(void **state)
 {
     (void)state;
     struct scratch s;
-    struct run_lock *lock = NULL;
+    struct lock_file *lock = NULL;
     struct env env;
     char line[512] = "";
     scratch_open(&s);
     assert_int_equal(env_create(&env, keep_line, line, LOG_WARN, 1), STATUS_OK);
     locks = LOCKS_NONE;
     assert_int_equal(run_folder_prepare(&env, scratch_path(&s, "run"), false, &lock), STATUS_OK);
-    assert_non_null(strstr(line, "see that no other run writes to this folder"));
-    run_lock_release(lock);
+    assert_non_null(strstr(line, "make sure that no other run writes to"));
+    lock_file_release(lock);
     locks = LOCKS_HERE;
     env_destroy(&env);
     scratch_close(&s);
@@ -321,7 +321,7 @@ static void test_a_left_lock_file(void **state)
     assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
     scratch_write(&s, "run/lock", "\0\0mine", 6);
     assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_CONFIG);
-    scratch_expect(&s, "that is not of a run");
+    scratch_expect(&s, "is not a lock file of sifr");
     scratch_close(&s);
 }
 
@@ -341,12 +341,12 @@ static void test_a_lock_of_others(void **state)
         scratch_text(&s, "run/lock", others[i]);
         assert_int_equal(run_folder_check(&s.env, scratch_path(&s, "run"), false, &holds),
                          STATUS_CONFIG);
-        scratch_expect(&s, "'lock'");
+        scratch_expect(&s, "run/lock' is not a lock file of sifr");
         for (int fresh = 0; fresh < 2; fresh++) {
             assert_int_equal(prepare(&s, scratch_path(&s, "run"), fresh), STATUS_CONFIG);
-            scratch_expect(&s, "that is not of a run");
+            scratch_expect(&s, "is not a lock file of sifr");
         }
-        struct run_lock *lock = NULL;
+        struct lock_file *lock = NULL;
         assert_int_equal(run_lock_take(&s.env, scratch_path(&s, "run"), &lock), STATUS_CONFIG);
         scratch_expect(&s, "choose another folder with --out");
         assert_int_equal(file_read(&s.env, scratch_path(&s, "run/lock"), 100, &text, &bytes),
@@ -354,6 +354,67 @@ static void test_a_lock_of_others(void **state)
         assert_string_equal(text, others[i]);
         mem_free(&s.env, text);
     }
+    scratch_close(&s);
+}
+
+/* A link is somebody's own, wherever it leads: it is not followed, and stays. */
+static void test_a_lock_that_is_a_link(void **state)
+{
+    (void)state;
+    static const char *const targets[] = {"precious", "nothing"};
+    struct scratch s;
+    char target[128];
+    scratch_open(&s);
+    scratch_text(&s, "precious", ""); /* an empty file would pass for a lock */
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "run")), STATUS_OK);
+    for (int i = 0; i < 2; i++) {
+        strcpy(target, scratch_path(&s, targets[i]));
+        assert_int_equal(symlink(target, scratch_path(&s, "run/lock")), 0);
+        assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_CONFIG);
+        scratch_expect(&s, "run/lock' is not a lock file of sifr");
+        assert_true(path_is_link(scratch_path(&s, "run/lock")));
+        assert_int_equal(unlink(s.path), 0);
+    }
+    assert_true(dir_is_empty(scratch_path(&s, "run")));
+    assert_true(file_exists(scratch_path(&s, "precious")));
+    assert_true(path_is_free(scratch_path(&s, "nothing")));
+    scratch_close(&s);
+}
+
+/* The probe whether a folder can be written to has no name that a user's file could have. */
+static void test_files_of_any_name_stay(void **state)
+{
+    (void)state;
+    struct scratch s;
+    char *text;
+    size_t bytes;
+    scratch_open(&s);
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "run")), STATUS_OK);
+    scratch_text(&s, "run/.writable", "mine");
+    assert_int_equal(prepare(&s, scratch_path(&s, "run"), false), STATUS_OK);
+    assert_int_equal(file_read(&s.env, scratch_path(&s, "run/.writable"), 100, &text, &bytes),
+                     STATUS_OK);
+    assert_string_equal(text, "mine");
+    mem_free(&s.env, text);
+    scratch_close(&s);
+}
+
+/* Of a folder that cannot be used, the parents that were made for it are gone too. */
+static void test_parents_go_again(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct rlimit before, none;
+    scratch_open(&s);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    none = (struct rlimit){.rlim_cur = 0, .rlim_max = before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &none);
+    enum status st = prepare(&s, scratch_path(&s, "a/b/c"), false);
+    setrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(st, STATUS_IO);
+    assert_true(dir_is_empty(s.folder));
     scratch_close(&s);
 }
 
@@ -372,6 +433,9 @@ int main(void)
         cmocka_unit_test(test_no_locks),
         cmocka_unit_test(test_a_left_lock_file),
         cmocka_unit_test(test_a_lock_of_others),
+        cmocka_unit_test(test_a_lock_that_is_a_link),
+        cmocka_unit_test(test_files_of_any_name_stay),
+        cmocka_unit_test(test_parents_go_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

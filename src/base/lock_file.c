@@ -1,0 +1,185 @@
+/* lock_file -- flock on a file that its holder removes. So a lock counts only when the name still
+ * stands for the file that was locked, and is taken again otherwise. */
+#include "base/lock_file.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/file.h"
+
+enum { HOST_BYTES = 65, OWNER_BYTES = HOST_BYTES + 32 }; /* the system's limit, and the end */
+
+struct lock_file {
+    struct env *env; /* borrowed */
+    char *path;
+    int fd; /* -1: not open */
+};
+
+/* --- whose file it is ----------------------------------------------------------------------- */
+
+/* "12 host\n", or "12\n" of the first versions, or nothing, or the zeros that a crash of the machine
+ * may leave. The text has a zero behind its bytes. */
+static bool is_owner(const char *text, size_t bytes)
+{
+    size_t end = strspn(text, "0123456789");
+    if (end > 0 && text[end] == ' ')
+        end += 1 + strcspn(text + end + 1, " \n");
+    bool zeros = memcmp(text, text + 1, bytes) == 0;
+    return zeros || (end > 0 && text[end] == '\n' && end + 1 == bytes);
+}
+
+static bool is_lock_file(int fd)
+{
+    struct stat info;
+    char text[OWNER_BYTES] = "";
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return false;
+    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+    return bytes >= 0 && is_owner(text, (size_t)bytes);
+}
+
+static enum status refuse_other(struct env *env, const char *path, const struct lock_words *words)
+{
+    return FAIL(env, CONFIG, "'%s' is not a lock file of sifr, and nothing is overwritten; %s",
+                path, words->advice);
+}
+
+/* The id and the host are for people, and may be missing. */
+static enum status refuse(struct env *env, int fd, const struct lock_words *words)
+{
+    char text[OWNER_BYTES] = "", host[HOST_BYTES] = "", who[HOST_BYTES + 64] = "";
+    int pid = 0;
+    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+    if (bytes > 0)
+        sscanf(text, "%d %64s", &pid, host);
+    if (pid > 0)
+        snprintf(who, sizeof who, " (process %d%s%s)", pid, *host ? " on " : "", host);
+    return FAIL(env, CONFIG, "another %s is writing to '%s'%s; %s, or stop that %s first",
+                words->writer, words->output, who, words->advice, words->writer);
+}
+
+/* --- taking --------------------------------------------------------------------------------- */
+
+/* A shared lock shows enough: over NFS a file that was opened for reading gets no other, and two
+ * processes that check at the same time do not see each other. */
+static bool is_taken(int fd)
+{
+    return flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+enum status lock_file_check(struct env *env, const char *path, const struct lock_words *words)
+{
+    enum status st = STATUS_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd < 0)
+        return errno == ELOOP ? refuse_other(env, path, words) : STATUS_OK;
+    if (!is_lock_file(fd))
+        st = refuse_other(env, path, words);
+    else if (is_taken(fd))
+        st = refuse(env, fd, words);
+    close(fd);
+    return st;
+}
+
+static enum status open_file(struct lock_file *lock, const struct lock_words *words)
+{
+    if (lock->fd >= 0)
+        close(lock->fd);
+    lock->fd = open(lock->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
+    if (lock->fd >= 0)
+        return STATUS_OK;
+    if (errno == ELOOP || errno == EISDIR || errno == ENXIO)
+        return refuse_other(lock->env, lock->path, words);
+    return FAIL(lock->env, IO, "cannot open '%s': %s", lock->path, strerror(errno));
+}
+
+static enum status hold(struct lock_file *lock, const struct lock_words *words)
+{
+    do {
+        TRY(open_file(lock, words));
+        if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
+            if (errno == EWOULDBLOCK)
+                return refuse(lock->env, lock->fd, words);
+            if (!words->quiet)
+                log_warn(lock->env,
+                         "cannot lock '%s': %s; make sure that no other %s writes to '%s'",
+                         lock->path, strerror(errno), words->writer, words->output);
+        }
+    } while (!file_is_at(lock->fd, AT_FDCWD, lock->path));
+    return is_lock_file(lock->fd) ? STATUS_OK : refuse_other(lock->env, lock->path, words);
+}
+
+/* For people; the lock holds without it. */
+static void write_owner(const struct lock_file *lock)
+{
+    char text[OWNER_BYTES], host[HOST_BYTES] = "";
+    if (gethostname(host, sizeof host - 1) != 0)
+        *host = '\0';
+    int bytes = snprintf(text, sizeof text, "%d %s\n", (int)getpid(), host);
+    if (ftruncate(lock->fd, 0) != 0 || pwrite(lock->fd, text, (size_t)bytes, 0) != bytes)
+        log_debug(lock->env, "cannot write '%s': %s", lock->path, strerror(errno));
+}
+
+static enum status create(struct env *env, const char *path, struct lock_file **lock)
+{
+    TRY(mem_alloc(env, MEM_OTHER, "lock file", sizeof **lock, lock));
+    **lock = (struct lock_file){.env = env, .fd = -1};
+    enum status st = mem_strdup(env, path, &(*lock)->path);
+    if (st != STATUS_OK)
+        mem_free(env, *lock);
+    return st;
+}
+
+void lock_file_leave(struct lock_file *lock)
+{
+    if (!lock)
+        return;
+    if (lock->fd >= 0)
+        close(lock->fd);
+    mem_free(lock->env, lock->path);
+    mem_free(lock->env, lock);
+}
+
+enum status lock_file_take(struct env *env, const char *path, const struct lock_words *words,
+                           struct lock_file **lock)
+{
+    struct lock_file *l;
+    TRY(create(env, path, &l));
+    enum status st = hold(l, words);
+    if (st != STATUS_OK) {
+        lock_file_leave(l);
+        return st;
+    }
+    write_owner(l);
+    *lock = l;
+    return STATUS_OK;
+}
+
+bool lock_file_is_left(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd < 0)
+        return false;
+    bool left = is_lock_file(fd) && flock(fd, LOCK_SH | LOCK_NB) == 0;
+    close(fd);
+    return left;
+}
+
+enum status lock_file_moved(struct lock_file *lock, const char *path)
+{
+    char *copy;
+    TRY(mem_strdup(lock->env, path, &copy));
+    mem_free(lock->env, lock->path);
+    lock->path = copy;
+    return STATUS_OK;
+}
+
+void lock_file_release(struct lock_file *lock)
+{
+    if (lock && file_is_at(lock->fd, AT_FDCWD, lock->path))
+        unlink(lock->path);
+    lock_file_leave(lock);
+}

@@ -1,0 +1,204 @@
+/* A folder that appears whole or not at all, and what becomes of those that killed processes left. */
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "train/scratch.h"
+#include "base/output.h"
+#include "base/part_folder.h"
+
+static char warned[1024]; /* the last warning */
+
+static void keep_warning(void *user, enum log_level level, const char *line)
+{
+    (void)user;
+    if (level == LOG_WARN)
+        snprintf(warned, sizeof warned, "%s", line);
+}
+
+static void open_scene(struct scratch *s)
+{
+    scratch_open(s);
+    env_destroy(&s->env);
+    assert_int_equal(env_create(&s->env, keep_warning, NULL, LOG_WARN, 1), STATUS_OK);
+    *warned = '\0';
+}
+
+static struct part_folder *begin(struct scratch *s, const char *stem)
+{
+    struct part_folder *folder;
+    char path[256];
+    assert_int_equal(part_folder_create(&s->env, scratch_path(s, stem), &folder), STATUS_OK);
+    snprintf(path, sizeof path, "%s/file", part_folder_path(folder));
+    assert_int_equal(file_write_atomic(&s->env, path, "x", 1), STATUS_OK);
+    return folder;
+}
+
+static void test_whole_or_nothing(void **state)
+{
+    (void)state;
+    struct scratch s;
+    open_scene(&s);
+    struct part_folder *folder = begin(&s, "out.part");
+    assert_string_equal(part_folder_path(folder), scratch_path(&s, "out.part"));
+    part_folder_destroy(folder);
+    assert_true(dir_is_empty(s.folder));
+    folder = begin(&s, "out.part");
+    assert_int_equal(part_folder_commit(folder, scratch_path(&s, "out")), STATUS_OK);
+    part_folder_destroy(folder);
+    assert_true(file_exists(scratch_path(&s, "out/file")));
+    assert_true(path_is_free(scratch_path(&s, "out/" PART_FOLDER_MARKER)));
+    assert_true(path_is_free(scratch_path(&s, "out.part")));
+    folder = begin(&s, "out.part"); /* what is there is not replaced */
+    assert_int_equal(part_folder_commit(folder, scratch_path(&s, "out")), STATUS_IO);
+    part_folder_destroy(folder);
+    assert_true(path_is_free(scratch_path(&s, "out.part")));
+    scratch_close(&s);
+}
+
+/* Whatever has the name stays, and another name is taken. */
+static void test_a_name_that_is_taken(void **state)
+{
+    (void)state;
+    struct scratch s;
+    char precious[128], name[128], *named;
+    open_scene(&s);
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "precious")), STATUS_OK);
+    strcpy(precious, s.path);
+    scratch_text(&s, "precious/file", "mine");
+    assert_int_equal(symlink(precious, scratch_path(&s, "out.part")), 0);
+    scratch_text(&s, "out.part-2", "mine");
+    struct part_folder *folder = begin(&s, "out.part");
+    assert_int_equal(part_folder_number(folder), 3);
+    strcpy(name, part_folder_path(folder));
+    assert_int_equal(part_folder_name(&s.env, scratch_path(&s, "out.part"), 3, &named), STATUS_OK);
+    assert_string_equal(named, name);
+    mem_free(&s.env, named);
+    part_folder_destroy(folder);
+    assert_true(path_is_free(name));
+    assert_true(path_is_link(scratch_path(&s, "out.part")));
+    assert_true(file_exists(scratch_path(&s, "out.part-2")));
+    assert_true(file_exists(scratch_path(&s, "precious/file")));
+    scratch_close(&s);
+}
+
+/* A process that has filled its folder in part, says so and waits to be killed. */
+static pid_t start_writer(struct scratch *s)
+{
+    int ends[2];
+    char byte;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        begin(s, "out.part");
+        if (write(ends[1], "x", 1) == 1)
+            for (;;)
+                pause();
+        _exit(1);
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    close(ends[0]);
+    return pid;
+}
+
+static void test_what_a_killed_process_left(void **state)
+{
+    (void)state;
+    struct scratch s;
+    open_scene(&s);
+    pid_t pid = start_writer(&s);
+    assert_int_equal(part_folder_clear_all(&s.env, scratch_path(&s, "out.part")), STATUS_OK);
+    assert_true(file_exists(scratch_path(&s, "out.part/file"))); /* it lives */
+    assert_non_null(strstr(warned, "out.part' is left as it is"));
+    *warned = '\0';
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "out.part-2")), STATUS_OK); /* empty */
+    assert_int_equal(part_folder_clear_all(&s.env, scratch_path(&s, "out.part")), STATUS_OK);
+    assert_true(dir_is_empty(s.folder));
+    assert_string_equal(warned, "");
+    scratch_close(&s);
+}
+
+/* Without a marker of ours it is a user's, or of a version that wrote none. */
+static void test_what_is_left_alone(void **state)
+{
+    (void)state;
+    static const char *const markers[] = {NULL, "my own notes\n", "12 host\nmore\n"};
+    struct scratch s;
+    char precious[128];
+    for (size_t i = 0; i < sizeof markers / sizeof *markers; i++) {
+        open_scene(&s);
+        assert_int_equal(dir_create(&s.env, scratch_path(&s, "out.part")), STATUS_OK);
+        scratch_text(&s, "out.part/file", "mine");
+        if (markers[i])
+            scratch_text(&s, "out.part/" PART_FOLDER_MARKER, markers[i]);
+        assert_int_equal(part_folder_clear_all(&s.env, scratch_path(&s, "out.part")), STATUS_OK);
+        assert_true(file_exists(scratch_path(&s, "out.part/file")));
+        assert_non_null(strstr(warned, "out.part' is left as it is"));
+        scratch_close(&s);
+    }
+    /* a link, though it leads to a folder with a marker */
+    open_scene(&s);
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "precious")), STATUS_OK);
+    strcpy(precious, s.path);
+    scratch_text(&s, "precious/" PART_FOLDER_MARKER, "12 host\n");
+    assert_int_equal(symlink(precious, scratch_path(&s, "out.part-7")), 0);
+    assert_int_equal(dir_create(&s.env, scratch_path(&s, "out.part-mine")), STATUS_OK);
+    assert_int_equal(part_folder_clear_all(&s.env, scratch_path(&s, "out.part")), STATUS_OK);
+    assert_true(file_exists(scratch_path(&s, "precious/" PART_FOLDER_MARKER)));
+    assert_true(path_is_link(scratch_path(&s, "out.part-7")));
+    assert_true(dir_exists(scratch_path(&s, "out.part-mine")));
+    scratch_close(&s);
+}
+
+/* Every write and every allocation can fail: the goal is whole or not there, and nothing else stays. */
+static void test_everything_can_fail(void **state)
+{
+    (void)state;
+    enum status st = STATUS_IO;
+    for (int n = 1; st != STATUS_OK; n++) {
+        struct scratch s;
+        struct part_folder *folder = NULL;
+        struct output_faults faults = {.error = ENOSPC};
+        open_scene(&s);
+        s.env.faults = &faults;
+        atomic_store(&faults.left, n);
+        st = part_folder_create(&s.env, scratch_path(&s, "out.part"), &folder);
+        if (st == STATUS_OK)
+            st = part_folder_commit(folder, scratch_path(&s, "out"));
+        part_folder_destroy(folder);
+        s.env.faults = NULL;
+        log_error_clear(s.env.log);
+        assert_true(path_is_free(scratch_path(&s, "out.part")));
+        if (dir_exists(scratch_path(&s, "out")))
+            assert_true(dir_is_empty(s.path));
+        scratch_close(&s);
+    }
+    st = STATUS_MEMORY;
+    for (int n = 1; st != STATUS_OK; n++) {
+        struct scratch s;
+        struct part_folder *folder;
+        open_scene(&s);
+        mem_fail_at(s.env.mem, n);
+        st = part_folder_create(&s.env, scratch_path(&s, "out.part"), &folder);
+        mem_fail_at(s.env.mem, 0);
+        if (st == STATUS_OK)
+            part_folder_destroy(folder);
+        assert_true(dir_is_empty(s.folder));
+        scratch_close(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole_or_nothing),
+        cmocka_unit_test(test_a_name_that_is_taken),
+        cmocka_unit_test(test_what_a_killed_process_left),
+        cmocka_unit_test(test_what_is_left_alone),
+        cmocka_unit_test(test_everything_can_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
