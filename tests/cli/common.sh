@@ -18,6 +18,14 @@ fail() {
     failures=$((failures + 1))
 }
 
+# skip_part REASON: a part of the script cannot run here. scripts/test collects these lines.
+skip_part() { echo "SKIPPED: $*"; }
+# skip_all REASON: nothing of the script can run here; the exit code by which ctest and scripts/test know it.
+skip_all() { skip_part "$@"; exit 77; }
+has_program() { # PROGRAM PART: or that part is skipped
+    command -v "$1" >/dev/null || { skip_part "$2: $1 is not installed"; return 1; }
+}
+
 # expect CODE PATTERN COMMAND...: the exit code, and an extended regular expression that stderr must match.
 expect() {
     local code=$1 pattern=$2 got=0

@@ -42,7 +42,7 @@ ok "$sifr" plan run.yaml -n 4 --json
 is_json out
 has '"ranks": 4, .*"stage": 3, .*"fits": true'
 has '"sent": \{"gather": [0-9]+, "reduce": [0-9]+, "pipe": 0, "tensor": 0, "control": [0-9]+\}'
-if command -v python3 >/dev/null; then
+if has_program python3 "the sums of a plan"; then
     python3 - <<'PY' || fail "figures do not add up"
 import json
 plan = json.load(open("out"))
