@@ -47,6 +47,7 @@ has() { # PATTERN in `out`
 }
 
 is_json() { # every line of a file is JSON; without a reader of JSON only its shape is looked at
+    [ "$1" != out ] || [ -s out ] || fail "nothing was printed, and no JSON"
     if command -v python3 >/dev/null && python3 -c '' 2>/dev/null; then
         python3 -c 'import json, sys; [json.loads(line) for line in open(sys.argv[1])]' "$1" ||
             fail "not JSON: $(head -c 300 "$1")"
@@ -148,7 +149,8 @@ ends_by_two() {
     [ "$(grep -c 'stopping' err)" = 1 ] || fail "$folder: Ctrl-C twice: not answered once: $(cat err)"
 }
 
-losses() { # FOLDER: loss and norm of the gradient of each step
+losses() { # FOLDER: loss and norm of the gradient of each step; two folders without any are not equal
+    [ -s "$1/metrics.jsonl" ] || { echo "no losses in $1"; return; }
     sed 's/.*"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"
 }
 same_state() { # A B STEP WHAT: the weights and the optimizer of two runs, to the bit

@@ -23,6 +23,7 @@ train() { # FOLDER keys...
 same() { # A B WHAT
     cmp -s "$1.loss" "$2.loss" || fail "$3: other losses: $(paste "$1.loss" "$2.loss" | head -2)"
     cmp -s "$1/checkpoints/step-6/model.safetensors" "$2/checkpoints/step-6/model.safetensors" || fail "$3: other weights"
+    grep -q '"text": *".' "$1/samples.jsonl" || fail "$3: no samples"
     [ "$(grep -o '"text": *".*"' "$1/samples.jsonl")" = "$(grep -o '"text": *".*"' "$2/samples.jsonl")" ] || fail "$3: other samples"
 }
 train one
