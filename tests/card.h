@@ -22,7 +22,7 @@ static inline bool test_missing(const char *device)
     struct device_info info;
     device_look(device, -1, &info);
     if (info.count == 0)
-        fprintf(stderr, "skipped: %s\n", info.why);
+        printf("SKIPPED: %s\n", info.why);
     return info.count == 0;
 }
 

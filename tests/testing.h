@@ -25,6 +25,13 @@
 #define TESTING_SANITIZED 0
 #endif
 
+/* End this test function as skipped; scripts/test collects the reasons. */
+#define testing_skip(reason)               \
+    do {                                   \
+        printf("SKIPPED: %s\n", (reason)); \
+        skip();                            \
+    } while (0)
+
 /* Errors are expected in tests: they are kept by the log (log_first_error) and not printed. */
 static inline void testing_quiet(void *user, enum log_level level, const char *line)
 {

@@ -1,7 +1,11 @@
-/* threads -- some jobs at once, a thread each: ranks of one process, mostly. */
+/* threads -- some jobs at once, a thread each: ranks of one process, mostly; and whether a thread of this
+ * process stands still, so that a test need not guess how long that takes. */
 #ifndef TESTS_THREADS_H
 #define TESTS_THREADS_H
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "testing.h"
 
@@ -17,6 +21,36 @@ static inline void threads_run(void *(*body)(void *), void *jobs, int count, siz
                          0);
     for (int i = 0; i < count; i++)
         pthread_join(threads[i], NULL);
+}
+
+static inline int threads_own_id(void)
+{
+    return (int)syscall(SYS_gettid);
+}
+
+static inline void threads_nap(double seconds)
+{
+    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    nanosleep(&span, NULL);
+}
+
+/* It waits in the kernel for something, as the system sees it. */
+static inline bool threads_is_asleep(int id)
+{
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", id);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    bool found = fscanf(file, "%*d (%*[^)]) %c", &state) == 1;
+    fclose(file);
+    return found && state == 'S';
+}
+
+static inline void threads_wait_until_asleep(int id)
+{
+    while (!threads_is_asleep(id))
+        threads_nap(0.001);
 }
 
 #endif

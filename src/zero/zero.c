@@ -231,12 +231,6 @@ struct zero_traffic zero_traffic(const struct zero *zero)
     };
 }
 
-void zero_slow_team(struct zero *zero, double seconds)
-{
-    CHECK(zero->team.comm != NULL);
-    comm_slow_down(zero->team.comm, seconds);
-}
-
 void zero_slow_gathers(struct zero *zero, double seconds)
 {
     CHECK(zero->gather_comm != NULL);

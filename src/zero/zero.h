@@ -191,9 +191,7 @@ struct zero_traffic {
 };
 struct zero_traffic zero_traffic(const struct zero *zero);
 
-/* For tests: every gather of parameters, or call among tensor-parallel ranks, takes so much longer.
- * Only where there are any. */
+/* For tests: every gather of parameters takes so much longer. Only where there are any. */
 void zero_slow_gathers(struct zero *zero, double seconds);
-void zero_slow_team(struct zero *zero, double seconds);
 
 #endif

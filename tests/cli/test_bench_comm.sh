@@ -24,7 +24,7 @@ grep -q '"node": 0, "exchange": [0-9.e-]*, "theft": [0-9.e-]*, "sum_bytes_per_se
 ok timeout 120 "$sifr" bench comm -n 4 --node=2 --comm.backend=threads "${brief[@]}" --json
 is_json out
 [ ! -s err ] || fail "--json: something on stderr: $(cat err)"
-if command -v python3 >/dev/null; then
+if has_program python3 "the figures of --json"; then
     python3 - $kinds <<'PY' || fail "figures do not add up"
 import json, sys
 found = json.load(open("out"))

@@ -81,7 +81,7 @@ done
 # --- a folder that cannot be written to: as somebody who is not root -------------------------------------------------
 as=()
 if [ "$(id -u)" = 0 ]; then
-    command -v setpriv >/dev/null || { echo "skipped: a read-only folder (no setpriv)"; finish; exit; }
+    command -v setpriv >/dev/null || { skip_part "a read-only folder: setpriv is not installed"; finish; exit; }
     as=(setpriv --reuid=65534 --regid=65534 --clear-groups)
     chmod 755 .
     cp "$sifr" ./copy && chmod 755 copy && sifr=$work/copy # the build folder may be root's alone
@@ -102,6 +102,6 @@ if "${as[@]}" "$sifr" --version >/dev/null 2>&1; then
     expect 1 "read-only" env SIFR_RUN_THREADS=1 "${as[@]}" "$sifr" train "${keys[@]}" --out=read-only
     chmod 755 read-only
 else
-    echo "skipped: a read-only folder (another user cannot run the command)"
+    skip_part "a read-only folder: another user cannot run the command"
 fi
 finish

@@ -12,10 +12,12 @@ train() { # CODE FOLDER keys...
     [ $got = "$code" ] || fail "$*: exit $got: $(head -c 400 err)"
 }
 same() { # A B
-    local file
+    local file count=0
     for file in $(cd "$1" && echo *.safetensors optimizer/*.safetensors); do
         cmp "$1/$file" "$2/$file" || fail "$1 and $2 have another $file"
+        count=$((count + 1))
     done
+    [ $count -ge 3 ] || fail "$1 has only $count files"
 }
 
 for mode in fp32 bf16; do

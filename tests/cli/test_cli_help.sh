@@ -91,9 +91,9 @@ ok "$sifr" man
 has '^\.TH SIFR 1'
 for command in $commands; do has "^\.SH \"SIFR ${command^^}\""; done
 cp out page.1
-if command -v groff >/dev/null; then
-    groff -ww -man -Tutf8 page.1 2>&1 >/dev/null | grep -v "can't break line\|cannot break line\|cannot adjust line" >warnings || true
-    [ ! -s warnings ] || fail "groff complains: $(head -3 warnings)"
+if has_program groff "warnings of groff"; then
+    groff -ww -man -Tutf8 page.1 >/dev/null 2>warnings || fail "groff: exit $?"
+    ! grep -v "can't break line\|cannot break line\|cannot adjust line" warnings || fail "groff complains"
 fi
 
 ok "$sifr" doctor

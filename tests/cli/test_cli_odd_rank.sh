@@ -8,7 +8,7 @@ case $(ldd "$sifr" | grep -oE 'libmpi(ch)?\.so' | head -n 1) in
     libmpich.so) mine=mpirun.mpich rank_variable=PMI_RANK ;;
     *) mine=mpirun.openmpi rank_variable=OMPI_COMM_WORLD_RANK ;;
 esac
-command -v $mine >/dev/null || { echo "skipped: no $mine"; exit 0; }
+command -v $mine >/dev/null || skip_all "$mine is not installed"
 
 # A launcher whose rank 1 has $ODD_DATA for its data: it puts `rank` in front of the program.
 cat >rank <<'R'

@@ -3,7 +3,7 @@
 # holds no more than that.
 . "$(dirname "$0")/common.sh" "$@"
 
-command -v python3 >/dev/null || { echo "skipped: no python3 to compare with"; exit 0; }
+command -v python3 >/dev/null || skip_all "python3 is not installed"
 unset SIFR_RUN_THREADS
 make_text >text.txt
 keys=("${small[@]}" --data.path=text.txt --train.steps=3 --train.eval_every=0 --train.global_batch=20)

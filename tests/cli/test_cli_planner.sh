@@ -34,7 +34,7 @@ done
 ok "$sifr" plan "${keys[@]}" --gpus=8 --zero.stage=3 --parallel.pp=2 --engine.recompute=full --json
 is_json out
 has '"command": "sifr train -n 8 '
-if command -v python3 >/dev/null; then
+if has_program python3 "the figures of --json"; then
     python3 - <<'PY' || fail "figures or fixed keys"
 import json
 r = json.load(open("out"))

@@ -2,7 +2,7 @@
 # Layers that ranks compute together, over MPI: the losses of one rank, checkpoints that any other mesh goes on from, plans that are what
 # runs send and take, and what is refused.
 . "$(dirname "$0")/common.sh" "$@"
-command -v python3 >/dev/null || { echo "skipped: no python3 to compare with"; exit 0; }
+command -v python3 >/dev/null || skip_all "python3 is not installed"
 export SIFR_RUN_THREADS=1
 make_text >text.txt
 keys=(--model.layers=2 --model.width=32 --model.heads=4 --model.context=32 --train.micro_batch=2 --train.global_batch=8 --train.lr=3e-3

@@ -23,6 +23,7 @@ train() { # FOLDER keys...
 same() { # A B WHAT
     cmp -s "$1.loss" "$2.loss" || fail "$3: other losses: $(paste "$1.loss" "$2.loss" | head -2)"
     cmp -s "$1/checkpoints/step-6/model.safetensors" "$2/checkpoints/step-6/model.safetensors" || fail "$3: other weights"
+    grep -q '"text": *".' "$1/samples.jsonl" || fail "$3: no samples"
     [ "$(grep -o '"text": *".*"' "$1/samples.jsonl")" = "$(grep -o '"text": *".*"' "$2/samples.jsonl")" ] || fail "$3: other samples"
 }
 train one
@@ -66,7 +67,7 @@ expect 2 "-n 3 is not the 2 ranks that srun has started" "${srun[@]}" "$sifr" tr
 ok timeout 120 env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 "$sifr" train "${small[@]}" \
     --data.path=text.txt --train.steps=2 --out=srun-alone
 [ ! -e srun ] || fail "a mistaken start made a folder"
-if command -v $other >/dev/null; then
+if has_program $other "the launcher of another MPI"; then
     expect '[0-9]+' "as one of 2 ranks, but linked with" timeout 120 $other -n 2 "$sifr" train "${endless[@]}" --out=mixed
     expect 2 "is no launcher of" env SIFR_MPIRUN=$other "$sifr" train "${endless[@]}" -n 2
 fi

@@ -2,15 +2,17 @@
 # Every script of bench/ and scripts/ answers --help with its usage, and does nothing else.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$(dirname "$0")/common.sh" "$@"
-
+tried=0
 for script in "$root"/bench/* "$root"/scripts/*; do
     name=${script#"$root"/}
     [ -f "$script" ] && [ -x "$script" ] || continue
     # one that does not know the word would take it for something to do: build, measure, install
     grep -qE -- '--help\)|"--help"|ArgumentParser\(' "$script" || { fail "$name does not know --help"; continue; }
-    case $(head -n 1 "$script") in *python3) command -v python3 >/dev/null || continue ;; esac
+    case $(head -n 1 "$script") in *python3) has_program python3 "$name" || continue ;; esac
+    tried=$((tried + 1))
     ok timeout 60 "$script" --help
     grep -qE "^(usage: .*${name##*/}|$name)" out || fail "$name --help does not begin with its usage: $(head -c 400 out)"
     [ ! -s err ] || fail "$name --help: $(head -c 400 err)"
 done
+[ $tried -ge 10 ] || fail "only $tried scripts were found"
 finish

@@ -33,7 +33,7 @@ run() {
     echo "$name on $ranks ranks: exit $status"; echo "$out" | tail -n 20
     if [[ $name == fault* ]]; then
         echo "once more"
-        try "$ranks" "$@" && return
+        try "$ranks" "$@" && { echo "SECOND TRY: $name on $ranks ranks"; return; }
         echo "$out" | tail -n 20
     fi
     echo "FAIL $name on $ranks ranks (exit $status)"
@@ -66,6 +66,8 @@ if [ -e "$build/fake/libsifr-cuda.so" ]; then
         failed=$((failed + 1))
     fi
     unset SIFR_PLUGIN_FOLDER SIFR_TEST_DEVICE
+else
+    echo "SKIPPED: ranks on simulated GPUs: this build has no CUDA back ends"
 fi
 
 # The mpirun of the other library: each process is alone, and says so.
@@ -75,6 +77,8 @@ if command -v $other >/dev/null; then
         echo "FAIL a mix-up of libraries was not recognised"; echo "$out" | tail -n 20
         failed=$((failed + 1))
     fi
+else
+    echo "SKIPPED: the launcher of another MPI: $other is not installed"
 fi
 echo "comm over $library with $mpirun: $failed failed"
 [ $failed -eq 0 ]

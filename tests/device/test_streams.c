@@ -1,11 +1,9 @@
 /* Streams keep their order, workers run beside the caller, a full ring makes the caller wait,
  * events hold one stream back for another, a failed stream stops working and holds nobody. */
-#include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
-#include "base/clock.h"
 #include "device/device.h"
 #include "testing.h"
+#include "threads.h"
 
 struct rig {
     struct env env;
@@ -34,12 +32,6 @@ static void rig_close(struct rig *rig)
     env_destroy(&rig->env);
 }
 
-static void nap(double seconds)
-{
-    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    nanosleep(&span, NULL);
-}
-
 /* --- tasks ---------------------------------------------------------------------------------- */
 
 struct step {
@@ -58,7 +50,7 @@ static void write_step(struct stream *stream, const void *args)
 static void sleep_ms(struct stream *stream, const void *args)
 {
     (void)stream;
-    nap(1e-3 * *(const int *)args);
+    threads_nap(1e-3 * *(const int *)args);
 }
 
 /* A gate holds a worker until the test opens it. */
@@ -208,39 +200,41 @@ static void test_f64_sum(void **state)
 
 /* --- beside the caller ---------------------------------------------------------------------- */
 
-/* Two workers and the caller sleep at the same time; one after the other would take 450 ms. Other
- * programs may hold all of them up: in one of a few attempts they must not. */
+static void meet(struct stream *stream, const void *args)
+{
+    (void)stream;
+    pthread_barrier_wait(*(pthread_barrier_t *const *)args);
+}
+
+/* Two workers and the caller wait for each other: one after the other, none would come further. */
 static void test_overlap(void **state)
 {
     (void)state;
     struct rig rig;
-    int ms = 150;
-    double enqueued = 1, seconds = 1;
+    pthread_barrier_t barrier, *all = &barrier;
     rig_open(&rig, "cpu");
-    for (int i = 0; i < 10 && (enqueued >= 0.15 || seconds >= 0.45); i++) {
-        double start = clock_seconds();
-        stream_enqueue(rig.worker, sleep_ms, &ms, sizeof ms);
-        stream_enqueue(rig.other, sleep_ms, &ms, sizeof ms);
-        enqueued = clock_seconds() - start;
-        nap(0.15);
+    assert_int_equal(pthread_barrier_init(&barrier, NULL, 3), 0);
+    for (int i = 0; i < 10; i++) {
+        stream_enqueue(rig.worker, meet, &all, sizeof all);
+        stream_enqueue(rig.other, meet, &all, sizeof all);
+        pthread_barrier_wait(&barrier);
         assert_ok(stream_sync(rig.worker));
         assert_ok(stream_sync(rig.other));
-        seconds = clock_seconds() - start;
     }
-    assert_true(enqueued < 0.15);
-    assert_true(seconds >= 0.15 && seconds < 0.45);
+    pthread_barrier_destroy(&barrier);
     rig_close(&rig);
 }
 
 struct flood {
     struct stream *stream;
     int *log, *used;
-    atomic_int enqueued;
+    atomic_int enqueued, id;
 };
 
 static void *flood_main(void *arg)
 {
     struct flood *flood = arg;
+    atomic_store(&flood->id, threads_own_id());
     for (int i = 0; i < STEPS; i++) {
         struct step step = {flood->log, flood->used, i};
         stream_enqueue(flood->stream, write_step, &step, sizeof step);
@@ -261,10 +255,12 @@ static void test_ring_full(void **state)
     pthread_t thread;
     close_behind(rig.worker, &gate);
     assert_int_equal(pthread_create(&thread, NULL, flood_main, &flood), 0);
+    while (atomic_load(&flood.id) == 0)
+        threads_nap(0.001);
     int before, now = -1;
-    do { /* until it stands still */
+    do { /* until it stands still, in a call */
         before = now;
-        nap(0.05);
+        threads_wait_until_asleep(atomic_load(&flood.id));
         now = atomic_load(&flood.enqueued);
     } while (now != before || now <= 10);
     assert_true(now < STEPS);
@@ -298,60 +294,75 @@ static void test_destroy_waits(void **state)
 
 /* --- events --------------------------------------------------------------------------------- */
 
-enum { ATTEMPTS = 20 }; /* who waits may come late to it when the machine is busy */
+static const double held = 0.02; /* seconds, from when who waits stands still */
 
-static void hold_other(struct rig *rig)
+static void write_id(struct stream *stream, const void *args)
 {
-    struct gate gate = GATE;
-    int log[2], used = 0;
-    struct step first = {log, &used, 1}, second = {log, &used, 2};
-    close_behind(rig->worker, &gate);
-    stream_enqueue(rig->worker, write_step, &first, sizeof first);
-    event_record(rig->event, rig->worker);
-    stream_wait(rig->other, rig->event);
-    stream_enqueue(rig->other, write_step, &second, sizeof second);
-    nap(0.05);
-    open_gate(&gate);
-    assert_ok(stream_sync(rig->other));
-    assert_ok(stream_sync(rig->worker));
-    assert_int_equal(used, 2);
-    assert_int_equal(log[0], 1);
+    (void)stream;
+    atomic_store(*(atomic_int *const *)args, threads_own_id());
 }
 
 static void test_event_between_workers(void **state)
 {
     (void)state;
     struct rig rig;
+    struct gate gate = GATE;
+    atomic_int id = 0, *id_place = &id;
+    int log[2], used = 0;
+    struct step first = {log, &used, 1}, second = {log, &used, 2};
     rig_open(&rig, "cpu");
-    hold_other(&rig);
-    for (int i = 1; i < ATTEMPTS && stream_waited(rig.other) < 0.04; i++)
-        hold_other(&rig);
-    assert_true(stream_waited(rig.other) >= 0.04);
+    close_behind(rig.worker, &gate);
+    stream_enqueue(rig.worker, write_step, &first, sizeof first);
+    event_record(rig.event, rig.worker);
+    stream_enqueue(rig.other, write_id, &id_place, sizeof id_place);
+    stream_wait(rig.other, rig.event);
+    stream_enqueue(rig.other, write_step, &second, sizeof second);
+    while (atomic_load(&id) == 0)
+        threads_nap(0.001);
+    threads_wait_until_asleep(atomic_load(&id)); /* it has nothing else to wait for */
+    threads_nap(held);
+    open_gate(&gate);
+    assert_ok(stream_sync(rig.other));
+    assert_ok(stream_sync(rig.worker));
+    assert_int_equal(used, 2);
+    assert_int_equal(log[0], 1);
+    assert_true(stream_waited(rig.other) >= held);
     assert_true(stream_waited(rig.worker) == 0);
     rig_close(&rig);
 }
 
-static void hold_caller(struct rig *rig)
+struct caller {
+    int id;
+    atomic_bool waits; /* its next call is the wait */
+};
+
+static void hold_caller(struct stream *stream, const void *args)
 {
-    int ms = 60, log[1], used = 0;
-    struct step step = {log, &used, 1};
-    stream_enqueue(rig->worker, sleep_ms, &ms, sizeof ms);
-    stream_enqueue(rig->worker, write_step, &step, sizeof step);
-    event_record(rig->event, rig->worker);
-    stream_wait(rig->direct, rig->event);
-    assert_int_equal(used, 1);
+    struct caller *caller = *(struct caller *const *)args;
+    (void)stream;
+    while (!atomic_load(&caller->waits))
+        threads_nap(0.001);
+    threads_wait_until_asleep(caller->id);
+    threads_nap(held);
 }
 
 static void test_event_holds_caller(void **state)
 {
     (void)state;
     struct rig rig;
+    struct caller caller = {.id = threads_own_id()}, *place = &caller;
+    int log[1], used = 0;
+    struct step step = {log, &used, 1};
     rig_open(&rig, "cpu");
     stream_wait(rig.direct, rig.event); /* never recorded */
-    hold_caller(&rig);
-    for (int i = 1; i < ATTEMPTS && stream_waited(rig.direct) < 0.04; i++)
-        hold_caller(&rig);
-    assert_true(stream_waited(rig.direct) >= 0.04);
+    assert_true(stream_waited(rig.direct) == 0);
+    stream_enqueue(rig.worker, hold_caller, &place, sizeof place);
+    stream_enqueue(rig.worker, write_step, &step, sizeof step);
+    event_record(rig.event, rig.worker);
+    atomic_store(&caller.waits, true);
+    stream_wait(rig.direct, rig.event);
+    assert_int_equal(used, 1);
+    assert_true(stream_waited(rig.direct) >= held);
     double waited = stream_waited(rig.direct);
     stream_wait(rig.direct, rig.event); /* has passed */
     assert_true(stream_waited(rig.direct) == waited);

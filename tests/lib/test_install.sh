@@ -5,7 +5,10 @@ set -eu
 build=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-grep -q '^SIFR_SANITIZE:STRING=.' "$build/CMakeCache.txt" && { echo "skipped: a sanitized library needs sanitized programs"; exit 0; }
+if grep -q '^SIFR_SANITIZE:STRING=.' "$build/CMakeCache.txt"; then
+    echo "SKIPPED: a sanitized library needs sanitized programs"
+    exit 77
+fi
 cmake --install "$build" --prefix "$work/usr" >/dev/null
 export PKG_CONFIG_PATH
 PKG_CONFIG_PATH=$(dirname "$(find "$work/usr" -name sifr.pc)")${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
@@ -26,7 +29,9 @@ LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/shared" # wh
 libs=$(pkg-config --static --libs sifr | sed 's/-lsifr//') # with -L: it may lie in folders of its own
 cc "$work/program.c" $(pkg-config --cflags sifr) "$libdir/libsifr.a" $libs -o "$work/static"
 "$work/static"
-others=$(nm -D --defined-only "$libdir/libsifr.so" | awk '{ print $3 }' | grep -vE '^(sifr_|_(init|fini|end|edata|_bss_start)$)' || true) # the linker's own, of some
+nm -D --defined-only "$libdir/libsifr.so" >"$work/names"
+grep -q ' T sifr_context_create$' "$work/names" || { echo "the library does not export sifr_context_create"; exit 1; }
+others=$(awk '$3 !~ /^(sifr_|_(init|fini|end|edata|_bss_start)$)/ { print $3 }' "$work/names") # some linkers export their own
 [ -z "$others" ] || { echo "exported besides sifr_*: $others"; exit 1; }
 cc "$(dirname "$0")/../../examples/ngram.c" $(pkg-config --cflags --libs sifr) -lm -Wl,-rpath,"$libdir" -o "$work/ngram"
 ldd "$work/ngram" | grep -q "libsifr.so.0 => $libdir/" || { echo "the example does not find its library"; exit 1; }

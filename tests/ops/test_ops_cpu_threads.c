@@ -1,8 +1,8 @@
 /* test_ops_cpu_threads -- with one thread only the caller works, whatever way the linked BLAS runs
  * threads of its own; with two, no third is ever made.
  *
- * Who worked is read from the clocks: CPU time of the process less that of the calling thread is
- * what others used. A first test shows that the probe sees a threaded BLAS call. */
+ * Who worked is read from the CPU clock of each thread, which stands still while the thread does not run,
+ * however busy the machine is. A first test shows that the probe sees a threaded BLAS call. */
 #include <dirent.h>
 #include <sched.h>
 #include <time.h>
@@ -10,55 +10,68 @@
 #include <cblas.h>
 #include <omp.h>
 #include "ops/op_rig.h"
+#include "threads.h"
 
-static double clock_of(clockid_t id)
-{
-    struct timespec t;
-    assert_int_equal(clock_gettime(id, &t), 0);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+enum { MOST_THREADS = 256 };
 
-struct probe {
-    double process, own;
+/* The other threads of this process, and the nanoseconds that each has run. */
+struct others {
+    int count, ids[MOST_THREADS];
+    int64_t ran[MOST_THREADS];
 };
 
-static struct probe probe_start(void)
+/* CPU time of a thread of this process; 0 when it has ended. The number is what pthread_getcpuclockid
+ * makes of an id, but for threads that are not ours to name. */
+static int64_t time_of_thread(int id)
 {
-    return (struct probe){clock_of(CLOCK_PROCESS_CPUTIME_ID), clock_of(CLOCK_THREAD_CPUTIME_ID)};
+    enum { PER_THREAD = 4, SCHEDULED = 2 };
+    struct timespec t = {0};
+    clock_gettime((clockid_t)(~(unsigned)id << 3 | PER_THREAD | SCHEDULED), &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* CPU time of other threads since the probe started, and as a share of the caller's */
-static double others_seconds(struct probe p)
+static struct others look_at_others(void)
 {
-    double own = clock_of(CLOCK_THREAD_CPUTIME_ID) - p.own;
-    return clock_of(CLOCK_PROCESS_CPUTIME_ID) - p.process - own;
+    struct others others = {0};
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        int id = atoi(entry->d_name);
+        if (id == 0 || id == threads_own_id())
+            continue;
+        assert_true(others.count < MOST_THREADS);
+        others.ids[others.count] = id;
+        others.ran[others.count++] = time_of_thread(id);
+    }
+    closedir(tasks);
+    return others;
 }
 
-static double others_share(struct probe p)
+/* Nanoseconds that other threads have run since then, new ones included. */
+static int64_t others_ran_since(const struct others *then)
 {
-    return others_seconds(p) / (clock_of(CLOCK_THREAD_CPUTIME_ID) - p.own);
+    struct others now = look_at_others();
+    int64_t ran = 0;
+    for (int i = 0; i < now.count; i++) {
+        int64_t before = 0;
+        for (int k = 0; k < then->count; k++)
+            before = then->ids[k] == now.ids[i] ? then->ran[k] : before;
+        ran += now.ran[i] - before;
+    }
+    return ran;
 }
 
 /* The threads of a call wait in a spin for a while before they sleep. */
-static void wait_until_others_sleep(void)
+static struct others wait_until_others_sleep(void)
 {
-    double busy = 1;
-    for (int i = 0; i < 100 && busy > 1e-4; i++) {
-        struct probe p = probe_start();
-        usleep(300000);
-        busy = others_seconds(p);
-    }
-}
-
-static int thread_count(void)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(tasks);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(tasks));)
-        count += entry->d_name[0] != '.';
-    closedir(tasks);
-    return count;
+    struct others before, now = look_at_others();
+    do {
+        before = now;
+        for (int i = 0; i < before.count; i++)
+            threads_wait_until_asleep(before.ids[i]);
+        now = look_at_others();
+    } while (others_ran_since(&before) > 0);
+    return now;
 }
 
 /* Products large enough for any BLAS to thread: forward, gradients, one row; and attention */
@@ -73,19 +86,19 @@ static const struct ops_case cases[] = {
 };
 #define CASE_COUNT (int)(sizeof cases / sizeof cases[0])
 
-static void run_all(struct rig *rig, double *worst_share)
+/* Each once to set up, then once more: nanoseconds that others ran meanwhile. */
+static int64_t run_all(struct rig *rig)
 {
-    *worst_share = 0;
+    int64_t ran = 0;
     for (int i = 0; i < CASE_COUNT; i++) {
         struct ops_trial *trial = rig_trial(rig, &cases[i]);
         ops_trial_run(trial);
-        struct probe p = probe_start();
-        for (int k = 0; k < 5; k++)
-            ops_trial_run(trial);
-        double share = others_share(p);
-        *worst_share = share > *worst_share ? share : *worst_share;
+        struct others others = wait_until_others_sleep();
+        ops_trial_run(trial);
+        ran += others_ran_since(&others);
         ops_trial_destroy(trial);
     }
+    return ran;
 }
 
 static void test_probe_sees_threads(void **state)
@@ -95,15 +108,14 @@ static void test_probe_sees_threads(void **state)
     cpu_set_t cpus;
     assert_int_equal(sched_getaffinity(0, sizeof cpus, &cpus), 0);
     if (CPU_COUNT(&cpus) < 2 || openblas_get_parallel() == OPENBLAS_SEQUENTIAL)
-        skip();
+        testing_skip("a BLAS with threads: there is one CPU, or the BLAS has none");
     float *a = calloc(N * N, sizeof *a), *b = calloc(N * N, sizeof *b);
     assert_true(a && b);
     openblas_set_num_threads(2);
     omp_set_num_threads(2);
-    struct probe p = probe_start();
-    for (int i = 0; i < 5; i++)
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, N, N, 1, a, N, a, N, 0, b, N);
-    assert_true(others_share(p) > 0.3);
+    struct others others = wait_until_others_sleep();
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, N, N, 1, a, N, a, N, 0, b, N);
+    assert_true(others_ran_since(&others) > 0);
     free(a);
     free(b);
 }
@@ -112,28 +124,20 @@ static void test_one_thread(void **state)
 {
     (void)state;
     struct rig rig;
-    double share;
     rig_open(&rig, "cpu", DTYPE_F32, 1); /* after a threaded call: opening must undo it */
-    wait_until_others_sleep();
-    run_all(&rig, &share);
+    assert_int_equal(run_all(&rig), 0);
     rig_close(&rig);
-    print_message("others worked %.4f of the caller's time\n", share);
-    assert_true(share < 0.03);
 }
 
 static void test_two_threads(void **state)
 {
     (void)state;
     struct rig rig;
-    double share;
-    int before = thread_count();
+    int before = look_at_others().count;
     rig_open(&rig, "cpu", DTYPE_F32, 2);
-    run_all(&rig, &share);
-    int after = thread_count();
+    assert_true(run_all(&rig) > 0);
+    assert_in_range(look_at_others().count, 1, before + 1);
     rig_close(&rig);
-    assert_true(after <= before + 1);
-    /* one other, at times waiting in a spin while the caller is off the CPU */
-    assert_true(share < 4);
 }
 
 /* The size of the team is the ops' own, not the process's default, which a BLAS may change. */
@@ -146,10 +150,9 @@ static void test_team_is_ours(void **state)
     openblas_set_num_threads(1);
     struct ops_trial *trial = rig_trial(&rig, &cases[0]);
     ops_trial_run(trial);
-    struct probe p = probe_start();
-    for (int i = 0; i < 10; i++)
-        ops_trial_run(trial);
-    assert_true(others_share(p) > 0.2);
+    struct others others = wait_until_others_sleep();
+    ops_trial_run(trial);
+    assert_true(others_ran_since(&others) > 0);
     ops_trial_destroy(trial);
     rig_close(&rig);
 }

@@ -1,6 +1,7 @@
 /* ranks_rig -- a training run over ranks that are threads, each with an env of its own. */
 #ifndef TESTS_TRAIN_RANKS_RIG_H
 #define TESTS_TRAIN_RANKS_RIG_H
+#include <stdatomic.h>
 #include "run_rig.h"
 #include "threads.h"
 
@@ -13,6 +14,7 @@ struct rank_run {
     double timeout; /* 0 = a minute */
     struct session_ranks ranks;
 
+    atomic_bool has_ended;
     enum status status; /* what came of it */
     char error[512];
     struct trainer_summary summary;
@@ -27,6 +29,7 @@ static inline void *rank_run_main(void *argument)
         trainer_run(&env, run->config, &run->ranks, &run->place, &run->callbacks, &run->summary);
     snprintf(run->error, sizeof run->error, "%s", log_first_error(env.log));
     env_destroy(&env);
+    atomic_store(&run->has_ended, true);
     return NULL;
 }
 

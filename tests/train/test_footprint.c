@@ -17,7 +17,7 @@ static void test_a_process(void **state)
     char *block;
     const size_t bytes = (size_t)128 * MIB;
     if (TESTING_SANITIZED)
-        skip();
+        testing_skip("resident memory: a sanitizer is in use");
     scratch_open(&s);
     assert_int_equal(device_create(&s.env, "cpu", 0, &device), STATUS_OK);
     footprints_start(&own, s.env.mem, device);

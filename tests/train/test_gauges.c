@@ -45,7 +45,7 @@ static void test_a_card(void **state)
 {
     (void)state;
     if (getenv("SIFR_TEST_NVML") == NULL)
-        skip();
+        testing_skip("NVML: the simulated one is not loaded (train/fake_nvml loads it)");
     struct env env = testing_env(1);
     struct device *device;
     struct gauges gauges = {0};

@@ -2,7 +2,7 @@
 # A vocabulary learnt by sifr, loaded by the `tokenizers` package: same ids, same merges. Skipped without the package.
 set -eu
 if ! command -v python3 >/dev/null; then
-    echo "skipped: there is no python3"
-    exit 0
+    echo "SKIPPED: python3 is not installed"
+    exit 77
 fi
 exec python3 tools/tokenizer_peer.py "$1"

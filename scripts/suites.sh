@@ -1,0 +1,68 @@
+# Sourced by scripts/test: suites, their table, and what in them was skipped or needed a second try. `jobs` is the number of CPUs.
+passed=0 failed=0 skipped=0
+rows=() skips=() second_tries=()
+
+# suite NAME COMMAND...: run it, keep the log, note seconds and outcome. Exit 77 is a suite that is skipped. Lines of its log:
+#     SKIPPED: reason     a part that cannot run here
+#     SECOND TRY: test    it failed at first
+suite() {
+    local name=$1 start=$SECONDS log outcome=ok reason= status=0 parts tries
+    shift
+    log=build/test-logs/$name.log
+    mkdir -p build/test-logs
+    "$@" >"$log" 2>&1 || status=$?
+    mapfile -t parts < <(sed -n 's/^SKIPPED: //p' "$log" | sort -u)
+    mapfile -t tries < <(sed -n 's/^SECOND TRY: //p' "$log" | sort -u)
+    case $status in
+        0)
+            passed=$((passed + 1))
+            [ ${#tries[@]} = 0 ] || outcome="ok on the second try"
+            ;;
+        77) skipped=$((skipped + 1)) outcome=skipped reason="${parts[*]:-no reason given}" parts=() ;;
+        *)
+            failed=$((failed + 1)) outcome=FAIL
+            echo "--- $name failed; the end of its log:"; tail -n 60 "$log"
+            ;;
+    esac
+    [ ${#parts[@]} = 0 ] || skips+=("${parts[@]/#/$name: }")
+    [ ${#tries[@]} = 0 ] || second_tries+=("${tries[@]/#/$name: }")
+    rows+=("$(printf '  %-28s %-20s %4d s%s' "$name" "$outcome" $((SECONDS - start)) "${reason:+  ($reason)}")")
+    echo "${rows[-1]}"
+}
+
+run_ctest() { # FOLDER ctest arguments: two tests may be among those that mostly wait (CMakeLists.txt)
+    local folder=$1 failures=$1/Testing/Temporary/LastTestsFailed.log status=0 first
+    shift
+    rm -f "$failures"
+    ctest --test-dir "$folder" --no-tests=error --output-on-failure -j $((jobs + 2)) "$@" || status=$?
+    list_notes "$folder"
+    [ $status != 0 ] || return 0
+    [ -s "$failures" ] || return 1 # no test failed: there were none
+    mapfile -t first < <(sed 's/^[0-9]*://' "$failures")
+    echo "--- what failed next to other tests is tried once more, alone: ${first[*]}"
+    ctest --test-dir "$folder" --no-tests=error --rerun-failed --output-on-failure "$@" || return 1
+    list_notes "$folder"
+    printf 'SECOND TRY: %s\n' "${first[@]}"
+}
+
+list_notes() { # FOLDER: tests of the last ctest, and parts of them, that were skipped or tried twice, with their names
+    awk '/^[0-9]+\/[0-9]+ Test: / { name = $3; said = 0 }
+        /^(SKIPPED|SECOND TRY): / { note = $0; sub(/: .*/, "", note); sub(/^[A-Z ]*: /, ""); print note ": " name ": " $0; said = 1 }
+        /^\[  SKIPPED \] / && !/test\(s\)/ && !said { print "SKIPPED: " name ": " $NF }' "$1/Testing/Temporary/LastTest.log" | sort -u
+}
+
+list() { # HEAD ITEM...: nothing where there are none
+    [ $# -gt 1 ] || return 0
+    echo "$(($# - 1)) $1:"
+    printf '  %s\n' "${@:2}"
+}
+
+report() { # LOG of ctest: the table, and the lines that close it; whether nothing failed
+    echo
+    printf '%s\n' "${rows[@]}"
+    grep -hE '^[0-9]+% tests passed' "$1" 2>/dev/null
+    list "skipped in suites that ran" ${skips[@]+"${skips[@]}"}
+    list "passed on the second try only" ${second_tries[@]+"${second_tries[@]}"}
+    echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
+    [ "$failed" -eq 0 ]
+}
