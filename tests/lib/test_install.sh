@@ -7,6 +7,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 grep -q '^SIFR_SANITIZE:STRING=.' "$build/CMakeCache.txt" && { echo "skipped: a sanitized library needs sanitized programs"; exit 0; }
 cmake --install "$build" --prefix "$work/usr" >/dev/null
+. "$(dirname "$0")/runpath.sh"
+check_runpath "$work/usr"
 export PKG_CONFIG_PATH
 PKG_CONFIG_PATH=$(dirname "$(find "$work/usr" -name sifr.pc)")${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 libdir=$(pkg-config --variable=libdir sifr)
