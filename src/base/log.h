@@ -9,7 +9,7 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-/* `line` has no newline and no "error:" prefix. Called with the log's lock held: one line at a
+/* `line` has no newline, no control character (base/printable.h) and no "error:" prefix. Called with the log's lock held: one line at a
  * time. */
 typedef void log_sink_fn(void *user, enum log_level level, const char *line);
 

@@ -274,6 +274,17 @@ static enum status find_tokenizer(struct env *env, const char *named, const char
     return st;
 }
 
+/* What ends in the middle of a character stays in `text`, unless this is the last. */
+static void print_whole(struct console *console, struct text *text, bool last)
+{
+    char rest[4];
+    size_t bytes = last ? 0 : text_unfinished(text_string(text), text->bytes);
+    console_data(console, text_string(text), text->bytes - bytes);
+    memcpy(rest, text_string(text) + text->bytes - bytes, bytes);
+    text_clear(text);
+    text_add_bytes(text, rest, bytes);
+}
+
 static enum status print_shard(struct cli *cli, const struct shard *shard,
                                const struct tokenizer *tokenizer)
 {
@@ -288,10 +299,9 @@ static enum status print_shard(struct cli *cli, const struct shard *shard,
         int n = count - first < DECODE_TOKENS ? (int)(count - first) : DECODE_TOKENS;
         for (int i = 0; i < n; i++)
             ids[i] = (int32_t)(shard_token_bytes(shard) == 2 ? narrow[first + i] : wide[first + i]);
-        text_clear(&text);
         st = tokenizer_decode(tokenizer, ids, n, &text);
         if (st == STATUS_OK)
-            console_write(cli->console, text_string(&text), text.bytes);
+            print_whole(cli->console, &text, first + n == count);
     }
     text_free(&text);
     return st;
