@@ -287,17 +287,21 @@ void console_live_clear(struct console *console)
     console->live = NULL;
 }
 
-static const char *const level_words[] = {
-    [LOG_ERROR] = "error: ", [LOG_WARN] = "warning: ", [LOG_INFO] = "", [LOG_DEBUG] = "debug: "};
+static const char *const level_words[] = {[LOG_ERROR] = "error: ",
+                                          [LOG_WARN] = "warning: ",
+                                          [LOG_NOTICE] = "",
+                                          [LOG_INFO] = "",
+                                          [LOG_DEBUG] = "debug: "};
 static const enum console_style level_styles[] = {[LOG_ERROR] = STYLE_RED,
                                                   [LOG_WARN] = STYLE_YELLOW,
+                                                  [LOG_NOTICE] = STYLE_PLAIN,
                                                   [LOG_INFO] = STYLE_PLAIN,
                                                   [LOG_DEBUG] = STYLE_DIM};
 
 /* --verbose is for who looks for something: it is stronger than --quiet. */
 static bool is_kept_back(const struct console *console, enum log_level level)
 {
-    return console->quiet && !console->verbose && level > LOG_WARN;
+    return console->quiet && !console->verbose && level > LOG_NOTICE;
 }
 
 void console_log(void *user, enum log_level level, const char *line)

@@ -33,7 +33,7 @@ enum console_style {
 struct console {
     int rank; /* of this process */
     bool verbose;
-    bool quiet; /* only warnings and errors */
+    bool quiet; /* only errors, warnings and notices */
     bool out_terminal, err_terminal;
     bool out_colour, err_colour;
     bool ascii;                  /* pictures without UTF-8 */
