@@ -15,6 +15,8 @@
 #include "cli/token_file.h"
 #include "train/dataset.h"
 #include "train/named.h"
+#include "train/shard.h"
+#include "train/source.h"
 
 enum { DECODE_TOKENS = 1024, WORDS_MAX = 1 << 20, BAR_CELLS = 24 };
 
@@ -318,6 +320,11 @@ static enum status decode_shard(struct cli *cli, const struct tokenize_settings 
     enum status st;
     TRY_OR(undo, token_file_open(cli->env, path, format, &shard));
     TRY_OR(undo, find_tokenizer(cli->env, settings->tokenizer, path, &tokenizer));
+    if (shard_fingerprint(shard) &&
+        shard_fingerprint(shard) != source_tokenizer_fingerprint(tokenizer))
+        log_warn(cli->env,
+                 "'%s' was not made with this tokenizer: the text is not the one that was encoded",
+                 path);
     st = print_shard(cli, shard, tokenizer);
 undo:
     tokenizer_destroy(tokenizer);
