@@ -19,6 +19,8 @@ bool printable_refuses(uint32_t code)
         {0xfff9, 0xfffb},   /* text between lines */
         {0xe0000, 0xe007f}, /* tags: not shown at all */
     };
+    if (code >= 0x20 && code < 0x7f) /* nearly all that is printed */
+        return false;
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         if (code >= ranges[i][0] && code <= ranges[i][1])
             return true;
