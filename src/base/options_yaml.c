@@ -49,7 +49,8 @@ static enum status fail_unreadable(struct reader *reader, struct option_site *si
     }
     site->line = reader->lines ? site->line : 0;
     if (at == reader->bytes)
-        return options_fail(reader->options, site, "not valid YAML: %s", reader->parser.problem);
+        return options_fail(reader->options, site, "not valid YAML: %s",
+                            reader->parser.problem ? reader->parser.problem : "unreadable");
     bool control = text_utf8(reader->text + at, reader->bytes - at, &code) > 0;
     return options_fail(
         reader->options, site,
