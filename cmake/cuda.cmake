@@ -94,5 +94,5 @@ foreach(library IN LISTS SIFR_CUDA_LIBRARIES)
 endforeach()
 list(REMOVE_DUPLICATES folders)
 set_target_properties(sifr_cuda PROPERTIES OUTPUT_NAME sifr-cuda LINKER_LANGUAGE CUDA CUDA_RUNTIME_LIBRARY Static
-                      BUILD_RPATH "${folders}" INSTALL_RPATH "${folders}")
+                      INSTALL_RPATH "${folders}" INSTALL_RPATH_USE_LINK_PATH OFF)
 install(TARGETS sifr_cuda DESTINATION ${CMAKE_INSTALL_LIBDIR})

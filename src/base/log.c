@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/printable.h"
 
 enum { LINE_BYTES = 4096 };
 
@@ -43,16 +44,16 @@ void log_destroy(struct log *log)
     free(log);
 }
 
-/* Format into `line`; returns the bytes used. What does not fit is cut, visibly. */
+/* Format into `line`; returns the bytes used. What does not fit is cut, visibly. Names and values in it come from
+ * anywhere: it is made printable here, for every sink and for who asks for the first error. */
 static size_t format_line(char *line, const char *format, va_list args)
 {
-    int length = vsnprintf(line, LINE_BYTES, format, args);
+    char raw[LINE_BYTES + 1]; /* a longer one is cut below */
+    int length = vsnprintf(raw, sizeof raw, format, args);
     if (length < 0)
-        length = snprintf(line, LINE_BYTES, "(a message that could not be formatted: %s)", format);
-    if (length < LINE_BYTES)
-        return (size_t)length;
-    memcpy(line + LINE_BYTES - 4, "...", 4);
-    return LINE_BYTES - 1;
+        length = snprintf(raw, sizeof raw, "(a message that could not be formatted: %s)", format);
+    size_t bytes = (size_t)length < sizeof raw ? (size_t)length : sizeof raw - 1;
+    return printable_copy(line, LINE_BYTES, raw, bytes);
 }
 
 static void emit(struct log *log, enum log_level level, const char *line)

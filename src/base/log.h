@@ -7,9 +7,10 @@
 #define BASE_LOG_H
 #include "base/status.h"
 
-enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+/* A notice is no complaint, but the only thing that a command has to say: it is heard with --quiet, too. */
+enum log_level { LOG_ERROR, LOG_WARN, LOG_NOTICE, LOG_INFO, LOG_DEBUG };
 
-/* `line` has no newline and no "error:" prefix. Called with the log's lock held: one line at a
+/* `line` has no newline, no control character (base/printable.h) and no "error:" prefix. Called with the log's lock held: one line at a
  * time. */
 typedef void log_sink_fn(void *user, enum log_level level, const char *line);
 
@@ -21,9 +22,10 @@ void log_destroy(struct log *log);            /* NULL is fine */
 
 void log_write(struct log *log, enum log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-#define log_warn(env, ...)  log_write((env)->log, LOG_WARN, __VA_ARGS__)
-#define log_info(env, ...)  log_write((env)->log, LOG_INFO, __VA_ARGS__)
-#define log_debug(env, ...) log_write((env)->log, LOG_DEBUG, __VA_ARGS__)
+#define log_warn(env, ...)   log_write((env)->log, LOG_WARN, __VA_ARGS__)
+#define log_notice(env, ...) log_write((env)->log, LOG_NOTICE, __VA_ARGS__)
+#define log_info(env, ...)   log_write((env)->log, LOG_INFO, __VA_ARGS__)
+#define log_debug(env, ...)  log_write((env)->log, LOG_DEBUG, __VA_ARGS__)
 
 /* Log an error (with its place in the source when the level is LOG_DEBUG), keep it if it is the
  * first, return `st`. */

@@ -2,13 +2,14 @@
  *
  * Keys are grouped by section in the order of the tables; lists are written as blocks. Reading the
  * text back gives the same values: reals in their shortest exact form, strings quoted where YAML
- * would read something else. (A string that is not UTF-8 has no YAML form; its bytes become
- * U+FFFD.)
+ * would read something else. YAML is text: a string that is not UTF-8, such as the name of a file
+ * in another encoding, is written as !!binary in base64, which gives back its bytes.
  */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <strings.h>
+#include "base/base64.h"
 #include "base/options_impl.h"
 
 /* Words and numbers that some YAML reader takes for another type. */
@@ -43,29 +44,40 @@ static void print_quoted(struct text *text, const char *string)
     size_t left = strlen(string);
     text_add(text, "\"");
     while (left > 0) {
-        uint32_t code;
+        uint32_t code = 0;
         size_t bytes = text_utf8(string, left, &code);
-        if (bytes == 0)
-            text_add(text, "\xef\xbf\xbd");
-        else if (stands_quoted(code))
+        if (stands_quoted(code))
             text_add_bytes(text, string, bytes);
         else if (code == '"' || code == '\\')
             text_printf(text, "\\%c", (char)code);
         else
             text_printf(text, code == '\n' ? "\\n" : "\\u%04" PRIx32, code);
-        bytes += bytes == 0;
         string += bytes;
         left -= bytes;
     }
     text_add(text, "\"");
 }
 
+static bool is_utf8(const char *string)
+{
+    uint32_t code;
+    size_t bytes = 1;
+    for (size_t left = strlen(string); left > 0 && bytes > 0; left -= bytes, string += bytes)
+        bytes = text_utf8(string, left, &code);
+    return bytes > 0;
+}
+
 static void print_string(struct text *text, const char *string)
 {
-    if (is_plain(string))
+    if (is_plain(string)) {
         text_add(text, string);
-    else
+    } else if (is_utf8(string)) {
         print_quoted(text, string);
+    } else {
+        text_add(text, "!!binary \"");
+        base64_add(text, string, strlen(string));
+        text_add(text, "\"");
+    }
 }
 
 static void print_real(struct text *text, double value)

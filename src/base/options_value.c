@@ -51,9 +51,6 @@ enum status options_fail(struct options *options, const struct option_site *site
     va_start(args, format);
     vsnprintf(message + used, sizeof message - used, format, args);
     va_end(args);
-    for (char *c = message; *c; c++)
-        if ((unsigned char)*c < ' ')
-            *c = ' ';
     if (site->source == SOURCE_FLAG)
         return FAIL(options->env, USAGE, "%s", message);
     return FAIL(options->env, CONFIG, "%s", message);

@@ -4,15 +4,17 @@
  * option (then its value follows), a section (then a mapping follows) or an error. Nesting is as
  * deep as the known keys are and no deeper, a file has at most FILE_BYTES and a list at most
  * ITEMS_MAX items: what a hostile file can cost is bounded before it is read. Anchors, aliases and
- * tags are refused; a key may be given once in a file, be it nested or written with its dots.
+ * tags are refused, except !!binary before a text that is not UTF-8; a key may be given once in a file, be it nested or written with its dots.
  */
 #include <stdio.h>
 #include <string.h>
 #include <yaml.h>
+#include "base/base64.h"
 #include "base/file.h"
 #include "base/options_impl.h"
 
 enum { FILE_BYTES = 1 << 20, ITEMS_MAX = 4096 };
+static const char YAML_BINARY[] = "tag:yaml.org,2002:binary";
 
 struct reader {
     struct options *options;
@@ -20,9 +22,55 @@ struct reader {
     yaml_event_t event;      /* the one being looked at; YAML_NO_EVENT before the first */
     struct option_site site; /* its place */
     bool lines;              /* places have line numbers */
+    const char *text;        /* all of it, borrowed */
+    size_t bytes;
 };
 
 /* --- events --------------------------------------------------------------------------------- */
+
+/* YAML allows no control character but tab and the ends of lines. */
+static bool is_readable(uint32_t code)
+{
+    return code == '\t' || code == '\n' || code == '\r' || code == 0x85 ||
+           (code >= 0x20 && code != 0x7f && (code < 0x80 || code >= 0xa0));
+}
+
+/* The first byte that YAML can't read at all, in a text that has one. */
+static enum status fail_unreadable(struct reader *reader, struct option_site *site)
+{
+    size_t at = 0, length;
+    uint32_t code = 0;
+    site->line = 1;
+    while (at < reader->bytes &&
+           (length = text_utf8(reader->text + at, reader->bytes - at, &code)) > 0 &&
+           is_readable(code)) {
+        site->line += code == '\n';
+        at += length;
+    }
+    site->line = reader->lines ? site->line : 0;
+    if (at == reader->bytes)
+        return options_fail(reader->options, site, "not valid YAML: %s",
+                            reader->parser.problem ? reader->parser.problem : "unreadable");
+    bool control = text_utf8(reader->text + at, reader->bytes - at, &code) > 0;
+    return options_fail(
+        reader->options, site,
+        control ? "not valid YAML: the control character 0x%02x; remove it"
+                : "not valid YAML: the byte 0x%02x is not UTF-8; save the file as UTF-8, or write "
+                  "the value as !!binary and its bytes in base64",
+        (unsigned char)reader->text[at]);
+}
+
+/* The column of a tab that indents line `line`, counted from 1; 0 = none does. */
+static int tab_column(const struct reader *reader, size_t line)
+{
+    const char *s = reader->text, *end = s + reader->bytes;
+    for (; line > 0 && s < end; s++)
+        line -= *s == '\n';
+    const char *start = s;
+    while (s < end && *s == ' ')
+        s++;
+    return s < end && *s == '\t' ? (int)(s - start) + 1 : 0;
+}
 
 static enum status fail_syntax(struct reader *reader)
 {
@@ -31,11 +79,25 @@ static enum status fail_syntax(struct reader *reader)
         return FAIL(reader->options->env, MEMORY, "out of memory reading %s", reader->site.origin);
     struct option_site site = reader->site;
     site.key = NULL;
+    if (parser->error == YAML_READER_ERROR)
+        return fail_unreadable(reader, &site);
     if (reader->lines)
         site.line = (int)parser->problem_mark.line + 1;
+    int column = tab_column(reader, parser->problem_mark.line);
+    if (column > 0)
+        return options_fail(reader->options, &site,
+                            "a tab in column %d indents this line: YAML takes spaces only; replace "
+                            "it",
+                            column);
     return options_fail(reader->options, &site, "not valid YAML: %s%s%s",
                         parser->problem ? parser->problem : "unreadable",
                         parser->context ? " " : "", parser->context ? parser->context : "");
+}
+
+static bool is_binary(const yaml_event_t *event)
+{
+    const char *tag = (const char *)event->data.scalar.tag;
+    return tag && strcmp(tag, YAML_BINARY) == 0;
 }
 
 /* The anchor or tag of an event, NULL when it has none. */
@@ -44,7 +106,9 @@ static const char *forbidden(const yaml_event_t *event)
     switch (event->type) {
     case YAML_ALIAS_EVENT: return "an alias";
     case YAML_SCALAR_EVENT:
-        return event->data.scalar.anchor ? "an anchor" : event->data.scalar.tag ? "a tag" : NULL;
+        return event->data.scalar.anchor                     ? "an anchor"
+               : event->data.scalar.tag && !is_binary(event) ? "a tag"
+                                                             : NULL;
     case YAML_SEQUENCE_START_EVENT:
         return event->data.sequence_start.anchor ? "an anchor"
                : event->data.sequence_start.tag  ? "a tag"
@@ -102,11 +166,33 @@ static const char *event_word(const struct reader *reader)
 
 /* --- values --------------------------------------------------------------------------------- */
 
+/* A text that is not UTF-8, as options_print writes it. */
+static enum status read_binary(struct reader *reader, const struct option *option,
+                               const struct option_site *site, union option_value *value)
+{
+    struct text text;
+    text_init(&text, reader->options->env);
+    bool good = base64_decode(scalar(reader), &text);
+    enum status st = text.status;
+    if (st == STATUS_OK && (!good || option->type != OPTION_STRING))
+        st = options_fail(reader->options, site,
+                          good ? "is no text: !!binary does not go with it"
+                               : "has !!binary before what is not base64");
+    else if (st == STATUS_OK && memchr(text_string(&text), 0, text.bytes))
+        st = options_fail(reader->options, site, "may not hold a zero byte");
+    if (st == STATUS_OK)
+        st = options_parse_scalar(reader->options, option, text_string(&text), site, value);
+    text_free(&text);
+    return st;
+}
+
 /* The looked-at event as the value of an option that is not a list. */
 static enum status read_scalar(struct reader *reader, const struct option *option,
                                const struct option_site *site, union option_value *value)
 {
     bool single = reader->event.type == YAML_SCALAR_EVENT;
+    if (single && is_binary(&reader->event))
+        return read_binary(reader, option, site, value);
     if (single && is_null(reader) && option->type == OPTION_STRING)
         return options_parse_scalar(reader->options, option, "", site, value);
     if (!single || is_null(reader))
@@ -335,7 +421,7 @@ static enum status read_mapping(struct reader *reader, const char *prefix)
 static enum status reader_open(struct reader *reader, struct options *options, const char *text,
                                size_t bytes, const struct option_site *site)
 {
-    *reader = (struct reader){.options = options, .site = *site};
+    *reader = (struct reader){.options = options, .site = *site, .text = text, .bytes = bytes};
     if (!yaml_parser_initialize(&reader->parser))
         return FAIL(options->env, MEMORY, "out of memory reading %s", site->origin);
     yaml_parser_set_input_string(&reader->parser, (const unsigned char *)text, bytes);

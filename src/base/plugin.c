@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FILE_BYTES = 4096 };
+
 bool plugin_is_there(const char *file)
 {
     void *object = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
@@ -51,13 +53,26 @@ static bool check_version(void *object, const char *name, const char *file, char
     return false;
 }
 
-bool plugin_look(const char *name, const char *symbol, void *out, char *why, size_t bytes)
+/* A plain name, which the loader looks for in our RUNPATH, or a path in SIFR_PLUGIN_FOLDER. That must be
+ * absolute: code is never taken from wherever the process happens to be. */
+static bool name_file(const char *name, char file[FILE_BYTES], char *why, size_t bytes)
 {
-    char file[4096];
     const char *folder = getenv("SIFR_PLUGIN_FOLDER");
     bool elsewhere = folder != NULL && folder[0] != '\0';
-    snprintf(file, sizeof file, "%s%slibsifr-%s.so", elsewhere ? folder : "", elsewhere ? "/" : "",
-             name);
+    int length = snprintf(file, FILE_BYTES, "%s%slibsifr-%s.so", elsewhere ? folder : "",
+                          elsewhere ? "/" : "", name);
+    if ((!elsewhere || folder[0] == '/') && length < FILE_BYTES)
+        return true;
+    snprintf(why, bytes, "SIFR_PLUGIN_FOLDER is '%.200s'%s; give an absolute path", folder,
+             folder[0] == '/' ? ", which is too long" : "");
+    return false;
+}
+
+bool plugin_look(const char *name, const char *symbol, void *out, char *why, size_t bytes)
+{
+    char file[FILE_BYTES];
+    if (!name_file(name, file, why, bytes))
+        return false;
     void *object = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (object == NULL) {
         explain(file, why, bytes);

@@ -2,8 +2,8 @@
  *
  * Back ends that need foreign libraries (CUDA) live in libsifr-<name>.so, so that the command runs
  * where these libraries are missing. The object lies beside the command or library, or in ../lib
- * from there; the variable SIFR_PLUGIN_FOLDER names another folder, for tests. It must come from
- * the same sources: it says so in the text sifr_<name>_version, which is compared with ours.
+ * from there; the variable SIFR_PLUGIN_FOLDER names another folder by an absolute path, for
+ * tests. It must come from the same sources: it says so in the text sifr_<name>_version, which is compared with ours.
  *
  * The system keeps the list of loaded objects, so there is no state here; what was loaded stays.
  */

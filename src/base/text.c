@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/printable.h"
 
 enum { FIRST_ROOM = 256 };
 
@@ -87,8 +88,6 @@ const char *text_string(const struct text *text)
 
 /* --- UTF-8 ---------------------------------------------------------------------------------- */
 
-#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
-
 size_t text_utf8(const char *data, size_t bytes, uint32_t *code)
 {
     static const uint32_t smallest[] = {0, 0, 0x80, 0x800,
@@ -109,37 +108,34 @@ size_t text_utf8(const char *data, size_t bytes, uint32_t *code)
     return *code < smallest[length] || surrogate || *code > 0x10ffff ? 0 : length;
 }
 
-static bool is_control(uint32_t code)
+size_t text_unfinished(const char *data, size_t bytes)
 {
-    return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0);
-}
-
-void text_add_clean(struct text *text, const char *data, size_t bytes)
-{
-    const char *end = data + bytes;
-    while (data < end) {
-        uint32_t code = 0;
-        size_t length = text_utf8(data, (size_t)(end - data), &code);
-        if (length == 0 || is_control(code))
-            text_add(text, REPLACEMENT);
-        else
-            text_add_bytes(text, data, length);
-        data += length ? length : 1;
-    }
+    size_t back = 0;
+    while (back < bytes && back < 3 && (data[bytes - 1 - back] & 0xc0) == 0x80)
+        back++;
+    if (back == bytes)
+        return 0;
+    unsigned char lead = (unsigned char)data[bytes - 1 - back];
+    size_t wanted = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+    return back + 1 < wanted ? back + 1 : 0;
 }
 
 /* --- JSON ----------------------------------------------------------------------------------- */
 
-static void json_escape(struct text *text, uint8_t byte)
+static void json_escape(struct text *text, uint32_t code)
 {
     static const char names[] = "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: the byte, its letter */
     for (const char *pair = names; *pair; pair += 2) {
-        if ((uint8_t)*pair == byte) {
+        if ((uint8_t)*pair == code) {
             text_add_bytes(text, (char[]){'\\', pair[1]}, 2);
             return;
         }
     }
-    text_printf(text, "\\u%04x", byte);
+    if (code > 0xffff) {
+        text_printf(text, "\\u%04x", 0xd800 + ((code - 0x10000) >> 10));
+        code = 0xdc00 + (code & 0x3ff);
+    }
+    text_printf(text, "\\u%04x", code);
 }
 
 void text_json_string(struct text *text, const char *data, size_t bytes)
@@ -150,9 +146,9 @@ void text_json_string(struct text *text, const char *data, size_t bytes)
         uint32_t code = 0;
         size_t length = text_utf8(data, (size_t)(end - data), &code);
         if (length == 0)
-            text_add(text, REPLACEMENT);
-        else if (code < 0x20 || code == '"' || code == '\\')
-            json_escape(text, (uint8_t)code);
+            text_add(text, TEXT_REPLACEMENT);
+        else if (printable_refuses(code) || code == '"' || code == '\\')
+            json_escape(text, code);
         else
             text_add_bytes(text, data, length);
         data += length ? length : 1;

@@ -170,9 +170,7 @@ static enum status run_eval(struct cli *cli, struct options *options, void *user
     TRY(options_create(cli->env, &all));
     TRY_OR(undo_options, load_config(cli, options, settings, model, all, &config));
     config.train.eval_batches = settings->batches;
-    st = run_fit_check(cli->env, &config, &(struct run_ranks){1, 0, 1}, machine_memory());
-    if (st == STATUS_OK)
-        st = evaluate_model(cli->env, &config, on_batch, &progress, &evaluation);
+    st = evaluate_model(cli->env, &config, machine_memory(), on_batch, &progress, &evaluation);
     console_live_clear(cli->console);
     run_config_release(&config);
     describe_data(&config.data, data, sizeof data);

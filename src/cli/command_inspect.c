@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "cli/inspect.h"
 #include "train/named.h"
+#include "train/mistaken.h"
 
 enum inspect_format { FORMAT_AUTO, FORMAT_U16, FORMAT_U32 };
 
@@ -106,13 +107,13 @@ static enum status inspect_folder(struct inspection *in)
 
 static enum status inspect_file(struct inspection *in, enum inspect_format format)
 {
-    unsigned char head[16] = {0};
+    unsigned char head[512] = {0}; /* the last stays 0 */
     struct env *env = in->cli->env;
     struct file_map map;
     if (format != FORMAT_AUTO)
         return inspect_shard(in, format == FORMAT_U16 ? SHARD_U16 : SHARD_U32);
     TRY(file_map_open(env, in->path, &map));
-    size_t bytes = map.bytes < sizeof head ? map.bytes : sizeof head;
+    size_t bytes = map.bytes < sizeof head ? map.bytes : sizeof head - 1;
     if (bytes)
         memcpy(head, map.data, bytes);
     file_map_close(&map);
@@ -123,6 +124,9 @@ static enum status inspect_file(struct inspection *in, enum inspect_format forma
         return inspect_safetensors(in);
     if (white < sizeof head && head[white] == '{')
         return inspect_tokenizer(in);
+    const char *mistaken = mistaken_for(head, bytes);
+    if (mistaken)
+        return FAIL(env, FORMAT, "'%s' is %s", in->path, mistaken);
     return FAIL(env, FORMAT,
                 "cannot tell what '%s' is: not safetensors, not a token shard with a header, not a "
                 "tokenizer.json; "

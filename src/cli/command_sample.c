@@ -31,35 +31,16 @@ static const enum dtype compute_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 struct stream_out {
     struct cli *cli;
     const char *prompt; /* goes before the first token; NULL: it does not, or no more */
-    struct text whole;  /* everything, for --json */
+    struct text whole;  /* all that the model wrote: any bytes, also NUL */
     bool print;
-    char held[4]; /* the beginning of a character */
-    size_t held_bytes;
+    size_t shown; /* bytes of `whole` that are printed: the rest is the beginning of a character */
 };
-
-static bool is_continuation(unsigned char byte)
-{
-    return (byte & 0xc0) == 0x80;
-}
-
-/* Bytes at the end of `data` that begin a UTF-8 character and do not finish it. */
-static size_t unfinished_bytes(const unsigned char *data, size_t bytes)
-{
-    size_t back = 0;
-    while (back < bytes && back < 3 && is_continuation(data[bytes - 1 - back]))
-        back++;
-    if (back == bytes)
-        return 0;
-    unsigned char lead = data[bytes - 1 - back];
-    size_t wanted = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
-    return back + 1 < wanted ? back + 1 : 0;
-}
 
 /* Only when there is a text: a prompt may be refused. */
 static void write_prompt(struct stream_out *out)
 {
     if (out->prompt)
-        console_write(out->cli->console, out->prompt, strlen(out->prompt));
+        console_data(out->cli->console, out->prompt, strlen(out->prompt));
     out->prompt = NULL;
 }
 
@@ -67,18 +48,16 @@ static bool on_token(void *user, int32_t token, const void *bytes, size_t byte_c
 {
     (void)token;
     struct stream_out *out = user;
-    unsigned char data[sizeof out->held + 4096];
     text_add_bytes(&out->whole, bytes, byte_count);
+    if (!out->print)
+        return out->whole.status == STATUS_OK;
     write_prompt(out);
-    if (!out->print || byte_count > 4096)
-        return true;
-    memcpy(data, out->held, out->held_bytes);
-    memcpy(data + out->held_bytes, bytes, byte_count);
-    size_t total = out->held_bytes + byte_count;
-    out->held_bytes = unfinished_bytes(data, total);
-    console_write(out->cli->console, (const char *)data, total - out->held_bytes);
-    memcpy(out->held, data + total - out->held_bytes, out->held_bytes);
-    return true;
+    const char *fresh = text_string(&out->whole) + out->shown;
+    size_t count = out->whole.bytes - out->shown;
+    count -= text_unfinished(fresh, count);
+    console_data(out->cli->console, fresh, count);
+    out->shown += count;
+    return out->whole.status == STATUS_OK;
 }
 
 /* --- one text ------------------------------------------------------------------------------- */
@@ -98,7 +77,7 @@ static enum status report(struct cli *cli, const struct sample_settings *setting
         struct json_out json;
         json_out_begin(&json, cli->env);
         json_out_string(&json, "prompt", config->prompt);
-        json_out_string(&json, "text", text_string(&out->whole));
+        json_out_bytes(&json, "text", text_string(&out->whole), out->whole.bytes);
         json_out_int(&json, "seed", config->seed);
         json_out_int(&json, "prompt_tokens", result->prompt_tokens);
         json_out_int(&json, "tokens", result->tokens);
@@ -132,10 +111,13 @@ static enum status write_one(struct cli *cli, struct generator *generator,
     enum status st = generator_run(generator, config, on_token, &out, &result);
     if (out.print && (st == STATUS_OK || result.tokens > 0)) {
         write_prompt(&out);
-        console_write(cli->console, out.held, out.held_bytes);
+        console_data(cli->console, text_string(&out.whole) + out.shown,
+                     out.whole.bytes - out.shown);
         if (!settings->raw)
             console_line(cli->console, "%s", "");
     }
+    if (st == STATUS_OK)
+        st = out.whole.status;
     if (st == STATUS_OK)
         st = report(cli, settings, &out, config, &result);
     text_free(&out.whole);

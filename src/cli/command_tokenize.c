@@ -16,6 +16,8 @@
 #include "cli/token_file.h"
 #include "train/dataset.h"
 #include "train/named.h"
+#include "train/shard.h"
+#include "train/source.h"
 
 enum { DECODE_TOKENS = 1024, WORDS_MAX = 1 << 20, BAR_CELLS = 24 };
 
@@ -308,6 +310,17 @@ static enum status find_tokenizer(struct env *env, const char *named, const char
     return st;
 }
 
+/* What ends in the middle of a character stays in `text`, unless this is the last. */
+static void print_whole(struct console *console, struct text *text, bool last)
+{
+    char rest[4];
+    size_t bytes = last ? 0 : text_unfinished(text_string(text), text->bytes);
+    console_data(console, text_string(text), text->bytes - bytes);
+    memcpy(rest, text_string(text) + text->bytes - bytes, bytes);
+    text_clear(text);
+    text_add_bytes(text, rest, bytes);
+}
+
 static enum status print_shard(struct cli *cli, const struct shard *shard,
                                const struct tokenizer *tokenizer)
 {
@@ -322,10 +335,9 @@ static enum status print_shard(struct cli *cli, const struct shard *shard,
         int n = count - first < DECODE_TOKENS ? (int)(count - first) : DECODE_TOKENS;
         for (int i = 0; i < n; i++)
             ids[i] = (int32_t)(shard_token_bytes(shard) == 2 ? narrow[first + i] : wide[first + i]);
-        text_clear(&text);
         st = tokenizer_decode(tokenizer, ids, n, &text);
         if (st == STATUS_OK)
-            console_write(cli->console, text_string(&text), text.bytes);
+            print_whole(cli->console, &text, first + n == count);
     }
     text_free(&text);
     return st;
@@ -342,6 +354,11 @@ static enum status decode_shard(struct cli *cli, const struct tokenize_settings 
     enum status st;
     TRY_OR(undo, token_file_open(cli->env, path, format, &shard));
     TRY_OR(undo, find_tokenizer(cli->env, settings->tokenizer, path, &tokenizer));
+    if (shard_fingerprint(shard) &&
+        shard_fingerprint(shard) != source_tokenizer_fingerprint(tokenizer))
+        log_warn(cli->env,
+                 "'%s' was not made with this tokenizer: the text is not the one that was encoded",
+                 path);
     st = print_shard(cli, shard, tokenizer);
 undo:
     tokenizer_destroy(tokenizer);

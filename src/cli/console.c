@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/random.h>
 #include <unistd.h>
+#include "base/clock.h"
+#include "base/printable.h"
 #include "cli/rank_report.h"
 
 enum { PLAIN_WIDTH = 80, LEAST_WIDTH = 40 };
@@ -55,22 +58,6 @@ static bool is_ascii_locale(void)
     return false;
 }
 
-void console_open(struct console *console, int rank, bool launched, bool verbose)
-{
-    *console = (struct console){
-        .rank = rank,
-        .verbose = verbose,
-        .out_terminal = !launched && isatty(STDOUT_FILENO),
-        .err_terminal = !launched && isatty(STDERR_FILENO),
-        .ascii = is_ascii_locale(),
-    };
-    if (ask_supervisor(console))
-        return;
-    console->out_colour = console->out_terminal && colours_wanted();
-    console->err_colour = console->err_terminal && colours_wanted();
-    console->width = terminal_width();
-}
-
 static const char *escape_of(enum console_style style)
 {
     static const char *const escapes[] = {
@@ -80,9 +67,99 @@ static const char *escape_of(enum console_style style)
     return escapes[style];
 }
 
+/* "\033[", a number that nobody knows, the style, "m". */
+static void make_marks(struct console *console)
+{
+    uint32_t number;
+    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number)
+        number = (uint32_t)(uintptr_t)&number ^ (uint32_t)clock_seconds() ^ (uint32_t)getpid();
+    for (int i = 0; i < STYLE_COUNT; i++)
+        snprintf(console->marks[i], sizeof console->marks[i], "\033[%08x;%dm", number, i);
+}
+
+static void choose_width_and_colours(struct console *console)
+{
+    if (ask_supervisor(console))
+        return;
+    console->out_colour = console->out_terminal && colours_wanted();
+    console->err_colour = console->err_terminal && colours_wanted();
+    console->width = terminal_width();
+}
+
+void console_open(struct console *console, int rank, bool launched, bool verbose)
+{
+    *console = (struct console){
+        .rank = rank,
+        .verbose = verbose,
+        .out_terminal = !launched && isatty(STDOUT_FILENO),
+        .err_terminal = !launched && isatty(STDERR_FILENO),
+        .ascii = is_ascii_locale(),
+    };
+    choose_width_and_colours(console);
+    if (console->out_colour)
+        make_marks(console);
+}
+
 const char *console_style(const struct console *console, enum console_style style)
 {
-    return console->out_colour ? escape_of(style) : "";
+    return console->marks[style];
+}
+
+/* --- the way out ------------------------------------------------------------------------------ */
+
+/* What is printed where. */
+struct way {
+    const struct console *console;
+    FILE *stream;
+    bool lines;  /* newlines and tabs stay */
+    bool passed; /* styles came as escape sequences, from a rank */
+    bool
+        foreign; /* there are no styles, and an escape says less than U+FFFD: what a model writes */
+};
+
+/* The style whose mark, or escape sequence, `data` begins with; STYLE_COUNT = none. */
+static enum console_style style_at(const struct way *way, const char *data, size_t bytes,
+                                   size_t *length)
+{
+    for (int i = 0; i < STYLE_COUNT && *data == '\033' && !way->foreign; i++) {
+        const char *mark = way->passed ? escape_of((enum console_style)i) : way->console->marks[i];
+        *length = strlen(mark);
+        if (*length > 0 && *length <= bytes && memcmp(data, mark, *length) == 0)
+            return (enum console_style)i;
+    }
+    return STYLE_COUNT;
+}
+
+/* One character, or mark, that is not printed as it is; returns its bytes. */
+static size_t put_special(const struct way *way, const char *data, size_t bytes)
+{
+    char escape[PRINTABLE_ESCAPE];
+    size_t length;
+    enum console_style style = style_at(way, data, bytes, &length);
+    if (style != STYLE_COUNT) {
+        fputs(escape_of(style), way->stream);
+        return length;
+    }
+    if (way->lines && (*data == '\n' || *data == '\t')) {
+        putc(*data, way->stream);
+        return 1;
+    }
+    length = printable_escape(data, bytes, escape);
+    fputs(way->foreign ? TEXT_REPLACEMENT : escape, way->stream);
+    return length;
+}
+
+static void put(const struct way *way, const char *data, size_t bytes)
+{
+    while (bytes > 0) {
+        size_t done = printable_span(data, bytes);
+        if (done > 0)
+            fwrite(data, 1, done, way->stream);
+        else
+            done = put_special(way, data, bytes);
+        data += done;
+        bytes -= done;
+    }
 }
 
 void console_flush(struct console *console)
@@ -98,35 +175,85 @@ int console_finish(struct console *console)
     return console->write_error == EPIPE ? 0 : console->write_error;
 }
 
+/* Newlines at the ends of `format` are ours; those inside come with a value, and are escaped. */
+static void put_line(struct console *console, const char *format, const char *line, size_t bytes)
+{
+    const struct way way = {.console = console, .stream = stdout};
+    size_t front = strspn(format, "\n"), back = 0;
+    while (front + back < strlen(format) && format[strlen(format) - 1 - back] == '\n')
+        back++;
+    fwrite(line, 1, front, stdout);
+    put(&way, line + front, bytes - front - back);
+    fwrite(line + bytes - back, 1, back, stdout);
+    putc('\n', stdout);
+}
+
 void console_line(struct console *console, const char *format, ...)
 {
+    char room[4096], *line = room; /* more only for long JSON: a step allocates nothing */
     va_list args;
     console_live_clear(console);
     va_start(args, format);
-    vfprintf(stdout, format, args);
+    int bytes = vsnprintf(room, sizeof room, format, args);
     va_end(args);
-    putc('\n', stdout);
+    if (bytes >= (int)sizeof room) {
+        va_start(args, format);
+        if (vasprintf(&line, format, args) < 0) {
+            line = room;
+            bytes = sizeof room - 1;
+        }
+        va_end(args);
+    }
+    if (bytes >= 0)
+        put_line(console, format, line, (size_t)bytes);
+    if (line != room)
+        free(line);
     console_flush(console);
 }
 
 void console_write(struct console *console, const char *data, size_t bytes)
+{
+    const struct way way = {.console = console, .stream = stdout, .lines = true};
+    console_live_clear(console);
+    put(&way, data, bytes);
+    console_flush(console);
+}
+
+void console_pass(struct console *console, const char *data, size_t bytes)
 {
     console_live_clear(console);
     fwrite(data, 1, bytes, stdout);
     console_flush(console);
 }
 
-/* Bytes of `line` that fit in `columns`, counting a UTF-8 character as one column and an escape
- * sequence as none. */
+void console_text(struct console *console, const char *data, size_t bytes)
+{
+    const struct way way = {.console = console, .stream = stdout, .lines = true, .foreign = true};
+    console_live_clear(console);
+    put(&way, data, bytes);
+    console_flush(console);
+}
+
+void console_data(struct console *console, const char *data, size_t bytes)
+{
+    if (console->out_terminal)
+        console_text(console, data, bytes);
+    else
+        console_pass(console, data, bytes);
+}
+
+void console_pass_errors(const struct console *console, const char *lines)
+{
+    const struct way way = {
+        .console = console, .stream = stderr, .lines = true, .passed = console->err_colour};
+    put(&way, lines, strlen(lines));
+}
+
+/* Bytes of `line` that fit in `columns`, counting a UTF-8 character as one column. */
 static size_t fitting_bytes(const char *line, int columns)
 {
     const char *s = line;
     while (*s) {
-        if (*s == '\033') {
-            s += strcspn(s, "m");
-            s += *s == 'm';
-            continue;
-        }
         if (columns-- == 0)
             break;
         s++;
@@ -139,14 +266,14 @@ static size_t fitting_bytes(const char *line, int columns)
 void console_live(struct console *console, FILE *stream, const char *line)
 {
     bool terminal = stream == stdout ? console->out_terminal : console->err_terminal;
+    char shown[1024];
     if (!terminal)
         return;
+    printable_copy(shown, sizeof shown, line, strlen(line));
     console_live_clear(console);
     if (!console->fixed_width)
         console->width = terminal_width();
-    size_t bytes = fitting_bytes(line, console->width - 1);
-    bool colour = stream == stdout ? console->out_colour : console->err_colour;
-    fprintf(stream, "%.*s%s", (int)bytes, line, colour ? escape_of(STYLE_PLAIN) : "");
+    fprintf(stream, "%.*s", (int)fitting_bytes(shown, console->width - 1), shown);
     fflush(stream);
     console->live = stream;
 }
@@ -160,17 +287,21 @@ void console_live_clear(struct console *console)
     console->live = NULL;
 }
 
-static const char *const level_words[] = {
-    [LOG_ERROR] = "error: ", [LOG_WARN] = "warning: ", [LOG_INFO] = "", [LOG_DEBUG] = "debug: "};
+static const char *const level_words[] = {[LOG_ERROR] = "error: ",
+                                          [LOG_WARN] = "warning: ",
+                                          [LOG_NOTICE] = "",
+                                          [LOG_INFO] = "",
+                                          [LOG_DEBUG] = "debug: "};
 static const enum console_style level_styles[] = {[LOG_ERROR] = STYLE_RED,
                                                   [LOG_WARN] = STYLE_YELLOW,
+                                                  [LOG_NOTICE] = STYLE_PLAIN,
                                                   [LOG_INFO] = STYLE_PLAIN,
                                                   [LOG_DEBUG] = STYLE_DIM};
 
 /* --verbose is for who looks for something: it is stronger than --quiet. */
 static bool is_kept_back(const struct console *console, enum log_level level)
 {
-    return console->quiet && !console->verbose && level > LOG_WARN;
+    return console->quiet && !console->verbose && level > LOG_NOTICE;
 }
 
 void console_log(void *user, enum log_level level, const char *line)

@@ -2,7 +2,8 @@
  *
  * Data and progress go to stdout, errors and warnings to stderr. Whether a stream is a terminal
  * decides: colours and the live line exist on terminals only, a file never gets an escape
- * sequence or a carriage return. NO_COLOR and TERM=dumb turn colours off. A locale that is set and
+ * sequence or a carriage return. What is printed passes base/printable.h on its way out: a name from
+ * a file can't steer the terminal. NO_COLOR and TERM=dumb turn colours off. A locale that is set and
  * is not UTF-8 gets pictures in ASCII.
  *
  * In a job of several ranks only rank 0 is heard; the others' lines are shown with --verbose, each
@@ -16,39 +17,57 @@
 #include "base/log.h"
 #include "base/text.h"
 
+enum console_style {
+    STYLE_PLAIN,
+    STYLE_BOLD,
+    STYLE_DIM,
+    STYLE_RED,
+    STYLE_YELLOW,
+    STYLE_CYAN,
+    STYLE_COUNT
+};
+
 #define CONSOLE_VARIABLE \
     "SIFR_LAUNCH_CONSOLE" /* "OUT_TERMINAL OUT_COLOUR ERR_COLOUR WIDTH", numbers */
 
 struct console {
     int rank; /* of this process */
     bool verbose;
-    bool quiet; /* only warnings and errors */
+    bool quiet; /* only errors, warnings and notices */
     bool out_terminal, err_terminal;
     bool out_colour, err_colour;
-    bool ascii;       /* pictures without UTF-8 */
-    int width;        /* columns of the terminal; 80 when there is none */
-    bool fixed_width; /* it is a supervisor's terminal, which can't be asked again */
-    FILE *live;       /* where a live line stands now; NULL: nowhere */
-    int write_error;  /* errno of the first write to stdout that failed */
+    bool ascii;                  /* pictures without UTF-8 */
+    int width;                   /* columns of the terminal; 80 when there is none */
+    bool fixed_width;            /* it is a supervisor's terminal, which can't be asked again */
+    FILE *live;                  /* where a live line stands now; NULL: nowhere */
+    int write_error;             /* errno of the first write to stdout that failed */
+    char marks[STYLE_COUNT][24]; /* console_style's; "" without colour */
 };
-
-enum console_style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_YELLOW, STYLE_CYAN };
 
 /* `launched`: by an mpirun, which may hand a rank a terminal of its own making. */
 void console_open(struct console *console, int rank, bool launched, bool verbose);
 
-/* The escape sequence of a style on stdout, "" without colour. STYLE_PLAIN ends what another
- * began. */
+/* A mark in what console_line and console_write print, which becomes the escape sequence of a style on
+ * stdout; "" without colour. It holds a number of this process, so that no name can hold one.
+ * STYLE_PLAIN ends what another began. */
 const char *console_style(const struct console *console, enum console_style style);
 
-/* A kept line to stdout (the newline is added); a live line is cleared first. Flushed when
- * stdout is a terminal. */
+/* A kept line to stdout (the newline is added; others may stand at both ends of `format`); a live line
+ * is cleared first. Flushed when stdout is a terminal. */
 void console_line(struct console *console, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* "  name      value": on a terminal that is too narrow the value goes on below itself. */
 void console_fact(struct console *console, const char *name, const char *value);
-/* Text as it is, to stdout; a broken-off line may be continued. */
+/* Lines of ours to stdout: newlines and tabs stay. */
 void console_write(struct console *console, const char *data, size_t bytes);
+/* What a model writes, characters whole: newlines and tabs stay, all else that console_line would escape is U+FFFD. */
+void console_text(struct console *console, const char *data, size_t bytes);
+/* The same to a terminal; byte for byte into a file or pipe. */
+void console_data(struct console *console, const char *data, size_t bytes);
+/* What a rank of ours has printed, to stdout as it is; a broken-off line may be continued. */
+void console_pass(struct console *console, const char *data, size_t bytes);
+/* Lines that came from a rank's or a launcher's stderr, to ours: our styles in them stay. */
+void console_pass_errors(const struct console *console, const char *lines);
 /* Flush at the end; the errno of the first write that failed, 0 = none did. A reader that has
  * left (EPIPE) is none. */
 int console_finish(struct console *console);

@@ -128,11 +128,11 @@ enum status inspect_tokenizer(struct inspection *in)
     /* quoted, so that line ends and other controls in it can be seen */
     const void *token = tokenizer_token(tokenizer, longest_id, &bytes);
     text_init(&text, in->cli->env);
+    text_json_string(&text, token, bytes);
     if (in->json)
-        text_add_bytes(&text, token, bytes);
+        json_out_bytes(in->json, "longest", token, bytes);
     else
-        text_json_string(&text, token, bytes);
-    inspect_string(in, "longest", text_string(&text));
+        inspect_string(in, "longest", text_string(&text));
     enum status st = text.status;
     text_free(&text);
     tokenizer_destroy(tokenizer);

@@ -36,8 +36,13 @@ void json_out_close(struct json_out *json, char bracket)
 
 void json_out_string(struct json_out *json, const char *key, const char *value)
 {
+    json_out_bytes(json, key, value, strlen(value));
+}
+
+void json_out_bytes(struct json_out *json, const char *key, const char *value, size_t bytes)
+{
     begin_value(json, key);
-    text_json_string(&json->text, value, strlen(value));
+    text_json_string(&json->text, value, bytes);
 }
 
 void json_out_int(struct json_out *json, const char *key, int64_t value)

@@ -21,6 +21,8 @@ void json_out_begin(struct json_out *json, struct env *env);              /* {"s
 void json_out_open(struct json_out *json, const char *key, char bracket); /* '{' or '[' */
 void json_out_close(struct json_out *json, char bracket);                 /* '}' or ']' */
 void json_out_string(struct json_out *json, const char *key, const char *value);
+/* A text that may hold NUL bytes: what a model writes, what a token is. */
+void json_out_bytes(struct json_out *json, const char *key, const char *value, size_t bytes);
 void json_out_int(struct json_out *json, const char *key, int64_t value);
 void json_out_real(struct json_out *json, const char *key,
                    double value); /* null when it is not finite */

@@ -132,7 +132,8 @@ static void take_line(struct job *job, const char *line)
     if (!ours && !job->order->verbose)
         return;
     fflush(stdout);
-    fprintf(stderr, "%s\n", line);
+    console_pass_errors(job->cli->console, line);
+    fputc('\n', stderr);
 }
 
 static void take_lines(struct job *job, const char *data, size_t bytes)
@@ -176,7 +177,7 @@ static void drain(struct job *job, int *pipe_end)
         close(*pipe_end);
         *pipe_end = -1;
     } else if (pipe_end == &job->out) {
-        console_write(job->cli->console, block, ranks_part(job, block, (size_t)bytes));
+        console_pass(job->cli->console, block, ranks_part(job, block, (size_t)bytes));
     } else {
         take_lines(job, block, (size_t)bytes);
     }

@@ -28,7 +28,7 @@ static int named_signal(const struct job *job, const struct rank_entry *rank)
 static void show_kept(const struct job *job)
 {
     if (!job->order->verbose && job->kept.bytes)
-        fprintf(stderr, "%s", text_string(&job->kept));
+        console_pass_errors(job->cli->console, text_string(&job->kept));
 }
 
 static enum status died(const struct job *job, enum status st, struct launch_end *end)

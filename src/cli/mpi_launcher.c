@@ -44,6 +44,26 @@ static void name_mpi(struct mpi_launcher *launcher)
              *number ? " " : "", number);
 }
 
+/* The path of a program. A plain name is looked for in PATH as a shell does, but in its absolute folders only: an empty or
+ * relative one is wherever the process happens to be. */
+static bool find_program(const char *name, char path[MPI_LAUNCHER_PATH])
+{
+    const char *folders = getenv("PATH");
+    bool named = strchr(name, '/') != NULL;
+    snprintf(path, MPI_LAUNCHER_PATH, "%s", name);
+    if (named || !folders || !*name)
+        return named && strlen(name) < MPI_LAUNCHER_PATH;
+    while (*folders) {
+        int bytes = (int)strcspn(folders, ":");
+        int length = snprintf(path, MPI_LAUNCHER_PATH, "%.*s/%s", bytes, folders, name);
+        if (*folders == '/' && length < MPI_LAUNCHER_PATH && access(path, X_OK) == 0)
+            return true;
+        folders += bytes;
+        folders += *folders == ':';
+    }
+    return false;
+}
+
 /* What `PROGRAM --version` prints, the beginning of it. */
 static bool ask_version(const char *program, char *answer)
 {
@@ -58,7 +78,7 @@ static bool ask_version(const char *program, char *answer)
         dup2(null, STDIN_FILENO);
         dup2(ends[1], STDOUT_FILENO);
         dup2(ends[1], STDERR_FILENO);
-        execlp(program, program, "--version", (char *)NULL);
+        execl(program, program, "--version", (char *)NULL);
         _exit(127);
     }
     close(ends[1]);
@@ -73,22 +93,16 @@ static bool ask_version(const char *program, char *answer)
     return child > 0 && used > 0;
 }
 
-/* *runs: it has answered. */
-static bool belongs_and_runs(const char *program, enum mpi_kind kind, bool *runs)
+/* Is the program `name` a launcher of our MPI? Its path is then in `launcher`. *runs: it has answered. */
+static bool belongs(struct mpi_launcher *launcher, const char *name, bool *runs)
 {
     char answer[ANSWER_BYTES];
-    *runs = *program && ask_version(program, answer);
+    *runs = find_program(name, launcher->path) && ask_version(launcher->path, answer);
     if (!*runs)
         return false;
-    if (kind == MPI_KIND_OPEN)
+    if (launcher->kind == MPI_KIND_OPEN)
         return strstr(answer, "Open MPI") || strstr(answer, "OpenRTE");
     return strstr(answer, "HYDRA") || strstr(answer, "Intel(R) MPI");
-}
-
-static bool belongs(const char *program, enum mpi_kind kind)
-{
-    bool runs;
-    return belongs_and_runs(program, kind, &runs);
 }
 
 /* The one that SIFR_MPIRUN names, and no other. */
@@ -101,8 +115,7 @@ static bool look_at_named(const char *chosen, struct mpi_launcher *launcher, cha
         return false;
     }
     bool runs;
-    snprintf(launcher->path, sizeof launcher->path, "%s", chosen);
-    if (belongs_and_runs(chosen, launcher->kind, &runs))
+    if (belongs(launcher, chosen, &runs))
         return true;
     snprintf(why, bytes, "SIFR_MPIRUN is '%s', which %s %s, the library of this sifr", chosen,
              runs ? "is no launcher of" : "cannot be run, so is no launcher of", launcher->mpi);
@@ -112,6 +125,7 @@ static bool look_at_named(const char *chosen, struct mpi_launcher *launcher, cha
 bool mpi_launcher_look(struct mpi_launcher *launcher, char *why, size_t bytes)
 {
     const char *chosen = getenv("SIFR_MPIRUN");
+    bool runs;
     *launcher = (struct mpi_launcher){0};
     name_mpi(launcher);
     bool is_open = launcher->kind == MPI_KIND_OPEN;
@@ -120,10 +134,8 @@ bool mpi_launcher_look(struct mpi_launcher *launcher, char *why, size_t bytes)
     if (chosen && *chosen)
         return look_at_named(chosen, launcher, why, bytes);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (!belongs(names[i], launcher->kind))
-            continue;
-        snprintf(launcher->path, sizeof launcher->path, "%s", names[i]);
-        return true;
+        if (belongs(launcher, names[i], &runs))
+            return true;
     }
     snprintf(why, bytes,
              "this sifr is linked with %s, and no mpirun of that library is found (tried '%s', "
@@ -210,5 +222,5 @@ void mpi_launcher_exec(const struct mpi_launcher *launcher, int ranks, char *con
         used += add_variables(all + used);
     }
     memcpy(all + used, argv, given * sizeof *all);
-    execvp(launcher->path, all); /* what was allocated goes with the process */
+    execv(launcher->path, all); /* what was allocated goes with the process */
 }

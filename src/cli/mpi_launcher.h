@@ -7,16 +7,17 @@
 
 enum mpi_kind { MPI_KIND_OPEN, MPI_KIND_HYDRA }; /* Hydra: MPICH, Intel MPI and their relatives */
 
+enum { MPI_LAUNCHER_PATH = 512, MPI_LAUNCHER_WHY = 640 };
+
 struct mpi_launcher {
     enum mpi_kind kind;
-    char mpi[64];   /* "Open MPI 4.1.4" */
-    char path[512]; /* of its mpirun */
-    bool named;     /* by SIFR_MPIRUN */
+    char mpi[64];                 /* "Open MPI 4.1.4" */
+    char path[MPI_LAUNCHER_PATH]; /* of its mpirun */
+    bool named;                   /* by SIFR_MPIRUN */
 };
 
 /* SIFR_MPIRUN ("none": no mpirun is to be used), else the one found when sifr was configured, else
- * by name in PATH; each is asked whose it is. false = none belongs to the library, and `why`. */
-enum { MPI_LAUNCHER_WHY = 640 };
+ * by name in the absolute folders of PATH; each is asked whose it is. false = none belongs to the library, and `why`. */
 bool mpi_launcher_look(struct mpi_launcher *launcher, char *why, size_t bytes);
 /* The same; refused when there is none. */
 enum status mpi_launcher_find(struct env *env, struct mpi_launcher *launcher);

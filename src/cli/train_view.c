@@ -294,17 +294,18 @@ static void on_sample(void *user, const struct trainer_sample *sample)
         json_out_string(json, "event", "sample");
         json_out_int(json, "step", sample->step);
         json_out_string(json, "prompt", sample->prompt);
-        json_out_string(json, "text", sample->text);
+        json_out_bytes(json, "text", sample->text, sample->text_bytes);
         json_out_flush(json, console);
     } else if (!view->quiet) {
-        struct text clean; /* what an untrained model writes may be anything */
-        text_init(&clean, view->cli->env);
-        text_add_clean(&clean, sample->text, sample->text_bytes);
+        char head[96];
+        int bytes =
+            snprintf(head, sizeof head, "%ssample%4lld%s | ", console_style(console, STYLE_CYAN),
+                     (long long)sample->step, console_style(console, STYLE_PLAIN));
         keep_line(view);
-        console_line(console, "%ssample%4lld%s | %s%s", console_style(console, STYLE_CYAN),
-                     (long long)sample->step, console_style(console, STYLE_PLAIN), sample->prompt,
-                     text_string(&clean));
-        text_free(&clean);
+        console_write(console, head, (size_t)bytes);
+        console_text(console, sample->prompt, strlen(sample->prompt));
+        console_text(console, sample->text, sample->text_bytes);
+        console_line(console, "%s", "");
     }
 }
 

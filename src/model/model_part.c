@@ -73,8 +73,7 @@ struct unit_split part_repeated(const struct team *team, bool partial)
 
 /* --- what is refused ------------------------------------------------------------------------ */
 
-/* The key of a size that tp ranks cannot share; NULL: they can. */
-static const char *cannot_share(const struct model_config *c, int tp, int64_t *size)
+const char *model_cannot_share(const struct model_config *c, int tp, int64_t *size)
 {
     struct {
         const char *key;
@@ -97,7 +96,7 @@ static const char *cannot_share(const struct model_config *c, int tp, int64_t *s
 bool model_can_share(const struct model_config *config, int tp)
 {
     int64_t size;
-    return cannot_share(config, tp, &size) == NULL;
+    return model_cannot_share(config, tp, &size) == NULL;
 }
 
 enum status model_part_check(struct env *env, const struct model_config *config,
@@ -105,13 +104,13 @@ enum status model_part_check(struct env *env, const struct model_config *config,
 {
     int64_t size, other;
     CHECK(part->tp >= 1 && part->t >= 0 && part->t < part->tp);
-    const char *key = cannot_share(config, part->tp, &size);
+    const char *key = model_cannot_share(config, part->tp, &size);
     if (key == NULL)
         return STATUS_OK;
     int below = part->tp, above = part->tp;
-    while (cannot_share(config, below, &other))
+    while (model_cannot_share(config, below, &other))
         below--; /* one rank can */
-    while (above <= config->heads && cannot_share(config, above, &other))
+    while (above <= config->heads && model_cannot_share(config, above, &other))
         above++;
     if (above <= config->heads)
         return FAIL(env, CONFIG,

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include "base/printable.h"
 
 static const char FORMAT_WORD[] = "sifr machine";
 enum { VERSION = 1 };
@@ -278,15 +279,6 @@ static enum status read_comm(const struct machine_reader *r, json_t *object,
     return read_figures(r, "comm", object, comm_figures, comm);
 }
 
-/* Names are shown on terminals, which take control characters for orders: C0, DEL, and C1 in UTF-8. */
-static bool has_control(const char *name)
-{
-    for (const unsigned char *c = (const unsigned char *)name; *c != '\0'; c++)
-        if (*c < 0x20 || *c == 0x7f || (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0))
-            return true;
-    return false;
-}
-
 static enum status read_name(const struct machine_reader *r, const json_t *root,
                              struct machine_profile *profile)
 {
@@ -294,7 +286,7 @@ static enum status read_name(const struct machine_reader *r, const json_t *root,
     if (!name || strlen(name) >= sizeof profile->name)
         return FAIL(r->env, FORMAT, "'%s': \"name\" is not a text of less than %zu bytes",
                     r->origin, sizeof profile->name);
-    if (has_control(name))
+    if (printable_span(name, strlen(name)) < strlen(name)) /* it is shown in tables */
         return FAIL(r->env, FORMAT, "'%s': \"name\" has control characters; take others",
                     r->origin);
     snprintf(profile->name, sizeof profile->name, "%s", name);

@@ -231,6 +231,7 @@ static bool is_possible(const struct zero_config *store, int stage)
 
 static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
 {
+    TRY(plan_check_parallel(env, &request->model, request->ranks, &request->parallel));
     TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
     if (plan->rounds > 0)
         TRY(plan_pipe_make(env, request, plan->rounds, &plan->pipe));

@@ -28,6 +28,10 @@ struct plan_request {
     int loop_votes;                      /* engine_vote calls that the loop around a step makes */
 };
 
+/* Refuse a layout that does not go with the ranks and the model; every number that the message suggests passes. */
+enum status plan_check_parallel(struct env *env, const struct model_config *model, int ranks,
+                                const struct parallel_config *parallel);
+
 /* One rank of a run. */
 struct plan_rank {
     struct roster roster; /* among those with the same stage of the pipeline */

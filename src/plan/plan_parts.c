@@ -82,6 +82,7 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
     store.micro_batches = request->engine.micro_batches;
     struct engine_config engine = request->engine;
     struct unit_shape shape = {.batch = engine.micro_batch, .tokens = engine.tokens};
+    TRY(plan_check_parallel(env, &request->model, request->ranks, &request->parallel));
     TRY(build_part(env, request, rank, shape, clock, p));
     TRY(ops_create(p->device, request->ops, request->compute, &p->ops));
     p->ops->meter = clock ? clock->meter : NULL;

@@ -9,6 +9,7 @@
 #include "train/data_paths.h"
 #include "train/deadline.h"
 #include "train/model_file.h"
+#include "train/model_tokenizer.h"
 #include "train/named.h"
 #include "train/peak.h"
 #include "train/shard.h"
@@ -317,7 +318,12 @@ static enum status resolve_model(struct env *env, const struct options *options,
         TRY(model_resolve(env, options, model));
     }
     TRY(model_check(env, model));
-    return check_vocab(env, config);
+    TRY(check_vocab(env, config));
+    bool named = *config->data.tokenizer && !data_tokenizer_is_learnt(&config->data);
+    if (!config->source || !config->tokenizer || !named)
+        return STATUS_OK;
+    return model_tokenizer_compare(env, config->source, model->vocab, config->tokenizer,
+                                   config->data.tokenizer);
 }
 
 /* --- the batches and the schedule ----------------------------------------------------------- */

@@ -327,6 +327,16 @@ int64_t dataset_eval_tokens(const struct dataset *set)
     return tokens;
 }
 
+int64_t dataset_eval_longest(const struct dataset *set)
+{
+    int64_t longest = 0;
+    for (int i = 0; i < set->held_out_count; i++) {
+        int64_t tokens = set->held_out[i].stream->count - 1;
+        longest = tokens > longest ? tokens : longest;
+    }
+    return longest < set->context ? longest : set->context;
+}
+
 static int64_t count_bytes(const struct dataset *set, const int32_t *labels)
 {
     int64_t bytes = 0;

@@ -82,6 +82,8 @@ enum status dataset_sample(const struct dataset *dataset, uint64_t sample, int32
  * *bytes = how many bytes of text the labels stand for; 0 when that is not known (no tokenizer). */
 int64_t dataset_eval_count(const struct dataset *dataset);  /* windows; 0 = nothing is held out */
 int64_t dataset_eval_tokens(const struct dataset *dataset); /* labels in all of them */
+int64_t dataset_eval_longest(
+    const struct dataset *dataset); /* tokens of a window that are not filled up, at most */
 enum status dataset_eval_window(const struct dataset *dataset, int64_t i, int32_t *tokens,
                                 int32_t *labels, int64_t *bytes);
 

@@ -7,6 +7,7 @@
 #include <math.h>
 #include "base/clock.h"
 #include "train/model_file.h"
+#include "train/run_plan.h"
 #include "train/session.h"
 
 void evaluation_print(const struct evaluation *evaluation, struct text *text)
@@ -97,23 +98,51 @@ static enum status evaluate_session(struct env *env, const struct run_config *co
     return st;
 }
 
-enum status evaluate_model(struct env *env, const struct run_config *config,
+static enum status open_data(struct env *env, const struct run_config *config, int64_t context,
+                             struct dataset **set)
+{
+    return dataset_create(env, &config->data, config->tokenizer, config->model.vocab, context,
+                          (uint64_t)config->train.seed, set);
+}
+
+/* A batch has no more rows than there are windows, and a row no more tokens than the longest: a model with a large context
+ * would compute mostly on nothing. A token depends on those before it in its row alone, so the loss keeps its bits; a GPU
+ * may take other algorithms for other shapes, so there the shapes stay. */
+static enum status fit_to_data(struct env *env, struct run_config *config, struct dataset **set)
+{
+    struct engine_config *engine = &config->engine;
+    int64_t windows = dataset_eval_count(*set), longest = dataset_eval_longest(*set);
+    if (config->device.total_bytes > 0)
+        return STATUS_OK;
+    if (windows < engine->micro_batch)
+        engine->micro_batch = windows;
+    if (longest >= engine->tokens)
+        return STATUS_OK;
+    engine->tokens = longest;
+    dataset_destroy(*set);
+    *set = NULL;
+    return open_data(env, config, longest, set);
+}
+
+enum status evaluate_model(struct env *env, const struct run_config *given, size_t memory,
                            evaluate_progress_fn *progress, void *user, struct evaluation *result)
 {
     enum status st;
+    struct run_config config = *given;
     struct dataset *set;
     struct session session;
     struct zero_config reads_only = {0};
-    TRY(dataset_create(env, &config->data, config->tokenizer, config->model.vocab,
-                       config->train.context, (uint64_t)config->train.seed, &set));
+    TRY(open_data(env, &config, config.train.context, &set));
     if (dataset_eval_count(set) == 0) {
         st =
             FAIL(env, CONFIG, "data.val: there is no held-out data; name a file or set data.split");
         goto undo_set;
     }
+    TRY_OR(undo_set, fit_to_data(env, &config, &set));
+    TRY_OR(undo_set, run_fit_check(env, &config, &(struct run_ranks){1, 0, 1}, memory));
     TRY_OR(undo_set,
-           session_create(env, run_place(config), &config->model, &reads_only, NULL, &session));
-    st = evaluate_session(env, config, &session, set, progress, user, result);
+           session_create(env, run_place(&config), &config.model, &reads_only, NULL, &session));
+    st = evaluate_session(env, &config, &session, set, progress, user, result);
     session_destroy(&session);
 undo_set:
     dataset_destroy(set);

@@ -27,9 +27,9 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
                              evaluate_progress_fn *progress, void *user, struct evaluation *result);
 
 /* For `sifr eval`: the model under model.path on data.val (else what data.split holds out of
- * data.path), whole unless train.eval_batches was given. `config` is resolved. `progress` may be
- * NULL. */
-enum status evaluate_model(struct env *env, const struct run_config *config,
+ * data.path), whole unless train.eval_batches was given. `config` is resolved. Refused when it takes
+ * more than `memory` bytes. `progress` may be NULL. */
+enum status evaluate_model(struct env *env, const struct run_config *config, size_t memory,
                            evaluate_progress_fn *progress, void *user, struct evaluation *result);
 
 #endif

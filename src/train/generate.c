@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "train/model_file.h"
+#include "train/model_tokenizer.h"
 
 /* --- one text ------------------------------------------------------------------------------- */
 
@@ -103,15 +104,16 @@ struct generator {
     int32_t *order;
 };
 
-static enum status load_tokenizer(struct generator *g, const char *folder, const char *named)
+static enum status load_tokenizer(struct generator *g, const struct model_source *source,
+                                  const char *named)
 {
-    const char *path = *named ? named : folder;
+    const char *path = *named ? named : source->folder;
     TRY(tokenizer_load(g->env, path, &g->tokenizer));
     int64_t vocab = model_config(g->session.model)->vocab;
     if (tokenizer_vocab(g->tokenizer) > vocab)
         return FAIL(g->env, CONFIG, "the tokenizer at '%s' has %d tokens, the model only %lld",
                     path, tokenizer_vocab(g->tokenizer), (long long)vocab);
-    return STATUS_OK;
+    return *named ? model_tokenizer_compare(g->env, source, vocab, g->tokenizer, named) : STATUS_OK;
 }
 
 static enum status load(struct generator *g, struct session_place place,
@@ -122,7 +124,7 @@ static enum status load(struct generator *g, struct session_place place,
     TRY(model_file_config(g->env, source->folder, &sizes));
     TRY(model_check(g->env, &sizes));
     TRY(session_create(g->env, place, &sizes, &reads_only, NULL, &g->session));
-    TRY(load_tokenizer(g, source->folder, tokenizer));
+    TRY(load_tokenizer(g, source, tokenizer));
     TRY(model_file_load(g->env, source, g->session.model, g->session.zero));
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
                         &g->order));

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/file.h"
+#include "train/mistaken.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
 #define SIZE_MAX_VALUE   ((int64_t)1 << 31)
@@ -241,6 +242,9 @@ enum status hf_config_parse(struct env *env, const char *json, size_t bytes, con
     json_error_t error;
     struct hf_config read = {0};
     json_t *root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &error);
+    const char *mistaken = root ? NULL : mistaken_for(json, bytes);
+    if (mistaken)
+        return FAIL(env, FORMAT, "'%s' is %s", origin, mistaken);
     if (!root)
         return FAIL(env, FORMAT, "'%s' line %d is not valid JSON: %s", origin, error.line,
                     error.text);

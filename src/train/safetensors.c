@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
+#include "train/mistaken.h"
 
 #define HEADER_BYTES_MAX 100000000u
 #define CHUNK_ELEMENTS   512
@@ -59,6 +60,9 @@ static enum status header_parse(struct safetensors *file, uint64_t *header_bytes
     if (file->bytes < 8)
         return FAIL(env, FORMAT, "'%s': header too small: the file has %zu bytes, 8 are needed",
                     file->origin, file->bytes);
+    const char *mistaken = mistaken_for(file->data, file->bytes < 512 ? file->bytes : 512);
+    if (mistaken != NULL)
+        return FAIL(env, FORMAT, "'%s' is %s", file->origin, mistaken);
     uint64_t size;
     memcpy(&size, file->data, 8);
     if (size > HEADER_BYTES_MAX)

@@ -2,6 +2,7 @@
 #include "train/session.h"
 #include "base/text.h"
 #include "comm/launcher.h"
+#include "plan/plan.h"
 
 int session_card(int count)
 {
@@ -81,6 +82,8 @@ enum status session_fill(const struct model_config *model, const struct zero_con
     enum status st;
     if (!spread)
         spread = &whole;
+    TRY(plan_check_parallel(device_env(session->device), model,
+                            session->comm ? comm_size(session->comm) : 1, &spread->parallel));
     TRY(spread_part(device_env(session->device), session->comm, spread->shape, &spread->parallel,
                     &part));
     part.keep_swiglu = spread->keep_swiglu;

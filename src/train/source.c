@@ -14,6 +14,15 @@ static bool ends_with(const char *path, const char *tail)
     return bytes >= tail_bytes && strcmp(path + bytes - tail_bytes, tail) == 0;
 }
 
+/* An object or an array: what stands before the first word. */
+static bool begins_json(const struct file_map *map)
+{
+    size_t at = map->bytes >= 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    while (at < map->bytes && memchr(" \t\r\n", map->data[at], 4))
+        at++;
+    return at < map->bytes && (map->data[at] == '{' || map->data[at] == '[');
+}
+
 static enum status detect_bytes(struct env *env, const char *path, const struct file_map *map,
                                 enum data_format *found)
 {
@@ -25,6 +34,12 @@ static enum status detect_bytes(struct env *env, const char *path, const struct 
         return FAIL(env, FORMAT,
                     "'%s' has no token shard header; say data.format u16 or u32 if it holds bare "
                     "numbers, text or jsonl if it is that (sifr tokenize: --format)",
+                    path);
+    if (ends_with(path, ".json") && begins_json(map))
+        return FAIL(env, FORMAT,
+                    "'%s' is JSON and is not read as text: if every line is an object, set "
+                    "data.format=jsonl; to train on the JSON itself, set data.format=text (sifr "
+                    "tokenize: --format)",
                     path);
     bool jsonl = ends_with(path, ".jsonl") || ends_with(path, ".ndjson");
     *found = jsonl ? DATA_JSONL : DATA_TEXT;

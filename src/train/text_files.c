@@ -1,10 +1,13 @@
 /* text_files.c -- mapping the files of a pattern, a look at whether they are text, and placing the
  * cut. */
 #include "train/text_files.h"
+#include <stdio.h>
 #include <string.h>
+#include "base/text.h"
 #include "train/shard.h"
 
 #define LOOK_BYTES ((size_t)64 << 10) /* of a file, for NUL bytes */
+#define UTF8_BYTES ((size_t)16 << 20) /* ... and for what is not UTF-8: milliseconds */
 
 /* --- text? ---------------------------------------------------------------------------------- */
 
@@ -53,6 +56,41 @@ enum status text_file_check(struct env *env, const char *path, const struct file
     return STATUS_OK;
 }
 
+/* The first byte that begins no UTF-8 character; `bytes` when there is none. One that is cut at the end is none. */
+static size_t first_not_utf8(const uint8_t *data, size_t bytes)
+{
+    const char *text = (const char *)data;
+    size_t at = 0, end = bytes - text_unfinished(text, bytes);
+    while (at < end) {
+        uint64_t eight;
+        uint32_t code;
+        if (end - at >= sizeof eight) {
+            memcpy(&eight, data + at, sizeof eight);
+            if ((eight & 0x8080808080808080u) == 0) {
+                at += sizeof eight;
+                continue;
+            }
+        }
+        size_t length = text_utf8(text + at, end - at, &code);
+        if (length == 0)
+            return at;
+        at += length;
+    }
+    return bytes;
+}
+
+static void look_at_utf8(const struct text_file *file, struct text_files *files)
+{
+    const struct file_map *map = &file->map;
+    size_t bytes = map->bytes < UTF8_BYTES ? map->bytes : UTF8_BYTES;
+    size_t at = bytes > 0 ? first_not_utf8(map->data, bytes) : 0;
+    if (at == bytes || files->latin_count++ > 0)
+        return;
+    files->latin = file->path;
+    files->latin_at = at;
+    files->latin_byte = map->data[at];
+}
+
 static enum status look(struct env *env, const struct text_file *file, struct text_files *files)
 {
     const struct file_map *map = &file->map;
@@ -61,14 +99,30 @@ static enum status look(struct env *env, const struct text_file *file, struct te
         return FAIL(env, FORMAT, "'%s' is a token shard, and is not read as text; name it apart",
                     file->path);
     size_t bytes = map->bytes < LOOK_BYTES ? map->bytes : LOOK_BYTES;
-    if (bytes > 0 && memchr(map->data, 0, bytes) && files->binary_count++ == 0)
+    if (bytes == 0 || !memchr(map->data, 0, bytes))
+        look_at_utf8(file, files);
+    else if (files->binary_count++ == 0)
         files->binary = file->path;
     return STATUS_OK;
+}
+
+static void tell_latin(struct env *env, const struct text_files *files)
+{
+    char more[48] = "";
+    if (files->latin_count == 0)
+        return;
+    if (files->latin_count > 1)
+        snprintf(more, sizeof more, " (and %d more such files)", files->latin_count - 1);
+    log_warn(env,
+             "'%s' is not UTF-8: byte 0x%02x at offset %zu%s; it is read as it stands; convert it "
+             "first if it is text (iconv -f ISO-8859-1 -t UTF-8)",
+             files->latin, files->latin_byte, files->latin_at, more);
 }
 
 void text_files_tell_binary(struct env *env, const struct text_files *files)
 {
     int more = files->binary_count - 1;
+    tell_latin(env, files);
     if (more < 0)
         return;
     if (more == 0)

@@ -9,6 +9,7 @@
 #define TRAIN_TEXT_FILES_H
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "base/env.h"
 #include "base/file.h"
 
@@ -25,6 +26,10 @@ struct text_files {
     size_t bytes;       /* of all files */
     const char *binary; /* the first file with NUL bytes in its first 64 KiB; NULL = none */
     int binary_count;   /* of such files */
+    const char *latin;  /* the first other file whose beginning is not UTF-8; NULL = none */
+    size_t latin_at;    /* where in it, and which byte */
+    uint8_t latin_byte;
+    int latin_count; /* of such files */
 };
 
 /* `split` of the bytes, 0 to 1, go to validation. With `whole_lines` text without a line's end
@@ -34,7 +39,8 @@ enum status text_files_open(struct env *env, const char *pattern, double split, 
                             struct text_files *files);
 /* An error for a file that is known as compressed, an archive or otherwise no text. */
 enum status text_file_check(struct env *env, const char *path, const struct file_map *map);
-/* A warning where files have NUL bytes: plain bytes are tokens of what is no text, too. */
+/* A warning where files have NUL bytes, and one where they are not UTF-8: plain bytes are tokens of what is no text,
+ * too. */
 void text_files_tell_binary(struct env *env, const struct text_files *files);
 void text_files_close(struct env *env, struct text_files *files);
 

@@ -11,6 +11,7 @@
  */
 #include <jansson.h>
 #include "train/tokenizer_impl.h"
+#include "train/mistaken.h"
 
 struct reader {
     struct env *env;             /* borrowed */
@@ -428,8 +429,12 @@ static enum status read_source(struct reader *r)
     json_error_t error;
     const struct tokenizer *t = r->tokenizer;
     json_t *root = json_loadb(t->source, t->source_bytes, JSON_REJECT_DUPLICATES, &error);
+    const char *mistaken = root ? NULL : mistaken_for(t->source, t->source_bytes);
+    if (mistaken)
+        return MALFORMED(r, "not a tokenizer.json: %s", mistaken);
     if (!root)
-        return MALFORMED(r, "line %d, column %d: %s", error.line, error.column, error.text);
+        return MALFORMED(r, "not a tokenizer.json: line %d, column %d: %s", error.line,
+                         error.column, error.text);
     enum status st = read_root(r, root);
     json_decref(root);
     return st;

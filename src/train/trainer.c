@@ -365,13 +365,13 @@ static void tell_complete(struct trainer *t)
 {
     int64_t steps = t->config->train.steps;
     if (t->step == steps)
-        log_info(t->env, "the run in '%s' is complete: step %" PRId64 " of %" PRId64,
-                 t->place->folder, t->step, steps);
+        log_notice(t->env, "the run in '%s' is complete: step %" PRId64 " of %" PRId64,
+                   t->place->folder, t->step, steps);
     else
-        log_info(t->env,
-                 "the run in '%s' has done %" PRId64 " steps and train.steps is %" PRId64
-                 ": there is nothing left to do, and nothing is taken back",
-                 t->place->folder, t->step, steps);
+        log_notice(t->env,
+                   "the run in '%s' has done %" PRId64 " steps and train.steps is %" PRId64
+                   ": there is nothing left to do, and nothing is taken back",
+                   t->place->folder, t->step, steps);
 }
 
 /* Save unless the run broke in the middle or diverged: what was saved before is worth more then. */

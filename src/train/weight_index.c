@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include "train/mistaken.h"
 
 static enum status check_name(struct env *env, const char *origin, const char *name)
 {
@@ -58,6 +59,9 @@ enum status weight_index_parse(struct env *env, const char *data, size_t bytes, 
     json_error_t error;
     *index = (struct weight_index){.env = env};
     json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
+    const char *mistaken = root != NULL ? NULL : mistaken_for(data, bytes);
+    if (mistaken != NULL)
+        return FAIL(env, FORMAT, "'%s' is %s", origin, mistaken);
     if (root == NULL)
         return FAIL(env, FORMAT, "'%s' line %d: %s", origin, error.line, error.text);
     enum status st = read_map(index, origin, json_object_get(root, "weight_map"));

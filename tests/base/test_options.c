@@ -123,7 +123,7 @@ static void test_choices(void **state)
                    "not 'cosin' (did you mean 'cosine'?)");
     assert_refused(
         o, set(o, "train.schedule", "a\nb"), USAGE,
-        "the test: train.schedule must be one of constant, linear, cosine, wsd, not 'a b'");
+        "the test: train.schedule must be one of constant, linear, cosine, wsd, not 'a\\nb'");
 }
 
 static void test_strings_stay(void **state)

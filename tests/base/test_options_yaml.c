@@ -154,6 +154,43 @@ static void test_refused_features(void **state)
     assert_contains(log_first_error(o->env->log), "c.yaml:1: not valid YAML: ");
 }
 
+/* What is wrong, and in which line. */
+static void test_unreadable(void **state)
+{
+    struct options_fixture *o = *state;
+    assert_refused(o, load(o, "train:\n\tsteps: 1\n"), CONFIG,
+                   "c.yaml:2: a tab in column 1 indents this line: YAML takes spaces only; replace "
+                   "it");
+    assert_refused(o, load(o, "train:\n  steps: 1\n  \tseed: 1\n"), CONFIG,
+                   "c.yaml:3: a tab in column 3 indents this line: YAML takes spaces only; replace "
+                   "it");
+    assert_refused(o, load(o, "train.steps: 1\n# one\ndata.path: caf\xe9\n"), CONFIG,
+                   "c.yaml:3: not valid YAML: the byte 0xe9 is not UTF-8; save the file as UTF-8, "
+                   "or write the value as !!binary and its bytes in base64");
+    assert_refused(o, load(o, "train.steps: 1\ndata.path: a\x01\n"), CONFIG,
+                   "c.yaml:2: not valid YAML: the control character 0x01; remove it");
+}
+
+static void test_binary(void **state)
+{
+    struct options_fixture *o = *state;
+    assert_int_equal(load(o, "data.path: !!binary \"Y2Fm6Q==\"\n"), STATUS_OK);
+    assert_string_equal(o->v.train.data, "caf\xe9");
+    assert_int_equal(load(o, "data.path: !!binary |\n  Y2\n  Fm6Q==\n"), STATUS_OK);
+    assert_string_equal(o->v.train.data, "caf\xe9");
+    static const char *const wrong[] = {"Y2Fm6Q=", "Y2Fm6", "Y2=m", "====", "a!bc", "A==="};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char yaml[64];
+        snprintf(yaml, sizeof yaml, "data.path: !!binary '%s'\n", wrong[i]);
+        assert_refused(o, load(o, yaml), CONFIG,
+                       "c.yaml:1: data.path has !!binary before what is not base64");
+    }
+    assert_refused(o, load(o, "data.path: !!binary AAAA\n"), CONFIG,
+                   "c.yaml:1: data.path may not hold a zero byte");
+    assert_refused(o, load(o, "train.steps: !!binary Y2Fm\n"), CONFIG,
+                   "c.yaml:1: train.steps is no text: !!binary does not go with it");
+}
+
 /* A text of `count` times `part` between `head` and `tail`; the caller frees it. */
 static char *repeat(const char *head, const char *part, int count, const char *tail)
 {
@@ -212,6 +249,7 @@ int main(void)
         OPTIONS_TEST(test_lists),           OPTIONS_TEST(test_unknown),
         OPTIONS_TEST(test_twice),           OPTIONS_TEST(test_wrong_shape),
         OPTIONS_TEST(test_hostile),         OPTIONS_TEST(test_refused_features),
+        OPTIONS_TEST(test_unreadable),      OPTIONS_TEST(test_binary),
         OPTIONS_TEST(test_from_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

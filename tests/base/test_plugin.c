@@ -59,6 +59,17 @@ static void test_broken(void **state)
     assert_refused("LD_LIBRARY_PATH");
 }
 
+/* A folder that depends on where the process is: refused before anything is loaded. */
+static void test_relative_folder(void **state)
+{
+    (void)state;
+    const char *const folders[] = {".", "build", "./", "../lib"};
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        setenv("SIFR_PLUGIN_FOLDER", folders[i], 1);
+        assert_refused("give an absolute path");
+    }
+}
+
 /* Any other library will do: it does not say which build it is of. */
 static void test_other_build(void **state)
 {
@@ -75,6 +86,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_missing, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_broken, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_relative_folder, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_other_build, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

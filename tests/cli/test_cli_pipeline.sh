@@ -63,10 +63,11 @@ refused() { # PATTERN RANKS keys...: by the plan, and by the run before it write
     expect 2 "$pattern" "$sifr" train "${run[@]}" --out=refused -n "$ranks" "$@"
     [ ! -e refused ] || fail "refused, and a folder is there: $*"
 }
-refused "parallel.pp is 2, which does not divide 3 ranks; 1 and 3 would fit" 3 --parallel.pp=2
-refused "parallel.pp is 4, but there are only 2 ranks; start more" 2 --parallel.pp=4
-refused "5 units cannot be cut into 6 pipeline stages \(parallel.pp x chunks\): at most 5" 6 --parallel.pp=6
-refused "5 units cannot be cut into 6 pipeline stages" 2 --parallel.pp=2 --parallel.schedule=interleaved --parallel.chunks=3
+refused "parallel.pp=2 does not divide 3 ranks; try 1 or 3" 3 --parallel.pp=2
+refused "parallel.pp=4 needs more than 2 ranks; start more ranks" 2 --parallel.pp=4
+refused "parallel.pp=6 is more stages than the 5 units of the model; try 3$" 6 --parallel.pp=6
+refused "parallel.pp=2 with 3 chunks a rank is more stages than the 5 units of the model; try parallel.pp=1, or fewer parallel.chunks" \
+    2 --parallel.pp=2 --parallel.schedule=interleaved --parallel.chunks=3
 refused "parallel.chunks is 2, but the schedule '1f1b' has one chunk a rank" 2 --parallel.pp=2 --parallel.chunks=2
 refused "parallel.eager: the schedule 'gpipe' has no eager form" 2 --parallel.pp=2 --parallel.schedule=gpipe --parallel.eager=true
 refused "zero.servers: 1 of 1 rank with one stage of the pipeline leaves no worker" 2 --parallel.pp=2 --zero.servers=1 --zero.stage=1

@@ -100,7 +100,7 @@ has '"fits": false, "layouts": \[\], "nearest": \{"tp": '
 expect 2 'give one of them' "$sifr" plan "${keys[@]}" --gpus=8 -n 8
 expect 2 '\-\-machine goes with --gpus' "$sifr" plan "${keys[@]}" -n 8 --machine=h100
 expect 2 'lines is for one layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
-expect 2 'parallel.tp is 3, which does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
+expect 2 'parallel.tp=3 does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
 expect 2 "there is no machine 'h1000'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
 # Where the stage is open, groups and servers are not refused for stage 0.
 expect 2 'groups of 3 do not make up 8 ranks; these do: 1 2 4 8' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=3

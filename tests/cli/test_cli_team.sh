@@ -150,17 +150,19 @@ refused() { # PATTERN RANKS keys...
     expect 2 "$pattern" "$sifr" plan "${keys[@]}" -n "$ranks" "$@"
     expect 2 "$pattern" "$sifr" train "${keys[@]}" -n "$ranks" --out=no "$@"
 }
-refused 'parallel.tp: 3 ranks cannot share model.heads 4; 2 or 4 could$' 3 --parallel.tp=3
-refused 'parallel.tp: 8 ranks cannot share model.heads 4; 4 could$' 8 --parallel.tp=8
-refused 'parallel.tp: 2 ranks cannot share model.ff 63; 1 could$' 2 --parallel.tp=2 --model.ff=63
-refused 'parallel.tp: 3 ranks cannot share model.kv_heads 2; 2 could$' 3 --parallel.tp=3 --model.arch=llama --model.heads=6 \
+refused 'parallel.tp=3 cannot share model.heads=4; with 3 ranks try 1$' 3 --parallel.tp=3
+refused 'parallel.tp=8 cannot share model.heads=4; with 8 ranks try 4$' 8 --parallel.tp=8
+refused 'parallel.tp=2 cannot share model.ff=63; with 2 ranks try 1$' 2 --parallel.tp=2 --model.ff=63
+refused 'parallel.tp=3 cannot share model.kv_heads=2; with 3 ranks try 1$' 3 --parallel.tp=3 --model.arch=llama --model.heads=6 \
     --model.width=48 --model.kv_heads=2
 # of a vocabulary that no tokenizer has: without the data
-expect 2 'parallel.tp: 2 ranks cannot share model.vocab 1; 1 could$' "$sifr" plan "${keys[@]:0:7}" -n 2 --parallel.tp=2 --model.vocab=1
-refused 'parallel.tp is 2, which does not divide 3 ranks; 1 and 3 would fit$' 3 --parallel.tp=2
-refused 'parallel.tp is 4, but there are only 2 ranks; start more \(-n\), or 2 would fit$' 2 --parallel.tp=4
-refused 'parallel.pp is 2, which does not divide 3 groups of tp 2 \(6 ranks\); 1 and 3 would fit$' 6 --parallel.tp=2 --parallel.pp=2
-refused '4 units cannot be cut into 5 pipeline stages \(parallel.pp x chunks\): at most 4$' 10 --parallel.tp=2 --parallel.pp=5
+expect 2 'parallel.tp=2 cannot share model.vocab=1; with 2 ranks try 1$' "$sifr" plan "${keys[@]:0:7}" -n 2 --parallel.tp=2 --model.vocab=1
+refused 'parallel.tp=2 does not divide 3 ranks; try 1$' 3 --parallel.tp=2
+refused 'parallel.tp=4 needs 4 ranks, and there are 2; start more \(-n\), or try 2$' 2 --parallel.tp=4
+expect 2 'parallel.tp=4 does not divide 14 ranks; try 2$' "$sifr" plan "${keys[@]}" -n 14 --parallel.tp=4 # 7 divides them, but not the heads
+refused 'parallel.pp=2 does not divide 3 groups of parallel.tp=2; try 1 or 3$' 6 --parallel.tp=2 --parallel.pp=2
+refused 'parallel.pp=5 is more stages than the 4 units of the model; try 1$' 10 --parallel.tp=2 --parallel.pp=5
+expect 2 'parallel.pp=4 does not divide 14 ranks; try 2$' "$sifr" plan "${keys[@]}" -n 14 --parallel.pp=4 # 7 divides them, but there are 4 units
 refused 'parallel.sequence: 4 ranks cannot share the 62 rows of a micro-batch of 2 sequences of 31 tokens; take 4 sequences, a multiple of 4 tokens' \
     4 --parallel.tp=4 --parallel.sequence=true --train.context=31
 [ ! -e no ] || fail "a run that was refused has left a folder"

@@ -10,6 +10,7 @@ static void nested_values(void **state)
     struct json_out json;
     json_out_begin(&json, &env);
     json_out_string(&json, "name", "a \"b\"\n");
+    json_out_bytes(&json, "text", "a\0b", 3);
     json_out_open(&json, "list", '[');
     json_out_int(&json, NULL, -3);
     json_out_real(&json, NULL, 0.1);
@@ -20,7 +21,8 @@ static void nested_values(void **state)
     json_out_bool(&json, "yes", true);
     json_out_close(&json, '}');
     assert_string_equal(text_string(&json.text),
-                        "{\"schema\": 1, \"name\": \"a \\\"b\\\"\\n\", \"list\": [-3, 0.1, null, "
+                        "{\"schema\": 1, \"name\": \"a \\\"b\\\"\\n\", \"text\": \"a\\u0000b\", "
+                        "\"list\": [-3, 0.1, null, "
                         "{}], \"yes\": true}");
     int64_t taken = mem_allocation_count(env.mem);
     json_out_restart(&json);

@@ -10,6 +10,8 @@ if grep -q '^SIFR_SANITIZE:STRING=.' "$build/CMakeCache.txt"; then
     exit 77
 fi
 cmake --install "$build" --prefix "$work/usr" >/dev/null
+. "$(dirname "$0")/runpath.sh"
+check_runpath "$work/usr"
 export PKG_CONFIG_PATH
 PKG_CONFIG_PATH=$(dirname "$(find "$work/usr" -name sifr.pc)")${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 libdir=$(pkg-config --variable=libdir sifr)

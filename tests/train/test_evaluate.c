@@ -35,8 +35,9 @@ static void test_saved_model_gives_the_same_figure(void **state)
     struct evaluation evaluation;
     assert_int_equal(train_small(&rig, &summary), STATUS_OK);
     assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=0"), STATUS_OK);
-    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, NULL, NULL, &evaluation),
-                     STATUS_OK);
+    assert_int_equal(
+        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &evaluation),
+        STATUS_OK);
     assert_true(evaluation.loss == summary.val.loss);
     assert_int_equal(evaluation.tokens, summary.val.tokens);
     assert_int_equal(evaluation.bytes, summary.val.bytes);
@@ -48,8 +49,9 @@ static void test_saved_model_gives_the_same_figure(void **state)
     /* The last micro-batch is filled up with rows that do not count. */
     assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=0 train.micro_batch=7"),
                      STATUS_OK);
-    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, NULL, NULL, &evaluation),
-                     STATUS_OK);
+    assert_int_equal(
+        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &evaluation),
+        STATUS_OK);
     assert_float_equal(evaluation.loss, summary.val.loss, 1e-6);
     assert_int_equal(evaluation.tokens, summary.val.tokens);
     rig_close(&eval);
@@ -73,12 +75,13 @@ static void test_part_and_stop(void **state)
     assert_int_equal(train_small(&rig, &summary), STATUS_OK);
     assert_int_equal(open_reading(&eval, &rig, "train.eval_batches=3 train.micro_batch=1"),
                      STATUS_OK);
-    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, NULL, NULL, &evaluation),
-                     STATUS_OK);
+    assert_int_equal(
+        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &evaluation),
+        STATUS_OK);
     assert_int_equal(evaluation.batches, 3);
     assert_int_equal(evaluation.tokens, 3 * 24);
     assert_int_equal(
-        evaluate_model(&eval.scratch.env, &eval.config, stop_at_two, &done, &evaluation),
+        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, stop_at_two, &done, &evaluation),
         STATUS_STOPPED);
     assert_int_equal(done, 2);
     rig_close(&eval);
@@ -93,8 +96,9 @@ static void test_nothing_held_out(void **state)
     struct evaluation evaluation;
     assert_int_equal(train_small(&rig, &summary), STATUS_OK);
     assert_int_equal(open_reading(&eval, &rig, "data.split=0"), STATUS_OK);
-    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, NULL, NULL, &evaluation),
-                     STATUS_CONFIG);
+    assert_int_equal(
+        evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &evaluation),
+        STATUS_CONFIG);
     scratch_expect(&eval.scratch, "data.val");
     rig_close(&eval);
     rig_close(&rig);
@@ -117,12 +121,47 @@ static void test_json(void **state)
     scratch_close(&s);
 }
 
+/* Of a model with a large context: memory, and so work, are those of the data, and the loss is the same. */
+static void test_no_more_rows_than_data(void **state)
+{
+    (void)state;
+    struct run_rig rig, eval;
+    struct trainer_summary summary;
+    struct evaluation small, large;
+    char settings[512];
+    rig_open(&rig);
+    rig_config(&rig, "train.steps=2 train.context=16 model.context=65536 train.eval_batches=0 "
+                     "data.split=0.05 data.tokenizer=train:300");
+    assert_int_equal(rig_train(&rig, "run", false, NULL, &summary), STATUS_OK);
+    snprintf(settings, sizeof settings,
+             "train.context=65536 train.micro_batch=64 data.path= data.val=%s",
+             scratch_path(&rig.scratch, "text.txt"));
+    assert_int_equal(open_reading(&eval, &rig, settings), STATUS_OK);
+    assert_int_equal(
+        evaluate_model(&eval.scratch.env, &eval.config, (size_t)256 << 20, NULL, NULL, &large),
+        STATUS_OK);
+    assert_int_equal(eval.config.engine.tokens, 65536); /* the caller's is not changed */
+    rig_close(&eval);
+    snprintf(settings, sizeof settings,
+             "train.context=16384 train.micro_batch=1 data.path= data.val=%s",
+             scratch_path(&rig.scratch, "text.txt"));
+    assert_int_equal(open_reading(&eval, &rig, settings), STATUS_OK);
+    assert_int_equal(evaluate_model(&eval.scratch.env, &eval.config, SIZE_MAX, NULL, NULL, &small),
+                     STATUS_OK);
+    assert_int_equal(small.batches, 1); /* one window: the two see the same text */
+    assert_int_equal(small.tokens, large.tokens);
+    assert_true(small.loss == large.loss);
+    rig_close(&eval);
+    rig_close(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_saved_model_gives_the_same_figure),
         cmocka_unit_test(test_part_and_stop),
         cmocka_unit_test(test_nothing_held_out),
+        cmocka_unit_test(test_no_more_rows_than_data),
         cmocka_unit_test(test_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
