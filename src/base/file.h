@@ -9,6 +9,11 @@
 
 struct text;
 
+/* Opening for reading, here and in all that follows: only a plain file. A folder, pipe, socket or device is
+ * STATUS_FORMAT and is not waited for; STATUS_IO: the system refused, which says nothing about what
+ * the file holds (base/input.h has what is tried again); STATUS_MEMORY: the system had no memory. */
+enum status file_open(struct env *env, const char *path, int *fd, uint64_t *bytes);
+
 struct file_map {
     const uint8_t *data; /* NULL when the file is empty */
     size_t bytes;
@@ -19,7 +24,8 @@ enum status file_map_open(struct env *env, const char *path,
 void file_map_close(struct file_map *map);
 
 /* The whole file as a NUL-terminated block (mem_free it); refused with a reason above `limit`
- * bytes. */
+ * bytes. A pipe or device is read when the path names an open descriptor (/dev/stdin, /dev/fd/N, as
+ * the shell's <(...) does). */
 enum status file_read(struct env *env, const char *path, size_t limit, char **text, size_t *bytes);
 
 /* Write beside `path`, fsync, rename over it, fsync the folder: a reader sees the old file or the
@@ -33,7 +39,11 @@ enum status file_check_place(struct env *env, const char *path);
 
 enum status dir_create(struct env *env, const char *path); /* with parents; fine when it exists */
 enum status dir_sync(struct env *env, const char *path);
-bool file_exists(const char *path);  /* file or folder */
+/* A file or folder; also one that cannot be looked at now: who opens it says why. */
+bool file_exists(const char *path);
+/* Is it certain that there is no such file: can the folder be listed, and does it not have `name`
+ * ("a" or "a/b")? */
+bool file_is_missing(struct env *env, const char *folder, const char *name);
 bool dir_exists(const char *path);   /* a folder */
 bool dir_is_empty(const char *path); /* also true when it does not exist */
 enum status path_join(struct env *env, const char *folder, const char *name,
