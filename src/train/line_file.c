@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/input.h"
 #include "base/output.h"
 #include "base/text.h"
 
@@ -31,7 +32,7 @@ enum status line_file_open(struct env *env, const char *path, struct line_file *
     TRY(mem_alloc(env, MEM_OTHER, "line file", sizeof *f, &f));
     f->env = env;
     TRY_OR(undo_self, mem_strdup(env, path, &f->path));
-    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666); /* a pipe */
     if (f->fd < 0) {
         st = FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
         goto undo_path;
@@ -273,7 +274,12 @@ enum status line_file_set_aside(struct env *env, const char *path)
     struct stat info;
     struct text aside;
     enum status st;
-    if (stat(path, &info) != 0 || info.st_size == 0)
+    char reason[128];
+    if (!input_stat(env, path, &info))
+        return errno == ENOENT ? STATUS_OK
+                               : FAIL(env, IO, "cannot look at '%s': %s", path,
+                                      input_reason(errno, reason, sizeof reason));
+    if (info.st_size == 0)
         return STATUS_OK;
     text_init(&aside, env);
     for (int n = 1; n == 1 || file_exists(text_string(&aside)); n++) {
@@ -339,16 +345,21 @@ static enum status find_record(struct env *env, const struct file_map *map, bool
 
 enum status line_file_is_ours(struct env *env, const char *path, bool *ours)
 {
-    char begin[1024]; /* the keys of a record are in it */
+    char begin[1024], reason[128]; /* the keys of a record are in it */
+    struct stat info;
     struct file_map map;
+    uint64_t whole;
+    int fd;
     *ours = false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
+    if (!file_exists(path) || (input_stat(env, path, &info) && !S_ISREG(info.st_mode)))
         return STATUS_OK;
-    ssize_t bytes = read(fd, begin, sizeof begin);
+    TRY(file_open(env, path, &fd, &whole));
+    ssize_t bytes = input_read(env, fd, begin, sizeof begin);
+    int error = errno;
     close(fd);
     if (bytes < 0)
-        return STATUS_OK;
+        return FAIL(env, IO, "cannot read '%s': %s", path,
+                    input_reason(error, reason, sizeof reason));
     const char *end = memchr(begin, '\n', (size_t)bytes);
     *ours = bytes == 0 || is_step_record(begin, end ? (size_t)(end - begin) : (size_t)bytes, !end);
     if (*ours)
