@@ -42,7 +42,8 @@ static void *read_main(void *arg)
             break;
         struct range *range = range_at(ahead, ahead->read);
         pthread_mutex_unlock(&ahead->lock);
-        range->got = direct_read(range->fd, range->at, range->bytes, range->room, &range->data);
+        range->got =
+            direct_read(ahead->env, range->fd, range->at, range->bytes, range->room, &range->data);
         range->error = errno;
         pthread_mutex_lock(&ahead->lock);
         ahead->read++;

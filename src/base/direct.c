@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/input.h"
 #include "base/output.h"
 
 enum { PROBES = 64 }; /* places of a file by which is judged what the cache has of it */
@@ -133,22 +134,19 @@ static bool is_cached(int fd)
     return found > PROBES / 2;
 }
 
-int direct_open_to_read(const char *path)
+void direct_past_cache(int fd)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0 && !is_cached(fd))
+    if (!is_cached(fd))
         fcntl(fd, F_SETFL, O_DIRECT); /* where it is not known, as it was */
-    return fd;
 }
 
-ssize_t direct_read(int fd, uint64_t at, size_t bytes, void *room, void **data)
+ssize_t direct_read(struct env *env, int fd, uint64_t at, size_t bytes, void *room, void **data)
 {
     uint64_t begin = block_at(at), end = block_at(at + bytes + DIRECT_BLOCK - 1);
     uint64_t before = at - begin, got = 0;
     while (got < before + bytes) {
-        ssize_t more = pread(fd, (char *)room + got, end - begin - got, (off_t)(begin + got));
-        if (more < 0 && errno == EINTR)
-            continue;
+        ssize_t more =
+            input_read_at(env, fd, begin + got, (char *)room + got, (size_t)(end - begin - got));
         if (more < 0 && errno == EINVAL && (fcntl(fd, F_GETFL) & O_DIRECT)) {
             fcntl(fd, F_SETFL, 0); /* some file systems refuse only now, or after a short read */
             continue;

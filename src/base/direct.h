@@ -46,10 +46,10 @@ bool direct_close(struct direct *file); /* closes in any case; what was not sync
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* A descriptor, -1 with errno set: past the cache unless most of the file is there already. */
-int direct_open_to_read(const char *path);
+/* Read past the cache from here on, unless most of the file is there already. */
+void direct_past_cache(int fd);
 /* Bytes at .. at + bytes to `room`, which is aligned and has 2 * DIRECT_BLOCK bytes more; *data = the
  * first of them. How many there are, fewer at the end of the file; -1 with errno set. */
-ssize_t direct_read(int fd, uint64_t at, size_t bytes, void *room, void **data);
+ssize_t direct_read(struct env *env, int fd, uint64_t at, size_t bytes, void *room, void **data);
 
 #endif

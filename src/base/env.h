@@ -12,6 +12,7 @@
 
 struct trace;
 struct output_faults;
+struct input_faults;
 
 struct env {
     struct log *log;
@@ -19,6 +20,7 @@ struct env {
     int threads;                  /* size of this rank's OpenMP team, at least 1 */
     struct trace *trace;          /* borrowed; NULL: nothing is traced. See base/trace.h */
     struct output_faults *faults; /* borrowed; NULL: no write is made to fail. See base/output.h */
+    struct input_faults *input_faults; /* the same for reads. See base/input.h */
 };
 
 /* Fill `env` with a fresh log (to `sink`, from `level` up) and a fresh account. Returns

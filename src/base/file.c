@@ -1,67 +1,104 @@
 /* file -- whole files, folders and globs over POSIX calls.
  *
- * Short transfers and EINTR are dealt with here and in output.c, so callers see a whole file or an
- * error that names it.
+ * Short transfers and interrupted calls are handled here and in base/input.h and base/output.h, so
+ * callers see a whole file or an error that names it.
  */
 #include "base/file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/input.h"
 #include "base/output.h"
 #include "base/part_file.h"
 #include "base/text.h"
 
-static int open_again(const char *path, int flags, mode_t mode)
-{
-    int fd;
-    do
-        fd = open(path, flags | O_CLOEXEC, mode);
-    while (fd < 0 && errno == EINTR);
-    return fd;
-}
-
 /* --- reading -------------------------------------------------------------------------------- */
 
-static enum status open_for_reading(struct env *env, const char *path, int flags, int *fd,
-                                    struct stat *info)
+/* The names of a process's open descriptors: to give one is to ask for what is behind it. */
+static bool is_descriptor(const char *path)
 {
-    *fd = open_again(path, O_RDONLY | flags, 0);
-    if (*fd < 0)
-        return FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
-    if (fstat(*fd, info) == 0 && !S_ISDIR(info->st_mode))
+    return strcmp(path, "/dev/stdin") == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
+           strncmp(path, "/proc/self/fd/", 14) == 0;
+}
+
+static const char *kind_of(const struct stat *info)
+{
+    switch (info->st_mode & S_IFMT) {
+    case S_IFDIR: return "a folder";
+    case S_IFIFO: return "a pipe";
+    case S_IFSOCK: return "a socket";
+    default: return "a device";
+    }
+}
+
+static enum status fail_reading(struct env *env, const char *verb, const char *path)
+{
+    char reason[128];
+    int error = errno;
+    input_reason(error, reason, sizeof reason);
+    if (error == ENOMEM)
+        return FAIL(env, MEMORY, "cannot %s '%s': %s", verb, path, reason);
+    return FAIL(env, IO, "cannot %s '%s': %s", verb, path, reason);
+}
+
+/* Is it what a file of this name may be? */
+static enum status check_kind(struct env *env, const char *path, bool pipes,
+                              const struct stat *info)
+{
+    if (S_ISREG(info->st_mode) || (pipes && is_descriptor(path) && !S_ISDIR(info->st_mode)))
         return STATUS_OK;
-    const char *reason = S_ISDIR(info->st_mode) ? "it is a folder" : strerror(errno);
-    close(*fd);
-    return FAIL(env, IO, "cannot read '%s': %s", path, reason);
+    return FAIL(env, FORMAT, "cannot read '%s': it is %s, not a plain file", path, kind_of(info));
+}
+
+/* Looked at before it is opened, since that alone moves some devices; and after, since it may have been
+ * replaced. */
+static enum status open_kind(struct env *env, const char *path, bool pipes, int *fd,
+                             struct stat *info)
+{
+    *fd = -1;
+    if (!input_stat(env, path, info))
+        return fail_reading(env, "open", path);
+    TRY(check_kind(env, path, pipes, info));
+    if (!input_open(env, path, fd, info))
+        return fail_reading(env, "open", path);
+    enum status st = check_kind(env, path, pipes, info);
+    if (st != STATUS_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return st;
+}
+
+enum status file_open(struct env *env, const char *path, int *fd, uint64_t *bytes)
+{
+    struct stat info;
+    TRY(open_kind(env, path, false, fd, &info));
+    *bytes = (uint64_t)info.st_size;
+    return STATUS_OK;
 }
 
 enum status file_map_open(struct env *env, const char *path, struct file_map *map)
 {
     int fd;
-    struct stat info = {0};
-    *map = (struct file_map){0};
-    /* the opening of a pipe would wait for somebody who writes to it */
-    TRY(open_for_reading(env, path, O_NONBLOCK, &fd, &info));
-    if (!S_ISREG(info.st_mode)) {
-        close(fd);
-        return FAIL(env, IO, "cannot map '%s': it is not a plain file", path);
-    }
+    uint64_t bytes;
     void *data = NULL;
-    if (info.st_size > 0)
-        data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    int reason = errno;
+    *map = (struct file_map){0};
+    TRY(file_open(env, path, &fd, &bytes));
+    enum status st = STATUS_OK;
+    if (bytes > 0 && !input_map(env, fd, (size_t)bytes, &data))
+        st = fail_reading(env, "map", path);
     close(fd);
-    if (data == MAP_FAILED)
-        return FAIL(env, IO, "cannot map '%s': %s", path, strerror(reason));
-    *map = (struct file_map){.data = data, .bytes = (size_t)info.st_size};
-    return STATUS_OK;
+    if (st == STATUS_OK)
+        *map = (struct file_map){.data = data, .bytes = (size_t)bytes};
+    return st;
 }
 
 void file_map_close(struct file_map *map)
@@ -86,11 +123,9 @@ static enum status read_to_end(struct env *env, int fd, const char *path, size_t
     for (*bytes = 0;;) {
         if (*bytes + 1 >= room)
             TRY(mem_resize(env, text, room *= 2));
-        ssize_t got = read(fd, *text + *bytes, room - *bytes - 1);
-        if (got < 0 && errno == EINTR)
-            continue;
+        ssize_t got = input_read(env, fd, *text + *bytes, room - *bytes - 1);
         if (got < 0)
-            return FAIL(env, IO, "cannot read '%s': %s", path, strerror(errno));
+            return fail_reading(env, "read", path);
         if (got == 0)
             break;
         *bytes += (size_t)got;
@@ -107,7 +142,7 @@ enum status file_read(struct env *env, const char *path, size_t limit, char **te
     int fd;
     struct stat info = {0};
     *text = NULL;
-    TRY(open_for_reading(env, path, 0, &fd, &info));
+    TRY(open_kind(env, path, true, &fd, &info));
     size_t expected = S_ISREG(info.st_mode) ? (size_t)info.st_size : 0, room = expected + 4096;
     if (expected > limit) {
         st = fail_too_large(env, path, limit);
@@ -250,7 +285,37 @@ enum status dir_sync_parent(struct env *env, const char *path)
 
 bool file_exists(const char *path)
 {
-    return access(path, F_OK) == 0;
+    struct stat info;
+    return input_stat(NULL, path, &info) || input_may_pass(errno);
+}
+
+struct search {
+    const char *name;
+    size_t bytes;
+    bool found;
+};
+
+static void compare_name(void *user, const char *name)
+{
+    struct search *search = user;
+    search->found |=
+        strlen(name) == search->bytes && memcmp(name, search->name, search->bytes) == 0;
+}
+
+bool file_is_missing(struct env *env, const char *folder, const char *name)
+{
+    char inside[PATH_MAX];
+    const char *slash = strchr(name, '/');
+    struct search search = {.name = name, .bytes = slash ? (size_t)(slash - name) : strlen(name)};
+    struct stat info;
+    if (!input_list(env, folder, compare_name, &search))
+        return false;
+    if (!search.found || !slash)
+        return !search.found;
+    int bytes = snprintf(inside, sizeof inside, "%s/%.*s", folder, (int)search.bytes, name);
+    if (bytes < 0 || (size_t)bytes >= sizeof inside || !input_stat(env, inside, &info))
+        return false;
+    return !S_ISDIR(info.st_mode) || file_is_missing(env, inside, slash + 1);
 }
 
 bool path_is_free(const char *path)

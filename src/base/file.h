@@ -9,6 +9,11 @@
 
 struct text;
 
+/* Opening for reading, here and in all that follows: only a plain file. A folder, pipe, socket or device is
+ * STATUS_FORMAT and is not waited for; STATUS_IO: the system refused, which says nothing about what
+ * the file holds (base/input.h has what is tried again); STATUS_MEMORY: the system had no memory. */
+enum status file_open(struct env *env, const char *path, int *fd, uint64_t *bytes);
+
 struct file_map {
     const uint8_t *data; /* NULL when the file is empty */
     size_t bytes;
@@ -19,7 +24,8 @@ enum status file_map_open(struct env *env, const char *path,
 void file_map_close(struct file_map *map);
 
 /* The whole file as a NUL-terminated block (mem_free it); refused with a reason above `limit`
- * bytes. */
+ * bytes. A pipe or device is read when the path names an open descriptor (/dev/stdin, /dev/fd/N, as
+ * the shell's <(...) does). */
 enum status file_read(struct env *env, const char *path, size_t limit, char **text, size_t *bytes);
 
 /* Write a temporary file (part_file.h), fsync, rename it to `path`, fsync the folder: a reader sees
@@ -43,7 +49,12 @@ enum status dir_make(struct env *env, const char *path, struct dir_made *made);
 void dir_unmake(struct env *env, const char *path, const struct dir_made *made);
 enum status dir_sync(struct env *env, const char *path);
 enum status dir_sync_parent(struct env *env, const char *path); /* the folder that `path` is in */
-bool file_exists(const char *path);  /* file or folder; a link counts for what it leads to */
+/* A file or folder, a link counts for what it leads to; also one that cannot be looked at now: the
+ * call that opens it says why. */
+bool file_exists(const char *path);
+/* Is it certain that there is no such file: can the folder be listed, and does it not have `name`
+ * ("a" or "a/b")? */
+bool file_is_missing(struct env *env, const char *folder, const char *name);
 bool path_is_free(const char *path); /* nothing of that name is seen, not even a dangling link */
 bool path_is_link(const char *path); /* a symbolic link */
 /* Does `name` in the open folder (AT_FDCWD: a path) still stand for the open file, and not for a link

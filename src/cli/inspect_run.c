@@ -1,12 +1,13 @@
 /* inspect_run -- a run folder: how it ended, its loss curve, its checkpoints. Works on a run
  * that is still going. */
-#include <jansson.h>
 #include <string.h>
 #include "base/file.h"
+#include "base/json_doc.h"
 #include "cli/curve.h"
 #include "cli/inspect.h"
 
 enum { SUMMARY_BYTES = 1 << 20, MARKS = 256 };
+static const struct json_rules RULES = {.values = 1000000, .lists = 100000};
 
 /* --- summary.json: every plain value of it -------------------------------------------------- */
 
@@ -56,7 +57,7 @@ static enum status print_summary(struct inspection *in)
     struct env *env = in->cli->env;
     char *path, *text;
     size_t bytes;
-    json_error_t error;
+    struct json_doc doc;
     enum status st;
     TRY(path_join(env, in->path, "summary.json", &path));
     if (!file_exists(path)) {
@@ -65,12 +66,13 @@ static enum status print_summary(struct inspection *in)
         return STATUS_OK;
     }
     TRY_OR(undo_path, file_read(env, path, SUMMARY_BYTES, &text, &bytes));
-    json_t *root = json_loadb(text, bytes, 0, &error);
-    if (json_is_object(root))
-        print_object(in, root, "");
-    else
-        st = FAIL(env, FORMAT, "%s:%d: %s", path, error.line, error.text);
-    json_decref(root);
+    st = json_doc_open(env, text, bytes, &RULES, &doc);
+    if (st == STATUS_OK && json_is_object(doc.root))
+        print_object(in, doc.root, "");
+    else if (st == STATUS_OK || st == STATUS_FORMAT)
+        st = FAIL(env, FORMAT, "%s:%d: %s", path, st == STATUS_OK ? 1 : doc.error.line,
+                  st == STATUS_OK ? "it is not an object" : doc.error.text);
+    json_doc_close(&doc);
     mem_free(env, text);
 undo_path:
     mem_free(env, path);
@@ -86,9 +88,15 @@ struct history {
     int64_t lines;
 };
 
-static void read_record(struct history *history, const char *line, size_t bytes)
+/* A line that is no record is left out. */
+static enum status read_record(struct env *env, struct history *history, const char *line,
+                               size_t bytes)
 {
-    json_t *record = json_loadb(line, bytes, 0, NULL);
+    struct json_doc doc;
+    enum status st = json_doc_open(env, line, bytes, &RULES, &doc);
+    if (st != STATUS_OK)
+        return st == STATUS_FORMAT ? STATUS_OK : st;
+    const json_t *record = doc.root;
     double step = json_number_value(json_object_get(record, "step"));
     const json_t *loss = json_object_get(record, "loss"),
                  *held_out = json_object_get(json_object_get(record, "val"), "loss");
@@ -97,18 +105,21 @@ static void read_record(struct history *history, const char *line, size_t bytes)
     if (json_is_number(held_out) && history->mark_count < MARKS)
         history->marks[history->mark_count++] =
             (struct plot_point){step, json_number_value(held_out)};
-    history->lines += record != NULL;
-    json_decref(record);
+    history->lines++;
+    json_doc_close(&doc);
+    return STATUS_OK;
 }
 
 /* A last line that is still being written is left out. */
-static void read_history(struct history *history, const struct file_map *map)
+static enum status read_history(struct env *env, struct history *history,
+                                const struct file_map *map)
 {
     const char *s = (const char *)map->data, *end = s + map->bytes, *newline;
     while (s < end && (newline = memchr(s, '\n', (size_t)(end - s)))) {
-        read_record(history, s, (size_t)(newline - s));
+        TRY(read_record(env, history, s, (size_t)(newline - s)));
         s = newline + 1;
     }
+    return STATUS_OK;
 }
 
 static enum status draw(struct inspection *in, const struct history *history)
@@ -148,9 +159,10 @@ static enum status print_history(struct inspection *in)
     }
     TRY_OR(undo_path, file_map_open(env, path, &map));
     TRY_OR(undo_map, mem_alloc(env, MEM_OTHER, "history", sizeof *history, &history));
-    read_history(history, &map);
-    inspect_int(in, "records", history->lines);
-    if (!in->json)
+    st = read_history(env, history, &map);
+    if (st == STATUS_OK)
+        inspect_int(in, "records", history->lines);
+    if (st == STATUS_OK && !in->json)
         st = draw(in, history);
     mem_free(env, history);
 undo_map:

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include "base/json_doc.h"
 #include "base/printable.h"
 
 static const char FORMAT_WORD[] = "sifr machine";
@@ -330,13 +331,16 @@ enum status machine_file_parse(struct env *env, const char *data, size_t bytes, 
                                struct machine_profile *profile)
 {
     struct machine_reader r = {env, origin};
-    json_error_t error;
+    static const struct json_rules rules = {
+        .values = 1000000, .lists = 100000, .flags = JSON_REJECT_DUPLICATES};
+    struct json_doc doc;
     *profile = (struct machine_profile){0};
-    json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return FAIL(env, FORMAT, "'%s' line %d: %s", origin, error.line, error.text);
-    enum status st = read_all(&r, root, profile);
-    json_decref(root);
+    enum status st = json_doc_open(env, data, bytes, &rules, &doc);
+    if (st == STATUS_FORMAT)
+        return FAIL(env, FORMAT, "'%s' line %d: %s", origin, doc.error.line, doc.error.text);
+    TRY(st);
+    st = read_all(&r, doc.root, profile);
+    json_doc_close(&doc);
     if (st != STATUS_OK)
         machine_profile_free(env, profile);
     return st;

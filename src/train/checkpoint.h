@@ -79,6 +79,8 @@ bool checkpoint_saver_result(struct checkpoint_saver *saver, bool wait,
 
 /* --- reading -------------------------------------------------------------------------------- */
 
+/* Of all calls that read: STATUS_FORMAT is damage, seen in what the files hold or in that one is gone. Any
+ * other failure (STATUS_IO: the system refused) says nothing about the checkpoint. */
 struct checkpoint; /* one that is open: its state.json has been checked against COMPLETE */
 enum status checkpoint_open(struct env *env, const char *folder, struct checkpoint **checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is fine */

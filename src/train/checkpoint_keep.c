@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/file.h"
+#include "base/input.h"
 #include "base/lock_file.h"
 #include "base/output.h"
 #include "base/part_folder.h"
@@ -36,21 +37,29 @@ static int64_t step_of(const char *name)
     return *end == '\0' && errno == 0 ? step : -1;
 }
 
+struct newest {
+    int64_t below, step;
+};
+
+static void take_newer(void *user, const char *name)
+{
+    struct newest *newest = user;
+    int64_t found = step_of(name);
+    if (found > newest->step && found < newest->below)
+        newest->step = found;
+}
+
 enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t below,
                                    int64_t *step)
 {
-    DIR *dir = opendir(folder);
+    char reason[128];
+    struct newest newest = {.below = below, .step = -1};
     *step = -1;
-    if (!dir)
-        return errno == ENOENT
-                   ? STATUS_OK
-                   : FAIL(env, IO, "cannot read the folder '%s': %s", folder, strerror(errno));
-    for (const struct dirent *entry; (entry = readdir(dir));) {
-        int64_t found = step_of(entry->d_name);
-        if (found > *step && found < below)
-            *step = found;
-    }
-    closedir(dir);
+    if (!input_list(env, folder, take_newer, &newest))
+        return errno == ENOENT ? STATUS_OK
+                               : FAIL(env, IO, "cannot read the folder '%s': %s", folder,
+                                      input_reason(errno, reason, sizeof reason));
+    *step = newest.step;
     return STATUS_OK;
 }
 

@@ -1,22 +1,23 @@
 /* checkpoint_read -- opening, loading and verifying a checkpoint.
  *
- * Nothing is mapped: a disk that fails gives an error and not a signal. Whoever needs a range of a
+ * Nothing is mapped: a disk that fails gives an error and not a signal. STATUS_FORMAT is damage that
+ * has been seen (what was read differs, or a file is gone); STATUS_IO and STATUS_MEMORY say nothing about the
+ * checkpoint. Whoever needs a range of a
  * file reads the pieces that cover it, each whole, and compares their hashes before a byte is used;
  * so the room needed is one piece, and a load has a few (base/ahead.h): it first lists what it wants
  * of a file, and the next pieces are read while one is checked and put in place. The header of a file
  * of tensors is read in the same pieces. Who has a checkpoint open holds that room only during a call.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include "base/ahead.h"
 #include "base/direct.h"
 #include "base/file.h"
+#include "base/input.h"
 #include "train/checkpoint.h"
 #include "train/tensor_names.h"
 
@@ -35,15 +36,30 @@ struct checkpoint {
 
 /* --- opening -------------------------------------------------------------------------------- */
 
+/* What the system says of a file is no damage, unless it is certain that the file is gone: the folder can
+ * be listed, and does not have it. */
+static enum status judge(const struct checkpoint *c, const char *name, enum status st)
+{
+    return st == STATUS_IO && file_is_missing(c->env, c->folder, name) ? STATUS_FORMAT : st;
+}
+
+static enum status read_whole(const struct checkpoint *c, const char *name, size_t limit,
+                              char **text, size_t *bytes)
+{
+    char *path;
+    TRY(path_join(c->env, c->folder, name, &path));
+    enum status st = judge(c, name, file_read(c->env, path, limit, text, bytes));
+    mem_free(c->env, path);
+    return st;
+}
+
 /* COMPLETE says what state.json is. */
 static enum status check_marker(struct checkpoint *c, const char *json, size_t bytes)
 {
-    char expected[CHECKPOINT_MARKER], *path, *marker;
+    char expected[CHECKPOINT_MARKER], *marker;
     size_t marker_bytes;
-    TRY(path_join(c->env, c->folder, "COMPLETE", &path));
-    enum status st = file_read(c->env, path, 4096, &marker, &marker_bytes);
-    mem_free(c->env, path);
-    TRY(st);
+    enum status st = STATUS_OK;
+    TRY(read_whole(c, "COMPLETE", 4096, &marker, &marker_bytes));
     checkpoint_marker(json, bytes, expected);
     if (marker_bytes != strlen(expected) || memcmp(marker, expected, marker_bytes) != 0)
         st = FAIL(c->env, FORMAT, "'%s': state.json is not the one that COMPLETE speaks of",
@@ -58,7 +74,7 @@ static enum status read_state(struct checkpoint *c)
     size_t bytes;
     enum status st;
     TRY(path_join(c->env, c->folder, "state.json", &path));
-    TRY_OR(done, file_read(c->env, path, STATE_BYTES_MAX, &json, &bytes));
+    TRY_OR(done, read_whole(c, "state.json", STATE_BYTES_MAX, &json, &bytes));
     TRY_OR(done, check_marker(c, json, bytes));
     st = checkpoint_state_parse(c->env, json, bytes, path, &c->state);
 done:
@@ -133,23 +149,22 @@ static enum status fail_piece(const struct checkpoint *c, const struct checkpoin
 
 static enum status open_file(struct checkpoint *c, const struct checkpoint_entry *entry)
 {
-    struct stat info;
+    uint64_t bytes;
     char *path;
     if (c->fd >= 0 && c->entry == entry)
         return STATUS_OK;
     close_file(c);
     c->entry = entry;
     TRY(path_join(c->env, c->folder, entry->name, &path));
-    c->fd = c->direct ? direct_open_to_read(path) : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    enum status st = STATUS_OK;
-    if (c->fd < 0 || fstat(c->fd, &info) != 0)
-        st = FAIL(c->env, IO, "cannot open '%s': %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode) || (uint64_t)info.st_size != entry->bytes)
-        st = FAIL(c->env, FORMAT, "'%s' has %" PRIu64 " bytes instead of %" PRIu64, path,
-                  (uint64_t)info.st_size, entry->bytes);
+    enum status st = judge(c, entry->name, file_open(c->env, path, &c->fd, &bytes));
+    if (st == STATUS_OK && bytes != entry->bytes)
+        st = FAIL(c->env, FORMAT, "'%s' has %" PRIu64 " bytes instead of %" PRIu64, path, bytes,
+                  entry->bytes);
     mem_free(c->env, path);
     if (st != STATUS_OK)
         close_file(c);
+    else if (c->direct)
+        direct_past_cache(c->fd);
     return st;
 }
 
@@ -157,8 +172,13 @@ static enum status open_file(struct checkpoint *c, const struct checkpoint_entry
 static enum status check_piece(const struct checkpoint *c, const struct checkpoint_piece *piece,
                                const void *data, ssize_t got)
 {
-    if (got < 0 || (uint64_t)got < piece->bytes)
-        return fail_piece(c, piece, got < 0 ? strerror(errno) : "the file ends before");
+    char reason[128];
+    if (got < 0)
+        return FAIL(c->env, IO, "'%s/%s': cannot read bytes %" PRIu64 " to %" PRIu64 ": %s",
+                    c->folder, c->entry->name, piece->begin, piece->begin + piece->bytes,
+                    input_reason(errno, reason, sizeof reason));
+    if ((uint64_t)got < piece->bytes)
+        return fail_piece(c, piece, "the file ends before");
     if (XXH3_64bits(data, piece->bytes) != piece->hash)
         return fail_piece(c, piece, "they are not what was written (the hash differs)");
     return STATUS_OK;

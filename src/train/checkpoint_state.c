@@ -1,12 +1,12 @@
 /* checkpoint_state -- see the header. */
 #include "train/checkpoint_state.h"
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+#include "base/json_doc.h"
 
 static const char FORMAT_WORD[] = "sifr checkpoint";
 
@@ -318,13 +318,17 @@ enum status checkpoint_state_parse(struct env *env, const char *data, size_t byt
                                    const char *origin, struct checkpoint_state *state)
 {
     struct reader r = {env, origin};
-    json_error_t error;
+    /* A piece is a list: 32 TiB of checkpoint in pieces of 4 MiB. */
+    static const struct json_rules rules = {
+        .values = 32000000, .lists = 8500000, .flags = JSON_REJECT_DUPLICATES};
+    struct json_doc doc;
     *state = (struct checkpoint_state){.env = env};
-    json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        return FAIL(env, FORMAT, "'%s' line %d: %s", origin, error.line, error.text);
-    enum status st = read_all(&r, root, state);
-    json_decref(root);
+    enum status st = json_doc_open(env, data, bytes, &rules, &doc);
+    if (st == STATUS_FORMAT)
+        return FAIL(env, FORMAT, "'%s' line %d: %s", origin, doc.error.line, doc.error.text);
+    TRY(st);
+    st = read_all(&r, doc.root, state);
+    json_doc_close(&doc);
     if (st != STATUS_OK)
         checkpoint_state_free(state);
     return st;

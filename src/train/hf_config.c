@@ -4,10 +4,10 @@
  * of their keys.
  */
 #include "train/hf_config.h"
-#include <jansson.h>
 #include <math.h>
 #include <string.h>
 #include "base/file.h"
+#include "base/json_doc.h"
 #include "train/mistaken.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
@@ -239,18 +239,21 @@ static enum status read_root(struct cursor *c, struct hf_config *config)
 enum status hf_config_parse(struct env *env, const char *json, size_t bytes, const char *origin,
                             struct hf_config *config)
 {
-    json_error_t error;
+    static const struct json_rules rules = {
+        .values = 200000, .lists = 20000, .flags = JSON_REJECT_DUPLICATES};
+    struct json_doc doc;
     struct hf_config read = {0};
-    json_t *root = json_loadb(json, bytes, JSON_REJECT_DUPLICATES, &error);
-    const char *mistaken = root ? NULL : mistaken_for(json, bytes);
+    enum status st = json_doc_open(env, json, bytes, &rules, &doc);
+    const char *mistaken = st == STATUS_FORMAT && !doc.too_large ? mistaken_for(json, bytes) : NULL;
     if (mistaken)
         return FAIL(env, FORMAT, "'%s' is %s", origin, mistaken);
-    if (!root)
-        return FAIL(env, FORMAT, "'%s' line %d is not valid JSON: %s", origin, error.line,
-                    error.text);
-    struct cursor cursor = {.env = env, .origin = origin, .root = root};
-    enum status st = read_root(&cursor, &read);
-    json_decref(root);
+    if (st == STATUS_FORMAT)
+        return FAIL(env, FORMAT, "'%s' line %d is %s: %s", origin, doc.error.line,
+                    json_doc_fault(&doc), doc.error.text);
+    TRY(st);
+    struct cursor cursor = {.env = env, .origin = origin, .root = doc.root};
+    st = read_root(&cursor, &read);
+    json_doc_close(&doc);
     if (st == STATUS_OK)
         *config = read;
     return st;

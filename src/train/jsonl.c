@@ -5,9 +5,9 @@
  * U+0000 too.
  */
 #include "train/jsonl.h"
-#include <jansson.h>
 #include <stdbool.h>
 #include <string.h>
+#include "base/json_doc.h"
 
 struct place {
     struct env *env;
@@ -50,17 +50,20 @@ static enum status line_parse(const struct place *place, const char *line, size_
                               jsonl_visit_fn *visit, void *user)
 {
     struct jsonl_document document;
-    json_error_t error;
+    static const struct json_rules rules = {
+        .values = 8000000, .lists = 500000, .flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL};
+    struct json_doc doc;
     if (bytes > JSONL_LINE_BYTES_MAX)
         return FAIL_LINE(place, "%zu bytes are above the limit of %zu", bytes,
                          JSONL_LINE_BYTES_MAX);
-    json_t *object = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    if (!object)
-        return FAIL_LINE(place, "not valid JSON: %s", error.text);
-    enum status st = document_read(place, object, &document);
+    enum status st = json_doc_open(place->env, line, bytes, &rules, &doc);
+    if (st == STATUS_FORMAT)
+        return FAIL_LINE(place, "%s: %s", json_doc_fault(&doc), doc.error.text);
+    TRY(st);
+    st = document_read(place, doc.root, &document);
     if (st == STATUS_OK)
         st = visit(user, &document);
-    json_decref(object);
+    json_doc_close(&doc);
     return st;
 }
 

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/input.h"
+#include "base/json_doc.h"
 #include "base/output.h"
 #include "base/text.h"
 
@@ -44,7 +45,7 @@ enum status line_file_open(struct env *env, const char *path, struct line_file *
     f->env = env;
     TRY_OR(undo_self, mem_strdup(env, path, &f->path));
     TRY_OR(undo_path, check_link(env, path));
-    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+    f->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (f->fd < 0) {
         st = FAIL(env, IO, "cannot open '%s': %s", path, strerror(errno));
         goto undo_path;
@@ -89,27 +90,35 @@ static int64_t step_of(const char *line, size_t bytes)
 }
 
 /* Does the text of a line read as JSON? */
+static const struct json_rules LINE_RULES = {
+    .values = 1000000, .lists = 100000, .flags = JSON_ALLOW_NUL};
+
 static enum status check_json(struct env *env, const char *line, size_t bytes, bool *whole)
 {
-    json_error_t error;
-    json_t *object = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
-    *whole = object != NULL;
-    json_decref(object);
-    if (!*whole && json_error_code(&error) == json_error_out_of_memory)
-        return FAIL(env, MEMORY, "out of memory for a line of %zu bytes", bytes);
-    return STATUS_OK;
+    struct json_doc doc;
+    enum status st = json_doc_open(env, line, bytes, &LINE_RULES, &doc);
+    *whole = st == STATUS_OK;
+    if (*whole)
+        json_doc_close(&doc);
+    return st == STATUS_FORMAT ? STATUS_OK : st;
 }
 
 /* Are these bytes, which are not JSON, the beginning of one record? Then reading fails only where they
  * end; a character may be cut too, which has four bytes at most. */
-static bool is_cut_off(const char *line, size_t bytes)
+static enum status check_cut_off(struct env *env, const char *line, size_t bytes, bool *cut_off)
 {
-    json_error_t error;
+    struct json_doc doc;
+    *cut_off = false;
     if (memcmp(line, start, bytes < strlen(start) ? bytes : strlen(start)) != 0)
-        return false;
-    json_decref(json_loadb(line, bytes, JSON_ALLOW_NUL, &error));
-    return json_error_code(&error) != json_error_end_of_input_expected &&
-           (size_t)error.position + 3 >= bytes;
+        return STATUS_OK;
+    enum status st = json_doc_open(env, line, bytes, &LINE_RULES, &doc);
+    if (st == STATUS_OK)
+        json_doc_close(&doc);
+    if (st != STATUS_FORMAT)
+        return st;
+    *cut_off = json_error_code(&doc.error) != json_error_end_of_input_expected &&
+               (size_t)doc.error.position + 3 >= bytes;
+    return STATUS_OK;
 }
 
 /* Where the records end that stay: with the last of `step` or before, which may lack its newline. */
@@ -180,10 +189,12 @@ static enum status sort_lines(struct env *env, const struct file_map *map, size_
     const char *data = (const char *)map->data;
     int64_t number = 0;
     for (size_t begin = 0; begin < map->bytes;) {
-        bool whole;
+        bool whole, cut_off = false;
         const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
         size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
         TRY(check_json(env, line, bytes, &whole));
+        if (!whole && !newline)
+            TRY(check_cut_off(env, line, bytes, &cut_off));
         number++;
         bool stays = whole && (begin < kept || step_of(line, bytes) < 0);
         if (stays && sorted->front < begin) {
@@ -193,7 +204,7 @@ static enum status sort_lines(struct env *env, const struct file_map *map, size_
         }
         if (!stays && sorted->front > begin)
             sorted->front = begin;
-        if (!whole && (newline || !is_cut_off(line, bytes)))
+        if (!whole && !cut_off)
             add_damaged(sorted, line, bytes, number);
         begin += bytes + 1;
     }
@@ -287,8 +298,13 @@ enum status line_file_set_aside(struct env *env, const char *path)
     struct stat info;
     struct text aside;
     enum status st;
+    char reason[128];
     TRY(check_link(env, path));
-    if (stat(path, &info) != 0 || info.st_size == 0)
+    if (!input_stat(env, path, &info))
+        return errno == ENOENT ? STATUS_OK
+                               : FAIL(env, IO, "cannot look at '%s': %s", path,
+                                      input_reason(errno, reason, sizeof reason));
+    if (info.st_size == 0)
         return STATUS_OK;
     text_init(&aside, env);
     for (int n = 1; n == 1 || !path_is_free(text_string(&aside)); n++) {
@@ -354,16 +370,21 @@ static enum status find_record(struct env *env, const struct file_map *map, bool
 
 enum status line_file_is_ours(struct env *env, const char *path, bool *ours)
 {
-    char begin[1024]; /* the keys of a record are in it */
+    char begin[1024], reason[128]; /* the keys of a record are in it */
+    struct stat info;
     struct file_map map;
+    uint64_t whole;
+    int fd;
     *ours = false;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
+    if (!file_exists(path) || (input_stat(env, path, &info) && !S_ISREG(info.st_mode)))
         return STATUS_OK;
-    ssize_t bytes = read(fd, begin, sizeof begin);
+    TRY(file_open(env, path, &fd, &whole));
+    ssize_t bytes = input_read(env, fd, begin, sizeof begin);
+    int error = errno;
     close(fd);
     if (bytes < 0)
-        return STATUS_OK;
+        return FAIL(env, IO, "cannot read '%s': %s", path,
+                    input_reason(error, reason, sizeof reason));
     const char *end = memchr(begin, '\n', (size_t)bytes);
     *ours = bytes == 0 || is_step_record(begin, end ? (size_t)(end - begin) : (size_t)bytes, !end);
     if (*ours)

@@ -89,7 +89,8 @@ static enum status open_checked(struct env *env, const char *folder, const struc
 
 /* --- a run ---------------------------------------------------------------------------------- */
 
-/* Is it good? The reason goes to `quiet`'s log. Out of memory and the like is no damage. */
+/* Is it good? The reason goes to `quiet`'s log. Out of memory, a read
+ * that fails and the like is no damage. */
 static enum status try_one(struct env *env, struct env *quiet, const char *folder,
                            const struct model_want *want, bool *good)
 {
@@ -100,8 +101,10 @@ static enum status try_one(struct env *env, struct env *quiet, const char *folde
     checkpoint_close(checkpoint);
     *good = st == STATUS_OK;
     const char *why = log_first_error(quiet->log);
-    if (st == STATUS_FORMAT || st == STATUS_IO)
+    if (st == STATUS_FORMAT)
         log_warn(env, "the checkpoint '%s' is passed over: %s", folder, why);
+    else if (st == STATUS_IO)
+        return FAIL(env, IO, "%s; to use another checkpoint of the run, give its folder", why);
     else if (st != STATUS_OK)
         return log_fail(env->log, st, __FILE__, __LINE__, "%s", why);
     return STATUS_OK;

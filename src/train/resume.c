@@ -19,13 +19,14 @@ struct resume {
     size_t held_bytes;     /* by the account, before anything was read */
     size_t resident_bytes; /* by the process */
     int64_t tried;         /* how many were damaged */
-    char why[512];         /* the last was */
+    enum status verdict;   /* of all ranks on the last: good, damaged, or why the run stops */
+    char why[512];         /* it is not good */
 };
 
 struct vote {
-    int64_t step;
+    int64_t step, status;
     uint64_t memory, grown; /* as in resume_load */
-    char error[488];
+    char error[480];
 };
 
 /* --- what has changed ----------------------------------------------------------------------- */
@@ -117,12 +118,19 @@ static enum status pick(struct resume *r, int64_t below, int64_t *step, struct v
     return tell_step(r, step, votes);
 }
 
-/* All ranks go on from it, or none. */
+/* Damage that a rank has seen counts for all. A rank that could not look (the disk does not answer, no
+ * memory) has seen nothing, and what it says counts more: nothing is concluded then. */
+static int rank_of(int64_t status)
+{
+    return status == STATUS_OK ? 0 : status == STATUS_FORMAT ? 1 : 2;
+}
+
+/* All ranks go on from it, or none: r->verdict is the same everywhere. */
 static enum status agree(struct resume *r, enum status st, struct vote *votes,
                          struct resume_load *load)
 {
     size_t resident = resident_bytes();
-    struct vote mine = {.step = st != STATUS_OK,
+    struct vote mine = {.status = st,
                         .memory = mem_total_peak(r->env->mem) - r->held_bytes,
                         .grown = resident > r->resident_bytes ? resident - r->resident_bytes : 0};
     snprintf(mine.error, sizeof mine.error, "%s", log_first_error(r->quiet.log));
@@ -130,16 +138,40 @@ static enum status agree(struct resume *r, enum status st, struct vote *votes,
         TRY(comm_exchange(r->comm, &mine, sizeof mine, votes));
     else
         votes[0] = mine;
-    *r->why = 0;
+    r->verdict = STATUS_OK;
     for (int i = 0; i < r->size; i++) {
         if (votes[i].memory > load->memory_bytes)
             load->memory_bytes = votes[i].memory;
         if (votes[i].grown > load->grown_bytes)
             load->grown_bytes = votes[i].grown;
-        if (votes[i].step != 0 && !*r->why)
-            snprintf(r->why, sizeof r->why, "%s", *votes[i].error ? votes[i].error : "unknown");
+        if (rank_of(votes[i].status) <= rank_of((int64_t)r->verdict))
+            continue;
+        r->verdict = (enum status)votes[i].status;
+        snprintf(r->why, sizeof r->why, "%s", *votes[i].error ? votes[i].error : "unknown");
     }
     return STATUS_OK;
+}
+
+/* The checkpoint may be good: nothing is changed, and a person decides. */
+static enum status stop(struct resume *r, const char *path, int64_t step, struct vote *votes)
+{
+    int64_t before = -1;
+    if (r->rank == 0) /* where that cannot be read either, nothing is known of others */
+        (void)checkpoint_keep_newest(&r->quiet, r->place->folder, step, &before);
+    TRY(tell_step(r, &before, votes));
+    if (r->verdict != STATUS_IO)
+        return log_fail(r->env->log, r->verdict, __FILE__, __LINE__, "%s", r->why);
+    if (before < 0)
+        return FAIL(
+            r->env, IO,
+            "%s; nothing was changed and there is no checkpoint before this one: run the same "
+            "command when the file can be read, or give --fresh to begin again",
+            r->why);
+    return FAIL(
+        r->env, IO,
+        "%s; nothing was changed: run the same command when the file can be read, or resume "
+        "from step %" PRId64 " by renaming this checkpoint first: mv '%s' '%s.unreadable'",
+        r->why, before, path, path);
 }
 
 /* This rank's share of it. With masters there are weights in fewer bits that nobody needs. */
@@ -153,13 +185,7 @@ static enum status read_share(struct resume *r, struct checkpoint *checkpoint)
     return checkpoint_verify_share(checkpoint, CHECKPOINT_MODEL, r->rank, r->size);
 }
 
-/* Out of memory, a device that fails: the checkpoint is not to blame. */
-static bool is_damage(enum status st)
-{
-    return st == STATUS_FORMAT || st == STATUS_IO;
-}
-
-/* r->why is empty afterwards when all ranks have it. */
+/* r->verdict says afterwards whether all ranks have it. */
 static enum status try_one(struct resume *r, const char *path, struct vote *votes,
                            struct checkpoint_progress *progress, struct resume_load *load)
 {
@@ -170,14 +196,11 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
         refused = refuse_shapes(r, checkpoint_state(checkpoint));
     if (refused == STATUS_OK && st == STATUS_OK)
         st = read_share(r, checkpoint);
-    if (st != STATUS_OK && !is_damage(st))
-        refused =
-            log_fail(r->env->log, st, __FILE__, __LINE__, "%s", log_first_error(r->quiet.log));
     if (refused == STATUS_OK)
         refused = agree(r, st, votes, load);
-    if (refused == STATUS_OK && !*r->why)
+    if (refused == STATUS_OK && r->verdict == STATUS_OK)
         refused = zero_publish(r->zero, checkpoint_state(checkpoint)->progress.updates);
-    if (refused == STATUS_OK && !*r->why) {
+    if (refused == STATUS_OK && r->verdict == STATUS_OK) {
         *progress = checkpoint_state(checkpoint)->progress;
         if (r->rank == 0 && progress->step < r->place->steps)
             tell_changes(r, checkpoint_state(checkpoint));
@@ -202,14 +225,16 @@ static enum status try_all(struct resume *r, struct vote *votes,
         TRY(checkpoint_keep_path(r->env, r->place->folder, "", step, "", &path));
         enum status st = try_one(r, path, votes, progress, load);
         load->seconds = clock_seconds() - started;
-        if (st == STATUS_OK && *r->why && r->rank == 0)
+        if (st == STATUS_OK && r->verdict != STATUS_OK && r->verdict != STATUS_FORMAT)
+            st = stop(r, path, step, votes);
+        if (st == STATUS_OK && r->verdict == STATUS_FORMAT && r->rank == 0)
             log_warn(r->env, "the checkpoint '%s' is passed over: %s", path, r->why);
         else if (st == STATUS_OK && r->rank == 0 && progress->step < r->place->steps)
             log_info(r->env, "going on after step %" PRId64 " from '%s', read in %s",
                      progress->step, path, text_human_seconds(seconds, load->seconds));
         mem_free(r->env, path);
         TRY(st);
-        *found = !*r->why;
+        *found = r->verdict == STATUS_OK;
     }
     return STATUS_OK;
 }

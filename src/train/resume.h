@@ -2,7 +2,9 @@
  *
  * All ranks read what they hold of the newest one; the first looks at the small files beside, and
  * what nobody needs is shared out, so that every byte has been compared with its hash. When any of
- * them finds damage, all pass it over and the one before is tried. Only the first rank looks at the folder and speaks. A changed
+ * them finds damage, all pass it over and the one before is tried. When any of them could not look
+ * (a read fails, no memory), that is no damage: all stop, nothing is changed, and the error says
+ * how to resume from the one before. Only the first rank looks at the folder. A changed
  * configuration is named: what the state does not fit is refused, what changes the bits is said.
  */
 #ifndef TRAIN_RESUME_H

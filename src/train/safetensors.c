@@ -9,15 +9,18 @@
  * and never reached through a cast pointer.
  */
 #include "train/safetensors.h"
-#include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/file.h"
+#include "base/json_doc.h"
 #include "train/mistaken.h"
 
 #define HEADER_BYTES_MAX 100000000u
 #define CHUNK_ELEMENTS   512
+/* A tensor is an object and two lists, and has up to 15 values: 100,000 tensors and more. */
+static const struct json_rules HEADER_RULES = {
+    .values = 2000000, .lists = 400000, .flags = JSON_REJECT_DUPLICATES};
 
 struct safetensors {
     struct env *env; /* borrowed */
@@ -25,7 +28,7 @@ struct safetensors {
     struct file_map map; /* empty when opened from memory */
     const uint8_t *data;
     size_t bytes;
-    json_t *header;              /* owns the names */
+    struct json_doc header;      /* owns the names */
     struct safetensor *tensors;  /* by place */
     struct safetensor **by_name; /* into tensors */
     int count;
@@ -74,13 +77,14 @@ static enum status header_parse(struct safetensors *file, uint64_t *header_bytes
                     file->origin, (unsigned long long)size, file->bytes);
     if (size == 0 || file->data[8] != '{')
         return FAIL(env, FORMAT, "'%s': the header does not begin with '{'", file->origin);
-    json_error_t error;
-    file->header =
-        json_loadb((const char *)file->data + 8, (size_t)size, JSON_REJECT_DUPLICATES, &error);
-    if (!file->header)
-        return FAIL(env, FORMAT, "'%s': the header is not valid JSON: %s (at byte %d)",
-                    file->origin, error.text, error.position);
-    if (!json_is_object(file->header))
+    enum status st = json_doc_open(env, (const char *)file->data + 8, (size_t)size, &HEADER_RULES,
+                                   &file->header);
+    if (st == STATUS_FORMAT)
+        return FAIL(env, FORMAT, "'%s': the header is %s: %s (at byte %d)", file->origin,
+                    json_doc_fault(&file->header), file->header.error.text,
+                    file->header.error.position);
+    TRY(st);
+    if (!json_is_object(file->header.root))
         return FAIL(env, FORMAT, "'%s': the header is not an object", file->origin);
     *header_bytes = size;
     return STATUS_OK;
@@ -160,7 +164,7 @@ static int compare_names(const void *a, const void *b)
 
 static enum status tensors_parse(struct safetensors *file)
 {
-    size_t room = json_object_size(file->header);
+    size_t room = json_object_size(file->header.root);
     const char *name;
     json_t *entry;
     if (room > INT_MAX)
@@ -169,7 +173,7 @@ static enum status tensors_parse(struct safetensors *file)
                         &file->tensors));
     TRY(mem_alloc_array(file->env, MEM_OTHER, "safetensors header", room, sizeof *file->by_name,
                         &file->by_name));
-    json_object_foreach(file->header, name, entry)
+    json_object_foreach(file->header.root, name, entry)
     {
         if (strcmp(name, "__metadata__") == 0)
             TRY(metadata_check(file, entry));
@@ -240,7 +244,7 @@ static enum status file_create(struct env *env, const char *origin, struct safet
 
 static enum status file_parse(struct safetensors *file, const void *data, size_t bytes)
 {
-    uint64_t header_bytes;
+    uint64_t header_bytes = 0;
     file->data = data;
     file->bytes = bytes;
     TRY(header_parse(file, &header_bytes));
@@ -303,7 +307,7 @@ void safetensors_close(struct safetensors *file)
     struct env *env = file->env;
     mem_free(env, file->by_name);
     mem_free(env, file->tensors);
-    json_decref(file->header);
+    json_doc_close(&file->header);
     if (file->map.data)
         file_map_close(&file->map);
     mem_free(env, file->origin);
@@ -339,7 +343,8 @@ const struct safetensor *safetensors_find(const struct safetensors *file, const 
 
 const char *safetensors_metadata(const struct safetensors *file, const char *key)
 {
-    return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
+    return json_string_value(
+        json_object_get(json_object_get(file->header.root, "__metadata__"), key));
 }
 
 static bool is_floating(enum dtype type)

@@ -9,7 +9,7 @@
  * What holds afterwards: no two tokens share an id, and the bytes of a merge's result are those of
  * its two parts put together. Round trips rest on this.
  */
-#include <jansson.h>
+#include "base/json_doc.h"
 #include "train/tokenizer_impl.h"
 #include "train/mistaken.h"
 
@@ -426,17 +426,22 @@ static enum status read_root(struct reader *r, const json_t *root)
 
 static enum status read_source(struct reader *r)
 {
-    json_error_t error;
+    /* A merge may be a list of two: four times 256k tokens with 500k merges. */
+    static const struct json_rules rules = {
+        .values = 8000000, .lists = 2000000, .flags = JSON_REJECT_DUPLICATES};
+    struct json_doc doc;
     const struct tokenizer *t = r->tokenizer;
-    json_t *root = json_loadb(t->source, t->source_bytes, JSON_REJECT_DUPLICATES, &error);
-    const char *mistaken = root ? NULL : mistaken_for(t->source, t->source_bytes);
+    enum status st = json_doc_open(r->env, t->source, t->source_bytes, &rules, &doc);
+    const char *mistaken =
+        st == STATUS_FORMAT && !doc.too_large ? mistaken_for(t->source, t->source_bytes) : NULL;
     if (mistaken)
         return MALFORMED(r, "not a tokenizer.json: %s", mistaken);
-    if (!root)
-        return MALFORMED(r, "not a tokenizer.json: line %d, column %d: %s", error.line,
-                         error.column, error.text);
-    enum status st = read_root(r, root);
-    json_decref(root);
+    if (st == STATUS_FORMAT)
+        return MALFORMED(r, "not a tokenizer.json: line %d, column %d: %s", doc.error.line,
+                         doc.error.column, doc.error.text);
+    TRY(st);
+    st = read_root(r, doc.root);
+    json_doc_close(&doc);
     return st;
 }
 

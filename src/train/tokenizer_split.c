@@ -80,21 +80,23 @@ static char peek(const struct rewrite *r, size_t ahead)
     return r->at + ahead < r->bytes ? r->regex[r->at + ahead] : 0;
 }
 
-static bool compiles(struct splitter *splitter, const char *regex)
+static enum status try_compile(struct splitter *splitter, const char *regex, bool *compiles)
 {
     int code;
     size_t where;
     pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED, REGEX_COMPILE,
                                          &code, &where, splitter->compile);
     pcre2_code_free(compiled);
-    return compiled != NULL;
+    *compiles = compiled != NULL;
+    return !compiled && code == PCRE2_ERROR_HEAP_FAILED ? STATUS_MEMORY : STATUS_OK;
 }
 
 /* \p{Han} means the script's own characters to one and also those it shares to the other;
  * \p{sc:Han} is the former. */
-static void rewrite_property(struct rewrite *r)
+static enum status rewrite_property(struct rewrite *r)
 {
     char script[64];
+    bool compiles;
     const char *open = r->regex + r->at + 2, *close;
     size_t left = r->bytes - r->at - 2, length;
     if (left && *open == '{' && (close = memchr(open, '}', left)) != NULL) {
@@ -102,14 +104,16 @@ static void rewrite_property(struct rewrite *r)
         if (length > 2 && length < 40 && open[1] != '^') {
             snprintf(script, sizeof script, "\\%c{sc:%.*s}", r->regex[r->at + 1], (int)length,
                      open + 1);
-            if (compiles(r->splitter, script)) {
+            TRY(try_compile(r->splitter, script, &compiles));
+            if (compiles) {
                 text_add(&r->out, script);
                 r->at += length + 4;
-                return;
+                return STATUS_OK;
             }
         }
     }
     rewrite_keep(r, 2);
+    return STATUS_OK;
 }
 
 /* What an escape becomes outside a set and inside one; NULL inside: it stays as it is; "": refused
@@ -134,10 +138,8 @@ static enum status rewrite_escape(struct rewrite *r)
 {
     char letter = peek(r, 1);
     const char *becomes = NULL;
-    if (letter == 'p' || letter == 'P') {
-        rewrite_property(r);
-        return STATUS_OK;
-    }
+    if (letter == 'p' || letter == 'P')
+        return rewrite_property(r);
     for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++)
         if (escapes[i].letter == letter)
             becomes = r->in_set ? escapes[i].inside : escapes[i].outside;
@@ -358,6 +360,8 @@ static int find(struct split_work *w, int stage, const uint8_t *text, size_t byt
 static enum status regex_failed(struct split_work *w, int code)
 {
     char message[128];
+    if (code == PCRE2_ERROR_NOMEMORY)
+        return FAIL(w->env, MEMORY, "out of memory for the regex of the tokenizer's pre_tokenizer");
     pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
     return FAIL(w->env, FORMAT,
                 "the regex of the tokenizer's pre_tokenizer gave up on this text: %s", message);

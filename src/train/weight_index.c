@@ -1,9 +1,9 @@
 /* weight_index -- see the header. */
 #include "train/weight_index.h"
-#include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/json_doc.h"
 #include "train/mistaken.h"
 
 static enum status check_name(struct env *env, const char *origin, const char *name)
@@ -56,16 +56,19 @@ static enum status read_map(struct weight_index *index, const char *origin, json
 enum status weight_index_parse(struct env *env, const char *data, size_t bytes, const char *origin,
                                struct weight_index *index)
 {
-    json_error_t error;
+    static const struct json_rules rules = {
+        .values = 2000000, .lists = 10000, .flags = JSON_REJECT_DUPLICATES};
+    struct json_doc doc;
     *index = (struct weight_index){.env = env};
-    json_t *root = json_loadb(data, bytes, JSON_REJECT_DUPLICATES, &error);
-    const char *mistaken = root != NULL ? NULL : mistaken_for(data, bytes);
-    if (mistaken != NULL)
+    enum status st = json_doc_open(env, data, bytes, &rules, &doc);
+    const char *mistaken = st == STATUS_FORMAT && !doc.too_large ? mistaken_for(data, bytes) : NULL;
+    if (mistaken)
         return FAIL(env, FORMAT, "'%s' is %s", origin, mistaken);
-    if (root == NULL)
-        return FAIL(env, FORMAT, "'%s' line %d: %s", origin, error.line, error.text);
-    enum status st = read_map(index, origin, json_object_get(root, "weight_map"));
-    json_decref(root);
+    if (st == STATUS_FORMAT)
+        return FAIL(env, FORMAT, "'%s' line %d: %s", origin, doc.error.line, doc.error.text);
+    TRY(st);
+    st = read_map(index, origin, json_object_get(doc.root, "weight_map"));
+    json_doc_close(&doc);
     if (st != STATUS_OK)
         weight_index_free(index);
     return st;

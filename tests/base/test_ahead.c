@@ -55,13 +55,21 @@ static size_t length(int i)
     return 1 + (size_t)rng_below(rng_stream(3, "length"), (uint64_t)i, most);
 }
 
+static int open_to_read(const char *path)
+{
+    int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0);
+    direct_past_cache(fd);
+    return fd;
+}
+
 /* With 1 to AHEAD_RANGES of them on their way. */
 static void test_order(void **state)
 {
     (void)state;
     struct scene s;
     open_scene(&s);
-    int fd = direct_open_to_read(s.path);
+    int fd = open_to_read(s.path);
     for (int depth = 1; depth <= AHEAD_RANGES; depth++)
         for (int i = 0, asked = 0; i < RANGES; i++) {
             char *data;
@@ -81,7 +89,7 @@ static void test_errors_in_their_turn(void **state)
     struct scene s;
     void *data;
     open_scene(&s);
-    int fd = direct_open_to_read(s.path);
+    int fd = open_to_read(s.path);
     ahead_ask(s.ahead, fd, 0, 10);
     ahead_ask(s.ahead, -1, 0, 10);
     ahead_ask(s.ahead, fd, FILE_BYTES - 4, 10);

@@ -1,6 +1,7 @@
 /* Files in a folder of our own under /tmp: maps, reads, atomic writes and their failures, folders,
  * globs. */
 #include <dirent.h>
+#include <errno.h>
 #include <ftw.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 #include "base/file.h"
 #include "base/fixture.h"
+#include "base/input.h"
 #include "base/text.h"
 
 struct folder {
@@ -110,7 +112,8 @@ static void test_read_special(void **state)
     assert_true(bytes > 10 && strlen(text) == bytes);
     mem_free(env, text);
     assert_int_equal(file_read(env, "/dev/zero", 100000, &text, &bytes), STATUS_FORMAT);
-    assert_int_equal(file_read(env, folder->root, 100, &text, &bytes), STATUS_IO);
+    assert_contains(folder->f.heard.line, "it is a device, not a plain file");
+    assert_int_equal(file_read(env, folder->root, 100, &text, &bytes), STATUS_FORMAT);
     assert_contains(folder->f.heard.line, "it is a folder");
     assert_int_equal(file_read(env, at(folder, "none"), 100, &text, &bytes), STATUS_IO);
     assert_contains(folder->f.heard.line, "none': No such file or directory");
@@ -133,8 +136,75 @@ static void test_map(void **state)
     assert_int_equal(map.bytes, 0);
     file_map_close(&map);
     assert_int_equal(file_map_open(env, at(folder, "none"), &map), STATUS_IO);
-    assert_int_equal(file_map_open(env, "/dev/zero", &map), STATUS_IO);
-    assert_int_equal(file_map_open(env, folder->root, &map), STATUS_IO);
+    assert_int_equal(file_map_open(env, "/dev/zero", &map), STATUS_FORMAT);
+    assert_int_equal(file_map_open(env, folder->root, &map), STATUS_FORMAT);
+}
+
+/* Nobody has the other end open: who waited for it would wait for ever. */
+static void test_pipes_and_sockets(void **state)
+{
+    struct folder *folder = *state;
+    struct env *env = folder->env;
+    struct file_map map;
+    char *text;
+    size_t bytes;
+    uint64_t length;
+    int fd;
+    assert_int_equal(mkfifo(at(folder, "pipe"), 0666), 0);
+    assert_int_equal(file_read(env, at(folder, "pipe"), 100, &text, &bytes), STATUS_FORMAT);
+    assert_contains(folder->f.heard.line, "pipe': it is a pipe, not a plain file");
+    assert_int_equal(file_map_open(env, at(folder, "pipe"), &map), STATUS_FORMAT);
+    assert_int_equal(file_open(env, at(folder, "pipe"), &fd, &length), STATUS_FORMAT);
+    assert_int_equal(fd, -1);
+    assert_int_equal(mknod(at(folder, "socket"), S_IFSOCK | 0666, 0), 0);
+    assert_int_equal(file_read(env, at(folder, "socket"), 100, &text, &bytes), STATUS_FORMAT);
+    assert_contains(folder->f.heard.line, "it is a socket");
+}
+
+/* An open descriptor that is named is what was asked for; a link to one is not. */
+static void test_a_pipe_that_is_asked_for(void **state)
+{
+    struct folder *folder = *state;
+    struct env *env = folder->env;
+    char *text, name[32];
+    size_t bytes;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "a: 1\n", 5), 5);
+    close(ends[1]);
+    snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    assert_int_equal(symlink(name, at(folder, "link")), 0);
+    assert_int_equal(file_read(env, at(folder, "link"), 100, &text, &bytes), STATUS_FORMAT);
+    assert_int_equal(file_read(env, name, 100, &text, &bytes), STATUS_OK);
+    assert_string_equal(text, "a: 1\n");
+    mem_free(env, text);
+    close(ends[0]);
+}
+
+/* Only what a listing shows to be gone is missing. */
+static void test_missing(void **state)
+{
+    struct folder *folder = *state;
+    struct env *env = folder->env;
+    struct input_faults faults = {.times = INPUT_TRIES, .error = EIO};
+    assert_int_equal(dir_create(env, at(folder, "below")), STATUS_OK);
+    assert_int_equal(file_write_atomic(env, at(folder, "below/a"), "x", 1), STATUS_OK);
+    assert_false(file_is_missing(env, folder->root, "below"));
+    assert_false(file_is_missing(env, folder->root, "below/a"));
+    assert_true(file_is_missing(env, folder->root, "below/b"));
+    assert_true(file_is_missing(env, folder->root, "b"));
+    assert_true(file_is_missing(env, folder->root, "b/c"));
+    assert_false(file_is_missing(env, at(folder, "none"), "b"));
+    assert_int_equal(symlink("nowhere", at(folder, "link")), 0);
+    assert_false(file_is_missing(env, folder->root, "link"));
+    assert_int_equal(file_write_atomic(env, at(folder, "plain"), "x", 1), STATUS_OK);
+    assert_true(file_is_missing(env, folder->root, "plain/c"));
+    env->input_faults = &faults; /* a listing that fails, from its start and in the middle */
+    for (int call = 1; call <= 2; call++) {
+        faults.left = call;
+        assert_false(file_is_missing(env, folder->root, "b"));
+    }
+    env->input_faults = NULL;
 }
 
 static void test_write_fails(void **state)
@@ -268,10 +338,17 @@ int main(void)
 {
 #define FILE_TEST(test) cmocka_unit_test_setup_teardown(test, open_folder, close_folder)
     const struct CMUnitTest tests[] = {
-        FILE_TEST(test_write_and_read), FILE_TEST(test_write_text),
-        FILE_TEST(test_read_special),   FILE_TEST(test_map),
-        FILE_TEST(test_write_fails),    FILE_TEST(test_relative),
-        FILE_TEST(test_folders),        FILE_TEST(test_join),
+        FILE_TEST(test_write_and_read),
+        FILE_TEST(test_write_text),
+        FILE_TEST(test_read_special),
+        FILE_TEST(test_map),
+        FILE_TEST(test_pipes_and_sockets),
+        FILE_TEST(test_a_pipe_that_is_asked_for),
+        FILE_TEST(test_missing),
+        FILE_TEST(test_write_fails),
+        FILE_TEST(test_relative),
+        FILE_TEST(test_folders),
+        FILE_TEST(test_join),
         FILE_TEST(test_glob),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include "base/input.h"
 #include "base/output.h"
 #include "run_rig.h"
 #include "threads.h"
@@ -16,8 +17,9 @@ struct save_rig {
     struct run_rig run;
     char lines[1 << 16]; /* of the last run */
     struct trainer_summary summary;
-    struct output_faults faults[SAVE_MOST_RANKS]; /* of each rank's writes */
-    const struct trainer_callbacks *callbacks;    /* NULL = none; their user gets the rank's seat */
+    struct output_faults faults[SAVE_MOST_RANKS];      /* of each rank's writes */
+    struct input_faults input_faults[SAVE_MOST_RANKS]; /* and reads */
+    const struct trainer_callbacks *callbacks; /* NULL = none; their user gets the rank's seat */
 };
 
 struct save_seat { /* what a callback is given */
@@ -67,6 +69,7 @@ static inline void *save_rank(void *argument)
     struct env env;
     assert_int_equal(env_create(&env, save_sink, seat, LOG_INFO, 1), STATUS_OK);
     env.faults = &rig->faults[seat->rank];
+    env.input_faults = &rig->input_faults[seat->rank];
     callbacks.user = seat;
     seat->status = trainer_run(&env, &rig->run.config, seat->hub ? &ranks : NULL, &place,
                                &callbacks, &summary);

@@ -147,10 +147,32 @@ static void test_refuses(void **state)
     scratch_close(&s);
 }
 
+/* More lists than any checkpoint has pieces: refused before there is a tree of them. */
+static void test_too_many_lists(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct checkpoint_state got;
+    const size_t lists = 9000000, bytes = 3 * lists + 1;
+    char *json;
+    scratch_open(&s);
+    assert_int_equal(mem_alloc(&s.env, MEM_OTHER, "text", bytes, &json), STATUS_OK);
+    json[0] = '[';
+    for (size_t i = 0; i < lists; i++)
+        memcpy(json + 1 + 3 * i, i + 1 < lists ? "[]," : "[]]", 3);
+    assert_int_equal(checkpoint_state_parse(&s.env, json, bytes, "state.json", &got),
+                     STATUS_FORMAT);
+    assert_non_null(strstr(log_first_error(s.env.log),
+                           "9000001 lists and objects where at most 8500000 are allowed"));
+    mem_free(&s.env, json);
+    scratch_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reads_back),
+        cmocka_unit_test(test_too_many_lists),
         cmocka_unit_test(test_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -75,8 +75,8 @@ static void test_a_run(void **state)
             "cp -r step-9 step-400.damaged && cp -r step-9 step-x && cp -r step-9 .step-500.tmp && "
             "rm .step-500.tmp/COMPLETE .step-500.tmp/state.json");
     expect_found(s, "run", &all, "run/checkpoints/step-9", true);
-    expect_refused(s, "run/checkpoints/step-100", &all, STATUS_IO, "step-100/COMPLETE");
-    expect_refused(s, "run/checkpoints/.step-500.tmp", &all, STATUS_IO, ".tmp/state.json");
+    expect_refused(s, "run/checkpoints/step-100", &all, STATUS_FORMAT, "step-100/COMPLETE");
+    expect_refused(s, "run/checkpoints/.step-500.tmp", &all, STATUS_FORMAT, ".tmp/state.json");
     expect_found(s, "run/checkpoints/step-200", &all, "run/checkpoints/step-200", false);
 
     /* who looks at damage gets what is there */

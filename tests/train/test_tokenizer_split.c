@@ -204,6 +204,26 @@ static void test_limits(void **state)
     env_destroy(&env);
 }
 
+/* Whatever fails for want of memory is said to: the regex is neither called bad nor understood another way. */
+static void test_every_allocation_fails(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    enum status st = STATUS_MEMORY;
+    int64_t n = 0;
+    while (st != STATUS_OK) {
+        struct splitter *splitter;
+        assert_ok(splitter_create(&env, &splitter));
+        mem_fail_at(env.mem, ++n);
+        st = splitter_add(splitter, "\\p{Han}+|\\s+", 12, "test");
+        mem_fail_at(env.mem, 0);
+        assert_true(st == STATUS_OK || st == STATUS_MEMORY);
+        splitter_destroy(splitter);
+    }
+    assert_true(n > 3);
+    env_destroy(&env);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +235,7 @@ int main(void)
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_every_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,171 @@
+/* input -- see the header. */
+#include "base/input.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    INTERRUPTS = 100
+}; /* that one call puts up with: a signal is no fault, but it may be stuck */
+
+struct tries {
+    int failed, interrupted;
+};
+
+/* --- faults --------------------------------------------------------------------------------- */
+
+static bool is_failed(struct env *env)
+{
+    struct input_faults *faults = env ? env->input_faults : NULL;
+    if (!faults)
+        return false;
+    long long left = atomic_fetch_sub(&faults->left, 1);
+    if (left > 1 || left <= 1 - faults->times)
+        return false;
+    errno = faults->error;
+    return true;
+}
+
+/* --- trying again --------------------------------------------------------------------------- */
+
+bool input_may_pass(int error)
+{
+    static const int passing[] = {EIO,       EREMOTEIO,    ETIMEDOUT,   ESTALE,       EAGAIN,
+                                  EBUSY,     EINTR,        EMFILE,      ENFILE,       ENOMEM,
+                                  ENOBUFS,   ECONNREFUSED, ECONNRESET,  ECONNABORTED, ENOTCONN,
+                                  ENETDOWN,  ENETRESET,    ENETUNREACH, EHOSTDOWN,    EHOSTUNREACH,
+                                  ESHUTDOWN, ECOMM,        ENOLINK};
+    for (size_t i = 0; i < sizeof passing / sizeof *passing; i++)
+        if (error == passing[i])
+            return true;
+    return false;
+}
+
+const char *input_reason(int error, char *out, size_t bytes)
+{
+    const char *words = strerror(error);
+    if (input_may_pass(error))
+        snprintf(out, bytes, "%s (tried %d times)", words, (int)INPUT_TRIES);
+    else
+        snprintf(out, bytes, "%s", words);
+    return out;
+}
+
+/* After a call that failed: pause, and true where it is to be made again. errno stays. */
+static bool again(const struct env *env, struct tries *tries)
+{
+    int error = errno;
+    if (error == EINTR && tries->interrupted++ < INTERRUPTS)
+        return true;
+    if (!input_may_pass(error) || ++tries->failed >= INPUT_TRIES)
+        return false;
+    long long ms = (long long)INPUT_PAUSE_MS << 2 * (tries->failed - 1);
+    struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    if (!env || !env->input_faults)
+        nanosleep(&pause, NULL); /* a signal may shorten it */
+    errno = error;
+    return true;
+}
+
+/* --- calls ---------------------------------------------------------------------------------- */
+
+bool input_stat(struct env *env, const char *path, struct stat *info)
+{
+    struct tries tries = {0};
+    do {
+        if (!is_failed(env) && stat(path, info) == 0)
+            return true;
+    } while (again(env, &tries));
+    return false;
+}
+
+static bool open_once(struct env *env, const char *path, int *fd, struct stat *info)
+{
+    *fd = is_failed(env) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0)
+        return false;
+    int flags = fstat(*fd, info) == 0 ? fcntl(*fd, F_GETFL) : -1;
+    if (flags >= 0 && fcntl(*fd, F_SETFL, flags & ~O_NONBLOCK) == 0)
+        return true;
+    int error = errno;
+    close(*fd);
+    *fd = -1;
+    errno = error;
+    return false;
+}
+
+bool input_open(struct env *env, const char *path, int *fd, struct stat *info)
+{
+    struct tries tries = {0};
+    do {
+        if (open_once(env, path, fd, info))
+            return true;
+    } while (again(env, &tries));
+    return false;
+}
+
+ssize_t input_read(struct env *env, int fd, void *room, size_t bytes)
+{
+    struct tries tries = {0};
+    ssize_t got;
+    do
+        got = is_failed(env) ? -1 : read(fd, room, bytes);
+    while (got < 0 && again(env, &tries));
+    return got;
+}
+
+ssize_t input_read_at(struct env *env, int fd, uint64_t at, void *room, size_t bytes)
+{
+    struct tries tries = {0};
+    ssize_t got;
+    do
+        got = is_failed(env) ? -1 : pread(fd, room, bytes, (off_t)at);
+    while (got < 0 && again(env, &tries));
+    return got;
+}
+
+bool input_map(struct env *env, int fd, size_t bytes, void **data)
+{
+    struct tries tries = {0};
+    do {
+        *data = is_failed(env) ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (*data != MAP_FAILED)
+            return true;
+    } while (again(env, &tries));
+    *data = NULL;
+    return false;
+}
+
+static bool list_once(struct env *env, const char *folder, input_name_fn *name, void *user)
+{
+    DIR *dir = is_failed(env) ? NULL : opendir(folder);
+    if (!dir)
+        return false;
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = is_failed(env) ? NULL : readdir(dir);
+        if (!entry)
+            break;
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            name(user, entry->d_name);
+    }
+    int error = errno;
+    closedir(dir);
+    errno = error;
+    return error == 0;
+}
+
+bool input_list(struct env *env, const char *folder, input_name_fn *name, void *user)
+{
+    struct tries tries = {0};
+    do {
+        if (list_once(env, folder, name, user))
+            return true;
+    } while (again(env, &tries));
+    return false;
+}

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# A pipe that nobody writes to, under the name of any file that is read: it is refused by its name, and never waited for. A
+# pipe that is asked for, as an open descriptor, is read.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+head -n 40 text.txt | sed 's/.*/{"text": "&"}/' >lines.jsonl
+keys=("${small[@]}" --data.path=text.txt --checkpoint.every=2 --train.steps=4 --data.tokenizer=train:300)
+ok "$sifr" train "${keys[@]}" --quiet --out=run
+ok "$sifr" export run hf --shard-size=20K
+ok "$sifr" tokenize text.txt --out=shards
+mkfifo pipe
+pipe='it is a pipe, not a plain file'
+
+refused() { # CODES FILE [PATTERN] -- command...: with a pipe in the file's place
+    local codes=$1 file=$2 pattern="$(basename "$2").*not a plain file" kind
+    shift 2
+    [ "$1" = -- ] || { pattern=$1; shift; }
+    shift
+    mv "$file" kept
+    for kind in fifo link; do
+        if [ $kind = fifo ]; then mkfifo "$file"; else ln -s "$work/pipe" "$file"; fi
+        expect "$codes" "$pattern" timeout 20 "$@"
+        rm "$file"
+    done
+    mv kept "$file"
+}
+
+# a model directory, a checkpoint, a run
+for file in config.json tokenizer.json model.safetensors.index.json model-00001-of-*.safetensors; do
+    refused 1 hf/${file/\*/$(basename -a hf/model-00001-of-*.safetensors | sed 's/.*-of-\(.*\)\.safetensors/\1/')} -- "$sifr" eval hf --data.path=text.txt
+done
+refused 1 hf/config.json -- "$sifr" inspect hf
+refused 1 hf/tokenizer.json -- "$sifr" inspect hf/tokenizer.json
+for file in state.json COMPLETE config.json tokenizer.json model.safetensors; do
+    refused 1 run/checkpoints/step-4/$file -- "$sifr" eval run/checkpoints/step-4
+done
+refused 0 run/checkpoints/step-4/state.json "passed over: .*state.json.*$pipe" -- "$sifr" eval run
+refused 1 run/checkpoints/step-4/optimizer/momentum.safetensors -- "$sifr" inspect --verify run/checkpoints/step-4
+refused 1 run/metrics.jsonl -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run
+refused 1 run/summary.json -- "$sifr" inspect run
+refused '1|2' run/config.yaml -- "$sifr" eval run
+
+# files that are named
+refused '1|2' text.txt -- "$sifr" train "${keys[@]}" --quiet --out=never
+refused '1|2' lines.jsonl -- "$sifr" train "${small[@]}" --data.path=lines.jsonl --quiet --out=never
+refused '1|2' shards/train.bin -- "$sifr" train "${small[@]}" --data.path=shards/train.bin --data.tokenizer=bytes --quiet --out=never
+refused '1|2' shards/train.bin -- "$sifr" inspect shards/train.bin
+refused '1|2' lines.jsonl -- "$sifr" tokenize lines.jsonl --out=never
+expect '1|2' "$pipe" timeout 20 "$sifr" train pipe --quiet --out=never
+expect '1|2' "pipe.*not a plain file" timeout 20 "$sifr" plan "${small[@]}" --gpus=2 --machine=./pipe
+expect '1|2' "pipe.*not a plain file" timeout 20 "$sifr" train "${keys[@]}" --data.tokenizer=pipe --quiet --out=never
+expect '1|2' "not a plain file" timeout 20 "$sifr" train "${keys[@]}" --data.tokenizer=/dev/zero --quiet --out=never
+expect '1|2' "not a plain file" timeout 20 "$sifr" train /dev/tty --quiet --out=never </dev/null
+[ ! -e never ] || fail "something was made"
+
+# asked for
+printf 'train:\n  steps: 2\n' >two.yaml
+ok "$sifr" train <(cat two.yaml) "${small[@]}" --data.path=text.txt --quiet --out=substituted
+[ "$(wc -l <substituted/metrics.jsonl)" = 2 ] || fail "<(...) was not read"
+"$sifr" train /dev/stdin "${small[@]}" --data.path=text.txt --quiet --out=standard <two.yaml 2>err || fail "stdin, a file: $(cat err)"
+cat two.yaml | "$sifr" train /dev/stdin "${small[@]}" --data.path=text.txt --quiet --out=piped 2>err || fail "stdin, a pipe: $(cat err)"
+[ "$(wc -l <piped/metrics.jsonl)" = 2 ] || fail "stdin was not read"
+finish

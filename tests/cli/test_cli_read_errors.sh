@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Files of a checkpoint that the system cannot read for a moment, or at all: the first costs nothing, the second ends the command
+# with the file's name, and no checkpoint is passed over or renamed. What the message advises is done, and works.
+. "$(dirname "$0")/common.sh" "$@"
+command -v strace >/dev/null && strace -o /dev/null true 2>/dev/null ||
+    { echo "skipped: no strace that may trace, to make reads fail"; exit 77; }
+make_text >text.txt
+keys=("${small[@]}" --data.path=text.txt --checkpoint.every=2 --train.steps=8 --quiet)
+expect 75 "stopped after step 4" "$sifr" train "${keys[@]}" --train.stop_at=4 --out=run
+[ -e run/checkpoints/step-4 ] && [ -e run/checkpoints/step-2 ] || fail "no two checkpoints: $(ls run/checkpoints)"
+
+unreadable() { # the path as the command gives it: WHEN CALL ERROR FILE command...: that call for the file fails at those times
+    local times=$1 call=$2 error=$3 file=$4
+    shift 4
+    strace -f -o /dev/null -e trace="$call" -e inject="$call:error=$error:when=$times" -P "$file" "$@"
+}
+names() { (cd "$1" && echo *); }
+
+for case in "openat ETIMEDOUT optimizer/momentum.safetensors" "pread64 EIO optimizer/variance.safetensors" \
+    "openat ESTALE state.json" "read EIO COMPLETE" "openat EMFILE config.json" "openat EACCES model.safetensors"; do
+    read -r call error file <<<"$case"
+    rm -rf hurt
+    cp -r run hurt
+    if [ $error != EACCES ]; then # no use in trying that again
+        expect 75 "stopped after step 5" unreadable 1..2 $call $error hurt/checkpoints/step-4/$file \
+            "$sifr" train "${keys[@]}" --train.stop_at=5 --out=hurt
+        ! grep -q "passed over" err || fail "$case: a moment discards a checkpoint: $(cat err)"
+        [ "$(names hurt/checkpoints)" = "step-4 step-5" ] || fail "$case: a moment renames: $(names hurt/checkpoints)"
+        rm -rf hurt
+        cp -r run hurt
+    fi
+    expect 1 "error: .*step-4/$file.*; nothing was changed: .*resume from step 2 by renaming this checkpoint first" \
+        unreadable 1+ $call $error hurt/checkpoints/step-4/$file "$sifr" train "${keys[@]}" --out=hurt
+    [ "$(names hurt/checkpoints)" = "step-2 step-4" ] || fail "$case: renamed: $(names hurt/checkpoints)"
+    diff -r run/checkpoints hurt/checkpoints >/dev/null || fail "$case: changed"
+done
+
+# the advice
+cp err advice
+eval "$(grep -o "mv '.*" advice)"
+[ "$(names hurt/checkpoints)" = "step-2 step-4.unreadable" ] || fail "the advice is not a command: $(cat advice)"
+ok "$sifr" train "${keys[@]}" --out=hurt
+[ -e hurt/checkpoints/step-8 ] && [ -e hurt/checkpoints/step-4.unreadable ] || fail "after the advice: $(names hurt/checkpoints)"
+
+# a file that is certainly gone is damage; one in a folder that cannot be listed is not
+rm -rf hurt
+cp -r run hurt
+rm hurt/checkpoints/step-4/optimizer/momentum.safetensors
+expect 1 "momentum.safetensors.*; nothing was changed" \
+    unreadable 1+ getdents64 EIO hurt/checkpoints/step-4/optimizer "$sifr" train "${keys[@]}" --out=hurt
+[ "$(names hurt/checkpoints)" = "step-2 step-4" ] || fail "renamed on a guess: $(names hurt/checkpoints)"
+expect 0 "warning: the checkpoint 'hurt/checkpoints/step-4' is passed over: .*momentum.safetensors" \
+    "$sifr" train "${keys[@]}" --out=hurt
+[ -e hurt/checkpoints/step-4.damaged ] || fail "a checkpoint without a file keeps its name"
+
+# the list of checkpoints that breaks off is none: the newest is not to be lost from sight
+rm -rf hurt
+cp -r run hurt
+expect 1 "cannot read the folder 'hurt/checkpoints'" unreadable 1+ getdents64 EIO hurt/checkpoints "$sifr" train "${keys[@]}" --out=hurt
+[ "$(names hurt/checkpoints)" = "step-2 step-4" ] || fail "a list that broke off renames: $(names hurt/checkpoints)"
+
+# who only reads a model stops too, and does not take an older one
+expect 1 "error: .*step-4/config.json.*to use another checkpoint of the run, give its folder" \
+    unreadable 1+ openat EIO run/checkpoints/step-4/config.json "$sifr" eval run
+finish
