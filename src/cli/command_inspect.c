@@ -120,7 +120,7 @@ static enum status inspect_file(struct inspection *in, enum inspect_format forma
     size_t white = strspn((const char *)head, " \t\r\n");
     if (bytes >= 4 && shard_is_llmc(head, bytes))
         return inspect_shard(in, SHARD_LLMC);
-    if (bytes > 8 && head[8] == '{' && head[0] != '{')
+    if (bytes > 8 && head[8] == '{' && head[7] == 0) /* a length; no JSON has a zero byte */
         return inspect_safetensors(in);
     if (white < sizeof head && head[white] == '{')
         return inspect_tokenizer(in);

@@ -56,7 +56,7 @@ is_json run/metrics.jsonl
     for i in $(seq 0 99999); do
         printf '"model.layers.%d.mlp.experts.weight":{"dtype":"F32","shape":[1,1],"data_offsets":[%d,%d]},' "$i" $((4 * i)) $((4 * i + 4))
     done
-    printf '"end":{"dtype":"F32","shape":[0],"data_offsets":[400000,400000]} }' # one byte more: its length has no brace in it
+    printf '"end":{"dtype":"F32","shape":[0],"data_offsets":[400000,400000]}}'
 } >many.json
 {
     header many.json
@@ -64,4 +64,11 @@ is_json run/metrics.jsonl
 } >many.safetensors
 ok "$sifr" inspect many.safetensors
 has '100001'
+
+# a length that begins with the byte of a brace
+printf '%-123s' '{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' >brace.json
+header brace.json >brace.safetensors
+[ "$(head -c 1 brace.safetensors)" = '{' ] || fail "another length"
+ok "$sifr" inspect brace.safetensors
+has 'F32|f32'
 finish
