@@ -312,7 +312,7 @@ static void test_what_cannot_be_is_refused(void **state)
     request.parallel.tp = 3;
     space.fixed.tp = true;
     assert_int_equal(search_layouts(&env, &space, &result), STATUS_CONFIG);
-    assert_non_null(strstr(log_first_error(env.log), "parallel.tp is 3"));
+    assert_non_null(strstr(log_first_error(env.log), "parallel.tp=3"));
     env_destroy(&env);
 }
 
