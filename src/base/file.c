@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/file_guard.h"
 #include "base/output.h"
 #include "base/text.h"
 
@@ -61,11 +62,36 @@ enum status file_map_open(struct env *env, const char *path, struct file_map *ma
     if (data == MAP_FAILED)
         return FAIL(env, IO, "cannot map '%s': %s", path, strerror(reason));
     *map = (struct file_map){.data = data, .bytes = (size_t)info.st_size};
+    if (data == NULL || (map->guard = file_guard_add(data, &info)) != NULL)
+        return STATUS_OK;
+    file_map_close(map);
+    return FAIL(env, IO, "cannot map '%s': too many files are mapped", path);
+}
+
+enum status file_map_check(struct env *env, const char *path, const void *data)
+{
+    struct file_guard_news news;
+    struct stat now;
+    if (data == NULL || !file_guard_look(data, &news))
+        return STATUS_OK;
+    /* Up to the end of a page that is still there a file that was cut reads as zeros: ask. */
+    bool known = stat(path, &now) == 0 && now.st_dev == news.device && now.st_ino == news.inode;
+    if (known && (size_t)now.st_size < news.bytes)
+        return FAIL(env, IO,
+                    "cannot read '%s': it was cut from %zu to %lld bytes while it was in use; "
+                    "restore it and run the same command again",
+                    path, news.bytes, (long long)now.st_size);
+    if (news.failed)
+        return FAIL(env, IO,
+                    "cannot read '%s' from byte %zu on: its device failed, or the file was cut, "
+                    "while it was in use",
+                    path, news.at);
     return STATUS_OK;
 }
 
 void file_map_close(struct file_map *map)
 {
+    file_guard_remove(map->guard);
     if (map->data)
         munmap((void *)map->data, map->bytes);
     *map = (struct file_map){0};

@@ -289,7 +289,9 @@ static enum status print_shard(struct cli *cli, const struct shard *shard,
         for (int i = 0; i < n; i++)
             ids[i] = (int32_t)(shard_token_bytes(shard) == 2 ? narrow[first + i] : wide[first + i]);
         text_clear(&text);
-        st = tokenizer_decode(tokenizer, ids, n, &text);
+        st = file_map_check(cli->env, shard_path(shard), shard_tokens(shard));
+        if (st == STATUS_OK)
+            st = tokenizer_decode(tokenizer, ids, n, &text);
         if (st == STATUS_OK)
             console_write(cli->console, text_string(&text), text.bytes);
     }
