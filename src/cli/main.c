@@ -5,12 +5,12 @@
  * the flag that signals set. Help, version and completion are answered before anything else is
  * looked at, so that they work with any other arguments.
  *
- * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
- * SIGUSR2 (and SIGHUP on a terminal), any number of them; only a second SIGINT ends the process at
- * once (exit 1, or 75 where all is saved by then), and the first one says so. launch.c does the same
- * for ranks that have a supervisor. Such a rank stops by those signals too, and with it the whole
- * job; but not by a SIGINT or SIGTERM of its parent, the launcher: that comes when another rank has
- * died, which this one will notice by itself.
+ * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1, SIGUSR2
+ * and SIGHUP (unless that is ignored from the start: nohup), any number of them; only a second SIGINT
+ * ends the process at once (exit 1, or 75 where all is saved by then), and the first one says so.
+ * launch.c does the same for ranks that have a supervisor. Such a rank stops by those signals too, and
+ * with it the whole job; but not by a SIGINT, SIGTERM or SIGHUP of its parent, the launcher: that comes
+ * when another rank has died, which this one will notice.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -77,7 +77,7 @@ static void on_signal(int number)
 static void on_rank_signal(int number, siginfo_t *info, void *context)
 {
     (void)context;
-    bool ends = number == SIGINT || number == SIGTERM;
+    bool ends = number == SIGINT || number == SIGTERM || number == SIGHUP;
     if (!ends || info->si_pid != getppid())
         stop_signal = number;
 }
@@ -87,6 +87,17 @@ static void on_end_signal(int number)
 {
     (void)number;
     end_at_once();
+}
+
+/* nohup ignores SIGHUP for what it starts, and means all of it. */
+static bool is_left_ignored(int number)
+{
+    struct sigaction action;
+    if (number != SIGHUP)
+        return false;
+    if (rank_report_wanted() && getenv(RANK_NOHUP_VARIABLE) != NULL)
+        signal(SIGHUP, SIG_IGN);
+    return sigaction(SIGHUP, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 static void catch_signals(const struct cli *cli)
@@ -104,27 +115,29 @@ static void catch_signals(const struct cli *cli)
     sigset_t listened;
     sigemptyset(&listened);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (is_left_ignored(numbers[i]))
+            continue;
         sigaction(numbers[i], &action, NULL);
         sigaddset(&listened, numbers[i]);
     }
     sigprocmask(SIG_UNBLOCK, &listened, NULL); /* whoever started us may have blocked some */
     signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may leave before the run ends */
-    if (rank_report_wanted() || (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO)))
-        signal(SIGHUP, SIG_IGN);
 }
 
 /* As a supervisor of several ranks ends them; the ranks of one just end. */
 static void say_when_ended(const struct cli *cli)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     struct launcher launcher;
     struct sigaction action = {.sa_handler = on_end_signal};
     if (launcher_find(&launcher))
         return;
     answers = cli->console;
     sigfillset(&action.sa_mask); /* it is said once */
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        sigaction(numbers[i], &action, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (!is_left_ignored(numbers[i]))
+            sigaction(numbers[i], &action, NULL);
+    }
 }
 
 /* --- one command ---------------------------------------------------------------------------- */
