@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include "base/direct.h"
+#include "base/progress.h"
 
 struct range {
     int fd;
@@ -44,6 +45,7 @@ static void *read_main(void *arg)
         pthread_mutex_unlock(&ahead->lock);
         range->got = direct_read(range->fd, range->at, range->bytes, range->room, &range->data);
         range->error = errno;
+        progress_add(ahead->env);
         pthread_mutex_lock(&ahead->lock);
         ahead->read++;
         pthread_cond_broadcast(&ahead->moved);

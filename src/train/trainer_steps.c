@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "base/clock.h"
+#include "base/progress.h"
 #include "train/model_file.h"
 #include "train/trainer_impl.h"
 #include "zero/loss_scale.h"
@@ -21,6 +22,7 @@ void trainer_turn_to(struct trainer *t, const char *what)
     char label[64];
     snprintf(label, sizeof label, "%s%" PRId64, what, t->step);
     engine_label(t->engine, label);
+    progress_note(t->env, label);
     if (t->session.comm)
         comm_note(t->session.comm, label);
 }
@@ -232,6 +234,7 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     note_progress(t, result);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
+    progress_expect(t->env, 3 * t->longest_step); /* a card is given all of it at once */
     if (trainer_speaks(t) && t->callbacks->step != NULL)
         t->callbacks->step(t->callbacks->user, step);
     return STATUS_OK;
@@ -346,6 +349,7 @@ static enum status keep_state(struct trainer *t)
 {
     const struct run_config *config = t->config;
     run_saves_look(&t->saves);
+    progress_expect(t->env, 3 * t->saves.seconds);
     if (!checkpoint_due(&config->checkpoint, t->step, config->train.steps))
         return STATUS_OK;
     double traced = trace_begin(t->env->trace);
