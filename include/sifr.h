@@ -12,6 +12,10 @@
  * sifr_error() says what, where and what to do. A context and what is made from it belong to one
  * thread at a time; different contexts are independent.
  *
+ * Files are read through memory maps. So that one which becomes shorter in the meantime is an error
+ * and not the end of the process, the library handles SIGBUS from the first file on: faults in its
+ * own maps; any other goes to the handler that was there before.
+ *
  *     examples/ngram.c   a small language model that is not a transformer, whole
  */
 #ifndef SIFR_H

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include "base/direct.h"
+#include "base/progress.h"
 
 struct range {
     int fd;
@@ -45,6 +46,7 @@ static void *read_main(void *arg)
         range->got =
             direct_read(ahead->env, range->fd, range->at, range->bytes, range->room, &range->data);
         range->error = errno;
+        progress_add(ahead->env);
         pthread_mutex_lock(&ahead->lock);
         ahead->read++;
         pthread_cond_broadcast(&ahead->moved);

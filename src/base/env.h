@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 
+struct progress;
 struct trace;
 struct output_faults;
 struct input_faults;
@@ -19,6 +20,7 @@ struct env {
     struct mem *mem;
     int threads;                  /* size of this rank's OpenMP team, at least 1 */
     struct trace *trace;          /* borrowed; NULL: nothing is traced. See base/trace.h */
+    struct progress *progress;    /* borrowed; NULL: nobody watches. See base/progress.h */
     struct output_faults *faults; /* borrowed; NULL: no write is made to fail. See base/output.h */
     struct input_faults *input_faults; /* the same for reads. See base/input.h */
 };

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/file_guard.h"
 #include "base/input.h"
 #include "base/output.h"
 #include "base/part_file.h"
@@ -88,21 +89,49 @@ enum status file_open(struct env *env, const char *path, int *fd, uint64_t *byte
 enum status file_map_open(struct env *env, const char *path, struct file_map *map)
 {
     int fd;
-    uint64_t bytes;
+    struct stat info;
     void *data = NULL;
     *map = (struct file_map){0};
-    TRY(file_open(env, path, &fd, &bytes));
+    TRY(open_kind(env, path, false, &fd, &info));
+    size_t bytes = (size_t)info.st_size;
     enum status st = STATUS_OK;
-    if (bytes > 0 && !input_map(env, fd, (size_t)bytes, &data))
+    if (bytes > 0 && !input_map(env, fd, bytes, &data))
         st = fail_reading(env, "map", path);
     close(fd);
-    if (st == STATUS_OK)
-        *map = (struct file_map){.data = data, .bytes = (size_t)bytes};
-    return st;
+    if (st != STATUS_OK || data == NULL)
+        return st;
+    *map = (struct file_map){.data = data, .bytes = bytes};
+    if ((map->guard = file_guard_add(data, &info)) != NULL)
+        return STATUS_OK;
+    file_map_close(map);
+    return FAIL(env, IO, "cannot map '%s': too many files are mapped", path);
+}
+
+enum status file_map_check(struct env *env, const char *path, const void *data)
+{
+    struct file_guard_news news;
+    struct stat now;
+    if (data == NULL || !file_guard_look(data, &news))
+        return STATUS_OK;
+    /* Up to the end of a page that is still there a file that was cut reads as zeros: ask. */
+    bool known =
+        input_stat(env, path, &now) && now.st_dev == news.device && now.st_ino == news.inode;
+    if (known && (size_t)now.st_size < news.bytes)
+        return FAIL(env, IO,
+                    "cannot read '%s': it was cut from %zu to %lld bytes while it was in use; "
+                    "restore it and run the same command again",
+                    path, news.bytes, (long long)now.st_size);
+    if (news.failed)
+        return FAIL(env, IO,
+                    "cannot read '%s' from byte %zu on: its device failed, or the file was cut, "
+                    "while it was in use",
+                    path, news.at);
+    return STATUS_OK;
 }
 
 void file_map_close(struct file_map *map)
 {
+    file_guard_remove(map->guard);
     if (map->data)
         munmap((void *)map->data, map->bytes);
     *map = (struct file_map){0};

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "base/env.h"
 
+struct file_guard;
 struct text;
 
 /* Opening for reading, here and in all that follows: only a plain file. A folder, pipe, socket or device is
@@ -17,11 +18,16 @@ enum status file_open(struct env *env, const char *path, int *fd, uint64_t *byte
 struct file_map {
     const uint8_t *data; /* NULL when the file is empty */
     size_t bytes;
+    struct file_guard *guard; /* see base/file_guard.h */
 };
 
 enum status file_map_open(struct env *env, const char *path,
                           struct file_map *map); /* read-only, whole file */
 void file_map_close(struct file_map *map);
+/* Was all well with what has been read from the map that has `data` in it? To be asked after bytes are
+ * copied out and before they are used: a file may become shorter while it is mapped, or its device
+ * fail, and then reads give zeros. Fine where `data` is in no map, or NULL. Allocates nothing. */
+enum status file_map_check(struct env *env, const char *path, const void *data);
 
 /* The whole file as a NUL-terminated block (mem_free it); refused with a reason above `limit`
  * bytes. A pipe or device is read when the path names an open descriptor (/dev/stdin, /dev/fd/N, as

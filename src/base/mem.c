@@ -421,3 +421,9 @@ void mem_fail_at(struct mem *mem, int64_t n)
     mem->until_failure = n;
     pthread_mutex_unlock(&mem->lock);
 }
+
+bool mem_is_there(size_t bytes)
+{
+    void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return room != MAP_FAILED && munmap(room, bytes) == 0;
+}

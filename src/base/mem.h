@@ -93,6 +93,9 @@ typedef void mem_visit_fn(void *user, const struct mem_line *line);
 void mem_visit(const struct mem *mem, mem_visit_fn *visit,
                void *user); /* every (place, category, name) with bytes > 0 now */
 
+/* Would the system give that much now? For libraries that do not bear it when it does not. */
+bool mem_is_there(size_t bytes);
+
 /* Make the n-th allocation from now (1 = the next) fail; 0 turns it off. */
 void mem_fail_at(struct mem *mem, int64_t n);
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/progress.h"
 
 /* --- faults --------------------------------------------------------------------------------- */
 
@@ -56,6 +57,7 @@ static bool write_all(struct env *env, int fd, int64_t at, const void *data, siz
             errno = EIO; /* a disk that takes nothing would be asked for ever */
         if (done <= 0)
             return false;
+        progress_add(env);
         from += done;
         at += at < 0 ? 0 : done;
         bytes -= (size_t)done;
@@ -104,6 +106,7 @@ bool output_sync(struct env *env, int fd)
     do
         result = fsync(fd);
     while (result < 0 && errno == EINTR);
+    progress_add(env);
     return result == 0 || errno == EINVAL; /* EINVAL: a place that cannot be synced */
 }
 

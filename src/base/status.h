@@ -22,6 +22,7 @@
     X(USAGE, 2, "wrong use of the command")                   \
     X(CONFIG, 2, "wrong configuration")                       \
     X(DIVERGED, 3, "training diverged")                       \
+    X(STALLED, 4, "no progress after it was asked to stop")   \
     X(FIT, 4, "does not fit in memory")
 
 enum status {

@@ -30,6 +30,9 @@ struct cli {
     volatile sig_atomic_t *saved; /* set: whoever ends the process now loses nothing; or NULL */
     int argc;                     /* the command's name and what follows it */
     char *const *argv;
+    /* A stop that has been asked for, or will be, must come on: after `seconds` without progress the process
+     * ends. 0 = it may take any time. */
+    void (*watch)(struct cli *cli, int rank, double seconds);
     /* End the process though threads of it run on and hold what is theirs: after a failure that has
      * been said, when a rank does not come back. Does not return. */
     void (*quit)(struct cli *cli, enum status st);

@@ -94,10 +94,11 @@ struct progress {
     double begin, shown;
 };
 
-static bool on_batch(void *user, int64_t done, int64_t total)
+static bool on_batch(void *user, int64_t done, int64_t total, enum status read)
 {
     enum { CELLS = 24 };
     struct progress *progress = user;
+    (void)read; /* it will come back */
     double now = clock_seconds(), share = total ? (double)done / (double)total : 1;
     if (now - progress->shown > 0.1) {
         char bar[3 * CELLS + 1], eta[32], line[160];

@@ -125,6 +125,7 @@ static enum status train_here(struct train_job *job)
         .rank = job->plan.rank,
         .delay = ranks->delay,
     };
+    job->cli->watch(job->cli, job->plan.rank, job->settings->config.machine.stop_timeout);
     if (!job->settings->quiet && !job->settings->json)
         ranks_say_choice(job->cli->env, &job->plan);
     if (job->plan.way == RANKS_THREADS)
@@ -368,7 +369,12 @@ const struct command command_train = {
         "on with it,\n"
         "on any number of ranks. Exit code 75: stopped, and the same command goes on. A second "
         "Ctrl-C ends it at\n"
-        "once, and nothing is saved; a second SIGTERM changes nothing.\n",
+        "once, and nothing is saved; a second SIGTERM changes nothing. A run that was asked to "
+        "stop and makes "
+        "no progress\n"
+        "for run.stop_timeout (10 minutes) is ended with exit code 4. SIGHUP is as SIGTERM, unless "
+        "it is "
+        "ignored (nohup).\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"

@@ -3,6 +3,7 @@
  * when it next has news. */
 #include "cli/console.h"
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -322,7 +323,7 @@ void console_log(void *user, enum log_level level, const char *line)
 
 void console_signal_line(const struct console *console, enum log_level level, const char *line)
 {
-    char whole[256], *to = whole;
+    char whole[1024], *to = whole;
     bool colour = console->err_colour && level_styles[level] != STYLE_PLAIN;
     if (console->rank > 0 || strlen(line) > sizeof whole / 2 || is_kept_back(console, level))
         return;
@@ -332,6 +333,9 @@ void console_signal_line(const struct console *console, enum log_level level, co
     to = stpcpy(to, colour ? escape_of(STYLE_PLAIN) : "");
     to = stpcpy(to, line);
     *to++ = '\n';
+    struct pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&err, 1, 0) != 1 || !(err.revents & POLLOUT))
+        return; /* nobody reads, and who wants to end must not wait for that */
     ssize_t said = write(STDERR_FILENO, whole, (size_t)(to - whole));
     (void)said; /* nobody may read it */
 }

@@ -128,7 +128,8 @@ static enum status add_file(struct encoding *e, const struct text_file *file, bo
     if (jsonl)
         return jsonl_parse(e->job->env, text, file->map.bytes, file->path, add_document, e);
     TRY(add_text(e, 0, text, file->cut, rest == 0));
-    return add_text(e, 1, text + file->cut, rest, true);
+    TRY(add_text(e, 1, text + file->cut, rest, true));
+    return file_map_check(e->job->env, file->path, text);
 }
 
 /* --- all files ------------------------------------------------------------------------------ */

@@ -44,6 +44,11 @@ enum status inspect_shard(struct inspection *in, enum shard_format format)
     TRY(token_file_open(in->cli->env, in->path, format, &shard));
     for (int64_t i = 0; i < shard_count(shard); i++)
         largest = token_at(shard, i) > largest ? token_at(shard, i) : largest;
+    enum status st = file_map_check(in->cli->env, in->path, shard_tokens(shard));
+    if (st != STATUS_OK) {
+        shard_close(shard);
+        return st;
+    }
     inspect_string(in, "kind",
                    format == SHARD_LLMC ? "token shard (llm.c)" : "token shard (bare numbers)");
     inspect_int(in, "tokens", shard_count(shard));

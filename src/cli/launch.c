@@ -73,6 +73,13 @@ static void describe_console(const struct console *console)
     setenv(CONSOLE_VARIABLE, text, 1);
 }
 
+/* Under nohup: a signal that is blocked comes through a signalfd though it is ignored. */
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 static _Noreturn void become_launcher(struct job *job, int out, int err, const sigset_t *taken)
 {
     int null = open("/dev/null", O_RDONLY);
@@ -84,6 +91,10 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_UNBLOCK, taken, NULL); /* also what was blocked before us: ranks listen */
     setenv(RANK_REPORT_VARIABLE, rank_book_address(job->book), 1);
+    if (is_ignored(SIGHUP)) /* a launcher may undo that for its ranks */
+        setenv(RANK_NOHUP_VARIABLE, "1", 1);
+    else
+        unsetenv(RANK_NOHUP_VARIABLE);
     describe_console(job->cli->console);
     if (job->order->alone)
         execv(job->order->argv[0], job->order->argv);
@@ -326,13 +337,6 @@ static void watch(struct job *job)
 }
 
 /* --- all of it ------------------------------------------------------------------------------ */
-
-/* Under nohup: a signal that is blocked comes through a signalfd though it is ignored. */
-static bool is_ignored(int number)
-{
-    struct sigaction action;
-    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
-}
 
 static enum status supervise(struct job *job, struct launch_end *end)
 {

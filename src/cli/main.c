@@ -5,20 +5,26 @@
  * the flag that signals set. Help, version and completion are answered before anything else is
  * looked at, so that they work with any other arguments.
  *
- * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1,
- * SIGUSR2 (and SIGHUP on a terminal), any number of them; only a second SIGINT ends the process at
- * once (exit 1, or 75 where all is saved by then), and the first one says so. launch.c does the same
- * for ranks that have a supervisor. Such a rank stops by those signals too, and with it the whole
- * job; but not by a SIGINT or SIGTERM of its parent, the launcher: that comes when another rank has
- * died, which this one will notice by itself.
+ * Signals: a command that can stop in good order is asked to by SIGINT, SIGTERM, SIGUSR1, SIGUSR2
+ * and SIGHUP (unless that is ignored from the start: nohup), any number of them; only a second SIGINT
+ * ends the process at once (exit 1, or 75 where all is saved by then), and the first one says so.
+ * launch.c does the same for ranks that have a supervisor. Such a rank stops by those signals too, and
+ * with it the whole job; but not by a SIGINT, SIGTERM or SIGHUP of its parent, the launcher: that comes
+ * when another rank has died, which this one will notice.
+ *
+ * The first signal also starts a watch: a run that makes no progress after it, for run.stop_timeout, is
+ * ended (exit 4). The watch is a timer's signal, so it needs nothing of the threads that hang.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/progress.h"
 #include "cli/command.h"
 #include "cli/help.h"
 #include "cli/rank_report.h"
@@ -30,6 +36,14 @@ static volatile sig_atomic_t saved;    /* all of the run, before it ends */
 static atomic_int interrupted_ms;      /* when the first SIGINT came; 0 = none has */
 static const struct console *answers;  /* where a handler says what it does */
 static bool is_joined;                 /* by a launcher, which has signals of its own to send */
+static struct progress progress;       /* of this process */
+static struct {
+    atomic_int limit_ms; /* without progress; 0 = any time */
+    atomic_bool runs;
+    int rank;      /* whose report it is */
+    uint64_t seen; /* of the progress; this and the next are the handler's */
+    int silent_looks;
+} watched;
 
 /* --- signals -------------------------------------------------------------------------------- */
 
@@ -46,6 +60,82 @@ static _Noreturn void end_at_once(void)
     console_signal_line(answers, kept ? LOG_INFO : LOG_ERROR, kept ? CLI_ENDED_SAVED : CLI_ENDED);
     _exit(status_exit_code(kept ? STATUS_SAVED : STATUS_STOPPED));
 }
+
+/* --- the watch ------------------------------------------------------------------------------ */
+
+enum { WATCH_LOOKS = 4 }; /* in the time without progress */
+
+static int watch_limit_ms(void)
+{
+    int limit = atomic_load(&watched.limit_ms);
+    long long expected = atomic_load(&progress.expected_ms);
+    return expected > limit ? (int)(expected < INT_MAX ? expected : INT_MAX) : limit;
+}
+
+static void look_later(void)
+{
+    int ms = watch_limit_ms() / WATCH_LOOKS + 1;
+    struct itimerval span = {.it_value = {ms / 1000, ms % 1000 * 1000}};
+    setitimer(ITIMER_REAL, &span, NULL);
+}
+
+/* After a signal to stop; any number of times, also from its handler. */
+static void start_watch(void)
+{
+    if (atomic_load(&watched.limit_ms) == 0 || atomic_exchange(&watched.runs, true))
+        return;
+    watched.seen = progress_count(&progress);
+    look_later();
+}
+
+/* Threads may hold any lock: nothing here takes one. */
+static _Noreturn void end_stalled(void)
+{
+    char line[RANK_ERROR_BYTES], doing[PROGRESS_BYTES];
+    if (saved)
+        end_at_once();
+    progress_words(&progress, doing);
+    snprintf(
+        line, sizeof line,
+        "no progress for %d s after the signal to stop%s%s: ended at once, and what was done since "
+        "the last checkpoint is lost; the same command goes on from there",
+        watch_limit_ms() / 1000, *doing ? ", in " : "", doing);
+    console_signal_line(answers, LOG_ERROR, line);
+    if (rank_report_wanted())
+        rank_report_end(watched.rank, STATUS_STALLED, line, true);
+    _exit(status_exit_code(STATUS_STALLED));
+}
+
+static void on_look(int number)
+{
+    int before = errno;
+    uint64_t now = progress_count(&progress);
+    (void)number;
+    watched.silent_looks = now == watched.seen ? watched.silent_looks + 1 : 0;
+    watched.seen = now;
+    if (watched.silent_looks >= WATCH_LOOKS)
+        end_stalled();
+    look_later();
+    errno = before;
+}
+
+static void watch(struct cli *cli, int rank, double seconds)
+{
+    struct sigaction action = {.sa_handler = on_look, .sa_flags = SA_RESTART};
+    sigset_t looks;
+    (void)cli;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGALRM, &action, NULL);
+    sigemptyset(&looks);
+    sigaddset(&looks, SIGALRM);
+    sigprocmask(SIG_UNBLOCK, &looks, NULL);
+    watched.rank = rank;
+    atomic_store(&watched.limit_ms, (int)(1e3 * seconds));
+    if (stop_signal)
+        start_watch();
+}
+
+/* --- the answers ---------------------------------------------------------------------------- */
 
 /* Two threads may be here at a time; the clock goes round. */
 static void on_interrupt(void)
@@ -70,6 +160,7 @@ static void on_signal(int number)
     }
     if (stop_signal != SIGINT) /* a supervisor that begins after it counts it as the first */
         stop_signal = number;
+    start_watch();
     errno = before;
 }
 
@@ -77,9 +168,13 @@ static void on_signal(int number)
 static void on_rank_signal(int number, siginfo_t *info, void *context)
 {
     (void)context;
-    bool ends = number == SIGINT || number == SIGTERM;
-    if (!ends || info->si_pid != getppid())
+    int before = errno;
+    bool ends = number == SIGINT || number == SIGTERM || number == SIGHUP;
+    if (!ends || info->si_pid != getppid()) {
         stop_signal = number;
+        start_watch();
+    }
+    errno = before;
 }
 
 /* For a command that has nothing to save. */
@@ -87,6 +182,17 @@ static void on_end_signal(int number)
 {
     (void)number;
     end_at_once();
+}
+
+/* nohup ignores SIGHUP for what it starts, and means all of it. */
+static bool is_left_ignored(int number)
+{
+    struct sigaction action;
+    if (number != SIGHUP)
+        return false;
+    if (rank_report_wanted() && getenv(RANK_NOHUP_VARIABLE) != NULL)
+        signal(SIGHUP, SIG_IGN);
+    return sigaction(SIGHUP, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 static void catch_signals(const struct cli *cli)
@@ -104,27 +210,29 @@ static void catch_signals(const struct cli *cli)
     sigset_t listened;
     sigemptyset(&listened);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (is_left_ignored(numbers[i]))
+            continue;
         sigaction(numbers[i], &action, NULL);
         sigaddset(&listened, numbers[i]);
     }
     sigprocmask(SIG_UNBLOCK, &listened, NULL); /* whoever started us may have blocked some */
     signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may leave before the run ends */
-    if (rank_report_wanted() || (!isatty(STDOUT_FILENO) && !isatty(STDERR_FILENO)))
-        signal(SIGHUP, SIG_IGN);
 }
 
 /* As a supervisor of several ranks ends them; the ranks of one just end. */
 static void say_when_ended(const struct cli *cli)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     struct launcher launcher;
     struct sigaction action = {.sa_handler = on_end_signal};
     if (launcher_find(&launcher))
         return;
     answers = cli->console;
     sigfillset(&action.sa_mask); /* it is said once */
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        sigaction(numbers[i], &action, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (!is_left_ignored(numbers[i]))
+            sigaction(numbers[i], &action, NULL);
+    }
 }
 
 /* --- one command ---------------------------------------------------------------------------- */
@@ -290,6 +398,7 @@ int main(int argc, char **argv)
                       .saved = &saved,
                       .argc = argc - 1,
                       .argv = argv + 1,
+                      .watch = watch,
                       .quit = quit};
     struct launcher launcher;
     bool launched = launcher_find(&launcher);
@@ -300,6 +409,7 @@ int main(int argc, char **argv)
         console_log(&console, LOG_ERROR, "out of memory");
         return status_exit_code(STATUS_MEMORY);
     }
+    env.progress = &progress;
     enum status st = dispatch(&cli, argc, argv);
     int write_error = console_finish(&console);
     if (write_error && st == STATUS_OK)

@@ -370,7 +370,10 @@ int rank_book_silent(const struct rank_book *book)
 void rank_book_signal(const struct rank_book *book, int number)
 {
     for (int r = 0; r < book->size; r++) {
-        if (has_process(book, &book->entries[r]))
+        int process = book->processes[r];
+        if (process >= 0) /* its number may be another's by now */
+            syscall(SYS_pidfd_send_signal, process, number, NULL, 0);
+        else if (has_process(book, &book->entries[r])) /* without a descriptor there is only that */
             kill(book->entries[r].pid, number);
     }
 }

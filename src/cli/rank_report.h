@@ -16,6 +16,7 @@
 /* --- a rank's side: nothing happens in a process that no supervisor started ----------------- */
 
 #define RANK_REPORT_VARIABLE "SIFR_LAUNCH_STATUS" /* "HOST PATH" of the book */
+#define RANK_NOHUP_VARIABLE  "SIFR_LAUNCH_NOHUP"  /* set: the supervisor ignores SIGHUP */
 bool rank_report_wanted(void);
 /* Also makes the process end when its parent does. Signals are to be in place by now: the
  * supervisor may send them from here on. */

@@ -53,6 +53,7 @@ static enum status open_rank(struct cli *cli, struct thread_rank *rank)
                    cli->env->threads) != STATUS_OK)
         return FAIL(cli->env, MEMORY, "out of memory for rank %d", rank->seat.rank);
     rank->env = &rank->own;
+    rank->own.progress = cli->env->progress;
     return STATUS_OK;
 }
 

@@ -15,6 +15,7 @@
  */
 #include <time.h>
 #include "base/clock.h"
+#include "base/progress.h"
 #include "comm/comm_impl.h"
 
 /* --- swaps ---------------------------------------------------------------------------------- */
@@ -51,6 +52,7 @@ enum status comm_swap(struct comm *comm, const struct comm_call *call, int step,
     else if (any)
         st = comm->backend->swap(comm, stamp);
     memset(comm->sends, 0, 2 * (size_t)comm->size * sizeof *comm->sends); /* recvs follow */
+    progress_add(comm->env);
     return st;
 }
 

@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "base/progress.h"
 #include "engine/activations.h"
 
 /* What changes from token to token. */
@@ -291,6 +292,7 @@ enum status decoder_feed(struct decoder *d, const int32_t *tokens, int64_t count
     if (count > 1 || !feed_recorded(d, tokens[0]))
         feed_all(d, tokens, count);
     TRY(stream_sync(d->stream));
+    progress_add(device_env(d->ops->device));
     *logits = d->logits_host;
     return STATUS_OK;
 }

@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 
+#include "base/progress.h"
 #include "engine/engine_impl.h"
 
 size_t engine_stream_bytes(const struct engine *engine)
@@ -50,10 +51,12 @@ void engine_note(struct engine *engine, const char *unit, const char *pass)
 {
     char text[sizeof engine->label + UNIT_NAME + 16];
     struct comm *comm = engine_any_comm(engine);
-    if (!comm || device_is_dry(engine->ops->device))
+    if ((!comm && !engine->env->progress) || device_is_dry(engine->ops->device))
         return;
     snprintf(text, sizeof text, "%s%s%s %s", engine->label, *engine->label ? ", " : "", unit, pass);
-    comm_note(comm, text);
+    progress_note(engine->env, text);
+    if (comm)
+        comm_note(comm, text);
 }
 
 void engine_draw(struct engine *engine, double start, const char *name, const char *object)

@@ -2,6 +2,10 @@
  * fingerprint of a run. */
 #ifndef OPS_OPS_INFO_H
 #define OPS_OPS_INFO_H
+#include <stddef.h>
+
+/* No less than one buffer of OpenBLAS takes of the address space; see cpu_blas.c. */
+#define OPS_BLAS_BUFFER_BYTES ((size_t)129 << 20)
 
 struct ops_info {
     const char *blas;    /* "OpenBLAS 0.3.21 DYNAMIC_ARCH ...": the library's own words */

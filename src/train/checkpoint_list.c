@@ -151,6 +151,8 @@ static enum status add_plain(const struct checkpoint_list *list, const char *fol
                          sizeof *entry->pieces, &entry->pieces);
     if (st == STATUS_OK)
         add_pieces(entry, map.data, map.bytes);
+    if (st == STATUS_OK)
+        st = file_map_check(list->env, path, map.data);
     file_map_close(&map);
 undo_path:
     mem_free(list->env, path);

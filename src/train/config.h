@@ -45,10 +45,11 @@ enum run_rounding { RUN_ROUNDING_NEAREST, RUN_ROUNDING_STOCHASTIC };
 enum run_accumulate { RUN_ACCUMULATE_EACH, RUN_ACCUMULATE_LOCAL };
 
 struct machine_config {
-    int device;         /* enum run_device */
-    int64_t threads;    /* 0 = as many as the affinity mask has */
-    bool deterministic; /* the same bits for any number of threads and ranks, and in every run */
-    double peak_tflops; /* of this machine, for mfu; 0 = by the card's name */
+    int device;          /* enum run_device */
+    int64_t threads;     /* 0 = as many as the affinity mask has */
+    bool deterministic;  /* the same bits for any number of threads and ranks, and in every run */
+    double peak_tflops;  /* of this machine, for mfu; 0 = by the card's name */
+    double stop_timeout; /* seconds without progress after a signal to stop; 0 = never too many */
 };
 
 /* How the model's state is cut among the ranks, and how they talk. */

@@ -48,6 +48,7 @@ static enum status gather_files(struct env *env, const struct text_files *files,
                             gather_document, gathering));
         else if (file->cut > 0)
             gather(gathering, file->map.data, file->cut);
+        TRY(file_map_check(env, file->path, file->map.data));
     }
     return gathering->text.status;
 }

@@ -23,26 +23,29 @@ void evaluation_print(const struct evaluation *evaluation, struct text *text)
     text_add(text, "}");
 }
 
-/* Put windows first .. first + micro_batch into a place; a row without a window counts nothing.
+/* Put windows first .. first + micro_batch into a place; a row without a window, or with one that cannot
+ * be read, counts nothing.
  * *bytes grows by those of their text. */
 static enum status fill(struct engine *engine, int64_t place, const struct dataset *set,
                         int64_t first, int64_t micro_batch, int64_t context, int64_t *bytes)
 {
     int32_t *tokens, *labels;
     engine_batch(engine, place, &tokens, &labels);
+    enum status st = STATUS_OK;
     for (int64_t row = 0; row < micro_batch; row++, tokens += context, labels += context) {
         int64_t window_bytes = 0;
-        if (first + row < dataset_eval_count(set)) {
-            TRY(dataset_eval_window(set, first + row, tokens, labels, &window_bytes));
+        if (st == STATUS_OK && first + row < dataset_eval_count(set)) {
+            st = dataset_eval_window(set, first + row, tokens, labels, &window_bytes);
             *bytes += window_bytes;
-            continue;
+            if (st == STATUS_OK)
+                continue;
         }
         for (int64_t i = 0; i < context; i++) {
             tokens[i] = 0;
             labels[i] = -1;
         }
     }
-    return STATUS_OK;
+    return st;
 }
 
 enum status evaluate_dataset(struct env *env, struct engine *engine, const struct dataset *set,
@@ -57,13 +60,17 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
     int64_t rounds = engine_eval_rounds(engine), together = rounds * roster->workers;
     for (int64_t b = 0; b < total; b += together) {
         int64_t count = total - b < together ? total - b : together;
+        enum status read = STATUS_OK; /* other ranks do not know: all go through the batch */
         for (int64_t round = 0; round < rounds; round++) {
             int64_t m = roster_micro_batch(roster, count, round);
-            if (m >= 0)
-                TRY(fill(engine, round, set, (b + m) * micro_batch, micro_batch, context, &bytes));
+            if (m >= 0 && read == STATUS_OK)
+                read =
+                    fill(engine, round, set, (b + m) * micro_batch, micro_batch, context, &bytes);
         }
         TRY(engine_eval(engine, count, &loss_sum, &labels));
-        if (progress != NULL && !progress(user, b + count, total))
+        bool goes_on = progress == NULL || progress(user, b + count, total, read);
+        TRY(read);
+        if (!goes_on)
             return STATUS_STOPPED;
     }
     TRY(engine_sum(engine, bytes, &bytes));

@@ -17,8 +17,9 @@ struct evaluation {
  * not known. */
 void evaluation_print(const struct evaluation *evaluation, struct text *text);
 
-/* Called after each batch; false stops the evaluation with STATUS_STOPPED. */
-typedef bool evaluate_progress_fn(void *user, int64_t done, int64_t total);
+/* Called after each batch; false stops the evaluation with STATUS_STOPPED. Where the batch could not be
+ * read, with that status `read` on this rank: such a batch counts nothing, and the evaluation ends. */
+typedef bool evaluate_progress_fn(void *user, int64_t done, int64_t total, enum status read);
 
 /* Held-out windows of `set` through the engine, in order: the first `batches` micro-batches, 0 =
  * all. The engine has micro-batches of `micro_batch` sequences of `context` tokens. */

@@ -7,6 +7,7 @@
 #include "train/jsonl.h"
 #include <stdbool.h>
 #include <string.h>
+#include "base/file.h"
 #include "base/json_doc.h"
 
 struct place {
@@ -89,9 +90,11 @@ enum status jsonl_parse(struct env *env, const char *data, size_t bytes, const c
         size_t length = (size_t)((newline ? newline : end) - data);
         place.line++;
         place.offset = (size_t)(data - start);
+        if (newline == NULL) /* what cannot be read is zeros to the end */
+            TRY(file_map_check(env, origin, data));
         if (!is_blank(data, length))
             TRY(line_parse(&place, data, length, visit, user));
         data = newline ? newline + 1 : end;
     }
-    return STATUS_OK;
+    return file_map_check(env, origin, start);
 }

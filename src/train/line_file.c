@@ -268,6 +268,7 @@ static enum status settle(struct env *env, const char *path, const struct file_m
     enum status st;
     sorted_init(&sorted, env, map->bytes);
     TRY_OR(done, sort_lines(env, map, kept, &sorted));
+    TRY_OR(done, file_map_check(env, path, map->data));
     st = sorted.damaged_count > 0 ? move_damaged(env, path, map, &sorted)
                                   : leave(env, path, map, &sorted);
 done:
@@ -285,6 +286,8 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
         return STATUS_OK;
     TRY(file_map_open(env, path, &map));
     enum status st = find_cut(env, (const char *)map.data, map.bytes, step, &kept, last);
+    if (st == STATUS_OK)
+        st = file_map_check(env, path, map.data);
     if (st == STATUS_OK)
         st = settle(env, path, &map, kept);
     file_map_close(&map);
@@ -391,6 +394,8 @@ enum status line_file_is_ours(struct env *env, const char *path, bool *ours)
         return STATUS_OK;
     TRY(file_map_open(env, path, &map));
     enum status st = find_record(env, &map, ours);
+    if (st == STATUS_OK)
+        st = file_map_check(env, path, map.data);
     file_map_close(&map);
     return st;
 }
@@ -407,7 +412,8 @@ enum status line_file_last(struct env *env, const char *path, int64_t *step)
     const char *before = end ? memrchr(data, '\n', (size_t)(end - data)) : NULL;
     const char *line = before ? before + 1 : data;
     int64_t found = end ? step_of(line, (size_t)(end - line)) : -1;
+    enum status st = file_map_check(env, path, map.data);
     file_map_close(&map);
     *step = found > 0 ? found : 0;
-    return STATUS_OK;
+    return st;
 }

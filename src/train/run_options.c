@@ -208,6 +208,10 @@ static const struct option machine_list[] = {
              "faster on a card (products chosen by timing, sums by NCCL)"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
      .help = "of this machine, for the column mfu; 0 = by the card's name, none for a CPU"},
+    {RUN(stop_timeout, REAL), .fallback = "600", RANGE(0, 1e6),
+     .help =
+         "after a signal to stop: seconds without progress (at least three of the longest steps) "
+         "after which the process ends with exit code 4; 0 = never"},
 };
 const struct option_table machine_options = {
     .title = "machine", .options = machine_list, .count = COUNT(machine_list)};

@@ -293,6 +293,7 @@ enum status safetensors_open(struct env *env, const char *path, struct safetenso
     TRY_OR(undo_file, file_create(env, path, &f));
     TRY_OR(undo_file, file_map_open(env, path, &f->map));
     TRY_OR(undo_file, file_parse(f, f->map.data, f->map.bytes));
+    TRY_OR(undo_file, file_map_check(env, path, f->map.data));
     *file = f;
     return STATUS_OK;
 undo_file:
@@ -363,7 +364,7 @@ enum status safetensors_read(const struct safetensors *file, const struct safete
     const uint8_t *from = file->data + tensor->begin + (size_t)first * width;
     if (type == tensor->type) {
         memcpy(out, from, (size_t)count * width);
-        return STATUS_OK;
+        return file_map_check(file->env, file->origin, file->data);
     }
     if (!is_floating(type) || !is_floating(tensor->type))
         return FAIL(file->env, FORMAT, "'%s': tensor '%s' holds %s and cannot be read as %s",
@@ -375,5 +376,5 @@ enum status safetensors_read(const struct safetensors *file, const struct safete
         memcpy(chunk, from + (size_t)done * width, (size_t)n * width);
         dtype_convert(to + (size_t)done * dtype_bytes(type), type, chunk, tensor->type, n);
     }
-    return STATUS_OK;
+    return file_map_check(file->env, file->origin, file->data);
 }

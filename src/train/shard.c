@@ -129,6 +129,7 @@ enum status shard_open(struct env *env, const char *path, enum shard_format form
     TRY_OR(undo_shard, create(env, path, &s));
     TRY_OR(undo_shard, file_map_open(env, path, &s->map));
     TRY_OR(undo_shard, parse(s, s->map.data, s->map.bytes, format));
+    TRY_OR(undo_shard, file_map_check(env, path, s->map.data));
     *shard = s;
     return STATUS_OK;
 undo_shard:
@@ -191,5 +192,5 @@ enum status shard_check(const struct shard *shard, int64_t vocab)
         if (token >= vocab)
             return token_fail_beyond(shard->env, shard->path, token, i, vocab);
     }
-    return STATUS_OK;
+    return file_map_check(shard->env, shard->path, shard->tokens);
 }

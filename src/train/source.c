@@ -51,6 +51,8 @@ static enum status detect_file(struct env *env, const char *path, enum data_form
     struct file_map map;
     TRY(file_map_open(env, path, &map));
     enum status st = detect_bytes(env, path, &map, found);
+    if (st == STATUS_OK)
+        st = file_map_check(env, path, map.data);
     file_map_close(&map);
     return st;
 }

@@ -31,6 +31,7 @@ static enum status encode_files(struct source *source, const struct source_spec 
                         &source->lists[0]));
         TRY(encode_part(source, spec, encoder, file->map.data + file->cut, rest, true,
                         &source->lists[1]));
+        TRY(file_map_check(source->env, file->path, file->map.data));
     }
     source_lists_finish(source);
     return STATUS_OK;

@@ -1,6 +1,7 @@
 /* token_stream.c -- copying ranges out of pieces of 16- and 32-bit tokens. */
 #include "train/token_stream.h"
 #include <string.h>
+#include "base/file.h"
 
 static int find_piece(const struct token_stream *stream, int64_t position)
 {
@@ -59,6 +60,7 @@ enum status token_stream_read(const struct token_stream *stream, struct env *env
         if (n > count)
             n = count;
         copy_tokens(piece, local, n, out);
+        TRY(file_map_check(env, piece->origin, piece->tokens));
         TRY(check_tokens(piece, env, local, n, vocab, out));
         position += n;
         count -= n;

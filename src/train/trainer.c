@@ -391,7 +391,10 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     if (sound && saved == STATUS_OK) /* all ranks are here */
         saved = footprint_compare(&t->footprints, true, t->session.device, t->session.comm,
                                   &t->summary->held);
-    if (st == STATUS_STOPPED && saved == STATUS_OK && trainer_speaks(t))
+    bool stopped = st == STATUS_STOPPED && saved == STATUS_OK;
+    if (stopped) /* all hear it from who could not read its data */
+        saved = agree(t, t->data_status);
+    if (stopped && trainer_speaks(t) && (begun || saved == STATUS_OK))
         tell_stop(t, begun);
     if (st == STATUS_STOPPED)
         st = STATUS_SAVED;

@@ -40,7 +40,9 @@ struct trainer {
     struct fingerprint print;
     struct run_saves saves;
     struct deadline deadline;
-    double longest_step; /* seconds */
+    double longest_step;     /* seconds */
+    double fill_seconds;     /* to read the data of the step that follows */
+    enum status data_status; /* not OK: this rank could not read it, and the run stops */
 
     int64_t step;       /* the step that runs, from 1; afterwards how many were begun */
     int64_t first_step; /* after which it goes on */

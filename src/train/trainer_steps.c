@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "base/clock.h"
+#include "base/progress.h"
 #include "train/model_file.h"
 #include "train/trainer_impl.h"
 #include "zero/loss_scale.h"
@@ -21,6 +22,7 @@ void trainer_turn_to(struct trainer *t, const char *what)
     char label[64];
     snprintf(label, sizeof label, "%s%" PRId64, what, t->step);
     engine_label(t->engine, label);
+    progress_note(t->env, label);
     if (t->session.comm)
         comm_note(t->session.comm, label);
 }
@@ -35,6 +37,7 @@ static void draw(struct trainer *t, double start, const char *name, int64_t numb
 
 static enum status fill_batches(struct trainer *t)
 {
+    double start = clock_seconds(), traced = trace_begin(t->env->trace);
     const struct train_config *train = &t->config->train;
     uint64_t first = (uint64_t)t->done.samples;
     for (int64_t round = 0; round < engine_rounds(t->engine); round++) {
@@ -49,6 +52,8 @@ static enum status fill_batches(struct trainer *t)
             TRY(dataset_sample(t->data, sample++, tokens + at, labels + at));
         }
     }
+    t->fill_seconds = clock_seconds() - start;
+    draw(t, traced, "batches", 0);
     return STATUS_OK;
 }
 
@@ -217,12 +222,10 @@ static void note_progress(struct trainer *t, const struct engine_result *result)
 static enum status run_step(struct trainer *t, struct engine_result *result,
                             struct trainer_step *step)
 {
-    double start = clock_seconds(), lr = schedule_lr(&t->schedule, t->step);
+    double start = clock_seconds() - t->fill_seconds, lr = schedule_lr(&t->schedule, t->step);
     bool is_first = t->step == t->first_step + 1;
     double traced = trace_begin(t->env->trace);
     trainer_turn_to(t, "step ");
-    TRY(fill_batches(t));
-    draw(t, traced, "batches", 0);
     TRY(engine_step(t->engine, t->done.updates + 1, lr, result));
     draw(t, traced, "step", t->step);
     footprints_look(&t->footprints, t->env->mem, is_first ? t->session.device : NULL);
@@ -231,6 +234,7 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     note_progress(t, result);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
+    progress_expect(t->env, 3 * t->longest_step); /* a card is given all of it at once */
     if (trainer_speaks(t) && t->callbacks->step != NULL)
         t->callbacks->step(t->callbacks->user, step);
     return STATUS_OK;
@@ -243,11 +247,13 @@ static bool due(const struct trainer *t, int64_t every)
     return t->step == t->config->train.steps || (every > 0 && t->step % every == 0);
 }
 
-/* A vote: one rank that was told to stop stops all of them at the same place. */
-static bool keep_going(void *user, int64_t done, int64_t total)
+/* A vote: one rank that was told to stop, or cannot read its data, stops all of them at the same place. */
+static bool keep_going(void *user, int64_t done, int64_t total, enum status read)
 {
     struct trainer *t = user;
-    int64_t stop = (t->callbacks->should_stop && t->callbacks->should_stop(t->callbacks->user)) ||
+    t->data_status = read;
+    int64_t stop = read != STATUS_OK ||
+                   (t->callbacks->should_stop && t->callbacks->should_stop(t->callbacks->user)) ||
                    deadline_over(&t->deadline, 2 * t->longest_step + 2 * t->saves.seconds);
     (void)done, (void)total;
     return engine_vote(t->engine, stop, &stop) == STATUS_OK && stop == 0;
@@ -260,8 +266,9 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     double traced = trace_begin(t->env->trace);
     trainer_turn_to(t, "evaluation after step ");
     TRY(trainer_set_apart(t));
-    TRY(evaluate_dataset(t->env, t->engine, t->data, train->micro_batch, train->context,
-                         train->eval_batches, keep_going, t, val));
+    enum status st = evaluate_dataset(t->env, t->engine, t->data, train->micro_batch,
+                                      train->context, train->eval_batches, keep_going, t, val);
+    TRY(t->data_status != STATUS_OK ? STATUS_STOPPED : st);
     draw(t, traced, "evaluation", 0);
     trainer_look(t);
     trainer_end_apart(t);
@@ -342,6 +349,7 @@ static enum status keep_state(struct trainer *t)
 {
     const struct run_config *config = t->config;
     run_saves_look(&t->saves);
+    progress_expect(t->env, 3 * t->saves.seconds);
     if (!checkpoint_due(&config->checkpoint, t->step, config->train.steps))
         return STATUS_OK;
     double traced = trace_begin(t->env->trace);
@@ -358,16 +366,18 @@ bool trainer_at_stop(const struct trainer *t)
     return stop > 0 && t->step >= stop;
 }
 
+/* A step's data is read before all agree that they make the step: where one rank cannot, the state of the
+ * last step is whole on all of them, and is saved. */
 enum status trainer_loop(struct trainer *t)
 {
     while (t->step < t->config->train.steps) {
         if (trainer_at_stop(t))
             return STATUS_STOPPED;
-        if (!keep_going(t, 0, 0))
+        tracing_step_begins(&t->tracing, t->step + 1);
+        if (!keep_going(t, 0, 0, fill_batches(t)))
             return t->session.comm && comm_status(t->session.comm) != STATUS_OK
                        ? comm_status(t->session.comm)
                        : STATUS_STOPPED;
-        tracing_step_begins(&t->tracing, t->step + 1);
         TRY(advance(t));
         TRY(trainer_write_trace(t, false));
         TRY(keep_state(t));

@@ -2,14 +2,17 @@
 # A signal in the middle of a run: all of it is saved, the exit code is 75, the same command goes on. Ctrl-C twice: it quits at once.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
+more_lines() { [ "$(wc -l <"$1")" -ge "$2" ] || has_ended $pid; }
 
-for signal in INT TERM USR1 '-n2 INT' '-n2 TERM'; do
+for signal in INT TERM USR1 HUP '-n2 INT' '-n2 TERM' '-n2 HUP'; do
     # background jobs of a script ignore SIGINT unless they ask for it, as a terminal's foreground job would get it
     ranks=-n1
     [ "$signal" = "${signal#-n2 }" ] || ranks=-n2
     signal=${signal#-n2 }
     rm -rf "run-$signal"
-    "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 $ranks --train.global_batch=8 --out="run-$signal" >out 2>err &
+    # and who runs the tests may ignore SIGHUP
+    env --default-signal=HUP "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 $ranks --train.global_batch=8 \
+        --out="run-$signal" >out 2>err &
     pid=$!
     wait_for is_under_way "run-$signal" $pid
     kill -$signal $pid
@@ -24,6 +27,24 @@ for signal in INT TERM USR1 '-n2 INT' '-n2 TERM'; do
     [ "$(wc -l <"run-$signal/metrics.jsonl")" = "$(sed -n 's/.*"steps": \([0-9]*\).*/\1/p' "run-$signal/summary.json" | head -1)" ] ||
         fail "$signal: metrics.jsonl and summary.json count other steps"
     ! grep -q $'\r' out || fail "$signal: carriage returns"
+done
+
+# SIGHUP that was ignored at the start stays so, in all ranks: nohup
+for ranks in -n1 -n2; do
+    env --ignore-signal=HUP "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=1000000 $ranks --train.global_batch=8 --out=hup$ranks >out 2>err &
+    pid=$!
+    wait_for is_under_way hup$ranks $pid
+    for process in $(processes_in "$work"); do
+        case $(cat "/proc/$process/comm" 2>/dev/null) in sifr*) kill -HUP "$process" ;; esac
+    done
+    done=$(wc -l <hup$ranks/metrics.jsonl)
+    wait_for more_lines hup$ranks/metrics.jsonl $((done + 20))
+    has_ended $pid && fail "nohup $ranks: SIGHUP has ended it: $(cat err)"
+    kill -TERM $pid
+    code=0
+    wait $pid || code=$?
+    [ $code = 75 ] || fail "nohup $ranks: exit $code, not 75: $(tail -3 err)"
+    [ "$(grep -c '^sifr: stopping' err)" = 1 ] || fail "nohup $ranks: not answered once: $(cat err)"
 done
 
 # --quiet: the warning that it has stopped, and no word before
@@ -115,8 +136,8 @@ ends_by_two late 5.2 -n1
 ends_by_two late-two 5.2 -n2
 
 # a measurement has nothing to save
-for signal in INT TERM; do
-    "$sifr" bench ops --seconds=60 >out 2>err &
+for signal in INT TERM HUP; do
+    env --default-signal=HUP "$sifr" bench ops --seconds=60 >out 2>err &
     pid=$!
     wait_for takes_signals $pid
     code=0

@@ -10,6 +10,8 @@
  * kill, stop: a signal to this process; hang: this thread goes no further, deaf to signals; where
  *     PLACE is what the rank tells the others of itself: "step 3, block 0 backward", or
  *     "in NAME N": inside call N of the communicator NAME, before it has sent anything.
+ *     RANK -1: this process, which may be a run of one rank that has nobody to tell.
+ * slow: with rank -1: a nap of 0.4 s before whatever it turns to, and at PLACE a SIGTERM to itself.
  * nan: PLACE is "reduce A B": what calls A to B of the communicator "reduce" hand over begins with
  *     a NaN; a call is one micro-batch's gradient of one piece.
  */
@@ -52,6 +54,8 @@ static void act(const struct fault *fault)
         raise(SIGKILL);
     if (strcmp(fault->action, "stop") == 0)
         kill(getpid(), SIGSTOP);
+    if (strcmp(fault->action, "slow") == 0)
+        raise(SIGTERM);
     while (strcmp(fault->action, "hang") == 0)
         pause();
 }
@@ -66,6 +70,20 @@ void __wrap_comm_note(struct comm *comm, const char *what)
     kill_hooks_note(what);
     if (fault_for(comm->home->rank, NULL, &fault) && strcmp(fault.place, what) == 0)
         act(&fault);
+}
+
+void __real_progress_note(const struct env *env, const char *what);
+void __wrap_progress_note(const struct env *env, const char *what);
+void __wrap_progress_note(const struct env *env, const char *what)
+{
+    struct fault fault;
+    __real_progress_note(env, what);
+    if (!fault_for(-1, NULL, &fault))
+        return;
+    if (strcmp(fault.place, what) == 0)
+        act(&fault);
+    if (strcmp(fault.action, "slow") == 0)
+        usleep(400000);
 }
 
 enum status __real_mpi_swap(struct comm *comm, uint64_t stamp);

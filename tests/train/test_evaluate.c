@@ -58,8 +58,9 @@ static void test_saved_model_gives_the_same_figure(void **state)
     rig_close(&rig);
 }
 
-static bool stop_at_two(void *user, int64_t done, int64_t total)
+static bool stop_at_two(void *user, int64_t done, int64_t total, enum status read)
 {
+    assert_int_equal(read, STATUS_OK);
     assert_true(done <= total && total >= 3);
     *(int64_t *)user = done;
     return done < 2;

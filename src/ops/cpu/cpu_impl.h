@@ -78,6 +78,10 @@ static inline int64_t next_piece(int64_t *next)
     return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
 }
 
+/* cpu_blas.c: memory that libraries need, before the first op */
+enum status cpu_blas_open(struct ops *ops);
+void cpu_blas_close(struct ops *ops);
+
 /* cpu_matmul.c */
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x, const void *w, const void *bias, void *y);
@@ -91,7 +95,6 @@ void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
                    const void *x, const void *dy, bool add, void *dw, void *dbias);
 /* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums);
-enum status cpu_matmul_open(struct ops *ops);
 
 /* cpu_norm.c */
 void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,

@@ -14,22 +14,8 @@
  * 16, down to about 256 x 384, and further only to have two.
  */
 #include <cblas.h>
-#include <pthread.h>
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
-
-/* The library's setting is the process's, and changing it while another engine multiplies breaks
- * its buffers: it is touched once, by the first who finds it otherwise. */
-enum status cpu_matmul_open(struct ops *ops)
-{
-    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
-    (void)ops;
-    pthread_mutex_lock(&one_at_a_time);
-    if (openblas_get_num_threads() != 1)
-        openblas_set_num_threads(1);
-    pthread_mutex_unlock(&one_at_a_time);
-    return STATUS_OK;
-}
 
 /* c (m, n) = op(a) op(b) + what c holds before; and what is done to a tile before and after */
 struct product {

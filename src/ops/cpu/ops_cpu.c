@@ -15,7 +15,8 @@ void ops_cpu_fill(struct ops_backend *table)
 {
     table->name = "cpu";
     table->supports = cpu_supports;
-    table->open = cpu_matmul_open;
+    table->open = cpu_blas_open;
+    table->close = cpu_blas_close;
     table->linear = cpu_linear;
     table->linear_gelu = cpu_linear_gelu;
     table->linear_dx = cpu_linear_dx;

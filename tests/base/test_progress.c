@@ -1,0 +1,72 @@
+/* test_progress -- what is counted, and the words that a watcher reads. */
+#include "testing.h"
+#include "base/output.h"
+#include "base/progress.h"
+#include <fcntl.h>
+#include <unistd.h>
+
+static void test_notes_and_counts(void **state)
+{
+    (void)state;
+    static struct progress progress;
+    struct env env = testing_env(1);
+    char words[PROGRESS_BYTES], lengthy[3 * PROGRESS_BYTES];
+    progress_add(&env); /* nobody watches */
+    progress_note(&env, "step 1");
+    env.progress = &progress;
+    assert_int_equal(progress_count(&progress), 0);
+    progress_words(&progress, words);
+    assert_string_equal(words, "");
+    progress_note(&env, "step 12, block 3 backward");
+    progress_note(&env, "step 13");
+    progress_add(&env);
+    assert_int_equal(progress_count(&progress), 3);
+    progress_words(&progress, words);
+    assert_string_equal(words, "step 13");
+    memset(lengthy, 'x', sizeof lengthy - 1);
+    lengthy[sizeof lengthy - 1] = 0;
+    progress_note(&env, lengthy);
+    progress_words(&progress, words);
+    assert_int_equal(strlen(words), PROGRESS_BYTES - 1);
+    env_destroy(&env);
+}
+
+static void test_the_longest_is_expected(void **state)
+{
+    (void)state;
+    static struct progress progress;
+    struct env env = testing_env(1);
+    progress_expect(&env, 5);
+    env.progress = &progress;
+    progress_expect(&env, 2.5);
+    progress_expect(&env, 1);
+    assert_int_equal(atomic_load(&progress.expected_ms), 2500);
+    env_destroy(&env);
+}
+
+/* A save that comes on is seen to: every piece counts. */
+static void test_writes_are_progress(void **state)
+{
+    (void)state;
+    static struct progress progress;
+    struct env env = testing_env(1);
+    env.progress = &progress;
+    int fd;
+    assert_true(output_open(&env, "/dev/null", O_WRONLY, &fd));
+    uint64_t before = progress_count(&progress);
+    assert_true(output_write(&env, fd, "abc", 3));
+    assert_true(output_write(&env, fd, "abc", 3));
+    assert_true(progress_count(&progress) >= before + 2);
+    assert_true(output_close(&env, fd));
+    env_destroy(&env);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_notes_and_counts),
+        cmocka_unit_test(test_the_longest_is_expected),
+        cmocka_unit_test(test_writes_are_progress),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# A file becomes shorter while it is mapped: an error that names it, the state of the last step is saved, and no zeros get into it.
+. "$(dirname "$0")/common.sh" "$@"
+make_text >text.txt
+ok "$sifr" tokenize text.txt --out=tokens
+whole=$(find tokens -name '*.bin' -size +8k | head -1)
+[ -n "$whole" ] || fail "no shard of more than two pages: $(ls -l tokens)"
+bytes=$(stat -c %s "$whole")
+train=("$sifr" train "${small[@]}" --train.steps=1000000 --train.global_batch=8 --data.split=0 --checkpoint.every=0)
+
+# cut_in_use NAME BYTES FLAGS...: the file is cut to BYTES in the middle of a run
+cut_in_use() {
+    local name=$1 left=$2 pid code=0
+    shift 2
+    cp "$whole" "$name.bin"
+    "${train[@]}" --data.path="$name.bin" "$@" --out="run-$name" >out 2>err &
+    pid=$!
+    wait_for is_under_way "run-$name" $pid
+    truncate -s "$left" "$name.bin"
+    wait $pid || code=$?
+    [ $code = 1 ] || fail "$name: exit $code, not 1: $(tail -3 err)"
+    grep -q "error: .*cannot read '.*$name.bin': it was cut from $bytes to $left bytes" err || fail "$name: the file is not named: $(cat err)"
+    grep -q "stopped after step [0-9]*: all of it is in" err || fail "$name: not saved: $(cat err)"
+}
+
+cut_in_use none 0 -n1
+# with the file as it was, the run goes on, with the bits of one that was never interrupted
+cp "$whole" none.bin
+last=$(sed -n 's/.*"steps": \([0-9]*\).*/\1/p' run-none/summary.json | head -1)
+stop=$((last + 2))
+expect 75 "going on after step $last from" "${train[@]}" --data.path=none.bin --train.stop_at=$stop --out=run-none
+expect 75 'stopped' "${train[@]}" --data.path=none.bin --train.stop_at=$stop --out=run-sound
+cmp run-none/checkpoints/step-$stop/model.safetensors run-sound/checkpoints/step-$stop/model.safetensors ||
+    fail "a run whose data was cut for a while has other weights"
+
+cut_in_use half $((bytes / 2)) -n1
+cut_in_use inside-a-page $((bytes - 2)) -n1 # the rest of the page reads as zeros, without a signal
+cut_in_use two $((bytes / 2)) -n2
+cut_in_use threads 0 -n2 --comm.backend=threads
+
+finish
