@@ -63,8 +63,8 @@ bool file_exists(const char *path);
 bool file_is_missing(struct env *env, const char *folder, const char *name);
 bool path_is_free(const char *path); /* nothing of that name is seen, not even a dangling link */
 bool path_is_link(const char *path); /* a symbolic link */
-/* Does `name` in the open folder (AT_FDCWD: a path) still stand for the open file, and not for a link
- * to it? */
+/* Does `name` in the open folder (AT_FDCWD: a path) still stand for the open file itself, not for a
+ * link to it? */
 bool file_is_at(int fd, int folder, const char *name);
 bool dir_exists(const char *path);   /* a folder */
 bool dir_is_empty(const char *path); /* also true when it does not exist */

@@ -20,8 +20,8 @@ struct lock_file {
 
 /* --- whose file it is ----------------------------------------------------------------------- */
 
-/* "12 host\n", or "12\n" of the first versions, or nothing, or the zeros that a crash of the machine
- * may leave. The text has a zero behind its bytes. */
+/* "12 host\n", or "12\n" of the first versions, or nothing, or the zeros that a crash of the
+ * machine may leave. The text has a zero behind its bytes. */
 static bool is_owner(const char *text, size_t bytes)
 {
     size_t end = strspn(text, "0123456789");

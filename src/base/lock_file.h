@@ -1,12 +1,12 @@
-/* lock_file -- one writer at a time for an output: a lock on a file, held by the process that writes
- * and gone with it, however it ends. The file holds that process's id and its host.
+/* lock_file -- one writer at a time for an output: a lock on a file, held by the process that
+ * writes and gone with it, however it ends. The file holds that process's id and its host.
  *
  * It is flock's lock, which Linux makes a lock of the server where the file is on NFS: another host
  * is refused too, unless the folder is mounted with local locks (nolock, local_lock=flock). A host
  * that dies loses its lock when the server notices: within its lease with NFS 4.
  *
- * A file is taken for a lock file by its content, never by its name alone: any other file, a link or
- * a folder of that name is neither written nor removed.
+ * A file is taken for a lock file by its content, never by its name alone: any other file, a link
+ * or a folder of that name is neither written nor removed.
  */
 #ifndef BASE_LOCK_FILE_H
 #define BASE_LOCK_FILE_H
@@ -22,8 +22,8 @@ struct lock_words {     /* of the messages */
     bool quiet;         /* no warning where there are no locks */
 };
 
-/* Refuse (STATUS_CONFIG) where another process holds the lock, or where `path` is no lock file; makes
- * nothing. */
+/* Refuse (STATUS_CONFIG) where another process holds the lock, or where `path` is no lock file;
+ * makes nothing. */
 enum status lock_file_check(struct env *env, const char *path, const struct lock_words *words);
 
 /* Make the file in a folder that exists, or take over one that was left. STATUS_CONFIG where

@@ -3,8 +3,9 @@
  * The invariants: until commit has renamed, `path` is untouched; after any failure nothing of ours
  * stays on the disk; only a file that is proven to be ours is removed.
  *
- * A leftover is removed under its lock. So a new temporary file counts only if its name still stands
- * for it once its writer has the lock: otherwise another process took it for a leftover in between.
+ * A leftover is removed under its lock. So a new temporary file counts only if its name still
+ * stands for it once its writer has the lock: otherwise another process took it for a leftover in
+ * between.
  */
 #include "base/part_file.h"
 #include <dirent.h>

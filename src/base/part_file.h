@@ -2,8 +2,8 @@
  *
  * The bytes go to a temporary file in the same folder, at any place and in any order; commit makes
  * them durable and renames. A file that was there before, and may be mapped by another process, is
- * never cut short. If the goal is a symbolic link, the rename replaces the link; what it leads to is
- * not touched.
+ * never cut short. If the goal is a symbolic link, the rename replaces the link; what it leads to
+ * is not touched.
  *
  * The temporary file `.NAME.PID-N.tmp` is always new (O_EXCL), so two writers never share one, and
  * locked (flock) for as long as its writer lives. One that nobody has locked was left by a process

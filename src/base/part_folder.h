@@ -1,12 +1,12 @@
 /* part_folder -- a folder that appears whole or not at all: filled under a temporary name, then
  * renamed.
  *
- *     STEM, STEM-2, ...   being filled: the first name that was free; mkdir never takes one that exists
- *         .sifr-lock      the marker, made first: a lock file (lock_file.h) of the process that fills it
+ *     STEM, STEM-2, ...   being filled: the first name that was free (mkdir)
+ *         .sifr-lock      the marker, made first: the lock file (lock_file.h) of its writer
  *
- * The marker is what makes a folder of that name ours. One that a killed process left is removed if it
- * is a real folder with a marker that nobody holds, or empty; any other stays, with a warning: a link, a
- * folder of the user's, or one from a version of sifr that wrote no marker.
+ * The marker is what makes a folder of that name ours. One that a killed process left is removed
+ * if it is a real folder with a marker that nobody holds, or empty; any other stays, with a
+ * warning: a link, a folder of the user's, or one from a version of sifr that wrote no marker.
  */
 #ifndef BASE_PART_FOLDER_H
 #define BASE_PART_FOLDER_H
@@ -27,8 +27,8 @@ const char *part_folder_path(const struct part_folder *folder);
 int part_folder_number(const struct part_folder *folder);
 enum status part_folder_name(struct env *env, const char *stem, int number, char **path);
 
-/* Sync it, rename it to `goal`, which is free or an empty folder, remove the marker, sync the folder
- * around it; then only destroy. */
+/* Sync it, rename it to `goal`, which is free or an empty folder, remove the marker, sync the
+ * folder around it; then only destroy. */
 enum status part_folder_commit(struct part_folder *folder, const char *goal);
 
 /* --- leftovers ------------------------------------------------------------------------------ */

@@ -130,8 +130,8 @@ enum status checkpoint_keep_clear(struct env *env, const char *folder)
 
 /* --- keeping -------------------------------------------------------------------------------- */
 
-/* Rename the folder to the first that is free of PREFIX step-N SUFFIX, and the same with -2, -3, ...;
- * mem_free *to. */
+/* Rename the folder to the first that is free of PREFIX step-N SUFFIX, and the same with -2, -3,
+ * ...; mem_free *to. */
 static enum status rename_free(struct env *env, const char *folder, int64_t step,
                                const char *prefix, const char *suffix, char **to)
 {

@@ -19,12 +19,13 @@
  * folder at all. */
 enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t below,
                                    int64_t *step);
-/* Remove what earlier runs left half written or half removed, where it is proven to be ours; warn of
- * the rest. The caller holds the run's lock. */
+/* Remove what earlier runs left half written or half removed, where it is proven to be ours; warn
+ * of the rest. The caller holds the run's lock. */
 enum status checkpoint_keep_clear(struct env *env, const char *folder);
-/* Remove all but the newest `keep` and those whose N is a multiple of `major` (0 = none). One that holds
- * anything but a checkpoint's files stays: the others are removed all the same, and the first such is
- * the failure that comes back. Links and other folders of that name stay too, and are not counted. */
+/* Remove all but the newest `keep` and those whose N is a multiple of `major` (0 = none). One that
+ * holds anything but a checkpoint's files stays: the others are removed all the same, and the
+ * first such is the failure that comes back. Links and other folders of that name stay too, and
+ * are not counted. */
 enum status checkpoint_keep_prune(struct env *env, const char *folder, int64_t keep, int64_t major);
 /* Those above `step` get other names: the run resumes from there and will write them again. Refused
  * (STATUS_CONFIG) before anything is renamed if one of them is not a real folder. */

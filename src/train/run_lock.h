@@ -3,8 +3,8 @@
 #define TRAIN_RUN_LOCK_H
 #include "base/lock_file.h"
 
-/* Refuse (STATUS_CONFIG) a folder that another run is writing to, or that has a DIR/lock which no run
- * wrote; makes nothing. */
+/* Refuse (STATUS_CONFIG) a folder that another run is writing to, or that has a DIR/lock which no
+ * run wrote; makes nothing. */
 enum status run_lock_check(struct env *env, const char *folder);
 
 /* Lock the folder, which exists. STATUS_CONFIG where run_lock_check says so. */

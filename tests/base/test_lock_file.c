@@ -1,4 +1,5 @@
-/* One writer at a time: held by a process, gone with it, and no file but a lock file is ever touched. */
+/* One writer at a time: held by a process, gone with it, and no file but a lock file is ever
+ * touched. */
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-/* A file that appears whole or not at all, whatever else has its names: links, leftovers of processes
- * that were killed, other writers. */
+/* A file that appears whole or not at all, whatever else has its names: links, leftovers of
+ * processes that were killed, other writers. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

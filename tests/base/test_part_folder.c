@@ -1,4 +1,5 @@
-/* A folder that appears whole or not at all, and what becomes of those that killed processes left. */
+/* A folder that appears whole or not at all, and what becomes of those that killed processes left.
+ * */
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -153,7 +154,8 @@ static void test_what_is_left_alone(void **state)
     scratch_close(&s);
 }
 
-/* Every write and every allocation can fail: the goal is whole or not there, and nothing else stays. */
+/* Every write and every allocation can fail: the goal is whole or not there, and nothing else
+ * stays. */
 static void test_everything_can_fail(void **state)
 {
     (void)state;

@@ -101,7 +101,8 @@ static void test_strangers(void **state)
     }
 }
 
-/* Wherever a removal fails, the proof is there as long as anything else is; the next one ends it. */
+/* Wherever a removal fails, the proof is there as long as anything else is; the next one ends it.
+ * */
 static void test_every_removal_can_fail(void **state)
 {
     (void)state;

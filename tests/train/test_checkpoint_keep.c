@@ -1,5 +1,5 @@
-/* Checkpoints that are removed or renamed are those that sifr made: links, files of the user's and other
- * folders stay, wherever they are. */
+/* Checkpoints that are removed or renamed are those that sifr made: links, files of the user's and
+ * other folders stay, wherever they are. */
 #include <unistd.h>
 #include "scratch.h"
 #include "base/part_folder.h"
