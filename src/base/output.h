@@ -17,6 +17,9 @@
 struct output_faults { /* open; borrowed by an env */
     atomic_llong left; /* calls up to and with the one that fails; 0 or less: none does */
     int error;         /* what it fails with; 0: it takes half at first, and all in the end */
+    /* What output_free says; NULL: it asks the system. */
+    bool (*free_bytes)(void *user, const char *path, uint64_t *bytes);
+    void *user;
 };
 
 bool output_open(struct env *env, const char *path, int flags, int *fd); /* mode 0666 */
@@ -33,5 +36,11 @@ bool output_close(struct env *env, int fd);
 bool output_rename(struct env *env, const char *from, const char *to);
 bool output_mkdir(struct env *env, const char *path);
 bool output_remove(struct env *env, const char *path); /* a file, or an empty folder */
+
+/* *bytes = what may still be written to the disk where `path` is, or will be; false: not known. */
+bool output_free(struct env *env, const char *path, uint64_t *bytes);
+/* Has one of these calls of this thread failed for want of space (ENOSPC, EDQUOT) since output_forget? */
+bool output_ran_out(void);
+void output_forget(void);
 
 #endif
