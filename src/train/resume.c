@@ -106,14 +106,15 @@ static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes
     return STATUS_OK;
 }
 
-/* The newest below `below` in either folder; of equals the run's own comes first. One in the run's folder
- * that was passed over leaves its equal in the second untried. */
+/* The newest below `below` in either folder; of equals the run's own comes first, and the other when that
+ * was passed over. */
 static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
 {
     int64_t second = -1;
+    bool equal = r->tried > 0 && !r->apart;
     TRY(checkpoint_keep_newest(r->env, r->place->folder, below, step));
     if (r->place->second)
-        TRY(checkpoint_keep_newest(r->env, r->place->second, below, &second));
+        TRY(checkpoint_keep_newest(r->env, r->place->second, equal ? below + 1 : below, &second));
     r->apart = second > *step;
     *step = r->apart ? second : *step;
     return STATUS_OK;

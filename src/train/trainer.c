@@ -141,13 +141,16 @@ static enum status open_folder(struct trainer *t)
     int64_t sampled = every > 0 ? t->step / every * every : 0;
     if (!trainer_speaks(t))
         return STATUS_OK;
+    if (t->lock != NULL)
+        TRY(checkpoint_keep_clear(t->env, t->checkpoints)); /* it may take room */
     TRY(check_room(t));
     if (t->lock == NULL)
         TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
     TRY(checkpoint_keep_clear(t->env, t->checkpoints));
     if (is_complete(t)) /* it may have been killed while it removed the last old one */
         return STATUS_OK;
-    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step));
+    /* one of the same step as that in the fallback was passed over */
+    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step - t->saves.apart));
     /* metrics.jsonl first: by it a config.yaml is known to be of a run */
     TRY(metrics_create(t->env, t->place->folder, t->step, sampled, t->place->config_yaml,
                        sampler_text_bytes(t->sampler), &t->metrics));

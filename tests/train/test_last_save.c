@@ -190,6 +190,12 @@ static void test_home_again(void **state)
     assert_true(save_there(&rig, "run/checkpoints/step-4/COMPLETE"));
     save_expect_same(&rig, "run/checkpoints/step-4/model.safetensors",
                      in_fallback(&rig, "step-4/model.safetensors"));
+    /* and when that one is damaged, the other is still there */
+    scratch_text(&rig.run.scratch, "run/checkpoints/step-4/config.json", "{}");
+    assert_int_equal(train(&rig, 2, with_fallback(&rig, "train.steps=5")), STATUS_OK);
+    save_expect_line(&rig, "/run/checkpoints/step-4' is passed over");
+    assert_true(save_there(&rig, "run/checkpoints/step-4.damaged"));
+    assert_int_equal(rig.summary.first_step, 4);
     rig_close(&rig.run);
 }
 
