@@ -15,6 +15,7 @@
  */
 #include "base/mem.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,10 @@ struct line {
 struct header {
     size_t bytes;        /* the caller's */
     size_t mapped_bytes; /* the whole mapping; 0 = from the C library */
-    struct line *line;   /* borrowed */
+    union {
+        struct line *line;        /* borrowed */
+        struct header *next_kept; /* once it is freed */
+    };
     uint64_t guard;
 };
 _Static_assert(sizeof(struct header) <= ALIGN, "the header fits before the block");
@@ -66,6 +70,7 @@ struct mem {
     struct account whole, places[MEM_PLACE_COUNT];
     int64_t allocation_count;
     int64_t until_failure; /* 1 = the next fails, 0 = off */
+    _Atomic bool keeps_freed;
 };
 
 /* --- the account ---------------------------------------------------------------------------- */
@@ -225,6 +230,30 @@ static void system_give(struct header *header)
         free(header);
 }
 
+/* Blocks that were freed while they had to stay: reachable, so that they are no leak. */
+static _Atomic(struct header *) kept;
+
+static void give_or_keep(const struct mem *mem, struct header *header)
+{
+    if (!mem_keeps_freed(mem)) {
+        system_give(header);
+        return;
+    }
+    header->next_kept = atomic_load(&kept);
+    while (!atomic_compare_exchange_weak(&kept, &header->next_kept, header))
+        continue;
+}
+
+void mem_keep_freed(struct mem *mem)
+{
+    atomic_store(&mem->keeps_freed, true);
+}
+
+bool mem_keeps_freed(const struct mem *mem)
+{
+    return atomic_load(&mem->keeps_freed);
+}
+
 /* --- allocation ----------------------------------------------------------------------------- */
 
 enum status mem_alloc(struct env *env, enum mem_category category, const char *name, size_t bytes,
@@ -288,7 +317,7 @@ enum status mem_resize(struct env *env, void *block, size_t bytes)
     pthread_mutex_lock(&mem->lock);
     line_move(mem, line, bytes, old->bytes);
     pthread_mutex_unlock(&mem->lock);
-    system_give(old);
+    give_or_keep(mem, old);
     void *fresh_block = block_of(fresh);
     memcpy(block, &fresh_block, sizeof fresh_block);
     return STATUS_OK;
@@ -315,7 +344,7 @@ void mem_free(struct env *env, void *block)
     pthread_mutex_lock(&env->mem->lock);
     line_move(env->mem, header->line, 0, header->bytes);
     pthread_mutex_unlock(&env->mem->lock);
-    system_give(header);
+    give_or_keep(env->mem, header);
 }
 
 enum status mem_strdup(struct env *env, const char *text, char **copy)

@@ -62,6 +62,10 @@ enum status mem_resize(struct env *env, void *block, size_t bytes);
 enum status mem_grow_array(struct env *env, enum mem_category category, const char *name,
                            size_t count, size_t size, void *array);
 void mem_free(struct env *env, void *block); /* NULL is fine */
+/* From now on a block that is freed is no longer counted, but stays in memory until the process ends:
+ * something outside, such as a message library, may still write to it. */
+void mem_keep_freed(struct mem *mem);
+bool mem_keeps_freed(const struct mem *mem);
 enum status mem_strdup(struct env *env, const char *text, char **copy);
 
 /* Count or uncount bytes that a device back end has taken by itself. Subject to injected failure

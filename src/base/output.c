@@ -2,8 +2,11 @@
 #include "base/output.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include "base/progress.h"
 
@@ -24,17 +27,68 @@ static bool is_failed(const struct env *env)
     return true;
 }
 
+/* --- space ---------------------------------------------------------------------------------- */
+
+static _Thread_local bool ran_out;
+
+/* Pass on what came of a call. */
+static bool noted(bool done)
+{
+    if (!done && (errno == ENOSPC || errno == EDQUOT))
+        ran_out = true;
+    return done;
+}
+
+bool output_ran_out(void)
+{
+    return ran_out;
+}
+
+void output_forget(void)
+{
+    ran_out = false;
+}
+
+/* The folder above, in place; false: there is none. */
+static bool go_up(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (strcmp(path, "/") == 0 || strcmp(path, ".") == 0)
+        return false;
+    if (slash == NULL)
+        strcpy(path, ".");
+    else
+        slash[slash == path ? 1 : 0] = '\0';
+    return true;
+}
+
+bool output_free(struct env *env, const char *path, uint64_t *bytes)
+{
+    struct statvfs disk;
+    char folder[PATH_MAX];
+    if (env->faults && env->faults->free_bytes)
+        return env->faults->free_bytes(env->faults->user, path, bytes);
+    if (*path == '\0' || strlen(path) >= sizeof folder)
+        return false;
+    strcpy(folder, path);
+    while (statvfs(folder, &disk) != 0)
+        if (errno != ENOENT || !go_up(folder))
+            return false;
+    *bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
+    return disk.f_blocks > 0; /* some systems have no figures */
+}
+
 /* --- calls ---------------------------------------------------------------------------------- */
 
 bool output_open(struct env *env, const char *path, int flags, int *fd)
 {
     *fd = -1;
     if (is_failed(env))
-        return false;
+        return noted(false);
     do
         *fd = open(path, flags | O_CLOEXEC, 0666);
     while (*fd < 0 && errno == EINTR);
-    return *fd >= 0;
+    return noted(*fd >= 0);
 }
 
 /* `at` < 0: where the file stands. */
@@ -80,14 +134,14 @@ bool output_append(int fd, const void *data, size_t bytes)
 
 bool output_write_at(struct env *env, int fd, uint64_t at, const void *data, size_t bytes)
 {
-    return write_all(env, fd, (int64_t)at, data, bytes);
+    return noted(write_all(env, fd, (int64_t)at, data, bytes));
 }
 
 bool output_reserve(struct env *env, int fd, uint64_t bytes)
 {
     int result;
     if (is_failed(env))
-        return false;
+        return noted(false);
     if (bytes == 0)
         return true;
     do
@@ -95,19 +149,19 @@ bool output_reserve(struct env *env, int fd, uint64_t bytes)
     while (result != 0 && errno == EINTR);
     if (result == 0)
         return true;
-    return (errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(fd, (off_t)bytes) == 0;
+    return noted((errno == EOPNOTSUPP || errno == ENOSYS) && ftruncate(fd, (off_t)bytes) == 0);
 }
 
 bool output_sync(struct env *env, int fd)
 {
     int result;
     if (is_failed(env))
-        return false;
+        return noted(false);
     do
         result = fsync(fd);
     while (result < 0 && errno == EINTR);
     progress_add(env);
-    return result == 0 || errno == EINVAL; /* EINVAL: a place that cannot be synced */
+    return noted(result == 0 || errno == EINVAL); /* EINVAL: a place that cannot be synced */
 }
 
 bool output_close(struct env *env, int fd)
@@ -117,20 +171,20 @@ bool output_close(struct env *env, int fd)
     bool closed = close(fd) == 0 || errno == EINTR; /* interrupted: it is closed all the same */
     if (failed)
         errno = reason;
-    return closed && !failed;
+    return noted(closed && !failed);
 }
 
 bool output_rename(struct env *env, const char *from, const char *to)
 {
-    return !is_failed(env) && rename(from, to) == 0;
+    return noted(!is_failed(env) && rename(from, to) == 0);
 }
 
 bool output_mkdir(struct env *env, const char *path)
 {
-    return !is_failed(env) && mkdir(path, 0777) == 0;
+    return noted(!is_failed(env) && mkdir(path, 0777) == 0);
 }
 
 bool output_remove_at(struct env *env, int folder, const char *name, bool is_folder)
 {
-    return !is_failed(env) && unlinkat(folder, name, is_folder ? AT_REMOVEDIR : 0) == 0;
+    return noted(!is_failed(env) && unlinkat(folder, name, is_folder ? AT_REMOVEDIR : 0) == 0);
 }

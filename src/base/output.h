@@ -17,6 +17,9 @@
 struct output_faults { /* open; borrowed by an env */
     atomic_llong left; /* calls up to and with the one that fails; 0 or less: none does */
     int error;         /* what it fails with; 0: it takes half at first, and all in the end */
+    /* What output_free says; NULL: it asks the system. */
+    bool (*free_bytes)(void *user, const char *path, uint64_t *bytes);
+    void *user;
 };
 
 bool output_open(struct env *env, const char *path, int flags, int *fd); /* mode 0666 */
@@ -34,5 +37,11 @@ bool output_mkdir(struct env *env, const char *path);
 /* The entry `name` of an open folder (AT_FDCWD: a path): an empty folder, or anything else. A link is
  * removed, and not what it leads to. */
 bool output_remove_at(struct env *env, int folder, const char *name, bool is_folder);
+
+/* *bytes = what may still be written to the disk where `path` is, or will be; false: not known. */
+bool output_free(struct env *env, const char *path, uint64_t *bytes);
+/* Has one of these calls of this thread failed for want of space (ENOSPC, EDQUOT) since output_forget? */
+bool output_ran_out(void);
+void output_forget(void);
 
 #endif

@@ -375,6 +375,7 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
                       const struct plan_rank *rank, int stage)
 {
     json_out_open(json, key, '{');
+    json_out_int(json, "number", rank->rank);
     json_out_open(json, "mem", '{');
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         json_out_int(json, mem_category_word((enum mem_category)c), (int64_t)rank->bytes[c]);

@@ -135,12 +135,15 @@ static void print_again(struct train_view *view, const struct trainer_summary *s
 }
 
 /* What to do with a model that is made. */
-static void print_sample(struct train_view *view, const char *folder)
+static void print_sample(struct train_view *view, const struct trainer_summary *s,
+                         const char *folder)
 {
+    size_t bytes = strlen(folder); /* a checkpoint in the fallback is not found by the folder */
+    const char *model = strncmp(s->checkpoint, folder, bytes) == 0 ? folder : s->checkpoint;
     struct text command;
     text_init(&command, view->cli->env);
     text_add(&command, "sifr sample");
-    command_line_add_word(&command, folder);
+    command_line_add_word(&command, model);
     if (view->wordless)
         text_add(&command, " --tokenizer=FILE (the shards' own: the run was given none)");
     console_fact(view->cli->console, "next", text_string(&command));
@@ -186,5 +189,5 @@ void train_end_print(struct train_view *view, const struct trainer_summary *s, c
     if (strcmp(s->end, "stopped") == 0)
         print_again(view, s);
     else
-        print_sample(view, folder);
+        print_sample(view, s, folder);
 }

@@ -68,14 +68,16 @@ static void describe_config(struct console *console, struct env *env,
     text_free(&text);
 }
 
-/* What matters of the account, and what libraries hold beside it. */
-static void describe_memory(const struct footprint_worst *held, char *out, size_t bytes)
+/* What matters of the account of the rank that holds the most, and what libraries hold beside it. */
+static void describe_memory(const struct footprint_worst *held, int ranks, char *out, size_t bytes)
 {
-    char human[32];
+    char human[32], who[48] = "";
     bool card = held->host_bytes > 0;
     size_t runtime = train_end_held(held)->runtime_bytes;
-    size_t used =
-        (size_t)snprintf(out, bytes, "%s:", text_human_bytes(human, (double)held->total_bytes));
+    if (ranks > 1)
+        snprintf(who, sizeof who, " on rank %d, the most of %d", held->rank, ranks);
+    size_t used = (size_t)snprintf(
+        out, bytes, "%s%s:", text_human_bytes(human, (double)held->total_bytes), who);
     const char *comma = "";
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {
         if (held->bytes[c] * 200 < held->total_bytes || used >= bytes)
@@ -135,7 +137,7 @@ static void print_header(struct train_view *view, const struct trainer_facts *fa
     }
     snprintf(line, sizeof line, "mask %s of %d processors", machine.mask, machine.processors);
     console_fact(console, "affinity", line);
-    describe_memory(facts->held, line, sizeof line);
+    describe_memory(facts->held, facts->ranks, line, sizeof line);
     console_fact(console, "memory", line);
 }
 
@@ -167,6 +169,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "ranks", facts->ranks);
     json_out_string(json, "comm", facts->comm);
     json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);
+    json_out_int(json, "mem_rank", facts->held->rank);
     if (facts->held->host_bytes > 0)
         json_out_int(json, "host_bytes", (int64_t)facts->held->host_bytes);
     if (train_end_held(facts->held)->held_bytes > 0)

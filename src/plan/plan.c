@@ -1,7 +1,8 @@
 /* plan -- reads the accounts of ranks that are built on nothing (plan_parts.c).
  *
- * Ranks of a kind take the same memory but for what they own, and slices are all of one length: the
- * first and the last worker and one server stand for all.
+ * Ranks with the same stage of the pipeline and the same role (worker or server) are a crew. They
+ * differ only in what they own: slices all have one length, but a copy of the state for a checkpoint
+ * has no padding. So the first, the last and the one with the largest copy stand for a crew.
  */
 #include "plan/plan.h"
 
@@ -38,44 +39,84 @@ static void read_account(const struct mem *mem, bool card, struct plan_rank *res
     result->runtime_bytes = (size_t)formula_card_runtime();
 }
 
-static enum status measure(struct env *own, const struct plan_request *request, int rank, bool walk,
-                           struct plan_rank *result, struct plan_parts *parts)
+/* What is wanted of a rank beside its memory. */
+struct look {
+    bool walk;           /* what a step sends */
+    mem_visit_fn *visit; /* NULL: none */
+    void *user;
+    const struct plan_crew *crew; /* NULL: none */
+    int largest_copy;             /* out: the rank of the crew that has it */
+};
+
+static int64_t copied_elements(const struct plan_parts *p, int rank)
 {
-    *result = (struct plan_rank){0};
+    int tensors = model_graph(p->model)->tensor_count;
+    int64_t count = 0;
+    for (int t = 0; t < tensors; t++) {
+        struct zero_ranges share = zero_state_share(p->zero, t, rank);
+        for (int i = 0; i < share.count; i++)
+            count += share.at[i].count;
+    }
+    return count;
+}
+
+static int largest_copy(const struct plan_parts *p, const struct plan_crew *crew)
+{
+    int64_t most = -1;
+    int best = crew->first;
+    for (int r = crew->first; r <= crew->last; r++) {
+        if ((r - crew->first) % crew->over >= crew->team)
+            continue; /* it has another stage of the pipeline */
+        int64_t count = copied_elements(p, r);
+        if (count > most) {
+            most = count;
+            best = r;
+        }
+    }
+    return best;
+}
+
+static enum status measure(struct env *own, const struct plan_request *request, int rank,
+                           struct look *look, struct plan_rank *result, struct plan_parts *parts)
+{
+    *result = (struct plan_rank){.rank = rank};
     TRY(plan_parts_build(own, request, rank, NULL, parts));
     result->roster = *zero_roster(parts->zero);
     result->p = parts->spread.mesh.p;
     result->part = spread_count(&parts->spread);
-    if (walk && request->ranks > 1)
+    if (look->walk && request->ranks > 1)
         TRY(walk_step(parts, request->loop_votes, result));
     read_account(own->mem, request->card, result);
+    if (look->visit)
+        mem_visit(own->mem, look->visit, look->user);
+    if (look->crew)
+        look->largest_copy =
+            request->zero.snapshot ? largest_copy(parts, look->crew) : look->crew->first;
     return STATUS_OK;
+}
+
+static enum status look_at_rank(struct env *env, const struct plan_request *request, int rank,
+                                struct look *look, struct plan_rank *result)
+{
+    struct env own;
+    struct plan_parts parts = {0};
+    TRY(plan_account_open(env, request->threads, &own));
+    enum status st = measure(&own, request, rank, look, result, &parts);
+    plan_parts_free(&parts);
+    mem_destroy(own.mem);
+    return st;
 }
 
 enum status plan_rank(struct env *env, const struct plan_request *request, int rank,
                       struct plan_rank *result)
 {
-    struct env own;
-    struct plan_parts parts = {0};
-    TRY(plan_account_open(env, request->threads, &own));
-    enum status st = measure(&own, request, rank, true, result, &parts);
-    plan_parts_free(&parts);
-    mem_destroy(own.mem);
-    return st;
+    return look_at_rank(env, request, rank, &(struct look){.walk = true}, result);
 }
 
 enum status plan_rank_memory(struct env *env, const struct plan_request *request, int rank,
                              mem_visit_fn *visit, void *user, struct plan_rank *result)
 {
-    struct env own;
-    struct plan_parts parts = {0};
-    TRY(plan_account_open(env, request->threads, &own));
-    enum status st = measure(&own, request, rank, false, result, &parts);
-    if (st == STATUS_OK && visit)
-        mem_visit(own.mem, visit, user);
-    plan_parts_free(&parts);
-    mem_destroy(own.mem);
-    return st;
+    return look_at_rank(env, request, rank, &(struct look){.visit = visit, .user = user}, result);
 }
 
 static enum status look_at_model(struct env *own, const struct plan_request *request,
@@ -143,22 +184,18 @@ int plan_team(const struct plan_request *request)
     return request->parallel.tp > 0 ? (int)request->parallel.tp : 1;
 }
 
-/* The first and the last worker with stage p of the pipeline stand for all that have it, with their
- * first and last of tensor-parallel ranks. */
-static enum status make_worker(struct env *env, const struct plan_request *request, int p,
-                               struct plan_rank *worker)
+/* --- crews ---------------------------------------------------------------------------------- */
+
+/* Workers or servers with stage p of the pipeline. */
+static struct plan_crew crew_of(const struct plan_request *request, int p, bool servers)
 {
-    int over = plan_spread_over(request), workers = request->ranks / over - request->zero.servers;
-    int tp = over / plan_pipe_stages(request), first = p * tp;
-    struct plan_rank last;
-    TRY(plan_rank(env, request, first, worker));
-    if (workers * tp < 2)
-        return STATUS_OK;
-    TRY(plan_rank_memory(env, request, (workers - 1) * over + first + tp - 1, NULL, NULL, &last));
-    memcpy(last.sent, worker->sent, sizeof last.sent);
-    if (last.total_bytes > worker->total_bytes)
-        *worker = last;
-    return STATUS_OK;
+    int over = plan_spread_over(request), team = plan_team(request);
+    int copies = request->ranks / over, workers = copies - (int)request->zero.servers;
+    int first = servers ? workers : 0, last = servers ? copies - 1 : workers - 1;
+    return (struct plan_crew){.first = first * over + p * team,
+                              .last = last * over + p * team + team - 1,
+                              .over = over,
+                              .team = team};
 }
 
 static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
@@ -167,42 +204,59 @@ static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
         *worst = *other;
 }
 
-/* workers (NULL: not wanted): of each stage of the pipeline. */
-static enum status make_stage(struct env *env, struct plan_request request, int stage,
-                              struct plan_rank *workers, struct plan_stage *result)
+/* *worst: of the crew the one that takes the most, with what the first sends (walk). */
+static enum status worst_of(struct env *env, const struct plan_request *request,
+                            const struct plan_crew *crew, bool walk, struct plan_rank *worst)
 {
-    int pp = plan_pipe_stages(&request), over = plan_spread_over(&request);
-    request.zero.stage = stage;
-    for (int p = 0; p < pp; p++) {
+    struct look first = {.walk = walk, .crew = crew}, other = {0};
+    struct plan_rank rank;
+    int64_t sent[ENGINE_WAYS];
+    TRY(look_at_rank(env, request, crew->first, &first, worst));
+    memcpy(sent, worst->sent, sizeof sent);
+    if (crew->last > crew->first) {
+        TRY(look_at_rank(env, request, crew->last, &other, &rank));
+        keep_worse(worst, &rank);
+    }
+    if (first.largest_copy != crew->first && first.largest_copy != crew->last) {
+        TRY(look_at_rank(env, request, first.largest_copy, &other, &rank));
+        keep_worse(worst, &rank);
+    }
+    memcpy(worst->sent, sent, sizeof sent);
+    return STATUS_OK;
+}
+
+/* workers (NULL: not wanted): of each stage of the pipeline. */
+static enum status worst_of_all(struct env *env, const struct plan_request *request, bool walk,
+                                struct plan_rank *workers, struct plan_stage *result)
+{
+    for (int p = 0; p < plan_pipe_stages(request); p++) {
+        struct plan_crew crew = crew_of(request, p, false);
         struct plan_rank rank;
-        TRY(make_worker(env, &request, p, &rank));
+        TRY(worst_of(env, request, &crew, walk, &rank));
         keep_worse(&result->worker, &rank);
         if (workers)
             workers[p] = rank;
-        if (request.zero.servers == 0)
+        if (request->zero.servers == 0)
             continue;
-        TRY(plan_rank(env, &request, request.ranks - over + p * (over / pp), &rank));
+        crew = crew_of(request, p, true);
+        TRY(worst_of(env, request, &crew, walk, &rank));
         keep_worse(&result->server, &rank);
     }
     return STATUS_OK;
 }
 
+static enum status make_stage(struct env *env, struct plan_request request, int stage,
+                              struct plan_rank *workers, struct plan_stage *result)
+{
+    request.zero.stage = stage;
+    return worst_of_all(env, &request, true, workers, result);
+}
+
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
                               struct plan_stage *result)
 {
-    int pp = plan_pipe_stages(request), over = plan_spread_over(request);
     *result = (struct plan_stage){.possible = true};
-    for (int p = 0; p < pp; p++) {
-        struct plan_rank rank;
-        int first = p * (over / pp);
-        TRY(plan_rank_memory(env, request, first, NULL, NULL, &rank));
-        keep_worse(&result->worker, &rank);
-        if (request->zero.servers == 0)
-            continue;
-        TRY(plan_rank_memory(env, request, request->ranks - over + first, NULL, NULL, &rank));
-        keep_worse(&result->server, &rank);
-    }
-    return STATUS_OK;
+    return worst_of_all(env, request, false, NULL, result);
 }
 
 /* Without the others, and with one micro-batch a step. */

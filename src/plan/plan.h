@@ -25,6 +25,7 @@ struct plan_request {
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
     bool card;                           /* it computes on a card, whose memory is not the host's */
+    bool saves_apart;                    /* checkpoints in the background: see comm_dup "save" */
     int loop_votes;                      /* engine_vote calls that the loop around a step makes */
 };
 
@@ -34,6 +35,7 @@ enum status plan_check_parallel(struct env *env, const struct model_config *mode
 
 /* One rank of a run. */
 struct plan_rank {
+    int rank;
     struct roster roster; /* among those with the same stage of the pipeline */
     int p;                /* which that is */
     struct spread_counts part;
@@ -52,10 +54,9 @@ enum status plan_rank_memory(struct env *env, const struct plan_request *request
 
 struct plan_stage {
     bool possible;           /* servers and groups are not in stage 0 */
-    struct plan_rank worker; /* of the stage of the pipeline that takes the most memory: that of the
-                                one that takes the most; what the first sends: the most, but for
-                                control (see zero_norm.c) */
-    struct plan_rank server; /* without servers: all zero */
+    struct plan_rank worker; /* the one that takes the most memory, with what the first of its stage
+                                of the pipeline sends: the most, but for control (see zero_norm.c) */
+    struct plan_rank server; /* the same; without servers: all zero */
 };
 
 /* A pipeline, in the chosen ZeRO stage. */

@@ -12,11 +12,17 @@ struct plan_parts {
     struct ops *ops;
     struct stream *stream;
     struct comm *comm; /* NULL: one rank */
+    struct comm *save; /* of checkpoints in the background; NULL: none */
     struct model *model;
     struct spread spread;
     struct zero *zero;
     struct engine *engine;
     struct decoder *decoder;
+};
+
+/* Ranks first .. last whose number less `first`, modulo `over`, is below `team`. */
+struct plan_crew {
+    int first, last, over, team;
 };
 
 /* What calls on it take, where time is kept. */

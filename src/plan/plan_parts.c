@@ -92,6 +92,8 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
     const struct unit_graph *graph = p->spread.graph;
     TRY(zero_create(p->ops, p->stream, p->spread.copies, graph, &store, &p->zero));
     TRY(engine_create(p->ops, p->stream, graph, p->zero, &engine, &p->engine));
+    if (p->comm && request->saves_apart)
+        TRY(comm_dup(p->comm, "save", &p->save));
     if (request->decode_tokens == 0)
         return STATUS_OK;
     return decoder_create(p->ops, p->stream, graph, p->zero, spread_pipe(&p->spread),
@@ -105,6 +107,7 @@ void plan_parts_free(struct plan_parts *p)
     engine_destroy(p->engine);
     zero_destroy(p->zero);
     spread_free(&p->spread);
+    comm_destroy(p->save);
     model_destroy(p->model);
     comm_destroy(p->comm);
     stream_destroy(p->stream);

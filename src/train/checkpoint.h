@@ -24,6 +24,10 @@ struct checkpoint_config {
     int64_t file_bytes; /* limit of a file of tensors */
     bool async;         /* those in the middle of a run are written while it goes on */
     bool direct;        /* written and read past the system's cache, where that can be */
+    /* For the last one, when it cannot be saved (last_save.h): */
+    const char *fallback;       /* another folder; "" = none */
+    const char *wait_for_space; /* how long, as train.max_time */
+    bool make_room;             /* older ones of the run may be removed */
 };
 extern const struct option_table checkpoint_options; /* checkpoint.* */
 
@@ -35,6 +39,7 @@ bool checkpoint_in_background(const struct checkpoint_config *config, int64_t st
 /* --- saving --------------------------------------------------------------------------------- */
 
 struct checkpoint_setup { /* all borrowed for as long as the saver lives */
+    const char *run;      /* its folder */
     const char *folder;   /* RUN/checkpoints; made by the first save */
     const struct model *model;
     struct zero *zero;
@@ -56,6 +61,7 @@ struct checkpoint_result {
     enum status status; /* otherwise: what kind of failure it was */
     char path[4096];
     char error[640]; /* why it was not saved */
+    bool no_space;   /* for want of space */
     char note[320];  /* what else went wrong: old ones that could not be removed; "" = nothing */
     uint64_t bytes;
     double seconds; /* from its start to its end, with the removal of old ones */
@@ -72,6 +78,9 @@ void checkpoint_saver_destroy(struct checkpoint_saver *saver); /* NULL is fine; 
  * are in the result, the same on every rank; the status is that of the device or communicator. */
 enum status checkpoint_saver_save(struct checkpoint_saver *saver,
                                   const struct checkpoint_progress *progress);
+/* Save in this folder (borrowed) from now on. No save is under way. */
+void checkpoint_saver_turn_to(struct checkpoint_saver *saver, const char *folder);
+uint64_t checkpoint_saver_bytes(const struct checkpoint_saver *saver); /* that one takes on disk */
 /* The result of the last save when it has ended and was not asked for before; `wait` for it. Not
  * collective. */
 bool checkpoint_saver_result(struct checkpoint_saver *saver, bool wait,

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include "base/clock.h"
+#include "train/checkpoint_room.h"
 #include "train/checkpoint_write.h"
 
 struct checkpoint_saver {
@@ -88,6 +89,16 @@ void checkpoint_saver_destroy(struct checkpoint_saver *saver)
     log_destroy(saver->own.log);
     pthread_mutex_destroy(&saver->lock);
     mem_free(saver->env, saver);
+}
+
+void checkpoint_saver_turn_to(struct checkpoint_saver *saver, const char *folder)
+{
+    saver->setup.folder = folder;
+}
+
+uint64_t checkpoint_saver_bytes(const struct checkpoint_saver *saver)
+{
+    return checkpoint_room_bytes(&saver->layout);
 }
 
 /* --- a save --------------------------------------------------------------------------------- */

@@ -10,6 +10,13 @@
 
 static const char FORMAT_WORD[] = "sifr checkpoint";
 
+/* The most that a counter may say. A run adds to it and multiplies with it: it must stay far from where
+ * 64 bits overflow. */
+static const int64_t MOST_STEPS = 1000000000000; /* as train.steps */
+static const int64_t MOST_SAMPLES = (int64_t)1 << 60;
+static const int64_t MOST_WORKERS = 1 << 24;
+static const int64_t MOST_BYTES = (int64_t)1 << 60; /* of a file */
+
 void checkpoint_marker(const char *state_json, size_t bytes, char out[CHECKPOINT_MARKER])
 {
     snprintf(out, CHECKPOINT_MARKER, "%s %d\nstate.json %zu %016" PRIx64 "\n", FORMAT_WORD,
@@ -108,11 +115,15 @@ struct reader {
 };
 
 static enum status read_count(const struct reader *r, const json_t *object, const char *key,
-                              int64_t *out)
+                              int64_t most, int64_t *out)
 {
     const json_t *value = json_object_get(object, key);
     if (!json_is_integer(value) || json_integer_value(value) < 0)
         return FAIL(r->env, FORMAT, "'%s': \"%s\" is not a count", r->origin, key);
+    if (json_integer_value(value) > most)
+        return FAIL(r->env, FORMAT,
+                    "'%s': \"%s\" is %" JSON_INTEGER_FORMAT ", the most is %" PRId64, r->origin,
+                    key, json_integer_value(value), most);
     *out = json_integer_value(value);
     return STATUS_OK;
 }
@@ -158,8 +169,8 @@ static enum status read_scale(const struct reader *r, const json_t *object,
     if (json_is_null(scale))
         return STATUS_OK;
     double value = json_number_value(json_object_get(scale, "scale"));
-    TRY(read_count(r, scale, "good_steps", &good_steps));
-    TRY(read_count(r, scale, "patience", &patience));
+    TRY(read_count(r, scale, "good_steps", INT32_MAX, &good_steps));
+    TRY(read_count(r, scale, "patience", INT32_MAX, &patience));
     if (!(value >= LOSS_SCALE_FLOOR && value <= LOSS_SCALE_CEILING) ||
         good_steps >= LOSS_SCALE_WINDOW || patience < 1 || patience > LOSS_SCALE_HYSTERESIS)
         return FAIL(r->env, FORMAT, "'%s': \"loss_scale\" is out of range", r->origin);
@@ -172,14 +183,16 @@ static enum status read_progress(const struct reader *r, const json_t *root,
                                  struct checkpoint_progress *p)
 {
     const json_t *loss = json_object_get(root, "loss");
-    TRY(read_count(r, root, "step", &p->step));
-    TRY(read_count(r, root, "updates", &p->updates));
-    TRY(read_count(r, root, "samples", &p->samples));
-    TRY(read_count(r, root, "tokens", &p->tokens));
-    TRY(read_count(r, root, "skipped", &p->skipped));
-    TRY(read_count(r, root, "skips_in_row", &p->skips_in_row));
+    TRY(read_count(r, root, "step", MOST_STEPS, &p->step));
+    TRY(read_count(r, root, "updates", MOST_STEPS, &p->updates));
+    TRY(read_count(r, root, "samples", MOST_SAMPLES, &p->samples));
+    TRY(read_count(r, root, "tokens", MOST_SAMPLES, &p->tokens));
+    TRY(read_count(r, root, "skipped", MOST_STEPS, &p->skipped));
+    TRY(read_count(r, root, "skips_in_row", MOST_STEPS, &p->skips_in_row));
     if (p->updates > p->step)
         return FAIL(r->env, FORMAT, "'%s': more updates than steps", r->origin);
+    if (p->skipped > p->step || p->skips_in_row > p->skipped)
+        return FAIL(r->env, FORMAT, "'%s': more skipped steps than steps", r->origin);
     p->loss = json_is_number(loss) ? json_number_value(loss) : NAN;
     return read_scale(r, root, p);
 }
@@ -272,7 +285,7 @@ static enum status read_entry(const struct reader *r, const json_t *object,
             return FAIL(r->env, FORMAT, "'%s': two files are called '%s'", r->origin, name);
     snprintf(entry->name, sizeof entry->name, "%s", name);
     TRY(read_role(r, object, &entry->role));
-    TRY(read_count(r, object, "bytes", &bytes));
+    TRY(read_count(r, object, "bytes", MOST_BYTES, &bytes));
     entry->bytes = (uint64_t)bytes;
     return read_pieces(r, json_object_get(object, "pieces"), entry);
 }
@@ -301,7 +314,7 @@ static enum status read_all(const struct reader *r, const json_t *root,
     int64_t version = 0;
     if (!format || strcmp(format, FORMAT_WORD) != 0)
         return FAIL(r->env, FORMAT, "'%s' is not the state of a checkpoint", r->origin);
-    TRY(read_count(r, root, "version", &version));
+    TRY(read_count(r, root, "version", INT64_MAX, &version));
     if (version < 1 || version > CHECKPOINT_VERSION)
         return FAIL(r->env, FORMAT,
                     "'%s' is of version %" PRId64 "; this sifr reads versions up to %d", r->origin,
@@ -309,7 +322,7 @@ static enum status read_all(const struct reader *r, const json_t *root,
     TRY(read_progress(r, root, &state->progress));
     TRY(read_config(r, root, state));
     if (json_object_get(root, "workers")) /* the first checkpoints had it not */
-        TRY(read_count(r, root, "workers", &state->workers));
+        TRY(read_count(r, root, "workers", MOST_WORKERS, &state->workers));
     TRY(read_machine(r, root, &state->print));
     return read_entries(r, json_object_get(root, "files"), state);
 }

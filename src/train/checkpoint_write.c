@@ -17,7 +17,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include "base/clock.h"
@@ -27,19 +26,18 @@
 #include "base/part_folder.h"
 #include "train/checkpoint_keep.h"
 #include "train/checkpoint_list.h"
+#include "train/checkpoint_room.h"
 #include "train/model_file.h"
 
-enum { ERROR_BYTES = 496 };                 /* a vote is a multiple of 8 bytes */
+enum { ERROR_BYTES = 500 };                 /* a vote is a multiple of 8 bytes */
 enum { WIDE_BYTES = 2 * CHECKPOINT_PIECE }; /* of the fp32 elements of a part in 16 bits */
 enum { CHUNK_BYTES = WIDE_BYTES + CHECKPOINT_PIECE };
 enum { ROOM_BYTES = CHECKPOINT_PIECE }; /* written at once */
-/* Blocks, folders and small files beside the tensors, on a disk that is nearly full. */
-static const uint64_t SPARE_BYTES = 1 << 20;
-
 struct vote {
     double stood; /* how long this rank's run did */
     enum status status;
-    int number; /* of the first rank: which name the folder has (part_folder.h) */
+    int number;       /* of the first rank: which name the folder has (part_folder.h) */
+    int32_t no_space; /* why it failed */
     char error[ERROR_BYTES];
 };
 
@@ -52,7 +50,8 @@ struct write {
     char *stem, *partial, *final;
     struct checkpoint_result *result;
     double started;
-    int file; /* that is open; -1 = none */
+    bool no_space; /* by the figures of the disk, before anything was written */
+    int file;      /* that is open; -1 = none */
     struct direct out;
     void *chunk;      /* a part on its way: in fp32, and behind it in 16 bits */
     void *room;       /* of `out` */
@@ -77,6 +76,7 @@ static enum status count_votes(struct write *w, const struct vote *votes)
         if (w->size > 1)
             snprintf(who, sizeof who, "rank %d: ", r);
         snprintf(w->result->error, sizeof w->result->error, "%s%s", who, votes[r].error);
+        w->result->no_space = votes[r].no_space;
         return votes[r].status;
     }
     return STATUS_OK;
@@ -88,8 +88,10 @@ static enum status agree(struct write *w, enum status st)
     struct vote mine = {.status = st, .stood = w->job->stood, .number = w->number};
     if (*w->result->error) /* all know it */
         return st;
-    if (st != STATUS_OK)
+    if (st != STATUS_OK) {
         snprintf(mine.error, sizeof mine.error, "%s", log_first_error(w->env->log));
+        mine.no_space = w->no_space || output_ran_out();
+    }
     if (!comm)
         return count_votes(w, &mine);
     TRY(comm_exchange(comm, &mine, sizeof mine, w->votes));
@@ -105,17 +107,14 @@ static enum status inside(struct write *w, const char *name, char **path)
 
 static enum status check_room(struct write *w)
 {
-    struct statvfs disk;
+    const char *folder = w->job->setup->folder;
+    uint64_t bytes = checkpoint_room_bytes(w->job->layout), room;
     char needed[32], there[32];
-    uint64_t bytes = w->job->layout->bytes + SPARE_BYTES;
-    if (statvfs(w->job->setup->folder, &disk) != 0)
-        return STATUS_OK; /* not known: the writes will tell */
-    uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
-    if (room >= bytes)
-        return STATUS_OK;
-    return FAIL(w->env, IO, "'%s': a checkpoint needs %s and the disk has room for %s",
-                w->job->setup->folder, text_human_bytes(needed, (double)bytes),
-                text_human_bytes(there, (double)room));
+    if (!output_free(w->env, folder, &room) || room >= bytes)
+        return STATUS_OK; /* if it is not known, the writes will tell */
+    w->no_space = true;
+    return FAIL(w->env, IO, "'%s': a checkpoint needs %s and the disk has room for %s", folder,
+                text_human_bytes(needed, (double)bytes), text_human_bytes(there, (double)room));
 }
 
 static enum status make_folders(struct write *w)
@@ -400,6 +399,7 @@ void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result
                       .file = -1};
     w.hash_room = w.votes + w.size;
     *result = (struct checkpoint_result){.step = job->progress.step};
+    output_forget();
     if (comm)
         comm_be_patient(comm, true); /* disks differ */
     enum status st = walk(&w);

@@ -382,13 +382,12 @@ static enum status resolve_schedule(struct env *env, struct train_config *train)
     return STATUS_OK;
 }
 
-static enum status check_time(struct env *env, const struct train_config *train)
+static enum status check_time(struct env *env, const char *key, const char *time)
 {
     double seconds;
-    if (deadline_parse(train->max_time, &seconds))
+    if (deadline_parse(time, &seconds))
         return STATUS_OK;
-    return FAIL(env, CONFIG, "train.max_time: '%s' is not a time; write seconds, or 2h30m",
-                train->max_time);
+    return FAIL(env, CONFIG, "%s: '%s' is not a time; write seconds, or 2h30m", key, time);
 }
 
 static enum status resolve_samples(struct env *env, const struct run_config *config)
@@ -499,7 +498,8 @@ static enum status resolve(struct env *env, struct options *options,
         return STATUS_OK;
     }
     TRY(resolve_schedule(env, &config->train));
-    TRY(check_time(env, &config->train));
+    TRY(check_time(env, "train.max_time", config->train.max_time));
+    TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
     TRY(resolve_samples(env, config));
     TRY(check_bits(env, config));
     TRY(check_groups(env, &config->groups));

@@ -72,7 +72,7 @@ static void describe(const struct footprints *own, bool most, struct device *dev
     memcpy(held->bytes, sums.bytes, sizeof held->bytes);
     held->state_bytes = sums.bytes[MEM_PARAMS] + sums.bytes[MEM_GRADS] + sums.bytes[MEM_OPTIMIZER];
     held->host_bytes = on_card(device) ? mem_sums(mem, MEM_HOST, most).total_bytes : 0;
-    held->state_rank = rank;
+    held->rank = held->state_rank = rank;
     held->process = own->process;
     held->card = own->card;
     snprintf(mine->card, sizeof mine->card, "%s", device_card(device));
@@ -85,9 +85,11 @@ static void keep_larger(size_t *kept, size_t other)
 
 static void take_worse(struct footprint_worst *worst, const struct footprint_worst *other)
 {
-    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
-        keep_larger(&worst->bytes[c], other->bytes[c]);
-    keep_larger(&worst->total_bytes, other->total_bytes);
+    if (other->total_bytes > worst->total_bytes) {
+        worst->rank = other->rank;
+        worst->total_bytes = other->total_bytes;
+        memcpy(worst->bytes, other->bytes, sizeof worst->bytes);
+    }
     if (other->state_bytes > worst->state_bytes) {
         worst->state_bytes = other->state_bytes;
         worst->state_rank = other->state_rank;

@@ -44,14 +44,13 @@ void footprints_look(struct footprints *own, const struct mem *mem, struct devic
 
 /* What the ranks hold, as the worst of them does. */
 struct footprint_worst {
-    size_t
-        bytes[MEM_CATEGORY_COUNT]; /* accounted where it computes, each the largest of any rank */
-    size_t total_bytes;            /* of the rank with the largest account */
-    size_t state_bytes;            /* the same for params, grads and optimizer, */
-    int state_rank;                /* and which rank that is */
-    size_t host_bytes;             /* accounted on the host beside a card; 0 = no card */
-    struct footprint process;      /* of the rank whose process holds the most */
-    struct footprint card;         /* of the card of which most is in use */
+    int rank; /* with the largest account where it computes; the first of equals */
+    size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* its account: all of one rank */
+    size_t state_bytes;       /* the most of any rank for params, grads and optimizer, */
+    int state_rank;           /* and which rank that is */
+    size_t host_bytes;        /* the most of any rank on the host beside a card; 0 = no card */
+    struct footprint process; /* of the rank whose process holds the most */
+    struct footprint card;    /* of the card of which most is in use */
 };
 /* The account as it is now, or the most so far. `comm` NULL: one rank. Collective. */
 enum status footprint_compare(const struct footprints *own, bool most, struct device *device,

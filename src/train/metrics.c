@@ -171,8 +171,8 @@ static void add_known(struct text *line, const char *key, double value)
         add_real(line, key, value);
 }
 
-/* By category where it computes, and on the host beside a card, of the worst rank; and all that the
- * first rank's process and its card have held. */
+/* By category where it computes, of the rank that holds the most; on the host beside a card; and all
+ * that the first rank's process and its card have held. */
 static void add_memory(struct text *line, const struct trainer_step *step)
 {
     text_add(line, ",\"mem\":{");
@@ -180,6 +180,8 @@ static void add_memory(struct text *line, const struct trainer_step *step)
         text_printf(line, "%s\"%s\":%zu", c > 0 ? "," : "", mem_category_word((enum mem_category)c),
                     step->held->bytes[c]);
     text_add(line, "}");
+    if (step->ranks > 1)
+        text_printf(line, ",\"mem_rank\":%d", step->held->rank);
     if (step->held->host_bytes > 0)
         text_printf(line, ",\"host_bytes\":%zu", step->held->host_bytes);
     if (step->card_bytes > 0)

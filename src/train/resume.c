@@ -18,6 +18,7 @@ struct resume {
     int rank, size;
     size_t held_bytes;     /* by the account, before anything was read */
     size_t resident_bytes; /* by the process */
+    bool apart;            /* the one that is tried is in the second folder */
     int64_t tried;         /* how many were damaged */
     enum status verdict;   /* of all ranks on the last: good, damaged, or why the run stops */
     char why[512];         /* it is not good */
@@ -25,6 +26,7 @@ struct resume {
 
 struct vote {
     int64_t step, status;
+    int64_t apart;          /* it is in the second folder */
     uint64_t memory, grown; /* as in resume_load */
     char error[480];
 };
@@ -96,11 +98,26 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
 /* What the first rank knows, everybody does. */
 static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes)
 {
-    struct vote mine = {.step = *step};
+    struct vote mine = {.step = *step, .apart = r->apart};
     if (!r->comm)
         return STATUS_OK;
     TRY(comm_exchange(r->comm, &mine, sizeof mine, votes));
     *step = votes[0].step;
+    r->apart = votes[0].apart != 0;
+    return STATUS_OK;
+}
+
+/* The newest below `below` in either folder; of equals the run's own comes first, and the other when that
+ * was passed over. */
+static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
+{
+    int64_t second = -1;
+    bool equal = r->tried > 0 && !r->apart;
+    TRY(checkpoint_keep_newest(r->env, r->place->folder, below, step));
+    if (r->place->second)
+        TRY(checkpoint_keep_newest(r->env, r->place->second, equal ? below + 1 : below, &second));
+    r->apart = second > *step;
+    *step = r->apart ? second : *step;
     return STATUS_OK;
 }
 
@@ -109,7 +126,7 @@ static enum status pick(struct resume *r, int64_t below, int64_t *step, struct v
 {
     *step = -1;
     if (r->rank == 0 && r->place->wanted)
-        TRY(checkpoint_keep_newest(r->env, r->place->folder, below, step));
+        TRY(find_newest(r, below, step));
     if (r->rank == 0 && *step < 0 && r->tried > 0)
         return FAIL(r->env, FORMAT,
                     "no checkpoint in '%s' can be used, the last because of: %s; give --fresh to "
@@ -222,7 +239,8 @@ static enum status try_all(struct resume *r, struct vote *votes,
         TRY(pick(r, step, &step, votes));
         if (step < 0)
             return STATUS_OK;
-        TRY(checkpoint_keep_path(r->env, r->place->folder, "", step, "", &path));
+        TRY(checkpoint_keep_path(r->env, r->apart ? r->place->second : r->place->folder, "", step,
+                                 "", &path));
         enum status st = try_one(r, path, votes, progress, load);
         load->seconds = clock_seconds() - started;
         if (st == STATUS_OK && r->verdict != STATUS_OK && r->verdict != STATUS_FORMAT)
@@ -235,6 +253,7 @@ static enum status try_all(struct resume *r, struct vote *votes,
         mem_free(r->env, path);
         TRY(st);
         *found = r->verdict == STATUS_OK;
+        load->apart = *found && r->apart;
     }
     return STATUS_OK;
 }

@@ -14,6 +14,7 @@
 
 struct resume_place {        /* borrowed for the call */
     const char *folder;      /* RUN/checkpoints */
+    const char *second;      /* where the newest may be too (fallback.h); NULL = nowhere */
     bool direct;             /* read past the system's cache; counts at every rank */
     bool wanted;             /* there is a run to go on with. Counts at the first rank, as does what
                                 follows */
@@ -29,6 +30,7 @@ struct resume_place {        /* borrowed for the call */
 struct resume_load {
     double seconds;      /* until all ranks had it, with what was passed over */
     size_t memory_bytes; /* taken for it beside the store, at most, by any rank */
+    bool apart;          /* it was in the second folder */
     size_t grown_bytes;  /* of any rank's process: that, and memory of the store not used before */
 };
 

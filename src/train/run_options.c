@@ -84,6 +84,16 @@ static const struct option checkpoint_list[] = {
      .fallback = "5G",
      RANGE(1, 1e18),
      .help = "bytes above which a file of tensors is cut into several"},
+    {CHECKPOINT(fallback, STRING), .fallback = "", .value_name = "DIR",
+     .help = "where the last checkpoint goes when it cannot be saved in the run's folder; the same "
+             "command resumes from there"},
+    {CHECKPOINT(wait_for_space, STRING), .fallback = "10m", .value_name = "TIME",
+     .help =
+         "how long to wait for space when the disk is too full for the last checkpoint; 0 = not"},
+    {CHECKPOINT(make_room, BOOL), .fallback = "false",
+     .help =
+         "remove older checkpoints of the run when the disk is too full for the last one; never "
+         "the newest, nor those of checkpoint.major"},
 };
 const struct option_table checkpoint_options = {
     .title = "checkpoints", .options = checkpoint_list, .count = COUNT(checkpoint_list)};

@@ -43,6 +43,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .engine = config->engine,
         .zero = trainer_store_config(config),
         .parallel = config->parallel,
+        .saves_apart = checkpoint_in_background(&config->checkpoint, config->train.steps),
         .loop_votes = 1, /* does anybody want to stop? */
         .ops = planned_ops(config),
         .compute = run_place(config).type,

@@ -28,7 +28,7 @@ static void add_memory(struct text *text, const struct footprint_worst *held)
     text_printf(text, ",\n  \"peak_mem\": {\"total\": %zu", held->total_bytes);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         text_printf(text, ", \"%s\": %zu", mem_category_word((enum mem_category)c), held->bytes[c]);
-    text_add(text, "}");
+    text_printf(text, ", \"rank\": %d}", held->rank);
     if (held->host_bytes > 0)
         text_printf(text, ",\n  \"peak_host_mem\": %zu", held->host_bytes);
     if (process->held_bytes > 0)

@@ -11,6 +11,8 @@
 #include "base/file.h"
 #include "train/agreement.h"
 #include "train/checkpoint_keep.h"
+#include "train/checkpoint_room.h"
+#include "train/fallback.h"
 #include "train/model_file.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
@@ -74,7 +76,8 @@ static void tell_failure(struct trainer *t, enum status st)
         return;
     if (t->ranks->failing)
         t->ranks->failing(t->ranks->rank, st, error);
-    comm_abort(t->session.comm, error);
+    if (!t->saves.lost) /* otherwise all know it, and say the same */
+        comm_abort(t->session.comm, error);
 }
 
 /* All ranks go on, or none does: who failed has said why. */
@@ -104,18 +107,50 @@ static bool is_complete(const struct trainer *t)
     return t->step >= t->config->train.steps;
 }
 
+static enum status check_fallback(struct trainer *t)
+{
+    const char *fallback = t->config->checkpoint.fallback;
+    char *probe;
+    if (!*fallback)
+        return STATUS_OK;
+    TRY(dir_create(t->env, fallback));
+    TRY(path_join(t->env, fallback, "probe", &probe));
+    enum status st = file_check_place(t->env, probe);
+    mem_free(t->env, probe);
+    return st;
+}
+
+/* Known now, not after hours of training. */
+static enum status check_room(struct trainer *t)
+{
+    const struct checkpoint_room_need need = {.folder = t->checkpoints,
+                                              .empty = t->place->fresh,
+                                              .config = &t->config->checkpoint,
+                                              .bytes = checkpoint_saver_bytes(t->saves.saver),
+                                              .step = t->step,
+                                              .steps = t->config->train.steps};
+    if (is_complete(t))
+        return STATUS_OK;
+    TRY(check_fallback(t));
+    return checkpoint_room_check(t->env, &need);
+}
+
 static enum status open_folder(struct trainer *t)
 {
     int64_t every = t->config->train.sample_every;
     int64_t sampled = every > 0 ? t->step / every * every : 0;
     if (!trainer_speaks(t))
         return STATUS_OK;
+    if (t->lock != NULL)
+        TRY(checkpoint_keep_clear(t->env, t->checkpoints)); /* it may take room */
+    TRY(check_room(t));
     if (t->lock == NULL)
         TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
     TRY(checkpoint_keep_clear(t->env, t->checkpoints));
     if (is_complete(t)) /* it may have been killed while it removed the last old one */
         return STATUS_OK;
-    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step));
+    /* one of the same step as that in the fallback was passed over */
+    TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step - t->saves.apart));
     /* metrics.jsonl first: by it a config.yaml is known to be of a run */
     TRY(metrics_create(t->env, t->place->folder, t->step, sampled, t->place->config_yaml,
                        sampler_text_bytes(t->sampler), &t->metrics));
@@ -128,10 +163,47 @@ static bool sums_by_worker(const struct run_config *config)
     return config->ranks.accumulate == RUN_ACCUMULATE_LOCAL || run_sum_type(config) != DTYPE_F32;
 }
 
+/* Where the last checkpoint of this run may be too, the same on all ranks; NULL: nowhere. */
+static enum status find_fallback(struct trainer *t, bool wanted, char **folder)
+{
+    const char *fallback = t->config->checkpoint.fallback;
+    struct comm *comm = t->session.comm;
+    uint64_t id = wanted ? fallback_id(t->env, t->place->folder) : 0, *all;
+    *folder = NULL;
+    if (!*fallback)
+        return STATUS_OK;
+    if (comm) {
+        TRY(mem_alloc_array(t->env, MEM_OTHER, "fallback", (size_t)comm_size(comm), sizeof *all,
+                            &all));
+        enum status st = comm_exchange(comm, &id, sizeof id, all);
+        id = all[0];
+        mem_free(t->env, all);
+        TRY(st);
+    }
+    return id == 0 ? STATUS_OK : fallback_folder(t->env, fallback, t->place->folder, id, folder);
+}
+
+static void note_resumed(struct trainer *t, const char *folder)
+{
+    t->step = t->first_step = t->saves.last_step = t->done.step;
+    t->saves.apart = t->load.apart;
+    if (t->done.scaled)
+        engine_set_loss_scale(t->engine, t->done.scale);
+    t->summary->steps = t->summary->first_step = t->step;
+    t->summary->tokens = t->done.tokens;
+    t->summary->skipped = t->done.skipped;
+    t->summary->loss = t->done.loss;
+    snprintf(t->summary->checkpoint, sizeof t->summary->checkpoint, "%s/step-%" PRId64, folder,
+             t->step);
+}
+
 /* From where it stood; `found` is false when that is nowhere. */
 static enum status go_on(struct trainer *t, bool wanted, bool *found)
 {
+    char *second;
+    TRY(find_fallback(t, wanted, &second));
     const struct resume_place place = {.folder = t->checkpoints,
+                                       .second = second,
                                        .direct = t->config->checkpoint.direct,
                                        .wanted = wanted,
                                        .config_yaml = t->place->config_yaml,
@@ -140,20 +212,12 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
                                        .steps = t->config->train.steps,
                                        .workers = zero_roster(t->session.zero)->workers,
                                        .by_workers = sums_by_worker(t->config)};
-    TRY(resume_run(t->env, &place, t->session.comm, model_graph(t->session.model), t->session.zero,
-                   &t->done, &t->load, found));
-    if (!*found)
-        return STATUS_OK;
-    t->step = t->first_step = t->saves.last_step = t->done.step;
-    if (t->done.scaled)
-        engine_set_loss_scale(t->engine, t->done.scale);
-    t->summary->steps = t->summary->first_step = t->step;
-    t->summary->tokens = t->done.tokens;
-    t->summary->skipped = t->done.skipped;
-    t->summary->loss = t->done.loss;
-    snprintf(t->summary->checkpoint, sizeof t->summary->checkpoint, "%s/step-%" PRId64,
-             t->checkpoints, t->step);
-    return STATUS_OK;
+    enum status st = resume_run(t->env, &place, t->session.comm, model_graph(t->session.model),
+                                t->session.zero, &t->done, &t->load, found);
+    if (st == STATUS_OK && *found)
+        note_resumed(t, t->load.apart ? second : t->checkpoints);
+    mem_free(t->env, second);
+    return st;
 }
 
 static enum status fill_state(struct trainer *t, bool wanted)
@@ -172,6 +236,7 @@ static enum status open_saves(struct trainer *t)
 {
     const struct run_config *config = t->config;
     const struct checkpoint_setup setup = {
+        .run = t->place->folder,
         .folder = t->checkpoints,
         .model = t->session.model,
         .zero = t->session.zero,
@@ -374,6 +439,17 @@ static void tell_complete(struct trainer *t)
                    t->place->folder, t->step, steps);
 }
 
+/* What a run has come to is in its checkpoint: a disk that takes no summary is no failure of the run. */
+static void write_summary(struct trainer *t)
+{
+    struct env quiet = *t->env;
+    quiet.log = log_create(NULL, NULL, LOG_ERROR);
+    if (!quiet.log || trainer_summary_write(&quiet, t->place->folder, t->summary) != STATUS_OK)
+        log_warn(t->env, "no summary.json: %s",
+                 quiet.log ? log_first_error(quiet.log) : "out of memory for a log");
+    log_destroy(quiet.log);
+}
+
 /* Save unless the run broke in the middle or diverged: what was saved before is worth more then. */
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
@@ -404,8 +480,8 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     note_end(t, st, seconds);
     if (!trainer_speaks(t) || (t->first_step > 0 && !moved)) /* what is there tells more */
         return st;
-    enum status written = trainer_summary_write(t->env, t->place->folder, t->summary);
-    return st != STATUS_OK ? st : written;
+    write_summary(t);
+    return st;
 }
 
 enum status trainer_run(struct env *env, const struct run_config *config,

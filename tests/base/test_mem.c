@@ -239,6 +239,35 @@ static void test_leak_is_named(void **state)
     assert_contains(said, "77 bytes of comm 'ring'");
 }
 
+/* What somebody outside may still write to stays, and is nobody else's. */
+static void test_kept(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct env *env = fixture_open(&f);
+    static const size_t sizes[] = {100, (size_t)8 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char *freed, *next, *grown;
+        assert_int_equal(mem_alloc(env, MEM_COMM, "freed", sizes[i], &freed), STATUS_OK);
+        assert_int_equal(mem_alloc(env, MEM_COMM, "grown", sizes[i], &grown), STATUS_OK);
+        mem_keep_freed(env->mem);
+        assert_true(mem_keeps_freed(env->mem));
+        char *before = grown;
+        mem_free(env, freed);
+        assert_int_equal(mem_resize(env, &grown, sizes[i] + 1), STATUS_OK);
+        assert_int_equal(mem_alloc(env, MEM_COMM, "next", sizes[i], &next), STATUS_OK);
+        assert_true(next != freed && next != before && grown != freed);
+        memset(freed, 7, sizes[i]);
+        memset(before, 7, sizes[i]);
+        for (size_t at = 0; at < sizes[i]; at++)
+            assert_true(next[at] == 0 && grown[at] == 0);
+        mem_free(env, next);
+        mem_free(env, grown);
+        assert_int_equal(mem_bytes(env->mem, MEM_COMM), 0);
+    }
+    fixture_close(&f);
+}
+
 static void *churn(void *user)
 {
     struct env *env = user;
@@ -278,7 +307,7 @@ int main(void)
         cmocka_unit_test(test_places),        cmocka_unit_test(test_resize),
         cmocka_unit_test(test_grow_array),    cmocka_unit_test(test_failure),
         cmocka_unit_test(test_leak_is_named), cmocka_unit_test(test_strdup),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_kept),          cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

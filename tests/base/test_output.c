@@ -151,9 +151,57 @@ static void test_a_read_only_file(void **state)
     close_scene(&s);
 }
 
+static bool say_seven(void *user, const char *path, uint64_t *bytes)
+{
+    (void)user, (void)path;
+    *bytes = 7;
+    return true;
+}
+
+static void test_free_space(void **state)
+{
+    (void)state;
+    struct scene s;
+    char deeper[128];
+    uint64_t here, there;
+    open_scene(&s);
+    assert_true(output_free(&s.env, s.folder, &here));
+    snprintf(deeper, sizeof deeper, "%s/not/there/yet", s.folder);
+    assert_true(output_free(&s.env, deeper, &there));
+    assert_true(here > 0 && there > 0);
+    assert_true(output_free(&s.env, "no-such-folder", &there)); /* that of the current one */
+    assert_false(output_free(&s.env, "", &there));
+    s.faults.free_bytes = say_seven;
+    assert_true(output_free(&s.env, s.folder, &there) && there == 7);
+    close_scene(&s);
+}
+
+static void test_out_of_space(void **state)
+{
+    (void)state;
+    static const int errors[] = {ENOSPC, EDQUOT, EIO, EROFS};
+    struct scene s;
+    open_scene(&s);
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+        for (int n = 1; n < 6; n++) { /* open, write, sync, close, rename */
+            output_forget();
+            assert_false(output_ran_out());
+            s.faults.error = errors[i];
+            atomic_store(&s.faults.left, n);
+            assert_int_equal(file_write_atomic(&s.env, s.path, "x", 1), STATUS_IO);
+            assert_true(output_ran_out() == (i < 2));
+        }
+    }
+    atomic_store(&s.faults.left, 0);
+    output_forget();
+    close_scene(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_free_space),
+        cmocka_unit_test(test_out_of_space),
         cmocka_unit_test(test_every_call_of_an_atomic_write),
         cmocka_unit_test(test_half_a_transfer),
         cmocka_unit_test(test_removing),

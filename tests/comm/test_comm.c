@@ -2,6 +2,7 @@
  * inline and worker streams, in groups, two communicators at once, under random delays; bytes are
  * counted exactly and sums have the bits of a sequential sum in rank order; or, in fast mode, where the
  * library adds, are as good as that one. */
+#include "comm/comm_impl.h"
 #include <math.h>
 #include "comm/comm_rig.h"
 
@@ -634,6 +635,52 @@ static void case_broadcast_bytes(struct member *m)
     }
 }
 
+/* Several threads of a rank ask another where it is, each on its own communicator, at once. */
+struct asker {
+    struct comm *comm;
+    int peer;
+    int64_t number; /* of its calls so far: what the answer must say */
+    int wrong;
+};
+
+static void *ask_often(void *argument)
+{
+    struct asker *a = argument;
+    for (int i = 0; i < 20; i++) {
+        struct comm_place place = {0};
+        if (!a->comm->backend->ask(a->comm, a->peer, &place) || !place.here ||
+            place.number != a->number)
+            a->wrong++;
+    }
+    return NULL;
+}
+
+static void case_questions(struct member *m)
+{
+    enum { COMMS = 3 };
+    struct asker askers[COMMS];
+    pthread_t threads[COMMS];
+    if (m->size == 1)
+        return;
+    for (int c = 0; c < COMMS; c++) {
+        struct asker *a = &askers[c];
+        *a = (struct asker){.peer = (m->rank + 1) % m->size, .number = c + 1};
+        EXPECT(m, comm_dup(m->comm, "asked", &a->comm) == STATUS_OK);
+        for (int i = 0; i <= c; i++)
+            EXPECT(m, comm_barrier(a->comm) == STATUS_OK);
+    }
+    EXPECT(m, comm_barrier(m->comm) == STATUS_OK);
+    for (int c = 0; c < COMMS; c++)
+        EXPECT(m, pthread_create(&threads[c], NULL, ask_often, &askers[c]) == 0);
+    for (int c = 0; c < COMMS; c++) {
+        pthread_join(threads[c], NULL);
+        EXPECT(m, askers[c].wrong == 0);
+    }
+    EXPECT(m, comm_barrier(m->comm) == STATUS_OK);
+    for (int c = 0; c < COMMS; c++)
+        comm_destroy(askers[c].comm);
+}
+
 static const struct comm_case cases[] = {
     {.name = "all_gather", .run = case_all_gather},
     {.name = "all_to_all", .run = case_all_to_all},
@@ -655,6 +702,7 @@ static const struct comm_case cases[] = {
     {.name = "bytes_on_their_way", .run = case_bytes_on_their_way},
     {.name = "bytes", .run = case_bytes},
     {.name = "broadcast_bytes", .run = case_broadcast_bytes},
+    {.name = "questions", .run = case_questions},
 };
 
 int main(int argc, char **argv)

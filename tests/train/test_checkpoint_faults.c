@@ -173,7 +173,8 @@ static void test_the_last_save_fails(void **state)
     struct save_rig rig = {.callbacks = &callbacks};
     plan = (struct plan){.rank = 0, .error = ENOSPC, .from = -15}; /* its 20th call */
     save_open(&rig);
-    assert_int_equal(save_train(&rig, "run", 1, "train.steps=4"), STATUS_IO);
+    assert_int_equal(save_train(&rig, "run", 1, "train.steps=4 checkpoint.wait_for_space=0"),
+                     STATUS_IO);
     save_expect_line(&rig, "the checkpoint of step 4 was not saved");
     assert_string_equal(rig.summary.end, "failed");
     /* it begins again, and what it had to tell is kept */

@@ -59,7 +59,7 @@ struct seat {
     struct footprint_worst now, most;
 };
 
-/* Rank r has r + 1 MiB of params, 3 - r of gradients, and the largest process is rank 1's. */
+/* Rank r has 2r + 1 MiB of params, 3 - r of gradients, and the largest process is rank 1's. */
 static void *rank_main(void *argument)
 {
     struct seat *seat = argument;
@@ -74,7 +74,7 @@ static void *rank_main(void *argument)
     assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
     assert_int_equal(device_create(&env, "cpu", 0, &device), STATUS_OK);
     assert_int_equal(comm_join(seat->hub, seat->rank, &config, device, &comm), STATUS_OK);
-    assert_int_equal(mem_alloc(&env, MEM_PARAMS, "p", (r + 1) * MIB, &params), STATUS_OK);
+    assert_int_equal(mem_alloc(&env, MEM_PARAMS, "p", (2 * r + 1) * MIB, &params), STATUS_OK);
     assert_int_equal(mem_alloc(&env, MEM_GRADS, "g", (3 - r) * MIB, &grads), STATUS_OK);
     assert_int_equal(footprint_compare(&own, false, device, comm, &seat->now), STATUS_OK);
     mem_free(&env, params);
@@ -105,13 +105,18 @@ static void test_the_worst_rank(void **state)
     run_seats(&s, seats, rank_main, &hub);
     for (int r = 0; r < RANKS; r++) {
         const struct footprint_worst *now = &seats[r].now, *most = &seats[r].most;
-        assert_int_equal(now->bytes[MEM_PARAMS], 3 * MIB);
-        assert_int_equal(now->bytes[MEM_GRADS], 3 * MIB);
-        assert_int_equal(now->state_bytes, 4 * MIB); /* of any one rank */
+        size_t sum = 0;
+        for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+            sum += now->bytes[c];
+        assert_int_equal(now->rank, 2);
+        assert_int_equal(now->total_bytes, sum); /* of one rank, not the most of several */
+        assert_int_equal(now->bytes[MEM_PARAMS], 5 * MIB);
+        assert_int_equal(now->bytes[MEM_GRADS], 1 * MIB);
+        assert_int_equal(now->state_bytes, 6 * MIB);
         assert_int_equal(now->process.held_bytes, 900);
         assert_int_equal(now->process.runtime_bytes, 11);
-        assert_int_equal(most->bytes[MEM_PARAMS], 3 * MIB);
-        assert_true(most->total_bytes >= 4 * MIB && most->total_bytes < 5 * MIB);
+        assert_int_equal(most->bytes[MEM_PARAMS], 5 * MIB);
+        assert_true(most->total_bytes >= 6 * MIB && most->total_bytes < 7 * MIB);
     }
     comm_hub_destroy(hub);
     scratch_close(&s);

@@ -24,8 +24,8 @@ enum status mpi_failed(struct env *env, const char *call, int code);
 
 /* What monitors tell each other. */
 enum notice_what {
-    NOTICE_ASK,    /* where are you on communicator `id`? */
-    NOTICE_ANSWER, /* at `place` */
+    NOTICE_ASK,    /* where are you on communicator `id`? `number` is the question's */
+    NOTICE_ANSWER, /* to question `number`: at `place` */
     NOTICE_LEFT,   /* I have closed communicator `id`, after its collective `number` */
     NOTICE_END,    /* the job ends because of `text` */
     NOTICE_BYE,    /* the last notice from this rank; `clean`: it left no message behind */
@@ -45,8 +45,12 @@ struct outgoing {
     MPI_Request request;
 };
 
-struct answer {
-    int64_t count; /* how many came from that rank */
+/* Of a thread that waits for its answer. Several threads ask at once, each about its own communicator,
+ * and an answer may come when nobody waits for it any more: so it names its question. */
+struct question {
+    struct question *next;
+    int64_t number;
+    bool answered;
     struct comm_place place;
 };
 
@@ -61,8 +65,9 @@ struct mpi_home {
     _Atomic bool monitor_stops;
     pthread_mutex_t lock; /* of what follows; inside the home's */
     int outbox_size;
-    struct outgoing *outbox; /* (outbox_size) */
-    struct answer *answers;  /* (size) */
+    struct outgoing *outbox;    /* (outbox_size) */
+    struct question *questions; /* that are open; on the stacks of those who ask */
+    int64_t question_count;     /* so far */
     int bye_count;
     bool all_clean;
 };

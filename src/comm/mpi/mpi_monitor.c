@@ -91,7 +91,7 @@ static bool drain(struct mpi_home *home)
 
 static void answer(struct mpi_home *home, int from, const struct notice *notice)
 {
-    struct notice reply = {.what = NOTICE_ANSWER, .id = notice->id};
+    struct notice reply = {.what = NOTICE_ANSWER, .id = notice->id, .number = notice->number};
     comm_home_place(&home->base, notice->id, &reply.place);
     post(home, from, &reply);
 }
@@ -111,18 +111,25 @@ static void note_departure(struct mpi_home *home, int from, const struct notice 
     pthread_mutex_unlock(&home->base.lock);
 }
 
+static void take_answer(struct mpi_home *home, const struct notice *notice)
+{
+    pthread_mutex_lock(&home->lock);
+    for (struct question *q = home->questions; q != NULL; q = q->next) {
+        if (q->number != notice->number)
+            continue;
+        q->place = notice->place;
+        q->answered = true;
+    }
+    pthread_mutex_unlock(&home->lock);
+}
+
 static void take(struct mpi_home *home, int from, const struct notice *notice)
 {
     switch (notice->what) {
     case NOTICE_ASK: answer(home, from, notice); break;
     case NOTICE_LEFT: note_departure(home, from, notice); break;
     case NOTICE_END: comm_home_fail(&home->base, notice->text); break;
-    case NOTICE_ANSWER:
-        pthread_mutex_lock(&home->lock);
-        home->answers[from].count++;
-        home->answers[from].place = notice->place;
-        pthread_mutex_unlock(&home->lock);
-        break;
+    case NOTICE_ANSWER: take_answer(home, notice); break;
     case NOTICE_BYE:
         pthread_mutex_lock(&home->lock);
         home->bye_count++;
@@ -176,14 +183,12 @@ enum status mpi_monitor_start(struct mpi_home *home)
     home->outbox_size = 2 * home->base.size + 8;
     TRY_OR(undo_lock, mem_alloc_array(env, MEM_OTHER, "monitor", (size_t)home->outbox_size,
                                       sizeof *home->outbox, &home->outbox));
-    TRY_OR(undo_outbox, mem_alloc_array(env, MEM_OTHER, "monitor", (size_t)home->base.size,
-                                        sizeof *home->answers, &home->answers));
     for (int i = 0; i < home->outbox_size; i++)
         home->outbox[i].request = MPI_REQUEST_NULL;
     st = STATUS_COMM;
     if ((error = MPI_Comm_dup(MPI_COMM_WORLD, &home->wire)) != MPI_SUCCESS) {
         mpi_failed(env, "MPI_Comm_dup", error);
-        goto undo_answers;
+        goto undo_outbox;
     }
     MPI_Comm_set_errhandler(home->wire, MPI_ERRORS_RETURN);
     if ((error = start_thread(home)) != 0) {
@@ -193,8 +198,6 @@ enum status mpi_monitor_start(struct mpi_home *home)
     return STATUS_OK;
 undo_wire:
     MPI_Comm_free(&home->wire);
-undo_answers:
-    mem_free(env, home->answers);
 undo_outbox:
     mem_free(env, home->outbox);
 undo_lock:
@@ -238,11 +241,13 @@ bool mpi_monitor_stop(struct mpi_home *home)
         clean = wait_for_byes(home) && home->all_clean && bye.clean;
         atomic_store(&home->monitor_stops, true);
         pthread_join(home->monitor, NULL);
-        clean = drain(home) && clean;
+        bool drained = drain(home);
+        clean = drained && clean;
         if (clean)
             MPI_Comm_free(&home->wire);
-        mem_free(home->base.env, home->answers);
-        mem_free(home->base.env, home->outbox); /* MPI is not called any more if it still has it */
+        if (!drained) /* MPI still reads the outbox */
+            mem_keep_freed(home->base.env->mem);
+        mem_free(home->base.env, home->outbox);
     }
     pthread_mutex_destroy(&home->lock);
     return clean;
@@ -250,26 +255,49 @@ bool mpi_monitor_stop(struct mpi_home *home)
 
 /* --- for the back end's table --------------------------------------------------------------- */
 
+static void open_question(struct mpi_home *home, struct question *question)
+{
+    pthread_mutex_lock(&home->lock);
+    *question = (struct question){.next = home->questions, .number = ++home->question_count};
+    home->questions = question;
+    pthread_mutex_unlock(&home->lock);
+}
+
+static bool close_question(struct mpi_home *home, struct question *question)
+{
+    pthread_mutex_lock(&home->lock);
+    struct question **link = &home->questions;
+    while (*link != question)
+        link = &(*link)->next;
+    *link = question->next;
+    bool answered = question->answered;
+    pthread_mutex_unlock(&home->lock);
+    return answered;
+}
+
+static bool is_answered(struct mpi_home *home, const struct question *question)
+{
+    pthread_mutex_lock(&home->lock);
+    bool answered = question->answered;
+    pthread_mutex_unlock(&home->lock);
+    return answered;
+}
+
 bool mpi_monitor_ask(struct comm *comm, int peer, struct comm_place *place)
 {
     struct mpi_home *home = (struct mpi_home *)comm->home;
-    struct notice question = {.what = NOTICE_ASK, .id = comm->id};
-    struct answer *answers = &home->answers[comm->job_ranks[peer]];
+    struct question question;
     double limit = clock_seconds() + ANSWER_WITHIN;
-    bool answered = false;
-    pthread_mutex_lock(&home->lock);
-    int64_t before = answers->count;
-    pthread_mutex_unlock(&home->lock);
-    post(home, comm->job_ranks[peer], &question);
-    while (!answered && clock_seconds() < limit) {
+    open_question(home, &question);
+    post(home, comm->job_ranks[peer],
+         &(struct notice){.what = NOTICE_ASK, .id = comm->id, .number = question.number});
+    do
         mpi_nap(1e-3);
-        pthread_mutex_lock(&home->lock);
-        answered = answers->count > before;
-        if (answered)
-            *place = answers->place;
-        pthread_mutex_unlock(&home->lock);
-    }
-    return answered;
+    while (!is_answered(home, &question) && clock_seconds() < limit);
+    if (!close_question(home, &question))
+        return false;
+    *place = question.place;
+    return true;
 }
 
 void mpi_monitor_spread(struct comm_home *base, const char *text)

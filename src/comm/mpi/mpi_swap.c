@@ -246,7 +246,10 @@ static enum status look_around(struct swap *swap)
     return comm_late(swap->comm, waits_for(swap, 0), waited);
 }
 
-/* After an error: take back what can be taken back, so that MPI writes to no buffer of ours. */
+/* After an error: take back what can be taken back, so that MPI writes to no buffer of ours. A large
+ * message that has been matched cannot be: MPI moves its bytes whenever anybody calls it, the monitor
+ * for instance. Its buffer must outlive MPI then, so no memory is given back before the process ends,
+ * which it is about to. */
 static void abandon(struct swap *swap)
 {
     struct mpi_comm *mpi = swap->mpi;
@@ -262,6 +265,7 @@ static void abandon(struct swap *swap)
     for (int i = 0; i < slots; i++) {
         if (mpi->requests[i] != MPI_REQUEST_NULL) {
             MPI_Request_free(&mpi->requests[i]);
+            mem_keep_freed(swap->comm->env->mem);
             atomic_store(&((struct mpi_home *)swap->comm->home)->unclean, true);
         }
     }

@@ -68,7 +68,7 @@ enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub)
 {
     struct comm_hub *h;
     CHECK_LE(1, size);
-    TRY(mem_alloc(env, MEM_COMM, "hub", sizeof *h + (size_t)size * sizeof *h->homes, &h));
+    TRY(mem_alloc(env, MEM_OTHER, "hub", sizeof *h + (size_t)size * sizeof *h->homes, &h));
     h->env = env;
     h->size = size;
     pthread_mutex_init(&h->lock, NULL);
@@ -139,9 +139,9 @@ static enum status make_group(struct env *env, uint64_t id, int size, struct gro
     enum status st;
     struct group *g;
     size_t n = (size_t)size;
-    TRY(mem_alloc(env, MEM_COMM, "groups", sizeof *g + n * sizeof *g->seats, &g));
+    TRY(mem_alloc(env, MEM_OTHER, "groups", sizeof *g + n * sizeof *g->seats, &g));
     TRY_OR(undo_self,
-           mem_alloc_array(env, MEM_COMM, "groups", n * n, sizeof *g->channels, &g->channels));
+           mem_alloc_array(env, MEM_OTHER, "groups", n * n, sizeof *g->channels, &g->channels));
     g->id = id;
     g->size = size;
     pthread_mutex_init(&g->lock, NULL);

@@ -242,7 +242,8 @@ static enum status cuda_alloc(struct device *device, struct device_block *block)
 static void cuda_free(struct device *device, const struct device_block *block)
 {
     cudaSetDevice(cuda_device_of(device)->index);
-    give_back(block);
+    if (!block->host || !mem_keeps_freed(device->env->mem)) /* MPI knows memory of the host only */
+        give_back(block);
     device_uncount_block(device, block);
 }
 

@@ -1,0 +1,191 @@
+/* What every rank of a run takes is what the plan says of it, to the byte, in odd layouts: a run over
+ * ranks that are threads against each rank built on nothing. The rank that the plan shows is the
+ * one that takes the most.
+ */
+#include "ranks_rig.h"
+#include "train/run_plan.h"
+
+enum { MOST_RANKS = 8, KEYS = 320 };
+enum { BOOKKEEPING = 512 }; /* lists of what a rank owns: a few bytes more on one or another */
+
+struct layout {
+    int ranks;
+    const char *keys;
+};
+
+struct seat {
+    struct rank_run run;
+    size_t bytes[MEM_CATEGORY_COUNT]; /* the most of each */
+};
+
+/* A run takes nothing after it is built but for files, so the most is what was built. */
+static void *seat_main(void *argument)
+{
+    struct seat *seat = argument;
+    struct rank_run *run = &seat->run;
+    struct env env;
+    assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
+    run->status = trainer_run(&env, run->config, run->ranks.hub ? &run->ranks : NULL, &run->place,
+                              &run->callbacks, &run->summary);
+    snprintf(run->error, sizeof run->error, "%s", log_first_error(env.log));
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        seat->bytes[c] = mem_peak(env.mem, (enum mem_category)c);
+    env_destroy(&env);
+    return NULL;
+}
+
+static void run_seats(struct run_rig *rig, int ranks, struct seat *seats)
+{
+    struct comm_hub *hub = NULL;
+    char folder[128];
+    snprintf(folder, sizeof folder, "%s/run", rig->scratch.folder);
+    if (ranks > 1)
+        assert_int_equal(comm_hub_create(&rig->scratch.env, ranks, &hub), STATUS_OK);
+    for (int r = 0; r < ranks; r++)
+        seats[r].run = (struct rank_run){
+            .config = &rig->config,
+            .place = {.folder = folder, .fresh = true, .config_yaml = text_string(&rig->yaml)},
+            .ranks = {.comm = {.backend = "threads", .timeout = 60}, .hub = hub, .rank = r}};
+    threads_run(seat_main, seats, ranks, sizeof *seats);
+    comm_hub_destroy(hub);
+}
+
+/* The loader has the data, which a plan does not read; `other` has files and names. */
+static bool is_planned(int category)
+{
+    return category != MEM_LOADER && category != MEM_OTHER;
+}
+
+static int compare(const struct layout *layout, const struct plan_request *request, struct env *env,
+                   const struct seat *seats)
+{
+    struct plan_stage worst;
+    size_t most = 0;
+    int bad = 0;
+    assert_int_equal(plan_worst_memory(env, request, &worst), STATUS_OK);
+    for (int r = 0; r < layout->ranks; r++) {
+        struct plan_rank rank;
+        assert_int_equal(plan_rank_memory(env, request, r, NULL, NULL, &rank), STATUS_OK);
+        for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {
+            if (!is_planned(c) || rank.bytes[c] == seats[r].bytes[c])
+                continue;
+            print_error("%d ranks, %s: rank %d: %s is %zu, planned %zu\n", layout->ranks,
+                        layout->keys, r, mem_category_word((enum mem_category)c), seats[r].bytes[c],
+                        rank.bytes[c]);
+            bad++;
+        }
+        most = rank.total_bytes > most ? rank.total_bytes : most;
+    }
+    size_t shown = worst.worker.total_bytes > worst.server.total_bytes ? worst.worker.total_bytes
+                                                                       : worst.server.total_bytes;
+    if (shown > most || most - shown > BOOKKEEPING) {
+        print_error("%d ranks, %s: a rank takes %zu, the plan shows %zu\n", layout->ranks,
+                    layout->keys, most, shown);
+        bad++;
+    }
+    return bad;
+}
+
+static int try_layout(struct run_rig *rig, const struct layout *layout)
+{
+    static struct seat seats[MOST_RANKS];
+    char keys[KEYS];
+    snprintf(keys, sizeof keys,
+             "model.arch=gpt2 model.kv_heads=0 model.ff=0 train.steps=2 train.micro_batch=2 "
+             "train.global_batch=20 train.eval_every=0 %s",
+             layout->keys);
+    rig_config(rig, keys);
+    run_seats(rig, layout->ranks, seats);
+    for (int r = 0; r < layout->ranks; r++) {
+        if (seats[r].run.status != STATUS_OK)
+            print_error("%d ranks, %s: %s\n", layout->ranks, layout->keys, seats[r].run.error);
+        assert_int_equal(seats[r].run.status, STATUS_OK);
+    }
+    const struct plan_request request = run_plan_request(&rig->config, layout->ranks);
+    return compare(layout, &request, &rig->scratch.env, seats);
+}
+
+static void try_layouts(const struct layout *layouts, size_t count)
+{
+    struct run_rig rig;
+    int bad = 0;
+    rig_open(&rig);
+    for (size_t i = 0; i < count; i++)
+        bad += try_layout(&rig, &layouts[i]);
+    assert_int_equal(bad, 0);
+    rig_close(&rig);
+}
+
+static void test_stages(void **state)
+{
+    static const int ranks[] = {1, 2, 3, 5, 6, 7};
+    char keys[64];
+    struct run_rig rig;
+    int bad = 0;
+    (void)state;
+    rig_open(&rig);
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        for (int stage = 0; stage < 4; stage++) {
+            snprintf(keys, sizeof keys, "zero.stage=%d checkpoint.every=1", stage);
+            bad += try_layout(&rig, &(struct layout){ranks[i], keys});
+        }
+    assert_int_equal(bad, 0);
+    rig_close(&rig);
+}
+
+static void test_without_a_copy(void **state)
+{
+    static const struct layout layouts[] = {
+        {1, "checkpoint.every=0"},
+        {5, "zero.stage=2 checkpoint.every=0"},
+        {7, "zero.stage=3 checkpoint.async=false checkpoint.every=1"},
+        {3, "zero.stage=3 precision.mode=bf16 checkpoint.every=1"},
+        {5, "zero.stage=1 precision.mode=bf16 precision.accumulate=bf16 checkpoint.every=1"},
+    };
+    (void)state;
+    try_layouts(layouts, sizeof layouts / sizeof *layouts);
+}
+
+static void test_servers_and_groups(void **state)
+{
+    static const struct layout layouts[] = {
+        {7, "zero.stage=1 zero.servers=2 checkpoint.every=1"},
+        {7, "zero.stage=3 zero.servers=2 checkpoint.every=1"},
+        {5, "zero.stage=2 zero.servers=3 checkpoint.every=1"},
+        {6, "zero.stage=3 zero.shard_group=3 checkpoint.every=1"},
+        {6, "zero.stage=1 zero.shard_group=2 checkpoint.every=1"},
+        {4, "zero.stage=2 zero.shard_group=2 checkpoint.every=0"},
+    };
+    (void)state;
+    try_layouts(layouts, sizeof layouts / sizeof *layouts);
+}
+
+static void test_meshes(void **state)
+{
+    static const struct layout layouts[] = {
+        {3, "parallel.tp=3 model.heads=6 model.width=48 checkpoint.every=1"},
+        {6, "parallel.tp=3 parallel.pp=2 parallel.schedule=zero-bubble model.heads=6 "
+            "model.width=48 checkpoint.every=1"},
+        {6, "parallel.tp=2 zero.stage=3 checkpoint.every=1"},
+        {5, "parallel.pp=5 model.layers=5 checkpoint.every=1"},
+        {6, "parallel.pp=3 model.layers=4 zero.stage=2 checkpoint.every=1"},
+        {4, "parallel.pp=2 parallel.schedule=interleaved model.layers=4 zero.stage=1 "
+            "checkpoint.every=1"},
+        {6, "parallel.pp=2 zero.stage=2 zero.servers=1 checkpoint.every=1"},
+        {8, "parallel.pp=2 parallel.tp=2 zero.stage=3 checkpoint.every=1"},
+        {4, "parallel.tp=2 parallel.sequence=true zero.stage=3 checkpoint.every=1"},
+    };
+    (void)state;
+    try_layouts(layouts, sizeof layouts / sizeof *layouts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_without_a_copy),
+        cmocka_unit_test(test_servers_and_groups),
+        cmocka_unit_test(test_meshes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
