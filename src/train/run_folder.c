@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "train/checkpoint_keep.h"
 #include "train/line_file.h"
+#include "train/token_cache.h"
 
 /* Is there a file or folder `name` in the folder? */
 static enum status has(struct env *env, const char *path, const char *name, bool *found)
@@ -100,29 +101,38 @@ static enum status check_name(struct env *env, const char *path)
                 path);
 }
 
-/* Rename DIR to the first DIR.n that is free. */
-static enum status move_aside(struct env *env, const char *path)
+/* Tokens of text are no part of a run: they stay for the next one, which may have them mapped. */
+static enum status keep_cache(struct env *env, const char *old, const char *path)
 {
-    struct text old;
+    char *from = NULL, *to = NULL;
+    enum status st;
+    TRY_OR(done, path_join(env, old, "cache", &from));
+    TRY_OR(done, path_join(env, path, "cache", &to));
+    token_cache_move(env, from, to);
+done:
+    mem_free(env, to);
+    mem_free(env, from);
+    return st;
+}
+
+/* Rename DIR to the first DIR.n that is free; `old` gets that name. */
+static enum status move_aside(struct env *env, const char *path, struct text *old)
+{
     enum status st = STATUS_OK;
     size_t bytes = name_end(path);
-    text_init(&old, env);
     for (int n = 1; st == STATUS_OK; n++) {
-        text_clear(&old);
-        text_add_bytes(&old, path, bytes);
-        text_printf(&old, ".%d", n);
-        st = old.status;
-        if (st != STATUS_OK || file_exists(text_string(&old)))
+        text_clear(old);
+        text_add_bytes(old, path, bytes);
+        text_printf(old, ".%d", n);
+        st = old->status;
+        if (st != STATUS_OK || file_exists(text_string(old)))
             continue;
-        if (rename(path, text_string(&old)) == 0) {
-            log_info(env, "the earlier run in '%s' is now in '%s'", path, text_string(&old));
-            remove_moved_lock(&old);
+        if (rename(path, text_string(old)) == 0) {
+            log_info(env, "the earlier run in '%s' is now in '%s'", path, text_string(old));
             break;
         }
-        st =
-            FAIL(env, IO, "cannot move '%s' to '%s': %s", path, text_string(&old), strerror(errno));
+        st = FAIL(env, IO, "cannot move '%s' to '%s': %s", path, text_string(old), strerror(errno));
     }
-    text_free(&old);
     return st;
 }
 
@@ -146,6 +156,24 @@ enum status run_folder_check(struct env *env, const char *path, bool fresh, bool
     return *holds && fresh ? check_name(env, path) : STATUS_OK;
 }
 
+static enum status begin_again(struct env *env, const char *path, struct run_lock **lock)
+{
+    struct text old;
+    enum status st;
+    text_init(&old, env);
+    TRY_OR(done, move_aside(env, path, &old));
+    TRY_OR(done, dir_create(env, path));
+    st = keep_cache(env, text_string(&old), path);
+    remove_moved_lock(&old);
+    run_lock_release(*lock);
+    *lock = NULL;
+    TRY_OR(done, st);
+    st = run_lock_take(env, path, lock);
+done:
+    text_free(&old);
+    return st;
+}
+
 /* The folder is ours: nobody else comes or goes while the earlier run is moved. */
 static enum status settle(struct env *env, const char *path, bool fresh, struct run_lock **lock)
 {
@@ -153,11 +181,7 @@ static enum status settle(struct env *env, const char *path, bool fresh, struct 
     TRY(holds_run(env, path, &found));
     if (found && fresh) {
         TRY(check_name(env, path));
-        TRY(move_aside(env, path));
-        run_lock_release(*lock);
-        *lock = NULL;
-        TRY(dir_create(env, path));
-        TRY(run_lock_take(env, path, lock));
+        TRY(begin_again(env, path, lock));
     }
     return check_writable(env, path);
 }

@@ -1,4 +1,4 @@
-/* source.c -- what the kinds of sources share: detection, encoded lists, fingerprints, the end. */
+/* source.c -- what the kinds of sources share: detection, fingerprints, the end. */
 #include "train/source.h"
 #include <string.h>
 #include <xxhash.h>
@@ -83,45 +83,6 @@ uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer)
     return hash ? hash : 1;
 }
 
-/* --- encoded lists -------------------------------------------------------------------------- */
-
-static enum status list_push(struct env *env, struct token_list *list, int32_t id)
-{
-    if (list->count == list->room) {
-        int64_t room = list->room ? 2 * list->room : 4096;
-        TRY(mem_grow_array(env, MEM_LOADER, "tokens", (size_t)room, sizeof *list->ids, &list->ids));
-        list->room = room;
-    }
-    list->ids[list->count++] = id;
-    return STATUS_OK;
-}
-
-enum status source_list_add_end(struct env *env, const struct tokenizer *tokenizer,
-                                struct source_list *list)
-{
-    int eot = tokenizer_eot(tokenizer);
-    return eot < 0 ? STATUS_OK : list_push(env, &list->tokens, eot);
-}
-
-static void list_stream(struct source *source, struct source_list *list,
-                        struct token_stream *stream)
-{
-    if (list->tokens.count == 0)
-        return;
-    list->piece = (struct token_piece){.tokens = list->tokens.ids,
-                                       .token_bytes = sizeof *list->tokens.ids,
-                                       .count = list->tokens.count,
-                                       .origin = source->path};
-    *stream = (struct token_stream){
-        .pieces = &list->piece, .piece_count = 1, .count = list->tokens.count, .mask = list->mask};
-}
-
-void source_lists_finish(struct source *source)
-{
-    list_stream(source, &source->lists[0], &source->train);
-    list_stream(source, &source->lists[1], &source->held_out);
-}
-
 /* --- the source ----------------------------------------------------------------------------- */
 
 static enum status load(struct source *source, const struct source_spec *spec)
@@ -136,10 +97,7 @@ static enum status load(struct source *source, const struct source_spec *spec)
         return FAIL(source->env, CONFIG, "'%s' is text: it needs a tokenizer (data.tokenizer)",
                     spec->path);
     source->fingerprint = source_tokenizer_fingerprint(spec->tokenizer);
-    TRY(format == DATA_JSONL ? source_load_jsonl(source, spec) : source_load_text(source, spec));
-    if (source->train.count + source->held_out.count == 0)
-        return FAIL(source->env, FORMAT, "there is no text in '%s'", spec->path);
-    return STATUS_OK;
+    return source_load_encoded(source, spec, format == DATA_JSONL);
 }
 
 enum status source_create(struct env *env, const struct source_spec *spec, struct source **source)
@@ -163,10 +121,7 @@ void source_destroy(struct source *source)
     if (!source)
         return;
     struct env *env = source->env;
-    for (int i = 0; i < 2; i++) {
-        mem_free(env, source->lists[i].mask);
-        token_list_free(env, &source->lists[i].tokens);
-    }
+    token_cache_close(source->cache);
     for (int i = 0; i < source->shard_count; i++)
         shard_close(source->shards[i]);
     mem_free(env, source->pieces);
@@ -198,4 +153,10 @@ uint64_t source_fingerprint(const struct source *source)
 int source_token_bytes(const struct source *source)
 {
     return source->token_bytes;
+}
+
+bool source_cache_key(const struct source *source, struct token_cache_key *key)
+{
+    *key = source->key;
+    return source->cache && !source->cache->private;
 }

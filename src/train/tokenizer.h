@@ -47,8 +47,9 @@ void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is fine; after its 
 /* Write tokenizer.json, atomically; what was loaded comes back byte for byte. */
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path);
 
-int tokenizer_vocab(const struct tokenizer *tokenizer); /* largest id + 1 */
-int tokenizer_eot(const struct tokenizer *tokenizer);   /* id that ends a text, -1 if none */
+int tokenizer_vocab(const struct tokenizer *tokenizer);     /* largest id + 1 */
+int tokenizer_eot(const struct tokenizer *tokenizer);       /* id that ends a text, -1 if none */
+uint64_t tokenizer_hash(const struct tokenizer *tokenizer); /* of its tokenizer.json */
 
 /* The bytes of one token, owned by the tokenizer; NULL for an id that has none. */
 const void *tokenizer_token(const struct tokenizer *tokenizer, int32_t id, size_t *bytes);
@@ -74,5 +75,12 @@ void encoder_destroy(struct encoder *encoder); /* NULL is fine */
  * ids. */
 enum status tokenizer_encode(struct encoder *encoder, const void *text, size_t bytes, bool special,
                              struct token_list *out);
+
+/* The same ids, given to `each` in order and in parts, so that those of a long text are never all
+ * in memory. What the encoder keeps grows with the longest piece that the regexes leave whole, and
+ * with `add_prefix_space` with the text. */
+typedef enum status tokenizer_ids_fn(void *user, const int32_t *ids, int64_t count);
+enum status tokenizer_encode_each(struct encoder *encoder, const void *text, size_t bytes,
+                                  bool special, tokenizer_ids_fn *each, void *user);
 
 #endif

@@ -4,6 +4,7 @@
  *     DIR/metrics.jsonl           one object a step
  *     DIR/events.out.tfevents.*   the same for TensorBoard
  *     DIR/samples.jsonl           text samples
+ *     DIR/cache/                  tokens of text, to be mapped again; may be deleted at any time
  *     DIR/checkpoints/step-N/     all that is needed to go on, and a Hugging Face directory
  *     DIR/summary.json            how it ended
  *
