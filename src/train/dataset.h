@@ -24,6 +24,7 @@ struct data_config {
     const char *val;        /* file or glob of held-out data, or a share such as 0.1; "" = split */
     const char *tokenizer;  /* tokenizer.json, its folder, "bytes", "train:4096"; "" = not said */
     int format;             /* enum data_format, of path and val */
+    int64_t max_text;       /* bytes that a vocabulary is learnt from at most; 0 = all */
     double split;           /* share of every source held out when val is "" */
     bool special;           /* encode special tokens found in text */
     struct option_list mix; /* of struct data_mix_item */

@@ -42,6 +42,28 @@ enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int
                             tokenizer_progress_fn *progress, void *user,
                             struct tokenizer **tokenizer);
 
+/* The same from a text that comes in parts, which are put together; none is kept. The table of
+ * different words has a limit: when it is full, those seen least so far are dropped. NULL = 4M words
+ * and 64 MiB of them, which take about 1 GiB while the tokens are learnt. */
+struct tokenizer_limits {
+    size_t words, word_bytes;
+};
+struct tokenizer_dropped {
+    int64_t words; /* dropped, one that came again counted again */
+    int64_t most;  /* times that any of them had been seen */
+};
+struct tokenizer_learner;
+enum status tokenizer_learner_create(struct env *env, int vocab,
+                                     const struct tokenizer_limits *limits,
+                                     tokenizer_progress_fn *progress, void *user,
+                                     struct tokenizer_learner **learner);
+void tokenizer_learner_destroy(struct tokenizer_learner *learner); /* NULL is fine */
+enum status tokenizer_learner_add(struct tokenizer_learner *learner, const void *text,
+                                  size_t bytes);
+enum status tokenizer_learner_finish(struct tokenizer_learner *learner,
+                                     struct tokenizer **tokenizer); /* then only destroy */
+struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learner *learner);
+
 void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is fine; after its encoders */
 
 /* Write tokenizer.json, atomically; what was loaded comes back byte for byte. */

@@ -1,7 +1,8 @@
 /* tokenizer_train -- learns a byte-level BPE vocabulary from a text.
  *
- * The text is split once and equal pieces are counted, so that everything after works on distinct
- * words with weights:
+ * The text is split as it comes and equal pieces are counted, so that everything after works on
+ * distinct words with weights, and no text is kept. What grows is the table of words: when it is full
+ * the rarest are dropped, in the order of the text, until half of it is free.
  *
  *   words   symbols of each word (they shrink in place with every merge), and its weight
  *   pairs   (left, right) -> its weight over all words, and the words that had it when it was new
@@ -20,13 +21,16 @@
  */
 #include "train/tokenizer_impl.h"
 
+/* The table of words takes some 200 bytes a word with its symbols and places: about 1 GiB when full. */
+#define WORDS_MAX       ((size_t)4 << 20)
+#define WORD_BYTES_MAX  ((size_t)64 << 20) /* of all words together */
+#define CHUNK_BYTES     ((size_t)1 << 20)  /* of text that is split at once */
 #define TOKEN_BYTES_MAX 256 /* a run of one character must not fill the file with its powers */
 #define PROGRESS_EVERY  64
 #define PIECES_A_REPORT (1u << 16)
 
 struct word {
-    const uint8_t *data; /* borrowed: the first occurrence in the text */
-    size_t at;           /* its symbols */
+    size_t at; /* its bytes in `letters`, and its symbols in `symbols` */
     uint32_t bytes;
     uint32_t length; /* symbols now */
     int64_t count;
@@ -54,9 +58,15 @@ struct index {
     size_t mask;
 };
 
-struct trainer {
+struct tokenizer_learner {
     struct env *env; /* borrowed */
+    struct tokenizer_limits limits;
+    struct splitter *splitter;
+    struct split_work *split;
+    struct text pending; /* read, not yet split */
+    size_t scanned;      /* of it: there is no place to cut before */
     struct word *words;
+    uint8_t *letters; /* of all words, in the order of the words */
     struct pair_count *pairs;
     struct place *places;
     struct candidate *heap;
@@ -65,15 +75,17 @@ struct trainer {
     struct merge *merges;
     struct index word_index, pair_index;
     size_t word_count, word_room, pair_count, pair_room, place_count, place_room;
-    size_t heap_count, heap_room, symbol_count;
-    uint32_t free_place; /* list of places to use again, + 1 */
+    size_t heap_count, heap_room;
+    size_t symbol_count, letter_room; /* bytes of all words */
+    uint32_t free_place;              /* list of places to use again, + 1 */
     int merge_count, wanted;
-    size_t pieces;                   /* of the text, counted so far */
+    size_t pieces; /* of the text, counted so far */
+    struct tokenizer_dropped dropped;
     tokenizer_progress_fn *progress; /* may be NULL */
     void *user;
 };
 
-static enum status report(const struct trainer *t)
+static enum status report(const struct tokenizer_learner *t)
 {
     if (!t->progress || t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
         return STATUS_OK;
@@ -96,9 +108,9 @@ static enum status grow(struct env *env, void *array, size_t count, size_t *room
     return STATUS_OK;
 }
 
-static uint64_t word_hash(const struct trainer *t, size_t i)
+static uint64_t word_hash(const struct tokenizer_learner *t, size_t i)
 {
-    return hash_bytes(t->words[i].data, t->words[i].bytes);
+    return hash_bytes(t->letters + t->words[i].at, t->words[i].bytes);
 }
 
 static uint64_t pair_hash(int32_t left, int32_t right)
@@ -106,38 +118,93 @@ static uint64_t pair_hash(int32_t left, int32_t right)
     return hash_mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right, (uint64_t)left);
 }
 
-static uint64_t pair_hash_at(const struct trainer *t, size_t i)
+static uint64_t pair_hash_at(const struct tokenizer_learner *t, size_t i)
 {
     return pair_hash(t->pairs[i].left, t->pairs[i].right);
 }
 
+static void index_fill(const struct tokenizer_learner *t, struct index *index, size_t count,
+                       uint64_t (*hash)(const struct tokenizer_learner *, size_t))
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t at = hash(t, i) & index->mask;
+        while (index->slots[at])
+            at = (at + 1) & index->mask;
+        index->slots[at] = (uint32_t)i + 1;
+    }
+}
+
 /* Keep an index of `count` entries at most half full. */
-static enum status index_grow(struct trainer *t, struct index *index, size_t count,
-                              uint64_t (*hash)(const struct trainer *, size_t))
+static enum status index_grow(struct tokenizer_learner *t, struct index *index, size_t count,
+                              uint64_t (*hash)(const struct tokenizer_learner *, size_t))
 {
     uint32_t *slots;
     size_t size = index->slots ? (index->mask + 1) * 2 : 4096;
     if (index->slots && count * 2 <= index->mask)
         return STATUS_OK;
     TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", size, sizeof *slots, &slots));
-    for (size_t i = 0; i < count; i++) {
-        size_t at = hash(t, i) & (size - 1);
-        while (slots[at])
-            at = (at + 1) & (size - 1);
-        slots[at] = (uint32_t)i + 1;
-    }
     mem_free(t->env, index->slots);
     *index = (struct index){slots, size - 1};
+    index_fill(t, index, count, hash);
     return STATUS_OK;
 }
 
 /* --- counting words ------------------------------------------------------------------------- */
 
+/* Forget words that were seen `most` times or less. */
+static void drop_words(struct tokenizer_learner *t, int64_t most)
+{
+    size_t kept = 0, bytes = 0;
+    for (size_t i = 0; i < t->word_count; i++) {
+        struct word word = t->words[i];
+        if (word.count <= most)
+            continue;
+        memmove(t->letters + bytes, t->letters + word.at, word.bytes);
+        word.at = bytes;
+        bytes += word.bytes;
+        t->words[kept++] = word;
+    }
+    t->dropped.words += (int64_t)(t->word_count - kept);
+    t->word_count = kept;
+    t->symbol_count = bytes;
+    memset(t->word_index.slots, 0, (t->word_index.mask + 1) * sizeof *t->word_index.slots);
+    index_fill(t, &t->word_index, kept, word_hash);
+}
+
+static bool is_full(const struct tokenizer_learner *t, size_t more)
+{
+    return t->word_count >= t->limits.words || t->symbol_count + more > t->limits.word_bytes;
+}
+
+/* Until half of the table is free, so that this is done seldom. */
+static void make_room(struct tokenizer_learner *t)
+{
+    size_t words = t->limits.words / 2, bytes = t->limits.word_bytes / 2;
+    for (int64_t most = 1; t->word_count > words || t->symbol_count > bytes; most++) {
+        drop_words(t, most);
+        if (most > t->dropped.most)
+            t->dropped.most = most;
+    }
+}
+
+static enum status add_word(struct tokenizer_learner *t, const uint8_t *piece, size_t bytes)
+{
+    if (t->symbol_count + bytes > t->letter_room) {
+        size_t room = t->letter_room * 2 > t->symbol_count + bytes ? t->letter_room * 2
+                                                                   : t->symbol_count + bytes + 4096;
+        TRY(mem_grow_array(t->env, MEM_LOADER, "tokenizer training", room, 1, &t->letters));
+        t->letter_room = room;
+    }
+    memcpy(t->letters + t->symbol_count, piece, bytes);
+    t->words[t->word_count++] = (struct word){
+        .at = t->symbol_count, .bytes = (uint32_t)bytes, .length = (uint32_t)bytes, .count = 1};
+    t->symbol_count += bytes;
+    return STATUS_OK;
+}
+
 static enum status count_word(void *user, const uint8_t *piece, size_t bytes)
 {
-    struct trainer *t = user;
-    if (bytes > UINT32_MAX / 2)
-        return FAIL(t->env, FIT, "the text has a word of more than 2 GiB");
+    struct tokenizer_learner *t = user;
     if (++t->pieces % PIECES_A_REPORT == 0)
         TRY(report(t));
     TRY(index_grow(t, &t->word_index, t->word_count, word_hash));
@@ -145,39 +212,78 @@ static enum status count_word(void *user, const uint8_t *piece, size_t bytes)
     size_t at = hash_bytes(piece, bytes) & t->word_index.mask;
     for (; t->word_index.slots[at]; at = (at + 1) & t->word_index.mask) {
         struct word *word = &t->words[t->word_index.slots[at] - 1];
-        if (word->bytes == bytes && memcmp(word->data, piece, bytes) == 0) {
+        if (word->bytes == bytes && memcmp(t->letters + word->at, piece, bytes) == 0) {
             word->count++;
             return STATUS_OK;
         }
     }
-    t->words[t->word_count] = (struct word){.data = piece,
-                                            .at = t->symbol_count,
-                                            .bytes = (uint32_t)bytes,
-                                            .length = (uint32_t)bytes,
-                                            .count = 1};
-    t->symbol_count += bytes;
-    t->word_index.slots[at] = (uint32_t)++t->word_count;
+    if (bytes > t->limits.word_bytes / 2) { /* it would never have room */
+        t->dropped.words++;
+        return STATUS_OK;
+    }
+    if (is_full(t, bytes)) {
+        make_room(t);
+        for (at = hash_bytes(piece, bytes) & t->word_index.mask; t->word_index.slots[at];)
+            at = (at + 1) & t->word_index.mask;
+    }
+    TRY(add_word(t, piece, bytes));
+    t->word_index.slots[at] = (uint32_t)t->word_count;
     return STATUS_OK;
 }
 
-static enum status count_words(struct trainer *t, const void *text, size_t bytes)
+/* --- the text, as it comes ------------------------------------------------------------------ */
+
+/* GPT-2's split never has a character that is no white space and white space after it in one piece,
+ * and looks ahead only from white space: text may be cut between the two. Not every character is
+ * known here; those that are not are no place to cut. */
+static bool may_cut(const uint8_t *text, size_t i)
 {
-    struct splitter *splitter;
-    struct split_work *work = NULL;
-    enum status st;
-    TRY(splitter_create(t->env, &splitter));
-    TRY_OR(done, splitter_add(splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), "training"));
-    TRY_OR(done, split_work_create(t->env, splitter, &work));
-    st = split_text(work, text, bytes, count_word, t);
-done:
-    split_work_destroy(work);
-    splitter_destroy(splitter);
-    return st;
+    if (text[i] != '\n' && text[i] != ' ')
+        return false;
+    if (i >= 1 && text[i - 1] > ' ' && text[i - 1] < 0x7f)
+        return true;
+    if (i < 3 || text[i - 3] < 0xe3 || text[i - 3] > 0xef) /* below: spaces of U+1680 .. U+205F */
+        return false;
+    bool ideographic_space = text[i - 3] == 0xe3 && text[i - 2] == 0x80 && text[i - 1] == 0x80;
+    return (text[i - 2] & 0xc0) == 0x80 && (text[i - 1] & 0xc0) == 0x80 && !ideographic_space;
+}
+
+/* Split what is pending up to the last place where it may be cut; with `all` to its end. */
+static enum status split_pending(struct tokenizer_learner *t, bool all)
+{
+    struct text *pending = &t->pending;
+    const uint8_t *text = (const uint8_t *)pending->data;
+    size_t cut = pending->bytes;
+    if (!all)
+        for (cut = pending->bytes - 1; cut > t->scanned && !may_cut(text, cut);)
+            cut--;
+    if (!all && cut <= t->scanned) {
+        t->scanned = pending->bytes - 1;
+        return STATUS_OK;
+    }
+    TRY(split_text(t->split, text, cut, count_word, t));
+    size_t rest = pending->bytes - cut;
+    memmove(pending->data, pending->data + cut, rest);
+    pending->bytes = rest;
+    t->scanned = 0;
+    return STATUS_OK;
+}
+
+enum status tokenizer_learner_add(struct tokenizer_learner *t, const void *text, size_t bytes)
+{
+    for (size_t at = 0, part; at < bytes; at += part) {
+        part = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
+        text_add_bytes(&t->pending, (const char *)text + at, part);
+        TRY(t->pending.status);
+        if (t->pending.bytes - t->scanned > CHUNK_BYTES)
+            TRY(split_pending(t, false));
+    }
+    return STATUS_OK;
 }
 
 /* --- pairs ---------------------------------------------------------------------------------- */
 
-static enum status add_place(struct trainer *t, uint32_t pair, uint32_t word)
+static enum status add_place(struct tokenizer_learner *t, uint32_t pair, uint32_t word)
 {
     uint32_t head = t->pairs[pair].places, place = t->free_place;
     if (head && t->places[head - 1].word == word)
@@ -194,7 +300,8 @@ static enum status add_place(struct trainer *t, uint32_t pair, uint32_t word)
 }
 
 /* The pair's number; made if it is new. */
-static enum status find_pair(struct trainer *t, int32_t left, int32_t right, uint32_t *pair)
+static enum status find_pair(struct tokenizer_learner *t, int32_t left, int32_t right,
+                             uint32_t *pair)
 {
     TRY(index_grow(t, &t->pair_index, t->pair_count, pair_hash_at));
     size_t at = pair_hash(left, right) & t->pair_index.mask;
@@ -210,7 +317,8 @@ static enum status find_pair(struct trainer *t, int32_t left, int32_t right, uin
     return STATUS_OK;
 }
 
-static enum status pair_gains(struct trainer *t, int32_t left, int32_t right, uint32_t word)
+static enum status pair_gains(struct tokenizer_learner *t, int32_t left, int32_t right,
+                              uint32_t word)
 {
     uint32_t pair;
     TRY(find_pair(t, left, right, &pair));
@@ -218,7 +326,8 @@ static enum status pair_gains(struct trainer *t, int32_t left, int32_t right, ui
     return add_place(t, pair, word);
 }
 
-static enum status pair_loses(struct trainer *t, int32_t left, int32_t right, uint32_t word)
+static enum status pair_loses(struct tokenizer_learner *t, int32_t left, int32_t right,
+                              uint32_t word)
 {
     uint32_t pair;
     TRY(find_pair(t, left, right, &pair));
@@ -228,7 +337,7 @@ static enum status pair_loses(struct trainer *t, int32_t left, int32_t right, ui
 
 /* --- candidates ----------------------------------------------------------------------------- */
 
-static bool better(const struct trainer *t, struct candidate a, struct candidate b)
+static bool better(const struct tokenizer_learner *t, struct candidate a, struct candidate b)
 {
     const struct pair_count *x = &t->pairs[a.pair], *y = &t->pairs[b.pair];
     if (a.count != b.count)
@@ -236,7 +345,7 @@ static bool better(const struct trainer *t, struct candidate a, struct candidate
     return x->left != y->left ? x->left < y->left : x->right < y->right;
 }
 
-static enum status heap_push(struct trainer *t, uint32_t pair)
+static enum status heap_push(struct tokenizer_learner *t, uint32_t pair)
 {
     struct candidate c = {t->pairs[pair].count, pair};
     if (c.count < 2)
@@ -249,7 +358,7 @@ static enum status heap_push(struct trainer *t, uint32_t pair)
     return STATUS_OK;
 }
 
-static struct candidate heap_pop(struct trainer *t)
+static struct candidate heap_pop(struct tokenizer_learner *t)
 {
     struct candidate top = t->heap[0], last = t->heap[--t->heap_count];
     size_t at = 0, child;
@@ -266,7 +375,7 @@ static struct candidate heap_pop(struct trainer *t)
 }
 
 /* The heaviest pair whose token is short enough; false when none occurs twice. */
-static enum status pop_best(struct trainer *t, uint32_t *pair, bool *found)
+static enum status pop_best(struct tokenizer_learner *t, uint32_t *pair, bool *found)
 {
     *found = false;
     while (t->heap_count && !*found) {
@@ -293,7 +402,7 @@ static void byte_order(uint8_t order[256])
     CHECK_EQ(count, 256);
 }
 
-static enum status fill_pairs(struct trainer *t, const uint8_t order[256])
+static enum status fill_pairs(struct tokenizer_learner *t, const uint8_t order[256])
 {
     int32_t byte_id[256];
     for (int id = 0; id < 256; id++)
@@ -303,7 +412,7 @@ static enum status fill_pairs(struct trainer *t, const uint8_t order[256])
     for (size_t w = 0; w < t->word_count; w++) {
         int32_t *symbols = t->symbols + t->words[w].at;
         for (size_t i = 0; i < t->words[w].length; i++) {
-            symbols[i] = byte_id[t->words[w].data[i]];
+            symbols[i] = byte_id[t->letters[t->words[w].at + i]];
             if (i)
                 TRY(pair_gains(t, symbols[i - 1], symbols[i], (uint32_t)w));
         }
@@ -314,7 +423,7 @@ static enum status fill_pairs(struct trainer *t, const uint8_t order[256])
 }
 
 /* Replace the pair by its token in one word, and move the weights of the pairs on both sides. */
-static enum status merge_word(struct trainer *t, uint32_t w, struct merge m)
+static enum status merge_word(struct tokenizer_learner *t, uint32_t w, struct merge m)
 {
     struct word *word = &t->words[w];
     int32_t *symbols = t->symbols + word->at;
@@ -339,7 +448,7 @@ static enum status merge_word(struct trainer *t, uint32_t w, struct merge m)
     return STATUS_OK;
 }
 
-static enum status merge_pair(struct trainer *t, uint32_t pair)
+static enum status merge_pair(struct tokenizer_learner *t, uint32_t pair)
 {
     struct merge m = {t->pairs[pair].left, t->pairs[pair].right, 256 + t->merge_count};
     size_t known = t->pair_count;
@@ -360,7 +469,7 @@ static enum status merge_pair(struct trainer *t, uint32_t pair)
     return STATUS_OK;
 }
 
-static enum status learn(struct trainer *t)
+static enum status learn(struct tokenizer_learner *t)
 {
     int wanted = t->wanted;
     TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", (size_t)wanted, sizeof *t->merges,
@@ -381,38 +490,83 @@ static enum status learn(struct trainer *t)
     return report(t);
 }
 
-static void trainer_free(struct trainer *t)
-{
-    mem_free(t->env, t->words);
-    mem_free(t->env, t->pairs);
-    mem_free(t->env, t->places);
-    mem_free(t->env, t->heap);
-    mem_free(t->env, t->symbols);
-    mem_free(t->env, t->token_bytes);
-    mem_free(t->env, t->merges);
-    mem_free(t->env, t->word_index.slots);
-    mem_free(t->env, t->pair_index.slots);
-}
+/* --- the whole ------------------------------------------------------------------------------ */
 
-enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int vocab,
-                            tokenizer_progress_fn *progress, void *user,
-                            struct tokenizer **tokenizer)
+enum status tokenizer_learner_create(struct env *env, int vocab,
+                                     const struct tokenizer_limits *limits,
+                                     tokenizer_progress_fn *progress, void *user,
+                                     struct tokenizer_learner **learner)
 {
-    struct trainer trainer = {
-        .env = env, .wanted = vocab - 257, .progress = progress, .user = user};
-    uint8_t order[256];
+    struct tokenizer_learner *t;
     enum status st;
     if (vocab < 257)
         return FAIL(env, CONFIG,
                     "a vocabulary needs at least 257 tokens (256 bytes and the end of text), "
                     "not %d",
                     vocab);
+    TRY(mem_alloc(env, MEM_LOADER, "tokenizer training", sizeof *t, &t));
+    t->env = env;
+    t->limits = limits ? *limits : (struct tokenizer_limits){WORDS_MAX, WORD_BYTES_MAX};
+    t->wanted = vocab - 257;
+    t->progress = progress;
+    t->user = user;
+    text_init(&t->pending, env);
+    TRY_OR(undo, splitter_create(env, &t->splitter));
+    TRY_OR(undo, splitter_add(t->splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), "training"));
+    TRY_OR(undo, split_work_create(env, t->splitter, &t->split));
+    *learner = t;
+    return STATUS_OK;
+undo:
+    tokenizer_learner_destroy(t);
+    return st;
+}
+
+void tokenizer_learner_destroy(struct tokenizer_learner *t)
+{
+    if (!t)
+        return;
+    struct env *env = t->env;
+    text_free(&t->pending);
+    split_work_destroy(t->split);
+    splitter_destroy(t->splitter);
+    mem_free(env, t->words);
+    mem_free(env, t->letters);
+    mem_free(env, t->pairs);
+    mem_free(env, t->places);
+    mem_free(env, t->heap);
+    mem_free(env, t->symbols);
+    mem_free(env, t->token_bytes);
+    mem_free(env, t->merges);
+    mem_free(env, t->word_index.slots);
+    mem_free(env, t->pair_index.slots);
+    mem_free(env, t);
+}
+
+struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learner *t)
+{
+    return t->dropped;
+}
+
+enum status tokenizer_learner_finish(struct tokenizer_learner *t, struct tokenizer **tokenizer)
+{
+    uint8_t order[256];
+    if (t->pending.bytes > 0)
+        TRY(split_pending(t, true));
     byte_order(order);
-    TRY_OR(done, count_words(&trainer, text, bytes));
-    TRY_OR(done, fill_pairs(&trainer, order));
-    TRY_OR(done, learn(&trainer));
-    st = tokenizer_build(env, order, trainer.merges, trainer.merge_count, "training", tokenizer);
-done:
-    trainer_free(&trainer);
+    TRY(fill_pairs(t, order));
+    TRY(learn(t));
+    return tokenizer_build(t->env, order, t->merges, t->merge_count, "training", tokenizer);
+}
+
+enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int vocab,
+                            tokenizer_progress_fn *progress, void *user,
+                            struct tokenizer **tokenizer)
+{
+    struct tokenizer_learner *learner = NULL;
+    TRY(tokenizer_learner_create(env, vocab, NULL, progress, user, &learner));
+    enum status st = tokenizer_learner_add(learner, text, bytes);
+    if (st == STATUS_OK)
+        st = tokenizer_learner_finish(learner, tokenizer);
+    tokenizer_learner_destroy(learner);
     return st;
 }
