@@ -268,6 +268,21 @@ void dataset_destroy(struct dataset *set)
     mem_free(env, set);
 }
 
+enum status dataset_print(const struct dataset *set, struct data_print *print)
+{
+    *print = (struct data_print){0};
+    for (int i = 0; i <= set->member_count; i++) {
+        const struct source *source = i < set->member_count ? set->members[i].source : set->val;
+        struct data_print one;
+        int kind;
+        if (!source)
+            continue;
+        TRY(source_print(source, &one, &kind));
+        data_print_join(print, &one, kind);
+    }
+    return STATUS_OK;
+}
+
 enum status dataset_prune_cache(const struct dataset *set, const char *folder)
 {
     struct token_cache_key *keys;

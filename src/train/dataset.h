@@ -74,6 +74,9 @@ void dataset_destroy(struct dataset *dataset); /* NULL is fine */
 int64_t dataset_train_tokens(const struct dataset *dataset); /* of all sources; 0 = held-out only */
 int64_t dataset_train_windows(const struct dataset *dataset); /* of one pass over all sources */
 
+/* What the files of all sources hold. */
+enum status dataset_print(const struct dataset *dataset, struct data_print *print);
+
 /* Remove from the folder of cached tokens what this dataset does not use. */
 enum status dataset_prune_cache(const struct dataset *dataset, const char *folder);
 

@@ -89,6 +89,7 @@ static enum status load(struct source *source, const struct source_spec *spec)
 {
     enum data_format format;
     TRY(source_detect(source->env, spec->path, spec->format, &format));
+    source->format = format;
     if (format == DATA_TOKENS)
         return source_load_shards(source, spec, SHARD_LLMC);
     if (format == DATA_U16 || format == DATA_U32)
@@ -153,6 +154,33 @@ uint64_t source_fingerprint(const struct source *source)
 int source_token_bytes(const struct source *source)
 {
     return source->token_bytes;
+}
+
+/* Tokens of other widths are other bytes. */
+static int kind_of(const struct source *source)
+{
+    if (source->format == DATA_TEXT || source->format == DATA_JSONL)
+        return (int)source->format;
+    return source->pieces[0].token_bytes == 2 ? DATA_U16 : DATA_U32;
+}
+
+enum status source_print(const struct source *source, struct data_print *print, int *kind)
+{
+    struct data_piece *pieces;
+    *kind = kind_of(source);
+    *print = source->print;
+    if (source->shard_count == 0)
+        return STATUS_OK;
+    TRY(mem_alloc_array(source->env, MEM_OTHER, "data pieces", (size_t)source->shard_count,
+                        sizeof *pieces, &pieces));
+    for (int i = 0; i < source->shard_count; i++) {
+        const struct token_piece *piece = &source->pieces[i];
+        pieces[i] = (struct data_piece){
+            piece->tokens, (uint64_t)piece->count * (uint64_t)piece->token_bytes, piece->origin};
+    }
+    data_print_take(pieces, source->shard_count, DATA_PRINT_WHOLE, print);
+    mem_free(source->env, pieces);
+    return STATUS_OK;
 }
 
 bool source_cache_key(const struct source *source, struct token_cache_key *key)

@@ -15,6 +15,7 @@
 #ifndef TRAIN_SOURCE_H
 #define TRAIN_SOURCE_H
 #include "base/env.h"
+#include "train/data_print.h"
 #include "train/token_cache.h"
 #include "train/token_stream.h"
 #include "train/tokenizer.h"
@@ -53,6 +54,9 @@ const struct token_stream *source_held_out(const struct source *source); /* coun
 const char *source_path(const struct source *source);
 uint64_t source_fingerprint(const struct source *source); /* of the tokenizer; 0 = not known */
 int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 = not such */
+
+/* What its files hold, and as which kind of source. Reads what a source of tokens samples. */
+enum status source_print(const struct source *source, struct data_print *print, int *kind);
 
 /* The key of its file in the cache; false = it has none. */
 bool source_cache_key(const struct source *source, struct token_cache_key *key);

@@ -9,11 +9,13 @@
 struct source {
     struct env *env; /* borrowed */
     char *path;
+    enum data_format format;
     struct token_stream train, held_out; /* over what is below */
 
     struct token_cache *cache; /* text and JSONL: their tokens, as one piece */
     struct token_cache_key key;
     struct token_piece piece;
+    struct data_print print; /* of the text */
 
     struct shard **shards; /* tokens */
     struct token_piece *pieces;

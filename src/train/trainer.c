@@ -137,6 +137,7 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
                                        .wanted = wanted,
                                        .config_yaml = t->place->config_yaml,
                                        .data = t->data_print,
+                                       .files = t->data_files,
                                        .print = &t->print,
                                        .steps = t->config->train.steps,
                                        .workers = zero_roster(t->session.zero)->workers,
@@ -183,6 +184,7 @@ static enum status open_saves(struct trainer *t)
         .config = &config->checkpoint,
         .config_yaml = t->place->config_yaml,
         .data = t->data_print,
+        .files = t->data_files,
         .print = t->print,
         .copied = saves_copies(config),
         .background = checkpoint_in_background(&config->checkpoint, config->train.steps)};
@@ -245,6 +247,7 @@ static enum status meet(struct trainer *t)
     if (trainer_speaks(t)) {
         fingerprint_take(t->env, run_place(config).backend, config->device.name, &t->print);
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
+        TRY(dataset_print(t->data, &t->data_files));
     }
     if (t->ranks == NULL || t->ranks->hub == NULL)
         footprints_start(&t->footprints, t->env->mem, t->session.device);

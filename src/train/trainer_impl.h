@@ -39,6 +39,7 @@ struct trainer {
     char *cache;        /* the folder of cached tokens */
     bool folder_is_new; /* it was not there before the data was opened */
     uint64_t data_print;
+    struct data_print data_files;
     struct fingerprint print;
     struct run_saves saves;
     struct deadline deadline;
