@@ -27,7 +27,8 @@ static void read_sample(const struct data_piece *pieces, int count, uint64_t at,
     }
 }
 
-static uint64_t hash_samples(const struct data_piece *pieces, int count, uint64_t bytes, int samples)
+static uint64_t hash_samples(const struct data_piece *pieces, int count, uint64_t bytes,
+                             int samples)
 {
     uint8_t sample[DATA_PRINT_SAMPLE_BYTES];
     uint64_t hash = 0, last = bytes > sizeof sample ? bytes - sizeof sample : 0;

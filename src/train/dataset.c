@@ -268,6 +268,14 @@ void dataset_destroy(struct dataset *set)
     mem_free(env, set);
 }
 
+uint64_t dataset_mapped_bytes(const struct dataset *set)
+{
+    uint64_t bytes = set->val ? source_mapped_bytes(set->val) : 0;
+    for (int i = 0; i < set->member_count; i++)
+        bytes += source_mapped_bytes(set->members[i].source);
+    return bytes;
+}
+
 enum status dataset_print(const struct dataset *set, struct data_print *print)
 {
     *print = (struct data_print){0};

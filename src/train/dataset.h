@@ -74,6 +74,8 @@ void dataset_destroy(struct dataset *dataset); /* NULL is fine */
 int64_t dataset_train_tokens(const struct dataset *dataset); /* of all sources; 0 = held-out only */
 int64_t dataset_train_windows(const struct dataset *dataset); /* of one pass over all sources */
 
+uint64_t dataset_mapped_bytes(const struct dataset *dataset); /* of files, in no rank's account */
+
 /* What the files of all sources hold. */
 enum status dataset_print(const struct dataset *dataset, struct data_print *print);
 

@@ -156,6 +156,14 @@ int source_token_bytes(const struct source *source)
     return source->token_bytes;
 }
 
+uint64_t source_mapped_bytes(const struct source *source)
+{
+    uint64_t bytes = source->cache && !source->cache->private ? source->cache->bytes : 0;
+    for (int i = 0; i < source->shard_count; i++)
+        bytes += shard_bytes(source->shards[i]);
+    return bytes;
+}
+
 /* Tokens of other widths are other bytes. */
 static int kind_of(const struct source *source)
 {

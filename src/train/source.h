@@ -55,6 +55,8 @@ const char *source_path(const struct source *source);
 uint64_t source_fingerprint(const struct source *source); /* of the tokenizer; 0 = not known */
 int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 = not such */
 
+uint64_t source_mapped_bytes(const struct source *source); /* of files, in no rank's account */
+
 /* What its files hold, and as which kind of source. Reads what a source of tokens samples. */
 enum status source_print(const struct source *source, struct data_print *print, int *kind);
 

@@ -1,4 +1,4 @@
-/* source_impl -- what the loaders of the three kinds fill. For source*.c only. */
+/* source_impl -- what the loaders of the three kinds fill. For source*.c and data_size.c only. */
 #ifndef TRAIN_SOURCE_IMPL_H
 #define TRAIN_SOURCE_IMPL_H
 #include "train/shard.h"

@@ -337,6 +337,7 @@ static void tell_ready(struct trainer *t)
                                   .parameters = t->summary->parameters,
                                   .train_tokens = train_tokens,
                                   .val_tokens = dataset_eval_tokens(t->data),
+                                  .data_bytes = dataset_mapped_bytes(t->data),
                                   .step_tokens = trainer_step_tokens(t),
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,

@@ -24,6 +24,7 @@ struct trainer_facts { /* known when everything is in place, before the first st
     const char *folder;
     int64_t parameters;
     int64_t train_tokens, val_tokens; /* of the data; 0 = none */
+    uint64_t data_bytes;              /* of files that are mapped for it: no rank's own memory */
     int64_t step_tokens;              /* global_batch * context */
     double flops_per_token;
     double epochs;                  /* steps * step_tokens / train_tokens */

@@ -67,6 +67,25 @@ expect 2 "longer than the data" "$sifr" train "${run[@]}" --out=none --data.path
     --model.context=16000 --train.context=16000
 [ ! -e none ] || fail "a start that failed left $(find none)"
 
+# --- the plan knows what is mapped: about, before the text is encoded, and then to the byte ---------------------------
+figure() { sed -n "s/.*\"$1\": \([a-z0-9]*\).*/\1/p" out | head -1; }
+plan=(train "${run[@]}" --out=plan --data.path=text.txt --data.val=pairs.jsonl)
+ok "$sifr" "${plan[@]}" --dry-run
+has '^data     about [0-9.]+k tokens in [0-9.]+ KiB, mapped: one copy for all ranks of a host$'
+ok "$sifr" "${plan[@]}" --dry-run --json
+about=$(figure data_bytes)
+[ ! -e plan ] || fail "a plan has made $(find plan)"
+ok "$sifr" "${plan[@]}" --json
+exactly=$(figure data_bytes)
+[ "$exactly" = "$(cat plan/cache/tokens-* | wc -c)" ] || fail "$exactly bytes are mapped, and there are: $(ls -l plan/cache)"
+[ $((about * 10)) -gt $((exactly * 9)) ] && [ $((about * 10)) -lt $((exactly * 11)) ] || fail "about $about bytes are $exactly"
+ok "$sifr" "${plan[@]}" --dry-run --json
+[ "$(figure data_exact) $(figure data_bytes)" = "true $exactly" ] || fail "the plan does not know the tokens: $(cat out)"
+ok "$sifr" plan "${run[@]}" --data.path=text.txt
+has '^data     about '
+ok "$sifr" inspect plan
+has 'cache .* of tokens in 2 files; may be deleted'
+
 # --- changed data -----------------------------------------------------------------------------------------------------
 life 75 changed --data.path=text.txt --train.stop_at=2
 grep -qE 'compared' err && fail "nothing was there to compare: $(cat err)"

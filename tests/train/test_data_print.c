@@ -80,8 +80,7 @@ static void samples_large_data(void **state)
     data[7 * gap + 10] ^= 1;
     here = take(s.path, 1000001, BYTES - 1);
     here.times = there.times;
-    expect(&s, &there, &here, DATA_SAME,
-           "2 files, 12.0 MiB by size and 2048 samples of 4 KiB");
+    expect(&s, &there, &here, DATA_SAME, "2 files, 12.0 MiB by size and 2048 samples of 4 KiB");
 
     /* between two samples: only the second look finds it, and only a new time asks for it */
     size_t between = 7 * gap + 4096 + (gap - 4096) / 2;
