@@ -46,6 +46,19 @@ static enum status name_file(struct env *env, const char *folder, struct token_c
 
 /* --- reading -------------------------------------------------------------------------------- */
 
+/* Do the parts fill `bytes`? No sum here can overflow. */
+static bool has_size(const struct header *header, uint64_t bytes)
+{
+    uint64_t train = (uint64_t)header->train, held_out = (uint64_t)header->held_out;
+    bool narrow = header->token_bytes == 2, wide = header->token_bytes == 4;
+    if ((!narrow && !wide) || train > bytes || held_out > bytes || header->mask_bytes > bytes)
+        return false;
+    uint64_t tokens = train + held_out, left = bytes - header->mask_bytes;
+    bool masks = header->mask_bytes == 0 || header->mask_bytes == (tokens + 7) / 8;
+    return masks && tokens > 0 && left % header->token_bytes == 0 &&
+           left / header->token_bytes == tokens;
+}
+
 /* What is wrong with the header of a file of so many bytes; NULL = nothing. */
 static const char *judge_header(const struct header *header, size_t bytes,
                                 struct token_cache_key key)
@@ -56,8 +69,7 @@ static const char *judge_header(const struct header *header, size_t bytes,
         return "its header is damaged or of another version";
     if (header->key.text != key.text || header->key.how != key.how)
         return "it is of another text";
-    uint64_t tokens = (uint64_t)header->train + (uint64_t)header->held_out;
-    if (bytes != HEADER_BYTES + tokens * header->token_bytes + header->mask_bytes)
+    if (!has_size(header, bytes - HEADER_BYTES))
         return "its length is wrong";
     return NULL;
 }

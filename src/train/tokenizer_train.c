@@ -1,8 +1,7 @@
 /* tokenizer_train -- learns a byte-level BPE vocabulary from a text.
  *
- * The text is split as it comes and equal pieces are counted, so that everything after works on
- * distinct words with weights, and no text is kept. What grows is the table of words: when it is full
- * the rarest are dropped, in the order of the text, until half of it is free.
+ * The text is split and equal pieces are counted (tokenizer_words.c), so that everything after works
+ * on distinct words with weights:
  *
  *   words   symbols of each word (they shrink in place with every merge), and its weight
  *   pairs   (left, right) -> its weight over all words, and the words that had it when it was new
@@ -19,73 +18,12 @@
  * `tokenizers` package is told the same (all bytes, frequency at least 2) it learns the same
  * merges.
  */
-#include "train/tokenizer_impl.h"
+#include "train/tokenizer_train_impl.h"
 
-/* The table of words takes some 200 bytes a word with its symbols and places: about 1 GiB when full. */
-#define WORDS_MAX       ((size_t)4 << 20)
-#define WORD_BYTES_MAX  ((size_t)64 << 20) /* of all words together */
-#define CHUNK_BYTES     ((size_t)1 << 20)  /* of text that is split at once */
 #define TOKEN_BYTES_MAX 256 /* a run of one character must not fill the file with its powers */
 #define PROGRESS_EVERY  64
-#define PIECES_A_REPORT (1u << 16)
 
-struct word {
-    size_t at; /* its bytes in `letters`, and its symbols in `symbols` */
-    uint32_t bytes;
-    uint32_t length; /* symbols now */
-    int64_t count;
-};
-
-struct pair_count {
-    int32_t left, right;
-    int64_t count;
-    uint32_t places; /* head of its list of words, + 1; 0: none */
-};
-
-struct place {
-    uint32_t word;
-    uint32_t next; /* + 1; 0: the last */
-};
-
-struct candidate {
-    int64_t count;
-    uint32_t pair;
-};
-
-/* An index over `words` or `pairs`: open addressing, entry + 1. */
-struct index {
-    uint32_t *slots;
-    size_t mask;
-};
-
-struct tokenizer_learner {
-    struct env *env; /* borrowed */
-    struct tokenizer_limits limits;
-    struct splitter *splitter;
-    struct split_work *split;
-    struct text pending; /* read, not yet split */
-    size_t scanned;      /* of it: there is no place to cut before */
-    struct word *words;
-    uint8_t *letters; /* of all words, in the order of the words */
-    struct pair_count *pairs;
-    struct place *places;
-    struct candidate *heap;
-    int32_t *symbols;      /* of all words */
-    uint32_t *token_bytes; /* [256 + merges] */
-    struct merge *merges;
-    struct index word_index, pair_index;
-    size_t word_count, word_room, pair_count, pair_room, place_count, place_room;
-    size_t heap_count, heap_room;
-    size_t symbol_count, letter_room; /* bytes of all words */
-    uint32_t free_place;              /* list of places to use again, + 1 */
-    int merge_count, wanted;
-    size_t pieces; /* of the text, counted so far */
-    struct tokenizer_dropped dropped;
-    tokenizer_progress_fn *progress; /* may be NULL */
-    void *user;
-};
-
-static enum status report(const struct tokenizer_learner *t)
+enum status learner_report(const struct tokenizer_learner *t)
 {
     if (!t->progress || t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
         return STATUS_OK;
@@ -95,8 +33,7 @@ static enum status report(const struct tokenizer_learner *t)
 
 /* --- arrays and indexes that grow ----------------------------------------------------------- */
 
-/* Room in *array for one more than `count`. */
-static enum status grow(struct env *env, void *array, size_t count, size_t *room, size_t size)
+enum status learner_grow(struct env *env, void *array, size_t count, size_t *room, size_t size)
 {
     if (count < *room)
         return STATUS_OK;
@@ -108,10 +45,32 @@ static enum status grow(struct env *env, void *array, size_t count, size_t *room
     return STATUS_OK;
 }
 
-static uint64_t word_hash(const struct tokenizer_learner *t, size_t i)
+void learner_index_fill(const struct tokenizer_learner *t, struct index *index, size_t count,
+                        learner_hash_fn *hash)
 {
-    return hash_bytes(t->letters + t->words[i].at, t->words[i].bytes);
+    for (size_t i = 0; i < count; i++) {
+        size_t at = hash(t, i) & index->mask;
+        while (index->slots[at])
+            at = (at + 1) & index->mask;
+        index->slots[at] = (uint32_t)i + 1;
+    }
 }
+
+enum status learner_index_grow(struct tokenizer_learner *t, struct index *index, size_t count,
+                               learner_hash_fn *hash)
+{
+    uint32_t *slots;
+    size_t size = index->slots ? (index->mask + 1) * 2 : 4096;
+    if (index->slots && count * 2 <= index->mask)
+        return STATUS_OK;
+    TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", size, sizeof *slots, &slots));
+    mem_free(t->env, index->slots);
+    *index = (struct index){slots, size - 1};
+    learner_index_fill(t, index, count, hash);
+    return STATUS_OK;
+}
+
+/* --- pairs ---------------------------------------------------------------------------------- */
 
 static uint64_t pair_hash(int32_t left, int32_t right)
 {
@@ -123,166 +82,6 @@ static uint64_t pair_hash_at(const struct tokenizer_learner *t, size_t i)
     return pair_hash(t->pairs[i].left, t->pairs[i].right);
 }
 
-static void index_fill(const struct tokenizer_learner *t, struct index *index, size_t count,
-                       uint64_t (*hash)(const struct tokenizer_learner *, size_t))
-{
-    for (size_t i = 0; i < count; i++) {
-        size_t at = hash(t, i) & index->mask;
-        while (index->slots[at])
-            at = (at + 1) & index->mask;
-        index->slots[at] = (uint32_t)i + 1;
-    }
-}
-
-/* Keep an index of `count` entries at most half full. */
-static enum status index_grow(struct tokenizer_learner *t, struct index *index, size_t count,
-                              uint64_t (*hash)(const struct tokenizer_learner *, size_t))
-{
-    uint32_t *slots;
-    size_t size = index->slots ? (index->mask + 1) * 2 : 4096;
-    if (index->slots && count * 2 <= index->mask)
-        return STATUS_OK;
-    TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", size, sizeof *slots, &slots));
-    mem_free(t->env, index->slots);
-    *index = (struct index){slots, size - 1};
-    index_fill(t, index, count, hash);
-    return STATUS_OK;
-}
-
-/* --- counting words ------------------------------------------------------------------------- */
-
-/* Forget words that were seen `most` times or less. */
-static void drop_words(struct tokenizer_learner *t, int64_t most)
-{
-    size_t kept = 0, bytes = 0;
-    for (size_t i = 0; i < t->word_count; i++) {
-        struct word word = t->words[i];
-        if (word.count <= most)
-            continue;
-        memmove(t->letters + bytes, t->letters + word.at, word.bytes);
-        word.at = bytes;
-        bytes += word.bytes;
-        t->words[kept++] = word;
-    }
-    t->dropped.words += (int64_t)(t->word_count - kept);
-    t->word_count = kept;
-    t->symbol_count = bytes;
-    memset(t->word_index.slots, 0, (t->word_index.mask + 1) * sizeof *t->word_index.slots);
-    index_fill(t, &t->word_index, kept, word_hash);
-}
-
-static bool is_full(const struct tokenizer_learner *t, size_t more)
-{
-    return t->word_count >= t->limits.words || t->symbol_count + more > t->limits.word_bytes;
-}
-
-/* Until half of the table is free, so that this is done seldom. */
-static void make_room(struct tokenizer_learner *t)
-{
-    size_t words = t->limits.words / 2, bytes = t->limits.word_bytes / 2;
-    for (int64_t most = 1; t->word_count > words || t->symbol_count > bytes; most++) {
-        drop_words(t, most);
-        if (most > t->dropped.most)
-            t->dropped.most = most;
-    }
-}
-
-static enum status add_word(struct tokenizer_learner *t, const uint8_t *piece, size_t bytes)
-{
-    if (t->symbol_count + bytes > t->letter_room) {
-        size_t room = t->letter_room * 2 > t->symbol_count + bytes ? t->letter_room * 2
-                                                                   : t->symbol_count + bytes + 4096;
-        TRY(mem_grow_array(t->env, MEM_LOADER, "tokenizer training", room, 1, &t->letters));
-        t->letter_room = room;
-    }
-    memcpy(t->letters + t->symbol_count, piece, bytes);
-    t->words[t->word_count++] = (struct word){
-        .at = t->symbol_count, .bytes = (uint32_t)bytes, .length = (uint32_t)bytes, .count = 1};
-    t->symbol_count += bytes;
-    return STATUS_OK;
-}
-
-static enum status count_word(void *user, const uint8_t *piece, size_t bytes)
-{
-    struct tokenizer_learner *t = user;
-    if (++t->pieces % PIECES_A_REPORT == 0)
-        TRY(report(t));
-    TRY(index_grow(t, &t->word_index, t->word_count, word_hash));
-    TRY(grow(t->env, &t->words, t->word_count, &t->word_room, sizeof *t->words));
-    size_t at = hash_bytes(piece, bytes) & t->word_index.mask;
-    for (; t->word_index.slots[at]; at = (at + 1) & t->word_index.mask) {
-        struct word *word = &t->words[t->word_index.slots[at] - 1];
-        if (word->bytes == bytes && memcmp(t->letters + word->at, piece, bytes) == 0) {
-            word->count++;
-            return STATUS_OK;
-        }
-    }
-    if (bytes > t->limits.word_bytes / 2) { /* it would never have room */
-        t->dropped.words++;
-        return STATUS_OK;
-    }
-    if (is_full(t, bytes)) {
-        make_room(t);
-        for (at = hash_bytes(piece, bytes) & t->word_index.mask; t->word_index.slots[at];)
-            at = (at + 1) & t->word_index.mask;
-    }
-    TRY(add_word(t, piece, bytes));
-    t->word_index.slots[at] = (uint32_t)t->word_count;
-    return STATUS_OK;
-}
-
-/* --- the text, as it comes ------------------------------------------------------------------ */
-
-/* GPT-2's split never has a character that is no white space and white space after it in one piece,
- * and looks ahead only from white space: text may be cut between the two. Not every character is
- * known here; those that are not are no place to cut. */
-static bool may_cut(const uint8_t *text, size_t i)
-{
-    if (text[i] != '\n' && text[i] != ' ')
-        return false;
-    if (i >= 1 && text[i - 1] > ' ' && text[i - 1] < 0x7f)
-        return true;
-    if (i < 3 || text[i - 3] < 0xe3 || text[i - 3] > 0xef) /* below: spaces of U+1680 .. U+205F */
-        return false;
-    bool ideographic_space = text[i - 3] == 0xe3 && text[i - 2] == 0x80 && text[i - 1] == 0x80;
-    return (text[i - 2] & 0xc0) == 0x80 && (text[i - 1] & 0xc0) == 0x80 && !ideographic_space;
-}
-
-/* Split what is pending up to the last place where it may be cut; with `all` to its end. */
-static enum status split_pending(struct tokenizer_learner *t, bool all)
-{
-    struct text *pending = &t->pending;
-    const uint8_t *text = (const uint8_t *)pending->data;
-    size_t cut = pending->bytes;
-    if (!all)
-        for (cut = pending->bytes - 1; cut > t->scanned && !may_cut(text, cut);)
-            cut--;
-    if (!all && cut <= t->scanned) {
-        t->scanned = pending->bytes - 1;
-        return STATUS_OK;
-    }
-    TRY(split_text(t->split, text, cut, count_word, t));
-    size_t rest = pending->bytes - cut;
-    memmove(pending->data, pending->data + cut, rest);
-    pending->bytes = rest;
-    t->scanned = 0;
-    return STATUS_OK;
-}
-
-enum status tokenizer_learner_add(struct tokenizer_learner *t, const void *text, size_t bytes)
-{
-    for (size_t at = 0, part; at < bytes; at += part) {
-        part = bytes - at < CHUNK_BYTES ? bytes - at : CHUNK_BYTES;
-        text_add_bytes(&t->pending, (const char *)text + at, part);
-        TRY(t->pending.status);
-        if (t->pending.bytes - t->scanned > CHUNK_BYTES)
-            TRY(split_pending(t, false));
-    }
-    return STATUS_OK;
-}
-
-/* --- pairs ---------------------------------------------------------------------------------- */
-
 static enum status add_place(struct tokenizer_learner *t, uint32_t pair, uint32_t word)
 {
     uint32_t head = t->pairs[pair].places, place = t->free_place;
@@ -291,7 +90,7 @@ static enum status add_place(struct tokenizer_learner *t, uint32_t pair, uint32_
     if (place) {
         t->free_place = t->places[place - 1].next;
     } else {
-        TRY(grow(t->env, &t->places, t->place_count, &t->place_room, sizeof *t->places));
+        TRY(learner_grow(t->env, &t->places, t->place_count, &t->place_room, sizeof *t->places));
         place = (uint32_t)++t->place_count;
     }
     t->places[place - 1] = (struct place){word, head};
@@ -303,14 +102,14 @@ static enum status add_place(struct tokenizer_learner *t, uint32_t pair, uint32_
 static enum status find_pair(struct tokenizer_learner *t, int32_t left, int32_t right,
                              uint32_t *pair)
 {
-    TRY(index_grow(t, &t->pair_index, t->pair_count, pair_hash_at));
+    TRY(learner_index_grow(t, &t->pair_index, t->pair_count, pair_hash_at));
     size_t at = pair_hash(left, right) & t->pair_index.mask;
     for (; t->pair_index.slots[at]; at = (at + 1) & t->pair_index.mask) {
         *pair = t->pair_index.slots[at] - 1;
         if (t->pairs[*pair].left == left && t->pairs[*pair].right == right)
             return STATUS_OK;
     }
-    TRY(grow(t->env, &t->pairs, t->pair_count, &t->pair_room, sizeof *t->pairs));
+    TRY(learner_grow(t->env, &t->pairs, t->pair_count, &t->pair_room, sizeof *t->pairs));
     *pair = (uint32_t)t->pair_count++;
     t->pairs[*pair] = (struct pair_count){.left = left, .right = right};
     t->pair_index.slots[at] = *pair + 1;
@@ -350,7 +149,7 @@ static enum status heap_push(struct tokenizer_learner *t, uint32_t pair)
     struct candidate c = {t->pairs[pair].count, pair};
     if (c.count < 2)
         return STATUS_OK;
-    TRY(grow(t->env, &t->heap, t->heap_count, &t->heap_room, sizeof *t->heap));
+    TRY(learner_grow(t->env, &t->heap, t->heap_count, &t->heap_room, sizeof *t->heap));
     size_t at = t->heap_count++;
     for (; at && better(t, c, t->heap[(at - 1) / 2]); at = (at - 1) / 2)
         t->heap[at] = t->heap[(at - 1) / 2];
@@ -482,12 +281,12 @@ static enum status learn(struct tokenizer_learner *t)
     while (t->merge_count < wanted && found) {
         uint32_t pair;
         if (t->merge_count % PROGRESS_EVERY == 0)
-            TRY(report(t));
+            TRY(learner_report(t));
         TRY(pop_best(t, &pair, &found));
         if (found)
             TRY(merge_pair(t, pair));
     }
-    return report(t);
+    return learner_report(t);
 }
 
 /* --- the whole ------------------------------------------------------------------------------ */
@@ -506,7 +305,7 @@ enum status tokenizer_learner_create(struct env *env, int vocab,
                     vocab);
     TRY(mem_alloc(env, MEM_LOADER, "tokenizer training", sizeof *t, &t));
     t->env = env;
-    t->limits = limits ? *limits : (struct tokenizer_limits){WORDS_MAX, WORD_BYTES_MAX};
+    t->limits = limits ? *limits : (struct tokenizer_limits){LEARNER_WORDS, LEARNER_WORD_BYTES};
     t->wanted = vocab - 257;
     t->progress = progress;
     t->user = user;
@@ -550,8 +349,7 @@ struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learne
 enum status tokenizer_learner_finish(struct tokenizer_learner *t, struct tokenizer **tokenizer)
 {
     uint8_t order[256];
-    if (t->pending.bytes > 0)
-        TRY(split_pending(t, true));
+    TRY(learner_words_end(t));
     byte_order(order);
     TRY(fill_pairs(t, order));
     TRY(learn(t));
