@@ -65,6 +65,7 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
         view.shared_bytes = card ? settings->config.device.free_bytes : machine_memory();
         view.memory_bytes = run_memory(&settings->config, view.shared_bytes, local);
     }
+    TRY(data_size_find(cli->env, &settings->config, NULL, &view.data));
     TRY(plan_make(cli->env, &request, &plan));
     enum status st = plan_advise(cli->env, &request, &plan, view.memory_bytes, &advice);
     if (st == STATUS_OK)
@@ -181,9 +182,14 @@ const struct command command_plan = {
         "Of the rows, params, grads and optimizer are the model state; slots hold gathered "
         "parameters "
         "and gradients\n"
-        "on their way, comm what arrives from other ranks, loader the batches. Not in the total is "
-        "runtime, what MPI\n"
-        "and BLAS, or on a card CUDA and its libraries, hold themselves: an estimate here, and "
+        "on their way, comm what arrives from other ranks, loader the batches. Data that is here "
+        "has a "
+        "line of its own:\n"
+        "its tokens are mapped from files, once for all ranks of a host, and in no rank's total. "
+        "Not "
+        "in the total is\n"
+        "runtime, what MPI and BLAS, or on a card CUDA and its libraries, hold themselves: an "
+        "estimate here, and "
         "measured in a run.\n"
         "It sends parameters (gather), gradients (reduce), and losses, norms and votes (control); "
         "a "

@@ -23,7 +23,7 @@ enum { DECODE_TOKENS = 1024, WORDS_MAX = 1 << 20, BAR_CELLS = 24 };
 
 struct tokenize_settings {
     const char *out, *tokenizer;
-    int64_t vocab;
+    int64_t vocab, max_text;
     double split;
     int format;
     bool special, decode, json;
@@ -103,6 +103,7 @@ static enum status make_tokenizer(struct cli *cli, const struct tokenize_setting
     struct data_config data = {.path = "",
                                .val = "",
                                .tokenizer = learnt,
+                               .max_text = settings->max_text,
                                .split = settings->split,
                                .mix = {.items = items, .count = word_count}};
     enum status st = data_tokenizer_create(cli->env, &data, on_learn, &progress, tokenizer);
@@ -408,6 +409,17 @@ static const struct option tokenize_list[] = {
      .help = "folder for train.bin, val.bin and tokenizer.json"},
     {FIELD(vocab), .type = OPTION_INT, .fallback = "0", .ranged = true, .min = 0, .max = 1e6,
      .help = "learn a vocabulary of so many tokens from the training text; 0 = use --tokenizer"},
+    {.key = "max-text",
+     .type = OPTION_INT,
+     .flag_only = true,
+     .fallback = "512M",
+     .ranged = true,
+     .min = 0,
+     .max = 9e18,
+     .offset = offsetof(struct tokenize_settings, max_text),
+     .value_name = "BYTES",
+     .help = "--vocab: bytes of text to learn from at most; of more text parts are read, evenly "
+             "spread; 0 = all of it"},
     {FIELD(tokenizer), .type = OPTION_STRING, .value_name = "FILE",
      .help = "a tokenizer.json, a folder with one, or 'bytes' (which is also the default)"},
     {FIELD(split), .type = OPTION_REAL, .fallback = "0.05", .ranged = true, .min = 0, .max = 0.9,

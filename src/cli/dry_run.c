@@ -1,8 +1,8 @@
-/* dry_run -- see the header. The text and tokens of the data are not counted, because nothing is
- * read. */
+/* dry_run -- see the header. */
 #include "cli/dry_run.h"
 #include "cli/json_out.h"
 #include "cli/host.h"
+#include "train/data_size.h"
 #include "train/run_plan.h"
 
 struct figures {
@@ -11,10 +11,11 @@ struct figures {
     double flops_per_token;
     struct plan_rank rank;
     size_t available_bytes;
+    struct data_size data;
 };
 
 static enum status make_plan(struct cli *cli, const struct run_config *config, int ranks,
-                             struct figures *plan)
+                             const char *folder, struct figures *plan)
 {
     const struct plan_request request = run_plan_request(config, ranks);
     struct plan_stage stage;
@@ -25,7 +26,7 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
     plan->ranks = ranks;
     plan->step_tokens = config->train.global_batch * config->train.context;
     plan->available_bytes = run_memory(config, machine_memory(), ranks);
-    return STATUS_OK;
+    return data_size_find(cli->env, config, folder, &plan->data);
 }
 
 /* --- showing it ----------------------------------------------------------------------------- */
@@ -54,6 +55,11 @@ static enum status print_json(struct cli *cli, const struct run_config *config,
     json_out_close(&json, '}');
     json_out_int(&json, "mem_bytes", (int64_t)plan->rank.total_bytes);
     json_out_int(&json, "host_bytes", (int64_t)plan->rank.host_bytes);
+    if (plan->data.known) {
+        json_out_int(&json, "data_tokens", plan->data.tokens);
+        json_out_int(&json, "data_bytes", (int64_t)plan->data.bytes);
+        json_out_bool(&json, "data_exact", plan->data.exact);
+    }
     json_out_int(&json, "available_bytes", (int64_t)plan->available_bytes);
     json_out_bool(&json, "fits", fits(plan));
     return json_out_print(&json, cli->console);
@@ -67,6 +73,11 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
     char a[32], b[32];
     text_init(&text, cli->env);
     run_config_describe(config, &text);
+    if (plan->data.known) {
+        text_add(&text, "data     ");
+        data_size_describe(&plan->data, &text);
+        text_add(&text, "\n");
+    }
     enum status st = text.status;
     console_write(console, text_string(&text), text.bytes);
     text_free(&text);
@@ -79,7 +90,7 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
     console_line(console, "folder   %s", folder);
     if (plan->ranks > 1)
         console_line(console, "ranks    %d; what follows is for each of them", plan->ranks);
-    console_line(console, "memory   %s of %s free, without the data:",
+    console_line(console, "memory   %s of %s free, without what is mapped:",
                  text_human_bytes(a, (double)plan->rank.total_bytes),
                  text_human_bytes(b, (double)plan->available_bytes));
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {
@@ -99,7 +110,7 @@ enum status dry_run(struct cli *cli, const struct run_config *config, int ranks,
 {
     struct figures plan = {0};
     char a[32], b[32];
-    TRY(make_plan(cli, config, ranks, &plan));
+    TRY(make_plan(cli, config, ranks, folder, &plan));
     TRY(json ? print_json(cli, config, &plan, folder) : print_lines(cli, config, &plan, folder));
     if (fits(&plan))
         return STATUS_OK;

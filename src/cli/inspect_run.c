@@ -1,10 +1,12 @@
 /* inspect_run -- a run folder: how it ended, its loss curve, its checkpoints. Works on a run
  * that is still going. */
+#include <stdio.h>
 #include <string.h>
 #include "base/file.h"
 #include "base/json_doc.h"
 #include "cli/curve.h"
 #include "cli/inspect.h"
+#include "train/token_cache.h"
 
 enum { SUMMARY_BYTES = 1 << 20, MARKS = 256 };
 static const struct json_rules RULES = {.values = 1000000, .lists = 100000};
@@ -201,10 +203,31 @@ static enum status print_checkpoints(struct inspection *in)
     return st;
 }
 
+/* Tokens of text that the run has kept. */
+static enum status print_cache(struct inspection *in)
+{
+    char *folder, human[32], line[96];
+    uint64_t bytes;
+    TRY(path_join(in->cli->env, in->path, "cache", &folder));
+    int files = token_cache_list(folder, &bytes);
+    mem_free(in->cli->env, folder);
+    if (files == 0)
+        return STATUS_OK;
+    if (in->json) {
+        inspect_int(in, "cache_bytes", (int64_t)bytes);
+        return STATUS_OK;
+    }
+    snprintf(line, sizeof line, "%s of tokens in %d file%s; may be deleted",
+             text_human_bytes(human, (double)bytes), files, files == 1 ? "" : "s");
+    inspect_string(in, "cache", line);
+    return STATUS_OK;
+}
+
 enum status inspect_run(struct inspection *in)
 {
     inspect_string(in, "kind", "run folder");
     TRY(print_summary(in));
+    TRY(print_cache(in));
     TRY(print_checkpoints(in));
     return print_history(in);
 }

@@ -250,6 +250,15 @@ static void describe_memory(struct text *text, const struct plan_view *view)
                 text_human_bytes(b, (double)checkpoint_write_bytes()));
 }
 
+static void describe_data(struct text *text, const struct plan_view *view)
+{
+    if (!view->data.known)
+        return;
+    text_add(text, "data     ");
+    data_size_describe(&view->data, text);
+    text_add(text, "\n");
+}
+
 static void describe_card(struct text *text)
 {
     char word[32];
@@ -333,6 +342,7 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
                 text_human_count(a, (double)view->plan->parameters),
                 text_human_count(b, view->plan->flops_per_token));
     describe_ranks(text, view);
+    describe_data(text, view);
     describe_memory(text, view);
     if (!view->config->device.loaded)
         text_printf(text, "scratch  is that of the back end %s: %s\n", view->request->ops,
@@ -492,6 +502,11 @@ enum status plan_view_json(struct cli *cli, const struct plan_view *view)
     json_out_int(&json, "memory_bytes", (int64_t)view->memory_bytes);
     json_out_int(&json, "runtime_estimate_bytes",
                  (int64_t)runtime_figure(view, &chosen_stage(view)->worker, 0, 0));
+    if (view->data.known) {
+        json_out_int(&json, "data_tokens", view->data.tokens);
+        json_out_int(&json, "data_bytes", (int64_t)view->data.bytes);
+        json_out_bool(&json, "data_exact", view->data.exact);
+    }
     json_out_int(&json, "unsharded_bytes", (int64_t)plan->unsharded_bytes);
     json_out_bool(&json, "fits", plan_fits(chosen_stage(view), view->memory_bytes));
     json_stages(&json, view);

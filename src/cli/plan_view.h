@@ -3,6 +3,7 @@
 #ifndef CLI_PLAN_VIEW_H
 #define CLI_PLAN_VIEW_H
 #include "cli/command.h"
+#include "train/data_size.h"
 #include "train/run_plan.h"
 
 struct plan_view { /* what is shown; all borrowed */
@@ -10,10 +11,11 @@ struct plan_view { /* what is shown; all borrowed */
     const struct plan_request *request;
     const struct plan *plan;
     const struct plan_advice *advice;
-    size_t memory_bytes;  /* of one rank; 0 = not known */
-    size_t shared_bytes;  /* which the ranks here share; 0 = memory_bytes was told */
-    double runtime_bytes; /* of one rank's process, beside its account: an estimate */
-    bool lines;           /* every buffer too */
+    size_t memory_bytes;   /* of one rank; 0 = not known */
+    size_t shared_bytes;   /* which the ranks here share; 0 = memory_bytes was told */
+    double runtime_bytes;  /* of one rank's process, beside its account: an estimate */
+    struct data_size data; /* that a run would map */
+    bool lines;            /* every buffer too */
 };
 
 enum status plan_view_table(struct cli *cli, const struct plan_view *view);

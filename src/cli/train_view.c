@@ -98,11 +98,12 @@ static void describe_memory(const struct footprint_worst *held, int ranks, char 
 static void describe_data(const struct trainer_facts *facts, char *out, size_t bytes)
 {
     const struct data_config *data = &facts->config->data;
-    char learnt[32], held[32];
-    snprintf(out, bytes, "%s: %s tokens, %s held out; the run sees %.2f epochs",
+    char learnt[32], held[32], mapped[32];
+    snprintf(out, bytes, "%s: %s tokens, %s held out, %s mapped; the run sees %.2f epochs",
              *data->path ? data->path : "data.mix",
              text_human_count(learnt, (double)facts->train_tokens),
-             text_human_count(held, (double)facts->val_tokens), facts->epochs);
+             text_human_count(held, (double)facts->val_tokens),
+             text_human_bytes(mapped, (double)facts->data_bytes), facts->epochs);
 }
 
 static const char *tokenizer_name(const struct run_config *config)
@@ -158,6 +159,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "parameters", facts->parameters);
     json_out_int(json, "train_tokens", facts->train_tokens);
     json_out_int(json, "val_tokens", facts->val_tokens);
+    json_out_int(json, "data_bytes", (int64_t)facts->data_bytes);
     json_out_int(json, "step_tokens", facts->step_tokens);
     json_out_int(json, "first_step", facts->first_step);
     if (facts->first_step > 0) {

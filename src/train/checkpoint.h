@@ -49,7 +49,8 @@ struct checkpoint_setup { /* all borrowed for as long as the saver lives */
     enum dtype type;   /* of the parameters */
     const struct checkpoint_config *config;
     const char *config_yaml;
-    uint64_t data;            /* fingerprint of the data */
+    uint64_t data;            /* of the data, as in checkpoint_state, */
+    struct data_print files;  /* and of its files */
     struct fingerprint print; /* of the machine */
     bool background;          /* write beside the run: the store has room for a snapshot */
     bool copied; /* what is written is a snapshot, whether or not the run goes on beside it */

@@ -74,6 +74,17 @@ static void add_machine(struct text *text, const struct fingerprint *print)
     text_add(text, "},\n");
 }
 
+static void add_data(struct text *text, const struct data_print *print)
+{
+    text_printf(text,
+                "  \"data_files\": {\"kinds\": \"%016" PRIx64 "\", \"files\": %" PRId64
+                ", \"whole_bytes\": %" PRIu64 ", \"sampled_bytes\": %" PRIu64
+                ", \"samples\": %" PRId64 ", \"xxh3\": \"%016" PRIx64
+                "\", \"more_xxh3\": \"%016" PRIx64 "\", \"times_xxh3\": \"%016" PRIx64 "\"},\n",
+                print->kinds, print->files, print->whole_bytes, print->sampled_bytes,
+                print->samples, print->hash, print->more, print->times);
+}
+
 static void add_entry(struct text *text, const struct checkpoint_entry *entry)
 {
     text_add(text, "    {");
@@ -98,6 +109,8 @@ void checkpoint_state_print(const struct checkpoint_state *state, struct text *t
                 (uint64_t)XXH3_64bits(state->config, strlen(state->config)), state->data);
     if (state->workers > 0)
         text_printf(text, "  \"workers\": %" PRId64 ",\n", state->workers);
+    if (state->files.files > 0)
+        add_data(text, &state->files);
     add_machine(text, &state->print);
     text_add(text, "  \"files\": [\n");
     for (int i = 0; i < state->entry_count; i++) {
@@ -205,6 +218,21 @@ static enum status read_machine(const struct reader *r, const json_t *root,
     TRY(read_words(r, machine, "cpu", print->cpu, sizeof print->cpu));
     TRY(read_words(r, machine, "blas", print->blas, sizeof print->blas));
     return read_words(r, machine, "device", print->device, sizeof print->device);
+}
+
+static enum status read_data(const struct reader *r, const json_t *data, struct data_print *print)
+{
+    int64_t whole = 0, sampled = 0;
+    TRY(read_hash(r, data, "kinds", &print->kinds));
+    TRY(read_count(r, data, "files", MOST_SAMPLES, &print->files));
+    TRY(read_count(r, data, "whole_bytes", MOST_BYTES, &whole));
+    TRY(read_count(r, data, "sampled_bytes", MOST_BYTES, &sampled));
+    TRY(read_count(r, data, "samples", MOST_SAMPLES, &print->samples));
+    print->whole_bytes = (uint64_t)whole;
+    print->sampled_bytes = (uint64_t)sampled;
+    TRY(read_hash(r, data, "xxh3", &print->hash));
+    TRY(read_hash(r, data, "more_xxh3", &print->more));
+    return read_hash(r, data, "times_xxh3", &print->times);
 }
 
 static enum status read_config(const struct reader *r, const json_t *root,
@@ -323,6 +351,8 @@ static enum status read_all(const struct reader *r, const json_t *root,
     TRY(read_config(r, root, state));
     if (json_object_get(root, "workers")) /* the first checkpoints had it not */
         TRY(read_count(r, root, "workers", MOST_WORKERS, &state->workers));
+    if (json_object_get(root, "data_files"))
+        TRY(read_data(r, json_object_get(root, "data_files"), &state->files));
     TRY(read_machine(r, root, &state->print));
     return read_entries(r, json_object_get(root, "files"), state);
 }

@@ -3,6 +3,8 @@
  *
  *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
  *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
+ *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0, "samples": 0,
+ *                     "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},
  *      "machine": {"binary": "...", "cpu": "...", "blas": "...", "device": "..."},
  *      "files": [{"name": "model.safetensors", "role": "model", "bytes": 1234,
  *                 "pieces": [[1000, "0123456789abcdef"], [234, "fedcba9876543210"]]}, ...]}
@@ -14,6 +16,7 @@
 #ifndef TRAIN_CHECKPOINT_STATE_H
 #define TRAIN_CHECKPOINT_STATE_H
 #include "train/checkpoint_layout.h"
+#include "train/data_print.h"
 #include "train/fingerprint.h"
 #include "zero/loss_scale.h"
 
@@ -47,7 +50,8 @@ struct checkpoint_state { /* open; checkpoint_state_free it */
     struct env *env;      /* borrowed */
     struct checkpoint_progress progress;
     char *config;             /* the resolved configuration, YAML */
-    uint64_t data;            /* fingerprint of the data */
+    uint64_t data;            /* of the data: some of the windows that the model is shown */
+    struct data_print files;  /* and of its files; all zero = it does not say */
     int64_t workers;          /* ranks that computed; 0 = it does not say */
     struct fingerprint print; /* of the machine */
     struct checkpoint_entry *entries;

@@ -288,6 +288,7 @@ static enum status fill_state(struct write *w, const struct checkpoint_list *lis
     *state = (struct checkpoint_state){.env = w->env,
                                        .progress = w->job->progress,
                                        .data = setup->data,
+                                       .files = setup->files,
                                        .workers = zero_roster(setup->zero)->workers,
                                        .print = setup->print};
     TRY(mem_strdup(w->env, setup->config_yaml, &state->config));

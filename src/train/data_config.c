@@ -55,6 +55,17 @@ static const struct option OPTIONS[] = {
      .help = "a tokenizer.json or its folder, 'bytes', or 'train:4096' to learn one of that size; "
              "without it: the one beside model.path, else bytes",
      .value_name = "FILE"},
+    {.key = "data.max_text",
+     .type = OPTION_INT,
+     .offset = offsetof(struct data_config, max_text),
+     .fallback = "512M",
+     .help =
+         "bytes of text that 'train:N' learns from at most: of more text it reads parts, evenly "
+         "spread; 0 = all of it",
+     .value_name = "BYTES",
+     .ranged = true,
+     .min = 0,
+     .max = 9e18},
     {.key = "data.format",
      .type = OPTION_CHOICE,
      .offset = offsetof(struct data_config, format),

@@ -217,8 +217,10 @@ static enum status load(struct dataset *set, const struct data_config *config,
                         const struct tokenizer *tokenizer, uint64_t seed)
 {
     struct data_plan plan;
-    struct source_spec common = {
-        .special = config->special, .tokenizer = tokenizer, .vocab = set->vocab};
+    struct source_spec common = {.special = config->special,
+                                 .tokenizer = tokenizer,
+                                 .vocab = set->vocab,
+                                 .cache = config->cache};
     TRY(data_plan_make(set->env, config, &plan));
     if (tokenizer && tokenizer_vocab(tokenizer) > set->vocab)
         return FAIL(set->env, CONFIG, "the tokenizer has %d tokens but model.vocab is %lld",
@@ -264,6 +266,45 @@ void dataset_destroy(struct dataset *set)
     mem_free(env, set->mix);
     mem_free(env, set->members);
     mem_free(env, set);
+}
+
+uint64_t dataset_mapped_bytes(const struct dataset *set)
+{
+    uint64_t bytes = set->val ? source_mapped_bytes(set->val) : 0;
+    for (int i = 0; i < set->member_count; i++)
+        bytes += source_mapped_bytes(set->members[i].source);
+    return bytes;
+}
+
+enum status dataset_print(const struct dataset *set, struct data_print *print)
+{
+    *print = (struct data_print){0};
+    for (int i = 0; i <= set->member_count; i++) {
+        const struct source *source = i < set->member_count ? set->members[i].source : set->val;
+        struct data_print one;
+        int kind;
+        if (!source)
+            continue;
+        TRY(source_print(source, &one, &kind));
+        data_print_join(print, &one, kind);
+    }
+    return STATUS_OK;
+}
+
+enum status dataset_prune_cache(const struct dataset *set, const char *folder)
+{
+    struct token_cache_key *keys;
+    int count = 0;
+    TRY(mem_alloc_array(set->env, MEM_LOADER, "cache keys", (size_t)set->member_count + 1,
+                        sizeof *keys, &keys));
+    for (int i = 0; i < set->member_count; i++)
+        count += source_cache_key(set->members[i].source, &keys[count]);
+    if (set->val)
+        count += source_cache_key(set->val, &keys[count]);
+    if (count > 0)
+        token_cache_prune(folder, keys, count);
+    mem_free(set->env, keys);
+    return STATUS_OK;
 }
 
 /* --- samples -------------------------------------------------------------------------------- */

@@ -24,9 +24,11 @@ struct data_config {
     const char *val;        /* file or glob of held-out data, or a share such as 0.1; "" = split */
     const char *tokenizer;  /* tokenizer.json, its folder, "bytes", "train:4096"; "" = not said */
     int format;             /* enum data_format, of path and val */
+    int64_t max_text;       /* bytes that a vocabulary is learnt from at most; 0 = all */
     double split;           /* share of every source held out when val is "" */
     bool special;           /* encode special tokens found in text */
     struct option_list mix; /* of struct data_mix_item */
+    const char *cache;      /* no key: folder for the tokens of text; NULL or "" = in memory */
 };
 
 struct data_mix_item {
@@ -71,6 +73,14 @@ void dataset_destroy(struct dataset *dataset); /* NULL is fine */
 
 int64_t dataset_train_tokens(const struct dataset *dataset); /* of all sources; 0 = held-out only */
 int64_t dataset_train_windows(const struct dataset *dataset); /* of one pass over all sources */
+
+uint64_t dataset_mapped_bytes(const struct dataset *dataset); /* of files, in no rank's account */
+
+/* What the files of all sources hold. */
+enum status dataset_print(const struct dataset *dataset, struct data_print *print);
+
+/* Remove from the folder of cached tokens what this dataset does not use. */
+enum status dataset_prune_cache(const struct dataset *dataset, const char *folder);
 
 /* tokens[0 .. context) and labels[0 .. context): labels[i] is the token after tokens[i], or -1
  * where it is not to be learnt. Fails (naming file, position and value) when a token is beyond

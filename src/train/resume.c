@@ -57,19 +57,66 @@ static bool explains_data(const char *changes)
            strstr(changes, "data.");
 }
 
+struct comparison {
+    enum data_verdict files;
+    bool same;            /* files, and tokens as far as was looked */
+    struct text in_words; /* what was compared */
+};
+
+/* Files may be the same and make other tokens, with another tokenizer.json. */
+static void compare_data(struct resume *r, const struct checkpoint_state *state,
+                         struct comparison *comparison)
+{
+    struct text *words = &comparison->in_words;
+    bool same_tokens = state->data == r->place->data;
+    text_init(words, r->env);
+    comparison->files = data_print_compare(&state->files, &r->place->files, words);
+    if (comparison->files == DATA_UNKNOWN)
+        text_add(words, "the number of tokens and up to 2048 windows of them");
+    if (comparison->files == DATA_SAME && !same_tokens)
+        text_add(words, ", which are the same, and up to 2048 windows of tokens, which are not");
+    comparison->same = comparison->files != DATA_DIFFERS && same_tokens;
+}
+
+/* Is it no news, after the changes that were told, that the data differs? Another seed draws other
+ * samples, and other files have other names. */
+static bool is_explained(const struct comparison *comparison, const char *changes)
+{
+    if (comparison->files != DATA_DIFFERS)
+        return explains_data(changes);
+    return strstr(changes, "data.path:") || strstr(changes, "data.val:") ||
+           strstr(changes, "data.mix:");
+}
+
+static void tell_data(struct resume *r, const struct checkpoint_state *state, const char *changes,
+                      const struct comparison *comparison)
+{
+    const char *compared = text_string(&comparison->in_words);
+    struct text names;
+    text_init(&names, r->env);
+    if (comparison->same)
+        config_changes(state->config, r->place->config_yaml, CONFIG_DATA, &names);
+    if (names.bytes > 0)
+        log_info(r->env, "the data is that of the checkpoint (compared: %s), named otherwise: %s",
+                 compared, text_string(&names));
+    else if (comparison->same)
+        log_info(r->env, "the data is that of the checkpoint (compared: %s)", compared);
+    else if (!is_explained(comparison, changes))
+        log_warn(r->env,
+                 "the data is not that of the checkpoint (compared: %s), so the run will differ "
+                 "from one that was not interrupted",
+                 compared);
+    text_free(&names);
+}
+
 static void tell_changes(struct resume *r, const struct checkpoint_state *state)
 {
     const char *here = r->place->config_yaml;
-    bool same_data = state->data == r->place->data;
+    struct comparison comparison;
     struct text text;
     text_init(&text, r->env);
-    if (same_data)
-        config_changes(state->config, here, CONFIG_DATA, &text);
-    if (text.bytes > 0)
-        log_info(r->env, "the data looks like that of the checkpoint, named otherwise: %s",
-                 text_string(&text));
-    text_clear(&text);
-    if (!same_data)
+    compare_data(r, state, &comparison);
+    if (!comparison.same)
         config_changes(state->config, here, CONFIG_DATA, &text);
     config_changes(state->config, here, CONFIG_BITS, &text);
     if (text.bytes > 0)
@@ -77,9 +124,7 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
                  "the configuration has changed, so the run will differ from one that was "
                  "not interrupted: %s",
                  text_string(&text));
-    if (!same_data && !explains_data(text_string(&text)))
-        log_warn(r->env, "the data is not that of the checkpoint, so the run will differ from one "
-                         "that was not interrupted");
+    tell_data(r, state, text_string(&text), &comparison);
     if (r->place->by_workers && state->workers > 0 && state->workers != r->place->workers)
         log_warn(r->env,
                  "gradients are summed by worker (zero.accumulate: local or precision.accumulate: "
@@ -90,6 +135,7 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
     fingerprint_compare(&state->print, r->place->print, &text);
     if (text.bytes > 0)
         log_warn(r->env, "the bits of a run may differ from here on: %s", text_string(&text));
+    text_free(&comparison.in_words);
     text_free(&text);
 }
 

@@ -20,6 +20,7 @@ struct resume_place {        /* borrowed for the call */
                                 follows */
     const char *config_yaml; /* of now */
     uint64_t data;
+    struct data_print files; /* of the data; all zero = not known */
     const struct fingerprint *print;
     int64_t steps;   /* of the run; one that has done them does not go on, and nothing is said */
     int64_t workers; /* ranks that compute */

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "train/checkpoint_keep.h"
 #include "train/line_file.h"
+#include "train/token_cache.h"
 
 /* Is there a file or folder `name` in the folder? */
 static enum status has(struct env *env, const char *path, const char *name, bool *found)
@@ -91,30 +92,49 @@ static enum status check_name(struct env *env, const char *path)
                 path);
 }
 
-/* Rename DIR to the first DIR.n that is free; its lock goes with it. */
-static enum status move_aside(struct env *env, const char *path, struct lock_file *lock)
+static enum status move_lock(struct env *env, const char *folder, struct lock_file *lock)
 {
-    struct text old;
+    char *path;
+    TRY(path_join(env, folder, "lock", &path));
+    enum status st = lock_file_moved(lock, path);
+    mem_free(env, path);
+    return st;
+}
+
+/* Tokens of text are no part of a run: they stay for the next one, which may have them mapped. */
+static enum status keep_cache(struct env *env, const char *old, const char *path)
+{
+    char *from = NULL, *to = NULL;
+    enum status st;
+    TRY_OR(done, path_join(env, old, "cache", &from));
+    TRY_OR(done, path_join(env, path, "cache", &to));
+    token_cache_move(env, from, to);
+done:
+    mem_free(env, to);
+    mem_free(env, from);
+    return st;
+}
+
+/* Rename DIR to the first DIR.n that is free; `old` gets that name, and the lock moves with it. */
+static enum status move_aside(struct env *env, const char *path, struct lock_file *lock,
+                              struct text *old)
+{
     enum status st = STATUS_OK;
     size_t bytes = name_end(path);
-    text_init(&old, env);
     for (int n = 1; st == STATUS_OK; n++) {
-        text_clear(&old);
-        text_add_bytes(&old, path, bytes);
-        text_printf(&old, ".%d", n);
-        st = old.status;
-        if (st != STATUS_OK || !path_is_free(text_string(&old)))
+        text_clear(old);
+        text_add_bytes(old, path, bytes);
+        text_printf(old, ".%d", n);
+        st = old->status;
+        if (st != STATUS_OK || !path_is_free(text_string(old)))
             continue;
-        if (rename(path, text_string(&old)) == 0) {
-            log_info(env, "the earlier run in '%s' is now in '%s'", path, text_string(&old));
-            text_add(&old, "/lock");
-            st = old.status != STATUS_OK ? old.status : lock_file_moved(lock, text_string(&old));
+        if (rename(path, text_string(old)) == 0) {
+            log_info(env, "the earlier run in '%s' is now in '%s'", path, text_string(old));
+            st = move_lock(env, text_string(old), lock);
             break;
         }
-        st =
-            FAIL(env, IO, "cannot move '%s' to '%s': %s", path, text_string(&old), strerror(errno));
+        st = FAIL(env, IO, "cannot move '%s' to '%s': %s", path, text_string(old), strerror(errno));
     }
-    text_free(&old);
     return st;
 }
 
@@ -135,6 +155,23 @@ enum status run_folder_check(struct env *env, const char *path, bool fresh, bool
     return *holds && fresh ? check_name(env, path) : STATUS_OK;
 }
 
+static enum status begin_again(struct env *env, const char *path, struct lock_file **lock)
+{
+    struct text old;
+    enum status st;
+    text_init(&old, env);
+    TRY_OR(done, move_aside(env, path, *lock, &old));
+    TRY_OR(done, dir_create(env, path));
+    st = keep_cache(env, text_string(&old), path);
+    lock_file_release(*lock);
+    *lock = NULL;
+    TRY_OR(done, st);
+    st = run_lock_take(env, path, lock);
+done:
+    text_free(&old);
+    return st;
+}
+
 /* The folder is ours: nobody else comes or goes while the earlier run is moved. */
 static enum status settle(struct env *env, const char *path, bool fresh, struct lock_file **lock)
 {
@@ -142,11 +179,7 @@ static enum status settle(struct env *env, const char *path, bool fresh, struct 
     TRY(holds_run(env, path, &found));
     if (found && fresh) {
         TRY(check_name(env, path));
-        TRY(move_aside(env, path, *lock));
-        lock_file_release(*lock);
-        *lock = NULL;
-        TRY(dir_create(env, path));
-        TRY(run_lock_take(env, path, lock));
+        TRY(begin_again(env, path, lock));
     }
     return check_writable(env, path);
 }

@@ -19,7 +19,7 @@ enum status run_card_that_fits(struct env *env, const struct run_config *config,
 
 /* Refuse with STATUS_FIT, before a byte is taken, a run whose ranks on this machine need more
  * than its card has, or on the CPU than `available` bytes (0: not known). `rank` of `ranks` is built on the dry device and stands
- * for each of the `local` ones; the text and tokens of the data are not counted. For a config
+ * for each of the `local` ones; tokens are mapped and not counted. For a config
  * that was bound for reading it is an evaluation. */
 struct run_ranks {
     int size, rank, local;

@@ -163,6 +163,11 @@ int shard_token_bytes(const struct shard *shard)
     return shard->token_bytes;
 }
 
+uint64_t shard_bytes(const struct shard *shard)
+{
+    return shard->map.bytes;
+}
+
 const char *shard_path(const struct shard *shard)
 {
     return shard->path;

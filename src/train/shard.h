@@ -30,6 +30,7 @@ void shard_close(struct shard *shard); /* NULL is fine */
 int64_t shard_count(const struct shard *shard);      /* tokens, at least 1 */
 const void *shard_tokens(const struct shard *shard); /* little-endian, perhaps unaligned */
 int shard_token_bytes(const struct shard *shard);    /* 2 or 4 */
+uint64_t shard_bytes(const struct shard *shard);     /* of the file */
 const char *shard_path(const struct shard *shard);
 int64_t shard_vocab(const struct shard *shard);        /* as its header says; 0 = it does not */
 uint64_t shard_fingerprint(const struct shard *shard); /* of the tokenizer; 0 = unknown */

@@ -1,4 +1,4 @@
-/* source.c -- what the kinds of sources share: detection, encoded lists, fingerprints, the end. */
+/* source.c -- what the kinds of sources share: detection, fingerprints, the end. */
 #include "train/source.h"
 #include <string.h>
 #include <xxhash.h>
@@ -100,51 +100,13 @@ uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer)
     return hash ? hash : 1;
 }
 
-/* --- encoded lists -------------------------------------------------------------------------- */
-
-static enum status list_push(struct env *env, struct token_list *list, int32_t id)
-{
-    if (list->count == list->room) {
-        int64_t room = list->room ? 2 * list->room : 4096;
-        TRY(mem_grow_array(env, MEM_LOADER, "tokens", (size_t)room, sizeof *list->ids, &list->ids));
-        list->room = room;
-    }
-    list->ids[list->count++] = id;
-    return STATUS_OK;
-}
-
-enum status source_list_add_end(struct env *env, const struct tokenizer *tokenizer,
-                                struct source_list *list)
-{
-    int eot = tokenizer_eot(tokenizer);
-    return eot < 0 ? STATUS_OK : list_push(env, &list->tokens, eot);
-}
-
-static void list_stream(struct source *source, struct source_list *list,
-                        struct token_stream *stream)
-{
-    if (list->tokens.count == 0)
-        return;
-    list->piece = (struct token_piece){.tokens = list->tokens.ids,
-                                       .token_bytes = sizeof *list->tokens.ids,
-                                       .count = list->tokens.count,
-                                       .origin = source->path};
-    *stream = (struct token_stream){
-        .pieces = &list->piece, .piece_count = 1, .count = list->tokens.count, .mask = list->mask};
-}
-
-void source_lists_finish(struct source *source)
-{
-    list_stream(source, &source->lists[0], &source->train);
-    list_stream(source, &source->lists[1], &source->held_out);
-}
-
 /* --- the source ----------------------------------------------------------------------------- */
 
 static enum status load(struct source *source, const struct source_spec *spec)
 {
     enum data_format format;
     TRY(source_detect(source->env, spec->path, spec->format, &format));
+    source->format = format;
     if (format == DATA_TOKENS)
         return source_load_shards(source, spec, SHARD_LLMC);
     if (format == DATA_U16 || format == DATA_U32)
@@ -153,10 +115,7 @@ static enum status load(struct source *source, const struct source_spec *spec)
         return FAIL(source->env, CONFIG, "'%s' is text: it needs a tokenizer (data.tokenizer)",
                     spec->path);
     source->fingerprint = source_tokenizer_fingerprint(spec->tokenizer);
-    TRY(format == DATA_JSONL ? source_load_jsonl(source, spec) : source_load_text(source, spec));
-    if (source->train.count + source->held_out.count == 0)
-        return FAIL(source->env, FORMAT, "there is no text in '%s'", spec->path);
-    return STATUS_OK;
+    return source_load_encoded(source, spec, format == DATA_JSONL);
 }
 
 enum status source_create(struct env *env, const struct source_spec *spec, struct source **source)
@@ -180,10 +139,7 @@ void source_destroy(struct source *source)
     if (!source)
         return;
     struct env *env = source->env;
-    for (int i = 0; i < 2; i++) {
-        mem_free(env, source->lists[i].mask);
-        token_list_free(env, &source->lists[i].tokens);
-    }
+    token_cache_close(source->cache);
     for (int i = 0; i < source->shard_count; i++)
         shard_close(source->shards[i]);
     mem_free(env, source->pieces);
@@ -215,4 +171,45 @@ uint64_t source_fingerprint(const struct source *source)
 int source_token_bytes(const struct source *source)
 {
     return source->token_bytes;
+}
+
+uint64_t source_mapped_bytes(const struct source *source)
+{
+    uint64_t bytes = source->cache && !source->cache->private ? source->cache->bytes : 0;
+    for (int i = 0; i < source->shard_count; i++)
+        bytes += shard_bytes(source->shards[i]);
+    return bytes;
+}
+
+/* Tokens of other widths are other bytes. */
+static int kind_of(const struct source *source)
+{
+    if (source->format == DATA_TEXT || source->format == DATA_JSONL)
+        return (int)source->format;
+    return source->pieces[0].token_bytes == 2 ? DATA_U16 : DATA_U32;
+}
+
+enum status source_print(const struct source *source, struct data_print *print, int *kind)
+{
+    struct data_piece *pieces;
+    *kind = kind_of(source);
+    *print = source->print;
+    if (source->shard_count == 0)
+        return STATUS_OK;
+    TRY(mem_alloc_array(source->env, MEM_OTHER, "data pieces", (size_t)source->shard_count,
+                        sizeof *pieces, &pieces));
+    for (int i = 0; i < source->shard_count; i++) {
+        const struct token_piece *piece = &source->pieces[i];
+        pieces[i] = (struct data_piece){
+            piece->tokens, (uint64_t)piece->count * (uint64_t)piece->token_bytes, piece->origin};
+    }
+    data_print_take(pieces, source->shard_count, DATA_PRINT_WHOLE, print);
+    mem_free(source->env, pieces);
+    return STATUS_OK;
+}
+
+bool source_cache_key(const struct source *source, struct token_cache_key *key)
+{
+    *key = source->key;
+    return source->cache && !source->cache->private;
 }

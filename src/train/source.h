@@ -15,6 +15,8 @@
 #ifndef TRAIN_SOURCE_H
 #define TRAIN_SOURCE_H
 #include "base/env.h"
+#include "train/data_print.h"
+#include "train/token_cache.h"
 #include "train/token_stream.h"
 #include "train/tokenizer.h"
 
@@ -34,6 +36,7 @@ struct source_spec {
     bool special;                      /* encode special tokens found in text */
     const struct tokenizer *tokenizer; /* needed for text and JSONL only */
     int64_t vocab;                     /* every token must be below it */
+    const char *cache; /* folder for tokens of text and JSONL; NULL or "" = in memory */
 };
 
 struct source;
@@ -51,6 +54,14 @@ const struct token_stream *source_held_out(const struct source *source); /* coun
 const char *source_path(const struct source *source);
 uint64_t source_fingerprint(const struct source *source); /* of the tokenizer; 0 = not known */
 int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 = not such */
+
+uint64_t source_mapped_bytes(const struct source *source); /* of files, in no rank's account */
+
+/* What its files hold, and as which kind of source. Reads what a source of tokens samples. */
+enum status source_print(const struct source *source, struct data_print *print, int *kind);
+
+/* The key of its file in the cache; false = it has none. */
+bool source_cache_key(const struct source *source, struct token_cache_key *key);
 
 /* A number that two tokenizers share only when every token is the same; never 0. */
 uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer);

@@ -1,22 +1,21 @@
-/* source_impl -- what the loaders of the three kinds fill. For source*.c only. */
+/* source_impl -- what the loaders of the three kinds fill. For source*.c and data_size.c only. */
 #ifndef TRAIN_SOURCE_IMPL_H
 #define TRAIN_SOURCE_IMPL_H
 #include "train/shard.h"
 #include "train/source.h"
-
-/* Tokens encoded here, as one piece. */
-struct source_list {
-    struct token_list tokens;
-    struct token_piece piece;
-    uint8_t *mask; /* NULL = nothing masked */
-};
+#include "train/text_files.h"
+#include "train/token_cache.h"
 
 struct source {
     struct env *env; /* borrowed */
     char *path;
+    enum data_format format;
     struct token_stream train, held_out; /* over what is below */
 
-    struct source_list lists[2]; /* text and JSONL: train, held out */
+    struct token_cache *cache; /* text and JSONL: their tokens, as one piece */
+    struct token_cache_key key;
+    struct token_piece piece;
+    struct data_print print; /* of the text */
 
     struct shard **shards; /* tokens */
     struct token_piece *pieces;
@@ -25,15 +24,31 @@ struct source {
     uint64_t fingerprint;
 };
 
-enum status source_load_text(struct source *source, const struct source_spec *spec);
-enum status source_load_jsonl(struct source *source, const struct source_spec *spec);
 enum status source_load_shards(struct source *source, const struct source_spec *spec,
                                enum shard_format format);
+/* Text and JSONL: from the cache of spec->cache, else encoded and, where that can be, kept there. */
+enum status source_load_encoded(struct source *source, const struct source_spec *spec, bool jsonl);
 
-/* End-of-text after a document, or at the head of a list; nothing when the tokenizer has none. */
-enum status source_list_add_end(struct env *env, const struct tokenizer *tokenizer,
-                                struct source_list *list);
-/* The lists are complete: make them the streams. */
-void source_lists_finish(struct source *source);
+struct token_cache_key source_text_key(const struct source_spec *spec, bool jsonl,
+                                       const struct text_files *files);
+
+/* What turns files into tokens, and where these go. */
+struct source_encoding {
+    struct env *env;
+    const struct source_spec *spec;
+    struct encoder *encoder;
+    struct token_cache_writer *writer;
+    const struct text_file *file; /* the one that is being read */
+};
+enum status source_encode_text(struct source_encoding *encoding, const struct text_files *files);
+enum status source_encode_jsonl(struct source_encoding *encoding, const struct text_files *files);
+
+/* The first token of a stream and the last of a document; nothing when the tokenizer has none. */
+enum status source_encode_end(struct source_encoding *encoding);
+/* A document begins in the training part (0) or in the one held out (1). */
+enum status source_encode_begin(struct source_encoding *encoding, int part);
+/* Tokens of a text, to be predicted or not. */
+enum status source_encode_tokens(struct source_encoding *encoding, const void *text, size_t bytes,
+                                 bool masked);
 
 #endif

@@ -3,6 +3,7 @@
  * Reading is in tokenizer_json.c, making one in tokenizer_write.c and tokenizer_train.c, encoding
  * in tokenizer_encode.c.
  */
+#include <xxhash.h>
 #include "base/file.h"
 #include "train/tokenizer_impl.h"
 
@@ -64,6 +65,11 @@ int tokenizer_vocab(const struct tokenizer *t)
 int tokenizer_eot(const struct tokenizer *t)
 {
     return t->eot;
+}
+
+uint64_t tokenizer_hash(const struct tokenizer *t)
+{
+    return XXH3_64bits(t->source, t->source_bytes);
 }
 
 const void *tokenizer_token(const struct tokenizer *t, int32_t id, size_t *bytes)

@@ -42,13 +42,36 @@ enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int
                             tokenizer_progress_fn *progress, void *user,
                             struct tokenizer **tokenizer);
 
+/* The same from a text that comes in parts, which are put together; none is kept. The table of
+ * different words has a limit: when it is full, those seen least so far are dropped. NULL = 4M words
+ * and 64 MiB of them, which take about 1 GiB while the tokens are learnt. */
+struct tokenizer_limits {
+    size_t words, word_bytes;
+};
+struct tokenizer_dropped {
+    int64_t words; /* dropped, one that came again counted again */
+    int64_t most;  /* times that any of them had been seen */
+};
+struct tokenizer_learner;
+enum status tokenizer_learner_create(struct env *env, int vocab,
+                                     const struct tokenizer_limits *limits,
+                                     tokenizer_progress_fn *progress, void *user,
+                                     struct tokenizer_learner **learner);
+void tokenizer_learner_destroy(struct tokenizer_learner *learner); /* NULL is fine */
+enum status tokenizer_learner_add(struct tokenizer_learner *learner, const void *text,
+                                  size_t bytes);
+enum status tokenizer_learner_finish(struct tokenizer_learner *learner,
+                                     struct tokenizer **tokenizer); /* then only destroy */
+struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learner *learner);
+
 void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is fine; after its encoders */
 
 /* Write tokenizer.json, atomically; what was loaded comes back byte for byte. */
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path);
 
-int tokenizer_vocab(const struct tokenizer *tokenizer); /* largest id + 1 */
-int tokenizer_eot(const struct tokenizer *tokenizer);   /* id that ends a text, -1 if none */
+int tokenizer_vocab(const struct tokenizer *tokenizer);     /* largest id + 1 */
+int tokenizer_eot(const struct tokenizer *tokenizer);       /* id that ends a text, -1 if none */
+uint64_t tokenizer_hash(const struct tokenizer *tokenizer); /* of its tokenizer.json */
 
 /* The bytes of one token, owned by the tokenizer; NULL for an id that has none. */
 const void *tokenizer_token(const struct tokenizer *tokenizer, int32_t id, size_t *bytes);
@@ -74,5 +97,12 @@ void encoder_destroy(struct encoder *encoder); /* NULL is fine */
  * ids. */
 enum status tokenizer_encode(struct encoder *encoder, const void *text, size_t bytes, bool special,
                              struct token_list *out);
+
+/* The same ids, given to `each` in order and in parts, so that those of a long text are never all
+ * in memory. What the encoder keeps grows with the longest piece that the regexes leave whole, and
+ * with `add_prefix_space` with the text. */
+typedef enum status tokenizer_ids_fn(void *user, const int32_t *ids, int64_t count);
+enum status tokenizer_encode_each(struct encoder *encoder, const void *text, size_t bytes,
+                                  bool special, tokenizer_ids_fn *each, void *user);
 
 #endif

@@ -15,7 +15,12 @@ struct encoder {
     struct text prefixed;   /* a section with its space in front */
     struct token_list *out; /* of the call in progress */
     bool special;
+    tokenizer_ids_fn *each; /* where the ids go; NULL = they stay in `out` */
+    void *user;
+    struct token_list some; /* ids on their way to `each` */
 };
+
+enum { SOME_IDS = 1 << 16 }; /* so many are kept before they go to `each` */
 
 enum status encoder_create(struct env *env, const struct tokenizer *tokenizer,
                            struct encoder **encoder)
@@ -42,13 +47,35 @@ void encoder_destroy(struct encoder *e)
     bpe_work_destroy(e->bpe);
     split_work_destroy(e->split);
     text_free(&e->prefixed);
+    token_list_free(e->env, &e->some);
     mem_free(e->env, e);
+}
+
+/* Give the ids away when there are more than `most`. */
+static enum status hand_on(struct encoder *e, int64_t most)
+{
+    if (!e->each || e->out->count <= most)
+        return STATUS_OK;
+    TRY(e->each(e->user, e->out->ids, e->out->count));
+    e->out->count = 0;
+    return STATUS_OK;
 }
 
 static enum status encode_piece(void *user, const uint8_t *piece, size_t bytes)
 {
     struct encoder *e = user;
-    return bpe_encode(e->bpe, piece, bytes, e->out);
+    TRY(bpe_encode(e->bpe, piece, bytes, e->out));
+    return hand_on(e, SOME_IDS);
+}
+
+static enum status encode_plain(struct encoder *e, const uint8_t *text, size_t bytes)
+{
+    for (size_t at = 0, part; at < bytes; at += part) {
+        part = e->each && bytes - at > SOME_IDS ? SOME_IDS : bytes - at;
+        TRY(bpe_encode_plain(e->env, e->tokenizer->bpe, text + at, part, e->out));
+        TRY(hand_on(e, SOME_IDS));
+    }
+    return STATUS_OK;
 }
 
 static enum status encode_section(struct encoder *e, const uint8_t *text, size_t bytes)
@@ -62,7 +89,7 @@ static enum status encode_section(struct encoder *e, const uint8_t *text, size_t
         bytes = e->prefixed.bytes;
     }
     if (bpe_is_plain(e->tokenizer->bpe))
-        return bpe_encode_plain(e->env, e->tokenizer->bpe, text, bytes, e->out);
+        return encode_plain(e, text, bytes);
     return split_text(e->split, text, bytes, encode_piece, e);
 }
 
@@ -89,6 +116,7 @@ static enum status cut_added(struct encoder *e, int pass, const uint8_t *text, s
             TRY(cut_added(e, pass + 1, text + done, start - done));
         TRY(token_list_reserve(e->env, e->out, 1));
         e->out->ids[e->out->count++] = match.token->id;
+        TRY(hand_on(e, SOME_IDS));
         done = end;
     }
     return done < bytes ? cut_added(e, pass + 1, text + done, bytes - done) : STATUS_OK;
@@ -99,7 +127,20 @@ enum status tokenizer_encode(struct encoder *e, const void *text, size_t bytes, 
 {
     e->out = out;
     e->special = special;
+    e->each = NULL;
     return cut_added(e, 0, text, bytes);
+}
+
+enum status tokenizer_encode_each(struct encoder *e, const void *text, size_t bytes, bool special,
+                                  tokenizer_ids_fn *each, void *user)
+{
+    e->out = &e->some;
+    e->some.count = 0;
+    e->special = special;
+    e->each = each;
+    e->user = user;
+    TRY(cut_added(e, 0, text, bytes));
+    return hand_on(e, 0);
 }
 
 enum status token_list_grow(struct env *env, struct token_list *list, int64_t more)

@@ -1,7 +1,7 @@
 /* tokenizer_train -- learns a byte-level BPE vocabulary from a text.
  *
- * The text is split once and equal pieces are counted, so that everything after works on distinct
- * words with weights:
+ * The text is split and equal pieces are counted (tokenizer_words.c), so that everything after works
+ * on distinct words with weights:
  *
  *   words   symbols of each word (they shrink in place with every merge), and its weight
  *   pairs   (left, right) -> its weight over all words, and the words that had it when it was new
@@ -18,62 +18,12 @@
  * `tokenizers` package is told the same (all bytes, frequency at least 2) it learns the same
  * merges.
  */
-#include "train/tokenizer_impl.h"
+#include "train/tokenizer_train_impl.h"
 
 #define TOKEN_BYTES_MAX 256 /* a run of one character must not fill the file with its powers */
 #define PROGRESS_EVERY  64
-#define PIECES_A_REPORT (1u << 16)
 
-struct word {
-    const uint8_t *data; /* borrowed: the first occurrence in the text */
-    size_t at;           /* its symbols */
-    uint32_t bytes;
-    uint32_t length; /* symbols now */
-    int64_t count;
-};
-
-struct pair_count {
-    int32_t left, right;
-    int64_t count;
-    uint32_t places; /* head of its list of words, + 1; 0: none */
-};
-
-struct place {
-    uint32_t word;
-    uint32_t next; /* + 1; 0: the last */
-};
-
-struct candidate {
-    int64_t count;
-    uint32_t pair;
-};
-
-/* An index over `words` or `pairs`: open addressing, entry + 1. */
-struct index {
-    uint32_t *slots;
-    size_t mask;
-};
-
-struct trainer {
-    struct env *env; /* borrowed */
-    struct word *words;
-    struct pair_count *pairs;
-    struct place *places;
-    struct candidate *heap;
-    int32_t *symbols;      /* of all words */
-    uint32_t *token_bytes; /* [256 + merges] */
-    struct merge *merges;
-    struct index word_index, pair_index;
-    size_t word_count, word_room, pair_count, pair_room, place_count, place_room;
-    size_t heap_count, heap_room, symbol_count;
-    uint32_t free_place; /* list of places to use again, + 1 */
-    int merge_count, wanted;
-    size_t pieces;                   /* of the text, counted so far */
-    tokenizer_progress_fn *progress; /* may be NULL */
-    void *user;
-};
-
-static enum status report(const struct trainer *t)
+enum status learner_report(const struct tokenizer_learner *t)
 {
     if (!t->progress || t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
         return STATUS_OK;
@@ -83,8 +33,7 @@ static enum status report(const struct trainer *t)
 
 /* --- arrays and indexes that grow ----------------------------------------------------------- */
 
-/* Room in *array for one more than `count`. */
-static enum status grow(struct env *env, void *array, size_t count, size_t *room, size_t size)
+enum status learner_grow(struct env *env, void *array, size_t count, size_t *room, size_t size)
 {
     if (count < *room)
         return STATUS_OK;
@@ -96,88 +45,44 @@ static enum status grow(struct env *env, void *array, size_t count, size_t *room
     return STATUS_OK;
 }
 
-static uint64_t word_hash(const struct trainer *t, size_t i)
+void learner_index_fill(const struct tokenizer_learner *t, struct index *index, size_t count,
+                        learner_hash_fn *hash)
 {
-    return hash_bytes(t->words[i].data, t->words[i].bytes);
+    for (size_t i = 0; i < count; i++) {
+        size_t at = hash(t, i) & index->mask;
+        while (index->slots[at])
+            at = (at + 1) & index->mask;
+        index->slots[at] = (uint32_t)i + 1;
+    }
 }
 
-static uint64_t pair_hash(int32_t left, int32_t right)
-{
-    return hash_mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right, (uint64_t)left);
-}
-
-static uint64_t pair_hash_at(const struct trainer *t, size_t i)
-{
-    return pair_hash(t->pairs[i].left, t->pairs[i].right);
-}
-
-/* Keep an index of `count` entries at most half full. */
-static enum status index_grow(struct trainer *t, struct index *index, size_t count,
-                              uint64_t (*hash)(const struct trainer *, size_t))
+enum status learner_index_grow(struct tokenizer_learner *t, struct index *index, size_t count,
+                               learner_hash_fn *hash)
 {
     uint32_t *slots;
     size_t size = index->slots ? (index->mask + 1) * 2 : 4096;
     if (index->slots && count * 2 <= index->mask)
         return STATUS_OK;
     TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", size, sizeof *slots, &slots));
-    for (size_t i = 0; i < count; i++) {
-        size_t at = hash(t, i) & (size - 1);
-        while (slots[at])
-            at = (at + 1) & (size - 1);
-        slots[at] = (uint32_t)i + 1;
-    }
     mem_free(t->env, index->slots);
     *index = (struct index){slots, size - 1};
+    learner_index_fill(t, index, count, hash);
     return STATUS_OK;
-}
-
-/* --- counting words ------------------------------------------------------------------------- */
-
-static enum status count_word(void *user, const uint8_t *piece, size_t bytes)
-{
-    struct trainer *t = user;
-    if (bytes > UINT32_MAX / 2)
-        return FAIL(t->env, FIT, "the text has a word of more than 2 GiB");
-    if (++t->pieces % PIECES_A_REPORT == 0)
-        TRY(report(t));
-    TRY(index_grow(t, &t->word_index, t->word_count, word_hash));
-    TRY(grow(t->env, &t->words, t->word_count, &t->word_room, sizeof *t->words));
-    size_t at = hash_bytes(piece, bytes) & t->word_index.mask;
-    for (; t->word_index.slots[at]; at = (at + 1) & t->word_index.mask) {
-        struct word *word = &t->words[t->word_index.slots[at] - 1];
-        if (word->bytes == bytes && memcmp(word->data, piece, bytes) == 0) {
-            word->count++;
-            return STATUS_OK;
-        }
-    }
-    t->words[t->word_count] = (struct word){.data = piece,
-                                            .at = t->symbol_count,
-                                            .bytes = (uint32_t)bytes,
-                                            .length = (uint32_t)bytes,
-                                            .count = 1};
-    t->symbol_count += bytes;
-    t->word_index.slots[at] = (uint32_t)++t->word_count;
-    return STATUS_OK;
-}
-
-static enum status count_words(struct trainer *t, const void *text, size_t bytes)
-{
-    struct splitter *splitter;
-    struct split_work *work = NULL;
-    enum status st;
-    TRY(splitter_create(t->env, &splitter));
-    TRY_OR(done, splitter_add(splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), "training"));
-    TRY_OR(done, split_work_create(t->env, splitter, &work));
-    st = split_text(work, text, bytes, count_word, t);
-done:
-    split_work_destroy(work);
-    splitter_destroy(splitter);
-    return st;
 }
 
 /* --- pairs ---------------------------------------------------------------------------------- */
 
-static enum status add_place(struct trainer *t, uint32_t pair, uint32_t word)
+static uint64_t pair_hash(int32_t left, int32_t right)
+{
+    return hash_mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right, (uint64_t)left);
+}
+
+static uint64_t pair_hash_at(const struct tokenizer_learner *t, size_t i)
+{
+    return pair_hash(t->pairs[i].left, t->pairs[i].right);
+}
+
+static enum status add_place(struct tokenizer_learner *t, uint32_t pair, uint32_t word)
 {
     uint32_t head = t->pairs[pair].places, place = t->free_place;
     if (head && t->places[head - 1].word == word)
@@ -185,7 +90,7 @@ static enum status add_place(struct trainer *t, uint32_t pair, uint32_t word)
     if (place) {
         t->free_place = t->places[place - 1].next;
     } else {
-        TRY(grow(t->env, &t->places, t->place_count, &t->place_room, sizeof *t->places));
+        TRY(learner_grow(t->env, &t->places, t->place_count, &t->place_room, sizeof *t->places));
         place = (uint32_t)++t->place_count;
     }
     t->places[place - 1] = (struct place){word, head};
@@ -194,23 +99,25 @@ static enum status add_place(struct trainer *t, uint32_t pair, uint32_t word)
 }
 
 /* The pair's number; made if it is new. */
-static enum status find_pair(struct trainer *t, int32_t left, int32_t right, uint32_t *pair)
+static enum status find_pair(struct tokenizer_learner *t, int32_t left, int32_t right,
+                             uint32_t *pair)
 {
-    TRY(index_grow(t, &t->pair_index, t->pair_count, pair_hash_at));
+    TRY(learner_index_grow(t, &t->pair_index, t->pair_count, pair_hash_at));
     size_t at = pair_hash(left, right) & t->pair_index.mask;
     for (; t->pair_index.slots[at]; at = (at + 1) & t->pair_index.mask) {
         *pair = t->pair_index.slots[at] - 1;
         if (t->pairs[*pair].left == left && t->pairs[*pair].right == right)
             return STATUS_OK;
     }
-    TRY(grow(t->env, &t->pairs, t->pair_count, &t->pair_room, sizeof *t->pairs));
+    TRY(learner_grow(t->env, &t->pairs, t->pair_count, &t->pair_room, sizeof *t->pairs));
     *pair = (uint32_t)t->pair_count++;
     t->pairs[*pair] = (struct pair_count){.left = left, .right = right};
     t->pair_index.slots[at] = *pair + 1;
     return STATUS_OK;
 }
 
-static enum status pair_gains(struct trainer *t, int32_t left, int32_t right, uint32_t word)
+static enum status pair_gains(struct tokenizer_learner *t, int32_t left, int32_t right,
+                              uint32_t word)
 {
     uint32_t pair;
     TRY(find_pair(t, left, right, &pair));
@@ -218,7 +125,8 @@ static enum status pair_gains(struct trainer *t, int32_t left, int32_t right, ui
     return add_place(t, pair, word);
 }
 
-static enum status pair_loses(struct trainer *t, int32_t left, int32_t right, uint32_t word)
+static enum status pair_loses(struct tokenizer_learner *t, int32_t left, int32_t right,
+                              uint32_t word)
 {
     uint32_t pair;
     TRY(find_pair(t, left, right, &pair));
@@ -228,7 +136,7 @@ static enum status pair_loses(struct trainer *t, int32_t left, int32_t right, ui
 
 /* --- candidates ----------------------------------------------------------------------------- */
 
-static bool better(const struct trainer *t, struct candidate a, struct candidate b)
+static bool better(const struct tokenizer_learner *t, struct candidate a, struct candidate b)
 {
     const struct pair_count *x = &t->pairs[a.pair], *y = &t->pairs[b.pair];
     if (a.count != b.count)
@@ -236,12 +144,12 @@ static bool better(const struct trainer *t, struct candidate a, struct candidate
     return x->left != y->left ? x->left < y->left : x->right < y->right;
 }
 
-static enum status heap_push(struct trainer *t, uint32_t pair)
+static enum status heap_push(struct tokenizer_learner *t, uint32_t pair)
 {
     struct candidate c = {t->pairs[pair].count, pair};
     if (c.count < 2)
         return STATUS_OK;
-    TRY(grow(t->env, &t->heap, t->heap_count, &t->heap_room, sizeof *t->heap));
+    TRY(learner_grow(t->env, &t->heap, t->heap_count, &t->heap_room, sizeof *t->heap));
     size_t at = t->heap_count++;
     for (; at && better(t, c, t->heap[(at - 1) / 2]); at = (at - 1) / 2)
         t->heap[at] = t->heap[(at - 1) / 2];
@@ -249,7 +157,7 @@ static enum status heap_push(struct trainer *t, uint32_t pair)
     return STATUS_OK;
 }
 
-static struct candidate heap_pop(struct trainer *t)
+static struct candidate heap_pop(struct tokenizer_learner *t)
 {
     struct candidate top = t->heap[0], last = t->heap[--t->heap_count];
     size_t at = 0, child;
@@ -266,7 +174,7 @@ static struct candidate heap_pop(struct trainer *t)
 }
 
 /* The heaviest pair whose token is short enough; false when none occurs twice. */
-static enum status pop_best(struct trainer *t, uint32_t *pair, bool *found)
+static enum status pop_best(struct tokenizer_learner *t, uint32_t *pair, bool *found)
 {
     *found = false;
     while (t->heap_count && !*found) {
@@ -293,7 +201,7 @@ static void byte_order(uint8_t order[256])
     CHECK_EQ(count, 256);
 }
 
-static enum status fill_pairs(struct trainer *t, const uint8_t order[256])
+static enum status fill_pairs(struct tokenizer_learner *t, const uint8_t order[256])
 {
     int32_t byte_id[256];
     for (int id = 0; id < 256; id++)
@@ -303,7 +211,7 @@ static enum status fill_pairs(struct trainer *t, const uint8_t order[256])
     for (size_t w = 0; w < t->word_count; w++) {
         int32_t *symbols = t->symbols + t->words[w].at;
         for (size_t i = 0; i < t->words[w].length; i++) {
-            symbols[i] = byte_id[t->words[w].data[i]];
+            symbols[i] = byte_id[t->letters[t->words[w].at + i]];
             if (i)
                 TRY(pair_gains(t, symbols[i - 1], symbols[i], (uint32_t)w));
         }
@@ -314,7 +222,7 @@ static enum status fill_pairs(struct trainer *t, const uint8_t order[256])
 }
 
 /* Replace the pair by its token in one word, and move the weights of the pairs on both sides. */
-static enum status merge_word(struct trainer *t, uint32_t w, struct merge m)
+static enum status merge_word(struct tokenizer_learner *t, uint32_t w, struct merge m)
 {
     struct word *word = &t->words[w];
     int32_t *symbols = t->symbols + word->at;
@@ -339,7 +247,7 @@ static enum status merge_word(struct trainer *t, uint32_t w, struct merge m)
     return STATUS_OK;
 }
 
-static enum status merge_pair(struct trainer *t, uint32_t pair)
+static enum status merge_pair(struct tokenizer_learner *t, uint32_t pair)
 {
     struct merge m = {t->pairs[pair].left, t->pairs[pair].right, 256 + t->merge_count};
     size_t known = t->pair_count;
@@ -360,7 +268,7 @@ static enum status merge_pair(struct trainer *t, uint32_t pair)
     return STATUS_OK;
 }
 
-static enum status learn(struct trainer *t)
+static enum status learn(struct tokenizer_learner *t)
 {
     int wanted = t->wanted;
     TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", (size_t)wanted, sizeof *t->merges,
@@ -373,46 +281,90 @@ static enum status learn(struct trainer *t)
     while (t->merge_count < wanted && found) {
         uint32_t pair;
         if (t->merge_count % PROGRESS_EVERY == 0)
-            TRY(report(t));
+            TRY(learner_report(t));
         TRY(pop_best(t, &pair, &found));
         if (found)
             TRY(merge_pair(t, pair));
     }
-    return report(t);
+    return learner_report(t);
 }
 
-static void trainer_free(struct trainer *t)
-{
-    mem_free(t->env, t->words);
-    mem_free(t->env, t->pairs);
-    mem_free(t->env, t->places);
-    mem_free(t->env, t->heap);
-    mem_free(t->env, t->symbols);
-    mem_free(t->env, t->token_bytes);
-    mem_free(t->env, t->merges);
-    mem_free(t->env, t->word_index.slots);
-    mem_free(t->env, t->pair_index.slots);
-}
+/* --- the whole ------------------------------------------------------------------------------ */
 
-enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int vocab,
-                            tokenizer_progress_fn *progress, void *user,
-                            struct tokenizer **tokenizer)
+enum status tokenizer_learner_create(struct env *env, int vocab,
+                                     const struct tokenizer_limits *limits,
+                                     tokenizer_progress_fn *progress, void *user,
+                                     struct tokenizer_learner **learner)
 {
-    struct trainer trainer = {
-        .env = env, .wanted = vocab - 257, .progress = progress, .user = user};
-    uint8_t order[256];
+    struct tokenizer_learner *t;
     enum status st;
     if (vocab < 257)
         return FAIL(env, CONFIG,
                     "a vocabulary needs at least 257 tokens (256 bytes and the end of text), "
                     "not %d",
                     vocab);
+    TRY(mem_alloc(env, MEM_LOADER, "tokenizer training", sizeof *t, &t));
+    t->env = env;
+    t->limits = limits ? *limits : (struct tokenizer_limits){LEARNER_WORDS, LEARNER_WORD_BYTES};
+    t->wanted = vocab - 257;
+    t->progress = progress;
+    t->user = user;
+    text_init(&t->pending, env);
+    TRY_OR(undo, splitter_create(env, &t->splitter));
+    TRY_OR(undo, splitter_add(t->splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), "training"));
+    TRY_OR(undo, split_work_create(env, t->splitter, &t->split));
+    *learner = t;
+    return STATUS_OK;
+undo:
+    tokenizer_learner_destroy(t);
+    return st;
+}
+
+void tokenizer_learner_destroy(struct tokenizer_learner *t)
+{
+    if (!t)
+        return;
+    struct env *env = t->env;
+    text_free(&t->pending);
+    split_work_destroy(t->split);
+    splitter_destroy(t->splitter);
+    mem_free(env, t->words);
+    mem_free(env, t->letters);
+    mem_free(env, t->pairs);
+    mem_free(env, t->places);
+    mem_free(env, t->heap);
+    mem_free(env, t->symbols);
+    mem_free(env, t->token_bytes);
+    mem_free(env, t->merges);
+    mem_free(env, t->word_index.slots);
+    mem_free(env, t->pair_index.slots);
+    mem_free(env, t);
+}
+
+struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learner *t)
+{
+    return t->dropped;
+}
+
+enum status tokenizer_learner_finish(struct tokenizer_learner *t, struct tokenizer **tokenizer)
+{
+    uint8_t order[256];
+    TRY(learner_words_end(t));
     byte_order(order);
-    TRY_OR(done, count_words(&trainer, text, bytes));
-    TRY_OR(done, fill_pairs(&trainer, order));
-    TRY_OR(done, learn(&trainer));
-    st = tokenizer_build(env, order, trainer.merges, trainer.merge_count, "training", tokenizer);
-done:
-    trainer_free(&trainer);
+    TRY(fill_pairs(t, order));
+    TRY(learn(t));
+    return tokenizer_build(t->env, order, t->merges, t->merge_count, "training", tokenizer);
+}
+
+enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int vocab,
+                            tokenizer_progress_fn *progress, void *user,
+                            struct tokenizer **tokenizer)
+{
+    struct tokenizer_learner *learner = NULL;
+    TRY(tokenizer_learner_create(env, vocab, NULL, progress, user, &learner));
+    enum status st = tokenizer_learner_add(learner, text, bytes);
+    if (st == STATUS_OK)
+        st = tokenizer_learner_finish(learner, tokenizer);
+    tokenizer_learner_destroy(learner);
     return st;
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/clock.h"
 #include "base/file.h"
 #include "train/agreement.h"
@@ -208,6 +209,7 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
                                        .wanted = wanted,
                                        .config_yaml = t->place->config_yaml,
                                        .data = t->data_print,
+                                       .files = t->data_files,
                                        .print = &t->print,
                                        .steps = t->config->train.steps,
                                        .workers = zero_roster(t->session.zero)->workers,
@@ -247,6 +249,7 @@ static enum status open_saves(struct trainer *t)
         .config = &config->checkpoint,
         .config_yaml = t->place->config_yaml,
         .data = t->data_print,
+        .files = t->data_files,
         .print = t->print,
         .copied = saves_copies(config),
         .background = checkpoint_in_background(&config->checkpoint, config->train.steps)};
@@ -270,19 +273,46 @@ static enum status check_agreement(struct trainer *t)
     return st;
 }
 
+/* Tokens of text are kept in the run folder; nothing is written into one that the run will refuse.
+ * Every rank looks at it, because the ranks of another host may see another folder. */
+static enum status open_data(struct trainer *t)
+{
+    const struct run_config *config = t->config;
+    struct data_config data = config->data;
+    bool holds;
+    TRY(run_folder_check(t->env, t->place->folder, t->place->fresh, &holds));
+    t->folder_is_new = !file_exists(t->place->folder);
+    TRY(path_join(t->env, t->place->folder, "cache", &t->cache));
+    data.cache = t->cache;
+    return dataset_create(t->env, &data, config->tokenizer, config->model.vocab,
+                          config->train.context, (uint64_t)config->train.seed, &t->data);
+}
+
+/* One rank of a host may encode the text while those of another wait for it. */
+static enum status agree_patiently(struct trainer *t)
+{
+    comm_be_patient(t->session.comm, true);
+    enum status st = check_agreement(t);
+    if (t->session.comm)
+        comm_be_patient(t->session.comm, false);
+    return st;
+}
+
 /* Ranks meet before anything that may fail on one of them alone. */
 static enum status meet(struct trainer *t)
 {
     const struct run_config *config = t->config;
     TRY(session_join(t->env, run_place(config), t->ranks, &t->session));
     TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
-    TRY(dataset_create(t->env, &config->data, config->tokenizer, config->model.vocab,
-                       config->train.context, (uint64_t)config->train.seed, &t->data));
+    TRY(open_data(t));
     if (t->session.comm)
-        TRY(check_agreement(t));
+        TRY(agree_patiently(t));
+    if (trainer_speaks(t))
+        TRY(dataset_prune_cache(t->data, t->cache));
     if (trainer_speaks(t)) {
         fingerprint_take(t->env, run_place(config).backend, config->device.name, &t->print);
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
+        TRY(dataset_print(t->data, &t->data_files));
     }
     if (t->ranks == NULL || t->ranks->hub == NULL)
         footprints_start(&t->footprints, t->env->mem, t->session.device);
@@ -315,9 +345,21 @@ static enum status build_parts(struct trainer *t)
     return open_folder(t);
 }
 
+/* A start that fails leaves no folder that was not there before. */
+static void remove_folder(struct trainer *t)
+{
+    if (!t->folder_is_new || !t->cache)
+        return;
+    token_cache_discard(t->cache);
+    rmdir(t->place->folder); /* it stays if anything is in it */
+}
+
 static enum status build(struct trainer *t)
 {
-    TRY(agree(t, build_parts(t)));
+    enum status st = build_parts(t);
+    if (st != STATUS_OK && !t->metrics)
+        remove_folder(t);
+    TRY(agree(t, st));
     return tracing_align(&t->tracing, t->session.comm);
 }
 
@@ -332,6 +374,7 @@ static void tear_down(struct trainer *t)
     engine_destroy(t->engine);
     session_destroy(&t->session);
     dataset_destroy(t->data);
+    mem_free(t->env, t->cache);
     tracing_stop(&t->tracing);
 }
 
@@ -359,6 +402,7 @@ static void tell_ready(struct trainer *t)
                                   .parameters = t->summary->parameters,
                                   .train_tokens = train_tokens,
                                   .val_tokens = dataset_eval_tokens(t->data),
+                                  .data_bytes = dataset_mapped_bytes(t->data),
                                   .step_tokens = trainer_step_tokens(t),
                                   .flops_per_token = t->flops_per_token,
                                   .epochs = planned / (double)train_tokens,

@@ -4,6 +4,7 @@
  *     DIR/metrics.jsonl           one object a step
  *     DIR/events.out.tfevents.*   the same for TensorBoard
  *     DIR/samples.jsonl           text samples
+ *     DIR/cache/                  tokens of text, to be mapped again; may be deleted at any time
  *     DIR/checkpoints/step-N/     all that is needed to go on, and a Hugging Face directory
  *     DIR/summary.json            how it ended
  *
@@ -23,6 +24,7 @@ struct trainer_facts { /* known when everything is in place, before the first st
     const char *folder;
     int64_t parameters;
     int64_t train_tokens, val_tokens; /* of the data; 0 = none */
+    uint64_t data_bytes;              /* of files that are mapped for it: no rank's own memory */
     int64_t step_tokens;              /* global_batch * context */
     double flops_per_token;
     double epochs;                  /* steps * step_tokens / train_tokens */

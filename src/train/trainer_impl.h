@@ -35,8 +35,11 @@ struct trainer {
     struct gauges gauges;         /* of the first rank's card */
     struct footprint_worst held;  /* before the first step: nothing is taken after it */
 
-    char *checkpoints; /* the folder */
+    char *checkpoints;  /* the folder */
+    char *cache;        /* the folder of cached tokens */
+    bool folder_is_new; /* it was not there before the data was opened */
     uint64_t data_print;
+    struct data_print data_files;
     struct fingerprint print;
     struct run_saves saves;
     struct deadline deadline;

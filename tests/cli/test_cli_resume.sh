@@ -64,7 +64,7 @@ expect 0 "will differ from one that was not interrupted: .*train.steps: 30 there
 moved=("$sifr" train "${run[@]}" --train.steps=6 --out=moved)
 expect 75 "stopped after step 2" "${moved[@]}" --train.stop_at=2
 cp text.txt elsewhere.txt
-expect 75 "sifr: the data looks like that of the checkpoint, named otherwise: data.path: .*/text.txt there, .*/elsewhere.txt here" "${moved[@]}" --train.stop_at=3 --data.path=elsewhere.txt
+expect 75 "sifr: the data is that of the checkpoint \(compared: 1 file, [0-9.]+ KiB hashed whole\), named otherwise: data.path: .*/text.txt there, .*/elsewhere.txt here" "${moved[@]}" --train.stop_at=3 --data.path=elsewhere.txt
 ! grep -q differ err || fail "moved data: $(cat err)"
 tac text.txt >elsewhere.txt
 expect 75 "warning: .* so the run will differ from one that was not interrupted" "${moved[@]}" --train.stop_at=4 --data.path=elsewhere.txt

@@ -27,6 +27,14 @@ static struct checkpoint_state sample(struct checkpoint_piece *pieces,
                      .scale = {32768, 7, 1}},
         .config = "train:\n  lr: 0.1\n  name: \"\\u00e4\"\n",
         .data = 7,
+        .files = {.kinds = 1,
+                  .files = 2,
+                  .whole_bytes = 3,
+                  .sampled_bytes = 4,
+                  .samples = 5,
+                  .hash = 6,
+                  .more = 7,
+                  .times = 8},
         .workers = 3,
         .print = {.binary = 9, .cpu = "A", .blas = "B \"C\"", .device = "cpu"},
         .entries = entries,
@@ -63,6 +71,7 @@ static void test_reads_back(void **state)
             assert_int_equal(b.progress.scale.patience, 1);
         }
         assert_string_equal(b.config, a.config);
+        assert_memory_equal(&b.files, &a.files, sizeof a.files);
         assert_true(b.data == 7 && b.workers == 3 && b.print.binary == 9);
         assert_string_equal(b.print.blas, "B \"C\"");
         assert_int_equal(b.entry_count, 2);

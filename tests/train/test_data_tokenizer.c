@@ -64,6 +64,54 @@ static void learns_from_the_training_part_only(void **state)
     scratch_close(&s);
 }
 
+static char told[512];
+
+static void keep_line(void *user, enum log_level level, const char *line)
+{
+    (void)user, (void)level;
+    snprintf(told, sizeof told, "%s", line);
+}
+
+static bool show_nothing(void *user, int done, int total)
+{
+    (void)user, (void)done, (void)total;
+    return true;
+}
+
+/* 8 MiB, another word in each MiB; two of them are read. */
+static void reads_even_parts_of_long_text(void **state)
+{
+    static const char *const words[] = {"first", "b", "c", "d", "middle", "f", "g", "h"};
+    (void)state;
+    for (int jsonl = 0; jsonl < 2; jsonl++) {
+        struct scratch s;
+        struct tokenizer *t;
+        scratch_open(&s);
+        log_destroy(s.env.log);
+        s.env.log = log_create(keep_line, NULL, LOG_INFO);
+        *told = 0;
+        FILE *file = fopen(scratch_path(&s, jsonl ? "a.jsonl" : "a.txt"), "wb");
+        assert_non_null(file);
+        for (size_t used = 0; used < (size_t)8 << 20;) {
+            const char *w = words[used >> 20];
+            used += (size_t)fprintf(
+                file, jsonl ? "{\"text\":\"%s %s%s %s%s\"}\n" : "%s %s%s %s%s\n", w, w, w, w, w);
+        }
+        fclose(file);
+        struct data_config config = config_of(s.path, "train:400");
+        config.max_text = 2 << 20;
+        assert_int_equal(data_tokenizer_create(&s.env, &config, show_nothing, NULL, &t), STATUS_OK);
+        assert_true(knows(t, " firstfirst") && knows(t, " middlemiddle"));
+        assert_false(knows(t, " bb") || knows(t, " dd") || knows(t, " ff") || knows(t, " hh"));
+        assert_non_null(strstr(told, "evenly spread"));
+        assert_non_null(strstr(told, jsonl ? " of 8.0 MiB" : "2.0 MiB of 8.0 MiB"));
+        assert_true(mem_peak(s.env.mem, MEM_LOADER) + mem_peak(s.env.mem, MEM_OTHER) < (size_t)6
+                                                                                           << 20);
+        tokenizer_destroy(t);
+        scratch_close(&s);
+    }
+}
+
 static void learns_from_documents(void **state)
 {
     struct scratch s;
@@ -93,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_what_is_meant),
         cmocka_unit_test(learns_from_the_training_part_only),
+        cmocka_unit_test(reads_even_parts_of_long_text),
         cmocka_unit_test(learns_from_documents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

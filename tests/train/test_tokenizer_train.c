@@ -1,5 +1,6 @@
 /* Learning against its definition: count every pair of every word afresh each round, take the
  * best, merge everywhere. */
+#include <stdlib.h>
 #include "testing.h"
 #include "base/rng.h"
 #include "train/tokenizer.h"
@@ -89,6 +90,82 @@ static void test_against_definition(void **state)
         assert_int_equal(tokenizer_vocab(tokenizer), 257 + merges);
         assert_int_equal(tokenizer_eot(tokenizer), 256 + merges);
         tokenizer_destroy(tokenizer);
+        env_destroy(&env);
+    }
+}
+
+/* --- text in parts -------------------------------------------------------------------------- */
+
+static struct tokenizer *learn_parts(struct env *env, const char *text, size_t bytes, size_t part,
+                                     const struct tokenizer_limits *limits,
+                                     struct tokenizer_dropped *dropped)
+{
+    struct tokenizer_learner *learner = NULL;
+    struct tokenizer *tokenizer = NULL;
+    assert_ok(tokenizer_learner_create(env, 600, limits, NULL, NULL, &learner));
+    for (size_t at = 0; at < bytes; at += part)
+        assert_ok(tokenizer_learner_add(learner, text + at, bytes - at < part ? bytes - at : part));
+    assert_ok(tokenizer_learner_finish(learner, &tokenizer));
+    *dropped = tokenizer_learner_dropped(learner);
+    tokenizer_learner_destroy(learner);
+    return tokenizer;
+}
+
+/* White space of all kinds between words of all kinds, so that a cut in a wrong place shows. */
+static size_t fill_words(char *text, size_t bytes)
+{
+    static const char *const parts[] = {" ab",          "\n",   "  ", "\xe3\x80\x80",
+                                        "\xe4\xb8\xad", "7",    "!?", "x'll",
+                                        "\xc2\xa0",     "\xff", "\t", "\xe3\x80 "};
+    struct rng rng = rng_stream(1, "words");
+    size_t used = 0;
+    for (uint64_t i = 0; used + 8 < bytes; i++) {
+        const char *part = parts[rng_below(rng, i, sizeof parts / sizeof *parts)];
+        memcpy(text + used, part, strlen(part));
+        used += strlen(part);
+    }
+    return used;
+}
+
+static void test_parts_make_no_difference(void **state)
+{
+    (void)state;
+    struct env env = testing_env(1);
+    struct tokenizer_dropped dropped;
+    size_t room = (size_t)5 << 19;
+    char *text = malloc(room);
+    assert_non_null(text);
+    size_t bytes = fill_words(text, room);
+    struct tokenizer *whole = learn_parts(&env, text, bytes, bytes, NULL, &dropped);
+    struct tokenizer *parts = learn_parts(&env, text, bytes, 70001, NULL, &dropped);
+    assert_true(tokenizer_hash(whole) == tokenizer_hash(parts));
+    assert_int_equal(dropped.words, 0);
+    tokenizer_destroy(parts);
+    tokenizer_destroy(whole);
+    free(text);
+    env_destroy(&env);
+}
+
+/* Memory does not grow with the text, nor without end with the number of its words. */
+static void test_rare_words_are_dropped(void **state)
+{
+    (void)state;
+    static char text[600000];
+    const struct tokenizer_limits limits = {.words = 300, .word_bytes = 4000};
+    struct tokenizer_dropped dropped;
+    size_t used = 0, bytes;
+    for (int i = 0; used + 32 < sizeof text; i++) /* every third word is new */
+        used += (size_t)snprintf(text + used, 32, i % 3 ? " common" : " %c%d", 'a' + i % 26, i);
+    for (int limited = 0; limited < 2; limited++) {
+        struct env env = testing_env(1);
+        struct tokenizer *t =
+            learn_parts(&env, text, used, used, limited ? &limits : NULL, &dropped);
+        const void *token = tokenizer_token(t, 261, &bytes); /* the sixth merge */
+        assert_int_equal(bytes, 7);
+        assert_memory_equal(token, " common", 7);
+        assert_int_equal(dropped.words > 0, limited);
+        assert_int_equal(mem_peak(env.mem, MEM_LOADER) < (size_t)2 << 20, limited);
+        tokenizer_destroy(t);
         env_destroy(&env);
     }
 }
@@ -187,6 +264,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_definition),
         cmocka_unit_test(test_small_texts),
+        cmocka_unit_test(test_parts_make_no_difference),
+        cmocka_unit_test(test_rare_words_are_dropped),
         cmocka_unit_test(test_stops_when_told),
         cmocka_unit_test(test_no_memory),
     };

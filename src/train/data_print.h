@@ -1,0 +1,54 @@
+/* data_print -- what the files of a run's data hold, in a few numbers: kept in every checkpoint, and
+ * compared when the run resumes.
+ *
+ *     a source of up to 256 MiB, and all text     every byte is hashed
+ *     a larger source of tokens                   the size, and samples at fixed places
+ *
+ * Times of files are no difference; where they have changed, more samples are compared. Names are no
+ * difference either, nor is for tokens the way they are cut into files.
+ */
+#ifndef TRAIN_DATA_PRINT_H
+#define TRAIN_DATA_PRINT_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/text.h"
+
+#define DATA_PRINT_WHOLE ((uint64_t)256 << 20) /* bytes of a source that are hashed whole */
+enum { DATA_PRINT_SAMPLES = 2048, DATA_PRINT_MORE = 8192, DATA_PRINT_SAMPLE_BYTES = 4096 };
+
+struct data_print {       /* open; all zero: not known */
+    uint64_t kinds;       /* what the sources are: only of the same can bytes be compared */
+    int64_t files;        /* of all sources */
+    uint64_t whole_bytes; /* hashed whole */
+    uint64_t sampled_bytes;
+    int64_t samples;      /* taken of these, in the first look */
+    uint64_t hash;        /* of what was hashed whole, and of the samples */
+    uint64_t more, times; /* of more samples, of the files' times; 0 where there are no samples */
+};
+
+/* The content of a source: pieces in order, as if they were one. */
+struct data_piece {
+    const void *data;
+    uint64_t bytes;
+    const char *path; /* for its time */
+};
+/* `whole` is DATA_PRINT_WHOLE but in tests. */
+void data_print_take(const struct data_piece *pieces, int count, uint64_t whole,
+                     struct data_print *print);
+/* Of a source that has been hashed whole already. */
+struct data_print data_print_hashed(int files, uint64_t bytes, uint64_t hash);
+
+/* One more source, of a kind. */
+void data_print_join(struct data_print *all, const struct data_print *source, int kind);
+
+enum data_verdict {
+    DATA_SAME,
+    DATA_DIFFERS,
+    DATA_UNKNOWN, /* they cannot be compared */
+};
+/* Appends to `compared` in words what was: "3 files, 154.0 KiB hashed whole". */
+enum data_verdict data_print_compare(const struct data_print *there, const struct data_print *here,
+                                     struct text *compared);
+
+#endif

@@ -1,0 +1,124 @@
+/* Prints of data: one byte anywhere in what is hashed whole, any sample of what is not; times alone are
+ * no difference. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include "train/data_print.h"
+#include "train/scratch.h"
+
+enum { BYTES = 12 << 20, KIND = 3 };
+
+static uint8_t *data;
+
+static struct data_print take(const char *path, size_t cut, uint64_t whole)
+{
+    const struct data_piece pieces[] = {{data, cut, path}, {data + cut, BYTES - cut, path}};
+    struct data_print one, all = {0};
+    data_print_take(cut ? pieces : pieces + 1, cut ? 2 : 1, whole, &one);
+    data_print_join(&all, &one, KIND);
+    return all;
+}
+
+static void expect(struct scratch *s, const struct data_print *there, const struct data_print *here,
+                   enum data_verdict verdict, const char *words)
+{
+    struct text text;
+    text_init(&text, &s->env);
+    assert_int_equal(data_print_compare(there, here, &text), verdict);
+    assert_string_equal(text_string(&text), words);
+    text_free(&text);
+}
+
+static void begin(struct scratch *s)
+{
+    scratch_open(s);
+    scratch_text(s, "a", "");
+    data = malloc(BYTES);
+    assert_non_null(data);
+    for (size_t i = 0; i < BYTES; i++)
+        data[i] = (uint8_t)(i * 2654435761u >> 13);
+}
+
+static void end(struct scratch *s)
+{
+    free(data);
+    scratch_close(s);
+}
+
+static void sees_every_byte_of_small_data(void **state)
+{
+    struct scratch s;
+    (void)state;
+    begin(&s);
+    struct data_print there = take(s.path, 0, DATA_PRINT_WHOLE), here;
+    for (size_t at = 5; at < BYTES; at += BYTES / 7) {
+        data[at] ^= 1;
+        here = take(s.path, 0, DATA_PRINT_WHOLE);
+        expect(&s, &there, &here, DATA_DIFFERS, "1 file, 12.0 MiB hashed whole");
+        data[at] ^= 1;
+    }
+    here = take("elsewhere", 0, DATA_PRINT_WHOLE);
+    expect(&s, &there, &here, DATA_SAME, "1 file, 12.0 MiB hashed whole");
+    here = take(s.path, 1000001, DATA_PRINT_WHOLE); /* cut into files elsewhere */
+    expect(&s, &there, &here, DATA_SAME, "2 files, 12.0 MiB hashed whole");
+    end(&s);
+}
+
+#define LOOKED "1 file, 12.0 MiB by size and 2048 samples of 4 KiB"
+
+static void samples_large_data(void **state)
+{
+    const struct timespec times[2] = {{1000, 0}, {1000, 0}};
+    struct scratch s;
+    (void)state;
+    begin(&s);
+    struct data_print there = take(s.path, 0, BYTES - 1), here;
+    size_t gap = (BYTES - 4096) / 2047 + 1; /* from a sample to the next */
+    data[7 * gap + 10] ^= 1;                /* in one */
+    here = take(s.path, 0, BYTES - 1);
+    expect(&s, &there, &here, DATA_DIFFERS, LOOKED);
+    data[7 * gap + 10] ^= 1;
+    here = take(s.path, 1000001, BYTES - 1);
+    here.times = there.times;
+    expect(&s, &there, &here, DATA_SAME, "2 files, 12.0 MiB by size and 2048 samples of 4 KiB");
+
+    /* between two samples: only the second look finds it, and only a new time asks for it */
+    size_t between = 7 * gap + 4096 + (gap - 4096) / 2;
+    data[between] ^= 1;
+    here = take(s.path, 0, BYTES - 1);
+    expect(&s, &there, &here, DATA_SAME, LOOKED);
+    assert_int_equal(utimensat(AT_FDCWD, s.path, times, 0), 0);
+    here = take(s.path, 0, BYTES - 1);
+    expect(&s, &there, &here, DATA_DIFFERS,
+           LOOKED ", and 8192 more because the times of files have changed");
+    data[between] ^= 1;
+    here = take(s.path, 0, BYTES - 1);
+    expect(&s, &there, &here, DATA_SAME,
+           LOOKED ", and 8192 more because the times of files have changed");
+    end(&s);
+}
+
+static void does_not_compare_what_cannot_be(void **state)
+{
+    struct scratch s;
+    struct data_print none = {0}, other = {0};
+    (void)state;
+    begin(&s);
+    struct data_print there = take(s.path, 0, DATA_PRINT_WHOLE);
+    expect(&s, &none, &there, DATA_UNKNOWN, "");
+    expect(&s, &there, &none, DATA_UNKNOWN, "");
+    struct data_print one = data_print_hashed(1, BYTES, 1);
+    data_print_join(&other, &one, KIND + 1);
+    expect(&s, &there, &other, DATA_UNKNOWN, "");
+    end(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sees_every_byte_of_small_data),
+        cmocka_unit_test(samples_large_data),
+        cmocka_unit_test(does_not_compare_what_cannot_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
