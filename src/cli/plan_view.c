@@ -385,7 +385,6 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
                       const struct plan_rank *rank, int stage)
 {
     json_out_open(json, key, '{');
-    json_out_int(json, "number", rank->rank);
     json_out_open(json, "mem", '{');
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         json_out_int(json, mem_category_word((enum mem_category)c), (int64_t)rank->bytes[c]);
@@ -401,6 +400,7 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
     json_out_int(json, "sent_bytes", sent_bytes(rank));
     json_out_real(json, "sent_formula_bytes", sent_formula(view, rank, stage));
     json_out_real(json, "tensor_formula_bytes", tensor_figure(view, rank, stage, 0));
+    json_out_int(json, "number", rank->rank);
     json_out_close(json, '}');
 }
 
