@@ -87,9 +87,9 @@ static enum status add_text(struct env *env, const struct source_spec *spec, boo
     size_t bytes;
     enum status st = STATUS_OK;
     TRY(text_files_open(env, spec->path, spec->split, jsonl, &files));
-    bool cached = spec->cache && spec->tokenizer && dir_exists(spec->cache) &&
-                  token_cache_peek(env, spec->cache, source_text_key(spec, jsonl, &files), &tokens,
-                                   &bytes);
+    bool cached =
+        spec->cache && spec->tokenizer && dir_exists(spec->cache) &&
+        token_cache_peek(env, spec->cache, source_text_key(spec, jsonl, &files), &tokens, &bytes);
     if (cached) {
         size->tokens += tokens;
         size->bytes += bytes;
@@ -129,14 +129,10 @@ static enum status add_source(struct env *env, const struct source_spec *spec,
     enum data_format format;
     TRY(source_detect(env, spec->path, spec->format, &format));
     switch (format) {
-    case DATA_U16:
-        return add_shards(env, spec->path, SHARD_U16, size);
-    case DATA_U32:
-        return add_shards(env, spec->path, SHARD_U32, size);
-    case DATA_TOKENS:
-        return add_shards(env, spec->path, SHARD_LLMC, size);
-    default:
-        return add_text(env, spec, format == DATA_JSONL, size);
+    case DATA_U16: return add_shards(env, spec->path, SHARD_U16, size);
+    case DATA_U32: return add_shards(env, spec->path, SHARD_U32, size);
+    case DATA_TOKENS: return add_shards(env, spec->path, SHARD_LLMC, size);
+    default: return add_text(env, spec, format == DATA_JSONL, size);
     }
 }
 
@@ -145,10 +141,8 @@ static enum status add_all(struct env *env, const struct run_config *config, con
 {
     const struct data_config *data = &config->data;
     int64_t vocab = config->tokenizer ? tokenizer_vocab(config->tokenizer) : config->model.vocab;
-    struct source_spec spec = {.special = data->special,
-                               .tokenizer = config->tokenizer,
-                               .vocab = vocab,
-                               .cache = cache};
+    struct source_spec spec = {
+        .special = data->special, .tokenizer = config->tokenizer, .vocab = vocab, .cache = cache};
     struct data_plan plan;
     TRY(data_plan_make(env, data, &plan));
     spec.split = plan.split;
