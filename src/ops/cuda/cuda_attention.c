@@ -11,7 +11,8 @@
  * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements a head in its workspace. To
  * bound that, the batch is done in slices (sequences do not meet) whose scores fit slice_bytes; the
  * slice depends on the shape alone. Rotary embedding is taken back by its own kernel, from rounded
- * dq and dk, but for the kernel for Hopper, which does it before they are rounded: one way for a shape.
+ * dq and dk, but for the kernel for Hopper, which at widths 64 and 128 does it before they are rounded:
+ * one way for a shape.
  *
  * In fast mode (ops_be_fast) what is left to cuDNN takes its other form, which adds by atomics: other bits
  * from run to run.
@@ -333,20 +334,22 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
 }
 
 /* Column sums come out of the kernel for Hopper, where nothing is turned, else they are a pass of
- * their own. */
+ * their own. So does rope at widths where that kernel turns. */
 static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                                     const float *rope, const void *qkv, const void *out,
                                     const float *lse, const void *dout, void *dqkv, void *dbias,
                                     void *scratch)
 {
     void *fused = rope ? NULL : dbias;
-    if (backward_hopper(ops, stream, a, rope, qkv, out, lse, dout, dqkv, fused, scratch)) {
+    const float *turned = cuda_attend_hopper_turns(heads_of(a)) ? rope : NULL;
+    if (backward_hopper(ops, stream, a, turned, qkv, out, lse, dout, dqkv, fused, scratch)) {
         dbias = fused ? NULL : dbias;
+        rope = turned ? NULL : rope;
     } else {
         backward(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
-        if (rope)
-            ops->backend->rope(ops, stream, a, rope, (struct past){0}, true, dqkv);
     }
+    if (rope)
+        ops->backend->rope(ops, stream, a, rope, (struct past){0}, true, dqkv);
     if (dbias)
         cuda_sum_columns(ops, stream, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width,
                          dqkv, false, dbias);

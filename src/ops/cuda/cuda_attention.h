@@ -34,10 +34,11 @@ enum cuda_teams { CUDA_TEAMS_WHERE_FASTER, CUDA_TEAMS_WHERE_POSSIBLE };
 
 /* cuda_attention_hopper.cu: the backward pass on a card of compute capability 9.0 with so many
  * processors, for what it takes; the same contract otherwise. All pointers are multiples of 16. With
- * `rope` (NULL: none) dq and dk are turned back before they are rounded. Without it, `dbias` (NULL: not
- * wanted) are column sums of dqkv, those of dk and dv of what is not rounded; with both it fails. The
- * same `teams` for all three. */
+ * `rope` (NULL: none) dq and dk are turned back before they are rounded, at the widths that
+ * cuda_attend_hopper_turns. Without it, `dbias` (NULL: not wanted) are column sums of dqkv, those of dk
+ * and dv of what is not rounded; with both it fails. The same `teams` for all three. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_teams teams);
+bool cuda_attend_hopper_turns(struct cuda_heads a);
 size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_teams teams);
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_teams teams,
                                         const float *rope, const void *qkv, const void *out,
