@@ -81,7 +81,37 @@ static struct attention slice_of(struct attention a)
 
 static struct cuda_heads heads_of(struct attention a)
 {
-    return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width};
+    return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width, a.head_width};
+}
+
+/* What the kernels for Hopper are given: heads of whole 16 bytes. Others are copied to such and back. */
+static struct cuda_heads hopper_heads(struct attention a)
+{
+    struct cuda_heads heads = heads_of(a);
+    heads.width = (a.head_width + 7) / 8 * 8;
+    return heads;
+}
+
+static bool is_padded(struct attention a)
+{
+    return a.head_width % 8 != 0;
+}
+
+/* Of padded copies: so many heads a token, of a 16-bit type. */
+static size_t padded_bytes(struct attention a, int64_t heads)
+{
+    size_t bytes = (size_t)(a.batch * a.tokens * heads * hopper_heads(a).width) * 2;
+    return (bytes + 255) / 256 * 256;
+}
+
+static size_t padded_qkv_bytes(struct attention a)
+{
+    return padded_bytes(a, a.heads + 2 * a.kv_heads);
+}
+
+static size_t padded_out_bytes(struct attention a)
+{
+    return padded_bytes(a, a.heads);
 }
 
 /* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
@@ -107,8 +137,10 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
         size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
         most += kept > fast ? kept : fast;
     }
-    if (cuda_attend_hopper_takes(ops->type, heads_of(a), teams_asked())) {
-        size_t hopper = cuda_attend_hopper_scratch(heads_of(a), teams_asked());
+    if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), teams_asked())) {
+        size_t hopper = cuda_attend_hopper_scratch(hopper_heads(a), teams_asked());
+        if (is_padded(a)) /* qkv, dqkv, out, dout */
+            hopper += 2 * padded_qkv_bytes(a) + 2 * padded_out_bytes(a);
         most = most > hopper ? most : hopper;
     }
     return most > cached ? most : cached;
@@ -219,26 +251,58 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d)
     return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 == 0;
 }
 
-/* By our own kernel for Hopper: false when it does not do this, and nothing was done. */
-static bool forward_hopper(struct ops *ops, struct stream *stream, struct attention a,
-                           const void *qkv, void *out, float *lse)
+/* `heads` of every token of a batch, from one width to another. */
+static void resize(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
+                   int64_t from_width, int64_t to_width, const void *from, void *to)
 {
-    if (!cuda_ops_of(ops)->attention->hopper ||
-        !cuda_attend_forward_hopper_takes(ops->type, heads_of(a)) || !aligned(qkv, out, lse, NULL))
-        return false;
     if (cuda_on_card(ops, stream))
         cuda_enqueued(stream,
-                      cuda_attend_forward_hopper(ops->type, heads_of(a), qkv, out, lse,
+                      cuda_resize_heads(a.batch * a.tokens * heads, from_width, to_width, from, to,
+                                        cuda_handle(stream)),
+                      "padding heads");
+}
+
+static void pad(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
+                const void *from, void *to)
+{
+    resize(ops, stream, a, heads, a.head_width, hopper_heads(a).width, from, to);
+}
+
+static void unpad(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
+                  const void *from, void *to)
+{
+    resize(ops, stream, a, heads, hopper_heads(a).width, a.head_width, from, to);
+}
+
+/* By our own kernel for Hopper: false when it does not do this, and nothing was done. */
+static bool forward_hopper(struct ops *ops, struct stream *stream, struct attention a,
+                           const void *qkv, void *out, float *lse, char *scratch)
+{
+    const struct cuda_heads heads = hopper_heads(a);
+    if (!cuda_ops_of(ops)->attention->hopper ||
+        !cuda_attend_forward_hopper_takes(ops->type, heads) || !aligned(qkv, out, lse, scratch))
+        return false;
+    void *to = out;
+    if (is_padded(a)) {
+        pad(ops, stream, a, a.heads + 2 * a.kv_heads, qkv, scratch);
+        qkv = scratch;
+        to = scratch + padded_qkv_bytes(a);
+    }
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_attend_forward_hopper(ops->type, heads, qkv, to, lse,
                                                  cuda_device_of(ops->device)->processors,
                                                  cuda_handle(stream)),
                       "attention");
+    if (is_padded(a))
+        unpad(ops, stream, a, a.heads, to, out);
     return true;
 }
 
 static void cuda_attention(struct ops *ops, struct stream *stream, struct attention a,
                            const void *qkv, void *out, float *lse, void *scratch)
 {
-    if (forward_hopper(ops, stream, a, qkv, out, lse))
+    if (forward_hopper(ops, stream, a, qkv, out, lse, scratch))
         return;
     const struct dnn_plan *plan = find_plan(ops, stream, ATTENTION_FORWARD, a);
     if (plan && aligned(qkv, out, lse, scratch)) {
@@ -320,28 +384,45 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
                             const void *dout, void *dqkv, void *dbias, void *scratch)
 {
     const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    if (!state->hopper || !cuda_attend_hopper_takes(ops->type, heads_of(a), state->teams) ||
+    const struct cuda_heads heads = hopper_heads(a);
+    if (!state->hopper || !cuda_attend_hopper_takes(ops->type, heads, state->teams) ||
         !aligned(qkv, out, dout, dqkv) || !aligned(scratch, rope, NULL, NULL))
         return false;
     int processors = cuda_device_of(ops->device)->processors;
+    int64_t all = a.heads + 2 * a.kv_heads;
+    void *to = dqkv;
+    if (is_padded(a)) {
+        char *wide_qkv = scratch, *wide_out = wide_qkv + 2 * padded_qkv_bytes(a);
+        char *wide_dout = wide_out + padded_out_bytes(a);
+        pad(ops, stream, a, all, qkv, wide_qkv);
+        pad(ops, stream, a, a.heads, out, wide_out);
+        pad(ops, stream, a, a.heads, dout, wide_dout);
+        qkv = wide_qkv;
+        to = wide_qkv + padded_qkv_bytes(a);
+        out = wide_out;
+        dout = wide_dout;
+        scratch = wide_dout + padded_out_bytes(a);
+    }
     if (cuda_on_card(ops, stream))
         cuda_enqueued(stream,
-                      cuda_attend_backward_hopper(ops->type, heads_of(a), state->teams, rope, qkv,
-                                                  out, lse, dout, dqkv, dbias, scratch, processors,
+                      cuda_attend_backward_hopper(ops->type, heads, state->teams, rope, qkv, out,
+                                                  lse, dout, to, dbias, scratch, processors,
                                                   cuda_handle(stream)),
                       "attention backward");
+    if (is_padded(a))
+        unpad(ops, stream, a, all, to, dqkv);
     return true;
 }
 
-/* Column sums come out of the kernel for Hopper, where nothing is turned, else they are a pass of
- * their own. So does rope at widths where that kernel turns. */
+/* Column sums come out of the kernel for Hopper, where nothing is turned or padded, else they are a pass
+ * of their own. So does rope at widths where that kernel turns. */
 static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                                     const float *rope, const void *qkv, const void *out,
                                     const float *lse, const void *dout, void *dqkv, void *dbias,
                                     void *scratch)
 {
-    void *fused = rope ? NULL : dbias;
-    const float *turned = cuda_attend_hopper_turns(heads_of(a)) ? rope : NULL;
+    void *fused = rope || is_padded(a) ? NULL : dbias;
+    const float *turned = cuda_attend_hopper_turns(hopper_heads(a)) ? rope : NULL;
     if (backward_hopper(ops, stream, a, turned, qkv, out, lse, dout, dqkv, fused, scratch)) {
         dbias = fused ? NULL : dbias;
         rope = turned ? NULL : rope;

@@ -15,9 +15,10 @@
 extern "C" {
 #endif
 
-/* B T H G D of struct attention; `type` is the compute type (enum dtype). */
+/* B T H G D of struct attention; `type` is the compute type (enum dtype). Scores are divided by the root
+ * of `scaled`: D as well, but where heads were padded to `width` with zeros. */
 struct cuda_heads {
-    int64_t batch, tokens, heads, kv_heads, width;
+    int64_t batch, tokens, heads, kv_heads, width, scaled;
 };
 
 /* cuda_attention_plain.cu: any type and width, fp32 inside, correct and not fast. `sums` has B H T
@@ -50,6 +51,11 @@ cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda
 bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a);
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, int processors, cudaStream_t stream);
+
+/* cuda_attention_pad.cu: so many heads of a 16-bit type, one after the other, from one width to another:
+ * cut, or filled with zeros. Pointers are multiples of 16. */
+cudaError_t cuda_resize_heads(int64_t heads, int64_t from_width, int64_t to_width, const void *from,
+                              void *to, cudaStream_t stream);
 
 /* cuda_cached.cu: with a cache of keys and values (B, room, G D); scratch of
  * cuda_attend_cached_scratch bytes, enough for every shape of this width. `arrived`, in device memory,

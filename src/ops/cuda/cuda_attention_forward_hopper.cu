@@ -68,7 +68,7 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
     p.tiles = (int)tiles;
     p.spare = (int)(tiles * W::QUERIES - length);
     p.rounds = rounds_of(heads, blocks);
-    p.scale = (float)(1 / sqrt((double)a.width));
+    p.scale = (float)(1 / sqrt((double)a.scaled));
 
     encode_fn encode;
     CUtensorMap queries, keys;

@@ -200,7 +200,7 @@ problem problem_of(struct cuda_heads a, const shares &s, const float *rope, floa
     p.tokens = (int)a.tokens;
     p.width = (int)a.width;
     p.row = (int)((a.heads + 2 * a.kv_heads) * a.width);
-    p.scale = (float)(1 / sqrt((double)a.width));
+    p.scale = (float)(1 / sqrt((double)a.scaled));
     p.sums = scratch;
     p.lse = powers;
     p.dq = powers + statistic_count(tiled);
@@ -328,7 +328,7 @@ bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_teams tea
 /* The planes of rope lie where the kernels look for them only if the head is as wide as they compute. */
 bool cuda_attend_hopper_turns(struct cuda_heads a)
 {
-    return a.width == in_tiles(a).width;
+    return a.width == in_tiles(a).width && a.width == a.scaled;
 }
 
 static size_t scratch_of(struct cuda_heads a, const shares &s)
