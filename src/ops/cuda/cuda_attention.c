@@ -146,6 +146,15 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
     return most > cached ? most : cached;
 }
 
+static struct attention cuda_attention_tiles(const struct ops *ops, struct attention a)
+{
+    if (!cuda_attend_hopper_takes(ops->type, hopper_heads(a), teams_asked()))
+        return a;
+    a.tokens = (a.tokens + 127) / 128 * 128;
+    a.head_width = a.head_width <= 64 ? 64 : 128;
+    return a;
+}
+
 /* --- plans ---------------------------------------------------------------------------------- */
 
 /* bprop of cuDNN up to 9.15.0 is wrong, without a padding mask, where T is no multiple of 128. */
@@ -491,5 +500,6 @@ void cuda_attention_fill(struct ops_backend *table)
     table->attention = cuda_attention;
     table->attention_backward = cuda_attention_backward;
     table->attention_scratch = cuda_attention_scratch;
+    table->attention_tiles = cuda_attention_tiles;
     table->attention_cached = cuda_attention_cached;
 }
