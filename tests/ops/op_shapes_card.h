@@ -77,6 +77,18 @@
     X(1, 128, 2, 1, 60)    \
     X(3, 77, 2, 2, 30)
 
+/* Heads wider than 128, and the columns of every tile that heads are computed in, filled or not. */
+#define CARD_WIDE_SHAPES(X) \
+    X(2, 65, 2, 1, 136)     \
+    X(1, 129, 3, 3, 160)    \
+    X(1, 100, 2, 2, 192)    \
+    X(2, 33, 4, 2, 200)     \
+    X(1, 250, 2, 1, 256)    \
+    X(1, 128, 2, 1, 256)    \
+    X(2, 31, 2, 1, 150)     \
+    X(1, 17, 2, 2, 254)     \
+    X(1, 40, 2, 1, 264)
+
 #define CARD_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
 
 /* The last two: several rows for every block. */
@@ -84,9 +96,9 @@
 
 static const struct ops_case op_shapes_card[] = {
     CARD_LINEAR_SHAPES(LINEAR_CASES) CARD_NORM_SHAPES(NORM_CASES) CARD_FLAT_SHAPES(FLAT_CASES)
-        CARD_GATE_SHAPES(GATE_CASES) CARD_ATTENTION_SHAPES(ATTENTION_CASES)
-            CARD_ODD_SHAPES(ATTENTION_CASES) CARD_TREE_SHAPES(TREE_CASES) CARD_LOSS_SHAPES(
-                LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+        CARD_GATE_SHAPES(GATE_CASES) CARD_ATTENTION_SHAPES(ATTENTION_CASES) CARD_ODD_SHAPES(
+            ATTENTION_CASES) CARD_WIDE_SHAPES(ATTENTION_CASES) CARD_TREE_SHAPES(TREE_CASES)
+            CARD_LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},

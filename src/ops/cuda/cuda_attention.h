@@ -22,12 +22,24 @@ struct cuda_heads {
 };
 
 /* cuda_attention_plain.cu: any type and width, fp32 inside, correct and not fast. `sums` has B H T
- * floats. */
+ * floats; cuda_attend_sums fills it with what the backward pass needs: rows of dout . out. */
+cudaError_t cuda_attend_sums(int type, struct cuda_heads a, const void *out, const void *dout,
+                             float *sums, cudaStream_t stream);
 cudaError_t cuda_attend_forward(int type, struct cuda_heads a, const void *qkv, void *out,
                                 float *lse, cudaStream_t stream);
 cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv, const void *out,
                                  const float *lse, const void *dout, void *dqkv, float *sums,
                                  cudaStream_t stream);
+
+/* cuda_attention_matrix.cu: on the tensor cores of any GPU from compute capability 8.0 on, the same
+ * contract; fp32 in TF32. */
+bool cuda_attend_matrix_takes(struct cuda_heads a);
+int64_t cuda_attend_matrix_width(int64_t width); /* what heads of this width are computed as */
+cudaError_t cuda_attend_matrix_forward(int type, struct cuda_heads a, const void *qkv, void *out,
+                                       float *lse, cudaStream_t stream);
+cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const void *qkv,
+                                        const void *out, const float *lse, const void *dout,
+                                        void *dqkv, float *sums, cudaStream_t stream);
 
 /* When teams of blocks do the backward pass on Hopper: for shapes so large that they are faster; or for
  * all that they can do, so that tests reach them with small ones. Other bits, and other scratch. */
