@@ -54,6 +54,8 @@ struct ops_backend {
                                const void *, const void *, const float *, const void *, void *,
                                void *, void *);
     size_t (*attention_scratch)(const struct ops *, struct attention);
+    /* The shape that is computed where tiles reach beyond the given one; NULL: that one. For prices. */
+    struct attention (*attention_tiles)(const struct ops *, struct attention);
     void (*attention_cached)(struct ops *, struct stream *, struct attention, struct past, int64_t,
                              const void *, void *, void *, void *, void *);
     void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *,

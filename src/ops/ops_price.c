@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "ops/ops_impl.h"
 #include "ops/ops_price_impl.h"
 
 /* --- kinds ---------------------------------------------------------------------------------- */
@@ -133,12 +134,26 @@ static double bytes_of(const struct ops_case *c, const struct ops_call *call)
            (double)dtype_bytes(out->type);
 }
 
+/* Operations of a call, as if it were as large as the tiles that a back end computes. */
+static double flops_of(const struct ops *ops, const struct ops_case *c, const struct ops_call *call)
+{
+    bool tiled = ops->backend->attention_tiles && c->attention.tokens > 0 && c->room == 0 &&
+                 ops_kind_of(c->op) != OPS_KIND_MEMORY;
+    if (!tiled)
+        return call->flops;
+    struct ops_case whole = *c;
+    struct ops_call larger = {0};
+    whole.attention = ops->backend->attention_tiles(ops, c->attention);
+    ops_find_op(c->op)->describe(ops, &whole, &larger);
+    return larger.flops;
+}
+
 static double by_rates(const struct ops_rate *rate, double f32_times, const struct ops *ops,
                        const struct ops_case *c)
 {
     struct ops_call call = {0};
     ops_find_op(c->op)->describe(ops, c, &call);
-    double bytes = bytes_of(c, &call), flops = call.flops;
+    double bytes = bytes_of(c, &call), flops = flops_of(ops, c, &call);
     double work = rate->flops_per_second > 0 ? flops / rate->flops_per_second : 0.0;
     if (ops->type == DTYPE_F32 && f32_times > 0)
         work *= f32_times;

@@ -54,6 +54,41 @@
     X(1, 192, 2, 1, 128)         \
     X(1, 321, 3, 3, 128)
 
+/* Lengths that no tile divides, around its edges, and heads narrower than a tile's columns. */
+#define CARD_ODD_SHAPES(X) \
+    X(3, 1, 2, 1, 64)      \
+    X(3, 7, 2, 2, 128)     \
+    X(1, 63, 2, 1, 64)     \
+    X(3, 65, 3, 3, 64)     \
+    X(3, 100, 4, 2, 32)    \
+    X(1, 127, 2, 1, 128)   \
+    X(3, 129, 2, 1, 40)    \
+    X(2, 129, 2, 2, 128)   \
+    X(1, 193, 4, 2, 80)    \
+    X(3, 191, 2, 1, 96)    \
+    X(1, 257, 4, 1, 104)   \
+    X(3, 250, 3, 3, 120)   \
+    X(1, 128, 2, 1, 8)     \
+    X(2, 256, 4, 2, 32)    \
+    X(2, 384, 4, 4, 88)    \
+    X(2, 449, 4, 2, 64)    \
+    X(2, 500, 4, 2, 128)   \
+    X(2, 140, 4, 2, 100)   \
+    X(1, 128, 2, 1, 60)    \
+    X(3, 77, 2, 2, 30)
+
+/* Heads wider than 128, and the columns of every tile that heads are computed in, filled or not. */
+#define CARD_WIDE_SHAPES(X) \
+    X(2, 65, 2, 1, 136)     \
+    X(1, 129, 3, 3, 160)    \
+    X(1, 100, 2, 2, 192)    \
+    X(2, 33, 4, 2, 200)     \
+    X(1, 250, 2, 1, 256)    \
+    X(1, 128, 2, 1, 256)    \
+    X(2, 31, 2, 1, 150)     \
+    X(1, 17, 2, 2, 254)     \
+    X(1, 40, 2, 1, 264)
+
 #define CARD_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
 
 /* The last two: several rows for every block. */
@@ -61,9 +96,9 @@
 
 static const struct ops_case op_shapes_card[] = {
     CARD_LINEAR_SHAPES(LINEAR_CASES) CARD_NORM_SHAPES(NORM_CASES) CARD_FLAT_SHAPES(FLAT_CASES)
-        CARD_GATE_SHAPES(GATE_CASES) CARD_ATTENTION_SHAPES(ATTENTION_CASES)
-            CARD_TREE_SHAPES(TREE_CASES) CARD_LOSS_SHAPES(LOSS_CASES){
-                "embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+        CARD_GATE_SHAPES(GATE_CASES) CARD_ATTENTION_SHAPES(ATTENTION_CASES) CARD_ODD_SHAPES(
+            ATTENTION_CASES) CARD_WIDE_SHAPES(ATTENTION_CASES) CARD_TREE_SHAPES(TREE_CASES)
+            CARD_LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
@@ -86,17 +121,32 @@ static const struct ops_case op_shapes_card[] = {
     {"attention_backward_rope", .attention = {2, 128, 4, 4, 64}, .bias = true},
     {"attention_backward_rope", .attention = {33, 384, 3, 3, 64}},
     {"attention_backward_rope", .attention = {33, 256, 3, 3, 128}},
+    {"attention", .attention = {1, 1000, 2, 1, 64}},
+    {"attention", .attention = {1, 1000, 2, 1, 128}},
+    {"attention_backward", .attention = {1, 1000, 2, 1, 64}, .bias = true},
+    {"attention_backward", .attention = {1, 1000, 2, 1, 128}, .bias = true},
+    {"attention_backward", .attention = {33, 321, 3, 3, 64}, .bias = true},
+    {"attention_backward", .attention = {33, 193, 3, 3, 128}, .bias = true},
+    {"attention_backward", .attention = {33, 200, 4, 4, 48}, .bias = true},
+    {"attention_backward", .attention = {33, 200, 4, 4, 72}, .bias = true},
+    {"attention_backward_rope", .attention = {33, 321, 3, 3, 64}},
+    {"attention_backward_rope", .attention = {33, 193, 3, 3, 128}},
+    {"attention_backward_rope", .attention = {2, 129, 4, 2, 80}, .bias = true},
 };
 enum { OP_SHAPE_CARD_COUNT = sizeof op_shapes_card / sizeof op_shapes_card[0] };
 
 /* For teams of blocks in attention's backward pass (SIFR_CUDA_ATTENTION=teams), beside those above with
  * four tiles of 128 tokens: teams of three and of four blocks; then more items (a sequence and key head)
  * than the 66 teams of two that a card has, so that teams go from one to the next. */
-#define TEAMS_SHAPES(X)  \
-    X(1, 768, 4, 2, 64)  \
-    X(2, 768, 3, 1, 128) \
-    X(1, 1024, 3, 1, 64) \
-    X(1, 1024, 2, 2, 128)
+#define TEAMS_SHAPES(X)   \
+    X(1, 768, 4, 2, 64)   \
+    X(2, 768, 3, 1, 128)  \
+    X(1, 1024, 3, 1, 64)  \
+    X(1, 1024, 2, 2, 128) \
+    X(1, 500, 4, 2, 64)   \
+    X(2, 449, 2, 1, 128)  \
+    X(2, 700, 3, 1, 56)   \
+    X(1, 1000, 2, 1, 96)
 #define TEAMS_CASES(b, t, h, g, d)                                          \
     {"attention_backward", .attention = {b, t, h, g, d}},                   \
         {"attention_backward", .attention = {b, t, h, g, d}, .bias = true}, \

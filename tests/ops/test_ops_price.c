@@ -1,6 +1,7 @@
 /* Prices of calls: what was measured, the nearest that was, rates; and the meter that spends them. */
 #include <math.h>
 #include "testing.h"
+#include "ops/ops_impl.h"
 #include "ops/ops_price.h"
 
 struct fixture {
@@ -52,6 +53,36 @@ static void test_rates(void **state)
     assert_int_equal(ops_kind_of("attention"), OPS_KIND_ATTENTION);
     assert_int_equal(ops_kind_of("attention_cached"), OPS_KIND_ATTENTION);
     assert_int_equal(ops_kind_of("rope"), OPS_KIND_MEMORY);
+    close_fixture(&f);
+}
+
+static struct attention tiles_of_64(const struct ops *ops, struct attention a)
+{
+    (void)ops;
+    a.tokens = (a.tokens + 63) / 64 * 64;
+    return a;
+}
+
+/* A length that tiles do not divide costs what the next does that they divide; decoding does not. */
+static void test_tiles_of_attention(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct ops_prices prices = {.rates = {[OPS_KIND_ATTENTION] = {0.0, 100.0, 1e9}}};
+    const struct ops_case odd = {.op = "attention", .attention = {1, 65, 2, 2, 8}};
+    const struct ops_case whole = {.op = "attention", .attention = {1, 128, 2, 2, 8}};
+    const struct ops_case cached = {
+        .op = "attention_cached", .attention = {1, 65, 2, 2, 8}, .room = 65};
+    open_fixture(&f);
+    double alone = ops_price(&prices, f.ops, &odd), decoded = ops_price(&prices, f.ops, &cached);
+    const struct ops_backend *own = f.ops->backend;
+    struct ops_backend tiled = *own;
+    tiled.attention_tiles = tiles_of_64;
+    f.ops->backend = &tiled;
+    assert_true(ops_price(&prices, f.ops, &odd) > 3.0 * alone);
+    assert_near(ops_price(&prices, f.ops, &odd), ops_price(&prices, f.ops, &whole));
+    assert_near(ops_price(&prices, f.ops, &cached), decoded);
+    f.ops->backend = own;
     close_fixture(&f);
 }
 
@@ -145,6 +176,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rates),
+        cmocka_unit_test(test_tiles_of_attention),
         cmocka_unit_test(test_measured_lines_count_first),
         cmocka_unit_test(test_attention_that_turns),
         cmocka_unit_test(test_the_meter_notes_each_call_once),

@@ -1,6 +1,6 @@
 /* The preset of the H200 against the five steps that were measured on one (docs/benchmarks.md, "One
  * H200"): the whole, and by kind of kernel what "where the time goes" has. In f32, which was not
- * measured, products take twice as long and attention longer still. */
+ * measured, products take twice as long and attention a little longer still. */
 #include <math.h>
 #include "testing.h"
 #include "plan/plan_time.h"
@@ -140,7 +140,8 @@ static double times_in_f32(const struct machine_profile *machine, const struct r
     return milliseconds_in(row, &only, DTYPE_F32) / milliseconds_in(row, &only, DTYPE_BF16);
 }
 
-/* TF32 has half of the 16-bit rate, and attention is not on the matrix units at all. */
+/* TF32 has half of the 16-bit rate, and attention's kernels for it are not those of 16 bits; without
+ * tensor cores attention would take nine times as long. */
 static void test_f32_is_slower(void **state)
 {
     struct env env = testing_env(1);
@@ -155,7 +156,8 @@ static void test_f32_is_slower(void **state)
         print_message("%s in f32: products %.2f, attention %.2f and %.2f times as long\n",
                       machine.name, products, attention, backward);
         assert_true(products > 1.9 && products < 2.1);
-        assert_true(attention > 4 && backward > 4);
+        assert_true(attention > 2 && attention < 6);
+        assert_true(backward > 2 && backward < 6);
         machine_profile_free(&env, &machine);
     }
     env_destroy(&env);

@@ -15,18 +15,31 @@
 extern "C" {
 #endif
 
-/* B T H G D of struct attention; `type` is the compute type (enum dtype). */
+/* B T H G D of struct attention; `type` is the compute type (enum dtype). Scores are divided by the root
+ * of `scaled`: D as well, but where heads were padded to `width` with zeros. */
 struct cuda_heads {
-    int64_t batch, tokens, heads, kv_heads, width;
+    int64_t batch, tokens, heads, kv_heads, width, scaled;
 };
 
 /* cuda_attention_plain.cu: any type and width, fp32 inside, correct and not fast. `sums` has B H T
- * floats. */
+ * floats; cuda_attend_sums fills it with what the backward pass needs: rows of dout . out. */
+cudaError_t cuda_attend_sums(int type, struct cuda_heads a, const void *out, const void *dout,
+                             float *sums, cudaStream_t stream);
 cudaError_t cuda_attend_forward(int type, struct cuda_heads a, const void *qkv, void *out,
                                 float *lse, cudaStream_t stream);
 cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv, const void *out,
                                  const float *lse, const void *dout, void *dqkv, float *sums,
                                  cudaStream_t stream);
+
+/* cuda_attention_matrix.cu: on the tensor cores of any GPU from compute capability 8.0 on, the same
+ * contract; fp32 in TF32. */
+bool cuda_attend_matrix_takes(struct cuda_heads a);
+int64_t cuda_attend_matrix_width(int64_t width); /* what heads of this width are computed as */
+cudaError_t cuda_attend_matrix_forward(int type, struct cuda_heads a, const void *qkv, void *out,
+                                       float *lse, cudaStream_t stream);
+cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const void *qkv,
+                                        const void *out, const float *lse, const void *dout,
+                                        void *dqkv, float *sums, cudaStream_t stream);
 
 /* When teams of blocks do the backward pass on Hopper: for shapes so large that they are faster; or for
  * all that they can do, so that tests reach them with small ones. Other bits, and other scratch. */
@@ -34,10 +47,11 @@ enum cuda_teams { CUDA_TEAMS_WHERE_FASTER, CUDA_TEAMS_WHERE_POSSIBLE };
 
 /* cuda_attention_hopper.cu: the backward pass on a card of compute capability 9.0 with so many
  * processors, for what it takes; the same contract otherwise. All pointers are multiples of 16. With
- * `rope` (NULL: none) dq and dk are turned back before they are rounded. Without it, `dbias` (NULL: not
- * wanted) are column sums of dqkv, those of dk and dv of what is not rounded; with both it fails. The
- * same `teams` for all three. */
+ * `rope` (NULL: none) dq and dk are turned back before they are rounded, at the widths that
+ * cuda_attend_hopper_turns. Without it, `dbias` (NULL: not wanted) are column sums of dqkv, those of dk
+ * and dv of what is not rounded; with both it fails. The same `teams` for all three. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_teams teams);
+bool cuda_attend_hopper_turns(struct cuda_heads a);
 size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_teams teams);
 cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_teams teams,
                                         const float *rope, const void *qkv, const void *out,
@@ -49,6 +63,11 @@ cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda
 bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a);
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, int processors, cudaStream_t stream);
+
+/* cuda_attention_pad.cu: so many heads of a 16-bit type, one after the other, from one width to another:
+ * cut, or filled with zeros. Pointers are multiples of 16. */
+cudaError_t cuda_resize_heads(int64_t heads, int64_t from_width, int64_t to_width, const void *from,
+                              void *to, cudaStream_t stream);
 
 /* cuda_cached.cu: with a cache of keys and values (B, room, G D); scratch of
  * cuda_attend_cached_scratch bytes, enough for every shape of this width. `arrived`, in device memory,

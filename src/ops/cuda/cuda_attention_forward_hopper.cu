@@ -1,5 +1,5 @@
 /* cuda_attention_forward_hopper -- attention's forward pass for cards of compute capability 9.0: heads
- * of width 64 or 128, 16-bit types, lengths that 128 divides. One launch, no scratch; a block a
+ * of width 8 to 128 in steps of 8, 16-bit types, any length. One launch, no scratch; a block a
  * processor, which works through its list (hopper_forward_tiles.cuh) with one warp that brings tiles
  * and some warpgroups that compute (hopper_forward.cuh).
  *
@@ -55,27 +55,28 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
                         cudaStream_t stream)
 {
     static_assert(sizeof(forward::memory<W>) <= 227 * 1024, "too much");
-    const int64_t rows = a.batch * a.tokens, width = (a.heads + 2 * a.kv_heads) * W::WIDTH;
-    const int64_t heads = a.batch * a.heads, tiles = (a.tokens + W::QUERIES - 1) / W::QUERIES;
+    const int64_t length = (a.tokens + W::STEP - 1) / W::STEP * W::STEP;
+    const int64_t heads = a.batch * a.heads, tiles = (length + W::QUERIES - 1) / W::QUERIES;
     const int64_t blocks = heads * tiles < processors ? heads * tiles : processors;
     forward::problem p = {};
     p.tokens = (int)a.tokens;
     p.heads = (int)a.heads;
     p.kv_heads = (int)a.kv_heads;
     p.group = (int)(a.heads / a.kv_heads);
+    p.width = (int)a.width;
     p.sequences = (int)a.batch;
     p.tiles = (int)tiles;
-    p.spare = (int)(tiles * W::QUERIES - a.tokens);
+    p.spare = (int)(tiles * W::QUERIES - length);
     p.rounds = rounds_of(heads, blocks);
-    p.scale = (float)(1 / sqrt((double)W::WIDTH));
+    p.scale = (float)(1 / sqrt((double)a.scaled));
 
     encode_fn encode;
     CUtensorMap queries, keys;
     cudaError_t error = find_encode(&encode);
     if (error == cudaSuccess)
-        error = map_tiles<T>(encode, qkv, rows, width, W::QUERIES, &queries);
+        error = map_tiles<T>(encode, qkv, a, a.heads + 2 * a.kv_heads, W::QUERIES, &queries);
     if (error == cudaSuccess)
-        error = map_tiles<T>(encode, qkv, rows, width, forward::KEYS, &keys);
+        error = map_tiles<T>(encode, qkv, a, a.heads + 2 * a.kv_heads, forward::KEYS, &keys);
     if (error == cudaSuccess)
         error =
             cudaFuncSetAttribute(attend_forward<W, T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -89,7 +90,7 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
 {
-    return a.width == 64 ? run_forward<forward::way<64>, T>(a, rest...)
+    return a.width <= 64 ? run_forward<forward::way<64>, T>(a, rest...)
                          : run_forward<forward::way<128>, T>(a, rest...);
 }
 
@@ -97,9 +98,8 @@ template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, 
 
 bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a)
 {
-    return (type == DTYPE_BF16 || type == DTYPE_F16) && (a.width == 64 || a.width == 128) &&
-           a.tokens > 0 && a.tokens % forward::KEYS == 0 &&
-           a.batch * a.heads * a.tokens <= INT32_MAX;
+    return (type == DTYPE_BF16 || type == DTYPE_F16) && a.width > 0 && a.width <= 128 &&
+           a.width % 8 == 0 && a.tokens > 0 && a.batch * a.heads * a.tokens <= INT32_MAX;
 }
 
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,

@@ -1,5 +1,5 @@
 /* cuda_attention_hopper -- attention's backward pass for cards of compute capability 9.0: heads of
- * width 64 or 128, 16-bit types, lengths that 128 divides. The same bits in every run, without atomics
+ * width 8 to 128 in steps of 8, 16-bit types, any length. The same bits in every run, without atomics
  * whose order is open and without the T x T matrix in memory.
  *
  * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself, a
@@ -56,26 +56,33 @@ template <int WIDTH> __device__ void column_total(float (&added)[8], float *to)
     to[threadIdx.x] = sum;
 }
 
-/* A block for a tile of a head, eight columns a lane. SUMS: with column sums of dout. And the words of
- * teams, `words` of them, start from zero. */
+/* A block for a tile of a head, eight columns a lane; zeros where there are no rows or columns. SUMS:
+ * with column sums of dout. And the words of teams, `words` of them, start from zero. */
 template <typename T, int WIDTH, bool SUMS>
 __global__ void __launch_bounds__(256)
-    statistics(int tiles, int heads, const T *out, const T *dout, const float *lse, float *sums,
-               float *powers, float *columns, uint32_t *turns, int words)
+    statistics(const __grid_constant__ problem p, const T *out, const T *dout, const float *lse,
+               float *sums, float *powers, int words)
 {
     if (blockIdx.x * 256 + threadIdx.x < (unsigned)words)
-        turns[blockIdx.x * 256 + threadIdx.x] = 0;
+        p.turns[blockIdx.x * 256 + threadIdx.x] = 0;
+    const int tiles = p.tiles, heads = p.heads;
     const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads;
-    const int64_t batch = blockIdx.x / tiles / heads, tokens = (int64_t)tiles * TILE;
-    const int64_t first = (batch * heads + head) * tokens + tile * TILE;
+    const int64_t batch = blockIdx.x / tiles / heads, tokens = p.tokens;
+    const int64_t first = ((batch * heads + head) * tiles + tile) * TILE;
+    const int64_t first_lse = (batch * heads + head) * tokens + tile * TILE;
     const int lanes = WIDTH / 8, lane = threadIdx.x % lanes; /* of a row */
     float added[8] = {};
 #pragma unroll
     for (int i = 0; i < TILE * lanes / 256; i++) {
         const int row = i * (256 / lanes) + threadIdx.x / lanes;
-        const int64_t at = ((batch * tokens + tile * TILE + row) * heads + head) * WIDTH + lane * 8;
-        const uint4 a = *reinterpret_cast<const uint4 *>(out + at);
-        const uint4 b = *reinterpret_cast<const uint4 *>(dout + at);
+        const bool there = tile * TILE + row < tokens;
+        const int64_t at =
+            ((batch * tokens + tile * TILE + row) * heads + head) * p.width + lane * 8;
+        uint4 a = {}, b = {};
+        if (there && lane * 8 < p.width) {
+            a = *reinterpret_cast<const uint4 *>(out + at);
+            b = *reinterpret_cast<const uint4 *>(dout + at);
+        }
         const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
         float sum = 0;
 #pragma unroll
@@ -91,11 +98,12 @@ __global__ void __launch_bounds__(256)
             sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
         if (lane == 0) {
             sums[first + stat_place(row)] = -sum;
-            powers[first + stat_place(row)] = __fmul_rn(lse[first + row], LOG2_E);
+            powers[first + stat_place(row)] =
+                there ? __fmul_rn(lse[first_lse + row], LOG2_E) : 0.0f;
         }
     }
     if constexpr (SUMS) {
-        float *to = columns + ((batch * tiles + tile) * heads + head) * WIDTH;
+        float *to = p.dout_columns + ((batch * tiles + tile) * heads + head) * WIDTH;
         column_total<WIDTH>(added, to);
     }
 }
@@ -162,18 +170,17 @@ __global__ void __launch_bounds__(CONSUMERS)
         for (int i = 0; i < 32; i++)
             dq[i] = job ? __fadd_rn(dq[i], part[i]) : part[i];
     }
-    const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
-    T *to = dqkv + ((int64_t)batch * (QUERY_TILES<WIDTH> * p.tiles) + tile) * queries * width +
-            (kv_head * p.group + head) * WIDTH;
+    const int row = tile * queries;
+    T *to = dqkv + ((int64_t)batch * p.tokens + row) * p.row + (kv_head * p.group + head) * p.width;
     if constexpr (ROPE)
-        turn_part<WIDTH>(dq, p.rope, tile * queries, me);
+        turn_part<WIDTH>(dq, p, row, me);
     if constexpr (SUMS) {
         const int eight = columns_of(p, p.whole + rest, diagonal) + head;
         columns c;
-        write_query<WIDTH, ROPE>(to, width, dq, p.scale, stage[threadIdx.x / 32], me, &c);
+        write_query<WIDTH, ROPE>(to, p, row, dq, stage[threadIdx.x / 32], me, &c);
         query_columns_leave<WIDTH>(p, columns_of_warp(c, me.lane), eight, tile % 2, true, me);
     } else {
-        write_query<WIDTH, ROPE>(to, width, dq, p.scale, stage[threadIdx.x / 32], me);
+        write_query<WIDTH, ROPE>(to, p, row, dq, stage[threadIdx.x / 32], me);
     }
 }
 
@@ -183,20 +190,24 @@ __global__ void __launch_bounds__(CONSUMERS)
 problem problem_of(struct cuda_heads a, const shares &s, const float *rope, float *scratch)
 {
     const int64_t place = s.place_bytes / (int64_t)sizeof(float);
-    float *powers = scratch + statistic_count(a);
+    const struct cuda_heads tiled = in_tiles(a);
+    float *powers = scratch + statistic_count(tiled);
     problem p = {};
     p.tiles = (int)s.tiles;
     p.heads = (int)a.heads;
     p.kv_heads = (int)a.kv_heads;
     p.group = (int)s.group;
-    p.scale = (float)(1 / sqrt((double)a.width));
+    p.tokens = (int)a.tokens;
+    p.width = (int)a.width;
+    p.row = (int)((a.heads + 2 * a.kv_heads) * a.width);
+    p.scale = (float)(1 / sqrt((double)a.scaled));
     p.sums = scratch;
     p.lse = powers;
-    p.dq = powers + statistic_count(a);
+    p.dq = powers + statistic_count(tiled);
     p.rope = rope;
     p.pairs = p.dq_columns = p.dq + place_count(s) * place;
-    p.dout_columns = p.dq_columns + dq_column_count(a, s);
-    p.turns = (uint32_t *)(p.pairs + late_count(a, s));
+    p.dout_columns = p.dq_columns + dq_column_count(tiled, s);
+    p.turns = (uint32_t *)(p.pairs + late_count(tiled, s));
     return p;
 }
 
@@ -244,18 +255,17 @@ cudaError_t run(struct cuda_heads a, enum cuda_teams teams, const float *rope, v
                 float *scratch, int processors, cudaStream_t stream)
 {
     const bool late = IS_LATE<WIDTH, ROPE>;
-    const shares s = shares_of(a, teams, late);
-    const int64_t rows = a.batch * a.tokens;
-    float *sums = scratch, *powers = sums + statistic_count(a);
+    const struct cuda_heads tiled = in_tiles(a);
+    const shares s = shares_of(tiled, teams, late);
+    float *sums = scratch, *powers = sums + statistic_count(tiled);
     problem p = problem_of(a, s, rope, scratch);
     encode_fn encode;
     CUtensorMap qkv_map, dout_map;
     cudaError_t error = find_encode(&encode);
     if (error == cudaSuccess)
-        error = map_tiles<T>(encode, qkv, rows, (a.heads + 2 * a.kv_heads) * WIDTH, QUERIES<WIDTH>,
-                             &qkv_map);
+        error = map_tiles<T>(encode, qkv, a, a.heads + 2 * a.kv_heads, QUERIES<WIDTH>, &qkv_map);
     if (error == cudaSuccess)
-        error = map_tiles<T>(encode, dout, rows, a.heads * WIDTH, QUERIES<WIDTH>, &dout_map);
+        error = map_tiles<T>(encode, dout, a, a.heads, QUERIES<WIDTH>, &dout_map);
     if (error == cudaSuccess)
         error = allow_shared(attend_backward<T, WIDTH, ROPE, SUMS, true>, sizeof(memory<WIDTH>));
     if (error == cudaSuccess)
@@ -263,8 +273,7 @@ cudaError_t run(struct cuda_heads a, enum cuda_teams teams, const float *rope, v
     if (error != cudaSuccess)
         return error;
     statistics<T, WIDTH, SUMS><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
-        p.tiles, p.heads, (const T *)out, (const T *)dout, lse, sums, powers, p.dout_columns,
-        p.turns, (int)turn_count(a, s));
+        p, (const T *)out, (const T *)dout, lse, sums, powers, (int)turn_count(tiled, s));
     error = launch_pass<T, WIDTH, ROPE, SUMS>(qkv_map, dout_map, &p, shares_on(s, processors),
                                               (T *)dqkv, stream);
     if (error != cudaSuccess)
@@ -275,9 +284,8 @@ cudaError_t run(struct cuda_heads a, enum cuda_teams teams, const float *rope, v
             <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
                 p, (T *)dqkv);
     if constexpr (SUMS)
-        total_columns<T, WIDTH>
-            <<<(unsigned)((a.heads + 2 * a.kv_heads) * WIDTH / 32), COLUMN_RUNS * 32, 0, stream>>>(
-                p, (int)a.batch, (T *)dbias);
+        total_columns<T, WIDTH><<<(unsigned)(p.row + 31) / 32, COLUMN_RUNS * 32, 0, stream>>>(
+            p, (int)a.batch, (T *)dbias);
     return cudaGetLastError();
 }
 
@@ -285,7 +293,7 @@ template <typename T, int WIDTH, typename... R>
 cudaError_t run_way(struct cuda_heads a, enum cuda_teams teams, const float *rope, void *dbias,
                     R... rest)
 {
-    if (rope && dbias)
+    if (rope && (dbias || a.width != WIDTH))
         return cudaErrorInvalidValue;
     if (rope)
         return run<T, WIDTH, true, false>(a, teams, rope, dbias, rest...);
@@ -295,24 +303,32 @@ cudaError_t run_way(struct cuda_heads a, enum cuda_teams teams, const float *rop
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
 {
-    return a.width == 64 ? run_way<T, 64>(a, rest...) : run_way<T, 128>(a, rest...);
+    return a.width <= 64 ? run_way<T, 64>(a, rest...) : run_way<T, 128>(a, rest...);
 }
 
 } // namespace
 
-/* Few long items that are not cut, or not enough, leave so much of the card idle that cuDNN is faster. */
+/* Few long items that are not cut, or not enough, leave so much of the card idle that cuDNN is faster,
+ * where it has a form for the shape. */
 bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_teams teams)
 {
-    if ((type != DTYPE_BF16 && type != DTYPE_F16) || (a.width != 64 && a.width != 128) ||
-        a.tokens % TILE || a.tokens > MOST_TOKENS || statistic_count(a) > INT32_MAX)
+    const struct cuda_heads tiled = in_tiles(a);
+    if ((type != DTYPE_BF16 && type != DTYPE_F16) || a.width <= 0 || a.width > 128 || a.width % 8 ||
+        a.tokens <= 0 || a.tokens > MOST_TOKENS || statistic_count(tiled) > INT32_MAX)
         return false;
-    const shares s = shares_of(a, teams, false);
-    if (teams == CUDA_TEAMS_WHERE_POSSIBLE && s.team)
+    const shares s = shares_of(tiled, teams, false);
+    if ((teams == CUDA_TEAMS_WHERE_POSSIBLE && s.team) || a.tokens != tiled.tokens)
         return true;
-    if (s.tiles <= (a.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
+    if (s.tiles <= (tiled.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
         return true;
     const int64_t tiles = s.items * (s.tiles * (s.tiles + 1) / 2);
-    return a.width == 64 && !s.team ? s.rest > 0 : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
+    return tiled.width == 64 && !s.team ? s.rest > 0 : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
+}
+
+/* The planes of rope lie where the kernels look for them only if the head is as wide as they compute. */
+bool cuda_attend_hopper_turns(struct cuda_heads a)
+{
+    return a.width == in_tiles(a).width && a.width == a.scaled;
 }
 
 static size_t scratch_of(struct cuda_heads a, const shares &s)
@@ -322,8 +338,9 @@ static size_t scratch_of(struct cuda_heads a, const shares &s)
 }
 
 /* With rope, or without. */
-size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_teams teams)
+size_t cuda_attend_hopper_scratch(struct cuda_heads heads, enum cuda_teams teams)
 {
+    const struct cuda_heads a = in_tiles(heads);
     const size_t late = scratch_of(a, shares_of(a, teams, a.width == 128));
     const size_t other = scratch_of(a, shares_of(a, teams, false));
     return late > other ? late : other;

@@ -1,5 +1,5 @@
-/* cuda_attention_plain -- causal attention for every type and width, a warp a row: the way for f32
- * and for shapes that cuDNN refuses. fp32 inside, no atomics; correct rather than fast.
+/* cuda_attention_plain -- causal attention for every type and width, a warp a row: the exact way for f32,
+ * and the one for heads wider than 256. fp32 inside, no atomics; correct rather than fast.
  *
  * Backward: sums[b, h, t] = dout . out; then dq by a warp a query, dk and dv by a warp a key, each
  * forming the probabilities again from lse.
@@ -212,18 +212,32 @@ cudaError_t run_forward(struct cuda_heads a, const void *qkv, void *out, float *
     return cudaGetLastError();
 }
 
+template <typename T>
+cudaError_t run_sums(struct cuda_heads a, const void *out, const void *dout, float *sums,
+                     cudaStream_t stream)
+{
+    int64_t items = a.batch * a.heads * a.tokens;
+    launch l;
+    if (!launch_for(items, 0, &l))
+        return cudaErrorInvalidConfiguration;
+    row_sums<T><<<l.blocks, l.threads, l.shared_bytes, stream>>>(place_of(a), items, (const T *)out,
+                                                                 (const T *)dout, sums);
+    return cudaGetLastError();
+}
+
 template <typename T, bool WIDE>
 cudaError_t run_backward(struct cuda_heads a, const void *qkv, const void *out, const float *lse,
                          const void *dout, void *dqkv, float *sums, cudaStream_t stream)
 {
     place p = place_of(a);
     int64_t queries = a.batch * a.heads * a.tokens, keys = a.batch * a.kv_heads * a.tokens;
-    launch rows, dq, dkv;
-    if (!launch_for(queries, 0, &rows) || !launch_for(queries, query_floats(p.width), &dq) ||
+    launch dq, dkv;
+    if (!launch_for(queries, query_floats(p.width), &dq) ||
         !launch_for(keys, key_floats(p.width), &dkv))
         return cudaErrorInvalidConfiguration;
-    row_sums<T><<<rows.blocks, rows.threads, rows.shared_bytes, stream>>>(
-        p, queries, (const T *)out, (const T *)dout, sums);
+    cudaError_t error = run_sums<T>(a, out, dout, sums, stream);
+    if (error != cudaSuccess)
+        return error;
     query_gradients<T, WIDE><<<dq.blocks, dq.threads, dq.shared_bytes, stream>>>(
         p, queries, (const T *)qkv, (const T *)dout, lse, sums, (T *)dqkv);
     key_gradients<T, WIDE><<<dkv.blocks, dkv.threads, dkv.shared_bytes, stream>>>(
@@ -239,6 +253,14 @@ cudaError_t cuda_attend_forward(int type, struct cuda_heads a, const void *qkv, 
 #define CALL(T, WIDE) run_forward<T, WIDE>(a, qkv, out, lse, stream)
     return ATTEND_BY_TYPE(type, pieces_of_16(type, a.width, qkv, qkv), CALL);
 #undef CALL
+}
+
+cudaError_t cuda_attend_sums(int type, struct cuda_heads a, const void *out, const void *dout,
+                             float *sums, cudaStream_t stream)
+{
+    return type == DTYPE_F32    ? run_sums<float>(a, out, dout, sums, stream)
+           : type == DTYPE_BF16 ? run_sums<__nv_bfloat16>(a, out, dout, sums, stream)
+                                : run_sums<__half>(a, out, dout, sums, stream);
 }
 
 cudaError_t cuda_attend_backward(int type, struct cuda_heads a, const void *qkv, const void *out,

@@ -8,7 +8,9 @@
  *     cuda_product_tune.c  which algorithm a product takes; cuda_trial.c, cuda_noise.cu: on what they
  *                          are tried
  *     cuda_row.cu          products of one row, as in decoding
- *     cuda_attention.c     attention: through cuDNN, else cuda_attention_plain.cu; cuda_cached.cu
+ *     cuda_attention.c     attention: which of its ways a shape takes; cuda_cached.cu
+ *     cuda_attention_matrix*.cu, matrix*.cuh    on tensor cores of any GPU; cuda_attention_plain.cu
+ *                          without them
  *     cuda_attention_forward_hopper.cu, cuda_attention_hopper.cu, hopper*.cuh     its two passes on
  *                          Hopper, with tiles and wgmma
  *     cuda_attention_graph.c, cuda_cudnn.c      attention as cuDNN's graphs; its graph API
@@ -21,8 +23,8 @@
  *     follow.cuh           kernels of a recording that begin before the one before has ended
  *     ops_cuda.c           the table, opening and closing
  *
- * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products in
- * TF32 unless SIFR_CUDA_EXACT=1), bf16, f16; sums and statistics are f32 or f64. Fast mode (ops_be_fast)
+ * Bits: every sum has an order fixed by the shape; no float atomics. Compute types: f32 (products
+ * and attention in TF32 unless SIFR_CUDA_EXACT=1), bf16, f16; sums and statistics are f32 or f64. Fast mode (ops_be_fast)
  * gives up equal bits in cuda_product.c and cuda_attention.c.
  */
 #ifndef OPS_CUDA_CUDA_IMPL_H
@@ -54,6 +56,9 @@ static inline struct cuda_ops *cuda_ops_of(const struct ops *ops)
 /* Which of `words` (NULL behind the last) a variable of the environment has; -1: it is not set. Another
  * word is refused. */
 enum status cuda_word(struct env *env, const char *variable, const char *const *words, int *word);
+
+/* f32 in fp32 throughout, products and attention: SIFR_CUDA_EXACT=1. Else they round factors to TF32. */
+bool cuda_is_exact(void);
 
 /* Make the card of ops current for the calling thread; false: refused, and the stream has failed. */
 static inline bool cuda_on_card(const struct ops *ops, struct stream *stream)

@@ -19,7 +19,7 @@
  *
  * Environment, read at opening, for measuring on a card: SIFR_CUDA_FUSE=LIST, with commas, names
  * the epilogues to use, of bias, gelu, dgelu, dgelu_dbias, dbias (the first three);
- * SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32; SIFR_CUDA_PRODUCTS=first takes cuBLASLt's
+ * SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32 (cuda_is_exact); SIFR_CUDA_PRODUCTS=first takes cuBLASLt's
  * first algorithm for every product, =same the fastest with its bits, =fastest the fastest of all (no
  * fixed bits): in a deterministic run and in fast mode alike, which have the second and the third.
  * SIFR_CUDA_ROW=library leaves products of one row to cuBLASLt, too.
@@ -188,12 +188,6 @@ static void cuda_linear_dw(struct ops *ops, struct stream *stream, struct linear
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-static bool is_one(const char *variable)
-{
-    const char *text = getenv(variable);
-    return text && !strcmp(text, "1");
-}
-
 static bool names(const char *list, const char *word) /* a list with commas */
 {
     size_t length = strlen(word);
@@ -236,7 +230,7 @@ enum status cuda_linear_open(struct ops *ops, struct cuda_linear_state **out)
     TRY(choice_wanted(env, &choice));
     TRY(cuda_word(env, "SIFR_CUDA_ROW", row_words, &row));
     TRY(mem_alloc(env, MEM_OTHER, "linear layers", sizeof *state, &state));
-    TRY_OR(undo_state, products_create(ops, is_one("SIFR_CUDA_EXACT"), choice, &state->products));
+    TRY_OR(undo_state, products_create(ops, cuda_is_exact(), choice, &state->products));
     state->fuse = fuse_wanted();
     state->own_row = row < 0;
     *out = state;

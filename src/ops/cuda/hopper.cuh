@@ -99,13 +99,19 @@ template <int STAGES> struct ring {
 
 /* --- copies --------------------------------------------------------------------------------- */
 
-/* The box of the tensor map at column x, row y. */
-__device__ inline void load_tile(uint32_t to, const CUtensorMap *map, int x, int y,
+/* A place in (B, T, heads, D): a column of a head, a row of a sequence. */
+struct spot {
+    int column, head, row, sequence;
+};
+
+/* The box of the tensor map that begins there. Rows and columns outside of the sequence and the head
+ * come as zeros. */
+__device__ inline void load_tile(uint32_t to, const CUtensorMap *map, const spot &at,
                                  uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(x), "r"(y)
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(at.column), "r"(at.head), "r"(at.row), "r"(at.sequence)
                  : "memory");
 }
 

@@ -204,9 +204,9 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         if (TEAM && finished(before))
             end_turn(m, tile - 1, leader);
         if (ROPE && finished(before))
-            turn_part<64>(new_dq, p.rope, query_row<64>(before), place_again());
+            turn_part<64>(new_dq, p, query_row<64>(before), place_again());
         if (ROPE && flags & LAST)
-            turn_part<64>(dk, p.rope, m.orders[tile % ORDERS].row, place_again());
+            turn_part<64>(dk, p, m.orders[tile % ORDERS].row, place_again());
 #pragma unroll
         for (int i = 0; i < 32; i++)
             dq[i] = new_dq[i];
@@ -229,7 +229,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
             if (TEAM && finished(flags))
                 end_turn(m, tile, leader);
             if (ROPE && finished(flags))
-                turn_part<64>(new_dq, p.rope, query_row<64>(flags), place_again());
+                turn_part<64>(new_dq, p, query_row<64>(flags), place_again());
             query_leaves<SUMS, TEAM>(m, p, dqkv, flags, leaving_at(o, flags), new_dq, tile);
             keys_leave(m, p, dqkv, o, dk, dv);
             return;

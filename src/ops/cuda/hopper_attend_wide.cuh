@@ -113,11 +113,11 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
     if (!finished(flags))
         return;
     const place me = place_again();
+    const int row = query_row<128>(flags);
     float dq[32];
     take_pairs(dq, pair_place(p, tile), me);
-    turn_part<128>(dq, p.rope, query_row<128>(flags), me);
-    write_query<128, true>(dqkv + o.dq, (int64_t)(p.heads + 2 * p.kv_heads) * 128, dq, p.scale,
-                           m.stage[me.half * 4 + me.warp], me);
+    turn_part<128>(dq, p, row, me);
+    write_query<128, true>(dqkv + o.dq, p, row, dq, m.stage[me.half * 4 + me.warp], me);
 }
 
 template <bool ROPE, bool SUMS, bool TEAM, typename T>

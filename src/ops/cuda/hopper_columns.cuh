@@ -14,8 +14,8 @@
  * itself are (hopper_rows.cuh). An item that is cut has a place for every 128 queries, which the kernel
  * that adds up its dq puts; and so has one that a team does, put by the block that finishes them.
  *
- *     p.dq_columns (places, H / G, 8, D)    8 warps: a tile's 128 rows of dq are 16 a warp
- *     p.dout_columns (B, T / 128, H, D)     a row for every tile
+ *     p.dq_columns (places, H / G, 8, WIDTH)   8 warps: a tile's 128 rows of dq are 16 a warp
+ *     p.dout_columns (B, tiles, H, WIDTH)      a row for every tile
  *
  * total_columns adds the rows in an order that only the shape decides.
  */
@@ -130,15 +130,16 @@ __global__ void __launch_bounds__(COLUMN_RUNS * 32)
 {
     __shared__ float shared[COLUMN_RUNS][32];
     const int lane = threadIdx.x % 32, run = threadIdx.x / 32;
-    const int at = blockIdx.x * 32 + lane, head = at / WIDTH, values = p.heads + p.kv_heads;
+    const int at = blockIdx.x * 32 + lane, head = at / p.width, column = at % p.width;
+    const int values = p.heads + p.kv_heads;
     float sum = 0;
     if (head < p.heads)
-        sum = dq_column<WIDTH>(p, batch, head, at % WIDTH, run);
-    else if (head >= values)
-        sum = dv_column<WIDTH>(p, batch, head - values, at % WIDTH, run);
+        sum = dq_column<WIDTH>(p, batch, head, column, run);
+    else if (head >= values && at < p.row)
+        sum = dv_column<WIDTH>(p, batch, head - values, column, run);
     shared[run][lane] = sum;
     __syncthreads();
-    if (run > 0)
+    if (run > 0 || at >= p.row)
         return;
 #pragma unroll 8
     for (int i = 1; i < COLUMN_RUNS; i++)

@@ -138,15 +138,17 @@ __device__ inline place place_in_group()
     return place_of(thread % 128);
 }
 
-/* Rows of out and lse of an item; there are none where a first tile has too many. */
+/* Rows of out and lse of an item; there are none before the first and after the last. */
 template <class W, typename T>
 __device__ inline void leave(memory<W> &m, const problem &p, const order &order, int group, rows &r,
                              float (&o)[W::WIDTH / 2], float scale, T *out, float *lse)
 {
     const place me = place_in_group();
-    if (order.row + group * 64 < 0)
+    const int first = order.row + group * 64;
+    if (first < 0)
         return;
-    const int64_t width = (int64_t)p.heads * W::WIDTH;
+    const extent left = {p.tokens - first, p.width};
+    const int64_t width = (int64_t)p.heads * p.width;
     T *to = out + order.out + group * 64 * width;
     float *stat = lse + order.lse + group * 64;
     float share[2];
@@ -154,15 +156,15 @@ __device__ inline void leave(memory<W> &m, const problem &p, const order &order,
     for (int h = 0; h < 2; h++) {
         const float sum = sum_of_row(r.sum[h]), LN_2 = 0.693147180559945309417f;
         share[h] = __frcp_rn(sum);
-        if (me.lane % 4 == 0)
+        if (me.lane % 4 == 0 && me.warp * 16 + me.lane / 4 + 8 * h < left.rows)
             stat[me.warp * 16 + me.lane / 4 + 8 * h] =
                 __fmul_rn(__fmaf_rn(r.most[h], scale, logarithm_of_two(sum)), LN_2);
     }
     stretch(o, share);
     char *stage = m.stage[group * 4 + me.warp];
-    write_rows<0>(to, width, o, 1, stage, me);
+    write_rows<0>(to, width, left, o, 1, stage, me);
     if constexpr (W::WIDTH == 128)
-        write_rows<64>(to, width, o, 1, stage, me);
+        write_rows<64>(to, width, left, o, 1, stage, me);
 }
 
 /* --- the loop ------------------------------------------------------------------------------- */

@@ -4,6 +4,10 @@
  * diagonal down to the first: so every sum has one order, whatever the card. The causal mask is only
  * ever in the first tile of keys that a warpgroup sees.
  *
+ * Rows are counted as if the sequence were a multiple of 64 (width 64) or 128 long: the tiles end
+ * there, and what the first has too many lies before the first row. Rows before the first and after
+ * the last are zeros and do not leave; keys after the last are masked for every query that does.
+ *
  * A block has a fixed list of such items. Heads in whole rounds come first: a head of a block's own, all
  * its tiles of queries, the longest first, so that its keys stay in the L2 cache. What is left over,
  * with the last round where that is little, is dealt out tile by tile, the longest first, to and fro
@@ -34,6 +38,7 @@ template <int WIDTH_> struct way {
     static constexpr int WIDTH = WIDTH_, GROUPS = WIDTH == 64 ? 3 : 2;
     static constexpr int QUERIES = 64 * GROUPS, THREADS = 128 * (GROUPS + 1);
     static constexpr int QUERY_BYTES = 2 * WIDTH * QUERIES, KEY_BYTES = 2 * WIDTH * KEYS;
+    static constexpr int STEP = GROUPS % 2 ? 64 : KEYS; /* rows of a sequence are counted by */
     static constexpr int QUERY_STAGES = 2, KEY_STAGES = WIDTH == 64 ? 4 : 2;
     /* Registers of a thread that computes, and of one that does not. */
     static constexpr int MORE = GROUPS == 3 ? 160 : 240, FEWER = GROUPS == 3 ? 32 : 24;
@@ -41,6 +46,7 @@ template <int WIDTH_> struct way {
 
 struct problem {
     int tokens, heads, kv_heads, group; /* T, H, G, H / G */
+    int width;                          /* D, of a way's WIDTH */
     int sequences;                      /* B */
     int tiles;                          /* of queries, in a sequence */
     int spare;   /* rows that the first tile has too many, before the first */
@@ -114,41 +120,39 @@ template <class W> __device__ inline order order_for(const problem &p, const ite
     order o;
     o.row = row;
     o.last_key = (row + W::QUERIES - 1) / KEYS;
-    o.out = (((int64_t)it.batch * p.tokens + row) * p.heads + it.head) * W::WIDTH;
+    o.out = (((int64_t)it.batch * p.tokens + row) * p.heads + it.head) * p.width;
     o.lse = ((int64_t)it.batch * p.heads + it.head) * p.tokens + row;
     return o;
 }
 
-/* Rows of a head at column x, row y, into an empty place: boxes of 64 columns. */
+/* Rows of a head into an empty place: boxes of 64 columns. */
 template <int WIDTH, int BYTES>
-__device__ inline void bring(const char *to, const CUtensorMap *map, int x, int y, uint64_t &full)
+__device__ inline void bring(const char *to, const CUtensorMap *map, int head, int row,
+                             int sequence, uint64_t &full)
 {
     barrier_expect(shared_address(&full), BYTES);
 #pragma unroll
     for (int column = 0; column < WIDTH; column += 64)
-        load_tile(shared_address(to) + column * (BYTES / WIDTH), map, x + column, y,
+        load_tile(shared_address(to) + column * (BYTES / WIDTH), map, {column, head, row, sequence},
                   shared_address(&full));
 }
 
 /* Keys or values into the next place of theirs. */
 template <class W>
 __device__ inline void bring_keys(char (&to)[W::KEY_STAGES][W::KEY_BYTES], const CUtensorMap *map,
-                                  int x, int y, uint64_t (&full)[W::KEY_STAGES],
+                                  int head, int row, int sequence, uint64_t (&full)[W::KEY_STAGES],
                                   uint64_t (&empty)[W::KEY_STAGES], ring<W::KEY_STAGES> &k)
 {
     barrier_wait(shared_address(&empty[k.stage]), k.parity ^ 1);
-    bring<W::WIDTH, W::KEY_BYTES>(to[k.stage], map, x, y, full[k.stage]);
+    bring<W::WIDTH, W::KEY_BYTES>(to[k.stage], map, head, row, sequence, full[k.stage]);
     k.step();
 }
 
-/* The producer: one thread. `queries` and `keys` are maps of qkv, in boxes of a tile's rows. Rows that
- * a first tile of queries has too many are those of the sequence before, or zeros, and come to nothing.
- */
+/* The producer: one thread. `queries` and `keys` are maps of qkv, in boxes of a tile's rows. */
 template <class W>
 __device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap *queries,
                                const CUtensorMap *keys)
 {
-    const int D = W::WIDTH;
     ring<W::QUERY_STAGES> q;
     ring<W::KEY_STAGES> k, v;
     for (int n = 0;; n++) {
@@ -162,17 +166,17 @@ __device__ inline void produce(memory<W> &m, const problem &p, const CUtensorMap
             return;
         }
         o = order_for<W>(p, it);
-        const int row = it.batch * p.tokens, key_column = (p.heads + it.head / p.group) * D;
-        const int value_column = key_column + p.kv_heads * D, last = o.last_key;
-        bring<D, W::QUERY_BYTES>(m.query[q.stage], queries, it.head * D, row + o.row,
-                                 m.query_full[q.stage]);
+        const int key_head = p.heads + it.head / p.group, value_head = key_head + p.kv_heads;
+        const int last = o.last_key;
+        bring<W::WIDTH, W::QUERY_BYTES>(m.query[q.stage], queries, it.head, o.row, it.batch,
+                                        m.query_full[q.stage]);
         q.step();
         for (int key = last; key >= -1; key--) {
             if (key >= 0)
-                bring_keys<W>(m.key, keys, key_column, row + key * KEYS, m.key_full, m.key_empty,
+                bring_keys<W>(m.key, keys, key_head, key * KEYS, it.batch, m.key_full, m.key_empty,
                               k);
             if (key < last)
-                bring_keys<W>(m.value, keys, value_column, row + (key + 1) * KEYS, m.value_full,
+                bring_keys<W>(m.value, keys, value_head, (key + 1) * KEYS, it.batch, m.value_full,
                               m.value_empty, v);
         }
     }

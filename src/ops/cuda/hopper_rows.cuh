@@ -31,17 +31,25 @@ __device__ inline place place_of(int thread)
     return {thread / 128, thread / 32 % 4, thread % 32, thread % 128};
 }
 
+/* What there is of a tile's rows and columns: a tile may reach beyond the last of its sequence and of
+ * its head. */
+struct extent {
+    int rows, columns;
+};
+
 /* Turn d back: a product of 64 rows, the first of them row `row` of the sequence, whose columns are
- * N / 2 from `column` on and those D/2 after them. */
+ * N / 2 from `column` on and those D/2 after them. Rows after the last are turned like that. */
 template <int WIDTH, int N>
-__device__ inline void turn_back(float (&d)[N], const float *rope, int row, int column,
+__device__ inline void turn_back(float (&d)[N], const problem &p, int row, int column,
                                  const place &me)
 {
     const int pairs = WIDTH / 2, first = row + me.warp * 16 + me.lane / 4;
-    const float *turns = rope + ((int64_t)first * pairs + column + me.lane % 4 * 2) * 2;
+    const float *turns = p.rope + (column + me.lane % 4 * 2) * 2;
+    const int upper = min(first, p.tokens - 1) * (pairs * 2);
+    const int lower = min(first + 8, p.tokens - 1) * (pairs * 2);
 #pragma unroll
     for (int i = 0; i < N / 2; i += 2) { /* two columns of a row; then of the row 8 below */
-        const float *at = turns + (i / 4 * 8 + i % 4 / 2 * 8 * pairs) * 2;
+        const float *at = turns + (i % 4 / 2 ? lower : upper) + i / 4 * 8 * 2;
         const float4 turn = __ldg(reinterpret_cast<const float4 *>(at)); /* cos, sin, cos, sin */
         const float x0 = d[i], x1 = d[i + 1], y0 = d[i + N / 2], y1 = d[i + N / 2 + 1];
         d[i] = __fmaf_rn(x0, turn.x, __fmul_rn(y0, turn.y));
@@ -54,20 +62,21 @@ __device__ inline void turn_back(float (&d)[N], const float *rope, int row, int 
 /* The same for a part of a tile that begins at row `row`: at width 64 of queries or keys, at width 128
  * what take_pairs takes. */
 template <int WIDTH>
-__device__ inline void turn_part(float (&d)[32], const float *rope, int row, const place &me)
+__device__ inline void turn_part(float (&d)[32], const problem &p, int row, const place &me)
 {
     if constexpr (WIDTH == 64)
-        turn_back<64>(d, rope, row + me.half * 64, 0, me);
+        turn_back<64>(d, p, row + me.half * 64, 0, me);
     else
-        turn_back<128>(d, rope, row, me.half * 32, me);
+        turn_back<128>(d, p, row, me.half * 32, me);
 }
 
-/* The warp's 16 rows of d * scale into a tile of dqkv that starts at `to`; `width` elements a row. Of
- * d's columns, the 64 from FROM on; in dqkv GAP elements lie between the first 32 and the others. With
- * `sums`, also sums of the columns. */
+/* The warp's 16 rows of d * scale into a tile of dqkv that starts at `to`, of which there is as much as
+ * `left` says; `width` elements a row. Of d's columns, the 64 from FROM on; in dqkv GAP elements lie
+ * between the first 32 and the others. With `sums`, also sums of the columns: what is not there is zero.
+ */
 template <int FROM = 0, int GAP = 0, typename T, int N, typename S = no_columns>
-__device__ inline void write_rows(T *to, int64_t width, const float (&d)[N], float scale,
-                                  char *stage, const place &me, S *sums = nullptr)
+__device__ inline void write_rows(T *to, int64_t width, extent left, const float (&d)[N],
+                                  float scale, char *stage, const place &me, S *sums = nullptr)
 {
     const uint32_t base = shared_address(stage);
     const int r = me.lane % 16;
@@ -82,31 +91,36 @@ __device__ inline void write_rows(T *to, int64_t width, const float (&d)[N], flo
                        w[3]);
     }
     __syncwarp();
-    to += (me.half * 64 + me.warp * 16) * width + FROM;
+    const int first = me.half * 64 + me.warp * 16;
+    to += first * width + FROM;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         int line = k * 4 + me.lane / 8, piece = me.lane % 8;
         uint4 bits = *reinterpret_cast<const uint4 *>(stage + line * 128 + (piece ^ line % 8) * 16);
-        *reinterpret_cast<uint4 *>(to + line * width + piece * 8 + piece / 4 * GAP) = bits;
+        const int column = piece * 8 + piece / 4 * GAP;
+        if (first + line < left.rows && FROM + column < left.columns)
+            *reinterpret_cast<uint4 *>(to + line * width + column) = bits;
         if constexpr (S::wanted)
             add_piece<T>(*sums, bits, k == 0);
     }
     __syncwarp();
 }
 
-/* The warp's part of dq * scale into dqkv, whose tile of queries starts at `to`. PAIRED: the columns are
- * those of take_pairs. */
+/* The warp's part of dq * scale into dqkv, whose tile of queries starts at `to` and at row `row` of the
+ * sequence. PAIRED: the columns are those of take_pairs. */
 template <int WIDTH, bool PAIRED = false, typename T, typename S = no_columns>
-__device__ inline void write_query(T *to, int64_t width, const float (&dq)[32], float scale,
+__device__ inline void write_query(T *to, const problem &p, int row, const float (&dq)[32],
                                    char *stage, const place &me, S *sums = nullptr)
 {
     const place all_rows = {0, me.warp, me.lane, me.thread};
+    const int rows = p.tokens - row;
     if constexpr (WIDTH == 64)
-        write_rows(to, width, dq, scale, stage, me, sums);
+        write_rows(to, p.row, {rows, p.width}, dq, p.scale, stage, me, sums);
     else if constexpr (PAIRED)
-        write_rows<0, 32>(to + me.half * 32, width, dq, scale, stage, all_rows);
+        write_rows<0, 32>(to + me.half * 32, p.row, {rows, 128}, dq, p.scale, stage, all_rows);
     else
-        write_rows(to + me.half * 64, width, dq, scale, stage, all_rows, sums);
+        write_rows(to + me.half * 64, p.row, {rows, p.width - me.half * 64}, dq, p.scale, stage,
+                   all_rows, sums);
 }
 
 /* Column sums of what write_query wrote; `lower`: of the second 64 queries at width 128. */

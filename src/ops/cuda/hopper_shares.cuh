@@ -27,6 +27,14 @@ struct shares {
     int64_t blocks;
 };
 
+/* The same in whole tiles, at the width that is computed. */
+inline struct cuda_heads in_tiles(struct cuda_heads a)
+{
+    a.tokens = (a.tokens + TILE - 1) / TILE * TILE;
+    a.width = a.width <= 64 ? 64 : 128;
+    return a;
+}
+
 inline int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -152,7 +160,7 @@ inline void share_by_teams(shares *s, enum cuda_teams teams)
         *s = t;
 }
 
-/* late: teams leave their sums of dq where they are. */
+/* late: teams leave their sums of dq where they are. Here and below, `a` is in_tiles. */
 inline shares shares_of(struct cuda_heads a, enum cuda_teams teams, bool late)
 {
     shares s = {a.tokens / TILE, a.heads / a.kv_heads, a.batch * a.kv_heads};

@@ -133,18 +133,18 @@ __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv,
                                     int64_t at, const float (&dq)[32], unsigned tile)
 {
     const place me = place_again();
-    const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
+    const int row = query_row<WIDTH>(flags);
     char *stage = m.stage[me.half * 4 + me.warp];
     if (!finished(flags))
         sum_leaves<TEAM>(m, p.dq + at + sum_offset(me), flags, dq, tile);
     else if constexpr (SUMS) {
         columns c;
-        write_query<WIDTH>(dqkv + at, width, dq, p.scale, stage, me, &c);
+        write_query<WIDTH>(dqkv + at, p, row, dq, stage, me, &c);
         const float2 pair = columns_of_warp(c, me.lane);
         query_columns_leave<WIDTH>(p, pair, m.columns[tile % ORDERS], flags & LOWER, flags & BEGIN,
                                    place_again());
     } else {
-        write_query<WIDTH>(dqkv + at, width, dq, p.scale, stage, me);
+        write_query<WIDTH>(dqkv + at, p, row, dq, stage, me);
     }
 }
 
@@ -155,8 +155,8 @@ __device__ inline int64_t leaving_at(const order &o, int flags)
 
 /* dk * scale of width 128, turned back: 32 columns and those 64 after them at a time. */
 template <typename T>
-__device__ inline void write_turned(T *to, int64_t width, const float (&dk)[64], const problem &p,
-                                    int row, char *stage, const place &me)
+__device__ inline void write_turned(T *to, const float (&dk)[64], const problem &p, int row,
+                                    char *stage, const place &me)
 {
 #pragma unroll
     for (int c = 0; c < 2; c++) {
@@ -164,8 +164,8 @@ __device__ inline void write_turned(T *to, int64_t width, const float (&dk)[64],
 #pragma unroll
         for (int i = 0; i < 32; i++)
             d[i] = dk[c * 16 + i / 16 * 32 + i % 16];
-        turn_back<128>(d, p.rope, row + me.half * 64, c * 32, me);
-        write_rows<0, 32>(to + c * 32, width, d, p.scale, stage, me);
+        turn_back<128>(d, p, row + me.half * 64, c * 32, me);
+        write_rows<0, 32>(to + c * 32, p.row, {p.tokens - row, 128}, d, p.scale, stage, me);
     }
 }
 
@@ -175,17 +175,17 @@ __device__ inline void keys_leave(memory<WIDTH> &m, const problem &p, T *dqkv, c
                                   const float (&dk)[WIDTH / 2], const float (&dv)[WIDTH / 2])
 {
     const place me = place_again();
-    const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
+    const extent left = {p.tokens - o.row, p.width};
     char *stage = m.stage[me.half * 4 + me.warp];
     if constexpr (TURNED)
-        write_turned(dqkv + o.dk, width, dk, p, o.row, stage, me);
+        write_turned(dqkv + o.dk, dk, p, o.row, stage, me);
     else
-        write_rows(dqkv + o.dk, width, dk, p.scale, stage, me);
+        write_rows(dqkv + o.dk, p.row, left, dk, p.scale, stage, me);
     if constexpr (!TURNED && WIDTH == 128)
-        write_rows<64>(dqkv + o.dk, width, dk, p.scale, stage, me);
-    write_rows(dqkv + o.dk + p.kv_heads * WIDTH, width, dv, 1.0f, stage, me);
+        write_rows<64>(dqkv + o.dk, p.row, left, dk, p.scale, stage, me);
+    write_rows(dqkv + o.dk + p.kv_heads * p.width, p.row, left, dv, 1.0f, stage, me);
     if constexpr (WIDTH == 128)
-        write_rows<64>(dqkv + o.dk + p.kv_heads * WIDTH, width, dv, 1.0f, stage, me);
+        write_rows<64>(dqkv + o.dk + p.kv_heads * p.width, p.row, left, dv, 1.0f, stage, me);
 }
 
 } // namespace hopper

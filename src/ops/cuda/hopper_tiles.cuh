@@ -19,6 +19,10 @@
  * Where the dq of so many items at once is more than the L2 cache holds, a team of blocks does an item
  * together instead, each two of its sweeps, and all of them upwards: see hopper_teams.cuh.
  *
+ * A sequence may end inside its last tile, and a head may be narrower than the width that is computed.
+ * The copy engine brings zeros there: such queries have dout and statistics of zero, and so add nothing;
+ * such keys are masked for all other queries; none of their rows and columns leaves (hopper_rows.cuh).
+ *
  * The producer walks this order, has the tiles copied into rings of buffers, and puts an order beside
  * each tile of queries: the consumers know nothing of sequences and heads.
  */
@@ -41,17 +45,18 @@ template <int WIDTH>
 constexpr int SLOPE_BYTES = 2 * 64 * QUERIES<WIDTH>; /* of a warpgroup's keys */
 
 struct problem {
-    int tiles, heads, kv_heads, group; /* T / 128, H, G, H / G */
+    int tiles, heads, kv_heads, group; /* T / 128, rounded up, H, G, H / G */
+    int tokens, width, row;            /* T, D, (H + 2G) D */
     int whole, rest;                   /* items done whole, items that are cut */
     int jobs;                          /* whole + rest * (tiles or cuts); of teams, the items */
     int slots;       /* places for dq that whole items use; those of the rest follow */
     float scale;     /* of the scores */
     int cuts;        /* width 128: jobs of an item that is cut */
     int team, teams; /* blocks of a team, tiles / 2, and how many teams; 0: there are none */
-    int places;      /* for dq, of a team, 1 or 2: its items use them in turn; 0: an item has its own */
+    int places; /* for dq, of a team, 1 or 2: its items use them in turn; 0: an item has its own */
     uint32_t *turns; /* of teams, (places, H / G, tiles of queries): parts that were added */
-    const float *lse, *sums; /* (B, H, T): lse in powers of two, -dout . out; see stat_place */
-    float *dq;               /* places of (H / G, T, D), laid out as hopper_rows.cuh has it */
+    const float *lse, *sums; /* (B, H, tiles): lse in powers of two, -dout . out; see stat_place */
+    float *dq;               /* places of (H / G, tiles), laid out as hopper_rows.cuh has it */
     const float *rope; /* (T, D/2, 2), by which dq and dk are turned back; NULL: they are not */
     float *pairs;      /* width 128 with rope: PAIR_STAGES tiles of dq a block */
     float *dq_columns, *dout_columns; /* for column sums, as hopper_columns.cuh has it */
@@ -264,8 +269,7 @@ __device__ inline order order_for(const WALK &w, const problem &p, bool first)
 {
     const int WIDTH = WALK::width;
     const int queries = QUERIES<WIDTH>;
-    const int64_t width = (int64_t)(p.heads + 2 * p.kv_heads) * WIDTH;
-    const int64_t rows = (int64_t)w.batch * p.tiles * TILE;
+    const int64_t rows = (int64_t)w.batch * p.tokens;
     order o;
     o.row = w.key * TILE;
     o.flags = w.leaving(p) | (first ? FIRST : 0) | (w.diagonal() == w.key ? DIAGONAL : 0);
@@ -273,8 +277,8 @@ __device__ inline order order_for(const WALK &w, const problem &p, bool first)
         o.flags |= LOWER;
     o.flags |= w.query << QUERY_AT;
     o.sum = (int64_t)w.sum(p) * (queries * WIDTH);
-    o.dq = (rows + w.query * queries) * width + (w.kv_head * p.group + w.head) * WIDTH;
-    o.dk = (rows + w.key * TILE) * width + (p.heads + w.kv_head) * WIDTH;
+    o.dq = (rows + w.query * queries) * p.row + (w.kv_head * p.group + w.head) * p.width;
+    o.dk = (rows + w.key * TILE) * p.row + (p.heads + w.kv_head) * p.width;
     return o;
 }
 
@@ -286,17 +290,18 @@ __device__ inline int columns_of(const problem &p, int item, int tile)
     return (cut < 0 ? item : p.whole + cut * p.tiles + tile) * p.group;
 }
 
-/* Rows of a head at column x, row y: boxes of the tensor map, 64 columns after 64 columns. */
+/* Rows of a head: boxes of the tensor map, 64 columns after 64 columns. */
 template <int WIDTH, int ROWS>
-__device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t full)
+__device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int head, int first,
+                                 int sequence, uint32_t full)
 {
     if constexpr (WIDTH == 64) {
-        load_tile(to, map, x, y, full);
+        load_tile(to, map, {0, head, first, sequence}, full);
     } else {
 #pragma unroll
         for (int i = 0; i < WIDTH * ROWS; i += 64 * 64) {
             const int column = i / (64 * ROWS) * 64, row = i / 64 % ROWS;
-            load_tile(to + i * 2, map, x + column, y + row, full);
+            load_tile(to + i * 2, map, {column, head, first + row, sequence}, full);
         }
     }
 }
@@ -316,16 +321,15 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
     bool next_first = true;
     for (unsigned tile = 0; w.job < p.jobs; tile++) {
         const bool first = next_first;
-        const int rows = w.batch * p.tiles * TILE, key_row = rows + w.key * TILE;
-        const int row = rows + w.query * queries, head = w.kv_head * p.group + w.head;
-        const int column = (p.heads + w.kv_head) * WIDTH; /* of keys */
-        const int64_t stat =
-            ((int64_t)w.batch * p.heads + head) * (p.tiles * TILE) + w.query * queries;
+        const int sequence = w.batch, key_row = w.key * TILE, key_head = p.heads + w.kv_head;
+        const int row = w.query * queries, head = w.kv_head * p.group + w.head;
+        const int stat = (sequence * p.heads + head) * (p.tiles * TILE) + row;
         if (first) {
             uint32_t full = shared_address(&m.key_full[k.stage]);
             barrier_wait(shared_address(&m.key_empty[k.stage]), k.parity ^ 1);
             barrier_expect(full, KEY_BYTES<WIDTH>);
-            load_rows<WIDTH, TILE>(shared_address(m.key[k.stage]), qkv, column, key_row, full);
+            load_rows<WIDTH, TILE>(shared_address(m.key[k.stage]), qkv, key_head, key_row, sequence,
+                                   full);
             k.step();
         }
         order o = order_for(w, p, first);
@@ -341,14 +345,14 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
         if (SUMS)
             m.columns[tile % ORDERS] = columns;
         barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
-        load_rows<WIDTH, queries>(shared_address(m.query[q.stage]), qkv, head * WIDTH, row, full);
+        load_rows<WIDTH, queries>(shared_address(m.query[q.stage]), qkv, head, row, sequence, full);
         load_bytes(shared_address(m.lse[q.stage]), p.lse + stat, stat_bytes, full);
         q.step();
 
         full = shared_address(&m.dout_full[d.stage]);
         barrier_wait(shared_address(&m.dout_empty[d.stage]), d.parity ^ 1);
         barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
-        load_rows<WIDTH, queries>(shared_address(m.dout[d.stage]), dout, head * WIDTH, row, full);
+        load_rows<WIDTH, queries>(shared_address(m.dout[d.stage]), dout, head, row, sequence, full);
         /* threads have read the sums before these when they let the queries of that tile go, in
          * whose place the next ones come */
         barrier_wait(shared_address(&m.query_empty[q.stage]), q.parity ^ 1);
@@ -359,8 +363,8 @@ __device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtenso
             full = shared_address(&m.value_full);
             barrier_wait(shared_address(&m.value_empty), v.parity ^ 1);
             barrier_expect(full, KEY_BYTES<WIDTH>);
-            load_rows<WIDTH, TILE>(shared_address(m.value), qkv, column + p.kv_heads * WIDTH,
-                                   key_row, full);
+            load_rows<WIDTH, TILE>(shared_address(m.value), qkv, key_head + p.kv_heads, key_row,
+                                   sequence, full);
             v.step();
         }
     }

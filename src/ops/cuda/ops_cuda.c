@@ -48,6 +48,12 @@ enum status cuda_word(struct env *env, const char *variable, const char *const *
     return st;
 }
 
+bool cuda_is_exact(void)
+{
+    const char *asked = getenv("SIFR_CUDA_EXACT");
+    return asked && !strcmp(asked, "1");
+}
+
 /* The card is a Hopper, and the variable does not ask for the kernels of all cards. */
 static enum status take_hopper(const struct ops *ops, const char *variable, bool *hopper)
 {
