@@ -139,7 +139,7 @@ static enum status check_file(const struct job *job, const bool *card)
     return machine_profile_check(job->cli->env, job->order->save, card);
 }
 
-static enum status prepare(void *user, struct session_place *place)
+static enum status prepare(void *user, struct compute_config *place)
 {
     struct job *job = user;
     struct run_config *config = job->order->config;
@@ -149,7 +149,7 @@ static enum status prepare(void *user, struct session_place *place)
         config->machine.device = job->order->device;
         TRY(run_device_find(job->cli->env, false, &config->machine.device, &config->device));
     }
-    *place = run_place(config);
+    *place = run_compute(config);
     bool card = config->machine.device == RUN_DEVICE_CUDA;
     return check_file(job, &card);
 }

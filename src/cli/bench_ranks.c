@@ -60,7 +60,7 @@ static void report_failure(int rank, enum status st, const char *error)
 }
 
 struct job {
-    struct session_place place;
+    struct compute_config place;
     bench_work_fn *work;
     void *user;
 };

@@ -15,7 +15,7 @@ struct bench_ranks {
 enum status bench_ranks_find(struct cli *cli, int64_t n, int64_t threads,
                              struct bench_ranks *ranks);
 /* Where to compute: asked once in every process that has ranks, before they meet. */
-typedef enum status bench_prepare_fn(void *user, struct session_place *place);
+typedef enum status bench_prepare_fn(void *user, struct compute_config *place);
 /* A rank that has joined the others (session->comm; NULL: it is the only one) and has its device, ops
  * and stream. */
 typedef enum status bench_work_fn(void *user, struct session *session);

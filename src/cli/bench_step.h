@@ -8,7 +8,7 @@
 struct bench_step_config {
     struct model_config model; /* resolved, with a vocabulary */
     struct engine_config engine;
-    struct session_place place;
+    struct compute_config place;
     enum dtype type, sum_type; /* of parameters and gradients, and of their sums */
     int64_t warmup, steps;     /* steps are timed after some that are not */
 };

@@ -213,7 +213,7 @@ static enum status resolve_step(struct bench *bench, const struct options *optio
     const struct bench_settings *settings = bench->settings;
     struct bench_step_config config = {.model = settings->run.model,
                                        .engine = settings->run.engine,
-                                       .place = run_place(&bench->place),
+                                       .place = run_compute(&bench->place),
                                        .type = run_type(&bench->place),
                                        .sum_type = run_sum_type(&bench->place),
                                        .warmup = on_card(bench) ? CARD_WARMUP : 1,

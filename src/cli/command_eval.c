@@ -13,7 +13,7 @@
 #include "cli/host.h"
 #include "train/config.h"
 #include "train/evaluate.h"
-#include "train/model_file.h"
+#include "train/model_weights.h"
 #include "train/run_plan.h"
 
 struct eval_settings {

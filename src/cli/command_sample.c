@@ -142,12 +142,12 @@ static enum status choose_model(struct env *env, const char *given, const char *
 
 /* Where to compute, which must have room for the model. */
 static enum status find_place(struct env *env, const struct sample_settings *settings,
-                              const struct model_source *source, struct session_place *place)
+                              const struct model_source *source, struct compute_config *place)
 {
     int device = settings->device;
     struct device_info info;
     TRY(run_device_find(env, false, &device, &info));
-    *place = run_device_place(device, compute_types[settings->compute]);
+    *place = run_device_compute(device, compute_types[settings->compute]);
     return run_fit_model(env, source->folder, place->type,
                          info.total_bytes > 0 ? info.free_bytes : machine_memory());
 }
@@ -172,7 +172,7 @@ static enum status check_tokenizer(struct env *env, const char *named,
 static enum status write_all(struct cli *cli, const struct sample_settings *settings,
                              const struct model_source *source, struct generate_config config)
 {
-    struct session_place place;
+    struct compute_config place;
     struct generator *generator;
     TRY(find_place(cli->env, settings, source, &place));
     TRY(check_tokenizer(cli->env, settings->tokenizer, source));

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "cli/host.h"
 #include "cli/plan_search_view.h"
-#include "train/peak.h"
+#include "plan/peak.h"
 
 /* --- what is open ----------------------------------------------------------------------------------- */
 
@@ -117,7 +117,7 @@ static int choose_threads(const struct options *options, const struct machine_pr
 static double peak_of(const struct run_config *config, const struct machine_profile *machine,
                       const char *words)
 {
-    enum dtype type = run_place(config).type;
+    enum dtype type = run_compute(config).type;
     double told = config->machine.peak_tflops * 1e12;
     if (told > 0)
         return told;

@@ -30,7 +30,7 @@ static double stream_bytes(const struct run_config *config)
 {
     const struct engine_config *engine = &config->engine;
     return (double)(engine->micro_batch * engine->tokens * config->model.width) *
-           (double)dtype_bytes(run_place(config).type);
+           (double)dtype_bytes(run_compute(config).type);
 }
 
 /* Rank 0 is the first of its team, which has the first stage. */

@@ -43,3 +43,11 @@ bool launcher_find(struct launcher *launcher)
     }
     return false;
 }
+
+int launcher_gpu(int count)
+{
+    struct launcher launcher;
+    if (count < 2 || !launcher_find(&launcher))
+        return 0;
+    return (launcher.local_rank >= 0 ? launcher.local_rank : launcher.rank) % count;
+}

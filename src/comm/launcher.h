@@ -13,4 +13,8 @@ struct launcher {
 /* false = started by hand. */
 bool launcher_find(struct launcher *launcher);
 
+/* Which of the `count` GPUs of this machine a process uses when a launcher started it as one of
+ * several ranks; otherwise the first. */
+int launcher_gpu(int count);
+
 #endif

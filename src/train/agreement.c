@@ -8,7 +8,7 @@
 #include <xxhash.h>
 #include "train/config_lines.h"
 #include "train/fingerprint.h"
-#include "train/model_file.h"
+#include "train/model_weights.h"
 
 enum { MOST_WINDOWS = 1024, MOST_LISTED = 8 };
 
@@ -65,7 +65,7 @@ static enum status print_all(struct env *env, const struct agreement_facts *fact
     prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
     TRY(agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
     if (facts->model)
-        return model_file_print(env, facts->model, &prints[AGREEMENT_MODEL]);
+        return model_weights_print(env, facts->model, &prints[AGREEMENT_MODEL]);
     return STATUS_OK;
 }
 

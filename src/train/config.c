@@ -5,13 +5,14 @@
 #include "train/config.h"
 #include <string.h>
 #include "base/file.h"
+#include "comm/launcher.h"
 #include "comm/comm.h"
 #include "train/data_paths.h"
 #include "train/deadline.h"
 #include "train/model_file.h"
 #include "train/model_tokenizer.h"
 #include "train/named.h"
-#include "train/peak.h"
+#include "plan/peak.h"
 #include "train/shard.h"
 
 enum status run_config_bind(struct options *options, struct run_config *config)
@@ -60,7 +61,7 @@ enum status run_device_find(struct env *env, bool planning, int *device, struct 
     if (*device != RUN_DEVICE_CPU && !hopeless) {
         device_look("cuda", -1, info);
         if (info->count > 0)
-            device_look("cuda", session_card(info->count), info);
+            device_look("cuda", launcher_gpu(info->count), info);
         if (info->count == 0 && *device == RUN_DEVICE_CUDA && !planning)
             return FAIL(env, CONFIG, "run.device: cuda: %s; run.device=cpu computes here",
                         info->why);
@@ -74,11 +75,11 @@ enum status run_device_find(struct env *env, bool planning, int *device, struct 
     return STATUS_OK;
 }
 
-struct session_place run_device_place(int device, enum dtype type)
+struct compute_config run_device_compute(int device, enum dtype type)
 {
     if (device == RUN_DEVICE_CUDA)
-        return (struct session_place){.backend = "cuda", .type = type};
-    return (struct session_place){.backend = "cpu", .type = DTYPE_F32};
+        return (struct compute_config){.backend = "cuda", .type = type};
+    return (struct compute_config){.backend = "cpu", .type = DTYPE_F32};
 }
 
 /* Also of a run with one rank, which joins no others that could find out. */
@@ -522,7 +523,7 @@ enum status run_config_resolve(struct env *env, struct options *options,
 
 static void describe_machine(const struct run_config *config, struct text *text)
 {
-    struct session_place place = run_place(config);
+    struct compute_config place = run_compute(config);
     text_printf(text, "machine  %s", place.backend);
     if (*config->device.name)
         text_printf(text, " (%s)", config->device.name);
@@ -597,9 +598,9 @@ bool run_is_fast(const struct run_config *config)
            !config->reading;
 }
 
-struct session_place run_place(const struct run_config *config)
+struct compute_config run_compute(const struct run_config *config)
 {
-    struct session_place place = run_device_place(config->machine.device, run_type(config));
+    struct compute_config place = run_device_compute(config->machine.device, run_type(config));
     place.fast = run_is_fast(config);
     return place;
 }
@@ -608,5 +609,5 @@ double run_peak(const struct run_config *config, int ranks)
 {
     if (config->machine.peak_tflops > 0)
         return config->machine.peak_tflops * 1e12;
-    return ranks * peak_of_card(config->device.name, run_place(config).type);
+    return ranks * peak_of_card(config->device.name, run_compute(config).type);
 }

@@ -14,7 +14,6 @@
 #include "train/checkpoint.h"
 #include "train/dataset.h"
 #include "train/schedule.h"
-#include "train/session.h"
 #include "train/tokenizer.h"
 
 struct train_config {
@@ -122,7 +121,13 @@ enum dtype run_sum_type(const struct run_config *config);
 /* Whether equal bits are given up where that is faster: training on a card without
  * run.deterministic. */
 bool run_is_fast(const struct run_config *config);
-struct session_place run_place(const struct run_config *config);
+/* On what a rank computes, and how. */
+struct compute_config {
+    const char *backend; /* of device and ops: "cpu" */
+    enum dtype type;     /* in which ops compute */
+    bool fast;           /* what gives up equal bits may be chosen, by ops and between ranks */
+};
+struct compute_config run_compute(const struct run_config *config);
 /* The floating-point operations a second that `ranks` ranks have at best; 0 = not known. */
 double run_peak(const struct run_config *config, int ranks);
 
@@ -130,6 +135,6 @@ double run_peak(const struct run_config *config, int ranks);
  * plan. `info` is of the one that this process computes on. */
 enum status run_device_find(struct env *env, bool planning, int *device, struct device_info *info);
 /* Where a device computes with parameters of a type: the CPU in fp32, a card in that type. */
-struct session_place run_device_place(int device, enum dtype type);
+struct compute_config run_device_compute(int device, enum dtype type);
 
 #endif

@@ -6,22 +6,9 @@
 #include "train/evaluate.h"
 #include <math.h>
 #include "base/clock.h"
-#include "train/model_file.h"
+#include "train/model_weights.h"
 #include "train/run_plan.h"
 #include "train/session.h"
-
-void evaluation_print(const struct evaluation *evaluation, struct text *text)
-{
-    text_add(text, "{\"loss\":");
-    text_json_real(text, evaluation->loss);
-    text_add(text, ",\"perplexity\":");
-    text_json_real(text, evaluation->perplexity);
-    text_add(text, ",\"bits_per_byte\":");
-    text_json_real(text, evaluation->bits_per_byte);
-    text_printf(text, ",\"tokens\":%lld,\"seconds\":", (long long)evaluation->tokens);
-    text_json_real(text, evaluation->seconds);
-    text_add(text, "}");
-}
 
 /* Put windows first .. first + micro_batch into a place; a row without a window, or with one that cannot
  * be read, counts nothing.
@@ -96,7 +83,7 @@ static enum status evaluate_session(struct env *env, const struct run_config *co
     struct engine_config settings = config->engine;
     struct engine *engine;
     settings.micro_batches = 0;
-    TRY(model_file_load(env, config->source, session->model, session->zero));
+    TRY(model_weights_load(env, config->source, session->model, session->zero));
     TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
                       &settings, &engine));
     enum status st = evaluate_dataset(env, engine, set, settings.micro_batch, settings.tokens,
@@ -148,7 +135,7 @@ enum status evaluate_model(struct env *env, const struct run_config *given, size
     TRY_OR(undo_set, fit_to_data(env, &config, &set));
     TRY_OR(undo_set, run_fit_check(env, &config, &(struct run_ranks){1, 0, 1}, memory));
     TRY_OR(undo_set,
-           session_create(env, run_place(&config), &config.model, &reads_only, NULL, &session));
+           session_create(env, run_compute(&config), &config.model, &reads_only, NULL, &session));
     st = evaluate_session(env, &config, &session, set, progress, user, result);
     session_destroy(&session);
 undo_set:

@@ -1,21 +1,7 @@
 /* evaluate -- loss, perplexity and bits per byte of a model on held-out data. */
 #ifndef TRAIN_EVALUATE_H
 #define TRAIN_EVALUATE_H
-#include "train/config.h"
-
-struct evaluation {
-    double loss;          /* mean over the labels, nats */
-    double perplexity;    /* exp(loss) */
-    double bits_per_byte; /* NAN when the bytes behind the tokens are not known */
-    int64_t tokens;       /* labels that counted */
-    int64_t bytes;        /* of text behind them; 0 = not known */
-    int64_t batches;
-    double seconds;
-};
-
-/* {"loss":...,"perplexity":...,"bits_per_byte":...,"tokens":...,"seconds":...}; null for what is
- * not known. */
-void evaluation_print(const struct evaluation *evaluation, struct text *text);
+#include "train/run_events.h"
 
 /* Called after each batch; false stops the evaluation with STATUS_STOPPED. Where the batch could not be
  * read, with that status `read` on this rank: such a batch counts nothing, and the evaluation ends. */

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "train/model_file.h"
+#include "train/model_weights.h"
 #include "train/model_tokenizer.h"
 
 /* --- one text ------------------------------------------------------------------------------- */
@@ -116,7 +117,7 @@ static enum status load_tokenizer(struct generator *g, const struct model_source
     return *named ? model_tokenizer_compare(g->env, source, vocab, g->tokenizer, named) : STATUS_OK;
 }
 
-static enum status load(struct generator *g, struct session_place place,
+static enum status load(struct generator *g, struct compute_config place,
                         const struct model_source *source, const char *tokenizer)
 {
     struct model_config sizes = {.path = ""};
@@ -125,7 +126,7 @@ static enum status load(struct generator *g, struct session_place place,
     TRY(model_check(g->env, &sizes));
     TRY(session_create(g->env, place, &sizes, &reads_only, NULL, &g->session));
     TRY(load_tokenizer(g, source, tokenizer));
-    TRY(model_file_load(g->env, source, g->session.model, g->session.zero));
+    TRY(model_weights_load(g->env, source, g->session.model, g->session.zero));
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
                         &g->order));
     int64_t chunk = sizes.context < GENERATE_CHUNK ? sizes.context : GENERATE_CHUNK;
@@ -133,7 +134,7 @@ static enum status load(struct generator *g, struct session_place place,
                           g->session.zero, NULL, NULL, sizes.context, chunk, &g->decoder);
 }
 
-enum status generator_create(struct env *env, struct session_place place,
+enum status generator_create(struct env *env, struct compute_config place,
                              const struct model_source *source, const char *tokenizer,
                              struct generator **generator)
 {

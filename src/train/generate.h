@@ -59,7 +59,7 @@ int64_t generate_stopped(const struct generate_result *result);
 struct generator;
 
 /* `tokenizer`: "" = the one beside the model. Uses env->threads. */
-enum status generator_create(struct env *env, struct session_place place,
+enum status generator_create(struct env *env, struct compute_config place,
                              const struct model_source *source, const char *tokenizer,
                              struct generator **generator);
 void generator_destroy(struct generator *generator); /* NULL is fine */

@@ -6,7 +6,7 @@
  */
 #ifndef TRAIN_METRICS_H
 #define TRAIN_METRICS_H
-#include "train/trainer.h"
+#include "train/run_events.h"
 
 struct metrics;
 

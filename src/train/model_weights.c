@@ -2,7 +2,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "base/file.h"
-#include "train/model_file.h"
+#include "train/model_weights.h"
 #include "train/weight_files.h"
 
 enum { CHUNK = 1 << 20 };                       /* elements brought over at once */
@@ -41,8 +41,8 @@ static enum status load_all(const struct weight_files *weights, const struct mod
     return st == STATUS_OK ? zero_publish(zero, 0) : st;
 }
 
-enum status model_file_load(struct env *env, const struct model_source *source,
-                            const struct model *model, struct zero *zero)
+enum status model_weights_load(struct env *env, const struct model_source *source,
+                               const struct model *model, struct zero *zero)
 {
     struct weight_files weights = {.env = env};
     enum status st = weight_files_open(&weights, source);
@@ -85,7 +85,7 @@ static enum status print_config(struct env *env, const struct model_source *sour
     return st;
 }
 
-enum status model_file_print(struct env *env, const struct model_source *source, uint64_t *print)
+enum status model_weights_print(struct env *env, const struct model_source *source, uint64_t *print)
 {
     struct weight_files weights = {.env = env};
     *print = 0;

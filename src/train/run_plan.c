@@ -22,7 +22,7 @@ static int64_t decode_tokens(const struct run_config *config)
 /* The back end whose scratch is planned with. */
 static const char *planned_ops(const struct run_config *config)
 {
-    struct session_place place = run_place(config);
+    struct compute_config place = run_compute(config);
     if (config->device.loaded)
         return place.backend;
     return place.type == DTYPE_F32 ? "cpu" : "ref";
@@ -46,7 +46,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .saves_apart = checkpoint_in_background(&config->checkpoint, config->train.steps),
         .loop_votes = 1, /* does anybody want to stop? */
         .ops = planned_ops(config),
-        .compute = run_place(config).type,
+        .compute = run_compute(config).type,
         .staged = is_staged(config),
         .card = config->machine.device == RUN_DEVICE_CUDA,
         .ranks = ranks,

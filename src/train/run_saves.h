@@ -4,7 +4,7 @@
 #ifndef TRAIN_RUN_SAVES_H
 #define TRAIN_RUN_SAVES_H
 #include "train/checkpoint.h"
-#include "train/trainer.h"
+#include "train/run_events.h"
 
 struct run_saves {                             /* open; zeroed: there are none */
     struct env *env;                           /* borrowed */

@@ -4,14 +4,6 @@
 #include "comm/launcher.h"
 #include "plan/plan.h"
 
-int session_card(int count)
-{
-    struct launcher launcher;
-    if (count < 2 || !launcher_find(&launcher))
-        return 0;
-    return (launcher.local_rank >= 0 ? launcher.local_rank : launcher.rank) % count;
-}
-
 /* Ranks that are threads take the cards of their process in turn. */
 static enum status open_device(struct env *env, const char *backend,
                                const struct session_ranks *ranks, struct device **device)
@@ -19,7 +11,7 @@ static enum status open_device(struct env *env, const char *backend,
     struct device_info info;
     device_look(backend, -1, &info);
     bool thread = ranks && ranks->hub && info.count > 1;
-    return device_create(env, backend, thread ? ranks->rank % info.count : session_card(info.count),
+    return device_create(env, backend, thread ? ranks->rank % info.count : launcher_gpu(info.count),
                          device);
 }
 
@@ -45,7 +37,7 @@ static void tell_in_use(struct session *session, const char *after)
                   text_human_bytes(human, (double)bytes), after);
 }
 
-static enum status start(struct env *env, struct session_place place,
+static enum status start(struct env *env, struct compute_config place,
                          const struct session_ranks *ranks, struct session *session)
 {
     TRY(open_device(env, place.backend, ranks, &session->device));
@@ -60,7 +52,7 @@ static enum status start(struct env *env, struct session_place place,
     return stream_create(session->device, "compute", &session->stream);
 }
 
-enum status session_join(struct env *env, struct session_place place,
+enum status session_join(struct env *env, struct compute_config place,
                          const struct session_ranks *ranks, struct session *session)
 {
     *session = (struct session){0};
@@ -103,7 +95,7 @@ undo_model:
     return st;
 }
 
-enum status session_create(struct env *env, struct session_place place,
+enum status session_create(struct env *env, struct compute_config place,
                            const struct model_config *model, const struct zero_config *store,
                            const struct session_spread *spread, struct session *session)
 {

@@ -4,6 +4,7 @@
 #define TRAIN_SESSION_H
 #include "engine/spread.h"
 #include "model/model.h"
+#include "train/config.h"
 
 /* How this rank joins the others: through a hub when ranks are threads, else by the back end. */
 struct session_ranks {
@@ -16,13 +17,6 @@ struct session_ranks {
     void (*failing)(int rank, enum status st, const char *error);
 };
 
-/* Where a rank computes. */
-struct session_place {
-    const char *backend; /* of device and ops: "cpu" */
-    enum dtype type;     /* in which ops compute */
-    bool fast;           /* what gives up equal bits may be chosen, by ops and between ranks */
-};
-
 struct session { /* open: its users work with the parts */
     struct device *device;
     struct comm *comm; /* NULL: one rank */
@@ -33,14 +27,10 @@ struct session { /* open: its users work with the parts */
     struct zero *zero;
 };
 
-/* The card, of `count` on this machine, that this process computes on when it is one rank of a job
- * that a launcher started; otherwise the first. */
-int session_card(int count);
-
 /* Device, communicator (`ranks` NULL: one rank, there is none) and ops: what libraries start, they
  * have started then. The ranks of a machine take its cards in turn. On failure nothing is left
  * behind. */
-enum status session_join(struct env *env, struct session_place place,
+enum status session_join(struct env *env, struct compute_config place,
                          const struct session_ranks *ranks, struct session *session);
 /* How a model is spread over the ranks, and the batch that its parts are balanced for. */
 struct session_spread {
@@ -53,7 +43,7 @@ struct session_spread {
 enum status session_fill(const struct model_config *model, const struct zero_config *store,
                          const struct session_spread *spread, struct session *session);
 /* Both, for one rank. */
-enum status session_create(struct env *env, struct session_place place,
+enum status session_create(struct env *env, struct compute_config place,
                            const struct model_config *model, const struct zero_config *store,
                            const struct session_spread *spread, struct session *session);
 void session_destroy(struct session *session); /* what was zeroed and never created is fine */

@@ -2,7 +2,20 @@
  * of every run that began. */
 #include <string.h>
 #include "base/file.h"
-#include "train/trainer.h"
+#include "train/run_events.h"
+
+void evaluation_print(const struct evaluation *evaluation, struct text *text)
+{
+    text_add(text, "{\"loss\":");
+    text_json_real(text, evaluation->loss);
+    text_add(text, ",\"perplexity\":");
+    text_json_real(text, evaluation->perplexity);
+    text_add(text, ",\"bits_per_byte\":");
+    text_json_real(text, evaluation->bits_per_byte);
+    text_printf(text, ",\"tokens\":%lld,\"seconds\":", (long long)evaluation->tokens);
+    text_json_real(text, evaluation->seconds);
+    text_add(text, "}");
+}
 
 static void add_real(struct text *text, const char *key, double value)
 {

@@ -14,7 +14,7 @@
 #include "train/checkpoint_keep.h"
 #include "train/checkpoint_room.h"
 #include "train/fallback.h"
-#include "train/model_file.h"
+#include "train/model_weights.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/trainer_impl.h"
@@ -56,7 +56,7 @@ static enum status fill_parameters(struct trainer *t)
 {
     const struct model_source *source = t->config->source;
     if (source)
-        return model_file_load(t->env, source, t->session.model, t->session.zero);
+        return model_weights_load(t->env, source, t->session.model, t->session.zero);
     return zero_init(t->session.zero, (uint64_t)t->config->train.seed);
 }
 
@@ -302,7 +302,7 @@ static enum status agree_patiently(struct trainer *t)
 static enum status meet(struct trainer *t)
 {
     const struct run_config *config = t->config;
-    TRY(session_join(t->env, run_place(config), t->ranks, &t->session));
+    TRY(session_join(t->env, run_compute(config), t->ranks, &t->session));
     TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
     TRY(open_data(t));
     if (t->session.comm)
@@ -310,7 +310,7 @@ static enum status meet(struct trainer *t)
     if (trainer_speaks(t))
         TRY(dataset_prune_cache(t->data, t->cache));
     if (trainer_speaks(t)) {
-        fingerprint_take(t->env, run_place(config).backend, config->device.name, &t->print);
+        fingerprint_take(t->env, run_compute(config).backend, config->device.name, &t->print);
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
         TRY(dataset_print(t->data, &t->data_files));
     }

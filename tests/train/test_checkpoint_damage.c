@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "save_rig.h"
+#include "train/model_source.h"
 #include "train/model_file.h"
 #include "train/resume.h"
 
@@ -182,7 +183,7 @@ static void readers_open(struct readers *r, const char *settings)
     assert_int_equal(save_train(&r->rig, "run", 2, all), STATUS_SAVED);
     assert_int_equal(model_file_config(&r->env, r->newest, &sizes), STATUS_OK);
     assert_int_equal(session_create(&r->env,
-                                    (struct session_place){.backend = "cpu", .type = DTYPE_F32},
+                                    (struct compute_config){.backend = "cpu", .type = DTYPE_F32},
                                     &sizes, &store, NULL, &r->session),
                      STATUS_OK);
 }

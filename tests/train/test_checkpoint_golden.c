@@ -5,6 +5,7 @@
 #include "scratch.h"
 #include "train/checkpoint.h"
 #include "train/model_file.h"
+#include "train/model_weights.h"
 #include "train/session.h"
 
 static const char GOLDEN[] = "tests/train/golden/checkpoint-1";
@@ -40,8 +41,8 @@ static void expect_state(struct session *session)
 static void open_session(struct scratch *s, const char *device, const char *folder,
                          struct session *session, struct checkpoint_progress *progress)
 {
-    struct session_place place = {.backend = device,
-                                  .type = strcmp(device, "cpu") == 0 ? DTYPE_F32 : DTYPE_F16};
+    struct compute_config place = {.backend = device,
+                                   .type = strcmp(device, "cpu") == 0 ? DTYPE_F32 : DTYPE_F16};
     struct checkpoint *checkpoint;
     struct model_config model = {.path = ""};
     const struct zero_config store = {.beta1 = 0.9,
@@ -77,7 +78,7 @@ static void test_reads_version_1(void **state)
     const struct model_want want = {.depth = MODEL_DEPTH_ALL};
     struct model_source *source;
     assert_int_equal(model_source_open(&s.env, GOLDEN, &want, &source), STATUS_OK);
-    assert_int_equal(model_file_load(&s.env, source, session.model, session.zero), STATUS_OK);
+    assert_int_equal(model_weights_load(&s.env, source, session.model, session.zero), STATUS_OK);
     model_source_close(source);
     session_destroy(&session);
     scratch_close(&s);

@@ -145,7 +145,7 @@ static void expect_bits(bool planning, const char *settings, enum status expecte
     snprintf(all, sizeof all, "%s data.path=%s %s", rig_small, rig_text(&rig.scratch, "t.txt", 50),
              settings);
     assert_int_equal(rig_resolve(&rig, all), expected);
-    assert_int_equal(run_place(&rig.config).fast, fast);
+    assert_int_equal(run_compute(&rig.config).fast, fast);
     if (words ? !strstr(said, words) : *said)
         fail_msg("'%s' said: %s", settings, said);
     text_init(&rig.yaml, &rig.scratch.env);

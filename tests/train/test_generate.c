@@ -39,7 +39,7 @@ static int set_up(void **state)
         model_source_open(&rig->scratch.env, scratch_path(&rig->scratch, "run"), &want, &source),
         STATUS_OK);
     assert_int_equal(generator_create(&rig->scratch.env,
-                                      run_device_place(RUN_DEVICE_CPU, DTYPE_F32), source, "",
+                                      run_device_compute(RUN_DEVICE_CPU, DTYPE_F32), source, "",
                                       &fixture.generator),
                      STATUS_OK);
     model_source_close(source);
@@ -141,8 +141,8 @@ static void test_no_tokenizer(void **state)
     struct model_source *source;
     struct generator *generator;
     assert_int_equal(model_source_open(&s->env, scratch_path(s, "run"), &want, &source), STATUS_OK);
-    assert_int_equal(generator_create(&s->env, run_device_place(RUN_DEVICE_CPU, DTYPE_F32), source,
-                                      "/nowhere", &generator),
+    assert_int_equal(generator_create(&s->env, run_device_compute(RUN_DEVICE_CPU, DTYPE_F32),
+                                      source, "/nowhere", &generator),
                      STATUS_IO);
     scratch_expect(s, "/nowhere");
     model_source_close(source);

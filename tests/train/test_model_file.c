@@ -2,6 +2,7 @@
  * difference said by name. */
 #include "scratch.h"
 #include "train/model_file.h"
+#include "train/model_weights.h"
 #include "train/safetensors_write.h"
 #include "train/session.h"
 
@@ -44,7 +45,7 @@ static void session_open(struct scratch *s, const struct model_config *config, u
 {
     struct zero_config reads_only = {0};
     assert_int_equal(session_create(&s->env,
-                                    (struct session_place){.backend = "cpu", .type = DTYPE_F32},
+                                    (struct compute_config){.backend = "cpu", .type = DTYPE_F32},
                                     config, &reads_only, NULL, session),
                      STATUS_OK);
     assert_int_equal(zero_init(session->zero, seed), STATUS_OK);
@@ -56,7 +57,7 @@ static enum status load(struct scratch *s, const char *path, struct session *ses
     const struct model_want want = {.depth = MODEL_DEPTH_ALL};
     struct model_source *source;
     TRY(model_source_open(&s->env, path, &want, &source));
-    enum status st = model_file_load(&s->env, source, session->model, session->zero);
+    enum status st = model_weights_load(&s->env, source, session->model, session->zero);
     model_source_close(source);
     return st;
 }

@@ -1,23 +1,24 @@
 /* Where a rank computes: which card of its machine, what there is, and what a card can do. */
 #include <stdlib.h>
 #include "run_rig.h"
-#include "train/peak.h"
+#include "comm/launcher.h"
+#include "plan/peak.h"
 #include "train/session.h"
 
 static void test_ranks_take_cards_in_turn(void **state)
 {
     (void)state;
     unsetenv("OMPI_COMM_WORLD_SIZE");
-    assert_int_equal(session_card(4), 0); /* started by hand */
+    assert_int_equal(launcher_gpu(4), 0); /* started by hand */
     setenv("OMPI_COMM_WORLD_SIZE", "16", 1);
     setenv("OMPI_COMM_WORLD_RANK", "13", 1);
     setenv("OMPI_COMM_WORLD_LOCAL_RANK", "5", 1);
-    assert_int_equal(session_card(4), 1);
-    assert_int_equal(session_card(8), 5);
-    assert_int_equal(session_card(1), 0);
-    assert_int_equal(session_card(0), 0);
+    assert_int_equal(launcher_gpu(4), 1);
+    assert_int_equal(launcher_gpu(8), 5);
+    assert_int_equal(launcher_gpu(1), 0);
+    assert_int_equal(launcher_gpu(0), 0);
     unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    assert_int_equal(session_card(8), 5); /* 13 mod 8 */
+    assert_int_equal(launcher_gpu(8), 5); /* 13 mod 8 */
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("OMPI_COMM_WORLD_RANK");
 }
@@ -66,12 +67,12 @@ static void test_of_a_run(void **state)
     rig_open(&rig);
     rig_config(&rig, "run.device=auto precision.mode=bf16");
     assert_int_equal(rig.config.machine.device, RUN_DEVICE_CPU);
-    assert_string_equal(run_place(&rig.config).backend, "cpu");
-    assert_int_equal(run_place(&rig.config).type, DTYPE_F32);
+    assert_string_equal(run_compute(&rig.config).backend, "cpu");
+    assert_int_equal(run_compute(&rig.config).type, DTYPE_F32);
     assert_true(run_peak(&rig.config, 1) == 0);
     rig.config.machine.device = RUN_DEVICE_CUDA; /* as if there were one */
     snprintf(rig.config.device.name, sizeof rig.config.device.name, "NVIDIA H200");
-    assert_int_equal(run_place(&rig.config).type, DTYPE_BF16);
+    assert_int_equal(run_compute(&rig.config).type, DTYPE_BF16);
     assert_true(run_peak(&rig.config, 2) == 2 * 989e12);
     rig.config.machine.peak_tflops = 5;
     assert_true(run_peak(&rig.config, 2) == 5e12);

@@ -1,6 +1,6 @@
 /* peak -- what a card can do at best, by its name: what a run's rate is held against (mfu). */
-#ifndef TRAIN_PEAK_H
-#define TRAIN_PEAK_H
+#ifndef PLAN_PEAK_H
+#define PLAN_PEAK_H
 #include "base/dtype.h"
 
 /* Dense products with operands of `type`, in floating-point operations a second; 0 = not known. */

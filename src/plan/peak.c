@@ -1,7 +1,7 @@
 /* peak -- see the header. The figures are the makers' for dense bf16 products with fp32 sums; TF32,
  * which fp32 products use, has half of it on all of these cards.
  */
-#include "train/peak.h"
+#include "plan/peak.h"
 
 #include <ctype.h>
 #include <stdbool.h>
