@@ -10,10 +10,10 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "cli/host.h"
-#include "train/config.h"
+#include "base/host.h"
+#include "train/config/config.h"
 #include "train/evaluate.h"
-#include "train/model_weights.h"
+#include "train/models/model_weights.h"
 #include "train/run_plan.h"
 
 struct eval_settings {

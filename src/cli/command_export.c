@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "train/model_export.h"
+#include "train/models/model_export.h"
 
 struct export_settings {
     int type;

@@ -8,9 +8,9 @@
 #include "base/file.h"
 #include "cli/command.h"
 #include "cli/json_out.h"
-#include "cli/host.h"
+#include "base/host.h"
 #include "train/generate.h"
-#include "train/named.h"
+#include "base/named.h"
 #include "train/run_plan.h"
 
 struct sample_settings {

@@ -11,13 +11,13 @@
 #include "base/part_folder.h"
 #include "cli/command.h"
 #include "cli/command_line.h"
-#include "cli/encode.h"
+#include "train/data/encode.h"
 #include "cli/json_out.h"
 #include "cli/token_file.h"
-#include "train/dataset.h"
-#include "train/named.h"
-#include "train/shard.h"
-#include "train/source.h"
+#include "train/data/dataset.h"
+#include "base/named.h"
+#include "train/data/shard.h"
+#include "train/data/source.h"
 
 enum { DECODE_TOKENS = 1024, WORDS_MAX = 1 << 20, BAR_CELLS = 24 };
 

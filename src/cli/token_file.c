@@ -1,7 +1,7 @@
 /* token_file -- see the header. */
 #include "cli/token_file.h"
 #include "base/file.h"
-#include "train/named.h"
+#include "base/named.h"
 
 enum status token_file_open(struct env *env, const char *path, enum shard_format format,
                             struct shard **shard)

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "lib/lib_impl.h"
-#include "train/safetensors_write.h"
+#include "train/weights/safetensors_write.h"
 
 struct sifr_trainer {
     struct sifr_context *context; /* borrowed */

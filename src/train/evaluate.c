@@ -6,7 +6,7 @@
 #include "train/evaluate.h"
 #include <math.h>
 #include "base/clock.h"
-#include "train/model_weights.h"
+#include "train/models/model_weights.h"
 #include "train/run_plan.h"
 #include "train/session.h"
 

@@ -1,7 +1,7 @@
 /* evaluate -- loss, perplexity and bits per byte of a model on held-out data. */
 #ifndef TRAIN_EVALUATE_H
 #define TRAIN_EVALUATE_H
-#include "train/run_events.h"
+#include "train/run/run_events.h"
 
 /* Called after each batch; false stops the evaluation with STATUS_STOPPED. Where the batch could not be
  * read, with that status `read` on this rank: such a batch counts nothing, and the evaluation ends. */

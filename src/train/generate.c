@@ -1,11 +1,12 @@
 /* generate -- see generate.h. */
 #include "train/generate.h"
+#include "train/sampling.h"
 #include <string.h>
 #include "base/clock.h"
 #include "base/rng.h"
-#include "train/model_file.h"
-#include "train/model_weights.h"
-#include "train/model_tokenizer.h"
+#include "train/weights/model_file.h"
+#include "train/models/model_weights.h"
+#include "train/models/model_tokenizer.h"
 
 /* --- one text ------------------------------------------------------------------------------- */
 

@@ -7,9 +7,9 @@
 #define TRAIN_GENERATE_H
 #include "engine/decoder.h"
 #include "model/model.h"
-#include "train/model_source.h"
+#include "train/models/model_source.h"
 #include "train/session.h"
-#include "train/tokenizer.h"
+#include "train/tokenizer/tokenizer.h"
 
 struct generate_config {
     const char *prompt;        /* text; "" = the tokenizer's end-of-text token */

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "train/generate.h"
-#include "train/model_file.h"
+#include "train/weights/model_file.h"
 #include "train/trainer.h"
 
 /* Tokens that samples need room for: a prompt has at most one a byte, and one before it. */

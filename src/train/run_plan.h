@@ -2,7 +2,7 @@
 #ifndef TRAIN_RUN_PLAN_H
 #define TRAIN_RUN_PLAN_H
 #include "plan/plan.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 /* `config` is resolved and outlives the request. Where run.device is cuda and its back end is not
  * here (config->device.loaded), scratch is that of the reference. */

@@ -2,7 +2,7 @@
  * model each time. */
 #ifndef TRAIN_SAMPLER_H
 #define TRAIN_SAMPLER_H
-#include "train/config.h"
+#include "train/config/config.h"
 #include "train/session.h"
 #include "train/trainer.h"
 

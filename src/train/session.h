@@ -4,7 +4,7 @@
 #define TRAIN_SESSION_H
 #include "engine/spread.h"
 #include "model/model.h"
-#include "train/config.h"
+#include "train/config/config.h"
 
 /* How this rank joins the others: through a hub when ranks are threads, else by the back end. */
 struct session_ranks {

@@ -10,13 +10,13 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/file.h"
-#include "train/agreement.h"
-#include "train/checkpoint_keep.h"
-#include "train/checkpoint_room.h"
-#include "train/fallback.h"
-#include "train/model_weights.h"
-#include "train/resume.h"
-#include "train/run_folder.h"
+#include "train/config/agreement.h"
+#include "train/checkpoint/checkpoint_keep.h"
+#include "train/checkpoint/checkpoint_room.h"
+#include "train/run/fallback.h"
+#include "train/models/model_weights.h"
+#include "train/checkpoint/resume.h"
+#include "train/run/run_folder.h"
 #include "train/trainer_impl.h"
 
 /* --- creation ------------------------------------------------------------------------------- */

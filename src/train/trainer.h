@@ -13,14 +13,14 @@
  */
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
-#include "train/run_events.h"
+#include "train/run/run_events.h"
 #include "train/session.h"
 
 struct trainer_place {
     const char *folder;      /* the run folder */
     bool fresh;              /* a run that is already there is moved aside, not gone on with */
     const char *config_yaml; /* text of the resolved configuration, for config.yaml */
-    const char *trace;       /* steps to trace, "5:8"; NULL or "" = none. See train/tracing.h */
+    const char *trace;       /* steps to trace, "5:8"; NULL or "" = none. See train/run/tracing.h */
 };
 
 /* The store of such a run. */

@@ -2,15 +2,15 @@
  * steps between. */
 #ifndef TRAIN_TRAINER_IMPL_H
 #define TRAIN_TRAINER_IMPL_H
-#include "train/deadline.h"
-#include "train/gauges.h"
-#include "train/metrics.h"
-#include "train/pace.h"
-#include "train/run_lock.h"
-#include "train/run_saves.h"
+#include "train/config/deadline.h"
+#include "train/run/gauges.h"
+#include "train/run/metrics.h"
+#include "train/run/pace.h"
+#include "train/run/run_lock.h"
+#include "train/run/run_saves.h"
 #include "train/sampler.h"
 #include "train/session.h"
-#include "train/tracing.h"
+#include "train/run/tracing.h"
 #include "train/trainer.h"
 
 struct trainer {

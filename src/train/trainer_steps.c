@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include "base/clock.h"
 #include "base/progress.h"
-#include "train/model_weights.h"
+#include "train/models/model_weights.h"
 #include "train/evaluate.h"
 #include "train/trainer_impl.h"
 #include "zero/loss_scale.h"

@@ -1,5 +1,5 @@
 /* Where ranks run: from -n, comm.backend, a launcher's variables, and whether there is an mpirun. */
-#include "cli/ranks.h"
+#include "cli/launch/ranks.h"
 #include "testing.h"
 
 static struct ranks_plan find(int64_t n, const char *backend)

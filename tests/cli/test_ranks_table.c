@@ -1,6 +1,6 @@
 /* The formulas of the table at the end of a run, and the share that is hidden. */
 #include <math.h>
-#include "cli/ranks_table.h"
+#include "cli/launch/ranks_table.h"
 #include "testing.h"
 
 static struct ranks_volume formula(int stage, int ranks, int servers, int64_t micro_batches)

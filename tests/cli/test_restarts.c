@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
-#include "cli/restarts.h"
+#include "cli/launch/restarts.h"
 
 enum { MOST_SCENES = 12 };
 

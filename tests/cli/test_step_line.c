@@ -1,7 +1,7 @@
 /* step_line -- the line as it is promised, with and without what is not known. */
 #include <math.h>
 #include "testing.h"
-#include "cli/step_line.h"
+#include "cli/train/step_line.h"
 
 static void the_whole_line(void **state)
 {

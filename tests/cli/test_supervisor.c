@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 #include "base/clock.h"
-#include "cli/launch.h"
+#include "cli/launch/launch.h"
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 

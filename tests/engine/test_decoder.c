@@ -96,55 +96,11 @@ static void test_recorded_and_piece_by_piece_are_the_same(void **state)
     }
 }
 
-static void test_greedy_takes_the_largest_and_the_lowest_of_equals(void **state)
-{
-    (void)state;
-    const float logits[] = {0.0f, 3.0f, 1.0f, 3.0f};
-    int32_t order[4];
-    struct sampling greedy = {.temperature = 0.0, .top_p = 1.0};
-    assert_int_equal(sampling_pick(&greedy, logits, 4, 0.99, order), 1);
-}
-
-static void test_top_k_and_top_p_cut_the_tail(void **state)
-{
-    (void)state;
-    const float logits[] = {logf(0.1f), logf(0.5f), logf(0.3f), logf(0.1f)};
-    int32_t order[4];
-    struct sampling top_k = {.temperature = 1.0, .top_p = 1.0, .top_k = 2};
-    struct sampling top_p = {.temperature = 1.0, .top_p = 0.7};
-    for (int i = 0; i < 100; i++) {
-        int32_t a = sampling_pick(&top_k, logits, 4, i / 100.0, order);
-        int32_t b = sampling_pick(&top_p, logits, 4, i / 100.0, order);
-        assert_int_equal(a, i < 62 ? 1 : a == 1 && i == 62 ? 1 : 2); /* 0.5 / 0.8 = 0.625 */
-        assert_int_equal(a, b);
-    }
-}
-
-static void test_frequencies_follow_the_probabilities(void **state)
-{
-    (void)state;
-    const double share[] = {0.1, 0.5, 0.3, 0.1};
-    float logits[4];
-    int32_t order[4];
-    int hits[4] = {0};
-    struct sampling plain = {.temperature = 1.0, .top_p = 1.0};
-    for (int i = 0; i < 4; i++)
-        logits[i] = (float)log(share[i]) + 5.0f;
-    for (int i = 0; i < 10000; i++)
-        hits[sampling_pick(&plain, logits, 4, rng_uniform(rng_stream(1, "s"), (uint64_t)i),
-                           order)]++;
-    for (int i = 0; i < 4; i++)
-        assert_true(fabs(hits[i] / 1e4 - share[i]) < 0.02);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cached_logits_agree_with_a_whole_forward),
         cmocka_unit_test(test_recorded_and_piece_by_piece_are_the_same),
-        cmocka_unit_test(test_greedy_takes_the_largest_and_the_lowest_of_equals),
-        cmocka_unit_test(test_top_k_and_top_p_cut_the_tail),
-        cmocka_unit_test(test_frequencies_follow_the_probabilities),
     };
     if (test_device_missing())
         return 77;

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include "train/checkpoint_state.h"
+#include "train/checkpoint/checkpoint_state.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"
-#include "train/hf_config.h"
+#include "train/weights/hf_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"
-#include "train/jsonl.h"
+#include "train/data/jsonl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

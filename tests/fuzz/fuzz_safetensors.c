@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"
-#include "train/safetensors.h"
+#include "train/weights/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -3,8 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"
-#include "train/shard.h"
-#include "train/token_stream.h"
+#include "train/data/shard.h"
+#include "train/data/token_stream.h"
 
 #define VOCAB 50257
 

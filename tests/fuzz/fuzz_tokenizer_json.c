@@ -1,7 +1,7 @@
 /* Any bytes as a tokenizer.json: refused with a message, or a tokenizer whose decode undoes its
  * encode. */
 #include "base/status.h"
-#include "train/tokenizer_impl.h"
+#include "train/tokenizer/tokenizer_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include "train/weight_index.h"
+#include "train/weights/weight_index.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -4,7 +4,7 @@
 #define TESTS_TRAIN_RUN_RIG_H
 #include "scratch.h"
 #include "base/rng.h"
-#include "train/config.h"
+#include "train/config/config.h"
 #include "train/trainer.h"
 
 struct run_rig {

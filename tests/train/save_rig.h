@@ -9,7 +9,7 @@
 #include "base/output.h"
 #include "run_rig.h"
 #include "threads.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 enum { SAVE_MOST_RANKS = 4 };
 

@@ -1,7 +1,7 @@
 /* Ranks with another configuration, binary, model or data are named on every rank before training;
  * what may differ may. */
 #include "ranks_rig.h"
-#include "train/agreement.h"
+#include "train/config/agreement.h"
 
 enum { RANKS = 3 };
 

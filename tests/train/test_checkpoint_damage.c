@@ -8,9 +8,9 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "save_rig.h"
-#include "train/model_source.h"
-#include "train/model_file.h"
-#include "train/resume.h"
+#include "train/models/model_source.h"
+#include "train/weights/model_file.h"
+#include "train/checkpoint/resume.h"
 
 static const char SETTINGS[] =
     "train.steps=9 train.eval_batches=1 model.layers=1 model.width=16 model.heads=2 "

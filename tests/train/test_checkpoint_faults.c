@@ -3,7 +3,7 @@
  */
 #include <inttypes.h>
 #include "save_rig.h"
-#include "train/checkpoint_keep.h"
+#include "train/checkpoint/checkpoint_keep.h"
 
 /* --- writes that fail ----------------------------------------------------------------------- */
 

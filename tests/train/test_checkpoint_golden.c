@@ -3,9 +3,9 @@
 #include <xxhash.h>
 #include "card.h"
 #include "scratch.h"
-#include "train/checkpoint.h"
-#include "train/model_file.h"
-#include "train/model_weights.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/weights/model_file.h"
+#include "train/models/model_weights.h"
 #include "train/session.h"
 
 static const char GOLDEN[] = "tests/train/golden/checkpoint-1";

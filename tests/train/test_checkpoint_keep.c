@@ -3,8 +3,8 @@
 #include <unistd.h>
 #include "scratch.h"
 #include "base/part_folder.h"
-#include "train/checkpoint_keep.h"
-#include "train/checkpoint_state.h"
+#include "train/checkpoint/checkpoint_keep.h"
+#include "train/checkpoint/checkpoint_state.h"
 
 static char warned[1024]; /* the last warning */
 

@@ -1,7 +1,7 @@
 /* state.json: what is printed reads back the same, and what is wrong with it is said. */
 #include <math.h>
 #include "scratch.h"
-#include "train/checkpoint_state.h"
+#include "train/checkpoint/checkpoint_state.h"
 
 static struct checkpoint_state sample(struct checkpoint_piece *pieces,
                                       struct checkpoint_entry *entries)

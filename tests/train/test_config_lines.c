@@ -1,6 +1,6 @@
 /* What has changed between two configurations, and what it means. */
 #include "scratch.h"
-#include "train/config_lines.h"
+#include "train/checkpoint/config_lines.h"
 
 static const char THERE[] =
     "model:\n  layers: 2\n  preset: tiny\ntrain:\n  lr: 0.1\n  log_every: 3\n"

@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/dataset.h"
+#include "train/data/dataset.h"
 
 static void keys_arrive_in_the_struct(void **state)
 {

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "scratch.h"
-#include "train/data_paths.h"
+#include "train/data/data_paths.h"
 
 struct rig {
     struct scratch s;

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include "train/data_print.h"
+#include "train/data/data_print.h"
 #include "train/scratch.h"
 
 enum { BYTES = 12 << 20, KIND = 3 };

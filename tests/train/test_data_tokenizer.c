@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/dataset.h"
+#include "train/data/dataset.h"
 
 static struct data_config config_of(const char *path, const char *tokenizer)
 {

@@ -1,7 +1,7 @@
 /* Samples: every window once in a pass, shares by weight, pure functions; held-out tokens once
  * each. */
 #include "train/scratch.h"
-#include "train/dataset.h"
+#include "train/data/dataset.h"
 
 #define T     16
 #define VOCAB 60000

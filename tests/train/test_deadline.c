@@ -1,7 +1,7 @@
 /* Times as people write them, and when a run has to stop. */
 #include "base/clock.h"
 #include "scratch.h"
-#include "train/deadline.h"
+#include "train/config/deadline.h"
 
 static void test_times(void **state)
 {

@@ -3,7 +3,7 @@
 #include <math.h>
 #include "scratch.h"
 #include "threads.h"
-#include "train/footprint.h"
+#include "train/run/footprint.h"
 
 enum { RANKS = 3, MIB = 1 << 20 };
 

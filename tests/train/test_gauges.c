@@ -1,6 +1,6 @@
 /* Readings of a card: at most one a second, the newest, the mean, and their words. */
 #include "testing.h"
-#include "train/gauges.h"
+#include "train/run/gauges.h"
 
 static void test_words(void **state)
 {

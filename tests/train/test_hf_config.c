@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/hf_config.h"
+#include "train/weights/hf_config.h"
 
 static enum status parse(struct scratch *s, const char *json, struct hf_config *config)
 {

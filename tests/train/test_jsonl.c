@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/jsonl.h"
+#include "train/data/jsonl.h"
 
 struct seen {
     char log[1000];

@@ -1,7 +1,7 @@
 #include <errno.h>
 #include <unistd.h>
 #include "train/scratch.h"
-#include "train/line_file.h"
+#include "train/run/line_file.h"
 
 static void lines_are_there_at_once_and_stay(void **state)
 {

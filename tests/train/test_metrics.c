@@ -5,8 +5,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include "train/scratch.h"
-#include "train/line_file.h"
-#include "train/metrics.h"
+#include "train/run/line_file.h"
+#include "train/run/metrics.h"
 
 enum { SAID_BYTES = 2048 };
 

@@ -4,9 +4,9 @@
 #include <math.h>
 #include "base/output.h"
 #include "scratch.h"
-#include "train/model_diff.h"
-#include "train/model_export.h"
-#include "train/safetensors_write.h"
+#include "train/models/model_diff.h"
+#include "train/models/model_export.h"
+#include "train/weights/safetensors_write.h"
 
 static const char GOLDEN[] = "tests/train/golden/checkpoint-1"; /* an fp16 run, with masters */
 

@@ -1,9 +1,9 @@
 /* A model directory and back: the same bits; other people's habits of naming; and every
  * difference said by name. */
 #include "scratch.h"
-#include "train/model_file.h"
-#include "train/model_weights.h"
-#include "train/safetensors_write.h"
+#include "train/weights/model_file.h"
+#include "train/models/model_weights.h"
+#include "train/weights/safetensors_write.h"
 #include "train/session.h"
 
 static const struct model_config gpt2 = {.arch = MODEL_GPT2,

@@ -2,8 +2,8 @@
  * Damage at many places is in test_checkpoint_damage.c. */
 #include <unistd.h>
 #include "save_rig.h"
-#include "train/model_source.h"
-#include "train/weight_files.h"
+#include "train/models/model_source.h"
+#include "train/models/weight_files.h"
 
 static const struct model_want all = {.depth = MODEL_DEPTH_ALL};
 static const struct model_want state_only = {.depth = MODEL_DEPTH_STATE};

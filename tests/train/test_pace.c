@@ -1,7 +1,7 @@
 /* Median and prediction of step times, for short runs and for runs longer than what is kept. */
 #include "scratch.h"
 #include <math.h>
-#include "train/pace.h"
+#include "train/run/pace.h"
 
 static void test_nothing_is_known_at_first(void **state)
 {

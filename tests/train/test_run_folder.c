@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "scratch.h"
-#include "train/run_folder.h"
+#include "train/run/run_folder.h"
 
 /* As sifr writes them. */
 #define BEGIN "{\"step\":1,\"tokens\":8,\"loss\":2.5,\"grad_norm\":null,\"lr\":0.1,\"seconds\":1"

@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/safetensors.h"
+#include "train/weights/safetensors.h"
 
 /* A file from its header text and a number of zero bytes. */
 struct sample {

@@ -1,6 +1,6 @@
 #include <unistd.h>
 #include "train/scratch.h"
-#include "train/safetensors_write.h"
+#include "train/weights/safetensors_write.h"
 
 #define BIG 2500000 /* elements: more than one piece */
 

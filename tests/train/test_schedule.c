@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <math.h>
-#include "train/schedule.h"
+#include "train/config/schedule.h"
 
 static struct schedule make(int kind, int64_t steps, int64_t warmup)
 {

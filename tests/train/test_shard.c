@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/shard.h"
+#include "train/data/shard.h"
 
 struct sample {
     int32_t header[256];

@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/shard.h"
+#include "train/data/shard.h"
 
 /* Write `count` tokens i * 7 % vocab in odd pieces, read them back. */
 static void round_trip(int64_t vocab, int token_bytes, int64_t count)

@@ -1,7 +1,7 @@
 /* The three kinds of sources become the streams that source.h draws. */
 #include "train/scratch.h"
-#include "train/shard.h"
-#include "train/source.h"
+#include "train/data/shard.h"
+#include "train/data/source.h"
 
 #define EOT 256 /* of plain bytes */
 

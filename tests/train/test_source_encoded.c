@@ -5,7 +5,7 @@
 #include "base/output.h"
 #include "threads.h"
 #include "train/scratch.h"
-#include "train/source.h"
+#include "train/data/source.h"
 
 enum { TEXT_BYTES = 400000, TOKENS_MOST = 500000 };
 

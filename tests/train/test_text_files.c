@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/text_files.h"
+#include "train/data/text_files.h"
 
 static size_t cut_of(struct scratch *s, const char *text, double split, bool whole_lines)
 {

@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/tfevents.h"
+#include "train/run/tfevents.h"
 
 static void crc_has_its_check_value(void **state)
 {

@@ -1,7 +1,7 @@
 /* A token cache comes back as it was written, is believed only whole, and touches nothing else. */
 #include <unistd.h>
 #include "train/scratch.h"
-#include "train/token_cache.h"
+#include "train/data/token_cache.h"
 
 static const struct token_cache_key KEY = {0x0123456789abcdefu, 0xfedcba9876543210u};
 #define NAME "cache/tokens-0123456789abcdef-fedcba9876543210.bin"

@@ -1,5 +1,5 @@
 #include "train/scratch.h"
-#include "train/token_stream.h"
+#include "train/data/token_stream.h"
 
 static const uint16_t NARROW[] = {10, 11, 12};
 static const uint32_t WIDE[] = {13, 4000000000u, 15, 16};

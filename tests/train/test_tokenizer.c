@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include "testing.h"
 #include "base/file.h"
-#include "train/tokenizer.h"
+#include "train/tokenizer/tokenizer.h"
 
 #define GOLDEN "tests/train/golden/tokenizer/"
 

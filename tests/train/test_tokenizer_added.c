@@ -1,6 +1,6 @@
 /* Added tokens in text: leftmost, then longest; white space of every kind beside them. */
 #include "testing.h"
-#include "train/tokenizer_impl.h"
+#include "train/tokenizer/tokenizer_impl.h"
 
 static void make_set(struct added_set *set, struct added *list, struct vocab *vocab,
                      struct token *tokens, uint8_t *blob, const char *const *contents, int count)

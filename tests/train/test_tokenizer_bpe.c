@@ -3,7 +3,7 @@
 #include <time.h>
 #include "testing.h"
 #include "base/rng.h"
-#include "train/tokenizer_impl.h"
+#include "train/tokenizer/tokenizer_impl.h"
 
 enum { LETTERS = 3, MERGES = 60 };
 

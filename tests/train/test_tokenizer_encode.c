@@ -4,7 +4,7 @@
 #include "testing.h"
 #include "base/file.h"
 #include "base/rng.h"
-#include "train/tokenizer.h"
+#include "train/tokenizer/tokenizer.h"
 
 #define GOLDEN "tests/train/golden/tokenizer/"
 

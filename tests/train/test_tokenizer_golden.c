@@ -2,7 +2,7 @@
  * the text. */
 #include <jansson.h>
 #include "testing.h"
-#include "train/tokenizer.h"
+#include "train/tokenizer/tokenizer.h"
 
 #define FOLDER "tests/train/golden/tokenizer/"
 

@@ -1,7 +1,7 @@
 /* Files: what is refused, by which name; both encodings of merges; every allocation failing. */
 #include "testing.h"
 #include "base/file.h"
-#include "train/tokenizer.h"
+#include "train/tokenizer/tokenizer.h"
 
 #define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
 #define SPLIT(regex, behavior) \

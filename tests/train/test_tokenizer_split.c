@@ -2,7 +2,7 @@
  * bytes stand alone. */
 #include "testing.h"
 #include "base/rng.h"
-#include "train/tokenizer_impl.h"
+#include "train/tokenizer/tokenizer_impl.h"
 
 static enum status collect(void *user, const uint8_t *piece, size_t bytes)
 {

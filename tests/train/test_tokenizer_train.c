@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include "testing.h"
 #include "base/rng.h"
-#include "train/tokenizer.h"
+#include "train/tokenizer/tokenizer.h"
 
 enum { TEXT = 3000, MERGES = 120, IDS = 256 + MERGES };
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "testing.h"
 #include "base/file.h"
-#include "train/tokenizer.h"
+#include "train/tokenizer/tokenizer.h"
 
 #define DOCUMENT_BYTES \
     4096         /* a document ends with the first line that reaches this; the Python side agrees */
@@ -96,7 +96,7 @@ static void test_own_sources(void **state)
     char folder[] = "/tmp/sifr-tokenizer-XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    assert_ok(file_map_open(&env, "src/train/tokenizer_json.c", &map));
+    assert_ok(file_map_open(&env, "src/train/tokenizer/tokenizer_json.c", &map));
     assert_ok(tokenizer_train(&env, map.data, map.bytes, 600, NULL, NULL, &learnt));
     assert_ok(tokenizer_save(learnt, path));
     assert_ok(tokenizer_load(&env, folder, &loaded));

@@ -2,7 +2,7 @@
  * same tokens. */
 #include <jansson.h>
 #include "testing.h"
-#include "train/tokenizer_impl.h"
+#include "train/tokenizer/tokenizer_impl.h"
 
 static void test_fields(void **state)
 {

@@ -2,7 +2,7 @@
  * that were asked for and of no others; and ranges that are refused. */
 #include <jansson.h>
 #include "ranks_rig.h"
-#include "train/tracing.h"
+#include "train/run/tracing.h"
 
 enum { RANKS = 2 };
 

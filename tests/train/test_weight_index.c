@@ -1,6 +1,6 @@
 /* model.safetensors.index.json: its files, each once; what leads elsewhere is refused by name. */
 #include "scratch.h"
-#include "train/weight_index.h"
+#include "train/weights/weight_index.h"
 
 static enum status parse(struct scratch *s, const char *text, struct weight_index *index)
 {

@@ -4,7 +4,7 @@
  * fail in it, and so does the capture. What memory the driver takes for a graph is its own.
  *
  * Environment, read at each recording, for measuring on a card: SIFR_CUDA_GRAPH=off records nothing;
- * =serial does, but no kernel begins before the one before has ended (src/ops/cuda/follow.cuh).
+ * =serial does, but no kernel begins before the one before has ended (src/ops/cuda/common/follow.cuh).
  */
 #include <stdlib.h>
 #include <string.h>

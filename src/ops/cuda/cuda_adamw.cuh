@@ -23,7 +23,7 @@
  */
 #ifndef OPS_CUDA_CUDA_ADAMW_CUH
 #define OPS_CUDA_CUDA_ADAMW_CUH
-#include "ops/cuda/cuda_round.cuh"
+#include "ops/cuda/common/cuda_round.cuh"
 
 /* What a step makes of hyper-parameters, scalars and one segment's factors. */
 struct update {

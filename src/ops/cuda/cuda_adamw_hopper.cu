@@ -20,7 +20,7 @@
  * This file is compiled for sm_90a alone (cmake/cuda.cmake).
  */
 #include "ops/cuda/cuda_adamw.cuh"
-#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/common/hopper.cuh"
 
 namespace
 {

@@ -9,7 +9,7 @@
  * of 132 multiprocessors holds at once. No atomics.
  */
 #include "ops/cuda/cuda_columns.h"
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 namespace
 {

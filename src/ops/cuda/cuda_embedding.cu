@@ -21,8 +21,8 @@
  *
  * Bytes: forward 2 R C elements; backward R C read for dwte and again for dwpe, V C + P C written.
  */
-#include "ops/cuda/follow.cuh"
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/follow.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 enum {
     THREADS = 256,

@@ -7,7 +7,7 @@
  */
 #include <float.h>
 #include <type_traits>
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 enum { THREADS = 256 };
 

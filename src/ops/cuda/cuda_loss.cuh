@@ -7,7 +7,7 @@
 #ifndef OPS_CUDA_CUDA_LOSS_CUH
 #define OPS_CUDA_CUDA_LOSS_CUH
 #include <float.h>
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 enum { LOSS_THREADS = 512 };
 

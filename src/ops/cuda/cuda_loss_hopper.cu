@@ -12,7 +12,7 @@
  * Bytes: R V read and written once. This file is compiled for sm_90a alone (cmake/cuda.cmake).
  */
 #include "ops/cuda/cuda_loss.cuh"
-#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/common/hopper.cuh"
 
 namespace
 {

@@ -3,7 +3,7 @@
  * A fingerprint is two sums, mod 2^64, of hashes of every element and its place: in no order, and
  * equal by chance once in 2^128.
  */
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 namespace
 {

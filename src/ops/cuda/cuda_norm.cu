@@ -8,8 +8,8 @@
  * Bytes, of R C elements: add_norm 4 tensors (3 without a branch), apply 2. Backward is in
  * cuda_norm_backward.cu.
  */
-#include "ops/cuda/follow.cuh"
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/follow.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 enum { ANY_THREADS = 256 }; /* of the plain kernels */
 

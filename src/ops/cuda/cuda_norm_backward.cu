@@ -16,7 +16,7 @@
  */
 #include <cuda_pipeline_primitives.h>
 #include "ops/cuda/cuda_columns.h"
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 enum { ANY_THREADS = 256 }; /* of the plain kernel */
 

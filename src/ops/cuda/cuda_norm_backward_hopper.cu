@@ -22,8 +22,8 @@
  *
  * This file is compiled for sm_90a alone (cmake/cuda.cmake).
  */
-#include "ops/cuda/hopper.cuh"
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/hopper.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 namespace
 {

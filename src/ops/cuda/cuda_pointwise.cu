@@ -6,7 +6,7 @@
  * the first. A pack that is not whole goes through the same arithmetic, with its missing elements
  * left out on the way in and out, so an element's bits do not depend on where it lies.
  */
-#include "ops/cuda/follow.cuh"
+#include "ops/cuda/common/follow.cuh"
 #include "ops/cuda/gelu.cuh"
 
 enum { THREADS = 256 };

@@ -1,7 +1,7 @@
 /* gelu -- the one expression for GELU, tanh form, and its slope's parts. */
 #ifndef OPS_CUDA_GELU_CUH
 #define OPS_CUDA_GELU_CUH
-#include "ops/cuda/vector.cuh"
+#include "ops/cuda/common/vector.cuh"
 
 #define GELU_CUBE 0.044715f
 #define GELU_RATE 0.79788456080286535588f /* sqrt(2 / pi) */

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/text.h"
-#include "ops/cuda/cuda_attention.h"
+#include "ops/cuda/attention/cuda_attention.h"
 #include "ops/cuda/cuda_impl.h"
-#include "ops/cuda/cuda_product.h"
+#include "ops/cuda/product/cuda_product.h"
 
 #define CHUNK_LOGITS ((int64_t)1 << 29) /* 1 GiB in 16 bits */
 

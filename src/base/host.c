@@ -1,0 +1,111 @@
+/* host -- reads /proc, /sys and the affinity mask. Containers show the host's processors and
+ * memory there, so the control group's limits are read as well: they are what a run really has. */
+#include "base/host.h"
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* The rest of the first line of `path` that begins with `name`, from its first character that is
+ * not white or a colon. */
+static bool read_field(const char *path, const char *name, char *out, size_t bytes)
+{
+    char line[512];
+    FILE *file = fopen(path, "r");
+    bool found = false;
+    while (file && !found && fgets(line, sizeof line, file)) {
+        size_t name_bytes = strlen(name);
+        if (strncmp(line, name, name_bytes) != 0)
+            continue;
+        const char *value = line + name_bytes;
+        value += strspn(value, " \t:");
+        snprintf(out, bytes, "%.*s", (int)strcspn(value, "\n"), value);
+        found = true;
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static size_t meminfo_bytes(const char *name)
+{
+    char value[64];
+    return read_field("/proc/meminfo", name, value, sizeof value) ? strtoull(value, NULL, 10) * 1024
+                                                                  : 0;
+}
+
+/* Runs of set bits: "0-3,8". */
+static void describe_mask(const cpu_set_t *mask, char *out, size_t bytes)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; i < CPU_SETSIZE && used < bytes; i++) {
+        if (!CPU_ISSET(i, mask))
+            continue;
+        int last = i;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, mask))
+            last++;
+        const char *comma = used ? "," : "";
+        used += (size_t)(last > i ? snprintf(out + used, bytes - used, "%s%d-%d", comma, i, last)
+                                  : snprintf(out + used, bytes - used, "%s%d", comma, i));
+        i = last;
+    }
+}
+
+static void look_at_processors(struct machine *machine)
+{
+    cpu_set_t mask;
+    machine->processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof mask, &mask) == 0) {
+        machine->allowed = CPU_COUNT(&mask);
+        describe_mask(&mask, machine->mask, sizeof machine->mask);
+    }
+    if (!read_field("/proc/cpuinfo", "model name", machine->cpu, sizeof machine->cpu))
+        read_field("/proc/cpuinfo", "Model", machine->cpu, sizeof machine->cpu);
+    char quota[64];
+    double granted = 0, period = 0;
+    if (read_field("/sys/fs/cgroup/cpu.max", "", quota, sizeof quota) &&
+        sscanf(quota, "%lf %lf", &granted, &period) == 2 && period > 0)
+        machine->quota = granted / period;
+}
+
+static void look_at_memory(struct machine *machine)
+{
+    char limit[64];
+    machine->memory_bytes = meminfo_bytes("MemTotal");
+    machine->memory_free_bytes = meminfo_bytes("MemAvailable");
+    if (read_field("/sys/fs/cgroup/memory.max", "", limit, sizeof limit))
+        machine->memory_limit_bytes = strtoull(limit, NULL, 10); /* "max" reads as 0 */
+}
+
+void machine_look(struct machine *machine)
+{
+    struct statvfs folder;
+    *machine = (struct machine){0};
+    look_at_processors(machine);
+    look_at_memory(machine);
+    if (statvfs(".", &folder) == 0)
+        machine->disk_free_bytes = (size_t)folder.f_bavail * folder.f_frsize;
+    if (statvfs("/dev/shm", &folder) == 0)
+        machine->shm_bytes = (size_t)folder.f_blocks * folder.f_frsize;
+}
+
+size_t machine_memory(void)
+{
+    struct machine machine;
+    machine_look(&machine);
+    size_t limit = machine.memory_limit_bytes;
+    return limit && limit < machine.memory_free_bytes ? limit : machine.memory_free_bytes;
+}
+
+int machine_threads(int64_t wanted)
+{
+    cpu_set_t mask;
+    if (wanted > 0)
+        return (int)wanted;
+    return sched_getaffinity(0, sizeof mask, &mask) == 0 && CPU_COUNT(&mask) > 0 ? CPU_COUNT(&mask)
+                                                                                 : 1;
+}

@@ -1,0 +1,105 @@
+/* named -- see the header. */
+#include "base/named.h"
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/file.h"
+
+/* "data.path: ", or nothing */
+static const char *colon(const char *key)
+{
+    return *key ? ": " : "";
+}
+
+enum status named_there(struct env *env, const char *key, const char *path)
+{
+    if (file_exists(path))
+        return STATUS_OK;
+    return FAIL(env, CONFIG, "%s%sthere is no '%s'", key, colon(key), path);
+}
+
+/* A link to what is not there? */
+static bool leads_nowhere(const char *path)
+{
+    struct stat info;
+    return !file_exists(path) && lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
+/* Data is mapped, and may be read several times. */
+static enum status check_plain(struct env *env, const char *key, const char *path)
+{
+    struct stat info;
+    if (leads_nowhere(path))
+        return FAIL(env, CONFIG, "%s%s'%s' is a link that leads nowhere", key, colon(key), path);
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode)) /* what else is wrong, who opens it says */
+        return STATUS_OK;
+    return FAIL(env, CONFIG, "%s%s'%s' is %s; name plain files", key, colon(key), path,
+                S_ISDIR(info.st_mode) ? "a folder" : "not a plain file");
+}
+
+static enum status fail_missing(struct env *env, const char *key, const char *pattern)
+{
+    char folder[PATH_MAX];
+    if (*pattern == '/')
+        return FAIL(env, CONFIG, "%s%sno file matches '%s'", key, colon(key), pattern);
+    return FAIL(env, CONFIG, "%s%sno file matches '%s', seen from '%s'", key, colon(key), pattern,
+                getcwd(folder, sizeof folder) ? folder : "a folder that is gone");
+}
+
+enum status named_files(struct env *env, const char *key, const char *pattern)
+{
+    size_t bytes = strlen(pattern);
+    if (dir_exists(pattern))
+        return FAIL(env, CONFIG,
+                    "%s%s'%s' is a folder; name a file, or several by a quoted glob: '%s%s*.txt'",
+                    key, colon(key), pattern, pattern, pattern[bytes - 1] == '/' ? "" : "/");
+    if (file_exists(pattern))
+        return check_plain(env, key, pattern);
+    glob_t found = {0};
+    int none = glob(pattern, GLOB_NOSORT, NULL, &found);
+    enum status st = none == GLOB_NOMATCH ? fail_missing(env, key, pattern) : STATUS_OK;
+    for (size_t i = 0; none == 0 && st == STATUS_OK && i < found.gl_pathc; i++)
+        st = check_plain(env, key, found.gl_pathv[i]);
+    globfree(&found);
+    return st;
+}
+
+enum status named_tokenizer(struct env *env, const char *key, const char *name)
+{
+    char *inside;
+    if (strcmp(name, "bytes") == 0)
+        return STATUS_OK;
+    if (!file_exists(name))
+        return fail_missing(env, key, name);
+    if (!dir_exists(name))
+        return STATUS_OK;
+    TRY(path_join(env, name, "tokenizer.json", &inside));
+    bool there = file_exists(inside);
+    mem_free(env, inside);
+    return there ? STATUS_OK
+                 : FAIL(env, CONFIG, "%s%sthere is no tokenizer.json in the folder '%s'", key,
+                        colon(key), name);
+}
+
+enum status named_out(struct env *env, const char *key, const char *path)
+{
+    char *part, *slash;
+    enum status st = STATUS_OK;
+    TRY(mem_strdup(env, path, &part));
+    while (!file_exists(part) && !leads_nowhere(part) && (slash = strrchr(part, '/')))
+        *slash = '\0';
+    if (leads_nowhere(part))
+        st = FAIL(env, CONFIG,
+                  "%s: '%s' is a link that leads nowhere; make the folder that it leads to, or "
+                  "choose another %s",
+                  key, part, key);
+    else if (file_exists(part) && !dir_exists(part))
+        st = FAIL(env, CONFIG,
+                  "%s: '%s' is a file, and a folder is to be written; choose another %s", key, part,
+                  key);
+    mem_free(env, part);
+    return st;
+}

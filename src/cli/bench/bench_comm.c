@@ -1,0 +1,180 @@
+/* bench_comm -- see the header. The calls are in bench_comm_calls.c, what they take from compute in
+ * bench_comm_beside.c, what is shown in bench_comm_view.c.
+ *
+ * Those inside a node and those between nodes are timed in groups of their own, all groups at once, so
+ * that what ranks share (a memory, a NIC) is shared.
+ */
+#include "cli/bench/bench_comm.h"
+#include <string.h>
+#include <unistd.h>
+#include "cli/bench/bench_comm_impl.h"
+
+enum { HOST_BYTES = 64 };
+
+/* --- where the ranks are -------------------------------------------------------------------- */
+
+struct seat {
+    int node, index; /* which node, and which of its ranks */
+    int most;        /* ranks of the largest node */
+    int nodes;
+};
+
+static void seat_by_name(const char *names, int rank, int size, struct seat *seat)
+{
+    *seat = (struct seat){.node = -1};
+    for (int r = 0; r < size; r++) {
+        int first = 0, before = 0;
+        while (strcmp(names + first * HOST_BYTES, names + r * HOST_BYTES) != 0)
+            first++;
+        for (int other = first; other < r; other++)
+            before += strcmp(names + other * HOST_BYTES, names + r * HOST_BYTES) == 0;
+        seat->nodes += before == 0;
+        seat->most = before + 1 > seat->most ? before + 1 : seat->most;
+        if (r == rank) {
+            seat->node = first;
+            seat->index = before;
+        }
+    }
+}
+
+/* By the names of the hosts; with --node as if each host had so many. Ranks that were given something
+ * else to measure would wait for each other. */
+static enum status find_seat(struct env *env, struct comm *comm,
+                             const struct bench_comm_config *config, struct seat *seat)
+{
+    struct mine {
+        char host[HOST_BYTES];
+        double largest, seconds, node;
+    } mine = {.largest = (double)config->largest,
+              .seconds = config->seconds,
+              .node = (double)config->node},
+      *all;
+    int rank = comm_rank(comm), size = comm_size(comm);
+    char *names;
+    enum status st;
+    gethostname(mine.host, sizeof mine.host - 1);
+    if (config->node > 0)
+        snprintf(mine.host, sizeof mine.host, "%lld", (long long)(rank / config->node));
+    TRY(mem_alloc_array(env, MEM_OTHER, "hosts", (size_t)size, sizeof *all, &all));
+    TRY_OR(undo_all, mem_alloc_array(env, MEM_OTHER, "names", (size_t)size, HOST_BYTES, &names));
+    TRY_OR(undo_names, comm_exchange(comm, &mine, sizeof mine, all));
+    for (int r = 0; r < size; r++) {
+        memcpy(names + r * HOST_BYTES, all[r].host, HOST_BYTES);
+        if (memcmp(&all[r].largest, &mine.largest, 3 * sizeof(double)) != 0)
+            st = FAIL(env, USAGE,
+                      "rank %d was given another --largest, --seconds or --node than rank %d", r,
+                      rank);
+    }
+    seat_by_name(names, rank, size, seat);
+undo_names:
+    mem_free(env, names);
+undo_all:
+    mem_free(env, all);
+    return st;
+}
+
+static enum status time_split(struct session *session, int colour, bool between,
+                              const struct bench_comm_config *config,
+                              struct bench_comm_result *result)
+{
+    enum status st = STATUS_OK;
+    struct comm *group;
+    struct bench_rig rig;
+    TRY(comm_split(session->comm, colour, between ? "between" : "inside", &group));
+    if (comm_size(group) > 1) {
+        TRY_OR(undo_group, bench_rig_open(session, group, config, &rig));
+        st = bench_time_group(&rig, config, between, result);
+        bench_rig_close(session, &rig);
+    }
+undo_group:
+    comm_destroy(group);
+    return st;
+}
+
+/* --- what it comes to ----------------------------------------------------------------------- */
+
+static bool moves_only(const struct bench_comm_line *line)
+{
+    return strcmp(line->what, "all_gather") == 0 || strcmp(line->what, "all_to_all") == 0;
+}
+
+/* Calls that only move bytes; a pair, which sends one way at a time, says what a single message costs. */
+static double fit_group(const struct bench_comm_result *result, bool between,
+                        struct comm_wire *wire)
+{
+    struct fit_message calls[BENCH_COMM_KINDS * BENCH_COMM_SIZES];
+    int count = 0;
+    for (int i = 0; i < result->count; i++) {
+        const struct bench_comm_line *line = &result->lines[i];
+        bool single =
+            strcmp(line->what, "send_recv") == 0 && line->bytes < 16 * BENCH_COMM_SMALLEST;
+        if (line->between == between && (moves_only(line) || single))
+            calls[count++] = (struct fit_message){line->messages, line->bytes, line->seconds};
+    }
+    *wire = machine_fit_wire(calls, count);
+    return machine_fit_wire_error(*wire, calls, count);
+}
+
+static void call_exchange(const struct bench_rig *rig, int64_t count)
+{
+    (void)count;
+    comm_exchange(rig->comm, rig->said, sizeof(double), rig->said); /* what failed, sticks */
+}
+
+/* Small, on the host, and of all ranks: votes, losses, norms. */
+static enum status time_exchange(struct bench_rig *rig, struct bench_comm_result *result)
+{
+    struct bench_comm_line *line = &result->lines[result->count++];
+    int doublings = 0, others = comm_size(rig->comm) - 1;
+    while (1 << doublings <= others)
+        doublings++;
+    *line = (struct bench_comm_line){
+        .what = "exchange", .messages = others, .bytes = others * (double)sizeof(double)};
+    TRY(bench_time_call(rig, call_exchange, 1, &line->seconds));
+    result->prices.exchange = line->seconds / doublings;
+    return comm_status(rig->comm);
+}
+
+/* What all ranks do together. */
+static enum status time_all(struct session *session, const struct bench_comm_config *config,
+                            struct bench_comm_result *result)
+{
+    enum status st;
+    struct comm *comm;
+    struct bench_rig rig;
+    TRY(comm_dup(session->comm, "bench", &comm));
+    TRY_OR(undo_comm, bench_rig_open(session, comm, config, &rig));
+    st = time_exchange(&rig, result);
+    if (st == STATUS_OK)
+        st = bench_time_sums(&rig, &result->prices.sum_bytes_per_second);
+    if (st == STATUS_OK)
+        st = bench_time_theft(session, &rig, result->node, &result->prices.theft);
+    bench_rig_close(session, &rig);
+undo_comm:
+    comm_destroy(comm);
+    return st;
+}
+
+/* --- all of it ------------------------------------------------------------------------------ */
+
+enum status bench_comm_run(struct session *session, const struct bench_comm_config *config,
+                           struct bench_comm_result *result)
+{
+    struct seat seat;
+    struct comm_prices *prices = &result->prices;
+    *result = (struct bench_comm_result){.ranks = comm_size(session->comm)};
+    TRY(find_seat(device_env(session->device), session->comm, config, &seat));
+    result->node = seat.most;
+    if (seat.most > 1)
+        TRY(time_split(session, seat.node, false, config, result));
+    if (seat.nodes > 1)
+        TRY(time_split(session, seat.index, true, config, result));
+    result->inside_error = fit_group(result, false, &prices->inside);
+    result->between_error = fit_group(result, true, &prices->between);
+    if (seat.most == 1)
+        prices->inside = prices->between;
+    if (seat.nodes == 1)
+        prices->between = prices->inside;
+    prices->node = seat.nodes > 1 ? seat.most : 0;
+    return time_all(session, config, result);
+}

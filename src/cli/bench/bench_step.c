@@ -1,0 +1,121 @@
+/* bench_step -- the real engine on random tokens, others at every step: a model that has learned
+ * its batch by heart has small gradients, and a card's power, so its clock, depends on the data.
+ * They are drawn between the steps, by all threads, so that a card does not rest for long. */
+#include "cli/bench/bench_step.h"
+#include <stdlib.h>
+#include "base/clock.h"
+#include "base/rng.h"
+#include "train/session.h"
+
+static void fill_batches(struct env *env, struct engine *engine,
+                         const struct bench_step_config *config, int64_t step)
+{
+    struct rng rng = rng_stream(1, "bench");
+    uint64_t vocab = (uint64_t)config->model.vocab;
+    int64_t count = config->engine.micro_batch * config->engine.tokens;
+    for (int64_t m = 0; m < config->engine.micro_batches; m++) {
+        int32_t *tokens, *labels;
+        engine_batch(engine, m, &tokens, &labels);
+        int64_t first = (step * config->engine.micro_batches + m) * count;
+#pragma omp parallel for num_threads(env->threads) schedule(static)
+        for (int64_t i = 0; i < count; i++) {
+            uint64_t index = (uint64_t)(2 * (first + i));
+            tokens[i] = (int32_t)rng_below(rng, index, vocab);
+            labels[i] = (int32_t)rng_below(rng, index + 1, vocab);
+        }
+    }
+}
+
+static int compare_reals(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static enum status time_steps(struct env *env, struct engine *engine,
+                              const struct bench_step_config *config, double *seconds,
+                              struct bench_step_result *result)
+{
+    struct engine_result step;
+    for (int64_t i = 0; i < config->warmup + config->steps; i++) {
+        fill_batches(env, engine, config, i);
+        double begin = clock_seconds();
+        TRY(engine_step(engine, i + 1, 1e-4, &step));
+        if (i >= config->warmup)
+            seconds[i - config->warmup] = clock_seconds() - begin;
+    }
+    qsort(seconds, (size_t)config->steps, sizeof *seconds, compare_reals);
+    result->seconds = seconds[config->steps / 2];
+    result->fastest = seconds[0];
+    result->slowest = seconds[config->steps - 1];
+    result->loss = step.loss;
+    return STATUS_OK;
+}
+
+/* Nothing is taken after the first step: what is in use now is the most. */
+static void look_at_card(struct device *device, struct bench_step_result *result)
+{
+    struct footprints found;
+    footprints_start(&found, device_env(device)->mem, device);
+    result->card = found.card;
+    device_read_gauges(device, &result->gauges);
+}
+
+static enum status run(struct env *env, const struct bench_step_config *config,
+                       struct session *session, double *seconds, struct bench_step_result *result)
+{
+    struct engine *engine;
+    TRY(zero_init(session->zero, 1));
+    TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
+                      &config->engine, &engine));
+    enum status st = time_steps(env, engine, config, seconds, result);
+    look_at_card(session->device, result);
+    result->held = mem_sums(env->mem, device_place(session->device), true);
+    engine_destroy(engine);
+    return st;
+}
+
+/* With an account of memory of its own, so that its peak is the step's alone. */
+static enum status run_in(struct env *env, const struct bench_step_config *config,
+                          struct bench_step_result *result)
+{
+    const struct zero_config store = {.beta1 = 0.9,
+                                      .beta2 = 0.95,
+                                      .eps = 1e-8,
+                                      .weight_decay = 0.1,
+                                      .clip = 1,
+                                      .micro_batches = config->engine.micro_batches,
+                                      .type = config->type,
+                                      .sum_type = config->sum_type};
+    const struct session_spread spread = {.parallel = {.pp = 1},
+                                          .keep_swiglu = config->engine.keep_swiglu};
+    struct session session;
+    double *seconds;
+    enum status st;
+    TRY(mem_alloc_array(env, MEM_OTHER, "times", (size_t)config->steps, sizeof *seconds, &seconds));
+    TRY_OR(undo_seconds,
+           session_create(env, config->place, &config->model, &store, &spread, &session));
+    st = run(env, config, &session, seconds, result);
+    result->parameters = unit_graph_count(model_graph(session.model));
+    result->flops_per_token = model_flops_per_token(session.model, config->engine.tokens);
+    session_destroy(&session);
+undo_seconds:
+    mem_free(env, seconds);
+    return st;
+}
+
+enum status bench_step_run(struct env *env, const struct bench_step_config *config,
+                           struct bench_step_result *result)
+{
+    struct env own = *env;
+    *result = (struct bench_step_result){0};
+    own.mem = mem_create();
+    if (!own.mem)
+        return FAIL(env, MEMORY, "out of memory");
+    enum status st = run_in(&own, config, result);
+    mem_destroy(own.mem);
+    double sequences = (double)(config->engine.micro_batch * config->engine.micro_batches);
+    result->tokens_per_second = sequences * (double)config->engine.tokens / result->seconds;
+    result->gflops = result->tokens_per_second * result->flops_per_token / 1e9;
+    return st;
+}

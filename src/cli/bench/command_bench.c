@@ -1,0 +1,439 @@
+/* command_bench -- how fast this machine computes: the operations one by one, and a whole
+ * training step. How fast its ranks talk, and its profile for plans, is bench_machine.c's.
+ *
+ * Every figure stands beside the rate of a large matrix product measured in the same run (2048
+ * cubed), because that is what the machine can do at best: the share tells more than the figure.
+ * On a card a step stands beside the maker's figure for dense products instead (mfu).
+ */
+#include <math.h>
+#include <string.h>
+#include "cli/bench/bench_machine.h"
+#include "cli/bench/bench_step.h"
+#include "cli/command.h"
+#include "cli/json_out.h"
+#include "base/host.h"
+#include "ops/ops_bench.h"
+#include "train/config/config.h"
+#include "train/run/gauges.h"
+
+struct bench_settings {
+    struct run_config run; /* model, engine and precision; for the profile of a machine all of it */
+    int device;            /* enum run_device */
+    int64_t batch, micro_batches, context, steps;
+    int64_t n, largest, node;
+    double peak_tflops;
+    double seconds;
+    const char *backend, *save;
+    bool json;
+};
+
+struct bench {
+    struct cli *cli;
+    const struct bench_settings *settings;
+    struct run_config place;       /* device, precision and peak alone */
+    struct bench_step_config step; /* where one is asked for */
+    double sgemm_gflops;           /* 0 = not measured */
+    struct json_out json;
+};
+
+static bool ops_on_card(const struct bench *bench)
+{
+    return strcmp(bench->settings->backend, "cuda") == 0;
+}
+
+/* Rows, inputs and outputs of the product that stands for what the machine can do at best. */
+static int product_side(const struct bench *bench)
+{
+    return ops_on_card(bench) ? 8192 : 2048;
+}
+
+/* --- operations ----------------------------------------------------------------------------- */
+
+static enum status with_ops(struct bench *bench, enum status (*work)(struct bench *, struct ops *))
+{
+    struct device *device;
+    struct ops *ops;
+    enum status st;
+    bool card = ops_on_card(bench);
+    enum dtype type = card ? run_type(&bench->place) : DTYPE_F32;
+    TRY(device_create(bench->cli->env, card ? "cuda" : "cpu", 0, &device));
+    TRY_OR(undo_device, ops_create(device, bench->settings->backend, type, &ops));
+    if (card && !bench->place.machine.deterministic)
+        ops_be_fast(ops);
+    st = work(bench, ops);
+    ops_destroy(ops);
+undo_device:
+    device_destroy(device);
+    return st;
+}
+
+static enum status measure_sgemm(struct bench *bench, struct ops *ops)
+{
+    int64_t side = product_side(bench);
+    const struct ops_case product = {
+        .op = "linear", .rows = side, .linear = {.in = side, .out = side}};
+    struct ops_bench_result result;
+    TRY(ops_bench_run(ops, &product, 1, bench->settings->seconds > 1 ? bench->settings->seconds : 1,
+                      &result));
+    bench->sgemm_gflops = result.gflops;
+    return STATUS_OK;
+}
+
+static void report_op(struct bench *bench, const char *name, const struct ops_bench_result *r)
+{
+    if (bench->settings->json) {
+        json_out_open(&bench->json, NULL, '{');
+        json_out_string(&bench->json, "name", name);
+        json_out_real(&bench->json, "seconds", r->seconds);
+        json_out_real(&bench->json, "gflops", r->gflops);
+        json_out_real(&bench->json, "gbytes_per_second", r->gbytes_per_second);
+        json_out_int(&bench->json, "calls", r->calls);
+        json_out_close(&bench->json, '}');
+    } else {
+        console_line(bench->cli->console, "%-28s %10.3f %10.1f %8.1f %8.1f%%", name,
+                     1e3 * r->seconds, r->gflops, r->gbytes_per_second,
+                     100 * r->gflops / bench->sgemm_gflops);
+    }
+}
+
+static enum status measure_ops(struct bench *bench, struct ops *ops)
+{
+    if (bench->settings->json)
+        json_out_open(&bench->json, "ops", '[');
+    else
+        console_line(bench->cli->console, "\n%-28s %10s %10s %8s %9s", "operation", "ms", "GFLOP/s",
+                     "GB/s", "of sgemm");
+    for (int i = 0; i < ops_bench_case_count; i++) {
+        struct ops_bench_result result;
+        console_live(bench->cli->console, stderr, ops_bench_cases[i].name);
+        TRY(ops_bench_run(ops, &ops_bench_cases[i].shape, 1, bench->settings->seconds, &result));
+        report_op(bench, ops_bench_cases[i].name, &result);
+    }
+    if (bench->settings->json)
+        json_out_close(&bench->json, ']');
+    return STATUS_OK;
+}
+
+/* --- a step --------------------------------------------------------------------------------- */
+
+enum { CARD_WARMUP = 5 }; /* steps in which libraries choose and build their kernels */
+
+static bool on_card(const struct bench *bench)
+{
+    return bench->place.machine.device == RUN_DEVICE_CUDA;
+}
+
+/* What the card has in use beside what is accounted there, its clock and power. */
+static void card_json(struct bench *bench, const struct bench_step_result *r)
+{
+    json_out_int(&bench->json, "card_bytes", (int64_t)r->card.held_bytes);
+    json_out_int(&bench->json, "card_accounted_bytes", (int64_t)r->card.accounted_bytes);
+    json_out_int(&bench->json, "card_runtime_estimate_bytes", (int64_t)r->card.runtime_bytes);
+    json_out_real(&bench->json, "card_excess", footprint_excess(&r->card));
+    json_out_gauges(&bench->json, &r->gauges);
+}
+
+static void card_lines(struct console *console, const struct bench_step_result *r)
+{
+    double excess = 100 * footprint_excess(&r->card);
+    char a[32], b[32], gauges[96];
+    console_line(console, "  card       %s in use: %.1f %% %s than that with %s of runtime",
+                 text_human_bytes(a, (double)r->card.held_bytes), fabs(excess),
+                 excess < 0 ? "less" : "more", text_human_bytes(b, (double)r->card.runtime_bytes));
+    if (*gauges_words(&r->gauges, gauges, sizeof gauges))
+        console_line(console, "             %s at the end", gauges);
+}
+
+static void report_step(struct bench *bench, const struct bench_step_config *config,
+                        const struct bench_step_result *r)
+{
+    double peak = run_peak(&bench->place, 1);
+    double mfu = peak > 0 ? 1e9 * r->gflops / peak : NAN;
+    bool comparable = bench->sgemm_gflops > 0 && on_card(bench) == ops_on_card(bench);
+    double share = comparable ? r->gflops / bench->sgemm_gflops : NAN;
+    char a[32], b[32];
+    if (bench->settings->json) {
+        json_out_open(&bench->json, "step", '{');
+        json_out_string(&bench->json, "device", config->place.backend);
+        json_out_string(&bench->json, "card", bench->place.device.name);
+        json_out_string(&bench->json, "compute", dtype_name(config->place.type));
+        json_out_string(&bench->json, "params", dtype_name(config->type));
+        json_out_string(&bench->json, "sums", dtype_name(config->sum_type));
+        json_out_bool(&bench->json, "deterministic", !config->place.fast);
+        json_out_int(&bench->json, "steps", config->steps);
+        json_out_int(&bench->json, "parameters", r->parameters);
+        json_out_int(&bench->json, "batch", config->engine.micro_batch);
+        json_out_int(&bench->json, "micro_batches", config->engine.micro_batches);
+        json_out_int(&bench->json, "context", config->engine.tokens);
+        json_out_int(&bench->json, "vocab", config->model.vocab);
+        json_out_real(&bench->json, "seconds", r->seconds);
+        json_out_real(&bench->json, "fastest", r->fastest);
+        json_out_real(&bench->json, "slowest", r->slowest);
+        json_out_real(&bench->json, "tokens_per_second", r->tokens_per_second);
+        json_out_real(&bench->json, "mfu", mfu);
+        json_out_real(&bench->json, "flops_per_token", r->flops_per_token);
+        json_out_real(&bench->json, "gflops", r->gflops);
+        json_out_real(&bench->json, "sgemm_share", share);
+        json_out_int(&bench->json, "peak_bytes", (int64_t)r->held.total_bytes);
+        json_out_open(&bench->json, "peak", '{');
+        for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+            json_out_int(&bench->json, mem_category_word((enum mem_category)c),
+                         (int64_t)r->held.bytes[c]);
+        json_out_close(&bench->json, '}');
+        if (r->card.held_bytes > 0)
+            card_json(bench, r);
+        json_out_real(&bench->json, "loss", r->loss);
+        json_out_close(&bench->json, '}');
+        return;
+    }
+    struct console *console = bench->cli->console;
+    console_line(console, "\nstep of %s parameters, %lld x %lld sequences of %lld tokens",
+                 text_human_count(a, (double)r->parameters),
+                 (long long)config->engine.micro_batches, (long long)config->engine.micro_batch,
+                 (long long)config->engine.tokens);
+    console_line(console, "  time       %.1f ms (median of %lld; %.1f to %.1f)", 1e3 * r->seconds,
+                 (long long)config->steps, 1e3 * r->fastest, 1e3 * r->slowest);
+    console_line(console, "  speed      %.1f tok/s%s", r->tokens_per_second,
+                 config->place.fast ? ", without equal bits (run.deterministic: false)" : "");
+    if (isfinite(share))
+        console_line(console, "  rate       %.1f GFLOP/s, %.1f%% of sgemm", r->gflops, 100 * share);
+    if (isfinite(mfu))
+        console_line(console, "  mfu        %.1f%% of %.0f TFLOP/s", 100 * mfu, peak / 1e12);
+    console_line(console, "  memory     %s:", text_human_bytes(b, (double)r->held.total_bytes));
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        if (r->held.bytes[c] * 200 >= r->held.total_bytes)
+            console_line(console, "    %-12s %s", mem_category_word((enum mem_category)c),
+                         text_human_bytes(b, (double)r->held.bytes[c]));
+    if (r->card.held_bytes > 0)
+        card_lines(console, r);
+}
+
+static enum status resolve_step(struct bench *bench, const struct options *options)
+{
+    const struct bench_settings *settings = bench->settings;
+    struct bench_step_config config = {.model = settings->run.model,
+                                       .engine = settings->run.engine,
+                                       .place = run_compute(&bench->place),
+                                       .type = run_type(&bench->place),
+                                       .sum_type = run_sum_type(&bench->place),
+                                       .warmup = on_card(bench) ? CARD_WARMUP : 1,
+                                       .steps = settings->steps};
+    if (!bench->place.machine.deterministic && !config.place.fast)
+        return FAIL(bench->cli->env, CONFIG,
+                    "run.deterministic: false changes nothing in a step on the CPU; leave the key "
+                    "out");
+    if (config.model.preset == 0 && config.model.layers == 0)
+        return FAIL(bench->cli->env, CONFIG,
+                    "model.preset: which model? Give --model.preset=gpt2-124m, or sizes by key");
+    TRY(model_resolve(bench->cli->env, options, &config.model));
+    if (config.model.vocab == 0)
+        config.model.vocab = 50304;
+    TRY(model_check(bench->cli->env, &config.model));
+    config.engine.micro_batch = settings->batch;
+    config.engine.micro_batches = settings->micro_batches;
+    config.engine.tokens = settings->context ? settings->context : config.model.context;
+    if (config.engine.tokens > config.model.context)
+        return FAIL(bench->cli->env, CONFIG, "--context: %lld is more than model.context %lld",
+                    (long long)config.engine.tokens, (long long)config.model.context);
+    bench->step = config;
+    return STATUS_OK;
+}
+
+static enum status measure_step(struct bench *bench)
+{
+    struct bench_step_result result;
+    console_live(bench->cli->console, stderr, "training step");
+    TRY(bench_step_run(bench->cli->env, &bench->step, &result));
+    report_step(bench, &bench->step, &result);
+    return STATUS_OK;
+}
+
+/* --- both ----------------------------------------------------------------------------------- */
+
+/* What is wrong is said before anything is measured. */
+static enum status measure(struct bench *bench, const struct options *options, const char *what)
+{
+    struct env *env = bench->cli->env;
+    bool all = strcmp(what, "all") == 0;
+    bool step_alone = strcmp(what, "step") == 0;
+    if (all || step_alone)
+        TRY(resolve_step(bench, options));
+    if (step_alone && on_card(bench) && !ops_on_card(bench)) /* the CPU's rate says nothing */
+        return measure_step(bench);
+    TRY(with_ops(bench, measure_sgemm));
+    if (bench->settings->json) {
+        json_out_int(&bench->json, "threads", env->threads);
+        json_out_real(&bench->json, "sgemm_gflops", bench->sgemm_gflops);
+    } else {
+        int side = product_side(bench);
+        console_line(bench->cli->console, "%s %d^3: %.1f GFLOP/s on %d thread%s",
+                     ops_on_card(bench) ? "product" : "sgemm", side, bench->sgemm_gflops,
+                     env->threads, env->threads == 1 ? "" : "s");
+    }
+    if (all || strcmp(what, "ops") == 0)
+        TRY(with_ops(bench, measure_ops));
+    if (all || step_alone)
+        TRY(measure_step(bench));
+    return STATUS_OK;
+}
+
+#define MACHINE_SECONDS 0.07 /* for each call, unless --seconds says more: there are many */
+
+/* Does it say of which run? */
+static bool names_run(const struct options *options, int word_count)
+{
+    return word_count > 1 || options_is_set(options, "model.preset") ||
+           options_is_set(options, "model.layers") || options_is_set(options, "model.path");
+}
+
+/* A measurement of the machine, on several ranks or for a file. */
+static enum status measure_machine(struct cli *cli, struct options *options,
+                                   struct bench_settings *settings, bool comm, bool configured)
+{
+    double seconds = options_is_set(options, "seconds") ? settings->seconds : MACHINE_SECONDS;
+    const struct bench_machine order = {
+        .config = &settings->run,
+        .comm = comm,
+        .configured = configured,
+        .device = options_is_set(options, "backend") && strcmp(settings->backend, "cuda") != 0
+                      ? RUN_DEVICE_CPU
+                      : settings->device,
+        .n = settings->n,
+        .threads = settings->run.machine.threads,
+        .seconds = seconds,
+        .calls = {.largest = settings->largest, .seconds = seconds, .node = settings->node},
+        .save = settings->save,
+        .json = settings->json,
+    };
+    if (strcmp(settings->backend, "ref") == 0)
+        return FAIL(cli->env, USAGE, "--backend: a machine is measured with cpu or cuda, not ref");
+    return bench_machine_run(cli, options, &order);
+}
+
+static enum status run_bench(struct cli *cli, struct options *options, void *user_settings,
+                             const char *const *words, int word_count)
+{
+    struct bench_settings *settings = user_settings;
+    struct bench bench = {.cli = cli, .settings = settings};
+    const char *what = word_count ? words[0] : "ops";
+    bool comm = strcmp(what, "comm") == 0, ops = strcmp(what, "ops") == 0;
+    if (!comm && !ops && strcmp(what, "step") != 0 && strcmp(what, "all") != 0)
+        return FAIL(cli->env, USAGE, "there is no bench '%s'; there are: ops, step, all, comm",
+                    what);
+    if (word_count > 1 && !ops)
+        return FAIL(cli->env, USAGE, "'%s': only bench ops takes the file of a run", words[1]);
+    if (word_count > 1)
+        TRY(options_load_yaml(options, words[1]));
+    if (options_is_set(options, "save") && !*settings->save)
+        return FAIL(cli->env, USAGE, "--save is empty: name a file, or leave it away");
+    bool configured = ops && names_run(options, word_count);
+    if (comm || (ops && (settings->n > 0 || *settings->save || configured)))
+        return measure_machine(cli, options, settings, comm, configured);
+    if (settings->n > 0 || *settings->save)
+        return FAIL(cli->env, USAGE, "%s is for bench ops and bench comm",
+                    settings->n > 0 ? "-n" : "--save");
+    cli->env->threads = machine_threads(bench.settings->run.machine.threads);
+    bench.place = bench.settings->run;
+    bench.place.machine.device = bench.settings->device;
+    bench.place.machine.peak_tflops = bench.settings->peak_tflops;
+    TRY(run_device_find(cli->env, false, &bench.place.machine.device, &bench.place.device));
+    json_out_begin(&bench.json, cli->env);
+    enum status st = measure(&bench, options, what);
+    console_live_clear(cli->console);
+    if (st == STATUS_OK && bench.settings->json)
+        return json_out_print(&bench.json, cli->console);
+    text_free(&bench.json.text);
+    return st;
+}
+
+/* --- the command ---------------------------------------------------------------------------- */
+
+#define FIELD(name, kind)                                   \
+    .key = #name, .type = OPTION_##kind, .flag_only = true, \
+    .offset = offsetof(struct bench_settings, name)
+#define RANGE(low, high) .ranged = true, .min = (low), .max = (high)
+static const struct option bench_list[] = {
+    {FIELD(batch, INT), .letter = 'b', .fallback = "4", RANGE(1, 1e6),
+     .help = "step: sequences computed at once"},
+    {.key = "micro-batches",
+     .type = OPTION_INT,
+     .flag_only = true,
+     .offset = offsetof(struct bench_settings, micro_batches),
+     .fallback = "1",
+     RANGE(1, 1e6),
+     .help = "step: micro-batches of a step"},
+    {FIELD(context, INT), .letter = 'T', .fallback = "0", RANGE(0, 1e7),
+     .help = "step: tokens of a sequence; 0 = model.context"},
+    {FIELD(steps, INT), .fallback = "5", RANGE(1, 1e6), .help = "step: how many are timed"},
+    {FIELD(seconds, REAL), .fallback = "0.2", RANGE(0.001, 3600),
+     .help = "ops, comm: time for each; 0.07 where a machine is measured"},
+    {FIELD(backend, STRING), .fallback = "cpu", .value_name = "NAME",
+     .help = "ops: cpu, ref for comparison, or cuda (in precision.mode)"},
+    {FIELD(device, CHOICE), .fallback = "auto", .choices = run_device_words,
+     .help =
+         "step, comm, and ops of a machine: where to compute; auto = cuda where there is a card"},
+    {.key = "peak-tflops",
+     .type = OPTION_REAL,
+     .flag_only = true,
+     .offset = offsetof(struct bench_settings, peak_tflops),
+     .fallback = "0",
+     RANGE(0, 1e9),
+     .help = "step: what mfu is a share of; 0 = by the card's name"},
+    {FIELD(n, INT), .letter = 'n', RANGE(1, 65536), .value_name = "RANKS",
+     .help = "ops, comm: ranks that measure at once; under mpirun or srun: leave it away"},
+    {FIELD(save, STRING), .value_name = "FILE",
+     .help =
+         "ops, comm: put what was measured into the profile of a machine, beside what is there"},
+    {FIELD(largest, INT), .fallback = "67108864", RANGE(1024, 1e11), .value_name = "BYTES",
+     .help = "comm: what a rank sends in a call, at most"},
+    {FIELD(node, INT), .fallback = "0", RANGE(0, 65536), .value_name = "RANKS",
+     .help = "comm: ranks of a node; 0 = those on one host"},
+    {FIELD(json, BOOL), .help = "one JSON object"},
+};
+#undef FIELD
+#undef RANGE
+static const struct option_table bench_options = {"bench", bench_list,
+                                                  sizeof bench_list / sizeof bench_list[0]};
+
+static enum status bind_bench(struct options *options, void *settings)
+{
+    struct bench_settings *bench = settings;
+    TRY(options_bind(options, &bench_options, bench));
+    return run_config_bind_planning(options, &bench->run);
+}
+
+const struct command command_bench = {
+    .name = "bench",
+    .usage =
+        "[ops | step | all | comm] [FILE.yaml] [--section.key=value ...] [-n RANKS] [--save=FILE]",
+    .summary = "time operations, a training step, and calls between ranks; measure a machine",
+    .description =
+        "`ops` times every operation at the sizes of a training step, `step` a whole step of the "
+        "given model on\n"
+        "random tokens. Shares are of a 2048 cubed matrix product measured in the same run; on a "
+        "card a step's\n"
+        "share is of the maker's figure for dense products (mfu, with 6 N + 12 L C T operations a "
+        "token).\n"
+        "`comm` times every kind of call between -n ranks beside a plain copy of as many bytes. "
+        "With "
+        "--save it puts\n"
+        "what ranks can expect of each other into the profile of a machine, for sifr plan; `ops "
+        "--save` puts there\n"
+        "how fast it computes: with the file or the keys of a run exactly the calls that its step "
+        "makes, on -n ranks\n"
+        "at once.\n",
+    .examples = "  sifr bench\n"
+                "  sifr bench step --model.preset=gpt2-124m --batch=4 --context=256 --json\n"
+                "  sifr bench step --device=cuda --precision.mode=bf16 --model.preset=gpt2-124m "
+                "--batch=64 --steps=20\n"
+                "  sifr bench step --model.layers=6 --model.width=384 --model.heads=6 "
+                "--model.context=256 \\\n"
+                "      --model.vocab=8192 --batch=16\n"
+                "  sifr bench comm -n 2 --save=here.json\n"
+                "  sifr bench ops configs/tiny.yaml --model.vocab=8192 -n 2 --save=here.json\n",
+    .settings_bytes = sizeof(struct bench_settings),
+    .most_words = 2,
+    .says_end = true,
+    .bind = bind_bench,
+    .run = run_bench,
+};

@@ -1,0 +1,333 @@
+/* command_doctor -- this machine, this build and what would hurt: everything that decides speed
+ * before a run is started.
+ *
+ * Facts are gathered once and shown as lines or as one JSON object; findings are things to do,
+ * the worst first.
+ */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+#include "base/env.h"
+#include "cli/command.h"
+#include "cli/json_out.h"
+#include "cli/doctor/libraries.h"
+#include "base/host.h"
+#include "cli/launch/mpi_launcher.h"
+#include "device/device_info.h"
+#include "ops/ops_info.h"
+
+struct doctor_settings {
+    bool json;
+};
+
+enum { FINDINGS_MAX = 8, FINDING_BYTES = 256 };
+
+struct checkup {
+    struct machine machine;
+    struct libraries libraries;
+    struct ops_info ops;
+    struct device_cuda_info cuda;
+    struct mpi_launcher launcher;
+    char no_launcher[MPI_LAUNCHER_WHY]; /* why there is no mpirun; "" = there is one */
+    int finding_count;
+    char findings[FINDINGS_MAX][FINDING_BYTES];
+};
+
+#if defined(__clang__)
+static const char compiler[] = __VERSION__;
+#else
+static const char compiler[] = "GCC " __VERSION__;
+#endif
+
+static const char build_kind[] =
+#if defined(SIFR_CHECKED)
+    "checked"
+#else
+    "release"
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+    ", address sanitizer"
+#endif
+#if defined(__SANITIZE_THREAD__)
+    ", thread sanitizer"
+#endif
+    ;
+
+/* --- findings ------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 2, 3))) static void find(struct checkup *checkup, const char *format,
+                                                       ...)
+{
+    va_list args;
+    CHECK_LT(checkup->finding_count, FINDINGS_MAX);
+    va_start(args, format);
+    vsnprintf(checkup->findings[checkup->finding_count++], FINDING_BYTES, format, args);
+    va_end(args);
+}
+
+/* A driver means that somebody wants to use its cards. */
+static void examine_cuda(struct checkup *checkup)
+{
+    const struct device_cuda_info *cuda = &checkup->cuda;
+    if (cuda->missing[0] && access("/proc/driver/nvidia/version", R_OK) == 0)
+        find(checkup, "this machine has an NVIDIA driver and this build cannot use it");
+    else if (cuda->driver > 0 && cuda->driver / 1000 < cuda->runtime / 1000)
+        find(checkup, "the NVIDIA driver is for CUDA up to %d.%d and this build needs %d.%d",
+             cuda->driver / 1000, cuda->driver / 10 % 100, cuda->runtime / 1000,
+             cuda->runtime / 10 % 100);
+    else if (cuda->driver > 0 && cuda->card_count == 0)
+        find(checkup, "the NVIDIA driver sees no card: look at CUDA_VISIBLE_DEVICES");
+    else if (cuda->driver > 0 && !cuda->nvml)
+        find(checkup, "libnvidia-ml.so.1, a part of the NVIDIA driver, is not there: runs will not "
+                      "tell clock and power of a card");
+}
+
+static void examine(struct checkup *checkup)
+{
+    const struct machine *m = &checkup->machine;
+    char human[32];
+    size_t free_bytes = m->memory_free_bytes;
+    if (m->memory_limit_bytes && m->memory_limit_bytes < free_bytes)
+        free_bytes = m->memory_limit_bytes;
+
+    if (m->allowed < m->processors)
+        find(checkup,
+             "this process may use %d of %d processors (mask %s); a launcher or taskset has bound "
+             "it",
+             m->allowed, m->processors, m->mask);
+    if (m->quota > 0 && m->quota < m->allowed)
+        find(checkup, "the container is granted %.1f processors of %d: set --run.threads=%.0f",
+             m->quota, m->allowed, ceil(m->quota));
+    if (free_bytes && free_bytes < (size_t)1 << 30)
+        find(checkup,
+             "only %s of memory is free: try a smaller train.micro_batch or engine.recompute=full",
+             text_human_bytes(human, (double)free_bytes));
+    if (m->disk_free_bytes < (size_t)1 << 30)
+        find(checkup, "only %s is free on the disk of this folder: give --out another place",
+             text_human_bytes(human, (double)m->disk_free_bytes));
+    if (!checkup->libraries.pcre2_jit)
+        find(checkup,
+             "PCRE2 was built without its JIT: tokenizing will be about four times slower");
+    if (build_kind[0] == 'c' || build_kind[sizeof "release" - 1])
+        find(checkup, "this build is for finding mistakes (%s) and is slow", build_kind);
+    if (checkup->launcher.named && checkup->no_launcher[0])
+        find(checkup, "%s: sifr -n will be refused", checkup->no_launcher);
+    examine_cuda(checkup);
+}
+
+/* --- showing -------------------------------------------------------------------------------- */
+
+static void fact(struct console *console, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void fact(struct console *console, const char *name, const char *format, ...)
+{
+    char value[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(value, sizeof value, format, args);
+    va_end(args);
+    console_line(console, "  %s%-10s%s %s", console_style(console, STYLE_DIM), name,
+                 console_style(console, STYLE_PLAIN), value);
+}
+
+/* "9.14.0" of 91400, as cuBLAS, cuDNN and NCCL number themselves; "none" of 0. */
+static const char *version_text(int version, char *out, size_t bytes)
+{
+    if (version > 0)
+        snprintf(out, bytes, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    else
+        snprintf(out, bytes, "none");
+    return out;
+}
+
+static void print_cuda(struct console *console, const struct device_cuda_info *cuda)
+{
+    char a[32], b[32], c[32];
+    if (cuda->missing[0]) {
+        fact(console, "cuda", "%s", cuda->missing);
+        return;
+    }
+    fact(console, "cuda", "built with %d.%d; cuBLASLt %s, cuDNN %s, NCCL %s", cuda->runtime / 1000,
+         cuda->runtime / 10 % 100, version_text(cuda->cublas, a, sizeof a),
+         version_text(cuda->cudnn, b, sizeof b), version_text(cuda->nccl, c, sizeof c));
+    if (cuda->driver == 0)
+        fact(console, "", "no NVIDIA driver here");
+    else
+        fact(console, "", "the driver%s%s is for CUDA up to %d.%d and sees %d cards; NVML is %s",
+             cuda->release[0] ? " " : "", cuda->release, cuda->driver / 1000,
+             cuda->driver / 10 % 100, cuda->card_count, cuda->nvml ? "there" : "not there");
+    for (int i = 0; i < cuda->card_count && i < DEVICE_CARDS; i++)
+        fact(console, "", "card %d: %s, %s, capability %d.%d", i, cuda->cards[i].name,
+             text_human_bytes(a, (double)cuda->cards[i].bytes), cuda->cards[i].capability / 10,
+             cuda->cards[i].capability % 10);
+}
+
+/* The ways of several ranks: who they are, and how memory of cards goes between them. */
+static void print_ranks(struct console *console, const struct checkup *checkup)
+{
+    const struct mpi_launcher *launcher = &checkup->launcher;
+    const struct device_cuda_info *cuda = &checkup->cuda;
+    if (checkup->no_launcher[0])
+        fact(console, "ranks", "threads of one process; no processes: %s", checkup->no_launcher);
+    else
+        fact(console, "ranks", "processes, started with %s (%s), or threads of one process",
+             launcher->mpi, launcher->path);
+    if (!cuda->missing[0])
+        fact(console, "", "memory of cards: %sthrough the host",
+             cuda->nccl > 0 ? "by NCCL with a card for each rank, else " : "");
+}
+
+static void print_facts(struct console *console, const struct checkup *checkup)
+{
+    const struct machine *m = &checkup->machine;
+    const struct ops_info *ops = &checkup->ops;
+    const struct libraries *l = &checkup->libraries;
+    char a[32], b[32];
+    fact(console, "sifr", "%s, %s build, %s", SIFR_VERSION, build_kind, compiler);
+    fact(console, "back ends", "device cpu%s; ops cpu%s, ref",
+         checkup->cuda.missing[0] ? "" : ", cuda", checkup->cuda.missing[0] ? "" : ", cuda");
+    fact(console, "cpu", "%s, vectors %s", m->cpu[0] ? m->cpu : ops->core, ops->vectors);
+    fact(console, "threads", "%d (of %d processors, mask %s), OpenMP %d", m->allowed, m->processors,
+         m->mask, ops->openmp);
+    fact(console, "blas", "%s", ops->blas);
+    fact(console, "", "%s flavour, kept to one thread inside our team", ops->flavour);
+    fact(console, "memory", "%s free of %s", text_human_bytes(a, (double)m->memory_free_bytes),
+         text_human_bytes(b, (double)m->memory_bytes));
+    if (m->memory_limit_bytes)
+        fact(console, "", "%s allowed by the container",
+             text_human_bytes(a, (double)m->memory_limit_bytes));
+    fact(console, "disk", "%s free here, /dev/shm %s",
+         text_human_bytes(a, (double)m->disk_free_bytes),
+         text_human_bytes(b, (double)m->shm_bytes));
+    print_cuda(console, &checkup->cuda);
+    print_ranks(console, checkup);
+    fact(console, "libraries", "jansson %s, libyaml %s, xxhash %s", l->jansson, l->yaml, l->xxhash);
+    fact(console, "", "PCRE2 %s, %s JIT", l->pcre2, l->pcre2_jit ? "with" : "without");
+}
+
+static void print_findings(struct console *console, const struct checkup *checkup)
+{
+    console_line(console, "%s", "");
+    for (int i = 0; i < checkup->finding_count; i++)
+        console_line(console, "%s!%s %s", console_style(console, STYLE_YELLOW),
+                     console_style(console, STYLE_PLAIN), checkup->findings[i]);
+    if (checkup->finding_count == 0)
+        console_line(console, "nothing to complain about");
+}
+
+static void add_cuda(struct json_out *json, const struct device_cuda_info *cuda)
+{
+    json_out_open(json, "cuda", '{');
+    json_out_string(json, "missing", cuda->missing);
+    json_out_int(json, "driver", cuda->driver);
+    json_out_int(json, "runtime", cuda->runtime);
+    json_out_int(json, "cublas", cuda->cublas);
+    json_out_int(json, "cudnn", cuda->cudnn);
+    json_out_int(json, "nccl", cuda->nccl);
+    json_out_bool(json, "nvml", cuda->nvml);
+    json_out_string(json, "release", cuda->release);
+    json_out_open(json, "cards", '[');
+    for (int i = 0; i < cuda->card_count && i < DEVICE_CARDS; i++) {
+        json_out_open(json, NULL, '{');
+        json_out_string(json, "name", cuda->cards[i].name);
+        json_out_int(json, "bytes", (int64_t)cuda->cards[i].bytes);
+        json_out_int(json, "capability", cuda->cards[i].capability);
+        json_out_close(json, '}');
+    }
+    json_out_close(json, ']');
+    json_out_close(json, '}');
+}
+
+static enum status print_json(struct cli *cli, const struct checkup *checkup)
+{
+    const struct machine *m = &checkup->machine;
+    const struct libraries *l = &checkup->libraries;
+    struct json_out json;
+    json_out_begin(&json, cli->env);
+    json_out_string(&json, "version", SIFR_VERSION);
+    json_out_string(&json, "build", build_kind);
+    json_out_string(&json, "compiler", compiler);
+    json_out_string(&json, "cpu", m->cpu[0] ? m->cpu : checkup->ops.core);
+    json_out_string(&json, "vectors", checkup->ops.vectors);
+    json_out_int(&json, "processors", m->processors);
+    json_out_int(&json, "threads", m->allowed);
+    json_out_string(&json, "mask", m->mask);
+    json_out_real(&json, "cpu_quota", m->quota);
+    json_out_int(&json, "openmp", checkup->ops.openmp);
+    json_out_open(&json, "blas", '{');
+    json_out_string(&json, "version", checkup->ops.blas);
+    json_out_string(&json, "core", checkup->ops.core);
+    json_out_string(&json, "flavour", checkup->ops.flavour);
+    json_out_close(&json, '}');
+    json_out_open(&json, "libraries", '{');
+    json_out_string(&json, "jansson", l->jansson);
+    json_out_string(&json, "yaml", l->yaml);
+    json_out_string(&json, "pcre2", l->pcre2);
+    json_out_bool(&json, "pcre2_jit", l->pcre2_jit);
+    json_out_string(&json, "xxhash", l->xxhash);
+    json_out_close(&json, '}');
+    json_out_int(&json, "memory_bytes", (int64_t)m->memory_bytes);
+    json_out_int(&json, "memory_free_bytes", (int64_t)m->memory_free_bytes);
+    json_out_int(&json, "memory_limit_bytes", (int64_t)m->memory_limit_bytes);
+    json_out_int(&json, "disk_free_bytes", (int64_t)m->disk_free_bytes);
+    json_out_int(&json, "shm_bytes", (int64_t)m->shm_bytes);
+    json_out_string(&json, "mpi", checkup->launcher.mpi);
+    json_out_string(&json, "launcher", checkup->no_launcher[0] ? "" : checkup->launcher.path);
+    add_cuda(&json, &checkup->cuda);
+    json_out_open(&json, "findings", '[');
+    for (int i = 0; i < checkup->finding_count; i++)
+        json_out_string(&json, NULL, checkup->findings[i]);
+    json_out_close(&json, ']');
+    return json_out_print(&json, cli->console);
+}
+
+static enum status run_doctor(struct cli *cli, struct options *options, void *settings,
+                              const char *const *words, int word_count)
+{
+    (void)options, (void)words, (void)word_count;
+    const struct doctor_settings *doctor = settings;
+    struct checkup checkup = {0};
+    machine_look(&checkup.machine);
+    libraries_look(&checkup.libraries);
+    ops_cpu_info(&checkup.ops);
+    device_cuda_info(&checkup.cuda);
+    mpi_launcher_look(&checkup.launcher, checkup.no_launcher, sizeof checkup.no_launcher);
+    examine(&checkup);
+    if (doctor->json)
+        return print_json(cli, &checkup);
+    print_facts(cli->console, &checkup);
+    print_findings(cli->console, &checkup);
+    return STATUS_OK;
+}
+
+/* --- the command ---------------------------------------------------------------------------- */
+
+static const struct option doctor_list[] = {
+    {.key = "json",
+     .type = OPTION_BOOL,
+     .flag_only = true,
+     .offset = offsetof(struct doctor_settings, json),
+     .help = "one JSON object"},
+};
+static const struct option_table doctor_options = {"output", doctor_list, 1};
+
+static enum status bind_doctor(struct options *options, void *settings)
+{
+    return options_bind(options, &doctor_options, settings);
+}
+
+const struct command command_doctor = {
+    .name = "doctor",
+    .usage = "[--json]",
+    .summary = "what this machine and this build have, and what would slow a run down",
+    .description = "Versions, processors and affinity mask, threads, BLAS flavour, cards, memory, "
+                   "disk, what was compiled in,\n"
+                   "how several ranks can be started;\n"
+                   "then what should be changed, if anything.\n",
+    .examples = "  sifr doctor\n"
+                "  sifr doctor --json | jq .blas\n",
+    .settings_bytes = sizeof(struct doctor_settings),
+    .bind = bind_doctor,
+    .run = run_doctor,
+};

@@ -1,0 +1,138 @@
+/* inspect_model -- tensors of safetensors files, and model directories made of them. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/file.h"
+#include "cli/inspect/inspect.h"
+#include "train/weights/model_file.h"
+#include "train/weights/safetensors.h"
+
+/* --- tensors -------------------------------------------------------------------------------- */
+
+struct totals {
+    int64_t tensors, parameters;
+    size_t bytes;
+};
+
+void inspect_shape(const struct safetensor *t, char *out, size_t bytes)
+{
+    size_t used = (size_t)snprintf(out, bytes, "[");
+    for (int i = 0; i < t->rank && used < bytes; i++)
+        used +=
+            (size_t)snprintf(out + used, bytes - used, "%s%" PRId64, i ? ", " : "", t->shape[i]);
+    if (used < bytes)
+        snprintf(out + used, bytes - used, "]");
+}
+
+static void print_tensor(struct inspection *in, const struct safetensor *t, int name_width)
+{
+    if (in->json) {
+        json_out_open(in->json, NULL, '{');
+        json_out_string(in->json, "name", t->name);
+        json_out_string(in->json, "dtype", safetensors_type_word(t->type));
+        json_out_open(in->json, "shape", '[');
+        for (int i = 0; i < t->rank; i++)
+            json_out_int(in->json, NULL, t->shape[i]);
+        json_out_close(in->json, ']');
+        json_out_int(in->json, "bytes", (int64_t)t->bytes);
+        json_out_close(in->json, '}');
+        return;
+    }
+    char shape[160], human[32];
+    inspect_shape(t, shape, sizeof shape);
+    console_line(in->cli->console, "  %-*s  %-4s  %-16s %10s", name_width, t->name,
+                 safetensors_type_word(t->type), shape, text_human_bytes(human, (double)t->bytes));
+}
+
+static int widest_name(const struct safetensors *file)
+{
+    int width = 0;
+    for (int i = 0; i < safetensors_count(file); i++) {
+        int bytes = (int)strlen(safetensors_at(file, i)->name);
+        width = bytes > width ? bytes : width;
+    }
+    return width < 60 ? width : 60;
+}
+
+static void print_tensors(struct inspection *in, const struct safetensors *file,
+                          struct totals *totals)
+{
+    int width = widest_name(file);
+    for (int i = 0; i < safetensors_count(file); i++) {
+        const struct safetensor *t = safetensors_at(file, i);
+        print_tensor(in, t, width);
+        totals->tensors++;
+        totals->parameters += t->count;
+        totals->bytes += t->bytes;
+    }
+}
+
+static void print_totals(struct inspection *in, const struct totals *totals)
+{
+    inspect_int(in, "tensors", totals->tensors);
+    inspect_int(in, "parameters", totals->parameters);
+    inspect_bytes(in, "bytes", totals->bytes);
+}
+
+enum status inspect_safetensors(struct inspection *in)
+{
+    struct totals totals = {0};
+    struct safetensors *file;
+    TRY(safetensors_open(in->cli->env, in->path, &file));
+    inspect_string(in, "kind", "safetensors");
+    if (in->json)
+        json_out_open(in->json, "list", '[');
+    print_tensors(in, file, &totals);
+    safetensors_close(file);
+    if (in->json)
+        json_out_close(in->json, ']');
+    print_totals(in, &totals);
+    return STATUS_OK;
+}
+
+/* --- a directory ---------------------------------------------------------------------------- */
+
+static void print_sizes(struct inspection *in, const struct model_config *c)
+{
+    inspect_string(in, "kind", "model directory");
+    inspect_string(in, "arch", c->arch == MODEL_GPT2 ? "gpt2" : "llama");
+    inspect_int(in, "layers", c->layers);
+    inspect_int(in, "width", c->width);
+    inspect_int(in, "heads", c->heads);
+    inspect_int(in, "kv_heads", c->kv_heads);
+    inspect_int(in, "ff", c->ff);
+    inspect_int(in, "context", c->context);
+    inspect_int(in, "vocab", c->vocab);
+    inspect_string(in, "tied", c->tied ? "yes" : "no");
+}
+
+enum status inspect_model(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    struct model_config config = {.path = ""};
+    struct path_list files;
+    struct totals totals = {0};
+    char *pattern;
+    enum status st = STATUS_OK;
+    TRY(model_file_config(env, in->path, &config));
+    print_sizes(in, &config);
+    TRY(path_join(env, in->path, "*.safetensors", &pattern));
+    st = path_glob(env, pattern, &files);
+    mem_free(env, pattern);
+    TRY(st);
+    if (in->json)
+        json_out_open(in->json, "list", '[');
+    for (int i = 0; i < files.count; i++) {
+        struct safetensors *file;
+        if ((st = safetensors_open(env, files.paths[i], &file)) != STATUS_OK)
+            break;
+        print_tensors(in, file, &totals);
+        safetensors_close(file);
+    }
+    path_list_free(env, &files);
+    TRY(st);
+    if (in->json)
+        json_out_close(in->json, ']');
+    print_totals(in, &totals);
+    return STATUS_OK;
+}

@@ -1,0 +1,233 @@
+/* inspect_run -- a run folder: how it ended, its loss curve, its checkpoints. Works on a run
+ * that is still going. */
+#include <stdio.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/json_doc.h"
+#include "cli/curve.h"
+#include "cli/inspect/inspect.h"
+#include "train/data/token_cache.h"
+
+enum { SUMMARY_BYTES = 1 << 20, MARKS = 256 };
+static const struct json_rules RULES = {.values = 1000000, .lists = 100000};
+
+/* --- summary.json: every plain value of it -------------------------------------------------- */
+
+static void print_value(struct inspection *in, const char *name, const json_t *value)
+{
+    if (json_is_string(value) && *json_string_value(value))
+        inspect_string(in, name, json_string_value(value));
+    else if (json_is_integer(value) && strncmp(name, "peak_mem", 8) == 0)
+        inspect_bytes(in, name, (size_t)json_integer_value(value));
+    else if (json_is_integer(value))
+        inspect_int(in, name, json_integer_value(value));
+    else if (json_is_real(value))
+        inspect_real(in, name, json_real_value(value));
+}
+
+/* The newest checkpoint, in the folder at hand: a run may have been moved or copied. */
+static void print_newest(struct inspection *in, const char *written)
+{
+    const char *slash = strrchr(written, '/');
+    struct text path;
+    text_init(&path, in->cli->env);
+    text_printf(&path, "%s%scheckpoints%s", in->path,
+                in->path[strlen(in->path) - 1] == '/' ? "" : "/", slash ? slash : "");
+    inspect_string(in, "checkpoint", text_string(&path));
+    text_free(&path);
+}
+
+static void print_object(struct inspection *in, json_t *object, const char *prefix)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        char name[128];
+        snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "_" : "", key);
+        if (json_is_object(value))
+            print_object(in, value, name);
+        else if (strcmp(name, "checkpoint") == 0 && json_is_string(value))
+            print_newest(in, json_string_value(value));
+        else if (strcmp(key, "schema") != 0)
+            print_value(in, name, value);
+    }
+}
+
+static enum status print_summary(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    char *path, *text;
+    size_t bytes;
+    struct json_doc doc;
+    enum status st;
+    TRY(path_join(env, in->path, "summary.json", &path));
+    if (!file_exists(path)) {
+        inspect_string(in, "end", "not yet: there is no summary.json");
+        mem_free(env, path);
+        return STATUS_OK;
+    }
+    TRY_OR(undo_path, file_read(env, path, SUMMARY_BYTES, &text, &bytes));
+    st = json_doc_open(env, text, bytes, &RULES, &doc);
+    if (st == STATUS_OK && json_is_object(doc.root))
+        print_object(in, doc.root, "");
+    else if (st == STATUS_OK || st == STATUS_FORMAT)
+        st = FAIL(env, FORMAT, "%s:%d: %s", path, st == STATUS_OK ? 1 : doc.error.line,
+                  st == STATUS_OK ? "it is not an object" : doc.error.text);
+    json_doc_close(&doc);
+    mem_free(env, text);
+undo_path:
+    mem_free(env, path);
+    return st;
+}
+
+/* --- metrics.jsonl: the curve --------------------------------------------------------------- */
+
+struct history {
+    struct curve losses;
+    struct plot_point marks[MARKS];
+    int mark_count;
+    int64_t lines;
+};
+
+/* A line that is no record is left out. */
+static enum status read_record(struct env *env, struct history *history, const char *line,
+                               size_t bytes)
+{
+    struct json_doc doc;
+    enum status st = json_doc_open(env, line, bytes, &RULES, &doc);
+    if (st != STATUS_OK)
+        return st == STATUS_FORMAT ? STATUS_OK : st;
+    const json_t *record = doc.root;
+    double step = json_number_value(json_object_get(record, "step"));
+    const json_t *loss = json_object_get(record, "loss"),
+                 *held_out = json_object_get(json_object_get(record, "val"), "loss");
+    if (json_is_number(loss))
+        curve_add(&history->losses, step, json_number_value(loss));
+    if (json_is_number(held_out) && history->mark_count < MARKS)
+        history->marks[history->mark_count++] =
+            (struct plot_point){step, json_number_value(held_out)};
+    history->lines++;
+    json_doc_close(&doc);
+    return STATUS_OK;
+}
+
+/* A last line that is still being written is left out. */
+static enum status read_history(struct env *env, struct history *history,
+                                const struct file_map *map)
+{
+    const char *s = (const char *)map->data, *end = s + map->bytes, *newline;
+    while (s < end && (newline = memchr(s, '\n', (size_t)(end - s)))) {
+        TRY(read_record(env, history, s, (size_t)(newline - s)));
+        s = newline + 1;
+    }
+    return STATUS_OK;
+}
+
+static enum status draw(struct inspection *in, const struct history *history)
+{
+    struct console *console = in->cli->console;
+    struct plot_point points[CURVE_POINTS];
+    struct text text;
+    struct plot plot = {.width = console->width < 96 ? console->width : 96,
+                        .height = 14,
+                        .line = points,
+                        .line_count = curve_points(&history->losses, points),
+                        .marks = history->marks,
+                        .mark_count = history->mark_count,
+                        .line_on = console_style(console, STYLE_CYAN),
+                        .mark_on = console_style(console, STYLE_YELLOW),
+                        .off = console_style(console, STYLE_PLAIN),
+                        .ascii = console->ascii};
+    text_init(&text, in->cli->env);
+    plot_draw(&plot, &text);
+    enum status st = text.status;
+    console_write(console, text_string(&text), text.bytes);
+    text_free(&text);
+    return st;
+}
+
+static enum status print_history(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    struct history *history;
+    struct file_map map;
+    char *path;
+    enum status st;
+    TRY(path_join(env, in->path, "metrics.jsonl", &path));
+    if (!file_exists(path)) {
+        mem_free(env, path);
+        return STATUS_OK;
+    }
+    TRY_OR(undo_path, file_map_open(env, path, &map));
+    TRY_OR(undo_map, mem_alloc(env, MEM_OTHER, "history", sizeof *history, &history));
+    st = read_history(env, history, &map);
+    if (st == STATUS_OK)
+        inspect_int(in, "records", history->lines);
+    if (st == STATUS_OK && !in->json)
+        st = draw(in, history);
+    mem_free(env, history);
+undo_map:
+    file_map_close(&map);
+undo_path:
+    mem_free(env, path);
+    return st;
+}
+
+/* --- checkpoints ---------------------------------------------------------------------------- */
+
+static enum status print_checkpoints(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    struct path_list list;
+    char *folder, *pattern;
+    TRY(path_join(env, in->path, "checkpoints", &folder));
+    bool none = dir_is_empty(folder);
+    enum status st = path_join(env, folder, "step-*", &pattern);
+    mem_free(env, folder);
+    TRY(st);
+    if (in->json)
+        json_out_open(in->json, "checkpoints", '[');
+    if (!none && (st = path_glob(env, pattern, &list)) == STATUS_OK) {
+        for (int i = 0; i < list.count; i++) {
+            if (in->json)
+                json_out_string(in->json, NULL, list.paths[i]);
+            else
+                inspect_string(in, "model", list.paths[i]);
+        }
+        path_list_free(env, &list);
+    }
+    if (in->json)
+        json_out_close(in->json, ']');
+    mem_free(env, pattern);
+    return st;
+}
+
+/* Tokens of text that the run has kept. */
+static enum status print_cache(struct inspection *in)
+{
+    char *folder, human[32], line[96];
+    uint64_t bytes;
+    TRY(path_join(in->cli->env, in->path, "cache", &folder));
+    int files = token_cache_list(folder, &bytes);
+    mem_free(in->cli->env, folder);
+    if (files == 0)
+        return STATUS_OK;
+    if (in->json) {
+        inspect_int(in, "cache_bytes", (int64_t)bytes);
+        return STATUS_OK;
+    }
+    snprintf(line, sizeof line, "%s of tokens in %d file%s; may be deleted",
+             text_human_bytes(human, (double)bytes), files, files == 1 ? "" : "s");
+    inspect_string(in, "cache", line);
+    return STATUS_OK;
+}
+
+enum status inspect_run(struct inspection *in)
+{
+    inspect_string(in, "kind", "run folder");
+    TRY(print_summary(in));
+    TRY(print_cache(in));
+    TRY(print_checkpoints(in));
+    return print_history(in);
+}

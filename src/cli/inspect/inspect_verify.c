@@ -1,0 +1,94 @@
+/* inspect_verify -- every byte of a checkpoint, or of all checkpoints of a run, against the hashes
+ * that were taken when it was written. */
+#include <inttypes.h>
+#include <string.h>
+#include "base/file.h"
+#include "cli/inspect/inspect.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_keep.h"
+
+static void show_file(void *user, const struct checkpoint_entry *entry, enum status st)
+{
+    struct inspection *in = user;
+    char line[96], human[32];
+    if (in->json) {
+        json_out_open(in->json, NULL, '{');
+        json_out_string(in->json, "name", entry->name);
+        json_out_int(in->json, "bytes", (int64_t)entry->bytes);
+        json_out_int(in->json, "pieces", entry->piece_count);
+        json_out_bool(in->json, "good", st == STATUS_OK);
+        json_out_close(in->json, '}');
+        return;
+    }
+    snprintf(line, sizeof line, "%s, %s in %" PRId64 " piece%s",
+             st == STATUS_OK ? "good" : "DAMAGED", text_human_bytes(human, (double)entry->bytes),
+             entry->piece_count, entry->piece_count == 1 ? "" : "s");
+    inspect_string(in, entry->name, line);
+}
+
+static enum status verify_one(struct inspection *in, const char *folder)
+{
+    struct checkpoint *checkpoint;
+    struct env *env = in->cli->env;
+    if (in->json) {
+        json_out_open(in->json, NULL, '{');
+        json_out_string(in->json, "checkpoint", folder);
+    } else {
+        inspect_string(in, "checkpoint", folder);
+    }
+    enum status st = checkpoint_open(env, folder, &checkpoint);
+    if (st == STATUS_OK) {
+        inspect_int(in, "step", checkpoint_state(checkpoint)->progress.step);
+        if (in->json)
+            json_out_open(in->json, "files", '[');
+        st = checkpoint_verify(checkpoint, show_file, in);
+        if (in->json)
+            json_out_close(in->json, ']');
+        checkpoint_close(checkpoint);
+    }
+    if (in->json) {
+        json_out_bool(in->json, "good", st == STATUS_OK);
+        json_out_close(in->json, '}');
+    }
+    return st;
+}
+
+/* From the newest to the oldest; the first failure comes back, after all have been looked at. */
+static enum status verify_run(struct inspection *in, const char *checkpoints)
+{
+    struct env *env = in->cli->env;
+    enum status first = STATUS_OK;
+    int64_t step = INT64_MAX, count = 0;
+    char *path;
+    for (; file_exists(checkpoints); count++) {
+        TRY(checkpoint_keep_newest(env, checkpoints, step, &step));
+        if (step < 0)
+            break;
+        TRY(checkpoint_keep_path(env, checkpoints, "", step, "", &path));
+        enum status st = verify_one(in, path);
+        mem_free(env, path);
+        first = first != STATUS_OK ? first : st;
+    }
+    if (count == 0)
+        return FAIL(env, FORMAT, "'%s' is no checkpoint (state.json) and no run that has one",
+                    in->path);
+    return first;
+}
+
+enum status inspect_verify(struct inspection *in)
+{
+    struct env *env = in->cli->env;
+    char *state, *checkpoints;
+    enum status st;
+    TRY(path_join(env, in->path, "state.json", &state));
+    TRY_OR(undo_state, path_join(env, in->path, "checkpoints", &checkpoints));
+    if (in->json)
+        json_out_open(in->json, "checkpoints", '[');
+    st = file_exists(state) ? verify_one(in, in->path) : verify_run(in, checkpoints);
+    if (in->json)
+        json_out_close(in->json, ']');
+    mem_free(env, checkpoints);
+undo_state:
+    mem_free(env, state);
+    return st;
+}

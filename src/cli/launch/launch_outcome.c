@@ -1,0 +1,153 @@
+/* launch_outcome -- which rank made a job end, and in which words that is told. The book of the
+ * ranks gives the order of events; what the launcher says is used for what the book can't know: the
+ * number of a signal, and ranks on other machines. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include "cli/launch/launch_impl.h"
+
+/* The signal that ended a rank, as the launcher says; 0 = it speaks of another rank, or of none. */
+static int named_signal(const struct job *job, const struct rank_entry *rank)
+{
+    bool is_open = job->launcher.kind == MPI_KIND_OPEN;
+    const char *said = text_string(&job->kept);
+    const char *words = is_open ? "exited on signal " : "(signal ";
+    char who[64];
+    if (job->order->alone)
+        return WIFSIGNALED(job->wait_status) ? WTERMSIG(job->wait_status) : 0;
+    if (is_open)
+        snprintf(who, sizeof who, "process rank %d with PID", rank->rank);
+    else
+        snprintf(who, sizeof who, "=   PID %d RUNNING", (int)rank->pid);
+    said = strstr(said, who);
+    said = said ? strstr(said, words) : NULL;
+    return said ? atoi(said + strlen(words)) : 0;
+}
+
+static void show_kept(const struct job *job)
+{
+    if (!job->order->verbose && job->kept.bytes)
+        console_pass_errors(job->cli->console, text_string(&job->kept));
+}
+
+static enum status died(const struct job *job, enum status st, struct launch_end *end)
+{
+    end->died = !job->stop_wanted;
+    return st;
+}
+
+static enum status killed(const struct job *job, const struct rank_entry *rank,
+                          struct launch_end *end)
+{
+    int number = named_signal(job, rank);
+    char who[64], how[96] = ", or ended without a word";
+    if (number != SIGKILL && number != SIGTERM) /* it may have said why, in its own way */
+        show_kept(job);
+    if (job->order->alone)
+        snprintf(who, sizeof who, "the run's process (pid %d)", (int)rank->pid);
+    else
+        snprintf(who, sizeof who, "rank %d (pid %d)", rank->rank, (int)rank->pid);
+    if (number)
+        snprintf(how, sizeof how, " by signal %d%s", number,
+                 number == SIGKILL ? " (by hand, or for want of memory: see dmesg)" : "");
+    snprintf(end->words, sizeof end->words, "%s was killed%s%s", who, how,
+             job->order->alone ? "" : "; the others were ended");
+    return died(job, STATUS_COMM, end);
+}
+
+/* Open MPI's word on a rank of another machine, which is not in the book: what others say is of what
+ * came of it. */
+static bool killed_elsewhere(const struct job *job, struct launch_end *end)
+{
+    int rank, pid, number;
+    char host[64];
+    const char *said = strstr(text_string(&job->kept), "process rank ");
+    if (!said || sscanf(said, "process rank %d with PID %d on node %63s exited on signal %d", &rank,
+                        &pid, host, &number) != 4)
+        return false;
+    if (rank < 0 || rank >= launch_reporters(job->order) ||
+        rank_book_entry(job->book, rank)->pid != 0)
+        return false;
+    snprintf(end->words, sizeof end->words,
+             "rank %d (pid %d on %s) was killed by signal %d; the others were ended", rank, pid,
+             host, number);
+    return true;
+}
+
+/* By somebody else: ranks end when it does. */
+static bool launcher_was_killed(const struct job *job)
+{
+    return WIFSIGNALED(job->wait_status) && job->ending == 0;
+}
+
+/* What another try may well not meet again. */
+static bool has_broken(enum status st)
+{
+    return st == STATUS_COMM || st == STATUS_DEVICE || st == STATUS_INTERNAL;
+}
+
+/* Ranks that give up because of another may each have found it out, and say it of themselves. */
+static enum status failed(const struct job *job, const struct rank_entry *rank,
+                          struct launch_end *end)
+{
+    const char *all = text_string(&job->said);
+    bool by_another = rank->status == STATUS_COMM && strstr(all, "error: ");
+    char who[32] = "";
+    end->said = by_another || !*rank->error || strstr(all, rank->error);
+    if (!end->said)
+        snprintf(who, sizeof who, "rank %d: ", rank->rank);
+    snprintf(end->words, sizeof end->words, "%s%.*s", who, (int)sizeof end->words / 2, rank->error);
+    return has_broken(rank->status) ? died(job, rank->status, end) : rank->status;
+}
+
+/* No rank has told of a failure, but the launcher has. */
+static enum status launcher_failed(const struct job *job)
+{
+    int code = WIFEXITED(job->wait_status) ? WEXITSTATUS(job->wait_status) : 1;
+    bool explained = strstr(text_string(&job->said), "error: ") != NULL;
+    for (int st = STATUS_USAGE; explained && st <= STATUS_FIT; st++) {
+        if (status_exit_code((enum status)st) == code)
+            return (enum status)st;
+    }
+    if (explained)
+        return STATUS_COMM;
+    show_kept(job);
+    return FAIL(job->cli->env, COMM, "%s failed (%s %d)", job->launcher.path,
+                WIFEXITED(job->wait_status) ? "exit" : "signal",
+                WIFEXITED(job->wait_status) ? code : WTERMSIG(job->wait_status));
+}
+
+/* Ranks save together: what one of them tells of is all there, whatever became of it since. */
+static bool is_saved(const struct job *job)
+{
+    for (int rank = 0; rank < launch_reporters(job->order); rank++) {
+        const struct rank_entry *entry = rank_book_entry(job->book, rank);
+        if (entry->saved || (entry->ended && entry->status == STATUS_SAVED))
+            return true;
+    }
+    return false;
+}
+
+enum status launch_outcome(const struct job *job, struct launch_end *end)
+{
+    const struct rank_entry *verdict = rank_book_verdict(job->book);
+    bool unexplained = !verdict || verdict->gone;
+    if (job->quit && is_saved(job)) {
+        log_info(job->cli->env, "%s", CLI_ENDED_SAVED);
+        return STATUS_SAVED;
+    }
+    if (job->quit)
+        return FAIL(job->cli->env, STOPPED, "%s", CLI_ENDED);
+    if (unexplained && killed_elsewhere(job, end))
+        return died(job, STATUS_COMM, end);
+    if (unexplained && launcher_was_killed(job) && !(verdict && job->order->alone)) {
+        snprintf(end->words, sizeof end->words,
+                 "%.200s (pid %d) was killed by signal %d; the ranks ended with it",
+                 job->launcher.path, (int)job->pid, WTERMSIG(job->wait_status));
+        return died(job, STATUS_COMM, end);
+    }
+    if (verdict)
+        return verdict->gone ? killed(job, verdict, end) : failed(job, verdict, end);
+    return job->wait_status == 0 ? STATUS_OK : launcher_failed(job);
+}

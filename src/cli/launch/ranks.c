@@ -1,0 +1,142 @@
+/* ranks -- see the header. Only rank 0 talks: what another rank fails with is spread through the
+ * communicator, and rank 0 says it. */
+#include "cli/launch/ranks.h"
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "cli/launch/launch.h"
+#include "cli/launch/mpi_launcher.h"
+#include "cli/rank_report.h"
+#include "comm/launcher.h"
+
+/* --- where they run ------------------------------------------------------------------------- */
+
+/* Ranks on this machine, as the launcher says. */
+static int joined_local_ranks(int size)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_STEP_TASKS_PER_NODE"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && atoi(text) > 0)
+            return atoi(text);
+    }
+    return size;
+}
+
+/* A launcher that binds its ranks has itself more processors than each of them. */
+static bool is_bound(void)
+{
+    cpu_set_t mine, parents;
+    return sched_getaffinity(0, sizeof mine, &mine) == 0 &&
+           sched_getaffinity(getppid(), sizeof parents, &parents) == 0 &&
+           !CPU_EQUAL(&mine, &parents);
+}
+
+static int share(int cpus, int ranks)
+{
+    return cpus > ranks ? cpus / ranks : 1;
+}
+
+/* srun may start ranks and give them nothing to find each other by; some libraries end the process
+ * with pages about it. */
+static bool is_bare_srun(const struct launcher *launcher)
+{
+    static const char *const names[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD",
+                                        "PMI_PORT"};
+    if (strcmp(launcher->name, "srun") != 0)
+        return false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (getenv(names[i]))
+            return false;
+    }
+    return true;
+}
+
+static enum status find_joined(struct env *env, int64_t wanted, const char *backend,
+                               const struct launcher *launcher, struct ranks_plan *plan)
+{
+    int cpus = env_available_threads();
+    if (wanted > 0 && wanted != launcher->size)
+        return FAIL(
+            env, USAGE, "-n %lld is not the %d rank%s that %s has started; leave -n away here",
+            (long long)wanted, launcher->size, launcher->size == 1 ? "" : "s", launcher->name);
+    bool alone = launcher->size == 1;
+    int local = joined_local_ranks(launcher->size);
+    bool joins = strcmp(backend, "self") != 0 && strcmp(backend, "threads") != 0;
+    if (!alone && !joins)
+        return FAIL(env, CONFIG, "comm.backend '%s' can't join the %d ranks that %s has started",
+                    backend, launcher->size, launcher->name);
+    if (!alone && is_bare_srun(launcher))
+        return FAIL(
+            env, CONFIG,
+            "started by srun as one of %d ranks, but without PMI, so they can't find each "
+            "other; use srun --mpi=pmix (--mpi=pmi2 with MPICH), or sifr train -n %d in the "
+            "batch script",
+            launcher->size, launcher->size);
+    *plan = (struct ranks_plan){
+        .way = alone ? RANKS_ONE : RANKS_JOIN,
+        .size = launcher->size,
+        .rank = launcher->rank,
+        .local = local,
+        .threads = is_bound() ? cpus : share(cpus, local),
+    };
+    return STATUS_OK;
+}
+
+/* Shall ranks that are started here be processes? Where nobody has asked for that, an mpirun that is
+ * not there is no reason to do without the ranks: `why` they are threads. Threads cannot be on
+ * several machines. */
+static bool become_processes(int size, const char *backend, char *why, size_t bytes)
+{
+    struct mpi_launcher launcher;
+    if (size == 1 || strcmp(backend, "threads") == 0)
+        return false;
+    if (strcmp(backend, "mpi") == 0 || launch_local_ranks(size) < size)
+        return true;
+    return mpi_launcher_look(&launcher, why, bytes) || launcher.named;
+}
+
+enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
+                       struct ranks_plan *plan)
+{
+    struct launcher launcher;
+    int size = wanted > 1 ? (int)wanted : 1;
+    bool joined = launcher_find(&launcher);
+    if (joined && launcher.size == 1 && strcmp(launcher.name, "srun") == 0)
+        joined = false; /* a shell on a node: ranks may be started from it */
+    if (joined)
+        return find_joined(env, wanted, backend, &launcher, plan);
+    if (size > 1 && strcmp(backend, "self") == 0)
+        return FAIL(env, CONFIG,
+                    "comm.backend 'self' has one rank; for -n %d use auto, mpi, nccl or threads",
+                    size);
+    *plan = (struct ranks_plan){.size = size};
+    bool processes = become_processes(size, backend, plan->why_threads, sizeof plan->why_threads);
+    plan->way = size == 1 ? RANKS_ONE : processes ? RANKS_LAUNCH : RANKS_THREADS;
+    plan->local = processes ? launch_local_ranks(size) : size;
+    plan->threads = share(env_available_threads(), plan->local);
+    return STATUS_OK;
+}
+
+void ranks_say_choice(struct env *env, const struct ranks_plan *plan)
+{
+    if (plan->way == RANKS_THREADS && *plan->why_threads)
+        log_info(env, "launch: %d ranks as threads of one process: %s", plan->size,
+                 plan->why_threads);
+}
+
+/* --- a rank that is a process --------------------------------------------------------------- */
+
+enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum status st, bool met)
+{
+    const char *error = log_first_error(cli->env->log);
+    bool elsewhere = ranks_is_orderly(st) || st == STATUS_COMM || st == STATUS_CONFIG;
+    console_flush(cli->console);
+    rank_report_end(plan->rank, st, error, met);
+    if (plan->rank > 0 && !elsewhere && !rank_report_wanted())
+        console_rank_error(cli->console, error);
+    /* A launcher ends the others when one rank's exit code is not 0, also while they write. */
+    return ranks_is_orderly(st) && rank_report_wanted() ? STATUS_OK : st;
+}

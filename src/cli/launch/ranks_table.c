@@ -1,0 +1,233 @@
+/* ranks_table -- see the header.
+ *
+ * Per step, with R rounds of micro-batches (one where every worker has one, or adds up its own), b
+ * bytes an element on the wire and c of a sum, and Psi parameters in N/G copies over G ranks each
+ * (stage 0: G = 1):
+ *
+ *                     parameters                gradients            sums between copies
+ *     stage 0         -                         (N-1)/N Psi b R      (N-1)/N Psi c
+ *     stages 1, 2     (G-1)/G Psi b             (N-1)/N Psi b R      (N/G-1)/N Psi c
+ *     stage 3         (G-1)/G Psi b 2R          (N-1)/N Psi b R      (N/G-1)/N Psi c
+ *     with servers    - (they send)             Psi b R              -
+ *
+ * In a pipeline all of it is so among the N ranks that have one stage, whose parameters are Psi. What
+ * two stages use goes from one to the other as well: a shard of the parameters, and a share of the
+ * sums. And every micro-batch sends B T C elements over every boundary, there and back. What
+ * tensor-parallel ranks send is in plan/formula.h.
+ */
+#include "cli/launch/ranks_table.h"
+#include <math.h>
+#include <stdio.h>
+#include "plan/formula.h"
+
+static int team_of(const struct run_config *config)
+{
+    return config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
+}
+
+/* Of the whole stream of a micro-batch. */
+static double stream_bytes(const struct run_config *config)
+{
+    const struct engine_config *engine = &config->engine;
+    return (double)(engine->micro_batch * engine->tokens * config->model.width) *
+           (double)dtype_bytes(run_compute(config).type);
+}
+
+/* Rank 0 is the first of its team, which has the first stage. */
+static double tensor_bytes(const struct run_config *config, const struct trainer_summary *summary,
+                           const struct roster *roster, double rounds)
+{
+    const struct spread_counts *part = &summary->part;
+    const struct engine_config *engine = &config->engine;
+    const struct layers layers = formula_layers(part, &config->parallel, engine->recompute);
+    const struct volume volume = {
+        .rounds = (int64_t)rounds,
+        .total = (double)dtype_bytes(run_sum_type(config)),
+        .tp = team_of(config),
+        .meetings = formula_meetings(&layers),
+        .stream_bytes = stream_bytes(config),
+        .loss_rows = part->last ? (double)(engine->micro_batch * engine->tokens) : 0,
+        .shares = part->shares,
+        .norms = roster_share_rank(roster, 0) == 0};
+    return formula_sent(roster, config->ranks.stage, &volume, ENGINE_TENSOR);
+}
+
+struct ranks_volume ranks_formula(const struct run_config *config,
+                                  const struct trainer_summary *summary)
+{
+    const struct ranks_config *ranks = &config->ranks;
+    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1, tp = team_of(config);
+    const struct spread_counts *part = &summary->part;
+    struct roster roster = roster_of(0, summary->ranks / (pp * tp), (int)ranks->servers);
+    double n = roster.size;
+    double psi = (double)(pp * tp > 1 ? part->parameters : summary->parameters);
+    double wire = (double)dtype_bytes(run_type(config));
+    double rounds = ceil((double)run_micro_batches(config) / (n - (double)ranks->servers));
+    double sent = ranks->accumulate == RUN_ACCUMULATE_LOCAL ? 1 : rounds;
+    double pipe = rounds * spread_messages(&config->parallel, 0) * stream_bytes(config) /
+                  (config->parallel.sequence ? tp : 1);
+    double tensor = tensor_bytes(config, summary, &roster, rounds);
+    if (ranks->servers > 0)
+        return (struct ranks_volume){.reduce = psi * wire * sent, .pipe = pipe, .tensor = tensor};
+    double group = ranks->stage == 0 ? 1 : ranks->shard_group == 0 ? n : (double)ranks->shard_group;
+    double params = (group - 1) / group * psi * wire * (ranks->stage == 3 ? 2 * rounds : 1);
+    double sum = (double)dtype_bytes(run_sum_type(config));
+    double sums = (n / group - 1) / n * psi * sum, lent = (double)part->lent / group * wire;
+    return (struct ranks_volume){.gather = params + sums + lent,
+                                 .reduce = (n - 1) / n * psi * wire * sent +
+                                           (double)part->borrowed / n * sum,
+                                 .pipe = pipe,
+                                 .tensor = tensor};
+}
+
+static double share_hidden(double in_flight, double waited)
+{
+    if (!(in_flight > 0))
+        return NAN;
+    return waited < in_flight ? 1 - waited / in_flight : 0;
+}
+
+double ranks_hidden(const struct engine_traffic *traffic)
+{
+    return share_hidden(traffic->in_flight, traffic->waited);
+}
+
+double ranks_tensor_hidden(const struct engine_traffic *traffic)
+{
+    return share_hidden(traffic->tensor_in_flight, traffic->tensor_waited);
+}
+
+void ranks_describe(const struct trainer_facts *facts, char *out, size_t bytes)
+{
+    const struct ranks_config *ranks = &facts->config->ranks;
+    const struct parallel_config *parallel = &facts->config->parallel;
+    int used = snprintf(out, bytes, "%d (%s), ", facts->ranks, facts->comm);
+    int64_t tp = parallel->tp > 1 ? parallel->tp : 1;
+    if (tp > 1)
+        used += snprintf(out + used, bytes - (size_t)used, "tensor parallel in groups of %lld%s, ",
+                         (long long)tp, parallel->sequence ? " with sequence" : "");
+    if (parallel->pp > 1)
+        used += snprintf(out + used, bytes - (size_t)used, "pipeline%s of %lld stages (%s), ZeRO ",
+                         facts->ranks > tp * parallel->pp ? "s" : "", (long long)parallel->pp,
+                         timetable_words[parallel->schedule]);
+    used += snprintf(out + used, bytes - (size_t)used, "stage %d", ranks->stage);
+    if (ranks->stage == 3)
+        used += snprintf(out + used, bytes - (size_t)used, ", prefetch %lld",
+                         (long long)ranks->prefetch);
+    if (ranks->shard_group > 0)
+        used += snprintf(out + used, bytes - (size_t)used, ", a copy on every %lld",
+                         (long long)ranks->shard_group);
+    int64_t servers = ranks->servers * tp * (parallel->pp > 1 ? parallel->pp : 1);
+    if (servers > 0)
+        snprintf(out + used, bytes - (size_t)used, ", of them %lld server%s", (long long)servers,
+                 servers == 1 ? "" : "s");
+}
+
+static void print_row(struct console *console, const char *name, double bytes, double other,
+                      const char *note)
+{
+    char own[32], theirs[32] = "-", ratio[32] = "-";
+    if (other > 0) {
+        text_human_bytes(theirs, other);
+        snprintf(ratio, sizeof ratio, "%.3f", bytes / other);
+    }
+    console_line(console, "  %s%-16s%s %12s %12s %8s  %s", console_style(console, STYLE_DIM), name,
+                 console_style(console, STYLE_PLAIN), text_human_bytes(own, bytes), theirs, ratio,
+                 note);
+}
+
+/* Whose model state it is. */
+static void describe_state(const struct run_config *config, const struct trainer_summary *s,
+                           char *out, size_t bytes)
+{
+    int pp = (int)config->parallel.pp;
+    if (pp > 1)
+        snprintf(out, bytes, "a rank of stage %d, which has most, against one with everything",
+                 s->state_rank / team_of(config) % pp);
+    else
+        snprintf(out, bytes, "a rank, against one that holds everything");
+}
+
+static void print_hidden(struct console *console, const struct engine_traffic *sent)
+{
+    double hidden = ranks_hidden(sent);
+    char a[32], b[32];
+    if (!isfinite(hidden))
+        return;
+    console_line(console, "  %s%-16s%s %11.1f%%  of %s of communication; compute waited %s",
+                 console_style(console, STYLE_DIM), "hidden", console_style(console, STYLE_PLAIN),
+                 100 * hidden, text_human_seconds(a, sent->in_flight),
+                 text_human_seconds(b, sent->waited));
+    if (sent->tensor_in_flight > 0)
+        console_line(console, "  %s%-16s%s %11.1f%%  of %s in the team; compute waited %s",
+                     console_style(console, STYLE_DIM), "hidden, team",
+                     console_style(console, STYLE_PLAIN), 100 * ranks_tensor_hidden(sent),
+                     text_human_seconds(a, sent->tensor_in_flight),
+                     text_human_seconds(b, sent->tensor_waited));
+    if (sent->stalled > 0)
+        console_line(console, "  %s%-16s%s %12s  of that, for what a neighbour had not sent yet",
+                     console_style(console, STYLE_DIM), "stalled",
+                     console_style(console, STYLE_PLAIN), text_human_seconds(a, sent->stalled));
+}
+
+void ranks_table_print(struct console *console, const struct run_config *config,
+                       const struct trainer_summary *s)
+{
+    const struct engine_traffic *sent = &s->traffic;
+    bool card = s->held.host_bytes > 0;
+    const struct footprint *there = card ? &s->held.card : &s->held.process;
+    struct ranks_volume formula = ranks_formula(config, s);
+    double steps = (double)(s->steps - s->first_step);
+    char whose[96];
+    describe_state(config, s, whose, sizeof whose);
+    console_line(console, "\n  %-16s %12s %12s %8s", "over ranks", "measured", "formula", "ratio");
+    print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes, whose);
+    if (there->held_bytes > 0)
+        print_row(console, card ? "card" : "process", (double)there->held_bytes,
+                  (double)there->accounted_bytes + (double)there->runtime_bytes,
+                  card ? "of its ranks, against their accounts and runtime"
+                       : "a rank, against its account and runtime");
+    print_row(console, "parameters sent", (double)sent->sent[ENGINE_GATHER] / steps, formula.gather,
+              "a step");
+    print_row(console, "gradients sent", (double)sent->sent[ENGINE_REDUCE] / steps, formula.reduce,
+              "a step");
+    if (config->parallel.pp > 1)
+        print_row(console, "to other stages", (double)sent->sent[ENGINE_PIPE] / steps, formula.pipe,
+                  "a step: activations and their gradients, of stage 0");
+    if (config->parallel.tp > 1)
+        print_row(console, "to the team", (double)sent->sent[ENGINE_TENSOR] / steps, formula.tensor,
+                  "a step: activations, and shares of gradients");
+    print_row(console, "control sent", (double)sent->sent[ENGINE_CONTROL] / steps, 0, "a step");
+    print_hidden(console, sent);
+    console_line(console, "%s", "");
+}
+
+void ranks_table_json(struct json_out *json, const struct run_config *config,
+                      const struct trainer_summary *s)
+{
+    const struct engine_traffic *sent = &s->traffic;
+    struct ranks_volume formula = ranks_formula(config, s);
+    double steps = (double)(s->steps - s->first_step);
+    json_out_open(json, "ranks", '{');
+    json_out_int(json, "count", s->ranks);
+    json_out_int(json, "state_bytes", (int64_t)s->state_bytes);
+    json_out_int(json, "whole_state_bytes", (int64_t)s->whole_bytes);
+    json_out_int(json, "state_rank", s->state_rank);
+    json_out_int(json, "sent_gather", sent->sent[ENGINE_GATHER]);
+    json_out_int(json, "sent_reduce", sent->sent[ENGINE_REDUCE]);
+    json_out_int(json, "sent_pipe", sent->sent[ENGINE_PIPE]);
+    json_out_int(json, "sent_tensor", sent->sent[ENGINE_TENSOR]);
+    json_out_int(json, "sent_control", sent->sent[ENGINE_CONTROL]);
+    json_out_real(json, "formula_gather", formula.gather * steps);
+    json_out_real(json, "formula_reduce", formula.reduce * steps);
+    json_out_real(json, "formula_pipe", formula.pipe * steps);
+    json_out_real(json, "formula_tensor", formula.tensor * steps);
+    json_out_real(json, "comm_seconds", sent->in_flight);
+    json_out_real(json, "comm_waited", sent->waited);
+    json_out_real(json, "comm_stalled", sent->stalled);
+    json_out_real(json, "hidden", ranks_hidden(sent));
+    json_out_real(json, "tensor_seconds", sent->tensor_in_flight);
+    json_out_real(json, "tensor_waited", sent->tensor_waited);
+    json_out_real(json, "tensor_hidden", ranks_tensor_hidden(sent));
+    json_out_close(json, '}');
+}

@@ -1,0 +1,220 @@
+/* command_plan -- what a run would take and send, for every stage, without running it; with --gpus,
+ * which layout of it is fastest (plan_search.c). What it shows is in plan_view.c, plan_table1.c and
+ * plan_search_view.c. */
+#include <stdio.h>
+#include "cli/launch/launch.h"
+#include "base/host.h"
+#include "cli/plan/plan_search.h"
+#include "cli/plan/plan_view.h"
+
+struct plan_settings {
+    struct run_config config;
+    int64_t n, gpus, node, memory, top;
+    const char *machine;
+    bool table1, lines, json;
+};
+
+/* A card that nobody has asked for may be what the run needs. */
+static enum status advise_card(struct cli *cli, const struct plan_view *view, struct text *advice)
+{
+    char name[64];
+    TRY(run_card_that_fits(cli->env, view->config, view->request->ranks,
+                           launch_local_ranks(view->request->ranks), name, sizeof name));
+    if (name[0] != '\0')
+        text_printf(advice, "run.device=cuda fits on the card here, %s; on the CPU ", name);
+    return STATUS_OK;
+}
+
+/* The table stands in any case; that it does not fit is said after it, and is the exit code. */
+static enum status show(struct cli *cli, const struct plan_view *view, bool json)
+{
+    const struct plan_stage *stage = &view->plan->stages[view->request->zero.stage];
+    size_t worker = plan_needed_bytes(&stage->worker), server = plan_needed_bytes(&stage->server);
+    struct text advice;
+    char a[32], b[PLAN_VIEW_MEMORY];
+    TRY(json ? plan_view_json(cli, view) : plan_view_table(cli, view));
+    if (plan_fits(stage, view->memory_bytes))
+        return STATUS_OK;
+    text_init(&advice, cli->env);
+    TRY(advise_card(cli, view, &advice));
+    plan_view_advice(view, &advice);
+    enum status st = FAIL(cli->env, FIT, "stage %d needs %s for a rank and there is %s; %s",
+                          view->request->zero.stage,
+                          text_human_bytes(a, (double)(worker > server ? worker : server)),
+                          plan_view_memory(view, b), text_string(&advice));
+    text_free(&advice);
+    return st;
+}
+
+static enum status plan_and_show(struct cli *cli, const struct plan_settings *settings)
+{
+    const struct plan_request request = run_plan_request(&settings->config, (int)settings->n);
+    struct plan plan;
+    struct plan_advice advice;
+    struct plan_view view = {.config = &settings->config,
+                             .request = &request,
+                             .plan = &plan,
+                             .advice = &advice,
+                             .memory_bytes = (size_t)settings->memory,
+                             .runtime_bytes = formula_runtime(launch_local_ranks(request.ranks)),
+                             .lines = settings->lines};
+    spread_tell_unused(cli->env, &settings->config.parallel);
+    if (settings->memory == 0) {
+        int local = launch_local_ranks(request.ranks);
+        bool card = settings->config.machine.device == RUN_DEVICE_CUDA;
+        view.shared_bytes = card ? settings->config.device.free_bytes : machine_memory();
+        view.memory_bytes = run_memory(&settings->config, view.shared_bytes, local);
+    }
+    const struct run_config *config = &settings->config;
+    TRY(data_size_find(cli->env, &config->data, config->tokenizer, config->model.vocab, NULL,
+                       &view.data));
+    TRY(plan_make(cli->env, &request, &plan));
+    enum status st = plan_advise(cli->env, &request, &plan, view.memory_bytes, &advice);
+    if (st == STATUS_OK)
+        st = show(cli, &view, settings->json);
+    plan_free(cli->env, &plan);
+    return st;
+}
+
+/* As the launch of such a run does it: the CPUs here, shared out. */
+static enum status share_threads(struct options *options, int local_ranks)
+{
+    char text[16];
+    int threads = machine_threads(0) / local_ranks;
+    if (local_ranks == 1 || options_is_set(options, "run.threads"))
+        return STATUS_OK;
+    snprintf(text, sizeof text, "%d", threads > 0 ? threads : 1);
+    return options_set(options, "run.threads", text, "the number of ranks");
+}
+
+/* A layout that is given is planned, or one is looked for: not both at once. */
+static enum status check_mode(struct cli *cli, const struct options *options,
+                              const struct plan_settings *settings)
+{
+    static const char *const own[] = {"machine", "node", "top"};
+    if (settings->gpus == 0 && options_is_set(options, "gpus"))
+        return FAIL(cli->env, USAGE, "--gpus: how many? A layout is for 1 rank or more");
+    if (settings->gpus > 0 && options_is_set(options, "n"))
+        return FAIL(cli->env, USAGE,
+                    "-n plans the layout that is given, --gpus looks for one: give one of them");
+    if (settings->gpus > 0 && settings->lines)
+        return FAIL(cli->env, USAGE, "--lines is for one layout: give -n in place of --gpus");
+    for (size_t i = 0; settings->gpus == 0 && i < sizeof own / sizeof *own; i++)
+        if (options_is_set(options, own[i]))
+            return FAIL(cli->env, USAGE, "--%s goes with --gpus, which looks for a layout", own[i]);
+    return STATUS_OK;
+}
+
+static enum status search(struct cli *cli, struct options *options, struct plan_settings *settings)
+{
+    const struct plan_search_asked asked = {.gpus = settings->gpus,
+                                            .node = settings->node,
+                                            .memory = settings->memory,
+                                            .top = settings->top,
+                                            .machine = settings->machine,
+                                            .json = settings->json};
+    enum status st = plan_search(cli, options, &asked, &settings->config);
+    run_config_release(&settings->config);
+    return st;
+}
+
+static enum status run_plan(struct cli *cli, struct options *options, void *user_settings,
+                            const char *const *words, int word_count)
+{
+    struct plan_settings *settings = user_settings;
+    (void)words, (void)word_count;
+    if (settings->table1)
+        return plan_view_table1(cli, settings->json);
+    TRY(check_mode(cli, options, settings));
+    if (settings->gpus > 0)
+        return search(cli, options, settings);
+    TRY(share_threads(options, launch_local_ranks((int)settings->n)));
+    TRY(run_config_resolve(cli->env, options, NULL, NULL, &settings->config));
+    enum status st = plan_and_show(cli, settings);
+    run_config_release(&settings->config);
+    return st;
+}
+
+/* --- the command ---------------------------------------------------------------------------- */
+
+#define FLAG(name, kind)                                    \
+    .key = #name, .type = OPTION_##kind, .flag_only = true, \
+    .offset = offsetof(struct plan_settings, name)
+static const struct option plan_list[] = {
+    {FLAG(n, INT), .letter = 'n', .fallback = "1", .ranged = true, .min = 1, .max = 65536,
+     .value_name = "RANKS", .help = "ranks that share the work"},
+    {FLAG(memory, INT), .fallback = "0", .ranged = true, .min = 0, .max = 9e18,
+     .value_name = "BYTES",
+     .help = "memory of one rank, 80G for instance; 0 = what is free here, divided by the ranks; "
+             "with --gpus: what the machine's cards have"},
+    {FLAG(gpus, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e6, .value_name = "RANKS",
+     .help = "look for the fastest layout that fits so many ranks; keys that are given stay"},
+    {FLAG(machine, STRING), .fallback = "h100", .value_name = "NAME|FILE",
+     .help = "--gpus: how fast they are: h100, h200, a100-80g, a100-40g, or a file that sifr bench "
+             "--save has written"},
+    {FLAG(node, INT), .fallback = "0", .ranged = true, .min = 0, .max = 4096, .value_name = "RANKS",
+     .help = "--gpus: ranks of a node, which tp does not leave; 0 = as the machine has them"},
+    {FLAG(top, INT), .fallback = "5", .ranged = true, .min = 1, .max = 1000, .value_name = "K",
+     .help = "--gpus: how many layouts to show, of each tp and pp the best"},
+    {FLAG(lines, BOOL), .help = "list every buffer of rank 0 in the chosen stage too"},
+    {FLAG(table1, BOOL), .help = "print Table 1 of the ZeRO paper, exactly, and stop there"},
+    {FLAG(json, BOOL), .help = "one JSON object"},
+};
+#undef FLAG
+static const struct option_table plan_flags = {"plan", plan_list,
+                                               sizeof plan_list / sizeof plan_list[0]};
+static enum status bind_plan(struct options *options, void *user_settings)
+{
+    struct plan_settings *settings = user_settings;
+    TRY(options_bind(options, &plan_flags, settings));
+    return run_config_bind_planning(options, &settings->config);
+}
+
+const struct command command_plan = {
+    .name = "plan",
+    .usage = "[FILE.yaml] [-n RANKS | --gpus RANKS] [--section.key=value ...]",
+    .summary =
+        "print the memory and traffic of a run before it, or the fastest layout for a cluster",
+    .description =
+        "The store and the engine of the run are built on a device that only counts, and one step "
+        "is walked:\n"
+        "nothing is allocated, and no data is needed when the size of the vocabulary is known. "
+        "The chosen stage\n"
+        "is marked; the exit code is 4 when it does not fit.\n"
+        "Of the rows, params, grads and optimizer are the model state; slots hold gathered "
+        "parameters "
+        "and gradients\n"
+        "on their way, comm what arrives from other ranks, loader the batches. Data that is here "
+        "has a "
+        "line of its own:\n"
+        "its tokens are mapped from files, once for all ranks of a host, and in no rank's total. "
+        "Not "
+        "in the total is\n"
+        "runtime, what MPI and BLAS, or on a card CUDA and its libraries, hold themselves: an "
+        "estimate here, and "
+        "measured in a run.\n"
+        "It sends parameters (gather), gradients (reduce), and losses, norms and votes (control); "
+        "a "
+        "formula is the\n"
+        "ZeRO paper's.\n"
+        "With --gpus the layout is what is looked for: tp, pp, ZeRO stage, micro-batch, "
+        "recomputation and schedule that\n"
+        "take the least time for a step of train.global_batch sequences and fit. Every key that is "
+        "given stays as it\n"
+        "is; the rest is searched, and none that is faster is left out. Each layout is timed by "
+        "the same walk, on a\n"
+        "device that keeps the time of a machine: a preset, or a file with what was measured "
+        "(sifr bench).\n",
+    .examples = "  sifr plan configs/gpt2-124m.yaml -n 4 --zero.stage=2\n"
+                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 -n 8 --memory=16G\n"
+                "  sifr plan --table1\n"
+                "  sifr plan --model.preset=llama-1b --model.vocab=32000 --precision.mode=bf16 "
+                "--gpus=64 --train.global_batch=512\n"
+                "  sifr plan configs/llama-1b.yaml --model.vocab=32000 --precision.mode=bf16 "
+                "--gpus=16 --machine=a100-40g --zero.stage=1\n",
+    .settings_bytes = sizeof(struct plan_settings),
+    .most_words = 1,
+    .config_file = true,
+    .bind = bind_plan,
+    .run = run_plan,
+};

@@ -1,0 +1,206 @@
+/* plan_search -- see the header. */
+#include "cli/plan/plan_search.h"
+#include <string.h>
+#include "base/clock.h"
+#include "base/host.h"
+#include "cli/plan/plan_search_view.h"
+#include "plan/peak.h"
+
+/* --- what is open ----------------------------------------------------------------------------------- */
+
+static struct search_fixed fixed_by(const struct options *options)
+{
+    return (struct search_fixed){
+        .tp = options_is_set(options, "parallel.tp"),
+        .pp = options_is_set(options, "parallel.pp"),
+        .sequence = options_is_set(options, "parallel.sequence"),
+        .regather = options_is_set(options, "parallel.regather"),
+        .stage = options_is_set(options, "zero.stage"),
+        .micro_batch = options_is_set(options, "train.micro_batch"),
+        .recompute = options_is_set(options, "engine.recompute"),
+        .schedule = options_is_set(options, "parallel.schedule"),
+        .chunks = options_is_set(options, "parallel.chunks"),
+        .shard_group = options_is_set(options, "zero.shard_group"),
+    };
+}
+
+/* Keys that no layout could have together. */
+static enum status check_keys(struct cli *cli, const struct run_config *config,
+                              const struct search_fixed *fixed)
+{
+    const struct parallel_config *parallel = &config->parallel;
+    if (fixed->chunks && parallel->chunks > 1 && fixed->schedule &&
+        parallel->schedule != TIMETABLE_INTERLEAVED)
+        return FAIL(cli->env, CONFIG,
+                    "parallel.chunks is %lld, but the schedule '%s' has one chunk a rank; take "
+                    "parallel.schedule=interleaved or leave it open",
+                    (long long)parallel->chunks, timetable_words[parallel->schedule]);
+    return STATUS_OK;
+}
+
+/* Keys that do nothing in any layout: an open one may be what they need. */
+static void tell_unused(struct cli *cli, const struct run_config *config,
+                        const struct search_fixed *fixed, int64_t gpus)
+{
+    struct parallel_config best = config->parallel;
+    if (!fixed->pp)
+        best.pp = gpus;
+    if (!fixed->tp)
+        best.tp = gpus;
+    if (!fixed->sequence)
+        best.sequence = best.tp > 1;
+    spread_tell_unused(cli->env, &best);
+}
+
+/* A machine with cards is computed on with them, another one without. */
+static enum status choose_device(struct cli *cli, struct options *options,
+                                 const struct machine_profile *machine, const char *name,
+                                 const struct run_config *config, const char **device)
+{
+    int given = config->machine.device, own = machine->card ? RUN_DEVICE_CUDA : RUN_DEVICE_CPU;
+    if (given != RUN_DEVICE_AUTO && given != own)
+        return FAIL(cli->env, CONFIG,
+                    "run.device is %s, but --machine '%s' computes on %s; give another machine, "
+                    "or leave run.device out",
+                    run_device_words[given], name, machine->card ? "cards" : "the CPU");
+    *device = given == RUN_DEVICE_AUTO ? run_device_words[own] : NULL;
+    return *device ? options_set(options, "run.device", *device, "--machine") : STATUS_OK;
+}
+
+/* A batch that is given is cut as it goes; without one it is a micro-batch, as in a run. */
+static enum status choose_batch(struct options *options, const struct run_config *config)
+{
+    if (!options_is_set(options, "train.micro_batch") && config->train.global_batch > 0)
+        TRY(options_set(options, "train.micro_batch", "1", "--gpus"));
+    return STATUS_OK;
+}
+
+/* --- the machine ------------------------------------------------------------------------------------ */
+
+static const char *words_of_preset(const char *name)
+{
+    for (int i = 0; machine_preset_name(i); i++)
+        if (strcmp(machine_preset_name(i), name) == 0)
+            return machine_preset_words(i);
+    return "";
+}
+
+static enum status check_machine(struct cli *cli, const struct machine_profile *machine,
+                                 const char *name, int64_t gpus)
+{
+    if (!machine->has_ops)
+        return FAIL(cli->env, CONFIG,
+                    "--machine: '%s' does not say how fast ops are; add that with sifr bench ops "
+                    "--save=%s",
+                    name, name);
+    if (!machine->has_comm && gpus > 1)
+        return FAIL(cli->env, CONFIG,
+                    "--machine: '%s' does not say how fast ranks talk; add that with sifr bench "
+                    "comm -n 2 --save=%s, or as many ranks as there will be on a machine",
+                    name, name);
+    return STATUS_OK;
+}
+
+/* Ranks that compute on the CPU have the threads with which they were measured, unless they are told
+ * how many. */
+static int choose_threads(const struct options *options, const struct machine_profile *machine,
+                          struct run_config *config)
+{
+    int measured = machine->card ? 0 : machine->ops_ranks.threads;
+    if (measured == 0 || options_is_set(options, "run.threads"))
+        return 0;
+    config->machine.threads = measured;
+    return measured;
+}
+
+/* Of a rank, at best: told, or by the card's name. */
+static double peak_of(const struct run_config *config, const struct machine_profile *machine,
+                      const char *words)
+{
+    enum dtype type = run_compute(config).type;
+    double told = config->machine.peak_tflops * 1e12;
+    if (told > 0)
+        return told;
+    double peak = peak_of_card(words, type);
+    return peak > 0 ? peak : peak_of_card(machine->name, type);
+}
+
+/* --- the search ------------------------------------------------------------------------------------- */
+
+/* The table stands in any case; that nothing fits is said after it, and is the exit code. */
+static enum status show(struct cli *cli, const struct plan_search_view *view, bool json)
+{
+    const struct search_layout *nearest = &view->result->nearest;
+    struct text words;
+    char a[32], b[32], c[32];
+    TRY(json ? plan_search_view_json(cli, view) : plan_search_view_table(cli, view));
+    if (view->result->count > 0)
+        return STATUS_OK;
+    text_init(&words, cli->env);
+    plan_search_say(nearest, &words);
+    double memory = (double)view->space->memory, needed = (double)nearest->needed_bytes;
+    enum status st = FAIL(
+        cli->env, FIT,
+        "no layout of %d rank%s fits; the nearest, %s, needs %s for a rank and there is %s: %s "
+        "more, or more ranks, or a smaller train.global_batch or context",
+        view->space->request->ranks, view->space->request->ranks == 1 ? "" : "s",
+        text_string(&words), text_human_bytes(a, needed), text_human_bytes(b, memory),
+        text_human_bytes(c, needed - memory));
+    text_free(&words);
+    return st;
+}
+
+static enum status search_and_show(struct cli *cli, const struct plan_search_asked *asked,
+                                   struct plan_search_view *view, struct search_space *space)
+{
+    struct search_result result;
+    double start = clock_seconds();
+    TRY(search_layouts(cli->env, space, &result));
+    view->space = space;
+    view->result = &result;
+    view->seconds = clock_seconds() - start;
+    enum status st = show(cli, view, asked->json);
+    search_result_free(cli->env, &result);
+    return st;
+}
+
+static enum status search_on(struct cli *cli, struct options *options,
+                             const struct plan_search_asked *asked, struct run_config *config,
+                             const struct machine_profile *machine)
+{
+    struct search_fixed fixed = fixed_by(options);
+    struct plan_search_view view = {
+        .config = config, .options = options, .machine_words = words_of_preset(asked->machine)};
+    TRY(check_machine(cli, machine, asked->machine, asked->gpus));
+    TRY(check_keys(cli, config, &fixed));
+    TRY(choose_device(cli, options, machine, asked->machine, config, &view.device));
+    TRY(choose_batch(options, config));
+    TRY(run_config_resolve(cli->env, options, NULL, NULL, config));
+    tell_unused(cli, config, &fixed, asked->gpus);
+    view.threads = choose_threads(options, machine, config);
+    const struct plan_request request = run_plan_request(config, (int)asked->gpus);
+    int node = asked->node > 0 ? (int)asked->node : machine->comm.node;
+    struct machine_profile cluster = *machine; /* whose nodes are as large as was told */
+    cluster.comm.node = node > 0 ? node : (int)asked->gpus;
+    view.alone = node == 0;
+    struct search_space space = {.request = &request,
+                                 .global_batch = config->train.global_batch,
+                                 .machine = &cluster,
+                                 .node = cluster.comm.node,
+                                 .memory = asked->memory > 0 ? (size_t)asked->memory
+                                                             : machine->memory_bytes,
+                                 .fixed = fixed,
+                                 .most = (int)asked->top};
+    view.peak = peak_of(config, machine, view.machine_words);
+    return search_and_show(cli, asked, &view, &space);
+}
+
+enum status plan_search(struct cli *cli, struct options *options,
+                        const struct plan_search_asked *asked, struct run_config *config)
+{
+    struct machine_profile machine;
+    TRY(machine_profile_load(cli->env, asked->machine, &machine));
+    enum status st = search_on(cli, options, asked, config, &machine);
+    machine_profile_free(cli->env, &machine);
+    return st;
+}

@@ -1,0 +1,330 @@
+/* plan_search_view -- a layout is a row; what the first sends, why it is first and how to run it
+ * follow. */
+#include "cli/plan/plan_search_view.h"
+#include <stdio.h>
+#include "cli/json_out.h"
+
+/* --- figures -------------------------------------------------------------------------------------- */
+
+static double tokens_of(const struct plan_search_view *view)
+{
+    return (double)(view->space->global_batch * view->space->request->engine.tokens);
+}
+
+/* Share of the peak of all ranks; 0 = not known. */
+static double mfu_of(const struct plan_search_view *view, const struct search_layout *layout)
+{
+    double peak = view->peak * view->space->request->ranks;
+    if (peak <= 0)
+        return 0;
+    return tokens_of(view) * view->result->flops_per_token / layout->time.step / peak;
+}
+
+static char *say_seconds(char out[32], double seconds)
+{
+    if (seconds < 60)
+        snprintf(out, 32, seconds < 1 ? "%.3g ms" : "%.3g s",
+                 seconds < 1 ? seconds * 1e3 : seconds);
+    else
+        text_human_seconds(out, seconds);
+    return out;
+}
+
+static char *say_schedule(char out[32], const struct plan_request *request)
+{
+    const struct parallel_config *parallel = &request->parallel;
+    const char *word = timetable_words[parallel->schedule];
+    if (parallel->pp < 2)
+        snprintf(out, 32, "-");
+    else if (spread_chunks(parallel) > 1)
+        snprintf(out, 32, "%s %d", word, spread_chunks(parallel));
+    else
+        snprintf(out, 32, "%s", word);
+    return out;
+}
+
+void plan_search_say(const struct search_layout *layout, struct text *text)
+{
+    const struct plan_request *request = &layout->request;
+    char word[32];
+    text_printf(text, "tp %d, pp %d, dp %d, stage %d, micro-batch %lld, recompute %s",
+                (int)request->parallel.tp, (int)request->parallel.pp, layout->dp,
+                request->zero.stage, (long long)request->engine.micro_batch,
+                recompute_word(request->engine.recompute));
+    if (request->parallel.pp > 1)
+        text_printf(text, ", %s", say_schedule(word, request));
+}
+
+/* --- the table ------------------------------------------------------------------------------------ */
+
+/* Keys that were given, and so are the same in every layout. */
+static void describe_given(struct text *text, const struct search_fixed *fixed)
+{
+    const struct {
+        bool given;
+        const char *key;
+    } keys[] = {{fixed->tp, "parallel.tp"},
+                {fixed->pp, "parallel.pp"},
+                {fixed->sequence, "parallel.sequence"},
+                {fixed->regather, "parallel.regather"},
+                {fixed->schedule, "parallel.schedule"},
+                {fixed->chunks, "parallel.chunks"},
+                {fixed->stage, "zero.stage"},
+                {fixed->shard_group, "zero.shard_group"},
+                {fixed->micro_batch, "train.micro_batch"},
+                {fixed->recompute, "engine.recompute"}};
+    const char *before = "given    ";
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (keys[i].given) {
+            text_printf(text, "%s%s", before, keys[i].key);
+            before = ", ";
+        }
+    if (before[0] == ',')
+        text_add(text, ": not searched\n");
+}
+
+/* Ranks that share a machine in another way than those that were measured are as fast only at best. */
+static void describe_measured(struct text *text, const struct plan_search_view *view)
+{
+    const struct machine_profile *machine = view->space->machine;
+    const struct plan_request *request = view->space->request;
+    int ranks = request->ranks, threads = machine->ops_ranks.threads;
+    bool measured = machine->ops_ranks.ranks == ranks && machine->comm_ranks.ranks == ranks;
+    if (view->alone && ranks > 1 && !measured)
+        text_printf(text,
+                    "note     %d ranks are taken to be on one machine, each as fast as those that "
+                    "were measured:\n"
+                    "         sifr bench with -n %d measures them so\n",
+                    ranks, ranks);
+    if (!request->card && threads > 0 && threads != request->threads)
+        text_printf(text,
+                    "note     run.threads is %d, but times are of ranks with %d: sifr bench ops "
+                    "--threads=%d measures them so\n",
+                    request->threads, threads, request->threads);
+}
+
+/* A run without it has one micro-batch a step, which says little of a cluster. */
+static void describe_batch(struct text *text, const struct plan_search_view *view)
+{
+    int64_t batch = view->space->global_batch;
+    if (!options_is_set(view->options, "train.global_batch"))
+        text_printf(
+            text, "note     train.global_batch was not given: planned for %lld sequence%s a step\n",
+            (long long)batch, batch == 1 ? "" : "s");
+}
+
+static void describe_memory(struct text *text, const struct plan_search_view *view)
+{
+    if (view->space->memory == 0)
+        text_printf(text,
+                    "note     %s has memory_bytes 0: no layout is too large; --memory says what a "
+                    "rank has\n",
+                    view->space->machine->name);
+}
+
+static void describe(struct text *text, const struct plan_search_view *view)
+{
+    const struct search_space *space = view->space;
+    const struct search_result *result = view->result;
+    const struct model_config *model = &space->request->model;
+    char a[32], b[32];
+    text_printf(text, "model    %lld layers, width %lld, %lld heads: %s parameters, in %s\n",
+                (long long)model->layers, (long long)model->width, (long long)model->heads,
+                text_human_count(a, (double)result->parameters),
+                dtype_name(space->request->zero.type));
+    text_printf(text, "cluster  %d rank%s on nodes of %d, %s%s%s", space->request->ranks,
+                space->request->ranks == 1 ? "" : "s", space->node, space->machine->name,
+                view->machine_words[0] ? ": " : "", view->machine_words);
+    if (space->memory > 0)
+        text_printf(text, "; %s (%s bytes) for a rank", text_human_bytes(a, (double)space->memory),
+                    text_human_count(b, (double)space->memory));
+    text_printf(text, "\nstep     %lld sequences of %lld tokens\n", (long long)space->global_batch,
+                (long long)space->request->engine.tokens);
+    text_printf(text,
+                "search   %lld layouts: %lld do not fit, %lld cannot be faster, %lld walked; %.1f "
+                "s\n",
+                (long long)result->possible, (long long)result->too_large,
+                (long long)result->bounded, (long long)result->timed, view->seconds);
+    describe_given(text, &space->fixed);
+    if (space->request->card && space->request->zero.type == DTYPE_F32)
+        text_add(text, "note     precision.mode is fp32; cards are faster in bf16\n");
+    describe_batch(text, view);
+    describe_memory(text, view);
+    describe_measured(text, view);
+}
+
+static void heading(struct cli *cli, struct text *text)
+{
+    text_printf(text, "\n%s    tp   pp    dp  stage  micro-batch  recompute  %-14s", //
+                console_style(cli->console, STYLE_BOLD), "schedule");
+    text_printf(text, "%10s %10s %7s %11s %7s %7s%s\n", "step", "tokens/s", "mfu", "memory", "idle",
+                "hidden", console_style(cli->console, STYLE_PLAIN));
+}
+
+static void row(struct text *text, const struct plan_search_view *view, int i)
+{
+    const struct search_layout *layout = &view->result->layouts[i];
+    const struct plan_request *request = &layout->request;
+    const struct plan_time *time = &layout->time;
+    char stage[16], batch[32], word[32], share[16];
+    snprintf(stage, sizeof stage, request->zero.shard_group > 0 ? "%d/%d" : "%d",
+             request->zero.stage, request->zero.shard_group);
+    snprintf(batch, sizeof batch, "%lld x %lld", (long long)layout->rounds,
+             (long long)request->engine.micro_batch);
+    text_printf(text, "%2d %3d %4d %5d %6s %12s  %-9s  %-14s", i + 1, (int)request->parallel.tp,
+                (int)request->parallel.pp, layout->dp, stage, batch,
+                recompute_word(request->engine.recompute), say_schedule(word, request));
+    text_printf(text, "%10s", say_seconds(word, time->step));
+    text_printf(text, " %10s", text_human_count(word, tokens_of(view) / time->step));
+    snprintf(share, sizeof share, "%.1f %%", 100 * mfu_of(view, layout));
+    text_printf(text, " %7s", view->peak > 0 ? share : "-");
+    text_printf(text, " %11s", text_human_bytes(word, (double)layout->needed_bytes));
+    text_printf(text, " %5.1f %% %5.1f %%\n", 100 * time->bubble, 100 * plan_time_hidden(time));
+}
+
+static void sent(struct text *text, const struct search_layout *layout)
+{
+    char word[32];
+    bool any = false;
+    text_add(text, "\na rank of the first sends in a step:");
+    for (int way = 0; way < ENGINE_WAYS; way++) {
+        if (layout->time.sent[way] == 0)
+            continue;
+        text_printf(text, "%s %s %s", any ? "," : "", engine_way_word((enum engine_way)way),
+                    text_human_bytes(word, (double)layout->time.sent[way]));
+        any = true;
+    }
+    text_add(text, any ? "\n" : " nothing\n");
+}
+
+static void others(struct text *text, const struct search_result *result)
+{
+    const struct search_layout *first = &result->layouts[0];
+    for (int i = 2; i < result->count; i++)
+        text_printf(text, "%-8d %+.1f %%: %s\n", i + 1,
+                    100 * (result->layouts[i].time.step / first->time.step - 1),
+                    result->layouts[i].why);
+}
+
+static void write_table(struct cli *cli, const struct plan_search_view *view, struct text *text)
+{
+    const struct search_result *result = view->result;
+    describe(text, view);
+    if (result->count == 0)
+        return;
+    heading(cli, text);
+    for (int i = 0; i < result->count; i++)
+        row(text, view, i);
+    sent(text, &result->layouts[0]);
+    text_add(text, "\n");
+    search_explain(view->space, result, text);
+    others(text, result);
+    text_add(text, "\nthe first, as a command:\n  ");
+    plan_search_command(cli, view, &result->layouts[0], text);
+    text_add(text, "\n");
+    if (!data_is_given(&view->config->data))
+        text_add(text, "note     no data was given: add --data.path=FILE to run it\n");
+}
+
+enum status plan_search_view_table(struct cli *cli, const struct plan_search_view *view)
+{
+    struct text text;
+    text_init(&text, cli->env);
+    write_table(cli, view, &text);
+    enum status st = text.status;
+    if (st == STATUS_OK)
+        console_write(cli->console, text_string(&text), text.bytes);
+    text_free(&text);
+    return st;
+}
+
+/* --- JSON ----------------------------------------------------------------------------------------- */
+
+static void json_layout(struct json_out *json, const struct plan_search_view *view, const char *key,
+                        const struct search_layout *layout, bool timed)
+{
+    const struct plan_request *request = &layout->request;
+    const struct plan_time *time = &layout->time;
+    json_out_open(json, key, '{');
+    json_out_int(json, "tp", request->parallel.tp);
+    json_out_bool(json, "sequence", request->parallel.sequence);
+    json_out_bool(json, "regather", request->parallel.regather);
+    json_out_int(json, "pp", request->parallel.pp);
+    json_out_string(json, "schedule", timetable_words[request->parallel.schedule]);
+    json_out_int(json, "chunks", spread_chunks(&request->parallel));
+    json_out_int(json, "dp", layout->dp);
+    json_out_int(json, "stage", request->zero.stage);
+    json_out_int(json, "shard_group", request->zero.shard_group);
+    json_out_int(json, "micro_batch", request->engine.micro_batch);
+    json_out_int(json, "rounds", layout->rounds);
+    json_out_string(json, "recompute", recompute_word(request->engine.recompute));
+    json_out_int(json, "needed_bytes", (int64_t)layout->needed_bytes);
+    if (timed) {
+        json_out_real(json, "step_s", time->step);
+        json_out_real(json, "bound_s", layout->bound);
+        json_out_real(json, "tokens_per_s", tokens_of(view) / time->step);
+        json_out_real(json, "mfu", mfu_of(view, layout));
+        json_out_real(json, "compute_s", time->compute);
+        json_out_real(json, "waited_s", time->waited);
+        json_out_real(json, "update_s", time->update);
+        json_out_real(json, "bubble", time->bubble);
+        json_out_real(json, "hidden", plan_time_hidden(time));
+        json_out_open(json, "sent", '{');
+        for (int way = 0; way < ENGINE_WAYS; way++)
+            json_out_int(json, engine_way_word((enum engine_way)way), time->sent[way]);
+        json_out_close(json, '}');
+        json_out_string(json, "why", layout->why);
+    }
+    json_out_close(json, '}');
+}
+
+static void json_text(struct json_out *json, const char *key, struct text *text)
+{
+    json_out_string(json, key, text_string(text));
+    text_free(text);
+}
+
+static void json_first(struct json_out *json, struct cli *cli, const struct plan_search_view *view)
+{
+    struct text text;
+    text_init(&text, cli->env);
+    search_explain(view->space, view->result, &text);
+    json_text(json, "why", &text);
+    text_init(&text, cli->env);
+    plan_search_command(cli, view, &view->result->layouts[0], &text);
+    json_text(json, "command", &text);
+}
+
+enum status plan_search_view_json(struct cli *cli, const struct plan_search_view *view)
+{
+    const struct search_space *space = view->space;
+    const struct search_result *result = view->result;
+    struct json_out json;
+    json_out_begin(&json, cli->env);
+    json_out_int(&json, "parameters", result->parameters);
+    json_out_real(&json, "flops_per_token", result->flops_per_token);
+    json_out_int(&json, "ranks", space->request->ranks);
+    json_out_int(&json, "node", space->node);
+    json_out_int(&json, "memory_bytes", (int64_t)space->memory);
+    json_out_string(&json, "machine", space->machine->name);
+    json_out_int(&json, "global_batch", space->global_batch);
+    json_out_int(&json, "tokens", space->request->engine.tokens);
+    json_out_open(&json, "search", '{');
+    json_out_int(&json, "possible", result->possible);
+    json_out_int(&json, "too_large", result->too_large);
+    json_out_int(&json, "bounded", result->bounded);
+    json_out_int(&json, "walked", result->timed);
+    json_out_int(&json, "refused", result->refused);
+    json_out_real(&json, "seconds", view->seconds);
+    json_out_close(&json, '}');
+    json_out_bool(&json, "fits", result->count > 0);
+    json_out_open(&json, "layouts", '[');
+    for (int i = 0; i < result->count; i++)
+        json_layout(&json, view, NULL, &result->layouts[i], true);
+    json_out_close(&json, ']');
+    if (result->count > 0)
+        json_first(&json, cli, view);
+    else
+        json_layout(&json, view, "nearest", &result->nearest, false);
+    return json_out_print(&json, cli->console);
+}

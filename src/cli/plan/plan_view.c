@@ -1,0 +1,526 @@
+/* plan_view -- stages are columns; what a rank takes, what it sends and what would fit are rows. */
+#include "cli/plan/plan_view.h"
+#include <stdio.h>
+#include "cli/json_out.h"
+#include "cli/plan/plan_lines.h"
+#include "train/checkpoint/checkpoint_write.h"
+
+static const struct plan_stage *chosen_stage(const struct plan_view *view)
+{
+    return &view->plan->stages[view->request->zero.stage];
+}
+
+/* --- figures -------------------------------------------------------------------------------- */
+
+static int64_t sent_bytes(const struct plan_rank *rank)
+{
+    return rank->sent[ENGINE_GATHER] + rank->sent[ENGINE_REDUCE] + rank->sent[ENGINE_PIPE];
+}
+
+/* What a stage borrows has its optimizer state elsewhere. */
+static double state_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
+{
+    struct state_widths own = view->request->zero.type == DTYPE_F32 ? state_fp32 : state_mixed;
+    struct state_widths borrowed = {own.param, own.grad, 0};
+    double others = (double)rank->part.borrowed;
+    return formula_state(&rank->roster, stage, (double)rank->part.parameters - others, own) +
+           formula_state(&rank->roster, stage, others, borrowed);
+}
+
+static double sent_formula(const struct plan_view *view, const struct plan_rank *rank, int stage)
+{
+    double sent = 0;
+    for (int way = 0; way < ENGINE_TENSOR; way++)
+        sent +=
+            plan_sent_formula(view->request, view->plan->rounds, rank, stage, (enum engine_way)way);
+    return sent;
+}
+
+/* --- the table ------------------------------------------------------------------------------ */
+
+/* A row of the table: one figure a stage, of a worker or of a server. */
+typedef double figure_fn(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                         int which);
+
+static double category_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                              int category)
+{
+    (void)view, (void)stage;
+    return (double)rank->bytes[category];
+}
+
+static double total_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                           int which)
+{
+    (void)view, (void)stage, (void)which;
+    return (double)rank->total_bytes;
+}
+
+static double runtime_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                             int which)
+{
+    (void)stage, (void)which;
+    return rank->runtime_bytes > 0 ? (double)rank->runtime_bytes : view->runtime_bytes;
+}
+
+static double host_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                          int which)
+{
+    (void)view, (void)stage, (void)which;
+    return (double)rank->host_bytes;
+}
+
+static double state_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                           int formula)
+{
+    return formula ? state_formula(view, rank, stage) : (double)plan_state_bytes(rank);
+}
+
+static double way_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                         int way)
+{
+    (void)view, (void)stage;
+    return (double)rank->sent[way];
+}
+
+static double sent_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                          int formula)
+{
+    return formula ? sent_formula(view, rank, stage) : (double)sent_bytes(rank);
+}
+
+static double tensor_figure(const struct plan_view *view, const struct plan_rank *rank, int stage,
+                            int which)
+{
+    (void)which;
+    return plan_sent_formula(view->request, view->plan->rounds, rank, stage, ENGINE_TENSOR);
+}
+
+static const struct plan_rank *rank_of(const struct plan_stage *stage, bool server)
+{
+    return server ? &stage->server : &stage->worker;
+}
+
+static void cell(struct text *text, const char *word)
+{
+    text_printf(text, " %12s", word);
+}
+
+/* Rows of nothing but zeros are left out. */
+static void bytes_row(struct text *text, const struct plan_view *view, bool server,
+                      const char *label, figure_fn *figure, int which)
+{
+    double most = 0;
+    double values[PLAN_STAGES];
+    char word[32];
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        values[s] = stage->possible ? figure(view, rank_of(stage, server), s, which) : 0;
+        most = values[s] > most ? values[s] : most;
+    }
+    if (most == 0)
+        return;
+    text_printf(text, "  %-18s", label);
+    for (int s = 0; s < PLAN_STAGES; s++)
+        cell(text, view->plan->stages[s].possible ? text_human_bytes(word, values[s]) : "-");
+    text_add(text, "\n");
+}
+
+static void heading(struct cli *cli, struct text *text, const struct plan_view *view,
+                    const char *title)
+{
+    char word[32];
+    text_printf(text, "\n%s%-20s", console_style(cli->console, STYLE_BOLD), title);
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        snprintf(word, sizeof word, s == view->request->zero.stage ? "[stage %d]" : "stage %d", s);
+        cell(text, word);
+    }
+    text_printf(text, "%s\n", console_style(cli->console, STYLE_PLAIN));
+}
+
+static void share_row(struct text *text, const struct plan_view *view, bool server)
+{
+    char word[32];
+    text_printf(text, "  %-18s", "  of unsharded");
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        double state = (double)plan_state_bytes(rank_of(stage, server));
+        snprintf(word, sizeof word, "%.1f %%", 100.0 * state / (double)view->plan->unsharded_bytes);
+        cell(text, stage->possible ? word : "-");
+    }
+    text_add(text, "\n");
+}
+
+/* Of the pipeline: the figures below are those of the one that takes most memory. */
+static void stage_row(struct text *text, const struct plan_view *view, bool server)
+{
+    char word[32];
+    text_printf(text, "  %-18s", "pipeline stage");
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        snprintf(word, sizeof word, "%d", rank_of(stage, server)->p);
+        cell(text, stage->possible ? word : "-");
+    }
+    text_add(text, "\n");
+}
+
+static void fits_row(struct text *text, const struct plan_view *view)
+{
+    text_printf(text, "  %-18s", "fits");
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        cell(text, !stage->possible ? "-" : plan_fits(stage, view->memory_bytes) ? "yes" : "no");
+    }
+    text_add(text, "\n");
+}
+
+static void rank_tables(struct cli *cli, struct text *text, const struct plan_view *view,
+                        bool server)
+{
+    heading(cli, text, view, server ? "a server takes" : "a rank takes");
+    if (view->plan->pipe.pp > 1)
+        stage_row(text, view, server);
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        bytes_row(text, view, server, mem_category_word((enum mem_category)c), category_figure, c);
+    bytes_row(text, view, server, "total", total_figure, 0);
+    bytes_row(text, view, server, "runtime, about", runtime_figure, 0);
+    bytes_row(text, view, server, "on the host", host_figure, 0);
+    bytes_row(text, view, server, "model state", state_figure, 0);
+    bytes_row(text, view, server, "  by the formula", state_figure, 1);
+    share_row(text, view, server);
+    if (view->memory_bytes > 0)
+        fits_row(text, view);
+    if (view->request->ranks == 1)
+        return;
+    heading(cli, text, view, "it sends in a step");
+    for (int way = 0; way < ENGINE_TENSOR; way++)
+        bytes_row(text, view, server, engine_way_word((enum engine_way)way), way_figure, way);
+    bytes_row(text, view, server, "together", sent_figure, 0);
+    bytes_row(text, view, server, "  by the formula", sent_figure, 1);
+    if (view->request->parallel.tp > 1) {
+        bytes_row(text, view, server, engine_way_word(ENGINE_TENSOR), way_figure, ENGINE_TENSOR);
+        bytes_row(text, view, server, "  by the formula", tensor_figure, 0);
+    }
+    bytes_row(text, view, server, engine_way_word(ENGINE_CONTROL), way_figure, ENGINE_CONTROL);
+}
+
+/* --- around the table ----------------------------------------------------------------------- */
+
+static void describe_ranks(struct text *text, const struct plan_view *view)
+{
+    const struct plan_request *request = view->request;
+    const struct plan *plan = view->plan;
+    int servers = request->zero.servers * plan->pipe.pp;
+    text_printf(text, "ranks    %d", request->ranks);
+    if (servers > 0)
+        text_printf(text, ": %d compute, %d server%s", request->ranks - servers, servers,
+                    servers == 1 ? "" : "s");
+    text_printf(text, "; %lld micro-batch%s a step, %lld for a %s",
+                (long long)request->engine.micro_batches,
+                request->engine.micro_batches == 1 ? "" : "es", (long long)plan->rounds,
+                plan->pipe.pp > 1 ? "pipeline" : "rank");
+    if (plan->idle_workers > 0)
+        text_printf(text, ", and none for %lld of them in the last round: raise train.global_batch",
+                    (long long)plan->idle_workers);
+    text_add(text, "\n");
+}
+
+char *plan_view_memory(const struct plan_view *view, char out[PLAN_VIEW_MEMORY])
+{
+    char bytes[32], count[32];
+    double memory = (double)view->memory_bytes;
+    text_human_bytes(bytes, memory);
+    if (view->shared_bytes > 0)
+        snprintf(out, PLAN_VIEW_MEMORY, "%s", bytes);
+    else
+        snprintf(out, PLAN_VIEW_MEMORY, "%s (%s bytes)", bytes, text_human_count(count, memory));
+    return out;
+}
+
+static void describe_memory(struct text *text, const struct plan_view *view)
+{
+    char a[PLAN_VIEW_MEMORY], b[32];
+    if (view->memory_bytes == 0)
+        return;
+    text_printf(text, "memory   %s for a rank", plan_view_memory(view, a));
+    if (view->shared_bytes > 0 && view->request->ranks > 1)
+        text_printf(text, ": %s free here, shared out (--memory tells another)",
+                    text_human_bytes(b, (double)view->shared_bytes));
+    text_printf(text, "; the data is not counted, nor %s while a checkpoint is written\n",
+                text_human_bytes(b, (double)checkpoint_write_bytes()));
+}
+
+static void describe_data(struct text *text, const struct plan_view *view)
+{
+    if (!view->data.known)
+        return;
+    text_add(text, "data     ");
+    data_size_describe(&view->data, text);
+    text_add(text, "\n");
+}
+
+static void describe_card(struct text *text)
+{
+    char word[32];
+    text_add(text, "\nthe table is of the card's memory; its runtime, as seen on an H200:");
+    for (const struct card_part *part = formula_card_parts; part->library != NULL; part++)
+        text_printf(text, "%s %s %s", part == formula_card_parts ? "" : ",", part->library,
+                    text_human_bytes(word, part->bytes));
+    text_add(text, "\n");
+}
+
+/* Of a pipeline those of the stage that keeps most; of a block what the formula is about. */
+static void describe_recompute(struct text *text, const struct plan_view *view)
+{
+    char all[32], block[32], formula[32];
+    text_printf(text, "\n%-18s %14s %14s %14s\n", "engine.recompute", "activations",
+                "a block keeps", "by the formula");
+    for (int r = 0; r < PLAN_RECOMPUTES; r++)
+        text_printf(text, "  %-16s %14s %14s %14s\n", recompute_word(r),
+                    text_human_bytes(all, (double)view->plan->activation_bytes[r]),
+                    text_human_bytes(block, (double)view->plan->block_bytes[r]),
+                    text_human_bytes(formula, plan_block_formula(view->request, r)));
+}
+
+void plan_view_advice(const struct plan_view *view, struct text *text)
+{
+    const struct plan_request *request = view->request;
+    const struct plan_advice *advice = view->advice;
+    char word[PLAN_VIEW_MEMORY];
+    if (!advice->found) {
+        text_add(text, "no stage, recomputation, micro-batch or number of ranks that was tried "
+                       "fits; take a smaller model, a shorter context, or more ranks with a larger "
+                       "train.global_batch");
+        return;
+    }
+    text_add(text, "try");
+    if (advice->stage != request->zero.stage)
+        text_printf(text, " zero.stage=%d", advice->stage);
+    if (advice->prefetch != request->zero.prefetch)
+        text_printf(text, " zero.prefetch=%d", advice->prefetch);
+    if (advice->shard_group != request->zero.shard_group)
+        text_printf(text, " zero.shard_group=%d", advice->shard_group);
+    if (advice->recompute != request->engine.recompute)
+        text_printf(text, " engine.recompute=%s", recompute_word(advice->recompute));
+    if (advice->micro_batch != request->engine.micro_batch)
+        text_printf(text, " train.micro_batch=%lld", (long long)advice->micro_batch);
+    if (advice->ranks != request->ranks)
+        text_printf(text, " -n %d with %s each", advice->ranks, plan_view_memory(view, word));
+}
+
+static bool on_host_beside_card(const struct plan_view *view, const struct plan_line *line)
+{
+    return view->request->card && line->place == MEM_HOST;
+}
+
+static enum status list_lines(struct cli *cli, struct text *text, const struct plan_view *view)
+{
+    struct plan_lines lines;
+    char word[32];
+    enum status st = plan_lines_collect(cli->env, view->request, &lines);
+    text_printf(text, "\nrank 0 in stage %d, line by line\n", view->request->zero.stage);
+    for (int i = 0; i < lines.count; i++)
+        text_printf(text, "  %-12s %10s  %s%s\n", mem_category_word(lines.line[i].category),
+                    text_human_bytes(word, (double)lines.line[i].bytes),
+                    on_host_beside_card(view, &lines.line[i]) ? "on the host: " : "",
+                    lines.line[i].name);
+    plan_lines_free(&lines);
+    return st;
+}
+
+/* One gradient a step is its own sum, in its own type, where it has one use. */
+static bool nothing_to_add(const struct plan_view *view)
+{
+    return view->request->ranks == 1 && view->request->engine.micro_batches == 1;
+}
+
+static enum status write_table(struct cli *cli, const struct plan_view *view, struct text *text)
+{
+    char a[32], b[32];
+    run_config_describe(view->config, text);
+    text_printf(text, "params   %s, %s floating-point operations a token\n",
+                text_human_count(a, (double)view->plan->parameters),
+                text_human_count(b, view->plan->flops_per_token));
+    describe_ranks(text, view);
+    describe_data(text, view);
+    describe_memory(text, view);
+    if (!view->config->device.loaded)
+        text_printf(text, "scratch  is that of the back end %s: %s\n", view->request->ops,
+                    view->config->device.why);
+    rank_tables(cli, text, view, false);
+    if (view->request->zero.servers > 0)
+        rank_tables(cli, text, view, true);
+    if (view->request->zero.type != view->request->zero.sum_type)
+        text_printf(
+            text,
+            "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); %s fp32\n",
+            nothing_to_add(view) ? "those of tied parameters are" : "these are");
+    if (view->request->card)
+        describe_card(text);
+    describe_recompute(text, view);
+    if (view->plan->pipe.pp > 1)
+        TRY(plan_view_pipe(cli, view, text));
+    if (view->lines)
+        TRY(list_lines(cli, text, view));
+    if (plan_fits(chosen_stage(view), view->memory_bytes) && view->advice->found &&
+        view->advice->stage < view->request->zero.stage)
+        text_printf(text, "zero.stage=%d is enough here\n", view->advice->stage);
+    return text->status;
+}
+
+enum status plan_view_table(struct cli *cli, const struct plan_view *view)
+{
+    struct text text;
+    text_init(&text, cli->env);
+    enum status st = write_table(cli, view, &text);
+    if (st == STATUS_OK)
+        console_write(cli->console, text_string(&text), text.bytes);
+    text_free(&text);
+    return st;
+}
+
+/* --- JSON ----------------------------------------------------------------------------------- */
+
+static void json_rank(struct json_out *json, const struct plan_view *view, const char *key,
+                      const struct plan_rank *rank, int stage)
+{
+    json_out_open(json, key, '{');
+    json_out_open(json, "mem", '{');
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        json_out_int(json, mem_category_word((enum mem_category)c), (int64_t)rank->bytes[c]);
+    json_out_close(json, '}');
+    json_out_int(json, "mem_bytes", (int64_t)rank->total_bytes);
+    json_out_int(json, "host_bytes", (int64_t)rank->host_bytes);
+    json_out_int(json, "state_bytes", (int64_t)plan_state_bytes(rank));
+    json_out_real(json, "state_formula_bytes", state_formula(view, rank, stage));
+    json_out_open(json, "sent", '{');
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        json_out_int(json, engine_way_word((enum engine_way)way), rank->sent[way]);
+    json_out_close(json, '}');
+    json_out_int(json, "sent_bytes", sent_bytes(rank));
+    json_out_real(json, "sent_formula_bytes", sent_formula(view, rank, stage));
+    json_out_real(json, "tensor_formula_bytes", tensor_figure(view, rank, stage, 0));
+    json_out_int(json, "number", rank->rank);
+    json_out_close(json, '}');
+}
+
+static void json_stages(struct json_out *json, const struct plan_view *view)
+{
+    json_out_open(json, "stages", '[');
+    for (int s = 0; s < PLAN_STAGES; s++) {
+        const struct plan_stage *stage = &view->plan->stages[s];
+        if (!stage->possible)
+            continue;
+        json_out_open(json, NULL, '{');
+        json_out_int(json, "stage", s);
+        json_out_bool(json, "fits", plan_fits(stage, view->memory_bytes));
+        json_rank(json, view, "rank", &stage->worker, s);
+        if (view->request->zero.servers > 0)
+            json_rank(json, view, "server", &stage->server, s);
+        json_out_close(json, '}');
+    }
+    json_out_close(json, ']');
+}
+
+static void json_pipe(struct json_out *json, const struct plan_view *view)
+{
+    const struct plan_pipe *pipe = &view->plan->pipe;
+    json_out_open(json, "pipeline", '{');
+    json_out_int(json, "stages", pipe->pp);
+    json_out_int(json, "chunks", pipe->chunks);
+    json_out_string(json, "schedule", timetable_words[view->request->parallel.schedule]);
+    json_out_real(json, "bubble", pipe->bubble);
+    json_out_open(json, "stage", '[');
+    for (int p = 0; p < pipe->pp; p++) {
+        json_out_open(json, NULL, '{');
+        json_out_int(json, "parameters", pipe->workers[p].part.parameters);
+        json_out_int(json, "in_flight", pipe->in_flight[p]);
+        json_rank(json, view, "rank", &pipe->workers[p], view->request->zero.stage);
+        json_out_close(json, '}');
+    }
+    json_out_close(json, ']');
+    json_out_close(json, '}');
+}
+
+static void json_blocks(struct json_out *json, const struct plan_view *view)
+{
+    json_out_open(json, "block", '{');
+    for (int r = 0; r < PLAN_RECOMPUTES; r++) {
+        json_out_open(json, recompute_word(r), '{');
+        json_out_int(json, "kept_bytes", (int64_t)view->plan->block_bytes[r]);
+        json_out_real(json, "formula_bytes", plan_block_formula(view->request, r));
+        json_out_close(json, '}');
+    }
+    json_out_close(json, '}');
+}
+
+static enum status json_lines(struct cli *cli, struct json_out *json, const struct plan_view *view)
+{
+    struct plan_lines lines;
+    enum status st = plan_lines_collect(cli->env, view->request, &lines);
+    json_out_open(json, "lines", '[');
+    for (int i = 0; i < lines.count; i++) {
+        json_out_open(json, NULL, '{');
+        json_out_string(json, "category", mem_category_word(lines.line[i].category));
+        json_out_string(json, "name", lines.line[i].name);
+        json_out_int(json, "bytes", (int64_t)lines.line[i].bytes);
+        json_out_string(json, "place", lines.line[i].place == MEM_CARD ? "card" : "host");
+        json_out_close(json, '}');
+    }
+    json_out_close(json, ']');
+    plan_lines_free(&lines);
+    return st;
+}
+
+static void json_advice(struct json_out *json, const struct plan_advice *advice)
+{
+    if (!advice->found)
+        return;
+    json_out_open(json, "advice", '{');
+    json_out_int(json, "stage", advice->stage);
+    json_out_int(json, "prefetch", advice->prefetch);
+    json_out_int(json, "shard_group", advice->shard_group);
+    json_out_string(json, "recompute", recompute_word(advice->recompute));
+    json_out_int(json, "micro_batch", advice->micro_batch);
+    json_out_int(json, "ranks", advice->ranks);
+    json_out_close(json, '}');
+}
+
+enum status plan_view_json(struct cli *cli, const struct plan_view *view)
+{
+    const struct plan *plan = view->plan;
+    struct json_out json;
+    json_out_begin(&json, cli->env);
+    json_out_int(&json, "parameters", plan->parameters);
+    json_out_real(&json, "flops_per_token", plan->flops_per_token);
+    json_out_int(&json, "ranks", view->request->ranks);
+    json_out_int(&json, "servers", view->request->zero.servers);
+    json_out_int(&json, "stage", view->request->zero.stage);
+    json_out_int(&json, "micro_batches", view->request->engine.micro_batches);
+    json_out_int(&json, "rounds", plan->rounds);
+    json_out_int(&json, "idle", plan->idle_workers);
+    json_out_int(&json, "memory_bytes", (int64_t)view->memory_bytes);
+    json_out_int(&json, "runtime_estimate_bytes",
+                 (int64_t)runtime_figure(view, &chosen_stage(view)->worker, 0, 0));
+    if (view->data.known) {
+        json_out_int(&json, "data_tokens", view->data.tokens);
+        json_out_int(&json, "data_bytes", (int64_t)view->data.bytes);
+        json_out_bool(&json, "data_exact", view->data.exact);
+    }
+    json_out_int(&json, "unsharded_bytes", (int64_t)plan->unsharded_bytes);
+    json_out_bool(&json, "fits", plan_fits(chosen_stage(view), view->memory_bytes));
+    json_stages(&json, view);
+    if (plan->pipe.pp > 1)
+        json_pipe(&json, view);
+    json_out_open(&json, "activations", '{');
+    for (int r = 0; r < PLAN_RECOMPUTES; r++)
+        json_out_int(&json, recompute_word(r), (int64_t)plan->activation_bytes[r]);
+    json_out_close(&json, '}');
+    json_blocks(&json, view);
+    json_advice(&json, view->advice);
+    enum status st = view->lines ? json_lines(cli, &json, view) : STATUS_OK;
+    if (st == STATUS_OK)
+        return json_out_print(&json, cli->console);
+    text_free(&json.text);
+    return st;
+}

@@ -1,0 +1,193 @@
+/* train_end -- see the header. */
+#include "cli/train/train_end.h"
+#include <math.h>
+#include <string.h>
+#include "cli/command_line.h"
+#include "cli/launch/ranks_table.h"
+#include "train/run/gauges.h"
+
+enum { PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+const struct footprint *train_end_held(const struct footprint_worst *held)
+{
+    return held->host_bytes > 0 ? &held->card : &held->process;
+}
+
+/* "1.2 GiB, with files being read or written 1.3 GiB; the process held 1.3 GiB where 1.2 GiB and 41.2 MiB
+ * of runtime were counted: 0.4 % more": the first is the plan's figure, and nothing but files takes more. */
+static void describe_held(const struct trainer_summary *s, char *out, size_t bytes)
+{
+    const struct footprint_worst *held = &s->held;
+    const struct footprint *there = train_end_held(held);
+    double excess = 100 * footprint_excess(there);
+    bool card = held->host_bytes > 0;
+    char a[32], b[32], c[32];
+    size_t used = (size_t)snprintf(out, bytes, "%s", text_human_bytes(a, (double)s->built_bytes));
+    if (strcmp(a, text_human_bytes(b, (double)held->total_bytes)) != 0)
+        used +=
+            (size_t)snprintf(out + used, bytes - used, ", with files being read or written %s", b);
+    if (isfinite(excess))
+        used += (size_t)snprintf(
+            out + used, bytes - used,
+            "; the %s held %s where %s and %s%s of runtime were counted: %.1f %% %s",
+            card ? "card" : "process", text_human_bytes(a, (double)there->held_bytes),
+            text_human_bytes(b, (double)there->accounted_bytes), card ? "about " : "",
+            text_human_bytes(c, (double)there->runtime_bytes), fabs(excess),
+            excess < 0 ? "less" : "more");
+    if (card && used < bytes)
+        snprintf(out + used, bytes - used, "; on the host %s",
+                 text_human_bytes(a, (double)held->host_bytes));
+}
+
+/* --- for programs ---------------------------------------------------------------------------- */
+
+void train_end_json(struct train_view *view, const struct trainer_summary *s, const char *folder)
+{
+    struct json_out *json = &view->record;
+    json_out_restart(json);
+    json_out_string(json, "event", "end");
+    json_out_string(json, "end", s->end);
+    json_out_string(json, "folder", folder);
+    json_out_string(json, "checkpoint", s->checkpoint);
+    json_out_int(json, "steps", s->steps);
+    json_out_int(json, "first_step", s->first_step);
+    json_out_int(json, "tokens", s->tokens);
+    json_out_int(json, "skipped", s->skipped);
+    json_out_real(json, "loss", s->loss);
+    json_out_real(json, "val_loss", s->val.tokens ? s->val.loss : NAN);
+    json_out_real(json, "bits_per_byte", s->val.tokens ? s->val.bits_per_byte : NAN);
+    json_out_real(json, "seconds", s->seconds);
+    json_out_real(json, "tokens_per_second", s->tokens_per_second);
+    if (s->save.bytes > 0) {
+        json_out_int(json, "save_bytes", (int64_t)s->save.bytes);
+        json_out_real(json, "save_seconds", s->save.seconds);
+        json_out_real(json, "save_written", s->save.written);
+        json_out_real(json, "save_stood", s->save.stood);
+    }
+    json_out_int(json, "peak_bytes", (int64_t)s->held.total_bytes);
+    if (s->held.host_bytes > 0)
+        json_out_int(json, "peak_host_bytes", (int64_t)s->held.host_bytes);
+    if (s->held.card.held_bytes > 0) {
+        json_out_int(json, "card_bytes", (int64_t)s->held.card.held_bytes);
+        json_out_int(json, "card_accounted_bytes", (int64_t)s->held.card.accounted_bytes);
+        json_out_int(json, "card_runtime_estimate_bytes", (int64_t)s->held.card.runtime_bytes);
+    }
+    json_out_gauges(json, &s->gauges);
+    if (s->held.process.held_bytes > 0) {
+        json_out_int(json, "resident_bytes", (int64_t)s->held.process.held_bytes);
+        json_out_int(json, "accounted_bytes", (int64_t)s->held.process.accounted_bytes);
+        json_out_int(json, "runtime_bytes", (int64_t)s->held.process.runtime_bytes);
+    }
+    if (s->ranks > 1 && view->config)
+        ranks_table_json(json, view->config, s);
+    json_out_flush(json, view->cli->console);
+}
+
+/* --- for people ------------------------------------------------------------------------------ */
+
+static void draw_curve(struct train_view *view)
+{
+    struct console *console = view->cli->console;
+    struct plot_point points[CURVE_POINTS];
+    struct text text;
+    struct plot plot = {
+        .width = console->width < PLOT_WIDTH_MAX ? console->width : PLOT_WIDTH_MAX,
+        .height = PLOT_HEIGHT,
+        .line = points,
+        .line_count = curve_points(&view->losses, points),
+        .marks = view->evals,
+        .mark_count = view->eval_count,
+        .line_on = console_style(console, STYLE_CYAN),
+        .mark_on = console_style(console, STYLE_YELLOW),
+        .off = console_style(console, STYLE_PLAIN),
+        .ascii = console->ascii,
+    };
+    text_init(&text, view->cli->env);
+    plot_draw(&plot, &text);
+    if (text.bytes) {
+        console_line(console, "\nloss by step%s",
+                     view->eval_count == 0 ? ""
+                     : console->ascii      ? " (o held out)"
+                                           : " (● held out)");
+        console_write(console, text_string(&text), text.bytes);
+    }
+    text_free(&text);
+}
+
+/* How a run that was stopped goes on. */
+static void print_again(struct train_view *view, const struct trainer_summary *s)
+{
+    struct console *console = view->cli->console;
+    int64_t stop = view->config->train.stop_at;
+    bool at_stop = stop > 0 && s->steps >= stop;
+    struct text command;
+    text_init(&command, view->cli->env);
+    if (!at_stop)
+        command_line_again(view->cli, &command);
+    if (command.bytes == 0)
+        text_printf(&command, "the same command%s%s%s goes on",
+                    view->fresh ? " without --fresh" : "", view->fresh && at_stop ? " and" : "",
+                    at_stop ? " with a larger train.stop_at, or none," : "");
+    console_fact(console, "next", text_string(&command));
+    text_free(&command);
+}
+
+/* What to do with a model that is made. */
+static void print_sample(struct train_view *view, const struct trainer_summary *s,
+                         const char *folder)
+{
+    size_t bytes = strlen(folder); /* a checkpoint in the fallback is not found by the folder */
+    const char *model = strncmp(s->checkpoint, folder, bytes) == 0 ? folder : s->checkpoint;
+    struct text command;
+    text_init(&command, view->cli->env);
+    text_add(&command, "sifr sample");
+    command_line_add_word(&command, model);
+    if (view->wordless)
+        text_add(&command, " --tokenizer=FILE (the shards' own: the run was given none)");
+    console_fact(view->cli->console, "next", text_string(&command));
+    text_free(&command);
+}
+
+void train_end_print(struct train_view *view, const struct trainer_summary *s, const char *folder)
+{
+    struct console *console = view->cli->console;
+    char line[512], a[32], b[32];
+    draw_curve(view);
+    console_line(console, "\n%s%s%s after %lld step%s, %s tokens, %s",
+                 console_style(console, STYLE_BOLD), s->end, console_style(console, STYLE_PLAIN),
+                 (long long)s->steps, s->steps == 1 ? "" : "s",
+                 text_human_count(a, (double)s->tokens), text_human_seconds(b, s->seconds));
+    snprintf(line, sizeof line, "%.4f", s->loss);
+    console_fact(console, "loss", line);
+    if (s->val.tokens) {
+        int used = snprintf(line, sizeof line, "loss %.4f, perplexity %.2f", s->val.loss,
+                            s->val.perplexity);
+        if (isfinite(s->val.bits_per_byte))
+            snprintf(line + used, sizeof line - (size_t)used, ", %.4f bits per byte",
+                     s->val.bits_per_byte);
+        console_fact(console, "held out", line);
+    }
+    snprintf(line, sizeof line, "%s tok/s (median)", text_human_count(a, s->tokens_per_second));
+    console_fact(console, "speed", isfinite(s->tokens_per_second) ? line : "too few steps to tell");
+    describe_held(s, line, sizeof line);
+    console_fact(console, "memory", line);
+    if (*gauges_words(&s->gauges, line, sizeof line))
+        console_fact(console, "card", line);
+    if (s->skipped) {
+        snprintf(line, sizeof line, "%lld step%s", (long long)s->skipped,
+                 s->skipped == 1 ? "" : "s");
+        console_fact(console, "skipped", line);
+    }
+    if (s->ranks > 1)
+        ranks_table_print(console, view->config, s);
+    console_fact(console, "folder", folder);
+    if (!*s->checkpoint)
+        return;
+    console_fact(console, "model", s->checkpoint);
+    if (strcmp(s->end, "stopped") == 0)
+        print_again(view, s);
+    else
+        print_sample(view, s, folder);
+}

@@ -1,0 +1,412 @@
+/* train_view -- see the header. A step's callback allocates nothing: lines are made in place,
+ * and the JSON record keeps its room from one step to the next. */
+#include "cli/train/train_view.h"
+#include <math.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/host.h"
+#include "cli/rank_report.h"
+#include "comm/launcher.h"
+#include "cli/launch/ranks_table.h"
+#include "cli/train/train_end.h"
+
+enum { BAR_CELLS = 10 };
+
+void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet, bool fresh,
+                     int64_t log_every)
+{
+    *view = (struct train_view){
+        .cli = cli, .json = json, .quiet = quiet, .fresh = fresh, .log_every = log_every};
+    json_out_begin(&view->record, cli->env);
+}
+
+void train_view_close(struct train_view *view)
+{
+    console_live_clear(view->cli->console);
+    text_free(&view->record.text);
+}
+
+static bool for_people(const struct train_view *view)
+{
+    return !view->json && !view->quiet;
+}
+
+bool train_view_learning(void *user, int done, int total)
+{
+    struct train_view *view = user;
+    char line[160], bar[3 * BAR_CELLS + 1];
+    double now = clock_seconds();
+    bool go_on = *view->cli->stop == 0;
+    if (view->quiet || now - view->shown < 0.1)
+        return go_on;
+    view->shown = now;
+    snprintf(line, sizeof line, "learning a vocabulary %s %d of %d tokens",
+             console_bar(view->cli->console, bar, BAR_CELLS, (double)done / total), done, total);
+    console_live(view->cli->console, stderr, line);
+    return go_on;
+}
+
+/* --- before the first step ------------------------------------------------------------------ */
+
+/* run_config_describe's lines, each a name and its value. */
+static void describe_config(struct console *console, struct env *env,
+                            const struct run_config *config)
+{
+    struct text text;
+    text_init(&text, env);
+    run_config_describe(config, &text);
+    for (const char *s = text_string(&text); *s;) {
+        char line[512], name[32];
+        int bytes = (int)strcspn(s, "\n"), name_bytes = (int)strcspn(s, " \n");
+        snprintf(name, sizeof name, "%.*s", name_bytes, s);
+        name_bytes += (int)strspn(s + name_bytes, " ");
+        snprintf(line, sizeof line, "%.*s", bytes > name_bytes ? bytes - name_bytes : 0,
+                 s + name_bytes);
+        console_fact(console, name, line);
+        s += bytes + (s[bytes] == '\n');
+    }
+    text_free(&text);
+}
+
+/* What matters of the account of the rank that holds the most, and what libraries hold beside it. */
+static void describe_memory(const struct footprint_worst *held, int ranks, char *out, size_t bytes)
+{
+    char human[32], who[48] = "";
+    bool card = held->host_bytes > 0;
+    size_t runtime = train_end_held(held)->runtime_bytes;
+    if (ranks > 1)
+        snprintf(who, sizeof who, " on rank %d, the most of %d", held->rank, ranks);
+    size_t used = (size_t)snprintf(
+        out, bytes, "%s%s:", text_human_bytes(human, (double)held->total_bytes), who);
+    const char *comma = "";
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {
+        if (held->bytes[c] * 200 < held->total_bytes || used >= bytes)
+            continue;
+        used += (size_t)snprintf(out + used, bytes - used, "%s %s %s", comma,
+                                 mem_category_word((enum mem_category)c),
+                                 text_human_bytes(human, (double)held->bytes[c]));
+        comma = ",";
+    }
+    if (runtime > 0 && used < bytes)
+        used += (size_t)snprintf(out + used, bytes - used, "; runtime %s%s", card ? "about " : "",
+                                 text_human_bytes(human, (double)runtime));
+    if (card && used < bytes)
+        snprintf(out + used, bytes - used, "; on the host %s",
+                 text_human_bytes(human, (double)held->host_bytes));
+}
+
+static void describe_data(const struct trainer_facts *facts, char *out, size_t bytes)
+{
+    const struct data_config *data = &facts->config->data;
+    char learnt[32], held[32], mapped[32];
+    snprintf(out, bytes, "%s: %s tokens, %s held out, %s mapped; the run sees %.2f epochs",
+             *data->path ? data->path : "data.mix",
+             text_human_count(learnt, (double)facts->train_tokens),
+             text_human_count(held, (double)facts->val_tokens),
+             text_human_bytes(mapped, (double)facts->data_bytes), facts->epochs);
+}
+
+static const char *tokenizer_name(const struct run_config *config)
+{
+    return *config->data.tokenizer ? config->data.tokenizer
+           : *config->model.path   ? "the model's own"
+                                   : "bytes";
+}
+
+static void print_header(struct train_view *view, const struct trainer_facts *facts)
+{
+    struct console *console = view->cli->console;
+    const struct tokenizer *tokenizer = facts->config->tokenizer;
+    struct machine machine;
+    char line[512], human[32];
+    machine_look(&machine);
+    console_line(console, "%ssifr train%s into %s", console_style(console, STYLE_BOLD),
+                 console_style(console, STYLE_PLAIN), facts->folder);
+    describe_config(console, view->cli->env, facts->config);
+    if (facts->ranks > 1) {
+        ranks_describe(facts, line, sizeof line);
+        console_fact(console, "ranks", line);
+    }
+    snprintf(line, sizeof line, "%s", text_human_count(human, (double)facts->parameters));
+    console_fact(console, "params", line);
+    describe_data(facts, line, sizeof line);
+    console_fact(console, "data", line);
+    if (tokenizer) {
+        snprintf(line, sizeof line, "%s: %d tokens", tokenizer_name(facts->config),
+                 tokenizer_vocab(tokenizer));
+        console_fact(console, "tokenizer", line);
+    }
+    snprintf(line, sizeof line, "mask %s of %d processors", machine.mask, machine.processors);
+    console_fact(console, "affinity", line);
+    describe_memory(facts->held, facts->ranks, line, sizeof line);
+    console_fact(console, "memory", line);
+}
+
+static void on_ready(void *user, const struct trainer_facts *facts)
+{
+    struct train_view *view = user;
+    view->config = facts->config;
+    console_live_clear(view->cli->console);
+    view->wordless = !facts->config->tokenizer;
+    if (for_people(view))
+        print_header(view, facts);
+    if (!view->json)
+        return;
+    struct json_out *json = &view->record;
+    json_out_restart(json);
+    json_out_string(json, "event", "start");
+    json_out_string(json, "folder", facts->folder);
+    json_out_int(json, "parameters", facts->parameters);
+    json_out_int(json, "train_tokens", facts->train_tokens);
+    json_out_int(json, "val_tokens", facts->val_tokens);
+    json_out_int(json, "data_bytes", (int64_t)facts->data_bytes);
+    json_out_int(json, "step_tokens", facts->step_tokens);
+    json_out_int(json, "first_step", facts->first_step);
+    if (facts->first_step > 0) {
+        json_out_real(json, "load_seconds", facts->load->seconds);
+        json_out_int(json, "load_memory_bytes", (int64_t)facts->load->memory_bytes);
+        json_out_int(json, "load_grown_bytes", (int64_t)facts->load->grown_bytes);
+    }
+    json_out_real(json, "flops_per_token", facts->flops_per_token);
+    json_out_int(json, "ranks", facts->ranks);
+    json_out_string(json, "comm", facts->comm);
+    json_out_int(json, "mem_bytes", (int64_t)facts->held->total_bytes);
+    json_out_int(json, "mem_rank", facts->held->rank);
+    if (facts->held->host_bytes > 0)
+        json_out_int(json, "host_bytes", (int64_t)facts->held->host_bytes);
+    if (train_end_held(facts->held)->held_bytes > 0)
+        json_out_int(json, "runtime_bytes", (int64_t)train_end_held(facts->held)->runtime_bytes);
+    json_out_string(json, "device", facts->device);
+    json_out_string(json, "card", facts->card);
+    json_out_flush(json, view->cli->console);
+}
+
+/* --- steps ---------------------------------------------------------------------------------- */
+
+static void print_step_json(struct train_view *view, const struct trainer_step *step)
+{
+    struct json_out *json = &view->record;
+    json_out_restart(json);
+    json_out_string(json, "event", "step");
+    json_out_int(json, "step", step->step);
+    json_out_int(json, "steps", step->steps);
+    json_out_int(json, "tokens", step->tokens);
+    json_out_real(json, "loss", step->loss);
+    json_out_real(json, "grad_norm", step->grad_norm);
+    json_out_real(json, "lr", step->lr);
+    json_out_real(json, "seconds", step->seconds);
+    json_out_real(json, "tokens_per_second", step->tokens_per_second);
+    json_out_real(json, "mfu", step->mfu);
+    json_out_gauges(json, &step->gauges);
+    json_out_real(json, "eta_seconds", step->eta_seconds);
+    json_out_bool(json, "skipped", step->skipped);
+    if (isfinite(step->loss_scale))
+        json_out_real(json, "loss_scale", step->loss_scale);
+    json_out_int(json, "mem_bytes", (int64_t)step->held->total_bytes);
+    json_out_flush(json, view->cli->console);
+}
+
+/* The whole step line behind a bar where there is room for it, else what matters most. */
+static void show_live(struct train_view *view, const struct trainer_step *step)
+{
+    char line[STEP_LINE_BYTES + 3 * BAR_CELLS + 2], bar[3 * BAR_CELLS + 1], rate[32], eta[32];
+    double now = clock_seconds(), share = (double)step->step / (double)step->steps;
+    if (now - view->shown < 0.1 && step->step < step->steps)
+        return;
+    view->shown = now;
+    console_bar(view->cli->console, bar, BAR_CELLS, share);
+    if (BAR_CELLS + 2 + (int)strlen(view->line) <= view->cli->console->width)
+        snprintf(line, sizeof line, "%s %s", bar, view->line);
+    else
+        snprintf(line, sizeof line, "%s %3.0f%% | %lld/%lld | loss %.4f | %s tok/s | eta %s", bar,
+                 100 * share, (long long)step->step, (long long)step->steps, step->loss,
+                 text_human_count(rate, step->tokens_per_second),
+                 text_human_seconds(eta, step->eta_seconds));
+    console_live(view->cli->console, stdout, line);
+}
+
+static void keep_line(struct train_view *view)
+{
+    if (!view->line_kept && view->line_step > 0)
+        console_line(view->cli->console, "%s", view->line);
+    view->line_kept = true;
+}
+
+static void on_step(void *user, const struct trainer_step *step)
+{
+    struct train_view *view = user;
+    bool due = step->step == 1 || step->step % view->log_every == 0 || step->step == step->steps ||
+               step->skipped;
+    view->stepped = true;
+    curve_add(&view->losses, (double)step->step, step->loss);
+    if (view->json) {
+        print_step_json(view, step);
+        return;
+    }
+    step_line(view->line, step);
+    view->line_step = step->step;
+    view->line_kept = false;
+    if (view->quiet)
+        return;
+    if (!view->cli->console->out_terminal && due)
+        keep_line(view);
+    else
+        show_live(view, step);
+}
+
+static void add_eval_point(struct train_view *view, int64_t step, double loss)
+{
+    if (view->eval_count == VIEW_EVALS)
+        memmove(view->evals, view->evals + 1, --view->eval_count * sizeof view->evals[0]);
+    view->evals[view->eval_count++] = (struct plot_point){(double)step, loss};
+}
+
+static void on_eval(void *user, int64_t step, const struct evaluation *e)
+{
+    struct train_view *view = user;
+    struct console *console = view->cli->console;
+    add_eval_point(view, step, e->loss);
+    if (view->json) {
+        struct json_out *json = &view->record;
+        json_out_restart(json);
+        json_out_string(json, "event", "eval");
+        json_out_int(json, "step", step);
+        json_out_real(json, "loss", e->loss);
+        json_out_real(json, "perplexity", e->perplexity);
+        json_out_real(json, "bits_per_byte", e->bits_per_byte);
+        json_out_int(json, "tokens", e->tokens);
+        json_out_real(json, "seconds", e->seconds);
+        json_out_flush(json, console);
+    } else if (!view->quiet) {
+        char bits[48] = "", human[32];
+        if (isfinite(e->bits_per_byte))
+            snprintf(bits, sizeof bits, " | %.4f bits/byte", e->bits_per_byte);
+        keep_line(view);
+        console_line(console, "%seval%6lld%s | val loss %.4f | perplexity %.2f%s | %s",
+                     console_style(console, STYLE_YELLOW), (long long)step,
+                     console_style(console, STYLE_PLAIN), e->loss, e->perplexity, bits,
+                     text_human_seconds(human, e->seconds));
+    }
+}
+
+static void on_sample(void *user, const struct trainer_sample *sample)
+{
+    struct train_view *view = user;
+    struct console *console = view->cli->console;
+    if (view->json) {
+        struct json_out *json = &view->record;
+        json_out_restart(json);
+        json_out_string(json, "event", "sample");
+        json_out_int(json, "step", sample->step);
+        json_out_string(json, "prompt", sample->prompt);
+        json_out_bytes(json, "text", sample->text, sample->text_bytes);
+        json_out_flush(json, console);
+    } else if (!view->quiet) {
+        char head[96];
+        int bytes =
+            snprintf(head, sizeof head, "%ssample%4lld%s | ", console_style(console, STYLE_CYAN),
+                     (long long)sample->step, console_style(console, STYLE_PLAIN));
+        keep_line(view);
+        console_write(console, head, (size_t)bytes);
+        console_text(console, sample->prompt, strlen(sample->prompt));
+        console_text(console, sample->text, sample->text_bytes);
+        console_line(console, "%s", "");
+    }
+}
+
+static void on_saved(void *user, const struct checkpoint_result *result)
+{
+    struct train_view *view = user;
+    struct console *console = view->cli->console;
+    if (view->json) {
+        struct json_out *json = &view->record;
+        json_out_restart(json);
+        json_out_string(json, "event", "checkpoint");
+        json_out_int(json, "step", result->step);
+        json_out_string(json, "path", result->path);
+        json_out_int(json, "bytes", (int64_t)result->bytes);
+        json_out_real(json, "seconds", result->seconds);
+        json_out_real(json, "written", result->written);
+        json_out_real(json, "stood", result->stood);
+        json_out_flush(json, console);
+    } else if (!view->quiet) {
+        char bytes[32], seconds[32], stood[32];
+        keep_line(view);
+        console_line(console, "%ssaved%5lld%s | %s | %s in %s, the run stood still for %s",
+                     console_style(console, STYLE_CYAN), (long long)result->step,
+                     console_style(console, STYLE_PLAIN), result->path,
+                     text_human_bytes(bytes, (double)result->bytes),
+                     text_human_seconds(seconds, result->seconds),
+                     text_human_seconds(stood, result->stood));
+    }
+}
+
+/* A signal is answered where it comes in: by the handler, or by the supervisor, which passes it on as
+ * SIGUSR1. What comes to one rank of several it does not hear, and what a launcher sends by itself the
+ * handler leaves alone: those are answered here. */
+static bool is_answered(int signal)
+{
+    struct launcher launcher;
+    if (rank_report_wanted())
+        return signal == SIGUSR1;
+    return signal == SIGINT || !launcher_find(&launcher);
+}
+
+/* From here on a signal is answered by a stop after the step: one that came before is seen by whoever
+ * looks after this. */
+static void tell_stepping(struct train_view *view)
+{
+    if (*view->cli->stepping)
+        return;
+    *view->cli->stepping = 1;
+    rank_report_stepping(0);
+}
+
+static bool on_should_stop(void *user)
+{
+    struct train_view *view = user;
+    tell_stepping(view);
+    int signal = *view->cli->stop;
+    if (signal && !view->stop_said && view->stepped) {
+        view->stop_said = true;
+        if (!is_answered(signal))
+            log_info(view->cli->env, "%s", CLI_STOPPING);
+    }
+    return signal != 0;
+}
+
+static void on_all_saved(void *user)
+{
+    const struct train_view *view = user;
+    if (view->cli->saved)
+        *view->cli->saved = 1;
+    rank_report_saved(0);
+}
+
+struct trainer_callbacks train_view_callbacks(struct train_view *view)
+{
+    return (struct trainer_callbacks){.user = view,
+                                      .ready = on_ready,
+                                      .step = on_step,
+                                      .eval = on_eval,
+                                      .sample = on_sample,
+                                      .saved = on_saved,
+                                      .should_stop = on_should_stop,
+                                      .all_saved = on_all_saved};
+}
+
+/* --- the end -------------------------------------------------------------------------------- */
+
+void train_view_summary(struct train_view *view, const struct trainer_summary *summary,
+                        const char *folder)
+{
+    console_live_clear(view->cli->console);
+    if (view->json)
+        train_end_json(view, summary, folder);
+    if (!for_people(view) || summary->steps == summary->first_step)
+        return;
+    keep_line(view);
+    if (strcmp(summary->end, "done") != 0 && strcmp(summary->end, "stopped") != 0)
+        return;
+    train_end_print(view, summary, folder);
+}

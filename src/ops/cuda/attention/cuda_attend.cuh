@@ -1,0 +1,197 @@
+/* cuda_attend -- a warp attends: what the attention kernels of our own share.
+ *
+ * A warp has one query (or, in the backward pass, one key) as floats in shared memory and meets the
+ * rows of the other side 32 at a time: first a row a lane, for the dot products, then an element a
+ * lane, for the sums over these rows. Any width works; rows of 16-byte pieces are read as such. All
+ * sums have an order fixed by the shape. Included by .cu files of this folder only.
+ */
+#ifndef OPS_CUDA_CUDA_ATTEND_CUH
+#define OPS_CUDA_CUDA_ATTEND_CUH
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+#include "base/dtype.h"
+#include "ops/cuda/attention/cuda_attention.h"
+
+namespace attend
+{
+
+const int LANES = 32;
+const unsigned ALL = 0xffffffffu;
+
+__device__ inline float to_float(float x)
+{
+    return x;
+}
+
+__device__ inline float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+__device__ inline float to_float(__half x)
+{
+    return __half2float(x);
+}
+
+template <typename T> __device__ inline T from_float(float x);
+
+template <> __device__ inline float from_float<float>(float x)
+{
+    return x;
+}
+
+template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+
+template <> __device__ inline __half from_float<__half>(float x)
+{
+    return __float2half_rn(x);
+}
+
+__device__ inline float warp_sum(float x)
+{
+    for (int step = LANES / 2; step; step /= 2)
+        x += __shfl_xor_sync(ALL, x, step);
+    return x;
+}
+
+__device__ inline float warp_max(float x)
+{
+    for (int step = LANES / 2; step; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(ALL, x, step));
+    return x;
+}
+
+template <typename T> struct alignas(16) pack { /* read at once */
+    T x[16 / sizeof(T)];
+};
+
+/* a (width) in shared memory, b (width) in device memory. WIDE: b is aligned to 16 bytes and so is
+ * its width. */
+template <typename T, bool WIDE> __device__ inline float dot(const float *a, const T *b, int width)
+{
+    float sum = 0;
+    if (WIDE) {
+        const int piece = 16 / (int)sizeof(T);
+#pragma unroll 8
+        for (int d = 0; d < width; d += piece) {
+            pack<T> v = *reinterpret_cast<const pack<T> *>(b + d);
+#pragma unroll
+            for (int i = 0; i < piece; i++)
+                sum = fmaf(a[d + i], to_float(v.x[i]), sum);
+        }
+    } else {
+        for (int d = 0; d < width; d++)
+            sum = fmaf(a[d], to_float(b[d]), sum);
+    }
+    return sum;
+}
+
+/* The calling warp's copy of a row, as floats in shared memory. */
+template <typename T> __device__ inline void fetch(float *dst, const T *src, int width, int lane)
+{
+    for (int d = lane; d < width; d += LANES)
+        dst[d] = to_float(src[d]);
+}
+
+__device__ inline void clear(float *dst, int width, int lane)
+{
+    for (int d = lane; d < width; d += LANES)
+        dst[d] = 0;
+}
+
+/* acc[d] += sum over `count` rows of factors[i] * rows[i][d], rows `stride` apart; EACH elements a lane
+ * at a time, which changes no bit. */
+template <typename T, int EACH>
+__device__ inline void add_rows_by(float *acc, const float *factors, const T *rows, int64_t stride,
+                                   int count, int width, int lane)
+{
+    struct alignas(EACH * sizeof(T)) few {
+        T x[EACH];
+    };
+    for (int d = lane * EACH; d < width; d += LANES * EACH) {
+        float sums[EACH];
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            sums[k] = acc[d + k];
+#pragma unroll 16
+        for (int i = 0; i < count; i++) {
+            few v = *reinterpret_cast<const few *>(rows + i * stride + d);
+#pragma unroll
+            for (int k = 0; k < EACH; k++)
+                sums[k] = fmaf(factors[i], to_float(v.x[k]), sums[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            acc[d + k] = sums[k];
+    }
+}
+
+/* WIDE: rows are pieces of 16 bytes. */
+template <typename T, bool WIDE>
+__device__ inline void add_rows(float *acc, const float *factors, const T *rows, int64_t stride,
+                                int count, int width, int lane)
+{
+    if (WIDE && width > 64)
+        add_rows_by<T, 4>(acc, factors, rows, stride, count, width, lane);
+    else
+        add_rows_by<T, WIDE ? 2 : 1>(acc, factors, rows, stride, count, width, lane);
+}
+
+struct softmax { /* so far */
+    float largest, sum;
+};
+
+/* Queries q over keys and values first .. last - 1, rows `stride` apart: acc (width), in units of
+ * exp(largest), is added to. `weights` has room for 32. */
+template <typename T, bool WIDE>
+__device__ inline softmax over_keys(const float *q, const T *keys, const T *values, int64_t stride,
+                                    int64_t first, int64_t last, float scale, int width, int lane,
+                                    float *weights, float *acc)
+{
+    softmax so_far = {-INFINITY, 0};
+    for (int64_t j = first; j < last; j += LANES) {
+        int count = last - j < LANES ? (int)(last - j) : LANES;
+        float score = -INFINITY;
+        if (lane < count)
+            score = scale * dot<T, WIDE>(q, keys + (j + lane) * stride, width);
+        float largest = fmaxf(so_far.largest, warp_max(score));
+        float weight = lane < count ? expf(score - largest) : 0,
+              fade = expf(so_far.largest - largest);
+        so_far.sum = so_far.sum * fade + warp_sum(weight);
+        so_far.largest = largest;
+        weights[lane] = weight;
+        for (int d = lane; d < width; d += LANES)
+            acc[d] *= fade;
+        __syncwarp();
+        add_rows<T, WIDE>(acc, weights, values + j * stride, stride, count, width, lane);
+        __syncwarp();
+    }
+    return so_far;
+}
+
+/* Warps of a block when each needs `floats` of shared memory; 0: too much for one. */
+inline int warps_for(int64_t floats)
+{
+    const int64_t room = 48 * 1024 / (int64_t)sizeof(float);
+    return floats * 4 <= room ? 4 : floats <= room ? 1 : 0;
+}
+
+/* Calls CALL(T, WIDE) with the compute type and whether rows can be read in pieces of 16 bytes. */
+#define ATTEND_BY_TYPE(type, wide, CALL)                                                        \
+    ((type) == DTYPE_F32    ? ((wide) ? CALL(float, true) : CALL(float, false))                 \
+     : (type) == DTYPE_BF16 ? ((wide) ? CALL(__nv_bfloat16, true) : CALL(__nv_bfloat16, false)) \
+                            : ((wide) ? CALL(__half, true) : CALL(__half, false)))
+
+inline bool pieces_of_16(int type, int64_t width, const void *a, const void *b)
+{
+    return width * (type == DTYPE_F32 ? 4 : 2) % 16 == 0 && (uintptr_t)a % 16 == 0 &&
+           (uintptr_t)b % 16 == 0;
+}
+
+} // namespace attend
+
+#endif

@@ -1,0 +1,592 @@
+/* cuda_attention -- the slots of attention. Of four ways the first that does the shape is taken:
+ *
+ *     Hopper   our kernels for compute capability 9.0, 16-bit types, heads of up to 128 columns
+ *              (cuda_attention_forward_hopper.cu, cuda_attention_hopper.cu)
+ *     cuDNN    its flash engines: 16-bit types, heads of up to 256 columns in steps of 8
+ *     matrix   our kernels for tensor cores of any GPU, f32 in TF32 (cuda_attention_matrix.cu)
+ *     plain    our kernels without tensor cores: f32 with SIFR_CUDA_EXACT=1, heads wider than 256
+ *              (cuda_attention_plain.cu)
+ *
+ * On Hopper our forward pass is a fifth to a third faster than cuDNN's, and cuDNN's deterministic
+ * backward pass writes dS out and reads it again, the half that is masked too. Only where our tiles are
+ * wider than the heads cuDNN is before them (cudnn_is_faster).
+ *
+ * A plan is made when a shape is first met and kept; later calls find it and allocate nothing on the
+ * device. The workspace is the caller's scratch, whose size is answered without a card: a plan that
+ * needs more than that bound is not taken (cuda_attention_graph.c).
+ *
+ * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements a head in its workspace. To
+ * bound that, the batch is done in slices (sequences do not meet) whose scores fit slice_bytes; the
+ * slice depends on the shape alone. Rotary embedding is taken back by its own kernel, from rounded
+ * dq and dk, but for the kernel for Hopper, which at widths 64 and 128 does it before they are rounded:
+ * one way for a shape.
+ *
+ * In fast mode (ops_be_fast) what is left to cuDNN takes its other form, which adds by atomics: other bits
+ * from run to run.
+ *
+ * For measuring, SIFR_CUDA_ATTENTION=cudnn leaves out the kernels for Hopper, =fast takes cuDNN's other
+ * form of the backward pass in any case, =matrix and =plain only those kernels of ours. For testing, =teams
+ * has the kernel for Hopper work in teams wherever they can, in small shapes too (hopper_shares.cuh).
+ */
+#include "ops/cuda/attention/cuda_attention.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ops/cuda/attention/cuda_attention_graph.h"
+#include "ops/cuda/cuda_impl.h"
+
+struct attention_plan {
+    struct attention_plan *next;
+    enum attention_pass pass;
+    struct attention shape;
+    struct dnn_plan dnn; /* dnn.plan NULL: no engine */
+};
+
+struct cuda_attention_state {
+    cudnnHandle_t handle;
+    struct attention_plan *plans; /* those made so far, newest first */
+    enum attention_pass backward; /* which of the two forms, but for fast mode */
+    bool cudnn;                   /* may be asked */
+    bool hopper;                  /* the GPU has what our kernels for it need */
+    bool matrix;                  /* likewise those for tensor cores of any GPU */
+    bool told;                    /* that a shape is slow */
+    enum cuda_teams teams;        /* of these */
+};
+
+enum { WAY_CUDNN, WAY_FAST, WAY_MATRIX, WAY_PLAIN, WAY_TEAMS };
+static const char *const ways[] = {"cudnn", "fast", "matrix", "plain", "teams", NULL};
+
+/* Asked without a card, too: whether the word is known is seen at opening. */
+static enum cuda_teams teams_asked(void)
+{
+    const char *asked = getenv("SIFR_CUDA_ATTENTION");
+    return asked && !strcmp(asked, ways[WAY_TEAMS]) ? CUDA_TEAMS_WHERE_POSSIBLE
+                                                    : CUDA_TEAMS_WHERE_FASTER;
+}
+
+/* --- memory --------------------------------------------------------------------------------- */
+
+/* Larger slices fill the card better (gpt2-124m, 64 x 1024, H200: 2 GiB gave 1.1 % of a step over
+ * 512 MiB). LEAST costs nothing: a head's chunk of logits takes as much of the same scratch. Beyond
+ * it a slice may have what one layer keeps for its backward pass, about six times qkv. */
+static size_t slice_bytes(struct attention a)
+{
+    const size_t LEAST = (size_t)896 << 20, MOST = (size_t)2 << 30;
+    size_t row = (size_t)((a.heads + 2 * a.kv_heads) * a.head_width) * 2;
+    size_t layer = 6 * (size_t)(a.batch * a.tokens) * row;
+    return layer < LEAST ? LEAST : layer < MOST ? layer : MOST;
+}
+
+/* Sequences that are done at once: as even as can be. */
+static struct attention slice_of(struct attention a)
+{
+    struct attention one = a;
+    one.batch = 1;
+    int64_t most = (int64_t)(slice_bytes(a) / attention_graph_scores(one));
+    int64_t slices = most < 1 ? a.batch : (a.batch + most - 1) / most;
+    a.batch = (a.batch + slices - 1) / slices;
+    return a;
+}
+
+static struct cuda_heads heads_of(struct attention a)
+{
+    return (struct cuda_heads){a.batch, a.tokens, a.heads, a.kv_heads, a.head_width, a.head_width};
+}
+
+/* What the kernels for Hopper are given: heads of whole 16 bytes. Others are copied to such and back. */
+static struct cuda_heads hopper_heads(struct attention a)
+{
+    struct cuda_heads heads = heads_of(a);
+    heads.width = (a.head_width + 7) / 8 * 8;
+    return heads;
+}
+
+static bool is_padded(struct attention a)
+{
+    return a.head_width % 8 != 0;
+}
+
+/* Of padded copies: so many heads a token, of a 16-bit type. */
+static size_t padded_bytes(struct attention a, int64_t heads)
+{
+    size_t bytes = (size_t)(a.batch * a.tokens * heads * hopper_heads(a).width) * 2;
+    return (bytes + 255) / 256 * 256;
+}
+
+static size_t padded_qkv_bytes(struct attention a)
+{
+    return padded_bytes(a, a.heads + 2 * a.kv_heads);
+}
+
+static size_t padded_out_bytes(struct attention a)
+{
+    return padded_bytes(a, a.heads);
+}
+
+/* Whether products may be those of tensor cores, and the shape is one of theirs. */
+static bool does_matrix(enum dtype type, struct attention a)
+{
+    return !(type == DTYPE_F32 && cuda_is_exact()) && cuda_attend_matrix_takes(heads_of(a));
+}
+
+/* Heads of 96 at 16 x 1024 tokens (H200): a step takes 2 % less by cuDNN. At longer sequences its dS is
+ * what costs most, and other lengths its deterministic form does not do. */
+static bool cudnn_is_faster(struct attention a)
+{
+    return a.head_width > 64 && a.head_width < 128 && a.tokens % 128 == 0 && a.tokens <= 2048;
+}
+
+/* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
+ * (the fast form alone) and the workspace; or what the kernel for Hopper needs, since no card is asked.
+ * What attention with a cache needs does not depend on the
+ * number of tokens: a decoder has one scratch for all lengths. */
+static size_t sums_bytes(struct attention a)
+{
+    return ((size_t)(a.batch * a.heads * a.tokens) * sizeof(float) + 255) / 256 * 256;
+}
+
+static size_t dq_bytes(struct attention a)
+{
+    return sums_bytes(a) * (size_t)a.head_width;
+}
+
+static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
+{
+    size_t most = sums_bytes(a), cached = cuda_attend_cached_scratch(a.head_width);
+    if (attention_graph_takes(ops->type, a)) {
+        struct attention slice = slice_of(a);
+        size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, slice);
+        size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
+        most += kept > fast ? kept : fast;
+    }
+    if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), teams_asked())) {
+        size_t hopper = cuda_attend_hopper_scratch(hopper_heads(a), teams_asked());
+        if (is_padded(a)) /* qkv, dqkv, out, dout */
+            hopper += 2 * padded_qkv_bytes(a) + 2 * padded_out_bytes(a);
+        most = most > hopper ? most : hopper;
+    }
+    return most > cached ? most : cached;
+}
+
+/* Without a GPU it is taken to be a Hopper. What cuDNN computes is not known, and taken to be like ours. */
+static struct attention cuda_attention_tiles(const struct ops *ops, struct attention a)
+{
+    if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), teams_asked())) {
+        a.tokens = (a.tokens + 127) / 128 * 128;
+        a.head_width = a.head_width <= 64 ? 64 : 128;
+    } else if (does_matrix(ops->type, a)) {
+        a.tokens = (a.tokens + 63) / 64 * 64;
+        a.head_width = cuda_attend_matrix_width(a.head_width);
+    }
+    return a;
+}
+
+/* --- plans ---------------------------------------------------------------------------------- */
+
+/* bprop of cuDNN up to 9.15.0 is wrong, without a padding mask, where T is no multiple of 128. */
+static bool trusted(enum attention_pass pass, struct attention a)
+{
+    return pass == ATTENTION_FORWARD || a.tokens % 128 == 0 || cudnnGetVersion() > 91500;
+}
+
+static enum status add_plan(struct ops *ops, struct cuda_attention_state *state,
+                            enum attention_pass pass, struct attention a)
+{
+    struct env *env = device_env(ops->device);
+    struct attention_plan *plan;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *plan, &plan));
+    TRY_OR(undo_plan, attention_graph_plan(env, ops->type, a, pass, state->handle, NULL,
+                                           attention_graph_workspace(pass, a), &plan->dnn));
+    if (!plan->dnn.plan)
+        log_debug(env,
+                  "cuDNN has no engine for attention with %lld heads of width %lld over %lld "
+                  "tokens: kernels of our own are used",
+                  (long long)a.heads, (long long)a.head_width, (long long)a.tokens);
+    plan->pass = pass;
+    plan->shape = a;
+    plan->next = state->plans;
+    state->plans = plan;
+    return STATUS_OK;
+undo_plan:
+    mem_free(env, plan);
+    return st;
+}
+
+static bool same_shape(struct attention a, struct attention b)
+{
+    return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads &&
+           a.kv_heads == b.kv_heads && a.head_width == b.head_width;
+}
+
+/* The plan for a shape, made when it is first met. NULL: there is no engine for it, or the stream
+ * has failed. */
+static const struct dnn_plan *find_plan(struct ops *ops, struct stream *stream,
+                                        enum attention_pass pass, struct attention a)
+{
+    struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    if (!cuda_on_card(ops, stream) || !state->cudnn || !attention_graph_takes(ops->type, a) ||
+        !trusted(pass, a))
+        return NULL;
+    const struct attention_plan *plan = state->plans;
+    while (plan && (plan->pass != pass || !same_shape(plan->shape, a)))
+        plan = plan->next;
+    if (!plan) {
+        enum status st = add_plan(ops, state, pass, a);
+        if (st) {
+            stream_fail(stream, st);
+            return NULL;
+        }
+        plan = state->plans;
+    }
+    return plan->dnn.plan ? &plan->dnn : NULL;
+}
+
+/* --- running -------------------------------------------------------------------------------- */
+
+/* The addresses of a run, by name. */
+struct binding {
+    int count;
+    int64_t names[DNN_NAMES];
+    void *addresses[DNN_NAMES];
+};
+
+static void bind(struct binding *b, enum attention_name name, const void *address)
+{
+    CHECK_LT(b->count, DNN_NAMES);
+    b->names[b->count] = name;
+    b->addresses[b->count++] = (void *)address;
+}
+
+/* Queries, keys and values, or their gradients, in a row of (H + 2G) D elements. */
+static void bind_parts(struct binding *b, enum attention_name q, enum attention_name k,
+                       enum attention_name v, const char *row, struct attention a, size_t element)
+{
+    size_t head = (size_t)a.head_width * element;
+    bind(b, q, row);
+    bind(b, k, row + (size_t)a.heads * head);
+    bind(b, v, row + (size_t)(a.heads + a.kv_heads) * head);
+}
+
+static void run(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
+                const struct binding *b, void *workspace)
+{
+    struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    enum status st =
+        dnn_status(device_env(ops->device), cudnnSetStream(state->handle, cuda_handle(stream)),
+                   "cudnnSetStream");
+    if (!st)
+        st = dnn_plan_run(plan, state->handle, b->count, b->names, b->addresses, workspace);
+    if (st)
+        stream_fail(stream, st);
+}
+
+static bool aligned(const void *a, const void *b, const void *c, const void *d)
+{
+    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d) % 16 == 0;
+}
+
+/* `heads` of every token of a batch, from one width to another. */
+static void resize(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
+                   int64_t from_width, int64_t to_width, const void *from, void *to)
+{
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_resize_heads(a.batch * a.tokens * heads, from_width, to_width, from, to,
+                                        cuda_handle(stream)),
+                      "padding heads");
+}
+
+static void pad(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
+                const void *from, void *to)
+{
+    resize(ops, stream, a, heads, a.head_width, hopper_heads(a).width, from, to);
+}
+
+static void unpad(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
+                  const void *from, void *to)
+{
+    resize(ops, stream, a, heads, hopper_heads(a).width, a.head_width, from, to);
+}
+
+/* By our own kernel for Hopper: false when it does not do this, and nothing was done. */
+static bool forward_hopper(struct ops *ops, struct stream *stream, struct attention a,
+                           const void *qkv, void *out, float *lse, char *scratch)
+{
+    const struct cuda_heads heads = hopper_heads(a);
+    if (!cuda_ops_of(ops)->attention->hopper ||
+        !cuda_attend_forward_hopper_takes(ops->type, heads) || !aligned(qkv, out, lse, scratch))
+        return false;
+    void *to = out;
+    if (is_padded(a)) {
+        pad(ops, stream, a, a.heads + 2 * a.kv_heads, qkv, scratch);
+        qkv = scratch;
+        to = scratch + padded_qkv_bytes(a);
+    }
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_attend_forward_hopper(ops->type, heads, qkv, to, lse,
+                                                 cuda_device_of(ops->device)->processors,
+                                                 cuda_handle(stream)),
+                      "attention");
+    if (is_padded(a))
+        unpad(ops, stream, a, a.heads, to, out);
+    return true;
+}
+
+/* By cuDNN: false when it does not do this. */
+static bool forward_cudnn(struct ops *ops, struct stream *stream, struct attention a,
+                          const void *qkv, void *out, float *lse, void *scratch)
+{
+    const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY;
+    const struct dnn_plan *plan = find_plan(ops, stream, ATTENTION_FORWARD, a);
+    struct binding b = {0};
+    if (!plan || !aligned(qkv, out, lse, scratch))
+        return false;
+    bind_parts(&b, Q, K, V, qkv, a, dtype_bytes(ops->type));
+    bind(&b, OUT, out);
+    bind(&b, LSE, lse);
+    bind(&b, SCALE, &scale);
+    bind(&b, MASKED, &masked);
+    run(ops, stream, plan, &b, scratch);
+    return true;
+}
+
+/* Once for all shapes: the plain kernels were not asked for, and are used. */
+static void tell_slow(struct ops *ops, struct attention a)
+{
+    struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    if (state->matrix && !state->told && !(ops->type == DTYPE_F32 && cuda_is_exact())) {
+        state->told = true;
+        log_warn(device_env(ops->device),
+                 "attention with heads of width %lld runs without tensor cores, 10 to 50 times "
+                 "slower: heads of up to 256 columns are fast",
+                 (long long)a.head_width);
+    }
+}
+
+/* By kernels that any GPU can run. */
+static void forward_own(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
+                        void *out, float *lse)
+{
+    const struct cuda_heads heads = heads_of(a);
+    cudaStream_t to = cuda_handle(stream);
+    if (stream_failed(stream) || !cuda_on_card(ops, stream))
+        return;
+    if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
+        cuda_enqueued(stream, cuda_attend_matrix_forward(ops->type, heads, qkv, out, lse, to),
+                      "attention");
+    } else {
+        tell_slow(ops, a);
+        cuda_enqueued(stream, cuda_attend_forward(ops->type, heads, qkv, out, lse, to),
+                      "attention");
+    }
+}
+
+static void cuda_attention(struct ops *ops, struct stream *stream, struct attention a,
+                           const void *qkv, void *out, float *lse, void *scratch)
+{
+    if ((cudnn_is_faster(a) && forward_cudnn(ops, stream, a, qkv, out, lse, scratch)) ||
+        forward_hopper(ops, stream, a, qkv, out, lse, scratch) ||
+        forward_cudnn(ops, stream, a, qkv, out, lse, scratch))
+        return;
+    forward_own(ops, stream, a, qkv, out, lse);
+}
+
+static enum attention_pass backward_pass(const struct ops *ops)
+{
+    return ops->fast ? ATTENTION_BACKWARD_FAST : cuda_ops_of(ops)->attention->backward;
+}
+
+/* The sequences from `first` on of a whole batch `a`, as many as the plan takes. */
+static void backward_slice(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
+                           struct attention a, int64_t first, struct attention slice,
+                           const void *qkv, const void *out, const float *lse, const void *dout,
+                           void *dqkv, char *scratch)
+{
+    const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY, one = 1;
+    size_t element = dtype_bytes(ops->type);
+    size_t row = (size_t)(a.heads * a.head_width) * element; /* of out */
+    size_t wide = row + 2 * (size_t)(a.kv_heads * a.head_width) * element;
+    size_t token = (size_t)(first * a.tokens);
+    bool fast = backward_pass(ops) == ATTENTION_BACKWARD_FAST;
+    char *dq = scratch + sums_bytes(slice);
+    struct binding b = {0};
+    bind_parts(&b, Q, K, V, (const char *)qkv + token * wide, a, element);
+    bind_parts(&b, DQ, DK, DV, (const char *)dqkv + token * wide, a, element);
+    bind(&b, OUT, (const char *)out + token * row);
+    bind(&b, DOUT, (const char *)dout + token * row);
+    bind(&b, LSE, lse + token * (size_t)a.heads);
+    bind(&b, SUMS, scratch);
+    bind(&b, SCALE, &scale);
+    bind(&b, MASKED, &masked);
+    bind(&b, ONE, &one);
+    if (fast)
+        bind(&b, DQ_SUM, dq);
+    run(ops, stream, plan, &b, fast ? dq + dq_bytes(slice) : dq);
+}
+
+/* By cuDNN: false when it does not do this. */
+static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attention a,
+                           const void *qkv, const void *out, const float *lse, const void *dout,
+                           void *dqkv, void *scratch)
+{
+    enum attention_pass pass = backward_pass(ops);
+    struct attention slice = slice_of(a), last = slice;
+    last.batch = a.batch - (a.batch - 1) / slice.batch * slice.batch;
+    const struct dnn_plan *plan = find_plan(ops, stream, pass, slice), *last_plan = plan;
+    if (plan && last.batch != slice.batch)
+        last_plan = find_plan(ops, stream, pass, last);
+    if (!plan || !last_plan || !aligned(qkv, out, dout, dqkv) || !aligned(lse, scratch, NULL, NULL))
+        return false;
+    for (int64_t first = 0; first < a.batch; first += slice.batch) {
+        bool whole = first + slice.batch <= a.batch;
+        backward_slice(ops, stream, whole ? plan : last_plan, a, first, whole ? slice : last, qkv,
+                       out, lse, dout, dqkv, scratch);
+    }
+    return true;
+}
+
+/* By kernels that any GPU can run. */
+static void backward_own(struct ops *ops, struct stream *stream, struct attention a,
+                         const void *qkv, const void *out, const float *lse, const void *dout,
+                         void *dqkv, void *scratch)
+{
+    const struct cuda_heads heads = heads_of(a);
+    cudaStream_t to = cuda_handle(stream);
+    if (stream_failed(stream) || !cuda_on_card(ops, stream))
+        return;
+    if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
+        cuda_enqueued(
+            stream,
+            cuda_attend_matrix_backward(ops->type, heads, qkv, out, lse, dout, dqkv, scratch, to),
+            "attention backward");
+    } else {
+        tell_slow(ops, a);
+        cuda_enqueued(
+            stream, cuda_attend_backward(ops->type, heads, qkv, out, lse, dout, dqkv, scratch, to),
+            "attention backward");
+    }
+}
+
+/* By our own kernel for Hopper: false when it is not for this card or shape, and nothing was done. */
+static bool backward_hopper(struct ops *ops, struct stream *stream, struct attention a,
+                            const float *rope, const void *qkv, const void *out, const float *lse,
+                            const void *dout, void *dqkv, void *dbias, void *scratch)
+{
+    const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
+    const struct cuda_heads heads = hopper_heads(a);
+    if (!state->hopper || !cuda_attend_hopper_takes(ops->type, heads, state->teams) ||
+        !aligned(qkv, out, dout, dqkv) || !aligned(scratch, rope, NULL, NULL))
+        return false;
+    int processors = cuda_device_of(ops->device)->processors;
+    int64_t all = a.heads + 2 * a.kv_heads;
+    void *to = dqkv;
+    if (is_padded(a)) {
+        char *wide_qkv = scratch, *wide_out = wide_qkv + 2 * padded_qkv_bytes(a);
+        char *wide_dout = wide_out + padded_out_bytes(a);
+        pad(ops, stream, a, all, qkv, wide_qkv);
+        pad(ops, stream, a, a.heads, out, wide_out);
+        pad(ops, stream, a, a.heads, dout, wide_dout);
+        qkv = wide_qkv;
+        to = wide_qkv + padded_qkv_bytes(a);
+        out = wide_out;
+        dout = wide_dout;
+        scratch = wide_dout + padded_out_bytes(a);
+    }
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_attend_backward_hopper(ops->type, heads, state->teams, rope, qkv, out,
+                                                  lse, dout, to, dbias, scratch, processors,
+                                                  cuda_handle(stream)),
+                      "attention backward");
+    if (is_padded(a))
+        unpad(ops, stream, a, all, to, dqkv);
+    return true;
+}
+
+/* Column sums come out of the kernel for Hopper, where nothing is turned or padded, else they are a pass
+ * of their own. So does rope at widths where that kernel turns. */
+static void cuda_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
+                                    const float *rope, const void *qkv, const void *out,
+                                    const float *lse, const void *dout, void *dqkv, void *dbias,
+                                    void *scratch)
+{
+    void *fused = rope || is_padded(a) ? NULL : dbias;
+    const float *turned = cuda_attend_hopper_turns(hopper_heads(a)) ? rope : NULL;
+    bool done =
+        cudnn_is_faster(a) && backward_cudnn(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
+    if (!done &&
+        backward_hopper(ops, stream, a, turned, qkv, out, lse, dout, dqkv, fused, scratch)) {
+        done = true;
+        dbias = fused ? NULL : dbias;
+        rope = turned ? NULL : rope;
+    }
+    if (!done && !backward_cudnn(ops, stream, a, qkv, out, lse, dout, dqkv, scratch))
+        backward_own(ops, stream, a, qkv, out, lse, dout, dqkv, scratch);
+    if (rope)
+        ops->backend->rope(ops, stream, a, rope, (struct past){0}, true, dqkv);
+    if (dbias)
+        cuda_sum_columns(ops, stream, a.batch * a.tokens, (a.heads + 2 * a.kv_heads) * a.head_width,
+                         dqkv, false, dbias);
+}
+
+static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
+                                  struct past past, int64_t room, const void *qkv, void *cache_k,
+                                  void *cache_v, void *out, void *scratch)
+{
+    if (cuda_on_card(ops, stream))
+        cuda_enqueued(stream,
+                      cuda_attend_cached(ops->type, heads_of(a),
+                                         (struct kernel_past){past.count, past.at}, room, qkv,
+                                         cache_k, cache_v, out, scratch,
+                                         cuda_ops_of(ops)->cached_arrived, cuda_handle(stream)),
+                      "attention with a cache");
+}
+
+/* --- opening -------------------------------------------------------------------------------- */
+
+enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **out)
+{
+    struct env *env = device_env(ops->device);
+    struct cuda_attention_state *state;
+    enum status st;
+    int way;
+    TRY(cuda_word(env, "SIFR_CUDA_ATTENTION", ways, &way));
+    TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the card"));
+    TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
+    TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
+    state->backward = way == WAY_FAST ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
+    state->cudnn = way != WAY_PLAIN && way != WAY_MATRIX;
+    state->matrix = way != WAY_PLAIN && cuda_device_of(ops->device)->capability >= 80;
+    state->teams = teams_asked();
+    state->hopper = (way < 0 || way == WAY_TEAMS) && cuda_device_of(ops->device)->capability == 90;
+    *out = state;
+    return STATUS_OK;
+undo_state:
+    mem_free(env, state);
+    return st;
+}
+
+void cuda_attention_close(struct ops *ops, struct cuda_attention_state *state)
+{
+    struct env *env = device_env(ops->device);
+    if (!state)
+        return;
+    for (struct attention_plan *plan = state->plans, *next; plan; plan = next) {
+        next = plan->next;
+        dnn_plan_destroy(&plan->dnn);
+        mem_free(env, plan);
+    }
+    cudnnDestroy(state->handle);
+    mem_free(env, state);
+}
+
+void cuda_attention_fill(struct ops_backend *table)
+{
+    table->attention = cuda_attention;
+    table->attention_backward = cuda_attention_backward;
+    table->attention_scratch = cuda_attention_scratch;
+    table->attention_tiles = cuda_attention_tiles;
+    table->attention_cached = cuda_attention_cached;
+}

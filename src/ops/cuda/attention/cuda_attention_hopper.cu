@@ -1,0 +1,358 @@
+/* cuda_attention_hopper -- attention's backward pass for cards of compute capability 9.0: heads of
+ * width 8 to 128 in steps of 8, 16-bit types, any length. The same bits in every run, without atomics
+ * whose order is open and without the T x T matrix in memory.
+ *
+ * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself, a
+ * block a processor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in the order of
+ * hopper_tiles.cuh); and, when some items were cut, their dq from its parts. Long sequences are done by
+ * teams of blocks (hopper_teams.cuh), and nothing is cut; at width 128 with rope the last launch then
+ * turns dq.
+ *
+ * Where the caller gives a table of rope, dq and dk are turned back on their way out
+ * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever. And so
+ * with column sums of dqkv (SUMS, hopper_columns.cuh), which take a last launch that adds them up.
+ *
+ * What is cut, and whether there are teams, depends on the shape alone, as if every card had 132
+ * processors: so do the bits. On another number the work is only less even; but where a card, or the
+ * part of one, has not even the processors of one team, its blocks work alone, with bits of their own.
+ *
+ * This file is compiled for sm_90a alone (cmake/cuda.cmake): wgmma and setmaxnreg are nowhere else.
+ */
+#include <math.h>
+#include <type_traits>
+#include "base/dtype.h"
+#include "ops/cuda/attention/hopper_attend.cuh"
+#include "ops/cuda/attention/hopper_attend_wide.cuh"
+#include "ops/cuda/attention/hopper_maps.cuh"
+#include "ops/cuda/attention/hopper_shares.cuh"
+
+namespace
+{
+
+using namespace hopper;
+
+const int CONSUMERS = 2 * 128, THREADS = 128 + CONSUMERS;
+
+/* --- before and after ----------------------------------------------------------------------- */
+
+/* Eight columns of every lane of a row, added over the rows of a block: first those of a warp. */
+template <int WIDTH> __device__ void column_total(float (&added)[8], float *to)
+{
+    __shared__ float warps[8][WIDTH];
+    const int lanes = WIDTH / 8, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        for (int step = 16; step >= lanes; step /= 2)
+            added[i] = __fadd_rn(added[i], __shfl_xor_sync(0xffffffffu, added[i], step));
+        if (lane < lanes)
+            warps[threadIdx.x / 32][lane * 8 + i] = added[i];
+    }
+    __syncthreads();
+    if (threadIdx.x >= WIDTH)
+        return;
+    float sum = warps[0][threadIdx.x];
+    for (int warp = 1; warp < 8; warp++)
+        sum = __fadd_rn(sum, warps[warp][threadIdx.x]);
+    to[threadIdx.x] = sum;
+}
+
+/* A block for a tile of a head, eight columns a lane; zeros where there are no rows or columns. SUMS:
+ * with column sums of dout. And the words of teams, `words` of them, start from zero. */
+template <typename T, int WIDTH, bool SUMS>
+__global__ void __launch_bounds__(256)
+    statistics(const __grid_constant__ problem p, const T *out, const T *dout, const float *lse,
+               float *sums, float *powers, int words)
+{
+    if (blockIdx.x * 256 + threadIdx.x < (unsigned)words)
+        p.turns[blockIdx.x * 256 + threadIdx.x] = 0;
+    const int tiles = p.tiles, heads = p.heads;
+    const int tile = blockIdx.x % tiles, head = blockIdx.x / tiles % heads;
+    const int64_t batch = blockIdx.x / tiles / heads, tokens = p.tokens;
+    const int64_t first = ((batch * heads + head) * tiles + tile) * TILE;
+    const int64_t first_lse = (batch * heads + head) * tokens + tile * TILE;
+    const int lanes = WIDTH / 8, lane = threadIdx.x % lanes; /* of a row */
+    float added[8] = {};
+#pragma unroll
+    for (int i = 0; i < TILE * lanes / 256; i++) {
+        const int row = i * (256 / lanes) + threadIdx.x / lanes;
+        const bool there = tile * TILE + row < tokens;
+        const int64_t at =
+            ((batch * tokens + tile * TILE + row) * heads + head) * p.width + lane * 8;
+        uint4 a = {}, b = {};
+        if (there && lane * 8 < p.width) {
+            a = *reinterpret_cast<const uint4 *>(out + at);
+            b = *reinterpret_cast<const uint4 *>(dout + at);
+        }
+        const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float2 u = unpacked<T>(x[j]), v = unpacked<T>(y[j]);
+            sum = __fmaf_rn(u.y, v.y, __fmaf_rn(u.x, v.x, sum));
+            if (SUMS) {
+                added[2 * j] = __fadd_rn(added[2 * j], v.x);
+                added[2 * j + 1] = __fadd_rn(added[2 * j + 1], v.y);
+            }
+        }
+        for (int step = lanes / 2; step; step /= 2)
+            sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, step));
+        if (lane == 0) {
+            sums[first + stat_place(row)] = -sum;
+            powers[first + stat_place(row)] =
+                there ? __fmul_rn(lse[first_lse + row], LOG2_E) : 0.0f;
+        }
+    }
+    if constexpr (SUMS) {
+        float *to = p.dout_columns + ((batch * tiles + tile) * heads + head) * WIDTH;
+        column_total<WIDTH>(added, to);
+    }
+}
+
+template <int WIDTH, bool TEAM, bool LATE>
+using order_of = std::conditional_t<TEAM, team_walk<WIDTH, LATE>, walk<WIDTH>>;
+
+/* A block a processor: a producer (one thread of the first warpgroup; of teams, two more that see to
+ * its turns) and two warpgroups that compute, with the registers that the first does not need. */
+template <typename T, int WIDTH, bool ROPE, bool SUMS, bool TEAM>
+__global__ void __launch_bounds__(THREADS, 1)
+    attend_backward(const __grid_constant__ CUtensorMap qkv,
+                    const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
+                    T *dqkv)
+{
+    constexpr bool LATE = IS_LATE<WIDTH, ROPE>;
+    extern __shared__ __align__(1024) char raw[];
+    memory<WIDTH> &m = *reinterpret_cast<memory<WIDTH> *>(raw);
+    if (threadIdx.x == 0) {
+        if (shared_address(raw) % 1024) /* tiles are found by this */
+            __trap();
+        init_barriers(m);
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        fewer_registers<24>();
+        const int warp = uniform((int)threadIdx.x / 32); /* with threadIdx itself ptxas spills */
+        if (threadIdx.x % 32)
+            return;
+        if (warp == 0)
+            produce<order_of<WIDTH, TEAM, LATE>, SUMS>(m, p, &qkv, &dout);
+        else if (TEAM && warp == 1)
+            wait_for_turns<LATE>(m, p);
+        else if (TEAM && warp == 2)
+            tell_turns<LATE>(m, p);
+    } else {
+        more_registers<240>();
+        consume<ROPE, SUMS, TEAM>(m, p, dqkv);
+    }
+}
+
+/* dq of a cut item: a block adds the parts of a tile, in the order of the jobs. A job has a part of
+ * every tile of queries from its first tile of keys on. Of teams that left their sums: one part. */
+template <typename T, int WIDTH, bool ROPE, bool SUMS>
+__global__ void __launch_bounds__(CONSUMERS)
+    gather_parts(const __grid_constant__ problem p, T *dqkv)
+{
+    __shared__ __align__(128) char stage[CONSUMERS / 32][16 * 128];
+    const int queries = QUERIES<WIDTH>;
+    const int tile = blockIdx.x, head = blockIdx.y, rest = blockIdx.z;
+    const int batch = (p.whole + rest) / p.kv_heads, kv_head = (p.whole + rest) % p.kv_heads;
+    const int diagonal = tile / QUERY_TILES<WIDTH>;
+    const int last = WIDTH == 64 || diagonal < p.cuts ? diagonal : p.cuts - 1;
+    const place me = place_of(threadIdx.x);
+    float dq[32], part[32];
+    for (int job = 0; job <= last; job++) {
+        int64_t at = p.slots + (int64_t)job * p.rest + rest;
+        at = ((at * p.group + head) * (QUERY_TILES<WIDTH> * p.tiles) + tile) * (queries * WIDTH);
+        if constexpr (ROPE && WIDTH == 128)
+            take_pairs(part, p.dq + at, me);
+        else
+            take_sum(part, p.dq + at + sum_offset(me));
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            dq[i] = job ? __fadd_rn(dq[i], part[i]) : part[i];
+    }
+    const int row = tile * queries;
+    T *to = dqkv + ((int64_t)batch * p.tokens + row) * p.row + (kv_head * p.group + head) * p.width;
+    if constexpr (ROPE)
+        turn_part<WIDTH>(dq, p, row, me);
+    if constexpr (SUMS) {
+        const int eight = columns_of(p, p.whole + rest, diagonal) + head;
+        columns c;
+        write_query<WIDTH, ROPE>(to, p, row, dq, stage[threadIdx.x / 32], me, &c);
+        query_columns_leave<WIDTH>(p, columns_of_warp(c, me.lane), eight, tile % 2, true, me);
+    } else {
+        write_query<WIDTH, ROPE>(to, p, row, dq, stage[threadIdx.x / 32], me);
+    }
+}
+
+/* --- launching ------------------------------------------------------------------------------ */
+
+/* All but who does what; the scratch is laid out for every card alike. */
+problem problem_of(struct cuda_heads a, const shares &s, const float *rope, float *scratch)
+{
+    const int64_t place = s.place_bytes / (int64_t)sizeof(float);
+    const struct cuda_heads tiled = in_tiles(a);
+    float *powers = scratch + statistic_count(tiled);
+    problem p = {};
+    p.tiles = (int)s.tiles;
+    p.heads = (int)a.heads;
+    p.kv_heads = (int)a.kv_heads;
+    p.group = (int)s.group;
+    p.tokens = (int)a.tokens;
+    p.width = (int)a.width;
+    p.row = (int)((a.heads + 2 * a.kv_heads) * a.width);
+    p.scale = (float)(1 / sqrt((double)a.scaled));
+    p.sums = scratch;
+    p.lse = powers;
+    p.dq = powers + statistic_count(tiled);
+    p.rope = rope;
+    p.pairs = p.dq_columns = p.dq + place_count(s) * place;
+    p.dout_columns = p.dq_columns + dq_column_count(tiled, s);
+    p.turns = (uint32_t *)(p.pairs + late_count(tiled, s));
+    return p;
+}
+
+void deal(problem *p, const shares &s)
+{
+    p->whole = (int)s.whole;
+    p->rest = (int)s.rest;
+    p->jobs = (int)job_count(s);
+    p->slots = s.team ? 0 : (int)slot_count(s);
+    p->cuts = (int)s.cuts;
+    p->team = (int)s.team;
+    p->teams = (int)s.teams;
+    p->places = (int)s.places;
+}
+
+template <typename F> cudaError_t allow_shared(F *kernel, size_t bytes)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+/* Blocks of a team wait for each other: all must find room on the card, or fewer are sent. */
+template <typename T, int WIDTH, bool ROPE, bool SUMS>
+cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem *p, shares s,
+                        T *dqkv, cudaStream_t stream)
+{
+    const auto alone = attend_backward<T, WIDTH, ROPE, SUMS, false>;
+    const auto together = attend_backward<T, WIDTH, ROPE, SUMS, true>;
+    const size_t shared = sizeof(memory<WIDTH>);
+    for (deal(p, s); s.team; deal(p, s)) {
+        void *arguments[] = {(void *)&qkv, (void *)&dout, p, &dqkv};
+        const cudaError_t error = cudaLaunchCooperativeKernel(
+            together, dim3((unsigned)s.blocks), dim3(THREADS), arguments, shared, stream);
+        if (error != cudaErrorCooperativeLaunchTooLarge)
+            return error;
+        (void)cudaGetLastError();
+        s = shares_on(s, s.blocks - 1);
+    }
+    alone<<<(unsigned)s.blocks, THREADS, shared, stream>>>(qkv, dout, *p, dqkv);
+    return cudaGetLastError();
+}
+
+template <typename T, int WIDTH, bool ROPE, bool SUMS>
+cudaError_t run(struct cuda_heads a, enum cuda_teams teams, const float *rope, void *dbias,
+                const void *qkv, const void *out, const float *lse, const void *dout, void *dqkv,
+                float *scratch, int processors, cudaStream_t stream)
+{
+    const bool late = IS_LATE<WIDTH, ROPE>;
+    const struct cuda_heads tiled = in_tiles(a);
+    const shares s = shares_of(tiled, teams, late);
+    float *sums = scratch, *powers = sums + statistic_count(tiled);
+    problem p = problem_of(a, s, rope, scratch);
+    encode_fn encode;
+    CUtensorMap qkv_map, dout_map;
+    cudaError_t error = find_encode(&encode);
+    if (error == cudaSuccess)
+        error = map_tiles<T>(encode, qkv, a, a.heads + 2 * a.kv_heads, QUERIES<WIDTH>, &qkv_map);
+    if (error == cudaSuccess)
+        error = map_tiles<T>(encode, dout, a, a.heads, QUERIES<WIDTH>, &dout_map);
+    if (error == cudaSuccess)
+        error = allow_shared(attend_backward<T, WIDTH, ROPE, SUMS, true>, sizeof(memory<WIDTH>));
+    if (error == cudaSuccess)
+        error = allow_shared(attend_backward<T, WIDTH, ROPE, SUMS, false>, sizeof(memory<WIDTH>));
+    if (error != cudaSuccess)
+        return error;
+    statistics<T, WIDTH, SUMS><<<(unsigned)(a.batch * a.heads * s.tiles), 256, 0, stream>>>(
+        p, (const T *)out, (const T *)dout, lse, sums, powers, (int)turn_count(tiled, s));
+    error = launch_pass<T, WIDTH, ROPE, SUMS>(qkv_map, dout_map, &p, shares_on(s, processors),
+                                              (T *)dqkv, stream);
+    if (error != cudaSuccess)
+        return error;
+    const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
+    if (s.team ? late && p.team : s.rest > 0)
+        gather_parts<T, WIDTH, ROPE, SUMS>
+            <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
+                p, (T *)dqkv);
+    if constexpr (SUMS)
+        total_columns<T, WIDTH><<<(unsigned)(p.row + 31) / 32, COLUMN_RUNS * 32, 0, stream>>>(
+            p, (int)a.batch, (T *)dbias);
+    return cudaGetLastError();
+}
+
+template <typename T, int WIDTH, typename... R>
+cudaError_t run_way(struct cuda_heads a, enum cuda_teams teams, const float *rope, void *dbias,
+                    R... rest)
+{
+    if (rope && (dbias || a.width != WIDTH))
+        return cudaErrorInvalidValue;
+    if (rope)
+        return run<T, WIDTH, true, false>(a, teams, rope, dbias, rest...);
+    return dbias ? run<T, WIDTH, false, true>(a, teams, rope, dbias, rest...)
+                 : run<T, WIDTH, false, false>(a, teams, rope, dbias, rest...);
+}
+
+template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
+{
+    return a.width <= 64 ? run_way<T, 64>(a, rest...) : run_way<T, 128>(a, rest...);
+}
+
+} // namespace
+
+/* Few long items that are not cut, or not enough, leave so much of the card idle that cuDNN is faster,
+ * where it has a form for the shape. */
+bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_teams teams)
+{
+    const struct cuda_heads tiled = in_tiles(a);
+    if ((type != DTYPE_BF16 && type != DTYPE_F16) || a.width <= 0 || a.width > 128 || a.width % 8 ||
+        a.tokens <= 0 || a.tokens > MOST_TOKENS || statistic_count(tiled) > INT32_MAX)
+        return false;
+    const shares s = shares_of(tiled, teams, false);
+    if ((teams == CUDA_TEAMS_WHERE_POSSIBLE && s.team) || a.tokens != tiled.tokens)
+        return true;
+    if (s.tiles <= (tiled.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
+        return true;
+    const int64_t tiles = s.items * (s.tiles * (s.tiles + 1) / 2);
+    return tiled.width == 64 && !s.team ? s.rest > 0 : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
+}
+
+/* The planes of rope lie where the kernels look for them only if the head is as wide as they compute. */
+bool cuda_attend_hopper_turns(struct cuda_heads a)
+{
+    return a.width == in_tiles(a).width && a.width == a.scaled;
+}
+
+static size_t scratch_of(struct cuda_heads a, const shares &s)
+{
+    return (size_t)(2 * statistic_count(a) + late_count(a, s)) * sizeof(float) +
+           (size_t)(place_count(s) * s.place_bytes) + (size_t)turn_count(a, s) * sizeof(uint32_t);
+}
+
+/* With rope, or without. */
+size_t cuda_attend_hopper_scratch(struct cuda_heads heads, enum cuda_teams teams)
+{
+    const struct cuda_heads a = in_tiles(heads);
+    const size_t late = scratch_of(a, shares_of(a, teams, a.width == 128));
+    const size_t other = scratch_of(a, shares_of(a, teams, false));
+    return late > other ? late : other;
+}
+
+cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_teams teams,
+                                        const float *rope, const void *qkv, const void *out,
+                                        const float *lse, const void *dout, void *dqkv, void *dbias,
+                                        float *scratch, int processors, cudaStream_t stream)
+{
+    return type == DTYPE_BF16 ? run_width<__nv_bfloat16>(a, teams, rope, dbias, qkv, out, lse, dout,
+                                                         dqkv, scratch, processors, stream)
+                              : run_width<__half>(a, teams, rope, dbias, qkv, out, lse, dout, dqkv,
+                                                  scratch, processors, stream);
+}

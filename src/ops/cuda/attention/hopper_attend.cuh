@@ -1,0 +1,247 @@
+/* hopper_attend -- attention backward on Hopper: what two warpgroups do with the tiles of heads of
+ * width 64.
+ *
+ * A warpgroup has 64 of a tile's 128 keys, and everything with keys down and queries across:
+ *
+ *     S^T  = K Q^T                   P^T  = 2^(S^T scale - lse)       (64, 128), in registers
+ *     dP^T = V dO^T - sums           dS^T = P^T o dP^T
+ *     dV  += P^T dO                  dK   += dS^T Q                   (64, 64), in registers
+ *     dQ   = dS K                                                     (64, 64), half of the queries
+ *
+ * P^T and dS^T are A of the next products as they lie in the registers, rounded to the compute type.
+ * dQ sums over all 128 keys: dS goes once through shared memory, turned, for both warpgroups.
+ *
+ * Time. Tensor cores, exponentials and the rest must overlap, but registers (240) hold little more
+ * than two (64, 128) products. So a turn of the loop, for tile t, is:
+ *     dP(t), dV(t) start; dQ of tile t - 2 leaves; dS(t) beside dV(t);
+ *     dK(t), S(t + 1), dQ(t - 1) start; dS(t) to shared memory; P(t + 1) beside dK and dQ.
+ * That dQ is a tile late lets the warpgroups run half a tile apart: one's exponentials beside the
+ * other's products. The second starts later for that.
+ *
+ * With rope, dk and finished dq are turned back where the fewest registers are in use, at the end of a
+ * turn, and leave in the next.
+ *
+ * ptxas is easily upset here: it runs products one by one (it says so, C75xx) when a product is in
+ * flight over the end of the loop's turn, or when registers run short; and it moves arithmetic below a
+ * wait unless a branch, such as that of barrier_wait, stands between. Look at what it says, and at the
+ * places of WARPGROUP.DEPBAR, after every change.
+ */
+#ifndef OPS_CUDA_HOPPER_ATTEND_CUH
+#define OPS_CUDA_HOPPER_ATTEND_CUH
+#include "ops/cuda/attention/hopper_slopes.cuh"
+
+namespace hopper
+{
+
+/* --- products of tiles ---------------------------------------------------------------------- */
+
+/* s (64, 128) = a b^T over 64, or += */
+template <typename T>
+__device__ inline void product_tiles(float (&s)[64], uint64_t a, uint64_t b, int add)
+{
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        product_along<T>(s, further(a, 32 * k), further(b, 32 * k), k > 0 ? 1 : add);
+}
+
+/* d (64, 64) = a (64, 128) in registers times b (128, 64), or += */
+template <typename T>
+__device__ inline void product_tile(float (&d)[32], const uint32_t (&a)[32], uint64_t b, int add)
+{
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        product_down<T>(d, a + 4 * k, further(b, 2048 * k), k > 0 ? 1 : add);
+}
+
+/* dq (64, 64) = ds (64, 128) in two tiles times k (128, 64), or += */
+template <typename T>
+__device__ inline void product_query(float (&dq)[32], uint32_t ds, uint32_t key, int add)
+{
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        product_down<T>(dq, tile_at(ds + k / 4 * SLOPE_BYTES<64> + k % 4 * 32),
+                        tile_at(key + 2048 * k), k > 0 ? 1 : add);
+}
+
+/* --- the loop ------------------------------------------------------------------------------- */
+
+template <bool ROPE, bool SUMS, bool TEAM, typename T>
+__device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
+{
+    const place me = place_of((int)threadIdx.x - 128);
+    const float scale = p.scale * LOG2_E;
+    const int half = me.half * (64 * 128); /* bytes to the warpgroup's rows of a tile */
+    const bool leader = me.lane == 0;      /* lets buffers go, for its warp */
+    ring<K_STAGES<64>> k;
+    ring<1> v;
+    ring<QUERY_STAGES> q;
+    ring<DOUT_STAGES> d;
+    float dk[32], dv[32], dq[32];
+    uint32_t p16[32];                /* P of this tile */
+    int before = PUT, older = PUT;   /* flags of the last two tiles */
+    int key_before = 0, key_now = 0; /* places of the keys of the last tile and this one */
+    int64_t dq_at = 0;               /* where dq of tile - 2 goes */
+
+    /* P of the first tile; the second warpgroup waits until the first is through */
+    barrier_wait(shared_address(&m.start), me.half ^ 1);
+    barrier_wait(shared_address(&m.key_full[0]), 0);
+    barrier_wait(shared_address(&m.query_full[0]), 0);
+    int flags = m.orders[0].flags;
+    {
+        float s[64];
+        products_begin();
+        product_tiles<T>(s, tile_at(shared_address(m.key[0]) + half),
+                         tile_at(shared_address(m.query[0])), 0);
+        products_commit();
+        products_wait<0>();
+        hold(s);
+        if (flags & DIAGONAL)
+            mask(s, 0, me);
+        const float4 ahead[1] = {stats_of(m.lse[0], 0, me)};
+        probabilities(s, ahead, m.lse[0], scale, me);
+        round_all<T>(p16, s);
+        barrier_wait(shared_address(&m.dout_full[0]), 0);
+        barrier_wait(shared_address(&m.value_full), 0);
+    }
+    if (me.half == 0 && leader)
+        barrier_arrive(shared_address(&m.start));
+
+    for (unsigned tile = 0;; tile++) {
+        float s[64], dp[64], new_dq[32]; /* in here, so that old values are not kept for nothing */
+        uint32_t ds16[32];
+
+        /* dP and dV start; what is finished leaves */
+        start_slopes(dp, m.sums[d.stage], me);
+        products_begin();
+        product_tiles<T>(dp, tile_at(shared_address(m.value) + half),
+                         tile_at(shared_address(m.dout[d.stage])), 1);
+        products_commit();
+        if (before & LAST)
+            keys_leave(m, p, dqkv, m.orders[(tile - 1) % ORDERS], dk, dv);
+        products_begin();
+        product_tile<T>(dv, p16, tile_at(shared_address(m.dout[d.stage])), !(flags & FIRST));
+        products_commit();
+        if (tile > 1)
+            query_leaves<SUMS, TEAM>(m, p, dqkv, older, dq_at, dq, tile - 2);
+
+        /* dS, beside dV */
+        products_wait<1>();
+        hold(dp);
+        if (flags & LAST && leader)
+            barrier_arrive(shared_address(&m.value_empty));
+        slopes<T>(dp, p16);
+        hold(dp);
+        const int query_now = q.stage;
+        q.step();
+        if (flags & LAST)
+            k.step();
+        if (!(flags & END)) {
+            if (flags & LAST)
+                barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
+            barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
+        }
+        if (TEAM && finished(before)) /* after the wait below, registers would run short */
+            await_turn(m, tile - 1);
+        products_wait<0>();
+        hold(dv);
+        round_all<T>(ds16, dp);
+        if (before & TAKE)
+            take_sum(new_dq, p.dq + m.orders[(tile - 1) % ORDERS].sum + sum_offset(me));
+        if (leader)
+            barrier_arrive(shared_address(&m.dout_empty[d.stage]));
+        d.step();
+
+        /* dK, the next S and the last dQ start; after END the next S is of no matter */
+        products_begin();
+        product_tile<T>(dk, ds16, tile_at(shared_address(m.query[query_now])), !(flags & FIRST));
+        product_tiles<T>(s, tile_at(shared_address(m.key[k.stage]) + half),
+                         tile_at(shared_address(m.query[q.stage])), 0);
+        products_commit();
+        if (tile)
+            barrier_wait(shared_address(&m.ds_full[(tile - 1) & 1]), (tile - 1) >> 1 & 1);
+        products_begin();
+        product_query<T>(new_dq, shared_address(m.ds[(tile - 1) & 1]) + half,
+                         shared_address(m.key[key_before]), before & TAKE);
+        products_commit();
+
+        /* dS to both warpgroups */
+        barrier_wait(shared_address(&m.ds_empty[tile & 1]), (tile >> 1 & 1) ^ 1);
+        share_slopes(shared_address(m.ds[tile & 1]) + me.half * SLOPE_BYTES<64>, ds16, me);
+        async_fence();
+        __syncwarp();
+        if (leader)
+            barrier_arrive(shared_address(&m.ds_full[tile & 1]));
+
+        /* the next P, beside dK and dQ */
+        dq_at = leaving_at(m.orders[(tile - 1) % ORDERS], before);
+        const int next = m.orders[(tile + 1) % ORDERS].flags;
+        const float4 ahead[2] = {stats_of(m.lse[q.stage], 0, me), stats_of(m.lse[q.stage], 1, me)};
+        products_wait<1>();
+        hold(s);
+        if (next & DIAGONAL)
+            mask(s, 0, me);
+        probabilities(s, ahead, m.lse[q.stage], scale, me);
+        hold(s);
+        if (!(flags & END)) {
+            barrier_wait(shared_address(&m.dout_full[d.stage]), d.parity);
+            if (flags & LAST) {
+                v.step();
+                barrier_wait(shared_address(&m.value_full), v.parity);
+            }
+        }
+        products_wait<0>();
+        round_all<T>(p16, s);
+        hold(new_dq);
+        hold(dk);
+        hold(dv);
+        barrier_arrive(shared_address(&m.query_empty[query_now]));
+        if (leader) {
+            if (tile)
+                barrier_arrive(shared_address(&m.ds_empty[(tile - 1) & 1]));
+            if (before & LAST)
+                barrier_arrive(shared_address(&m.key_empty[key_before]));
+        }
+        if (TEAM && finished(before))
+            end_turn(m, tile - 1, leader);
+        if (ROPE && finished(before))
+            turn_part<64>(new_dq, p, query_row<64>(before), place_again());
+        if (ROPE && flags & LAST)
+            turn_part<64>(dk, p, m.orders[tile % ORDERS].row, place_again());
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            dq[i] = new_dq[i];
+
+        if (flags & END) {
+            const order &o = m.orders[tile % ORDERS];
+            if (tile)
+                query_leaves<SUMS, TEAM>(m, p, dqkv, before, dq_at, dq, tile - 1);
+            barrier_wait(shared_address(&m.ds_full[tile & 1]), tile >> 1 & 1);
+            if (TEAM && finished(flags))
+                await_turn(m, tile);
+            if (flags & TAKE)
+                take_sum(new_dq, p.dq + o.sum + sum_offset(me));
+            products_begin();
+            product_query<T>(new_dq, shared_address(m.ds[tile & 1]) + half,
+                             shared_address(m.key[key_now]), flags & TAKE);
+            products_commit();
+            products_wait<0>();
+            hold(new_dq);
+            if (TEAM && finished(flags))
+                end_turn(m, tile, leader);
+            if (ROPE && finished(flags))
+                turn_part<64>(new_dq, p, query_row<64>(flags), place_again());
+            query_leaves<SUMS, TEAM>(m, p, dqkv, flags, leaving_at(o, flags), new_dq, tile);
+            keys_leave(m, p, dqkv, o, dk, dv);
+            return;
+        }
+        older = before;
+        before = flags;
+        flags = next;
+        key_before = key_now;
+        key_now = k.stage;
+    }
+}
+
+} // namespace hopper
+
+#endif

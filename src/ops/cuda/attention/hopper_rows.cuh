@@ -1,0 +1,189 @@
+/* hopper_rows -- attention backward on Hopper: how results leave the registers.
+ *
+ * A thread has its part of a product (64, 64), 32 floats, as hopper.cuh draws it. Finished rows of
+ * dqkv go out as whole lines, by way of shared memory. Sums of dq never leave their order by thread:
+ * of a tile of queries, piece c (four floats) of a thread lies at (half, c, thread), and it is always
+ * the same thread that puts, adds and takes it, in program order. So additions in memory happen in
+ * one order, without fences. Of a team (hopper_teams.cuh) it is the thread of that number in each block,
+ * when it is the block's turn.
+ *
+ * Of dq a warpgroup has 64 queries of 128 at width 64, and 64 columns of 128 at width 128.
+ *
+ * Rotary embedding (rope) is taken back here, in fp32, before dq and dk are rounded: rows of them are
+ * turned in the planes of columns i and i + D/2. A thread has both in its part of a product, D/4
+ * floats apart, but for dq at width 128, whose columns 64-127 the other warpgroup has. There the
+ * warpgroups finish other columns than they computed, 32 h .. and 64 + 32 h .., by way of memory.
+ */
+#ifndef OPS_CUDA_HOPPER_ROWS_CUH
+#define OPS_CUDA_HOPPER_ROWS_CUH
+#include "ops/cuda/attention/hopper_columns.cuh"
+
+namespace hopper
+{
+
+struct place {              /* of a thread among the consumers */
+    int half;               /* warpgroup: which 64 keys of a tile; of dq, queries or columns */
+    int warp, lane, thread; /* in the warpgroup */
+};
+
+__device__ inline place place_of(int thread)
+{
+    return {thread / 128, thread / 32 % 4, thread % 32, thread % 128};
+}
+
+/* What there is of a tile's rows and columns: a tile may reach beyond the last of its sequence and of
+ * its head. */
+struct extent {
+    int rows, columns;
+};
+
+/* Turn d back: a product of 64 rows, the first of them row `row` of the sequence, whose columns are
+ * N / 2 from `column` on and those D/2 after them. Rows after the last are turned like that. */
+template <int WIDTH, int N>
+__device__ inline void turn_back(float (&d)[N], const problem &p, int row, int column,
+                                 const place &me)
+{
+    const int pairs = WIDTH / 2, first = row + me.warp * 16 + me.lane / 4;
+    const float *turns = p.rope + (column + me.lane % 4 * 2) * 2;
+    const int upper = min(first, p.tokens - 1) * (pairs * 2);
+    const int lower = min(first + 8, p.tokens - 1) * (pairs * 2);
+#pragma unroll
+    for (int i = 0; i < N / 2; i += 2) { /* two columns of a row; then of the row 8 below */
+        const float *at = turns + (i % 4 / 2 ? lower : upper) + i / 4 * 8 * 2;
+        const float4 turn = __ldg(reinterpret_cast<const float4 *>(at)); /* cos, sin, cos, sin */
+        const float x0 = d[i], x1 = d[i + 1], y0 = d[i + N / 2], y1 = d[i + N / 2 + 1];
+        d[i] = __fmaf_rn(x0, turn.x, __fmul_rn(y0, turn.y));
+        d[i + 1] = __fmaf_rn(x1, turn.z, __fmul_rn(y1, turn.w));
+        d[i + N / 2] = __fmaf_rn(y0, turn.x, -__fmul_rn(x0, turn.y));
+        d[i + N / 2 + 1] = __fmaf_rn(y1, turn.z, -__fmul_rn(x1, turn.w));
+    }
+}
+
+/* The same for a part of a tile that begins at row `row`: at width 64 of queries or keys, at width 128
+ * what take_pairs takes. */
+template <int WIDTH>
+__device__ inline void turn_part(float (&d)[32], const problem &p, int row, const place &me)
+{
+    if constexpr (WIDTH == 64)
+        turn_back<64>(d, p, row + me.half * 64, 0, me);
+    else
+        turn_back<128>(d, p, row, me.half * 32, me);
+}
+
+/* The warp's 16 rows of d * scale into a tile of dqkv that starts at `to`, of which there is as much as
+ * `left` says; `width` elements a row. Of d's columns, the 64 from FROM on; in dqkv GAP elements lie
+ * between the first 32 and the others. With `sums`, also sums of the columns: what is not there is zero.
+ */
+template <int FROM = 0, int GAP = 0, typename T, int N, typename S = no_columns>
+__device__ inline void write_rows(T *to, int64_t width, extent left, const float (&d)[N],
+                                  float scale, char *stage, const place &me, S *sums = nullptr)
+{
+    const uint32_t base = shared_address(stage);
+    const int r = me.lane % 16;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[i] = packed<T>(__fmul_rn(d[FROM / 2 + 8 * k + 2 * i], scale),
+                             __fmul_rn(d[FROM / 2 + 8 * k + 2 * i + 1], scale));
+        store_matrices(base + r * 128 + ((2 * k + me.lane / 16) ^ r % 8) * 16, w[0], w[1], w[2],
+                       w[3]);
+    }
+    __syncwarp();
+    const int first = me.half * 64 + me.warp * 16;
+    to += first * width + FROM;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int line = k * 4 + me.lane / 8, piece = me.lane % 8;
+        uint4 bits = *reinterpret_cast<const uint4 *>(stage + line * 128 + (piece ^ line % 8) * 16);
+        const int column = piece * 8 + piece / 4 * GAP;
+        if (first + line < left.rows && FROM + column < left.columns)
+            *reinterpret_cast<uint4 *>(to + line * width + column) = bits;
+        if constexpr (S::wanted)
+            add_piece<T>(*sums, bits, k == 0);
+    }
+    __syncwarp();
+}
+
+/* The warp's part of dq * scale into dqkv, whose tile of queries starts at `to` and at row `row` of the
+ * sequence. PAIRED: the columns are those of take_pairs. */
+template <int WIDTH, bool PAIRED = false, typename T, typename S = no_columns>
+__device__ inline void write_query(T *to, const problem &p, int row, const float (&dq)[32],
+                                   char *stage, const place &me, S *sums = nullptr)
+{
+    const place all_rows = {0, me.warp, me.lane, me.thread};
+    const int rows = p.tokens - row;
+    if constexpr (WIDTH == 64)
+        write_rows(to, p.row, {rows, p.width}, dq, p.scale, stage, me, sums);
+    else if constexpr (PAIRED)
+        write_rows<0, 32>(to + me.half * 32, p.row, {rows, 128}, dq, p.scale, stage, all_rows);
+    else
+        write_rows(to + me.half * 64, p.row, {rows, p.width - me.half * 64}, dq, p.scale, stage,
+                   all_rows, sums);
+}
+
+/* Column sums of what write_query wrote; `lower`: of the second 64 queries at width 128. */
+template <int WIDTH>
+__device__ inline void query_columns_leave(const problem &p, float2 pair, int eight, bool lower,
+                                           bool begin, const place &me)
+{
+    const int row = (WIDTH == 64 ? me.half * 4 : lower ? 4 : 0) + me.warp;
+    columns_leave<WIDTH>(p, pair, eight, row, WIDTH == 64 ? 0 : me.half * 64, begin, me.lane);
+}
+
+/* The calling thread's first piece of a tile of sums; the others follow 512 floats apart. */
+__device__ inline int sum_offset(const place &me)
+{
+    return me.half * (64 * 64) + me.thread * 4;
+}
+
+__device__ inline void take_piece(float *d, const float *from)
+{
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "l"(from)
+                 : "memory");
+}
+
+__device__ inline void take_sum(float (&d)[32], const float *from)
+{
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        take_piece(d + 4 * c, from + c * 512);
+}
+
+/* Of a tile of sums at width 128, what the thread turns: 32 columns of the first half, then those 64
+ * after them. */
+__device__ inline void take_pairs(float (&d)[32], const float *tile, const place &me)
+{
+    const float *from = tile + me.half * (4 * 512) + me.thread * 4;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        take_piece(d + 4 * c, from + c * 512);
+        take_piece(d + 4 * c + 16, from + 64 * 64 + c * 512);
+    }
+}
+
+__device__ inline void put_sum(float *to, const float (&d)[32])
+{
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + c * 512),
+                     "f"(d[4 * c]), "f"(d[4 * c + 1]), "f"(d[4 * c + 2]), "f"(d[4 * c + 3])
+                     : "memory");
+}
+
+__device__ inline void add_sum(float *to, const float (&d)[32])
+{
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        asm volatile(
+            "red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + c * 512),
+            "f"(d[4 * c]), "f"(d[4 * c + 1]), "f"(d[4 * c + 2]), "f"(d[4 * c + 3])
+            : "memory");
+}
+
+} // namespace hopper
+
+#endif

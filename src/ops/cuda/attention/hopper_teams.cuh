@@ -1,0 +1,162 @@
+/* hopper_teams -- attention backward on Hopper: blocks that do an item together, and take turns at dq.
+ *
+ * A block that does an item alone goes over all of its dq again for each tile of keys, and 132 such dq
+ * are far more than the L2 cache holds when sequences are long. So a team of tiles / 2 blocks does one
+ * item: block b has the tiles of keys tiles - 1 - b, then b, which is the same work for all, and what
+ * they add to lies close together at any time. A team takes items team, team + teams ..., and puts the
+ * dq of one after the other into p.places places: whoever is through with an item begins the next.
+ *
+ * Sums have one order all the same. Of the parts of dq of some queries, those of first sweeps come
+ * first, keys downwards, then those of second sweeps, keys upwards: blocks in their order both times
+ * (team_walk::turn). Blocks start together and a later one reaches the same queries no sooner, so a block
+ * waits for the one before once, at the beginning, and then runs a little behind it.
+ *
+ *     8 tiles, dq of queries 5:     keys  5  4 | 0  1  2  3       the first is put, the last takes the
+ *                                   block 2  3 | 0  1  2  3       sum, adds its own and writes dq
+ *
+ * At width 128 with rope none takes the sum: what is turned there goes through both warpgroups, and the
+ * last block of a team, which has most of the last parts, would be behind the others. Each item then has
+ * a place of its own, and another launch takes the sums.
+ *
+ * A word of memory for each sum counts the parts that were added. Two threads of the warps beside the
+ * producer attend to it, so that no fence stands in the way of the tensor cores: the waiter watches for
+ * the turn and tells the consumers, the teller hears when they have had it and tells the others.
+ *
+ *     waiter    p.turns has come to this turn      -> turn_come
+ *     consumers turn_come; put, add or take        -> turn_over
+ *     teller    turn_over; p.turns + 1, released   -> turn_come, of two tiles later
+ *
+ * That the teller has a hand in turn_come keeps the consumers from being two phases ahead of it.
+ *
+ * All blocks must run at the same time: a cooperative launch.
+ */
+#ifndef OPS_CUDA_HOPPER_TEAMS_CUH
+#define OPS_CUDA_HOPPER_TEAMS_CUH
+#include "ops/cuda/attention/hopper_tiles.cuh"
+
+namespace hopper
+{
+
+/* Whether sums of dq stay where they are, each item's in a place of its own. */
+template <int WIDTH, bool ROPE> constexpr bool IS_LATE = WIDTH == 128 && ROPE;
+
+template <int WIDTH, bool LATE> struct team_walk : tile_of<WIDTH> {
+    using tile_of<WIDTH>::job, tile_of<WIDTH>::batch, tile_of<WIDTH>::kv_head, tile_of<WIDTH>::key;
+    using tile_of<WIDTH>::head, tile_of<WIDTH>::query, tile_of<WIDTH>::place;
+    using tile_of<WIDTH>::first_query, tile_of<WIDTH>::queries, tile_of<WIDTH>::diagonal;
+    int round; /* items that the team did before */
+
+    __device__ inline void begin_sweep(int new_key)
+    {
+        key = new_key;
+        head = 0;
+        query = first_query();
+    }
+    __device__ inline void begin_item(const problem &p, int item)
+    {
+        job = item;
+        batch = item / p.kv_heads;
+        kv_head = item % p.kv_heads;
+    }
+    __device__ inline void begin(const problem &p)
+    {
+        const int team = (int)blockIdx.x / p.team;
+        round = 0;
+        place = LATE ? team : team * p.places;
+        begin_item(p, team);
+        begin_sweep(p.tiles - 1 - (int)blockIdx.x % p.team);
+    }
+    /* To the next tile; job is p.jobs or more after the last. True: that begins a sweep. */
+    __device__ inline bool step(const problem &p)
+    {
+        if (++query < queries(p))
+            return false;
+        query = first_query();
+        if (++head < p.group)
+            return false;
+        if (key < p.team) {
+            round++;
+            place = LATE ? job + p.teams : place ^ (p.places - 1);
+            begin_item(p, job + p.teams);
+        }
+        begin_sweep(p.tiles - 1 - key);
+        return true;
+    }
+    /* How many parts of dq of these queries come before this one, of diagonal() in all. */
+    __device__ inline int turn(const problem &p) const
+    {
+        const int upper = diagonal() + 1 - p.team; /* parts of first sweeps */
+        return key >= p.team ? diagonal() - key : key + (upper > 0 ? upper : 0);
+    }
+    /* What p.turns says when that is so. Places are used again, and it goes on. */
+    __device__ inline uint32_t turn_number(const problem &p) const
+    {
+        const int uses = LATE ? 0 : round >> (p.places - 1); /* of the place, before */
+        return (uint32_t)(uses * (diagonal() + 1) + turn(p));
+    }
+    __device__ inline int leaving(const problem &p) const
+    {
+        const int before = turn(p), last = diagonal();
+        if (LATE || before < last)
+            return before ? ADD : PUT;
+        return last ? TAKE : 0;
+    }
+    __device__ inline bool begins_columns() const
+    {
+        return true;
+    }
+};
+
+/* --- turns ---------------------------------------------------------------------------------- */
+
+/* Before a tile's part of dq meets the sum. Tiles in order, each once. */
+template <int WIDTH> __device__ inline void await_turn(memory<WIDTH> &m, unsigned tile)
+{
+    barrier_wait(shared_address(&m.turn_come[tile & 1]), tile >> 1 & 1);
+}
+
+/* After that: the leader of a warp whose lanes have met. */
+template <int WIDTH> __device__ inline void end_turn(memory<WIDTH> &m, unsigned tile, bool leader)
+{
+    if (leader)
+        barrier_arrive(shared_address(&m.turn_over[tile & 1]));
+}
+
+/* One thread. */
+template <bool LATE, int WIDTH>
+__device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
+{
+    team_walk<WIDTH, LATE> w;
+    w.begin(p);
+    for (unsigned tile = 0; w.job < p.jobs; tile++) {
+        const uint32_t turn = w.turn_number(p);
+        const uint32_t *word = p.turns + w.sum(p);
+        for (int tries = 0; load_acquire(word) != turn; tries++)
+            if (tries > 16)
+                __nanosleep(100);
+        const uint32_t come = shared_address(&m.turn_come[tile & 1]);
+        barrier_wait(come, (tile >> 1 & 1) ^ 1); /* two tiles ago: the teller's was heard, too */
+        barrier_arrive(come);
+        w.step(p);
+    }
+}
+
+/* One thread. */
+template <bool LATE, int WIDTH>
+__device__ inline void tell_turns(memory<WIDTH> &m, const problem &p)
+{
+    team_walk<WIDTH, LATE> w;
+    w.begin(p);
+    barrier_arrive(shared_address(&m.turn_come[0]));
+    barrier_arrive(shared_address(&m.turn_come[1]));
+    for (unsigned tile = 0; w.job < p.jobs; tile++) {
+        barrier_wait(shared_address(&m.turn_over[tile & 1]), tile >> 1 & 1);
+        store_release(p.turns + w.sum(p), w.turn_number(p) + 1);
+        barrier_arrive(shared_address(&m.turn_come[tile & 1]));
+        w.step(p);
+    }
+}
+
+} // namespace hopper
+
+#endif

@@ -1,0 +1,375 @@
+/* hopper_tiles -- attention backward on Hopper: which tile when, and the warp that brings it.
+ *
+ * Keys come in tiles of 128 rows, queries in tiles of 128 (heads of width 64) or 64 (of width 128). An
+ * item is one sequence and key head; one block does it alone, so that every sum has one order:
+ *
+ *     for each tile of keys:                       a sweep; dk and dv stay in registers
+ *         for each query head of the group:
+ *             for each tile of queries from the diagonal on:     one order to the consumers
+ *
+ * dq is summed over the sweeps in memory. Every second sweep runs backwards, so that what the last
+ * one left in the L2 cache is used first. A block takes items blockIdx, blockIdx + gridDim ...; the
+ * memory for dq is the block's, and is used again by its next item.
+ *
+ * The items left over when whole rounds are done are cut into jobs where that ends sooner: each job
+ * puts its dq into memory of its own, and they are added afterwards, in order. At width 64 a job is
+ * one tile of keys. At width 128 an item is cut into p.cuts jobs, and job c has every p.cuts tiles one,
+ * to and fro (of 16 tiles in 4 jobs the first has 0, 7, 8, 15), which makes them about equally long.
+ *
+ * Where the dq of so many items at once is more than the L2 cache holds, a team of blocks does an item
+ * together instead, each two of its sweeps, and all of them upwards: see hopper_teams.cuh.
+ *
+ * A sequence may end inside its last tile, and a head may be narrower than the width that is computed.
+ * The copy engine brings zeros there: such queries have dout and statistics of zero, and so add nothing;
+ * such keys are masked for all other queries; none of their rows and columns leaves (hopper_rows.cuh).
+ *
+ * The producer walks this order, has the tiles copied into rings of buffers, and puts an order beside
+ * each tile of queries: the consumers know nothing of sequences and heads.
+ */
+#ifndef OPS_CUDA_HOPPER_TILES_CUH
+#define OPS_CUDA_HOPPER_TILES_CUH
+#include "ops/cuda/common/hopper.cuh"
+
+namespace hopper
+{
+
+const int TILE = 128; /* keys */
+
+/* Queries of a tile; how many such tiles face a tile of keys. */
+template <int WIDTH> constexpr int QUERIES = WIDTH == 64 ? 128 : 64;
+template <int WIDTH> constexpr int QUERY_TILES = TILE / QUERIES<WIDTH>;
+
+template <int WIDTH> constexpr int KEY_BYTES = 2 * WIDTH *TILE;
+template <int WIDTH> constexpr int QUERY_BYTES = 2 * WIDTH *QUERIES<WIDTH>;
+template <int WIDTH>
+constexpr int SLOPE_BYTES = 2 * 64 * QUERIES<WIDTH>; /* of a warpgroup's keys */
+
+struct problem {
+    int tiles, heads, kv_heads, group; /* T / 128, rounded up, H, G, H / G */
+    int tokens, width, row;            /* T, D, (H + 2G) D */
+    int whole, rest;                   /* items done whole, items that are cut */
+    int jobs;                          /* whole + rest * (tiles or cuts); of teams, the items */
+    int slots;       /* places for dq that whole items use; those of the rest follow */
+    float scale;     /* of the scores */
+    int cuts;        /* width 128: jobs of an item that is cut */
+    int team, teams; /* blocks of a team, tiles / 2, and how many teams; 0: there are none */
+    int places; /* for dq, of a team, 1 or 2: its items use them in turn; 0: an item has its own */
+    uint32_t *turns; /* of teams, (places, H / G, tiles of queries): parts that were added */
+    const float *lse, *sums; /* (B, H, tiles): lse in powers of two, -dout . out; see stat_place */
+    float *dq;               /* places of (H / G, tiles), laid out as hopper_rows.cuh has it */
+    const float *rope; /* (T, D/2, 2), by which dq and dk are turned back; NULL: they are not */
+    float *pairs;      /* width 128 with rope: PAIR_STAGES tiles of dq a block */
+    float *dq_columns, *dout_columns; /* for column sums, as hopper_columns.cuh has it */
+};
+
+/* Where column c of a tile has its statistic: what a thread wants of 16 columns is together, columns
+ * 2 (lane % 4) and the next of either eight. */
+__host__ __device__ inline int stat_place(int c)
+{
+    return c / 16 * 16 + c % 8 / 2 * 4 + c / 8 % 2 * 2 + c % 2;
+}
+
+/* What the consumers do with a tile. */
+enum {
+    FIRST = 1,    /* of a sweep: dk and dv start from zero */
+    LAST = 2,     /* of a sweep: dk and dv are written */
+    DIAGONAL = 4, /* queries see part of the keys */
+    END = 8,      /* of the block's work */
+    PUT = 16,     /* dq is put into its place in the sums, */
+    ADD = 32,     /* or added to it; otherwise it is complete and written: */
+    TAKE = 64,    /* together with the sum */
+    LOWER = 128,  /* width 128: the queries are the second 64 of their 128 */
+    BEGIN = 256,  /* finished dq is the first of its column sums */
+};
+
+/* A tile of an item. */
+template <int WIDTH> struct tile_of {
+    static constexpr int width = WIDTH;
+    int job, batch, kv_head, key, head, query;
+    int place; /* for dq */
+
+    __device__ inline int first_query() const
+    {
+        return key * QUERY_TILES<WIDTH>;
+    }
+    __device__ inline int queries(const problem &p) const /* tiles of them */
+    {
+        return p.tiles * QUERY_TILES<WIDTH>;
+    }
+    /* The tile of keys at these queries. */
+    __device__ inline int diagonal() const
+    {
+        return query / QUERY_TILES<WIDTH>;
+    }
+    /* The tile of queries among those of all places for dq. */
+    __device__ inline int sum(const problem &p) const
+    {
+        return (place * p.group + head) * queries(p) + query;
+    }
+};
+
+/* The order of a block that works alone. */
+template <int WIDTH> struct walk : tile_of<WIDTH> {
+    using tile_of<WIDTH>::job, tile_of<WIDTH>::batch, tile_of<WIDTH>::kv_head, tile_of<WIDTH>::key;
+    using tile_of<WIDTH>::head, tile_of<WIDTH>::query, tile_of<WIDTH>::place;
+    using tile_of<WIDTH>::first_query, tile_of<WIDTH>::queries, tile_of<WIDTH>::diagonal;
+    int end;
+
+    __device__ inline bool backwards() const
+    {
+        return key & 1;
+    }
+    __device__ inline void begin_sweep(const problem &p)
+    {
+        head = backwards() ? p.group - 1 : 0;
+        query = backwards() ? queries(p) - 1 : first_query();
+    }
+    __device__ inline void begin_job(const problem &p, int new_job)
+    {
+        job = new_job;
+        int cut = job - p.whole; /* jobs of a cut item lie `rest` apart: the longest come first */
+        int item = cut < 0 ? job : p.whole + cut % p.rest;
+        key = cut < 0 ? 0 : cut / p.rest;
+        end = cut < 0 || WIDTH != 64 ? p.tiles : key + 1;
+        place = cut < 0 ? (int)blockIdx.x : p.slots + cut;
+        batch = item / p.kv_heads;
+        kv_head = item % p.kv_heads;
+        begin_sweep(p);
+    }
+    __device__ inline void begin(const problem &p)
+    {
+        begin_job(p, blockIdx.x);
+    }
+    /* The job's next tile of keys. */
+    __device__ inline int next_key(const problem &p) const
+    {
+        if (WIDTH == 64 || job < p.whole)
+            return key + 1;
+        return 2 * (key / p.cuts + 1) * p.cuts - 1 - key;
+    }
+    /* To the next tile; job is p.jobs after the last. True: that begins a sweep. */
+    __device__ inline bool step(const problem &p)
+    {
+        if (backwards()) {
+            if (--query >= first_query())
+                return false;
+            query = queries(p) - 1;
+            if (--head >= 0)
+                return false;
+        } else {
+            if (++query < queries(p))
+                return false;
+            query = first_query();
+            if (++head < p.group)
+                return false;
+        }
+        key = next_key(p);
+        if (key < end)
+            begin_sweep(p);
+        else if (job + (int)gridDim.x < p.jobs)
+            begin_job(p, job + (int)gridDim.x);
+        else
+            job = p.jobs;
+        return true;
+    }
+    /* What becomes of the tile's dq. */
+    __device__ inline int leaving(const problem &p) const
+    {
+        const bool whole = job < p.whole, on_diagonal = diagonal() == key;
+        const bool again = WIDTH != 64 && !whole && key >= p.cuts; /* not the job's first keys */
+        if (!again && (!whole || (key == 0 && !on_diagonal)))
+            return PUT;
+        return again || !on_diagonal ? ADD : key > 0 ? TAKE : 0;
+    }
+    /* Whether finished dq is the first of its column sums. */
+    __device__ inline bool begins_columns() const
+    {
+        return key == 0;
+    }
+};
+
+struct order {
+    int flags;      /* and from bit QUERY_AT on, which tile of queries it is */
+    int row;        /* of the sequence, where the keys begin */
+    int64_t sum;    /* elements from p.dq */
+    int64_t dq, dk; /* elements from dqkv */
+};
+
+const int QUERY_AT = 16, MOST_TOKENS = 64 << (31 - QUERY_AT);
+
+/* Of the sequence, where the queries begin. */
+template <int WIDTH> __device__ inline int query_row(int flags)
+{
+    return (flags >> QUERY_AT) * QUERIES<WIDTH>;
+}
+
+const int ORDERS = 8; /* an order is read up to three tiles after its queries are let go */
+const int QUERY_STAGES = 3, DOUT_STAGES = 2;
+static_assert(QUERY_STAGES == DOUT_STAGES + 1, "sums come when the next queries may");
+const int PAIR_STAGES = 4; /* see query_finishes in hopper_attend_wide.cuh */
+
+/* Keys have three places where the tile before, whose dq is still to be computed, this one and the
+ * next can be of three sweeps; with two tiles of queries in the shortest sweep they are of two. */
+template <int WIDTH> constexpr int K_STAGES = QUERY_TILES<WIDTH> == 1 ? 3 : 2;
+
+/* The block's shared memory: 224 KiB of tiles, the same at both widths, and 2 or 3 more. */
+template <int WIDTH> struct memory {
+    char key[K_STAGES<WIDTH>][KEY_BYTES<WIDTH>], value[KEY_BYTES<WIDTH>];
+    char query[QUERY_STAGES][QUERY_BYTES<WIDTH>], dout[DOUT_STAGES][QUERY_BYTES<WIDTH>];
+    char ds[2][2 * SLOPE_BYTES<WIDTH>]; /* (queries, 64 keys) of either warpgroup, of two tiles */
+    char stage[8][16 * 128];            /* a warp's rows on their way out */
+    float lse[QUERY_STAGES][QUERIES<WIDTH>], sums[DOUT_STAGES][QUERIES<WIDTH>];
+    order orders[ORDERS];
+    uint64_t key_full[K_STAGES<WIDTH>], key_empty[K_STAGES<WIDTH>], value_full, value_empty;
+    uint64_t query_full[QUERY_STAGES], query_empty[QUERY_STAGES];
+    uint64_t dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
+    uint64_t ds_full[2], ds_empty[2];
+    uint64_t start;        /* of the second warpgroup */
+    uint64_t turn_come[2]; /* of teams: this part of dq may be added, */
+    uint64_t turn_over[2]; /* and it was */
+    int columns[ORDERS];   /* beside an order: which eight rows are dq's column sums */
+};
+
+static_assert(sizeof(memory<64>) <= 227 * 1024 && sizeof(memory<128>) <= 227 * 1024, "too much");
+
+/* "full" is completed by the producer and its bytes, "empty" by the eight warps of the consumers; that
+ * of queries by every thread of them, for what they read by themselves: orders and statistics. */
+template <int WIDTH> __device__ inline void init_barriers(memory<WIDTH> &m)
+{
+    const int warps = 8, threads = warps * 32;
+    for (int i = 0; i < K_STAGES<WIDTH>; i++) {
+        barrier_init(shared_address(&m.key_full[i]), 1);
+        barrier_init(shared_address(&m.key_empty[i]), warps);
+    }
+    barrier_init(shared_address(&m.value_full), 1);
+    barrier_init(shared_address(&m.value_empty), warps);
+    for (int i = 0; i < QUERY_STAGES; i++) {
+        barrier_init(shared_address(&m.query_full[i]), 1);
+        barrier_init(shared_address(&m.query_empty[i]), threads);
+    }
+    for (int i = 0; i < DOUT_STAGES; i++) {
+        barrier_init(shared_address(&m.dout_full[i]), 1);
+        barrier_init(shared_address(&m.dout_empty[i]), warps);
+    }
+    for (int i = 0; i < 2; i++) {
+        barrier_init(shared_address(&m.ds_full[i]), warps);
+        barrier_init(shared_address(&m.ds_empty[i]), warps);
+    }
+    for (int i = 0; i < 2; i++) {
+        barrier_init(shared_address(&m.turn_come[i]), 2);
+        barrier_init(shared_address(&m.turn_over[i]), warps);
+    }
+    barrier_init(shared_address(&m.start), warps / 2);
+    barrier_init_done();
+}
+
+/* All but LAST and END, which the next step tells. */
+template <typename WALK>
+__device__ inline order order_for(const WALK &w, const problem &p, bool first)
+{
+    const int WIDTH = WALK::width;
+    const int queries = QUERIES<WIDTH>;
+    const int64_t rows = (int64_t)w.batch * p.tokens;
+    order o;
+    o.row = w.key * TILE;
+    o.flags = w.leaving(p) | (first ? FIRST : 0) | (w.diagonal() == w.key ? DIAGONAL : 0);
+    if (w.query % QUERY_TILES<WIDTH>)
+        o.flags |= LOWER;
+    o.flags |= w.query << QUERY_AT;
+    o.sum = (int64_t)w.sum(p) * (queries * WIDTH);
+    o.dq = (rows + w.query * queries) * p.row + (w.kv_head * p.group + w.head) * p.width;
+    o.dk = (rows + w.key * TILE) * p.row + (p.heads + w.kv_head) * p.width;
+    return o;
+}
+
+/* Which eight rows of column sums of dq (hopper_columns.cuh) a tile of an item has for its first query
+ * head; those of the others follow. */
+__device__ inline int columns_of(const problem &p, int item, int tile)
+{
+    const int cut = item - p.whole;
+    return (cut < 0 ? item : p.whole + cut * p.tiles + tile) * p.group;
+}
+
+/* Rows of a head: boxes of the tensor map, 64 columns after 64 columns. */
+template <int WIDTH, int ROWS>
+__device__ inline void load_rows(uint32_t to, const CUtensorMap *map, int head, int first,
+                                 int sequence, uint32_t full)
+{
+    if constexpr (WIDTH == 64) {
+        load_tile(to, map, {0, head, first, sequence}, full);
+    } else {
+#pragma unroll
+        for (int i = 0; i < WIDTH * ROWS; i += 64 * 64) {
+            const int column = i / (64 * ROWS) * 64, row = i / 64 % ROWS;
+            load_tile(to + i * 2, map, {column, head, first + row, sequence}, full);
+        }
+    }
+}
+
+/* The producer: one thread. */
+template <typename WALK, bool SUMS, int WIDTH>
+__device__ inline void produce(memory<WIDTH> &m, const problem &p, const CUtensorMap *qkv,
+                               const CUtensorMap *dout)
+{
+    const int queries = QUERIES<WIDTH>, stat_bytes = queries * (int)sizeof(float);
+    ring<K_STAGES<WIDTH>> k;
+    ring<1> v;
+    ring<QUERY_STAGES> q;
+    ring<DOUT_STAGES> d;
+    WALK w;
+    w.begin(p);
+    bool next_first = true;
+    for (unsigned tile = 0; w.job < p.jobs; tile++) {
+        const bool first = next_first;
+        const int sequence = w.batch, key_row = w.key * TILE, key_head = p.heads + w.kv_head;
+        const int row = w.query * queries, head = w.kv_head * p.group + w.head;
+        const int stat = (sequence * p.heads + head) * (p.tiles * TILE) + row;
+        if (first) {
+            uint32_t full = shared_address(&m.key_full[k.stage]);
+            barrier_wait(shared_address(&m.key_empty[k.stage]), k.parity ^ 1);
+            barrier_expect(full, KEY_BYTES<WIDTH>);
+            load_rows<WIDTH, TILE>(shared_address(m.key[k.stage]), qkv, key_head, key_row, sequence,
+                                   full);
+            k.step();
+        }
+        order o = order_for(w, p, first);
+        const int columns = columns_of(p, w.batch * p.kv_heads + w.kv_head, w.diagonal()) + w.head;
+        if (SUMS && w.begins_columns())
+            o.flags |= BEGIN;
+        next_first = w.step(p);
+        o.flags |= (next_first ? LAST : 0) | (w.job < p.jobs ? 0 : END);
+
+        uint32_t full = shared_address(&m.query_full[q.stage]);
+        barrier_wait(shared_address(&m.query_empty[q.stage]), q.parity ^ 1);
+        m.orders[tile % ORDERS] = o;
+        if (SUMS)
+            m.columns[tile % ORDERS] = columns;
+        barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
+        load_rows<WIDTH, queries>(shared_address(m.query[q.stage]), qkv, head, row, sequence, full);
+        load_bytes(shared_address(m.lse[q.stage]), p.lse + stat, stat_bytes, full);
+        q.step();
+
+        full = shared_address(&m.dout_full[d.stage]);
+        barrier_wait(shared_address(&m.dout_empty[d.stage]), d.parity ^ 1);
+        barrier_expect(full, QUERY_BYTES<WIDTH> + stat_bytes);
+        load_rows<WIDTH, queries>(shared_address(m.dout[d.stage]), dout, head, row, sequence, full);
+        /* threads have read the sums before these when they let the queries of that tile go, in
+         * whose place the next ones come */
+        barrier_wait(shared_address(&m.query_empty[q.stage]), q.parity ^ 1);
+        load_bytes(shared_address(m.sums[d.stage]), p.sums + stat, stat_bytes, full);
+        d.step();
+
+        if (first) { /* last: their one place is free only near the end of the sweep before */
+            full = shared_address(&m.value_full);
+            barrier_wait(shared_address(&m.value_empty), v.parity ^ 1);
+            barrier_expect(full, KEY_BYTES<WIDTH>);
+            load_rows<WIDTH, TILE>(shared_address(m.value), qkv, key_head + p.kv_heads, key_row,
+                                   sequence, full);
+            v.step();
+        }
+    }
+}
+
+} // namespace hopper
+
+#endif

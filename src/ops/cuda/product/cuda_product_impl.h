@@ -1,0 +1,64 @@
+/* cuda_product_impl -- the table of products, between cuda_product.c, which makes its entries and
+ * runs them, cuda_product_tune.c, which chooses their algorithms, and cuda_product_fit.c, which
+ * knows some more. */
+#ifndef OPS_CUDA_CUDA_PRODUCT_IMPL_H
+#define OPS_CUDA_CUDA_PRODUCT_IMPL_H
+#include "ops/cuda/product/cuda_product.h"
+
+enum { PRODUCTS_TABLE = 1024 };
+
+struct key { /* compared as bytes */
+    int64_t m, n, k;
+    int32_t turn_a, turn_b, add, epilogue;
+    int32_t alignment;      /* bytes, of the matrices; at most 256 */
+    int32_t side_alignment; /* of bias and aux */
+};
+
+struct entry {
+    struct key key; /* m 0: free */
+    cublasLtMatmulDesc_t how;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+    bool works; /* there is an algorithm */
+};
+
+struct products {
+    struct ops *ops; /* borrowed */
+    struct env *env; /* borrowed */
+    cublasLtHandle_t handle;
+    bool exact;
+    enum products_choice choice;
+    int tried; /* shapes on operands of their own */
+    int count;
+    struct entry table[PRODUCTS_TABLE]; /* open addressing */
+};
+
+/* --- cuda_product.c ------------------------------------------------------------------------- */
+
+/* The entry of a key, or the free one where it would be. */
+struct entry *products_find(struct products *products, const struct key *key);
+/* The epilogue's operands, before a call. */
+enum status products_point(struct env *env, struct entry *entry, const struct operands *operands);
+/* Up to `most` that the heuristic names, best first; *count 0: it knows none. The epilogue's
+ * operands are set already, since it looks at their alignment. */
+enum status products_candidates(struct products *products, const struct entry *entry, int most,
+                                cublasLtMatmulHeuristicResult_t *found, int *count);
+cublasStatus_t products_multiply(struct products *products, const struct entry *entry,
+                                 const cublasLtMatmulAlgo_t *algorithm,
+                                 const struct operands *operands, cudaStream_t stream);
+
+/* --- cuda_product_tune.c -------------------------------------------------------------------- */
+
+/* The algorithm of a new entry for a call with these operands, and whether there is one. The
+ * entry's operands may be others afterwards. */
+enum status products_choose(struct products *products, struct entry *entry,
+                            const struct operands *operands, cudaStream_t stream);
+
+/* --- cuda_product_fit.c --------------------------------------------------------------------- */
+
+/* After `count` that the heuristic has named, up to `most` in all: the first of them in tiles that
+ * it did not name, where these fill the card's processors more evenly. */
+void products_add_fitting(struct products *products, const struct entry *entry, int most,
+                          cublasLtMatmulHeuristicResult_t *found, int *count);
+
+#endif

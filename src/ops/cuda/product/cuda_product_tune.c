@@ -1,0 +1,216 @@
+/* cuda_product_tune -- which of cuBLASLt's algorithms a product takes: see cuda_product.h.
+ *
+ * The same bits: the reference is what the heuristic names when it is asked for one algorithm.
+ * Those that it names when it is asked for more, and some that it does not name
+ * (cuda_product_fit.c), are run on a trial's operands, and are timed, there too, when all that
+ * they write has the reference's fingerprint. Sums that cancel show
+ * every other order of addition (ops_noise.h), so whichever is chosen, by whatever times, on
+ * whatever rank and day, the bits are the reference's, and ranks need not agree on the choice. A
+ * shape is tried once, in the first step that has it; small products are not (a kernel's start is
+ * most of their time, and tests have many of them), nor is any after the first TRIED_MOST, since
+ * lengths may change for ever.
+ */
+#include <string.h>
+#include "base/clock.h"
+#include "ops/cuda/product/cuda_product_impl.h"
+#include "ops/cuda/product/cuda_trial.h"
+#include "ops/ops_tune.h"
+
+enum { CANDIDATES = TUNE_WAYS, NAMED = 16, TRIED_MOST = 64 };
+#define TRIED_FLOPS 1e10 /* a product has at least, to be tried: about 15 us on an H200 */
+
+static enum products_choice choice_of(const struct products *x)
+{
+    if (x->choice != PRODUCTS_BY_MODE)
+        return x->choice;
+    return x->ops->fast ? PRODUCTS_FASTEST : PRODUCTS_SAME;
+}
+
+/* --- timing --------------------------------------------------------------------------------- */
+
+struct timing {
+    struct products *products;
+    const struct entry *entry;
+    const cublasLtMatmulHeuristicResult_t *found;
+    const struct operands *operands;
+    cudaStream_t stream;
+    cudaEvent_t from, to;
+    struct trial *trial; /* NULL: on the call's own operands, and no bits are compared */
+    struct fingerprint first;
+    bool known; /* the first's fingerprint is */
+};
+
+static double time_of(void *user, int way, int calls)
+{
+    const struct timing *t = user;
+    float milliseconds = 0;
+    cublasStatus_t st = CUBLAS_STATUS_SUCCESS;
+    cudaEventRecord(t->from, t->stream);
+    for (int i = 0; i < calls && st == CUBLAS_STATUS_SUCCESS; i++)
+        st = products_multiply(t->products, t->entry, &t->found[way].algo, t->operands, t->stream);
+    cudaEventRecord(t->to, t->stream);
+    if (st != CUBLAS_STATUS_SUCCESS || cudaEventSynchronize(t->to) != cudaSuccess ||
+        cudaEventElapsedTime(&milliseconds, t->from, t->to) != cudaSuccess)
+        return -1;
+    return 1e-3 * milliseconds;
+}
+
+static bool look_at(struct timing *t, int way, struct fingerprint *fingerprint)
+{
+    return trial_reset(t->trial) &&
+           products_multiply(t->products, t->entry, &t->found[way].algo, t->operands, t->stream) ==
+               CUBLAS_STATUS_SUCCESS &&
+           trial_read(t->trial, fingerprint);
+}
+
+static bool same_bits(void *user, int way)
+{
+    struct timing *t = user;
+    struct fingerprint other;
+    t->known = t->known || look_at(t, 0, &t->first);
+    return t->known && look_at(t, way, &other) && !memcmp(&other, &t->first, sizeof other);
+}
+
+static void tell(const struct products *x, const struct key *key, struct tuned tuned, int count,
+                 double seconds)
+{
+    double work = 2.0 * (double)key->m * (double)key->n * (double)key->k * 1e-12;
+    log_debug(x->env,
+              "tune: m %lld n %lld k %lld %c%c epilogue %d%s: first %.0f TFLOP/s, chosen %.0f "
+              "TFLOP/s (%d of %d, %d eligible, in %.0f ms)",
+              (long long)key->m, (long long)key->n, (long long)key->k, key->turn_a ? 'T' : 'N',
+              key->turn_b ? 'T' : 'N', key->epilogue, key->add ? " added" : "", work / tuned.first,
+              work / tuned.chosen, tuned.way, count, tuned.same, 1e3 * seconds);
+}
+
+/* The index of the candidate to take; with a trial, of those with the first one's bits. */
+static int fastest(struct timing timing, int count)
+{
+    double start = clock_seconds();
+    int best = 0;
+    if (count < 2 || cudaEventCreate(&timing.from) != cudaSuccess)
+        return 0;
+    if (cudaEventCreate(&timing.to) == cudaSuccess) {
+        struct tuned tuned = ops_tune(count, time_of, timing.trial ? same_bits : NULL, &timing);
+        tell(timing.products, &timing.entry->key, tuned, count, clock_seconds() - start);
+        best = tuned.way;
+        cudaEventDestroy(timing.to);
+    }
+    cudaEventDestroy(timing.from);
+    return best;
+}
+
+/* --- the same bits -------------------------------------------------------------------------- */
+
+static bool is_worth_it(const struct products *x, const struct key *key)
+{
+    return x->tried < TRIED_MOST &&
+           2.0 * (double)key->m * (double)key->n * (double)key->k >= TRIED_FLOPS;
+}
+
+static struct product product_of(const struct key *key)
+{
+    return (struct product){.m = key->m,
+                            .n = key->n,
+                            .k = key->k,
+                            .turn_a = key->turn_a,
+                            .turn_b = key->turn_b,
+                            .add = key->add,
+                            .epilogue = (cublasLtEpilogue_t)key->epilogue};
+}
+
+/* After the first, which is there, the others that the heuristic names. */
+static enum status add_named(struct products *x, const struct entry *p,
+                             cublasLtMatmulHeuristicResult_t *found, int *count)
+{
+    cublasLtMatmulHeuristicResult_t more[NAMED];
+    int more_count;
+    TRY(products_candidates(x, p, NAMED, more, &more_count));
+    for (int i = 0; i < more_count && *count < NAMED; i++)
+        if (memcmp(&more[i].algo, &found[0].algo, sizeof found[0].algo) != 0)
+            found[(*count)++] = more[i];
+    return STATUS_OK;
+}
+
+/* found[0] is the reference. */
+static enum status choose_same(struct products *x, struct entry *p,
+                               cublasLtMatmulHeuristicResult_t *found, int count,
+                               cudaStream_t stream)
+{
+    const struct key *key = &p->key;
+    struct trial trial;
+    enum status st;
+    x->tried++;
+    TRY(add_named(x, p, found, &count));
+    products_add_fitting(x, p, CANDIDATES, found, &count);
+    if (count < 2 ||
+        !trial_open(&trial, x->ops, product_of(key), key->alignment, key->side_alignment, stream))
+        return STATUS_OK;
+    TRY_OR(undo_trial, products_point(x->env, p, &trial.operands));
+    struct timing timing = {.products = x,
+                            .entry = p,
+                            .found = found,
+                            .operands = &trial.operands,
+                            .stream = stream,
+                            .trial = &trial};
+    p->algorithm = found[fastest(timing, count)].algo;
+undo_trial:
+    trial_close(&trial);
+    return st;
+}
+
+/* --- fast mode ------------------------------------------------------------------------------ */
+
+/* Whether a product may be run again and again on the call's own buffers with one result. */
+static bool repeats(const struct entry *p, const struct operands *o)
+{
+    return !p->key.add && o->d != o->a && o->d != o->b && o->d != o->aux;
+}
+
+/* For a product that adds: what was chosen for the same without, if it is there and fits. */
+static bool take_twin(struct products *x, struct entry *p)
+{
+    struct key key = p->key;
+    cublasLtMatmulHeuristicResult_t checked;
+    key.add = 0;
+    const struct entry *twin = products_find(x, &key);
+    if (!p->key.add || !twin->key.m || !twin->works ||
+        cublasLtMatmulAlgoCheck(x->handle, p->how, p->a, p->b, p->d, p->d, &twin->algorithm,
+                                &checked) != CUBLAS_STATUS_SUCCESS ||
+        checked.workspaceSize > PRODUCTS_WORKSPACE)
+        return false;
+    p->algorithm = twin->algorithm;
+    return true;
+}
+
+static void choose_fastest(struct products *x, struct entry *p,
+                           const cublasLtMatmulHeuristicResult_t *found, int count,
+                           const struct operands *o, cudaStream_t stream)
+{
+    struct timing timing = {
+        .products = x, .entry = p, .found = found, .operands = o, .stream = stream};
+    if (!take_twin(x, p) && repeats(p, o))
+        p->algorithm = found[fastest(timing, count)].algo;
+}
+
+/* -------------------------------------------------------------------------------------------- */
+
+enum status products_choose(struct products *x, struct entry *p, const struct operands *o,
+                            cudaStream_t stream)
+{
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    enum products_choice choice = choice_of(x);
+    enum status st = STATUS_OK;
+    int count;
+    TRY(products_candidates(x, p, choice == PRODUCTS_FASTEST ? NAMED : 1, found, &count));
+    p->works = count > 0;
+    if (!p->works)
+        return STATUS_OK;
+    p->algorithm = found[0].algo;
+    if (choice == PRODUCTS_FASTEST)
+        choose_fastest(x, p, found, count, o, stream);
+    else if (choice == PRODUCTS_SAME && is_worth_it(x, &p->key))
+        st = choose_same(x, p, found, count, stream);
+    (void)cudaGetLastError(); /* of a candidate that does not work, or memory that is not there */
+    return st;
+}

@@ -1,0 +1,235 @@
+/* checkpoint_keep -- names, leftovers, and which checkpoints stay. */
+#include "train/checkpoint/checkpoint_keep.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/file.h"
+#include "base/input.h"
+#include "base/lock_file.h"
+#include "base/output.h"
+#include "base/part_folder.h"
+#include "train/checkpoint/checkpoint_own.h"
+
+enum status checkpoint_keep_path(struct env *env, const char *folder, const char *prefix,
+                                 int64_t step, const char *suffix, char **path)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%sstep-%" PRId64 "%s", prefix, step, suffix);
+    return path_join(env, folder, name, path);
+}
+
+/* --- looking -------------------------------------------------------------------------------- */
+
+/* The N of a folder's name "step-N", -1 for any other name. */
+static int64_t step_of(const char *name)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9' ||
+        (name[5] == '0' && name[6] != '\0')) /* "step-07" is not the name of step 7 */
+        return -1;
+    errno = 0;
+    long long step = strtoll(name + 5, &end, 10);
+    return *end == '\0' && errno == 0 ? step : -1;
+}
+
+struct newest {
+    int64_t below, step;
+};
+
+static void take_newer(void *user, const char *name)
+{
+    struct newest *newest = user;
+    int64_t found = step_of(name);
+    if (found > newest->step && found < newest->below)
+        newest->step = found;
+}
+
+enum status checkpoint_keep_newest(struct env *env, const char *folder, int64_t below,
+                                   int64_t *step)
+{
+    char reason[128];
+    struct newest newest = {.below = below, .step = -1};
+    *step = -1;
+    if (!input_list(env, folder, take_newer, &newest))
+        return errno == ENOENT ? STATUS_OK
+                               : FAIL(env, IO, "cannot read the folder '%s': %s", folder,
+                                      input_reason(errno, reason, sizeof reason));
+    *step = newest.step;
+    return STATUS_OK;
+}
+
+/* --- leftovers ------------------------------------------------------------------------------ */
+
+/* PREFIX N SUFFIX, or the same with a number behind it: "-2". */
+static bool is_numbered(const char *name, const char *prefix, const char *suffix)
+{
+    char stem[64];
+    size_t digits = strncmp(name, prefix, strlen(prefix)) == 0
+                        ? strspn(name + strlen(prefix), "0123456789")
+                        : 0;
+    snprintf(stem, sizeof stem, "%.*s%s", (int)(strlen(prefix) + digits), name, suffix);
+    return digits > 0 && digits < 20 && part_folder_is_name(name, stem);
+}
+
+/* One whose removal was cut short. */
+static enum status clear_old(struct env *env, const char *path)
+{
+    char stranger[TREE_PATH_BYTES];
+    if (!checkpoint_own_is(path))
+        return part_folder_clear(env, path);
+    TRY(checkpoint_own_stranger(env, path, stranger));
+    if (!*stranger)
+        return checkpoint_own_remove(env, path);
+    part_folder_tell_left(env, path);
+    return STATUS_OK;
+}
+
+/* A process was killed between the name and the removal of the marker. */
+static enum status clear_marker(struct env *env, const char *path)
+{
+    char *marker;
+    TRY(path_join(env, path, PART_FOLDER_MARKER, &marker));
+    if (!path_is_link(path) && lock_file_is_left(marker) &&
+        !output_remove_at(env, AT_FDCWD, marker, false))
+        log_debug(env, "cannot remove '%s': %s", marker, strerror(errno));
+    mem_free(env, marker);
+    return STATUS_OK;
+}
+
+static enum status clear_entry(struct env *env, const char *folder, const char *name)
+{
+    enum status st = STATUS_OK;
+    char *path;
+    TRY(path_join(env, folder, name, &path));
+    if (is_numbered(name, ".step-", ".tmp"))
+        st = part_folder_clear(env, path);
+    else if (is_numbered(name, ".old-step-", ""))
+        st = clear_old(env, path);
+    else if (step_of(name) >= 0)
+        st = clear_marker(env, path);
+    mem_free(env, path);
+    return st;
+}
+
+enum status checkpoint_keep_clear(struct env *env, const char *folder)
+{
+    enum status st = STATUS_OK;
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return STATUS_OK;
+    for (const struct dirent *entry; st == STATUS_OK && (entry = readdir(dir));)
+        st = clear_entry(env, folder, entry->d_name);
+    closedir(dir);
+    return st;
+}
+
+/* --- keeping -------------------------------------------------------------------------------- */
+
+/* Rename the folder to the first that is free of PREFIX step-N SUFFIX, and the same with -2, -3,
+ * ...; mem_free *to. */
+static enum status rename_free(struct env *env, const char *folder, int64_t step,
+                               const char *prefix, const char *suffix, char **to)
+{
+    enum status st;
+    char *path, numbered[32];
+    TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
+    TRY_OR(undo_path, checkpoint_keep_path(env, folder, prefix, step, suffix, to));
+    for (int n = 2; !path_is_free(*to); n++) {
+        mem_free(env, *to);
+        snprintf(numbered, sizeof numbered, "%s-%d", suffix, n);
+        TRY_OR(undo_path, checkpoint_keep_path(env, folder, prefix, step, numbered, to));
+    }
+    if (!output_rename(env, path, *to)) {
+        st = FAIL(env, IO, "cannot rename '%s' to '%s': %s", path, *to, strerror(errno));
+        mem_free(env, *to);
+    }
+undo_path:
+    mem_free(env, path);
+    return st;
+}
+
+static enum status remove_step(struct env *env, const char *folder, int64_t step)
+{
+    char *path, *old;
+    TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
+    enum status st = checkpoint_own_check(env, path);
+    mem_free(env, path);
+    TRY(st);
+    TRY(rename_free(env, folder, step, ".old-", "", &old));
+    st = checkpoint_own_remove(env, old);
+    mem_free(env, old);
+    return st;
+}
+
+/* Does it count as one of those that are kept? Not a link, nor another folder of that name: what a
+ * user has put there must not cost a checkpoint. */
+static enum status counts(struct env *env, const char *folder, int64_t step, bool *ours)
+{
+    char *path;
+    TRY(checkpoint_keep_path(env, folder, "", step, "", &path));
+    *ours = checkpoint_own_is(path);
+    mem_free(env, path);
+    return STATUS_OK;
+}
+
+enum status checkpoint_keep_prune(struct env *env, const char *folder, int64_t keep, int64_t major)
+{
+    int64_t step = INT64_MAX, kept = 0;
+    enum status st = STATUS_OK;
+    for (;;) {
+        bool ours;
+        TRY(checkpoint_keep_newest(env, folder, step, &step));
+        if (step < 0)
+            return st;
+        TRY(counts(env, folder, step, &ours));
+        if (kept < keep) {
+            kept += ours;
+            continue;
+        }
+        if (major > 0 && step % major == 0)
+            continue;
+        enum status removed = remove_step(env, folder, step);
+        if (removed != STATUS_OK && removed != STATUS_CONFIG) /* CONFIG: that one is kept */
+            return removed;
+        st = st == STATUS_OK ? removed : st;
+    }
+}
+
+/* Only a real folder gets another name. */
+static enum status check_folders(struct env *env, const char *folder, int64_t step)
+{
+    for (int64_t above = INT64_MAX;;) {
+        struct stat info;
+        char *path;
+        TRY(checkpoint_keep_newest(env, folder, above, &above));
+        if (above <= step)
+            return STATUS_OK;
+        TRY(checkpoint_keep_path(env, folder, "", above, "", &path));
+        enum status st = STATUS_OK;
+        if (lstat(path, &info) == 0 && !S_ISDIR(info.st_mode))
+            st = FAIL(env, CONFIG,
+                      "'%s' is not a folder that sifr made, and the run needs that name after step "
+                      "%" PRId64 "; move it elsewhere",
+                      path, step);
+        mem_free(env, path);
+        TRY(st);
+    }
+}
+
+enum status checkpoint_keep_set_aside(struct env *env, const char *folder, int64_t step)
+{
+    TRY(check_folders(env, folder, step));
+    for (int64_t above = INT64_MAX;;) {
+        char *aside;
+        TRY(checkpoint_keep_newest(env, folder, above, &above));
+        if (above <= step)
+            return STATUS_OK;
+        TRY(rename_free(env, folder, above, "", ".damaged", &aside));
+        mem_free(env, aside);
+    }
+}

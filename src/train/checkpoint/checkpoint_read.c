@@ -1,0 +1,507 @@
+/* checkpoint_read -- opening, loading and verifying a checkpoint.
+ *
+ * Nothing is mapped: a disk that fails gives an error and not a signal. STATUS_FORMAT is damage that
+ * has been seen (what was read differs, or a file is gone); STATUS_IO and STATUS_MEMORY say nothing about the
+ * checkpoint. Whoever needs a range of a
+ * file reads the pieces that cover it, each whole, and compares their hashes before a byte is used;
+ * so the room needed is one piece, and a load has a few (base/ahead.h): it first lists what it wants
+ * of a file, and the next pieces are read while one is checked and put in place. The header of a file
+ * of tensors is read in the same pieces. Who has a checkpoint open holds that room only during a call.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include "base/ahead.h"
+#include "base/direct.h"
+#include "base/file.h"
+#include "base/input.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/weights/tensor_names.h"
+
+#define STATE_BYTES_MAX  ((size_t)1 << 30)
+#define HEADER_BYTES_MAX ((uint64_t)100000000)
+
+struct checkpoint {
+    struct env *env; /* borrowed */
+    char *folder;
+    struct checkpoint_state state;
+    struct ahead *ahead; /* reads pieces; NULL between two calls */
+    bool direct;         /* past the system's cache */
+    int fd;              /* of `entry`; -1: none is open */
+    const struct checkpoint_entry *entry;
+};
+
+/* --- opening -------------------------------------------------------------------------------- */
+
+/* What the system says of a file is no damage, unless it is certain that the file is gone: the folder can
+ * be listed, and does not have it. */
+static enum status judge(const struct checkpoint *c, const char *name, enum status st)
+{
+    return st == STATUS_IO && file_is_missing(c->env, c->folder, name) ? STATUS_FORMAT : st;
+}
+
+static enum status read_whole(const struct checkpoint *c, const char *name, size_t limit,
+                              char **text, size_t *bytes)
+{
+    char *path;
+    TRY(path_join(c->env, c->folder, name, &path));
+    enum status st = judge(c, name, file_read(c->env, path, limit, text, bytes));
+    mem_free(c->env, path);
+    return st;
+}
+
+/* COMPLETE says what state.json is. */
+static enum status check_marker(struct checkpoint *c, const char *json, size_t bytes)
+{
+    char expected[CHECKPOINT_MARKER], *marker;
+    size_t marker_bytes;
+    enum status st = STATUS_OK;
+    TRY(read_whole(c, "COMPLETE", 4096, &marker, &marker_bytes));
+    checkpoint_marker(json, bytes, expected);
+    if (marker_bytes != strlen(expected) || memcmp(marker, expected, marker_bytes) != 0)
+        st = FAIL(c->env, FORMAT, "'%s': state.json is not the one that COMPLETE speaks of",
+                  c->folder);
+    mem_free(c->env, marker);
+    return st;
+}
+
+static enum status read_state(struct checkpoint *c)
+{
+    char *path, *json = NULL;
+    size_t bytes;
+    enum status st;
+    TRY(path_join(c->env, c->folder, "state.json", &path));
+    TRY_OR(done, read_whole(c, "state.json", STATE_BYTES_MAX, &json, &bytes));
+    TRY_OR(done, check_marker(c, json, bytes));
+    st = checkpoint_state_parse(c->env, json, bytes, path, &c->state);
+done:
+    mem_free(c->env, json);
+    mem_free(c->env, path);
+    return st;
+}
+
+enum status checkpoint_open(struct env *env, const char *folder, struct checkpoint **checkpoint)
+{
+    struct checkpoint *c;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "checkpoint", sizeof *c, &c));
+    c->env = env;
+    c->fd = -1;
+    TRY_OR(undo, mem_strdup(env, folder, &c->folder));
+    TRY_OR(undo, read_state(c));
+    *checkpoint = c;
+    return STATUS_OK;
+undo:
+    checkpoint_close(c);
+    return st;
+}
+
+static void close_file(struct checkpoint *c)
+{
+    if (c->fd >= 0)
+        close(c->fd);
+    c->fd = -1;
+}
+
+/* The end of a call that has read: nothing is under way, read_pieces has taken all it asked for. */
+static enum status end_reading(struct checkpoint *c, enum status st)
+{
+    close_file(c);
+    ahead_destroy(c->ahead);
+    c->ahead = NULL;
+    return st;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    struct env *env = checkpoint->env;
+    checkpoint_state_free(&checkpoint->state);
+    mem_free(env, checkpoint->folder);
+    mem_free(env, checkpoint);
+}
+
+const struct checkpoint_state *checkpoint_state(const struct checkpoint *checkpoint)
+{
+    return &checkpoint->state;
+}
+
+bool checkpoint_has(const struct checkpoint *checkpoint, enum checkpoint_role role)
+{
+    for (int i = 0; i < checkpoint->state.entry_count; i++)
+        if (checkpoint->state.entries[i].role == role)
+            return true;
+    return false;
+}
+
+/* --- pieces --------------------------------------------------------------------------------- */
+
+static enum status fail_piece(const struct checkpoint *c, const struct checkpoint_piece *piece,
+                              const char *reason)
+{
+    return FAIL(c->env, FORMAT, "'%s/%s': bytes %" PRIu64 " to %" PRIu64 ": %s", c->folder,
+                c->entry->name, piece->begin, piece->begin + piece->bytes, reason);
+}
+
+static enum status open_file(struct checkpoint *c, const struct checkpoint_entry *entry)
+{
+    uint64_t bytes;
+    char *path;
+    if (c->fd >= 0 && c->entry == entry)
+        return STATUS_OK;
+    close_file(c);
+    c->entry = entry;
+    TRY(path_join(c->env, c->folder, entry->name, &path));
+    enum status st = judge(c, entry->name, file_open(c->env, path, &c->fd, &bytes));
+    if (st == STATUS_OK && bytes != entry->bytes)
+        st = FAIL(c->env, FORMAT, "'%s' has %" PRIu64 " bytes instead of %" PRIu64, path, bytes,
+                  entry->bytes);
+    mem_free(c->env, path);
+    if (st != STATUS_OK)
+        close_file(c);
+    else if (c->direct)
+        direct_past_cache(c->fd);
+    return st;
+}
+
+/* `got` bytes were read of it, or none: errno. */
+static enum status check_piece(const struct checkpoint *c, const struct checkpoint_piece *piece,
+                               const void *data, ssize_t got)
+{
+    char reason[128];
+    if (got < 0)
+        return FAIL(c->env, IO, "'%s/%s': cannot read bytes %" PRIu64 " to %" PRIu64 ": %s",
+                    c->folder, c->entry->name, piece->begin, piece->begin + piece->bytes,
+                    input_reason(errno, reason, sizeof reason));
+    if ((uint64_t)got < piece->bytes)
+        return fail_piece(c, piece, "the file ends before");
+    if (XXH3_64bits(data, piece->bytes) != piece->hash)
+        return fail_piece(c, piece, "they are not what was written (the hash differs)");
+    return STATUS_OK;
+}
+
+/* Who reads pieces of a file says which, in order, and is given each when it has been checked;
+ * `data` is its own until the next comes. */
+struct piece_reader {
+    const struct checkpoint_piece *(*piece)(const void *user, int64_t i);
+    enum status (*take)(void *user, int64_t i, char *data); /* NULL: checking is all */
+};
+
+static enum status read_pieces(struct checkpoint *c, const struct piece_reader *reader, void *user,
+                               int64_t count)
+{
+    enum status st = STATUS_OK;
+    int64_t asked = 0;
+    if (!c->ahead)
+        TRY(ahead_create(c->env, CHECKPOINT_PIECE, &c->ahead));
+    for (int64_t i = 0; i < count && (st == STATUS_OK || i < asked); i++) {
+        void *data;
+        for (; st == STATUS_OK && asked < count && asked < i + AHEAD_RANGES; asked++) {
+            const struct checkpoint_piece *next = reader->piece(user, asked);
+            ahead_ask(c->ahead, c->fd, next->begin, next->bytes);
+        }
+        ssize_t got = ahead_take(c->ahead, &data);
+        if (st == STATUS_OK)
+            st = check_piece(c, reader->piece(user, i), data, got);
+        if (st == STATUS_OK && reader->take)
+            st = reader->take(user, i, data);
+    }
+    return st;
+}
+
+/* --- from the start of a file --------------------------------------------------------------- */
+
+struct start {
+    const struct checkpoint_entry *entry;
+    uint64_t bytes;
+    char *out;
+};
+
+static const struct checkpoint_piece *start_piece(const void *user, int64_t i)
+{
+    return &((const struct start *)user)->entry->pieces[i];
+}
+
+static enum status take_start(void *user, int64_t i, char *data)
+{
+    const struct start *start = user;
+    const struct checkpoint_piece *piece = &start->entry->pieces[i];
+    uint64_t left = start->bytes - piece->begin;
+    memcpy(start->out + piece->begin, data, left < piece->bytes ? left : piece->bytes);
+    return STATUS_OK;
+}
+
+/* The first `bytes` of a file to `out`. */
+static enum status read_start(struct checkpoint *c, const struct checkpoint_entry *entry,
+                              uint64_t bytes, void *out)
+{
+    static const struct piece_reader reader = {start_piece, take_start};
+    struct start start = {entry, bytes, out};
+    int64_t count = 0;
+    CHECK(bytes <= entry->bytes);
+    while (count < entry->piece_count && entry->pieces[count].begin < bytes)
+        count++;
+    TRY(open_file(c, entry));
+    return read_pieces(c, &reader, &start, count);
+}
+
+/* --- a file of tensors ---------------------------------------------------------------------- */
+
+static enum status open_tensors(struct checkpoint *c, const struct checkpoint_entry *entry,
+                                struct safetensors **file)
+{
+    uint64_t size;
+    char *path, *header;
+    enum status st;
+    TRY(path_join(c->env, c->folder, entry->name, &path));
+    if (entry->bytes < 8) {
+        st = FAIL(c->env, FORMAT, "'%s' has no header", path);
+        goto undo_path;
+    }
+    TRY_OR(undo_path, read_start(c, entry, 8, &size));
+    if (size > entry->bytes - 8 || size > HEADER_BYTES_MAX) {
+        st = FAIL(c->env, FORMAT, "'%s': the header does not fit in the file", path);
+        goto undo_path;
+    }
+    TRY_OR(undo_path, mem_alloc(c->env, MEM_OTHER, "safetensors header", size + 8, &header));
+    st = read_start(c, entry, size + 8, header);
+    if (st == STATUS_OK)
+        st = safetensors_open_header(c->env, header, size + 8, entry->bytes, path, file);
+    mem_free(c->env, header);
+undo_path:
+    mem_free(c->env, path);
+    return st;
+}
+
+/* --- loading -------------------------------------------------------------------------------- */
+
+struct want { /* a part of a tensor that is in one piece of the file */
+    const struct checkpoint_piece *piece;
+    uint64_t begin, bytes; /* in the file */
+    int tensor;
+    int64_t first; /* element of the tensor that it begins with */
+};
+
+struct load {
+    struct checkpoint *checkpoint;
+    const struct unit_graph *graph;
+    struct zero *zero;
+    enum zero_state state;
+    enum checkpoint_role role;
+    struct tensor_names names;
+    bool *seen; /* (tensors) */
+
+    struct want *wants; /* of the file that is being read */
+    int64_t want_count;
+};
+
+/* The piece that holds byte `at`. */
+static int64_t find_piece(const struct checkpoint_entry *entry, uint64_t at)
+{
+    int64_t low = 0, high = entry->piece_count - 1;
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (entry->pieces[middle].begin <= at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* `count` elements from `first` on of a tensor that begins at byte `begin` of the file. */
+static enum status want_elements(struct load *load, const struct checkpoint_entry *entry,
+                                 int tensor, uint64_t tensor_begin, struct zero_range range)
+{
+    uint64_t begin = tensor_begin + (uint64_t)range.first * sizeof(float);
+    uint64_t end = begin + (uint64_t)range.count * sizeof(float);
+    CHECK(end <= entry->bytes);
+    for (int64_t i = find_piece(entry, begin); begin < end; i++) {
+        const struct checkpoint_piece *piece = &entry->pieces[i];
+        uint64_t piece_end = piece->begin + piece->bytes, until = piece_end < end ? piece_end : end;
+        if ((until - tensor_begin) % sizeof(float) != 0)
+            return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a piece ends inside of an element",
+                        load->checkpoint->folder, entry->name);
+        load->wants[load->want_count++] =
+            (struct want){.piece = piece,
+                          .begin = begin,
+                          .bytes = until - begin,
+                          .tensor = tensor,
+                          .first = (int64_t)((begin - tensor_begin) / sizeof(float))};
+        begin = until;
+    }
+    return STATUS_OK;
+}
+
+static const struct checkpoint_piece *want_piece(const void *user, int64_t i)
+{
+    return ((const struct load *)user)->wants[i].piece;
+}
+
+static enum status take_want(void *user, int64_t i, char *data)
+{
+    struct load *load = user;
+    const struct want *want = &load->wants[i];
+    data += want->begin - want->piece->begin;
+    size_t off = (uintptr_t)data % sizeof(float);
+    if (off != 0) /* memory for a piece begins aligned: there is place before it */
+        data = memmove(data - off, data, want->bytes);
+    return zero_state_write(load->zero, load->state, want->tensor, want->first,
+                            (int64_t)(want->bytes / sizeof(float)), (const float *)data);
+}
+
+static bool fits(const struct unit_tensor *ours, const struct safetensor *theirs)
+{
+    bool same = theirs->type == DTYPE_F32 && ours->dims == theirs->rank;
+    for (int d = 0; same && d < ours->dims; d++)
+        same = ours->shape[d] == theirs->shape[d];
+    return same;
+}
+
+static enum status want_tensor(struct load *load, const struct checkpoint_entry *entry,
+                               const struct safetensor *tensor)
+{
+    struct checkpoint *c = load->checkpoint;
+    int t = tensor_names_find(&load->names, tensor->name);
+    if (t < 0)
+        return FAIL(c->env, FORMAT, "'%s/%s': tensor '%s' is not in the model", c->folder,
+                    entry->name, tensor->name);
+    if (load->seen[t])
+        return FAIL(c->env, FORMAT, "'%s/%s': tensor '%s' was in another file already", c->folder,
+                    entry->name, tensor->name);
+    if (!fits(&load->graph->tensors[t], tensor))
+        return FAIL(c->env, FORMAT,
+                    "'%s/%s': tensor '%s' has another type or shape than the model's", c->folder,
+                    entry->name, tensor->name);
+    load->seen[t] = true;
+    return want_elements(load, entry, t, tensor->begin, zero_state_held(load->zero, t));
+}
+
+static enum status load_file(struct load *load, const struct checkpoint_entry *entry)
+{
+    static const struct piece_reader reader = {want_piece, take_want};
+    struct checkpoint *c = load->checkpoint;
+    struct safetensors *file;
+    enum status st = open_tensors(c, entry, &file);
+    if (st != STATUS_OK)
+        return st;
+    /* A tensor ends in the middle of a piece, at most. */
+    TRY_OR(undo_file, mem_alloc_array(c->env, MEM_OTHER, "checkpoint pieces",
+                                      (size_t)(entry->piece_count + safetensors_count(file)),
+                                      sizeof *load->wants, &load->wants));
+    load->want_count = 0;
+    for (int i = 0; st == STATUS_OK && i < safetensors_count(file); i++)
+        st = want_tensor(load, entry, safetensors_at(file, i));
+    if (st == STATUS_OK)
+        st = read_pieces(c, &reader, load, load->want_count);
+    mem_free(c->env, load->wants);
+undo_file:
+    safetensors_close(file);
+    return st;
+}
+
+static enum status load_role(struct load *load)
+{
+    const struct checkpoint *c = load->checkpoint;
+    memset(load->seen, 0, (size_t)load->graph->tensor_count * sizeof *load->seen);
+    for (int i = 0; i < c->state.entry_count; i++)
+        if (c->state.entries[i].role == load->role)
+            TRY(load_file(load, &c->state.entries[i]));
+    for (int t = 0; t < load->graph->tensor_count; t++)
+        if (!load->seen[t])
+            return FAIL(c->env, FORMAT, "'%s': there is no %s of tensor '%s'", c->folder,
+                        checkpoint_role_word(load->role), load->graph->tensors[t].name);
+    return STATUS_OK;
+}
+
+enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
+                            bool direct, struct zero *zero)
+{
+    struct env *env = checkpoint->env;
+    struct load load = {.checkpoint = checkpoint, .graph = graph, .zero = zero};
+    /* Where others read the same, the cache has it for all of them. */
+    checkpoint->direct = direct && zero_held_once(zero);
+    /* In fp32 the model's file holds the masters. */
+    enum checkpoint_role roles[ZERO_STATES] = {
+        checkpoint_has(checkpoint, CHECKPOINT_MASTER) ? CHECKPOINT_MASTER : CHECKPOINT_MODEL,
+        CHECKPOINT_MOMENTUM, CHECKPOINT_VARIANCE};
+    enum status st;
+    TRY(mem_alloc_array(env, MEM_OTHER, "tensor list", (size_t)graph->tensor_count,
+                        sizeof *load.seen, &load.seen));
+    TRY_OR(undo_seen, tensor_names_create(env, graph, NULL, &load.names));
+    for (int state = 0; st == STATUS_OK && state < ZERO_STATES; state++) {
+        load.state = (enum zero_state)state;
+        load.role = roles[state];
+        st = load_role(&load);
+    }
+    tensor_names_free(&load.names);
+undo_seen:
+    mem_free(env, load.seen);
+    return end_reading(checkpoint, st);
+}
+
+/* --- verifying ------------------------------------------------------------------------------ */
+
+/* Pieces first, first + step, ... of a file. */
+struct dealt {
+    const struct checkpoint_entry *entry;
+    int64_t first, step;
+};
+
+static const struct checkpoint_piece *dealt_piece(const void *user, int64_t i)
+{
+    const struct dealt *dealt = user;
+    return &dealt->entry->pieces[dealt->first + i * dealt->step];
+}
+
+static enum status verify_dealt(struct checkpoint *c, struct dealt dealt)
+{
+    static const struct piece_reader reader = {dealt_piece, NULL};
+    int64_t left = dealt.entry->piece_count - dealt.first;
+    TRY(open_file(c, dealt.entry));
+    return left > 0 ? read_pieces(c, &reader, &dealt, (left + dealt.step - 1) / dealt.step)
+                    : STATUS_OK;
+}
+
+static enum status verify_file(struct checkpoint *c, const struct checkpoint_entry *entry)
+{
+    return verify_dealt(c, (struct dealt){entry, 0, 1});
+}
+
+enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user)
+{
+    enum status first = STATUS_OK;
+    for (int i = 0; i < checkpoint->state.entry_count; i++) {
+        const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
+        enum status st = verify_file(checkpoint, entry);
+        if (seen)
+            seen(user, entry, st);
+        first = first != STATUS_OK ? first : st;
+    }
+    return end_reading(checkpoint, first);
+}
+
+enum status checkpoint_verify_share(struct checkpoint *checkpoint, enum checkpoint_role role,
+                                    int64_t share, int64_t shares)
+{
+    enum status st = STATUS_OK;
+    int64_t number = 0; /* of a file's first piece, through all files of the role */
+    for (int i = 0; st == STATUS_OK && i < checkpoint->state.entry_count; i++) {
+        const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
+        if (entry->role != role)
+            continue;
+        int64_t first = (share - number % shares + shares) % shares;
+        st = verify_dealt(checkpoint, (struct dealt){entry, first, shares});
+        number += entry->piece_count;
+    }
+    return end_reading(checkpoint, st);
+}
+
+enum status checkpoint_verify_role(struct checkpoint *checkpoint, enum checkpoint_role role)
+{
+    return checkpoint_verify_share(checkpoint, role, 0, 1);
+}

@@ -1,0 +1,165 @@
+/* checkpoint_saver -- when a save is written: at once, or by a thread of its own beside the run.
+ *
+ * Beside the run the store copies this rank's share (zero_snapshot) and the run goes on; the stream
+ * "save" writes the copy, over a communicator of its own. One save at a time: the copy belongs to
+ * the one before until it has ended. The worker prints nothing and fails nothing of the run's: it
+ * has a log of its own, and what came of a save is fetched by the run between steps.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include "base/clock.h"
+#include "train/checkpoint/checkpoint_room.h"
+#include "train/checkpoint/checkpoint_write.h"
+
+struct checkpoint_saver {
+    struct env *env; /* borrowed */
+    struct env own;  /* the same with a log of its own */
+    struct checkpoint_setup setup;
+    struct checkpoint_layout layout;
+    struct comm *comm;     /* of the worker; NULL: the setup's is used */
+    struct stream *stream; /* NULL: saves are written at once */
+    void *room;            /* of checkpoint_write */
+
+    pthread_mutex_t lock; /* of what follows */
+    bool ended;           /* `result` is there and was not asked for */
+    struct checkpoint_result result;
+};
+
+bool checkpoint_due(const struct checkpoint_config *config, int64_t step, int64_t steps)
+{
+    bool every = config->every > 0 && step % config->every == 0;
+    bool major = config->major > 0 && step % config->major == 0;
+    return step < steps && (every || major);
+}
+
+bool checkpoint_in_background(const struct checkpoint_config *config, int64_t steps)
+{
+    bool any = (config->every > 0 && config->every < steps) ||
+               (config->major > 0 && config->major < steps);
+    return config->async && any;
+}
+
+static enum status open_worker(struct checkpoint_saver *saver)
+{
+    const struct checkpoint_setup *setup = &saver->setup;
+    if (!setup->background)
+        return STATUS_OK;
+    if (setup->comm)
+        TRY(comm_dup(setup->comm, "save", &saver->comm));
+    return stream_create_worker(setup->device, "save", &saver->stream);
+}
+
+enum status checkpoint_saver_create(struct env *env, const struct checkpoint_setup *setup,
+                                    struct checkpoint_saver **saver)
+{
+    struct checkpoint_saver *s;
+    enum status st;
+    TRY(mem_alloc(env, MEM_OTHER, "checkpoint saver", sizeof *s, &s));
+    s->env = env;
+    s->own = *env;
+    s->own.trace = NULL; /* it is the run's */
+    s->setup = *setup;
+    pthread_mutex_init(&s->lock, NULL);
+    s->own.log = log_create(NULL, NULL, LOG_ERROR);
+    if (!s->own.log) {
+        st = FAIL(env, MEMORY, "out of memory for the log of a checkpoint");
+        goto undo;
+    }
+    TRY_OR(undo, checkpoint_layout_create(env, model_graph(setup->model), setup->type,
+                                          setup->config->file_bytes, &s->layout));
+    TRY_OR(undo,
+           mem_alloc(env, MEM_OTHER, "checkpoint saver",
+                     checkpoint_write_room(setup->comm ? comm_size(setup->comm) : 1), &s->room));
+    TRY_OR(undo, open_worker(s));
+    *saver = s;
+    return STATUS_OK;
+undo:
+    checkpoint_saver_destroy(s);
+    return st;
+}
+
+void checkpoint_saver_destroy(struct checkpoint_saver *saver)
+{
+    if (!saver)
+        return;
+    stream_destroy(saver->stream);
+    comm_destroy(saver->comm);
+    mem_free(saver->env, saver->room);
+    checkpoint_layout_free(&saver->layout);
+    log_destroy(saver->own.log);
+    pthread_mutex_destroy(&saver->lock);
+    mem_free(saver->env, saver);
+}
+
+void checkpoint_saver_turn_to(struct checkpoint_saver *saver, const char *folder)
+{
+    saver->setup.folder = folder;
+}
+
+uint64_t checkpoint_saver_bytes(const struct checkpoint_saver *saver)
+{
+    return checkpoint_room_bytes(&saver->layout);
+}
+
+/* --- a save --------------------------------------------------------------------------------- */
+
+struct task {
+    struct checkpoint_saver *saver;
+    struct checkpoint_progress progress;
+    double started, stood;
+};
+
+static void run_task(struct stream *stream, const void *args)
+{
+    const struct task *task = args;
+    struct checkpoint_saver *saver = task->saver;
+    const struct checkpoint_job job = {.env = &saver->own,
+                                       .setup = &saver->setup,
+                                       .layout = &saver->layout,
+                                       .comm = saver->comm ? saver->comm : saver->setup.comm,
+                                       .from_snapshot = saver->setup.copied,
+                                       .progress = task->progress,
+                                       .stood = task->stood,
+                                       .room = saver->room};
+    struct checkpoint_result result;
+    log_error_clear(saver->own.log);
+    checkpoint_write(&job, &result);
+    result.seconds = clock_seconds() - task->started;
+    if (!stream)
+        result.stood = result.seconds;
+    pthread_mutex_lock(&saver->lock);
+    saver->result = result;
+    saver->ended = true;
+    pthread_mutex_unlock(&saver->lock);
+}
+
+enum status checkpoint_saver_save(struct checkpoint_saver *saver,
+                                  const struct checkpoint_progress *progress)
+{
+    struct task task = {saver, *progress, clock_seconds(), 0};
+    if (saver->stream)
+        TRY(stream_sync(saver->stream)); /* the copy is still read */
+    if (saver->setup.copied)
+        TRY(zero_snapshot(saver->setup.zero));
+    if (!saver->stream) {
+        run_task(NULL, &task);
+        return saver->setup.comm ? comm_status(saver->setup.comm) : STATUS_OK;
+    }
+    task.stood = clock_seconds() - task.started;
+    stream_enqueue(saver->stream, run_task, &task, sizeof task);
+    return saver->comm ? comm_status(saver->comm) : STATUS_OK;
+}
+
+bool checkpoint_saver_result(struct checkpoint_saver *saver, bool wait,
+                             struct checkpoint_result *result)
+{
+    if (wait && saver->stream)
+        stream_sync(saver->stream);
+    pthread_mutex_lock(&saver->lock);
+    bool ended = saver->ended;
+    if (ended)
+        *result = saver->result;
+    saver->ended = false;
+    pthread_mutex_unlock(&saver->lock);
+    return ended;
+}

@@ -1,0 +1,73 @@
+/* checkpoint_state -- state.json: where a run stood, what it was told, and every file of its
+ * checkpoint with a hash of each piece; and COMPLETE, the marker that vouches for state.json.
+ *
+ *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
+ *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
+ *      "data_files": {"kinds": "...", "files": 1, "whole_bytes": 154000, "sampled_bytes": 0, "samples": 0,
+ *                     "xxh3": "...", "more_xxh3": "...", "times_xxh3": "..."},
+ *      "machine": {"binary": "...", "cpu": "...", "blas": "...", "device": "..."},
+ *      "files": [{"name": "model.safetensors", "role": "model", "bytes": 1234,
+ *                 "pieces": [[1000, "0123456789abcdef"], [234, "fedcba9876543210"]]}, ...]}
+ *
+ * Pieces follow each other from the first byte of a file to its last; none is longer than
+ * CHECKPOINT_PIECE, so whoever reads a range reads and checks the pieces that cover it. What is
+ * parsed is believed only after every check: names stay inside the folder, lengths add up.
+ */
+#ifndef TRAIN_CHECKPOINT_STATE_H
+#define TRAIN_CHECKPOINT_STATE_H
+#include "train/checkpoint/checkpoint_layout.h"
+#include "train/data/data_print.h"
+#include "train/checkpoint/fingerprint.h"
+#include "zero/loss_scale.h"
+
+enum { CHECKPOINT_VERSION = 1 };
+
+/* Where a run stands after a step: with the tensors, all that the next step depends on. */
+struct checkpoint_progress {
+    int64_t step;    /* steps done */
+    int64_t updates; /* of them, that moved the parameters */
+    int64_t samples; /* of the dataset used up: the next step begins with this one */
+    int64_t tokens;
+    int64_t skipped, skips_in_row;
+    double loss; /* of the last step that was not skipped; NAN = none */
+    bool scaled; /* fp16: `scale` counts */
+    struct loss_scale scale;
+};
+
+struct checkpoint_piece {
+    uint64_t begin, bytes, hash;
+};
+
+struct checkpoint_entry {
+    char name[CHECKPOINT_NAME];
+    enum checkpoint_role role;
+    uint64_t bytes;
+    struct checkpoint_piece *pieces;
+    int64_t piece_count;
+};
+
+struct checkpoint_state { /* open; checkpoint_state_free it */
+    struct env *env;      /* borrowed */
+    struct checkpoint_progress progress;
+    char *config;             /* the resolved configuration, YAML */
+    uint64_t data;            /* of the data: some of the windows that the model is shown */
+    struct data_print files;  /* and of its files; all zero = it does not say */
+    int64_t workers;          /* ranks that computed; 0 = it does not say */
+    struct fingerprint print; /* of the machine */
+    struct checkpoint_entry *entries;
+    int entry_count;
+};
+
+void checkpoint_state_print(const struct checkpoint_state *state, struct text *text);
+/* `origin` stands for the path in messages. On failure nothing is left to free. */
+enum status checkpoint_state_parse(struct env *env, const char *data, size_t bytes,
+                                   const char *origin, struct checkpoint_state *state);
+void checkpoint_state_free(struct checkpoint_state *state); /* zeroed is fine */
+
+/* The text of COMPLETE for such a state.json. */
+enum { CHECKPOINT_MARKER = 96 };
+void checkpoint_marker(const char *state_json, size_t bytes, char out[CHECKPOINT_MARKER]);
+/* Is it such a text, for any state.json and of any version? */
+bool checkpoint_marker_is(const char *text);
+
+#endif

@@ -1,0 +1,422 @@
+/* checkpoint_write -- see the header.
+ *
+ *     rank 0        make .step-N.tmp, its files (header, full length), config.json, tokenizer
+ *     all           agree
+ *     all           write their parts of every tensor, hash them, sync
+ *     all           agree
+ *     all           hashes to rank 0
+ *     rank 0        state.json, COMPLETE, sync, rename to step-N, sync the parent, remove old ones
+ *     all           agree
+ *
+ * A rank that fails goes on to the next agreement and says so there; then all of them give up, and
+ * rank 0 removes what there is of the folder.
+ */
+#include "train/checkpoint/checkpoint_write.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include "base/clock.h"
+#include "base/direct.h"
+#include "base/file.h"
+#include "base/output.h"
+#include "base/part_folder.h"
+#include "train/checkpoint/checkpoint_keep.h"
+#include "train/checkpoint/checkpoint_list.h"
+#include "train/checkpoint/checkpoint_room.h"
+#include "train/weights/model_file.h"
+
+enum { ERROR_BYTES = 500 };                 /* a vote is a multiple of 8 bytes */
+enum { WIDE_BYTES = 2 * CHECKPOINT_PIECE }; /* of the fp32 elements of a part in 16 bits */
+enum { CHUNK_BYTES = WIDE_BYTES + CHECKPOINT_PIECE };
+enum { ROOM_BYTES = CHECKPOINT_PIECE }; /* written at once */
+struct vote {
+    double stood; /* how long this rank's run did */
+    enum status status;
+    int number;       /* of the first rank: which name the folder has (part_folder.h) */
+    int32_t no_space; /* why it failed */
+    char error[ERROR_BYTES];
+};
+
+struct write {
+    const struct checkpoint_job *job;
+    struct env *env;
+    int rank, size;
+    struct part_folder *folder; /* of the first rank */
+    int number;                 /* of its name; 0: not known yet */
+    char *stem, *partial, *final;
+    struct checkpoint_result *result;
+    double started;
+    bool no_space; /* by the figures of the disk, before anything was written */
+    int file;      /* that is open; -1 = none */
+    struct direct out;
+    void *chunk;      /* a part on its way: in fp32, and behind it in 16 bits */
+    void *room;       /* of `out` */
+    uint64_t *hashes; /* of this rank's parts */
+    int64_t hash_count;
+    struct vote *votes; /* (ranks), in the room of the job */
+    void *hash_room;    /* behind them */
+};
+
+/* --- agreement ------------------------------------------------------------------------------ */
+
+/* Everybody's vote is read; the first that failed is the result of all. */
+static enum status count_votes(struct write *w, const struct vote *votes)
+{
+    w->number = votes[0].number;
+    for (int r = 0; r < w->size; r++) {
+        char who[32] = "";
+        if (votes[r].stood > w->result->stood)
+            w->result->stood = votes[r].stood;
+        if (votes[r].status == STATUS_OK)
+            continue;
+        if (w->size > 1)
+            snprintf(who, sizeof who, "rank %d: ", r);
+        snprintf(w->result->error, sizeof w->result->error, "%s%s", who, votes[r].error);
+        w->result->no_space = votes[r].no_space;
+        return votes[r].status;
+    }
+    return STATUS_OK;
+}
+
+static enum status agree(struct write *w, enum status st)
+{
+    struct comm *comm = w->job->comm;
+    struct vote mine = {.status = st, .stood = w->job->stood, .number = w->number};
+    if (*w->result->error) /* all know it */
+        return st;
+    if (st != STATUS_OK) {
+        snprintf(mine.error, sizeof mine.error, "%s", log_first_error(w->env->log));
+        mine.no_space = w->no_space || output_ran_out();
+    }
+    if (!comm)
+        return count_votes(w, &mine);
+    TRY(comm_exchange(comm, &mine, sizeof mine, w->votes));
+    return count_votes(w, w->votes);
+}
+
+/* --- the first rank: folders, headers, small files ------------------------------------------ */
+
+static enum status inside(struct write *w, const char *name, char **path)
+{
+    return path_join(w->env, w->partial, name, path);
+}
+
+static enum status check_room(struct write *w)
+{
+    const char *folder = w->job->setup->folder;
+    uint64_t bytes = checkpoint_room_bytes(w->job->layout), room;
+    char needed[32], there[32];
+    if (!output_free(w->env, folder, &room) || room >= bytes)
+        return STATUS_OK; /* if it is not known, the writes will tell */
+    w->no_space = true;
+    return FAIL(w->env, IO, "'%s': a checkpoint needs %s and the disk has room for %s", folder,
+                text_human_bytes(needed, (double)bytes), text_human_bytes(there, (double)room));
+}
+
+static enum status make_folders(struct write *w)
+{
+    char *optimizer;
+    TRY(dir_create(w->env, w->job->setup->folder));
+    if (!path_is_free(w->final))
+        return FAIL(w->env, IO, "'%s' exists", w->final);
+    TRY(check_room(w));
+    TRY(part_folder_create(w->env, w->stem, &w->folder));
+    w->number = part_folder_number(w->folder);
+    TRY(part_folder_name(w->env, w->stem, w->number, &w->partial));
+    TRY(inside(w, "optimizer", &optimizer));
+    enum status st = dir_create(w->env, optimizer);
+    mem_free(w->env, optimizer);
+    return st;
+}
+
+/* Full length and header; the tensors' bytes come from their ranks. */
+static enum status make_file(struct write *w, const struct checkpoint_file *file)
+{
+    size_t bytes;
+    const void *header = safetensors_layout_header(file->tensors, &bytes);
+    int fd;
+    char *path;
+    TRY(inside(w, file->name, &path));
+    bool done = output_open(w->env, path, O_WRONLY | O_CREAT | O_EXCL, &fd) &&
+                output_reserve(w->env, fd, safetensors_layout_file_bytes(file->tensors)) &&
+                output_write_at(w->env, fd, 0, header, bytes) && output_sync(w->env, fd);
+    int reason = errno;
+    if (fd >= 0 && !output_close(w->env, fd) && done) {
+        done = false;
+        reason = errno;
+    }
+    enum status st =
+        done ? STATUS_OK : FAIL(w->env, IO, "cannot write '%s': %s", path, strerror(reason));
+    mem_free(w->env, path);
+    return st;
+}
+
+/* Which file has which tensor, where the model is in several. */
+static enum status write_index(struct write *w)
+{
+    struct text text;
+    char *path;
+    text_init(&text, w->env);
+    checkpoint_layout_index(w->job->layout, model_graph(w->job->setup->model), &text);
+    enum status st = text.status;
+    if (st == STATUS_OK && text.bytes > 0 &&
+        (st = inside(w, "model.safetensors.index.json", &path)) == STATUS_OK) {
+        st = file_write_atomic(w->env, path, text.data, text.bytes);
+        mem_free(w->env, path);
+    }
+    text_free(&text);
+    return st;
+}
+
+static enum status make_files(struct write *w)
+{
+    const struct checkpoint_setup *setup = w->job->setup;
+    if (w->rank != 0)
+        return STATUS_OK;
+    TRY(make_folders(w));
+    for (int i = 0; i < w->job->layout->file_count; i++)
+        TRY(make_file(w, &w->job->layout->files[i]));
+    TRY(write_index(w));
+    return model_file_describe(w->env, w->partial, setup->model, setup->type, setup->tokenizer);
+}
+
+/* --- every rank: its parts ------------------------------------------------------------------ */
+
+static enum status fail_file(struct write *w)
+{
+    int reason = errno;
+    return FAIL(w->env, IO, "cannot write '%s/%s': %s", w->partial,
+                w->job->layout->files[w->file].name, strerror(reason));
+}
+
+static enum status end_file(struct write *w)
+{
+    enum status st = STATUS_OK;
+    if (w->file < 0)
+        return STATUS_OK;
+    if (!direct_sync(&w->out))
+        st = fail_file(w);
+    if (!direct_close(&w->out) && st == STATUS_OK)
+        st = fail_file(w);
+    w->file = -1;
+    return st;
+}
+
+static enum status turn_to_file(struct write *w, int file)
+{
+    char *path;
+    if (w->file == file)
+        return STATUS_OK;
+    TRY(end_file(w));
+    TRY(inside(w, w->job->layout->files[file].name, &path));
+    w->file = file;
+    enum status st = STATUS_OK;
+    if (!direct_open(w->env, path, w->job->setup->config->direct, direct_align(w->room), ROOM_BYTES,
+                     &w->out)) {
+        st = fail_file(w);
+        w->file = -1;
+    }
+    mem_free(w->env, path);
+    return st;
+}
+
+static enum zero_state state_of(enum checkpoint_role role)
+{
+    switch (role) {
+    case CHECKPOINT_MOMENTUM: return ZERO_MOMENTUM;
+    case CHECKPOINT_VARIANCE: return ZERO_VARIANCE;
+    default: return ZERO_MASTER;
+    }
+}
+
+/* The elements of a part as the file has them. */
+static enum status fetch(struct write *w, const struct checkpoint_part *part, const void **data)
+{
+    const struct checkpoint_file *file = &w->job->layout->files[part->file];
+    struct zero *zero = w->job->setup->zero;
+    enum zero_state state = state_of(file->role);
+    const float *from = w->chunk;
+    if (w->job->from_snapshot)
+        from = zero_snapshot_at(zero, state, part->tensor, part->first);
+    else
+        TRY(zero_state_read(zero, state, part->tensor, part->first, part->count, w->chunk));
+    *data = from;
+    if (file->type == DTYPE_F32)
+        return STATUS_OK;
+    void *narrow = (char *)w->chunk + WIDE_BYTES;
+    dtype_convert(narrow, file->type, from, DTYPE_F32, part->count);
+    *data = narrow;
+    return STATUS_OK;
+}
+
+static enum status write_part(void *user, const struct checkpoint_part *part)
+{
+    struct write *w = user;
+    const void *data;
+    TRY(turn_to_file(w, part->file));
+    TRY(fetch(w, part, &data));
+    w->hashes[w->hash_count++] = XXH3_64bits(data, part->bytes);
+    if (!direct_write(&w->out, part->begin, data, part->bytes))
+        return fail_file(w);
+    return STATUS_OK;
+}
+
+static enum status write_parts(struct write *w)
+{
+    const struct checkpoint_job *job = w->job;
+    if (!w->partial)
+        TRY(part_folder_name(w->env, w->stem, w->number, &w->partial));
+    int64_t parts = checkpoint_layout_parts(job->layout, job->setup->zero, w->rank);
+    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", CHUNK_BYTES, &w->chunk));
+    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", ROOM_BYTES + DIRECT_BLOCK, &w->room));
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "hashes", (size_t)parts, sizeof *w->hashes, &w->hashes));
+    enum status st = checkpoint_layout_visit(job->layout, job->setup->zero, w->rank, write_part, w);
+    enum status ended = end_file(w);
+    return st != STATUS_OK ? st : ended;
+}
+
+/* --- the first rank: state.json, and the name ----------------------------------------------- */
+
+static enum status fill_state(struct write *w, const struct checkpoint_list *list,
+                              struct checkpoint_state *state)
+{
+    const struct checkpoint_setup *setup = w->job->setup;
+    *state = (struct checkpoint_state){.env = w->env,
+                                       .progress = w->job->progress,
+                                       .data = setup->data,
+                                       .files = setup->files,
+                                       .workers = zero_roster(setup->zero)->workers,
+                                       .print = setup->print};
+    TRY(mem_strdup(w->env, setup->config_yaml, &state->config));
+    return checkpoint_list_entries(list, w->partial, state);
+}
+
+static enum status write_inside(struct write *w, const char *name, const char *data, size_t bytes)
+{
+    char *path;
+    TRY(inside(w, name, &path));
+    enum status st = file_write_atomic(w->env, path, data, bytes);
+    mem_free(w->env, path);
+    return st;
+}
+
+static enum status write_state(struct write *w, const struct checkpoint_list *list)
+{
+    struct checkpoint_state state = {0};
+    struct text text;
+    char marker[CHECKPOINT_MARKER], *optimizer;
+    text_init(&text, w->env);
+    enum status st = fill_state(w, list, &state);
+    if (st == STATUS_OK) {
+        checkpoint_state_print(&state, &text);
+        st = text.status;
+    }
+    /* The names of the files are durable before the marker is. */
+    if (st == STATUS_OK && (st = inside(w, "optimizer", &optimizer)) == STATUS_OK) {
+        st = dir_sync(w->env, optimizer);
+        mem_free(w->env, optimizer);
+    }
+    if (st == STATUS_OK)
+        st = write_inside(w, "state.json", text.data, text.bytes);
+    if (st == STATUS_OK) {
+        checkpoint_marker(text.data, text.bytes, marker);
+        st = write_inside(w, "COMPLETE", marker, strlen(marker));
+    }
+    for (int i = 0; i < state.entry_count; i++)
+        w->result->bytes += state.entries[i].bytes;
+    checkpoint_state_free(&state);
+    text_free(&text);
+    return st;
+}
+
+/* From here on it counts. */
+static enum status publish(struct write *w)
+{
+    const struct checkpoint_setup *setup = w->job->setup;
+    TRY(part_folder_commit(w->folder, w->final));
+    w->result->written = clock_seconds() - w->started;
+    if (checkpoint_keep_prune(w->env, setup->folder, setup->config->keep, setup->config->major) !=
+        STATUS_OK)
+        snprintf(w->result->note, sizeof w->result->note, "%s", log_first_error(w->env->log));
+    return STATUS_OK;
+}
+
+static enum status complete(struct write *w)
+{
+    const struct checkpoint_job *job = w->job;
+    struct checkpoint_list list;
+    enum status st = checkpoint_list_create(w->env, job->layout, job->setup->zero, w->size, &list);
+    TRY_OR(done, agree(w, st));
+    TRY_OR(done, checkpoint_list_gather(&list, job->comm, w->hashes, w->hash_count, w->hash_room));
+    if (w->rank == 0)
+        TRY_OR(done, write_state(w, &list));
+    if (w->rank == 0)
+        TRY_OR(done, publish(w));
+done:
+    checkpoint_list_free(&list);
+    return st;
+}
+
+/* --- all of it ------------------------------------------------------------------------------ */
+
+static enum status walk(struct write *w)
+{
+    const char *folder = w->job->setup->folder;
+    int64_t step = w->job->progress.step;
+    enum status st = checkpoint_keep_path(w->env, folder, ".", step, ".tmp", &w->stem);
+    if (st == STATUS_OK)
+        st = checkpoint_keep_path(w->env, folder, "", step, "", &w->final);
+    if (st == STATUS_OK)
+        st = make_files(w);
+    TRY(agree(w, st));
+    TRY(agree(w, write_parts(w)));
+    return agree(w, complete(w));
+}
+
+size_t checkpoint_write_room(int ranks)
+{
+    return (size_t)ranks * sizeof(struct vote) + checkpoint_list_room(ranks);
+}
+
+size_t checkpoint_write_bytes(void)
+{
+    return CHUNK_BYTES + ROOM_BYTES + DIRECT_BLOCK;
+}
+
+void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result *result)
+{
+    struct comm *comm = job->comm;
+    struct write w = {.job = job,
+                      .env = job->env,
+                      .rank = comm ? comm_rank(comm) : 0,
+                      .size = comm ? comm_size(comm) : 1,
+                      .result = result,
+                      .started = clock_seconds(),
+                      .votes = job->room,
+                      .file = -1};
+    w.hash_room = w.votes + w.size;
+    *result = (struct checkpoint_result){.step = job->progress.step};
+    output_forget();
+    if (comm)
+        comm_be_patient(comm, true); /* disks differ */
+    enum status st = walk(&w);
+    if (comm)
+        comm_be_patient(comm, false);
+    result->saved = st == STATUS_OK;
+    result->status = st;
+    if (w.final)
+        snprintf(result->path, sizeof result->path, "%s", w.final);
+    if (!result->saved && !*result->error) /* the communicator failed */
+        snprintf(result->error, sizeof result->error, "%s", log_first_error(job->env->log));
+    part_folder_destroy(w.folder);
+    mem_free(w.env, w.hashes);
+    mem_free(w.env, w.room);
+    mem_free(w.env, w.chunk);
+    mem_free(w.env, w.final);
+    mem_free(w.env, w.partial);
+    mem_free(w.env, w.stem);
+}

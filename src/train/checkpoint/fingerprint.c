@@ -1,0 +1,45 @@
+/* fingerprint -- see the header. */
+#include "train/checkpoint/fingerprint.h"
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+#include "base/file.h"
+#include "ops/ops_info.h"
+
+uint64_t fingerprint_binary(struct env *env)
+{
+    struct file_map map;
+    uint64_t print = XXH3_64bits(SIFR_VERSION, sizeof SIFR_VERSION);
+    if (!file_exists("/proc/self/exe") || file_map_open(env, "/proc/self/exe", &map) != STATUS_OK)
+        return print;
+    print = XXH3_64bits_withSeed(map.data, map.bytes, print);
+    file_map_close(&map);
+    return print;
+}
+
+void fingerprint_take(struct env *env, const char *device, const char *card,
+                      struct fingerprint *print)
+{
+    struct ops_info info;
+    ops_cpu_info(&info);
+    *print = (struct fingerprint){.binary = fingerprint_binary(env)};
+    snprintf(print->cpu, sizeof print->cpu, "%s, %s", info.core, info.vectors);
+    snprintf(print->blas, sizeof print->blas, "%s", info.blas);
+    snprintf(print->device, sizeof print->device, "%s%s%s", device, *card ? ", " : "", card);
+}
+
+static void compare_words(const char *what, const char *there, const char *here, struct text *text)
+{
+    if (strcmp(there, here) != 0)
+        text_printf(text, "%s%s '%s' there, '%s' here", text->bytes ? "; " : "", what, there, here);
+}
+
+void fingerprint_compare(const struct fingerprint *there, const struct fingerprint *here,
+                         struct text *text)
+{
+    compare_words("cpu", there->cpu, here->cpu, text);
+    compare_words("BLAS", there->blas, here->blas, text);
+    compare_words("device", there->device, here->device, text);
+    if (there->binary != here->binary)
+        text_printf(text, "%sanother build of sifr", text->bytes ? "; " : "");
+}

@@ -1,0 +1,334 @@
+/* resume -- see the header. */
+#include "train/checkpoint/resume.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/resident.h"
+#include "train/checkpoint/checkpoint_keep.h"
+#include "train/checkpoint/config_lines.h"
+
+struct resume {
+    struct env *env;
+    struct env quiet; /* the same with a log of its own: what is damaged is passed over */
+    const struct resume_place *place;
+    struct comm *comm;
+    const struct unit_graph *graph;
+    struct zero *zero;
+    int rank, size;
+    size_t held_bytes;     /* by the account, before anything was read */
+    size_t resident_bytes; /* by the process */
+    bool apart;            /* the one that is tried is in the second folder */
+    int64_t tried;         /* how many were damaged */
+    enum status verdict;   /* of all ranks on the last: good, damaged, or why the run stops */
+    char why[512];         /* it is not good */
+};
+
+struct vote {
+    int64_t step, status;
+    int64_t apart;          /* it is in the second folder */
+    uint64_t memory, grown; /* as in resume_load */
+    char error[480];
+};
+
+/* --- what has changed ----------------------------------------------------------------------- */
+
+/* At the first rank: refuse a state that does not fit. */
+static enum status refuse_shapes(struct resume *r, const struct checkpoint_state *state)
+{
+    enum status st = STATUS_OK;
+    struct text text;
+    text_init(&text, r->env);
+    config_changes(state->config, r->place->config_yaml, CONFIG_SHAPES, &text);
+    if (text.bytes > 0)
+        st = FAIL(r->env, CONFIG,
+                  "the run in this folder has another model (%s); give its keys, another --out, or "
+                  "--fresh",
+                  text_string(&text));
+    text_free(&text);
+    return st;
+}
+
+/* Keys that decide which samples are drawn: where one of them is among the changes that were told,
+ * other samples are no news. */
+static bool explains_data(const char *changes)
+{
+    return strstr(changes, "train.seed:") || strstr(changes, "train.context:") ||
+           strstr(changes, "data.");
+}
+
+struct comparison {
+    enum data_verdict files;
+    bool same;            /* files, and tokens as far as was looked */
+    struct text in_words; /* what was compared */
+};
+
+/* Files may be the same and make other tokens, with another tokenizer.json. */
+static void compare_data(struct resume *r, const struct checkpoint_state *state,
+                         struct comparison *comparison)
+{
+    struct text *words = &comparison->in_words;
+    bool same_tokens = state->data == r->place->data;
+    text_init(words, r->env);
+    comparison->files = data_print_compare(&state->files, &r->place->files, words);
+    if (comparison->files == DATA_UNKNOWN)
+        text_add(words, "the number of tokens and up to 2048 windows of them");
+    if (comparison->files == DATA_SAME && !same_tokens)
+        text_add(words, ", which are the same, and up to 2048 windows of tokens, which are not");
+    comparison->same = comparison->files != DATA_DIFFERS && same_tokens;
+}
+
+/* Is it no news, after the changes that were told, that the data differs? Another seed draws other
+ * samples, and other files have other names. */
+static bool is_explained(const struct comparison *comparison, const char *changes)
+{
+    if (comparison->files != DATA_DIFFERS)
+        return explains_data(changes);
+    return strstr(changes, "data.path:") || strstr(changes, "data.val:") ||
+           strstr(changes, "data.mix:");
+}
+
+static void tell_data(struct resume *r, const struct checkpoint_state *state, const char *changes,
+                      const struct comparison *comparison)
+{
+    const char *compared = text_string(&comparison->in_words);
+    struct text names;
+    text_init(&names, r->env);
+    if (comparison->same)
+        config_changes(state->config, r->place->config_yaml, CONFIG_DATA, &names);
+    if (names.bytes > 0)
+        log_info(r->env, "the data is that of the checkpoint (compared: %s), named otherwise: %s",
+                 compared, text_string(&names));
+    else if (comparison->same)
+        log_info(r->env, "the data is that of the checkpoint (compared: %s)", compared);
+    else if (!is_explained(comparison, changes))
+        log_warn(r->env,
+                 "the data is not that of the checkpoint (compared: %s), so the run will differ "
+                 "from one that was not interrupted",
+                 compared);
+    text_free(&names);
+}
+
+static void tell_changes(struct resume *r, const struct checkpoint_state *state)
+{
+    const char *here = r->place->config_yaml;
+    struct comparison comparison;
+    struct text text;
+    text_init(&text, r->env);
+    compare_data(r, state, &comparison);
+    if (!comparison.same)
+        config_changes(state->config, here, CONFIG_DATA, &text);
+    config_changes(state->config, here, CONFIG_BITS, &text);
+    if (text.bytes > 0)
+        log_warn(r->env,
+                 "the configuration has changed, so the run will differ from one that was "
+                 "not interrupted: %s",
+                 text_string(&text));
+    tell_data(r, state, text_string(&text), &comparison);
+    if (r->place->by_workers && state->workers > 0 && state->workers != r->place->workers)
+        log_warn(r->env,
+                 "gradients are summed by worker (zero.accumulate: local or precision.accumulate: "
+                 "bf16), so the run will differ from one that was not interrupted: %" PRId64
+                 " workers there, %" PRId64 " here",
+                 state->workers, r->place->workers);
+    text_clear(&text);
+    fingerprint_compare(&state->print, r->place->print, &text);
+    if (text.bytes > 0)
+        log_warn(r->env, "the bits of a run may differ from here on: %s", text_string(&text));
+    text_free(&comparison.in_words);
+    text_free(&text);
+}
+
+/* --- one checkpoint ------------------------------------------------------------------------- */
+
+/* What the first rank knows, everybody does. */
+static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes)
+{
+    struct vote mine = {.step = *step, .apart = r->apart};
+    if (!r->comm)
+        return STATUS_OK;
+    TRY(comm_exchange(r->comm, &mine, sizeof mine, votes));
+    *step = votes[0].step;
+    r->apart = votes[0].apart != 0;
+    return STATUS_OK;
+}
+
+/* The newest below `below` in either folder; of equals the run's own comes first, and the other when that
+ * was passed over. */
+static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
+{
+    int64_t second = -1;
+    bool equal = r->tried > 0 && !r->apart;
+    TRY(checkpoint_keep_newest(r->env, r->place->folder, below, step));
+    if (r->place->second)
+        TRY(checkpoint_keep_newest(r->env, r->place->second, equal ? below + 1 : below, &second));
+    r->apart = second > *step;
+    *step = r->apart ? second : *step;
+    return STATUS_OK;
+}
+
+/* *step = the next to try, -1: there has been none. */
+static enum status pick(struct resume *r, int64_t below, int64_t *step, struct vote *votes)
+{
+    *step = -1;
+    if (r->rank == 0 && r->place->wanted)
+        TRY(find_newest(r, below, step));
+    if (r->rank == 0 && *step < 0 && r->tried > 0)
+        return FAIL(r->env, FORMAT,
+                    "no checkpoint in '%s' can be used, the last because of: %s; give --fresh to "
+                    "begin again beside it",
+                    r->place->folder, r->why);
+    return tell_step(r, step, votes);
+}
+
+/* Damage that a rank has seen counts for all. A rank that could not look (the disk does not answer, no
+ * memory) has seen nothing, and what it says counts more: nothing is concluded then. */
+static int rank_of(int64_t status)
+{
+    return status == STATUS_OK ? 0 : status == STATUS_FORMAT ? 1 : 2;
+}
+
+/* All ranks go on from it, or none: r->verdict is the same everywhere. */
+static enum status agree(struct resume *r, enum status st, struct vote *votes,
+                         struct resume_load *load)
+{
+    size_t resident = resident_bytes();
+    struct vote mine = {.status = st,
+                        .memory = mem_total_peak(r->env->mem) - r->held_bytes,
+                        .grown = resident > r->resident_bytes ? resident - r->resident_bytes : 0};
+    snprintf(mine.error, sizeof mine.error, "%s", log_first_error(r->quiet.log));
+    if (r->comm)
+        TRY(comm_exchange(r->comm, &mine, sizeof mine, votes));
+    else
+        votes[0] = mine;
+    r->verdict = STATUS_OK;
+    for (int i = 0; i < r->size; i++) {
+        if (votes[i].memory > load->memory_bytes)
+            load->memory_bytes = votes[i].memory;
+        if (votes[i].grown > load->grown_bytes)
+            load->grown_bytes = votes[i].grown;
+        if (rank_of(votes[i].status) <= rank_of((int64_t)r->verdict))
+            continue;
+        r->verdict = (enum status)votes[i].status;
+        snprintf(r->why, sizeof r->why, "%s", *votes[i].error ? votes[i].error : "unknown");
+    }
+    return STATUS_OK;
+}
+
+/* The checkpoint may be good: nothing is changed, and a person decides. */
+static enum status stop(struct resume *r, const char *path, int64_t step, struct vote *votes)
+{
+    int64_t before = -1;
+    if (r->rank == 0) /* where that cannot be read either, nothing is known of others */
+        (void)checkpoint_keep_newest(&r->quiet, r->place->folder, step, &before);
+    TRY(tell_step(r, &before, votes));
+    if (r->verdict != STATUS_IO)
+        return log_fail(r->env->log, r->verdict, __FILE__, __LINE__, "%s", r->why);
+    if (before < 0)
+        return FAIL(
+            r->env, IO,
+            "%s; nothing was changed and there is no checkpoint before this one: run the same "
+            "command when the file can be read, or give --fresh to begin again",
+            r->why);
+    return FAIL(
+        r->env, IO,
+        "%s; nothing was changed: run the same command when the file can be read, or resume "
+        "from step %" PRId64 " by renaming this checkpoint first: mv '%s' '%s.unreadable'",
+        r->why, before, path, path);
+}
+
+/* This rank's share of it. With masters there are weights in fewer bits that nobody needs. */
+static enum status read_share(struct resume *r, struct checkpoint *checkpoint)
+{
+    if (r->rank == 0)
+        TRY(checkpoint_verify_role(checkpoint, CHECKPOINT_PLAIN));
+    TRY(checkpoint_load(checkpoint, r->graph, r->place->direct, r->zero));
+    if (!checkpoint_has(checkpoint, CHECKPOINT_MASTER))
+        return STATUS_OK;
+    return checkpoint_verify_share(checkpoint, CHECKPOINT_MODEL, r->rank, r->size);
+}
+
+/* r->verdict says afterwards whether all ranks have it. */
+static enum status try_one(struct resume *r, const char *path, struct vote *votes,
+                           struct checkpoint_progress *progress, struct resume_load *load)
+{
+    struct checkpoint *checkpoint = NULL;
+    log_error_clear(r->quiet.log);
+    enum status st = checkpoint_open(&r->quiet, path, &checkpoint), refused = STATUS_OK;
+    if (st == STATUS_OK && r->rank == 0)
+        refused = refuse_shapes(r, checkpoint_state(checkpoint));
+    if (refused == STATUS_OK && st == STATUS_OK)
+        st = read_share(r, checkpoint);
+    if (refused == STATUS_OK)
+        refused = agree(r, st, votes, load);
+    if (refused == STATUS_OK && r->verdict == STATUS_OK)
+        refused = zero_publish(r->zero, checkpoint_state(checkpoint)->progress.updates);
+    if (refused == STATUS_OK && r->verdict == STATUS_OK) {
+        *progress = checkpoint_state(checkpoint)->progress;
+        if (r->rank == 0 && progress->step < r->place->steps)
+            tell_changes(r, checkpoint_state(checkpoint));
+    }
+    checkpoint_close(checkpoint);
+    return refused;
+}
+
+/* --- all of them ---------------------------------------------------------------------------- */
+
+static enum status try_all(struct resume *r, struct vote *votes,
+                           struct checkpoint_progress *progress, struct resume_load *load,
+                           bool *found)
+{
+    double started = clock_seconds();
+    int64_t step = INT64_MAX;
+    char *path, seconds[32];
+    for (*found = false; !*found; r->tried++) {
+        TRY(pick(r, step, &step, votes));
+        if (step < 0)
+            return STATUS_OK;
+        TRY(checkpoint_keep_path(r->env, r->apart ? r->place->second : r->place->folder, "", step,
+                                 "", &path));
+        enum status st = try_one(r, path, votes, progress, load);
+        load->seconds = clock_seconds() - started;
+        if (st == STATUS_OK && r->verdict != STATUS_OK && r->verdict != STATUS_FORMAT)
+            st = stop(r, path, step, votes);
+        if (st == STATUS_OK && r->verdict == STATUS_FORMAT && r->rank == 0)
+            log_warn(r->env, "the checkpoint '%s' is passed over: %s", path, r->why);
+        else if (st == STATUS_OK && r->rank == 0 && progress->step < r->place->steps)
+            log_info(r->env, "going on after step %" PRId64 " from '%s', read in %s",
+                     progress->step, path, text_human_seconds(seconds, load->seconds));
+        mem_free(r->env, path);
+        TRY(st);
+        *found = r->verdict == STATUS_OK;
+        load->apart = *found && r->apart;
+    }
+    return STATUS_OK;
+}
+
+enum status resume_run(struct env *env, const struct resume_place *place, struct comm *comm,
+                       const struct unit_graph *graph, struct zero *zero,
+                       struct checkpoint_progress *progress, struct resume_load *load, bool *found)
+{
+    struct resume r = {.env = env,
+                       .quiet = *env,
+                       .place = place,
+                       .comm = comm,
+                       .graph = graph,
+                       .zero = zero,
+                       .held_bytes = mem_total(env->mem),
+                       .resident_bytes = resident_bytes(),
+                       .rank = comm ? comm_rank(comm) : 0,
+                       .size = comm ? comm_size(comm) : 1};
+    struct vote *votes;
+    *load = (struct resume_load){0};
+    TRY(mem_alloc_array(env, MEM_OTHER, "votes", (size_t)r.size, sizeof *votes, &votes));
+    r.quiet.log = log_create(NULL, NULL, LOG_ERROR);
+    if (comm)
+        comm_be_patient(comm, true); /* some have more to read, or from a slower disk */
+    enum status st = r.quiet.log ? try_all(&r, votes, progress, load, found)
+                                 : FAIL(env, MEMORY, "out of memory for a log");
+    if (comm)
+        comm_be_patient(comm, false);
+    log_destroy(r.quiet.log);
+    mem_free(env, votes);
+    return st;
+}

@@ -1,0 +1,49 @@
+/* agreement -- all ranks run the same program with the same configuration on the same data from
+ * the same model, or none of them begins.
+ *
+ * Each rank makes four fingerprints: of the binary, of the resolved configuration (without what
+ * may differ: threads, how often a line is printed, time limits), of the data (its sizes and a
+ * sample of its windows: all of them when the data is small) and of the files of model.path (the
+ * same). They are exchanged before anything is built; the message says what differs, where, and
+ * for a key how.
+ */
+#ifndef TRAIN_AGREEMENT_H
+#define TRAIN_AGREEMENT_H
+#include "base/text.h"
+#include "comm/comm.h"
+#include "train/data/dataset.h"
+#include "train/models/model_source.h"
+
+enum agreement_part {
+    AGREEMENT_BINARY,
+    AGREEMENT_CONFIG,
+    AGREEMENT_DATA,
+    AGREEMENT_MODEL,
+    AGREEMENT_PARTS
+};
+
+struct agreement { /* open; agreement_free it */
+    uint64_t prints[AGREEMENT_PARTS];
+    struct text config; /* one "section.key: value" a line */
+};
+
+struct agreement_facts {     /* borrowed for the call */
+    const char *config_yaml; /* the resolved configuration as text */
+    const char *trace;       /* the steps to trace; NULL = none */
+    const char *card;        /* what this rank computes on, "" = its processors */
+    const struct dataset *data;
+    int64_t context;                  /* tokens of a window */
+    const struct model_source *model; /* NULL: the model begins with random numbers */
+};
+enum status agreement_make(struct env *env, const struct agreement_facts *facts,
+                           struct agreement *agreement);
+void agreement_free(struct agreement *agreement); /* zeroed is fine */
+
+/* The fingerprint of the data alone. */
+enum status agreement_print_data(struct env *env, const struct dataset *data, int64_t context,
+                                 uint64_t *print);
+
+/* STATUS_CONFIG on every rank when something differs. Collective. */
+enum status agreement_check(const struct agreement *mine, struct comm *comm);
+
+#endif

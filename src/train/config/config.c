@@ -1,0 +1,608 @@
+/* config -- see config.h. Resolving goes from the machine to the model to the batches; each part
+ * fills in its own fields and refuses what does not fit, so that by its end every field has its
+ * final value and the printed configuration makes the same run again.
+ */
+#include "train/config/config.h"
+#include <string.h>
+#include "base/file.h"
+#include "comm/launcher.h"
+#include "comm/comm.h"
+#include "train/data/data_paths.h"
+#include "train/config/deadline.h"
+#include "train/weights/model_file.h"
+#include "train/models/model_tokenizer.h"
+#include "base/named.h"
+#include "plan/peak.h"
+#include "train/data/shard.h"
+
+enum status run_config_bind(struct options *options, struct run_config *config)
+{
+    *config = (struct run_config){0};
+    TRY(options_bind(options, &model_options, &config->model));
+    TRY(options_bind(options, &data_options, &config->data));
+    TRY(options_bind(options, &train_options, &config->train));
+    TRY(options_bind(options, &checkpoint_options, &config->checkpoint));
+    TRY(options_bind(options, &optimizer_options, config));
+    TRY(options_bind(options, &engine_options, &config->engine));
+    TRY(options_bind(options, &parallel_options, &config->parallel));
+    TRY(options_bind(options, &precision_options, config));
+    TRY(options_bind(options, &ranks_options, &config->ranks));
+    return options_bind(options, &machine_options, &config->machine);
+}
+
+enum status run_config_bind_reading(struct options *options, struct run_config *config)
+{
+    TRY(run_config_bind(options, config));
+    config->reading = true;
+    return STATUS_OK;
+}
+
+enum status run_config_bind_planning(struct options *options, struct run_config *config)
+{
+    TRY(run_config_bind(options, config));
+    config->planning = true;
+    return STATUS_OK;
+}
+
+void run_config_release(struct run_config *config)
+{
+    tokenizer_destroy(config->tokenizer);
+    config->tokenizer = NULL;
+    model_source_close(config->source);
+    config->source = NULL;
+}
+
+/* --- the machine ---------------------------------------------------------------------------- */
+
+enum status run_device_find(struct env *env, bool planning, int *device, struct device_info *info)
+{
+    /* A plugin and its libraries take some 90 MiB: not where they can be of no use. */
+    bool hopeless = *device == RUN_DEVICE_AUTO && !device_has_driver("cuda");
+    if (*device != RUN_DEVICE_CPU && !hopeless) {
+        device_look("cuda", -1, info);
+        if (info->count > 0)
+            device_look("cuda", launcher_gpu(info->count), info);
+        if (info->count == 0 && *device == RUN_DEVICE_CUDA && !planning)
+            return FAIL(env, CONFIG, "run.device: cuda: %s; run.device=cpu computes here",
+                        info->why);
+        if (info->count > 0)
+            *device = RUN_DEVICE_CUDA;
+        if (*device == RUN_DEVICE_CUDA)
+            return STATUS_OK;
+    }
+    *device = RUN_DEVICE_CPU;
+    device_look("cpu", 0, info);
+    return STATUS_OK;
+}
+
+struct compute_config run_device_compute(int device, enum dtype type)
+{
+    if (device == RUN_DEVICE_CUDA)
+        return (struct compute_config){.backend = "cuda", .type = type};
+    return (struct compute_config){.backend = "cpu", .type = DTYPE_F32};
+}
+
+/* Also of a run with one rank, which joins no others that could find out. */
+static enum status check_backend(struct env *env, const struct run_config *config)
+{
+    return comm_check_device(env, comm_backend_words[config->ranks.backend],
+                             run_device_words[config->machine.device]);
+}
+
+static enum status resolve_machine(struct env *env, struct run_config *config)
+{
+    struct machine_config *machine = &config->machine;
+    int available = env_available_threads();
+    if (machine->threads == 0)
+        machine->threads = available;
+    else if (machine->threads > available)
+        log_warn(env, "run.threads: %lld threads will share %d processors",
+                 (long long)machine->threads, available);
+    env->threads = (int)machine->threads;
+    return run_device_find(env, config->planning, &machine->device, &config->device);
+}
+
+/* --- where the model comes from ------------------------------------------------------------- */
+
+static enum status resolve_source(struct env *env, struct run_config *config)
+{
+    const char *path = config->model.path;
+    const struct model_want want = {.depth =
+                                        config->planning ? MODEL_DEPTH_SMALL : MODEL_DEPTH_ALL};
+    return *path ? model_source_open(env, path, &want, &config->source) : STATUS_OK;
+}
+
+/* --- the tokenizer -------------------------------------------------------------------------- */
+
+/* The folder of model.path has a tokenizer of its own? Then *path is it; NULL otherwise. mem_free
+ * it. */
+static enum status tokenizer_beside_model(const struct model_source *source, char **path)
+{
+    TRY(model_source_path(source, "tokenizer.json", path));
+    if (!file_exists(*path)) {
+        mem_free(source->env, *path);
+        *path = NULL;
+    }
+    return STATUS_OK;
+}
+
+static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *progress, void *user,
+                                     struct run_config *config)
+{
+    const char *named = config->data.tokenizer;
+    bool learnt = data_tokenizer_is_learnt(&config->data);
+    bool own = *named != '\0' && !(config->reading && learnt);
+    if (own && learnt && *config->model.path)
+        return FAIL(env, CONFIG,
+                    "data.tokenizer: '%s' would give the tokens of the model at model.path other "
+                    "meanings; leave it out to use that model's own tokenizer",
+                    named);
+    if (own)
+        return data_tokenizer_create(env, &config->data, progress, user, &config->tokenizer);
+
+    if (config->source) {
+        char *path = NULL;
+        TRY(tokenizer_beside_model(config->source, &path));
+        if (path != NULL) {
+            enum status st = tokenizer_load(env, path, &config->tokenizer);
+            mem_free(env, path);
+            return st;
+        }
+    }
+    bool has_text = false;
+    TRY(data_has_text(env, &config->data, &has_text));
+    if (has_text && *config->model.path)
+        return FAIL(
+            env, CONFIG,
+            "data.tokenizer: there is no tokenizer.json beside the model at '%s'; name one, or "
+            "'bytes'",
+            config->model.path);
+    return has_text ? tokenizer_bytes(env, &config->tokenizer) : STATUS_OK;
+}
+
+/* A text may have fewer tokens than data.tokenizer asks for: a run finds out, a plan can only say. */
+static enum status plan_learnt_vocab(struct env *env, struct run_config *config)
+{
+    struct model_config *model = &config->model;
+    int64_t learnt;
+    TRY(data_tokenizer_size(env, &config->data, &learnt));
+    if (model->vocab == 0)
+        model->vocab = learnt;
+    else if (model->vocab < learnt)
+        log_warn(env,
+                 "model.vocab: %lld is smaller than the %lld tokens that data.tokenizer is to "
+                 "learn; sifr train refuses that if the text has as many",
+                 (long long)model->vocab, (long long)learnt);
+    return STATUS_OK;
+}
+
+/* Is what a run would make its tokens with on this machine? */
+static enum status find_planned_tokenizer(const struct run_config *config, bool *here)
+{
+    const struct data_config *data = &config->data;
+    char *path = NULL;
+    if (*data->tokenizer) {
+        *here = strcmp(data->tokenizer, "bytes") == 0 || data_tokenizer_is_learnt(data) ||
+                file_exists(data->tokenizer);
+        return STATUS_OK;
+    }
+    *here = *data->path && !*data->val && data->mix.count == 0 && file_exists(data->path);
+    if (!config->source)
+        return STATUS_OK;
+    TRY(tokenizer_beside_model(config->source, &path));
+    *here = *here || path;
+    mem_free(config->source->env, path);
+    return STATUS_OK;
+}
+
+/* A plan reads no more than it must, and learns no vocabulary. Where its size is told, files may be
+ * elsewhere; a tokenizer that is here is compared with it, as in a run. */
+static enum status resolve_planned_vocab(struct env *env, struct run_config *config)
+{
+    bool told = config->model.vocab > 0 || *config->model.path;
+    bool here = *config->data.tokenizer || data_is_given(&config->data);
+    if (data_tokenizer_is_learnt(&config->data) && !*config->model.path)
+        return plan_learnt_vocab(env, config);
+    if (told)
+        TRY(find_planned_tokenizer(config, &here));
+    else if (*config->data.tokenizer)
+        TRY(data_paths_check_tokenizer(env, &config->data));
+    else if (here)
+        TRY(data_paths_check(env, &config->data));
+    return here ? resolve_tokenizer(env, NULL, NULL, config) : STATUS_OK;
+}
+
+/* --- the model ------------------------------------------------------------------------------ */
+
+/* A size that was asked for and is not the file's. */
+static enum status refuse_size(struct env *env, const struct options *options, const char *key,
+                               int64_t asked, int64_t file, const char *path)
+{
+    if (!options_is_set(options, key) || asked == 0 || asked == file)
+        return STATUS_OK;
+    return FAIL(env, CONFIG, "%s: %lld (%s), but the model at '%s' has %lld; leave the key out",
+                key, (long long)asked, options_origin(options, key), path, (long long)file);
+}
+
+static enum status resolve_model_from_file(struct env *env, const struct options *options,
+                                           const struct model_source *source,
+                                           struct model_config *model)
+{
+    struct model_config file = *model;
+    TRY(model_file_config(env, source->folder, &file));
+    file.preset = 0;
+    file.path = model->path;
+
+    const struct {
+        const char *key;
+        int64_t asked, file;
+    } sizes[] = {
+        {"model.layers", model->layers, file.layers},
+        {"model.heads", model->heads, file.heads},
+        {"model.kv_heads", model->kv_heads, file.kv_heads},
+        {"model.width", model->width, file.width},
+        {"model.ff", model->ff, file.ff},
+        {"model.vocab", model->vocab, file.vocab},
+        {"model.context", model->context, file.context},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        TRY(refuse_size(env, options, sizes[i].key, sizes[i].asked, sizes[i].file, model->path));
+    bool tie_asked = options_is_set(options, "model.tied") && model->tied <= 1; /* 2 = auto */
+    if (tie_asked && model->tied != file.tied)
+        return FAIL(env, CONFIG,
+                    "model.tied: %s (%s), but the model at '%s' has %s; leave the key out",
+                    model->tied ? "yes" : "no", options_origin(options, "model.tied"), model->path,
+                    file.tied ? "yes" : "no");
+    *model = file;
+    return model_check(env, model);
+}
+
+/* The vocabulary that the first token file says it was made with; 0 when it does not say. */
+static enum status vocab_of_shards(struct env *env, const struct data_config *data, int64_t *vocab)
+{
+    const struct data_mix_item *mix = data->mix.items;
+    const char *pattern = data->mix.count > 0 ? mix[0].path : data->path;
+    enum data_format format =
+        data->mix.count > 0 ? (enum data_format)mix[0].format : (enum data_format)data->format;
+    *vocab = 0;
+    TRY(source_detect(env, pattern, format, &format));
+    if (format != DATA_TOKENS)
+        return STATUS_OK;
+
+    struct path_list list;
+    struct shard *shard = NULL;
+    TRY(path_glob(env, pattern, &list));
+    enum status st = shard_open(env, list.paths[0], SHARD_LLMC, &shard);
+    if (st == STATUS_OK)
+        *vocab = shard_vocab(shard);
+    shard_close(shard);
+    path_list_free(env, &list);
+    return st;
+}
+
+/* Every token of the text must be one of the model's. */
+static enum status check_vocab(struct env *env, const struct run_config *config)
+{
+    int64_t vocab = config->model.vocab;
+    if (config->tokenizer == NULL || vocab >= tokenizer_vocab(config->tokenizer))
+        return STATUS_OK;
+    if (config->source)
+        return FAIL(env, CONFIG,
+                    "data.tokenizer: the tokenizer has %d tokens, and the vocabulary of the model "
+                    "at '%s' is %lld; name the tokenizer that the model was made with",
+                    tokenizer_vocab(config->tokenizer), config->model.path, (long long)vocab);
+    return FAIL(env, CONFIG,
+                "model.vocab: %lld is smaller than the tokenizer's %d tokens; leave the key out or "
+                "raise it",
+                (long long)vocab, tokenizer_vocab(config->tokenizer));
+}
+
+static enum status resolve_model(struct env *env, const struct options *options,
+                                 struct run_config *config)
+{
+    struct model_config *model = &config->model;
+    if (*model->path && model->preset != 0 && !config->reading)
+        return FAIL(env, CONFIG,
+                    "model.preset and model.path both say what the model is; give one");
+    if (config->source)
+        TRY(resolve_model_from_file(env, options, config->source, model));
+    else {
+        if (model->vocab == 0 && config->tokenizer != NULL)
+            model->vocab = tokenizer_vocab(config->tokenizer);
+        if (model->vocab == 0 && data_is_given(&config->data))
+            TRY(vocab_of_shards(env, &config->data, &model->vocab));
+        TRY(model_resolve(env, options, model));
+    }
+    TRY(model_check(env, model));
+    TRY(check_vocab(env, config));
+    bool named = *config->data.tokenizer && !data_tokenizer_is_learnt(&config->data);
+    if (!config->source || !config->tokenizer || !named)
+        return STATUS_OK;
+    return model_tokenizer_compare(env, config->source, model->vocab, config->tokenizer,
+                                   config->data.tokenizer);
+}
+
+/* --- the batches and the schedule ----------------------------------------------------------- */
+
+static enum status resolve_batches(struct env *env, struct run_config *config)
+{
+    struct train_config *train = &config->train;
+    if (train->context == 0)
+        train->context = config->model.context;
+    if (train->context > config->model.context)
+        return FAIL(env, CONFIG, "train.context: %lld is more than model.context %lld",
+                    (long long)train->context, (long long)config->model.context);
+    if (train->global_batch == 0)
+        train->global_batch = train->micro_batch;
+    if (!config->reading && train->global_batch % train->micro_batch != 0) {
+        int64_t up = (train->global_batch / train->micro_batch + 1) * train->micro_batch;
+        return FAIL(
+            env, CONFIG,
+            "train.global_batch: %lld is not a multiple of train.micro_batch %lld; try %lld",
+            (long long)train->global_batch, (long long)train->micro_batch, (long long)up);
+    }
+    config->engine.micro_batch = train->micro_batch;
+    config->engine.tokens = train->context;
+    config->engine.micro_batches = config->reading ? 0 : train->global_batch / train->micro_batch;
+    return STATUS_OK;
+}
+
+/* A run's own config.yaml has the default among its keys: that is nobody's wish. */
+static void tell_decay(struct env *env, const struct train_config *train, int64_t fallback)
+{
+    if (train->decay >= 0 && train->decay != fallback && train->schedule != SCHEDULE_WSD)
+        log_warn(env, "train.decay: %lld does nothing with train.schedule: %s; it is for wsd",
+                 (long long)train->decay, schedule_words[train->schedule]);
+}
+
+static enum status resolve_schedule(struct env *env, struct train_config *train)
+{
+    tell_decay(env, train, train->steps / 5);
+    if (train->min_lr < 0)
+        train->min_lr = train->lr / 10;
+    if (train->warmup < 0)
+        train->warmup = train->steps / 20 < 1000 ? train->steps / 20 : 1000;
+    if (train->decay < 0)
+        train->decay = train->steps / 5;
+    if (train->warmup > train->steps)
+        return FAIL(env, CONFIG, "train.warmup: %lld is more than train.steps %lld",
+                    (long long)train->warmup, (long long)train->steps);
+    if (train->schedule == SCHEDULE_WSD && train->warmup + train->decay > train->steps)
+        return FAIL(
+            env, CONFIG,
+            "train.warmup %lld and train.decay %lld together are more than train.steps %lld",
+            (long long)train->warmup, (long long)train->decay, (long long)train->steps);
+    if (train->min_lr > train->lr)
+        return FAIL(env, CONFIG, "train.min_lr: %g is more than train.lr %g", train->min_lr,
+                    train->lr);
+    return STATUS_OK;
+}
+
+static enum status check_time(struct env *env, const char *key, const char *time)
+{
+    double seconds;
+    if (deadline_parse(time, &seconds))
+        return STATUS_OK;
+    return FAIL(env, CONFIG, "%s: '%s' is not a time; write seconds, or 2h30m", key, time);
+}
+
+static enum status resolve_samples(struct env *env, const struct run_config *config)
+{
+    if (config->train.sample_every > 0 && config->tokenizer == NULL && !config->planning)
+        return FAIL(
+            env, CONFIG,
+            "train.sample_every: text samples need data.tokenizer, the one that made the token "
+            "files");
+    return STATUS_OK;
+}
+
+/* What a card may do otherwise: by the configuration, since nobody knows of other ranks here. */
+static void tell_fast(struct env *env, const struct run_config *config)
+{
+    bool wide = config->precision == RUN_PRECISION_FP32;
+    log_warn(env,
+             "run.deterministic: false: the same run may give other bits: products take the "
+             "algorithm that is fastest when it is timed%s%s",
+             wide ? "" : "; attention's backward pass adds as it comes where it is cuDNN's",
+             wide || config->parallel.tp > 1
+                 ? "; NCCL, where ranks have it, adds fp32 gradients in an order of its own"
+                 : "");
+}
+
+/* What gives up equal bits must be asked for twice, and asking for nothing by it is a mistake. */
+static enum status check_bits(struct env *env, const struct run_config *config)
+{
+    bool local = config->ranks.accumulate == RUN_ACCUMULATE_LOCAL;
+    if (local && config->machine.deterministic)
+        return FAIL(env, CONFIG,
+                    "zero.accumulate: local gives other bits for another number of ranks; it needs "
+                    "run.deterministic: false");
+    if (local)
+        log_warn(env, "zero.accumulate: local: another number of ranks will give other bits");
+    if (run_is_fast(config))
+        tell_fast(env, config);
+    else if (!local && !config->machine.deterministic)
+        return FAIL(env, CONFIG,
+                    "run.deterministic: false changes nothing here: on a CPU equal bits cost "
+                    "nothing without zero.accumulate: local; leave the key out");
+    if (config->precision == RUN_PRECISION_FP32 && config->precision_sums != RUN_PRECISION_FP32)
+        return FAIL(env, CONFIG,
+                    "precision.accumulate: bf16 needs precision.mode bf16 or fp16: fp32 gradients "
+                    "are summed in fp32");
+    return STATUS_OK;
+}
+
+/* A configuration may be shared by runs in several precisions. */
+static void tell_rounding(struct env *env, const struct run_config *config)
+{
+    if (config->rounding == RUN_ROUNDING_STOCHASTIC && config->precision == RUN_PRECISION_FP32)
+        log_warn(env,
+                 "optimizer.rounding: stochastic does nothing with precision.mode: fp32, whose "
+                 "parameters are not rounded");
+}
+
+static enum status check_groups(struct env *env, const struct option_list *groups)
+{
+    const struct zero_group *group = groups->items;
+    for (int i = 0; i < groups->count; i++)
+        if (*group[i].match == '\0')
+            return FAIL(env, CONFIG, "optimizer.groups: entry %d has no `match`", i + 1);
+    return STATUS_OK;
+}
+
+/* --- all of it ------------------------------------------------------------------------------ */
+
+/* Nothing to read with the model. What is no model needs to be told that first. */
+static enum status fail_no_held_out(struct env *env, const char *path)
+{
+    const struct model_want want = {.depth = MODEL_DEPTH_SMALL};
+    struct model_source *source;
+    TRY(model_source_open(env, path, &want, &source));
+    model_source_close(source);
+    return FAIL(env, CONFIG, "data.val: there is no held-out data; give a file or a quoted glob");
+}
+
+static enum status resolve(struct env *env, struct options *options,
+                           tokenizer_progress_fn *progress, void *user, struct run_config *config)
+{
+    if (config->reading && *config->model.path == '\0')
+        return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
+    if (*config->model.path) /* who reads gives it bare */
+        TRY(named_there(env, config->reading ? "" : "model.path", config->model.path));
+    if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0')
+        return fail_no_held_out(env, config->model.path);
+    if (!data_is_given(&config->data) && !config->planning && !config->reading)
+        return FAIL(env, CONFIG, "data.path: there is no data; give a file or a quoted glob");
+
+    TRY(resolve_machine(env, config));
+    if (!config->reading && !config->planning)
+        TRY(check_backend(env, config));
+    if (config->reading)
+        TRY(data_paths_held_out(env, &config->data));
+    if (!config->planning)
+        TRY(data_paths_check(env, &config->data));
+    TRY(resolve_source(env, config));
+    if (!config->planning)
+        TRY(resolve_tokenizer(env, progress, user, config));
+    else
+        TRY(resolve_planned_vocab(env, config));
+    TRY(resolve_model(env, options, config));
+    TRY(resolve_batches(env, config));
+    if (config->reading) {
+        if (!options_is_set(options, "train.eval_batches"))
+            config->train.eval_batches = 0;
+        return STATUS_OK;
+    }
+    TRY(resolve_schedule(env, &config->train));
+    TRY(check_time(env, "train.max_time", config->train.max_time));
+    TRY(check_time(env, "checkpoint.wait_for_space", config->checkpoint.wait_for_space));
+    TRY(resolve_samples(env, config));
+    TRY(check_bits(env, config));
+    TRY(check_groups(env, &config->groups));
+    tell_rounding(env, config);
+    if (config->planning)
+        return STATUS_OK;
+    TRY(path_make_absolute(env, options, &config->model.path));
+    return data_paths_make_absolute(env, options, &config->data);
+}
+
+enum status run_config_resolve(struct env *env, struct options *options,
+                               tokenizer_progress_fn *progress, void *user,
+                               struct run_config *config)
+{
+    enum status st = resolve(env, options, progress, user, config);
+    if (st != STATUS_OK)
+        run_config_release(config);
+    return st;
+}
+
+static void describe_machine(const struct run_config *config, struct text *text)
+{
+    struct compute_config place = run_compute(config);
+    text_printf(text, "machine  %s", place.backend);
+    if (*config->device.name)
+        text_printf(text, " (%s)", config->device.name);
+    if (place.type != DTYPE_F32)
+        text_printf(text, ", computing in %s", dtype_name(place.type));
+    text_printf(text, ", %lld thread%s\n", (long long)config->machine.threads,
+                config->machine.threads == 1 ? "" : "s");
+}
+
+void run_config_describe(const struct run_config *config, struct text *text)
+{
+    const struct model_config *model = &config->model;
+    const struct train_config *train = &config->train;
+    text_printf(text, "model    %s: %lld layers, width %lld, %lld heads",
+                model->arch == MODEL_GPT2 ? "gpt2" : "llama", (long long)model->layers,
+                (long long)model->width, (long long)model->heads);
+    if (model->kv_heads != model->heads)
+        text_printf(text, " (%lld for keys and values)", (long long)model->kv_heads);
+    text_printf(text, ", context %lld, vocabulary %lld\n", (long long)model->context,
+                (long long)model->vocab);
+    if (!config->reading) {
+        text_printf(text, "batch    %lld sequences of %lld tokens, in %lld micro-batch%s of %lld\n",
+                    (long long)train->global_batch, (long long)train->context,
+                    (long long)run_micro_batches(config),
+                    run_micro_batches(config) == 1 ? "" : "es", (long long)train->micro_batch);
+        text_printf(text, "schedule %s: %lld steps, %lld of warm-up, rate %g to %g\n",
+                    schedule_words[train->schedule], (long long)train->steps,
+                    (long long)train->warmup, train->lr,
+                    train->schedule == SCHEDULE_CONSTANT ? train->lr : train->min_lr);
+    }
+    describe_machine(config, text);
+}
+
+int64_t run_micro_batches(const struct run_config *config)
+{
+    return config->engine.micro_batches;
+}
+
+struct schedule run_schedule(const struct run_config *config)
+{
+    const struct train_config *train = &config->train;
+    return (struct schedule){.kind = train->schedule,
+                             .steps = train->steps,
+                             .warmup = train->warmup,
+                             .decay = train->decay,
+                             .lr = train->lr,
+                             .min_lr = train->min_lr};
+}
+
+static enum dtype type_of(int precision)
+{
+    switch (precision) {
+    case RUN_PRECISION_BF16: return DTYPE_BF16;
+    case RUN_PRECISION_FP16: return DTYPE_F16;
+    default: return DTYPE_F32;
+    }
+}
+
+enum dtype run_type(const struct run_config *config)
+{
+    return type_of(config->precision);
+}
+
+enum dtype run_sum_type(const struct run_config *config)
+{
+    return type_of(config->precision_sums);
+}
+
+bool run_is_fast(const struct run_config *config)
+{
+    return !config->machine.deterministic && config->machine.device == RUN_DEVICE_CUDA &&
+           !config->reading;
+}
+
+struct compute_config run_compute(const struct run_config *config)
+{
+    struct compute_config place = run_device_compute(config->machine.device, run_type(config));
+    place.fast = run_is_fast(config);
+    return place;
+}
+
+double run_peak(const struct run_config *config, int ranks)
+{
+    if (config->machine.peak_tflops > 0)
+        return config->machine.peak_tflops * 1e12;
+    return ranks * peak_of_card(config->device.name, run_compute(config).type);
+}

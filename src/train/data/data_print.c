@@ -1,0 +1,144 @@
+/* data_print -- see the header. */
+#include "train/data/data_print.h"
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+/* --- taking one ----------------------------------------------------------------------------- */
+
+/* Bytes at .. at + DATA_PRINT_SAMPLE_BYTES of all pieces, across their joints; what is beyond the
+ * end is zero. */
+static void read_sample(const struct data_piece *pieces, int count, uint64_t at, uint8_t *out)
+{
+    size_t used = 0;
+    memset(out, 0, DATA_PRINT_SAMPLE_BYTES);
+    for (int i = 0; i < count && used < DATA_PRINT_SAMPLE_BYTES; i++) {
+        if (at >= pieces[i].bytes) {
+            at -= pieces[i].bytes;
+            continue;
+        }
+        size_t part = DATA_PRINT_SAMPLE_BYTES - used;
+        if (part > pieces[i].bytes - at)
+            part = (size_t)(pieces[i].bytes - at);
+        memcpy(out + used, (const uint8_t *)pieces[i].data + at, part);
+        used += part;
+        at = 0;
+    }
+}
+
+static uint64_t hash_samples(const struct data_piece *pieces, int count, uint64_t bytes,
+                             int samples)
+{
+    uint8_t sample[DATA_PRINT_SAMPLE_BYTES];
+    uint64_t hash = 0, last = bytes > sizeof sample ? bytes - sizeof sample : 0;
+    for (int i = 0; i < samples; i++) {
+        uint64_t step = (uint64_t)(samples - 1);
+        uint64_t at = last / step * (uint64_t)i + last % step * (uint64_t)i / step;
+        read_sample(pieces, count, at, sample);
+        hash = XXH3_64bits_withSeed(sample, sizeof sample, hash);
+    }
+    return hash;
+}
+
+static uint64_t hash_times(const struct data_piece *pieces, int count)
+{
+    uint64_t hash = 1;
+    for (int i = 0; i < count; i++) {
+        struct stat info = {0};
+        int64_t time[2] = {0};
+        if (stat(pieces[i].path, &info) == 0) {
+            time[0] = info.st_mtim.tv_sec;
+            time[1] = info.st_mtim.tv_nsec;
+        }
+        hash = XXH3_64bits_withSeed(time, sizeof time, hash);
+    }
+    return hash;
+}
+
+static uint64_t hash_whole(const struct data_piece *pieces, int count, uint64_t bytes)
+{
+    uint64_t hash = 0;
+    if (count == 1)
+        return XXH3_64bits(pieces[0].data, bytes);
+    XXH3_state_t *state = XXH3_createState();
+    if (!state)
+        return 0; /* then the hash of no other run is the same, which is said */
+    XXH3_64bits_reset(state);
+    for (int i = 0; i < count; i++)
+        XXH3_64bits_update(state, pieces[i].data, pieces[i].bytes);
+    hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return hash;
+}
+
+struct data_print data_print_hashed(int files, uint64_t bytes, uint64_t hash)
+{
+    return (struct data_print){.files = files, .whole_bytes = bytes, .hash = hash};
+}
+
+void data_print_take(const struct data_piece *pieces, int count, uint64_t whole,
+                     struct data_print *print)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        bytes += pieces[i].bytes;
+    if (bytes <= whole) {
+        *print = data_print_hashed(count, bytes, hash_whole(pieces, count, bytes));
+        return;
+    }
+    *print = (struct data_print){.files = count,
+                                 .sampled_bytes = bytes,
+                                 .samples = DATA_PRINT_SAMPLES,
+                                 .hash = hash_samples(pieces, count, bytes, DATA_PRINT_SAMPLES),
+                                 .more = hash_samples(pieces, count, bytes, DATA_PRINT_MORE),
+                                 .times = hash_times(pieces, count)};
+}
+
+static uint64_t join_hash(uint64_t a, uint64_t b)
+{
+    return a || b ? XXH3_64bits_withSeed(&b, sizeof b, a) : 0;
+}
+
+void data_print_join(struct data_print *all, const struct data_print *source, int kind)
+{
+    const uint64_t sizes[] = {source->whole_bytes, source->sampled_bytes, source->hash};
+    all->kinds = join_hash(all->kinds, (uint64_t)kind + 1);
+    all->files += source->files;
+    all->whole_bytes += source->whole_bytes;
+    all->sampled_bytes += source->sampled_bytes;
+    all->samples += source->samples;
+    all->hash = XXH3_64bits_withSeed(sizes, sizeof sizes, all->hash);
+    all->more = join_hash(all->more, source->more);
+    all->times = join_hash(all->times, source->times);
+}
+
+/* --- comparing two -------------------------------------------------------------------------- */
+
+static void describe(const struct data_print *print, bool more, struct text *text)
+{
+    char size[32];
+    text_printf(text, "%" PRId64 " file%s", print->files, print->files == 1 ? "" : "s");
+    if (print->whole_bytes > 0)
+        text_printf(text, ", %s hashed whole", text_human_bytes(size, (double)print->whole_bytes));
+    if (print->samples > 0)
+        text_printf(text, ", %s by size and %" PRId64 " samples of 4 KiB",
+                    text_human_bytes(size, (double)print->sampled_bytes), print->samples);
+    if (more)
+        text_printf(text, ", and %" PRId64 " more because the times of files have changed",
+                    print->samples / DATA_PRINT_SAMPLES * DATA_PRINT_MORE);
+}
+
+enum data_verdict data_print_compare(const struct data_print *there, const struct data_print *here,
+                                     struct text *compared)
+{
+    if (there->files == 0 || here->files == 0 || there->kinds != here->kinds)
+        return DATA_UNKNOWN;
+    bool sizes = there->whole_bytes == here->whole_bytes &&
+                 there->sampled_bytes == here->sampled_bytes && there->samples == here->samples;
+    bool more = sizes && there->hash == here->hash && there->times != here->times;
+    describe(here, more, compared);
+    if (!sizes || there->hash != here->hash)
+        return DATA_DIFFERS;
+    return more && there->more != here->more ? DATA_DIFFERS : DATA_SAME;
+}

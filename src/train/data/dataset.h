@@ -1,0 +1,101 @@
+/* dataset -- the samples of a run: a weighted mix of sources, in an order that needs no memory.
+ *
+ * Sample n is a pure function of (configuration, seed, n): which source, which pass over it, which
+ * window of that pass. There is nothing to save, and a run continues at any sample on any number of
+ * ranks. Every window of a source comes once in a pass (epoch), in an order of the pass's own, and
+ * each pass lays its windows at another offset.
+ *
+ * Held-out data is read in order, every token predicted exactly once.
+ *
+ * After creation a dataset is only read: any number of threads may ask it for samples, and nothing
+ * is allocated.
+ */
+#ifndef TRAIN_DATASET_H
+#define TRAIN_DATASET_H
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/env.h"
+#include "base/options.h"
+#include "train/data/source.h"
+#include "train/tokenizer/tokenizer.h"
+
+struct data_config {
+    const char *path;       /* file or glob; "" when mix is used */
+    const char *val;        /* file or glob of held-out data, or a share such as 0.1; "" = split */
+    const char *tokenizer;  /* tokenizer.json, its folder, "bytes", "train:4096"; "" = not said */
+    int format;             /* enum data_format, of path and val */
+    int64_t max_text;       /* bytes that a vocabulary is learnt from at most; 0 = all */
+    double split;           /* share of every source held out when val is "" */
+    bool special;           /* encode special tokens found in text */
+    struct option_list mix; /* of struct data_mix_item */
+    const char *cache;      /* no key: folder for the tokens of text; NULL or "" = in memory */
+};
+
+struct data_mix_item {
+    const char *path;
+    double weight; /* share of the samples, relative to the others' */
+    int format;
+};
+
+extern const struct option_table data_options; /* data.* over struct data_config */
+
+/* --- before the model's size is known ------------------------------------------------------- */
+
+/* The tokenizer that data.tokenizer names; "train:N" learns one of N tokens from the training
+ * text (held-out text is not read). *tokenizer = NULL when the key is "" (the caller knows
+ * better). The caller destroys it. */
+enum status data_tokenizer_create(struct env *env, const struct data_config *config,
+                                  tokenizer_progress_fn *progress, void *user,
+                                  struct tokenizer **tokenizer);
+
+/* Sizes of a vocabulary that can be learnt: all bytes and the end of a text are in it. */
+enum { DATA_LEARNT_MIN = 257, DATA_LEARNT_MAX = 1000000 };
+
+/* "train:N", and its N, at most so many tokens: for who does not learn them. */
+bool data_tokenizer_is_learnt(const struct data_config *config);
+enum status data_tokenizer_size(struct env *env, const struct data_config *config, int64_t *vocab);
+
+bool data_is_given(const struct data_config *config); /* by data.path or data.mix */
+/* Does any source need a tokenizer, being text? */
+enum status data_has_text(struct env *env, const struct data_config *config, bool *has_text);
+
+/* --- the samples ---------------------------------------------------------------------------- */
+
+struct dataset;
+
+/* `tokenizer` is needed for text and JSONL, and for counts of bytes; NULL otherwise. It is
+ * borrowed for the call. Every token must be below `vocab` (the model's); windows have `context`
+ * tokens. Without data.path and data.mix there is held-out data only. Refused: data shorter than
+ * a window, tokens beyond the vocabulary, sources made with different tokenizers. */
+enum status dataset_create(struct env *env, const struct data_config *config,
+                           const struct tokenizer *tokenizer, int64_t vocab, int64_t context,
+                           uint64_t seed, struct dataset **dataset);
+void dataset_destroy(struct dataset *dataset); /* NULL is fine */
+
+int64_t dataset_train_tokens(const struct dataset *dataset); /* of all sources; 0 = held-out only */
+int64_t dataset_train_windows(const struct dataset *dataset); /* of one pass over all sources */
+
+uint64_t dataset_mapped_bytes(const struct dataset *dataset); /* of files, in no rank's account */
+
+/* What the files of all sources hold. */
+enum status dataset_print(const struct dataset *dataset, struct data_print *print);
+
+/* Remove from the folder of cached tokens what this dataset does not use. */
+enum status dataset_prune_cache(const struct dataset *dataset, const char *folder);
+
+/* tokens[0 .. context) and labels[0 .. context): labels[i] is the token after tokens[i], or -1
+ * where it is not to be learnt. Fails (naming file, position and value) when a token is beyond
+ * the vocabulary. */
+enum status dataset_sample(const struct dataset *dataset, uint64_t sample, int32_t *tokens,
+                           int32_t *labels);
+
+/* Held-out windows, in order. The last of a source is filled up with token 0 and label -1.
+ * *bytes = how many bytes of text the labels stand for; 0 when that is not known (no tokenizer). */
+int64_t dataset_eval_count(const struct dataset *dataset);  /* windows; 0 = nothing is held out */
+int64_t dataset_eval_tokens(const struct dataset *dataset); /* labels in all of them */
+int64_t dataset_eval_longest(
+    const struct dataset *dataset); /* tokens of a window that are not filled up, at most */
+enum status dataset_eval_window(const struct dataset *dataset, int64_t i, int32_t *tokens,
+                                int32_t *labels, int64_t *bytes);
+
+#endif

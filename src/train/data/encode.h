@@ -1,0 +1,36 @@
+/* encode -- text and JSONL files into two token shards, a piece at a time: no file is ever held
+ * whole as tokens.
+ *
+ * The tokens are those that a run would make of the same files: each stream begins with the
+ * end-of-text token and every document is followed by one.
+ */
+#ifndef TRAIN_ENCODE_H
+#define TRAIN_ENCODE_H
+#include "train/data/source.h"
+
+/* Called now and then: `done` of `total` bytes of text are encoded. */
+typedef void encode_progress_fn(void *user, size_t done, size_t total);
+
+struct encode_job {
+    struct env *env;
+    const struct tokenizer *tokenizer;
+    const char *const *patterns; /* files or globs */
+    int pattern_count;
+    enum data_format format; /* DATA_AUTO, DATA_TEXT or DATA_JSONL */
+    double split;            /* share that goes to the second shard */
+    bool special;
+    const char *folder;           /* of both files; made when there is something to write */
+    const char *path[2];          /* train, val; val is not written when nothing is held out */
+    encode_progress_fn *progress; /* may be NULL */
+    void *user;
+};
+
+struct encode_result {
+    int64_t tokens[2];
+    size_t bytes[2]; /* of text */
+    double seconds;
+};
+
+enum status encode_files(const struct encode_job *job, struct encode_result *result);
+
+#endif

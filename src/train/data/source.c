@@ -1,0 +1,215 @@
+/* source.c -- what the kinds of sources share: detection, fingerprints, the end. */
+#include "train/data/source.h"
+#include <string.h>
+#include <xxhash.h>
+#include "base/file.h"
+#include "train/data/source_impl.h"
+#include "train/data/text_files.h"
+
+/* --- what a path holds ---------------------------------------------------------------------- */
+
+static bool ends_with(const char *path, const char *tail)
+{
+    size_t bytes = strlen(path), tail_bytes = strlen(tail);
+    return bytes >= tail_bytes && strcmp(path + bytes - tail_bytes, tail) == 0;
+}
+
+/* An object or an array: what stands before the first word. */
+static bool begins_json(const struct file_map *map)
+{
+    size_t at = map->bytes >= 3 && memcmp(map->data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    while (at < map->bytes && memchr(" \t\r\n", map->data[at], 4))
+        at++;
+    return at < map->bytes && (map->data[at] == '{' || map->data[at] == '[');
+}
+
+static enum status detect_bytes(struct env *env, const char *path, const struct file_map *map,
+                                enum data_format *found)
+{
+    if (shard_is_llmc(map->data, map->bytes)) {
+        *found = DATA_TOKENS;
+        return STATUS_OK;
+    }
+    if (ends_with(path, ".bin")) /* bare numbers, or anything: nobody should guess */
+        return FAIL(env, FORMAT,
+                    "'%s' has no token shard header; say data.format u16 or u32 if it holds bare "
+                    "numbers, text or jsonl if it is that (sifr tokenize: --format)",
+                    path);
+    if (ends_with(path, ".json") && begins_json(map))
+        return FAIL(env, FORMAT,
+                    "'%s' is JSON and is not read as text: if every line is an object, set "
+                    "data.format=jsonl; to train on the JSON itself, set data.format=text (sifr "
+                    "tokenize: --format)",
+                    path);
+    bool jsonl = ends_with(path, ".jsonl") || ends_with(path, ".ndjson");
+    *found = jsonl ? DATA_JSONL : DATA_TEXT;
+    return text_file_check(env, path, map); /* its name is no reason to take it for text */
+}
+
+static enum status detect_file(struct env *env, const char *path, enum data_format *found)
+{
+    struct file_map map;
+    TRY(file_map_open(env, path, &map));
+    enum status st = detect_bytes(env, path, &map, found);
+    if (st == STATUS_OK)
+        st = file_map_check(env, path, map.data);
+    file_map_close(&map);
+    return st;
+}
+
+static enum status detect_all(struct env *env, const char *pattern, const struct path_list *list,
+                              enum data_format *found)
+{
+    static const char *const kinds[] = {
+        [DATA_TEXT] = "text", [DATA_TOKENS] = "a token shard", [DATA_JSONL] = "JSONL"};
+    TRY(detect_file(env, list->paths[0], found));
+    for (int i = 1; i < list->count; i++) {
+        enum data_format other = DATA_AUTO;
+        TRY(detect_file(env, list->paths[i], &other));
+        if (other != *found)
+            return FAIL(env, CONFIG,
+                        "'%s' matches files of several kinds: '%s' is %s, '%s' is %s; name every "
+                        "kind apart (to train on: data.mix), or say by data.format what all of "
+                        "them hold (sifr tokenize: --format)",
+                        pattern, list->paths[0], kinds[*found], list->paths[i], kinds[other]);
+    }
+    return STATUS_OK;
+}
+
+enum status source_detect(struct env *env, const char *path, enum data_format format,
+                          enum data_format *found)
+{
+    struct path_list list;
+    *found = format;
+    if (format != DATA_AUTO)
+        return STATUS_OK;
+    TRY(path_glob(env, path, &list));
+    enum status st = detect_all(env, path, &list, found);
+    path_list_free(env, &list);
+    return st;
+}
+
+uint64_t source_tokenizer_fingerprint(const struct tokenizer *tokenizer)
+{
+    uint64_t hash = 0;
+    for (int32_t id = 0; id < tokenizer_vocab(tokenizer); id++) {
+        size_t bytes = 0;
+        const void *token = tokenizer_token(tokenizer, id, &bytes);
+        hash = XXH64(token ? token : "", token ? bytes : 0, hash + (token ? 1 : 2));
+    }
+    return hash ? hash : 1;
+}
+
+/* --- the source ----------------------------------------------------------------------------- */
+
+static enum status load(struct source *source, const struct source_spec *spec)
+{
+    enum data_format format;
+    TRY(source_detect(source->env, spec->path, spec->format, &format));
+    source->format = format;
+    if (format == DATA_TOKENS)
+        return source_load_shards(source, spec, SHARD_LLMC);
+    if (format == DATA_U16 || format == DATA_U32)
+        return source_load_shards(source, spec, format == DATA_U16 ? SHARD_U16 : SHARD_U32);
+    if (!spec->tokenizer)
+        return FAIL(source->env, CONFIG, "'%s' is text: it needs a tokenizer (data.tokenizer)",
+                    spec->path);
+    source->fingerprint = source_tokenizer_fingerprint(spec->tokenizer);
+    return source_load_encoded(source, spec, format == DATA_JSONL);
+}
+
+enum status source_create(struct env *env, const struct source_spec *spec, struct source **source)
+{
+    struct source *s;
+    enum status st;
+    CHECK(spec->split >= 0 && spec->split < 1);
+    TRY(mem_alloc(env, MEM_LOADER, "source", sizeof *s, &s));
+    s->env = env;
+    TRY_OR(undo_source, mem_strdup(env, spec->path, &s->path));
+    TRY_OR(undo_source, load(s, spec));
+    *source = s;
+    return STATUS_OK;
+undo_source:
+    source_destroy(s);
+    return st;
+}
+
+void source_destroy(struct source *source)
+{
+    if (!source)
+        return;
+    struct env *env = source->env;
+    token_cache_close(source->cache);
+    for (int i = 0; i < source->shard_count; i++)
+        shard_close(source->shards[i]);
+    mem_free(env, source->pieces);
+    mem_free(env, source->shards);
+    mem_free(env, source->path);
+    mem_free(env, source);
+}
+
+const struct token_stream *source_train(const struct source *source)
+{
+    return &source->train;
+}
+
+const struct token_stream *source_held_out(const struct source *source)
+{
+    return &source->held_out;
+}
+
+const char *source_path(const struct source *source)
+{
+    return source->path;
+}
+
+uint64_t source_fingerprint(const struct source *source)
+{
+    return source->fingerprint;
+}
+
+int source_token_bytes(const struct source *source)
+{
+    return source->token_bytes;
+}
+
+uint64_t source_mapped_bytes(const struct source *source)
+{
+    uint64_t bytes = source->cache && !source->cache->private ? source->cache->bytes : 0;
+    for (int i = 0; i < source->shard_count; i++)
+        bytes += shard_bytes(source->shards[i]);
+    return bytes;
+}
+
+/* Tokens of other widths are other bytes. */
+static int kind_of(const struct source *source)
+{
+    if (source->format == DATA_TEXT || source->format == DATA_JSONL)
+        return (int)source->format;
+    return source->pieces[0].token_bytes == 2 ? DATA_U16 : DATA_U32;
+}
+
+enum status source_print(const struct source *source, struct data_print *print, int *kind)
+{
+    struct data_piece *pieces;
+    *kind = kind_of(source);
+    *print = source->print;
+    if (source->shard_count == 0)
+        return STATUS_OK;
+    TRY(mem_alloc_array(source->env, MEM_OTHER, "data pieces", (size_t)source->shard_count,
+                        sizeof *pieces, &pieces));
+    for (int i = 0; i < source->shard_count; i++) {
+        const struct token_piece *piece = &source->pieces[i];
+        pieces[i] = (struct data_piece){
+            piece->tokens, (uint64_t)piece->count * (uint64_t)piece->token_bytes, piece->origin};
+    }
+    data_print_take(pieces, source->shard_count, DATA_PRINT_WHOLE, print);
+    mem_free(source->env, pieces);
+    return STATUS_OK;
+}
+
+bool source_cache_key(const struct source *source, struct token_cache_key *key)
+{
+    *key = source->key;
+    return source->cache && !source->cache->private;
+}

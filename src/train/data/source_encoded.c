@@ -1,0 +1,158 @@
+/* source_encoded.c -- text and JSONL as tokens, encoded once and found again.
+ *
+ *     hash the text -> look for its tokens in the cache -> encode into the cache, one rank of all
+ *                                                          that see the folder; the others wait
+ *
+ * The hash is of every byte of the text: XXH3 reads faster than a disk does. A cache that cannot be
+ * written is said, and the tokens are made in this rank's own memory instead, just as narrow. That is
+ * also where they are made for who has no run folder.
+ *
+ * While encoding, no more than some thousand tokens are in memory at a time, and the text is mapped.
+ */
+#include <xxhash.h>
+#include "train/data/source_impl.h"
+
+/* --- what the loaders call ------------------------------------------------------------------ */
+
+struct passing {
+    struct token_cache_writer *writer;
+    bool masked;
+};
+
+static enum status pass_ids(void *user, const int32_t *ids, int64_t count)
+{
+    struct passing *passing = user;
+    return token_cache_writer_add(passing->writer, ids, count, passing->masked);
+}
+
+enum status source_encode_tokens(struct source_encoding *e, const void *text, size_t bytes,
+                                 bool masked)
+{
+    struct passing passing = {e->writer, masked};
+    return tokenizer_encode_each(e->encoder, text, bytes, e->spec->special, pass_ids, &passing);
+}
+
+enum status source_encode_end(struct source_encoding *e)
+{
+    int32_t eot = tokenizer_eot(e->spec->tokenizer);
+    return eot < 0 ? STATUS_OK : token_cache_writer_add(e->writer, &eot, 1, false);
+}
+
+enum status source_encode_begin(struct source_encoding *e, int part)
+{
+    if (part == 1)
+        token_cache_writer_hold_out(e->writer);
+    return token_cache_writer_count(e->writer) == 0 ? source_encode_end(e) : STATUS_OK;
+}
+
+/* --- the key -------------------------------------------------------------------------------- */
+
+enum { ENCODING_VERSION = 1 }; /* raised when the same text becomes other tokens */
+
+struct token_cache_key source_text_key(const struct source_spec *spec, bool jsonl,
+                                       const struct text_files *files)
+{
+    struct token_cache_key key = {0};
+    const uint64_t how[] = {ENCODING_VERSION, jsonl, spec->special, tokenizer_hash(spec->tokenizer),
+                            (uint64_t)files->count};
+    key.how = XXH3_64bits(how, sizeof how);
+    for (int i = 0; i < files->count; i++) {
+        const struct text_file *file = &files->files[i];
+        const uint64_t text[] = {file->map.bytes, XXH3_64bits(file->map.data, file->map.bytes)};
+        key.text = XXH3_64bits_withSeed(text, sizeof text, key.text);
+        key.how = XXH3_64bits_withSeed(&file->cut, sizeof file->cut, key.how);
+    }
+    return key;
+}
+
+/* --- encoding ------------------------------------------------------------------------------- */
+
+static enum status encode_all(struct source_encoding *e, bool jsonl, const struct text_files *files,
+                              struct token_cache **cache)
+{
+    TRY(jsonl ? source_encode_jsonl(e, files) : source_encode_text(e, files));
+    token_cache_writer_hold_out(e->writer);
+    if (token_cache_writer_total(e->writer) == 0)
+        return FAIL(e->env, FORMAT, "there is no text in '%s'", e->spec->path);
+    return token_cache_writer_finish(e->writer, cache);
+}
+
+/* `folder` NULL = in memory. *refused: the folder could not be written to, and this was said. */
+static enum status encode(struct source *source, const struct source_spec *spec, bool jsonl,
+                          const struct text_files *files, const char *folder, bool *refused)
+{
+    struct env *env = source->env;
+    struct source_encoding e = {.env = env, .spec = spec};
+    enum status st;
+    *refused = false;
+    TRY(encoder_create(env, spec->tokenizer, &e.encoder));
+    TRY_OR(undo_encoder, token_cache_writer_create(env, folder, source->key,
+                                                   tokenizer_vocab(spec->tokenizer), &e.writer));
+    st = encode_all(&e, jsonl, files, &source->cache);
+    *refused = st != STATUS_OK && *token_cache_writer_refusal(e.writer);
+    if (*refused)
+        log_warn(env,
+                 "the tokens of '%s' cannot be kept in '%s': %s; this rank holds its own copy in "
+                 "memory, and the next start encodes the text again",
+                 spec->path, folder, token_cache_writer_refusal(e.writer));
+    token_cache_writer_destroy(e.writer);
+undo_encoder:
+    encoder_destroy(e.encoder);
+    return st;
+}
+
+/* Only one rank of all that see the folder comes here without a cache. */
+static enum status find_or_encode(struct source *source, const struct source_spec *spec, bool jsonl,
+                                  const struct text_files *files)
+{
+    bool refused = false;
+    enum status st = token_cache_open(source->env, spec->cache, source->key, &source->cache);
+    if (st == STATUS_OK && !source->cache)
+        st = encode(source, spec, jsonl, files, spec->cache, &refused);
+    return refused ? STATUS_OK : st;
+}
+
+static enum status take_tokens(struct source *source, const struct source_spec *spec, bool jsonl,
+                               const struct text_files *files)
+{
+    struct env *env = source->env;
+    bool refused;
+    int lock;
+    source->key = source_text_key(spec, jsonl, files);
+    source->print = data_print_hashed(files->count, files->bytes, source->key.text);
+    if (spec->cache && *spec->cache) {
+        TRY(token_cache_lock(env, spec->cache, &lock));
+        enum status st = find_or_encode(source, spec, jsonl, files);
+        token_cache_unlock(lock);
+        TRY(st);
+    }
+    return source->cache ? STATUS_OK : encode(source, spec, jsonl, files, NULL, &refused);
+}
+
+static void make_streams(struct source *source)
+{
+    const struct token_cache *cache = source->cache;
+    source->piece = (struct token_piece){.tokens = cache->tokens,
+                                         .token_bytes = cache->token_bytes,
+                                         .count = cache->train + cache->held_out,
+                                         .origin = source->path};
+    const struct token_stream all = {.pieces = &source->piece, .piece_count = 1};
+    source->train = source->held_out = all;
+    source->train.count = cache->train;
+    source->train.mask = cache->masked[0] ? cache->mask : NULL;
+    source->held_out.first = cache->train;
+    source->held_out.count = cache->held_out;
+    source->held_out.mask = cache->masked[1] ? cache->mask : NULL;
+}
+
+enum status source_load_encoded(struct source *source, const struct source_spec *spec, bool jsonl)
+{
+    struct text_files files;
+    TRY(text_files_open(source->env, spec->path, spec->split, jsonl, &files));
+    text_files_tell_binary(source->env, &files);
+    enum status st = take_tokens(source, spec, jsonl, &files);
+    if (st == STATUS_OK)
+        make_streams(source);
+    text_files_close(source->env, &files);
+    return st;
+}

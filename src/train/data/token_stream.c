@@ -1,0 +1,87 @@
+/* token_stream.c -- copying ranges out of pieces of 16- and 32-bit tokens. */
+#include "train/data/token_stream.h"
+#include <string.h>
+#include "base/file.h"
+
+static int find_piece(const struct token_stream *stream, int64_t position)
+{
+    int low = 0, high = stream->piece_count - 1; /* the last piece that starts at or before it */
+    while (low < high) {
+        int middle = low + (high - low + 1) / 2;
+        if (stream->pieces[middle].start <= position)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static void copy_tokens(const struct token_piece *piece, int64_t first, int64_t count, int32_t *out)
+{
+    const uint8_t *from = (const uint8_t *)piece->tokens + first * piece->token_bytes;
+    if (piece->token_bytes == 4) {
+        memcpy(out, from, (size_t)count * 4);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t token;
+        memcpy(&token, from + 2 * i, 2);
+        out[i] = token;
+    }
+}
+
+enum status token_fail_beyond(struct env *env, const char *origin, uint32_t token, int64_t position,
+                              int64_t vocab)
+{
+    return FAIL(env, CONFIG,
+                "'%s': token %u at position %lld is beyond the vocabulary of %lld; for a new model "
+                "name the tokenizer.json of these tokens (data.tokenizer) or raise model.vocab, "
+                "for one that is there take tokens that its tokenizer made",
+                origin, token, (long long)position, (long long)vocab);
+}
+
+static enum status check_tokens(const struct token_piece *piece, struct env *env, int64_t first,
+                                int64_t count, int64_t vocab, const int32_t *tokens)
+{
+    for (int64_t i = 0; i < count; i++)
+        if ((uint32_t)tokens[i] >= vocab)
+            return token_fail_beyond(env, piece->origin, (uint32_t)tokens[i], first + i, vocab);
+    return STATUS_OK;
+}
+
+enum status token_stream_read(const struct token_stream *stream, struct env *env, int64_t first,
+                              int64_t count, int64_t vocab, int32_t *out)
+{
+    CHECK(first >= 0 && count >= 0 && count <= stream->count - first);
+    int64_t position = stream->first + first;
+    for (int p = find_piece(stream, position); count > 0; p++) {
+        const struct token_piece *piece = &stream->pieces[p];
+        int64_t local = position - piece->start, n = piece->count - local;
+        if (n > count)
+            n = count;
+        copy_tokens(piece, local, n, out);
+        TRY(file_map_check(env, piece->origin, piece->tokens));
+        TRY(check_tokens(piece, env, local, n, vocab, out));
+        position += n;
+        count -= n;
+        out += n;
+    }
+    return STATUS_OK;
+}
+
+bool token_stream_masked(const struct token_stream *stream, int64_t i)
+{
+    uint64_t position = (uint64_t)(stream->first + i);
+    return stream->mask && (stream->mask[position / 8] >> (position % 8) & 1);
+}
+
+enum status token_stream_window(const struct token_stream *stream, struct env *env, int64_t first,
+                                int64_t count, int64_t vocab, int32_t *tokens, int32_t *labels)
+{
+    TRY(token_stream_read(stream, env, first, count, vocab, tokens));
+    TRY(token_stream_read(stream, env, first + 1, count, vocab, labels));
+    for (int64_t i = 0; i < count && stream->mask; i++)
+        if (token_stream_masked(stream, first + 1 + i))
+            labels[i] = -1;
+    return STATUS_OK;
+}

@@ -1,0 +1,220 @@
+/* model_source -- see the header. */
+#include "train/models/model_source.h"
+#include <stdio.h>
+#include <string.h>
+#include "base/file.h"
+#include "train/checkpoint/checkpoint_keep.h"
+#include "train/weights/hf_config.h"
+#include "base/named.h"
+
+void model_source_close(struct model_source *source)
+{
+    if (source == NULL)
+        return;
+    struct env *env = source->env;
+    checkpoint_close(source->checkpoint);
+    mem_free(env, source->file);
+    mem_free(env, source->folder);
+    mem_free(env, source);
+}
+
+enum status model_source_path(const struct model_source *source, const char *name, char **path)
+{
+    return path_join(source->env, source->folder, name, path);
+}
+
+static enum status has(struct env *env, const char *folder, const char *name, bool *there)
+{
+    char *path;
+    TRY(path_join(env, folder, name, &path));
+    *there = file_exists(path);
+    mem_free(env, path);
+    return STATUS_OK;
+}
+
+/* --- one checkpoint ------------------------------------------------------------------------- */
+
+/* Also one that has lost its state.json, or never had it: what is half a checkpoint is no plain
+ * directory. */
+static enum status is_checkpoint(struct env *env, const char *folder, bool *found)
+{
+    static const char *const signs[] = {"state.json", "COMPLETE", "optimizer"};
+    *found = false;
+    for (size_t i = 0; i < sizeof signs / sizeof *signs && !*found; i++)
+        TRY(has(env, folder, signs[i], found));
+    return STATUS_OK;
+}
+
+/* Which of its files are the weights that are wanted; config.json is good. */
+static enum status choose_role(struct env *env, const char *folder, const struct model_want *want,
+                               const struct checkpoint *checkpoint, enum checkpoint_role *role)
+{
+    struct hf_config config;
+    char *path;
+    *role = CHECKPOINT_MODEL;
+    if (want->type == NULL || !checkpoint_has(checkpoint, CHECKPOINT_MASTER))
+        return STATUS_OK;
+    TRY(path_join(env, folder, "config.json", &path));
+    enum status st = hf_config_read(env, path, &config);
+    mem_free(env, path);
+    if (st == STATUS_OK && config.type != *want->type)
+        *role = CHECKPOINT_MASTER;
+    return st;
+}
+
+static enum status check(struct env *env, const char *folder, const struct model_want *want,
+                         struct checkpoint *checkpoint, enum checkpoint_role *role)
+{
+    *role = CHECKPOINT_MODEL;
+    if (want->depth < MODEL_DEPTH_SMALL)
+        return STATUS_OK;
+    TRY(checkpoint_verify_role(checkpoint, CHECKPOINT_PLAIN));
+    TRY(choose_role(env, folder, want, checkpoint, role));
+    return want->depth < MODEL_DEPTH_ALL ? STATUS_OK : checkpoint_verify_role(checkpoint, *role);
+}
+
+/* *checkpoint = the one in this folder, and what is wanted of it is good. */
+static enum status open_checked(struct env *env, const char *folder, const struct model_want *want,
+                                struct checkpoint **checkpoint, enum checkpoint_role *role)
+{
+    struct checkpoint *c;
+    TRY(checkpoint_open(env, folder, &c));
+    enum status st = check(env, folder, want, c, role);
+    if (st == STATUS_OK)
+        *checkpoint = c;
+    else
+        checkpoint_close(c);
+    return st;
+}
+
+/* --- a run ---------------------------------------------------------------------------------- */
+
+/* Is it good? The reason goes to `quiet`'s log. Out of memory, a read
+ * that fails and the like is no damage. */
+static enum status try_one(struct env *env, struct env *quiet, const char *folder,
+                           const struct model_want *want, bool *good)
+{
+    struct checkpoint *checkpoint = NULL;
+    enum checkpoint_role role;
+    log_error_clear(quiet->log);
+    enum status st = open_checked(quiet, folder, want, &checkpoint, &role);
+    checkpoint_close(checkpoint);
+    *good = st == STATUS_OK;
+    const char *why = log_first_error(quiet->log);
+    if (st == STATUS_FORMAT)
+        log_warn(env, "the checkpoint '%s' is passed over: %s", folder, why);
+    else if (st == STATUS_IO)
+        return FAIL(env, IO, "%s; to use another checkpoint of the run, give its folder", why);
+    else if (st != STATUS_OK)
+        return log_fail(env->log, st, __FILE__, __LINE__, "%s", why);
+    return STATUS_OK;
+}
+
+static enum status fail_none(struct env *env, const char *path, int64_t tried, const char *why)
+{
+    if (tried > 0)
+        return FAIL(env, FORMAT, "no checkpoint of '%s' can be used, the last because of: %s", path,
+                    why);
+    return FAIL(env, CONFIG,
+                "'%s' is no model directory (config.json is missing) and no run with a checkpoint",
+                path);
+}
+
+/* *folder = the newest good one's; mem_free it. */
+static enum status find_newest(struct env *env, struct env *quiet, const char *path,
+                               const struct model_want *want, char **folder)
+{
+    char *checkpoints;
+    int64_t step = INT64_MAX, tried = 0;
+    bool good = false;
+    enum status st = path_join(env, path, "checkpoints", &checkpoints);
+    if (st == STATUS_OK && !file_exists(checkpoints)) /* `path` may be any file */
+        st = fail_none(env, path, 0, "");
+    for (; st == STATUS_OK && !good; tried++) {
+        TRY_OR(done, checkpoint_keep_newest(env, checkpoints, step, &step));
+        if (step < 0) {
+            st = fail_none(env, path, tried, log_first_error(quiet->log));
+            break;
+        }
+        TRY_OR(done, checkpoint_keep_path(env, checkpoints, "", step, "", folder));
+        st = try_one(env, quiet, *folder, want, &good);
+        if (!good) {
+            mem_free(env, *folder);
+            *folder = NULL;
+        }
+    }
+done:
+    mem_free(env, checkpoints);
+    return st;
+}
+
+static enum status open_run(struct model_source *source, const char *path,
+                            const struct model_want *want)
+{
+    const struct model_want seen = {.depth = MODEL_DEPTH_STATE}; /* all else has been looked at */
+    struct env quiet = *source->env;
+    quiet.log = log_create(NULL, NULL, LOG_ERROR);
+    if (quiet.log == NULL)
+        return FAIL(source->env, MEMORY, "out of memory for a log");
+    enum status st = find_newest(source->env, &quiet, path, want, &source->folder);
+    log_destroy(quiet.log);
+    TRY(st);
+    TRY(open_checked(source->env, source->folder, &seen, &source->checkpoint, &source->role));
+    return choose_role(source->env, source->folder, want, source->checkpoint, &source->role);
+}
+
+/* --- any path ------------------------------------------------------------------------------- */
+
+static bool is_weights(const char *path)
+{
+    size_t bytes = strlen(path), suffix = strlen(".safetensors");
+    return bytes > suffix && strcmp(path + bytes - suffix, ".safetensors") == 0;
+}
+
+/* The file alone is read; its folder says what the model is, and may be a checkpoint. */
+static enum status open_file(struct model_source *source, const char *path,
+                             const struct model_want *want)
+{
+    const char *slash = strrchr(path, '/');
+    struct checkpoint *checkpoint = NULL;
+    bool found;
+    TRY(mem_strdup(source->env, path, &source->file));
+    TRY(mem_strdup(source->env, slash != NULL ? path : ".", &source->folder));
+    if (slash != NULL)
+        source->folder[slash > path ? slash - path : 1] = '\0';
+    TRY(is_checkpoint(source->env, source->folder, &found));
+    if (!found || want->depth == MODEL_DEPTH_STATE)
+        return STATUS_OK;
+    enum status st = open_checked(source->env, source->folder, want, &checkpoint, &source->role);
+    checkpoint_close(checkpoint);
+    return st;
+}
+
+static enum status open_folder(struct model_source *source, const char *path,
+                               const struct model_want *want)
+{
+    bool checkpoint, plain;
+    TRY(is_checkpoint(source->env, path, &checkpoint));
+    TRY(has(source->env, path, "config.json", &plain));
+    if (!checkpoint && !plain)
+        return open_run(source, path, want);
+    TRY(mem_strdup(source->env, path, &source->folder));
+    if (!checkpoint)
+        return STATUS_OK;
+    return open_checked(source->env, path, want, &source->checkpoint, &source->role);
+}
+
+enum status model_source_open(struct env *env, const char *path, const struct model_want *want,
+                              struct model_source **source)
+{
+    struct model_source *s;
+    TRY(named_there(env, "", path));
+    TRY(mem_alloc(env, MEM_OTHER, "model source", sizeof *s, &s));
+    *s = (struct model_source){.env = env, .role = CHECKPOINT_MODEL};
+    enum status st = is_weights(path) ? open_file(s, path, want) : open_folder(s, path, want);
+    if (st == STATUS_OK)
+        *source = s;
+    else
+        model_source_close(s);
+    return st;
+}

@@ -1,0 +1,196 @@
+/* last_save -- see the header. */
+#include "train/run/last_save.h"
+#include <inttypes.h>
+#include <time.h>
+#include "base/clock.h"
+#include "base/output.h"
+#include "train/checkpoint/checkpoint_room.h"
+#include "train/config/deadline.h"
+#include "train/run/fallback.h"
+
+static const double LOOK_EVERY = 1.0; /* seconds */
+
+struct attempt {
+    struct run_saves *saves;
+    const struct checkpoint_progress *progress;
+    struct checkpoint_result *result; /* of the newest attempt */
+};
+
+/* --- between ranks -------------------------------------------------------------------------- */
+
+struct word {
+    uint64_t first; /* what the first rank says counts */
+    int64_t any;    /* what anybody says does */
+};
+
+static enum status exchange(struct run_saves *saves, struct word *word)
+{
+    struct comm *comm = saves->comm;
+    struct word *all;
+    if (!comm)
+        return STATUS_OK;
+    size_t size = (size_t)comm_size(comm);
+    TRY(mem_alloc_array(saves->env, MEM_OTHER, "last save", size, sizeof *all, &all));
+    enum status st = comm_exchange(comm, word, sizeof *word, all);
+    for (size_t r = 0; st == STATUS_OK && r < size; r++)
+        word->any |= all[r].any;
+    if (st == STATUS_OK)
+        word->first = all[0].first;
+    mem_free(saves->env, all);
+    return st;
+}
+
+static bool is_first(const struct run_saves *saves)
+{
+    return !saves->comm || comm_rank(saves->comm) == 0;
+}
+
+/* Others wait for the first rank, which reads or removes files. */
+static void be_patient(struct run_saves *saves, bool patient)
+{
+    if (saves->comm)
+        comm_be_patient(saves->comm, patient);
+}
+
+/* --- attempts ------------------------------------------------------------------------------- */
+
+static enum status save_in(struct attempt *a, const char *folder)
+{
+    struct run_saves *saves = a->saves;
+    checkpoint_saver_turn_to(saves->saver, folder);
+    enum status st = checkpoint_saver_save(saves->saver, a->progress);
+    if (st == STATUS_OK)
+        CHECK(checkpoint_saver_result(saves->saver, true, a->result));
+    checkpoint_saver_turn_to(saves->saver, saves->folder);
+    return st;
+}
+
+static enum status save_apart(struct attempt *a)
+{
+    struct run_saves *saves = a->saves;
+    struct word id = {.first = is_first(saves) ? fallback_id(saves->env, saves->run) : 0};
+    char *folder;
+    TRY(exchange(saves, &id));
+    TRY(fallback_folder(saves->env, saves->config->fallback, saves->run, id.first, &folder));
+    enum status st = save_in(a, folder);
+    if (st == STATUS_OK && saves->speaks && a->result->saved)
+        log_warn(saves->env,
+                 "the checkpoint of step %" PRId64 " is in '%s'; the same command resumes from it "
+                 "if checkpoint.fallback is set as it is now",
+                 a->progress->step, a->result->path);
+    else if (st == STATUS_OK && saves->speaks)
+        log_warn(saves->env, "nor could it be saved in checkpoint.fallback: %s", a->result->error);
+    mem_free(saves->env, folder);
+    return st;
+}
+
+/* Remove an old one; *made: there is more room now. */
+static enum status make_room(struct run_saves *saves, bool *made)
+{
+    struct word word = {0};
+    *made = false;
+    be_patient(saves, true);
+    if (is_first(saves)) {
+        if (checkpoint_room_make(saves->env, saves->folder, saves->config->major, made) !=
+            STATUS_OK)
+            log_error_clear(saves->env->log); /* it has been said; the save is what matters */
+        word.first = *made;
+    }
+    enum status st = exchange(saves, &word);
+    be_patient(saves, false);
+    *made = word.first != 0;
+    return st;
+}
+
+static enum status save_in_made_room(struct attempt *a)
+{
+    bool made = true;
+    while (!a->result->saved && a->result->no_space && made) {
+        TRY(make_room(a->saves, &made));
+        if (!made)
+            return STATUS_OK;
+        if (a->saves->speaks)
+            log_warn(a->saves->env,
+                     "an older checkpoint was removed from '%s' to make room "
+                     "(checkpoint.make_room)",
+                     a->saves->folder);
+        TRY(save_in(a, a->saves->folder));
+    }
+    return STATUS_OK;
+}
+
+static bool wants_stop(const struct run_saves *saves)
+{
+    const struct trainer_callbacks *c = saves->callbacks;
+    return c->should_stop && c->should_stop(c->user);
+}
+
+static bool has_room(struct run_saves *saves)
+{
+    uint64_t room;
+    return output_free(saves->env, saves->folder, &room) &&
+           room >= checkpoint_saver_bytes(saves->saver);
+}
+
+static void nap(double seconds)
+{
+    struct timespec span = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    nanosleep(&span, NULL);
+}
+
+static enum status save_when_there_is_room(struct attempt *a)
+{
+    struct run_saves *saves = a->saves;
+    /* One that was asked to stop before waits all the same: only a new request ends the wait, and a second
+     * Ctrl-C does that without us. */
+    bool asked = wants_stop(saves);
+    char need[32], time[32];
+    double seconds;
+    if (!deadline_parse(saves->config->wait_for_space, &seconds) || seconds <= 0)
+        return STATUS_OK;
+    if (saves->speaks)
+        log_warn(saves->env,
+                 "the checkpoint of step %" PRId64 " is not saved yet: %s; free %s for '%s' and it "
+                 "will be: waiting %s (checkpoint.wait_for_space), Ctrl-C ends the wait and the "
+                 "steps are lost",
+                 a->progress->step, a->result->error,
+                 text_human_bytes(need, (double)checkpoint_saver_bytes(saves->saver)),
+                 saves->folder, text_human_seconds(time, seconds));
+    for (double end = clock_seconds() + seconds; !a->result->saved && a->result->no_space;) {
+        nap(LOOK_EVERY);
+        struct word word = {
+            .first = is_first(saves) ? (uint64_t)(clock_seconds() >= end) * 2 + has_room(saves) : 0,
+            .any = !asked && wants_stop(saves)};
+        TRY(exchange(saves, &word));
+        if (word.first & 1)
+            TRY(save_in(a, saves->folder));
+        else if (word.any || word.first != 0)
+            return STATUS_OK;
+    }
+    return STATUS_OK;
+}
+
+enum status last_save(struct run_saves *saves, const struct checkpoint_progress *progress,
+                      struct checkpoint_result *result)
+{
+    struct attempt a = {saves, progress, result};
+    TRY(save_in(&a, saves->folder));
+    const struct checkpoint_result first = *result;
+    /* It is in the fallback already, and would only be copied back. */
+    if (first.saved || first.status != STATUS_IO ||
+        (saves->apart && saves->last_step == first.step))
+        return STATUS_OK;
+    if (*saves->config->fallback) {
+        if (saves->speaks)
+            log_warn(saves->env, "the checkpoint of step %" PRId64 " could not be saved: %s",
+                     first.step, first.error);
+        TRY(save_apart(&a));
+        if (!result->saved)
+            *result = first;
+    }
+    if (!result->saved && first.no_space && saves->config->make_room)
+        TRY(save_in_made_room(&a));
+    if (!result->saved && result->no_space)
+        TRY(save_when_there_is_room(&a));
+    return STATUS_OK;
+}

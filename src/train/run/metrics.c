@@ -1,0 +1,303 @@
+/* metrics -- see metrics.h. Numbers are printed so that they read back to the same bits: two
+ * runs are compared by comparing lines. Room for the longest line is taken at the start.
+ */
+#include "train/run/metrics.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/file.h"
+#include "train/run/line_file.h"
+#include "train/run/tfevents.h"
+
+enum { LINE_BYTES = 4096 };
+
+/* What goes to a file of its own, which may be full while another is not. */
+enum part { PART_STEPS, PART_SAMPLES, PART_EVENTS, PART_COUNT };
+
+static const struct {
+    const char *loud, *calm, *file;
+} parts[PART_COUNT] = {
+    [PART_STEPS] = {"METRICS", "metrics", "metrics.jsonl"},
+    [PART_SAMPLES] = {"TEXT SAMPLES", "text samples", "samples.jsonl"},
+    [PART_EVENTS] = {"TENSORBOARD EVENTS", "TensorBoard events", "the events file"},
+};
+
+struct metrics {
+    struct env *env; /* borrowed */
+    struct line_file *steps, *samples;
+    struct tfevents *events;
+    struct text line;
+    int64_t lost[PART_COUNT]; /* records in a row that could not be written */
+};
+
+/* --- creation ------------------------------------------------------------------------------- */
+
+/* Every step has a record, written before its checkpoint: those of a run that goes on after `step` end
+ * there, unless they were lost. */
+static void tell_missing(struct env *env, const char *path, int64_t last, int64_t step)
+{
+    char first[32] = "";
+    bool one = last + 1 == step;
+    if (last >= step)
+        return;
+    if (!one)
+        snprintf(first, sizeof first, "s %" PRId64 " to", last + 1);
+    log_warn(env,
+             "metrics.jsonl has no record of step%s %" PRId64 ": '%s' was cut off, damaged or "
+             "removed, or its disk was full; the run goes on, and does not write %s again",
+             first, step, path, one ? "it" : "them");
+}
+
+/* Which steps had a sample is not known for sure; but a run makes the file when it begins. */
+static enum status tell_no_samples(struct env *env, const char *folder, int64_t sampled)
+{
+    char *path;
+    TRY(path_join(env, folder, parts[PART_SAMPLES].file, &path));
+    if (sampled > 0 && !file_exists(path))
+        log_warn(env,
+                 "there is no '%s': if the run made text samples up to step %" PRId64 ", they are "
+                 "lost; it goes on, and does not write them again",
+                 path, sampled);
+    mem_free(env, path);
+    return STATUS_OK;
+}
+
+static enum status open_lines(struct env *env, const char *folder, enum part part, int64_t step,
+                              struct line_file **file)
+{
+    char *path;
+    int64_t last = 0;
+    TRY(path_join(env, folder, parts[part].file, &path));
+    enum status st =
+        step > 0 ? line_file_cut(env, path, step, &last) : line_file_set_aside(env, path);
+    if (st == STATUS_OK)
+        st = line_file_open(env, path, file);
+    if (st == STATUS_OK && part == PART_STEPS)
+        tell_missing(env, path, last, step);
+    mem_free(env, path);
+    return st;
+}
+
+/* Grow the text once, while it may. */
+static enum status reserve(struct text *text, size_t bytes)
+{
+    static const char blank[64] = {0};
+    while (text->status == STATUS_OK && text->bytes < bytes)
+        text_add_bytes(text, blank, sizeof blank);
+    text_clear(text);
+    return text->status;
+}
+
+static enum status open_all(struct metrics *metrics, const char *folder, int64_t step,
+                            int64_t sampled, const char *config_yaml, size_t sample_bytes)
+{
+    /* A byte of a sample may become six: \u001b. */
+    TRY(reserve(&metrics->line, LINE_BYTES + 6 * sample_bytes));
+    TRY(open_lines(metrics->env, folder, PART_STEPS, step, &metrics->steps));
+    TRY(tell_no_samples(metrics->env, folder, sampled));
+    TRY(open_lines(metrics->env, folder, PART_SAMPLES, step, &metrics->samples));
+    TRY(tfevents_create(metrics->env, folder, &metrics->events));
+    enum status st = tfevents_text(metrics->events, clock_wall(), 0, "config/text_summary",
+                                   config_yaml, strlen(config_yaml));
+    return st == STATUS_IO ? FAIL(metrics->env, IO, "cannot write TensorBoard events to '%s': %s",
+                                  folder, strerror(errno))
+                           : st;
+}
+
+enum status metrics_create(struct env *env, const char *folder, int64_t step, int64_t sampled,
+                           const char *config_yaml, size_t sample_bytes, struct metrics **metrics)
+{
+    struct metrics *m;
+    TRY(mem_alloc(env, MEM_OTHER, "metrics", sizeof *m, &m));
+    m->env = env;
+    text_init(&m->line, env);
+    enum status st = open_all(m, folder, step, sampled, config_yaml, sample_bytes);
+    if (st == STATUS_OK)
+        *metrics = m;
+    else
+        metrics_destroy(m);
+    return st;
+}
+
+void metrics_destroy(struct metrics *metrics)
+{
+    if (metrics == NULL)
+        return;
+    tfevents_destroy(metrics->events);
+    line_file_close(metrics->samples);
+    line_file_close(metrics->steps);
+    text_free(&metrics->line);
+    mem_free(metrics->env, metrics);
+}
+
+/* --- a disk that is full ---------------------------------------------------------------------- */
+
+/* How a record of `step` was written: only what writing another time cannot mend ends the run. */
+static enum status settle(struct metrics *metrics, enum part part, int64_t step, enum status st)
+{
+    int64_t *lost = &metrics->lost[part];
+    if (st == STATUS_IO) {
+        if ((*lost)++ == 0)
+            log_warn(metrics->env,
+                     "THE %s OF STEP %lld ARE NOT WRITTEN: %s; the run goes on, and later ones are "
+                     "tried again",
+                     parts[part].loud, (long long)step, strerror(errno));
+        return STATUS_OK;
+    }
+    if (st == STATUS_OK && *lost > 0) {
+        log_warn(metrics->env,
+                 "%s are written again from step %lld on; %lld record%s missing in %s",
+                 parts[part].calm, (long long)step, (long long)*lost, *lost == 1 ? " is" : "s are",
+                 parts[part].file);
+        *lost = 0;
+    }
+    return st;
+}
+
+/* --- a step --------------------------------------------------------------------------------- */
+
+static void add_real(struct text *line, const char *key, double value)
+{
+    text_printf(line, ",\"%s\":", key);
+    text_json_real(line, value);
+}
+
+static void add_known(struct text *line, const char *key, double value)
+{
+    if (value > 0)
+        add_real(line, key, value);
+}
+
+/* By category where it computes, of the rank that holds the most; on the host beside a card; and all
+ * that the first rank's process and its card have held. */
+static void add_memory(struct text *line, const struct trainer_step *step)
+{
+    text_add(line, ",\"mem\":{");
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        text_printf(line, "%s\"%s\":%zu", c > 0 ? "," : "", mem_category_word((enum mem_category)c),
+                    step->held->bytes[c]);
+    text_add(line, "}");
+    if (step->ranks > 1)
+        text_printf(line, ",\"mem_rank\":%d", step->held->rank);
+    if (step->held->host_bytes > 0)
+        text_printf(line, ",\"host_bytes\":%zu", step->held->host_bytes);
+    if (step->card_bytes > 0)
+        text_printf(line, ",\"card_bytes\":%zu", step->card_bytes);
+    if (step->resident_bytes > 0)
+        text_printf(line, ",\"resident\":%zu", step->resident_bytes);
+}
+
+/* Bytes that the first rank sent, and seconds; empty for one rank. */
+static void add_traffic(struct text *line, const struct trainer_step *step)
+{
+    const struct engine_traffic *t = &step->traffic;
+    text_add(line, ",\"comm\":{");
+    if (step->ranks > 1) {
+        text_printf(line, "\"ranks\":%d", step->ranks);
+        for (int way = 0; way < ENGINE_WAYS; way++)
+            text_printf(line, ",\"%s\":%lld", engine_way_word((enum engine_way)way),
+                        (long long)t->sent[way]);
+        add_real(line, "in_flight", t->in_flight);
+        add_real(line, "waited", t->waited);
+        add_real(line, "stalled", t->stalled);
+        add_real(line, "tensor_in_flight", t->tensor_in_flight);
+        add_real(line, "tensor_waited", t->tensor_waited);
+    }
+    text_add(line, "}");
+}
+
+static enum status write_line(struct metrics *metrics, struct line_file *file)
+{
+    struct text *line = &metrics->line;
+    text_add(line, "}\n");
+    TRY(line->status);
+    return line_file_add(file, line->data, line->bytes);
+}
+
+static enum status write_step(struct metrics *metrics, const struct trainer_step *step,
+                              const struct evaluation *val)
+{
+    struct text *line = &metrics->line;
+    text_clear(line);
+    /* By these, up to mfu, line_file_is_ours knows the file of a run: they stay as they are. */
+    text_printf(line, "{\"step\":%lld,\"tokens\":%lld", (long long)step->step,
+                (long long)step->tokens);
+    add_real(line, "loss", step->loss);
+    add_real(line, "grad_norm", step->grad_norm);
+    add_real(line, "lr", step->lr);
+    add_real(line, "seconds", step->seconds);
+    add_real(line, "tokens_per_second", step->tokens_per_second);
+    add_real(line, "mfu", step->mfu);
+    add_known(line, "clock_mhz", step->gauges.clock_mhz);
+    add_known(line, "power_w", step->gauges.watts);
+    add_known(line, "temperature_c", step->gauges.celsius);
+    text_printf(line, ",\"skipped\":%s", step->skipped ? "true" : "false");
+    if (!isnan(step->loss_scale))
+        add_real(line, "loss_scale", step->loss_scale);
+    add_memory(line, step);
+    add_traffic(line, step);
+    if (val != NULL) {
+        text_add(line, ",\"val\":");
+        evaluation_print(val, line);
+    }
+    return write_line(metrics, metrics->steps);
+}
+
+static enum status write_events(struct metrics *metrics, const struct trainer_step *step,
+                                const struct evaluation *val)
+{
+    const double gib = 1024.0 * 1024 * 1024;
+    double now = clock_wall();
+    enum { ALWAYS = 5, SOMETIMES = 3 };
+    struct tfevents_scalar train[ALWAYS + SOMETIMES] = {
+        {"train/loss", (float)step->loss},
+        {"train/grad_norm", (float)step->grad_norm},
+        {"train/lr", (float)step->lr},
+        {"perf/tokens_per_s", (float)step->tokens_per_second},
+        {"memory/max_GiB", (float)((double)step->held->total_bytes / gib)},
+    };
+    const struct tfevents_scalar may_be_known[SOMETIMES] = {
+        {"perf/mfu", isnan(step->mfu) ? 0 : (float)step->mfu},
+        {"card/clock_MHz", (float)step->gauges.clock_mhz},
+        {"card/power_W", (float)step->gauges.watts},
+    };
+    int known = ALWAYS;
+    for (int i = 0; i < SOMETIMES; i++)
+        if (may_be_known[i].value > 0)
+            train[known++] = may_be_known[i];
+    TRY(tfevents_scalars(metrics->events, now, step->step, train, known));
+    if (val == NULL)
+        return STATUS_OK;
+    const struct tfevents_scalar held_out[] = {
+        {"val/loss", (float)val->loss},
+        {"val/bits_per_byte", (float)val->bits_per_byte},
+    };
+    return tfevents_scalars(metrics->events, now, step->step, held_out,
+                            isnan(val->bits_per_byte) ? 1 : 2);
+}
+
+enum status metrics_step(struct metrics *metrics, const struct trainer_step *step,
+                         const struct evaluation *val)
+{
+    TRY(settle(metrics, PART_STEPS, step->step, write_step(metrics, step, val)));
+    return settle(metrics, PART_EVENTS, step->step, write_events(metrics, step, val));
+}
+
+/* --- a sample ------------------------------------------------------------------------------- */
+
+enum status metrics_sample(struct metrics *metrics, const struct trainer_sample *sample)
+{
+    struct text *line = &metrics->line;
+    text_clear(line);
+    text_printf(line, "{\"step\":%lld,\"prompt\":", (long long)sample->step);
+    text_json_string(line, sample->prompt, strlen(sample->prompt));
+    text_add(line, ",\"text\":");
+    text_json_string(line, sample->text, sample->text_bytes);
+    TRY(settle(metrics, PART_SAMPLES, sample->step, write_line(metrics, metrics->samples)));
+    enum status st = tfevents_text(metrics->events, clock_wall(), sample->step,
+                                   "samples/text_summary", sample->text, sample->text_bytes);
+    return settle(metrics, PART_EVENTS, sample->step, st);
+}

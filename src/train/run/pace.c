@@ -1,0 +1,80 @@
+/* pace -- see pace.h. Times of steps are kept for the median; when the room is full every second
+ * one is dropped and from then on only every second one is taken, so that what is kept is always
+ * spread over the whole run. The end is foretold from the wall clock, evaluations and samples
+ * included, because they come again.
+ */
+#include "train/run/pace.h"
+#include <math.h>
+#include <stdlib.h>
+
+enum { ROOM = 4096 };
+
+struct pace {
+    struct env *env; /* borrowed */
+    int64_t steps;   /* seen */
+    int64_t stride;  /* one in so many is kept */
+    int count;
+    double start; /* when the warm-up was over */
+    double kept[ROOM];
+    double sorted[ROOM];
+};
+
+enum status pace_create(struct env *env, struct pace **pace)
+{
+    TRY(mem_alloc(env, MEM_OTHER, "step times", sizeof **pace, pace));
+    (*pace)->env = env;
+    (*pace)->stride = 1;
+    return STATUS_OK;
+}
+
+void pace_destroy(struct pace *pace)
+{
+    if (pace != NULL)
+        mem_free(pace->env, pace);
+}
+
+static void thin_out(struct pace *pace)
+{
+    for (int i = 0; i < ROOM / 2; i++)
+        pace->kept[i] = pace->kept[2 * i];
+    pace->count = ROOM / 2;
+    pace->stride *= 2;
+}
+
+void pace_add(struct pace *pace, double seconds, double now)
+{
+    int64_t counted = pace->steps++ - PACE_WARMUP;
+    if (counted < 0) {
+        pace->start = now;
+        return;
+    }
+    if (counted % pace->stride != 0)
+        return;
+    if (pace->count == ROOM)
+        thin_out(pace);
+    if (counted % pace->stride == 0)
+        pace->kept[pace->count++] = seconds;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double pace_median(struct pace *pace)
+{
+    int n = pace->count;
+    if (n == 0)
+        return NAN;
+    for (int i = 0; i < n; i++)
+        pace->sorted[i] = pace->kept[i];
+    qsort(pace->sorted, (size_t)n, sizeof *pace->sorted, compare);
+    return 0.5 * (pace->sorted[(n - 1) / 2] + pace->sorted[n / 2]);
+}
+
+double pace_left(const struct pace *pace, int64_t steps, double now)
+{
+    int64_t counted = pace->steps - PACE_WARMUP;
+    return counted < 1 ? NAN : (now - pace->start) / (double)counted * (double)steps;
+}

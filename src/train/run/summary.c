@@ -1,0 +1,139 @@
+/* summary -- summary.json: how a run ended, in one object. Written once, atomically, at the end
+ * of every run that began. */
+#include <string.h>
+#include "base/file.h"
+#include "train/run/run_events.h"
+
+void evaluation_print(const struct evaluation *evaluation, struct text *text)
+{
+    text_add(text, "{\"loss\":");
+    text_json_real(text, evaluation->loss);
+    text_add(text, ",\"perplexity\":");
+    text_json_real(text, evaluation->perplexity);
+    text_add(text, ",\"bits_per_byte\":");
+    text_json_real(text, evaluation->bits_per_byte);
+    text_printf(text, ",\"tokens\":%lld,\"seconds\":", (long long)evaluation->tokens);
+    text_json_real(text, evaluation->seconds);
+    text_add(text, "}");
+}
+
+static void add_real(struct text *text, const char *key, double value)
+{
+    text_printf(text, ",\n  \"%s\": ", key);
+    text_json_real(text, value);
+}
+
+static void add_string(struct text *text, const char *key, const char *value)
+{
+    text_printf(text, ",\n  \"%s\": ", key);
+    text_json_string(text, value, strlen(value));
+}
+
+static void add_int(struct text *text, const char *key, int64_t value)
+{
+    text_printf(text, ",\n  \"%s\": %lld", key, (long long)value);
+}
+
+/* Of the worst rank. */
+static void add_memory(struct text *text, const struct footprint_worst *held)
+{
+    const struct footprint *process = &held->process;
+    text_printf(text, ",\n  \"peak_mem\": {\"total\": %zu", held->total_bytes);
+    for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
+        text_printf(text, ", \"%s\": %zu", mem_category_word((enum mem_category)c), held->bytes[c]);
+    text_printf(text, ", \"rank\": %d}", held->rank);
+    if (held->host_bytes > 0)
+        text_printf(text, ",\n  \"peak_host_mem\": %zu", held->host_bytes);
+    if (process->held_bytes > 0)
+        text_printf(text,
+                    ",\n  \"process\": {\"resident\": %zu, \"accounted\": %zu, \"runtime\": %zu}",
+                    process->held_bytes, process->accounted_bytes, process->runtime_bytes);
+}
+
+static void add_known(struct text *text, const char *key, double value)
+{
+    if (value > 0)
+        add_real(text, key, value);
+}
+
+/* What is in use of the fullest card, and its rest: what plan has an estimate for. */
+static void add_card(struct text *text, const struct trainer_summary *summary)
+{
+    const struct footprint *card = &summary->held.card;
+    const struct device_gauges *gauges = &summary->gauges;
+    size_t rest =
+        card->held_bytes > card->accounted_bytes ? card->held_bytes - card->accounted_bytes : 0;
+    if (card->held_bytes > 0)
+        text_printf(text,
+                    ",\n  \"card\": {\"in_use\": %zu, \"accounted\": %zu, \"runtime\": %zu, "
+                    "\"runtime_estimate\": %zu}",
+                    card->held_bytes, card->accounted_bytes, rest, card->runtime_bytes);
+    add_known(text, "clock_mhz", gauges->clock_mhz);
+    add_known(text, "power_w", gauges->watts);
+    add_known(text, "temperature_c", gauges->celsius);
+}
+
+static void add_ranks(struct text *text, const struct trainer_summary *summary)
+{
+    const struct engine_traffic *t = &summary->traffic;
+    add_int(text, "ranks", summary->ranks);
+    add_int(text, "state_bytes", (int64_t)summary->state_bytes);
+    add_int(text, "whole_state_bytes", (int64_t)summary->whole_bytes);
+    add_int(text, "state_rank", summary->state_rank);
+    text_add(text, ",\n  \"sent\": {");
+    for (int way = 0; way < ENGINE_WAYS; way++)
+        text_printf(text, "%s\"%s\": %lld", way > 0 ? ", " : "",
+                    engine_way_word((enum engine_way)way), (long long)t->sent[way]);
+    text_add(text, "}");
+    add_real(text, "comm_seconds", t->in_flight);
+    add_real(text, "comm_waited", t->waited);
+    add_real(text, "comm_stalled", t->stalled);
+    add_real(text, "tensor_seconds", t->tensor_in_flight);
+    add_real(text, "tensor_waited", t->tensor_waited);
+}
+
+void trainer_summary_print(const struct trainer_summary *summary, struct text *text)
+{
+    text_add(text, "{\n  \"end\": ");
+    text_json_string(text, summary->end, strlen(summary->end));
+    if (*summary->error)
+        add_string(text, "error", summary->error);
+    add_int(text, "steps", summary->steps);
+    add_int(text, "planned_steps", summary->planned_steps);
+    if (summary->first_step > 0)
+        add_int(text, "first_step", summary->first_step);
+    add_int(text, "skipped", summary->skipped);
+    add_int(text, "tokens", summary->tokens);
+    add_int(text, "parameters", summary->parameters);
+    add_real(text, "loss", summary->loss);
+    text_add(text, ",\n  \"val\": ");
+    if (summary->val.tokens > 0)
+        evaluation_print(&summary->val, text);
+    else
+        text_add(text, "null");
+    add_real(text, "seconds", summary->seconds);
+    add_real(text, "tokens_per_second", summary->tokens_per_second);
+    add_memory(text, &summary->held);
+    add_card(text, summary);
+    if (summary->ranks > 1)
+        add_ranks(text, summary);
+    if (*summary->checkpoint)
+        add_string(text, "checkpoint", summary->checkpoint);
+    text_add(text, "\n}\n");
+}
+
+enum status trainer_summary_write(struct env *env, const char *folder,
+                                  const struct trainer_summary *summary)
+{
+    struct text text;
+    char *path;
+    text_init(&text, env);
+    trainer_summary_print(summary, &text);
+    enum status st = path_join(env, folder, "summary.json", &path);
+    if (st == STATUS_OK) {
+        st = file_write_text(env, path, &text);
+        mem_free(env, path);
+    }
+    text_free(&text);
+    return st;
+}

@@ -1,0 +1,282 @@
+/* sampling -- picks the next token from logits: greedy, or by temperature among the top k and the
+ * top p of the mass.
+ *
+ * Ids are ordered by logit, larger first, ties by the lower id, so that the same logits and the
+ * same random number always give the same token. pick_exact is the definition: ids are taken off a
+ * heap in that order, and their masses are added in it. Of many tokens that takes milliseconds.
+ *
+ * pick_quick sorts next to nothing. Ids go into classes by their logits, with the count and the mass
+ * of each class; only a class in which the walk along the order may end is put in order. Its masses
+ * are added in another order and so differ in the last places: where one of them is too near what it
+ * is compared with, it says so, and the exact way is gone. The choice is the same either way.
+ *
+ * Logits of which one is no number, or the largest is not finite, give no choice at all.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "train/sampling.h"
+
+/* --- the order ------------------------------------------------------------------------------ */
+
+static bool before(const float *logits, int32_t a, int32_t b)
+{
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+}
+
+static void sift_down(const float *logits, int32_t *heap, int64_t count, int64_t i)
+{
+    int32_t id = heap[i];
+    for (int64_t child; (child = 2 * i + 1) < count; i = child) {
+        if (child + 1 < count && before(logits, heap[child + 1], heap[child]))
+            child++;
+        if (!before(logits, heap[child], id))
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = id;
+}
+
+static void make_heap(const float *logits, int32_t *heap, int64_t count)
+{
+    for (int64_t i = count / 2 - 1; i >= 0; i--)
+        sift_down(logits, heap, count, i);
+}
+
+/* The first in order; it ends up behind the others. */
+static int32_t take_first(const float *logits, int32_t *heap, int64_t count)
+{
+    int32_t id = heap[0];
+    heap[0] = heap[count - 1];
+    sift_down(logits, heap, count - 1, 0);
+    heap[count - 1] = id;
+    return id;
+}
+
+static double mass_of(const struct sampling *s, float logit, float top)
+{
+    return exp((logit - (double)top) / s->temperature);
+}
+
+static int64_t most_ids(const struct sampling *s, int64_t vocab)
+{
+    return s->top_k > 0 && s->top_k < vocab ? s->top_k : vocab;
+}
+
+/* --- exactly -------------------------------------------------------------------------------- */
+
+static int32_t pick_exact(const struct sampling *s, const float *logits, int64_t vocab, float top,
+                          double random, int32_t *order)
+{
+    int64_t left = vocab, most = most_ids(s, vocab);
+    double all = 0.0, mass = 0.0;
+    for (int64_t id = 0; id < vocab; id++)
+        order[id] = (int32_t)id;
+    for (int64_t id = 0; s->top_p < 1.0 && id < vocab; id++)
+        all += mass_of(s, logits[id], top);
+    make_heap(logits, order, vocab);
+
+    /* Take ids, one at least, until k of them or the share p is reached; they are at the end of
+     * `order`, best last. */
+    double limit = s->top_p < 1.0 ? s->top_p * all : INFINITY;
+    for (; left == vocab || (vocab - left < most && mass < limit); left--)
+        mass += mass_of(s, logits[take_first(logits, order, left)], top);
+    double target = random * mass, passed = 0.0;
+    for (int64_t i = vocab - 1; i >= left; i--) {
+        passed += mass_of(s, logits[order[i]], top);
+        if (passed > target)
+            return order[i];
+    }
+    return order[left];
+}
+
+/* --- quickly -------------------------------------------------------------------------------- */
+
+enum { CLASSES = 2048, PIECE = 512 };
+static const double FARTHEST = 36; /* temperatures below the top: the last class has all beyond */
+/* Of the whole mass: masses here and those of the exact way are nearer to each other than this; a
+ * sum of a million terms in another order, a million beyond the last class, and the exponential
+ * below are good to 5e-10 together. */
+static const double DOUBT = 1e-9;
+
+struct classes {
+    const struct sampling *sampling;
+    const float *logits;
+    int64_t vocab;
+    float top, scale;
+    double doubt;
+    bool counts; /* are wanted */
+    double mass[CLASSES];
+    int32_t count[CLASSES];
+};
+
+/* Larger logits are in the same or an earlier class. */
+static int32_t class_of(float logit, float top, float scale)
+{
+    float at = (top - logit) * scale;
+    return (int32_t)(at < CLASSES - 1 ? at : CLASSES - 1);
+}
+
+/* exp(x) of small x, to 2e-11 for |x| <= FARTHEST / (CLASSES - 2). */
+static double near_one(double x)
+{
+    return 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24))));
+}
+
+/* An id's mass is that of its class's first place times what is left, which is near 1. */
+static double fill_classes(struct classes *c)
+{
+    double all = 0.0, per_degree = 1 / c->sampling->temperature;
+    double width = c->scale > 0 ? per_degree / c->scale : 0.0;
+    memset(c->mass, 0, sizeof c->mass);
+    memset(c->count, 0, sizeof c->count);
+    for (int64_t first = 0; first < c->vocab; first += PIECE) {
+        double rest[PIECE];
+        int32_t class[PIECE];
+        const float *logits = c->logits + first;
+        int count = c->vocab - first < PIECE ? (int)(c->vocab - first) : PIECE;
+        for (int i = 0; i < count; i++)
+            class[i] = class_of(logits[i], c->top, c->scale);
+        for (int i = 0; i < count; i++)
+            rest[i] = near_one((logits[i] - (double)c->top) * per_degree + class[i] * width);
+        for (int i = 0; i < count; i++)
+            c->mass[class[i]] += rest[i];
+        for (int i = 0; c->counts && i < count; i++)
+            c->count[class[i]]++;
+    }
+    c->mass[CLASSES - 1] = 0.0; /* far from its first place, and next to nothing */
+    double first_place = 1.0, step = exp(-width);
+    for (int i = 0; i < CLASSES - 1; i++, first_place *= step)
+        all += c->mass[i] *= first_place;
+    return all;
+}
+
+static int64_t list_class(const struct classes *c, int class, int32_t *ids)
+{
+    int64_t count = 0;
+    for (int64_t first = 0; first < c->vocab; first += PIECE) {
+        unsigned char in[PIECE];
+        const float *logits = c->logits + first;
+        int n = c->vocab - first < PIECE ? (int)(c->vocab - first) : PIECE, any = 0;
+        for (int i = 0; i < n; i++) {
+            in[i] = class_of(logits[i], c->top, c->scale) == class;
+            any |= in[i];
+        }
+        for (int i = 0; any && i < n; i++)
+            if (in[i])
+                ids[count++] = (int32_t)(first + i);
+    }
+    return count;
+}
+
+struct walk { /* along the order, so far */
+    int64_t count;
+    double mass;
+    int32_t id; /* the last one; -1: that is in doubt */
+};
+
+/* Until there are `most` ids, where they are counted, or more mass than `limit`. */
+static struct walk walk_until(const struct classes *c, int64_t most, double limit, int32_t *ids)
+{
+    struct walk w = {0, 0.0, -1};
+    for (int k = 0; k < CLASSES; k++) {
+        if (w.count + c->count[k] < most && w.mass + c->mass[k] < limit - c->doubt) {
+            w.count += c->count[k];
+            w.mass += c->mass[k];
+            continue;
+        }
+        int64_t left = list_class(c, k, ids);
+        make_heap(c->logits, ids, left);
+        for (; left > 0; left--) {
+            int32_t id = take_first(c->logits, ids, left);
+            bool clear = w.mass == 0.0 || w.mass < limit - c->doubt; /* it did not end before */
+            w.mass += mass_of(c->sampling, c->logits[id], c->top);
+            if (++w.count == most || w.mass > limit + c->doubt) {
+                w.id = clear ? id : -1;
+                return w;
+            }
+            if (!clear)
+                return w;
+        }
+    }
+    return w;
+}
+
+/* -1: in doubt. */
+static int32_t pick_quick(const struct sampling *s, const float *logits, int64_t vocab, float top,
+                          float bottom, double random, int32_t *order)
+{
+    struct classes c = {.sampling = s, .logits = logits, .vocab = vocab, .top = top};
+    double range = fmin((double)top - bottom, FARTHEST * s->temperature);
+    if (top > bottom && !(range > 1e-30 && range < 1e30))
+        return -1;
+    int64_t most = most_ids(s, vocab);
+    c.counts = most < vocab;
+    c.scale = top > bottom ? (float)((CLASSES - 2) / range) : 0.0f; /* the last: beyond alone */
+    double all = fill_classes(&c);
+    c.doubt = DOUBT * all;
+    struct walk kept = {.mass = all};
+    if (s->top_p < 1.0 || c.counts)
+        kept = walk_until(&c, c.counts ? most : INT64_MAX,
+                          s->top_p < 1.0 ? s->top_p * all : INFINITY, order);
+    if (kept.id < 0)
+        return -1;
+    return walk_until(&c, c.counts ? kept.count : INT64_MAX, random * kept.mass, order).id;
+}
+
+/* --- the face ------------------------------------------------------------------------------- */
+
+struct extent {
+    float top, bottom; /* not set with has_nan */
+    bool has_nan;
+};
+
+/* The bits of floats, turned round below zero, are ordered as integers, which compilers make vectors
+ * of; turned again they are what they were. */
+static int32_t turned(int32_t bits)
+{
+    return bits ^ (bits >> 31 & INT32_MAX);
+}
+
+static float float_of(int32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static struct extent extent_of(const float *logits, int64_t vocab)
+{
+    int32_t most = INT32_MIN, least = INT32_MAX, widest = 0;
+    for (int64_t i = 0; i < vocab; i++) {
+        int32_t bits;
+        memcpy(&bits, &logits[i], sizeof bits);
+        int32_t key = turned(bits), size = bits & INT32_MAX;
+        most = key > most ? key : most;
+        least = key < least ? key : least;
+        widest = size > widest ? size : widest;
+    }
+    return (struct extent){float_of(turned(most)), float_of(turned(least)),
+                           isnan(float_of(widest))};
+}
+
+static int32_t find(const float *logits, float top)
+{
+    int32_t id = 0;
+    while (logits[id] != top)
+        id++;
+    return id;
+}
+
+int32_t sampling_pick(const struct sampling *s, const float *logits, int64_t vocab, double random,
+                      int32_t *order)
+{
+    struct extent e = extent_of(logits, vocab);
+    if (e.has_nan || !isfinite(e.top))
+        return -1;
+    if (s->temperature <= 0.0)
+        return find(logits, e.top);
+    int32_t id = pick_quick(s, logits, vocab, e.top, e.bottom, random, order);
+    return id >= 0 ? id : pick_exact(s, logits, vocab, e.top, random, order);
+}

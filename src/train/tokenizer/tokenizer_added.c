@@ -1,0 +1,121 @@
+/* tokenizer_added -- finding added tokens in raw text: the leftmost first, of those that start
+ * there the longest.
+ *
+ * The set is a sorted array of contents. Walking along the text narrows the range of contents that
+ * still agree, byte by byte, by bisection: no automaton to build, and as fast as the filter on the
+ * first byte lets it be. Whether a match is wanted (special or not, spaces beside it) is the
+ * encoder's business.
+ */
+#include <stdlib.h>
+#include "train/tokenizer/tokenizer_impl.h"
+
+static int compare_contents(const void *a, const void *b, void *user)
+{
+    const struct vocab *vocab = user;
+    const struct token *x = &vocab->tokens[((const struct added *)a)->id];
+    const struct token *y = &vocab->tokens[((const struct added *)b)->id];
+    size_t common = x->bytes < y->bytes ? x->bytes : y->bytes;
+    int order = memcmp(vocab->blob + x->at, vocab->blob + y->at, common);
+    if (order || x->bytes != y->bytes)
+        return order ? order : x->bytes < y->bytes ? -1 : 1;
+    return (x > y) - (x < y); /* listed twice: the lower id is found first */
+}
+
+void added_set_finish(struct added_set *set, const struct vocab *vocab)
+{
+    if (set->count)
+        qsort_r(set->list, (size_t)set->count, sizeof *set->list, compare_contents, (void *)vocab);
+    for (int i = 0; i < set->count; i++) {
+        set->first[vocab->blob[vocab->tokens[set->list[i].id].at]] = true;
+        set->ordinary_count += !set->list[i].special;
+    }
+}
+
+/* Byte `depth` of a content, -1 beyond its end (so that a prefix sorts before what it starts). */
+static int content_byte(const struct added_set *set, const struct vocab *vocab, int index,
+                        size_t depth)
+{
+    const struct token *token = &vocab->tokens[set->list[index].id];
+    return depth < token->bytes ? vocab->blob[token->at + depth] : -1;
+}
+
+/* The first of list[low .. high) whose byte at `depth` is at least `byte`. */
+static int lower_bound(const struct added_set *set, const struct vocab *vocab, int low, int high,
+                       size_t depth, int byte)
+{
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (content_byte(set, vocab, middle, depth) < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static const struct added *longest_at(const struct added_set *set, const struct vocab *vocab,
+                                      const uint8_t *text, size_t bytes)
+{
+    const struct added *longest = NULL;
+    int low = 0, high = set->count;
+    for (size_t depth = 0; depth < bytes && low < high; depth++) {
+        low = lower_bound(set, vocab, low, high, depth, text[depth]);
+        high = lower_bound(set, vocab, low, high, depth, text[depth] + 1);
+        if (low < high && content_byte(set, vocab, low, depth + 1) < 0)
+            longest = &set->list[low];
+    }
+    return longest;
+}
+
+bool added_find(const struct added_set *set, const struct vocab *vocab, const uint8_t *text,
+                size_t bytes, size_t from, struct added_match *match)
+{
+    for (size_t at = from; at < bytes; at++) {
+        if (!set->first[text[at]])
+            continue;
+        const struct added *token = longest_at(set, vocab, text + at, bytes - at);
+        if (token) {
+            *match = (struct added_match){token, at, at + vocab->tokens[token->id].bytes};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The length of the white space character at `text`, 0 if it is another. The set is Unicode's
+ * White_Space. */
+static size_t space_at(const uint8_t *text, size_t bytes)
+{
+    if (bytes >= 1 && (text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r')))
+        return 1;
+    if (bytes >= 2 && text[0] == 0xc2 && (text[1] == 0x85 || text[1] == 0xa0))
+        return 2;
+    if (bytes < 3)
+        return 0;
+    unsigned code = (text[0] & 0xfu) << 12 | (text[1] & 0x3fu) << 6 | (text[2] & 0x3fu);
+    bool whole = (text[0] & 0xf0) == 0xe0 && (text[1] & 0xc0) == 0x80 && (text[2] & 0xc0) == 0x80;
+    bool space = code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
+                 code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+    return whole && space ? 3 : 0;
+}
+
+size_t added_space_after(const uint8_t *text, size_t bytes)
+{
+    size_t at = 0, length;
+    while ((length = space_at(text + at, bytes - at)) != 0)
+        at += length;
+    return at;
+}
+
+size_t added_space_before(const uint8_t *text, size_t bytes)
+{
+    size_t left = bytes;
+    for (;;) {
+        size_t length = 1;
+        while (length <= 3 && length <= left && space_at(text + left - length, length) != length)
+            length++;
+        if (length > 3 || length > left)
+            return bytes - left;
+        left -= length;
+    }
+}

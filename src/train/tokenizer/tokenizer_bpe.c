@@ -1,0 +1,424 @@
+/* tokenizer_bpe -- a piece of text to ids: start from single bytes, merge the adjacent pair of
+ * lowest rank, leftmost first, until none is left.
+ *
+ * Pairs are found in one hash table (left, right) -> (rank, result). While merging, the symbols of
+ * the piece are a linked list and candidate merges lie in a heap of rank << 32 | position, so that
+ * the heap's order is the order of numbers; an entry is stale if the pair at its position no
+ * longer has that rank. Both costs are n log n, whatever the piece.
+ *
+ * Most pieces have been seen before: a cache keeps the ids of short ones. It is an open-addressing
+ * table of 8-byte slots (part of the hash, place of the record) over one block of records
+ * (lengths, ids, the piece's bytes). When the block is full the cache starts again, empty; it
+ * never changes a result.
+ */
+#include "train/tokenizer/tokenizer_impl.h"
+
+#define CACHE_PIECE_MAX 128 /* longer pieces hardly come twice */
+#define CACHE_SLOTS_MIN 4096
+#define CACHE_BLOCK_MIN (256 * 1024)
+#define CACHE_BLOCK_MAX (32 * 1024 * 1024)
+#define PIECE_MAX       ((size_t)1 << 30)
+#define NO_PAIR         UINT64_MAX
+#define NO_RANK         UINT32_MAX
+
+struct pair {
+    uint64_t key; /* left << 32 | right */
+    uint32_t rank;
+    int32_t result;
+};
+
+struct bpe {
+    struct env *env;           /* borrowed */
+    const struct vocab *vocab; /* borrowed */
+    int32_t byte_id[256];      /* -1: no token for this byte */
+    struct pair *pairs;        /* [pair_mask + 1], open addressing */
+    size_t pair_mask;
+    int64_t merge_count;
+    int32_t *words; /* [word_mask + 1], id + 1 of whole tokens; NULL unless they are used */
+    size_t word_mask;
+};
+
+struct symbol {
+    int32_t id;          /* -1: merged into the one before */
+    uint32_t prev, next; /* the list ends with count, and starts with it too */
+};
+
+struct slot {
+    uint32_t tag; /* high half of the hash */
+    uint32_t at;  /* record's place / 4 + 1; 0: empty */
+};
+
+struct record { /* followed by count ids, then the piece's bytes */
+    uint16_t bytes, count;
+};
+
+struct bpe_work {
+    struct env *env;       /* borrowed */
+    const struct bpe *bpe; /* borrowed */
+    struct slot *slots;
+    size_t slot_mask, slot_used;
+    uint8_t *block;
+    size_t block_bytes, block_room;
+    struct symbol *symbols; /* [symbol_room] */
+    uint64_t *heap;         /* [3 * symbol_room] */
+    size_t symbol_room, heap_count;
+};
+
+/* --- the tables ----------------------------------------------------------------------------- */
+
+static size_t power_above(size_t count)
+{
+    size_t power = 16;
+    while (power < count)
+        power *= 2;
+    return power;
+}
+
+static uint64_t pair_key(int32_t left, int32_t right)
+{
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+static struct pair *pair_slot(const struct bpe *bpe, uint64_t key)
+{
+    size_t at = hash_mix(key, key >> 32) & bpe->pair_mask;
+    while (bpe->pairs[at].key != key && bpe->pairs[at].key != NO_PAIR)
+        at = (at + 1) & bpe->pair_mask;
+    return &bpe->pairs[at];
+}
+
+static enum status fill_pairs(struct bpe *bpe, const struct merge *merges, int64_t count)
+{
+    size_t size = power_above((size_t)count * 2);
+    TRY(mem_alloc_array(bpe->env, MEM_LOADER, "tokenizer merges", size, sizeof *bpe->pairs,
+                        &bpe->pairs));
+    bpe->pair_mask = size - 1;
+    for (size_t i = 0; i < size; i++)
+        bpe->pairs[i].key = NO_PAIR;
+    for (int64_t i = 0; i < count; i++) { /* of two equal pairs the last one counts */
+        uint64_t key = pair_key(merges[i].left, merges[i].right);
+        *pair_slot(bpe, key) = (struct pair){key, (uint32_t)i, merges[i].result};
+    }
+    return STATUS_OK;
+}
+
+static bool token_is(const struct vocab *vocab, int32_t id, const uint8_t *piece, size_t bytes)
+{
+    const struct token *token = &vocab->tokens[id];
+    return token->bytes == bytes && memcmp(vocab->blob + token->at, piece, bytes) == 0;
+}
+
+/* Where the word is, or where it would go. */
+static int32_t *word_slot(const struct bpe *bpe, const uint8_t *piece, size_t bytes)
+{
+    size_t at = hash_bytes(piece, bytes) & bpe->word_mask;
+    while (bpe->words[at] && !token_is(bpe->vocab, bpe->words[at] - 1, piece, bytes))
+        at = (at + 1) & bpe->word_mask;
+    return &bpe->words[at];
+}
+
+/* Special tokens stay out, so that text never becomes one by itself. */
+static enum status fill_words(struct bpe *bpe)
+{
+    const struct vocab *vocab = bpe->vocab;
+    size_t size = power_above((size_t)vocab->count * 2);
+    TRY(mem_alloc_array(bpe->env, MEM_LOADER, "tokenizer words", size, sizeof *bpe->words,
+                        &bpe->words));
+    bpe->word_mask = size - 1;
+    for (int32_t id = 0; id < vocab->count; id++) {
+        const struct token *token = &vocab->tokens[id];
+        if ((token->flags & TOKEN_WORD) && !(token->flags & TOKEN_SPECIAL))
+            *word_slot(bpe, vocab->blob + token->at, token->bytes) = id + 1;
+    }
+    return STATUS_OK;
+}
+
+enum status bpe_create(struct env *env, const struct vocab *vocab, const struct merge *merges,
+                       int64_t merge_count, bool whole_words, struct bpe **bpe)
+{
+    struct bpe *b;
+    enum status st;
+    TRY(mem_alloc(env, MEM_LOADER, "tokenizer merges", sizeof *b, &b));
+    b->env = env;
+    b->vocab = vocab;
+    b->merge_count = merge_count;
+    memset(b->byte_id, 0xff, sizeof b->byte_id);
+    for (int32_t id = 0; id < vocab->count; id++)
+        if ((vocab->tokens[id].flags & TOKEN_WORD) && vocab->tokens[id].bytes == 1)
+            b->byte_id[vocab->blob[vocab->tokens[id].at]] = id;
+    TRY_OR(undo, fill_pairs(b, merges, merge_count));
+    if (whole_words)
+        TRY_OR(undo, fill_words(b));
+    *bpe = b;
+    return STATUS_OK;
+undo:
+    bpe_destroy(b);
+    return st;
+}
+
+void bpe_destroy(struct bpe *bpe)
+{
+    if (!bpe)
+        return;
+    mem_free(bpe->env, bpe->words);
+    mem_free(bpe->env, bpe->pairs);
+    mem_free(bpe->env, bpe);
+}
+
+bool bpe_is_plain(const struct bpe *bpe)
+{
+    return bpe->merge_count == 0 && !bpe->words;
+}
+
+static enum status no_token(struct env *env, uint8_t byte)
+{
+    return FAIL(env, FORMAT, "the tokenizer's vocabulary has no token for byte 0x%02x", byte);
+}
+
+enum status bpe_encode_plain(struct env *env, const struct bpe *bpe, const uint8_t *text,
+                             size_t bytes, struct token_list *out)
+{
+    TRY(token_list_reserve(env, out, (int64_t)bytes));
+    for (size_t i = 0; i < bytes; i++) {
+        if (bpe->byte_id[text[i]] < 0)
+            return no_token(env, text[i]);
+        out->ids[out->count++] = bpe->byte_id[text[i]];
+    }
+    return STATUS_OK;
+}
+
+/* --- the cache ------------------------------------------------------------------------------ */
+
+static enum status cache_grow_slots(struct bpe_work *w, size_t size)
+{
+    struct slot *slots;
+    TRY(mem_alloc_array(w->env, MEM_LOADER, "tokenizer cache", size, sizeof *slots, &slots));
+    for (size_t i = 0; w->slots && i <= w->slot_mask; i++) {
+        if (!w->slots[i].at)
+            continue;
+        size_t at = w->slots[i].tag & (size - 1);
+        while (slots[at].at)
+            at = (at + 1) & (size - 1);
+        slots[at] = w->slots[i];
+    }
+    mem_free(w->env, w->slots);
+    w->slots = slots;
+    w->slot_mask = size - 1;
+    return STATUS_OK;
+}
+
+static struct record *record_at(const struct bpe_work *w, const struct slot *slot)
+{
+    return (struct record *)(void *)(w->block + (size_t)(slot->at - 1) * 4);
+}
+
+static int32_t *record_ids(struct record *record)
+{
+    return (int32_t *)(void *)(record + 1);
+}
+
+/* The piece's slot, or the empty one where it belongs. */
+static struct slot *cache_find(const struct bpe_work *w, const uint8_t *piece, size_t bytes)
+{
+    uint32_t tag = (uint32_t)(hash_bytes(piece, bytes) >> 32);
+    for (size_t at = tag & w->slot_mask;; at = (at + 1) & w->slot_mask) {
+        struct slot *slot = &w->slots[at];
+        if (!slot->at)
+            return slot;
+        if (slot->tag != tag)
+            continue;
+        struct record *record = record_at(w, slot);
+        if (record->bytes == bytes && memcmp(record_ids(record) + record->count, piece, bytes) == 0)
+            return slot;
+    }
+}
+
+/* Room for one more record, by growing or by starting again. */
+static enum status cache_make_room(struct bpe_work *w, size_t bytes)
+{
+    if (w->block_bytes + bytes > w->block_room && w->block_room < CACHE_BLOCK_MAX) {
+        TRY(mem_resize(w->env, &w->block, w->block_room * 2));
+        w->block_room *= 2;
+    }
+    if (w->block_bytes + bytes > w->block_room) {
+        memset(w->slots, 0, (w->slot_mask + 1) * sizeof *w->slots);
+        w->block_bytes = w->slot_used = 0;
+    }
+    if (w->slot_used * 2 > w->slot_mask)
+        TRY(cache_grow_slots(w, (w->slot_mask + 1) * 2));
+    return STATUS_OK;
+}
+
+static enum status cache_add(struct bpe_work *w, const uint8_t *piece, size_t bytes,
+                             const int32_t *ids, size_t count)
+{
+    size_t record_bytes = (sizeof(struct record) + count * 4 + bytes + 3) / 4 * 4;
+    TRY(cache_make_room(w, record_bytes));
+    struct slot *slot = cache_find(w, piece, bytes);
+    slot->tag = (uint32_t)(hash_bytes(piece, bytes) >> 32);
+    slot->at = (uint32_t)(w->block_bytes / 4 + 1);
+    struct record *record = record_at(w, slot);
+    *record = (struct record){(uint16_t)bytes, (uint16_t)count};
+    memcpy(record_ids(record), ids, count * 4);
+    memcpy(record_ids(record) + count, piece, bytes);
+    w->block_bytes += record_bytes;
+    w->slot_used++;
+    return STATUS_OK;
+}
+
+enum status bpe_work_create(struct env *env, const struct bpe *bpe, struct bpe_work **work)
+{
+    struct bpe_work *w;
+    enum status st;
+    TRY(mem_alloc(env, MEM_LOADER, "tokenizer cache", sizeof *w, &w));
+    w->env = env;
+    w->bpe = bpe;
+    TRY_OR(undo, cache_grow_slots(w, CACHE_SLOTS_MIN));
+    TRY_OR(undo, mem_alloc(env, MEM_LOADER, "tokenizer cache", CACHE_BLOCK_MIN, &w->block));
+    w->block_room = CACHE_BLOCK_MIN;
+    *work = w;
+    return STATUS_OK;
+undo:
+    bpe_work_destroy(w);
+    return st;
+}
+
+void bpe_work_destroy(struct bpe_work *w)
+{
+    if (!w)
+        return;
+    mem_free(w->env, w->heap);
+    mem_free(w->env, w->symbols);
+    mem_free(w->env, w->block);
+    mem_free(w->env, w->slots);
+    mem_free(w->env, w);
+}
+
+/* --- merging -------------------------------------------------------------------------------- */
+
+static void heap_push(struct bpe_work *w, uint64_t entry)
+{
+    size_t at = w->heap_count++;
+    for (; at && w->heap[(at - 1) / 2] > entry; at = (at - 1) / 2)
+        w->heap[at] = w->heap[(at - 1) / 2];
+    w->heap[at] = entry;
+}
+
+static uint64_t heap_pop(struct bpe_work *w)
+{
+    uint64_t top = w->heap[0], last = w->heap[--w->heap_count];
+    size_t at = 0, child;
+    while ((child = 2 * at + 1) < w->heap_count) {
+        if (child + 1 < w->heap_count && w->heap[child + 1] < w->heap[child])
+            child++;
+        if (w->heap[child] >= last)
+            break;
+        w->heap[at] = w->heap[child];
+        at = child;
+    }
+    w->heap[at] = last;
+    return top;
+}
+
+/* What the symbol at `at` and the one after it make; rank NO_RANK if nothing. */
+static struct pair pair_at(const struct bpe_work *w, size_t at, size_t count)
+{
+    const struct symbol *symbol = &w->symbols[at];
+    if (symbol->id >= 0 && symbol->next < count) {
+        uint64_t key = pair_key(symbol->id, w->symbols[symbol->next].id);
+        const struct pair *pair = pair_slot(w->bpe, key);
+        if (pair->key == key)
+            return *pair;
+    }
+    return (struct pair){.rank = NO_RANK};
+}
+
+static void push_pair(struct bpe_work *w, size_t at, size_t count)
+{
+    struct pair pair = pair_at(w, at, count);
+    if (pair.rank != NO_RANK)
+        heap_push(w, (uint64_t)pair.rank << 32 | at);
+}
+
+static enum status symbols_fill(struct bpe_work *w, const uint8_t *piece, size_t bytes)
+{
+    if (bytes > PIECE_MAX)
+        return FAIL(w->env, FORMAT, "the tokenizer cannot cut the text into pieces below 1 GiB");
+    if (bytes > w->symbol_room) {
+        size_t room = power_above(bytes);
+        mem_free(w->env, w->heap);
+        mem_free(w->env, w->symbols);
+        w->heap = NULL;
+        w->symbols = NULL;
+        w->symbol_room = 0;
+        TRY(mem_alloc_array(w->env, MEM_LOADER, "tokenizer symbols", room, sizeof *w->symbols,
+                            &w->symbols));
+        /* n - 1 pairs at first, and at most two for each of n - 1 merges */
+        TRY(mem_alloc_array(w->env, MEM_LOADER, "tokenizer symbols", room * 3, sizeof *w->heap,
+                            &w->heap));
+        w->symbol_room = room;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        int32_t id = w->bpe->byte_id[piece[i]];
+        if (id < 0)
+            return no_token(w->env, piece[i]);
+        w->symbols[i] = (struct symbol){id, (uint32_t)(i ? i - 1 : bytes), (uint32_t)(i + 1)};
+    }
+    return STATUS_OK;
+}
+
+static enum status merge_piece(struct bpe_work *w, const uint8_t *piece, size_t bytes,
+                               struct token_list *out)
+{
+    TRY(symbols_fill(w, piece, bytes));
+    w->heap_count = 0;
+    for (size_t i = 0; i + 1 < bytes; i++)
+        push_pair(w, i, bytes);
+    while (w->heap_count) {
+        uint64_t entry = heap_pop(w);
+        size_t at = (uint32_t)entry;
+        struct pair pair = pair_at(w, at, bytes);
+        if (pair.rank != entry >> 32)
+            continue;
+        struct symbol *symbol = &w->symbols[at];
+        w->symbols[symbol->next].id = -1;
+        symbol->id = pair.result;
+        symbol->next = w->symbols[symbol->next].next;
+        if (symbol->next < bytes)
+            w->symbols[symbol->next].prev = (uint32_t)at;
+        push_pair(w, at, bytes);
+        if (symbol->prev < bytes)
+            push_pair(w, symbol->prev, bytes);
+    }
+    for (size_t at = 0; at < bytes; at = w->symbols[at].next)
+        out->ids[out->count++] = w->symbols[at].id;
+    return STATUS_OK;
+}
+
+static enum status encode_new(struct bpe_work *w, const uint8_t *piece, size_t bytes,
+                              struct token_list *out)
+{
+    int32_t word = w->bpe->words ? *word_slot(w->bpe, piece, bytes) : 0;
+    if (!word)
+        return merge_piece(w, piece, bytes, out);
+    out->ids[out->count++] = word - 1;
+    return STATUS_OK;
+}
+
+enum status bpe_encode(struct bpe_work *w, const uint8_t *piece, size_t bytes,
+                       struct token_list *out)
+{
+    TRY(token_list_reserve(w->env, out, (int64_t)bytes)); /* never more ids than bytes */
+    if (bytes > CACHE_PIECE_MAX)
+        return encode_new(w, piece, bytes, out);
+    const struct slot *slot = cache_find(w, piece, bytes);
+    if (slot->at) {
+        struct record *record = record_at(w, slot);
+        memcpy(out->ids + out->count, record_ids(record), record->count * sizeof(int32_t));
+        out->count += record->count;
+        return STATUS_OK;
+    }
+    int64_t before = out->count;
+    TRY(encode_new(w, piece, bytes, out));
+    return cache_add(w, piece, bytes, out->ids + before, (size_t)(out->count - before));
+}

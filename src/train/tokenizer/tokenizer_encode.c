@@ -1,0 +1,160 @@
+/* tokenizer_encode -- the way of a text through the tokenizer: added tokens are cut out, the
+ * sections between them are split into pieces, the pieces merged into ids.
+ *
+ * Added tokens are looked for twice, first those that do not go through the normalizer, then the
+ * others in what is left; with no normalizer this still matters where contents overlap. An encoder
+ * holds all that changes while encoding.
+ */
+#include "train/tokenizer/tokenizer_impl.h"
+
+struct encoder {
+    struct env *env;                   /* borrowed */
+    const struct tokenizer *tokenizer; /* borrowed */
+    struct split_work *split;
+    struct bpe_work *bpe;
+    struct text prefixed;   /* a section with its space in front */
+    struct token_list *out; /* of the call in progress */
+    bool special;
+    tokenizer_ids_fn *each; /* where the ids go; NULL = they stay in `out` */
+    void *user;
+    struct token_list some; /* ids on their way to `each` */
+};
+
+enum { SOME_IDS = 1 << 16 }; /* so many are kept before they go to `each` */
+
+enum status encoder_create(struct env *env, const struct tokenizer *tokenizer,
+                           struct encoder **encoder)
+{
+    struct encoder *e;
+    enum status st;
+    TRY(mem_alloc(env, MEM_LOADER, "encoder", sizeof *e, &e));
+    e->env = env;
+    e->tokenizer = tokenizer;
+    text_init(&e->prefixed, env);
+    TRY_OR(undo, split_work_create(env, tokenizer->splitter, &e->split));
+    TRY_OR(undo, bpe_work_create(env, tokenizer->bpe, &e->bpe));
+    *encoder = e;
+    return STATUS_OK;
+undo:
+    encoder_destroy(e);
+    return st;
+}
+
+void encoder_destroy(struct encoder *e)
+{
+    if (!e)
+        return;
+    bpe_work_destroy(e->bpe);
+    split_work_destroy(e->split);
+    text_free(&e->prefixed);
+    token_list_free(e->env, &e->some);
+    mem_free(e->env, e);
+}
+
+/* Give the ids away when there are more than `most`. */
+static enum status hand_on(struct encoder *e, int64_t most)
+{
+    if (!e->each || e->out->count <= most)
+        return STATUS_OK;
+    TRY(e->each(e->user, e->out->ids, e->out->count));
+    e->out->count = 0;
+    return STATUS_OK;
+}
+
+static enum status encode_piece(void *user, const uint8_t *piece, size_t bytes)
+{
+    struct encoder *e = user;
+    TRY(bpe_encode(e->bpe, piece, bytes, e->out));
+    return hand_on(e, SOME_IDS);
+}
+
+static enum status encode_plain(struct encoder *e, const uint8_t *text, size_t bytes)
+{
+    for (size_t at = 0, part; at < bytes; at += part) {
+        part = e->each && bytes - at > SOME_IDS ? SOME_IDS : bytes - at;
+        TRY(bpe_encode_plain(e->env, e->tokenizer->bpe, text + at, part, e->out));
+        TRY(hand_on(e, SOME_IDS));
+    }
+    return STATUS_OK;
+}
+
+static enum status encode_section(struct encoder *e, const uint8_t *text, size_t bytes)
+{
+    if (e->tokenizer->add_prefix_space && bytes && text[0] != ' ') {
+        text_clear(&e->prefixed);
+        text_add(&e->prefixed, " ");
+        text_add_bytes(&e->prefixed, text, bytes);
+        TRY(e->prefixed.status);
+        text = (const uint8_t *)e->prefixed.data;
+        bytes = e->prefixed.bytes;
+    }
+    if (bpe_is_plain(e->tokenizer->bpe))
+        return encode_plain(e, text, bytes);
+    return split_text(e->split, text, bytes, encode_piece, e);
+}
+
+/* Cut out the tokens of added[pass]; what lies between goes to the next pass, and after the last
+ * to the regexes. */
+static enum status cut_added(struct encoder *e, int pass, const uint8_t *text, size_t bytes)
+{
+    if (pass == 2)
+        return encode_section(e, text, bytes);
+    const struct added_set *set = &e->tokenizer->added[pass];
+    bool any = e->special ? set->count > 0 : set->ordinary_count > 0;
+    struct added_match match;
+    size_t done = 0, at = 0;
+    while (any && added_find(set, &e->tokenizer->vocab, text, bytes, at, &match)) {
+        at = match.end;
+        if (match.token->special && !e->special)
+            continue;
+        size_t start = match.start, end = match.end;
+        if (match.token->lstrip && start > done)
+            start -= added_space_before(text + done, start - done);
+        if (match.token->rstrip)
+            end += added_space_after(text + end, bytes - end);
+        if (start > done)
+            TRY(cut_added(e, pass + 1, text + done, start - done));
+        TRY(token_list_reserve(e->env, e->out, 1));
+        e->out->ids[e->out->count++] = match.token->id;
+        TRY(hand_on(e, SOME_IDS));
+        done = end;
+    }
+    return done < bytes ? cut_added(e, pass + 1, text + done, bytes - done) : STATUS_OK;
+}
+
+enum status tokenizer_encode(struct encoder *e, const void *text, size_t bytes, bool special,
+                             struct token_list *out)
+{
+    e->out = out;
+    e->special = special;
+    e->each = NULL;
+    return cut_added(e, 0, text, bytes);
+}
+
+enum status tokenizer_encode_each(struct encoder *e, const void *text, size_t bytes, bool special,
+                                  tokenizer_ids_fn *each, void *user)
+{
+    e->out = &e->some;
+    e->some.count = 0;
+    e->special = special;
+    e->each = each;
+    e->user = user;
+    TRY(cut_added(e, 0, text, bytes));
+    return hand_on(e, 0);
+}
+
+enum status token_list_grow(struct env *env, struct token_list *list, int64_t more)
+{
+    int64_t room = list->room * 2 > list->count + more ? list->room * 2 : list->count + more;
+    if (room < 256)
+        room = 256;
+    TRY(mem_grow_array(env, MEM_LOADER, "token ids", (size_t)room, sizeof *list->ids, &list->ids));
+    list->room = room;
+    return STATUS_OK;
+}
+
+void token_list_free(struct env *env, struct token_list *list)
+{
+    mem_free(env, list->ids);
+    *list = (struct token_list){0};
+}

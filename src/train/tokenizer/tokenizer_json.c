@@ -1,0 +1,471 @@
+/* tokenizer_json -- reads a Hugging Face tokenizer.json that holds byte-level BPE.
+ *
+ * Spellings in the byte alphabet are turned into raw bytes here, once; a token that is not spelt
+ * in it (special tokens among the vocabulary) and the content of an added token are taken as they
+ * are. What the file asks for beyond byte-level BPE is refused by its name: a result that is
+ * nearly right is worse than none. truncation, padding, post_processor and decoder are not
+ * applied.
+ *
+ * What holds afterwards: no two tokens share an id, and the bytes of a merge's result are those of
+ * its two parts put together. Round trips rest on this.
+ */
+#include "base/json_doc.h"
+#include "train/tokenizer/tokenizer_impl.h"
+#include "base/mistaken.h"
+
+struct reader {
+    struct env *env;             /* borrowed */
+    const char *origin;          /* borrowed */
+    struct tokenizer *tokenizer; /* borrowed: being filled */
+    json_t *vocab, *added;       /* borrowed: model.vocab, added_tokens (or NULL) */
+    struct text spelling;        /* scratch */
+    size_t blob_bytes;
+};
+
+#define MALFORMED(r, format, ...) FAIL((r)->env, FORMAT, "%s: " format, (r)->origin, __VA_ARGS__)
+#define REFUSED(r, format, ...)   FAIL((r)->env, CONFIG, "%s: " format, (r)->origin, __VA_ARGS__)
+
+/* --- pieces of JSON ------------------------------------------------------------------------- */
+
+static const char *type_of(const json_t *object)
+{
+    const char *type = json_string_value(json_object_get(object, "type"));
+    return type ? type : "without a type";
+}
+
+static bool is_type(const json_t *object, const char *type)
+{
+    return strcmp(type_of(object), type) == 0;
+}
+
+/* Absent or null gives `fallback`. */
+static enum status read_bool(struct reader *r, const json_t *object, const char *key, bool fallback,
+                             bool *value)
+{
+    const json_t *found = json_object_get(object, key);
+    *value = json_is_boolean(found) ? json_is_true(found) : fallback;
+    if (found && !json_is_null(found) && !json_is_boolean(found))
+        return MALFORMED(r, "'%s' must be true or false", key);
+    return STATUS_OK;
+}
+
+/* --- pre_tokenizer -------------------------------------------------------------------------- */
+
+static enum status read_byte_level(struct reader *r, const json_t *pre)
+{
+    bool use_regex;
+    TRY(read_bool(r, pre, "use_regex", true, &use_regex));
+    TRY(read_bool(r, pre, "add_prefix_space", true, &r->tokenizer->add_prefix_space));
+    if (!use_regex)
+        return STATUS_OK;
+    return splitter_add(r->tokenizer->splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), r->origin);
+}
+
+static enum status read_split(struct reader *r, const json_t *pre)
+{
+    const json_t *regex = json_object_get(json_object_get(pre, "pattern"), "Regex");
+    const char *behavior = json_string_value(json_object_get(pre, "behavior"));
+    bool invert;
+    TRY(read_bool(r, pre, "invert", false, &invert));
+    if (!json_is_string(regex))
+        return REFUSED(r, "the pre_tokenizer's Split has no %s; other patterns are not supported",
+                       "Regex");
+    if (!behavior || strcmp(behavior, "Isolated") != 0 || invert)
+        return REFUSED(r,
+                       "the pre_tokenizer's Split has behavior '%s'%s; only Isolated is supported",
+                       behavior ? behavior : "", invert ? ", inverted" : "");
+    return splitter_add(r->tokenizer->splitter, json_string_value(regex), json_string_length(regex),
+                        r->origin);
+}
+
+/* Any number of Split, then ByteLevel. */
+static enum status read_sequence(struct reader *r, const json_t *pre)
+{
+    const json_t *list = json_object_get(pre, "pretokenizers");
+    size_t count = json_array_size(list);
+    if (!count)
+        return MALFORMED(r, "the pre_tokenizer's %s is empty", "Sequence");
+    for (size_t i = 0; i < count; i++) {
+        const json_t *part = json_array_get(list, i);
+        bool last = i + 1 == count;
+        if (!is_type(part, last ? "ByteLevel" : "Split"))
+            return REFUSED(
+                r,
+                "pre_tokenizer '%s' at place %zu of a Sequence is not supported; it must be "
+                "Split ... Split, ByteLevel",
+                type_of(part), i + 1);
+        TRY(last ? read_byte_level(r, part) : read_split(r, part));
+    }
+    if (count > 1 && r->tokenizer->add_prefix_space)
+        return REFUSED(r, "%s after Split is not supported", "add_prefix_space");
+    return STATUS_OK;
+}
+
+static enum status read_pre_tokenizer(struct reader *r, const json_t *root)
+{
+    const json_t *pre = json_object_get(root, "pre_tokenizer");
+    if (is_type(pre, "ByteLevel"))
+        return read_byte_level(r, pre);
+    if (is_type(pre, "Sequence"))
+        return read_sequence(r, pre);
+    return REFUSED(
+        r,
+        "pre_tokenizer '%s' is not supported, only byte-level BPE is (ByteLevel, or Sequence "
+        "of Split and ByteLevel)",
+        json_is_object(pre) ? type_of(pre) : "null");
+}
+
+/* --- vocabulary ----------------------------------------------------------------------------- */
+
+/* The bytes that `spelling` stands for in the byte alphabet; false if it is not spelt in it. */
+static bool spelt_bytes(const char *spelling, size_t length, uint8_t *bytes, size_t *count)
+{
+    *count = 0;
+    for (size_t i = 0; i < length; i++) {
+        int code = (uint8_t)spelling[i], byte;
+        if (code >= 0xc0 && code < 0xe0) /* jansson has checked that it is UTF-8 */
+            code = (code & 0x1f) << 6 | ((uint8_t)spelling[++i] & 0x3f);
+        else if (code >= 0x80)
+            return false;
+        if ((byte = alphabet_byte(code)) < 0)
+            return false;
+        bytes[(*count)++] = (uint8_t)byte;
+    }
+    return true;
+}
+
+/* Room for every id. Holes are fine, but a file cannot make us take memory for ids far beyond its
+ * tokens. */
+static enum status size_vocab(struct reader *r)
+{
+    const char *spelling;
+    json_t *id;
+    size_t i, bytes = 0, entries = json_object_size(r->vocab) + json_array_size(r->added);
+    json_int_t largest = -1, limit = (json_int_t)entries * 4 + 65536;
+    json_object_foreach(r->vocab, spelling, id)
+    {
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > limit)
+            return MALFORMED(r, "token '%s' has an id that is not a number in 0 .. %lld", spelling,
+                             (long long)limit);
+        largest = json_integer_value(id) > largest ? json_integer_value(id) : largest;
+        bytes += strlen(spelling);
+    }
+    json_array_foreach(r->added, i, id)
+    {
+        const json_t *number = json_object_get(id, "id"), *content = json_object_get(id, "content");
+        if (!json_is_integer(number) || json_integer_value(number) < 0 ||
+            json_integer_value(number) > limit || !json_is_string(content))
+            return MALFORMED(r, "added token %zu needs a content and an id in 0 .. %lld", i,
+                             (long long)limit);
+        largest = json_integer_value(number) > largest ? json_integer_value(number) : largest;
+        bytes += json_string_length(content);
+    }
+    struct vocab *vocab = &r->tokenizer->vocab;
+    vocab->count = (int)(largest + 1);
+    TRY(mem_alloc_array(r->env, MEM_LOADER, "tokenizer vocabulary", (size_t)vocab->count,
+                        sizeof *vocab->tokens, &vocab->tokens));
+    return mem_alloc(r->env, MEM_LOADER, "tokenizer vocabulary", bytes, &vocab->blob);
+}
+
+static void set_token(struct reader *r, struct token *token, size_t bytes, uint32_t flags)
+{
+    *token = (struct token){(uint32_t)r->blob_bytes, (uint32_t)bytes, flags};
+    r->blob_bytes += bytes;
+}
+
+static enum status read_vocab(struct reader *r)
+{
+    const char *spelling;
+    json_t *id;
+    json_object_foreach(r->vocab, spelling, id)
+    {
+        struct token *token = &r->tokenizer->vocab.tokens[json_integer_value(id)];
+        uint8_t *bytes = r->tokenizer->vocab.blob + r->blob_bytes;
+        size_t length = strlen(spelling), count;
+        if (token->flags)
+            return MALFORMED(r, "token '%s' has id %lld, and another token has it too", spelling,
+                             (long long)json_integer_value(id));
+        if (spelt_bytes(spelling, length, bytes, &count)) {
+            set_token(r, token, count, TOKEN_USED | TOKEN_WORD);
+        } else {
+            memcpy(bytes, spelling, length);
+            set_token(r, token, length, TOKEN_USED);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* --- added tokens --------------------------------------------------------------------------- */
+
+static bool same_bytes(const struct vocab *vocab, const struct token *token, const void *data,
+                       size_t bytes)
+{
+    return token->bytes == bytes && memcmp(vocab->blob + token->at, data, bytes) == 0;
+}
+
+/* Give the id its content, unless it has it. A vocabulary entry spelt like the content is the same
+ * token. */
+static enum status set_added_content(struct reader *r, int32_t id, const char *content,
+                                     size_t bytes, bool special)
+{
+    struct vocab *vocab = &r->tokenizer->vocab;
+    struct token *token = &vocab->tokens[id];
+    const json_t *known = json_object_get(r->vocab, content);
+    bool known_so = known ? json_integer_value(known) == id
+                          : !token->flags || same_bytes(vocab, token, content, bytes);
+    if (!known_so)
+        return MALFORMED(r,
+                         "added token '%s' has id %d, which is another token's, or the vocabulary "
+                         "gives it another",
+                         content, id);
+    if (!same_bytes(vocab, token, content, bytes)) {
+        memcpy(vocab->blob + r->blob_bytes, content, bytes);
+        set_token(r, token, bytes, TOKEN_USED);
+    }
+    token->flags |= TOKEN_USED | (special ? TOKEN_SPECIAL : 0);
+    return STATUS_OK;
+}
+
+static enum status read_added_token(struct reader *r, const json_t *entry, struct added_set sets[2])
+{
+    const json_t *content = json_object_get(entry, "content");
+    struct added added = {.id = (int32_t)json_integer_value(json_object_get(entry, "id"))};
+    bool single_word, normalized;
+    if (!json_string_length(content)) /* matches nothing */
+        return STATUS_OK;
+    TRY(read_bool(r, entry, "special", false, &added.special));
+    TRY(read_bool(r, entry, "lstrip", false, &added.lstrip));
+    TRY(read_bool(r, entry, "rstrip", false, &added.rstrip));
+    TRY(read_bool(r, entry, "single_word", false, &single_word));
+    TRY(read_bool(r, entry, "normalized", !added.special, &normalized));
+    if (single_word)
+        return REFUSED(r, "added token '%s' has single_word, which is not supported",
+                       json_string_value(content));
+    TRY(set_added_content(r, added.id, json_string_value(content), json_string_length(content),
+                          added.special));
+    sets[normalized].list[sets[normalized].count++] = added;
+    return STATUS_OK;
+}
+
+static enum status read_added(struct reader *r)
+{
+    struct added_set *sets = r->tokenizer->added;
+    size_t i, count = json_array_size(r->added);
+    json_t *entry;
+    for (int pass = 0; pass < 2; pass++)
+        TRY(mem_alloc_array(r->env, MEM_LOADER, "tokenizer added tokens", count,
+                            sizeof *sets[pass].list, &sets[pass].list));
+    json_array_foreach(r->added, i, entry)
+    {
+        TRY(read_added_token(r, entry, sets));
+    }
+    for (int pass = 0; pass < 2; pass++)
+        added_set_finish(&sets[pass], &r->tokenizer->vocab);
+    return STATUS_OK;
+}
+
+/* What ends a text, by the names in use. */
+static int find_eot(const struct reader *r)
+{
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
+                                        "<|eot_id|>",    "<|im_end|>",      "[EOS]"};
+    size_t i;
+    json_t *entry;
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+        json_array_foreach(r->added, i, entry)
+        {
+            if (strcmp(json_string_value(json_object_get(entry, "content")), names[n]) == 0)
+                return (int)json_integer_value(json_object_get(entry, "id"));
+        }
+    return -1;
+}
+
+/* --- merges --------------------------------------------------------------------------------- */
+
+struct spelling {
+    const char *data;
+    size_t bytes;
+};
+
+/* Both encodings: "left right" and ["left", "right"]. */
+static bool split_merge(const json_t *entry, struct spelling part[2])
+{
+    if (json_is_string(entry)) {
+        const char *line = json_string_value(entry), *space = strchr(line, ' ');
+        if (!space || strchr(space + 1, ' '))
+            return false;
+        part[0] = (struct spelling){line, (size_t)(space - line)};
+        part[1] = (struct spelling){space + 1, strlen(space + 1)};
+        return true;
+    }
+    for (int i = 0; i < 2; i++) {
+        const json_t *string = json_array_get(entry, (size_t)i);
+        part[i] = (struct spelling){json_string_value(string), json_string_length(string)};
+    }
+    return json_array_size(entry) == 2 && part[0].data && part[1].data;
+}
+
+static bool find_token(const struct reader *r, const char *spelling, size_t bytes, int32_t *id)
+{
+    const json_t *found = json_object_getn(r->vocab, spelling, bytes);
+    *id = (int32_t)json_integer_value(found);
+    return found != NULL;
+}
+
+static bool result_is_sum(const struct vocab *vocab, const struct merge *merge)
+{
+    const struct token *left = &vocab->tokens[merge->left], *right = &vocab->tokens[merge->right];
+    const struct token *sum = &vocab->tokens[merge->result];
+    return sum->bytes == left->bytes + right->bytes &&
+           memcmp(vocab->blob + sum->at, vocab->blob + left->at, left->bytes) == 0 &&
+           memcmp(vocab->blob + sum->at + left->bytes, vocab->blob + right->at, right->bytes) == 0;
+}
+
+static enum status read_merge(struct reader *r, size_t number, const json_t *entry,
+                              struct merge *merge)
+{
+    struct spelling part[2];
+    if (!split_merge(entry, part))
+        return MALFORMED(r, "merge %zu is neither \"left right\" nor [\"left\", \"right\"]",
+                         number);
+    text_clear(&r->spelling);
+    text_add_bytes(&r->spelling, part[0].data, part[0].bytes);
+    text_add_bytes(&r->spelling, part[1].data, part[1].bytes);
+    TRY(r->spelling.status);
+    if (!find_token(r, part[0].data, part[0].bytes, &merge->left) ||
+        !find_token(r, part[1].data, part[1].bytes, &merge->right) ||
+        !find_token(r, text_string(&r->spelling), r->spelling.bytes, &merge->result))
+        return MALFORMED(r, "merge %zu: '%.*s', '%.*s' or what they make is not in model.vocab",
+                         number, (int)part[0].bytes, part[0].data, (int)part[1].bytes,
+                         part[1].data);
+    if (!part[0].bytes || !part[1].bytes || !result_is_sum(&r->tokenizer->vocab, merge))
+        return MALFORMED(r, "merge %zu: the bytes of '%s' are not those of its parts", number,
+                         text_string(&r->spelling));
+    return STATUS_OK;
+}
+
+static enum status read_merges(struct reader *r, const json_t *model)
+{
+    json_t *list = json_object_get(model, "merges");
+    struct merge *merges;
+    json_t *entry;
+    size_t i, count = 0;
+    bool whole_words;
+    enum status st;
+    if (!json_is_array(list))
+        return MALFORMED(r, "model.%s is missing", "merges");
+    TRY(read_bool(r, model, "ignore_merges", false, &whole_words));
+    TRY(mem_alloc_array(r->env, MEM_LOADER, "tokenizer merges", json_array_size(list),
+                        sizeof *merges, &merges));
+    json_array_foreach(list, i, entry)
+    {
+        if (json_is_string(entry) && strncmp(json_string_value(entry), "#version", 8) == 0)
+            continue; /* a line of the old merges.txt */
+        TRY_OR(done, read_merge(r, i, entry, &merges[count]));
+        count++;
+    }
+    st = bpe_create(r->env, &r->tokenizer->vocab, merges, (int64_t)count, whole_words,
+                    &r->tokenizer->bpe);
+done:
+    mem_free(r->env, merges);
+    return st;
+}
+
+/* --- the file ------------------------------------------------------------------------------- */
+
+static bool is_empty(const json_t *value) /* absent, null, false, 0 or "" */
+{
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_number(value) && json_number_value(value) == 0) ||
+           (json_is_string(value) && json_string_length(value) == 0);
+}
+
+static enum status read_model(struct reader *r, const json_t *root)
+{
+    static const char *const unsupported[] = {"dropout", "continuing_subword_prefix",
+                                              "end_of_word_suffix", "byte_fallback"};
+    const json_t *model = json_object_get(root, "model");
+    if (!is_type(model, "BPE"))
+        return REFUSED(r, "model '%s' is not supported, only byte-level BPE is", type_of(model));
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+        if (!is_empty(json_object_get(model, unsupported[i])))
+            return REFUSED(r, "model.%s is not supported", unsupported[i]);
+    r->vocab = json_object_get(model, "vocab");
+    r->added = json_object_get(root, "added_tokens");
+    if (!json_is_object(r->vocab))
+        return MALFORMED(r, "model.%s is missing", "vocab");
+    TRY(size_vocab(r));
+    TRY(read_vocab(r));
+    TRY(read_added(r));
+    r->tokenizer->eot = find_eot(r);
+    return read_merges(r, model);
+}
+
+static enum status read_root(struct reader *r, const json_t *root)
+{
+    const char *version = json_string_value(json_object_get(root, "version"));
+    const json_t *normalizer = json_object_get(root, "normalizer");
+    if (!version && !json_object_get(root, "model"))
+        return MALFORMED(r, "not a tokenizer.json: it has no %s",
+                         json_object_get(root, "model_type")
+                             ? "\"model\" but a \"model_type\", as a model's config.json; a model "
+                               "is named by its folder"
+                             : "\"model\"");
+    if (!version && !is_type(json_object_get(root, "model"), "BPE"))
+        return read_model(r, root); /* says which it is */
+    if (!version || strcmp(version, "1.0") != 0)
+        return MALFORMED(r, "not a tokenizer.json: version is '%s' instead of '1.0'",
+                         version ? version : "");
+    if (json_is_object(normalizer))
+        return REFUSED(r, "normalizer '%s' is not supported: it would change the text",
+                       type_of(normalizer));
+    TRY(splitter_create(r->env, &r->tokenizer->splitter));
+    TRY(read_pre_tokenizer(r, root));
+    return read_model(r, root);
+}
+
+static enum status read_source(struct reader *r)
+{
+    /* A merge may be a list of two: four times 256k tokens with 500k merges. */
+    static const struct json_rules rules = {
+        .values = 8000000, .lists = 2000000, .flags = JSON_REJECT_DUPLICATES};
+    struct json_doc doc;
+    const struct tokenizer *t = r->tokenizer;
+    enum status st = json_doc_open(r->env, t->source, t->source_bytes, &rules, &doc);
+    const char *mistaken =
+        st == STATUS_FORMAT && !doc.too_large ? mistaken_for(t->source, t->source_bytes) : NULL;
+    if (mistaken)
+        return MALFORMED(r, "not a tokenizer.json: %s", mistaken);
+    if (st == STATUS_FORMAT)
+        return MALFORMED(r, "not a tokenizer.json: line %d, column %d: %s", doc.error.line,
+                         doc.error.column, doc.error.text);
+    TRY(st);
+    st = read_root(r, doc.root);
+    json_doc_close(&doc);
+    return st;
+}
+
+enum status tokenizer_parse(struct env *env, const char *json, size_t bytes, const char *origin,
+                            struct tokenizer **tokenizer)
+{
+    struct tokenizer *t;
+    struct reader reader = {.env = env, .origin = origin};
+    enum status st;
+    if (bytes > TOKENIZER_FILE_LIMIT)
+        return MALFORMED(&reader, "more than %zu MiB", TOKENIZER_FILE_LIMIT >> 20);
+    TRY(mem_alloc(env, MEM_LOADER, "tokenizer", sizeof *t, &t));
+    t->env = env;
+    reader.tokenizer = t;
+    text_init(&reader.spelling, env);
+    TRY_OR(undo, mem_alloc(env, MEM_LOADER, "tokenizer source", bytes + 1, &t->source));
+    memcpy(t->source, json, bytes);
+    t->source_bytes = bytes;
+    TRY_OR(undo, read_source(&reader));
+    text_free(&reader.spelling);
+    *tokenizer = t;
+    return STATUS_OK;
+undo:
+    text_free(&reader.spelling);
+    tokenizer_destroy(t);
+    return st;
+}

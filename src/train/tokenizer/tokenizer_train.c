@@ -1,0 +1,370 @@
+/* tokenizer_train -- learns a byte-level BPE vocabulary from a text.
+ *
+ * The text is split and equal pieces are counted (tokenizer_words.c), so that everything after works
+ * on distinct words with weights:
+ *
+ *   words   symbols of each word (they shrink in place with every merge), and its weight
+ *   pairs   (left, right) -> its weight over all words, and the words that had it when it was new
+ *   heap    candidates by weight, then by lowest ids
+ *
+ * A merge visits only the words on its pair's list and moves the weights of the neighbouring pairs
+ * by the difference. Two facts keep this simple. Once a pair exists its weight only falls, because
+ * new occurrences come only in the round that makes its younger half: so a heap entry is too high
+ * or right, never too low, and is corrected when it is popped. For the same reason a word enters a
+ * pair's list in one round only, and looking at the head of the list is enough to enter it once;
+ * words that have lost the pair since are harmless.
+ *
+ * One thread, no randomness: the same text gives the same file. Where the trainer of the
+ * `tokenizers` package is told the same (all bytes, frequency at least 2) it learns the same
+ * merges.
+ */
+#include "train/tokenizer/tokenizer_train_impl.h"
+
+#define TOKEN_BYTES_MAX 256 /* a run of one character must not fill the file with its powers */
+#define PROGRESS_EVERY  64
+
+enum status learner_report(const struct tokenizer_learner *t)
+{
+    if (!t->progress || t->progress(t->user, 257 + t->merge_count, 257 + t->wanted))
+        return STATUS_OK;
+    log_warn(t->env, "stopped while a vocabulary was learnt: nothing is saved");
+    return STATUS_STOPPED;
+}
+
+/* --- arrays and indexes that grow ----------------------------------------------------------- */
+
+enum status learner_grow(struct env *env, void *array, size_t count, size_t *room, size_t size)
+{
+    if (count < *room)
+        return STATUS_OK;
+    if (count >= UINT32_MAX / 2)
+        return FAIL(env, FIT, "the text has too many different words to learn a vocabulary from");
+    size_t more = *room ? *room * 2 : 1024;
+    TRY(mem_grow_array(env, MEM_LOADER, "tokenizer training", more, size, array));
+    *room = more;
+    return STATUS_OK;
+}
+
+void learner_index_fill(const struct tokenizer_learner *t, struct index *index, size_t count,
+                        learner_hash_fn *hash)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t at = hash(t, i) & index->mask;
+        while (index->slots[at])
+            at = (at + 1) & index->mask;
+        index->slots[at] = (uint32_t)i + 1;
+    }
+}
+
+enum status learner_index_grow(struct tokenizer_learner *t, struct index *index, size_t count,
+                               learner_hash_fn *hash)
+{
+    uint32_t *slots;
+    size_t size = index->slots ? (index->mask + 1) * 2 : 4096;
+    if (index->slots && count * 2 <= index->mask)
+        return STATUS_OK;
+    TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", size, sizeof *slots, &slots));
+    mem_free(t->env, index->slots);
+    *index = (struct index){slots, size - 1};
+    learner_index_fill(t, index, count, hash);
+    return STATUS_OK;
+}
+
+/* --- pairs ---------------------------------------------------------------------------------- */
+
+static uint64_t pair_hash(int32_t left, int32_t right)
+{
+    return hash_mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right, (uint64_t)left);
+}
+
+static uint64_t pair_hash_at(const struct tokenizer_learner *t, size_t i)
+{
+    return pair_hash(t->pairs[i].left, t->pairs[i].right);
+}
+
+static enum status add_place(struct tokenizer_learner *t, uint32_t pair, uint32_t word)
+{
+    uint32_t head = t->pairs[pair].places, place = t->free_place;
+    if (head && t->places[head - 1].word == word)
+        return STATUS_OK;
+    if (place) {
+        t->free_place = t->places[place - 1].next;
+    } else {
+        TRY(learner_grow(t->env, &t->places, t->place_count, &t->place_room, sizeof *t->places));
+        place = (uint32_t)++t->place_count;
+    }
+    t->places[place - 1] = (struct place){word, head};
+    t->pairs[pair].places = place;
+    return STATUS_OK;
+}
+
+/* The pair's number; made if it is new. */
+static enum status find_pair(struct tokenizer_learner *t, int32_t left, int32_t right,
+                             uint32_t *pair)
+{
+    TRY(learner_index_grow(t, &t->pair_index, t->pair_count, pair_hash_at));
+    size_t at = pair_hash(left, right) & t->pair_index.mask;
+    for (; t->pair_index.slots[at]; at = (at + 1) & t->pair_index.mask) {
+        *pair = t->pair_index.slots[at] - 1;
+        if (t->pairs[*pair].left == left && t->pairs[*pair].right == right)
+            return STATUS_OK;
+    }
+    TRY(learner_grow(t->env, &t->pairs, t->pair_count, &t->pair_room, sizeof *t->pairs));
+    *pair = (uint32_t)t->pair_count++;
+    t->pairs[*pair] = (struct pair_count){.left = left, .right = right};
+    t->pair_index.slots[at] = *pair + 1;
+    return STATUS_OK;
+}
+
+static enum status pair_gains(struct tokenizer_learner *t, int32_t left, int32_t right,
+                              uint32_t word)
+{
+    uint32_t pair;
+    TRY(find_pair(t, left, right, &pair));
+    t->pairs[pair].count += t->words[word].count;
+    return add_place(t, pair, word);
+}
+
+static enum status pair_loses(struct tokenizer_learner *t, int32_t left, int32_t right,
+                              uint32_t word)
+{
+    uint32_t pair;
+    TRY(find_pair(t, left, right, &pair));
+    t->pairs[pair].count -= t->words[word].count;
+    return STATUS_OK;
+}
+
+/* --- candidates ----------------------------------------------------------------------------- */
+
+static bool better(const struct tokenizer_learner *t, struct candidate a, struct candidate b)
+{
+    const struct pair_count *x = &t->pairs[a.pair], *y = &t->pairs[b.pair];
+    if (a.count != b.count)
+        return a.count > b.count;
+    return x->left != y->left ? x->left < y->left : x->right < y->right;
+}
+
+static enum status heap_push(struct tokenizer_learner *t, uint32_t pair)
+{
+    struct candidate c = {t->pairs[pair].count, pair};
+    if (c.count < 2)
+        return STATUS_OK;
+    TRY(learner_grow(t->env, &t->heap, t->heap_count, &t->heap_room, sizeof *t->heap));
+    size_t at = t->heap_count++;
+    for (; at && better(t, c, t->heap[(at - 1) / 2]); at = (at - 1) / 2)
+        t->heap[at] = t->heap[(at - 1) / 2];
+    t->heap[at] = c;
+    return STATUS_OK;
+}
+
+static struct candidate heap_pop(struct tokenizer_learner *t)
+{
+    struct candidate top = t->heap[0], last = t->heap[--t->heap_count];
+    size_t at = 0, child;
+    while ((child = 2 * at + 1) < t->heap_count) {
+        if (child + 1 < t->heap_count && better(t, t->heap[child + 1], t->heap[child]))
+            child++;
+        if (!better(t, t->heap[child], last))
+            break;
+        t->heap[at] = t->heap[child];
+        at = child;
+    }
+    t->heap[at] = last;
+    return top;
+}
+
+/* The heaviest pair whose token is short enough; false when none occurs twice. */
+static enum status pop_best(struct tokenizer_learner *t, uint32_t *pair, bool *found)
+{
+    *found = false;
+    while (t->heap_count && !*found) {
+        struct candidate best = heap_pop(t);
+        const struct pair_count *p = &t->pairs[best.pair];
+        *pair = best.pair;
+        if (best.count != p->count)
+            TRY(heap_push(t, best.pair));
+        else
+            *found = t->token_bytes[p->left] + t->token_bytes[p->right] <= TOKEN_BYTES_MAX;
+    }
+    return STATUS_OK;
+}
+
+/* --- merging -------------------------------------------------------------------------------- */
+
+/* Bytes in the order of their code points in the byte alphabet: GPT-2's ids. */
+static void byte_order(uint8_t order[256])
+{
+    int count = 0;
+    for (int code = 0; code < 0x144; code++)
+        if (alphabet_byte(code) >= 0)
+            order[count++] = (uint8_t)alphabet_byte(code);
+    CHECK_EQ(count, 256);
+}
+
+static enum status fill_pairs(struct tokenizer_learner *t, const uint8_t order[256])
+{
+    int32_t byte_id[256];
+    for (int id = 0; id < 256; id++)
+        byte_id[order[id]] = id;
+    TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", t->symbol_count,
+                        sizeof *t->symbols, &t->symbols));
+    for (size_t w = 0; w < t->word_count; w++) {
+        int32_t *symbols = t->symbols + t->words[w].at;
+        for (size_t i = 0; i < t->words[w].length; i++) {
+            symbols[i] = byte_id[t->letters[t->words[w].at + i]];
+            if (i)
+                TRY(pair_gains(t, symbols[i - 1], symbols[i], (uint32_t)w));
+        }
+    }
+    for (size_t pair = 0; pair < t->pair_count; pair++)
+        TRY(heap_push(t, (uint32_t)pair));
+    return STATUS_OK;
+}
+
+/* Replace the pair by its token in one word, and move the weights of the pairs on both sides. */
+static enum status merge_word(struct tokenizer_learner *t, uint32_t w, struct merge m)
+{
+    struct word *word = &t->words[w];
+    int32_t *symbols = t->symbols + word->at;
+    uint32_t out = 0;
+    for (uint32_t i = 0; i < word->length; out++) {
+        if (i + 1 == word->length || symbols[i] != m.left || symbols[i + 1] != m.right) {
+            symbols[out] = symbols[i++];
+            continue;
+        }
+        if (out) {
+            TRY(pair_loses(t, symbols[out - 1], m.left, w));
+            TRY(pair_gains(t, symbols[out - 1], m.result, w));
+        }
+        if (i + 2 < word->length) {
+            TRY(pair_loses(t, m.right, symbols[i + 2], w));
+            TRY(pair_gains(t, m.result, symbols[i + 2], w));
+        }
+        symbols[out] = m.result;
+        i += 2;
+    }
+    word->length = out;
+    return STATUS_OK;
+}
+
+static enum status merge_pair(struct tokenizer_learner *t, uint32_t pair)
+{
+    struct merge m = {t->pairs[pair].left, t->pairs[pair].right, 256 + t->merge_count};
+    size_t known = t->pair_count;
+    uint32_t place = t->pairs[pair].places;
+    while (place) {
+        struct place here = t->places[place - 1];
+        t->places[place - 1].next = t->free_place;
+        t->free_place = place;
+        TRY(merge_word(t, here.word, m));
+        place = here.next;
+    }
+    t->pairs[pair].count = 0;
+    t->pairs[pair].places = 0;
+    for (size_t fresh = known; fresh < t->pair_count; fresh++)
+        TRY(heap_push(t, (uint32_t)fresh));
+    t->token_bytes[m.result] = t->token_bytes[m.left] + t->token_bytes[m.right];
+    t->merges[t->merge_count++] = m;
+    return STATUS_OK;
+}
+
+static enum status learn(struct tokenizer_learner *t)
+{
+    int wanted = t->wanted;
+    TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", (size_t)wanted, sizeof *t->merges,
+                        &t->merges));
+    TRY(mem_alloc_array(t->env, MEM_LOADER, "tokenizer training", 256 + (size_t)wanted,
+                        sizeof *t->token_bytes, &t->token_bytes));
+    for (int id = 0; id < 256; id++)
+        t->token_bytes[id] = 1;
+    bool found = true;
+    while (t->merge_count < wanted && found) {
+        uint32_t pair;
+        if (t->merge_count % PROGRESS_EVERY == 0)
+            TRY(learner_report(t));
+        TRY(pop_best(t, &pair, &found));
+        if (found)
+            TRY(merge_pair(t, pair));
+    }
+    return learner_report(t);
+}
+
+/* --- the whole ------------------------------------------------------------------------------ */
+
+enum status tokenizer_learner_create(struct env *env, int vocab,
+                                     const struct tokenizer_limits *limits,
+                                     tokenizer_progress_fn *progress, void *user,
+                                     struct tokenizer_learner **learner)
+{
+    struct tokenizer_learner *t;
+    enum status st;
+    if (vocab < 257)
+        return FAIL(env, CONFIG,
+                    "a vocabulary needs at least 257 tokens (256 bytes and the end of text), "
+                    "not %d",
+                    vocab);
+    TRY(mem_alloc(env, MEM_LOADER, "tokenizer training", sizeof *t, &t));
+    t->env = env;
+    t->limits = limits ? *limits : (struct tokenizer_limits){LEARNER_WORDS, LEARNER_WORD_BYTES};
+    t->wanted = vocab - 257;
+    t->progress = progress;
+    t->user = user;
+    text_init(&t->pending, env);
+    TRY_OR(undo, splitter_create(env, &t->splitter));
+    TRY_OR(undo, splitter_add(t->splitter, SPLIT_GPT2, strlen(SPLIT_GPT2), "training"));
+    TRY_OR(undo, split_work_create(env, t->splitter, &t->split));
+    *learner = t;
+    return STATUS_OK;
+undo:
+    tokenizer_learner_destroy(t);
+    return st;
+}
+
+void tokenizer_learner_destroy(struct tokenizer_learner *t)
+{
+    if (!t)
+        return;
+    struct env *env = t->env;
+    text_free(&t->pending);
+    split_work_destroy(t->split);
+    splitter_destroy(t->splitter);
+    mem_free(env, t->words);
+    mem_free(env, t->letters);
+    mem_free(env, t->pairs);
+    mem_free(env, t->places);
+    mem_free(env, t->heap);
+    mem_free(env, t->symbols);
+    mem_free(env, t->token_bytes);
+    mem_free(env, t->merges);
+    mem_free(env, t->word_index.slots);
+    mem_free(env, t->pair_index.slots);
+    mem_free(env, t);
+}
+
+struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learner *t)
+{
+    return t->dropped;
+}
+
+enum status tokenizer_learner_finish(struct tokenizer_learner *t, struct tokenizer **tokenizer)
+{
+    uint8_t order[256];
+    TRY(learner_words_end(t));
+    byte_order(order);
+    TRY(fill_pairs(t, order));
+    TRY(learn(t));
+    return tokenizer_build(t->env, order, t->merges, t->merge_count, "training", tokenizer);
+}
+
+enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int vocab,
+                            tokenizer_progress_fn *progress, void *user,
+                            struct tokenizer **tokenizer)
+{
+    struct tokenizer_learner *learner = NULL;
+    TRY(tokenizer_learner_create(env, vocab, NULL, progress, user, &learner));
+    enum status st = tokenizer_learner_add(learner, text, bytes);
+    if (st == STATUS_OK)
+        st = tokenizer_learner_finish(learner, tokenizer);
+    tokenizer_learner_destroy(learner);
+    return st;
+}

@@ -1,0 +1,405 @@
+/* hf_config.c -- reading and writing config.json.
+ *
+ * The getters share a cursor whose first error sticks, so that the two architectures read as lists
+ * of their keys.
+ */
+#include "train/weights/hf_config.h"
+#include <math.h>
+#include <string.h>
+#include "base/file.h"
+#include "base/json_doc.h"
+#include "base/mistaken.h"
+
+#define CONFIG_BYTES_MAX ((size_t)16 << 20)
+#define SIZE_MAX_VALUE   ((int64_t)1 << 31)
+
+struct cursor {
+    struct env *env;
+    const char *origin;
+    const json_t *root;
+    enum status status;
+};
+
+/* --- getters -------------------------------------------------------------------------------- */
+
+static const json_t *get(const struct cursor *c, const json_t *object, const char *key)
+{
+    const json_t *value = c->status == STATUS_OK ? json_object_get(object, key) : NULL;
+    return json_is_null(value) ? NULL : value;
+}
+
+/* A positive size under `key`, or under `alias` (which may be NULL), or the default, which may have
+ * been derived from another size and is checked like it. */
+static int64_t get_size(struct cursor *c, const char *key, const char *alias, int64_t fallback)
+{
+    const json_t *value = get(c, c->root, key);
+    if (!value && alias)
+        value = get(c, c->root, alias);
+    int64_t size = !value ? fallback : json_is_integer(value) ? json_integer_value(value) : 0;
+    if ((size < 1 || size >= SIZE_MAX_VALUE) && c->status == STATUS_OK)
+        c->status = FAIL(c->env, FORMAT, "'%s': %s is not a size", c->origin, key);
+    return size;
+}
+
+static double get_real(struct cursor *c, const json_t *object, const char *key, double fallback)
+{
+    const json_t *value = get(c, object, key);
+    if (!value)
+        return fallback;
+    double real = json_number_value(value);
+    if (!json_is_number(value) || !isfinite(real) || real <= 0)
+        c->status = FAIL(c->env, FORMAT, "'%s': %s is not a positive number", c->origin, key);
+    return real;
+}
+
+static bool get_bool(struct cursor *c, const char *key, bool fallback)
+{
+    const json_t *value = get(c, c->root, key);
+    if (!value)
+        return fallback;
+    if (!json_is_boolean(value))
+        c->status = FAIL(c->env, FORMAT, "'%s': %s is not true or false", c->origin, key);
+    return json_is_true(value);
+}
+
+static const char *get_string(struct cursor *c, const json_t *object, const char *key,
+                              const char *fallback)
+{
+    const json_t *value = get(c, object, key);
+    if (!value)
+        return fallback;
+    if (!json_is_string(value)) {
+        c->status = FAIL(c->env, FORMAT, "'%s': %s is not a string", c->origin, key);
+        return fallback;
+    }
+    return json_string_value(value);
+}
+
+/* A token id, the first of a list of ids, or -1. */
+static int64_t get_token(struct cursor *c, const char *key, int64_t fallback)
+{
+    const json_t *value = json_object_get(c->root, key);
+    if (json_is_array(value))
+        value = json_array_get(value, 0);
+    if (!value)
+        return fallback;
+    return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value)
+                                                                    : -1;
+}
+
+static void require_bool(struct cursor *c, const char *key, bool needed)
+{
+    if (get_bool(c, key, needed) != needed && c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': %s %s is not supported", c->origin, key,
+                         needed ? "false" : "true");
+}
+
+/* --- reading -------------------------------------------------------------------------------- */
+
+static enum dtype get_type(struct cursor *c)
+{
+    static const struct {
+        const char *word;
+        enum dtype type;
+    } words[] = {{"float32", DTYPE_F32}, {"bfloat16", DTYPE_BF16}, {"float16", DTYPE_F16}};
+    const char *word = get_string(c, c->root, "torch_dtype", "float32");
+    word = get_string(c, c->root, "dtype", word);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(word, words[i].word) == 0)
+            return words[i].type;
+    if (c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': dtype '%s' is not supported", c->origin, word);
+    return DTYPE_F32;
+}
+
+static void read_gpt2(struct cursor *c, struct hf_config *config)
+{
+    config->arch = HF_GPT2;
+    config->vocab = get_size(c, "vocab_size", NULL, 50257);
+    config->context = get_size(c, "n_positions", "max_position_embeddings", 1024);
+    config->width = get_size(c, "n_embd", "hidden_size", 768);
+    config->layers = get_size(c, "n_layer", "num_hidden_layers", 12);
+    config->heads = get_size(c, "n_head", "num_attention_heads", 12);
+    config->kv_heads = config->heads;
+    config->ff = get_size(c, "n_inner", NULL, 4 * config->width);
+    config->eps = get_real(c, c->root, "layer_norm_epsilon", 1e-5);
+    config->tied = get_bool(c, "tie_word_embeddings", true);
+    config->bos = get_token(c, "bos_token_id", 50256);
+    config->eos = get_token(c, "eos_token_id", 50256);
+    const char *activation = get_string(c, c->root, "activation_function", "gelu_new");
+    if (strcmp(activation, "gelu_new") != 0 && strcmp(activation, "gelu_pytorch_tanh") != 0 &&
+        c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': activation_function '%s' is not supported, only "
+                         "gelu_new",
+                         c->origin, activation);
+    require_bool(c, "scale_attn_weights", true);
+    require_bool(c, "scale_attn_by_inverse_layer_idx", false);
+    require_bool(c, "add_cross_attention", false);
+}
+
+static void read_rope_llama3(struct cursor *c, const json_t *rope, struct hf_config *config)
+{
+    static const char *const keys[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                       "original_max_position_embeddings"};
+    config->rope = HF_ROPE_LLAMA3;
+    for (int i = 0; i < 4; i++)
+        if (!get(c, rope, keys[i]) && c->status == STATUS_OK)
+            c->status =
+                FAIL(c->env, FORMAT, "'%s': rope type llama3 has no %s", c->origin, keys[i]);
+    config->rope_factor = get_real(c, rope, keys[0], 0);
+    config->rope_low = get_real(c, rope, keys[1], 0);
+    config->rope_high = get_real(c, rope, keys[2], 0);
+    double original = get_real(c, rope, keys[3], 1);
+    config->rope_original = original < (double)SIZE_MAX_VALUE ? (int64_t)original : 0;
+    if (c->status == STATUS_OK &&
+        (config->rope_high <= config->rope_low || config->rope_original < 1))
+        c->status = FAIL(c->env, FORMAT,
+                         "'%s': rope type llama3: high_freq_factor must be above "
+                         "low_freq_factor",
+                         c->origin);
+}
+
+/* The newer object wins; where it is missing the older one and the top-level theta hold. */
+static void read_rope(struct cursor *c, struct hf_config *config)
+{
+    const json_t *rope = get(c, c->root, "rope_parameters");
+    if (!rope)
+        rope = get(c, c->root, "rope_scaling");
+    config->rope_theta = get_real(c, c->root, "rope_theta", 10000);
+    config->rope_theta = get_real(c, rope, "rope_theta", config->rope_theta);
+    const char *type = get_string(c, rope, "rope_type", get_string(c, rope, "type", "default"));
+    if (get_real(c, rope, "partial_rotary_factor", 1) != 1 && c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': partial_rotary_factor is not supported", c->origin);
+    if (strcmp(type, "llama3") == 0) {
+        read_rope_llama3(c, rope, config);
+    } else if (strcmp(type, "linear") == 0) {
+        config->rope = HF_ROPE_LINEAR;
+        config->rope_factor = get_real(c, rope, "factor", 1);
+    } else if (strcmp(type, "default") != 0 && c->status == STATUS_OK) {
+        c->status = FAIL(c->env, CONFIG,
+                         "'%s': rope type '%s' is not supported, only default, "
+                         "linear and llama3",
+                         c->origin, type);
+    }
+}
+
+static void read_llama(struct cursor *c, struct hf_config *config)
+{
+    config->arch = HF_LLAMA;
+    config->vocab = get_size(c, "vocab_size", NULL, 32000);
+    config->context = get_size(c, "max_position_embeddings", NULL, 2048);
+    config->width = get_size(c, "hidden_size", NULL, 4096);
+    config->layers = get_size(c, "num_hidden_layers", NULL, 32);
+    config->heads = get_size(c, "num_attention_heads", NULL, 32);
+    config->kv_heads = get_size(c, "num_key_value_heads", NULL, config->heads);
+    config->ff = get_size(c, "intermediate_size", NULL, 11008);
+    config->eps = get_real(c, c->root, "rms_norm_eps", 1e-6);
+    config->tied = get_bool(c, "tie_word_embeddings", false);
+    config->bos = get_token(c, "bos_token_id", 1);
+    config->eos = get_token(c, "eos_token_id", 2);
+    const char *activation = get_string(c, c->root, "hidden_act", "silu");
+    if (strcmp(activation, "silu") != 0 && c->status == STATUS_OK)
+        c->status = FAIL(c->env, CONFIG, "'%s': hidden_act '%s' is not supported, only silu",
+                         c->origin, activation);
+    require_bool(c, "attention_bias", false);
+    require_bool(c, "mlp_bias", false);
+    read_rope(c, config);
+}
+
+static void read_head_dim(struct cursor *c, struct hf_config *config)
+{
+    bool given = config->arch == HF_LLAMA && get(c, c->root, "head_dim");
+    if (c->status == STATUS_OK && !given && config->width % config->heads != 0)
+        c->status = FAIL(c->env, FORMAT, "'%s': %lld heads do not divide the width %lld", c->origin,
+                         (long long)config->heads, (long long)config->width);
+    if (c->status == STATUS_OK)
+        config->head_dim = given ? get_size(c, "head_dim", NULL, 0) : config->width / config->heads;
+}
+
+static enum status read_root(struct cursor *c, struct hf_config *config)
+{
+    if (!json_is_object(c->root))
+        return FAIL(c->env, FORMAT, "'%s' is not a JSON object", c->origin);
+    const char *type = get_string(c, c->root, "model_type", "");
+    TRY(c->status);
+    if (strcmp(type, "gpt2") == 0)
+        read_gpt2(c, config);
+    else if (strcmp(type, "llama") == 0)
+        read_llama(c, config);
+    else
+        return FAIL(c->env, CONFIG, "'%s': model_type '%s' is not supported, only gpt2 and llama",
+                    c->origin, type);
+    read_head_dim(c, config);
+    config->init_std = get_real(c, c->root, "initializer_range", 0.02);
+    config->type = get_type(c);
+    return c->status;
+}
+
+enum status hf_config_parse(struct env *env, const char *json, size_t bytes, const char *origin,
+                            struct hf_config *config)
+{
+    static const struct json_rules rules = {
+        .values = 200000, .lists = 20000, .flags = JSON_REJECT_DUPLICATES};
+    struct json_doc doc;
+    struct hf_config read = {0};
+    enum status st = json_doc_open(env, json, bytes, &rules, &doc);
+    const char *mistaken = st == STATUS_FORMAT && !doc.too_large ? mistaken_for(json, bytes) : NULL;
+    if (mistaken)
+        return FAIL(env, FORMAT, "'%s' is %s", origin, mistaken);
+    if (st == STATUS_FORMAT)
+        return FAIL(env, FORMAT, "'%s' line %d is %s: %s", origin, doc.error.line,
+                    json_doc_fault(&doc), doc.error.text);
+    TRY(st);
+    struct cursor cursor = {.env = env, .origin = origin, .root = doc.root};
+    st = read_root(&cursor, &read);
+    json_doc_close(&doc);
+    if (st == STATUS_OK)
+        *config = read;
+    return st;
+}
+
+enum status hf_config_read(struct env *env, const char *path, struct hf_config *config)
+{
+    char *json;
+    size_t bytes;
+    TRY(file_read(env, path, CONFIG_BYTES_MAX, &json, &bytes));
+    enum status st = hf_config_parse(env, json, bytes, path, config);
+    mem_free(env, json);
+    return st;
+}
+
+/* --- writing -------------------------------------------------------------------------------- */
+
+/* Always with a point or an exponent: transformers wants a float where it expects one, and 8 is
+ * an int there. */
+static void print_real(struct text *text, double value)
+{
+    size_t before = text->bytes;
+    text_json_real(text, value);
+    if (text->status == STATUS_OK && !strpbrk(text->data + before, ".en"))
+        text_add(text, ".0");
+}
+
+static void add_integer(struct text *text, const char *key, int64_t value)
+{
+    text_printf(text, ",\n  \"%s\": %lld", key, (long long)value);
+}
+
+static void add_real(struct text *text, const char *key, double value)
+{
+    text_printf(text, ",\n  \"%s\": ", key);
+    print_real(text, value);
+}
+
+static void add_word(struct text *text, const char *key, const char *word) /* true, null, "x" */
+{
+    text_printf(text, ",\n  \"%s\": %s", key, word);
+}
+
+static void add_token(struct text *text, const char *key, int64_t id)
+{
+    if (id >= 0)
+        add_integer(text, key, id);
+    else
+        add_word(text, key, "null");
+}
+
+static void print_gpt2(const struct hf_config *config, struct text *text)
+{
+    text_add(text, "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\"");
+    add_integer(text, "vocab_size", config->vocab);
+    add_integer(text, "n_positions", config->context);
+    add_integer(text, "n_embd", config->width);
+    add_integer(text, "n_layer", config->layers);
+    add_integer(text, "n_head", config->heads);
+    add_integer(text, "n_inner", config->ff);
+    add_word(text, "activation_function", "\"gelu_new\"");
+    add_real(text, "layer_norm_epsilon", config->eps);
+    add_word(text, "resid_pdrop", "0.0");
+    add_word(text, "embd_pdrop", "0.0");
+    add_word(text, "attn_pdrop", "0.0");
+    add_word(text, "scale_attn_weights", "true");
+}
+
+/* The numbers of a rope object after its type. */
+static void print_rope_numbers(const struct hf_config *config, struct text *text)
+{
+    if (config->rope == HF_ROPE_PLAIN)
+        return;
+    text_add(text, ", \"factor\": ");
+    print_real(text, config->rope_factor);
+    if (config->rope != HF_ROPE_LLAMA3)
+        return;
+    text_add(text, ", \"low_freq_factor\": ");
+    print_real(text, config->rope_low);
+    text_add(text, ", \"high_freq_factor\": ");
+    print_real(text, config->rope_high);
+    text_printf(text, ", \"original_max_position_embeddings\": %lld",
+                (long long)config->rope_original);
+}
+
+static void print_rope(const struct hf_config *config, struct text *text)
+{
+    static const char *const types[] = {"default", "linear", "llama3"};
+    const char *type = types[config->rope];
+    add_real(text, "rope_theta", config->rope_theta);
+    if (config->rope == HF_ROPE_PLAIN) {
+        add_word(text, "rope_scaling", "null");
+    } else {
+        text_printf(text, ",\n  \"rope_scaling\": {\"rope_type\": \"%s\"", type);
+        print_rope_numbers(config, text);
+        text_add(text, "}");
+    }
+    text_printf(text, ",\n  \"rope_parameters\": {\"rope_type\": \"%s\", \"rope_theta\": ", type);
+    print_real(text, config->rope_theta);
+    print_rope_numbers(config, text);
+    text_add(text, "}");
+}
+
+static void print_llama(const struct hf_config *config, struct text *text)
+{
+    text_add(text, "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\"");
+    add_integer(text, "vocab_size", config->vocab);
+    add_integer(text, "max_position_embeddings", config->context);
+    add_integer(text, "hidden_size", config->width);
+    add_integer(text, "num_hidden_layers", config->layers);
+    add_integer(text, "num_attention_heads", config->heads);
+    add_integer(text, "num_key_value_heads", config->kv_heads);
+    add_integer(text, "head_dim", config->head_dim);
+    add_integer(text, "intermediate_size", config->ff);
+    add_word(text, "hidden_act", "\"silu\"");
+    add_real(text, "rms_norm_eps", config->eps);
+    add_word(text, "attention_bias", "false");
+    add_word(text, "mlp_bias", "false");
+    add_word(text, "attention_dropout", "0.0");
+    print_rope(config, text);
+}
+
+void hf_config_print(const struct hf_config *config, struct text *text)
+{
+    const char *type = config->type == DTYPE_BF16  ? "\"bfloat16\""
+                       : config->type == DTYPE_F16 ? "\"float16\""
+                                                   : "\"float32\"";
+    if (config->arch == HF_GPT2)
+        print_gpt2(config, text);
+    else
+        print_llama(config, text);
+    add_real(text, "initializer_range", config->init_std);
+    add_token(text, "bos_token_id", config->bos);
+    add_token(text, "eos_token_id", config->eos);
+    add_word(text, "tie_word_embeddings", config->tied ? "true" : "false");
+    add_word(text, "torch_dtype", type);
+    add_word(text, "dtype", type);
+    text_add(text, "\n}\n");
+}
+
+enum status hf_config_write(struct env *env, const char *path, const struct hf_config *config)
+{
+    struct text text;
+    text_init(&text, env);
+    hf_config_print(config, &text);
+    enum status st = file_write_text(env, path, &text);
+    text_free(&text);
+    return st;
+}
