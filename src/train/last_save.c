@@ -4,6 +4,7 @@
 #include <time.h>
 #include "base/clock.h"
 #include "base/output.h"
+#include "base/progress.h"
 #include "train/checkpoint_room.h"
 #include "train/deadline.h"
 #include "train/fallback.h"
@@ -158,6 +159,7 @@ static enum status save_when_there_is_room(struct attempt *a)
                  saves->folder, text_human_seconds(time, seconds));
     for (double end = clock_seconds() + seconds; !a->result->saved && a->result->no_space;) {
         nap(LOOK_EVERY);
+        progress_add(saves->env); /* it is asked for, and has an end of its own */
         struct word word = {
             .first = is_first(saves) ? (uint64_t)(clock_seconds() >= end) * 2 + has_room(saves) : 0,
             .any = !asked && wants_stop(saves)};

@@ -13,6 +13,8 @@ struct disk {
     uint64_t at_start, at_end; /* free for the run, before and after its last step */
     int asks;                  /* after the last step, of the first rank, */
     int room_after;            /* so many later there is room; 0 = never */
+    uint64_t moved;            /* the progress when it was asked before */
+    bool stood_still;          /* there was none between two questions */
     const char *in_the_way;    /* there is room when this is gone; NULL = no matter */
     int stop_rank;             /* wants to stop after the last step; -1 = none does */
     _Atomic bool over;         /* the last step is done */
@@ -28,6 +30,10 @@ static bool say_free(void *user, const char *path, uint64_t *bytes)
         *bytes = PLENTY;
         return true;
     }
+    uint64_t now = progress_count(&disk.rig->progress);
+    if (disk.over && disk.asks > 0 && disk.asks < disk.room_after)
+        disk.stood_still |= now == disk.moved;
+    disk.moved = now;
     *bytes = disk.over ? disk.at_end : disk.at_start;
     if (disk.over && disk.room_after > 0 && ++disk.asks >= disk.room_after)
         *bytes = PLENTY;
@@ -325,6 +331,7 @@ static void test_space_comes(void **state)
         assert_int_equal(train(&rig, ranks, "checkpoint.wait_for_space=10m"), STATUS_OK);
         save_expect_line(&rig, "waiting 10m00s");
         assert_true(save_there(&rig, "run/checkpoints/step-4"));
+        assert_false(disk.stood_still); /* the watch after a signal would end the process */
         rig_close(&rig.run);
     }
 }
