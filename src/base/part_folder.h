@@ -31,6 +31,11 @@ enum status part_folder_name(struct env *env, const char *stem, int number, char
  * folder around it; then only destroy. */
 enum status part_folder_commit(struct part_folder *folder, const char *goal);
 
+/* Move the files of these names that are in it to the folder `goal`, and sync that: all of them, or none
+ * and an error. No such name may be there (STATUS_CONFIG). Then only destroy. */
+enum status part_folder_hand_over(struct part_folder *folder, const char *goal,
+                                  const char *const *names, int count);
+
 /* --- leftovers ------------------------------------------------------------------------------ */
 
 bool part_folder_is_name(const char *name, const char *stem); /* STEM or STEM-N */
