@@ -227,21 +227,25 @@ enum status file_check_place(struct env *env, const char *path)
 bool dir_exists(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    return input_stat(NULL, path, &info) && S_ISDIR(info.st_mode);
 }
 
 /* *made = it was not there before. */
 static enum status make_folder(struct env *env, const char *path, bool *made)
 {
+    struct stat info;
     *made = false;
-    if (dir_exists(path))
+    if (input_stat(env, path, &info) && S_ISDIR(info.st_mode))
         return STATUS_OK;
     *made = output_mkdir(env, path);
     if (*made)
         return dir_sync_parent(env, path);
     int reason = errno;
-    if (dir_exists(path))
+    bool known = input_stat(env, path, &info);
+    if (known && S_ISDIR(info.st_mode))
         return STATUS_OK;
+    if (!known && reason == EEXIST && errno != ENOENT) /* it is there, and cannot be looked at */
+        reason = errno;
     return FAIL(env, IO, "cannot create folder '%s': %s", path, strerror(reason));
 }
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/input.h"
 
 /* "data.path: ", or nothing */
 static const char *colon(const char *key)
@@ -84,6 +85,13 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name)
                         colon(key), name);
 }
 
+/* Is it there, and no folder? Not where that cannot be known: who makes the folder says why. */
+static bool is_no_folder(struct env *env, const char *path)
+{
+    struct stat info;
+    return input_stat(env, path, &info) && !S_ISDIR(info.st_mode);
+}
+
 enum status named_out(struct env *env, const char *key, const char *path)
 {
     char *part, *slash;
@@ -96,7 +104,7 @@ enum status named_out(struct env *env, const char *key, const char *path)
                   "%s: '%s' is a link that leads nowhere; make the folder that it leads to, or "
                   "choose another %s",
                   key, part, key);
-    else if (file_exists(part) && !dir_exists(part))
+    else if (is_no_folder(env, part))
         st = FAIL(env, CONFIG,
                   "%s: '%s' is a file, and a folder is to be written; choose another %s", key, part,
                   key);
