@@ -7,7 +7,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -424,16 +423,11 @@ enum status path_glob(struct env *env, const char *pattern, struct path_list *li
     *list = (struct path_list){0};
     if (file_exists(pattern)) /* a name that holds wildcard characters is still a name */
         return copy_paths(env, (char *const[]){(char *)pattern}, 1, list);
-    glob_t found = {0};
-    enum status st;
-    switch (glob(pattern, GLOB_NOSORT, NULL, &found)) {
-    case 0: st = copy_paths(env, found.gl_pathv, found.gl_pathc, list); break;
-    case GLOB_NOMATCH: st = FAIL(env, IO, "no file matches '%s'", pattern); break;
-    case GLOB_NOSPACE:
-        st = FAIL(env, MEMORY, "out of memory for the files of '%s'", pattern);
-        break;
-    default: st = FAIL(env, IO, "cannot read the folders of '%s'", pattern); break;
-    }
+    glob_t found;
+    if (!input_glob(env, pattern, &found))
+        return fail_reading(env, "read the folders of", pattern);
+    enum status st = found.gl_pathc > 0 ? copy_paths(env, found.gl_pathv, found.gl_pathc, list)
+                                        : FAIL(env, IO, "no file matches '%s'", pattern);
     globfree(&found);
     return st;
 }

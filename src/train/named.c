@@ -1,6 +1,6 @@
 /* named -- see the header. */
 #include "train/named.h"
-#include <glob.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,10 +59,13 @@ enum status named_files(struct env *env, const char *key, const char *pattern)
                     key, colon(key), pattern, pattern, pattern[bytes - 1] == '/' ? "" : "/");
     if (file_exists(pattern))
         return check_plain(env, key, pattern);
-    glob_t found = {0};
-    int none = glob(pattern, GLOB_NOSORT, NULL, &found);
-    enum status st = none == GLOB_NOMATCH ? fail_missing(env, key, pattern) : STATUS_OK;
-    for (size_t i = 0; none == 0 && st == STATUS_OK && i < found.gl_pathc; i++)
+    glob_t found;
+    char reason[128];
+    if (!input_glob(env, pattern, &found))
+        return FAIL(env, IO, "%s%scannot read the folders of '%s': %s", key, colon(key), pattern,
+                    input_reason(errno, reason, sizeof reason));
+    enum status st = found.gl_pathc == 0 ? fail_missing(env, key, pattern) : STATUS_OK;
+    for (size_t i = 0; st == STATUS_OK && i < found.gl_pathc; i++)
         st = check_plain(env, key, found.gl_pathv[i]);
     globfree(&found);
     return st;
