@@ -21,12 +21,13 @@ enum status part_folder_create(struct env *env, const char *stem, struct part_fo
 void part_folder_destroy(
     struct part_folder *folder); /* NULL is fine; removes what is not committed */
 
-const char *part_folder_path(const struct part_folder *folder);
 /* Which of the names it has, 1 for the stem itself; and such a name, for other processes that write
  * into it; mem_free it. */
 int part_folder_number(const struct part_folder *folder);
 enum status part_folder_name(struct env *env, const char *stem, int number, char **path);
 
+/* NULL once it has its name, even if the commit failed after that. */
+const char *part_folder_path(const struct part_folder *folder);
 /* Sync it, rename it to `goal`, which is free or an empty folder, remove the marker, sync the
  * folder around it; then only destroy. */
 enum status part_folder_commit(struct part_folder *folder, const char *goal);

@@ -172,11 +172,25 @@ static enum status save_when_there_is_room(struct attempt *a)
     return STATUS_OK;
 }
 
+/* Did it fail by something that a second attempt may not meet? All ranks say the same. */
+static bool may_pass(const struct checkpoint_result *result)
+{
+    return !result->saved && !result->no_space &&
+           (result->status == STATUS_IO || result->status == STATUS_MEMORY);
+}
+
 enum status last_save(struct run_saves *saves, const struct checkpoint_progress *progress,
                       struct checkpoint_result *result)
 {
     struct attempt a = {saves, progress, result};
     TRY(save_in(&a, saves->folder));
+    if (may_pass(result)) {
+        if (saves->speaks)
+            log_warn(saves->env,
+                     "the checkpoint of step %" PRId64 " could not be saved: %s; trying once more",
+                     result->step, result->error);
+        TRY(save_in(&a, saves->folder));
+    }
     const struct checkpoint_result first = *result;
     /* It is in the fallback already, and would only be copied back. */
     if (first.saved || first.status != STATUS_IO ||
