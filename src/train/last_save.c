@@ -166,7 +166,7 @@ static enum status save_when_there_is_room(struct attempt *a)
         TRY(exchange(saves, &word));
         if (word.first & 1)
             TRY(save_in(a, saves->folder));
-        else if (word.any || word.first != 0)
+        if (word.any || word.first >= 2) /* also where the figures say room and writes find none */
             return STATUS_OK;
     }
     return STATUS_OK;

@@ -16,6 +16,7 @@ struct disk {
     uint64_t moved;            /* the progress when it was asked before */
     bool stood_still;          /* there was none between two questions */
     const char *in_the_way;    /* there is room when this is gone; NULL = no matter */
+    int quota;                 /* so many questions later writes find the room that was said */
     int stop_rank;             /* wants to stop after the last step; -1 = none does */
     _Atomic bool over;         /* the last step is done */
     int64_t steps, last;       /* of the run; after which disk.over is */
@@ -37,6 +38,10 @@ static bool say_free(void *user, const char *path, uint64_t *bytes)
     *bytes = disk.over ? disk.at_end : disk.at_start;
     if (disk.over && disk.room_after > 0 && ++disk.asks >= disk.room_after)
         *bytes = PLENTY;
+    if (disk.over && disk.quota > 0 && ++disk.asks < disk.quota) {
+        disk.rig->faults[0].error = EDQUOT;
+        atomic_store(&disk.rig->faults[0].left, 10);
+    }
     if (disk.over && disk.in_the_way && !save_there(disk.rig, disk.in_the_way))
         *bytes = PLENTY;
     return true;
@@ -383,6 +388,19 @@ static void test_the_wait_ends(void **state)
     rig_close(&rig.run);
 }
 
+/* A quota: the disk has room, and every save finds none. */
+static void test_the_wait_ends_though_there_seems_to_be_room(void **state)
+{
+    (void)state;
+    struct save_rig rig;
+    open_rig(&rig, PLENTY, PLENTY);
+    disk.quota = 20; /* two in a second */
+    assert_int_equal(train(&rig, 1, "checkpoint.wait_for_space=2s"), STATUS_IO);
+    save_expect_line(&rig, "waiting 2");
+    assert_false(save_there(&rig, "run/checkpoints/step-4"));
+    rig_close(&rig.run);
+}
+
 /* Rank 1 is asked to stop while all wait; this one is asked from its first question on, which is when
  * the wait has begun. */
 static bool on_late_ask(void *user)
@@ -410,12 +428,19 @@ static void test_a_stop_ends_the_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_at_the_start),  cmocka_unit_test(test_warned_at_the_start),
-        cmocka_unit_test(test_another_folder),        cmocka_unit_test(test_home_again),
-        cmocka_unit_test(test_a_broken_folder),       cmocka_unit_test(test_room_is_made),
-        cmocka_unit_test(test_space_comes),           cmocka_unit_test(test_the_wait_ends),
-        cmocka_unit_test(test_a_stop_ends_the_wait),  cmocka_unit_test(test_a_write_finds_no_space),
-        cmocka_unit_test(test_the_newest_is_damaged), cmocka_unit_test(test_no_summary),
+        cmocka_unit_test(test_refused_at_the_start),
+        cmocka_unit_test(test_warned_at_the_start),
+        cmocka_unit_test(test_another_folder),
+        cmocka_unit_test(test_home_again),
+        cmocka_unit_test(test_a_broken_folder),
+        cmocka_unit_test(test_room_is_made),
+        cmocka_unit_test(test_space_comes),
+        cmocka_unit_test(test_the_wait_ends),
+        cmocka_unit_test(test_the_wait_ends_though_there_seems_to_be_room),
+        cmocka_unit_test(test_a_stop_ends_the_wait),
+        cmocka_unit_test(test_a_write_finds_no_space),
+        cmocka_unit_test(test_the_newest_is_damaged),
+        cmocka_unit_test(test_no_summary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
