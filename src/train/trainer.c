@@ -312,7 +312,7 @@ static enum status meet(struct trainer *t)
     if (trainer_speaks(t))
         TRY(dataset_prune_cache(t->data, t->cache));
     if (trainer_speaks(t)) {
-        fingerprint_take(t->env, run_place(config).backend, config->device.name, &t->print);
+        TRY(fingerprint_take(t->env, run_place(config).backend, config->device.name, &t->print));
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
         TRY(dataset_print(t->data, &t->data_files));
     }
