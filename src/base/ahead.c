@@ -2,10 +2,10 @@
 #include "base/ahead.h"
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include "base/direct.h"
 #include "base/progress.h"
+#include "base/thread.h"
 
 struct range {
     int fd;
@@ -55,17 +55,6 @@ static void *read_main(void *arg)
     return NULL;
 }
 
-/* Signals are for the thread that computes. */
-static int start_thread(struct ahead *ahead)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&ahead->thread, NULL, read_main, ahead);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 enum status ahead_create(struct env *env, size_t most_bytes, struct ahead **ahead)
 {
     size_t room = (most_bytes + DIRECT_BLOCK - 1) / DIRECT_BLOCK * DIRECT_BLOCK + 2 * DIRECT_BLOCK;
@@ -79,7 +68,7 @@ enum status ahead_create(struct env *env, size_t most_bytes, struct ahead **ahea
         a->ring[i].room = (char *)direct_align(a->memory) + (size_t)i * room;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->moved, NULL);
-    int error = start_thread(a);
+    int error = thread_start(&a->thread, read_main, a);
     if (error != 0) {
         st = FAIL(env, MEMORY, "cannot start a thread that reads: %s", strerror(error));
         goto undo_lock;

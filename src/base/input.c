@@ -169,3 +169,82 @@ bool input_list(struct env *env, const char *folder, input_name_fn *name, void *
     } while (again(env, &tries));
     return false;
 }
+
+/* --- patterns ------------------------------------------------------------------------------- */
+
+static _Thread_local struct { /* glob's calls have no place for it */
+    struct env *env;
+    int error; /* that hides names; 0 = none has */
+} globbing;
+
+static void note_hidden(void)
+{
+    if (globbing.error == 0)
+        globbing.error = errno;
+}
+
+static void *glob_open(const char *folder)
+{
+    DIR *dir = is_failed(globbing.env) ? NULL : opendir(folder);
+    if (!dir && input_may_pass(errno))
+        note_hidden();
+    return dir;
+}
+
+static struct dirent *glob_read(void *dir)
+{
+    errno = 0;
+    struct dirent *entry = is_failed(globbing.env) ? NULL : readdir(dir);
+    if (!entry && errno != 0)
+        note_hidden();
+    return entry;
+}
+
+static void glob_close(void *dir)
+{
+    closedir(dir);
+}
+
+static int glob_stat(const char *path, struct stat *info)
+{
+    int result = is_failed(globbing.env) ? -1 : stat(path, info);
+    if (result != 0 && input_may_pass(errno))
+        note_hidden();
+    return result;
+}
+
+static int glob_lstat(const char *path, struct stat *info)
+{
+    int result = is_failed(globbing.env) ? -1 : lstat(path, info);
+    if (result != 0 && input_may_pass(errno))
+        note_hidden();
+    return result;
+}
+
+static bool glob_once(struct env *env, const char *pattern, glob_t *found)
+{
+    *found = (glob_t){.gl_opendir = glob_open,
+                      .gl_readdir = glob_read,
+                      .gl_closedir = glob_close,
+                      .gl_stat = glob_stat,
+                      .gl_lstat = glob_lstat};
+    globbing.env = env;
+    globbing.error = 0;
+    int code = glob(pattern, GLOB_NOSORT | GLOB_ALTDIRFUNC, NULL, found);
+    int error = code == GLOB_NOSPACE ? ENOMEM : globbing.error;
+    if (error == 0 && (code == 0 || code == GLOB_NOMATCH))
+        return true;
+    globfree(found);
+    errno = error != 0 ? error : EIO;
+    return false;
+}
+
+bool input_glob(struct env *env, const char *pattern, glob_t *found)
+{
+    struct tries tries = {0};
+    do {
+        if (glob_once(env, pattern, found))
+            return true;
+    } while (again(env, &tries));
+    return false;
+}

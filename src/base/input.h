@@ -12,6 +12,7 @@
  */
 #ifndef BASE_INPUT_H
 #define BASE_INPUT_H
+#include <glob.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +45,10 @@ bool input_map(struct env *env, int fd, size_t bytes, void **data); /* read-only
  * again, so a name may come twice. */
 typedef void input_name_fn(void *user, const char *name);
 bool input_list(struct env *env, const char *folder, input_name_fn *name, void *user);
+
+/* The system's glob, unsorted; globfree *found when this is true, also where nothing matches. It knows
+ * nothing of a folder that could not be read to its end: here that is an error, since files would be
+ * missing. A folder that may not be read (EACCES) matches nothing. */
+bool input_glob(struct env *env, const char *pattern, glob_t *found);
 
 #endif

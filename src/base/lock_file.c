@@ -9,8 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/input.h"
 
 enum { HOST_BYTES = 65, OWNER_BYTES = HOST_BYTES + 32 }; /* the system's limit, and the end */
+enum { ATTEMPTS = 1000 }; /* each has lost to a holder who left, or the disk does not answer */
 
 struct lock_file {
     struct env *env; /* borrowed */
@@ -31,14 +33,19 @@ static bool is_owner(const char *text, size_t bytes)
     return zeros || (end > 0 && text[end] == '\n' && end + 1 == bytes);
 }
 
-static bool is_lock_file(int fd)
+/* *ours = it is a lock file; false: it cannot be known, see errno. */
+static bool look_at(struct env *env, int fd, bool *ours)
 {
     struct stat info;
     char text[OWNER_BYTES] = "";
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+    *ours = false;
+    if (fstat(fd, &info) != 0)
         return false;
-    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
-    return bytes >= 0 && is_owner(text, (size_t)bytes);
+    if (!S_ISREG(info.st_mode))
+        return true;
+    ssize_t bytes = input_read_at(env, fd, 0, text, sizeof text - 1);
+    *ours = bytes >= 0 && is_owner(text, (size_t)bytes);
+    return bytes >= 0;
 }
 
 static enum status refuse_other(struct env *env, const char *path, const struct lock_words *words)
@@ -47,12 +54,24 @@ static enum status refuse_other(struct env *env, const char *path, const struct 
                 path, words->advice);
 }
 
+/* Any file that is open but a lock file is refused. */
+static enum status check_kind(struct env *env, const char *path, int fd,
+                              const struct lock_words *words)
+{
+    char reason[128];
+    bool ours;
+    if (!look_at(env, fd, &ours))
+        return FAIL(env, IO, "cannot read '%s': %s", path,
+                    input_reason(errno, reason, sizeof reason));
+    return ours ? STATUS_OK : refuse_other(env, path, words);
+}
+
 /* The id and the host are for people, and may be missing. */
 static enum status refuse(struct env *env, int fd, const struct lock_words *words)
 {
     char text[OWNER_BYTES] = "", host[HOST_BYTES] = "", who[HOST_BYTES + 64] = "";
     int pid = 0;
-    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+    ssize_t bytes = input_read_at(env, fd, 0, text, sizeof text - 1);
     if (bytes > 0)
         sscanf(text, "%d %64s", &pid, host);
     if (pid > 0)
@@ -72,13 +91,12 @@ static bool is_taken(int fd)
 
 enum status lock_file_check(struct env *env, const char *path, const struct lock_words *words)
 {
-    enum status st = STATUS_OK;
+    enum status st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (fd < 0)
         return errno == ELOOP ? refuse_other(env, path, words) : STATUS_OK;
-    if (!is_lock_file(fd))
-        st = refuse_other(env, path, words);
-    else if (is_taken(fd))
+    st = check_kind(env, path, fd, words);
+    if (st == STATUS_OK && is_taken(fd))
         st = refuse(env, fd, words);
     close(fd);
     return st;
@@ -96,20 +114,28 @@ static enum status open_file(struct lock_file *lock, const struct lock_words *wo
     return FAIL(lock->env, IO, "cannot open '%s': %s", lock->path, strerror(errno));
 }
 
+/* *reason = why there is no lock but a file all the same, 0: there is one. */
+static enum status hold_once(struct lock_file *lock, const struct lock_words *words, int *reason)
+{
+    TRY(open_file(lock, words));
+    *reason = flock(lock->fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    return *reason == EWOULDBLOCK ? refuse(lock->env, lock->fd, words) : STATUS_OK;
+}
+
 static enum status hold(struct lock_file *lock, const struct lock_words *words)
 {
+    int reason = 0, attempt = 0;
     do {
-        TRY(open_file(lock, words));
-        if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
-            if (errno == EWOULDBLOCK)
-                return refuse(lock->env, lock->fd, words);
-            if (!words->quiet)
-                log_warn(lock->env,
-                         "cannot lock '%s': %s; make sure that no other %s writes to '%s'",
-                         lock->path, strerror(errno), words->writer, words->output);
-        }
+        if (attempt++ == ATTEMPTS)
+            return FAIL(lock->env, IO, "cannot lock '%s': cannot tell that it is still there",
+                        lock->path);
+        TRY(hold_once(lock, words, &reason));
     } while (!file_is_at(lock->fd, AT_FDCWD, lock->path));
-    return is_lock_file(lock->fd) ? STATUS_OK : refuse_other(lock->env, lock->path, words);
+    TRY(check_kind(lock->env, lock->path, lock->fd, words));
+    if (reason != 0 && !words->quiet)
+        log_warn(lock->env, "cannot lock '%s': %s; make sure that no other %s writes to '%s'",
+                 lock->path, strerror(reason), words->writer, words->output);
+    return STATUS_OK;
 }
 
 /* For people; the lock holds without it. */
@@ -163,7 +189,8 @@ bool lock_file_is_left(const char *path)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (fd < 0)
         return false;
-    bool left = is_lock_file(fd) && flock(fd, LOCK_SH | LOCK_NB) == 0;
+    bool ours, known = look_at(NULL, fd, &ours);
+    bool left = known && ours && flock(fd, LOCK_SH | LOCK_NB) == 0;
     close(fd);
     return left;
 }

@@ -1,12 +1,13 @@
 /* named -- see the header. */
 #include "base/named.h"
-#include <glob.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/file.h"
+#include "base/input.h"
 
 /* "data.path: ", or nothing */
 static const char *colon(const char *key)
@@ -58,10 +59,13 @@ enum status named_files(struct env *env, const char *key, const char *pattern)
                     key, colon(key), pattern, pattern, pattern[bytes - 1] == '/' ? "" : "/");
     if (file_exists(pattern))
         return check_plain(env, key, pattern);
-    glob_t found = {0};
-    int none = glob(pattern, GLOB_NOSORT, NULL, &found);
-    enum status st = none == GLOB_NOMATCH ? fail_missing(env, key, pattern) : STATUS_OK;
-    for (size_t i = 0; none == 0 && st == STATUS_OK && i < found.gl_pathc; i++)
+    glob_t found;
+    char reason[128];
+    if (!input_glob(env, pattern, &found))
+        return FAIL(env, IO, "%s%scannot read the folders of '%s': %s", key, colon(key), pattern,
+                    input_reason(errno, reason, sizeof reason));
+    enum status st = found.gl_pathc == 0 ? fail_missing(env, key, pattern) : STATUS_OK;
+    for (size_t i = 0; st == STATUS_OK && i < found.gl_pathc; i++)
         st = check_plain(env, key, found.gl_pathv[i]);
     globfree(&found);
     return st;
@@ -84,6 +88,13 @@ enum status named_tokenizer(struct env *env, const char *key, const char *name)
                         colon(key), name);
 }
 
+/* Is it there, and no folder? Not where that cannot be known: who makes the folder says why. */
+static bool is_no_folder(struct env *env, const char *path)
+{
+    struct stat info;
+    return input_stat(env, path, &info) && !S_ISDIR(info.st_mode);
+}
+
 enum status named_out(struct env *env, const char *key, const char *path)
 {
     char *part, *slash;
@@ -96,7 +107,7 @@ enum status named_out(struct env *env, const char *key, const char *path)
                   "%s: '%s' is a link that leads nowhere; make the folder that it leads to, or "
                   "choose another %s",
                   key, part, key);
-    else if (file_exists(part) && !dir_exists(part))
+    else if (is_no_folder(env, part))
         st = FAIL(env, CONFIG,
                   "%s: '%s' is a file, and a folder is to be written; choose another %s", key, part,
                   key);

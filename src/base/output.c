@@ -179,6 +179,20 @@ bool output_rename(struct env *env, const char *from, const char *to)
     return noted(!is_failed(env) && rename(from, to) == 0);
 }
 
+bool output_rename_new(struct env *env, const char *from, const char *to)
+{
+    struct stat info;
+    if (is_failed(env))
+        return noted(false);
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+        return true;
+    if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+        return noted(false);
+    if (lstat(to, &info) == 0)
+        errno = EEXIST;
+    return noted(errno == ENOENT && rename(from, to) == 0);
+}
+
 bool output_mkdir(struct env *env, const char *path)
 {
     return noted(!is_failed(env) && mkdir(path, 0777) == 0);

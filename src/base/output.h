@@ -33,6 +33,9 @@ bool output_reserve(struct env *env, int fd, uint64_t bytes);
 bool output_sync(struct env *env, int fd); /* fine where nothing can be synced */
 bool output_close(struct env *env, int fd);
 bool output_rename(struct env *env, const char *from, const char *to);
+/* The same to a name that is free: EEXIST where it is not. A file system that cannot do both at once is
+ * asked first. */
+bool output_rename_new(struct env *env, const char *from, const char *to);
 bool output_mkdir(struct env *env, const char *path);
 /* The entry `name` of an open folder (AT_FDCWD: a path): an empty folder, or anything else. A link is
  * removed, and not what it leads to. */

@@ -130,6 +130,62 @@ enum status part_folder_commit(struct part_folder *folder, const char *goal)
     return dir_sync_parent(env, goal);
 }
 
+/* --- files of it ---------------------------------------------------------------------------- */
+
+struct move {
+    char *from, *to;
+    bool moved;
+};
+
+static enum status name_move(struct part_folder *folder, const char *goal, const char *name,
+                             struct move *move)
+{
+    TRY(path_join(folder->env, folder->path, name, &move->from));
+    return path_join(folder->env, goal, name, &move->to);
+}
+
+static enum status make_move(struct env *env, struct move *move)
+{
+    if (path_is_free(move->from))
+        return STATUS_OK;
+    move->moved = output_rename_new(env, move->from, move->to);
+    if (move->moved)
+        return STATUS_OK;
+    if (errno == EEXIST)
+        return FAIL(env, CONFIG, "'%s' is there already, and nothing is overwritten", move->to);
+    return FAIL(env, IO, "cannot write '%s': %s", move->to, strerror(errno));
+}
+
+/* What cannot be taken back stays: it is complete. */
+static void take_back(struct env *env, const struct move *move)
+{
+    if (move->moved && !output_rename(env, move->to, move->from))
+        log_warn(env, "'%s' is left there: %s", move->to, strerror(errno));
+}
+
+enum status part_folder_hand_over(struct part_folder *folder, const char *goal,
+                                  const char *const *names, int count)
+{
+    struct env *env = folder->env;
+    struct move *moves;
+    TRY(mem_alloc_array(env, MEM_OTHER, "moves", (size_t)count, sizeof *moves, &moves));
+    enum status st = STATUS_OK;
+    for (int i = 0; i < count && st == STATUS_OK; i++)
+        st = name_move(folder, goal, names[i], &moves[i]);
+    for (int i = 0; i < count && st == STATUS_OK; i++)
+        st = make_move(env, &moves[i]);
+    if (st == STATUS_OK)
+        st = dir_sync(env, goal);
+    for (int i = count - 1; i >= 0; i--) {
+        if (st != STATUS_OK)
+            take_back(env, &moves[i]);
+        mem_free(env, moves[i].to);
+        mem_free(env, moves[i].from);
+    }
+    mem_free(env, moves);
+    return st;
+}
+
 /* --- leftovers ------------------------------------------------------------------------------ */
 
 bool part_folder_is_name(const char *name, const char *stem)

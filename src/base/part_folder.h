@@ -21,15 +21,21 @@ enum status part_folder_create(struct env *env, const char *stem, struct part_fo
 void part_folder_destroy(
     struct part_folder *folder); /* NULL is fine; removes what is not committed */
 
-const char *part_folder_path(const struct part_folder *folder);
 /* Which of the names it has, 1 for the stem itself; and such a name, for other processes that write
  * into it; mem_free it. */
 int part_folder_number(const struct part_folder *folder);
 enum status part_folder_name(struct env *env, const char *stem, int number, char **path);
 
+/* NULL once it has its name, even if the commit failed after that. */
+const char *part_folder_path(const struct part_folder *folder);
 /* Sync it, rename it to `goal`, which is free or an empty folder, remove the marker, sync the
  * folder around it; then only destroy. */
 enum status part_folder_commit(struct part_folder *folder, const char *goal);
+
+/* Move the files of these names that are in it to the folder `goal`, and sync that: all of them, or none
+ * and an error. No such name may be there (STATUS_CONFIG). Then only destroy. */
+enum status part_folder_hand_over(struct part_folder *folder, const char *goal,
+                                  const char *const *names, int count);
 
 /* --- leftovers ------------------------------------------------------------------------------ */
 

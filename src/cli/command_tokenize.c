@@ -112,6 +112,11 @@ static enum status make_tokenizer(struct cli *cli, const struct tokenize_setting
     return st;
 }
 
+#define PARTIAL_NAME ".sifr-partial" /* in the folder, until all is written */
+
+enum { OUTPUTS = 3 };
+static const char *const output_names[OUTPUTS] = {"train.bin", "val.bin", "tokenizer.json"};
+
 struct tokenized {
     char *tokenizer_path, *path[2];
     int vocab;
@@ -196,7 +201,8 @@ static enum status check_place(struct env *env, const struct tokenize_settings *
 
 static enum status write_tokens(struct cli *cli, const struct tokenize_settings *settings,
                                 const char *const *words, int word_count,
-                                const struct tokenizer *tokenizer, struct tokenized *done)
+                                const struct tokenizer *tokenizer, char *const paths[OUTPUTS],
+                                struct tokenized *done)
 {
     struct progress progress = {cli->console, "encoding", clock_seconds(), 0};
     struct encode_job job = {
@@ -207,8 +213,7 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
         .format = (enum data_format)settings->format,
         .split = settings->split,
         .special = settings->special,
-        .folder = settings->out,
-        .path = {done->path[0], done->path[1]},
+        .path = {paths[0], paths[1]},
         .progress = on_encode,
         .user = &progress,
     };
@@ -216,7 +221,31 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
     console_live_clear(cli->console);
     TRY(st);
     done->vocab = tokenizer_vocab(tokenizer);
-    return tokenizer_save(tokenizer, done->tokenizer_path);
+    return tokenizer_save(tokenizer, paths[2]);
+}
+
+/* All files appear in the folder, or none does. */
+static enum status write_files(struct cli *cli, const struct tokenize_settings *settings,
+                               const char *const *words, int word_count,
+                               const struct tokenizer *tokenizer, struct tokenized *done)
+{
+    struct env *env = cli->env;
+    struct part_folder *folder = NULL;
+    char *stem, *paths[OUTPUTS] = {0};
+    enum status st;
+    TRY(path_join(env, settings->out, PARTIAL_NAME, &stem));
+    TRY_OR(undo, part_folder_clear_all(env, stem));
+    TRY_OR(undo, part_folder_create(env, stem, &folder));
+    for (int i = 0; i < OUTPUTS; i++)
+        TRY_OR(undo, path_join(env, part_folder_path(folder), output_names[i], &paths[i]));
+    TRY_OR(undo, write_tokens(cli, settings, words, word_count, tokenizer, paths, done));
+    st = part_folder_hand_over(folder, settings->out, output_names, OUTPUTS);
+undo:
+    for (int i = 0; i < OUTPUTS; i++)
+        mem_free(env, paths[i]);
+    part_folder_destroy(folder);
+    mem_free(env, stem);
+    return st;
 }
 
 /* One at a time writes to a folder. */
@@ -240,7 +269,7 @@ static enum status fill_folder(struct cli *cli, const struct tokenize_settings *
     TRY(check_place(cli->env, settings, done)); /* another may have ended just now */
     TRY(make_tokenizer(cli, settings, words, word_count, &tokenizer));
     done->learn_seconds = clock_seconds() - begin;
-    enum status st = write_tokens(cli, settings, words, word_count, tokenizer, done);
+    enum status st = write_files(cli, settings, words, word_count, tokenizer, done);
     tokenizer_destroy(tokenizer);
     return st;
 }
@@ -270,9 +299,9 @@ static enum status tokenize(struct cli *cli, const struct tokenize_settings *set
     TRY(check_flags(env, settings));
     for (int i = 0; i < word_count; i++)
         TRY(named_files(env, "", words[i]));
-    TRY_OR(undo, path_join(env, settings->out, "tokenizer.json", &done.tokenizer_path));
-    TRY_OR(undo, path_join(env, settings->out, "train.bin", &done.path[0]));
-    TRY_OR(undo, path_join(env, settings->out, "val.bin", &done.path[1]));
+    TRY_OR(undo, path_join(env, settings->out, output_names[2], &done.tokenizer_path));
+    TRY_OR(undo, path_join(env, settings->out, output_names[0], &done.path[0]));
+    TRY_OR(undo, path_join(env, settings->out, output_names[1], &done.path[1]));
     TRY_OR(undo, check_place(env, settings, &done));
     TRY_OR(undo, make_folder(cli, settings, words, word_count, &done));
     if (settings->json)

@@ -372,7 +372,7 @@ static enum status dispatch(struct cli *cli, int argc, char *const *argv)
 static void open_standard_files(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
             _exit(status_exit_code(STATUS_IO));
     }
 }

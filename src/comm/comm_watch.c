@@ -14,10 +14,10 @@
  * waiting for other ranks as well, until the card has passed its mark. At most COMM_WATCHED calls of
  * a communicator are kept: of more, the first are, and one that hangs is among the first.
  */
-#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include "base/clock.h"
+#include "base/thread.h"
 #include "comm/comm_impl.h"
 
 static const double LOOK_EVERY = 0.02;
@@ -179,24 +179,13 @@ static void *watch_main(void *arg)
     return NULL;
 }
 
-/* Signals are the business of the thread that trains. */
-static int start_thread(struct comm_home *home)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&home->watch.thread, NULL, watch_main, home);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 enum status comm_watch_start(struct comm_home *home)
 {
     struct comm_watch *watch = &home->watch;
     pthread_mutex_init(&watch->lock, NULL);
     pthread_mutex_init(&home->issue_lock, NULL);
     atomic_init(&watch->stops, false);
-    int error = start_thread(home);
+    int error = thread_start(&watch->thread, watch_main, home);
     watch->running = error == 0;
     if (watch->running)
         return STATUS_OK;

@@ -10,8 +10,8 @@
  */
 #include "device/worker.h"
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
+#include "base/thread.h"
 
 struct task {
     stream_task_fn *call;
@@ -52,15 +52,10 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-/* Signals are for the thread that computes: the new thread inherits a mask that blocks them all. */
 static int start_thread(struct worker *worker, const char *name)
 {
     char short_name[16];
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&worker->thread, worker_main, worker);
     snprintf(short_name, sizeof short_name, "%s", name);
     if (error == 0)
         pthread_setname_np(worker->thread, short_name);

@@ -142,12 +142,14 @@ static enum status open_folder(struct trainer *t)
     int64_t sampled = every > 0 ? t->step / every * every : 0;
     if (!trainer_speaks(t))
         return STATUS_OK;
-    if (t->lock != NULL)
+    bool held = t->lock != NULL;
+    if (held)
         TRY(checkpoint_keep_clear(t->env, t->checkpoints)); /* it may take room */
     TRY(check_room(t));
-    if (t->lock == NULL)
+    if (!held) {
         TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
-    TRY(checkpoint_keep_clear(t->env, t->checkpoints));
+        TRY(checkpoint_keep_clear(t->env, t->checkpoints));
+    }
     if (is_complete(t)) /* it may have been killed while it removed the last old one */
         return STATUS_OK;
     /* one of the same step as that in the fallback was passed over */
@@ -310,7 +312,7 @@ static enum status meet(struct trainer *t)
     if (trainer_speaks(t))
         TRY(dataset_prune_cache(t->data, t->cache));
     if (trainer_speaks(t)) {
-        fingerprint_take(t->env, run_compute(config).backend, config->device.name, &t->print);
+        TRY(fingerprint_take(t->env, run_compute(config).backend, config->device.name, &t->print));
         TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
         TRY(dataset_print(t->data, &t->data_files));
     }

@@ -283,6 +283,13 @@ static void test_folders(void **state)
     assert_int_equal(dir_create(env, at(folder, "file/below")), STATUS_IO);
     assert_contains(folder->f.heard.line, "cannot create folder");
     assert_int_equal(dir_create(env, ""), STATUS_IO);
+    /* one that is there and cannot be looked at: why, not that it exists */
+    struct input_faults faults = {.times = 2 * INPUT_TRIES, .error = EIO};
+    atomic_store(&faults.left, 1);
+    env->input_faults = &faults;
+    assert_int_equal(dir_create(env, at(folder, "a")), STATUS_IO);
+    env->input_faults = NULL;
+    assert_contains(folder->f.heard.line, "': Input/output error");
     assert_false(dir_is_empty(at(folder, "file")));
 }
 

@@ -102,8 +102,27 @@ static bool try_list(struct scene *s)
     return done;
 }
 
-static bool (*const calls[])(struct scene *) = {try_stat,    try_open, try_read,
-                                                try_read_at, try_map,  try_list};
+static bool glob_all(struct scene *s, size_t expected)
+{
+    glob_t found;
+    char pattern[64];
+    snprintf(pattern, sizeof pattern, "%s/f*", s->folder);
+    bool done = input_glob(&s->env, pattern, &found);
+    if (!done)
+        return false;
+    assert_int_equal(found.gl_pathc, expected);
+    globfree(&found);
+    return true;
+}
+
+static bool try_glob(struct scene *s)
+{
+    return glob_all(s, 1);
+}
+
+static bool (*const calls[])(struct scene *) = {try_stat, try_open, try_read, try_read_at,
+                                                try_map,  try_list, try_glob};
+enum { GLOB = sizeof calls / sizeof *calls - 1 };
 
 static bool fail_some(struct scene *s, size_t call, int error, int times)
 {
@@ -133,7 +152,7 @@ static void test_errors_that_do_not(void **state)
 {
     static const int errors[] = {ENOENT, ENOTDIR, EACCES, ELOOP, EISDIR};
     struct scene *s = *state;
-    for (size_t call = 0; call < sizeof calls / sizeof *calls; call++)
+    for (size_t call = 0; call < GLOB; call++) /* to glob they are folders like any other */
         for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
             assert_false(fail_some(s, call, errors[e], 1));
             assert_int_equal(errno, errors[e]);
@@ -158,6 +177,24 @@ static void test_broken_listing(void **state)
     assert_int_equal(errno, EACCES);
 }
 
+/* Wherever it breaks off, all names are found or it fails. */
+static void test_broken_pattern(void **state)
+{
+    struct scene *s = *state;
+    s->faults.error = EIO;
+    for (int call = 1; call <= 8; call++) {
+        s->faults.times = 1;
+        atomic_store(&s->faults.left, call);
+        assert_true(glob_all(s, 1));
+    }
+    for (int call = 1; call <= 4; call++) {
+        s->faults.times = 1 << 20;
+        atomic_store(&s->faults.left, call);
+        assert_false(glob_all(s, 1));
+        assert_int_equal(errno, EIO);
+    }
+}
+
 static void test_words(void **state)
 {
     char out[64];
@@ -172,6 +209,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_errors_that_may_pass, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_errors_that_do_not, open_scene, close_scene),
         cmocka_unit_test_setup_teardown(test_broken_listing, open_scene, close_scene),
+        cmocka_unit_test_setup_teardown(test_broken_pattern, open_scene, close_scene),
         cmocka_unit_test(test_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,12 @@
 /* One writer at a time: held by a process, gone with it, and no file but a lock file is ever
  * touched. */
+#include <errno.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "train/scratch.h"
+#include "base/input.h"
 #include "base/lock_file.h"
 
 static const struct lock_words words = {
@@ -110,12 +112,49 @@ static void test_moved(void **state)
     scratch_close(&s);
 }
 
+/* The answer of a disk that fails from here on. */
+static bool disk_fails;
+
+bool __real_file_is_at(int fd, int folder, const char *name);
+bool __wrap_file_is_at(int fd, int folder, const char *name);
+bool __wrap_file_is_at(int fd, int folder, const char *name)
+{
+    return !disk_fails && __real_file_is_at(fd, folder, name);
+}
+
+static void test_a_disk_that_fails(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct lock_file *lock = NULL;
+    scratch_open(&s);
+    disk_fails = true;
+    assert_int_equal(take(&s, &lock), STATUS_IO); /* it ends */
+    scratch_expect(&s, "cannot tell that it is still there");
+    disk_fails = false;
+    /* a read that fails says nothing of whose file it is */
+    struct input_faults faults = {.times = INPUT_TRIES, .error = EIO};
+    atomic_store(&faults.left, 1);
+    s.env.input_faults = &faults;
+    assert_int_equal(take(&s, &lock), STATUS_IO);
+    scratch_expect(&s, "Input/output error");
+    faults.times = 1;
+    atomic_store(&faults.left, 1);
+    assert_int_equal(take(&s, &lock), STATUS_OK); /* once does not matter */
+    s.env.input_faults = NULL;
+    lock_file_release(lock);
+    assert_int_equal(take(&s, &lock), STATUS_OK);
+    lock_file_release(lock);
+    scratch_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_another_process),
         cmocka_unit_test(test_files_of_others),
         cmocka_unit_test(test_moved),
+        cmocka_unit_test(test_a_disk_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

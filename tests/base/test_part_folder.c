@@ -193,6 +193,62 @@ static void test_everything_can_fail(void **state)
     }
 }
 
+/* --- files of it ---------------------------------------------------------------------------- */
+
+static const char *const files[] = {"file", "missing", "other"};
+
+static struct part_folder *begin_files(struct scratch *s)
+{
+    char path[256];
+    assert_int_equal(dir_create(&s->env, scratch_path(s, "goal")), STATUS_OK);
+    struct part_folder *folder = begin(s, "goal/.part");
+    snprintf(path, sizeof path, "%s/other", part_folder_path(folder));
+    assert_int_equal(file_write_atomic(&s->env, path, "y", 1), STATUS_OK);
+    return folder;
+}
+
+static void test_files_are_handed_over_or_none_is(void **state)
+{
+    (void)state;
+    struct scratch s;
+    char goal[128];
+    open_scene(&s);
+    strcpy(goal, scratch_path(&s, "goal"));
+    enum status st = STATUS_IO;
+    for (int n = 1; st != STATUS_OK; n++) {
+        struct part_folder *folder = begin_files(&s);
+        struct output_faults faults = {.error = EIO};
+        atomic_store(&faults.left, n);
+        s.env.faults = &faults;
+        st = part_folder_hand_over(folder, goal, files, 3);
+        s.env.faults = NULL;
+        part_folder_destroy(folder);
+        assert_true(st == STATUS_OK || dir_is_empty(goal));
+        assert_true(n < 20);
+    }
+    assert_true(file_exists(scratch_path(&s, "goal/file")));
+    assert_true(file_exists(scratch_path(&s, "goal/other")));
+    assert_true(path_is_free(scratch_path(&s, "goal/.part")));
+    scratch_close(&s);
+}
+
+static void test_files_replace_nothing(void **state)
+{
+    (void)state;
+    struct scratch s;
+    char goal[128];
+    open_scene(&s);
+    strcpy(goal, scratch_path(&s, "goal"));
+    struct part_folder *folder = begin_files(&s);
+    assert_int_equal(symlink("nowhere", scratch_path(&s, "goal/other")), 0);
+    assert_int_equal(part_folder_hand_over(folder, goal, files, 3), STATUS_CONFIG);
+    part_folder_destroy(folder);
+    assert_true(path_is_link(scratch_path(&s, "goal/other")));
+    assert_int_equal(unlink(scratch_path(&s, "goal/other")), 0);
+    assert_true(dir_is_empty(goal));
+    scratch_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -201,6 +257,8 @@ int main(void)
         cmocka_unit_test(test_what_a_killed_process_left),
         cmocka_unit_test(test_what_is_left_alone),
         cmocka_unit_test(test_everything_can_fail),
+        cmocka_unit_test(test_files_are_handed_over_or_none_is),
+        cmocka_unit_test(test_files_replace_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -120,10 +120,10 @@ expect 2 "another tokenize is writing to 'held' \(process 4242 on there\); choos
 exec 9>&-
 ok "$sifr" tokenize text.txt --split=0.1 --out=held
 diff -r tokens held || fail "other tokens"
-for call in "open 2 after" "write_at 1 after" "sync 2 before" "rename 1 before"; do
+for call in "open 2 after" "write_at 1 after" "sync 2 before" "rename 1 before" "rename 2 before" "rename 3 before"; do
     rm -rf held
     killed "rank 0 $call" tokenize text.txt --split=0.1 --out=held
-    ls -A held | grep -q '^.train.bin.[0-9]*-0.tmp$' || fail "$call: the kill left nothing: $(ls -A held)"
+    ls -A held | grep -q '^.sifr-partial$' || fail "$call: the kill left nothing: $(ls -A held)"
     ok "$sifr" tokenize text.txt --split=0.1 --out=held
     diff -r tokens held || fail "$call: other files: $(ls -A held)"
 done

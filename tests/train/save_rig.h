@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "base/input.h"
 #include "base/output.h"
+#include "base/progress.h"
 #include "run_rig.h"
 #include "threads.h"
 #include "train/checkpoint/checkpoint.h"
@@ -19,6 +20,7 @@ struct save_rig {
     struct trainer_summary summary;
     struct output_faults faults[SAVE_MOST_RANKS];      /* of each rank's writes */
     struct input_faults input_faults[SAVE_MOST_RANKS]; /* and reads */
+    struct progress progress;                          /* of all ranks */
     const struct trainer_callbacks *callbacks; /* NULL = none; their user gets the rank's seat */
 };
 
@@ -70,6 +72,7 @@ static inline void *save_rank(void *argument)
     assert_int_equal(env_create(&env, save_sink, seat, LOG_INFO, 1), STATUS_OK);
     env.faults = &rig->faults[seat->rank];
     env.input_faults = &rig->input_faults[seat->rank];
+    env.progress = &rig->progress;
     callbacks.user = seat;
     seat->status = trainer_run(&env, &rig->run.config, seat->hub ? &ranks : NULL, &place,
                                &callbacks, &summary);

@@ -13,7 +13,10 @@ struct disk {
     uint64_t at_start, at_end; /* free for the run, before and after its last step */
     int asks;                  /* after the last step, of the first rank, */
     int room_after;            /* so many later there is room; 0 = never */
+    uint64_t moved;            /* the progress when it was asked before */
+    bool stood_still;          /* there was none between two questions */
     const char *in_the_way;    /* there is room when this is gone; NULL = no matter */
+    int quota;                 /* so many questions later writes find the room that was said */
     int stop_rank;             /* wants to stop after the last step; -1 = none does */
     _Atomic bool over;         /* the last step is done */
     int64_t steps, last;       /* of the run; after which disk.over is */
@@ -28,9 +31,17 @@ static bool say_free(void *user, const char *path, uint64_t *bytes)
         *bytes = PLENTY;
         return true;
     }
+    uint64_t now = progress_count(&disk.rig->progress);
+    if (disk.over && disk.asks > 0 && disk.asks < disk.room_after)
+        disk.stood_still |= now == disk.moved;
+    disk.moved = now;
     *bytes = disk.over ? disk.at_end : disk.at_start;
     if (disk.over && disk.room_after > 0 && ++disk.asks >= disk.room_after)
         *bytes = PLENTY;
+    if (disk.over && disk.quota > 0 && ++disk.asks < disk.quota) {
+        disk.rig->faults[0].error = EDQUOT;
+        atomic_store(&disk.rig->faults[0].left, 10);
+    }
     if (disk.over && disk.in_the_way && !save_there(disk.rig, disk.in_the_way))
         *bytes = PLENTY;
     return true;
@@ -325,12 +336,13 @@ static void test_space_comes(void **state)
         assert_int_equal(train(&rig, ranks, "checkpoint.wait_for_space=10m"), STATUS_OK);
         save_expect_line(&rig, "waiting 10m00s");
         assert_true(save_there(&rig, "run/checkpoints/step-4"));
+        assert_false(disk.stood_still); /* the watch after a signal would end the process */
         rig_close(&rig.run);
     }
 }
 
 /* A write of any rank that finds no space, where the disk has said that there is: it is tried again. One
- * that fails for another reason is not waited for. */
+ * that fails for another reason is tried once more, without a wait. */
 static int failing_rank, failing_error;
 static void on_step_fail(void *user, const struct trainer_step *step)
 {
@@ -351,7 +363,9 @@ static void fail_once(int rank, int error, enum status expected)
     failing_error = error;
     assert_int_equal(train(&rig, 2, "checkpoint.wait_for_space=10m zero.stage=1"), expected);
     assert_true(save_there(&rig, "run/checkpoints/step-4") == (expected == STATUS_OK));
-    assert_true((strstr(rig.lines, "waiting 10m00s") != NULL) == (expected == STATUS_OK));
+    assert_true((strstr(rig.lines, "waiting 10m00s") != NULL) ==
+                (error == ENOSPC || error == EDQUOT));
+    assert_true((strstr(rig.lines, "trying once more") != NULL) == (error == EIO));
     rig_close(&rig.run);
 }
 
@@ -360,8 +374,8 @@ static void test_a_write_finds_no_space(void **state)
     (void)state;
     fail_once(0, ENOSPC, STATUS_OK);
     fail_once(1, EDQUOT, STATUS_OK);
-    fail_once(0, EIO, STATUS_IO);
-    fail_once(1, EIO, STATUS_IO);
+    fail_once(0, EIO, STATUS_OK);
+    fail_once(1, EIO, STATUS_OK);
 }
 
 static void test_the_wait_ends(void **state)
@@ -371,6 +385,19 @@ static void test_the_wait_ends(void **state)
     open_rig(&rig, PLENTY, 0);
     assert_int_equal(train(&rig, 1, "checkpoint.wait_for_space=1s"), STATUS_IO);
     save_expect_line(&rig, "there is no checkpoint before it, so all steps are lost");
+    rig_close(&rig.run);
+}
+
+/* A quota: the disk has room, and every save finds none. */
+static void test_the_wait_ends_though_there_seems_to_be_room(void **state)
+{
+    (void)state;
+    struct save_rig rig;
+    open_rig(&rig, PLENTY, PLENTY);
+    disk.quota = 20; /* two in a second */
+    assert_int_equal(train(&rig, 1, "checkpoint.wait_for_space=2s"), STATUS_IO);
+    save_expect_line(&rig, "waiting 2");
+    assert_false(save_there(&rig, "run/checkpoints/step-4"));
     rig_close(&rig.run);
 }
 
@@ -401,12 +428,19 @@ static void test_a_stop_ends_the_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_at_the_start),  cmocka_unit_test(test_warned_at_the_start),
-        cmocka_unit_test(test_another_folder),        cmocka_unit_test(test_home_again),
-        cmocka_unit_test(test_a_broken_folder),       cmocka_unit_test(test_room_is_made),
-        cmocka_unit_test(test_space_comes),           cmocka_unit_test(test_the_wait_ends),
-        cmocka_unit_test(test_a_stop_ends_the_wait),  cmocka_unit_test(test_a_write_finds_no_space),
-        cmocka_unit_test(test_the_newest_is_damaged), cmocka_unit_test(test_no_summary),
+        cmocka_unit_test(test_refused_at_the_start),
+        cmocka_unit_test(test_warned_at_the_start),
+        cmocka_unit_test(test_another_folder),
+        cmocka_unit_test(test_home_again),
+        cmocka_unit_test(test_a_broken_folder),
+        cmocka_unit_test(test_room_is_made),
+        cmocka_unit_test(test_space_comes),
+        cmocka_unit_test(test_the_wait_ends),
+        cmocka_unit_test(test_the_wait_ends_though_there_seems_to_be_room),
+        cmocka_unit_test(test_a_stop_ends_the_wait),
+        cmocka_unit_test(test_a_write_finds_no_space),
+        cmocka_unit_test(test_the_newest_is_damaged),
+        cmocka_unit_test(test_no_summary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,8 @@
  * came. */
 #include <errno.h>
 #include <sys/stat.h>
+#include <unistd.h>
+#include "base/file_guard.h"
 #include "base/output.h"
 #include "threads.h"
 #include "train/scratch.h"
@@ -270,6 +272,30 @@ static void one_rank_encodes_for_all(void **state)
     end(&f);
 }
 
+/* It is the cache that is named, also where only part of a page is gone and reads as zeros; and a map
+ * that was closed is no longer guarded: another file may be mapped there. */
+static void a_cut_cache_is_noticed(void **state)
+{
+    struct fixture f;
+    struct file_guard_news news;
+    int32_t tokens[16];
+    (void)state;
+    begin(&f);
+    struct source *source = load(&f, f.cache, "a.txt", 0.1);
+    const struct token_stream *stream = source_train(source);
+    const struct token_piece *piece = stream->pieces;
+    assert_int_equal(token_stream_read(stream, &f.s.env, 0, 16, 300, tokens), STATUS_OK);
+    assert_non_null(strstr(piece->origin, "/run/cache/tokens-"));
+    assert_true(file_guard_look(piece->tokens, &news));
+    assert_int_equal(truncate(piece->origin, (off_t)news.bytes - 3), 0);
+    assert_int_equal(token_stream_read(stream, &f.s.env, 0, 16, 300, tokens), STATUS_IO);
+    assert_non_null(strstr(log_first_error(f.s.env.log), "/run/cache/tokens-"));
+    const void *begins = piece->tokens;
+    source_destroy(source);
+    assert_false(file_guard_look(begins, &news));
+    end(&f);
+}
+
 static void unwinds_from_every_failed_allocation(void **state)
 {
     struct fixture f;
@@ -307,6 +333,7 @@ int main(void)
         cmocka_unit_test(jsonl_keeps_its_mask),
         cmocka_unit_test(does_without_a_folder),
         cmocka_unit_test(damage_is_repaired),
+        cmocka_unit_test(a_cut_cache_is_noticed),
         cmocka_unit_test(one_rank_encodes_for_all),
         cmocka_unit_test(unwinds_from_every_failed_allocation),
     };

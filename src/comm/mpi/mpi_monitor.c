@@ -7,8 +7,8 @@
  * waiting from an outbox; those of one rank arrive in the order in which they were sent, and its
  * goodbye is the last.
  */
-#include <signal.h>
 #include "base/clock.h"
+#include "base/thread.h"
 #include "comm/mpi/mpi_impl.h"
 
 enum { NOTICE_TAG = 1 };
@@ -161,11 +161,7 @@ static void *monitor_main(void *arg)
 
 static int start_thread(struct mpi_home *home)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&home->monitor, NULL, monitor_main, home);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = thread_start(&home->monitor, monitor_main, home);
     if (error == 0)
         pthread_setname_np(home->monitor, "monitor");
     return error;

@@ -337,10 +337,14 @@ static enum status write_state(struct write *w, const struct checkpoint_list *li
 static enum status publish(struct write *w)
 {
     const struct checkpoint_setup *setup = w->job->setup;
-    TRY(part_folder_commit(w->folder, w->final));
+    enum status st = part_folder_commit(w->folder, w->final);
+    if (part_folder_path(w->folder) != NULL)
+        return st;
     w->result->written = clock_seconds() - w->started;
-    if (checkpoint_keep_prune(w->env, setup->folder, setup->config->keep, setup->config->major) !=
-        STATUS_OK)
+    if (st == STATUS_OK) /* otherwise a power cut could take the name: the one before is needed */
+        st =
+            checkpoint_keep_prune(w->env, setup->folder, setup->config->keep, setup->config->major);
+    if (st != STATUS_OK)
         snprintf(w->result->note, sizeof w->result->note, "%s", log_first_error(w->env->log));
     return STATUS_OK;
 }

@@ -6,26 +6,30 @@
 #include "base/file.h"
 #include "ops/ops_info.h"
 
-uint64_t fingerprint_binary(struct env *env)
+enum status fingerprint_binary(struct env *env, uint64_t *print)
 {
+    static const char program[] = "/proc/self/exe";
     struct file_map map;
-    uint64_t print = XXH3_64bits(SIFR_VERSION, sizeof SIFR_VERSION);
-    if (!file_exists("/proc/self/exe") || file_map_open(env, "/proc/self/exe", &map) != STATUS_OK)
-        return print;
-    print = XXH3_64bits_withSeed(map.data, map.bytes, print);
+    *print = XXH3_64bits(SIFR_VERSION, sizeof SIFR_VERSION);
+    if (!file_exists(program))
+        return STATUS_OK;
+    TRY(file_map_open(env, program, &map));
+    *print = XXH3_64bits_withSeed(map.data, map.bytes, *print);
+    enum status st = file_map_check(env, program, map.data);
     file_map_close(&map);
-    return print;
+    return st;
 }
 
-void fingerprint_take(struct env *env, const char *device, const char *card,
-                      struct fingerprint *print)
+enum status fingerprint_take(struct env *env, const char *device, const char *card,
+                             struct fingerprint *print)
 {
     struct ops_info info;
     ops_cpu_info(&info);
-    *print = (struct fingerprint){.binary = fingerprint_binary(env)};
+    *print = (struct fingerprint){0};
     snprintf(print->cpu, sizeof print->cpu, "%s, %s", info.core, info.vectors);
     snprintf(print->blas, sizeof print->blas, "%s", info.blas);
     snprintf(print->device, sizeof print->device, "%s%s%s", device, *card ? ", " : "", card);
+    return fingerprint_binary(env, &print->binary);
 }
 
 static void compare_words(const char *what, const char *there, const char *here, struct text *text)

@@ -12,10 +12,11 @@ struct fingerprint {
     char cpu[FINGERPRINT_WORDS], blas[FINGERPRINT_WORDS], device[FINGERPRINT_WORDS];
 };
 
-uint64_t fingerprint_binary(struct env *env);
+/* An error where the file cannot be read; of the version alone where the system does not show it. */
+enum status fingerprint_binary(struct env *env, uint64_t *print);
 /* `device` is the back end, `card` its name ("" = the host's processors). */
-void fingerprint_take(struct env *env, const char *device, const char *card,
-                      struct fingerprint *print);
+enum status fingerprint_take(struct env *env, const char *device, const char *card,
+                             struct fingerprint *print);
 /* What differs, in words: "cpu NEOVERSEV1 there, ZEN here; another program"; "" = nothing. */
 void fingerprint_compare(const struct fingerprint *there, const struct fingerprint *here,
                          struct text *text);

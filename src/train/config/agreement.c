@@ -61,7 +61,7 @@ static enum status print_all(struct env *env, const struct agreement_facts *fact
     const struct text *config = &agreement->config;
     uint64_t *prints = agreement->prints;
     TRY(config->status);
-    prints[AGREEMENT_BINARY] = fingerprint_binary(env);
+    TRY(fingerprint_binary(env, &prints[AGREEMENT_BINARY]));
     prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
     TRY(agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
     if (facts->model)

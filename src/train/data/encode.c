@@ -84,7 +84,6 @@ static enum status open_part(struct encoding *e, int part)
     const struct encode_job *job = e->job;
     if (e->writers[part])
         return STATUS_OK;
-    TRY(dir_create(job->env, job->folder));
     TRY(shard_writer_create(job->env, job->path[part], tokenizer_vocab(job->tokenizer),
                             source_tokenizer_fingerprint(job->tokenizer), &e->writers[part]));
     return add_end(e, part);

@@ -19,7 +19,6 @@ struct encode_job {
     enum data_format format; /* DATA_AUTO, DATA_TEXT or DATA_JSONL */
     double split;            /* share that goes to the second shard */
     bool special;
-    const char *folder;           /* of both files; made when there is something to write */
     const char *path[2];          /* train, val; val is not written when nothing is held out */
     encode_progress_fn *progress; /* may be NULL */
     void *user;

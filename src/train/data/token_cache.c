@@ -97,7 +97,7 @@ static const char *judge(const struct file_map *map, struct token_cache_key key,
     return NULL;
 }
 
-static enum status take_map(struct env *env, const struct file_map *map,
+static enum status take_map(struct env *env, const char *path, const struct file_map *map,
                             const struct header *header, struct token_cache **cache)
 {
     struct token_cache *c;
@@ -109,7 +109,12 @@ static enum status take_map(struct env *env, const struct file_map *map,
                               .train = header->train,
                               .held_out = header->held_out,
                               .bytes = map->bytes,
-                              .map = map->data};
+                              .map = *map};
+    enum status st = mem_strdup(env, path, &c->path);
+    if (st != STATUS_OK) {
+        mem_free(env, c);
+        return st;
+    }
     for (int part = 0; part < 2; part++)
         c->masked[part] = header->masked[part] != 0;
     if (header->mask_bytes > 0)
@@ -143,7 +148,7 @@ static enum status open_path(struct env *env, struct env *quiet, const char *pat
         return STATUS_OK;
     }
     const char *wrong = judge(&map, key, &header);
-    st = wrong ? STATUS_OK : take_map(env, &map, &header, cache);
+    st = wrong ? STATUS_OK : take_map(env, path, &map, &header, cache);
     if (wrong)
         log_warn(env, "the token cache '%s' is made again: %s", path, wrong);
     if (!*cache)
@@ -173,10 +178,10 @@ void token_cache_close(struct token_cache *cache)
 {
     if (!cache)
         return;
-    struct file_map map = {.data = cache->map, .bytes = cache->bytes};
     if (cache->private)
         mem_uncount(cache->env, MEM_HOST, MEM_LOADER, "tokens", cache->bytes);
-    file_map_close(&map);
+    file_map_close(&cache->map);
+    mem_free(cache->env, cache->path);
     mem_free(cache->env, cache);
 }
 
@@ -400,6 +405,8 @@ static enum status open_memory(struct token_cache_writer *w, struct token_cache 
     TRY(open_path(w->env, &w->quiet, path, w->key, cache));
     if (!*cache)
         return FAIL(w->env, IO, "cannot map the tokens that were made in memory");
+    mem_free(w->env, (*cache)->path); /* the number will be another file's */
+    (*cache)->path = NULL;
     enum status st = mem_count(w->env, MEM_HOST, MEM_LOADER, "tokens", (*cache)->bytes);
     (*cache)->private = st == STATUS_OK;
     if (st != STATUS_OK) {

@@ -83,5 +83,5 @@ enum status token_stream_window(const struct token_stream *stream, struct env *e
     for (int64_t i = 0; i < count && stream->mask; i++)
         if (token_stream_masked(stream, first + 1 + i))
             labels[i] = -1;
-    return STATUS_OK;
+    return stream->mask ? file_map_check(env, stream->pieces->origin, stream->mask) : STATUS_OK;
 }

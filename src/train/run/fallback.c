@@ -1,12 +1,12 @@
 /* fallback -- see the header. */
 #include "train/run/fallback.h"
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include "base/file.h"
+#include "base/input.h"
 #include "base/text.h"
 
 enum { LINE_BYTES = 4096 }; /* of a longer line, so many */
@@ -16,8 +16,10 @@ uint64_t fallback_id(struct env *env, const char *run)
     char *path, line[LINE_BYTES];
     if (path_join(env, run, "metrics.jsonl", &path) != STATUS_OK)
         return 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t got = fd >= 0 ? read(fd, line, sizeof line) : 0;
+    struct stat info;
+    int fd;
+    bool opened = input_open(env, path, &fd, &info) && S_ISREG(info.st_mode);
+    ssize_t got = opened ? input_read_at(env, fd, 0, line, sizeof line) : 0;
     if (fd >= 0)
         close(fd);
     mem_free(env, path);

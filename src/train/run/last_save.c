@@ -4,6 +4,7 @@
 #include <time.h>
 #include "base/clock.h"
 #include "base/output.h"
+#include "base/progress.h"
 #include "train/checkpoint/checkpoint_room.h"
 #include "train/config/deadline.h"
 #include "train/run/fallback.h"
@@ -158,16 +159,24 @@ static enum status save_when_there_is_room(struct attempt *a)
                  saves->folder, text_human_seconds(time, seconds));
     for (double end = clock_seconds() + seconds; !a->result->saved && a->result->no_space;) {
         nap(LOOK_EVERY);
+        progress_add(saves->env); /* it is asked for, and has an end of its own */
         struct word word = {
             .first = is_first(saves) ? (uint64_t)(clock_seconds() >= end) * 2 + has_room(saves) : 0,
             .any = !asked && wants_stop(saves)};
         TRY(exchange(saves, &word));
         if (word.first & 1)
             TRY(save_in(a, saves->folder));
-        else if (word.any || word.first != 0)
+        if (word.any || word.first >= 2) /* also where the figures say room and writes find none */
             return STATUS_OK;
     }
     return STATUS_OK;
+}
+
+/* Did it fail by something that a second attempt may not meet? All ranks say the same. */
+static bool may_pass(const struct checkpoint_result *result)
+{
+    return !result->saved && !result->no_space &&
+           (result->status == STATUS_IO || result->status == STATUS_MEMORY);
 }
 
 enum status last_save(struct run_saves *saves, const struct checkpoint_progress *progress,
@@ -175,6 +184,13 @@ enum status last_save(struct run_saves *saves, const struct checkpoint_progress 
 {
     struct attempt a = {saves, progress, result};
     TRY(save_in(&a, saves->folder));
+    if (may_pass(result)) {
+        if (saves->speaks)
+            log_warn(saves->env,
+                     "the checkpoint of step %" PRId64 " could not be saved: %s; trying once more",
+                     result->step, result->error);
+        TRY(save_in(&a, saves->folder));
+    }
     const struct checkpoint_result first = *result;
     /* It is in the fallback already, and would only be copied back. */
     if (first.saved || first.status != STATUS_IO ||

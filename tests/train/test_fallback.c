@@ -1,0 +1,52 @@
+/* A run's folder in the fallback: by its name, and by the first line of its metrics. */
+#include <errno.h>
+#include "base/input.h"
+#include "train/run/fallback.h"
+#include "train/scratch.h"
+
+static void test_an_error_that_passes(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct input_faults faults = {.times = 1, .error = EIO};
+    scratch_open(&s);
+    assert_int_equal(fallback_id(&s.env, s.folder), 0);
+    scratch_text(&s, "metrics.jsonl", "{\"run\": 1}\n{\"step\": 1}\n");
+    uint64_t id = fallback_id(&s.env, s.folder);
+    assert_true(id != 0);
+    s.env.input_faults = &faults;
+    for (int call = 1; call <= 2; call++) { /* the open and the read */
+        atomic_store(&faults.left, call);
+        assert_true(fallback_id(&s.env, s.folder) == id);
+        assert_true(atomic_load(&faults.left) < 1);
+    }
+    s.env.input_faults = NULL;
+    scratch_close(&s);
+}
+
+static void test_the_name(void **state)
+{
+    static const char *const runs[][2] = {{"/a/run", "f/run-00000000000000ff"},
+                                          {"run//", "f/run-00000000000000ff"},
+                                          {"..", "f/run-00000000000000ff"},
+                                          {"caf\xe9", "f/caf\xe9-00000000000000ff"}};
+    (void)state;
+    struct scratch s;
+    scratch_open(&s);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char *folder;
+        assert_int_equal(fallback_folder(&s.env, "f", runs[i][0], 255, &folder), STATUS_OK);
+        assert_string_equal(folder, runs[i][1]);
+        mem_free(&s.env, folder);
+    }
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_error_that_passes),
+        cmocka_unit_test(test_the_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,33 @@
+/* A program that cannot be read is an error of the disk, not another program. */
+#include <errno.h>
+#include "base/input.h"
+#include "train/checkpoint/fingerprint.h"
+#include "train/scratch.h"
+
+static void test_a_program_that_cannot_be_read(void **state)
+{
+    (void)state;
+    struct scratch s;
+    struct input_faults faults = {.times = INPUT_TRIES, .error = EIO};
+    uint64_t print, again;
+    scratch_open(&s);
+    assert_int_equal(fingerprint_binary(&s.env, &print), STATUS_OK);
+    s.env.input_faults = &faults;
+    atomic_store(&faults.left, 1);
+    assert_int_equal(fingerprint_binary(&s.env, &again), STATUS_IO);
+    scratch_expect(&s, "/proc/self/exe");
+    faults.times = 1;
+    atomic_store(&faults.left, 1);
+    assert_int_equal(fingerprint_binary(&s.env, &again), STATUS_OK);
+    s.env.input_faults = NULL;
+    assert_true(again == print);
+    scratch_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_program_that_cannot_be_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
