@@ -97,11 +97,14 @@ static const char *judge(const struct file_map *map, struct token_cache_key key,
     return NULL;
 }
 
-static enum status take_map(struct env *env, const struct file_map *map,
+static enum status take_map(struct env *env, const char *path, const struct file_map *map,
                             const struct header *header, struct token_cache **cache)
 {
     struct token_cache *c;
-    TRY(mem_alloc(env, MEM_LOADER, "token cache", sizeof *c, &c));
+    char *name;
+    enum status st;
+    TRY(mem_strdup(env, path, &name));
+    TRY_OR(undo_name, mem_alloc(env, MEM_LOADER, "token cache", sizeof *c, &c));
     const uint8_t *tokens = map->data + HEADER_BYTES;
     *c = (struct token_cache){.env = env,
                               .tokens = tokens,
@@ -109,13 +112,17 @@ static enum status take_map(struct env *env, const struct file_map *map,
                               .train = header->train,
                               .held_out = header->held_out,
                               .bytes = map->bytes,
-                              .map = map->data};
+                              .map = map->data,
+                              .path = name};
     for (int part = 0; part < 2; part++)
         c->masked[part] = header->masked[part] != 0;
     if (header->mask_bytes > 0)
         c->mask = map->data + map->bytes - header->mask_bytes;
     *cache = c;
     return STATUS_OK;
+undo_name:
+    mem_free(env, name);
+    return st;
 }
 
 enum status token_cache_quiet(struct env *env, struct env *quiet)
@@ -143,7 +150,7 @@ static enum status open_path(struct env *env, struct env *quiet, const char *pat
         return STATUS_OK;
     }
     const char *wrong = judge(&map, key, &header);
-    st = wrong ? STATUS_OK : take_map(env, &map, &header, cache);
+    st = wrong ? STATUS_OK : take_map(env, path, &map, &header, cache);
     if (wrong)
         log_warn(env, "the token cache '%s' is made again: %s", path, wrong);
     if (!*cache)
@@ -177,6 +184,7 @@ void token_cache_close(struct token_cache *cache)
     if (cache->private)
         mem_uncount(cache->env, MEM_HOST, MEM_LOADER, "tokens", cache->bytes);
     file_map_close(&map);
+    mem_free(cache->env, cache->path);
     mem_free(cache->env, cache);
 }
 

@@ -37,6 +37,7 @@ struct token_cache { /* open; token_cache_close it */
     size_t bytes;            /* of the whole file */
     bool private;            /* it is in this process's memory, and counted */
     const void *map;
+    char *path; /* of the file */
 };
 
 /* *cache = NULL when there is no such file, or it is damaged: that gives a warning. */
