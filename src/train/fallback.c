@@ -7,9 +7,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include "base/file.h"
+#include "base/json_doc.h"
 #include "base/text.h"
 
 enum { LINE_BYTES = 4096 }; /* of a longer line, so many */
+enum { SUMMARY_BYTES = 1 << 20 };
 
 uint64_t fallback_id(struct env *env, const char *run)
 {
@@ -58,4 +60,46 @@ enum status fallback_folder(struct env *env, const char *fallback, const char *r
         st = path_join(env, fallback, text_string(&text), folder);
     text_free(&text);
     return st;
+}
+
+/* --- where a run ended ---------------------------------------------------------------------- */
+
+bool fallback_holds(const char *checkpoint)
+{
+    static const char own[] = "checkpoints"; /* NAME-ID does not end so: ID is 16 digits */
+    const char *slash = strrchr(checkpoint, '/');
+    size_t bytes = sizeof own - 1;
+    return slash &&
+           ((size_t)(slash - checkpoint) < bytes || memcmp(slash - bytes, own, bytes) != 0);
+}
+
+static enum status read_last(struct env *env, const char *summary, char **checkpoint)
+{
+    static const struct json_rules rules = {.values = 100000, .lists = 10000};
+    struct json_doc doc;
+    char *text;
+    size_t bytes;
+    TRY(file_read(env, summary, SUMMARY_BYTES, &text, &bytes));
+    enum status st = json_doc_open(env, text, bytes, &rules, &doc);
+    const char *last =
+        st == STATUS_OK ? json_string_value(json_object_get(doc.root, "checkpoint")) : NULL;
+    if (last && fallback_holds(last) && dir_exists(last))
+        st = mem_strdup(env, last, checkpoint);
+    json_doc_close(&doc);
+    mem_free(env, text);
+    return st;
+}
+
+enum status fallback_last(struct env *env, const char *run, char **checkpoint)
+{
+    struct env quiet = *env; /* a summary that cannot be read is no failure */
+    char *path;
+    *checkpoint = NULL;
+    TRY(path_join(env, run, "summary.json", &path));
+    quiet.log = log_create(NULL, NULL, LOG_ERROR);
+    if (quiet.log && file_exists(path))
+        read_last(&quiet, path, checkpoint);
+    log_destroy(quiet.log);
+    mem_free(env, path);
+    return STATUS_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "train/checkpoint_keep.h"
+#include "train/fallback.h"
 #include "train/hf_config.h"
 #include "train/named.h"
 
@@ -148,6 +149,27 @@ done:
     return st;
 }
 
+static int64_t step_of(const char *checkpoint)
+{
+    const char *slash = strrchr(checkpoint, '/');
+    long long step = -1;
+    return sscanf(slash ? slash + 1 : checkpoint, "step-%lld", &step) == 1 ? step : -1;
+}
+
+/* A run whose disk was full ends with an older checkpoint in its own folder. */
+static enum status tell_of_newer(const struct model_source *source, const char *run)
+{
+    char *last;
+    TRY(fallback_last(source->env, run, &last));
+    if (last && step_of(last) > step_of(source->folder))
+        log_warn(source->env,
+                 "'%s' is not the last checkpoint of the run: that is '%s' (checkpoint.fallback); "
+                 "name it to use it",
+                 source->folder, last);
+    mem_free(source->env, last);
+    return STATUS_OK;
+}
+
 static enum status open_run(struct model_source *source, const char *path,
                             const struct model_want *want)
 {
@@ -159,6 +181,7 @@ static enum status open_run(struct model_source *source, const char *path,
     enum status st = find_newest(source->env, &quiet, path, want, &source->folder);
     log_destroy(quiet.log);
     TRY(st);
+    TRY(tell_of_newer(source, path));
     TRY(open_checked(source->env, source->folder, &seen, &source->checkpoint, &source->role));
     return choose_role(source->env, source->folder, want, source->checkpoint, &source->role);
 }
