@@ -15,6 +15,7 @@
 #include "train/checkpoint_room.h"
 #include "train/fallback.h"
 #include "train/model_file.h"
+#include "train/named.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/trainer_impl.h"
@@ -114,6 +115,7 @@ static enum status check_fallback(struct trainer *t)
     char *probe;
     if (!*fallback)
         return STATUS_OK;
+    TRY(named_out(t->env, "checkpoint.fallback", fallback));
     TRY(dir_create(t->env, fallback));
     TRY(path_join(t->env, fallback, "probe", &probe));
     enum status st = file_check_place(t->env, probe);
