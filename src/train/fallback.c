@@ -73,7 +73,15 @@ bool fallback_holds(const char *checkpoint)
            ((size_t)(slash - checkpoint) < bytes || memcmp(slash - bytes, own, bytes) != 0);
 }
 
-static enum status read_last(struct env *env, const char *summary, char **checkpoint)
+static int64_t step_of(const char *checkpoint)
+{
+    const char *slash = strrchr(checkpoint, '/');
+    long long step = -1;
+    return sscanf(slash ? slash + 1 : checkpoint, "step-%lld", &step) == 1 ? step : -1;
+}
+
+static enum status read_last(struct env *env, const char *summary, const char *than,
+                             char **checkpoint)
 {
     static const struct json_rules rules = {.values = 100000, .lists = 10000};
     struct json_doc doc;
@@ -83,14 +91,14 @@ static enum status read_last(struct env *env, const char *summary, char **checkp
     enum status st = json_doc_open(env, text, bytes, &rules, &doc);
     const char *last =
         st == STATUS_OK ? json_string_value(json_object_get(doc.root, "checkpoint")) : NULL;
-    if (last && fallback_holds(last) && dir_exists(last))
+    if (last && fallback_holds(last) && dir_exists(last) && step_of(last) > step_of(than))
         st = mem_strdup(env, last, checkpoint);
     json_doc_close(&doc);
     mem_free(env, text);
     return st;
 }
 
-enum status fallback_last(struct env *env, const char *run, char **checkpoint)
+enum status fallback_newer(struct env *env, const char *run, const char *than, char **checkpoint)
 {
     struct env quiet = *env; /* a summary that cannot be read is no failure */
     char *path;
@@ -98,7 +106,7 @@ enum status fallback_last(struct env *env, const char *run, char **checkpoint)
     TRY(path_join(env, run, "summary.json", &path));
     quiet.log = log_create(NULL, NULL, LOG_ERROR);
     if (quiet.log && file_exists(path))
-        read_last(&quiet, path, checkpoint);
+        read_last(&quiet, path, than, checkpoint);
     log_destroy(quiet.log);
     mem_free(env, path);
     return STATUS_OK;

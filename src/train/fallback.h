@@ -21,8 +21,8 @@ enum status fallback_folder(struct env *env, const char *fallback, const char *r
 /* Is this the path of a checkpoint in a fallback? As a run's summary.json has it: its own ones are in
  * a folder called checkpoints. */
 bool fallback_holds(const char *checkpoint);
-/* *checkpoint = where the run in this folder left its last checkpoint, if that is in a fallback and is
- * there; else NULL. mem_free it. */
-enum status fallback_last(struct env *env, const char *run, char **checkpoint);
+/* *checkpoint = where the run in this folder left its last checkpoint, if that is in a fallback, is
+ * there, and is of a later step than the checkpoint `than`; else NULL. mem_free it. */
+enum status fallback_newer(struct env *env, const char *run, const char *than, char **checkpoint);
 
 #endif

@@ -149,19 +149,12 @@ done:
     return st;
 }
 
-static int64_t step_of(const char *checkpoint)
-{
-    const char *slash = strrchr(checkpoint, '/');
-    long long step = -1;
-    return sscanf(slash ? slash + 1 : checkpoint, "step-%lld", &step) == 1 ? step : -1;
-}
-
 /* A run whose disk was full ends with an older checkpoint in its own folder. */
 static enum status tell_of_newer(const struct model_source *source, const char *run)
 {
     char *last;
-    TRY(fallback_last(source->env, run, &last));
-    if (last && step_of(last) > step_of(source->folder))
+    TRY(fallback_newer(source->env, run, source->folder, &last));
+    if (last)
         log_warn(source->env,
                  "'%s' is not the last checkpoint of the run: that is '%s' (checkpoint.fallback); "
                  "name it to use it",

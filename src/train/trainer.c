@@ -200,6 +200,22 @@ static void note_resumed(struct trainer *t, const char *folder)
              t->step);
 }
 
+/* This run does not look into the fallback that it had before: the steps since are run again. */
+static enum status tell_of_newer(struct trainer *t, const char *second)
+{
+    char *last;
+    if (!trainer_speaks(t))
+        return STATUS_OK;
+    TRY(fallback_newer(t->env, t->place->folder, t->summary->checkpoint, &last));
+    if (last && (!second || strncmp(last, second, strlen(second)) != 0))
+        log_warn(t->env,
+                 "the last checkpoint of the run is '%s', and it is not used: set "
+                 "checkpoint.fallback as it was to resume from it",
+                 last);
+    mem_free(t->env, last);
+    return STATUS_OK;
+}
+
 /* From where it stood; `found` is false when that is nowhere. */
 static enum status go_on(struct trainer *t, bool wanted, bool *found)
 {
@@ -220,6 +236,8 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
                                 t->session.zero, &t->done, &t->load, found);
     if (st == STATUS_OK && *found)
         note_resumed(t, t->load.apart ? second : t->checkpoints);
+    if (st == STATUS_OK && wanted)
+        st = tell_of_newer(t, second);
     mem_free(t->env, second);
     return st;
 }
