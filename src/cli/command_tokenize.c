@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/lock_file.h"
@@ -194,6 +195,15 @@ static enum status check_place(struct env *env, const struct tokenize_settings *
     return STATUS_OK;
 }
 
+/* Shards without the tokenizer that made them, or one of two, are of no use, and the same command
+ * would be refused because of them. */
+static void remove_shards(const struct tokenized *done)
+{
+    for (int part = 0; part < 2; part++)
+        if (done->result.tokens[part])
+            unlink(done->path[part]);
+}
+
 static enum status write_tokens(struct cli *cli, const struct tokenize_settings *settings,
                                 const char *const *words, int word_count,
                                 const struct tokenizer *tokenizer, struct tokenized *done)
@@ -214,9 +224,12 @@ static enum status write_tokens(struct cli *cli, const struct tokenize_settings 
     };
     enum status st = encode_files(&job, &done->result);
     console_live_clear(cli->console);
-    TRY(st);
     done->vocab = tokenizer_vocab(tokenizer);
-    return tokenizer_save(tokenizer, done->tokenizer_path);
+    if (st == STATUS_OK)
+        st = tokenizer_save(tokenizer, done->tokenizer_path);
+    if (st != STATUS_OK)
+        remove_shards(done);
+    return st;
 }
 
 /* One at a time writes to a folder. */
