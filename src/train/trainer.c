@@ -10,12 +10,13 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/file.h"
-#include "train/config/agreement.h"
+#include "base/named.h"
 #include "train/checkpoint/checkpoint_keep.h"
 #include "train/checkpoint/checkpoint_room.h"
-#include "train/run/fallback.h"
-#include "train/models/model_weights.h"
+#include "train/checkpoint/fallback.h"
 #include "train/checkpoint/resume.h"
+#include "train/config/agreement.h"
+#include "train/models/model_weights.h"
 #include "train/run/run_folder.h"
 #include "train/trainer_impl.h"
 
@@ -114,6 +115,7 @@ static enum status check_fallback(struct trainer *t)
     char *probe;
     if (!*fallback)
         return STATUS_OK;
+    TRY(named_out(t->env, "checkpoint.fallback", fallback));
     TRY(dir_create(t->env, fallback));
     TRY(path_join(t->env, fallback, "probe", &probe));
     enum status st = file_check_place(t->env, probe);
@@ -200,6 +202,22 @@ static void note_resumed(struct trainer *t, const char *folder)
              t->step);
 }
 
+/* This run does not look into the fallback that it had before: the steps since are run again. */
+static enum status tell_of_newer(struct trainer *t, const char *second)
+{
+    char *last;
+    if (!trainer_speaks(t))
+        return STATUS_OK;
+    TRY(fallback_newer(t->env, t->place->folder, t->summary->checkpoint, &last));
+    if (last && (!second || strncmp(last, second, strlen(second)) != 0))
+        log_warn(t->env,
+                 "the last checkpoint of the run is '%s', and it is not used: set "
+                 "checkpoint.fallback as it was to resume from it",
+                 last);
+    mem_free(t->env, last);
+    return STATUS_OK;
+}
+
 /* From where it stood; `found` is false when that is nowhere. */
 static enum status go_on(struct trainer *t, bool wanted, bool *found)
 {
@@ -220,6 +238,8 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
                                 t->session.zero, &t->done, &t->load, found);
     if (st == STATUS_OK && *found)
         note_resumed(t, t->load.apart ? second : t->checkpoints);
+    if (st == STATUS_OK && wanted)
+        st = tell_of_newer(t, second);
     mem_free(t->env, second);
     return st;
 }

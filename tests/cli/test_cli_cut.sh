@@ -38,4 +38,20 @@ cut_in_use inside-a-page $((bytes - 2)) -n1 # the rest of the page reads as zero
 cut_in_use two $((bytes / 2)) -n2
 cut_in_use threads 0 -n2 --comm.backend=threads
 
+# The tokens of text are in a file of the run folder: it is named, not the text, and no zeros are trained on.
+for left in 4096 inside; do
+    run=run-cache-$left
+    "${train[@]}" -n1 --data.path=text.txt --out=$run >out 2>err &
+    pid=$! code=0
+    wait_for is_under_way $run $pid
+    cache=$(echo $run/cache/tokens-*.bin)
+    bytes=$(stat -c %s "$cache")
+    [ $left != inside ] || left=$((bytes - 2))
+    truncate -s "$left" "$cache"
+    wait $pid || code=$?
+    [ $code = 1 ] || fail "$run: exit $code, not 1: $(tail -3 err)"
+    grep -q "error: .*cannot read '$cache': it was cut from $bytes to $left bytes" err || fail "$run: the cache is not named: $(cat err)"
+    grep -q "stopped after step [0-9]*: all of it is in" err || fail "$run: not saved: $(cat err)"
+done
+
 finish

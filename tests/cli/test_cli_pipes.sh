@@ -36,7 +36,7 @@ for file in state.json COMPLETE config.json tokenizer.json model.safetensors; do
 done
 refused 0 run/checkpoints/step-4/state.json "passed over: .*state.json.*$pipe" -- "$sifr" eval run
 refused 1 run/checkpoints/step-4/optimizer/momentum.safetensors -- "$sifr" inspect --verify run/checkpoints/step-4
-refused 1 run/metrics.jsonl -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run
+refused '1|2' run/metrics.jsonl 'metrics.jsonl.* is (.*not a plain file|a symbolic link)' -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run
 refused 1 run/summary.json -- "$sifr" inspect run
 refused '1|2' run/config.yaml -- "$sifr" eval run
 
@@ -57,6 +57,8 @@ expect '1|2' "not a plain file" timeout 20 "$sifr" train /dev/tty --quiet --out=
 printf 'train:\n  steps: 2\n' >two.yaml
 ok "$sifr" train <(cat two.yaml) "${small[@]}" --data.path=text.txt --quiet --out=substituted
 [ "$(wc -l <substituted/metrics.jsonl)" = 2 ] || fail "<(...) was not read"
+ok "$sifr" train <(cat two.yaml) "${small[@]}" --data.path=text.txt --quiet
+[ "$(ls runs)" = train ] || fail "the run folder has the name of a descriptor: $(ls runs)"
 "$sifr" train /dev/stdin "${small[@]}" --data.path=text.txt --quiet --out=standard <two.yaml 2>err || fail "stdin, a file: $(cat err)"
 cat two.yaml | "$sifr" train /dev/stdin "${small[@]}" --data.path=text.txt --quiet --out=piped 2>err || fail "stdin, a pipe: $(cat err)"
 [ "$(wc -l <piped/metrics.jsonl)" = 2 ] || fail "stdin was not read"

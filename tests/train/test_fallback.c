@@ -1,7 +1,7 @@
 /* A run's folder in the fallback: by its name, and by the first line of its metrics. */
 #include <errno.h>
 #include "base/input.h"
-#include "train/run/fallback.h"
+#include "train/checkpoint/fallback.h"
 #include "train/scratch.h"
 
 static void test_an_error_that_passes(void **state)

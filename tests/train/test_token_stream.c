@@ -4,9 +4,9 @@
 static const uint16_t NARROW[] = {10, 11, 12};
 static const uint32_t WIDE[] = {13, 4000000000u, 15, 16};
 static const struct token_piece PIECES[] = {
-    {NARROW, 2, 3, 0, "narrow"},
-    {WIDE, 4, 1, 3, "wide"},
-    {WIDE + 2, 4, 2, 4, "tail"},
+    {NARROW, 2, 3, 0, "narrow", NULL},
+    {WIDE, 4, 1, 3, "wide", NULL},
+    {WIDE + 2, 4, 2, 4, "tail", NULL},
 };
 
 static void reads_across_joints(void **state)
@@ -31,7 +31,8 @@ static void reads_across_joints(void **state)
 
 static void names_the_place_of_a_bad_token(void **state)
 {
-    static const struct token_piece pieces[] = {{NARROW, 2, 3, 0, "good"}, {WIDE, 4, 4, 3, "bad"}};
+    static const struct token_piece pieces[] = {{NARROW, 2, 3, 0, "good", NULL},
+                                                {WIDE, 4, 4, 3, "bad", NULL}};
     struct scratch s;
     struct token_stream stream = {.pieces = pieces, .piece_count = 2, .count = 7};
     int32_t out[7];

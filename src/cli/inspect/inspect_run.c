@@ -6,6 +6,7 @@
 #include "base/json_doc.h"
 #include "cli/curve.h"
 #include "cli/inspect/inspect.h"
+#include "train/checkpoint/fallback.h"
 #include "train/data/token_cache.h"
 
 enum { SUMMARY_BYTES = 1 << 20, MARKS = 256 };
@@ -13,11 +14,20 @@ static const struct json_rules RULES = {.values = 1000000, .lists = 100000};
 
 /* --- summary.json: every plain value of it -------------------------------------------------- */
 
+static bool is_bytes(const char *name)
+{
+    static const char *const groups[] = {"peak_mem_", "peak_host_mem", "process_", "card_"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups && !found; i++)
+        found = strncmp(name, groups[i], strlen(groups[i])) == 0;
+    return found && strcmp(name, "peak_mem_rank") != 0;
+}
+
 static void print_value(struct inspection *in, const char *name, const json_t *value)
 {
     if (json_is_string(value) && *json_string_value(value))
         inspect_string(in, name, json_string_value(value));
-    else if (json_is_integer(value) && strncmp(name, "peak_mem", 8) == 0)
+    else if (json_is_integer(value) && is_bytes(name))
         inspect_bytes(in, name, (size_t)json_integer_value(value));
     else if (json_is_integer(value))
         inspect_int(in, name, json_integer_value(value));
@@ -25,11 +35,16 @@ static void print_value(struct inspection *in, const char *name, const json_t *v
         inspect_real(in, name, json_real_value(value));
 }
 
-/* The newest checkpoint, in the folder at hand: a run may have been moved or copied. */
+/* The last checkpoint. One of the run's own is looked for in the folder at hand: a run may have been
+ * moved or copied. */
 static void print_newest(struct inspection *in, const char *written)
 {
     const char *slash = strrchr(written, '/');
     struct text path;
+    if (fallback_holds(written)) {
+        inspect_string(in, "checkpoint", written);
+        return;
+    }
     text_init(&path, in->cli->env);
     text_printf(&path, "%s%scheckpoints%s", in->path,
                 in->path[strlen(in->path) - 1] == '/' ? "" : "/", slash ? slash : "");

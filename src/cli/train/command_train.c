@@ -37,14 +37,22 @@ struct train_job {
     bool met; /* the other ranks, or is about to: from here on they hear of a failure */
 };
 
-/* --out, or runs/NAME for NAME.yaml. */
+/* A configuration from an open descriptor, as of <(...), has no name of its own. */
+static bool has_name(const char *yaml)
+{
+    return yaml && strncmp(yaml, "/dev/", 5) != 0 && strncmp(yaml, "/proc/", 6) != 0;
+}
+
+/* --out, or runs/NAME for NAME.yaml, or runs/train. */
 static enum status choose_folder(struct env *env, const struct train_settings *settings,
                                  const char *yaml, char **folder)
 {
     if (*settings->out)
         return mem_strdup(env, settings->out, folder);
-    const char *slash = yaml ? strrchr(yaml, '/') : NULL;
-    const char *name = slash ? slash + 1 : yaml ? yaml : "train";
+    if (!has_name(yaml))
+        yaml = "train";
+    const char *slash = strrchr(yaml, '/');
+    const char *name = slash ? slash + 1 : yaml;
     const char *dot = strrchr(name, '.');
     struct text text;
     text_init(&text, env);

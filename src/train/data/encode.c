@@ -177,8 +177,8 @@ static enum status walk(struct encoding *e)
     for (int part = 0; part < PARTS; part++) {
         if (!e->writers[part])
             continue;
-        e->result->tokens[part] = shard_writer_count(e->writers[part]);
         TRY(shard_writer_finish(e->writers[part]));
+        e->result->tokens[part] = shard_writer_count(e->writers[part]);
     }
     return STATUS_OK;
 }

@@ -25,8 +25,8 @@ struct encode_job {
 };
 
 struct encode_result {
-    int64_t tokens[2];
-    size_t bytes[2]; /* of text */
+    int64_t tokens[2]; /* of train and val; 0 = that file was not written */
+    size_t bytes[2];   /* of text */
     double seconds;
 };
 

@@ -135,7 +135,8 @@ static void make_streams(struct source *source)
     source->piece = (struct token_piece){.tokens = cache->tokens,
                                          .token_bytes = cache->token_bytes,
                                          .count = cache->train + cache->held_out,
-                                         .origin = cache->path ? cache->path : source->path};
+                                         .origin = source->path,
+                                         .file = cache->path};
     const struct token_stream all = {.pieces = &source->piece, .piece_count = 1};
     source->train = source->held_out = all;
     source->train.count = cache->train;

@@ -60,7 +60,7 @@ enum status token_stream_read(const struct token_stream *stream, struct env *env
         if (n > count)
             n = count;
         copy_tokens(piece, local, n, out);
-        TRY(file_map_check(env, piece->origin, piece->tokens));
+        TRY(file_map_check(env, piece->file ? piece->file : piece->origin, piece->tokens));
         TRY(check_tokens(piece, env, local, n, vocab, out));
         position += n;
         count -= n;

@@ -16,6 +16,7 @@ struct token_piece {
     int64_t count;      /* at least 1 */
     int64_t start;      /* tokens in the pieces before it */
     const char *origin; /* the file, for messages */
+    const char *file;   /* the mapped file where it is another one; NULL = the origin */
 };
 
 struct token_stream {

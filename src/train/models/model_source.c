@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/file.h"
-#include "train/checkpoint/checkpoint_keep.h"
-#include "train/weights/hf_config.h"
 #include "base/named.h"
+#include "train/checkpoint/checkpoint_keep.h"
+#include "train/checkpoint/fallback.h"
+#include "train/weights/hf_config.h"
 
 void model_source_close(struct model_source *source)
 {
@@ -148,6 +149,20 @@ done:
     return st;
 }
 
+/* A run whose disk was full ends with an older checkpoint in its own folder. */
+static enum status tell_of_newer(const struct model_source *source, const char *run)
+{
+    char *last;
+    TRY(fallback_newer(source->env, run, source->folder, &last));
+    if (last)
+        log_warn(source->env,
+                 "'%s' is not the last checkpoint of the run: that is '%s' (checkpoint.fallback); "
+                 "name it to use it",
+                 source->folder, last);
+    mem_free(source->env, last);
+    return STATUS_OK;
+}
+
 static enum status open_run(struct model_source *source, const char *path,
                             const struct model_want *want)
 {
@@ -159,6 +174,7 @@ static enum status open_run(struct model_source *source, const char *path,
     enum status st = find_newest(source->env, &quiet, path, want, &source->folder);
     log_destroy(quiet.log);
     TRY(st);
+    TRY(tell_of_newer(source, path));
     TRY(open_checked(source->env, source->folder, &seen, &source->checkpoint, &source->role));
     return choose_role(source->env, source->folder, want, source->checkpoint, &source->role);
 }

@@ -7,7 +7,7 @@
 #include "base/progress.h"
 #include "train/checkpoint/checkpoint_room.h"
 #include "train/config/deadline.h"
-#include "train/run/fallback.h"
+#include "train/checkpoint/fallback.h"
 
 static const double LOOK_EVERY = 1.0; /* seconds */
 

@@ -8,6 +8,7 @@
  */
 #ifndef TRAIN_FALLBACK_H
 #define TRAIN_FALLBACK_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "base/env.h"
 
@@ -16,5 +17,12 @@ uint64_t fallback_id(struct env *env, const char *run);
 /* *folder: mem_free it. */
 enum status fallback_folder(struct env *env, const char *fallback, const char *run, uint64_t id,
                             char **folder);
+
+/* Is this the path of a checkpoint in a fallback? As a run's summary.json has it: its own ones are in
+ * a folder called checkpoints. */
+bool fallback_holds(const char *checkpoint);
+/* *checkpoint = where the run in this folder left its last checkpoint, if that is in a fallback, is
+ * there, and is of a later step than the checkpoint `than`; else NULL. mem_free it. */
+enum status fallback_newer(struct env *env, const char *run, const char *than, char **checkpoint);
 
 #endif

@@ -1,0 +1,115 @@
+/* fallback -- see the header. */
+#include "train/checkpoint/fallback.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include "base/file.h"
+#include "base/input.h"
+#include "base/json_doc.h"
+#include "base/text.h"
+
+enum { LINE_BYTES = 4096 }; /* of a longer line, so many */
+enum { SUMMARY_BYTES = 1 << 20 };
+
+uint64_t fallback_id(struct env *env, const char *run)
+{
+    char *path, line[LINE_BYTES];
+    if (path_join(env, run, "metrics.jsonl", &path) != STATUS_OK)
+        return 0;
+    struct stat info;
+    int fd;
+    bool opened = input_open(env, path, &fd, &info) && S_ISREG(info.st_mode);
+    ssize_t got = opened ? input_read_at(env, fd, 0, line, sizeof line) : 0;
+    if (fd >= 0)
+        close(fd);
+    mem_free(env, path);
+    if (got <= 0)
+        return 0;
+    const char *end = memchr(line, '\n', (size_t)got);
+    if (end == NULL && got < LINE_BYTES)
+        return 0;
+    return XXH3_64bits(line, end ? (size_t)(end - line) : (size_t)got);
+}
+
+/* The last part of a path; `bytes` of it. */
+static const char *name_of(const char *path, size_t *bytes)
+{
+    const char *end = path + strlen(path);
+    while (end > path && end[-1] == '/')
+        end--;
+    const char *begin = end;
+    while (begin > path && begin[-1] != '/')
+        begin--;
+    *bytes = (size_t)(end - begin);
+    return begin;
+}
+
+enum status fallback_folder(struct env *env, const char *fallback, const char *run, uint64_t id,
+                            char **folder)
+{
+    struct text text;
+    size_t bytes;
+    const char *name = name_of(run, &bytes);
+    if (bytes == 0 || *name == '.') /* "." or "..": not its name */
+        name = "run", bytes = 3;
+    text_init(&text, env);
+    text_add_bytes(&text, name, bytes);
+    text_printf(&text, "-%016" PRIx64, id);
+    enum status st = text.status;
+    if (st == STATUS_OK)
+        st = path_join(env, fallback, text_string(&text), folder);
+    text_free(&text);
+    return st;
+}
+
+/* --- where a run ended ---------------------------------------------------------------------- */
+
+bool fallback_holds(const char *checkpoint)
+{
+    static const char own[] = "checkpoints"; /* NAME-ID does not end so: ID is 16 digits */
+    const char *slash = strrchr(checkpoint, '/');
+    size_t bytes = sizeof own - 1;
+    return slash &&
+           ((size_t)(slash - checkpoint) < bytes || memcmp(slash - bytes, own, bytes) != 0);
+}
+
+static int64_t step_of(const char *checkpoint)
+{
+    const char *slash = strrchr(checkpoint, '/');
+    long long step = -1;
+    return sscanf(slash ? slash + 1 : checkpoint, "step-%lld", &step) == 1 ? step : -1;
+}
+
+static enum status read_last(struct env *env, const char *summary, const char *than,
+                             char **checkpoint)
+{
+    static const struct json_rules rules = {.values = 100000, .lists = 10000};
+    struct json_doc doc;
+    char *text;
+    size_t bytes;
+    TRY(file_read(env, summary, SUMMARY_BYTES, &text, &bytes));
+    enum status st = json_doc_open(env, text, bytes, &rules, &doc);
+    const char *last =
+        st == STATUS_OK ? json_string_value(json_object_get(doc.root, "checkpoint")) : NULL;
+    if (last && fallback_holds(last) && dir_exists(last) && step_of(last) > step_of(than))
+        st = mem_strdup(env, last, checkpoint);
+    json_doc_close(&doc);
+    mem_free(env, text);
+    return st;
+}
+
+enum status fallback_newer(struct env *env, const char *run, const char *than, char **checkpoint)
+{
+    struct env quiet = *env; /* a summary that cannot be read is no failure */
+    char *path;
+    *checkpoint = NULL;
+    TRY(path_join(env, run, "summary.json", &path));
+    quiet.log = log_create(NULL, NULL, LOG_ERROR);
+    if (quiet.log && file_exists(path))
+        read_last(&quiet, path, than, checkpoint);
+    log_destroy(quiet.log);
+    mem_free(env, path);
+    return STATUS_OK;
+}
