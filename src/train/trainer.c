@@ -142,13 +142,12 @@ static enum status open_folder(struct trainer *t)
     int64_t sampled = every > 0 ? t->step / every * every : 0;
     if (!trainer_speaks(t))
         return STATUS_OK;
-    if (t->lock != NULL)
-        TRY(checkpoint_keep_clear(t->env, t->checkpoints)); /* it may take room */
+    if (t->lock != NULL) /* only a folder that is held already can have leftovers; they take room */
+        TRY(checkpoint_keep_clear(t->env, t->checkpoints));
     TRY(check_room(t));
     if (t->lock == NULL)
         TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
-    TRY(checkpoint_keep_clear(t->env, t->checkpoints));
-    if (is_complete(t)) /* it may have been killed while it removed the last old one */
+    if (is_complete(t))
         return STATUS_OK;
     /* one of the same step as that in the fallback was passed over */
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step - t->saves.apart));
