@@ -109,7 +109,7 @@ static enum status take_map(struct env *env, const struct file_map *map,
                               .train = header->train,
                               .held_out = header->held_out,
                               .bytes = map->bytes,
-                              .map = map->data};
+                              .map = *map};
     for (int part = 0; part < 2; part++)
         c->masked[part] = header->masked[part] != 0;
     if (header->mask_bytes > 0)
@@ -173,10 +173,9 @@ void token_cache_close(struct token_cache *cache)
 {
     if (!cache)
         return;
-    struct file_map map = {.data = cache->map, .bytes = cache->bytes};
     if (cache->private)
         mem_uncount(cache->env, MEM_HOST, MEM_LOADER, "tokens", cache->bytes);
-    file_map_close(&map);
+    file_map_close(&cache->map);
     mem_free(cache->env, cache);
 }
 

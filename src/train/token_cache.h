@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/env.h"
+#include "base/file.h"
 
 struct token_cache_key {
     uint64_t text; /* hash of the text */
@@ -36,7 +37,7 @@ struct token_cache { /* open; token_cache_close it */
     bool masked[2];          /* are there any in this part? */
     size_t bytes;            /* of the whole file */
     bool private;            /* it is in this process's memory, and counted */
-    const void *map;
+    struct file_map map;
 };
 
 /* *cache = NULL when there is no such file, or it is damaged: that gives a warning. */
