@@ -11,18 +11,23 @@ ok "$sifr" tokenize text.txt --out=shards
 mkfifo pipe
 pipe='it is a pipe, not a plain file'
 
-refused() { # CODES FILE [PATTERN] -- command...: with a pipe in the file's place
+refused_as() { # KIND CODES FILE PATTERN -- command...: with a pipe (fifo) or a link to one (link) in the file's place
+    local kind=$1 codes=$2 file=$3 pattern=$4
+    shift 5
+    mv "$file" kept
+    if [ "$kind" = fifo ]; then mkfifo "$file"; else ln -s "$work/pipe" "$file"; fi
+    expect "$codes" "$pattern" timeout 20 "$@"
+    if [ "$kind" = fifo ]; then [ -p "$file" ]; else [ -L "$file" ]; fi || fail "$file is no longer the $kind it was: $*"
+    rm "$file"
+    mv kept "$file"
+}
+refused() { # CODES FILE [PATTERN] -- command...: either is refused in the same words
     local codes=$1 file=$2 pattern="$(basename "$2").*not a plain file" kind
     shift 2
     [ "$1" = -- ] || { pattern=$1; shift; }
-    shift
-    mv "$file" kept
     for kind in fifo link; do
-        if [ $kind = fifo ]; then mkfifo "$file"; else ln -s "$work/pipe" "$file"; fi
-        expect "$codes" "$pattern" timeout 20 "$@"
-        rm "$file"
+        refused_as $kind "$codes" "$file" "$pattern" "$@"
     done
-    mv kept "$file"
 }
 
 # a model directory, a checkpoint, a run
@@ -36,7 +41,9 @@ for file in state.json COMPLETE config.json tokenizer.json model.safetensors; do
 done
 refused 0 run/checkpoints/step-4/state.json "passed over: .*state.json.*$pipe" -- "$sifr" eval run
 refused 1 run/checkpoints/step-4/optimizer/momentum.safetensors -- "$sifr" inspect --verify run/checkpoints/step-4
-refused '1|2' run/metrics.jsonl 'metrics.jsonl.* is (.*not a plain file|a symbolic link)' -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run
+# it is written to as well, so that a link is refused before it is known where it leads
+refused_as fifo 1 run/metrics.jsonl "metrics.jsonl.*$pipe" -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run
+refused_as link 2 run/metrics.jsonl "'run/metrics.jsonl' is a symbolic link" -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run
 refused 1 run/summary.json -- "$sifr" inspect run
 refused '1|2' run/config.yaml -- "$sifr" eval run
 

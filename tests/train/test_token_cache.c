@@ -1,5 +1,6 @@
 /* A token cache comes back as it was written, is believed only whole, and touches nothing else. */
 #include <unistd.h>
+#include "base/file_guard.h"
 #include "train/scratch.h"
 #include "train/data/token_cache.h"
 
@@ -65,6 +66,23 @@ static void comes_back_as_it_was_written(void **state)
         token_cache_close(cache);
         assert_int_equal(token_cache_open(&s.env, folder, KEY, &cache), STATUS_OK);
         assert_null(cache);
+    }
+    scratch_close(&s);
+}
+
+/* Otherwise another file that is mapped there later would be taken for this one. */
+static void gives_up_the_guard_of_its_map(void **state)
+{
+    struct scratch s;
+    struct file_guard_news news;
+    (void)state;
+    begin(&s);
+    for (int in_memory = 0; in_memory < 2; in_memory++) {
+        struct token_cache *cache = write_cache(&s, in_memory ? NULL : folder, 1000, 9);
+        const void *tokens = cache->tokens;
+        assert_true(file_guard_look(tokens, &news));
+        token_cache_close(cache);
+        assert_false(file_guard_look(tokens, &news));
     }
     scratch_close(&s);
 }
@@ -155,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back_as_it_was_written),
+        cmocka_unit_test(gives_up_the_guard_of_its_map),
         cmocka_unit_test(is_counted_only_in_memory),
         cmocka_unit_test(is_not_believed_when_damaged),
         cmocka_unit_test(removes_and_moves_only_its_own),

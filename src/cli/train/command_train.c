@@ -349,7 +349,8 @@ static const struct option train_list[] = {
      .help = "print the resolved plan and the memory it takes, and stop there"},
     {FIELD(trace, STRING), .value_name = "A:B",
      .help = "write a timeline of steps A to B for Perfetto, trace-rank-R.json in the run folder"},
-    {FIELD(quiet, BOOL), .letter = 'q', .help = "only warnings and errors"},
+    {FIELD(quiet, BOOL), .letter = 'q',
+     .help = "only warnings, errors, and that a run is complete"},
     {FIELD(json, BOOL), .help = "one JSON object a line: start, steps, evaluations, samples, end"},
 };
 #undef FIELD

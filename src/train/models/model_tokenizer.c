@@ -3,20 +3,31 @@
 #include "base/file.h"
 #include "train/data/source.h"
 
-/* The one beside the model; NULL: there is none, or it can't be read, which may be why another was named. */
-static enum status load_beside(struct env *env, const struct model_source *source,
-                               struct tokenizer **tokenizer)
+struct beside {
+    bool found; /* false: there is none, or it can't be read, which may be why another was named */
+    int vocab;
+    uint64_t print;
+};
+
+/* Look at the tokenizer next to the model. It borrows the quiet env, so it does not outlive it. */
+static enum status look_beside(struct env *env, const struct model_source *source,
+                               struct beside *beside)
 {
     struct env quiet = *env;
+    struct tokenizer *tokenizer;
     char *path;
-    *tokenizer = NULL;
+    *beside = (struct beside){0};
     TRY(model_source_path(source, "tokenizer.json", &path));
     quiet.log = log_create(NULL, NULL, LOG_ERROR);
     enum status st = STATUS_OK;
-    if (!quiet.log)
+    if (!quiet.log) {
         st = FAIL(env, MEMORY, "out of memory for a log");
-    else if (file_exists(path) && tokenizer_load(&quiet, path, tokenizer) != STATUS_OK)
-        *tokenizer = NULL;
+    } else if (file_exists(path) && tokenizer_load(&quiet, path, &tokenizer) == STATUS_OK) {
+        *beside = (struct beside){.found = true,
+                                  .vocab = tokenizer_vocab(tokenizer),
+                                  .print = source_tokenizer_fingerprint(tokenizer)};
+        tokenizer_destroy(tokenizer);
+    }
     log_destroy(quiet.log);
     mem_free(env, path);
     return st;
@@ -26,21 +37,20 @@ enum status model_tokenizer_compare(struct env *env, const struct model_source *
                                     int64_t model_vocab, const struct tokenizer *tokenizer,
                                     const char *name)
 {
-    struct tokenizer *own;
+    struct beside own;
     int size = tokenizer_vocab(tokenizer);
-    TRY(load_beside(env, source, &own));
-    if (own && source_tokenizer_fingerprint(own) != source_tokenizer_fingerprint(tokenizer))
+    TRY(look_beside(env, source, &own));
+    if (own.found && own.print != source_tokenizer_fingerprint(tokenizer))
         log_warn(env,
                  "the tokenizer '%s' (%d tokens) is not the one beside the model in '%s' (%d "
                  "tokens): its tokens mean something else to the model; leave it out to use "
                  "the model's own",
-                 name, size, source->folder, tokenizer_vocab(own));
-    else if (!own && size < model_vocab - model_vocab / 10) /* some are padding */
+                 name, size, source->folder, own.vocab);
+    else if (!own.found && size < model_vocab - model_vocab / 10) /* some are padding */
         log_warn(
             env,
             "the tokenizer '%s' has %d tokens and the model in '%s' %lld: it is hardly the one "
             "that the model was trained with",
             name, size, source->folder, (long long)model_vocab);
-    tokenizer_destroy(own);
     return STATUS_OK;
 }
