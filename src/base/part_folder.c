@@ -146,10 +146,9 @@ static enum status name_move(struct part_folder *folder, const char *goal, const
 
 static enum status make_move(struct env *env, struct move *move)
 {
-    if (path_is_free(move->from))
-        return STATUS_OK;
     move->moved = output_rename_new(env, move->from, move->to);
-    if (move->moved)
+    if (move->moved ||
+        errno == ENOENT) /* that file was not made, or the sync of `goal` will fail */
         return STATUS_OK;
     if (errno == EEXIST)
         return FAIL(env, CONFIG, "'%s' is there already, and nothing is overwritten", move->to);
