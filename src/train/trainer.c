@@ -147,9 +147,10 @@ static enum status open_folder(struct trainer *t)
     if (t->lock != NULL)
         TRY(checkpoint_keep_clear(t->env, t->checkpoints)); /* it may take room */
     TRY(check_room(t));
-    if (t->lock == NULL)
+    if (t->lock == NULL) {
         TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
-    TRY(checkpoint_keep_clear(t->env, t->checkpoints));
+        TRY(checkpoint_keep_clear(t->env, t->checkpoints));
+    }
     if (is_complete(t)) /* it may have been killed while it removed the last old one */
         return STATUS_OK;
     /* one of the same step as that in the fallback was passed over */
