@@ -103,7 +103,7 @@ cmp again/train.bin tokens/train.bin || fail "a name makes other tokens"
 expect 2 "no tokenizer.json beside" "$sifr" tokenize --decode "$(cp tokens/val.bin v.bin && echo v.bin)"
 # No room for the last of the three files: none is left, so that the same command works when there is.
 printf 'a short text' >short.txt
-(ulimit -f 4; expect 1 "cannot write 'no-room/tokenizer.json'" "$sifr" tokenize short.txt --split=0.5 --out=no-room; exit $failures) ||
+(ulimit -f 4; expect 1 "cannot write 'no-room/.*tokenizer.json'" "$sifr" tokenize short.txt --split=0.5 --out=no-room; exit $failures) ||
     fail "no message of the tokenizer that could not be written"
 [ ! -e no-room ] || fail "left behind: $(ls -A no-room)"
 ok "$sifr" tokenize short.txt --split=0.5 --out=no-room

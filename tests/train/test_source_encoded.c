@@ -285,7 +285,7 @@ static void a_cut_cache_is_noticed(void **state)
     const struct token_stream *stream = source_train(source);
     const struct token_piece *piece = stream->pieces;
     assert_int_equal(token_stream_read(stream, &f.s.env, 0, 16, 300, tokens), STATUS_OK);
-    assert_non_null(strstr(piece->origin, "/run/cache/tokens-"));
+    assert_non_null(strstr(piece->file, "/run/cache/tokens-"));
     assert_true(file_guard_look(piece->tokens, &news));
     assert_int_equal(truncate(piece->origin, (off_t)news.bytes - 3), 0);
     assert_int_equal(token_stream_read(stream, &f.s.env, 0, 16, 300, tokens), STATUS_IO);
