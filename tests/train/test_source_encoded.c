@@ -287,7 +287,7 @@ static void a_cut_cache_is_noticed(void **state)
     assert_int_equal(token_stream_read(stream, &f.s.env, 0, 16, 300, tokens), STATUS_OK);
     assert_non_null(strstr(piece->file, "/run/cache/tokens-"));
     assert_true(file_guard_look(piece->tokens, &news));
-    assert_int_equal(truncate(piece->origin, (off_t)news.bytes - 3), 0);
+    assert_int_equal(truncate(piece->file, (off_t)news.bytes - 3), 0);
     assert_int_equal(token_stream_read(stream, &f.s.env, 0, 16, 300, tokens), STATUS_IO);
     assert_non_null(strstr(log_first_error(f.s.env.log), "/run/cache/tokens-"));
     const void *begins = piece->tokens;
