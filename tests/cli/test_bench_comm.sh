@@ -107,9 +107,10 @@ sed 's/"card": false/"card": true/' here.json >card.json
 expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench ops run.yaml "${long[@]}" --save=card.json
 expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=card.json
 # A signal ends what has nothing to save, and nothing else is said of it.
+rm -f err # that of the command before has a line of the launch, too
 "$sifr" bench comm -n 2 "${long[@]}" --save=here.json >out 2>err &
 pid=$!
-wait_for grep -q '^sifr: launch: ' err
+wait_for grep -qs '^sifr: launch: ' err
 wait_for interrupt $pid # until it hears
 code=0
 wait $pid || code=$?

@@ -33,7 +33,9 @@ odd() { # DATA PATTERN
     expect 2 "$2" env SIFR_MPIRUN="$work/launcher" SIFR_DATA_PATH=text.txt ODD_DATA="$1" timeout 120 "$sifr" train "${small[@]}" \
         --train.global_batch=12 --train.steps=2 --out=run -n 3
     [ "$(grep -c error err)" = 1 ] || fail "$1: not one message: $(cat err)"
-    [ ! -e run ] || fail "$1: a folder was made"
+    # a rank that is killed while it writes the token cache cannot remove it
+    [ "$(ls -A run 2>/dev/null)" = "" ] || [ "$(ls -A run)" = cache ] || fail "$1: a run was begun: $(ls -A run)"
+    rm -rf run
 }
 for i in 1 2 3; do                                             # who ends first is chance
     odd nope.txt "error: rank 1: data.path: no file matches 'nope.txt'" # before the ranks have met
