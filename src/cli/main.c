@@ -95,11 +95,11 @@ static _Noreturn void end_stalled(void)
     if (saved)
         end_at_once();
     progress_words(&progress, doing);
-    snprintf(
-        line, sizeof line,
-        "no progress for %d s after the signal to stop%s%s: ended at once, and what was done since "
-        "the last checkpoint is lost; the same command goes on from there",
-        watch_limit_ms() / 1000, *doing ? ", in " : "", doing);
+    snprintf(line, sizeof line,
+             "no progress for %d s after the signal to stop%s%s: ended without saving, so the "
+             "steps since "
+             "the last checkpoint are lost; rerun the same command to resume from it",
+             watch_limit_ms() / 1000, *doing ? ", in " : "", doing);
     console_signal_line(answers, LOG_ERROR, line);
     if (rank_report_wanted())
         rank_report_end(watched.rank, STATUS_STALLED, line, true);
