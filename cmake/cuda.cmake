@@ -1,6 +1,6 @@
 # cuda -- libsifr-cuda.so: the CUDA back ends of device and ops, and comm over NCCL.
 #
-# A plugin that the command loads when a run asks for a card, so that the command needs neither driver nor toolkit
+# A plugin that the command loads when a run asks for a GPU, so that the command needs neither driver nor toolkit
 # (src/base/plugin.h). It is built where nvcc, cuBLASLt and cuDNN are found; NCCL is optional. It has its own copies of
 # base and device and exports its entries only. Nothing here happens with SIFR_CUDA=OFF, or in builds with sanitizers.
 
@@ -67,8 +67,8 @@ set_property(SOURCE src/device/cuda/device_cuda.c APPEND PROPERTY COMPILE_DEFINI
 # Kernels: as in C, no contraction and no fast-math, so that one formula has the same bits in every kernel that has it
 # (a norm and the norm made again); where a fused multiply-add is wanted it is written.
 #
-# Files named *_hopper.cu have instructions of sm_90a, which no other card has, later ones neither: they are compiled
-# for it alone, whatever cards are asked for, and their callers look at the card first.
+# Files named *_hopper.cu have instructions of sm_90a, which no other GPU has, later ones neither: they are compiled
+# for it alone, whatever GPUs are asked for, and their callers look at the GPU first.
 set(cuda_hopper ${cuda_kernels})
 list(FILTER cuda_hopper INCLUDE REGEX "_hopper\\.cu$")
 list(FILTER cuda_kernels EXCLUDE REGEX "_hopper\\.cu$")

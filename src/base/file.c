@@ -208,7 +208,7 @@ enum status file_write_text(struct env *env, const char *path, const struct text
     return file_write_atomic(env, path, text_string(text), text->bytes);
 }
 
-enum status file_check_place(struct env *env, const char *path)
+enum status file_check_parent(struct env *env, const char *path)
 {
     static const char some[4096];
     struct part_file *file;

@@ -43,7 +43,7 @@ enum status file_write_text(struct env *env, const char *path, const struct text
 
 /* Whether file_write_atomic could write a few kilobytes there: a temporary file is written and
  * removed. */
-enum status file_check_place(struct env *env, const char *path);
+enum status file_check_parent(struct env *env, const char *path);
 
 /* With parents; fine when it exists. The name of each new folder is synced. */
 enum status dir_create(struct env *env, const char *path);

@@ -95,13 +95,13 @@ static struct file_guard *claim(void)
 {
     unsigned first = atomic_fetch_add(&next, 1);
     for (unsigned i = 0; i < PLACES; i++) {
-        unsigned place = (first + i) % PLACES, count = atomic_load(&used);
+        unsigned location = (first + i) % PLACES, count = atomic_load(&used);
         uintptr_t expected = FREE;
-        if (!atomic_compare_exchange_strong(&table[place].begin, &expected, CLAIMED))
+        if (!atomic_compare_exchange_strong(&table[location].begin, &expected, CLAIMED))
             continue;
-        while (count <= place && !atomic_compare_exchange_weak(&used, &count, place + 1))
+        while (count <= location && !atomic_compare_exchange_weak(&used, &count, location + 1))
             ;
-        return &table[place];
+        return &table[location];
     }
     return NULL;
 }

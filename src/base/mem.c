@@ -39,7 +39,7 @@ static const uint64_t GUARD = 0x5eed0fb10c4ull;
 
 struct line {
     struct line *next; /* in its bucket */
-    enum mem_place place;
+    enum mem_location location;
     enum mem_category category;
     size_t bytes;
     char name[];
@@ -67,7 +67,7 @@ struct account {
 struct mem {
     pthread_mutex_t lock;
     struct line *buckets[LINE_BUCKETS];
-    struct account whole, places[MEM_PLACE_COUNT];
+    struct account whole, locations[MEM_LOCATION_COUNT];
     int64_t allocation_count;
     int64_t until_failure; /* 1 = the next fails, 0 = off */
     _Atomic bool keeps_freed;
@@ -117,9 +117,9 @@ void mem_destroy(struct mem *mem)
     free(mem);
 }
 
-static unsigned bucket_of(enum mem_place place, enum mem_category category, const char *name)
+static unsigned bucket_of(enum mem_location location, enum mem_category category, const char *name)
 {
-    uint32_t hash = 2166136261u ^ (uint32_t)category ^ (uint32_t)place << 8;
+    uint32_t hash = 2166136261u ^ (uint32_t)category ^ (uint32_t)location << 8;
     for (; *name; name++)
         hash = (hash ^ (uint8_t)*name) * 16777619u;
     return (hash ^ hash >> 16) % LINE_BUCKETS;
@@ -127,18 +127,19 @@ static unsigned bucket_of(enum mem_place place, enum mem_category category, cons
 
 /* The line of (place, category, name), made when it is new and `make` is set; NULL = not there, or
  * no memory. */
-static struct line *find_line(struct mem *mem, enum mem_place place, enum mem_category category,
-                              const char *name, bool make)
+static struct line *find_line(struct mem *mem, enum mem_location location,
+                              enum mem_category category, const char *name, bool make)
 {
-    struct line **bucket = &mem->buckets[bucket_of(place, category, name)];
+    struct line **bucket = &mem->buckets[bucket_of(location, category, name)];
     for (struct line *line = *bucket; line; line = line->next)
-        if (line->place == place && line->category == category && strcmp(line->name, name) == 0)
+        if (line->location == location && line->category == category &&
+            strcmp(line->name, name) == 0)
             return line;
     size_t name_bytes = strlen(name) + 1;
     struct line *line = make ? malloc(sizeof *line + name_bytes) : NULL;
     if (!line)
         return NULL;
-    *line = (struct line){.next = *bucket, .place = place, .category = category};
+    *line = (struct line){.next = *bucket, .location = location, .category = category};
     memcpy(line->name, name, name_bytes);
     *bucket = line;
     return line;
@@ -165,7 +166,7 @@ static void line_move(struct mem *mem, struct line *line, size_t more, size_t le
     CHECK(less <= line->bytes);
     line->bytes += more - less;
     account_move(&mem->whole, line->category, more, less);
-    account_move(&mem->places[line->place], line->category, more, less);
+    account_move(&mem->locations[line->location], line->category, more, less);
 }
 
 /* Every taking of memory passes here once; false = this one was chosen to fail. */
@@ -355,23 +356,23 @@ enum status mem_strdup(struct env *env, const char *text, char **copy)
     return STATUS_OK;
 }
 
-enum status mem_count(struct env *env, enum mem_place place, enum mem_category category,
+enum status mem_count(struct env *env, enum mem_location location, enum mem_category category,
                       const char *name, size_t bytes)
 {
     struct mem *mem = env->mem;
     pthread_mutex_lock(&mem->lock);
-    struct line *line = admit(mem) ? find_line(mem, place, category, name, true) : NULL;
+    struct line *line = admit(mem) ? find_line(mem, location, category, name, true) : NULL;
     if (line)
         line_move(mem, line, bytes, 0);
     pthread_mutex_unlock(&mem->lock);
     return line ? STATUS_OK : fail_memory(env, category, name, bytes);
 }
 
-void mem_uncount(struct env *env, enum mem_place place, enum mem_category category,
+void mem_uncount(struct env *env, enum mem_location location, enum mem_category category,
                  const char *name, size_t bytes)
 {
     pthread_mutex_lock(&env->mem->lock);
-    struct line *line = find_line(env->mem, place, category, name, false);
+    struct line *line = find_line(env->mem, location, category, name, false);
     CHECK(line != NULL);
     line_move(env->mem, line, 0, bytes);
     pthread_mutex_unlock(&env->mem->lock);
@@ -388,11 +389,11 @@ static struct tally read_tally(const struct mem *mem, const struct tally *tally)
     return copy;
 }
 
-struct mem_sums mem_sums(const struct mem *mem, enum mem_place place, bool most)
+struct mem_sums mem_sums(const struct mem *mem, enum mem_location location, bool most)
 {
     struct mem_sums sums;
-    CHECK_LT((unsigned)place, MEM_PLACE_COUNT);
-    const struct account *account = &mem->places[place];
+    CHECK_LT((unsigned)location, MEM_LOCATION_COUNT);
+    const struct account *account = &mem->locations[location];
     pthread_mutex_lock((pthread_mutex_t *)&mem->lock);
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++)
         sums.bytes[c] = most ? account->categories[c].peak : account->categories[c].now;
@@ -440,7 +441,7 @@ void mem_visit(const struct mem *mem, mem_visit_fn *visit, void *user)
         for (const struct line *line = mem->buckets[i]; line; line = line->next)
             if (line->bytes > 0)
                 visit(user,
-                      &(struct mem_line){line->place, line->category, line->name, line->bytes});
+                      &(struct mem_line){line->location, line->category, line->name, line->bytes});
     pthread_mutex_unlock(lock);
 }
 

@@ -32,11 +32,11 @@ enum mem_category {
         MEM_CATEGORY_COUNT
 };
 
-/* Where it is. A card's rank has memory in both, which are never added: each has its own end. */
-enum mem_place {
+/* Where it is. A GPU's rank has memory in both, which are never added: each has its own end. */
+enum mem_location {
     MEM_HOST, /* ordinary and pinned */
-    MEM_CARD,
-    MEM_PLACE_COUNT
+    MEM_GPU,
+    MEM_LOCATION_COUNT
 };
 
 struct env;
@@ -70,16 +70,16 @@ enum status mem_strdup(struct env *env, const char *text, char **copy);
 
 /* Count or uncount bytes that a device back end has taken by itself. Subject to injected failure
  * like mem_alloc. */
-enum status mem_count(struct env *env, enum mem_place place, enum mem_category category,
+enum status mem_count(struct env *env, enum mem_location location, enum mem_category category,
                       const char *name, size_t bytes);
-void mem_uncount(struct env *env, enum mem_place place, enum mem_category category,
+void mem_uncount(struct env *env, enum mem_location location, enum mem_category category,
                  const char *name, size_t bytes);
 
 /* The account of one place: as it is now, or the most so far, each figure by itself. */
 struct mem_sums {
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes;
 };
-struct mem_sums mem_sums(const struct mem *mem, enum mem_place place, bool most);
+struct mem_sums mem_sums(const struct mem *mem, enum mem_location location, bool most);
 
 /* The account of all places together. */
 size_t mem_bytes(const struct mem *mem, enum mem_category category); /* now */
@@ -88,7 +88,7 @@ size_t mem_total(const struct mem *mem);
 size_t mem_total_peak(const struct mem *mem);
 int64_t mem_allocation_count(const struct mem *mem); /* how many so far */
 struct mem_line {
-    enum mem_place place;
+    enum mem_location location;
     enum mem_category category;
     const char *name; /* borrowed */
     size_t bytes;

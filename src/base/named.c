@@ -15,7 +15,7 @@ static const char *colon(const char *key)
     return *key ? ": " : "";
 }
 
-enum status named_there(struct env *env, const char *key, const char *path)
+enum status path_exists(struct env *env, const char *key, const char *path)
 {
     if (file_exists(path))
         return STATUS_OK;

@@ -8,7 +8,7 @@
 #define BASE_NAMED_H
 #include "base/env.h"
 
-enum status named_there(struct env *env, const char *key, const char *path);
+enum status path_exists(struct env *env, const char *key, const char *path);
 /* A file, or a glob that matches some: no folder, no pipe, no dead link. */
 enum status named_files(struct env *env, const char *key, const char *pattern);
 /* 'bytes', a file, or a folder with tokenizer.json. */

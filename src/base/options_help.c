@@ -88,7 +88,7 @@ static int describe_left(const struct page *page, const struct option *option, c
 }
 
 /* Bytes of the next piece that is not broken: a word, or "name: VALUE". */
-static int piece_bytes(const char *words)
+static int chunk_bytes(const char *words)
 {
     size_t bytes = strcspn(words, " ");
     while (bytes > 0 && words[bytes - 1] == ':' && words[bytes])
@@ -101,7 +101,7 @@ static void print_wrapped(struct page *page, const char *words)
 {
     int at = page->column;
     while (*words) {
-        int bytes = piece_bytes(words);
+        int bytes = chunk_bytes(words);
         bool first = at == page->column;
         if (!first && at + 1 + bytes > page->width) {
             text_printf(page->text, "\n%*s", page->column, "");

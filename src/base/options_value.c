@@ -215,10 +215,10 @@ static bool read_integer(const char *text, int64_t *value)
         overflow |= __builtin_mul_overflow(total, 10, &total);
         overflow |= __builtin_add_overflow(total, negative ? -digit : digit, &total);
     }
-    int places = point ? (int)(c - point) - 1 : 0, power = read_power(&c);
-    if (power < places)
+    int locations = point ? (int)(c - point) - 1 : 0, power = read_power(&c);
+    if (power < locations)
         return false;
-    for (power -= places; power > 0 && total != 0 && !overflow; power--)
+    for (power -= locations; power > 0 && total != 0 && !overflow; power--)
         overflow |= __builtin_mul_overflow(total, 10, &total);
     *value = total;
     return *c == 0 && !overflow;

@@ -55,12 +55,12 @@ size_t printable_escape(const char *data, size_t bytes, char out[PRINTABLE_ESCAP
     return length ? length : 1;
 }
 
-/* Whole characters of `piece` that fit in `room`. */
-static size_t fitting(const char *piece, size_t bytes, size_t room)
+/* Whole characters of `chunk` that fit in `room`. */
+static size_t fitting(const char *chunk, size_t bytes, size_t room)
 {
     if (bytes <= room)
         return bytes;
-    while (room > 0 && (piece[room] & 0xc0) == 0x80)
+    while (room > 0 && (chunk[room] & 0xc0) == 0x80)
         room--;
     return room;
 }
@@ -72,24 +72,24 @@ size_t printable_copy(char *out, size_t room, const char *data, size_t bytes)
     while (bytes > 0) {
         char escape[PRINTABLE_ESCAPE];
         size_t taken = printable_span(data, bytes);
-        size_t piece = taken;
+        size_t chunk = taken;
         const char *from = data;
         if (taken == 0) {
             taken = printable_escape(data, bytes, escape);
-            piece = strlen(escape);
+            chunk = strlen(escape);
             from = escape;
         }
         bool last = taken == bytes;
         size_t left = (last ? room - 1 : most) - used;
-        if (piece > left) { /* an escape is not cut */
-            piece = from == escape ? 0 : fitting(from, piece, most > used ? most - used : 0);
-            memcpy(out + used, from, piece);
-            used += piece;
+        if (chunk > left) { /* an escape is not cut */
+            chunk = from == escape ? 0 : fitting(from, chunk, most > used ? most - used : 0);
+            memcpy(out + used, from, chunk);
+            used += chunk;
             memcpy(out + used, dots, sizeof dots);
             return used + sizeof dots - 1;
         }
-        memcpy(out + used, from, piece);
-        used += piece;
+        memcpy(out + used, from, chunk);
+        used += chunk;
         data += taken;
         bytes -= taken;
     }

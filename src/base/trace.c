@@ -83,10 +83,10 @@ void trace_end(struct trace *trace, double start, const struct trace_span *span)
 {
     if (trace == NULL || start < 0)
         return;
-    int64_t place = atomic_fetch_add_explicit(&trace->taken, 1, memory_order_relaxed);
-    if (place >= trace->room)
+    int64_t location = atomic_fetch_add_explicit(&trace->taken, 1, memory_order_relaxed);
+    if (location >= trace->room)
         return;
-    struct event *event = &trace->events[place];
+    struct event *event = &trace->events[location];
     event->span = *span;
     event->start = start;
     event->end = clock_seconds();
@@ -139,12 +139,12 @@ static bool has_lanes(const struct trace *trace, enum trace_lane first, enum tra
 
 static void add_names(struct text *text, const struct trace *trace, int rank, const char *process)
 {
-    bool pipeline = has_lanes(trace, TRACE_STAGE, TRACE_GRADS_OUT);
+    bool pipeline = has_lanes(trace, TRACE_PP_STAGE, TRACE_GRADS_OUT);
     bool tensor = has_lanes(trace, TRACE_TENSOR, TRACE_TENSOR);
     add_meta(text, rank, 0, "process_name", process);
     add_order(text, rank, 0, "process_sort_index", rank);
     for (int lane = 0; lane < TRACE_LANE_COUNT; lane++) {
-        if (lane >= TRACE_STAGE && !(lane == TRACE_TENSOR ? tensor : pipeline))
+        if (lane >= TRACE_PP_STAGE && !(lane == TRACE_TENSOR ? tensor : pipeline))
             continue;
         add_meta(text, rank, lane, "thread_name", lane_words[lane]);
         add_order(text, rank, lane, "thread_sort_index", lane);

@@ -20,7 +20,7 @@ enum trace_lane {
     TRACE_GATHER,
     TRACE_REDUCE,
     TRACE_HOST,
-    TRACE_STAGE, /* from here on only where there is a pipeline: passes of its timetable, */
+    TRACE_PP_STAGE, /* from here on only where there is a pipeline: passes of its timetable, */
     TRACE_ACTS_IN,
     TRACE_ACTS_OUT,
     TRACE_GRADS_IN,

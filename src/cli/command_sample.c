@@ -22,7 +22,7 @@ struct sample_settings {
     bool json, quiet, raw;
 };
 
-/* In which parameters are held and computed with on a card. */
+/* In which parameters are held and computed with on a GPU. */
 static const char *const compute_words[] = {"bf16", "fp16", "fp32", NULL};
 static const enum dtype compute_types[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32};
 
@@ -229,9 +229,9 @@ static const struct option sample_list[] = {
     {FLAG("tokenizer", tokenizer, STRING), .value_name = "FILE",
      .help = "a tokenizer.json; default: the one beside the model"},
     {FLAG("run.device", device, CHOICE), .fallback = "auto", .choices = run_device_words,
-     .help = "where to compute; auto = cuda where there is a card"},
+     .help = "where to compute; auto = cuda where there is a GPU"},
     {FLAG("precision.mode", compute, CHOICE), .fallback = "bf16", .choices = compute_words,
-     .help = "in which a card computes; a CPU computes in fp32"},
+     .help = "in which a GPU computes; a CPU computes in fp32"},
     {FLAG("run.threads", threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {FLAG("raw", raw, BOOL),

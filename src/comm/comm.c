@@ -19,14 +19,14 @@ enum { ROOT_ID = 1 };
 
 /* --- homes ---------------------------------------------------------------------------------- */
 
-/* What a name stands for: a back end, and whether memory of cards has a way of its own. */
+/* What a name stands for: a back end, and whether memory of GPUs has a way of its own. */
 static enum status find_backend(struct env *env, const char *name,
                                 const struct comm_backend **backend, enum comm_wish *wish)
 {
     struct launcher launcher;
     bool several = launcher_find(&launcher) && launcher.size > 1;
     bool nccl = strcmp(name, "nccl") == 0, any = strcmp(name, "auto") == 0;
-    *wish = nccl ? COMM_PATH : any && several ? COMM_PATH_IF_POSSIBLE : COMM_NO_PATH;
+    *wish = nccl ? COMM_TRANSPORT : any && several ? COMM_TRANSPORT_IF_POSSIBLE : COMM_NO_TRANSPORT;
     if (nccl || any)
         name = several ? "mpi" : "self";
     for (int i = 0; i < BACKEND_COUNT; i++) {
@@ -39,19 +39,19 @@ static enum status find_backend(struct env *env, const char *name,
                 "there is no comm.backend '%s'; there are: auto, self, threads, mpi, nccl", name);
 }
 
-static enum status open_home(struct env *env, const struct comm_backend *backend, double timeout,
-                             const struct comm_seat *seat, struct comm_home **home)
+static enum status open_job(struct env *env, const struct comm_backend *backend, double timeout,
+                            const struct comm_member *member, struct comm_job **job)
 {
     enum status st;
-    struct comm_home *h;
-    TRY(mem_alloc(env, MEM_OTHER, "ranks", backend->home_bytes, &h));
+    struct comm_job *h;
+    TRY(mem_alloc(env, MEM_OTHER, "ranks", backend->job_bytes, &h));
     h->backend = backend;
     h->env = env;
     h->timeout = timeout;
     pthread_mutex_init(&h->lock, NULL);
     atomic_init(&h->failed, false);
-    TRY_OR(undo_self, backend->join(h, seat));
-    *home = h;
+    TRY_OR(undo_self, backend->join(h, member));
+    *job = h;
     return STATUS_OK;
 undo_self:
     pthread_mutex_destroy(&h->lock);
@@ -59,37 +59,37 @@ undo_self:
     return st;
 }
 
-static void close_home(struct comm_home *home)
+static void close_job(struct comm_job *job)
 {
-    comm_path_quit(home);
-    home->backend->quit(home);
-    pthread_mutex_destroy(&home->lock);
-    mem_free(home->env, home);
+    comm_transport_quit(job);
+    job->backend->quit(job);
+    pthread_mutex_destroy(&job->lock);
+    mem_free(job->env, job);
 }
 
-static void enlist(struct comm_home *home, struct comm *comm)
+static void enlist(struct comm_job *job, struct comm *comm)
 {
-    pthread_mutex_lock(&home->lock);
-    comm->next = home->comms;
-    home->comms = comm;
-    pthread_mutex_unlock(&home->lock);
+    pthread_mutex_lock(&job->lock);
+    comm->next = job->comms;
+    job->comms = comm;
+    pthread_mutex_unlock(&job->lock);
 }
 
-static void strike(struct comm_home *home, struct comm *comm)
+static void strike(struct comm_job *job, struct comm *comm)
 {
-    pthread_mutex_lock(&home->lock);
-    struct comm **link = &home->comms;
-    while (*link != comm)
-        link = &(*link)->next;
-    *link = comm->next;
-    pthread_mutex_unlock(&home->lock);
+    pthread_mutex_lock(&job->lock);
+    struct comm **channel = &job->comms;
+    while (*channel != comm)
+        channel = &(*channel)->next;
+    *channel = comm->next;
+    pthread_mutex_unlock(&job->lock);
 }
 
 /* --- communicators -------------------------------------------------------------------------- */
 
 static void free_comm(struct comm *comm)
 {
-    comm_stage_close(comm);
+    comm_bounce_close(comm);
     comm_sums_close(comm);
     pthread_cond_destroy(&comm->idle);
     pthread_mutex_destroy(&comm->lock);
@@ -99,20 +99,20 @@ static void free_comm(struct comm *comm)
 }
 
 /* Everything but the back end's part. */
-static enum status make_comm(struct comm_home *home, struct device *device, const char *name,
+static enum status make_comm(struct comm_job *job, struct device *device, const char *name,
                              int size, struct comm **comm)
 {
     enum status st;
     struct comm *c;
-    struct env *env = home->env;
-    TRY(mem_alloc(env, MEM_OTHER, "communicators", home->backend->comm_bytes, &c));
+    struct env *env = job->env;
+    TRY(mem_alloc(env, MEM_OTHER, "communicators", job->backend->comm_bytes, &c));
     TRY_OR(undo_self, mem_alloc_array(env, MEM_OTHER, "communicators", (size_t)size, sizeof(int),
                                       &c->job_ranks));
     TRY_OR(undo_ranks, mem_alloc_array(env, MEM_OTHER, "communicators", 2 * (size_t)size,
                                        sizeof *c->sends, &c->sends));
     c->recvs = c->sends + size;
-    c->backend = home->backend;
-    c->home = home;
+    c->backend = job->backend;
+    c->job = job;
     c->env = env;
     c->device = device;
     c->size = size;
@@ -136,69 +136,70 @@ undo_self:
 /* Enlisted before it is opened: another rank may be done first, and speak of it. */
 static enum status open_comm(struct comm *comm, struct comm *parent, int colour)
 {
-    comm->place.here = true;
-    enlist(comm->home, comm);
+    comm->position.here = true;
+    enlist(comm->job, comm);
     enum status st = comm->backend->open(comm, parent, colour);
     if (st != STATUS_OK) {
-        strike(comm->home, comm);
+        strike(comm->job, comm);
         free_comm(comm);
     }
     return st;
 }
 
 /* A rank that cannot start ends the job. */
-static void end_start(struct comm_home *home)
+static void end_start(struct comm_job *job)
 {
     char text[COMM_FAILURE_BYTES];
-    snprintf(text, sizeof text, "rank %d could not start: %s", home->rank,
-             log_first_error(home->env->log));
-    home->backend->spread(home, text);
+    snprintf(text, sizeof text, "rank %d could not start: %s", job->rank,
+             log_first_error(job->env->log));
+    job->backend->spread(job, text);
 }
 
 /* How memory of the device travels: along the path, or staged. */
 static enum status open_data(struct comm *comm)
 {
-    return comm->home->path != NULL ? comm_path_open(comm) : comm_stage_open(comm);
+    return comm->job->transport != NULL ? comm_transport_open(comm) : comm_bounce_open(comm);
 }
 
 /* Take an open communicator apart; its home stays. */
 static void close_comm(struct comm *comm)
 {
-    comm_path_close(comm);
-    strike(comm->home, comm);
+    comm_transport_close(comm);
+    strike(comm->job, comm);
     comm->backend->close(comm);
     free_comm(comm);
 }
 
 static enum status create(struct env *env, const struct comm_backend *backend, enum comm_wish wish,
-                          const struct comm_seat *seat, const struct comm_config *config,
+                          const struct comm_member *member, const struct comm_config *config,
                           struct device *device, struct comm **comm)
 {
     enum status st;
-    struct comm_home *home;
+    struct comm_job *job;
     struct comm *c;
     CHECK(config->timeout >= 0);
-    TRY(open_home(env, backend, config->timeout, seat, &home));
-    home->fast = config->fast;
-    home->staged = device_is_dry(device) ? seat != NULL && seat->staged : !device_on_host(device);
-    TRY_OR(undo_home, make_comm(home, device, "job", home->size, &c));
-    c->rank = home->rank;
+    TRY(open_job(env, backend, config->timeout, member, &job));
+    job->fast = config->fast;
+    job->bounced =
+        device_is_dry(device) ? member != NULL && member->bounced : !device_on_host(device);
+    TRY_OR(undo_job, make_comm(job, device, "job", job->size, &c));
+    c->rank = job->rank;
     c->id = ROOT_ID;
     for (int r = 0; r < c->size; r++)
         c->job_ranks[r] = r;
-    TRY_OR(undo_home, open_comm(c, NULL, 0));
-    TRY_OR(undo_comm, comm_path_choose(c, wish));
+    TRY_OR(undo_job, open_comm(c, NULL, 0));
+    TRY_OR(undo_comm, comm_transport_choose(c, wish));
     TRY_OR(undo_comm, open_data(c));
     *comm = c;
     return STATUS_OK;
 undo_comm: /* the others are there by now: do not let them wait */
-    end_start(home);
+    end_start(job);
     close_comm(c);
-    close_home(home);
+    close_job(job);
     return st;
-undo_home:
-    end_start(home);
-    close_home(home);
+undo_job:
+    end_start(job);
+    close_job(job);
     return st;
 }
 
@@ -218,26 +219,26 @@ enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *
                       struct device *device, struct comm **comm)
 {
     struct env *env = device_env(device);
-    struct comm_seat seat = {.hub = hub, .rank = rank};
+    struct comm_member member = {.hub = hub, .rank = rank};
     bool nccl = strcmp(config->backend, "nccl") == 0;
-    enum comm_wish wish = nccl ? COMM_PATH : COMM_PATH_IF_POSSIBLE;
-    return create(env, &comm_threads, wish, &seat, config, device, comm);
+    enum comm_wish wish = nccl ? COMM_TRANSPORT : COMM_TRANSPORT_IF_POSSIBLE;
+    return create(env, &comm_threads, wish, &member, config, device, comm);
 }
 
-enum status comm_create_dry(struct device *device, int rank, int size, bool staged,
+enum status comm_create_dry(struct device *device, int rank, int size, bool bounced,
                             struct comm **comm)
 {
-    struct comm_seat seat = {.rank = rank, .size = size, .staged = staged};
+    struct comm_member member = {.rank = rank, .size = size, .bounced = bounced};
     struct comm_config config = {.backend = "dry"};
     CHECK(device_is_dry(device));
-    return create(device_env(device), &comm_dry, COMM_NO_PATH, &seat, &config, device, comm);
+    return create(device_env(device), &comm_dry, COMM_NO_TRANSPORT, &member, &config, device, comm);
 }
 
 static void set_delays(struct comm *comm, double most_seconds, uint64_t seed)
 {
     comm->most_delay = most_seconds;
     comm->delay_seed = seed;
-    comm->delays = rng_stream(seed + (uint64_t)comm->home->rank, comm->name);
+    comm->delays = rng_stream(seed + (uint64_t)comm->job->rank, comm->name);
 }
 
 /* A number that the ranks of a new communicator agree on, and nobody else has: a hash of where it
@@ -268,7 +269,7 @@ static enum status split(struct comm *comm, int colour, const int *known, const 
         mem_free(comm->env, colours);
         return STATUS_OK;
     }
-    TRY_OR(undo_colours, make_comm(comm->home, comm->device, name, size, &c));
+    TRY_OR(undo_colours, make_comm(comm->job, comm->device, name, size, &c));
     c->id = child_id(comm->id, child, colour);
     set_delays(c, comm->most_delay, comm->delay_seed);
     for (int r = 0, member = 0; r < comm->size; r++) {
@@ -309,11 +310,11 @@ void comm_destroy(struct comm *comm)
 {
     if (comm == NULL)
         return;
-    struct comm_home *home = comm->home;
+    struct comm_job *job = comm->job;
     comm_wait_idle(comm);
     close_comm(comm);
-    if (home->comms == NULL)
-        close_home(home);
+    if (job->comms == NULL)
+        close_job(job);
 }
 
 /* --- questions ------------------------------------------------------------------------------ */
@@ -330,13 +331,13 @@ int comm_size(const struct comm *comm)
 
 const char *comm_backend_name(const struct comm *comm)
 {
-    return comm->link != NULL ? comm->home->path->name : comm->backend->name;
+    return comm->channel != NULL ? comm->job->transport->name : comm->backend->name;
 }
 
 enum status comm_stream_create(struct comm *comm, const char *name, struct stream **stream)
 {
-    return comm->link != NULL ? stream_create(comm->device, name, stream)
-                              : stream_create_worker(comm->device, name, stream);
+    return comm->channel != NULL ? stream_create(comm->device, name, stream)
+                                 : stream_create_worker(comm->device, name, stream);
 }
 
 const char *comm_kind_word(enum comm_kind kind)

@@ -18,8 +18,8 @@
  * order of the sum, and the bytes that are counted stay what they are.
  *
  * Buffers are memory of the communicator's device, or of the host. What is summed is the device's.
- * Where the host cannot reach the device's memory (a card), messages go through pinned memory of
- * the host in pieces; with "nccl" they go from card to card. That is a way for memory of cards
+ * Where the host cannot reach the device's memory (a GPU), messages go through pinned memory of
+ * the host in pieces; with "nccl" they go from GPU to GPU. That is a way for memory of GPUs
  * beside another back end (mpi), which carries what is the host's: a call's buffers are then of one
  * kind on all ranks, and a pair's calls keep their place among the collectives, too.
  *
@@ -44,11 +44,11 @@ struct comm_config {
 enum status comm_check_device(struct env *env, const char *backend, const char *device);
 
 /* Join the job. Collective over the job's processes. "auto": self unless a launcher started several
- * ranks; then mpi, with nccl where every rank has a card of its own and NCCL is there. The caller destroys *comm; the device outlives it. */
+ * ranks; then mpi, with nccl where every rank has a GPU of its own and NCCL is there. The caller destroys *comm; the device outlives it. */
 enum status comm_create(const struct comm_config *config, struct device *device,
                         struct comm **comm);
 /* Ranks as threads of this process: a hub shared by `size` threads, each of which joins with its
- * own env and device. Memory of cards goes by NCCL where several ranks have a card each and NCCL is
+ * own env and device. Memory of GPUs goes by NCCL where several ranks have a GPU each and NCCL is
  * there, else through the host; config->backend "nccl" insists on it. */
 struct comm_hub;
 enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub);
@@ -58,9 +58,9 @@ void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason);
 enum status comm_join(struct comm_hub *hub, int rank, const struct comm_config *config,
                       struct device *device, struct comm **comm);
 /* Rank `rank` of `size` without the others, on a dry device: calls are counted and move nothing,
- * and in an exchange everybody says what this rank says. `staged`: it stands for a device whose
+ * and in an exchange everybody says what this rank says. `bounced`: it stands for a device whose
  * memory the host cannot reach, so that messages go through memory of the host. */
-enum status comm_create_dry(struct device *device, int rank, int size, bool staged,
+enum status comm_create_dry(struct device *device, int rank, int size, bool bounced,
                             struct comm **comm);
 void comm_destroy(struct comm *comm); /* NULL is fine; waits for enqueued work. Collective. */
 
@@ -75,7 +75,7 @@ void comm_mpi_library(char *out, size_t bytes);
 bool comm_adds(const struct comm *comm, enum dtype type);
 
 /* A stream for calls of this communicator that go on beside compute: with a thread of its own,
- * unless calls only enqueue on the card. There one thread must make the calls of all communicators,
+ * unless calls only enqueue on the GPU. There one thread must make the calls of all communicators,
  * in one order on every rank. */
 enum status comm_stream_create(struct comm *comm, const char *name, struct stream **stream);
 
@@ -175,9 +175,9 @@ const char *comm_kind_word(enum comm_kind kind);
 struct comm_counter {
     int64_t calls;  /* that have succeeded */
     int64_t bytes;  /* to other ranks, of calls that were given: what it keeps is not counted */
-    double seconds; /* calls were in flight; with nccl, until they were enqueued on the card */
+    double seconds; /* calls were in flight; with nccl, until they were enqueued on the GPU */
     double blocked; /* of these, in calls that hold up their stream's caller: not on a worker's, nor
-                       enqueued on a card */
+                       enqueued on a GPU */
 };
 struct comm_counter comm_counted(const struct comm *comm, enum comm_kind kind);
 

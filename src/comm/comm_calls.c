@@ -5,7 +5,7 @@
  * where the rank is (for who asks), the clock, the counters, injected delays and the sticky error.
  * After an error every later call on the communicator does nothing and fails its stream.
  *
- * Calls on a link (comm_path.c) are not tasks: their turn comes when they are enqueued on the card,
+ * Calls on a link (comm_transport.c) are not tasks: their turn comes when they are enqueued on the GPU,
  * and `run` is over when they are. comm_watch.c sees them end.
  *
  * Bytes are counted as they are sent: a gather or an all-to-all sends n-1 parts, a broadcast goes
@@ -38,17 +38,17 @@ enum status comm_swap(struct comm *comm, const struct comm_call *call, int step,
     enum status st = STATUS_OK;
     bool any = false;
     CHECK_LT(step, STEPS);
-    CHECK(call->on_link || comm->sends[comm->rank].bytes + comm->recvs[comm->rank].bytes == 0);
+    CHECK(call->on_channel || comm->sends[comm->rank].bytes + comm->recvs[comm->rank].bytes == 0);
     for (int r = 0; r < comm->size; r++)
         any = any || comm->sends[r].bytes > 0 || comm->recvs[r].bytes > 0;
     uint64_t stamp =
         is_pair(call->kind)
             ? 0
             : 1 + ((uint64_t)call->number * COMM_KIND_COUNT + call->kind) * STEPS + (uint64_t)step;
-    if (any && call->on_link)
-        st = comm_path_swap(comm, stream);
-    else if (any && stream != NULL && comm->stage.halves[0].stream != NULL)
-        st = comm_stage_swap(comm, call->kind, stamp);
+    if (any && call->on_channel)
+        st = comm_transport_swap(comm, stream);
+    else if (any && stream != NULL && comm->bounce.halves[0].stream != NULL)
+        st = comm_bounce_swap(comm, call->kind, stamp);
     else if (any)
         st = comm->backend->swap(comm, stamp);
     memset(comm->sends, 0, 2 * (size_t)comm->size * sizeof *comm->sends); /* recvs follow */
@@ -68,7 +68,7 @@ static void move_own(const struct comm_call *call, struct stream *stream, void *
                      const void *src, size_t bytes)
 {
     struct comm *comm = call->comm;
-    if (!call->on_link) {
+    if (!call->on_channel) {
         device_copy(stream, dst, src, bytes);
         return;
     }
@@ -187,14 +187,14 @@ static enum status do_control(const struct comm_call *call, struct stream *strea
         return STATUS_OK;
     }
     for (int r = 0; r < comm->size; r++) {
-        char *place = (char *)call->dst + (size_t)r * part;
+        char *position = (char *)call->dst + (size_t)r * part;
         if (r == comm->rank) {
-            if (part > 0 && place != call->src)
-                memcpy(place, call->src, part);
+            if (part > 0 && position != call->src)
+                memcpy(position, call->src, part);
             continue;
         }
         comm_set_move(comm->sends, r, call->src, part);
-        comm_set_move(comm->recvs, r, place, part);
+        comm_set_move(comm->recvs, r, position, part);
     }
     return comm_swap(comm, call, 0, stream);
 }
@@ -216,23 +216,23 @@ static do_fn *const doers[] = {
 
 static void enter(struct comm *comm, const struct comm_call *call, const struct stream *stream)
 {
-    pthread_mutex_lock(&comm->home->lock);
+    pthread_mutex_lock(&comm->job->lock);
     comm->call_stream = stream;
-    comm->place.inside = true;
-    comm->place.on_card = call->on_link;
-    comm->place.kind = call->kind;
-    comm->place.peer = call->peer;
-    comm->place.call = call->number;
+    comm->position.inside = true;
+    comm->position.on_gpu = call->on_channel;
+    comm->position.kind = call->kind;
+    comm->position.peer = call->peer;
+    comm->position.call = call->number;
     if (!is_pair(call->kind))
-        comm->place.number = call->number;
-    pthread_mutex_unlock(&comm->home->lock);
+        comm->position.number = call->number;
+    pthread_mutex_unlock(&comm->job->lock);
 }
 
 static void leave(struct comm *comm)
 {
-    pthread_mutex_lock(&comm->home->lock);
-    comm->place.inside = false;
-    pthread_mutex_unlock(&comm->home->lock);
+    pthread_mutex_lock(&comm->job->lock);
+    comm->position.inside = false;
+    pthread_mutex_unlock(&comm->job->lock);
 }
 
 static void nap(double seconds)
@@ -271,7 +271,7 @@ static void count_done(struct comm *comm, const struct comm_call *call, const st
                        double seconds)
 {
     struct comm_counter *counter = &comm->counters[call->kind];
-    bool blocked = !call->on_link && (stream == NULL || !stream_is_worker(stream));
+    bool blocked = !call->on_channel && (stream == NULL || !stream_is_worker(stream));
     counter->calls++;
     counter->seconds += seconds;
     counter->blocked += blocked ? seconds : 0;
@@ -282,8 +282,8 @@ static enum status run(const struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
     enum status st = (enum status)atomic_load(&comm->error);
-    if (st == STATUS_OK && comm_home_failed(comm->home))
-        st = comm_ended(comm->home);
+    if (st == STATUS_OK && comm_job_failed(comm->job))
+        st = comm_ended(comm->job);
     if (st == STATUS_OK && stream != NULL && stream_failed(stream)) {
         comm_abort(comm, log_first_error(comm->env->log)); /* nobody may wait for this rank */
         st = STATUS_COMM;
@@ -291,7 +291,7 @@ static enum status run(const struct comm_call *call, struct stream *stream)
     if (st == STATUS_OK) {
         double start = clock_seconds(), traced = trace_begin(comm->env->trace);
         enter(comm, call, stream);
-        int slot = call->on_link ? comm_flight_begin(comm, &comm->place, stream) : -1;
+        int slot = call->on_channel ? comm_flight_begin(comm, &comm->position, stream) : -1;
         delay(comm);
         if (comm->slow > 0)
             nap(comm->slow);
@@ -330,18 +330,18 @@ static int64_t next_number(struct comm *comm, enum comm_kind kind)
     return is_pair(kind) ? ++comm->pair_count : ++comm->collective_count;
 }
 
-/* A call's memory is the card's on all ranks, or the host's on all: one address tells. */
-static bool is_on_link(const struct comm_call *call)
+/* A call's memory is the GPU's on all ranks, or the host's on all: one address tells. */
+static bool is_on_channel(const struct comm_call *call)
 {
     const void *data = call->dst != NULL ? call->dst : call->src;
-    return call->comm->link != NULL && data != NULL && call->comm->home->path->reaches(data);
+    return call->comm->channel != NULL && data != NULL && call->comm->job->transport->reaches(data);
 }
 
 static void enqueue(struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
     CHECK(call->count >= 0);
-    call->on_link = is_on_link(call);
+    call->on_channel = is_on_channel(call);
     call->number = next_number(comm, call->kind);
     call->label = comm->label;
     comm->label = NULL;
@@ -354,8 +354,8 @@ static void enqueue(struct comm_call *call, struct stream *stream)
     else
         comm->pending++;
     pthread_mutex_unlock(&comm->lock);
-    if (call->on_link)
-        comm->home->path->enqueue(stream, run_task, call, sizeof *call);
+    if (call->on_channel)
+        comm->job->transport->enqueue(stream, run_task, call, sizeof *call);
     else
         stream_enqueue(stream, run_task, call, sizeof *call);
 }
@@ -366,7 +366,7 @@ void comm_wait_idle(struct comm *comm)
     while (comm->pending > 0)
         pthread_cond_wait(&comm->idle, &comm->lock);
     pthread_mutex_unlock(&comm->lock);
-    if (comm->link != NULL)
+    if (comm->channel != NULL)
         comm_flight_wait(comm);
 }
 

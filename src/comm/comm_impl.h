@@ -9,9 +9,9 @@
  *     comm.c           life of homes and communicators, counters
  *     comm_calls.c     the collectives, their queue and their numbers
  *     comm_sums.c      sums in rank order, or by the library
- *     comm_stage.c     swaps of memory that the host cannot reach
- *     comm_path.c      a way from card to card beside the back end: which, and its links
- *     comm_watch.c     a thread that watches calls which are on cards
+ *     comm_bounce.c     swaps of memory that the host cannot reach
+ *     comm_transport.c      a way from GPU to GPU beside the back end: which, and its links
+ *     comm_watch.c     a thread that watches calls which are on GPUs
  *     comm_price.c     what calls take, where they are only counted
  *     comm_late.c      the end of a job: who is late, who left, who ended it
  *
@@ -28,10 +28,10 @@
 enum { COMM_NAME_BYTES = 32, COMM_NOTE_BYTES = 96, COMM_FAILURE_BYTES = 384 };
 
 /* Where a rank is on one communicator, as another rank is told. */
-struct comm_place {
+struct comm_position {
     bool here;           /* the communicator exists there */
     bool inside;         /* a call is running */
-    bool on_card;        /* the newest call is done by cards: over here when it is enqueued */
+    bool on_gpu;         /* the newest call is done by GPUs: over here when it is enqueued */
     bool held_up;        /* it waits for other ranks itself, in another communicator */
     enum comm_kind kind; /* of the newest call */
     int peer;            /* of a send or receive: the other rank */
@@ -46,25 +46,25 @@ struct comm_move {
     size_t bytes;
 };
 
-struct comm_home;
+struct comm_job;
 
 /* Where a rank joins; for the back ends that do not find out by themselves. */
-struct comm_seat {
+struct comm_member {
     struct comm_hub *hub; /* borrowed; threads */
     int rank;
-    int size;    /* dry */
-    bool staged; /* dry: as on a device whose memory the host cannot reach */
+    int size;     /* dry */
+    bool bounced; /* dry: as on a device whose memory the host cannot reach */
 };
 
 struct comm_backend {
     const char *name;
-    size_t home_bytes; /* of the back end's home struct, `struct comm_home` first */
+    size_t job_bytes;  /* of the back end's home struct, `struct comm_job` first */
     size_t comm_bytes; /* of its communicator struct, `struct comm` first */
 
-    /* Find the other ranks; set home->rank and home->size. `seat` is NULL but for threads and
+    /* Find the other ranks; set home->rank and home->size. `member` is NULL but for threads and
      * dry. */
-    enum status (*join)(struct comm_home *home, const struct comm_seat *seat);
-    void (*quit)(struct comm_home *home); /* after the last communicator is closed */
+    enum status (*join)(struct comm_job *job, const struct comm_member *member);
+    void (*quit)(struct comm_job *job); /* after the last communicator is closed */
     /* `comm` is filled in and in its home's list; all its ranks come here. `parent` is NULL for the
      * root. With `comm` NULL the rank takes part in making groups and is in none. */
     enum status (*open)(struct comm *comm, struct comm *parent, int colour);
@@ -75,27 +75,28 @@ struct comm_backend {
      * are there. Both ends of a message give the same `stamp`. Ends early when the home has failed. */
     enum status (*swap)(struct comm *comm, uint64_t stamp);
     /* Where is that rank? false = it does not answer. */
-    bool (*ask)(struct comm *comm, int peer, struct comm_place *place);
+    bool (*ask)(struct comm *comm, int peer, struct comm_position *position);
     /* Make every home of the job fail with `text`, this one too. */
-    void (*spread)(struct comm_home *home, const char *text);
+    void (*spread)(struct comm_job *job, const char *text);
 };
 
-/* A way for memory of the device from card to card (NCCL), in a plugin. It carries messages of
+/* A way for memory of the device from GPU to GPU (NCCL), in a plugin. It carries messages of
  * calls on streams and nothing else: ranks meet, speak, leave and end through the back end. A
  * communicator that uses it has a link, one of its own. */
 enum { COMM_ID_BYTES = 128, COMM_WATCHED = 32 };
-struct comm_link;
+struct comm_channel;
 struct comm_call;
 
-struct comm_path {
+struct comm_transport {
     const char *name;
     /* Made by one rank of a new communicator and given to all of them; then all come to `open`. */
     enum status (*make_id)(struct env *env, unsigned char id[COMM_ID_BYTES]);
     enum status (*open)(struct comm *comm, const unsigned char id[COMM_ID_BYTES],
-                        struct comm_link **link);
-    void (*close)(struct comm_link *link); /* waits for the other ranks, unless it was aborted */
+                        struct comm_channel **channel);
+    void (*close)(
+        struct comm_channel *channel); /* waits for the other ranks, unless it was aborted */
 
-    bool (*reaches)(const void *address); /* memory of a card */
+    bool (*reaches)(const void *address); /* memory of a GPU */
     /* Call `issue` in the stream's order, on a thread that may enqueue on it: the caller's, at once,
      * but for a worker. Unlike a task it does not wait for what is before it. */
     void (*enqueue)(struct stream *stream, stream_task_fn *issue, const void *args, size_t bytes);
@@ -104,15 +105,15 @@ struct comm_path {
     /* Enqueue a reduction of f32 or f64 as the library does it, in an order of its own. */
     enum status (*sum)(const struct comm_call *call, struct stream *stream);
 
-    /* Calls in flight: `mark` the end of one, slot < COMM_WATCHED; has the card `passed` it? */
-    void (*mark)(struct comm_link *link, int slot, struct stream *stream);
-    bool (*passed)(struct comm_link *link, int slot);
+    /* Calls in flight: `mark` the end of one, slot < COMM_WATCHED; has the GPU `passed` it? */
+    void (*mark)(struct comm_channel *channel, int slot, struct stream *stream);
+    bool (*passed)(struct comm_channel *channel, int slot);
     /* Any thread: has the library met an error since? The reason in `why`. */
-    bool (*failed)(struct comm_link *link, char *why, size_t bytes);
-    /* Any thread: end what is on the card, and whoever is inside the library for this link. */
-    void (*abort)(struct comm_link *link);
+    bool (*failed)(struct comm_channel *channel, char *why, size_t bytes);
+    /* Any thread: end what is on the GPU, and whoever is inside the library for this link. */
+    void (*abort)(struct comm_channel *channel);
 };
-/* The entry of libsifr-cuda for comm: a const struct comm_path. */
+/* The entry of libsifr-cuda for comm: a const struct comm_transport. */
 #define COMM_NCCL_ENTRY "sifr_comm_nccl"
 
 /* The thread that watches the links of a rank. */
@@ -124,13 +125,13 @@ struct comm_watch {
     struct comm *comms;   /* that have a link, newest first */
 };
 
-struct comm_home {
+struct comm_job {
     const struct comm_backend *backend;
-    const struct comm_path *path; /* NULL: everything goes through the back end */
-    struct env *env;              /* borrowed */
-    int rank, size;               /* in the job */
-    bool staged;                  /* the host cannot reach the device's memory */
-    bool fast;                    /* of the job's configuration */
+    const struct comm_transport *transport; /* NULL: everything goes through the back end */
+    struct env *env;                        /* borrowed */
+    int rank, size;                         /* in the job */
+    bool bounced;                           /* the host cannot reach the device's memory */
+    bool fast;                              /* of the job's configuration */
     double timeout;
     pthread_mutex_t lock;
     struct comm *comms;           /* newest first */
@@ -152,23 +153,23 @@ struct comm_sums {
     void *sum, *wide_zero, *narrow_zero;
 };
 
-/* Pinned memory for swaps of memory that the host cannot reach; see comm_stage.c. */
-struct stage_half {
+/* Pinned memory for swaps of memory that the host cannot reach; see comm_bounce.c. */
+struct bounce_half {
     struct stream *stream; /* NULL: messages are not staged */
     char *out, *in;
 };
 
-struct comm_stage {
-    struct stage_half halves[2];
+struct comm_bounce {
+    struct bounce_half halves[2];
     struct comm_move *sends, *recvs; /* (size) each; of the swap in progress, on the device */
     int *out_slots, *in_slots;       /* (size) each: their places in a half */
 };
 
-/* Calls that the card has not finished, oldest first; under the communicator's lock. */
+/* Calls that the GPU has not finished, oldest first; under the communicator's lock. */
 struct comm_flight {
     int64_t begun, passed; /* a call's slot is its number here modulo COMM_WATCHED */
     bool marked[COMM_WATCHED];
-    struct comm_place calls[COMM_WATCHED];
+    struct comm_position calls[COMM_WATCHED];
     struct stream *streams[COMM_WATCHED]; /* borrowed: who ends one waits for what is on it */
     double since; /* when the watch last saw something pass, or nothing in flight */
     int asked;    /* how often since then late ranks were asked for */
@@ -178,10 +179,10 @@ struct comm_flight {
 
 struct comm {
     const struct comm_backend *backend;
-    struct comm_home *home; /* shared by the communicators of a rank; the last frees it */
-    struct comm *next;      /* in the home's list */
-    struct env *env;        /* borrowed */
-    struct device *device;  /* borrowed */
+    struct comm_job *job;  /* shared by the communicators of a rank; the last frees it */
+    struct comm *next;     /* in the home's list */
+    struct env *env;       /* borrowed */
+    struct device *device; /* borrowed */
     int rank, size;
     bool patient;   /* set by who makes the calls; see comm_be_patient */
     int *job_ranks; /* (size) for messages, and for who is asked */
@@ -189,15 +190,15 @@ struct comm {
     int child_count;
     char name[COMM_NAME_BYTES];
     struct comm_sums sums;
-    struct comm_stage stage;
-    struct comm_link *link; /* NULL: no path */
+    struct comm_bounce bounce;
+    struct comm_channel *channel; /* NULL: no path */
     struct comm_flight flight;
     struct comm *next_watched;
     struct comm_move *sends, *recvs; /* (size) each; of the swap in progress */
     _Atomic int error;               /* enum status of the first failure */
 
     int64_t collective_count, pair_count; /* numbers given so far */
-    struct comm_place place;              /* under the home's lock; its note is not used */
+    struct comm_position position;        /* under the home's lock; its note is not used */
     const struct stream *call_stream;     /* with it: of the call in progress; NULL = the host's */
     pthread_mutex_t lock;
     pthread_cond_t idle;
@@ -226,7 +227,7 @@ struct comm_call {
     void *dst, *scratch;
     const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
     size_t bytes_out;  /* to other ranks, for the counter */
-    bool on_link;      /* memory of the card, and there is a path for it */
+    bool on_channel;   /* memory of the GPU, and there is a path for it */
     const char *label; /* for the trace; NULL: none */
 };
 _Static_assert(sizeof(struct comm_call) <= STREAM_ARGS_BYTES, "a call fits in the ring");
@@ -239,30 +240,31 @@ void comm_set_move(struct comm_move *moves, int rank, const void *data, size_t b
 /* Wait until no call is enqueued on `comm`. */
 void comm_wait_idle(struct comm *comm);
 
-/* comm_stage.c: nothing is taken where the host reaches the device's memory. */
-enum status comm_stage_open(struct comm *comm);
-void comm_stage_close(struct comm *comm); /* of one that was not opened whole, too */
+/* comm_bounce.c: nothing is taken where the host reaches the device's memory. */
+enum status comm_bounce_open(struct comm *comm);
+void comm_bounce_close(struct comm *comm); /* of one that was not opened whole, too */
 /* backend->swap for messages in memory of the device; those of the host are fine, too. */
-enum status comm_stage_swap(struct comm *comm, enum comm_kind kind, uint64_t stamp);
+enum status comm_bounce_swap(struct comm *comm, enum comm_kind kind, uint64_t stamp);
 
-/* comm_path.c */
-enum comm_wish { COMM_NO_PATH, COMM_PATH_IF_POSSIBLE, COMM_PATH };
+/* comm_transport.c */
+enum comm_wish { COMM_NO_TRANSPORT, COMM_TRANSPORT_IF_POSSIBLE, COMM_TRANSPORT };
 /* Agree on the job's path, on the root: all ranks have met. Sets home->path. */
-enum status comm_path_choose(struct comm *root, enum comm_wish wish);
-enum status comm_path_open(struct comm *comm); /* its link, if there is a path. Collective. */
-void comm_path_close(struct comm *comm);
-void comm_path_quit(struct comm_home *home); /* after the last link */
+enum status comm_transport_choose(struct comm *root, enum comm_wish wish);
+enum status comm_transport_open(struct comm *comm); /* its link, if there is a path. Collective. */
+void comm_transport_close(struct comm *comm);
+void comm_transport_quit(struct comm_job *job); /* after the last link */
 /* Enqueue the swap, or the sum, after all earlier ones of this rank. */
-enum status comm_path_swap(struct comm *comm, struct stream *stream);
-enum status comm_path_sum(const struct comm_call *call, struct stream *stream);
+enum status comm_transport_swap(struct comm *comm, struct stream *stream);
+enum status comm_transport_sum(const struct comm_call *call, struct stream *stream);
 
 /* comm_watch.c */
-enum status comm_watch_start(struct comm_home *home);
-void comm_watch_stop(struct comm_home *home);
+enum status comm_watch_start(struct comm_job *job);
+void comm_watch_stop(struct comm_job *job);
 void comm_watch_add(struct comm *comm);
 void comm_watch_remove(struct comm *comm);
 /* A call on a link begins: its slot, -1 when too many are in flight already. */
-int comm_flight_begin(struct comm *comm, const struct comm_place *place, struct stream *stream);
+int comm_flight_begin(struct comm *comm, const struct comm_position *position,
+                      struct stream *stream);
 void comm_flight_mark(struct comm *comm, int slot, struct stream *stream);
 void comm_flight_wait(struct comm *comm); /* until none is in flight, or the job has ended */
 
@@ -283,20 +285,20 @@ size_t comm_all_reduce_bytes(const struct comm *comm, int64_t count, enum dtype 
  */
 enum status comm_late(struct comm *comm, int peer, double seconds);
 /* The same for another call of this rank than the newest. */
-enum status comm_late_at(struct comm *comm, const struct comm_place *mine, int peer,
+enum status comm_late_at(struct comm *comm, const struct comm_position *mine, int peer,
                          double seconds);
 enum status comm_gone(struct comm *comm, int peer); /* the same for a peer that has left */
 /* The same for ranks that make different calls; `what` ends the sentence "rank N ...". */
 enum status comm_astray(struct comm *comm, int peer, const char *what);
-enum status comm_ended(struct comm_home *home); /* the job has ended: log that once a rank */
+enum status comm_ended(struct comm_job *job); /* the job has ended: log that once a rank */
 /* Note the end of the job; false when it had ended before. For back ends, in `spread`. */
-bool comm_home_fail(struct comm_home *home, const char *text);
+bool comm_job_fail(struct comm_job *job, const char *text);
 /* What `ask` answers on the side of the rank that is asked. */
-void comm_home_place(struct comm_home *home, uint64_t id, struct comm_place *place);
+void comm_job_position(struct comm_job *job, uint64_t id, struct comm_position *position);
 
-static inline bool comm_home_failed(const struct comm_home *home)
+static inline bool comm_job_failed(const struct comm_job *job)
 {
-    return atomic_load_explicit(&home->failed, memory_order_acquire);
+    return atomic_load_explicit(&job->failed, memory_order_acquire);
 }
 
 extern const struct comm_backend comm_self;

@@ -10,7 +10,7 @@
  * them, and only the last of them for who does not come. Calls that are asked for long before they
  * are needed hold nobody up. A rank is held up when the stream it computes on waits, when it has come
  * to a call on that stream or on the host, or when somebody there waits for the stream of a call. What
- * is on a card is not seen from here.
+ * is on a GPU is not seen from here.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,85 +18,85 @@
 
 /* --- homes ---------------------------------------------------------------------------------- */
 
-bool comm_home_fail(struct comm_home *home, const char *text)
+bool comm_job_fail(struct comm_job *job, const char *text)
 {
-    pthread_mutex_lock(&home->lock);
-    bool first = !atomic_load(&home->failed);
+    pthread_mutex_lock(&job->lock);
+    bool first = !atomic_load(&job->failed);
     if (first) {
-        snprintf(home->failure, sizeof home->failure, "%s", text);
-        atomic_store_explicit(&home->failed, true, memory_order_release);
+        snprintf(job->failure, sizeof job->failure, "%s", text);
+        atomic_store_explicit(&job->failed, true, memory_order_release);
     }
-    pthread_mutex_unlock(&home->lock);
+    pthread_mutex_unlock(&job->lock);
     return first;
 }
 
-enum status comm_ended(struct comm_home *home)
+enum status comm_ended(struct comm_job *job)
 {
-    pthread_mutex_lock(&home->lock);
-    bool first = !home->told;
-    home->told = true;
-    pthread_mutex_unlock(&home->lock);
-    return first ? FAIL(home->env, COMM, "%s", home->failure) : STATUS_COMM;
+    pthread_mutex_lock(&job->lock);
+    bool first = !job->told;
+    job->told = true;
+    pthread_mutex_unlock(&job->lock);
+    return first ? FAIL(job->env, COMM, "%s", job->failure) : STATUS_COMM;
 }
 
 void comm_set_compute(struct comm *comm, const struct stream *stream)
 {
-    pthread_mutex_lock(&comm->home->lock);
-    comm->home->compute = stream;
-    pthread_mutex_unlock(&comm->home->lock);
+    pthread_mutex_lock(&comm->job->lock);
+    comm->job->compute = stream;
+    pthread_mutex_unlock(&comm->job->lock);
 }
 
 /* With the home's lock held: does this rank wait for others, but for communicator `id`? */
-static bool is_held_up_elsewhere(const struct comm_home *home, uint64_t id)
+static bool is_held_up_elsewhere(const struct comm_job *job, uint64_t id)
 {
-    if (home->compute == NULL)
+    if (job->compute == NULL)
         return false;
-    bool waits = stream_is_waiting(home->compute);
-    for (const struct comm *comm = home->comms; comm != NULL; comm = comm->next) {
+    bool waits = stream_is_waiting(job->compute);
+    for (const struct comm *comm = job->comms; comm != NULL; comm = comm->next) {
         const struct stream *stream = comm->call_stream;
-        if (comm->place.inside && comm->id != id &&
-            (waits || stream == NULL || stream == home->compute || stream_is_awaited(stream)))
+        if (comm->position.inside && comm->id != id &&
+            (waits || stream == NULL || stream == job->compute || stream_is_awaited(stream)))
             return true;
     }
     return false;
 }
 
-void comm_home_place(struct comm_home *home, uint64_t id, struct comm_place *place)
+void comm_job_position(struct comm_job *job, uint64_t id, struct comm_position *position)
 {
-    *place = (struct comm_place){.here = false};
-    pthread_mutex_lock(&home->lock);
-    for (const struct comm *comm = home->comms; comm != NULL; comm = comm->next) {
+    *position = (struct comm_position){.here = false};
+    pthread_mutex_lock(&job->lock);
+    for (const struct comm *comm = job->comms; comm != NULL; comm = comm->next) {
         if (comm->id == id)
-            *place = comm->place;
+            *position = comm->position;
     }
-    memcpy(place->note, home->note, sizeof place->note);
-    place->held_up = is_held_up_elsewhere(home, id);
-    pthread_mutex_unlock(&home->lock);
+    memcpy(position->note, job->note, sizeof position->note);
+    position->held_up = is_held_up_elsewhere(job, id);
+    pthread_mutex_unlock(&job->lock);
 }
 
 void comm_note(struct comm *comm, const char *what)
 {
-    struct comm_home *home = comm->home;
-    pthread_mutex_lock(&home->lock);
-    snprintf(home->note, sizeof home->note, "%s", what);
-    pthread_mutex_unlock(&home->lock);
+    struct comm_job *job = comm->job;
+    pthread_mutex_lock(&job->lock);
+    snprintf(job->note, sizeof job->note, "%s", what);
+    pthread_mutex_unlock(&job->lock);
 }
 
 enum status comm_status(const struct comm *comm)
 {
     enum status st = (enum status)atomic_load(&comm->error);
-    return st == STATUS_OK && comm_home_failed(comm->home) ? comm_ended(comm->home) : st;
+    return st == STATUS_OK && comm_job_failed(comm->job) ? comm_ended(comm->job) : st;
 }
 
 void comm_abort(struct comm *comm, const char *reason)
 {
-    struct comm_home *home = comm->home;
+    struct comm_job *job = comm->job;
     char text[COMM_FAILURE_BYTES];
-    snprintf(text, sizeof text, "rank %d: %s", home->rank, reason);
-    pthread_mutex_lock(&home->lock);
-    home->told = true; /* here the reason is known */
-    pthread_mutex_unlock(&home->lock);
-    home->backend->spread(home, text);
+    snprintf(text, sizeof text, "rank %d: %s", job->rank, reason);
+    pthread_mutex_lock(&job->lock);
+    job->told = true; /* here the reason is known */
+    pthread_mutex_unlock(&job->lock);
+    job->backend->spread(job, text);
 }
 
 /* How many timeouts a rank may be on its way: bytes on a slow network take long. */
@@ -106,17 +106,17 @@ enum { PATIENCE = 10 };
 
 /* `all_gather 1841 ("gather")`: a call of this rank; its newest is at comm->place, which our own
  * thread wrote. */
-static void name_call(const struct comm *comm, const struct comm_place *place, char *out,
+static void name_call(const struct comm *comm, const struct comm_position *position, char *out,
                       size_t bytes)
 {
-    snprintf(out, bytes, "%s %lld (\"%s\")", comm_kind_word(place->kind), (long long)place->call,
-             comm->name);
+    snprintf(out, bytes, "%s %lld (\"%s\")", comm_kind_word(position->kind),
+             (long long)position->call, comm->name);
 }
 
-static bool is_on_its_way(const struct comm *comm, const struct comm_place *mine,
-                          const struct comm_place *theirs)
+static bool is_on_its_way(const struct comm *comm, const struct comm_position *mine,
+                          const struct comm_position *theirs)
 {
-    bool there = theirs->inside || mine->on_card; /* what is on a card has been left by its rank */
+    bool there = theirs->inside || mine->on_gpu; /* what is on a GPU has been left by its rank */
     if (mine->kind == COMM_SEND || mine->kind == COMM_RECV)
         return there && theirs->peer == comm->rank &&
                theirs->kind == (mine->kind == COMM_SEND ? COMM_RECV : COMM_SEND);
@@ -126,71 +126,75 @@ static bool is_on_its_way(const struct comm *comm, const struct comm_place *mine
 
 /* It is held up in a call that we are done with, or in another communicator: by a third, whom it
  * names itself. */
-static bool is_held_up(const struct comm_place *mine, const struct comm_place *theirs)
+static bool is_held_up(const struct comm_position *mine, const struct comm_position *theirs)
 {
     bool pair = mine->kind == COMM_SEND || mine->kind == COMM_RECV;
     return theirs->held_up || (!pair && theirs->inside && theirs->number < mine->number);
 }
 
 /* What follows "rank 2 has not arrived at ... for 30 s; ". */
-static void tell_place(const struct comm_place *place, char *out, size_t bytes)
+static void tell_position(const struct comm_position *position, char *out, size_t bytes)
 {
     char call[64] = "";
-    if (!place->here) {
+    if (!position->here) {
         snprintf(out, bytes, "it is not there any more, or not yet");
         return;
     }
-    if (place->inside)
-        snprintf(call, sizeof call, "%s %lld", comm_kind_word(place->kind), (long long)place->call);
-    if (place->note[0] == '\0')
-        snprintf(out, bytes, "it is in %s", place->inside ? call : "no call");
+    if (position->inside)
+        snprintf(call, sizeof call, "%s %lld", comm_kind_word(position->kind),
+                 (long long)position->call);
+    if (position->note[0] == '\0')
+        snprintf(out, bytes, "it is in %s", position->inside ? call : "no call");
     else
-        snprintf(out, bytes, "it is in \"%s\"%s%s", place->note, place->inside ? ", " : "", call);
+        snprintf(out, bytes, "it is in \"%s\"%s%s", position->note, position->inside ? ", " : "",
+                 call);
 }
 
 /* Who does not answer can't say where it is; it is not far from who waits for it. */
-static void tell_own_place(struct comm_home *home, char *out, size_t bytes)
+static void tell_own_position(struct comm_job *job, char *out, size_t bytes)
 {
     out[0] = '\0';
-    pthread_mutex_lock(&home->lock);
-    if (home->note[0] != '\0')
-        snprintf(out, bytes, ", in \"%s\",", home->note);
-    pthread_mutex_unlock(&home->lock);
+    pthread_mutex_lock(&job->lock);
+    if (job->note[0] != '\0')
+        snprintf(out, bytes, ", in \"%s\",", job->note);
+    pthread_mutex_unlock(&job->lock);
 }
 
 static enum status end_job(struct comm *comm, const char *text)
 {
-    comm->backend->spread(comm->home, text);
-    return comm_ended(comm->home);
+    comm->backend->spread(comm->job, text);
+    return comm_ended(comm->job);
 }
 
 enum status comm_late(struct comm *comm, int peer, double seconds)
 {
-    return comm_late_at(comm, &comm->place, peer, seconds);
+    return comm_late_at(comm, &comm->position, peer, seconds);
 }
 
-enum status comm_late_at(struct comm *comm, const struct comm_place *mine, int peer, double seconds)
+enum status comm_late_at(struct comm *comm, const struct comm_position *mine, int peer,
+                         double seconds)
 {
-    struct comm_place place;
+    struct comm_position position;
     char call[96], where[192], text[COMM_FAILURE_BYTES];
     int who = comm->job_ranks[peer];
     name_call(comm, mine, call, sizeof call);
-    if (!comm->backend->ask(comm, peer, &place)) {
-        tell_own_place(comm->home, where, sizeof where);
+    if (!comm->backend->ask(comm, peer, &position)) {
+        tell_own_position(comm->job, where, sizeof where);
         snprintf(text, sizeof text,
                  "rank %d does not answer; rank %d%s has waited for it in %s for %.3g s", who,
-                 comm->home->rank, where, call, seconds);
-    } else if (place.here && comm->patient) {
+                 comm->job->rank, where, call, seconds);
+    } else if (position.here && comm->patient) {
         return STATUS_OK;
-    } else if (place.here && is_on_its_way(comm, mine, &place)) {
-        if (seconds < PATIENCE * comm->home->timeout)
+    } else if (position.here && is_on_its_way(comm, mine, &position)) {
+        if (seconds < PATIENCE * comm->job->timeout)
             return STATUS_OK;
         snprintf(text, sizeof text, "rank %d is in %s too, but nothing has come from it for %.3g s",
                  who, call, seconds);
-    } else if (place.here && is_held_up(mine, &place) && seconds < PATIENCE * comm->home->timeout) {
+    } else if (position.here && is_held_up(mine, &position) &&
+               seconds < PATIENCE * comm->job->timeout) {
         return STATUS_OK;
     } else {
-        tell_place(&place, where, sizeof where);
+        tell_position(&position, where, sizeof where);
         snprintf(text, sizeof text, "rank %d has not arrived at %s for %.3g s; %s", who, call,
                  seconds, where);
     }
@@ -205,7 +209,7 @@ void comm_be_patient(struct comm *comm, bool patient)
 enum status comm_gone(struct comm *comm, int peer)
 {
     char call[96], text[COMM_FAILURE_BYTES];
-    name_call(comm, &comm->place, call, sizeof call);
+    name_call(comm, &comm->position, call, sizeof call);
     snprintf(text, sizeof text, "rank %d has left; %s waits for it", comm->job_ranks[peer], call);
     return end_job(comm, text);
 }
@@ -213,7 +217,7 @@ enum status comm_gone(struct comm *comm, int peer)
 enum status comm_astray(struct comm *comm, int peer, const char *what)
 {
     char call[96], text[COMM_FAILURE_BYTES];
-    name_call(comm, &comm->place, call, sizeof call);
+    name_call(comm, &comm->position, call, sizeof call);
     snprintf(text, sizeof text,
              "rank %d %s in %s; all ranks must make the same calls in the same order",
              comm->job_ranks[peer], what, call);

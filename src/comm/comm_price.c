@@ -87,7 +87,7 @@ double comm_price(const struct comm_prices *prices, enum comm_kind kind, int siz
 void comm_set_prices(struct comm *comm, const struct comm_prices *prices)
 {
     CHECK(device_is_dry(comm->device));
-    comm->home->prices = prices;
+    comm->job->prices = prices;
 }
 
 /* As comm_price wants it. */
@@ -108,7 +108,7 @@ static double bytes_of(const struct comm_call *call)
 double comm_spend(const struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
-    const struct comm_prices *prices = comm->home->prices;
+    const struct comm_prices *prices = comm->job->prices;
     if (prices == NULL)
         return 0.0;
     double seconds = comm_price(prices, call->kind, comm->size, comm->rank, call->peer,

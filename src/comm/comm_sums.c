@@ -64,12 +64,12 @@ void comm_sums_close(struct comm *comm)
 
 bool comm_adds(const struct comm *comm, enum dtype type)
 {
-    return comm->home->fast && comm->link != NULL && (type == DTYPE_F32 || type == DTYPE_F64);
+    return comm->job->fast && comm->channel != NULL && (type == DTYPE_F32 || type == DTYPE_F64);
 }
 
 static bool library_adds(const struct comm_call *call)
 {
-    return call->count > 0 && call->on_link && comm_adds(call->comm, call->type);
+    return call->count > 0 && call->on_channel && comm_adds(call->comm, call->type);
 }
 
 /* --- in rank order -------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *
     const char *full = call->src;
     char *scratch = call->scratch;
     if (library_adds(call))
-        return comm_path_sum(call, stream);
+        return comm_transport_sum(call, stream);
     CHECK(scratch != NULL || call->count == 0);
     for (int r = 0; r < comm->size; r++) {
         if (r == comm->rank)
@@ -134,7 +134,7 @@ enum status comm_do_reduce_scatter(const struct comm_call *call, struct stream *
 
 /* --- all-reduce ----------------------------------------------------------------------------- */
 
-struct slice {
+struct range {
     int64_t at, count;
 };
 
@@ -144,17 +144,17 @@ static int64_t slice_count(int64_t count, int size)
     return (part + 63) / 64 * 64;
 }
 
-static struct slice slice_of(int64_t count, int size, int rank)
+static struct range range_of(int64_t count, int size, int rank)
 {
     int64_t part = slice_count(count, size), at = rank * part;
     if (at > count)
         at = count;
-    return (struct slice){at, count - at < part ? count - at : part};
+    return (struct range){at, count - at < part ? count - at : part};
 }
 
 size_t comm_all_reduce_bytes(const struct comm *comm, int64_t count, enum dtype type)
 {
-    int64_t mine = slice_of(count, comm->size, comm->rank).count;
+    int64_t mine = range_of(count, comm->size, comm->rank).count;
     return (size_t)(count - mine + (comm->size - 1) * mine) * dtype_bytes(type);
 }
 
@@ -163,14 +163,14 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
     struct comm *comm = call->comm;
     size_t element = dtype_bytes(call->type);
     size_t part = (size_t)slice_count(call->count, comm->size) * element;
-    struct slice mine = slice_of(call->count, comm->size, comm->rank);
+    struct range mine = range_of(call->count, comm->size, comm->rank);
     char *data = call->dst, *scratch = call->scratch, *own = data + (size_t)mine.at * element;
     size_t own_bytes = (size_t)mine.count * element;
 
     if (library_adds(call))
-        return comm_path_sum(call, stream);
+        return comm_transport_sum(call, stream);
     for (int r = 0; r < comm->size; r++) {
-        struct slice theirs = slice_of(call->count, comm->size, r);
+        struct range theirs = range_of(call->count, comm->size, r);
         if (r == comm->rank)
             continue;
         comm_set_move(comm->sends, r, data + (size_t)theirs.at * element,
@@ -181,7 +181,7 @@ enum status comm_do_all_reduce(const struct comm_call *call, struct stream *stre
     sum_parts(comm, stream, call->type, own, own, scratch, part, mine.count);
 
     for (int r = 0; r < comm->size; r++) {
-        struct slice theirs = slice_of(call->count, comm->size, r);
+        struct range theirs = range_of(call->count, comm->size, r);
         if (r == comm->rank)
             continue;
         comm_set_move(comm->sends, r, own, own_bytes);
@@ -196,7 +196,7 @@ enum status comm_do_reduce(const struct comm_call *call, struct stream *stream)
     struct comm *comm = call->comm;
     size_t bytes = (size_t)call->count * dtype_bytes(call->type);
     if (library_adds(call))
-        return comm_path_sum(call, stream);
+        return comm_transport_sum(call, stream);
     if (comm->rank != call->peer) {
         comm_set_move(comm->sends, call->peer, call->dst, bytes);
         return comm_swap(comm, call, 0, stream);

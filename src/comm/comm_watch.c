@@ -1,4 +1,4 @@
-/* comm_watch -- a thread a rank that watches calls which are on cards.
+/* comm_watch -- a thread a rank that watches calls which are on GPUs.
  *
  * A call on a link is enqueued and its thread goes on; whoever then waits for the stream waits
  * inside the driver, where nobody can tell it that a rank has died. So a thread looks at every link
@@ -6,12 +6,12 @@
  *
  *   - the library has met an error: the job ends, and the others are told why;
  *   - the job has ended: streams with calls in flight fail, and the links are aborted, so that
- *     kernels which wait for other cards return;
+ *     kernels which wait for other GPUs return;
  *   - nothing has passed for the timeout: the ranks of the oldest call are asked where they are, and
  *     who has not come to it is named (comm_late.c).
  *
  * A call is in flight from when its thread comes to it, since the library may keep that thread
- * waiting for other ranks as well, until the card has passed its mark. At most COMM_WATCHED calls of
+ * waiting for other ranks as well, until the GPU has passed its mark. At most COMM_WATCHED calls of
  * a communicator are kept: of more, the first are, and one that hangs is among the first.
  */
 #include <string.h>
@@ -31,13 +31,13 @@ static void nap(double seconds)
 
 /* --- calls in flight ------------------------------------------------------------------------ */
 
-/* Take out those that the card has passed, with the communicator's lock held; how many are left. */
+/* Take out those that the GPU has passed, with the communicator's lock held; how many are left. */
 static int64_t retire(struct comm *comm)
 {
     struct comm_flight *flight = &comm->flight;
     while (flight->passed < flight->begun) {
         int slot = (int)(flight->passed % COMM_WATCHED);
-        if (!flight->marked[slot] || !comm->home->path->passed(comm->link, slot))
+        if (!flight->marked[slot] || !comm->job->transport->passed(comm->channel, slot))
             break;
         flight->marked[slot] = false;
         flight->passed++;
@@ -47,7 +47,8 @@ static int64_t retire(struct comm *comm)
     return flight->begun - flight->passed;
 }
 
-int comm_flight_begin(struct comm *comm, const struct comm_place *place, struct stream *stream)
+int comm_flight_begin(struct comm *comm, const struct comm_position *position,
+                      struct stream *stream)
 {
     struct comm_flight *flight = &comm->flight;
     int slot = -1;
@@ -59,7 +60,7 @@ int comm_flight_begin(struct comm *comm, const struct comm_place *place, struct 
     }
     if (count < COMM_WATCHED) {
         slot = (int)(flight->begun++ % COMM_WATCHED);
-        flight->calls[slot] = *place;
+        flight->calls[slot] = *position;
         flight->streams[slot] = stream;
     }
     pthread_mutex_unlock(&comm->lock);
@@ -68,7 +69,7 @@ int comm_flight_begin(struct comm *comm, const struct comm_place *place, struct 
 
 void comm_flight_mark(struct comm *comm, int slot, struct stream *stream)
 {
-    comm->home->path->mark(comm->link, slot, stream);
+    comm->job->transport->mark(comm->channel, slot, stream);
     pthread_mutex_lock(&comm->lock);
     comm->flight.marked[slot] = true;
     pthread_mutex_unlock(&comm->lock);
@@ -81,7 +82,7 @@ void comm_flight_wait(struct comm *comm)
         pthread_mutex_lock(&comm->lock);
         left = retire(comm);
         pthread_mutex_unlock(&comm->lock);
-        if (comm_home_failed(comm->home)) {
+        if (comm_job_failed(comm->job)) {
             limit = limit > 0 ? limit : clock_seconds() + LONGEST_END;
             if (clock_seconds() > limit)
                 return;
@@ -97,7 +98,7 @@ void comm_flight_wait(struct comm *comm)
 static void fail_streams(struct comm *comm)
 {
     struct comm_flight *flight = &comm->flight;
-    enum status st = comm_ended(comm->home);
+    enum status st = comm_ended(comm->job);
     pthread_mutex_lock(&comm->lock);
     retire(comm);
     for (int64_t i = flight->passed; i < flight->begun; i++)
@@ -108,13 +109,13 @@ static void fail_streams(struct comm *comm)
 static void *ender_main(void *arg)
 {
     struct comm *comm = arg;
-    comm->home->path->abort(comm->link);
+    comm->job->transport->abort(comm->channel);
     return NULL;
 }
 
-/* The job has ended: all calls on the card let go of it. Every link by a thread of its own, since an
- * abort waits for the card, and so for the other links. */
-static void end_links(struct comm *first)
+/* The job has ended: all calls on the GPU let go of it. Every link by a thread of its own, since an
+ * abort waits for the GPU, and so for the other links. */
+static void end_channels(struct comm *first)
 {
     for (struct comm *comm = first; comm != NULL; comm = comm->next_watched) {
         if (comm->flight.ended)
@@ -129,32 +130,32 @@ static void end_links(struct comm *first)
 }
 
 /* Ask everybody who takes part in the oldest call; the first who has not come ends the job. */
-static void ask(struct comm *comm, const struct comm_place *place, double seconds)
+static void ask(struct comm *comm, const struct comm_position *position, double seconds)
 {
-    bool pair = place->kind == COMM_SEND || place->kind == COMM_RECV;
+    bool pair = position->kind == COMM_SEND || position->kind == COMM_RECV;
     for (int r = 0; r < comm->size; r++) {
-        if (r == comm->rank || (pair && r != place->peer))
+        if (r == comm->rank || (pair && r != position->peer))
             continue;
-        if (comm_late_at(comm, place, r, seconds) != STATUS_OK)
+        if (comm_late_at(comm, position, r, seconds) != STATUS_OK)
             return;
     }
 }
 
 static void look_at(struct comm *comm)
 {
-    struct comm_home *home = comm->home;
+    struct comm_job *job = comm->job;
     struct comm_flight *flight = &comm->flight;
     char why[256];
-    if (home->path->failed(comm->link, why, sizeof why)) {
+    if (job->transport->failed(comm->channel, why, sizeof why)) {
         FAIL(comm->env, COMM, "%s", why);
         comm_abort(comm, why);
         return;
     }
     pthread_mutex_lock(&comm->lock);
     int64_t count = retire(comm);
-    struct comm_place oldest = flight->calls[flight->passed % COMM_WATCHED];
+    struct comm_position oldest = flight->calls[flight->passed % COMM_WATCHED];
     double waited = clock_seconds() - flight->since;
-    bool late = count > 0 && home->timeout > 0 && waited >= home->timeout * (flight->asked + 1);
+    bool late = count > 0 && job->timeout > 0 && waited >= job->timeout * (flight->asked + 1);
     flight->asked += late;
     pthread_mutex_unlock(&comm->lock);
     if (late)
@@ -163,53 +164,53 @@ static void look_at(struct comm *comm)
 
 static void *watch_main(void *arg)
 {
-    struct comm_home *home = arg;
-    struct comm_watch *watch = &home->watch;
+    struct comm_job *job = arg;
+    struct comm_watch *watch = &job->watch;
     while (!atomic_load(&watch->stops)) {
         pthread_mutex_lock(&watch->lock);
         for (struct comm *comm = watch->comms; comm != NULL; comm = comm->next_watched) {
-            if (!comm_home_failed(home))
+            if (!comm_job_failed(job))
                 look_at(comm);
         }
-        if (comm_home_failed(home))
-            end_links(watch->comms);
+        if (comm_job_failed(job))
+            end_channels(watch->comms);
         pthread_mutex_unlock(&watch->lock);
         nap(LOOK_EVERY);
     }
     return NULL;
 }
 
-enum status comm_watch_start(struct comm_home *home)
+enum status comm_watch_start(struct comm_job *job)
 {
-    struct comm_watch *watch = &home->watch;
+    struct comm_watch *watch = &job->watch;
     pthread_mutex_init(&watch->lock, NULL);
-    pthread_mutex_init(&home->issue_lock, NULL);
+    pthread_mutex_init(&job->issue_lock, NULL);
     atomic_init(&watch->stops, false);
-    int error = thread_start(&watch->thread, watch_main, home);
+    int error = thread_start(&watch->thread, watch_main, job);
     watch->running = error == 0;
     if (watch->running)
         return STATUS_OK;
-    pthread_mutex_destroy(&home->issue_lock);
+    pthread_mutex_destroy(&job->issue_lock);
     pthread_mutex_destroy(&watch->lock);
-    return FAIL(home->env, COMM, "cannot start the watch's thread: %s; see ulimit -u",
+    return FAIL(job->env, COMM, "cannot start the watch's thread: %s; see ulimit -u",
                 strerror(error));
 }
 
-void comm_watch_stop(struct comm_home *home)
+void comm_watch_stop(struct comm_job *job)
 {
-    struct comm_watch *watch = &home->watch;
+    struct comm_watch *watch = &job->watch;
     if (!watch->running)
         return;
     CHECK(watch->comms == NULL);
     atomic_store(&watch->stops, true);
     pthread_join(watch->thread, NULL);
-    pthread_mutex_destroy(&home->issue_lock);
+    pthread_mutex_destroy(&job->issue_lock);
     pthread_mutex_destroy(&watch->lock);
 }
 
 void comm_watch_add(struct comm *comm)
 {
-    struct comm_watch *watch = &comm->home->watch;
+    struct comm_watch *watch = &comm->job->watch;
     pthread_mutex_lock(&watch->lock);
     comm->next_watched = watch->comms;
     watch->comms = comm;
@@ -218,12 +219,12 @@ void comm_watch_add(struct comm *comm)
 
 void comm_watch_remove(struct comm *comm)
 {
-    struct comm_watch *watch = &comm->home->watch;
+    struct comm_watch *watch = &comm->job->watch;
     pthread_mutex_lock(&watch->lock);
-    struct comm **link = &watch->comms;
-    while (*link != comm)
-        link = &(*link)->next_watched;
-    *link = comm->next_watched;
+    struct comm **channel = &watch->comms;
+    while (*channel != comm)
+        channel = &(*channel)->next_watched;
+    *channel = comm->next_watched;
     pthread_mutex_unlock(&watch->lock);
     if (comm->flight.ended)
         pthread_join(comm->flight.ender, NULL);

@@ -21,7 +21,7 @@ static const struct {
     {"cpu", &device_cpu, NULL, NULL},
     {"cuda", NULL, DEVICE_CUDA_ENTRY, "libcuda.so.1"},
     {"dry", &device_dry, NULL, NULL},
-    {"dry-card", &device_dry_card, NULL, NULL},
+    {"dry-gpu", &device_dry_gpu, NULL, NULL},
 };
 enum { BACKEND_COUNT = sizeof backends / sizeof backends[0] };
 
@@ -107,14 +107,14 @@ bool device_on_host(const struct device *device)
     return device->backend->on_host;
 }
 
-enum mem_place device_place(const struct device *device)
+enum mem_location device_memory(const struct device *device)
 {
-    return device->backend->place;
+    return device->backend->location;
 }
 
-const char *device_card(const struct device *device)
+const char *device_gpu(const struct device *device)
 {
-    return device->card;
+    return device->gpu;
 }
 
 size_t device_in_use(struct device *device)
@@ -155,7 +155,7 @@ void device_look(const char *backend, int index, struct device_info *info)
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* A card's driver gives blocks of 1 MiB and more in whole pages of 2 MiB, and keeps smaller ones
+/* A GPU's driver gives blocks of 1 MiB and more in whole pages of 2 MiB, and keeps smaller ones
  * together. Seen on an H200: with this rule what it had in use beside the account was the same to 2
  * MiB for models of 22 to 62 GiB in 102 to 318 blocks. */
 static size_t page_rest(size_t bytes)
@@ -166,37 +166,37 @@ static size_t page_rest(size_t bytes)
 
 static const char page_line[] = "ends of pages";
 
-static size_t rest_of(const struct device_block *block, enum mem_place place)
+static size_t rest_of(const struct device_block *block, enum mem_location location)
 {
-    return place == MEM_CARD ? page_rest(block->bytes) : 0;
+    return location == MEM_GPU ? page_rest(block->bytes) : 0;
 }
 
-static enum mem_place place_of(const struct device *device, const struct device_block *block)
+static enum mem_location location_of(const struct device *device, const struct device_block *block)
 {
-    return block->host ? MEM_HOST : device->backend->place;
+    return block->host ? MEM_HOST : device->backend->location;
 }
 
 enum status device_count_block(struct device *device, const struct device_block *block)
 {
     enum status st;
-    enum mem_place place = place_of(device, block);
-    size_t rest = rest_of(block, place);
-    TRY(mem_count(device->env, place, block->category, block->name, block->bytes));
+    enum mem_location location = location_of(device, block);
+    size_t rest = rest_of(block, location);
+    TRY(mem_count(device->env, location, block->category, block->name, block->bytes));
     if (rest > 0)
-        TRY_OR(undo_block, mem_count(device->env, place, MEM_OTHER, page_line, rest));
+        TRY_OR(undo_block, mem_count(device->env, location, MEM_OTHER, page_line, rest));
     return STATUS_OK;
 undo_block:
-    mem_uncount(device->env, place, block->category, block->name, block->bytes);
+    mem_uncount(device->env, location, block->category, block->name, block->bytes);
     return st;
 }
 
 void device_uncount_block(struct device *device, const struct device_block *block)
 {
-    enum mem_place place = place_of(device, block);
-    size_t rest = rest_of(block, place);
-    mem_uncount(device->env, place, block->category, block->name, block->bytes);
+    enum mem_location location = location_of(device, block);
+    size_t rest = rest_of(block, location);
+    mem_uncount(device->env, location, block->category, block->name, block->bytes);
     if (rest > 0)
-        mem_uncount(device->env, place, MEM_OTHER, page_line, rest);
+        mem_uncount(device->env, location, MEM_OTHER, page_line, rest);
 }
 
 /* Where the list of blocks begins that one at this address is on. */

@@ -1,16 +1,16 @@
 /* device -- memory, streams, events and copies of the place where a rank computes; back ends "cpu",
- * "cuda", "dry" and "dry-card".
+ * "cuda", "dry" and "dry-gpu".
  *
  * Work on a stream runs in order. A plain CPU stream is *inline*: it runs each call before it
  * returns, on the caller's thread and its team; a *worker* stream has a thread of its own and runs
- * calls one after the other beside the caller; a plain CUDA stream enqueues on the card. Streams wait for each other
+ * calls one after the other beside the caller; a plain CUDA stream enqueues on the GPU. Streams wait for each other
  * through events. Functions that enqueue return void: the first failure sticks to the stream with
  * its place, later work on it is skipped, and stream_sync tells. Memory is taken at start-up, by
  * category and name, and given back at the end; enqueueing allocates nothing.
  *
  * The "dry" device counts memory and hands out addresses that must not be touched: `sifr plan`
- * builds the real engine on it, so that the plan and the run cannot drift apart. "dry-card" is the
- * same for a card: its memory is not the host's. Either can keep time (device_keep_time): then calls
+ * builds the real engine on it, so that the plan and the run cannot drift apart. "dry-gpu" is the
+ * same for a GPU: its memory is not the host's. Either can keep time (device_keep_time): then calls
  * take what they would, by clocks that nobody waits for.
  */
 #ifndef DEVICE_DEVICE_H
@@ -25,7 +25,7 @@ struct device;
 struct stream;
 struct event;
 
-/* `index` picks among several cards. The device borrows `env`. */
+/* `index` picks among several GPUs. The device borrows `env`. */
 enum status device_create(struct env *env, const char *backend, int index, struct device **device);
 void device_destroy(
     struct device *device); /* NULL is fine; everything allocated must be free by then */
@@ -36,18 +36,18 @@ bool device_is_dry(const struct device *device);
 bool device_on_host(const struct device *device);
 
 /* Where blocks of device_alloc are accounted; those of device_alloc_host are the host's. */
-enum mem_place device_place(const struct device *device);
-/* Bytes of a card in use since the device was opened, whoever took them: what sifr accounts for,
+enum mem_location device_memory(const struct device *device);
+/* Bytes of a GPU in use since the device was opened, whoever took them: what sifr accounts for,
  * and what driver and libraries take. What others, or this process, had by then is not in it where
- * the driver's management library tells; without it is all that is in use. Ranks on one card see
- * each other's. 0: not a card, or not known. */
+ * the driver's management library tells; without it is all that is in use. Ranks on one GPU see
+ * each other's. 0: not a GPU, or not known. */
 size_t device_in_use(struct device *device);
 
-/* The card, by a name that no other of a job has: "0000:1b:00.0 of node3"; "" = the host. */
-enum { DEVICE_CARD_BYTES = 112 };
-const char *device_card(const struct device *device);
+/* The GPU, by a name that no other of a job has: "0000:1b:00.0 of node3"; "" = the host. */
+enum { DEVICE_GPU_BYTES = 112 };
+const char *device_gpu(const struct device *device);
 
-/* What a card says of itself; 0: not known. */
+/* What a GPU says of itself; 0: not known. */
 struct device_gauges {
     double clock_mhz; /* of its multiprocessors, now */
     double watts;     /* drawn, over about a second */

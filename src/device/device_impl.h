@@ -13,12 +13,12 @@ struct device_block;
 
 struct device_backend {
     const char *name;
-    bool dry;             /* addresses must not be touched: work takes time at most */
-    bool on_host;         /* the host may touch them */
-    enum mem_place place; /* of its own blocks */
-    size_t device_bytes;  /* of the back end's device struct, `struct device` first */
-    size_t stream_bytes;  /* of its stream struct, `struct stream` first */
-    size_t event_bytes;   /* of its event struct, `struct event` first */
+    bool dry;                   /* addresses must not be touched: work takes time at most */
+    bool on_host;               /* the host may touch them */
+    enum mem_location location; /* of its own blocks */
+    size_t device_bytes;        /* of the back end's device struct, `struct device` first */
+    size_t stream_bytes;        /* of its stream struct, `struct stream` first */
+    size_t event_bytes;         /* of its event struct, `struct event` first */
 
     /* Fill in count and why, and name and bytes of `index` where there is one of that number. NULL:
      * one device, the host itself. */
@@ -84,7 +84,7 @@ struct device {
     int64_t block_count;                       /* of all lists */
     int stream_count;                          /* streams that exist now */
     int event_count;                           /* events that exist now */
-    char card[DEVICE_CARD_BYTES];              /* see device_card; for `open` to fill in */
+    char gpu[DEVICE_GPU_BYTES];                /* see device_gpu; for `open` to fill in */
 };
 
 struct stream {
@@ -100,16 +100,16 @@ struct event {
     struct device *device; /* borrowed */
 };
 
-/* Count a block where it is, under its category and name; on a card to the end of its page. */
+/* Count a block where it is, under its category and name; on a GPU to the end of its page. */
 enum status device_count_block(struct device *device, const struct device_block *block);
 void device_uncount_block(struct device *device, const struct device_block *block);
 
-/* Pinned memory of a plain stream of a card. */
+/* Pinned memory of a plain stream of a GPU. */
 enum { DEVICE_STREAM_STAGE = 2 << 20 };
 
 extern const struct device_backend device_cpu;
 extern const struct device_backend device_dry;
-extern const struct device_backend device_dry_card;
+extern const struct device_backend device_dry_gpu;
 /* The entry of libsifr-cuda for device: a const struct device_backend. */
 #define DEVICE_CUDA_ENTRY "sifr_device_cuda"
 

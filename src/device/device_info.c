@@ -7,7 +7,7 @@ void device_cuda_info(struct device_cuda_info *info)
     device_cuda_look_fn *look;
     device_nccl_look_fn *look_nccl;
     char why[256];
-    *info = (struct device_cuda_info){.card_count = 0};
+    *info = (struct device_cuda_info){.gpu_count = 0};
     if (!plugin_look("cuda", DEVICE_CUDA_LOOK, &look, info->missing, sizeof info->missing))
         return;
     look(info);

@@ -144,7 +144,7 @@ void stream_wait(struct stream *stream, struct event *event)
 
 /* --- enqueued work -------------------------------------------------------------------------- */
 
-static bool is_apart(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+static bool is_disjoint(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 {
     uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
     return first + a_bytes <= second || second + b_bytes <= first;
@@ -161,7 +161,7 @@ void device_copy(struct stream *stream, void *dst, const void *src, size_t bytes
     if (bytes == 0)
         return;
     CHECK(dst != NULL && src != NULL);
-    CHECK(is_apart(dst, bytes, src, bytes));
+    CHECK(is_disjoint(dst, bytes, src, bytes));
     if (!stream_failed(stream))
         stream->device->backend->copy(stream, dst, src, bytes);
 }
@@ -186,8 +186,8 @@ void device_accumulate(struct stream *stream, void *dst, enum dtype dst_type, co
           dst_type == DTYPE_F16);
     CHECK(src_type == DTYPE_F32 || src_type == DTYPE_BF16 || src_type == DTYPE_F16 ||
           (src_type == DTYPE_F64 && dst_type == DTYPE_F64));
-    CHECK(is_apart(dst, (size_t)count * dtype_bytes(dst_type), src,
-                   (size_t)count * dtype_bytes(src_type)));
+    CHECK(is_disjoint(dst, (size_t)count * dtype_bytes(dst_type), src,
+                      (size_t)count * dtype_bytes(src_type)));
     if (!stream_failed(stream))
         stream->device->backend->accumulate(stream, dst, dst_type, src, src_type, count);
 }

@@ -45,7 +45,7 @@ static size_t larger(size_t a, size_t b)
 static enum place place_of(const struct activations *a, const struct unit *unit,
                            const struct unit_buffer *buffer, enum pass pass)
 {
-    bool back = pass == PASS_REBUILD || pass == PASS_INPUT || pass == PASS_WEIGHT;
+    bool back = pass == PASS_REBUILD || pass == PASS_BACKWARD_INPUT || pass == PASS_BACKWARD_WEIGHT;
     bool both = (buffer->passes & UNIT_PARTS) == UNIT_PARTS;
     if (buffer->keep < a->own_below)
         return OWN;
@@ -137,7 +137,7 @@ enum status activations_create(struct ops *ops, const struct unit_graph *graph,
     enum status st;
     TRY(mem_alloc(env, MEM_OTHER, "activations", sizeof *a, &a));
     *a = (struct activations){.ops = ops, .graph = graph, .env = env, .own_below = own_below};
-    a->parts = passes >> PASS_INPUT & 1;
+    a->parts = passes >> PASS_BACKWARD_INPUT & 1;
     a->stream_bytes =
         (size_t)(unit_stream_rows(shape) * graph->stream_width) * dtype_bytes(ops->type);
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "activations", (size_t)graph->unit_count,

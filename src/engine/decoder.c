@@ -6,7 +6,7 @@
  *
  * One token after another is the same work each time, but for the token and its position. Where all
  * params are in place and nobody else takes part, it is recorded once, with these two in device
- * memory, and replayed: on a card a token is then one launch and not some hundred. The first token is
+ * memory, and replayed: on a GPU a token is then one launch and not some hundred. The first token is
  * fed piece by piece all the same, so that libraries make what they make at first. A device that
  * records nothing, as the CPU, goes on piece by piece. The bits are the same.
  */
@@ -193,12 +193,12 @@ static void take_over(struct decoder *d, int64_t count, struct unit_run *run)
     run->pending = NULL;
 }
 
-static void feed_stage(struct decoder *d, int64_t count, bool want_logits, struct unit_run *run)
+static void feed_pp_stage(struct decoder *d, int64_t count, bool want_logits, struct unit_run *run)
 {
-    int stage = comm_rank(d->pipe.comm), last = comm_size(d->pipe.comm) - 1;
+    int pp_stage = comm_rank(d->pipe.comm), last = comm_size(d->pipe.comm) - 1;
     for (int c = 0; c < d->pipe.chunk_count; c++) {
-        bool first_of_all = stage == 0 && c == 0;
-        bool last_of_all = stage == last && c == d->pipe.chunk_count - 1;
+        bool first_of_all = pp_stage == 0 && c == 0;
+        bool last_of_all = pp_stage == last && c == d->pipe.chunk_count - 1;
         if (!first_of_all && d->activations)
             take_over(d, count, run);
         feed_units(d, d->pipe.chunks[c].first, d->pipe.chunks[c].end, want_logits, run);
@@ -228,7 +228,7 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
     struct unit_run run = run_of(d, d->tokens, count, (struct past){.count = d->position});
     device_copy(d->stream, d->tokens, tokens, (size_t)count * sizeof *tokens);
     if (d->pipe.comm)
-        feed_stage(d, count, want_logits, &run);
+        feed_pp_stage(d, count, want_logits, &run);
     else
         feed_units(d, 0, d->graph->unit_count, want_logits, &run);
     d->position += count;

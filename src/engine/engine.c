@@ -210,8 +210,8 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     double start = trace_begin(engine->env->trace);
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
     engine_draw(engine, start, "judge", NULL);
-    if (engine->beside)
-        TRY(stream_sync(engine->beside->stream)); /* all is done by now, or has failed */
+    if (engine->side_stream)
+        TRY(stream_sync(engine->side_stream->stream)); /* all is done by now, or has failed */
     engine_tell(engine, ENGINE_JUDGED, NULL);
     TRY(add_losses(engine, rounds, engine->config.micro_batches,
                    &loss_sum)); /* waits for nothing */
@@ -344,8 +344,8 @@ struct engine_traffic engine_traffic(const struct engine *engine)
                                  .waited = store.waited,
                                  .tensor_in_flight = store.tensor_in_flight,
                                  .tensor_waited = store.tensor_blocked};
-    if (engine->beside)
-        all.tensor_waited += engine->beside->waited;
+    if (engine->side_stream)
+        all.tensor_waited += engine->side_stream->waited;
     if (!engine->pipeline)
         return all;
     struct comm_counter pipe = pipeline_counted(engine->pipeline);

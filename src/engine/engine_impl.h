@@ -20,7 +20,7 @@ struct engine {
     double *losses, *losses_host;           /* (rounds) */
     double *all_losses;                     /* (ranks, rounds) */
     int64_t *votes;                         /* of the tensor-parallel ranks */
-    struct unit_beside *beside;             /* for their calls under compute; NULL: none go there */
+    struct unit_side_stream *side_stream;   /* for their calls under compute; NULL: none go there */
     void *gradient;                         /* (B, T, C); a pipeline has its own */
     struct loss_scale scale;
     char label[64];         /* "step 12" */

@@ -1,5 +1,5 @@
 /* engine_make -- an engine's memory, pipeline and streams, from what it is to run; and its options. */
-#include "engine/beside.h"
+#include "engine/side_stream.h"
 #include "engine/engine_impl.h"
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
@@ -109,7 +109,7 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     if (worker) { /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
         if (config->group && config->micro_batches > 0)
-            TRY_OR(undo, beside_create(ops->device, config->group, &e->beside));
+            TRY_OR(undo, side_stream_create(ops->device, config->group, &e->side_stream));
     }
     tell_compute(e, stream);
     *engine = e;
@@ -125,7 +125,7 @@ void engine_destroy(struct engine *engine)
         return;
     struct device *device = engine->ops->device;
     tell_compute(engine, NULL);
-    beside_destroy(device, engine->beside);
+    side_stream_destroy(device, engine->side_stream);
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);

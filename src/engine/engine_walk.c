@@ -30,7 +30,7 @@ struct walk engine_start_round(struct engine *engine, int64_t round, bool idle)
                              .ops = engine->ops,
                              .stream = engine->stream,
                              .group = engine->config.group,
-                             .beside = engine->beside,
+                             .side_stream = engine->side_stream,
                              .shape = engine_batch_shape(engine),
                              .tokens = engine->device_tokens,
                              .labels = engine->device_labels,
@@ -74,7 +74,7 @@ static void compute(struct engine *engine, int u, enum pass pass, struct walk *w
     double start = trace_begin(engine->env->trace);
     activations_bind(engine->activations, u, walk->round, pass, &walk->run);
     unit_run_pass(unit, pass, &walk->run);
-    CHECK(!engine->beside || engine->beside->open == 0);
+    CHECK(!engine->side_stream || engine->side_stream->open == 0);
     engine_draw(engine, start, unit->name, pass_word(pass));
 }
 
@@ -109,7 +109,7 @@ void engine_backward(struct engine *engine, int first, int end, struct walk *wal
         if (!walk->idle && activations_needs_rebuild(engine->activations, u))
             engine_run_pass(engine, u, PASS_REBUILD, walk);
         if (walk->parts && unit_has_parts(&engine->graph->units[u]))
-            engine_run_pass(engine, u, PASS_INPUT, walk);
+            engine_run_pass(engine, u, PASS_BACKWARD_INPUT, walk);
         else
             engine_run_pass_with_gradients(engine, u, PASS_BACKWARD, walk);
     }
@@ -120,10 +120,10 @@ void engine_backward_weight(struct engine *engine, int first, int end, struct wa
     for (int u = end - 1; u >= first; u--) {
         if (!unit_has_parts(&engine->graph->units[u]))
             continue;
-        engine_note(engine, engine->graph->units[u].name, pass_word(PASS_WEIGHT));
+        engine_note(engine, engine->graph->units[u].name, pass_word(PASS_BACKWARD_WEIGHT));
         if (!walk->idle)
-            zero_grads(engine->zero, u, PASS_WEIGHT, walk->round, &walk->run);
-        compute(engine, u, PASS_WEIGHT, walk);
-        zero_reduce(engine->zero, u, PASS_WEIGHT, walk->round);
+            zero_grads(engine->zero, u, PASS_BACKWARD_WEIGHT, walk->round, &walk->run);
+        compute(engine, u, PASS_BACKWARD_WEIGHT, walk);
+        zero_reduce(engine->zero, u, PASS_BACKWARD_WEIGHT, walk->round);
     }
 }

@@ -90,7 +90,7 @@ static void end_pass(struct pipeline *p, double start, const char *name)
         engine_tell(p->engine, ENGINE_PASS_END, p->pass);
     if (name)
         trace_end(p->engine->env->trace, start,
-                  &(struct trace_span){.lane = TRACE_STAGE, .name = name});
+                  &(struct trace_span){.lane = TRACE_PP_STAGE, .name = name});
 }
 
 void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
@@ -162,7 +162,8 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
 {
     struct chunk *chunk = &p->chunks[a.chunk];
     bool idle = engine_micro_batch(p->engine, a.round) < 0;
-    int peer = timetable_is_message(a.verb) ? timetable_peer(&p->table.shape, p->stage, a.verb) : 0;
+    int peer =
+        timetable_is_message(a.verb) ? timetable_peer(&p->table.shape, p->pp_stage, a.verb) : 0;
     if (idle && timetable_is_message(a.verb))
         return;
     p->pass = &a;
@@ -191,8 +192,8 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
 void pipeline_step(struct pipeline *p)
 {
     const struct timetable *t = &p->table;
-    int64_t first = t->first[p->stage];
-    for (int64_t i = first; i < t->first[p->stage + 1]; i++)
+    int64_t first = t->first[p->pp_stage];
+    for (int64_t i = first; i < t->first[p->pp_stage + 1]; i++)
         act(p, t->actions[i], p->names ? p->names[i - first] : NULL);
 }
 
@@ -215,8 +216,8 @@ enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum)
     int64_t *all = (int64_t *)p->shared; /* as long as its doubles */
     TRY(comm_exchange(p->comm, &mine, sizeof mine, all));
     *sum = 0;
-    for (int stage = 0; stage < comm_size(p->comm); stage++)
-        *sum += all[stage];
+    for (int pp_stage = 0; pp_stage < comm_size(p->comm); pp_stage++)
+        *sum += all[pp_stage];
     return STATUS_OK;
 }
 

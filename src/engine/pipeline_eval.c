@@ -32,9 +32,9 @@ static void eval_ask(const struct eval_walk *walk, int64_t i)
     struct pipeline *p = walk->pipeline;
     int64_t round;
     struct chunk *chunk = eval_pass(walk, i, &round);
-    int stages = comm_size(p->comm);
+    int pp_stages = comm_size(p->comm);
     if (chunk->has_input && !is_idle(walk, round))
-        pipeline_receive(p, ACTS_IN, (p->stage + stages - 1) % stages, &chunk->in,
+        pipeline_receive(p, ACTS_IN, (p->pp_stage + pp_stages - 1) % pp_stages, &chunk->in,
                          (int)(round % chunk->in.count), NULL);
 }
 
@@ -53,7 +53,7 @@ void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count)
 {
     struct eval_walk walk = {p, rounds, count};
     int64_t passes = rounds * p->table.shape.chunks;
-    int stages = comm_size(p->comm);
+    int pp_stages = comm_size(p->comm);
     eval_ask(&walk, 0);
     for (int64_t i = 0; i < passes; i++) {
         int64_t round;
@@ -63,7 +63,7 @@ void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count)
             eval_ask(&walk, i + 1);
         pipeline_forward(p, chunk, round, idle, NULL);
         if (chunk->has_output && !idle)
-            pipeline_send(p, ACTS_OUT, (p->stage + 1) % stages, &chunk->out,
+            pipeline_send(p, ACTS_OUT, (p->pp_stage + 1) % pp_stages, &chunk->out,
                           (int)(round % chunk->out.count), NULL);
         if (chunk->has_loss)
             eval_loss(p, chunk, round, idle);

@@ -39,7 +39,7 @@ struct pipeline {
     struct engine *engine; /* borrowed */
     struct comm *comm;     /* borrowed */
     struct timetable table;
-    int stage; /* this rank's */
+    int pp_stage; /* this rank's */
     struct chunk *chunks;
     struct unit_copies *unit_copies; /* (units) */
     double *shared;                  /* (stages) room for a number of each */

@@ -49,7 +49,7 @@ static int most_between(const struct pipeline *p, int chunk, int begin, int end)
 {
     const struct timetable *t = &p->table;
     int now = 0, most = 1;
-    for (int64_t i = t->first[p->stage]; i < t->first[p->stage + 1]; i++) {
+    for (int64_t i = t->first[p->pp_stage]; i < t->first[p->pp_stage + 1]; i++) {
         struct timetable_action a = t->actions[i];
         if (a.chunk != chunk)
             continue;
@@ -65,8 +65,8 @@ static enum status chunk_create(struct pipeline *p, const struct engine_pipe *co
     const struct timetable_shape *shape = &p->table.shape;
     const struct unit_graph *graph = p->engine->graph;
     struct chunk *chunk = &p->chunks[c];
-    int at = timetable_stage(shape, p->stage, c), last = timetable_stages(shape) - 1;
-    struct timetable_peaks peaks = timetable_count_peaks(&p->table, p->stage, c);
+    int at = timetable_pp_stage(shape, p->pp_stage, c), last = timetable_pp_stages(shape) - 1;
+    struct timetable_peaks peaks = timetable_count_peaks(&p->table, p->pp_stage, c);
     int loss = timetable_splits(shape) ? TIMETABLE_INPUT : TIMETABLE_BACKWARD; /* comes with it */
     int waiting = most_between(p, c, TIMETABLE_RECV_ACTIVATION, TIMETABLE_FORWARD);
     *chunk = (struct chunk){.first = config->chunks[c].first,
@@ -77,7 +77,7 @@ static enum status chunk_create(struct pipeline *p, const struct engine_pipe *co
     CHECK(chunk->first < chunk->end && chunk->end <= graph->unit_count);
     for (int u = chunk->first; u < chunk->end; u++)
         p->unit_copies[u] =
-            (struct unit_copies){timetable_in_flight(shape, p->stage, c), peaks.split};
+            (struct unit_copies){timetable_in_flight(shape, p->pp_stage, c), peaks.split};
     if (chunk->has_input)
         TRY(ring_create(p, "stream from the stage before", waiting + 1, &chunk->in));
     TRY(ring_create(p, chunk->has_loss ? "stream before the loss" : "stream to the next stage",
@@ -90,17 +90,17 @@ static enum status chunk_create(struct pipeline *p, const struct engine_pipe *co
 
 /* Two lines between neighbours must not share a communicator at either of them: even and odd stages
  * send by one each; in a ring of an odd number the last has a third. */
-static int copy_of_sender(const struct pipeline *p, int stage)
+static int copy_of_sender(const struct pipeline *p, int pp_stage)
 {
-    int stages = comm_size(p->comm);
-    return stage == stages - 1 && stages % 2 == 1 ? 2 : stage % 2;
+    int pp_stages = comm_size(p->comm);
+    return pp_stage == pp_stages - 1 && pp_stages % 2 == 1 ? 2 : pp_stage % 2;
 }
 
 static enum status open_lines(struct pipeline *p)
 {
     static const char *const names[LINES] = {"acts in", "acts out", "grads in", "grads out"};
-    int stages = comm_size(p->comm), before = (p->stage + stages - 1) % stages;
-    int mine = copy_of_sender(p, p->stage);
+    int pp_stages = comm_size(p->comm), before = (p->pp_stage + pp_stages - 1) % pp_stages;
+    int mine = copy_of_sender(p, p->pp_stage);
     const int copies[LINES] = {[ACTS_IN] = copy_of_sender(p, before),
                                [ACTS_OUT] = mine,
                                [GRADS_IN] = 3 + mine,
@@ -119,13 +119,13 @@ static enum status open_lines(struct pipeline *p)
 static enum status name_actions(struct pipeline *p)
 {
     const struct timetable *t = &p->table;
-    int64_t first = t->first[p->stage], count = t->first[p->stage + 1] - first;
+    int64_t first = t->first[p->pp_stage], count = t->first[p->pp_stage + 1] - first;
     if (!p->engine->env->trace)
         return STATUS_OK;
     TRY(mem_alloc_array(p->engine->env, MEM_OTHER, "pipeline", (size_t)count, sizeof *p->names,
                         &p->names));
     for (int64_t i = 0; i < count; i++)
-        timetable_name(&t->shape, p->stage, t->actions[first + i], p->names[i]);
+        timetable_name(&t->shape, p->pp_stage, t->actions[first + i], p->names[i]);
     return STATUS_OK;
 }
 
@@ -154,7 +154,7 @@ enum status pipeline_create(struct engine *engine, const struct engine_pipe *con
     struct pipeline *p;
     TRY(mem_alloc(engine->env, MEM_OTHER, "pipeline", sizeof *p, &p));
     *p = (struct pipeline){.engine = engine, .comm = config->comm};
-    p->stage = comm_rank(config->comm);
+    p->pp_stage = comm_rank(config->comm);
     enum status st = fill(p, config);
     if (st != STATUS_OK) {
         pipeline_destroy(p);
@@ -198,5 +198,5 @@ const struct unit_copies *pipeline_copies(const struct pipeline *p)
 
 bool pipeline_has_loss(const struct pipeline *p)
 {
-    return p->stage == comm_size(p->comm) - 1;
+    return p->pp_stage == comm_size(p->comm) - 1;
 }

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/options.h"
-#include "engine/stage_cut.h"
+#include "engine/pp_cut.h"
 
 static const struct option options[] = {
     {.key = "parallel.tp",
@@ -64,10 +64,10 @@ const struct option_table parallel_options = {"parallel", options,
                                               sizeof options / sizeof *options};
 
 /* Keys that have an effect only where there is something else. */
-enum need { NEED_PIPELINE, NEED_TEAM, NEED_SEQUENCE };
+enum need { NEED_PIPELINE, NEED_TP_GROUP, NEED_SEQUENCE };
 static const char *const need_words[] = {
     [NEED_PIPELINE] = "parallel.pp above 1",
-    [NEED_TEAM] = "parallel.tp above 1",
+    [NEED_TP_GROUP] = "parallel.tp above 1",
     [NEED_SEQUENCE] = "parallel.sequence, and that parallel.tp above 1",
 };
 static const struct {
@@ -75,7 +75,7 @@ static const struct {
     enum need need;
 } dependents[] = {
     {"parallel.schedule", NEED_PIPELINE}, {"parallel.chunks", NEED_PIPELINE},
-    {"parallel.eager", NEED_PIPELINE},    {"parallel.sequence", NEED_TEAM},
+    {"parallel.eager", NEED_PIPELINE},    {"parallel.sequence", NEED_TP_GROUP},
     {"parallel.regather", NEED_SEQUENCE},
 };
 enum { DEPENDENTS = sizeof dependents / sizeof dependents[0] };
@@ -84,7 +84,7 @@ static bool has(const struct parallel_config *config, enum need need)
 {
     if (need == NEED_PIPELINE)
         return config->pp > 1;
-    return config->tp > 1 && (need == NEED_TEAM || config->sequence);
+    return config->tp > 1 && (need == NEED_TP_GROUP || config->sequence);
 }
 
 bool spread_has_use(const struct parallel_config *config, const char *key, size_t bytes)
@@ -121,14 +121,14 @@ int spread_messages(const struct parallel_config *config, int p)
 enum status spread_cut(struct env *env, const struct unit_graph *whole, struct unit_shape shape,
                        const struct parallel_config *config, int *first, int64_t *cost)
 {
-    int units = whole->unit_count, stages = (int)config->pp * spread_chunks(config);
+    int units = whole->unit_count, pp_stages = (int)config->pp * spread_chunks(config);
     int64_t *unit_cost;
     TRY(mem_alloc_array(env, MEM_OTHER, "stages", (size_t)units, sizeof *unit_cost, &unit_cost));
     for (int u = 0; u < units; u++)
         unit_cost[u] = unit_work(&whole->units[u], shape);
-    struct stage_cut_task task = {.units = units, .stages = stages, .cost = unit_cost};
-    enum status st = stage_cut(env, &task, first);
-    for (int s = 0; st == STATUS_OK && cost && s < stages; s++) {
+    struct pp_cut_task task = {.units = units, .pp_stages = pp_stages, .cost = unit_cost};
+    enum status st = pp_cut(env, &task, first);
+    for (int s = 0; st == STATUS_OK && cost && s < pp_stages; s++) {
         cost[s] = 0;
         for (int u = first[s]; u < first[s + 1]; u++)
             cost[s] += unit_cost[u];
@@ -142,11 +142,11 @@ static enum status deal_units(struct spread *spread, const struct unit_graph *wh
                               struct unit_shape shape, const struct parallel_config *config,
                               int *virtual_of)
 {
-    int stages = spread->mesh.pp * spread_chunks(config), *first;
-    TRY(mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)stages + 1, sizeof *first,
+    int pp_stages = spread->mesh.pp * spread_chunks(config), *first;
+    TRY(mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)pp_stages + 1, sizeof *first,
                         &first));
     enum status st = spread_cut(spread->env, whole, shape, config, first, NULL);
-    for (int s = 0; st == STATUS_OK && s < stages; s++)
+    for (int s = 0; st == STATUS_OK && s < pp_stages; s++)
         for (int u = first[s]; u < first[s + 1]; u++)
             virtual_of[u] = s;
     mem_free(spread->env, first);
@@ -158,16 +158,16 @@ static enum status cut_units(struct spread *spread, const struct unit_graph *who
                              struct unit_shape shape, const struct parallel_config *config)
 {
     int units = whole->unit_count, chunks = spread_chunks(config), *virtual_of = NULL,
-        *stage_of = NULL;
+        *pp_stage_of = NULL;
     enum status st;
     TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units,
                                  sizeof *virtual_of, &virtual_of));
-    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units, sizeof *stage_of,
-                                 &stage_of));
+    TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)units,
+                                 sizeof *pp_stage_of, &pp_stage_of));
     TRY_OR(done, deal_units(spread, whole, shape, config, virtual_of));
     for (int u = 0; u < units; u++)
-        stage_of[u] = virtual_of[u] % spread->mesh.pp;
-    TRY_OR(done, unit_cut_create(spread->env, whole, stage_of, spread->mesh.p, &spread->cut));
+        pp_stage_of[u] = virtual_of[u] % spread->mesh.pp;
+    TRY_OR(done, unit_cut_create(spread->env, whole, pp_stage_of, spread->mesh.p, &spread->cut));
     TRY_OR(done, mem_alloc_array(spread->env, MEM_OTHER, "stages", (size_t)chunks,
                                  sizeof *spread->chunks, &spread->chunks));
     for (int u = 0; u < spread->cut.graph.unit_count; u++) {
@@ -178,7 +178,7 @@ static enum status cut_units(struct spread *spread, const struct unit_graph *who
         chunk->end = u + 1;
     }
 done:
-    mem_free(spread->env, stage_of);
+    mem_free(spread->env, pp_stage_of);
     mem_free(spread->env, virtual_of);
     return st;
 }
@@ -277,7 +277,7 @@ void spread_free(struct spread *spread)
 
 void spread_tell_store(const struct spread *spread, struct zero_config *config)
 {
-    config->team = spread_team(spread);
+    config->tp_group = spread_tp_group(spread);
     if (!spread->chunks)
         return;
     config->pipe = &spread->store;
@@ -293,10 +293,10 @@ const struct engine_pipe *spread_pipe(const struct spread *spread)
 void spread_tell_engine(const struct spread *spread, struct engine_config *config)
 {
     config->pipe = spread_pipe(spread);
-    config->group = spread_team(spread);
+    config->group = spread_tp_group(spread);
 }
 
-struct comm *spread_team(const struct spread *spread)
+struct comm *spread_tp_group(const struct spread *spread)
 {
     return spread->mesh.tp > 1 ? spread->groups.tp : NULL;
 }
@@ -326,9 +326,9 @@ struct spread_counts spread_count(const struct spread *spread)
         counts.parameters += count;
         if (!spread->chunks)
             continue;
-        if (spread->cut.borrowed_from[piece] != UNIT_AT_HOME)
+        if (spread->cut.borrowed_from[piece] != UNIT_NO_STAGE)
             counts.borrowed += count;
-        if (spread->cut.lent_to[piece] != UNIT_AT_HOME)
+        if (spread->cut.lent_to[piece] != UNIT_NO_STAGE)
             counts.lent += count;
     }
     return counts;

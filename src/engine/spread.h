@@ -4,7 +4,7 @@
  *     job       mesh of dp x pp x tp ranks (comm/mesh.h)
  *     rank      its part of every tensor (model_create_part), of the units of one stage of the
  *               pipeline: those of its chunks (unit/unit_cut.h), cut so that the stages compute about
- *               as long (stage_cut.h)
+ *               as long (pp_cut.h)
  *     store     among the ranks with the same stage and the same part
  *
  * Where nothing is spread (pp 1, tp 1) it is the whole graph and the job's communicator, and costs
@@ -80,6 +80,6 @@ enum status spread_cut(struct env *env, const struct unit_graph *whole, struct u
 void spread_tell_store(const struct spread *spread, struct zero_config *config);
 void spread_tell_engine(const struct spread *spread, struct engine_config *config);
 const struct engine_pipe *spread_pipe(const struct spread *spread); /* NULL: there is none */
-struct comm *spread_team(const struct spread *spread); /* tensor-parallel ranks; NULL: one */
+struct comm *spread_tp_group(const struct spread *spread); /* tensor-parallel ranks; NULL: one */
 
 #endif

@@ -58,7 +58,7 @@ int timetable_peer(const struct timetable_shape *shape, int p, int verb)
 
 bool timetable_has(const struct timetable_shape *shape, int p, int verb, int chunk)
 {
-    int s = timetable_stage(shape, p, chunk);
+    int s = timetable_pp_stage(shape, p, chunk);
     switch (verb) {
     case TIMETABLE_FORWARD: return true;
     case TIMETABLE_BACKWARD: return !timetable_splits(shape);
@@ -67,7 +67,7 @@ bool timetable_has(const struct timetable_shape *shape, int p, int verb, int chu
     case TIMETABLE_RECV_ACTIVATION:
     case TIMETABLE_SEND_GRADIENT: return shape->pp > 1 && s > 0;
     case TIMETABLE_SEND_ACTIVATION:
-    case TIMETABLE_RECV_GRADIENT: return shape->pp > 1 && s < timetable_stages(shape) - 1;
+    case TIMETABLE_RECV_GRADIENT: return shape->pp > 1 && s < timetable_pp_stages(shape) - 1;
     default: return false;
     }
 }

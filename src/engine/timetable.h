@@ -83,12 +83,12 @@ enum status timetable_check(struct env *env, const struct timetable *t);
 
 /* --- questions about a shape ---------------------------------------------------------------- */
 
-static inline int timetable_stages(const struct timetable_shape *shape)
+static inline int timetable_pp_stages(const struct timetable_shape *shape)
 {
     return shape->pp * shape->chunks;
 }
 
-static inline int timetable_stage(const struct timetable_shape *shape, int p, int chunk)
+static inline int timetable_pp_stage(const struct timetable_shape *shape, int p, int chunk)
 {
     return chunk * shape->pp + p;
 }

@@ -171,8 +171,8 @@ static bool is_same_message(const struct timetable_shape *shape, int p,
 {
     bool activation = send.verb == TIMETABLE_SEND_ACTIVATION;
     return activation == (recv.verb == TIMETABLE_RECV_ACTIVATION) && send.round == recv.round &&
-           timetable_stage(shape, p, send.chunk) + (activation ? 1 : -1) ==
-               timetable_stage(shape, q, recv.chunk);
+           timetable_pp_stage(shape, p, send.chunk) + (activation ? 1 : -1) ==
+               timetable_pp_stage(shape, q, recv.chunk);
 }
 
 static enum status check_pair(const struct check *c, int p, int q)

@@ -53,7 +53,7 @@ static void add_action(struct lists *lists, int p, struct timetable_action actio
 
 static bool is_ready(const struct play *play, int p, struct timetable_action pass)
 {
-    int s = timetable_stage(play->shape, p, pass.chunk);
+    int s = timetable_pp_stage(play->shape, p, pass.chunk);
     switch (pass.verb) {
     case TIMETABLE_FORWARD: return pass.round < play->inputs[s];
     case TIMETABLE_WEIGHT: return true; /* its input part is before it in every order */
@@ -128,7 +128,7 @@ static bool start(struct play *play, int p)
 static void arrive(struct play *play, int p)
 {
     struct player *me = &play->players[p];
-    int s = timetable_stage(play->shape, p, me->made.chunk);
+    int s = timetable_pp_stage(play->shape, p, me->made.chunk);
     if (me->made.verb == TIMETABLE_FORWARD)
         play->inputs[s + 1]++;
     else
@@ -139,8 +139,8 @@ static void arrive(struct play *play, int p)
 static int finish(struct play *play, int p)
 {
     struct player *me = &play->players[p];
-    int s = timetable_stage(play->shape, p, me->pass.chunk), verb = me->pass.verb;
-    bool forward = verb == TIMETABLE_FORWARD, last = s == timetable_stages(play->shape) - 1;
+    int s = timetable_pp_stage(play->shape, p, me->pass.chunk), verb = me->pass.verb;
+    bool forward = verb == TIMETABLE_FORWARD, last = s == timetable_pp_stages(play->shape) - 1;
     if (!me->busy || me->until != play->time)
         return 0;
     me->busy = false;
@@ -169,7 +169,7 @@ static void send_made(struct play *play, int p)
     me->sent = true;
     action.verb = forward ? TIMETABLE_SEND_ACTIVATION : TIMETABLE_SEND_GRADIENT;
     int peer = timetable_peer(play->shape, p, action.verb);
-    int s = timetable_stage(play->shape, p, action.chunk) + (forward ? 1 : -1);
+    int s = timetable_pp_stage(play->shape, p, action.chunk) + (forward ? 1 : -1);
     if (play->order != NULL) { /* only then it has a place */
         add_action(play->out, p, action);
         action.verb = forward ? TIMETABLE_RECV_ACTIVATION : TIMETABLE_RECV_GRADIENT;
@@ -244,15 +244,15 @@ static enum status play_step(struct env *env, const struct timetable_shape *shap
                              const struct lists *order, struct lists *out)
 {
     enum status st;
-    size_t pp = (size_t)shape->pp, stages = (size_t)timetable_stages(shape);
+    size_t pp = (size_t)shape->pp, pp_stages = (size_t)timetable_pp_stages(shape);
     struct play play = {
         .shape = shape, .order = order, .out = out, .unit = order ? UNIT_TO_PLACE : UNIT_TO_ORDER};
     TRY(mem_alloc_array(env, MEM_OTHER, "timetable", pp, sizeof *play.players, &play.players));
-    TRY_OR(undo_players,
-           mem_alloc_array(env, MEM_OTHER, "timetable", 2 * stages, sizeof(int32_t), &play.inputs));
-    play.gradients = play.inputs + stages;
+    TRY_OR(undo_players, mem_alloc_array(env, MEM_OTHER, "timetable", 2 * pp_stages,
+                                         sizeof(int32_t), &play.inputs));
+    play.gradients = play.inputs + pp_stages;
     play.inputs[0] = shape->rounds;
-    run(&play, (timetable_splits(shape) ? 3 : 2) * (int64_t)stages * shape->rounds);
+    run(&play, (timetable_splits(shape) ? 3 : 2) * (int64_t)pp_stages * shape->rounds);
     mem_free(env, play.inputs);
 undo_players:
     mem_free(env, play.players);

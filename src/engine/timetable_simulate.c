@@ -29,7 +29,7 @@ static double later(double a, double b)
 
 static int64_t cell(const struct simulation *s, int p, struct timetable_action action)
 {
-    return (int64_t)timetable_stage(&s->t->shape, p, action.chunk) * s->t->shape.rounds +
+    return (int64_t)timetable_pp_stage(&s->t->shape, p, action.chunk) * s->t->shape.rounds +
            action.round;
 }
 
@@ -38,12 +38,12 @@ static double seconds_of(const struct simulation *s, int p, int64_t i)
     struct timetable_action action = s->t->actions[i];
     if (s->costs->each)
         return s->costs->each[i];
-    int stage = timetable_stage(&s->t->shape, p, action.chunk);
+    int pp_stage = timetable_pp_stage(&s->t->shape, p, action.chunk);
     switch (action.verb) {
-    case TIMETABLE_FORWARD: return s->costs->forward[stage];
-    case TIMETABLE_INPUT: return s->costs->input[stage];
-    case TIMETABLE_WEIGHT: return s->costs->weight[stage];
-    default: return s->costs->input[stage] + s->costs->weight[stage];
+    case TIMETABLE_FORWARD: return s->costs->forward[pp_stage];
+    case TIMETABLE_INPUT: return s->costs->input[pp_stage];
+    case TIMETABLE_WEIGHT: return s->costs->weight[pp_stage];
+    default: return s->costs->input[pp_stage] + s->costs->weight[pp_stage];
     }
 }
 
@@ -117,7 +117,7 @@ enum status timetable_simulate(struct env *env, const struct timetable *t,
     enum status st;
     struct simulation s = {.t = t, .costs = costs, .times = times};
     size_t pp = (size_t)t->shape.pp;
-    size_t cells = (size_t)timetable_stages(&t->shape) * (size_t)t->shape.rounds;
+    size_t cells = (size_t)timetable_pp_stages(&t->shape) * (size_t)t->shape.rounds;
     int64_t *at = NULL;
     *times = (struct timetable_times){0};
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "pipeline times", pp, sizeof *times->ranks,

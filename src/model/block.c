@@ -89,7 +89,7 @@ static void list_parts(const struct block *k, const struct ops *ops, struct unit
     size_t element = dtype_bytes(ops->type);
     size_t column = (size_t)(shape.batch * shape.tokens) * element;
     size_t gathered = shape.sequence != 0 ? (size_t)k->norm.width * column : 0;
-    uint32_t input = 1u << PASS_INPUT;
+    uint32_t input = 1u << PASS_BACKWARD_INPUT;
     int64_t wide = max2(k->gated ? 0 : k->up.out, k->qkv.out);
     list[D_NORMED] = (struct unit_buffer){
         "gradient of normed", (size_t)max2(k->norm.width, k->proj.in) * column, KEEP_NOT, input};
@@ -107,17 +107,18 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
     const struct block *k = unit->self;
     int64_t rows = shape.batch * shape.tokens, own = unit_stream_rows(shape);
     int64_t width = k->norm.width;
-    bool parallel = k->team.size > 1, sequence = shape.sequence != 0;
+    bool parallel = k->tp_group.size > 1, sequence = shape.sequence != 0;
     size_t stats = (size_t)(k->norm.kind == NORM_RMS ? own : 2 * own) * sizeof(float);
     size_t column = (size_t)rows * dtype_bytes(ops->type); /* bytes of an (R, 1) tensor */
     size_t attention = ops_attention_scratch(ops, attention_of(k, shape));
     size_t norm = ops_norm_scratch(ops, k->norm, own);
     size_t full = (size_t)width * column; /* (R, C) */
     size_t c = (size_t)(own * width) * dtype_bytes(ops->type);
-    size_t normed = sequence && !k->team.regather ? full : c;
+    size_t normed = sequence && !k->tp_group.regather ? full : c;
     size_t d_attn = (size_t)k->proj.in * column;
     size_t act = (size_t)max2(k->down.in, k->qkv.out) * column;
-    uint32_t backward = 1u << PASS_BACKWARD, input = 1u << PASS_INPUT, weight = 1u << PASS_WEIGHT;
+    uint32_t backward = 1u << PASS_BACKWARD, input = 1u << PASS_BACKWARD_INPUT,
+             weight = 1u << PASS_BACKWARD_WEIGHT;
     uint32_t passes = 1u << PASS_FORWARD | 1u << PASS_REBUILD | backward | 1u << PASS_DECODE;
     uint32_t sums = sequence ? 0 : UNIT_PARTS; /* d_out and d_mid take their places */
 
@@ -141,8 +142,8 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                                      passes | UNIT_PARTS};
     list[SCRATCH] = (struct unit_buffer){"block scratch", attention > norm ? attention : norm,
                                          KEEP_NOT, passes | input};
-    list[GATHERED] = (struct unit_buffer){"gathered rows", sequence && k->team.regather ? full : 0,
-                                          KEEP_NOT, passes | weight};
+    list[GATHERED] = (struct unit_buffer){
+        "gathered rows", sequence && k->tp_group.regather ? full : 0, KEEP_NOT, passes | weight};
     list[PARTIAL] = (struct unit_buffer){"rows to be summed", parallel ? full : 0, KEEP_NOT,
                                          (sequence ? passes : backward) | input};
     list[D_ROWS] =
@@ -151,7 +152,7 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
         "gradient of the activation", k->gated && !k->remakes_act ? (size_t)k->down.in * column : 0,
         KEEP_NOT, backward | input};
     list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
-                                         region_scratch(&k->team, ops, sequence, rows, width),
+                                         region_scratch(&k->tp_group, ops, sequence, rows, width),
                                          KEEP_NOT, passes | input};
     list_parts(k, ops, shape, list);
     return BUFFER_COUNT;
@@ -163,8 +164,8 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
     int64_t own = unit_stream_rows(run->shape);
     bool rms = k->norm.kind == NORM_RMS;
     float *stats1 = at[STATS1], *stats2 = at[STATS2];
-    struct region region = region_of(&k->team, run, k->norm.width, at[MEETING]);
-    bool again = region.sequence && k->team.regather;
+    struct region region = region_of(&k->tp_group, run, k->norm.width, at[MEETING]);
+    bool again = region.sequence && k->tp_group.regather;
     struct block_buffers b = {
         .region = region,
         .rows = run->shape.batch * run->shape.tokens,
@@ -183,11 +184,11 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
         .normed2 = again ? at[NORMED2] : region_own(&region, own, at[NORMED2]),
         .full2 = again ? at[GATHERED] : at[NORMED2],
         .d_normed = at[D_NORMED],
-        .d_attn = run->pass == PASS_INPUT ? at[D_NORMED] : at[NORMED2],
+        .d_attn = run->pass == PASS_BACKWARD_INPUT ? at[D_NORMED] : at[NORMED2],
         .d_wide = at[D_WIDE],
-        .d_out = region.sequence           ? at[D_OUT]
-                 : run->pass == PASS_INPUT ? run->room
-                                           : at[SUM1],
+        .d_out = region.sequence                    ? at[D_OUT]
+                 : run->pass == PASS_BACKWARD_INPUT ? run->room
+                                                    : at[SUM1],
         .d_mid = region.sequence ? at[D_MID] : at[SUM2],
         .partial = at[PARTIAL],
         .d_rows = at[D_ROWS],
@@ -221,19 +222,20 @@ void block_row_linear(struct unit_run *run, const struct block_buffers *b, struc
 {
     const struct region *r = &b->region;
     void *partial = r->sequence ? b->partial : y;
-    ops_linear(run->ops, run->stream, l, b->rows, x, w, r->team->rank == 0 ? bias : NULL, partial);
+    ops_linear(run->ops, run->stream, l, b->rows, x, w, r->tp_group->rank == 0 ? bias : NULL,
+               partial);
     region_leave(r, b->own, partial, y);
 }
 
 void block_gather_normed1(const struct block_buffers *b)
 {
-    if (!b->region.team->regather)
+    if (!b->region.tp_group->regather)
         region_begin_enter(&b->region, REGION_STREAM, b->own, b->normed1, b->full1);
 }
 
 void block_gather_normed2(const struct block_buffers *b)
 {
-    if (!b->region.team->regather)
+    if (!b->region.tp_group->regather)
         region_begin_enter(&b->region, REGION_AGAIN, b->own, b->normed2, b->full2);
 }
 
@@ -245,14 +247,14 @@ void block_await_normed(const struct block_buffers *b)
 
 const void *block_all_normed2(const struct block_buffers *b)
 {
-    if (!b->region.team->regather)
+    if (!b->region.tp_group->regather)
         return b->full2;
     return region_enter(&b->region, b->own, b->normed2, b->full2);
 }
 
 void block_gather_again(const struct block_buffers *b, const struct column *c)
 {
-    if (b->region.team->regather)
+    if (b->region.tp_group->regather)
         region_begin_enter(&b->region, REGION_AGAIN, b->own, c->normed, c->full);
 }
 
@@ -346,7 +348,7 @@ void *block_attend_backward(const struct block *k, struct unit_run *run,
                             const struct block_buffers *b, void *dbias)
 {
     struct attention a = attention_of(k, run->shape);
-    bool parts = run->pass == PASS_INPUT;
+    bool parts = run->pass == PASS_BACKWARD_INPUT;
     void *d_qkv = parts ? b->d_wide : b->act;
     ops_attention_backward(run->ops, run->stream, a, k->rope, b->qkv, b->attn, b->lse, b->d_attn,
                            d_qkv, dbias, b->scratch);

@@ -39,27 +39,27 @@ static int embedding_unit_buffers(const struct unit *unit, const struct ops *ops
     uint32_t forward = 1u << PASS_FORWARD | 1u << PASS_DECODE, backward = 1u << PASS_BACKWARD;
     list[SCRATCH] =
         (struct unit_buffer){"embedding scratch", ops_embedding_scratch(ops, shape_of(unit, shape)),
-                             KEEP_NOT, backward | 1u << PASS_WEIGHT};
+                             KEEP_NOT, backward | 1u << PASS_BACKWARD_WEIGHT};
     list[ROWS] = (struct unit_buffer){"rows of all ranks", sequence ? full : 0, KEEP_NOT,
                                       forward | backward};
     list[D_OUT] = (struct unit_buffer){"embedding gradient", full, KEEP_NOT, UNIT_PARTS};
-    list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
-                                         region_scratch(&k->team, ops, sequence, rows, k->width),
-                                         KEEP_NOT, forward};
+    list[MEETING] = (struct unit_buffer){
+        "tensor parallel scratch", region_scratch(&k->tp_group, ops, sequence, rows, k->width),
+        KEEP_NOT, forward};
     return BUFFER_COUNT;
 }
 
 static struct region region_here(const struct unit *unit, struct unit_run *run)
 {
     const struct embedding_unit *k = unit->self;
-    return region_of(&k->team, run, k->width, run->buffers[MEETING]);
+    return region_of(&k->tp_group, run, k->width, run->buffers[MEETING]);
 }
 
 static void look_up(const struct unit *unit, struct unit_run *run, struct past past)
 {
     struct embedding e = shape_of(unit, run->shape);
     struct region region = region_here(unit, run);
-    bool places = e.positions != 0 && region.team->rank == 0;
+    bool places = e.positions != 0 && region.tp_group->rank == 0;
     void *rows = region.sequence ? run->buffers[ROWS] : run->room;
     ops_embedding(run->ops, run->stream, e, run->tokens, run->params[WTE],
                   places ? run->params[WPE] : NULL, past, rows);
@@ -106,11 +106,11 @@ static void embedding_unit_weight(const struct unit *unit, struct unit_run *run)
 const struct unit_type embedding_unit_type = {
     .name = "embedding",
     .reads = {[PASS_FORWARD] = UNIT_ALL_USES, [PASS_DECODE] = UNIT_ALL_USES},
-    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES, [PASS_WEIGHT] = UNIT_ALL_USES},
+    .writes = {[PASS_BACKWARD] = UNIT_ALL_USES, [PASS_BACKWARD_WEIGHT] = UNIT_ALL_USES},
     .run = {[PASS_FORWARD] = embedding_unit_forward,
             [PASS_BACKWARD] = embedding_unit_backward,
-            [PASS_INPUT] = embedding_unit_input,
-            [PASS_WEIGHT] = embedding_unit_weight,
+            [PASS_BACKWARD_INPUT] = embedding_unit_input,
+            [PASS_BACKWARD_WEIGHT] = embedding_unit_weight,
             [PASS_DECODE] = embedding_unit_decode},
     .buffers = embedding_unit_buffers,
 };

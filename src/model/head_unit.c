@@ -89,7 +89,8 @@ static struct head head_of(const struct unit *unit, struct unit_run *run)
     float *stats = run->buffers[STATS];
     return (struct head){.k = k,
                          .run = run,
-                         .region = region_of(&k->team, run, k->norm.width, run->buffers[MEETING]),
+                         .region =
+                             region_of(&k->tp_group, run, k->norm.width, run->buffers[MEETING]),
                          .element = dtype_bytes(run->ops->type),
                          .own = own,
                          .pieces = pieces_of(run->shape),
@@ -105,9 +106,9 @@ static struct head head_of(const struct unit *unit, struct unit_run *run)
 static void list_shared(const struct head_unit *k, const struct ops *ops, struct unit_shape shape,
                         struct unit_buffer *list)
 {
-    bool parallel = k->team.size > 1, sequence = shape.sequence != 0;
+    bool parallel = k->tp_group.size > 1, sequence = shape.sequence != 0;
     int64_t chunk = own_chunk(k, ops, shape) * pieces_of(shape), few = min2(chunk, COLUMNS_ROWS);
-    size_t element = dtype_bytes(ops->type), rows = (size_t)chunk, ranks = (size_t)k->team.size;
+    size_t element = dtype_bytes(ops->type), rows = (size_t)chunk, ranks = (size_t)k->tp_group.size;
     size_t part = OPS_LOSS_PART * sizeof(double), width = (size_t)k->norm.width;
     uint32_t losses = 1u << PASS_LOSS | 1u << PASS_EVAL, training = 1u << PASS_LOSS;
 
@@ -123,8 +124,8 @@ static void list_shared(const struct head_unit *k, const struct ops *ops, struct
         "logits of all ranks", parallel ? (ranks + 1) * (size_t)(few * k->most) * element : 0,
         KEEP_NOT, 1u << PASS_LOGITS};
     list[MEETING] = (struct unit_buffer){
-        "tensor parallel scratch", region_scratch(&k->team, ops, sequence, chunk, k->norm.width),
-        KEEP_NOT, training};
+        "tensor parallel scratch",
+        region_scratch(&k->tp_group, ops, sequence, chunk, k->norm.width), KEEP_NOT, training};
 }
 
 static int head_unit_buffers(const struct unit *unit, const struct ops *ops,
@@ -201,13 +202,13 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
         return;
     }
     int64_t part = rows * OPS_LOSS_PART;
-    double *mine = parts + k->team.rank * part;
+    double *mine = parts + k->tp_group.rank * part;
     ops_cross_entropy_part(run->ops, run->stream, rows, k->linear.out, k->first_id, labels, logits,
                            mine);
     comm_label(run->group, "parts of losses");
     comm_all_gather(run->group, mine, parts, part, DTYPE_F64, run->stream);
     ops_cross_entropy_join(run->ops, run->stream, rows, k->linear.out, k->first_id, labels,
-                           k->team.size, parts, gradient, run->scalars, logits, losses);
+                           k->tp_group.size, parts, gradient, run->scalars, logits, losses);
 }
 
 /* From the gradient of a chunk's logits: that of the normed rows, and the matrix's. */
@@ -273,8 +274,8 @@ static void put_together(const struct head *h, int64_t count, const void *normed
     ops_linear(run->ops, run->stream, k->linear, count, normed, h->matrix, NULL, mine);
     comm_label(run->group, "logits");
     comm_all_gather(run->group, mine, all, count * k->most, run->ops->type, run->stream);
-    for (int r = 0; r < k->team.size; r++) {
-        struct unit_split part = part_of_vocab(&k->team, k->vocab, r);
+    for (int r = 0; r < k->tp_group.size; r++) {
+        struct unit_split part = part_of_vocab(&k->tp_group, k->vocab, r);
         size_t bytes = (size_t)part.count * element;
         for (int64_t i = 0; i < count; i++)
             device_copy(run->stream, logits + (size_t)(i * k->vocab + part.first) * element,

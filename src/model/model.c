@@ -33,7 +33,7 @@ struct model {
     struct device *device; /* borrowed */
     struct model_config config;
     struct model_part part;
-    struct team team;
+    struct tp_group tp_group;
     struct unit_graph graph;
     struct unit_tensor *tensors;
     struct unit_param *params;
@@ -120,7 +120,7 @@ static int add_matrix(struct model *m, struct unit *unit, const char *prefix, co
 /* Norms work on this rank's rows of the stream. */
 static struct unit_split norm_split(const struct model *m)
 {
-    return part_repeated(&m->team, m->part.sequence);
+    return part_repeated(&m->tp_group, m->part.sequence);
 }
 
 static void add_gpt2_block(struct model *m, int64_t layer)
@@ -135,23 +135,23 @@ static void add_gpt2_block(struct model *m, int64_t layer)
     struct unit *unit = add_unit(m, name, &gpt2_block_type, &m->block);
     /* Rows of a matrix [in][out] are dim 0, columns dim 1. The biases after a sum over ranks get
      * their gradient from all rows. */
-    struct unit_split norm = norm_split(m), bias = part_repeated(&m->team, false);
+    struct unit_split norm = norm_split(m), bias = part_repeated(&m->tp_group, false);
     add_vector(m, unit, at, "ln_1.weight", width, INIT_ONE, norm);
     add_vector(m, unit, at, "ln_1.bias", width, INIT_ZERO, norm);
     add_matrix(m, unit, at, "attn.c_attn.weight", width, 3 * width, c->init_std,
-               part_of_units(&m->team, 1, 3, c->heads));
+               part_of_units(&m->tp_group, 1, 3, c->heads));
     add_vector(m, unit, at, "attn.c_attn.bias", 3 * width, INIT_ZERO,
-               part_of_units(&m->team, 0, 3, c->heads));
+               part_of_units(&m->tp_group, 0, 3, c->heads));
     add_matrix(m, unit, at, "attn.c_proj.weight", width, width, deep,
-               part_of_units(&m->team, 0, 1, c->heads));
+               part_of_units(&m->tp_group, 0, 1, c->heads));
     add_vector(m, unit, at, "attn.c_proj.bias", width, INIT_ZERO, bias);
     add_vector(m, unit, at, "ln_2.weight", width, INIT_ONE, norm);
     add_vector(m, unit, at, "ln_2.bias", width, INIT_ZERO, norm);
     add_matrix(m, unit, at, "mlp.c_fc.weight", width, ff, c->init_std,
-               part_of_units(&m->team, 1, 1, ff));
-    add_vector(m, unit, at, "mlp.c_fc.bias", ff, INIT_ZERO, part_of_units(&m->team, 0, 1, ff));
+               part_of_units(&m->tp_group, 1, 1, ff));
+    add_vector(m, unit, at, "mlp.c_fc.bias", ff, INIT_ZERO, part_of_units(&m->tp_group, 0, 1, ff));
     add_matrix(m, unit, at, "mlp.c_proj.weight", ff, width, deep,
-               part_of_units(&m->team, 0, 1, ff));
+               part_of_units(&m->tp_group, 0, 1, ff));
     add_vector(m, unit, at, "mlp.c_proj.bias", width, INIT_ZERO, bias);
 }
 
@@ -166,22 +166,22 @@ static void add_llama_block(struct model *m, int64_t layer)
     add_piece(m, name);
     struct unit *unit = add_unit(m, name, &llama_block_type, &m->block);
     /* Columns of a matrix [out][in] are dim 0, rows dim 1. */
-    struct unit_split heads = part_of_units(&m->team, 0, 1, c->heads);
-    struct unit_split kv_heads = part_of_kv_heads(&m->team, 0, c->kv_heads);
-    struct unit_split ff = part_of_units(&m->team, 0, 1, c->ff);
+    struct unit_split heads = part_of_units(&m->tp_group, 0, 1, c->heads);
+    struct unit_split kv_heads = part_of_kv_heads(&m->tp_group, 0, c->kv_heads);
+    struct unit_split ff = part_of_units(&m->tp_group, 0, 1, c->ff);
     add_vector(m, unit, at, "input_layernorm.weight", width, INIT_ONE, norm_split(m));
     add_param(m, unit);
     add_tensor(m, at, "self_attn.q_proj.weight", query, width, INIT_NORMAL, c->init_std, heads);
     add_tensor(m, at, "self_attn.k_proj.weight", key, width, INIT_NORMAL, c->init_std, kv_heads);
     add_tensor(m, at, "self_attn.v_proj.weight", key, width, INIT_NORMAL, c->init_std, kv_heads);
     add_matrix(m, unit, at, "self_attn.o_proj.weight", width, query, deep,
-               part_of_units(&m->team, 1, 1, c->heads));
+               part_of_units(&m->tp_group, 1, 1, c->heads));
     add_vector(m, unit, at, "post_attention_layernorm.weight", width, INIT_ONE, norm_split(m));
     add_param(m, unit);
     add_tensor(m, at, "mlp.gate_proj.weight", c->ff, width, INIT_NORMAL, c->init_std, ff);
     add_tensor(m, at, "mlp.up_proj.weight", c->ff, width, INIT_NORMAL, c->init_std, ff);
     add_matrix(m, unit, at, "mlp.down_proj.weight", width, c->ff, deep,
-               part_of_units(&m->team, 1, 1, c->ff));
+               part_of_units(&m->tp_group, 1, 1, c->ff));
 }
 
 /* Returns wte's param. */
@@ -193,11 +193,11 @@ static int add_embedding(struct model *m)
     add_piece(m, "wte");
     int wte =
         add_matrix(m, unit, gpt2 ? "transformer.wte" : "model.embed_tokens", ".weight", c->vocab,
-                   c->width, c->init_std, part_of_vocab(&m->team, c->vocab, m->team.rank));
+                   c->width, c->init_std, part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
     if (gpt2) {
         add_piece(m, "wpe");
         add_matrix(m, unit, "transformer.wpe", ".weight", c->context, c->width, c->init_std,
-                   part_repeated(&m->team, false));
+                   part_repeated(&m->tp_group, false));
     }
     return wte;
 }
@@ -216,15 +216,15 @@ static void add_head(struct model *m, int wte)
         use(unit, wte);
     else
         add_matrix(m, unit, "lm_head", ".weight", c->vocab, c->width, c->init_std,
-                   part_of_vocab(&m->team, c->vocab, m->team.rank));
+                   part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank));
 }
 
 /* The most rows of the vocabulary that a rank has. */
 static int64_t most_vocab(const struct model *m)
 {
     int64_t most = m->config.vocab;
-    for (int r = 0; m->team.size > 1 && r < m->team.size; r++) {
-        int64_t count = part_of_vocab(&m->team, m->config.vocab, r).count;
+    for (int r = 0; m->tp_group.size > 1 && r < m->tp_group.size; r++) {
+        int64_t count = part_of_vocab(&m->tp_group, m->config.vocab, r).count;
         most = r == 0 || count > most ? count : most;
     }
     return most;
@@ -234,20 +234,20 @@ static int64_t most_vocab(const struct model *m)
 static void fill_sizes(struct model *m)
 {
     const struct model_config *c = &m->config;
-    bool gpt2 = c->arch == MODEL_GPT2, parts = m->team.size > 1;
-    int64_t heads = c->heads / m->team.size, ff = c->ff / m->team.size;
-    int64_t kv_heads = parts ? part_of_kv_heads(&m->team, 0, c->kv_heads).count : c->kv_heads;
+    bool gpt2 = c->arch == MODEL_GPT2, parts = m->tp_group.size > 1;
+    int64_t heads = c->heads / m->tp_group.size, ff = c->ff / m->tp_group.size;
+    int64_t kv_heads = parts ? part_of_kv_heads(&m->tp_group, 0, c->kv_heads).count : c->kv_heads;
     int64_t query = heads * c->head_width, key = kv_heads * c->head_width;
-    struct unit_split words = part_of_vocab(&m->team, c->vocab, m->team.rank);
+    struct unit_split words = part_of_vocab(&m->tp_group, c->vocab, m->tp_group.rank);
     int64_t vocab = parts ? words.count : c->vocab;
     struct norm norm = {gpt2 ? NORM_LAYER : NORM_RMS, c->width, c->norm_eps};
-    m->embedding = (struct embedding_unit){.team = m->team,
+    m->embedding = (struct embedding_unit){.tp_group = m->tp_group,
                                            .width = c->width,
                                            .vocab = vocab,
                                            .first_id = words.first,
                                            .id_count = parts ? c->vocab : 0,
                                            .positions = gpt2 ? c->context : 0};
-    m->block = (struct block){.team = m->team,
+    m->block = (struct block){.tp_group = m->tp_group,
                               .norm = norm,
                               .heads = heads,
                               .kv_heads = kv_heads,
@@ -259,7 +259,7 @@ static void fill_sizes(struct model *m)
                               .gated = !gpt2,
                               .remakes_act = !gpt2 && !m->part.keep_swiglu,
                               .rope = m->rope};
-    m->head = (struct head_unit){.team = m->team,
+    m->head = (struct head_unit){.tp_group = m->tp_group,
                                  .norm = norm,
                                  .norm_bias = gpt2,
                                  .linear = {c->width, vocab, true},
@@ -287,7 +287,7 @@ static void build(struct model *m)
     m->graph.stream_width = c->width;
     m->graph.vocab = c->vocab;
     m->graph.context = c->context;
-    m->graph.sequence = m->part.sequence ? m->team.size : 0;
+    m->graph.sequence = m->part.sequence ? m->tp_group.size : 0;
     unit_graph_check(&m->graph);
 }
 
@@ -359,7 +359,7 @@ enum status model_create_part(struct device *device, const struct model_config *
     m->config.path = "";
     m->part = *part;
     m->part.sequence = part->sequence && part->tp > 1; /* one rank has all rows */
-    m->team = (struct team){part->tp, part->t, part->regather};
+    m->tp_group = (struct tp_group){part->tp, part->t, part->regather};
     TRY_OR(undo, alloc_tables(env, m));
     if (config->arch == MODEL_LLAMA)
         TRY_OR(undo, create_rope(m));

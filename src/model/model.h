@@ -48,8 +48,8 @@ struct model_part {
 };
 
 /* The key under model. of a size that tp ranks cannot share, and the size; NULL: they can. */
-const char *model_cannot_share(const struct model_config *config, int tp, int64_t *size);
-bool model_can_share(const struct model_config *config, int tp);
+const char *model_cannot_split(const struct model_config *config, int tp, int64_t *size);
+bool model_can_split(const struct model_config *config, int tp);
 /* Whether a micro-batch can be run: under `sequence` its rows must divide. Errors say what would. */
 enum status model_part_check_rows(struct env *env, const struct model_part *part, int64_t batch,
                                   int64_t tokens);

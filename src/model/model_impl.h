@@ -9,13 +9,13 @@
 #include "model/model.h"
 
 /* --- tensor parallel ------------------------------------------------------------------------ */
-struct team { /* of the ranks that compute each layer together */
+struct tp_group { /* of the ranks that compute each layer together */
     int size, rank;
     bool regather; /* see model_part */
 };
 
 struct region { /* of one run; regions.c has the drawing */
-    const struct team *team;
+    const struct tp_group *tp_group;
     const struct unit_run *run;
     int64_t width; /* C */
     bool parallel; /* there is more than this rank */
@@ -23,11 +23,11 @@ struct region { /* of one run; regions.c has the drawing */
     void *scratch; /* region_scratch bytes */
 };
 /* `scratch` for its collectives; CHECKs that the run has the group. */
-struct region region_of(const struct team *team, const struct unit_run *run, int64_t width,
+struct region region_of(const struct tp_group *tp_group, const struct unit_run *run, int64_t width,
                         void *scratch);
 /* Bytes of scratch for at most `rows` rows at a time, of all ranks together. */
-size_t region_scratch(const struct team *team, const struct ops *ops, bool sequence, int64_t rows,
-                      int64_t width);
+size_t region_scratch(const struct tp_group *tp_group, const struct ops *ops, bool sequence,
+                      int64_t rows, int64_t width);
 /* This rank's `own` rows among those of all ranks: all of `full` unless the run is sequence
  * parallel. */
 void *region_own(const struct region *r, int64_t own, void *full);
@@ -54,16 +54,17 @@ void region_begin_leave(const struct region *r, int64_t own, void *partial,
 void region_await(const struct region *r, enum region_call call);
 
 /* model_part.c: how tensors are cut, and what is refused */
-struct unit_split part_of_units(const struct team *team, int dim, int sections, int64_t units);
-struct unit_split part_of_kv_heads(const struct team *team, int dim, int64_t heads);
-struct unit_split part_of_vocab(const struct team *team, int64_t vocab, int rank);
-struct unit_split part_repeated(const struct team *team, bool partial);
+struct unit_split part_of_units(const struct tp_group *tp_group, int dim, int sections,
+                                int64_t units);
+struct unit_split part_of_kv_heads(const struct tp_group *tp_group, int dim, int64_t heads);
+struct unit_split part_of_vocab(const struct tp_group *tp_group, int64_t vocab, int rank);
+struct unit_split part_repeated(const struct tp_group *tp_group, bool partial);
 enum status model_part_check(struct env *env, const struct model_config *config,
                              const struct model_part *part);
 
 /* --- embedding: uses are wte and, for learned positions, wpe -------------------------------- */
 struct embedding_unit {
-    struct team team;
+    struct tp_group tp_group;
     int64_t width, vocab;       /* vocab: rows of wte that are here */
     int64_t first_id, id_count; /* as in struct embedding */
     int64_t positions;          /* rows of wpe, 0 = none */
@@ -72,7 +73,7 @@ extern const struct unit_type embedding_unit_type;
 
 /* --- blocks: GPT-2's and Llama's differ in params and activation, not in their buffers ------ */
 struct block {
-    struct team team;
+    struct tp_group tp_group;
     struct norm norm;
     int64_t heads, kv_heads, head_width; /* heads that are here, and so with all sizes but C */
     struct linear qkv;                   /* C -> (H + 2G) D */
@@ -111,27 +112,30 @@ struct block_buffers {
     void *normed1;        /* (N, C); backward: its own gradient */
     void *full1;          /* (R, C): normed1 of all ranks; normed1 itself where these are all rows,
                              around it where it is kept, else a scratch place */
-    void *qkv;            /* (R, (H + 2G) D), rotated; PASS_INPUT: then its gradient */
+    void *qkv;            /* (R, (H + 2G) D), rotated; PASS_BACKWARD_INPUT: then its gradient */
     void *attn;           /* (R, H D) */
     float *lse;           /* (B, H, T) */
     void *sum2;           /* (N, C) the stream between attention and MLP */
     float *mean2, *rstd2;
     void *normed2, *full2; /* as normed1 and full1 */
-    void *d_normed;        /* (R, C) PASS_INPUT: of normed1 and normed2, scratch */
-    void *d_attn;          /* (R, H D); backward: in normed2's place; PASS_INPUT: in d_normed's */
-    void *d_wide;        /* (R, max of pre and qkv) PASS_INPUT: their gradients, on the way to their
+    void *d_normed;        /* (R, C) PASS_BACKWARD_INPUT: of normed1 and normed2, scratch */
+    void *d_attn; /* (R, H D); backward: in normed2's place; PASS_BACKWARD_INPUT: in d_normed's */
+    void *
+        d_wide; /* (R, max of pre and qkv) PASS_BACKWARD_INPUT: their gradients, on the way to their
                               places; scratch */
-    void *d_out, *d_mid; /* (R, C) PASS_INPUT and PASS_WEIGHT: gradients of the stream after the
+    void *d_out,
+        *d_mid; /* (R, C) PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT: gradients of the stream after the
                             block and between its halves; where the stream has all rows, in the
                             places of sum1 (at first in room) and sum2 */
-    void *formed[FORMED_COUNT]; /* PASS_INPUT and PASS_WEIGHT */
+    void *formed[FORMED_COUNT]; /* PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT */
     void *partial;              /* (R, C) where ranks meet: what is to be summed */
     void *d_rows;               /* (R, C) sequence parallel, backward: a gathered gradient */
-    void *pre;   /* (R, up.out) before the activation; PASS_INPUT: then its gradient */
-    void *act;   /* (R, F); forward: before that the attention branch (N, C);
+    void *pre; /* (R, up.out) before the activation; PASS_BACKWARD_INPUT: then its gradient */
+    void *act; /* (R, F); forward: before that the attention branch (N, C);
                       backward: the gradient of pre (GPT-2), or its own and then itself again
                       (Llama, where it is not kept); then the gradient of qkv (R, (H + 2G) D) */
-    void *d_act; /* (R, F) Llama, backward and PASS_INPUT: in act's place where that is not kept */
+    void *
+        d_act; /* (R, F) Llama, backward and PASS_BACKWARD_INPUT: in act's place where that is not kept */
     void *scratch; /* of attention and of the norms' backward, which never run at once */
 };
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);
@@ -148,7 +152,7 @@ size_t block_cache_bytes(const struct unit *unit, const struct ops *ops, int64_t
 void block_attend(const struct block *block, struct unit_run *run, const struct block_buffers *b);
 void block_attend_cached(const struct block *block, struct unit_run *run,
                          const struct block_buffers *b);
-/* Gradient of qkv from that of attn (in d_attn), turned back; its place, act's or (PASS_INPUT) qkv's,
+/* Gradient of qkv from that of attn (in d_attn), turned back; its place, act's or (PASS_BACKWARD_INPUT) qkv's,
  * is returned. dbias: its column sums, of all rows also where the stream is cut; NULL: none. */
 void *block_attend_backward(const struct block *block, struct unit_run *run,
                             const struct block_buffers *b, void *dbias);
@@ -188,15 +192,15 @@ void *block_column_input(struct unit_run *run, const struct block_buffers *b, st
                          const void *dy, const void *w, void *d_normed);
 void block_column_weight(struct unit_run *run, const struct block_buffers *b,
                          const struct column *c);
-/* PASS_INPUT, at last: sum1 is spent, and d_out comes to its place. */
+/* PASS_BACKWARD_INPUT, at last: sum1 is spent, and d_out comes to its place. */
 void block_end_input(struct unit_run *run, const struct block_buffers *b);
-/* PASS_WEIGHT: what PASS_INPUT has formed to the gradients of uses (FORMED_COUNT), -1: not there. */
+/* PASS_BACKWARD_WEIGHT: what PASS_BACKWARD_INPUT has formed to the gradients of uses (FORMED_COUNT), -1: not there. */
 void block_hand_over(const struct block *block, struct unit_run *run, const struct block_buffers *b,
                      const int *uses);
 
 /* --- head: uses are the norm's weight, its bias where it has one, and the matrix (V, C) ----- */
 struct head_unit {
-    struct team team;
+    struct tp_group tp_group;
     struct norm norm;
     bool norm_bias;
     struct linear linear; /* C -> V, [out][in]; V columns of the logits that are here */

@@ -11,31 +11,32 @@
 
 /* --- parts ---------------------------------------------------------------------------------- */
 
-struct unit_split part_of_units(const struct team *team, int dim, int sections, int64_t units)
+struct unit_split part_of_units(const struct tp_group *tp_group, int dim, int sections,
+                                int64_t units)
 {
-    int64_t each = units / team->size;
-    if (team->size == 1)
+    int64_t each = units / tp_group->size;
+    if (tp_group->size == 1)
         return (struct unit_split){0};
     return (struct unit_split){.dim = dim,
                                .sections = sections,
                                .units = units,
-                               .first = team->rank * each,
+                               .first = tp_group->rank * each,
                                .count = each,
                                .replicas = 1};
 }
 
-struct unit_split part_of_kv_heads(const struct team *team, int dim, int64_t heads)
+struct unit_split part_of_kv_heads(const struct tp_group *tp_group, int dim, int64_t heads)
 {
-    if (heads >= team->size)
-        return part_of_units(team, dim, 1, heads);
-    int replicas = team->size / (int)heads;
+    if (heads >= tp_group->size)
+        return part_of_units(tp_group, dim, 1, heads);
+    int replicas = tp_group->size / (int)heads;
     return (struct unit_split){.dim = dim,
                                .sections = 1,
                                .units = heads,
-                               .first = team->rank / replicas,
+                               .first = tp_group->rank / replicas,
                                .count = 1,
                                .replicas = replicas,
-                               .replica = team->rank % replicas,
+                               .replica = tp_group->rank % replicas,
                                .partial = true};
 }
 
@@ -44,9 +45,9 @@ enum {
     VOCAB_BLOCKS_MIN = 64, /* a rank, so that one more or less is nothing */
 };
 
-struct unit_split part_of_vocab(const struct team *team, int64_t vocab, int rank)
+struct unit_split part_of_vocab(const struct tp_group *tp_group, int64_t vocab, int rank)
 {
-    int64_t size = team->size, block = 1;
+    int64_t size = tp_group->size, block = 1;
     if (size == 1)
         return (struct unit_split){0};
     if (vocab / size >= VOCAB_BLOCK * VOCAB_BLOCKS_MIN)
@@ -64,16 +65,17 @@ struct unit_split part_of_vocab(const struct team *team, int64_t vocab, int rank
                                .replicas = 1};
 }
 
-struct unit_split part_repeated(const struct team *team, bool partial)
+struct unit_split part_repeated(const struct tp_group *tp_group, bool partial)
 {
-    if (team->size == 1)
+    if (tp_group->size == 1)
         return (struct unit_split){0};
-    return (struct unit_split){.replicas = team->size, .replica = team->rank, .partial = partial};
+    return (struct unit_split){
+        .replicas = tp_group->size, .replica = tp_group->rank, .partial = partial};
 }
 
 /* --- what is refused ------------------------------------------------------------------------ */
 
-const char *model_cannot_share(const struct model_config *c, int tp, int64_t *size)
+const char *model_cannot_split(const struct model_config *c, int tp, int64_t *size)
 {
     struct {
         const char *key;
@@ -93,10 +95,10 @@ const char *model_cannot_share(const struct model_config *c, int tp, int64_t *si
     return NULL;
 }
 
-bool model_can_share(const struct model_config *config, int tp)
+bool model_can_split(const struct model_config *config, int tp)
 {
     int64_t size;
-    return model_cannot_share(config, tp, &size) == NULL;
+    return model_cannot_split(config, tp, &size) == NULL;
 }
 
 enum status model_part_check(struct env *env, const struct model_config *config,
@@ -104,13 +106,13 @@ enum status model_part_check(struct env *env, const struct model_config *config,
 {
     int64_t size, other;
     CHECK(part->tp >= 1 && part->t >= 0 && part->t < part->tp);
-    const char *key = model_cannot_share(config, part->tp, &size);
+    const char *key = model_cannot_split(config, part->tp, &size);
     if (key == NULL)
         return STATUS_OK;
     int below = part->tp, above = part->tp;
-    while (model_cannot_share(config, below, &other))
+    while (model_cannot_split(config, below, &other))
         below--; /* one rank can */
-    while (above <= config->heads && model_cannot_share(config, above, &other))
+    while (above <= config->heads && model_cannot_split(config, above, &other))
         above++;
     if (above <= config->heads)
         return FAIL(env, CONFIG,

@@ -31,16 +31,16 @@
 #include "comm/comm.h"
 #include "model/model_impl.h"
 
-struct region region_of(const struct team *team, const struct unit_run *run, int64_t width,
+struct region region_of(const struct tp_group *tp_group, const struct unit_run *run, int64_t width,
                         void *scratch)
 {
-    bool parallel = team->size > 1;
+    bool parallel = tp_group->size > 1;
     CHECK(parallel ? run->group != NULL : run->shape.sequence == 0);
     if (parallel)
-        CHECK_EQ(comm_size(run->group), team->size);
+        CHECK_EQ(comm_size(run->group), tp_group->size);
     if (run->shape.sequence != 0)
-        CHECK_EQ(run->shape.sequence, team->size);
-    return (struct region){.team = team,
+        CHECK_EQ(run->shape.sequence, tp_group->size);
+    return (struct region){.tp_group = tp_group,
                            .run = run,
                            .width = width,
                            .parallel = parallel,
@@ -49,19 +49,19 @@ struct region region_of(const struct team *team, const struct unit_run *run, int
 }
 
 /* comm_reduce_scatter wants as much as there is, comm_all_reduce a margin more. */
-size_t region_scratch(const struct team *team, const struct ops *ops, bool sequence, int64_t rows,
-                      int64_t width)
+size_t region_scratch(const struct tp_group *tp_group, const struct ops *ops, bool sequence,
+                      int64_t rows, int64_t width)
 {
     int64_t count = rows * width;
-    if (team->size == 1)
+    if (tp_group->size == 1)
         return 0;
-    return (size_t)(sequence ? count : count + 64 * team->size) * dtype_bytes(ops->type);
+    return (size_t)(sequence ? count : count + 64 * tp_group->size) * dtype_bytes(ops->type);
 }
 
 void *region_own(const struct region *r, int64_t own, void *full)
 {
     size_t row = (size_t)r->width * dtype_bytes(r->run->ops->type);
-    return r->sequence ? (char *)full + (size_t)(r->team->rank * own) * row : full;
+    return r->sequence ? (char *)full + (size_t)(r->tp_group->rank * own) * row : full;
 }
 
 /* --- calls ---------------------------------------------------------------------------------- */
@@ -71,13 +71,14 @@ static const char *label_in(const struct region *r, int call)
 {
     if (call == REGION_AGAIN || r->run->pass == PASS_REBUILD)
         return "rows again";
-    return r->run->pass == PASS_BACKWARD || r->run->pass == PASS_INPUT ? "gradient in" : "rows in";
+    return r->run->pass == PASS_BACKWARD || r->run->pass == PASS_BACKWARD_INPUT ? "gradient in"
+                                                                                : "rows in";
 }
 
 static const char *label_out(const struct region *r)
 {
     enum pass pass = r->run->pass;
-    bool back = pass == PASS_BACKWARD || pass == PASS_INPUT || pass == PASS_LOSS;
+    bool back = pass == PASS_BACKWARD || pass == PASS_BACKWARD_INPUT || pass == PASS_LOSS;
     return back ? "gradient out" : "sum out";
 }
 
@@ -104,7 +105,7 @@ static void add_up(const struct region *r, int64_t own, void *partial, void *row
 /* The stream that computes, for a call that holds it up. */
 static struct stream *alone(const struct region *r)
 {
-    CHECK(!r->run->beside || r->run->beside->open == 0);
+    CHECK(!r->run->side_stream || r->run->side_stream->open == 0);
     return r->run->stream;
 }
 
@@ -134,20 +135,20 @@ void region_leave(const struct region *r, int64_t own, void *partial, void *rows
 /* The stream for one, which comes to it when compute has come to this point. */
 static struct stream *begin(const struct region *r, enum region_call call)
 {
-    struct unit_beside *beside = r->run->beside;
-    if (!beside)
+    struct unit_side_stream *side_stream = r->run->side_stream;
+    if (!side_stream)
         return r->run->stream;
-    CHECK_EQ(beside->open & 1u << call, 0);
-    beside->open |= 1u << call;
-    event_record(beside->written, r->run->stream);
-    stream_wait(beside->stream, beside->written);
-    return beside->stream;
+    CHECK_EQ(side_stream->open & 1u << call, 0);
+    side_stream->open |= 1u << call;
+    event_record(side_stream->written, r->run->stream);
+    stream_wait(side_stream->stream, side_stream->written);
+    return side_stream->stream;
 }
 
 static void begun(const struct region *r, enum region_call call)
 {
-    if (r->run->beside)
-        event_record(r->run->beside->done[call], r->run->beside->stream);
+    if (r->run->side_stream)
+        event_record(r->run->side_stream->done[call], r->run->side_stream->stream);
 }
 
 const void *region_begin_enter(const struct region *r, enum region_call call, int64_t own,
@@ -170,11 +171,11 @@ void region_begin_leave(const struct region *r, int64_t own, void *partial, void
 
 void region_await(const struct region *r, enum region_call call)
 {
-    struct unit_beside *beside = r->run->beside;
-    if (!beside || (beside->open & 1u << call) == 0)
+    struct unit_side_stream *side_stream = r->run->side_stream;
+    if (!side_stream || (side_stream->open & 1u << call) == 0)
         return;
     double before = stream_waited(r->run->stream);
-    stream_wait(r->run->stream, beside->done[call]);
-    beside->waited += stream_waited(r->run->stream) - before;
-    beside->open &= ~(1u << call);
+    stream_wait(r->run->stream, side_stream->done[call]);
+    side_stream->waited += stream_waited(r->run->stream) - before;
+    side_stream->open &= ~(1u << call);
 }

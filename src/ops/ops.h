@@ -3,7 +3,7 @@
  *
  * Every function enqueues on a stream, allocates nothing and waits for nothing. Tensors are dense
  * and row-major. A `void *` is of the table's compute type (ops->type: f32 on the CPU, f64 too in
- * "ref", f32, bf16 or f16 on a card); statistics are always `float` and losses `double`, so that they mean the same everywhere.
+ * "ref", f32, bf16 or f16 on a GPU); statistics are always `float` and losses `double`, so that they mean the same everywhere.
  * Backward functions OVERWRITE the gradients they write unless they say otherwise: only the store
  * adds.
  *
@@ -155,7 +155,7 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
                    void *out, float *lse, void *scratch);
 /* With `rope`, the table by which qkv was turned (past 0), dq and dk are turned back: dqkv is then
  * the gradient of what ops_rope was given. NULL: it is the gradient of qkv. dbias ((H + 2G) D), NULL:
- * not wanted, are the column sums of dqkv: the gradient of a bias that was added to every row. (A card
+ * not wanted, are the column sums of dqkv: the gradient of a bias that was added to every row. (A GPU
  * may form them of values that are not rounded yet.) */
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
                             const float *rope, const void *qkv, const void *out, const float *lse,
@@ -238,20 +238,21 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
  * 1 - b is formed in double and rounded once: 1 - 0.999f would be off by 1e-5. */
 struct adamw {
     double beta1, beta2, eps;
-    const struct adamw_place *places; /* (segments) in device memory: 16-bit copies are rounded at
+    const struct adamw_location
+        *places;    /* (segments) in device memory: 16-bit copies are rounded at
                                          random; NULL: to nearest */
-    int64_t update;                   /* its number, which random bits follow from */
+    int64_t update; /* its number, which random bits follow from */
 };
 /* Where the elements of a segment are in their whole tensor, which is what their random bits follow
  * from: copy = round(param, rng_word(key, ops_whole_element(place, i), update)), with the
  * rounding of base/dtype.h. What is here of the tensor is runs of neighbours, all of one length. */
-struct adamw_place {
+struct adamw_location {
     uint64_t key;              /* of a struct rng: seed and tensor */
     int64_t first;             /* the segment's first element among those that are here */
     int64_t run, apart, start; /* elements of a run; from one's start to the next one's in the
                                   whole; where the first one starts */
 };
-static inline int64_t ops_whole_element(const struct adamw_place *place, int64_t i)
+static inline int64_t ops_whole_element(const struct adamw_location *place, int64_t i)
 {
     int64_t local = place->first + i;
     return local / place->run * place->apart + place->start + local % place->run;

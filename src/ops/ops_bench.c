@@ -63,7 +63,7 @@ enum { SAMPLES_MIN = 3, SAMPLES_MAX = 25 };
 /* The same case in some places of memory. */
 struct bench {
     struct stream *stream;
-    struct ops_trial *trials[OPS_BENCH_PLACES];
+    struct ops_trial *trials[OPS_BENCH_LOCATIONS];
     int count, next;
 };
 
@@ -108,7 +108,7 @@ static enum status make_trials(struct ops *ops, const struct ops_case *c, int pl
                                struct bench *bench)
 {
     double bytes = 0;
-    CHECK(1 <= places && places <= OPS_BENCH_PLACES);
+    CHECK(1 <= places && places <= OPS_BENCH_LOCATIONS);
     do {
         TRY(ops_trial_create(ops, bench->stream, c, 1, &bench->trials[bench->count]));
         bytes += ops_call_bytes(ops_trial_call(bench->trials[bench->count++]));

@@ -22,7 +22,7 @@ struct ops_bench_result {
 /* Time a case for about `min_seconds` after one call that is not counted. Calls are made in up to
  * `places` places of memory in turn, fewer where these are large: with 1 what a call reads is in the
  * caches as far as it fits, with several about as in a step, where other calls are between. */
-enum { OPS_BENCH_PLACES = 8 };
+enum { OPS_BENCH_LOCATIONS = 8 };
 enum status ops_bench_run(struct ops *ops, const struct ops_case *c, int places, double min_seconds,
                           struct ops_bench_result *result);
 

@@ -64,7 +64,7 @@ struct ops_tensor {
 #define OPS_LOSS_SCALE 0.375f /* what OPS_SCALARS draws as loss_scale */
 
 /* Of adamw's two segments, where their copies are random. */
-extern const struct adamw_place ops_adamw_places[2];
+extern const struct adamw_location ops_adamw_locations[2];
 #define OPS_ADAMW_UPDATE 3
 
 enum { OPS_CALL_TENSORS = 14 };

@@ -238,7 +238,7 @@ OPS_RUN(find_nonfinite)
 
 /* All of a tensor, from a multiple of four on; runs of an odd length, which share blocks of random
  * bits. */
-const struct adamw_place ops_adamw_places[2] = {
+const struct adamw_location ops_adamw_locations[2] = {
     {0x243f6a8885a308d3u, 1020, INT64_MAX, 0, 0},
     {0x13198a2e03707344u, 3, 101, 203, 5},
 };
@@ -256,7 +256,7 @@ OPS_DESCRIBE(adamw)
     ops_add_tensor(call, "v", OPS_IN_OUT, DTYPE_F32, c->count)->draw = OPS_SQUARES;
     ops_add_tensor(call, "segments", OPS_SCRATCH, DTYPE_U8, 2 * sizeof(struct adamw_segment));
     if (c->random)
-        ops_add_tensor(call, "places", OPS_SCRATCH, DTYPE_U8, sizeof ops_adamw_places);
+        ops_add_tensor(call, "places", OPS_SCRATCH, DTYPE_U8, sizeof ops_adamw_locations);
     call->flops = 16 * (double)c->count;
 }
 
@@ -280,6 +280,7 @@ OPS_RUN(adamw)
                           .update = OPS_ADAMW_UPDATE};
     device_copy(stream, ops_at(call, "segments"), segments, sizeof segments);
     if (hyper.places)
-        device_copy(stream, ops_at(call, "places"), ops_adamw_places, sizeof ops_adamw_places);
+        device_copy(stream, ops_at(call, "places"), ops_adamw_locations,
+                    sizeof ops_adamw_locations);
     ops_adamw(ops, stream, hyper, ops_at(call, "scalars"), ops_at(call, "segments"), 2);
 }

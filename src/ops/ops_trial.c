@@ -212,7 +212,7 @@ void ops_trial_run(struct ops_trial *trial)
     trial->op->run(trial->ops, trial->stream, &trial->shape, &trial->call);
 }
 
-void ops_trial_run_in_place(struct ops_trial *trial, int tensor, const char *place)
+void ops_trial_run_aliased(struct ops_trial *trial, int tensor, const char *place)
 {
     struct ops_call call = trial->call;
     call.tensors[tensor].data = ops_find_tensor(&trial->call, place)->data;

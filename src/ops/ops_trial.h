@@ -23,7 +23,7 @@ const struct ops_call *ops_trial_call(const struct ops_trial *trial);
 void ops_trial_reset(struct ops_trial *trial);
 void ops_trial_run(struct ops_trial *trial); /* enqueues */
 /* The same with the output `tensor` (an index) in the place of the input named `place`. */
-void ops_trial_run_in_place(struct ops_trial *trial, int tensor, const char *place);
+void ops_trial_run_aliased(struct ops_trial *trial, int tensor, const char *place);
 
 /* Wait, and copy a tensor to the host; it lives until the next read. */
 const void *ops_trial_read(struct ops_trial *trial, int tensor);

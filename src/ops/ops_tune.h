@@ -1,9 +1,9 @@
 /* ops_tune -- the fastest of several ways to do the same, by times that waver.
  *
- * A card at its power limit changes its clock from one moment to the next, by more than the ways
+ * A GPU at its power limit changes its clock from one moment to the next, by more than the ways
  * differ. So they are timed in turn, in several rounds, each for long enough, and compared by the
  * medians of their rounds; and the first way, which the library itself would take, stays unless
- * another is faster by more than chance. Nothing here knows of cards: who measures is the caller.
+ * another is faster by more than chance. Nothing here knows of GPUs: who measures is the caller.
  *
  * Where results must not change, a way is only timed when the caller finds that it gives what the
  * first gives, bit for bit: then it does not matter which is taken, and times may waver as they

@@ -13,7 +13,7 @@ enum { MOST_RANKS = 4096 };
 static enum status fits(struct env *env, const struct plan_request *request, size_t memory,
                         bool *yes)
 {
-    struct plan_stage stage;
+    struct plan_zero_stage stage;
     TRY(plan_worst_memory(env, request, &stage));
     *yes = plan_fits(&stage, memory);
     return STATUS_OK;
@@ -72,7 +72,7 @@ static bool add_ranks(struct plan_request *request)
     if (2 * workers > request->engine.micro_batches || 2 * request->ranks > MOST_RANKS)
         return false;
     request->ranks *= 2;
-    request->zero.stage = PLAN_STAGES - 1;
+    request->zero.stage = PLAN_ZERO_STAGES - 1;
     request->zero.servers *= 2;
     return true;
 }
@@ -106,8 +106,8 @@ enum status plan_advise(struct env *env, const struct plan_request *request,
 {
     struct plan_request other = *request;
     bool cuts = request->ranks > plan_spread_over(request);
-    for (other.zero.stage = 0; other.zero.stage < PLAN_STAGES; other.zero.stage++) {
-        const struct plan_stage *stage = &plan->stages[other.zero.stage];
+    for (other.zero.stage = 0; other.zero.stage < PLAN_ZERO_STAGES; other.zero.stage++) {
+        const struct plan_zero_stage *stage = &plan->stages[other.zero.stage];
         if (!cuts && other.zero.stage != request->zero.stage)
             continue;
         if (!stage->possible || !plan_fits(stage, memory))
@@ -115,6 +115,6 @@ enum status plan_advise(struct env *env, const struct plan_request *request,
         *advice = advice_of(&other);
         return STATUS_OK;
     }
-    other.zero.stage = cuts ? PLAN_STAGES - 1 : request->zero.stage;
+    other.zero.stage = cuts ? PLAN_ZERO_STAGES - 1 : request->zero.stage;
     return search(env, other, memory, advice);
 }

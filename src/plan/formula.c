@@ -54,7 +54,7 @@ static double reduced(const struct roster *roster)
 }
 
 /* All that tensor-parallel ranks tell each other; servers only add gradients and norms. */
-static double sent_in_team(const struct roster *roster, const struct volume *volume)
+static double sent_in_tp_group(const struct roster *roster, const struct volume *volume)
 {
     enum { LOSS_BYTES = 3 * 8, NORM_BYTES = 8 };
     double others = volume->tp - 1, part = others / volume->tp;
@@ -84,7 +84,7 @@ double formula_sent(const struct roster *roster, int stage, const struct volume 
         return roster_is_worker(roster)
                    ? (double)volume->rounds * volume->messages * volume->message_bytes
                    : 0.0;
-    case ENGINE_TENSOR: return sent_in_team(roster, volume);
+    case ENGINE_TENSOR: return sent_in_tp_group(roster, volume);
     default: return 0.0;
     }
 }
@@ -137,16 +137,16 @@ double formula_runtime(int local)
 /* As far as libraries were seen apart. Memory in use less what is accounted, in a training step on
  * an H200 (driver 580, CUDA 13.0, cuDNN 9.14), was 540.5, 542.3 and 541.9 MiB for models of 22, 59
  * and 62 GiB; 541 were left when all was freed. Of NCCL nothing is known: it has not run on several
- * cards. */
-const struct card_part formula_card_parts[] = {
+ * GPUs. */
+const struct gpu_part formula_gpu_parts[] = {
     {"CUDA's context, cuBLASLt and cuDNN", 541.0 * 1024 * 1024},
     {NULL, 0},
 };
 
-double formula_card_runtime(void)
+double formula_gpu_runtime(void)
 {
     double bytes = 0;
-    for (const struct card_part *part = formula_card_parts; part->library != NULL; part++)
+    for (const struct gpu_part *part = formula_gpu_parts; part->library != NULL; part++)
         bytes += part->bytes;
     return bytes;
 }

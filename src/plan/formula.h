@@ -84,13 +84,13 @@ double formula_activations(const struct activation_shape *shape, int recompute);
  * count before they have started, so this is an estimate for `local` ranks on one machine; a run
  * measures it. */
 double formula_runtime(int local);
-/* The same of a rank on its card, of which only the driver knows: by library, and all of it. Seen
- * on an H200; a card with fewer multiprocessors takes less. */
-struct card_part {
+/* The same of a rank on its GPU, of which only the driver knows: by library, and all of it. Seen
+ * on an H200; a GPU with fewer multiprocessors takes less. */
+struct gpu_part {
     const char *library; /* NULL ends the list */
     double bytes;
 };
-extern const struct card_part formula_card_parts[];
-double formula_card_runtime(void);
+extern const struct gpu_part formula_gpu_parts[];
+double formula_gpu_runtime(void);
 
 #endif

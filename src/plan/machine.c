@@ -67,7 +67,7 @@ static enum status check_kind(struct env *env, const char *path, bool there, boo
         return STATUS_OK;
     return FAIL(env, CONFIG,
                 "'%s' is of a machine that computes on %s, and this is another; give another file",
-                path, there ? "cards" : "the CPU");
+                path, there ? "GPUs" : "the CPU");
 }
 
 /* What is in the file already. */
@@ -78,27 +78,27 @@ static enum status load_old(struct env *env, const struct machine_profile *profi
     if (!file_exists(path))
         return STATUS_OK;
     TRY(load_file(env, path, old));
-    enum status st = check_kind(env, path, old->card, profile->card);
+    enum status st = check_kind(env, path, old->gpu, profile->gpu);
     if (st != STATUS_OK)
         machine_profile_free(env, old);
     return st;
 }
 
 /* By the path alone: a preset's name stands for a file here. */
-static enum status check_old(struct env *env, const char *path, const bool *card)
+static enum status check_old(struct env *env, const char *path, const bool *gpu)
 {
     struct machine_profile old;
     TRY(load_named(env, path, &old));
-    enum status st = card ? check_kind(env, path, old.card, *card) : STATUS_OK;
+    enum status st = gpu ? check_kind(env, path, old.gpu, *gpu) : STATUS_OK;
     machine_profile_free(env, &old);
     return st;
 }
 
-enum status machine_profile_check(struct env *env, const char *path, const bool *card)
+enum status machine_profile_check(struct env *env, const char *path, const bool *gpu)
 {
     if (file_exists(path))
-        TRY(check_old(env, path, card));
-    return file_check_place(env, path);
+        TRY(check_old(env, path, gpu));
+    return file_check_parent(env, path);
 }
 
 static bool has_call(const struct ops_prices *prices, const struct ops_measured *call)

@@ -1,7 +1,7 @@
 /* machine -- what a planner must know of the machines: how fast they compute and talk, and what they
  * hold.
  *
- * There are presets for nodes of known cards, from the makers' figures and what is reached of them;
+ * There are presets for nodes of known GPUs, from the makers' figures and what is reached of them;
  * a file has what was measured: `sifr bench ops --save` and `sifr bench comm --save` write their
  * halves into one. JSON, every figure in SI units, by the names of the fields.
  */
@@ -17,7 +17,7 @@ struct machine_ranks {
 
 struct machine_profile {
     char name[64];
-    bool card;           /* it computes on cards */
+    bool gpu;            /* it computes on GPUs */
     size_t memory_bytes; /* of a rank; 0: not known */
     struct ops_prices ops;
     struct comm_prices comm;
@@ -37,8 +37,8 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
 enum status machine_profile_save(struct env *env, const struct machine_profile *profile,
                                  const char *path);
 /* Refuse what a save would, before anything is measured: a file that is there and is no profile, or is
- * of another kind of machine (`card` NULL: not known yet), and a place that cannot be written. */
-enum status machine_profile_check(struct env *env, const char *path, const bool *card);
+ * of another kind of machine (`gpu` NULL: not known yet), and a place that cannot be written. */
+enum status machine_profile_check(struct env *env, const char *path, const bool *gpu);
 void machine_profile_free(struct env *env, struct machine_profile *profile);
 
 /* "h100", "h200", ...; NULL after the last. */

@@ -113,7 +113,7 @@ void machine_file_print(const struct machine_profile *profile, struct text *text
     text_printf(text, "{\n  \"format\": \"%s\", \"version\": %d,\n  \"name\": ", FORMAT_WORD,
                 VERSION);
     text_json_string(text, profile->name, strlen(profile->name));
-    text_printf(text, ", \"card\": %s, \"memory_bytes\": %zu", profile->card ? "true" : "false",
+    text_printf(text, ", \"gpu\": %s, \"memory_bytes\": %zu", profile->gpu ? "true" : "false",
                 profile->memory_bytes);
     if (profile->has_ops)
         print_ops(profile, text);
@@ -297,7 +297,7 @@ static enum status read_name(const struct machine_reader *r, const json_t *root,
 static enum status read_all(const struct machine_reader *r, json_t *root,
                             struct machine_profile *profile)
 {
-    static const char *const known[] = {"format",       "version", "name", "card",
+    static const char *const known[] = {"format",       "version", "name", "gpu", "card",
                                         "memory_bytes", "ops",     "comm", NULL};
     const char *format = json_string_value(json_object_get(root, "format"));
     int64_t version, memory;
@@ -313,9 +313,12 @@ static enum status read_all(const struct machine_reader *r, json_t *root,
                     r->origin, version, VERSION);
     TRY(check_keys(r, "the profile", root, known));
     TRY(read_name(r, root, profile));
-    if (!json_is_boolean(json_object_get(root, "card")))
-        return FAIL(r->env, FORMAT, "'%s': \"card\" is not true or false", r->origin);
-    profile->card = json_is_true(json_object_get(root, "card"));
+    const json_t *gpu = json_object_get(root, "gpu");
+    if (!gpu)
+        gpu = json_object_get(root, "card"); /* its name in files of older versions */
+    if (!json_is_boolean(gpu))
+        return FAIL(r->env, FORMAT, "'%s': \"gpu\" is not true or false", r->origin);
+    profile->gpu = json_is_true(gpu);
     TRY(read_count(r, root, "memory_bytes", INT64_MAX, &memory));
     profile->memory_bytes = (size_t)memory;
     if (json_object_get(root, "ops"))

@@ -1,6 +1,6 @@
 /* machine_file -- a machine's profile as the text of a file, there and back.
  *
- *     {"format": "sifr machine", "version": 1, "name": "...", "card": false, "memory_bytes": 0,
+ *     {"format": "sifr machine", "version": 1, "name": "...", "gpu": false, "memory_bytes": 0,
  *      "ops": {"ranks": 2, "threads": 1, "rates": {"product": {...}, ...},
  *              "copy_bytes_per_second": 1e10, "measured": [...]},
  *      "comm": {"ranks": 2, "threads": 1, "inside": {...}, "between": {...}, "node": 0, ...}}

@@ -1,25 +1,25 @@
 /* machine_presets -- see the header.
  *
  * One H200 has been measured in five steps (docs/benchmarks.md, "One H200"): products without an
- * activation reach 0.70 to 0.72 of the maker's rate at the card's power limit, kernels that stream
+ * activation reach 0.70 to 0.72 of the maker's rate at the GPU's power limit, kernels that stream
  * 0.84 of the memory's; a call costs some microseconds beside its work. Attention and products with
  * GELU depend on the shape, so they are lines of measured calls: what a kind took in a step, over its
- * calls. Other cards are taken to reach the same shares of their makers' figures, but for attention's
- * backward pass, which is cuDNN's where the card is no Hopper.
+ * calls. Other GPUs are taken to reach the same shares of their makers' figures, but for attention's
+ * backward pass, which is cuDNN's where the GPU is no Hopper.
  */
 #include "plan/machine_presets.h"
 #include <stdio.h>
 
-#define GIB 1073741824.0 /* memory is what such cards say that a program can have */
+#define GIB 1073741824.0 /* memory is what such GPUs say that a program can have */
 
 const struct machine_preset machine_presets[] = {
-    {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a card", 139.8 * GIB, 989, 4.8e12,
+    {"h200", "8 H200 SXM of 141 GB, NVLink 4, a 400 Gb/s NIC a GPU", 139.8 * GIB, 989, 4.8e12,
      370e9, 45e9, 8, true},
-    {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a card", 79.1 * GIB, 989, 3.35e12,
-     370e9, 45e9, 8, true},
-    {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a card", 79.1 * GIB, 312, 2.04e12,
+    {"h100", "8 H100 SXM of 80 GB, NVLink 4, a 400 Gb/s NIC a GPU", 79.1 * GIB, 989, 3.35e12, 370e9,
+     45e9, 8, true},
+    {"a100-80g", "8 A100 SXM of 80 GB, NVLink 3, a 200 Gb/s NIC a GPU", 79.1 * GIB, 312, 2.04e12,
      240e9, 22e9, 8, false},
-    {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a card", 39.4 * GIB, 312, 1.56e12,
+    {"a100-40g", "8 A100 SXM of 40 GB, NVLink 3, a 200 Gb/s NIC a GPU", 39.4 * GIB, 312, 1.56e12,
      240e9, 22e9, 8, false},
 };
 const int machine_preset_count = sizeof machine_presets / sizeof machine_presets[0];
@@ -45,7 +45,7 @@ static void set_f32_times(const struct machine_preset *preset, double *times)
     times[OPS_KIND_MEMORY] = 1;
 }
 
-/* Seconds of calls on a card of so many TFLOP/s, in 16 bit. */
+/* Seconds of calls on a GPU of so many TFLOP/s, in 16 bit. */
 static const double measured_tflops = 989;
 #define ATTENTION(b, t, h, g, d) .attention = {(b), (t), (h), (g), (d)}
 #define GELU(r, c)                                                                      \
@@ -56,11 +56,11 @@ static const double measured_tflops = 989;
     {                                                                                       \
         "linear_dx_dgelu", .rows = (r), .linear = {.in = 4 * (c), .out = (c)}, .bias = true \
     }
-enum cards { EVERY, HOPPER, OTHER };
+enum gpus { EVERY, HOPPER, OTHER };
 static const struct {
     struct ops_case shape;
     double seconds;
-    enum cards cards;
+    enum gpus gpus;
 } measured[] = {
     {{"attention", ATTENTION(64, 1024, 12, 12, 64)}, 4.6e-3 / 12, EVERY},
     {{"attention", ATTENTION(32, 1024, 20, 20, 64)}, 11.8e-3 / 36, EVERY},
@@ -97,15 +97,15 @@ enum status machine_preset_profile(struct env *env, const struct machine_preset 
     int count = 0;
     TRY(mem_alloc_array(env, MEM_OTHER, "measured calls", 2 * MEASURED, sizeof *calls, &calls));
     for (int i = 0; i < 2 * MEASURED; i++) {
-        enum cards cards = measured[i / 2].cards;
-        if (cards == EVERY || (cards == HOPPER) == preset->hopper)
+        enum gpus gpus = measured[i / 2].gpus;
+        if (gpus == EVERY || (gpus == HOPPER) == preset->hopper)
             calls[count++] = (struct ops_measured){.shape = measured[i / 2].shape,
                                                    .type = types[i % 2],
                                                    .seconds = measured[i / 2].seconds *
                                                               measured_tflops / preset->tflops};
     }
     *profile = (struct machine_profile){
-        .card = true,
+        .gpu = true,
         .memory_bytes = (size_t)preset->memory_bytes,
         .ops = {.rates = {[OPS_KIND_PRODUCT] = {call, product_share * flops, stream},
                           [OPS_KIND_ATTENTION] = {call, attention_share * flops, stream},

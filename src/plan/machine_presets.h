@@ -1,4 +1,4 @@
-/* machine_presets -- nodes of known cards: from the makers' figures, and what is reached of them. */
+/* machine_presets -- nodes of known GPUs: from the makers' figures, and what is reached of them. */
 #ifndef PLAN_MACHINE_PRESETS_H
 #define PLAN_MACHINE_PRESETS_H
 #include "plan/machine.h"
@@ -7,10 +7,10 @@ struct machine_preset {
     const char *name, *words;
     double memory_bytes;
     double tflops;       /* of dense 16-bit products, the maker's */
-    double memory_rate;  /* bytes a second of the card's memory, the maker's */
-    double link_rate;    /* from card to card of a node, each way, reached */
-    double network_rate; /* of a card to other nodes, each way, reached */
-    int node;            /* cards of one */
+    double memory_rate;  /* bytes a second of the GPU's memory, the maker's */
+    double link_rate;    /* from GPU to GPU of a node, each way, reached */
+    double network_rate; /* of a GPU to other nodes, each way, reached */
+    int node;            /* GPUs of one */
     bool hopper;         /* attention's backward pass is our own there, else cuDNN's */
 };
 extern const struct machine_preset machine_presets[];

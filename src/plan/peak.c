@@ -1,5 +1,5 @@
 /* peak -- see the header. The figures are the makers' for dense bf16 products with fp32 sums; TF32,
- * which fp32 products use, has half of it on all of these cards.
+ * which fp32 products use, has half of it on all of these GPUs.
  */
 #include "plan/peak.h"
 
@@ -11,7 +11,7 @@
 static const struct {
     const char *words;
     double tflops;
-} cards[] = {
+} gpus[] = {
     {"GB300", 2500},       {"B300", 2250},    {"GB200", 2500},     {"B200", 2250},
     {"GH200", 989},        {"H200 NVL", 835}, {"H200", 989},       {"H100 PCIe", 756},
     {"H100 NVL", 835},     {"H100", 989},     {"H800 PCIe", 756},  {"H800", 989},
@@ -32,10 +32,10 @@ static bool has_words(const char *name, const char *words)
     return false;
 }
 
-double peak_of_card(const char *name, enum dtype type)
+double peak_of_gpu(const char *name, enum dtype type)
 {
-    for (size_t i = 0; i < sizeof cards / sizeof *cards; i++)
-        if (has_words(name, cards[i].words))
-            return cards[i].tflops * 1e12 * (type == DTYPE_F32 ? 0.5 : 1.0);
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
+        if (has_words(name, gpus[i].words))
+            return gpus[i].tflops * 1e12 * (type == DTYPE_F32 ? 0.5 : 1.0);
     return 0.0;
 }

@@ -28,15 +28,15 @@ static enum status walk_step(const struct plan_parts *p, int loop_votes, struct 
     return STATUS_OK;
 }
 
-static void read_account(const struct mem *mem, bool card, struct plan_rank *result)
+static void read_account(const struct mem *mem, bool gpu, struct plan_rank *result)
 {
-    struct mem_sums sums = mem_sums(mem, card ? MEM_CARD : MEM_HOST, false);
+    struct mem_sums sums = mem_sums(mem, gpu ? MEM_GPU : MEM_HOST, false);
     memcpy(result->bytes, sums.bytes, sizeof result->bytes);
     result->total_bytes = sums.total_bytes;
-    if (!card)
+    if (!gpu)
         return;
     result->host_bytes = mem_sums(mem, MEM_HOST, false).total_bytes;
-    result->runtime_bytes = (size_t)formula_card_runtime();
+    result->runtime_bytes = (size_t)formula_gpu_runtime();
 }
 
 /* What is wanted of a rank beside its memory. */
@@ -53,7 +53,7 @@ static int64_t copied_elements(const struct plan_parts *p, int rank)
     int tensors = model_graph(p->model)->tensor_count;
     int64_t count = 0;
     for (int t = 0; t < tensors; t++) {
-        struct zero_ranges share = zero_state_share(p->zero, t, rank);
+        struct zero_ranges share = zero_state_to_save(p->zero, t, rank);
         for (int i = 0; i < share.count; i++)
             count += share.at[i].count;
     }
@@ -65,7 +65,7 @@ static int largest_copy(const struct plan_parts *p, const struct plan_crew *crew
     int64_t most = -1;
     int best = crew->first;
     for (int r = crew->first; r <= crew->last; r++) {
-        if ((r - crew->first) % crew->over >= crew->team)
+        if ((r - crew->first) % crew->over >= crew->tp_group)
             continue; /* it has another stage of the pipeline */
         int64_t count = copied_elements(p, r);
         if (count > most) {
@@ -86,7 +86,7 @@ static enum status measure(struct env *own, const struct plan_request *request, 
     result->part = spread_count(&parts->spread);
     if (look->walk && request->ranks > 1)
         TRY(walk_step(parts, request->loop_votes, result));
-    read_account(own->mem, request->card, result);
+    read_account(own->mem, request->gpu, result);
     if (look->visit)
         mem_visit(own->mem, look->visit, look->user);
     if (look->crew)
@@ -168,18 +168,18 @@ size_t plan_needed_bytes(const struct plan_rank *rank)
     return rank->total_bytes + rank->runtime_bytes;
 }
 
-bool plan_fits(const struct plan_stage *stage, size_t memory)
+bool plan_fits(const struct plan_zero_stage *stage, size_t memory)
 {
     return memory == 0 || (plan_needed_bytes(&stage->worker) <= memory &&
                            plan_needed_bytes(&stage->server) <= memory);
 }
 
-int plan_pipe_stages(const struct plan_request *request)
+int plan_pp_stages(const struct plan_request *request)
 {
     return request->parallel.pp > 0 ? (int)request->parallel.pp : 1;
 }
 
-int plan_team(const struct plan_request *request)
+int plan_tp(const struct plan_request *request)
 {
     return request->parallel.tp > 0 ? (int)request->parallel.tp : 1;
 }
@@ -189,13 +189,13 @@ int plan_team(const struct plan_request *request)
 /* Workers or servers with stage p of the pipeline. */
 static struct plan_crew crew_of(const struct plan_request *request, int p, bool servers)
 {
-    int over = plan_spread_over(request), team = plan_team(request);
+    int over = plan_spread_over(request), tp_group = plan_tp(request);
     int copies = request->ranks / over, workers = copies - (int)request->zero.servers;
     int first = servers ? workers : 0, last = servers ? copies - 1 : workers - 1;
-    return (struct plan_crew){.first = first * over + p * team,
-                              .last = last * over + p * team + team - 1,
+    return (struct plan_crew){.first = first * over + p * tp_group,
+                              .last = last * over + p * tp_group + tp_group - 1,
                               .over = over,
-                              .team = team};
+                              .tp_group = tp_group};
 }
 
 static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
@@ -227,9 +227,9 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
 
 /* workers (NULL: not wanted): of each stage of the pipeline. */
 static enum status worst_of_all(struct env *env, const struct plan_request *request, bool walk,
-                                struct plan_rank *workers, struct plan_stage *result)
+                                struct plan_rank *workers, struct plan_zero_stage *result)
 {
-    for (int p = 0; p < plan_pipe_stages(request); p++) {
+    for (int p = 0; p < plan_pp_stages(request); p++) {
         struct plan_crew crew = crew_of(request, p, false);
         struct plan_rank rank;
         TRY(worst_of(env, request, &crew, walk, &rank));
@@ -245,17 +245,17 @@ static enum status worst_of_all(struct env *env, const struct plan_request *requ
     return STATUS_OK;
 }
 
-static enum status make_stage(struct env *env, struct plan_request request, int stage,
-                              struct plan_rank *workers, struct plan_stage *result)
+static enum status make_zero_stage(struct env *env, struct plan_request request, int stage,
+                                   struct plan_rank *workers, struct plan_zero_stage *result)
 {
     request.zero.stage = stage;
     return worst_of_all(env, &request, true, workers, result);
 }
 
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
-                              struct plan_stage *result)
+                              struct plan_zero_stage *result)
 {
-    *result = (struct plan_stage){.possible = true};
+    *result = (struct plan_zero_stage){.possible = true};
     return worst_of_all(env, request, false, NULL, result);
 }
 
@@ -289,12 +289,12 @@ static enum status fill(struct env *env, const struct plan_request *request, str
     TRY(plan_model(env, request, &plan->parameters, &plan->flops_per_token));
     if (plan->rounds > 0)
         TRY(plan_pipe_make(env, request, plan->rounds, &plan->pipe));
-    for (int stage = 0; stage < PLAN_STAGES; stage++) {
-        struct plan_stage *result = &plan->stages[stage];
+    for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
+        struct plan_zero_stage *result = &plan->stages[stage];
         bool chosen = stage == request->zero.stage;
         result->possible = is_possible(&request->zero, stage);
         if (result->possible || chosen) /* the store says why it is not */
-            TRY(make_stage(env, *request, stage, chosen ? plan->pipe.workers : NULL, result));
+            TRY(make_zero_stage(env, *request, stage, chosen ? plan->pipe.workers : NULL, result));
     }
     TRY(make_unsharded(env, alone(*request), plan));
     return plan_activations_make(env, request, plan);

@@ -12,7 +12,7 @@
 #include "model/model.h"
 #include "plan/formula.h"
 
-enum { PLAN_STAGES = 4, PLAN_RECOMPUTES = RECOMPUTE_COUNT };
+enum { PLAN_ZERO_STAGES = 4, PLAN_RECOMPUTES = RECOMPUTE_COUNT };
 
 struct plan_request {
     struct model_config model;   /* resolved */
@@ -24,7 +24,7 @@ struct plan_request {
     bool staged;        /* messages go through the host's memory: see comm_create_dry */
     int ranks, threads;
     int64_t decode_tokens, decode_chunk; /* of samples during training; 0 = none */
-    bool card;                           /* it computes on a card, whose memory is not the host's */
+    bool gpu;                            /* it computes on a GPU, whose memory is not the host's */
     bool saves_apart;                    /* checkpoints in the background: see comm_dup "save" */
     int loop_votes;                      /* engine_vote calls that the loop around a step makes */
 };
@@ -40,8 +40,8 @@ struct plan_rank {
     int p;                /* which that is */
     struct spread_counts part;
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* where it computes */
-    size_t host_bytes;                             /* on the host beside a card; 0 = no card */
-    size_t runtime_bytes; /* of a card: formula_card_runtime; 0 on the host, where it is small */
+    size_t host_bytes;                             /* on the host beside a GPU; 0 = no GPU */
+    size_t runtime_bytes;      /* of a GPU: formula_gpu_runtime; 0 on the host, where it is small */
     int64_t sent[ENGINE_WAYS]; /* bytes of a step, to other ranks */
 };
 
@@ -52,7 +52,7 @@ enum status plan_rank(struct env *env, const struct plan_request *request, int r
 enum status plan_rank_memory(struct env *env, const struct plan_request *request, int rank,
                              mem_visit_fn *visit, void *user, struct plan_rank *result);
 
-struct plan_stage {
+struct plan_zero_stage {
     bool possible;           /* servers and groups are not in stage 0 */
     struct plan_rank worker; /* the one that takes the most memory, with what the first of its stage
                                 of the pipeline sends: the most, but for control (see zero_norm.c) */
@@ -75,7 +75,7 @@ struct plan {
     double flops_per_token;
     int64_t rounds;       /* micro-batches of a worker in a step */
     int64_t idle_workers; /* in the last round */
-    struct plan_stage stages[PLAN_STAGES];
+    struct plan_zero_stage stages[PLAN_ZERO_STAGES];
     struct plan_pipe pipe;
     size_t activation_bytes[PLAN_RECOMPUTES]; /* by enum recompute, of a worker; in a pipeline of
                                                  the stage that keeps most, for all in flight */
@@ -86,13 +86,13 @@ struct plan {
 /* The caller frees *plan. */
 enum status plan_make(struct env *env, const struct plan_request *request, struct plan *plan);
 void plan_free(struct env *env, struct plan *plan);
-int plan_pipe_stages(const struct plan_request *request); /* parallel.pp, at least 1 */
-int plan_team(const struct plan_request *request);        /* parallel.tp, at least 1 */
+int plan_pp_stages(const struct plan_request *request); /* parallel.pp, at least 1 */
+int plan_tp(const struct plan_request *request);        /* parallel.tp, at least 1 */
 
 /* The worker with the largest account over all stages of the pipeline, and such a server. Only
  * built, as by plan_rank_memory. */
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
-                              struct plan_stage *result);
+                              struct plan_zero_stage *result);
 
 /* --- activations: plan_activations.c -------------------------------------------------------- */
 /* Fills activation_bytes and block_bytes. */
@@ -119,7 +119,7 @@ size_t plan_state_bytes(const struct plan_rank *rank); /* params, gradients, opt
 /* All that must fit where it computes. */
 size_t plan_needed_bytes(const struct plan_rank *rank);
 /* Does every rank of the stage fit in `memory` bytes? 0 = not known: yes. */
-bool plan_fits(const struct plan_stage *stage, size_t memory);
+bool plan_fits(const struct plan_zero_stage *stage, size_t memory);
 
 /* The model of the request, on nothing: `look` is shown its graph. */
 typedef enum status plan_look_fn(void *user, struct env *env, const struct unit_graph *graph);

@@ -6,10 +6,10 @@
 #include "plan/plan.h"
 
 /* One copy of the model, in one stage, with one micro-batch a step. */
-static struct plan_request one_team(struct plan_request request)
+static struct plan_request one_tp_group(struct plan_request request)
 {
     const struct parallel_config *parallel = &request.parallel;
-    request.ranks = plan_team(&request);
+    request.ranks = plan_tp(&request);
     request.parallel = (struct parallel_config){.pp = 1,
                                                 .tp = parallel->tp,
                                                 .sequence = parallel->sequence,
@@ -47,16 +47,16 @@ enum status plan_activations_make(struct env *env, const struct plan_request *wa
                                   struct plan *plan)
 {
     struct plan_request request = *wanted;
-    int pp = plan_pipe_stages(&request), tp = plan_team(&request);
-    struct plan_request team = one_team(request);
+    int pp = plan_pp_stages(&request), tp = plan_tp(&request);
+    struct plan_request tp_group = one_tp_group(request);
     struct block_line block = {0};
     TRY(plan_look(env, &request, name_block, &block));
     for (int r = 0; r < PLAN_RECOMPUTES; r++) {
         size_t *most = &plan->activation_bytes[r];
         struct plan_rank rank;
-        request.engine.recompute = team.engine.recompute = r;
+        request.engine.recompute = tp_group.engine.recompute = r;
         block.bytes = 0;
-        TRY(plan_rank_memory(env, &team, 0, find_block, &block, &rank));
+        TRY(plan_rank_memory(env, &tp_group, 0, find_block, &block, &rank));
         plan->block_bytes[r] = block.bytes;
         if (pp == 1)
             *most = rank.bytes[MEM_ACTIVATIONS];

@@ -7,17 +7,17 @@ static double rows_of(const struct plan_request *request)
 }
 
 /* How often its ranks of a team meet, and what they share of gradients. */
-static void fill_team(const struct plan_request *request, const struct plan_rank *rank,
-                      struct volume *volume)
+static void fill_tp_group(const struct plan_request *request, const struct plan_rank *rank,
+                          struct volume *volume)
 {
     const struct spread_counts *part = &rank->part;
     const struct layers layers =
         formula_layers(part, &request->parallel, request->engine.recompute);
-    volume->tp = plan_team(request);
+    volume->tp = plan_tp(request);
     volume->meetings = formula_meetings(&layers);
     volume->loss_rows = part->last ? rows_of(request) : 0.0;
     volume->shares = part->shares;
-    volume->norms = part->first && rank->roster.rank == roster_share_rank(&rank->roster, 0);
+    volume->norms = part->first && rank->roster.rank == roster_reduce_shard_rank(&rank->roster, 0);
 }
 
 double plan_sent_formula(const struct plan_request *request, int64_t rounds,
@@ -26,7 +26,7 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
     const struct zero_config *store = &request->zero;
     double stream =
         rows_of(request) * (double)request->model.width * (double)dtype_bytes(request->compute);
-    bool rows = request->parallel.sequence && plan_team(request) > 1;
+    bool rows = request->parallel.sequence && plan_tp(request) > 1;
     struct volume volume = {.parameters = (double)rank->part.parameters,
                             .rounds = rounds,
                             .reductions = store->local ? 1 : rounds,
@@ -35,9 +35,9 @@ double plan_sent_formula(const struct plan_request *request, int64_t rounds,
                             .borrowed = (double)rank->part.borrowed,
                             .lent = (double)rank->part.lent,
                             .messages = spread_messages(&request->parallel, rank->p),
-                            .message_bytes = rows ? stream / plan_team(request) : stream,
+                            .message_bytes = rows ? stream / plan_tp(request) : stream,
                             .stream_bytes = stream};
-    fill_team(request, rank, &volume);
+    fill_tp_group(request, rank, &volume);
     return formula_sent(&rank->roster, stage, &volume, way);
 }
 
@@ -48,7 +48,7 @@ double plan_block_formula(const struct plan_request *request, int recompute)
                                            .width = (double)request->model.width,
                                            .heads = (double)request->model.heads,
                                            .value = (double)dtype_bytes(request->compute),
-                                           .tp = plan_team(request),
+                                           .tp = plan_tp(request),
                                            .sequence = request->parallel.sequence};
     return formula_activations(&shape, recompute);
 }

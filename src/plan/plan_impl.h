@@ -20,9 +20,9 @@ struct plan_parts {
     struct decoder *decoder;
 };
 
-/* Ranks first .. last whose number less `first`, modulo `over`, is below `team`. */
+/* Ranks first .. last whose number less `first`, modulo `over`, is below `tp_group`. */
 struct plan_crew {
-    int first, last, over, team;
+    int first, last, over, tp_group;
 };
 
 /* What calls on it take, where time is kept. */

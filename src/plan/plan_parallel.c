@@ -15,18 +15,18 @@ struct layout {
 
 static bool tp_fits(const struct layout *l, int tp)
 {
-    return l->ranks % tp == 0 && model_can_share(l->model, tp);
+    return l->ranks % tp == 0 && model_can_split(l->model, tp);
 }
 
 /* The embedding and the head are units as well. */
-static int64_t most_stages(const struct layout *l)
+static int64_t most_pp_stages(const struct layout *l)
 {
     return (l->model->layers + 2) / l->chunks;
 }
 
 static bool pp_fits(const struct layout *l, int pp)
 {
-    return l->ranks / l->tp % pp == 0 && (pp == 1 || pp <= most_stages(l));
+    return l->ranks / l->tp % pp == 0 && (pp == 1 || pp <= most_pp_stages(l));
 }
 
 /* "2", or "2 or 4": the nearest below and above `value` that fit; 1 always does. */
@@ -48,7 +48,7 @@ static enum status refuse_tp(struct env *env, const struct layout *l)
 {
     char others[32];
     int64_t size;
-    const char *key = model_cannot_share(l->model, l->tp, &size);
+    const char *key = model_cannot_split(l->model, l->tp, &size);
     suggest(l, tp_fits, l->tp, others);
     if (l->tp > l->ranks)
         return FAIL(env, CONFIG,

@@ -11,7 +11,7 @@ enum status plan_account_open(const struct env *env, int threads, struct env *ow
 
 int plan_spread_over(const struct plan_request *request)
 {
-    return plan_pipe_stages(request) * plan_team(request);
+    return plan_pp_stages(request) * plan_tp(request);
 }
 
 struct timetable_costs plan_message_costs(const struct comm_prices *prices, int pp, int tp,
@@ -37,12 +37,12 @@ struct model_part plan_first_part(const struct plan_request *request)
 enum status plan_device_create(struct env *env, const struct plan_request *request,
                                const struct plan_clock *clock, struct device **device)
 {
-    TRY(device_create(env, request->card ? "dry-card" : "dry", 0, device));
+    TRY(device_create(env, request->gpu ? "dry-gpu" : "dry", 0, device));
     if (!clock || !clock->machine)
         return STATUS_OK;
     const struct machine_profile *m = clock->machine;
-    /* A copy on a card is a launch as any other. */
-    double call = request->card ? m->ops.rates[OPS_KIND_MEMORY].call : 0.0;
+    /* A copy on a GPU is a launch as any other. */
+    double call = request->gpu ? m->ops.rates[OPS_KIND_MEMORY].call : 0.0;
     device_keep_time(*device,
                      &(struct device_pace){.call = call,
                                            .copy_bytes_per_second = m->copy_bytes_per_second,
@@ -97,8 +97,8 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
     if (request->decode_tokens == 0)
         return STATUS_OK;
     return decoder_create(p->ops, p->stream, graph, p->zero, spread_pipe(&p->spread),
-                          spread_team(&p->spread), request->decode_tokens, request->decode_chunk,
-                          &p->decoder);
+                          spread_tp_group(&p->spread), request->decode_tokens,
+                          request->decode_chunk, &p->decoder);
 }
 
 void plan_parts_free(struct plan_parts *p)

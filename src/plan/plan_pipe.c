@@ -9,12 +9,12 @@
 #include "plan/plan.h"
 
 /* Longer ones cannot be read. */
-enum { MOST_STAGES = 16, MOST_ROUNDS = 32, PICTURE_WIDTH = 88 };
+enum { MOST_PP_STAGES = 16, MOST_ROUNDS = 32, PICTURE_WIDTH = 88 };
 
 static struct timetable_shape shape_of(const struct plan_request *request, int64_t rounds)
 {
     return (struct timetable_shape){.kind = request->parallel.schedule,
-                                    .pp = plan_pipe_stages(request),
+                                    .pp = plan_pp_stages(request),
                                     .chunks = spread_chunks(&request->parallel),
                                     .rounds = (int)rounds,
                                     .eager = request->parallel.eager};
@@ -48,7 +48,7 @@ static enum status find_costs(struct env *env, const struct plan_request *reques
                               const struct costs *costs)
 {
     struct timetable_shape shape = shape_of(request, 1);
-    int stages = timetable_stages(&shape);
+    int stages = timetable_pp_stages(&shape);
     struct look look = {.request = request, .first = first};
     TRY(mem_alloc_array(env, MEM_OTHER, "plan", (size_t)stages, sizeof *look.cost, &look.cost));
     enum status st = plan_look(env, request, look_at, &look);
@@ -92,7 +92,7 @@ static enum status simulate(struct env *env, const struct plan_request *request,
                             int *first, struct simulated *s)
 {
     struct timetable_shape shape = shape_of(request, rounds);
-    size_t stages = (size_t)timetable_stages(&shape);
+    size_t stages = (size_t)timetable_pp_stages(&shape);
     double *seconds;
     *s = (struct simulated){0};
     TRY(mem_alloc_array(env, MEM_OTHER, "plan", 3 * stages, sizeof *seconds, &seconds));
@@ -113,7 +113,7 @@ static enum status fill(struct env *env, const struct plan_request *request, int
 {
     struct timetable_shape shape = shape_of(request, rounds);
     struct simulated simulated;
-    size_t pp = (size_t)shape.pp, stages = (size_t)timetable_stages(&shape);
+    size_t pp = (size_t)shape.pp, stages = (size_t)timetable_pp_stages(&shape);
     TRY(mem_alloc_array(env, MEM_OTHER, "plan", stages + 1, sizeof *pipe->first, &pipe->first));
     TRY(mem_alloc_array(env, MEM_OTHER, "plan", pp, sizeof *pipe->workers, &pipe->workers));
     TRY(mem_alloc_array(env, MEM_OTHER, "plan", pp, sizeof *pipe->in_flight, &pipe->in_flight));
@@ -132,7 +132,7 @@ enum status plan_pipe_make(struct env *env, const struct plan_request *request, 
     struct timetable_shape shape = shape_of(request, rounds);
     struct mesh mesh;
     *pipe = (struct plan_pipe){.pp = shape.pp, .chunks = shape.chunks};
-    TRY(mesh_of(env, request->ranks, 0, plan_team(request), shape.pp, &mesh));
+    TRY(mesh_of(env, request->ranks, 0, plan_tp(request), shape.pp, &mesh));
     if (shape.pp == 1)
         return STATUS_OK;
     TRY(timetable_validate(env, &shape));
@@ -170,12 +170,12 @@ enum status plan_pipe_draw(struct env *env, const struct plan_request *request, 
     struct timetable_shape shape = shape_of(request, rounds);
     struct mesh mesh;
     int *first;
-    TRY(mesh_of(env, request->ranks, 0, plan_team(request), shape.pp, &mesh));
+    TRY(mesh_of(env, request->ranks, 0, plan_tp(request), shape.pp, &mesh));
     mesh_print(&mesh, text);
-    if (shape.pp > MOST_STAGES || rounds > MOST_ROUNDS)
+    if (shape.pp > MOST_PP_STAGES || rounds > MOST_ROUNDS)
         return STATUS_OK;
-    TRY(mem_alloc_array(env, MEM_OTHER, "plan", (size_t)timetable_stages(&shape) + 1, sizeof *first,
-                        &first));
+    TRY(mem_alloc_array(env, MEM_OTHER, "plan", (size_t)timetable_pp_stages(&shape) + 1,
+                        sizeof *first, &first));
     enum status st = draw_lists(env, request, rounds, first, text);
     mem_free(env, first);
     return st;

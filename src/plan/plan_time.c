@@ -66,8 +66,8 @@ static enum status find_alike(struct env *env, const struct plan_request *reques
     return st;
 }
 
-static enum status look_at_stages(struct env *own, const struct plan_request *request,
-                                  struct layout *l)
+static enum status look_at_pp_stages(struct env *own, const struct plan_request *request,
+                                     struct layout *l)
 {
     struct plan_parts parts = {0};
     struct model_part part = plan_first_part(request);
@@ -85,7 +85,7 @@ static enum status lay_out(struct env *env, const struct plan_request *request, 
                            struct layout *l)
 {
     struct env own;
-    int pp = plan_pipe_stages(request);
+    int pp = plan_pp_stages(request);
     struct mesh mesh;
     TRY(mesh_of(env, request->ranks, 0, plan_spread_over(request) / pp, pp, &mesh));
     struct roster roster = roster_of(0, mesh.dp, request->zero.servers);
@@ -98,7 +98,7 @@ static enum status lay_out(struct env *env, const struct plan_request *request, 
                          .workers = roster.workers,
                          .like = like};
     TRY(plan_account_open(env, request->threads, &own));
-    enum status st = look_at_stages(&own, request, l);
+    enum status st = look_at_pp_stages(&own, request, l);
     mem_destroy(own.mem);
     return st;
 }
@@ -139,7 +139,7 @@ static enum status simulate(struct env *env, const struct plan_request *request,
                             double *each, struct timetable_times *times)
 {
     struct timetable_costs costs =
-        plan_message_costs(comm, l->pp, plan_team(request), l->message_bytes);
+        plan_message_costs(comm, l->pp, plan_tp(request), l->message_bytes);
     costs.each = each;
     for (int p = 0; p < l->pp; p++)
         for (int64_t i = table->first[p]; i < table->first[p + 1]; i++) {
@@ -227,7 +227,7 @@ static void free_walks(struct env *env, struct plan_walk *walks, int pp)
 static enum status walk_all(struct env *env, const struct plan_request *request,
                             const struct plan_clock *clock, struct plan_time *time)
 {
-    size_t pp = (size_t)plan_pipe_stages(request);
+    size_t pp = (size_t)plan_pp_stages(request);
     struct plan_walk *walks = NULL;
     struct layout layout;
     int *like = NULL;

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "engine/beside.h"
+#include "engine/side_stream.h"
 #include "plan/plan_impl.h"
 #include "plan/plan_time.h"
 
@@ -15,8 +15,8 @@ struct bench {
     struct plan_parts *parts; /* without a store and an engine */
     const struct unit_graph *graph;
     struct unit_shape shape;
-    enum keep own_below;        /* buffers that are kept: see activations.h */
-    struct unit_beside *beside; /* NULL: one rank */
+    enum keep own_below;                  /* buffers that are kept: see activations.h */
+    struct unit_side_stream *side_stream; /* NULL: one rank */
 };
 
 /* Addresses for all that a pass may be given: nothing is ever at them. */
@@ -30,7 +30,7 @@ static enum status fill_run(const struct bench *b, const struct unit *unit,
     *run = (struct unit_run){.ops = b->parts->ops,
                              .stream = b->parts->stream,
                              .group = b->parts->comm,
-                             .beside = b->beside,
+                             .side_stream = b->side_stream,
                              .shape = b->shape,
                              .rebuild = b->own_below};
     for (int i = 0; i < count; i++)
@@ -115,8 +115,9 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
                         (rebuilds ? time_pass(b, unit, PASS_REBUILD, &run) : 0.0);
         cost->backward = before + time_pass(b, unit, PASS_BACKWARD, &run);
         bool parts = unit_has_parts(unit);
-        cost->input = parts ? before + time_pass(b, unit, PASS_INPUT, &run) : cost->backward;
-        cost->weight = parts ? time_pass(b, unit, PASS_WEIGHT, &run) : 0.0;
+        cost->input =
+            parts ? before + time_pass(b, unit, PASS_BACKWARD_INPUT, &run) : cost->backward;
+        cost->weight = parts ? time_pass(b, unit, PASS_BACKWARD_WEIGHT, &run) : 0.0;
     }
     free_run(b, unit, count, &run);
     return st;
@@ -182,7 +183,7 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
                                     .sequence = graph->sequence},
                           .own_below = recompute_keeps_below(engine->recompute)};
     if (parts->comm)
-        TRY(beside_create(parts->device, parts->comm, &bench.beside));
+        TRY(side_stream_create(parts->device, parts->comm, &bench.side_stream));
     bool *used = NULL;
     enum status st = mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count,
                                      sizeof **costs, costs);
@@ -197,7 +198,7 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
         *costs = NULL;
     }
     *count = graph->unit_count;
-    beside_destroy(parts->device, bench.beside);
+    side_stream_destroy(parts->device, bench.side_stream);
     return st;
 }
 

@@ -18,7 +18,7 @@ static struct plan_request shorten(struct plan_request request, int workers, int
 /* Enough for every stage to go forward and back by turns for a while. */
 static int walked_rounds(const struct plan_request *request, int rounds)
 {
-    int enough = plan_pipe_stages(request) + 4;
+    int enough = plan_pp_stages(request) + 4;
     return rounds < enough ? rounds : enough;
 }
 

@@ -118,7 +118,7 @@ static enum status needed_at(struct search *s, const struct plan_request *reques
 static enum status needed_at_ends(struct search *s, const struct plan_request *request,
                                   size_t *needed)
 {
-    int pp = plan_pipe_stages(request);
+    int pp = plan_pp_stages(request);
     *needed = 0;
     TRY(needed_at(s, request, 0, needed));
     if (pp > 1 && (s->space->memory == 0 || *needed <= s->space->memory))
@@ -129,7 +129,7 @@ static enum status needed_at_ends(struct search *s, const struct plan_request *r
 static enum status needed_anywhere(struct search *s, const struct plan_request *request,
                                    size_t *needed)
 {
-    struct plan_stage stage;
+    struct plan_zero_stage stage;
     TRY(plan_worst_memory(&s->quiet, request, &stage));
     size_t worker = plan_needed_bytes(&stage.worker), server = plan_needed_bytes(&stage.server);
     *needed = worker > server ? worker : server;
@@ -258,7 +258,7 @@ static enum status say_none(struct search *s)
     struct plan_request asked = *s->space->request, *request = &asked;
     struct plan_rank rank;
     if (!s->space->fixed.stage && (asked.zero.shard_group > 0 || asked.zero.servers > 0))
-        asked.zero.stage = PLAN_STAGES - 1;
+        asked.zero.stage = PLAN_ZERO_STAGES - 1;
     TRY(plan_rank_memory(s->env, request, 0, NULL, NULL, &rank));
     if (s->out->refused > 0)
         return FAIL(s->env, CONFIG, "no layout of %d ranks is possible: %s", request->ranks,

@@ -17,7 +17,7 @@
 #include <math.h>
 
 #include "device/device.h"
-#include "engine/stage_cut.h"
+#include "engine/pp_cut.h"
 #include "plan/plan_impl.h"
 #include "zero/partition.h"
 
@@ -71,8 +71,8 @@ void bound_model_close(struct env *env, struct bound_model *model)
 static enum status find_cut(struct env *env, struct bound_model *model, int stages,
                             const int **first)
 {
-    struct stage_cut_task task = {
-        .units = model->unit_count, .stages = stages, .cost = model->work};
+    struct pp_cut_task task = {
+        .units = model->unit_count, .pp_stages = stages, .cost = model->work};
     CHECK(stages >= 1 && stages <= model->unit_count);
     *first = model->cuts[stages];
     if (*first)
@@ -80,16 +80,16 @@ static enum status find_cut(struct env *env, struct bound_model *model, int stag
     TRY(mem_alloc_array(env, MEM_OTHER, "search", (size_t)stages + 1, sizeof **model->cuts,
                         &model->cuts[stages]));
     *first = model->cuts[stages];
-    return stage_cut(env, &task, model->cuts[stages]);
+    return pp_cut(env, &task, model->cuts[stages]);
 }
 
 /* --- stages ----------------------------------------------------------------------------------- */
 
-enum status bound_stages_open(struct env *env, int unit_count, struct bound_stages *stages)
+enum status bound_pp_stages_open(struct env *env, int unit_count, struct bound_pp_stages *stages)
 {
     size_t count = (size_t)unit_count;
     double *room;
-    *stages = (struct bound_stages){0};
+    *stages = (struct bound_pp_stages){0};
     TRY(mem_alloc_array(env, MEM_OTHER, "search", 8 * count, sizeof *room, &room));
     stages->forward = room;
     stages->backward = room + count;
@@ -102,20 +102,20 @@ enum status bound_stages_open(struct env *env, int unit_count, struct bound_stag
     enum status st =
         mem_alloc_array(env, MEM_OTHER, "search", count, sizeof *stages->units, &stages->units);
     if (st != STATUS_OK)
-        bound_stages_close(env, stages);
+        bound_pp_stages_close(env, stages);
     return st;
 }
 
-void bound_stages_close(struct env *env, struct bound_stages *stages)
+void bound_pp_stages_close(struct env *env, struct bound_pp_stages *stages)
 {
     mem_free(env, stages->forward);
     mem_free(env, stages->units);
-    *stages = (struct bound_stages){0};
+    *stages = (struct bound_pp_stages){0};
 }
 
-enum status bound_stages_cut(struct env *env, struct bound_model *model,
-                             const struct plan_unit_cost *costs, int count,
-                             struct bound_stages *stages)
+enum status bound_pp_stages_cut(struct env *env, struct bound_model *model,
+                                const struct plan_unit_cost *costs, int count,
+                                struct bound_pp_stages *stages)
 {
     const int *first;
     TRY(find_cut(env, model, count, &first));
@@ -153,7 +153,7 @@ static struct timetable_shape shape_of(const struct search_space *space,
 
 /* --- time ------------------------------------------------------------------------------------- */
 
-static double pass_seconds(const struct bound_stages *stages, const struct search_point *point,
+static double pass_seconds(const struct bound_pp_stages *stages, const struct search_point *point,
                            double rounds)
 {
     double least = 0, before = 0, after = 0;
@@ -236,7 +236,8 @@ static double state_bytes(const struct search_space *space, const struct search_
     return formula_state(&roster, point->stage, parameters, widths);
 }
 
-static double activation_bytes(const struct bound_stages *stages, const struct search_point *point,
+static double activation_bytes(const struct bound_pp_stages *stages,
+                               const struct search_point *point,
                                const struct timetable_shape *shape, int p)
 {
     double bytes = 0;
@@ -246,7 +247,7 @@ static double activation_bytes(const struct bound_stages *stages, const struct s
     return bytes;
 }
 
-void bound_layout(const struct search_space *space, const struct bound_stages *stages,
+void bound_layout(const struct search_space *space, const struct bound_pp_stages *stages,
                   struct search_point *point)
 {
     int64_t rounds = search_rounds(space, point);
@@ -266,7 +267,7 @@ void bound_layout(const struct search_space *space, const struct bound_stages *s
     }
     point->update = update;
     point->bound = fmax(pass_seconds(stages, point, (double)rounds), sent) + update;
-    point->bytes = (size_t)(bytes + (space->request->card ? formula_card_runtime() : 0));
+    point->bytes = (size_t)(bytes + (space->request->gpu ? formula_gpu_runtime() : 0));
 }
 
 /* --- the lists of a pipeline -------------------------------------------------------------------- */
@@ -288,7 +289,7 @@ static double first_gather(const struct search_space *space, const struct search
 }
 
 /* seconds (3, stages): of forward passes, and of both parts of backward ones. */
-static void pass_costs(const struct search_space *space, const struct bound_stages *stages,
+static void pass_costs(const struct search_space *space, const struct bound_pp_stages *stages,
                        const struct search_point *point, double *seconds)
 {
     bool split = point->schedule == TIMETABLE_ZERO_BUBBLE;
@@ -334,7 +335,7 @@ static enum status simulate(struct env *env, const struct timetable_shape *shape
 }
 
 enum status bound_simulate(struct env *env, const struct search_space *space,
-                           const struct bound_stages *stages, struct search_point *point)
+                           const struct bound_pp_stages *stages, struct search_point *point)
 {
     int64_t rounds = search_rounds(space, point);
     struct timetable_shape shape = shape_of(space, point);

@@ -28,7 +28,7 @@ void bound_model_close(struct env *env, struct bound_model *model);
 
 /* Seconds, activations and parameters of the stages that the units are cut into, for one kind of
  * pass: tp, sequence, micro-batch and recomputation. */
-struct bound_stages {
+struct bound_pp_stages {
     int count;                  /* pp * chunks */
     double *forward, *backward; /* (count) */
     double *input, *weight;     /* (count) of a backward pass in two parts */
@@ -38,24 +38,24 @@ struct bound_stages {
     int *units;                 /* (count) */
 };
 /* Room for as many stages as there are units. */
-enum status bound_stages_open(struct env *env, int unit_count, struct bound_stages *stages);
-void bound_stages_close(struct env *env, struct bound_stages *stages);
-enum status bound_stages_cut(struct env *env, struct bound_model *model,
-                             const struct plan_unit_cost *costs, int count,
-                             struct bound_stages *stages);
+enum status bound_pp_stages_open(struct env *env, int unit_count, struct bound_pp_stages *stages);
+void bound_pp_stages_close(struct env *env, struct bound_pp_stages *stages);
+enum status bound_pp_stages_cut(struct env *env, struct bound_model *model,
+                                const struct plan_unit_cost *costs, int count,
+                                struct bound_pp_stages *stages);
 
 /* Set point->bound and point->bytes. */
-void bound_layout(const struct search_space *space, const struct bound_stages *stages,
+void bound_layout(const struct search_space *space, const struct bound_pp_stages *stages,
                   struct search_point *point);
 /* Raise point->bound to what the lists of the pipeline take with these stages. */
 enum status bound_simulate(struct env *env, const struct search_space *space,
-                           const struct bound_stages *stages, struct search_point *point);
+                           const struct bound_pp_stages *stages, struct search_point *point);
 
 /* --- search_points.c: which layouts there are ------------------------------------------------ */
 enum { SEARCH_LEAST = 8, SEARCH_KINDS = 2 * PLAN_RECOMPUTES };
 
 /* What is known of the ranks of groups of tp. */
-struct search_team {
+struct search_tp {
     int tp;
     struct bound_model model;
     /* (batches, SEARCH_KINDS) costs of the units by micro-batch, regather and recomputation; NULL:
@@ -71,9 +71,9 @@ struct search_points {
     int least_count;
     int64_t *batches; /* micro-batches that divide the global batch */
     int batch_count;
-    struct search_team *teams;
-    int team_count;
-    struct bound_stages stages; /* to work in */
+    struct search_tp *tp_groups;
+    int tp_count;
+    struct bound_pp_stages stages; /* to work in */
 };
 /* The caller frees *points. */
 enum status search_points_make(struct env *env, const struct search_space *space,

@@ -16,7 +16,7 @@ struct walk { /* over the layouts */
     struct env *env;
     const struct search_space *space;
     struct search_points *out;
-    struct search_team *team; /* whose tp is looked at */
+    struct search_tp *tp_group; /* whose tp is looked at */
 };
 
 /* --- a layout --------------------------------------------------------------------------------- */
@@ -146,11 +146,11 @@ static enum status try_groups(struct walk *w, struct search_point point, bool *f
 }
 
 /* With one copy there is nobody to cut among: the lowest stage stands for all. */
-static enum status try_stages(struct walk *w, struct search_point point, bool *fits)
+static enum status try_pp_stages(struct walk *w, struct search_point point, bool *fits)
 {
     const struct search_space *space = w->space;
     int first = space->fixed.stage ? space->request->zero.stage : 0;
-    int last = space->fixed.stage || point.dp == 1 ? first : PLAN_STAGES - 1;
+    int last = space->fixed.stage || point.dp == 1 ? first : PLAN_ZERO_STAGES - 1;
     for (int stage = first; stage <= last; stage++) {
         bool cut = sharding_of(stage).optim;
         point.stage = (int8_t)stage;
@@ -177,34 +177,35 @@ static enum status try_schedules(struct walk *w, struct search_point point, bool
         if (other || chunked != (point.chunks > 1) || (kinds[i] == TIMETABLE_GPIPE && asked->eager))
             continue;
         point.schedule = (int8_t)kinds[i];
-        TRY(try_stages(w, point, fits));
+        TRY(try_pp_stages(w, point, fits));
     }
     return STATUS_OK;
 }
 
 static enum status costs_of(struct env *env, const struct search_space *space,
-                            struct search_team *team, const struct search_point *point, int batch,
+                            struct search_tp *tp_group, const struct search_point *point, int batch,
                             const struct plan_unit_cost **costs)
 {
     int kind = point->regather * PLAN_RECOMPUTES + point->recompute, count;
-    struct plan_unit_cost **kept = &team->costs[batch * SEARCH_KINDS + kind];
+    struct plan_unit_cost **kept = &tp_group->costs[batch * SEARCH_KINDS + kind];
     if (!*kept) {
         struct plan_request request = search_request(space, point);
         TRY(plan_unit_costs(env, &request, space->machine, kept, &count));
-        CHECK_EQ(count, team->model.unit_count);
+        CHECK_EQ(count, tp_group->model.unit_count);
     }
     *costs = *kept;
     return STATUS_OK;
 }
 
 /* Into points->stages. */
-static enum status cut_stages(struct env *env, const struct search_space *space,
-                              struct search_points *points, struct search_team *team,
-                              const struct search_point *point, int batch)
+static enum status cut_pp_stages(struct env *env, const struct search_space *space,
+                                 struct search_points *points, struct search_tp *tp_group,
+                                 const struct search_point *point, int batch)
 {
     const struct plan_unit_cost *costs;
-    TRY(costs_of(env, space, team, point, batch, &costs));
-    return bound_stages_cut(env, &team->model, costs, point->pp * point->chunks, &points->stages);
+    TRY(costs_of(env, space, tp_group, point, batch, &costs));
+    return bound_pp_stages_cut(env, &tp_group->model, costs, point->pp * point->chunks,
+                               &points->stages);
 }
 
 static enum status try_recomputes(struct walk *w, struct search_point point, int batch, bool *fits)
@@ -215,9 +216,9 @@ static enum status try_recomputes(struct walk *w, struct search_point point, int
         if (space->fixed.recompute && r != asked)
             continue;
         point.recompute = (int8_t)r;
-        TRY(cut_stages(w->env, space, w->out, w->team, &point, batch));
+        TRY(cut_pp_stages(w->env, space, w->out, w->tp_group, &point, batch));
         if (point.pp == 1) /* no pipeline: no schedule */
-            TRY(try_stages(w, point, fits));
+            TRY(try_pp_stages(w, point, fits));
         else
             TRY(try_schedules(w, point, fits));
     }
@@ -269,7 +270,7 @@ static enum status try_pipelines(struct walk *w, struct search_point point)
     for (int chunks = 1; chunks <= (point.pp > 1 ? MOST_CHUNKS : 1); chunks *= 2) {
         bool given = space->fixed.chunks && point.pp > 1;
         point.chunks = (int16_t)(given ? asked : chunks);
-        if (point.pp * point.chunks <= w->team->model.unit_count)
+        if (point.pp * point.chunks <= w->tp_group->model.unit_count)
             TRY(try_chunks(w, point));
         if (given)
             break;
@@ -281,7 +282,7 @@ static enum status try_meshes(struct walk *w, int tp)
 {
     const struct search_space *space = w->space;
     int groups = space->request->ranks / tp;
-    for (int pp = 1; pp <= groups && pp <= w->team->model.unit_count; pp++) {
+    for (int pp = 1; pp <= groups && pp <= w->tp_group->model.unit_count; pp++) {
         struct search_point point = {.tp = (int16_t)tp,
                                      .pp = pp,
                                      .dp = groups / pp,
@@ -298,13 +299,13 @@ static enum status try_meshes(struct walk *w, int tp)
 static enum status try_tp(struct walk *w, int tp)
 {
     struct search_points *out = w->out;
-    w->team = &out->teams[out->team_count++];
-    w->team->tp = tp;
-    TRY(bound_model_open(w->env, w->space, tp, &w->team->model));
+    w->tp_group = &out->tp_groups[out->tp_count++];
+    w->tp_group->tp = tp;
+    TRY(bound_model_open(w->env, w->space, tp, &w->tp_group->model));
     if (!out->stages.units)
-        TRY(bound_stages_open(w->env, w->team->model.unit_count, &out->stages));
+        TRY(bound_pp_stages_open(w->env, w->tp_group->model.unit_count, &out->stages));
     TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)(out->batch_count * SEARCH_KINDS),
-                        sizeof *w->team->costs, &w->team->costs));
+                        sizeof *w->tp_group->costs, &w->tp_group->costs));
     return try_meshes(w, tp);
 }
 
@@ -315,7 +316,7 @@ static bool tp_is_possible(const struct search_space *space, int tp)
     if (space->fixed.tp && tp != space->request->parallel.tp)
         return false;
     return ranks % tp == 0 && (ranks <= space->node || space->node % tp == 0) &&
-           model_can_share(&space->request->model, tp);
+           model_can_split(&space->request->model, tp);
 }
 
 static enum status find_batches(struct walk *w)
@@ -335,8 +336,8 @@ static enum status try_all(struct walk *w)
 {
     int most = w->space->node;
     TRY(find_batches(w));
-    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)most, sizeof *w->out->teams,
-                        &w->out->teams));
+    TRY(mem_alloc_array(w->env, MEM_OTHER, "search", (size_t)most, sizeof *w->out->tp_groups,
+                        &w->out->tp_groups));
     for (int tp = 1; tp <= most; tp++)
         if (tp_is_possible(w->space, tp))
             TRY(try_tp(w, tp));
@@ -356,16 +357,16 @@ enum status search_points_make(struct env *env, const struct search_space *space
 
 void search_points_free(struct env *env, struct search_points *points)
 {
-    for (int t = 0; t < points->team_count; t++) {
-        struct search_team *team = &points->teams[t];
-        for (int i = 0; team->costs && i < points->batch_count * SEARCH_KINDS; i++)
-            mem_free(env, team->costs[i]);
-        mem_free(env, team->costs);
-        bound_model_close(env, &team->model);
+    for (int t = 0; t < points->tp_count; t++) {
+        struct search_tp *tp_group = &points->tp_groups[t];
+        for (int i = 0; tp_group->costs && i < points->batch_count * SEARCH_KINDS; i++)
+            mem_free(env, tp_group->costs[i]);
+        mem_free(env, tp_group->costs);
+        bound_model_close(env, &tp_group->model);
     }
-    mem_free(env, points->teams);
+    mem_free(env, points->tp_groups);
     mem_free(env, points->batches);
-    bound_stages_close(env, &points->stages);
+    bound_pp_stages_close(env, &points->stages);
     mem_free(env, points->points);
     *points = (struct search_points){0};
 }
@@ -377,10 +378,10 @@ enum status search_points_refine(struct env *env, const struct search_space *spa
     point->refined = true;
     if (point->pp == 1)
         return STATUS_OK;
-    while (points->teams[t].tp != point->tp)
+    while (points->tp_groups[t].tp != point->tp)
         t++;
     while (points->batches[batch] != point->micro_batch)
         batch++;
-    TRY(cut_stages(env, space, points, &points->teams[t], point, batch));
+    TRY(cut_pp_stages(env, space, points, &points->tp_groups[t], point, batch));
     return bound_simulate(env, space, &points->stages, point);
 }

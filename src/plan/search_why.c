@@ -154,7 +154,7 @@ static void explain_pp(const struct search_layout *first, struct text *text)
     const struct parallel_config *parallel = &first->request.parallel;
     char word[32];
     if (parallel->pp < 2) {
-        text_add(text, first->request.zero.stage == PLAN_STAGES - 1 && first->dp > 1
+        text_add(text, first->request.zero.stage == PLAN_ZERO_STAGES - 1 && first->dp > 1
                            ? "pp 1     no stages: parameters are gathered where they are needed\n"
                            : "pp 1     no stages: nobody waits for another's layers\n");
         return;
@@ -197,7 +197,7 @@ static void explain_copies(const struct search_space *space, const struct search
 
 static void explain_zero(const struct search_layout *first, struct text *text)
 {
-    static const char *const cut[PLAN_STAGES] = {
+    static const char *const cut[PLAN_ZERO_STAGES] = {
         "every copy has all of its state", "optimizer state is cut among the copies",
         "gradients and optimizer state are cut among the copies",
         "parameters, too, are cut among the copies, and gathered for every pass"};

@@ -48,7 +48,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .ops = planned_ops(config),
         .compute = run_compute(config).type,
         .staged = is_staged(config),
-        .card = config->machine.device == RUN_DEVICE_CUDA,
+        .gpu = config->machine.device == RUN_DEVICE_CUDA,
         .ranks = ranks,
         .threads = (int)config->machine.threads,
         .decode_tokens = room,
@@ -56,8 +56,8 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
     };
 }
 
-/* Ranks of this machine that share a card. */
-static int on_a_card(const struct run_config *config, int local)
+/* Ranks of this machine that share a GPU. */
+static int on_a_gpu(const struct run_config *config, int local)
 {
     return (local + config->device.count - 1) / config->device.count;
 }
@@ -68,11 +68,11 @@ size_t run_memory(const struct run_config *config, size_t host_bytes, int local)
         return host_bytes / (size_t)local;
     if (config->device.count == 0)
         return 0;
-    return config->device.free_bytes / (size_t)on_a_card(config, local);
+    return config->device.free_bytes / (size_t)on_a_gpu(config, local);
 }
 
-enum status run_card_that_fits(struct env *env, const struct run_config *config, int ranks,
-                               int local, char *name, size_t bytes)
+enum status run_gpu_that_fits(struct env *env, const struct run_config *config, int ranks,
+                              int local, char *name, size_t bytes)
 {
     struct run_config other = *config;
     struct plan_rank rank;
@@ -113,7 +113,7 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
     TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
     int together = ranks->local; /* ranks whose memory is the same */
     if (config->device.total_bytes > 0) {
-        together = on_a_card(config, ranks->local);
+        together = on_a_gpu(config, ranks->local);
         available = together > 1 ? config->device.total_bytes : config->device.free_bytes;
     }
     double needed = (double)plan_needed_bytes(&rank) * together;

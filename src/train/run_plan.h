@@ -8,17 +8,17 @@
  * here (config->device.loaded), scratch is that of the reference. */
 struct plan_request run_plan_request(const struct run_config *config, int ranks);
 
-/* Bytes that each of `local` ranks on this machine can have: of its card, or of the `host_bytes`
+/* Bytes that each of `local` ranks on this machine can have: of its GPU, or of the `host_bytes`
  * that are free here; 0 = not known. */
 size_t run_memory(const struct run_config *config, size_t host_bytes, int local);
 
-/* Into `name` that of a card on this machine on which the run would fit, when it is to be on the
+/* Into `name` that of a GPU on this machine on which the run would fit, when it is to be on the
  * CPU; "" = there is none. */
-enum status run_card_that_fits(struct env *env, const struct run_config *config, int ranks,
-                               int local, char *name, size_t bytes);
+enum status run_gpu_that_fits(struct env *env, const struct run_config *config, int ranks,
+                              int local, char *name, size_t bytes);
 
 /* Refuse with STATUS_FIT, before a byte is taken, a run whose ranks on this machine need more
- * than its card has, or on the CPU than `available` bytes (0: not known). `rank` of `ranks` is built on the dry device and stands
+ * than its GPU has, or on the CPU than `available` bytes (0: not known). `rank` of `ranks` is built on the dry device and stands
  * for each of the `local` ones; tokens are mapped and not counted. For a config
  * that was bound for reading it is an evaluation. */
 struct run_ranks {

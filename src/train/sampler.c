@@ -30,7 +30,7 @@ static enum status create_parts(struct sampler *s, const struct run_config *conf
     text_printf(&s->text, "%*s", (int)sampler_text_bytes(s), ""); /* room for a sample */
     TRY(s->text.status);
     return decoder_create(session->ops, session->stream, session->spread.graph, session->zero,
-                          spread_pipe(&session->spread), spread_team(&session->spread), room,
+                          spread_pipe(&session->spread), spread_tp_group(&session->spread), room,
                           room < GENERATE_CHUNK ? room : GENERATE_CHUNK, &s->parts.decoder);
 }
 

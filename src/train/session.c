@@ -4,7 +4,7 @@
 #include "comm/launcher.h"
 #include "plan/plan.h"
 
-/* Ranks that are threads take the cards of their process in turn. */
+/* Ranks that are threads take the GPUs of their process in turn. */
 static enum status open_device(struct env *env, const char *backend,
                                const struct session_ranks *ranks, struct device **device)
 {
@@ -27,13 +27,13 @@ static enum status join(const struct session_ranks *ranks, bool fast, struct ses
     return STATUS_OK;
 }
 
-/* By library: what plan's table of a card's runtime is made of. */
+/* By library: what plan's table of a GPU's runtime is made of. */
 static void tell_in_use(struct session *session, const char *after)
 {
     char human[32];
     size_t bytes = device_in_use(session->device);
     if (bytes > 0)
-        log_debug(device_env(session->device), "%s in use of the card after %s",
+        log_debug(device_env(session->device), "%s in use of the GPU after %s",
                   text_human_bytes(human, (double)bytes), after);
 }
 

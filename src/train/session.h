@@ -28,7 +28,7 @@ struct session { /* open: its users work with the parts */
 };
 
 /* Device, communicator (`ranks` NULL: one rank, there is none) and ops: what libraries start, they
- * have started then. The ranks of a machine take its cards in turn. On failure nothing is left
+ * have started then. The ranks of a machine take its GPUs in turn. On failure nothing is left
  * behind. */
 enum status session_join(struct env *env, struct compute_config place,
                          const struct session_ranks *ranks, struct session *session);

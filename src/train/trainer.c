@@ -118,7 +118,7 @@ static enum status check_fallback(struct trainer *t)
     TRY(named_out(t->env, "checkpoint.fallback", fallback));
     TRY(dir_create(t->env, fallback));
     TRY(path_join(t->env, fallback, "probe", &probe));
-    enum status st = file_check_place(t->env, probe);
+    enum status st = file_check_parent(t->env, probe);
     mem_free(t->env, probe);
     return st;
 }
@@ -223,17 +223,17 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
 {
     char *second;
     TRY(find_fallback(t, wanted, &second));
-    const struct resume_place place = {.folder = t->checkpoints,
-                                       .second = second,
-                                       .direct = t->config->checkpoint.direct,
-                                       .wanted = wanted,
-                                       .config_yaml = t->place->config_yaml,
-                                       .data = t->data_print,
-                                       .files = t->data_files,
-                                       .print = &t->print,
-                                       .steps = t->config->train.steps,
-                                       .workers = zero_roster(t->session.zero)->workers,
-                                       .by_workers = sums_by_worker(t->config)};
+    const struct resume_source place = {.folder = t->checkpoints,
+                                        .second = second,
+                                        .direct = t->config->checkpoint.direct,
+                                        .wanted = wanted,
+                                        .config_yaml = t->place->config_yaml,
+                                        .data = t->data_print,
+                                        .files = t->data_files,
+                                        .print = &t->print,
+                                        .steps = t->config->train.steps,
+                                        .workers = zero_roster(t->session.zero)->workers,
+                                        .by_workers = sums_by_worker(t->config)};
     enum status st = resume_run(t->env, &place, t->session.comm, model_graph(t->session.model),
                                 t->session.zero, &t->done, &t->load, found);
     if (st == STATUS_OK && *found)
@@ -283,7 +283,7 @@ static enum status check_agreement(struct trainer *t)
     struct agreement agreement;
     const struct agreement_facts facts = {.config_yaml = t->place->config_yaml,
                                           .trace = t->place->trace,
-                                          .card = t->config->device.name,
+                                          .gpu = t->config->device.name,
                                           .data = t->data,
                                           .context = t->config->train.context,
                                           .model = t->config->source};
@@ -434,7 +434,7 @@ static void tell_ready(struct trainer *t)
                                   .ranks = t->session.spread.mesh.size,
                                   .comm = t->session.comm ? comm_backend_name(t->session.comm) : "",
                                   .device = device_backend(t->session.device),
-                                  .card = t->config->device.name};
+                                  .gpu = t->config->device.name};
     if (trainer_speaks(t)) {
         tell_idle(t);
         spread_tell_unused(t->env, &t->config->parallel);
@@ -523,8 +523,8 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     bool begun = st == STATUS_OK || t->step > 0, moved = t->step > t->first_step;
     tracing_close(&t->tracing);
     if (sound)
-        trainer_set_apart(t); /* a failure shows when the state is saved */
-    trainer_turn_to(t, "checkpoint after step ");
+        trainer_suspend_steps(t); /* a failure shows when the state is saved */
+    trainer_set_phase(t, "checkpoint after step ");
     const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
     if (sound && st != STATUS_DIVERGED && saved == STATUS_OK && t->callbacks->all_saved)
@@ -551,7 +551,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
 }
 
 enum status trainer_run(struct env *env, const struct run_config *config,
-                        const struct session_ranks *ranks, const struct trainer_place *place,
+                        const struct session_ranks *ranks, const struct trainer_target *place,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary)
 {
     struct trainer t = {.env = env,
@@ -574,7 +574,7 @@ enum status trainer_run(struct env *env, const struct run_config *config,
         tell_ready(&t);
         if (st == STATUS_OK)
             st = zero_settle(t.session.zero); /* the first parameters are on their way */
-        trainer_end_apart(&t);
+        trainer_resume_steps(&t);
         double start = clock_seconds();
         if (st == STATUS_OK && is_complete(&t) && trainer_speaks(&t))
             tell_complete(&t);

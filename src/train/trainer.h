@@ -16,7 +16,7 @@
 #include "train/run/run_events.h"
 #include "train/session.h"
 
-struct trainer_place {
+struct trainer_target {
     const char *folder;      /* the run folder */
     bool fresh;              /* a run that is already there is moved aside, not gone on with */
     const char *config_yaml; /* text of the resolved configuration, for config.yaml */
@@ -31,7 +31,7 @@ struct zero_config trainer_store_config(const struct run_config *config);
  * no step was done; STATUS_DIVERGED after train.max_skips skipped steps in a row. *summary is filled
  * in every case. */
 enum status trainer_run(struct env *env, const struct run_config *config,
-                        const struct session_ranks *ranks, const struct trainer_place *place,
+                        const struct session_ranks *ranks, const struct trainer_target *place,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary);
 
 #endif

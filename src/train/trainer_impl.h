@@ -17,7 +17,7 @@ struct trainer {
     struct env *env;                           /* borrowed */
     const struct run_config *config;           /* borrowed */
     const struct session_ranks *ranks;         /* borrowed; NULL: one rank */
-    const struct trainer_place *place;         /* borrowed */
+    const struct trainer_target *place;        /* borrowed */
     const struct trainer_callbacks *callbacks; /* borrowed */
     struct trainer_summary *summary;           /* borrowed */
 
@@ -32,7 +32,7 @@ struct trainer {
     struct pace *pace;
     struct tracing tracing;
     struct footprints footprints; /* of this rank */
-    struct gauges gauges;         /* of the first rank's card */
+    struct gauges gauges;         /* of the first rank's GPU */
     struct footprint_worst held;  /* before the first step: nothing is taken after it */
 
     char *checkpoints;  /* the folder */
@@ -78,11 +78,11 @@ static inline int64_t trainer_step_tokens(const struct trainer *t)
 bool trainer_at_stop(const struct trainer *t); /* train.stop_at is reached */
 enum status trainer_loop(struct trainer *t);
 /* What the host turns to, for who waits for it: "step 12", "evaluation after step 12". */
-void trainer_turn_to(struct trainer *t, const char *what);
+void trainer_set_phase(struct trainer *t, const char *what);
 /* Something else than a step follows: what the step has left under way comes in first; and the steps
  * go on. What is sent in between is not theirs. */
-enum status trainer_set_apart(struct trainer *t);
-void trainer_end_apart(struct trainer *t);
+enum status trainer_suspend_steps(struct trainer *t);
+void trainer_resume_steps(struct trainer *t);
 enum status trainer_write_trace(struct trainer *t, bool over);
 
 #endif

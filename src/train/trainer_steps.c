@@ -18,7 +18,7 @@
 
 /* --- for who waits, and for the trace ------------------------------------------------------- */
 
-void trainer_turn_to(struct trainer *t, const char *what)
+void trainer_set_phase(struct trainer *t, const char *what)
 {
     char label[64];
     snprintf(label, sizeof label, "%s%" PRId64, what, t->step);
@@ -160,7 +160,7 @@ static struct engine_traffic step_traffic(struct trainer *t)
     return step;
 }
 
-enum status trainer_set_apart(struct trainer *t)
+enum status trainer_suspend_steps(struct trainer *t)
 {
     TRY(zero_settle(t->session.zero));
     struct engine_traffic more = count_traffic(t);
@@ -168,7 +168,7 @@ enum status trainer_set_apart(struct trainer *t)
     return STATUS_OK;
 }
 
-void trainer_end_apart(struct trainer *t)
+void trainer_resume_steps(struct trainer *t)
 {
     t->traffic = engine_traffic(t->engine);
 }
@@ -196,7 +196,7 @@ static void describe_step(struct trainer *t, const struct engine_result *result,
                                   .loss_scale = scaled ? result->loss_scale : NAN,
                                   .held = &t->held,
                                   .resident_bytes = t->footprints.process.held_bytes,
-                                  .card_bytes = t->footprints.card.held_bytes,
+                                  .gpu_bytes = t->footprints.gpu.held_bytes,
                                   .gauges = t->gauges.now,
                                   .ranks = t->session.spread.mesh.size,
                                   .traffic = step_traffic(t)};
@@ -226,7 +226,7 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     double start = clock_seconds() - t->fill_seconds, lr = schedule_lr(&t->schedule, t->step);
     bool is_first = t->step == t->first_step + 1;
     double traced = trace_begin(t->env->trace);
-    trainer_turn_to(t, "step ");
+    trainer_set_phase(t, "step ");
     TRY(engine_step(t->engine, t->done.updates + 1, lr, result));
     draw(t, traced, "step", t->step);
     footprints_look(&t->footprints, t->env->mem, is_first ? t->session.device : NULL);
@@ -235,7 +235,7 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     note_progress(t, result);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
-    progress_expect(t->env, 3 * t->longest_step); /* a card is given all of it at once */
+    progress_expect(t->env, 3 * t->longest_step); /* a GPU is given all of it at once */
     if (trainer_speaks(t) && t->callbacks->step != NULL)
         t->callbacks->step(t->callbacks->user, step);
     return STATUS_OK;
@@ -265,14 +265,14 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
 {
     const struct train_config *train = &t->config->train;
     double traced = trace_begin(t->env->trace);
-    trainer_turn_to(t, "evaluation after step ");
-    TRY(trainer_set_apart(t));
+    trainer_set_phase(t, "evaluation after step ");
+    TRY(trainer_suspend_steps(t));
     enum status st = evaluate_dataset(t->env, t->engine, t->data, train->micro_batch,
                                       train->context, train->eval_batches, keep_going, t, val);
     TRY(t->data_status != STATUS_OK ? STATUS_STOPPED : st);
     draw(t, traced, "evaluation", 0);
     trainer_look(t);
-    trainer_end_apart(t);
+    trainer_resume_steps(t);
     t->summary->val = *val;
     if (trainer_speaks(t) && t->callbacks->eval != NULL)
         t->callbacks->eval(t->callbacks->user, t->step, val);
@@ -299,11 +299,11 @@ static enum status take_sample(struct trainer *t)
 {
     struct trainer_sample sample;
     int64_t stopped;
-    trainer_turn_to(t, "text sample after step ");
-    TRY(trainer_set_apart(t));
+    trainer_set_phase(t, "text sample after step ");
+    TRY(trainer_suspend_steps(t));
     TRY(sampler_run(t->sampler, t->step, &sample, &stopped));
     trainer_look(t);
-    trainer_end_apart(t);
+    trainer_resume_steps(t);
     if (!trainer_speaks(t))
         return STATUS_OK;
     if (stopped > 0) {
@@ -354,7 +354,7 @@ static enum status keep_state(struct trainer *t)
     if (!checkpoint_due(&config->checkpoint, t->step, config->train.steps))
         return STATUS_OK;
     double traced = trace_begin(t->env->trace);
-    trainer_turn_to(t, "checkpoint after step ");
+    trainer_set_phase(t, "checkpoint after step ");
     TRY(run_saves_begin(&t->saves, &t->done));
     draw(t, traced, "checkpoint", 0);
     trainer_look(t);

@@ -10,8 +10,8 @@ const char *pass_word(enum pass pass)
     static const char *const words[PASS_COUNT] = {[PASS_FORWARD] = "forward",
                                                   [PASS_REBUILD] = "rebuild",
                                                   [PASS_BACKWARD] = "backward",
-                                                  [PASS_INPUT] = "backward input",
-                                                  [PASS_WEIGHT] = "backward weight",
+                                                  [PASS_BACKWARD_INPUT] = "backward input",
+                                                  [PASS_BACKWARD_WEIGHT] = "backward weight",
                                                   [PASS_LOSS] = "loss",
                                                   [PASS_EVAL] = "eval",
                                                   [PASS_LOGITS] = "logits",
@@ -58,7 +58,7 @@ int64_t unit_tensor_count(const struct unit_tensor *tensor)
     return tensor->split.units == 0 ? whole : whole / tensor->split.units * tensor->split.count;
 }
 
-int64_t unit_tensor_place(const struct unit_tensor *tensor, int64_t local, int64_t *run)
+int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64_t *run)
 {
     int64_t left = unit_tensor_count(tensor) - local, place = local;
     if (tensor->split.units != 0) {
@@ -170,7 +170,7 @@ bool unit_writes_piece(const struct unit_graph *graph, int u, int piece)
 
 bool unit_has_parts(const struct unit *unit)
 {
-    return unit->type->run[PASS_INPUT] != NULL;
+    return unit->type->run[PASS_BACKWARD_INPUT] != NULL;
 }
 
 void unit_run_pass(const struct unit *unit, enum pass pass, struct unit_run *run)
@@ -267,11 +267,12 @@ static void check_pieces(const struct unit_graph *graph)
 static void check_parts(const struct unit *unit)
 {
     const struct unit_type *type = unit->type;
-    if (!type->run[PASS_INPUT] != !type->run[PASS_WEIGHT])
+    if (!type->run[PASS_BACKWARD_INPUT] != !type->run[PASS_BACKWARD_WEIGHT])
         inconsistent(unit->name, "has one part of a backward pass and not the other");
-    if (type->writes[PASS_INPUT] != 0 || type->reads[PASS_WEIGHT] != 0)
+    if (type->writes[PASS_BACKWARD_INPUT] != 0 || type->reads[PASS_BACKWARD_WEIGHT] != 0)
         inconsistent(unit->name, "has parts of a backward pass that are not apart");
-    if (type->run[PASS_WEIGHT] && type->writes[PASS_WEIGHT] != type->writes[PASS_BACKWARD])
+    if (type->run[PASS_BACKWARD_WEIGHT] &&
+        type->writes[PASS_BACKWARD_WEIGHT] != type->writes[PASS_BACKWARD])
         inconsistent(unit->name, "writes other gradients in two parts than in one");
 }
 

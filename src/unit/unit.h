@@ -20,9 +20,9 @@
  * A unit may have its backward pass in two parts as well, for pipelines in which others wait for the
  * gradient of its input, and nobody for those of its params:
  *
- *     PASS_INPUT    reads params, writes no gradients of them; what it learns of these on its way,
+ *     PASS_BACKWARD_INPUT    reads params, writes no gradients of them; what it learns of these on its way,
  *                   and what the other part needs, stays in buffers that both declare
- *     PASS_WEIGHT   reads no params, writes all gradients that PASS_BACKWARD does: the same bits
+ *     PASS_BACKWARD_WEIGHT   reads no params, writes all gradients that PASS_BACKWARD does: the same bits
  *
  * The engine runs both or PASS_BACKWARD. Of a unit without them it runs PASS_BACKWARD for the first.
  *
@@ -96,12 +96,12 @@ enum pass {
     PASS_REBUILD,  /* fill the buffers that were not kept, from those that were */
     PASS_BACKWARD, /* gradient of the output stream in, of the input stream out; params' gradients
                     */
-    PASS_INPUT,    /* optional: the first of these two */
-    PASS_WEIGHT,   /* optional: the second, any time after PASS_INPUT */
-    PASS_LOSS,     /* last unit: losses, its params' gradients and that of its input stream */
-    PASS_EVAL,     /* last unit: losses only */
-    PASS_LOGITS,   /* last unit: logits of the last positions */
-    PASS_DECODE,   /* forward with a cache of keys and values */
+    PASS_BACKWARD_INPUT,  /* optional: the first of these two */
+    PASS_BACKWARD_WEIGHT, /* optional: the second, any time after PASS_BACKWARD_INPUT */
+    PASS_LOSS,   /* last unit: losses, its params' gradients and that of its input stream */
+    PASS_EVAL,   /* last unit: losses only */
+    PASS_LOGITS, /* last unit: logits of the last positions */
+    PASS_DECODE, /* forward with a cache of keys and values */
     PASS_COUNT
 };
 
@@ -119,15 +119,15 @@ enum keep {
     KEEP_NOT,              /* inside one pass only */
 };
 
-#define UNIT_PARTS (1u << PASS_INPUT | 1u << PASS_WEIGHT)
+#define UNIT_PARTS (1u << PASS_BACKWARD_INPUT | 1u << PASS_BACKWARD_WEIGHT)
 
 struct unit_buffer {
     const char *name;
     size_t bytes;
     enum keep keep;
     uint32_t passes; /* KEEP_NOT: bit p = pass p uses it, so that passes can share the place. In any
-                        case: with UNIT_PARTS in it, it lives from PASS_INPUT (what is made again:
-                        from PASS_REBUILD before it) to PASS_WEIGHT where backward is in two parts */
+                        case: with UNIT_PARTS in it, it lives from PASS_BACKWARD_INPUT (what is made again:
+                        from PASS_REBUILD before it) to PASS_BACKWARD_WEIGHT where backward is in two parts */
 };
 
 struct unit_shape {
@@ -143,7 +143,7 @@ struct unit;
  * before it ends, and calls nothing on its own stream in between: a communicator is used by one stream at
  * a time. */
 enum { UNIT_CALLS = 2 }; /* that may be under way at once */
-struct unit_beside {
+struct unit_side_stream {
     struct stream *stream;
     struct event *written;          /* compute has come to where a call may begin */
     struct event *done[UNIT_CALLS]; /* the call is over */
@@ -156,8 +156,8 @@ struct unit_beside {
 struct unit_run {
     struct ops *ops;
     struct stream *stream;
-    struct comm *group;         /* borrowed: the tensor-parallel ranks; NULL: this one alone */
-    struct unit_beside *beside; /* borrowed; NULL: all calls are on `stream` */
+    struct comm *group; /* borrowed: the tensor-parallel ranks; NULL: this one alone */
+    struct unit_side_stream *side_stream; /* borrowed; NULL: all calls are on `stream` */
     enum pass pass;
     struct unit_shape shape;
     const int32_t *tokens; /* (B, T) */
@@ -233,7 +233,7 @@ int64_t unit_tensor_count(const struct unit_tensor *tensor); /* elements that th
 int64_t unit_tensor_whole(const struct unit_tensor *tensor); /* elements of the whole */
 /* The place in the whole of this rank's element `local`. *run (NULL: not wanted) is how many
  * elements from there on follow each other here and there. */
-int64_t unit_tensor_place(const struct unit_tensor *tensor, int64_t local, int64_t *run);
+int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64_t *run);
 /* How many of this rank's elements come before that place: so what it has of a range of the whole is
  * a range here. */
 int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t place);
@@ -251,7 +251,7 @@ bool unit_writes(const struct unit *unit, enum pass pass, int use);
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]);
 /* In any of its passes the gradient of some param of the piece is written. */
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
-bool unit_has_parts(const struct unit *unit); /* PASS_INPUT and PASS_WEIGHT */
+bool unit_has_parts(const struct unit *unit); /* PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT */
 void unit_run_pass(const struct unit *unit, enum pass pass,
                    struct unit_run *run); /* CHECKs that it has the pass */
 int64_t unit_work(const struct unit *unit, struct unit_shape shape); /* at least 1 */

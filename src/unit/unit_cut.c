@@ -14,31 +14,31 @@ static int64_t piece_blocks(const struct unit_graph *graph, int piece)
     return blocks;
 }
 
-/* Which stages use a piece: its home, and another (UNIT_AT_HOME: none). */
+/* Which stages use a piece: its owner, and another (UNIT_NO_STAGE: none). */
 struct users {
-    int home, other;
+    int owner, other;
     bool learned; /* there is a gradient of it */
 };
 
-static void add_user(struct users *users, int stage)
+static void add_user(struct users *users, int pp_stage)
 {
-    if (users->home == UNIT_AT_HOME)
-        users->home = stage;
-    else if (stage != users->home) {
-        CHECK(users->other == UNIT_AT_HOME || users->other == stage);
-        users->other = stage;
+    if (users->owner == UNIT_NO_STAGE)
+        users->owner = pp_stage;
+    else if (pp_stage != users->owner) {
+        CHECK(users->other == UNIT_NO_STAGE || users->other == pp_stage);
+        users->other = pp_stage;
     }
 }
 
 /* Of all pieces. */
-static void find_users(const struct unit_graph *graph, const int *stage_of, struct users *users)
+static void find_users(const struct unit_graph *graph, const int *pp_stage_of, struct users *users)
 {
     int pieces[UNIT_MAX_USES];
     for (int i = 0; i < graph->piece_count; i++)
-        users[i] = (struct users){.home = UNIT_AT_HOME, .other = UNIT_AT_HOME};
+        users[i] = (struct users){.owner = UNIT_NO_STAGE, .other = UNIT_NO_STAGE};
     for (int u = 0; u < graph->unit_count; u++)
         for (int k = unit_pieces(graph, u, pieces) - 1; k >= 0; k--) {
-            add_user(&users[pieces[k]], stage_of[u]);
+            add_user(&users[pieces[k]], pp_stage_of[u]);
             if (unit_writes_piece(graph, u, pieces[k]))
                 users[pieces[k]].learned = true;
         }
@@ -62,7 +62,7 @@ static enum status alloc_tables(struct env *env, const struct unit_graph *whole,
     TRY(mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->whole_tensor,
                         &cut->whole_tensor));
     TRY(mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->own_tensor, &cut->own_tensor));
-    return mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->home, &cut->home);
+    return mem_alloc_array(env, MEM_OTHER, name, tensors, sizeof *cut->owner, &cut->owner);
 }
 
 static void take_piece(const struct unit_graph *whole, int piece, struct unit_cut *cut)
@@ -89,12 +89,12 @@ static void take_pieces(const struct unit_graph *whole, const struct users *user
 {
     int64_t block = 0;
     for (int i = 0; i < whole->piece_count; i++) {
-        bool home = users[i].home == cut->stage;
+        bool owner = users[i].owner == cut->pp_stage;
         int at = cut->graph.piece_count;
-        if (home || users[i].other == cut->stage) {
+        if (owner || users[i].other == cut->pp_stage) {
             cut->first_block[at] = block;
-            cut->lent_to[at] = home ? users[i].other : UNIT_AT_HOME;
-            cut->borrowed_from[at] = home ? UNIT_AT_HOME : users[i].home;
+            cut->lent_to[at] = owner ? users[i].other : UNIT_NO_STAGE;
+            cut->borrowed_from[at] = owner ? UNIT_NO_STAGE : users[i].owner;
             take_piece(whole, i, cut);
         }
         block += users[i].learned ? piece_blocks(whole, i) : 0;
@@ -118,11 +118,11 @@ static int find_param(const struct unit_graph *whole, const struct unit_cut *cut
     return low;
 }
 
-static void take_units(const struct unit_graph *whole, const int *stage_of, struct unit_cut *cut)
+static void take_units(const struct unit_graph *whole, const int *pp_stage_of, struct unit_cut *cut)
 {
     struct unit_graph *g = &cut->graph;
     for (int u = 0; u < whole->unit_count; u++) {
-        if (stage_of[u] != cut->stage)
+        if (pp_stage_of[u] != cut->pp_stage)
             continue;
         struct unit *unit = &cut->units[g->unit_count];
         *unit = whole->units[u];
@@ -132,7 +132,7 @@ static void take_units(const struct unit_graph *whole, const int *stage_of, stru
     }
 }
 
-static void fill(const struct unit_graph *whole, const int *stage_of, const struct users *users,
+static void fill(const struct unit_graph *whole, const int *pp_stage_of, const struct users *users,
                  struct unit_cut *cut)
 {
     cut->graph = (struct unit_graph){.tensors = cut->tensors,
@@ -145,26 +145,26 @@ static void fill(const struct unit_graph *whole, const int *stage_of, const stru
                                      .vocab = whole->vocab,
                                      .context = whole->context};
     for (int p = 0; p < whole->param_count; p++) {
-        int home = users[whole->params[p].piece].home;
+        int owner = users[whole->params[p].piece].owner;
         const struct unit_param *param = &whole->params[p];
         for (int t = param->first_tensor; t < param->first_tensor + param->tensor_count; t++)
-            cut->home[t] = home, cut->own_tensor[t] = -1;
+            cut->owner[t] = owner, cut->own_tensor[t] = -1;
     }
     take_pieces(whole, users, cut);
-    take_units(whole, stage_of, cut);
+    take_units(whole, pp_stage_of, cut);
 }
 
-enum status unit_cut_create(struct env *env, const struct unit_graph *whole, const int *stage_of,
-                            int stage, struct unit_cut *cut)
+enum status unit_cut_create(struct env *env, const struct unit_graph *whole, const int *pp_stage_of,
+                            int pp_stage, struct unit_cut *cut)
 {
     struct users *users;
-    *cut = (struct unit_cut){.whole = whole, .stage = stage};
+    *cut = (struct unit_cut){.whole = whole, .pp_stage = pp_stage};
     TRY(mem_alloc_array(env, MEM_OTHER, "stage", (size_t)whole->piece_count, sizeof *users,
                         &users));
-    find_users(whole, stage_of, users);
+    find_users(whole, pp_stage_of, users);
     enum status st = alloc_tables(env, whole, cut);
     if (st == STATUS_OK)
-        fill(whole, stage_of, users, cut);
+        fill(whole, pp_stage_of, users, cut);
     else
         unit_cut_free(env, cut);
     mem_free(env, users);
@@ -183,6 +183,6 @@ void unit_cut_free(struct env *env, struct unit_cut *cut)
     mem_free(env, cut->tensors);
     mem_free(env, cut->whole_tensor);
     mem_free(env, cut->own_tensor);
-    mem_free(env, cut->home);
+    mem_free(env, cut->owner);
     *cut = (struct unit_cut){0};
 }

@@ -52,7 +52,7 @@ void partition_free(struct env *env, struct partition *p)
     *p = (struct partition){0};
 }
 
-int64_t partition_slice(const struct partition *p, int piece)
+int64_t partition_reduce_shard(const struct partition *p, int piece)
 {
     return p->piece_count[piece] / p->owners;
 }
@@ -71,28 +71,29 @@ static int param_of_tensor(const struct unit_graph *graph, int tensor)
     return low;
 }
 
-struct place partition_tensor(const struct partition *p, int tensor)
+struct piece_range partition_tensor(const struct partition *p, int tensor)
 {
     const struct unit_graph *graph = p->graph;
     int param = param_of_tensor(graph, tensor);
     int64_t first = p->param_offset[param];
     for (int t = graph->params[param].first_tensor; t < tensor; t++)
         first += unit_tensor_count(&graph->tensors[t]);
-    return (struct place){graph->params[param].piece, first,
-                          unit_tensor_count(&graph->tensors[tensor])};
+    return (struct piece_range){graph->params[param].piece, first,
+                                unit_tensor_count(&graph->tensors[tensor])};
 }
 
-struct place partition_clip_part(const struct partition *p, struct place place, int part, int parts)
+struct piece_range partition_clip_part(const struct partition *p, struct piece_range range,
+                                       int part, int parts)
 {
-    int64_t count = p->piece_count[place.piece] / parts, first = part * count;
-    int64_t begin = place.first > first ? place.first : first;
-    int64_t end = place.first + place.count;
+    int64_t count = p->piece_count[range.piece] / parts, first = part * count;
+    int64_t begin = range.first > first ? range.first : first;
+    int64_t end = range.first + range.count;
     if (end > first + count)
         end = first + count;
-    return (struct place){place.piece, begin, end > begin ? end - begin : 0};
+    return (struct piece_range){range.piece, begin, end > begin ? end - begin : 0};
 }
 
-struct place partition_clip(const struct partition *p, struct place place, int owner)
+struct piece_range partition_clip(const struct partition *p, struct piece_range range, int owner)
 {
-    return partition_clip_part(p, place, owner, p->owners);
+    return partition_clip_part(p, range, owner, p->owners);
 }

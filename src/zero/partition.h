@@ -30,18 +30,19 @@ enum status partition_create(struct env *env, const struct unit_graph *graph, in
                              struct partition *p);
 void partition_free(struct env *env, struct partition *p);
 
-int64_t partition_slice(const struct partition *p, int piece); /* elements of one owner's slice */
+int64_t partition_reduce_shard(const struct partition *p,
+                               int piece); /* elements of one owner's slice */
 
 /* Where tensor t is: its piece and first element there. */
-struct place {
+struct piece_range {
     int piece;
     int64_t first, count;
 };
-struct place partition_tensor(const struct partition *p, int tensor);
-/* What of `place` lies in part `part` when its piece is cut into `parts` (a divisor of owners)
+struct piece_range partition_tensor(const struct partition *p, int tensor);
+/* What of `range` lies in part `part` when its piece is cut into `parts` (a divisor of owners)
  * of one length; count 0 when nothing does. The second: `parts` = owners. */
-struct place partition_clip_part(const struct partition *p, struct place place, int part,
-                                 int parts);
-struct place partition_clip(const struct partition *p, struct place place, int owner);
+struct piece_range partition_clip_part(const struct partition *p, struct piece_range range,
+                                       int part, int parts);
+struct piece_range partition_clip(const struct partition *p, struct piece_range range, int owner);
 
 #endif

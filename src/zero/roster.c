@@ -28,15 +28,15 @@ int roster_shard(const struct roster *r, int rank)
     return owner >= 0 ? owner % roster_shards(r) : -1;
 }
 
-int roster_share(const struct roster *r, int rank)
+int roster_reduce_shard(const struct roster *r, int rank)
 {
     int owner = rank - r->first_owner;
     return owner >= 0 ? roster_shard(r, rank) * r->copies + owner / roster_shards(r) : -1;
 }
 
-int roster_share_rank(const struct roster *r, int share)
+int roster_reduce_shard_rank(const struct roster *r, int reduce_shard)
 {
-    return r->first_owner + share % r->copies * roster_shards(r) + share / r->copies;
+    return r->first_owner + reduce_shard % r->copies * roster_shards(r) + reduce_shard / r->copies;
 }
 
 bool roster_is_even(const struct roster *r)

@@ -33,8 +33,8 @@ struct roster roster_of(int rank, int size, int servers);
 bool roster_is_worker(const struct roster *roster);
 /* Which shard of a copy `rank` holds, and which share of everything it sums; -1: none. */
 int roster_shard(const struct roster *roster, int rank);
-int roster_share(const struct roster *roster, int rank);
-int roster_share_rank(const struct roster *roster, int share); /* who sums it */
+int roster_reduce_shard(const struct roster *roster, int rank);
+int roster_reduce_shard_rank(const struct roster *roster, int reduce_shard); /* who sums it */
 /* Every rank is a worker and sums the share of its own number. */
 bool roster_is_even(const struct roster *roster);
 int roster_shards(const struct roster *roster); /* of a copy */

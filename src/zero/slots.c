@@ -5,7 +5,7 @@ enum { STAY = 2 }; /* entries a piece waits in its slot for its next use */
 
 static bool is_backward(enum pass pass)
 {
-    return pass == PASS_REBUILD || pass == PASS_BACKWARD || pass == PASS_INPUT;
+    return pass == PASS_REBUILD || pass == PASS_BACKWARD || pass == PASS_BACKWARD_INPUT;
 }
 
 int slot_entry(struct slot_walk walk, int u, enum pass pass)

@@ -8,7 +8,7 @@
 /* --- construction --------------------------------------------------------------------------- */
 
 /* Which ranks are meant. */
-static const char *of_a_stage(const struct zero_config *config)
+static const char *of_a_pp_stage(const struct zero_config *config)
 {
     return config->pipe ? " with one stage of the pipeline" : "";
 }
@@ -30,14 +30,14 @@ static enum status check_group(struct env *env, const struct zero_config *config
             used += (size_t)snprintf(divisors + used, sizeof divisors - used, " %d", d);
     return FAIL(env, CONFIG,
                 "zero.shard_group: groups of %d do not make up %d rank%s%s; these do:%s", group,
-                size, size == 1 ? "" : "s", of_a_stage(config), divisors);
+                size, size == 1 ? "" : "s", of_a_pp_stage(config), divisors);
 }
 
 static enum status check_config(struct env *env, const struct zero_config *config, int size)
 {
     if (config->servers > 0 && config->servers >= size)
         return FAIL(env, CONFIG, "zero.servers: %d of %d rank%s%s %s no worker", config->servers,
-                    size, size == 1 ? "" : "s", of_a_stage(config),
+                    size, size == 1 ? "" : "s", of_a_pp_stage(config),
                     config->servers == 1 ? "leaves" : "leave");
     if (config->servers > 0 && !sharding_of(config->stage).optim)
         return FAIL(env, CONFIG,
@@ -66,7 +66,7 @@ static void find_place(struct zero *zero, int rank, int size)
     zero->worker = roster_is_worker(r);
     zero->shards = roster_shards(r);
     zero->shard = roster_shard(r, rank);
-    zero->share = roster_share(r, rank);
+    zero->reduce_shard = roster_reduce_shard(r, rank);
     zero->members = r->copies > 1 ? zero->shards : size;
     zero->first_member = r->copies > 1 ? rank / zero->shards * zero->shards : 0;
     c->local = c->local && size > 1; /* what one rank does anyway */
@@ -92,10 +92,10 @@ enum status zero_create(struct ops *ops, struct stream *stream, struct comm *com
         .ops = ops, .stream = stream, .comm = comm, .graph = graph, .env = env, .config = *config};
     if (config->pipe)
         z->pipe = *config->pipe;
-    z->team = (struct zero_team){.comm = config->team, .size = 1};
-    if (config->team) {
-        z->team.rank = comm_rank(config->team);
-        z->team.size = comm_size(config->team);
+    z->tp_group = (struct zero_tp_group){.comm = config->tp_group, .size = 1};
+    if (config->tp_group) {
+        z->tp_group.rank = comm_rank(config->tp_group);
+        z->tp_group.size = comm_size(config->tp_group);
     }
     find_place(z, rank, size);
     CHECK(ops->type == DTYPE_F32 || ops->type == z->type);
@@ -131,7 +131,7 @@ const struct roster *zero_roster(const struct zero *zero)
 
 bool zero_held_once(const struct zero *zero)
 {
-    return zero->roster.copies == 1 && !zero->team.comm;
+    return zero->roster.copies == 1 && !zero->tp_group.comm;
 }
 
 bool zero_in_place(const struct zero *zero)
@@ -181,8 +181,8 @@ struct comm_counter zero_counted(const struct zero *zero, enum zero_way way)
         add_counters(zero->pipe.comm, &sum);
         break;
     case ZERO_TENSOR:
-        add_counters(zero->team.comm, &sum);
-        add_counters(zero->team.replicas, &sum);
+        add_counters(zero->tp_group.comm, &sum);
+        add_counters(zero->tp_group.replicas, &sum);
         break;
     case ZERO_WAY_COUNT: break;
     }
@@ -199,10 +199,10 @@ enum status zero_settle(struct zero *zero)
 }
 
 /* Among tensor-parallel ranks, but for what they agree upon. */
-static struct comm_counter team_calls(const struct zero *zero)
+static struct comm_counter tp_group_calls(const struct zero *zero)
 {
     struct comm_counter sum = zero_counted(zero, ZERO_TENSOR);
-    const struct comm *comms[] = {zero->team.comm, zero->team.replicas};
+    const struct comm *comms[] = {zero->tp_group.comm, zero->tp_group.replicas};
     for (int i = 0; i < 2; i++) {
         if (!comms[i])
             continue;
@@ -217,8 +217,8 @@ struct zero_traffic zero_traffic(const struct zero *zero)
 {
     struct comm_counter gather = zero_counted(zero, ZERO_GATHER);
     struct comm_counter reduce = zero_counted(zero, ZERO_REDUCE);
-    struct comm_counter tensor = team_calls(zero);
-    bool waits = !zero_alone(zero) || zero->pipe.comm || zero->team.comm;
+    struct comm_counter tensor = tp_group_calls(zero);
+    bool waits = !zero_alone(zero) || zero->pipe.comm || zero->tp_group.comm;
     return (struct zero_traffic){
         .gather = gather.bytes,
         .reduce = reduce.bytes,

@@ -68,7 +68,7 @@ struct zero_config {
     bool stochastic; /* 16-bit params are their masters rounded at random, by bits that follow */
     uint64_t seed;   /* from this, name and element of the tensor, and the update's number */
     const struct zero_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
-    struct comm *team;            /* borrowed: the tensor-parallel ranks, used by whoever computes
+    struct comm *tp_group;        /* borrowed: the tensor-parallel ranks, used by whoever computes
                                         too, who is done with it at the end of a pass; NULL: this one alone */
     const struct zero_chunk *chunks; /* borrowed: units that are walked there, and later back; */
     int chunk_count;                 /* 0 = all units at once, there and back */
@@ -123,7 +123,7 @@ struct zero_ranges {
     int count;
 };
 /* What `rank` of the job is to save of a tensor: every element is one rank's. */
-struct zero_ranges zero_state_share(const struct zero *zero, int tensor, int rank);
+struct zero_ranges zero_state_to_save(const struct zero *zero, int tensor, int rank);
 /* What this rank must be given when the state is loaded: from the first to the last element that it
  * holds. */
 struct zero_range zero_state_held(const struct zero *zero, int tensor);

@@ -33,8 +33,8 @@ static enum status alloc_contributions(struct zero *zero)
     struct device *device = zero->ops->device;
     int64_t largest = 0;
     for (int i = 0; i < zero->graph->piece_count; i++)
-        if (zero_share_count(zero, i) > largest)
-            largest = zero_share_count(zero, i);
+        if (zero_reduce_shard_count(zero, i) > largest)
+            largest = zero_reduce_shard_count(zero, i);
     return device_alloc(device, MEM_COMM, "contributions of the workers",
                         (size_t)(largest * zero->roster.workers) * dtype_bytes(zero->type),
                         &zero->contributions);
@@ -43,7 +43,7 @@ static enum status alloc_contributions(struct zero *zero)
 enum status exchange_open(struct zero *zero)
 {
     struct device *device = zero->ops->device;
-    if (zero->share >= 0 && zero->config.micro_batches > 0)
+    if (zero->reduce_shard >= 0 && zero->config.micro_batches > 0)
         TRY(alloc_contributions(zero));
     if (zero->roster.copies > 1)
         TRY(split_comm(zero));
@@ -62,7 +62,7 @@ enum status exchange_open(struct zero *zero)
     return event_create(device, &zero->written);
 }
 
-enum status exchange_open_stages(struct zero *zero)
+enum status exchange_open_pp_stages(struct zero *zero)
 {
     TRY(comm_dup(zero->pipe.comm, "lend", &zero->lend_comm));
     TRY(comm_dup(zero->pipe.comm, "lent", &zero->lent_comm));
@@ -88,12 +88,12 @@ static void fill_gather(const struct zero *zero, int piece, struct exchange *e)
 static void fill_reduce(const struct zero *zero, int piece, int active, struct exchange *e)
 {
     const struct roster *r = &zero->roster;
-    int64_t count = zero_share_count(zero, piece);
+    int64_t count = zero_reduce_shard_count(zero, piece);
     for (int rank = 0; rank < r->size; rank++) {
-        int share = roster_share(r, rank);
-        e->send_counts[rank] = r->rank < active && share >= 0 ? count : 0;
-        e->send_offsets[rank] = share >= 0 ? share * count : 0;
-        e->recv_counts[rank] = zero->share >= 0 && rank < active ? count : 0;
+        int reduce_shard = roster_reduce_shard(r, rank);
+        e->send_counts[rank] = r->rank < active && reduce_shard >= 0 ? count : 0;
+        e->send_offsets[rank] = reduce_shard >= 0 ? reduce_shard * count : 0;
+        e->recv_counts[rank] = zero->reduce_shard >= 0 && rank < active ? count : 0;
         e->recv_offsets[rank] = rank * count;
     }
 }
@@ -149,18 +149,18 @@ enum status exchange_tables_create(struct zero *zero)
 
 /* --- in a step ------------------------------------------------------------------------------ */
 
-void shards_to_members(struct zero *zero, int piece, const void *slice, void *full)
+void shards_to_members(struct zero *zero, int piece, const void *shard, void *full)
 {
     const struct exchange *e = &zero->pieces[piece].gather;
     comm_label(zero->gather_comm, zero->graph->pieces[piece].name);
-    comm_all_to_all_v(zero->gather_comm, slice, e->send_counts, e->send_offsets, full,
+    comm_all_to_all_v(zero->gather_comm, shard, e->send_counts, e->send_offsets, full,
                       e->recv_counts, e->recv_offsets, zero->type, zero->gather_stream);
 }
 
-void shares_to_replicas(struct zero *zero, int piece)
+void reduce_shards_to_replicas(struct zero *zero, int piece)
 {
     const struct zero_piece *p = &zero->pieces[piece];
-    int64_t count = zero_share_count(zero, piece);
+    int64_t count = zero_reduce_shard_count(zero, piece);
     void *mine = zero_at(p->total, zero->sum_type, comm_rank(zero->replica_comm) * count);
     comm_label(zero->replica_comm, zero->graph->pieces[piece].name);
     comm_all_gather(zero->replica_comm, mine, p->total, count, zero->sum_type, zero->gather_stream);
@@ -217,15 +217,15 @@ void add_contributions(struct zero *zero, struct stream *stream, void *sum, cons
 }
 
 /* Added on the way: the share arrives as one gradient. */
-static void reduce_shares(struct zero *zero, int piece, const void *full, bool first, void *sum)
+static void reduce_to_shards(struct zero *zero, int piece, const void *full, bool first, void *sum)
 {
-    int64_t count = zero_share_count(zero, piece);
+    int64_t count = zero_reduce_shard_count(zero, piece);
     bool direct = first && zero->sum_type == zero->type;
-    void *share = direct ? sum : zero->contributions;
-    comm_reduce_scatter(zero->reduce_comm, full, share, count, zero->type, NULL,
+    void *reduce_shard = direct ? sum : zero->contributions;
+    comm_reduce_scatter(zero->reduce_comm, full, reduce_shard, count, zero->type, NULL,
                         zero->reduce_stream);
     if (!direct)
-        add_contributions(zero, zero->reduce_stream, sum, share, 1, count, first);
+        add_contributions(zero, zero->reduce_stream, sum, reduce_shard, 1, count, first);
 }
 
 static bool library_adds(const struct zero *zero, int active)
@@ -234,7 +234,8 @@ static bool library_adds(const struct zero *zero, int active)
            active == zero->roster.workers;
 }
 
-void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t round, void *sum)
+void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
+                             void *sum)
 {
     int active = roster_active(&zero->roster, zero->reductions, round);
     const struct exchange *e = &zero->pieces[piece].reduce[active < zero->roster.workers];
@@ -243,12 +244,12 @@ void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t ro
     stream_wait(stream, zero->written);
     comm_label(zero->reduce_comm, zero->graph->pieces[piece].name);
     if (library_adds(zero, active)) {
-        reduce_shares(zero, piece, full, round == 0, sum);
+        reduce_to_shards(zero, piece, full, round == 0, sum);
         return;
     }
     comm_all_to_all_v(zero->reduce_comm, full, e->send_counts, e->send_offsets, zero->contributions,
                       e->recv_counts, e->recv_offsets, zero->type, stream);
-    if (zero->share >= 0)
+    if (zero->reduce_shard >= 0)
         add_contributions(zero, stream, sum, zero->contributions, active,
-                          zero_share_count(zero, piece), round == 0);
+                          zero_reduce_shard_count(zero, piece), round == 0);
 }

@@ -9,7 +9,7 @@
  *     zero_round.c      16-bit params that are rounded at random
  *     zero_values.c     parameters from and to outside
  *     zero_state.c      the same with the optimizer's state, and a copy of it
- *     zero_team.c       what tensor-parallel ranks do together
+ *     zero_tp_group.c       what tensor-parallel ranks do together
  */
 #ifndef ZERO_ZERO_IMPL_H
 #define ZERO_ZERO_IMPL_H
@@ -36,7 +36,7 @@ struct zero_use {
 
 struct zero_piece {
     void *full;   /* (piece_count) params, where they are not sharded; NULL elsewhere */
-    void *slice;  /* (shard) params at their holders: in full, or by itself */
+    void *shard;  /* (shard) params at their holders: in full, or by itself */
     void *master; /* (shard) params as they are updated, in fp32: slice, or by itself beside 16-bit
                       params; of a store that only reads: slice */
     float *m, *v; /* (shard) */
@@ -64,7 +64,7 @@ struct gradient_slot {
 enum { GRADIENT_SLOTS = 2 };
 
 /* Tensor-parallel ranks. */
-struct zero_team {
+struct zero_tp_group {
     struct comm *comm; /* borrowed; NULL: this rank alone */
     int rank, size;
     struct comm *replicas; /* those of them that have the same parts, where not all have; or NULL */
@@ -86,11 +86,11 @@ struct zero {
     struct zero_config config;      /* groups are not kept: see segments */
     struct sharding sharding;
     struct roster roster;
-    struct zero_team team;
+    struct zero_tp_group tp_group;
     struct zero_pipe pipe;  /* all NULL: the whole model is here */
     struct partition whole; /* of the whole model, in a pipeline; otherwise empty */
     int shard, shards;      /* of this rank's copy: the one it holds, -1: none; and how many */
-    int share;              /* the part of every piece that this rank sums, -1: none */
+    int reduce_shard;       /* the part of every piece that this rank sums, -1: none */
     int members;            /* ranks of gather_comm, from first_member on */
     int first_member;
     int64_t reductions;  /* gradients that are summed in a step: micro-batches, or workers */
@@ -127,8 +127,9 @@ struct zero {
     void *contributions; /* at owners: (workers, share) of the largest piece */
     float *round_sum;    /* a chunk of a round's sum, where sums are 16-bit */
 
-    struct adamw_segment *segments;     /* device memory */
-    struct adamw_place *segment_places; /* device memory; NULL: params are rounded to nearest */
+    struct adamw_segment *segments; /* device memory */
+    struct adamw_location
+        *segment_locations; /* device memory; NULL: params are rounded to nearest */
     int segment_count;
     int64_t updated_count; /* elements of all segments */
     double *block_sums;    /* device: (block_room) sums of squares of blocks */
@@ -141,7 +142,7 @@ struct zero {
     int64_t node_room;
     struct staged_node *staged; /* of the whole model, at the first share; of all stages, at the
                                    first */
-    int64_t *stage_nodes;       /* (stages) how many they have */
+    int64_t *pp_stage_nodes;    /* (stages) how many they have */
     int64_t (*all_bad)[2];      /* (ranks) the first gradient that is not finite: tensor, element */
     int64_t *nonfinite;         /* device: one index */
     double waited_for_sums;     /* seconds at the ends of steps until all sums were in */
@@ -154,7 +155,7 @@ struct zero {
 };
 
 enum { ZERO_CHUNK_BLOCKS = 1 << 12, ZERO_STAGING = ZERO_CHUNK_BLOCKS * OPS_BLOCK };
-enum { TEAM_PARTIAL = 1 << 16 }; /* elements of gradients that are added at once */
+enum { TP_GROUP_PARTIAL = 1 << 16 }; /* elements of gradients that are added at once */
 
 /* --- elements of a type that is a value ----------------------------------------------------- */
 static inline void *zero_at(const void *base, enum dtype type, int64_t index)
@@ -197,9 +198,9 @@ static inline int64_t zero_shard_count(const struct zero *zero, int piece)
     return zero->partition.piece_count[piece] / zero->shards;
 }
 
-static inline int64_t zero_share_count(const struct zero *zero, int piece)
+static inline int64_t zero_reduce_shard_count(const struct zero *zero, int piece)
 {
-    return partition_slice(&zero->partition, piece);
+    return partition_reduce_shard(&zero->partition, piece);
 }
 
 static inline bool zero_alone(const struct zero *zero)
@@ -208,15 +209,15 @@ static inline bool zero_alone(const struct zero *zero)
 }
 
 /* --- pieces of several stages --------------------------------------------------------------- */
-/* The stage that uses it too, or that it is borrowed from; UNIT_AT_HOME: none. */
+/* The stage that uses it too, or that it is borrowed from; UNIT_NO_STAGE: none. */
 static inline int zero_lent_to(const struct zero *zero, int piece)
 {
-    return zero->pipe.cut ? zero->pipe.cut->lent_to[piece] : UNIT_AT_HOME;
+    return zero->pipe.cut ? zero->pipe.cut->lent_to[piece] : UNIT_NO_STAGE;
 }
 
 static inline int zero_borrowed_from(const struct zero *zero, int piece)
 {
-    return zero->pipe.cut ? zero->pipe.cut->borrowed_from[piece] : UNIT_AT_HOME;
+    return zero->pipe.cut ? zero->pipe.cut->borrowed_from[piece] : UNIT_NO_STAGE;
 }
 
 /* A tensor of the model in this stage's graph; -1: it is not here. */
@@ -234,7 +235,7 @@ static inline bool zero_is_partial(const struct zero *zero, int piece)
         const struct unit_param *param = &graph->params[q];
         for (int t = 0; t < param->tensor_count; t++)
             if (graph->tensors[param->first_tensor + t].split.partial)
-                return zero_borrowed_from(zero, piece) == UNIT_AT_HOME;
+                return zero_borrowed_from(zero, piece) == UNIT_NO_STAGE;
     }
     return false;
 }
@@ -242,7 +243,7 @@ static inline bool zero_is_partial(const struct zero *zero, int piece)
 /* It has gradients, and is updated here. */
 static inline bool zero_is_learned(const struct zero *zero, int piece)
 {
-    return zero->pieces[piece].use_count > 0 && zero_borrowed_from(zero, piece) == UNIT_AT_HOME;
+    return zero->pieces[piece].use_count > 0 && zero_borrowed_from(zero, piece) == UNIT_NO_STAGE;
 }
 
 /* --- types of sums -------------------------------------------------------------------------- */
@@ -259,7 +260,7 @@ static inline enum dtype zero_use_type(const struct zero *zero, int piece,
                                        const struct zero_use *use)
 {
     const struct zero_piece *p = &zero->pieces[piece];
-    bool tied = p->use_count > 1 || zero_lent_to(zero, piece) != UNIT_AT_HOME;
+    bool tied = p->use_count > 1 || zero_lent_to(zero, piece) != UNIT_NO_STAGE;
     return zero_type_of_sum(zero, (tied || zero_is_partial(zero, piece)) && use == p->uses);
 }
 
@@ -284,16 +285,17 @@ void zero_memory_free(struct zero *zero);
 /* --- zero_exchange.c ------------------------------------------------------------------------ */
 enum status exchange_open(struct zero *zero);
 /* The same between the stages of a pipeline. */
-enum status exchange_open_stages(struct zero *zero);
+enum status exchange_open_pp_stages(struct zero *zero);
 enum status exchange_tables_create(struct zero *zero);
 /* full (at every worker) = the shards of its copy. Enqueued on the gather stream, which has been
  * made to wait for the shards and for the place by the caller. */
-void shards_to_members(struct zero *zero, int piece, const void *slice, void *full);
+void shards_to_members(struct zero *zero, int piece, const void *shard, void *full);
 /* total = the shares of all that sum it. Enqueued likewise. */
-void shares_to_replicas(struct zero *zero, int piece);
+void reduce_shards_to_replicas(struct zero *zero, int piece);
 /* Shares of the active workers' `full` to their owners, where they are added to `sum` in worker
  * order; the first of the step is stored. Enqueued on the reduce stream. */
-void shares_to_owners(struct zero *zero, int piece, const void *full, int64_t round, void *sum);
+void reduce_shards_to_owners(struct zero *zero, int piece, const void *full, int64_t round,
+                             void *sum);
 /* sum (+)= gradients of `active` workers, `stride` elements apart; `first`: nothing is in sum
  * yet. */
 void add_contributions(struct zero *zero, struct stream *stream, void *sum, const void *gradients,
@@ -306,40 +308,40 @@ enum status norm_of_sums(struct zero *zero, double *square_sum);
 /* --- zero_state.c --------------------------------------------------------------------------- */
 int64_t zero_snapshot_count(const struct zero *zero, int piece); /* elements of each state */
 
-/* --- zero_team.c ---------------------------------------------------------------------------- */
-enum status team_create(struct zero *zero);
-void team_free(struct zero *zero);
+/* --- zero_tp_group.c ---------------------------------------------------------------------------- */
+enum status tp_group_create(struct zero *zero);
+void tp_group_free(struct zero *zero);
 /* Add up what the ranks have of partial gradients, in this rank's shares. */
-enum status team_add_shares(struct zero *zero);
+enum status tp_group_add_partials(struct zero *zero);
 /* *value = the ranks' values, added in their order. */
-enum status team_add(struct zero *zero, double *value);
+enum status tp_group_add(struct zero *zero, double *value);
 /* A tensor of the whole model with the part that rank t has. */
-struct unit_tensor team_tensor(const struct zero *zero, int tensor, int t);
+struct unit_tensor tp_group_tensor(const struct zero *zero, int tensor, int t);
 /* What a part has of a range of the whole, as a range of the part. */
-struct zero_range team_part(const struct unit_tensor *tensor, struct zero_range whole);
+struct zero_range tp_group_part(const struct unit_tensor *tensor, struct zero_range whole);
 /* `count` elements of a part from `local` on, out of values, which begin with element `first` of the
  * whole: where they are if they follow each other, otherwise in `room`. */
-const float *team_pack(const struct unit_tensor *tensor, int64_t local, int64_t count,
-                       int64_t first, const float *values, float *room);
+const float *tp_group_pack(const struct unit_tensor *tensor, int64_t local, int64_t count,
+                           int64_t first, const float *values, float *room);
 /* Elements of a whole tensor, to all; `read` gives this rank's, of its own tensor. */
-typedef enum status team_read_fn(struct zero *zero, int own_tensor, int64_t first, int64_t count,
-                                 float *out);
-enum status team_read(struct zero *zero, int tensor, team_read_fn *read, int64_t first,
-                      int64_t count, float *out);
+typedef enum status tp_group_read_fn(struct zero *zero, int own_tensor, int64_t first,
+                                     int64_t count, float *out);
+enum status tp_group_read(struct zero *zero, int tensor, tp_group_read_fn *read, int64_t first,
+                          int64_t count, float *out);
 /* team.wanted (ranks) is what each wants of a whole tensor; own_state has what this rank has of it,
  * beginning with element own_first of its part. */
-enum status team_collect(struct zero *zero, int tensor, const float *own_state, int64_t own_first,
-                         float *out);
+enum status tp_group_collect(struct zero *zero, int tensor, const float *own_state,
+                             int64_t own_first, float *out);
 
 /* --- zero_update.c -------------------------------------------------------------------------- */
 /* Fill zero->segments: the tensors whose state this rank updates, with their groups'
  * multipliers. */
 enum status zero_segments_create(struct zero *zero);
 /* The part of a tensor that this rank updates, in elements of its piece; count 0: none. */
-struct place zero_updated_part(const struct zero *zero, int t);
+struct piece_range zero_updated_part(const struct zero *zero, int t);
 
 /* --- zero_round.c --------------------------------------------------------------------------- */
-/* Fill zero->segment_places, one for each of zero->segments. */
+/* Fill zero->segment_locations, one for each of zero->segments. */
 enum status zero_round_create(struct zero *zero);
 /* All params that are updated = their masters, rounded at random as by update number `updates`. */
 enum status zero_round_all(struct zero *zero, int64_t updates);

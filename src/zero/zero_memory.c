@@ -81,9 +81,9 @@ static enum status alloc_params(struct zero *zero, int i)
         TRY(alloc_elements(zero, MEM_PARAMS, "params", name, zero->partition.piece_count[i],
                            zero->type, &piece->full));
     if (zero->shard >= 0 && whole)
-        piece->slice = zero_at(piece->full, zero->type, zero->shard * shard);
+        piece->shard = zero_at(piece->full, zero->type, zero->shard * shard);
     else if (zero->shard >= 0)
-        TRY(alloc_elements(zero, MEM_PARAMS, "params", name, shard, zero->type, &piece->slice));
+        TRY(alloc_elements(zero, MEM_PARAMS, "params", name, shard, zero->type, &piece->shard));
     if (zero_alone(zero) || zero->sharding.params)
         return STATUS_OK;
     return event_create(zero->ops->device, &piece->published);
@@ -94,7 +94,7 @@ static enum status alloc_optimizer(struct zero *zero, int i)
     struct zero_piece *piece = &zero->pieces[i];
     const char *name = zero->graph->pieces[i].name;
     int64_t shard = zero_shard_count(zero, i);
-    if (zero->shard < 0 || zero_borrowed_from(zero, i) != UNIT_AT_HOME)
+    if (zero->shard < 0 || zero_borrowed_from(zero, i) != UNIT_NO_STAGE)
         return STATUS_OK;
     if (zero_is_narrow(zero))
         TRY(alloc_elements(zero, MEM_OPTIMIZER, "master", name, shard, DTYPE_F32, &piece->master));
@@ -106,7 +106,8 @@ static enum status alloc_snapshot(struct zero *zero, int i)
 {
     struct zero_piece *piece = &zero->pieces[i];
     size_t bytes = ZERO_STATES * (size_t)zero_snapshot_count(zero, i) * sizeof *piece->snapshot;
-    if (!zero->config.snapshot || zero->share < 0 || zero_borrowed_from(zero, i) != UNIT_AT_HOME)
+    if (!zero->config.snapshot || zero->reduce_shard < 0 ||
+        zero_borrowed_from(zero, i) != UNIT_NO_STAGE)
         return STATUS_OK;
     TRY(device_alloc_host(zero->ops->device, MEM_SNAPSHOT, "state to be saved", bytes,
                           &piece->snapshot));
@@ -140,14 +141,14 @@ static enum status alloc_sum(struct zero *zero, int i, const char *what, int k)
     bool one_round = roster_rounds(&zero->roster, zero->reductions) == 1;
     bool in_gradient = use->full && dtype_bytes(type) == dtype_bytes(zero->type);
     bool shared = k == 0 && zero->roster.copies > 1;
-    int64_t share = zero_share_count(zero, i), shard = zero_shard_count(zero, i);
+    int64_t reduce_shard = zero_reduce_shard_count(zero, i), shard = zero_shard_count(zero, i);
     if (in_gradient && one_round) {
-        use->sum = zero_at(use->full, type, zero->share * share);
+        use->sum = zero_at(use->full, type, zero->reduce_shard * reduce_shard);
     } else {
         bool whole_shard = shared && !in_gradient;
         TRY(alloc_elements(zero, MEM_GRADS, what, zero->graph->pieces[i].name,
-                           whole_shard ? shard : share, type, &use->sum_block));
-        int64_t first = whole_shard ? zero->share * share - zero->shard * shard : 0;
+                           whole_shard ? shard : reduce_shard, type, &use->sum_block));
+        int64_t first = whole_shard ? zero->reduce_shard * reduce_shard - zero->shard * shard : 0;
         use->sum = zero_at(use->sum_block, type, first);
     }
     if (k == 0)
@@ -164,24 +165,24 @@ static enum status alloc_use(struct zero *zero, int i, int k)
     snprintf(what, sizeof what, "gradient, %s", zero->graph->units[use->unit].name);
     if (zero->worker)
         TRY(alloc_gradient(zero, i, what, use));
-    return zero->share >= 0 ? alloc_sum(zero, i, what, k) : STATUS_OK;
+    return zero->reduce_shard >= 0 ? alloc_sum(zero, i, what, k) : STATUS_OK;
 }
 
 static enum status alloc_piece(struct zero *zero, int i)
 {
     TRY(alloc_params(zero, i));
     if (!zero_has_masters(zero))
-        zero->pieces[i].master = zero->pieces[i].slice;
+        zero->pieces[i].master = zero->pieces[i].shard;
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
     TRY(alloc_optimizer(zero, i));
     TRY(alloc_snapshot(zero, i));
     for (int k = 0; k < zero->pieces[i].use_count; k++)
         TRY(alloc_use(zero, i, k));
-    if (zero->share < 0 || zero_lent_to(zero, i) == UNIT_AT_HOME)
+    if (zero->reduce_shard < 0 || zero_lent_to(zero, i) == UNIT_NO_STAGE)
         return STATUS_OK;
     return alloc_elements(zero, MEM_GRADS, "gradient, of another stage",
-                          zero->graph->pieces[i].name, zero_share_count(zero, i),
+                          zero->graph->pieces[i].name, zero_reduce_shard_count(zero, i),
                           zero_type_of_sum(zero, false), &zero->pieces[i].lent_sum);
 }
 
@@ -324,7 +325,7 @@ static enum status alloc_slots(struct zero *zero)
 /* A chunk of 16-bit sums in fp32, while they are added. */
 static enum status alloc_round_sum(struct zero *zero)
 {
-    if (zero->sum_type == DTYPE_F32 || zero->share < 0)
+    if (zero->sum_type == DTYPE_F32 || zero->reduce_shard < 0)
         return STATUS_OK;
     return device_alloc(zero->ops->device, MEM_COMM, "sum of a round", ZERO_STAGING * sizeof(float),
                         &zero->round_sum);
@@ -341,7 +342,7 @@ enum status zero_memory_create(struct zero *zero)
                         sizeof *zero->pieces, &zero->pieces));
     TRY(find_uses(zero));
     TRY(exchange_tables_create(zero));
-    TRY(team_create(zero));
+    TRY(tp_group_create(zero));
     for (int i = 0; i < graph->piece_count; i++)
         TRY(alloc_piece(zero, i));
     TRY(device_alloc(device, MEM_OTHER, "step scalars", sizeof *zero->scalars, &zero->scalars));
@@ -353,7 +354,7 @@ enum status zero_memory_create(struct zero *zero)
     if (!zero_alone(zero))
         TRY(exchange_open(zero));
     if (zero->pipe.comm)
-        TRY(exchange_open_stages(zero));
+        TRY(exchange_open_pp_stages(zero));
     if (zero->config.micro_batches == 0)
         return STATUS_OK;
     TRY(alloc_round_sum(zero));
@@ -380,10 +381,10 @@ static void free_piece(struct zero *zero, struct zero_piece *piece)
     device_free(device, piece->snapshot);
     device_free(device, piece->v);
     device_free(device, piece->m);
-    if (piece->master != piece->slice)
+    if (piece->master != piece->shard)
         device_free(device, piece->master);
     if (!piece->full)
-        device_free(device, piece->slice);
+        device_free(device, piece->shard);
     device_free(device, piece->full);
     event_destroy(piece->published);
 }
@@ -424,7 +425,7 @@ void zero_memory_free(struct zero *zero)
     device_free(device, zero->contributions);
     device_free(device, zero->round_sum);
     device_free(device, zero->segments);
-    device_free(device, zero->segment_places);
+    device_free(device, zero->segment_locations);
     device_free(device, zero->nonfinite);
     device_free(device, zero->block_sums);
     device_free(device, zero->parts);
@@ -438,12 +439,12 @@ void zero_memory_free(struct zero *zero)
     mem_free(zero->env, zero->all_bad);
     mem_free(zero->env, zero->first_block);
     mem_free(zero->env, zero->staged);
-    mem_free(zero->env, zero->stage_nodes);
+    mem_free(zero->env, zero->pp_stage_nodes);
     mem_free(zero->env, zero->staging);
     mem_free(zero->env, zero->exchange_counts);
     mem_free(zero->env, zero->uses);
     mem_free(zero->env, zero->pieces);
-    team_free(zero);
+    tp_group_free(zero);
     partition_free(zero->env, &zero->partition);
     partition_free(zero->env, &zero->whole);
 }

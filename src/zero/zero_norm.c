@@ -24,12 +24,12 @@
 
 /* --- whose nodes ---------------------------------------------------------------------------- */
 
-struct block_range norm_share_blocks(const struct zero *zero, int piece, int share)
+struct block_range norm_reduce_shard_blocks(const struct zero *zero, int piece, int reduce_shard)
 {
     int64_t number = zero->first_block[piece];
-    int64_t count = zero_share_count(zero, piece) / OPS_BLOCK;
+    int64_t count = zero_reduce_shard_count(zero, piece) / OPS_BLOCK;
     int64_t used = zero->partition.piece_used[piece] / OPS_BLOCK;
-    int64_t first = share * count < used ? share * count : used;
+    int64_t first = reduce_shard * count < used ? reduce_shard * count : used;
     int64_t end = first + count < used ? first + count : used;
     return (struct block_range){number + first, number + end};
 }
@@ -49,8 +49,8 @@ static int node_count(struct block_range range)
 /* The blocks of shares first .. end-1. */
 static struct block_range group_blocks(const struct zero *zero, int piece, int first, int end)
 {
-    return (struct block_range){norm_share_blocks(zero, piece, first).first,
-                                norm_share_blocks(zero, piece, end - 1).end};
+    return (struct block_range){norm_reduce_shard_blocks(zero, piece, first).first,
+                                norm_reduce_shard_blocks(zero, piece, end - 1).end};
 }
 
 static int64_t group_nodes(const struct zero *zero, int first, int end)
@@ -74,21 +74,21 @@ struct meeting {
 
 static struct meeting meeting_of(const struct zero *zero, int step)
 {
-    int share = zero->share, shares = zero->roster.owners;
-    int middle = share + step < shares ? share + step : shares;
-    return (struct meeting){.sends = (share & step) != 0,
-                            .takes = (share & step) == 0 && middle < shares,
-                            .first = share,
+    int reduce_shard = zero->reduce_shard, reduce_shards = zero->roster.owners;
+    int middle = reduce_shard + step < reduce_shards ? reduce_shard + step : reduce_shards;
+    return (struct meeting){.sends = (reduce_shard & step) != 0,
+                            .takes = (reduce_shard & step) == 0 && middle < reduce_shards,
+                            .first = reduce_shard,
                             .middle = middle,
-                            .end = middle + step < shares ? middle + step : shares};
+                            .end = middle + step < reduce_shards ? middle + step : reduce_shards};
 }
 
 /* The most values that this rank holds at any time. */
 static int64_t most_nodes(const struct zero *zero)
 {
-    if (zero->share < 0)
+    if (zero->reduce_shard < 0)
         return 1;
-    int64_t most = group_nodes(zero, zero->share, zero->share + 1);
+    int64_t most = group_nodes(zero, zero->reduce_shard, zero->reduce_shard + 1);
     for (int step = 1; step < zero->roster.owners && !meeting_of(zero, step).sends; step *= 2) {
         struct meeting m = meeting_of(zero, step);
         int64_t taken = m.takes ? group_nodes(zero, m.middle, m.end) : 0;
@@ -115,18 +115,18 @@ static enum status number_blocks(struct zero *zero)
 }
 
 /* Room for the nodes of the stage, at the first stage of all: each says how many it has. */
-static enum status make_room_for_stages(struct zero *zero)
+static enum status make_room_for_pp_stages(struct zero *zero)
 {
     struct comm *comm = zero->pipe.comm;
     int64_t count = group_nodes(zero, 0, zero->roster.owners), all = count;
     if (comm) {
         TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", (size_t)comm_size(comm),
-                            sizeof count, &zero->stage_nodes));
-        TRY(comm_exchange(comm, &count, sizeof count, zero->stage_nodes));
+                            sizeof count, &zero->pp_stage_nodes));
+        TRY(comm_exchange(comm, &count, sizeof count, zero->pp_stage_nodes));
         for (int stage = 1; comm_rank(comm) == 0 && stage < comm_size(comm); stage++)
-            all += zero->stage_nodes[stage];
+            all += zero->pp_stage_nodes[stage];
     }
-    if (zero->share != 0)
+    if (zero->reduce_shard != 0)
         return STATUS_OK;
     return mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", (size_t)all, sizeof *zero->staged,
                            &zero->staged);
@@ -138,8 +138,8 @@ enum status norm_create(struct zero *zero)
     size_t room = (size_t)(zero->node_room = most_nodes(zero)), ranks = (size_t)zero->roster.size;
     if (zero->pipe.comm && (size_t)comm_size(zero->pipe.comm) > ranks)
         ranks = (size_t)comm_size(zero->pipe.comm);
-    if ((size_t)zero->team.size > ranks)
-        ranks = (size_t)zero->team.size;
+    if ((size_t)zero->tp_group.size > ranks)
+        ranks = (size_t)zero->tp_group.size;
     TRY(norm_parts_create(zero));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes,
                         &zero->nodes));
@@ -147,7 +147,7 @@ enum status norm_create(struct zero *zero)
                         &zero->nodes_taken));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "norm nodes", room, sizeof *zero->nodes_joined,
                         &zero->nodes_joined));
-    TRY(make_room_for_stages(zero));
+    TRY(make_room_for_pp_stages(zero));
     return mem_alloc_array(zero->env, MEM_OTHER, "non-finite places", ranks, sizeof *zero->all_bad,
                            &zero->all_bad);
 }
@@ -219,10 +219,10 @@ static enum status gather_nodes(struct zero *zero, bool dry)
         int64_t taken = m.takes ? group_nodes(zero, m.middle, m.end) : 0;
         if (m.sends && held > 0)
             comm_send(zero->comm, zero->nodes, held, DTYPE_F64,
-                      roster_share_rank(&zero->roster, m.first - step), zero->stream);
+                      roster_reduce_shard_rank(&zero->roster, m.first - step), zero->stream);
         if (taken > 0)
             comm_recv(zero->comm, zero->nodes_taken, taken, DTYPE_F64,
-                      roster_share_rank(&zero->roster, m.middle), zero->stream);
+                      roster_reduce_shard_rank(&zero->roster, m.middle), zero->stream);
         TRY(settle(zero, zero->comm));
         if (m.takes && !dry)
             join_nodes(zero, &m);
@@ -257,15 +257,15 @@ static int compare_nodes(const void *a, const void *b)
 }
 
 /* The nodes of all stages to the first one, behind its own. */
-static enum status gather_stages(struct zero *zero, int64_t *count)
+static enum status gather_pp_stages(struct zero *zero, int64_t *count)
 {
     struct comm *comm = zero->pipe.comm;
     if (comm_rank(comm) > 0)
         comm_send(comm, zero->staged, *count * 3, DTYPE_F64, 0, zero->stream);
     for (int stage = 1; comm_rank(comm) == 0 && stage < comm_size(comm); stage++) {
-        comm_recv(comm, zero->staged + *count, zero->stage_nodes[stage] * 3, DTYPE_F64, stage,
+        comm_recv(comm, zero->staged + *count, zero->pp_stage_nodes[stage] * 3, DTYPE_F64, stage,
                   zero->stream);
-        *count += zero->stage_nodes[stage];
+        *count += zero->pp_stage_nodes[stage];
     }
     return settle(zero, comm);
 }
@@ -277,7 +277,7 @@ static enum status add_up(struct zero *zero, bool dry, double *square_sum)
     int64_t count =
         dry ? group_nodes(zero, 0, zero->roster.owners) : staged_nodes(zero, zero->staged);
     if (zero->pipe.comm)
-        TRY(gather_stages(zero, &count));
+        TRY(gather_pp_stages(zero, &count));
     if (dry || (zero->pipe.comm && comm_rank(zero->pipe.comm) > 0))
         return STATUS_OK;
     qsort(zero->staged, (size_t)count, sizeof *zero->staged, compare_nodes);
@@ -290,23 +290,23 @@ static enum status add_up(struct zero *zero, bool dry, double *square_sum)
 enum status norm_of_sums(struct zero *zero, double *square_sum)
 {
     bool dry = device_is_dry(zero->ops->device); /* nothing to read: messages are only counted */
-    struct comm *stages = zero->pipe.comm;
+    struct comm *pp_stages = zero->pipe.comm;
     *square_sum = 0.0;
-    if (zero->share >= 0)
+    if (zero->reduce_shard >= 0)
         TRY(dry ? norm_read_parts(zero) : norm_form_nodes(zero));
-    if (zero->share >= 0 && !zero_alone(zero))
+    if (zero->reduce_shard >= 0 && !zero_alone(zero))
         TRY(gather_nodes(zero, dry));
-    if (zero->share == 0)
+    if (zero->reduce_shard == 0)
         TRY(add_up(zero, dry, square_sum));
-    if (zero->share == 0 && zero->team.comm && (!stages || comm_rank(stages) == 0))
-        TRY(team_add(zero, square_sum));
-    if (!zero_alone(zero) && (!stages || comm_rank(stages) == 0)) {
-        comm_broadcast(zero->comm, square_sum, 1, DTYPE_F64, roster_share_rank(&zero->roster, 0),
-                       zero->stream);
+    if (zero->reduce_shard == 0 && zero->tp_group.comm && (!pp_stages || comm_rank(pp_stages) == 0))
+        TRY(tp_group_add(zero, square_sum));
+    if (!zero_alone(zero) && (!pp_stages || comm_rank(pp_stages) == 0)) {
+        comm_broadcast(zero->comm, square_sum, 1, DTYPE_F64,
+                       roster_reduce_shard_rank(&zero->roster, 0), zero->stream);
         TRY(settle(zero, zero->comm));
     }
-    if (!stages)
+    if (!pp_stages)
         return STATUS_OK;
-    comm_broadcast(stages, square_sum, 1, DTYPE_F64, 0, zero->stream);
-    return settle(zero, stages);
+    comm_broadcast(pp_stages, square_sum, 1, DTYPE_F64, 0, zero->stream);
+    return settle(zero, pp_stages);
 }

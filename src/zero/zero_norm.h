@@ -16,8 +16,8 @@ static inline int norm_first_level(struct block_range range)
     return aligned < longest ? aligned : longest;
 }
 
-/* The blocks of share `share` of a piece. */
-struct block_range norm_share_blocks(const struct zero *zero, int piece, int share);
+/* The blocks of share `reduce_shard` of a piece. */
+struct block_range norm_reduce_shard_blocks(const struct zero *zero, int piece, int reduce_shard);
 
 /* --- zero_norm_parts.c ---------------------------------------------------------------------- */
 /* Room for the parts; blocks have their numbers. */

@@ -33,8 +33,8 @@ static struct cut cut_range(struct block_range range)
 static int64_t count_parts(struct zero *zero)
 {
     int64_t most = 0;
-    for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
-        struct block_range range = norm_share_blocks(zero, i, zero->share);
+    for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++) {
+        struct block_range range = norm_reduce_shard_blocks(zero, i, zero->reduce_shard);
         struct cut cut = cut_range(range);
         int64_t blocks = cut.tail - cut.middle, wide = blocks >> PART_LEVEL;
         if (!zero_is_learned(zero, i))
@@ -119,7 +119,7 @@ static void want_blocks(struct zero *zero, struct wanted *wanted, int piece, int
 {
     const struct unit_piece *unit_piece = &zero->graph->pieces[piece];
     const void *sum = zero->pieces[piece].uses[0].sum;
-    int64_t base = zero->share * zero_share_count(zero, piece);
+    int64_t base = zero->reduce_shard * zero_reduce_shard_count(zero, piece);
     for (int q = unit_piece->first_param; q < unit_piece->first_param + unit_piece->param_count;
          q++) {
         int64_t from = zero->partition.param_offset[q];
@@ -183,7 +183,7 @@ enum status norm_read_parts(struct zero *zero)
     struct forming forming = {.wide = zero->parts, .single = zero->parts + zero->wide_count};
     for (int i = 0; i < zero->graph->piece_count; i++)
         if (zero_is_learned(zero, i))
-            form_parts(zero, i, norm_share_blocks(zero, i, zero->share), &forming);
+            form_parts(zero, i, norm_reduce_shard_blocks(zero, i, zero->reduce_shard), &forming);
     form_wide(zero, &forming);
     CHECK_EQ(forming.wide - zero->parts, zero->wide_count);
     CHECK_EQ(forming.single - zero->parts, zero->part_count);
@@ -210,7 +210,7 @@ enum status norm_form_nodes(struct zero *zero)
     for (int i = 0; i < zero->graph->piece_count; i++) {
         if (!zero_is_learned(zero, i))
             continue;
-        struct block_range range = norm_share_blocks(zero, i, zero->share);
+        struct block_range range = norm_reduce_shard_blocks(zero, i, zero->reduce_shard);
         while (range.first < range.end) {
             int level = norm_first_level(range);
             CHECK_LT(count, zero->node_room);

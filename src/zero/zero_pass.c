@@ -50,7 +50,7 @@ void zero_walk(struct zero *zero, int first, int end, enum walk_way way)
 static void gather(struct zero *zero, const struct residency *r)
 {
     stream_wait(zero->gather_stream, zero->slot_free[r->slot]);
-    shards_to_members(zero, r->piece, zero->pieces[r->piece].slice, zero->slot_at[r->slot]);
+    shards_to_members(zero, r->piece, zero->pieces[r->piece].shard, zero->slot_at[r->slot]);
     event_record(zero->slot_ready[r->slot], zero->gather_stream);
 }
 
@@ -224,7 +224,7 @@ static bool sends_local(const struct zero *zero, const struct zero_use *use)
 }
 
 /* Where the gradient that unit u has of `piece` is sent from. */
-static void *wire_place(struct zero *zero, int piece, int u)
+static void *wire_address(struct zero *zero, int piece, int u)
 {
     struct zero_use *use = find_use(zero, piece, u);
     if (zero_sum_is_gradient(zero, piece, use))
@@ -243,7 +243,7 @@ static struct event *wire_free(struct zero *zero, const struct zero_use *use)
 
 /* Where this rank's micro-batch of `round` writes the gradient that unit u has of `piece`, in the
  * compute type. */
-static void *gradient_place(struct zero *zero, int piece, int u, int64_t round)
+static void *gradient_address(struct zero *zero, int piece, int u, int64_t round)
 {
     struct zero_use *use = find_use(zero, piece, u);
     CHECK(use != NULL);
@@ -254,7 +254,7 @@ static void *gradient_place(struct zero *zero, int piece, int u, int64_t round)
         return zero->gradient_work + slot_offset(zero, piece, u);
     if (zero_alone(zero) && zero_use_type(zero, piece, use) == zero->type && round == 0)
         return use->sum;
-    return wire_place(zero, piece, u);
+    return wire_address(zero, piece, u);
 }
 
 void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct unit_run *run)
@@ -267,7 +267,7 @@ void zero_grads(struct zero *zero, int u, enum pass pass, int64_t round, struct 
             continue;
         if (!zero_alone(zero) && !zero_widens(zero))
             stream_wait(zero->stream, wire_free(zero, find_use(zero, piece, u)));
-        run->grads[use] = zero_at(gradient_place(zero, piece, u, round), zero->ops->type,
+        run->grads[use] = zero_at(gradient_address(zero, piece, u, round), zero->ops->type,
                                   zero->partition.param_offset[param]);
     }
 }
@@ -285,20 +285,20 @@ static bool pass_writes_piece(const struct zero *zero, const struct unit *unit, 
  * it there. */
 static void round_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
-    const void *from = use->local ? use->local : gradient_place(zero, piece, use->unit, round);
+    const void *from = use->local ? use->local : gradient_address(zero, piece, use->unit, round);
     if (!zero_is_narrow(zero) || (!use->local && !zero_widens(zero)))
         return;
     if (!zero_alone(zero))
         stream_wait(zero->stream, wire_free(zero, use));
-    ops_cast(zero->ops, zero->stream, wire_place(zero, piece, use->unit), zero->type, from,
+    ops_cast(zero->ops, zero->stream, wire_address(zero, piece, use->unit), zero->type, from,
              DTYPE_F32, zero->partition.piece_count[piece]);
 }
 
 /* One rank: the first micro-batch may be in its place already. */
 static void add_alone(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
-    const void *from = zero_widens(zero) ? wire_place(zero, piece, use->unit)
-                                         : gradient_place(zero, piece, use->unit, round);
+    const void *from = zero_widens(zero) ? wire_address(zero, piece, use->unit)
+                                         : gradient_address(zero, piece, use->unit, round);
     if (from != use->sum)
         add_contributions(zero, zero->stream, use->sum, from, 1, zero->partition.piece_count[piece],
                           round == 0);
@@ -306,8 +306,8 @@ static void add_alone(struct zero *zero, int piece, struct zero_use *use, int64_
 
 static void send_gradient(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
-    const void *from = zero->worker ? wire_place(zero, piece, use->unit) : NULL;
-    shares_to_owners(zero, piece, from, round, use->sum);
+    const void *from = zero->worker ? wire_address(zero, piece, use->unit) : NULL;
+    reduce_shards_to_owners(zero, piece, from, round, use->sum);
     if (zero->worker)
         event_record(wire_free(zero, use), zero->reduce_stream);
 }
@@ -320,7 +320,7 @@ static bool has_gradient(const struct zero *zero, int64_t round)
 /* A micro-batch's gradient to those before it; the first may be in its place already. */
 static void add_local(struct zero *zero, int piece, struct zero_use *use, int64_t round)
 {
-    const void *from = gradient_place(zero, piece, use->unit, round);
+    const void *from = gradient_address(zero, piece, use->unit, round);
     int64_t count = zero->partition.piece_count[piece];
     if (from == use->local)
         return;

@@ -21,31 +21,31 @@ static struct rng stream_of(const struct zero *zero, const struct unit_tensor *t
     return rng_stream(zero->config.seed, name);
 }
 
-static struct adamw_place place_of(const struct zero *zero, int t, int64_t first)
+static struct adamw_location place_of(const struct zero *zero, int t, int64_t first)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
-    int64_t run, start = unit_tensor_place(tensor, 0, &run), apart = 0;
+    int64_t run, start = unit_tensor_index(tensor, 0, &run), apart = 0;
     if (run == unit_tensor_count(tensor))
         run = INT64_MAX;
     else
-        apart = unit_tensor_place(tensor, run, NULL) - start;
-    return (struct adamw_place){stream_of(zero, tensor).key, first, run, apart, start};
+        apart = unit_tensor_index(tensor, run, NULL) - start;
+    return (struct adamw_location){stream_of(zero, tensor).key, first, run, apart, start};
 }
 
 enum status zero_round_create(struct zero *zero)
 {
     size_t most = (size_t)zero->graph->tensor_count, count = 0;
-    struct adamw_place *list;
+    struct adamw_location *list;
     TRY(device_alloc(zero->ops->device, MEM_OTHER, "places of segments", most * sizeof *list,
-                     &zero->segment_places));
+                     &zero->segment_locations));
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "places", most, sizeof *list, &list));
     for (int t = 0; t < zero->graph->tensor_count; t++) {
-        struct place mine = zero_updated_part(zero, t);
+        struct piece_range mine = zero_updated_part(zero, t);
         if (mine.count > 0)
             list[count++] =
                 place_of(zero, t, mine.first - partition_tensor(&zero->partition, t).first);
     }
-    device_copy(zero->stream, zero->segment_places, list, most * sizeof *list);
+    device_copy(zero->stream, zero->segment_locations, list, most * sizeof *list);
     enum status st = stream_sync(zero->stream);
     mem_free(zero->env, list);
     return st;
@@ -60,7 +60,7 @@ static void round_chunk(const struct zero *zero, int t, int64_t updates, int64_t
     bool bf16 = zero->type == DTYPE_BF16;
 #pragma omp parallel for num_threads(zero->env->threads) schedule(static)
     for (int64_t i = 0; i < count; i++) {
-        uint64_t element = (uint64_t)unit_tensor_place(tensor, first + i, NULL);
+        uint64_t element = (uint64_t)unit_tensor_index(tensor, first + i, NULL);
         uint32_t random = rng_word(rng, element, (uint64_t)updates);
         params[i] =
             bf16 ? f32_to_bf16_random(masters[i], random) : f32_to_f16_random(masters[i], random);
@@ -68,7 +68,7 @@ static void round_chunk(const struct zero *zero, int t, int64_t updates, int64_t
 }
 
 /* The staging buffer has masters in its first half, params in the second. */
-static enum status round_tensor(struct zero *zero, int t, struct place mine, int64_t updates)
+static enum status round_tensor(struct zero *zero, int t, struct piece_range mine, int64_t updates)
 {
     enum { CHUNK = ZERO_STAGING / 2 };
     const struct zero_piece *piece = &zero->pieces[mine.piece];
@@ -82,7 +82,7 @@ static enum status round_tensor(struct zero *zero, int t, struct place mine, int
                     (size_t)n * sizeof *masters);
         TRY(stream_sync(zero->stream));
         round_chunk(zero, t, updates, in_tensor + done, n, masters, params);
-        device_copy(zero->stream, zero_at(piece->slice, zero->type, in_shard + done), params,
+        device_copy(zero->stream, zero_at(piece->shard, zero->type, in_shard + done), params,
                     (size_t)n * sizeof *params);
         TRY(stream_sync(zero->stream));
     }
@@ -92,7 +92,7 @@ static enum status round_tensor(struct zero *zero, int t, struct place mine, int
 enum status zero_round_all(struct zero *zero, int64_t updates)
 {
     for (int t = 0; t < zero->graph->tensor_count; t++) {
-        struct place mine = zero_updated_part(zero, t);
+        struct piece_range mine = zero_updated_part(zero, t);
         if (mine.count > 0)
             TRY(round_tensor(zero, t, mine, updates));
     }

@@ -23,7 +23,7 @@
 
 /* A rank's elements of a tensor: of its own part, and behind those, lines that it puts together with
  * its team. Ranges of the whole tensor. */
-struct share {
+struct reduce_shard {
     struct zero_range head, lines, tail;
     bool together;
 };
@@ -33,43 +33,43 @@ static struct zero_range own_range(const struct unit_tensor *tensor, int64_t fir
 {
     if (first == end)
         return (struct zero_range){0};
-    return (struct zero_range){unit_tensor_place(tensor, first, NULL), end - first};
+    return (struct zero_range){unit_tensor_index(tensor, first, NULL), end - first};
 }
 
 /* first .. end-1 of a part that is cut across: `run` elements of every line. */
-static struct share share_of_lines(const struct unit_tensor *tensor, int64_t first, int64_t end,
-                                   int64_t run, int t, int team)
+static struct reduce_shard part_of_lines(const struct unit_tensor *tensor, int64_t first,
+                                         int64_t end, int64_t run, int t, int tp_group)
 {
     int64_t width = unit_tensor_whole(tensor) / (unit_tensor_count(tensor) / run);
     int64_t from = (first + run - 1) / run, to = end / run, lines = to - from;
     if (lines < 0)
-        return (struct share){.head = own_range(tensor, first, end)};
-    int64_t mine = from + lines * t / team, next = from + lines * (t + 1) / team;
-    struct share share = {.head = own_range(tensor, first, from * run),
-                          .tail = own_range(tensor, to * run, end),
-                          .together = lines > 0};
+        return (struct reduce_shard){.head = own_range(tensor, first, end)};
+    int64_t mine = from + lines * t / tp_group, next = from + lines * (t + 1) / tp_group;
+    struct reduce_shard reduce_shard = {.head = own_range(tensor, first, from * run),
+                                        .tail = own_range(tensor, to * run, end),
+                                        .together = lines > 0};
     if (mine < next)
-        share.lines = (struct zero_range){mine * width, (next - mine) * width};
-    return share;
+        reduce_shard.lines = (struct zero_range){mine * width, (next - mine) * width};
+    return reduce_shard;
 }
 
-/* What rank t of a team saves of number `share` of a tensor's shares. */
-static struct share share_of(const struct zero *zero, int tensor, int share, int t)
+/* What rank t of a team saves of number `reduce_shard` of a tensor's shares. */
+static struct reduce_shard saved_part(const struct zero *zero, int tensor, int reduce_shard, int t)
 {
     const struct partition *partition = zero->pipe.cut ? &zero->whole : &zero->partition;
-    const struct unit_tensor part = team_tensor(zero, tensor, t);
-    struct place place = partition_tensor(partition, tensor);
+    const struct unit_tensor part = tp_group_tensor(zero, tensor, t);
+    struct piece_range range = partition_tensor(partition, tensor);
     int64_t run, count = unit_tensor_count(&part);
-    place.count = count;
-    struct place clipped = partition_clip(partition, place, share);
-    int64_t first = clipped.first - place.first, end = first + clipped.count;
+    range.count = count;
+    struct piece_range clipped = partition_clip(partition, range, reduce_shard);
+    int64_t first = clipped.first - range.first, end = first + clipped.count;
     if (clipped.count == 0 || !unit_tensor_answers(&part))
-        return (struct share){0};
-    unit_tensor_place(&part, 0, &run);
+        return (struct reduce_shard){0};
+    unit_tensor_index(&part, 0, &run);
     if (run == count)
-        return (struct share){.head = own_range(&part, first, end)};
+        return (struct reduce_shard){.head = own_range(&part, first, end)};
     CHECK(part.split.replicas <= 1 && part.split.most == 0);
-    return share_of_lines(&part, first, end, run, t, zero->team.size);
+    return part_of_lines(&part, first, end, run, t, zero->tp_group.size);
 }
 
 static void add_range(struct zero_ranges *ranges, struct zero_range range)
@@ -78,28 +78,29 @@ static void add_range(struct zero_ranges *ranges, struct zero_range range)
         ranges->at[ranges->count++] = range;
 }
 
-struct zero_ranges zero_state_share(const struct zero *zero, int tensor, int rank)
+struct zero_ranges zero_state_to_save(const struct zero *zero, int tensor, int rank)
 {
     const struct unit_cut *cut = zero->pipe.cut;
-    int stages = cut ? comm_size(zero->pipe.comm) : 1, team = zero->team.size;
-    int number = roster_share(&zero->roster, rank / team / stages);
+    int pp_stages = cut ? comm_size(zero->pipe.comm) : 1, tp_group = zero->tp_group.size;
+    int number = roster_reduce_shard(&zero->roster, rank / tp_group / pp_stages);
     struct zero_ranges ranges = {.count = 0};
-    if (number < 0 || (cut && cut->home[tensor] != rank / team % stages))
+    if (number < 0 || (cut && cut->owner[tensor] != rank / tp_group % pp_stages))
         return ranges;
-    struct share share = share_of(zero, tensor, number, rank % team);
-    add_range(&ranges, share.head);
-    add_range(&ranges, share.lines);
-    add_range(&ranges, share.tail);
+    struct reduce_shard reduce_shard = saved_part(zero, tensor, number, rank % tp_group);
+    add_range(&ranges, reduce_shard.head);
+    add_range(&ranges, reduce_shard.lines);
+    add_range(&ranges, reduce_shard.tail);
     return ranges;
 }
 
 /* Elements of its own part of a tensor of this graph. */
 static struct zero_range held_range(const struct zero *zero, int own)
 {
-    struct place whole = partition_tensor(&zero->partition, own);
-    if (zero->shard < 0 || zero_borrowed_from(zero, whole.piece) != UNIT_AT_HOME)
+    struct piece_range whole = partition_tensor(&zero->partition, own);
+    if (zero->shard < 0 || zero_borrowed_from(zero, whole.piece) != UNIT_NO_STAGE)
         return (struct zero_range){0};
-    struct place part = partition_clip_part(&zero->partition, whole, zero->shard, zero->shards);
+    struct piece_range part =
+        partition_clip_part(&zero->partition, whole, zero->shard, zero->shards);
     return (struct zero_range){part.count > 0 ? part.first - whole.first : 0, part.count};
 }
 
@@ -110,8 +111,8 @@ struct zero_range zero_state_held(const struct zero *zero, int tensor)
     if (held.count == 0)
         return held;
     const struct unit_tensor *t = &zero->graph->tensors[own];
-    int64_t first = unit_tensor_place(t, held.first, NULL);
-    int64_t last = unit_tensor_place(t, held.first + held.count - 1, NULL);
+    int64_t first = unit_tensor_index(t, held.first, NULL);
+    int64_t last = unit_tensor_index(t, held.first + held.count - 1, NULL);
     return (struct zero_range){first, last + 1 - first};
 }
 
@@ -131,12 +132,12 @@ static float *state_of(const struct zero_piece *piece, enum zero_state state)
 static float *elements_at(const struct zero *zero, enum zero_state state, int own,
                           struct zero_range range)
 {
-    struct place place = partition_tensor(&zero->partition, own);
+    struct piece_range tensor = partition_tensor(&zero->partition, own);
     struct zero_range held = held_range(zero, own);
     CHECK(zero->config.micro_batches > 0);
     CHECK(range.first >= held.first && range.first + range.count <= held.first + held.count);
-    int64_t shard_first = zero->shard * zero_shard_count(zero, place.piece);
-    return state_of(&zero->pieces[place.piece], state) + place.first + range.first - shard_first;
+    int64_t shard_first = zero->shard * zero_shard_count(zero, tensor.piece);
+    return state_of(&zero->pieces[tensor.piece], state) + tensor.first + range.first - shard_first;
 }
 
 enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor, int64_t first,
@@ -145,7 +146,7 @@ enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor
     int own = zero_own_tensor(zero, tensor);
     CHECK(own >= 0);
     struct zero_range part =
-        team_part(&zero->graph->tensors[own], (struct zero_range){first, count});
+        tp_group_part(&zero->graph->tensors[own], (struct zero_range){first, count});
     CHECK_EQ(part.count, count);
     if (count > 0)
         device_copy(zero->stream, out, elements_at(zero, state, own, part),
@@ -156,7 +157,7 @@ enum status zero_state_read(struct zero *zero, enum zero_state state, int tensor
 /* What of a range of the whole is held here, in elements of the own part. */
 static struct zero_range held_part(const struct zero *zero, int own, struct zero_range whole)
 {
-    struct zero_range part = team_part(&zero->graph->tensors[own], whole);
+    struct zero_range part = tp_group_part(&zero->graph->tensors[own], whole);
     struct zero_range held = held_range(zero, own);
     int64_t end = part.first + part.count, held_end = held.first + held.count;
     end = end < held_end ? end : held_end;
@@ -176,7 +177,7 @@ enum status zero_state_write(struct zero *zero, enum zero_state state, int tenso
         struct zero_range chunk = {part.first + done, n};
         device_copy(
             zero->stream, elements_at(zero, state, own, chunk),
-            team_pack(&zero->graph->tensors[own], chunk.first, n, first, values, zero->staging),
+            tp_group_pack(&zero->graph->tensors[own], chunk.first, n, first, values, zero->staging),
             (size_t)n * sizeof *values);
         TRY(stream_sync(zero->stream));
     }
@@ -194,7 +195,8 @@ static int whole_tensor(const struct zero *zero, int own)
 
 static int64_t saved_count(const struct zero *zero, int own)
 {
-    struct share s = share_of(zero, whole_tensor(zero, own), zero->share, zero->team.rank);
+    struct reduce_shard s =
+        saved_part(zero, whole_tensor(zero, own), zero->reduce_shard, zero->tp_group.rank);
     return s.head.count + s.lines.count + s.tail.count;
 }
 
@@ -221,7 +223,7 @@ static int64_t copied_before(const struct zero *zero, int piece, int own)
 int64_t zero_snapshot_count(const struct zero *zero, int piece)
 {
     int first, end;
-    if (zero->share < 0)
+    if (zero->reduce_shard < 0)
         return 0;
     tensors_of(zero->graph, piece, &first, &end);
     return copied_before(zero, piece, end);
@@ -245,7 +247,7 @@ static void copy_own(struct zero *zero, enum zero_state state, int own, struct z
 {
     if (range.count == 0)
         return;
-    struct zero_range part = team_part(&zero->graph->tensors[own], range);
+    struct zero_range part = tp_group_part(&zero->graph->tensors[own], range);
     const float *from = elements_at(zero, state, own, part);
     if (run->count == 0 || out != run->to + run->count || from != run->from + run->count) {
         copy_now(zero, run);
@@ -259,18 +261,21 @@ static enum status copy_lines(struct zero *zero, enum zero_state state, int own,
 {
     int tensor = whole_tensor(zero, own);
     struct zero_range held = held_range(zero, own);
-    for (int t = 0; t < zero->team.size; t++)
-        zero->team.wanted[t] = share_of(zero, tensor, zero->share, t).lines;
-    return team_collect(zero, tensor, elements_at(zero, state, own, held), held.first, out);
+    for (int t = 0; t < zero->tp_group.size; t++)
+        zero->tp_group.wanted[t] = saved_part(zero, tensor, zero->reduce_shard, t).lines;
+    return tp_group_collect(zero, tensor, elements_at(zero, state, own, held), held.first, out);
 }
 
 static enum status copy_tensor(struct zero *zero, enum zero_state state, int own, float *out,
                                struct copy_run *run)
 {
-    struct share share = share_of(zero, whole_tensor(zero, own), zero->share, zero->team.rank);
-    copy_own(zero, state, own, share.head, out, run);
-    copy_own(zero, state, own, share.tail, out + share.head.count + share.lines.count, run);
-    return share.together ? copy_lines(zero, state, own, out + share.head.count) : STATUS_OK;
+    struct reduce_shard reduce_shard =
+        saved_part(zero, whole_tensor(zero, own), zero->reduce_shard, zero->tp_group.rank);
+    copy_own(zero, state, own, reduce_shard.head, out, run);
+    copy_own(zero, state, own, reduce_shard.tail,
+             out + reduce_shard.head.count + reduce_shard.lines.count, run);
+    return reduce_shard.together ? copy_lines(zero, state, own, out + reduce_shard.head.count)
+                                 : STATUS_OK;
 }
 
 static enum status copy_piece(struct zero *zero, int piece)
@@ -304,8 +309,9 @@ const float *zero_snapshot_at(const struct zero *zero, enum zero_state state, in
 {
     int own = zero_own_tensor(zero, tensor);
     int piece = partition_tensor(&zero->partition, own).piece;
-    struct share share = share_of(zero, tensor, zero->share, zero->team.rank);
-    const struct zero_range ranges[] = {share.head, share.lines, share.tail};
+    struct reduce_shard reduce_shard =
+        saved_part(zero, tensor, zero->reduce_shard, zero->tp_group.rank);
+    const struct zero_range ranges[] = {reduce_shard.head, reduce_shard.lines, reduce_shard.tail};
     const float *at = zero->pieces[piece].snapshot + state * zero_snapshot_count(zero, piece) +
                       copied_before(zero, piece, own);
     for (int i = 0; i < ZERO_RANGES; at += ranges[i++].count)

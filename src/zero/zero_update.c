@@ -19,15 +19,15 @@ static struct zero_group group_of(const struct zero_config *config, const char *
     return chosen;
 }
 
-struct place zero_updated_part(const struct zero *zero, int t)
+struct piece_range zero_updated_part(const struct zero *zero, int t)
 {
-    struct place place = partition_tensor(&zero->partition, t);
-    if (zero->shard < 0 || !zero_is_learned(zero, place.piece))
-        return (struct place){place.piece, place.first, 0};
-    return partition_clip_part(&zero->partition, place, zero->shard, zero->shards);
+    struct piece_range range = partition_tensor(&zero->partition, t);
+    if (zero->shard < 0 || !zero_is_learned(zero, range.piece))
+        return (struct piece_range){range.piece, range.first, 0};
+    return partition_clip_part(&zero->partition, range, zero->shard, zero->shards);
 }
 
-static struct adamw_segment segment_of(const struct zero *zero, int t, struct place mine)
+static struct adamw_segment segment_of(const struct zero *zero, int t, struct piece_range mine)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     const struct zero_piece *piece = &zero->pieces[mine.piece];
@@ -37,7 +37,7 @@ static struct adamw_segment segment_of(const struct zero *zero, int t, struct pl
     return (struct adamw_segment){
         .count = mine.count,
         .param = (float *)piece->master + at,
-        .copy = zero_is_narrow(zero) ? zero_at(piece->slice, zero->type, at) : NULL,
+        .copy = zero_is_narrow(zero) ? zero_at(piece->shard, zero->type, at) : NULL,
         .copy_type = zero->type,
         .grad_type = grad_type,
         .grad = zero_at(piece->total, grad_type, at),
@@ -75,7 +75,7 @@ enum status zero_segments_create(struct zero *zero)
     struct adamw_segment *list;
     TRY(mem_alloc_array(zero->env, MEM_OTHER, "segments", most, sizeof *list, &list));
     for (int t = 0; t < zero->graph->tensor_count; t++) {
-        struct place mine = zero_updated_part(zero, t);
+        struct piece_range mine = zero_updated_part(zero, t);
         if (mine.count == 0)
             continue;
         list[zero->segment_count++] = segment_of(zero, t, mine);
@@ -117,32 +117,32 @@ static enum status stand_still(struct zero *zero, struct stream *worker)
 
 static void add_uses(struct zero *zero)
 {
-    for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
+    for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         for (int k = 1; k < piece->use_count; k++)
             device_accumulate(zero->stream, piece->uses[0].sum, zero_sum_type(zero, i),
                               piece->uses[k].sum, zero_use_type(zero, i, &piece->uses[k]),
-                              zero_share_count(zero, i));
+                              zero_reduce_shard_count(zero, i));
     }
 }
 
 /* What another stage has of a piece that is at home here is added as the uses here are: last, since
  * its unit is. */
-static enum status add_uses_of_stages(struct zero *zero)
+static enum status add_uses_of_pp_stages(struct zero *zero)
 {
     struct comm *comm = zero->lent_comm;
     struct standstill still = begin_standstill(zero);
-    for (int i = 0; zero->share >= 0 && i < zero->graph->piece_count; i++) {
+    for (int i = 0; zero->reduce_shard >= 0 && i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
         int to = zero_borrowed_from(zero, i), from = zero_lent_to(zero, i);
-        int64_t count = zero_share_count(zero, i);
+        int64_t count = zero_reduce_shard_count(zero, i);
         enum dtype type = zero_type_of_sum(zero, false);
-        if (to == UNIT_AT_HOME && from == UNIT_AT_HOME)
+        if (to == UNIT_NO_STAGE && from == UNIT_NO_STAGE)
             continue;
         comm_label(comm, zero->graph->pieces[i].name);
-        if (to != UNIT_AT_HOME)
+        if (to != UNIT_NO_STAGE)
             comm_send(comm, piece->uses[0].sum, count, type, to, zero->stream);
-        if (from == UNIT_AT_HOME)
+        if (from == UNIT_NO_STAGE)
             continue;
         comm_recv(comm, piece->lent_sum, count, type, from, zero->stream);
         device_accumulate(zero->stream, piece->uses[0].sum, zero_sum_type(zero, i), piece->lent_sum,
@@ -156,10 +156,10 @@ static enum status add_uses_of_stages(struct zero *zero)
 /* The first non-finite element that this owner has, as (tensor, element). */
 static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
 {
-    for (int t = 0; zero->share >= 0 && t < zero->graph->tensor_count; t++) {
-        struct place whole = partition_tensor(&zero->partition, t);
-        struct place mine = partition_clip(&zero->partition, whole, zero->share);
-        int64_t own_first = zero->share * zero_share_count(zero, whole.piece), first;
+    for (int t = 0; zero->reduce_shard >= 0 && t < zero->graph->tensor_count; t++) {
+        struct piece_range whole = partition_tensor(&zero->partition, t);
+        struct piece_range mine = partition_clip(&zero->partition, whole, zero->reduce_shard);
+        int64_t own_first = zero->reduce_shard * zero_reduce_shard_count(zero, whole.piece), first;
         if (mine.count == 0 || !zero_is_learned(zero, whole.piece))
             continue;
         const void *sum = zero->pieces[whole.piece].uses[0].sum;
@@ -172,7 +172,7 @@ static enum status find_own_bad(struct zero *zero, struct zero_verdict *verdict)
             continue;
         verdict->bad_tensor = zero->pipe.cut ? zero->pipe.cut->whole_tensor[t] : t;
         verdict->bad_index =
-            unit_tensor_place(&zero->graph->tensors[t], first + mine.first - whole.first, NULL);
+            unit_tensor_index(&zero->graph->tensors[t], first + mine.first - whole.first, NULL);
         return STATUS_OK;
     }
     return STATUS_OK;
@@ -207,7 +207,7 @@ static enum status find_bad(struct zero *zero, struct zero_verdict *verdict)
         TRY(agree_on_bad(zero, zero->comm, verdict));
     if (zero->pipe.comm)
         TRY(agree_on_bad(zero, zero->pipe.comm, verdict));
-    return zero->team.comm ? agree_on_bad(zero, zero->team.comm, verdict) : STATUS_OK;
+    return zero->tp_group.comm ? agree_on_bad(zero, zero->tp_group.comm, verdict) : STATUS_OK;
 }
 
 enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *verdict)
@@ -217,8 +217,8 @@ enum status zero_judge(struct zero *zero, double scale, struct zero_verdict *ver
         TRY(stand_still(zero, zero->reduce_stream));
     add_uses(zero);
     if (zero->pipe.comm)
-        TRY(add_uses_of_stages(zero));
-    TRY(team_add_shares(zero));
+        TRY(add_uses_of_pp_stages(zero));
+    TRY(tp_group_add_partials(zero));
     TRY(norm_of_sums(zero, &square_sum));
     *verdict = (struct zero_verdict){sqrt(square_sum) / scale, -1, -1};
     return isfinite(verdict->grad_norm) ? STATUS_OK : find_bad(zero, verdict);
@@ -235,11 +235,11 @@ static double clip_factor(double clip, double norm)
 }
 
 /* Where a shard has several holders: what each has summed becomes the gradient of all of them. */
-static enum status share_sums(struct zero *zero)
+static enum status reduce_shard_sums(struct zero *zero)
 {
     for (int i = 0; i < zero->graph->piece_count; i++) {
         struct zero_piece *piece = &zero->pieces[i];
-        int64_t count = zero_share_count(zero, i);
+        int64_t count = zero_reduce_shard_count(zero, i);
         if (piece->use_count == 0)
             continue;
         void *mine = zero_at(piece->total, zero->sum_type, comm_rank(zero->replica_comm) * count);
@@ -248,7 +248,7 @@ static enum status share_sums(struct zero *zero)
                         (size_t)count * dtype_bytes(zero->sum_type));
         event_record(zero->written, zero->stream);
         stream_wait(zero->gather_stream, zero->written);
-        shares_to_replicas(zero, i);
+        reduce_shards_to_replicas(zero, i);
     }
     return stand_still(zero, zero->gather_stream);
 }
@@ -259,16 +259,16 @@ static enum status lend_params(struct zero *zero)
     struct comm *comm = zero->lend_comm;
     struct standstill still = begin_standstill(zero);
     for (int i = 0; zero->shard >= 0 && i < zero->graph->piece_count; i++) {
-        void *slice = zero->pieces[i].slice;
+        void *shard = zero->pieces[i].shard;
         int64_t count = zero_shard_count(zero, i);
         int to = zero_lent_to(zero, i), from = zero_borrowed_from(zero, i);
-        if (to == UNIT_AT_HOME && from == UNIT_AT_HOME)
+        if (to == UNIT_NO_STAGE && from == UNIT_NO_STAGE)
             continue;
         comm_label(comm, zero->graph->pieces[i].name);
-        if (to != UNIT_AT_HOME)
-            comm_send(comm, slice, count, zero->type, to, zero->stream);
-        if (from != UNIT_AT_HOME)
-            comm_recv(comm, slice, count, zero->type, from, zero->stream);
+        if (to != UNIT_NO_STAGE)
+            comm_send(comm, shard, count, zero->type, to, zero->stream);
+        if (from != UNIT_NO_STAGE)
+            comm_recv(comm, shard, count, zero->type, from, zero->stream);
     }
     TRY(stream_sync(zero->stream));
     end_standstill(zero, still);
@@ -285,7 +285,7 @@ static enum status publish_params(struct zero *zero)
     event_record(zero->written, zero->stream);
     stream_wait(zero->gather_stream, zero->written);
     for (int i = 0; !zero->sharding.params && i < zero->graph->piece_count; i++) {
-        shards_to_members(zero, i, zero->pieces[i].slice, zero->pieces[i].full);
+        shards_to_members(zero, i, zero->pieces[i].shard, zero->pieces[i].full);
         event_record(zero->pieces[i].published, zero->gather_stream);
     }
     return STATUS_OK;
@@ -295,7 +295,7 @@ enum status zero_publish(struct zero *zero, int64_t updates)
 {
     for (int i = 0; zero_has_masters(zero) && zero->shard >= 0 && i < zero->graph->piece_count; i++)
         if (zero->pieces[i].master)
-            ops_cast(zero->ops, zero->stream, zero->pieces[i].slice, zero->type,
+            ops_cast(zero->ops, zero->stream, zero->pieces[i].shard, zero->type,
                      zero->pieces[i].master, DTYPE_F32, zero_shard_count(zero, i));
     if (zero_rounds_at_random(zero))
         TRY(zero_round_all(zero, updates));
@@ -324,8 +324,8 @@ enum status zero_update(struct zero *zero, int64_t t, double lr, double scale,
     s->grad_scale = (float)(clip_factor(c->clip, verdict->grad_norm) / scale);
     device_copy(zero->stream, zero->scalars, s, sizeof *s);
     if (zero->replica_comm)
-        TRY(share_sums(zero));
-    const struct adamw hyper = {c->beta1, c->beta2, c->eps, zero->segment_places, t};
+        TRY(reduce_shard_sums(zero));
+    const struct adamw hyper = {c->beta1, c->beta2, c->eps, zero->segment_locations, t};
     ops_adamw(zero->ops, zero->stream, hyper, zero->scalars, zero->segments, zero->segment_count);
     spend_update(zero);
     TRY(stream_sync(zero->stream));

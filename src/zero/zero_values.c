@@ -10,12 +10,12 @@
 
 /* --- in ------------------------------------------------------------------------------------- */
 
-/* What of `place` this rank holds. */
-static struct place held_part(const struct zero *zero, struct place place)
+/* What of `range` this rank holds. */
+static struct piece_range held_part(const struct zero *zero, struct piece_range range)
 {
     if (zero->shard < 0)
-        return (struct place){place.piece, place.first, 0};
-    return partition_clip_part(&zero->partition, place, zero->shard, zero->shards);
+        return (struct piece_range){range.piece, range.first, 0};
+    return partition_clip_part(&zero->partition, range, zero->shard, zero->shards);
 }
 
 static double initial_value(const struct unit_tensor *tensor, struct rng rng, int64_t element)
@@ -31,11 +31,12 @@ static double initial_value(const struct unit_tensor *tensor, struct rng rng, in
 }
 
 /* The place of elements first .. first + count of a tensor in its piece. */
-static struct place element_range(const struct zero *zero, int tensor, int64_t first, int64_t count)
+static struct piece_range element_range(const struct zero *zero, int tensor, int64_t first,
+                                        int64_t count)
 {
-    struct place place = partition_tensor(&zero->partition, tensor);
-    CHECK(first >= 0 && count >= 0 && first + count <= place.count);
-    return (struct place){place.piece, place.first + first, count};
+    struct piece_range range = partition_tensor(&zero->partition, tensor);
+    CHECK(first >= 0 && count >= 0 && first + count <= range.count);
+    return (struct piece_range){range.piece, range.first + first, count};
 }
 
 /* dst = values, rounded, a chunk at a time. */
@@ -55,16 +56,16 @@ static enum status write_rounded(struct zero *zero, void *dst, const float *valu
 static enum status write_own(struct zero *zero, int tensor, int64_t first, int64_t count,
                              const float *values)
 {
-    struct place place = element_range(zero, tensor, first, count);
-    struct place mine = held_part(zero, place);
-    if (zero_borrowed_from(zero, place.piece) != UNIT_AT_HOME) /* zero_publish brings it */
+    struct piece_range range = element_range(zero, tensor, first, count);
+    struct piece_range mine = held_part(zero, range);
+    if (zero_borrowed_from(zero, range.piece) != UNIT_NO_STAGE) /* zero_publish brings it */
         return STATUS_OK;
-    int64_t own_first = zero->shard * zero_shard_count(zero, place.piece);
+    int64_t own_first = zero->shard * zero_shard_count(zero, range.piece);
     enum dtype type = zero_master_type(zero);
     if (mine.count == 0)
         return stream_sync(zero->stream);
-    void *dst = zero_at(zero->pieces[place.piece].master, type, mine.first - own_first);
-    values += mine.first - place.first;
+    void *dst = zero_at(zero->pieces[range.piece].master, type, mine.first - own_first);
+    values += mine.first - range.first;
     if (type != DTYPE_F32)
         return write_rounded(zero, dst, values, mine.count);
     device_copy(zero->stream, dst, values, (size_t)mine.count * sizeof *values);
@@ -78,11 +79,11 @@ enum status zero_write(struct zero *zero, int tensor, int64_t first, int64_t cou
     if (own < 0)
         return STATUS_OK;
     const struct unit_tensor *t = &zero->graph->tensors[own];
-    struct zero_range part = team_part(t, (struct zero_range){first, count});
+    struct zero_range part = tp_group_part(t, (struct zero_range){first, count});
     for (int64_t done = 0, n; done < part.count; done += n) {
         n = part.count - done < ZERO_STAGING ? part.count - done : ZERO_STAGING;
         TRY(write_own(zero, own, part.first + done, n,
-                      team_pack(t, part.first + done, n, first, values, zero->staging)));
+                      tp_group_pack(t, part.first + done, n, first, values, zero->staging)));
     }
     return STATUS_OK;
 }
@@ -92,8 +93,8 @@ static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
 {
     const struct unit_tensor *tensor = &zero->graph->tensors[t];
     struct rng rng = rng_stream(seed, tensor->name);
-    struct place whole = partition_tensor(&zero->partition, t);
-    struct place mine = held_part(zero, whole);
+    struct piece_range whole = partition_tensor(&zero->partition, t);
+    struct piece_range mine = held_part(zero, whole);
     int64_t begin = mine.first - whole.first, end = begin + mine.count;
     float *values = zero->staging;
     for (int64_t first = begin; first < end; first += ZERO_STAGING) {
@@ -101,7 +102,7 @@ static enum status init_tensor(struct zero *zero, int t, uint64_t seed)
 #pragma omp parallel for num_threads(zero->env->threads) schedule(static)
         for (int64_t i = 0; i < part; i++)
             values[i] =
-                (float)initial_value(tensor, rng, unit_tensor_place(tensor, first + i, NULL));
+                (float)initial_value(tensor, rng, unit_tensor_index(tensor, first + i, NULL));
         TRY(write_own(zero, t, first, part, values));
     }
     return STATUS_OK;
@@ -133,47 +134,47 @@ static struct holders shard_holders(const struct zero *zero)
                             zero_master_type(zero)};
 }
 
-static struct holders share_holders(const struct zero *zero, int piece)
+static struct holders reduce_shard_holders(const struct zero *zero, int piece)
 {
     return (struct holders){zero->reduce_comm,   zero->reduce_stream, zero->roster.size,         0,
-                            zero->roster.owners, roster_share,        zero_sum_type(zero, piece)};
+                            zero->roster.owners, roster_reduce_shard, zero_sum_type(zero, piece)};
 }
 
 /* A chunk of a piece from its holders; `own` is this rank's part. */
-static enum status collect(struct zero *zero, const struct holders *h, struct place place,
+static enum status collect(struct zero *zero, const struct holders *h, struct piece_range range,
                            const void *own, void *out)
 {
     const struct exchange *e = &zero->range;
     int part = h->part(&zero->roster, zero->roster.rank);
-    int64_t part_count = zero->partition.piece_count[place.piece] / h->parts;
-    struct place mine = {0};
+    int64_t part_count = zero->partition.piece_count[range.piece] / h->parts;
+    struct piece_range mine = {0};
     if (part >= 0)
-        mine = partition_clip_part(&zero->partition, place, part, h->parts);
+        mine = partition_clip_part(&zero->partition, range, part, h->parts);
     for (int i = 0; i < h->size; i++) {
         int theirs_part = h->part(&zero->roster, h->first_rank + i);
-        struct place theirs = {0};
+        struct piece_range theirs = {0};
         if (theirs_part >= 0)
-            theirs = partition_clip_part(&zero->partition, place, theirs_part, h->parts);
+            theirs = partition_clip_part(&zero->partition, range, theirs_part, h->parts);
         e->send_counts[i] = mine.count;
         e->send_offsets[i] = mine.count > 0 ? mine.first - part * part_count : 0;
         e->recv_counts[i] = theirs.count;
-        e->recv_offsets[i] = theirs.count > 0 ? theirs.first - place.first : 0;
+        e->recv_offsets[i] = theirs.count > 0 ? theirs.first - range.first : 0;
     }
     TRY(stream_sync(zero->stream));
     comm_all_to_all_v(h->comm, own, e->send_counts, e->send_offsets, zero->collected,
                       e->recv_counts, e->recv_offsets, h->type, h->stream);
-    device_copy(h->stream, out, zero->collected, (size_t)place.count * dtype_bytes(h->type));
+    device_copy(h->stream, out, zero->collected, (size_t)range.count * dtype_bytes(h->type));
     return stream_sync(h->stream);
 }
 
 /* Elements of what the ranks have in parts, in fp32; `own` is NULL on ranks that have none. */
-static enum status read_parts(struct zero *zero, const struct holders *h, struct place place,
+static enum status read_parts(struct zero *zero, const struct holders *h, struct piece_range range,
                               const void *own, float *out)
 {
     bool here = !h->comm || (h->parts == 1 && zero->roster.workers == zero->roster.size);
-    for (int64_t done = 0; done < place.count; done += ZERO_STAGING) {
-        int64_t part = place.count - done < ZERO_STAGING ? place.count - done : ZERO_STAGING;
-        struct place chunk = {place.piece, place.first + done, part};
+    for (int64_t done = 0; done < range.count; done += ZERO_STAGING) {
+        int64_t part = range.count - done < ZERO_STAGING ? range.count - done : ZERO_STAGING;
+        struct piece_range chunk = {range.piece, range.first + done, part};
         void *to = h->type == DTYPE_F32 ? out + done : zero->staging;
         if (here) {
             device_copy(zero->stream, to, zero_at(own, h->type, chunk.first),
@@ -190,48 +191,48 @@ static enum status read_parts(struct zero *zero, const struct holders *h, struct
 
 static enum status read_own(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
-    struct place place = element_range(zero, tensor, first, count);
+    struct piece_range range = element_range(zero, tensor, first, count);
     struct holders holders = shard_holders(zero);
-    return read_parts(zero, &holders, place, zero->pieces[place.piece].master, out);
+    return read_parts(zero, &holders, range, zero->pieces[range.piece].master, out);
 }
 
 static enum status read_own_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                      float *out)
 {
-    struct place place = element_range(zero, tensor, first, count);
-    const struct zero_piece *piece = &zero->pieces[place.piece];
-    struct holders holders = share_holders(zero, place.piece);
+    struct piece_range range = element_range(zero, tensor, first, count);
+    const struct zero_piece *piece = &zero->pieces[range.piece];
+    struct holders holders = reduce_shard_holders(zero, range.piece);
     CHECK_LT(0, piece->use_count);
-    return read_parts(zero, &holders, place, piece->uses[0].sum, out);
+    return read_parts(zero, &holders, range, piece->uses[0].sum, out);
 }
 
 /* From the stage that a tensor is at home at to all of them. */
-static enum status from_home(struct zero *zero, int tensor, int64_t count, float *out)
+static enum status from_owner_stage(struct zero *zero, int tensor, int64_t count, float *out)
 {
     struct comm *comm = zero->pipe.comm;
     if (!comm)
         return STATUS_OK;
-    comm_broadcast(comm, out, count, DTYPE_F32, zero->pipe.cut->home[tensor], zero->stream);
+    comm_broadcast(comm, out, count, DTYPE_F32, zero->pipe.cut->owner[tensor], zero->stream);
     TRY(stream_sync(zero->stream));
     return comm_status(comm);
 }
 
-static bool is_at_home(const struct zero *zero, int tensor)
+static bool is_owner_stage(const struct zero *zero, int tensor)
 {
-    return !zero->pipe.cut || zero->pipe.cut->home[tensor] == zero->pipe.cut->stage;
+    return !zero->pipe.cut || zero->pipe.cut->owner[tensor] == zero->pipe.cut->pp_stage;
 }
 
 enum status zero_read(struct zero *zero, int tensor, int64_t first, int64_t count, float *out)
 {
-    if (is_at_home(zero, tensor))
-        TRY(team_read(zero, tensor, read_own, first, count, out));
-    return from_home(zero, tensor, count, out);
+    if (is_owner_stage(zero, tensor))
+        TRY(tp_group_read(zero, tensor, read_own, first, count, out));
+    return from_owner_stage(zero, tensor, count, out);
 }
 
 enum status zero_read_gradient(struct zero *zero, int tensor, int64_t first, int64_t count,
                                float *out)
 {
-    if (is_at_home(zero, tensor))
-        TRY(team_read(zero, tensor, read_own_gradient, first, count, out));
-    return from_home(zero, tensor, count, out);
+    if (is_owner_stage(zero, tensor))
+        TRY(tp_group_read(zero, tensor, read_own_gradient, first, count, out));
+    return from_owner_stage(zero, tensor, count, out);
 }

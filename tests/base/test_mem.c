@@ -60,7 +60,7 @@ static void test_account(void **state)
     mem_alloc(env, MEM_SLOTS, name, 20, &a2);
     name[0] = 'b'; /* the account has its own copy of the name */
     mem_alloc(env, MEM_SLOTS, name, 5, &b);
-    assert_int_equal(mem_count(env, MEM_CARD, MEM_SLOTS, "c", 100), STATUS_OK);
+    assert_int_equal(mem_count(env, MEM_GPU, MEM_SLOTS, "c", 100), STATUS_OK);
 
     struct seen seen = {0};
     mem_visit(env->mem, see, &seen);
@@ -71,7 +71,7 @@ static void test_account(void **state)
     assert_int_equal(mem_total(env->mem), 135);
     assert_int_equal(mem_allocation_count(env->mem), 4);
 
-    mem_uncount(env, MEM_CARD, MEM_SLOTS, "c", 100);
+    mem_uncount(env, MEM_GPU, MEM_SLOTS, "c", 100);
     mem_free(env, a);
     mem_free(env, a2);
     mem_free(env, b);
@@ -85,7 +85,7 @@ static void test_account(void **state)
     fixture_close(&f);
 }
 
-/* What lies on a card is not the host's, whatever it is called. */
+/* What lies on a GPU is not the host's, whatever it is called. */
 static void test_places(void **state)
 {
     (void)state;
@@ -93,22 +93,22 @@ static void test_places(void **state)
     struct env *env = fixture_open(&f);
     void *a;
     mem_alloc(env, MEM_SLOTS, "a", 10, &a);
-    assert_int_equal(mem_count(env, MEM_CARD, MEM_SLOTS, "a", 100), STATUS_OK);
+    assert_int_equal(mem_count(env, MEM_GPU, MEM_SLOTS, "a", 100), STATUS_OK);
     assert_int_equal(mem_count(env, MEM_HOST, MEM_COMM, "pinned", 7), STATUS_OK);
     struct mem_sums host = mem_sums(env->mem, MEM_HOST, false);
-    struct mem_sums card = mem_sums(env->mem, MEM_CARD, false);
+    struct mem_sums gpu = mem_sums(env->mem, MEM_GPU, false);
     assert_int_equal(host.bytes[MEM_SLOTS], 10);
     assert_int_equal(host.total_bytes, 17);
-    assert_int_equal(card.bytes[MEM_SLOTS], 100);
-    assert_int_equal(card.bytes[MEM_COMM], 0);
-    assert_int_equal(card.total_bytes, 100);
+    assert_int_equal(gpu.bytes[MEM_SLOTS], 100);
+    assert_int_equal(gpu.bytes[MEM_COMM], 0);
+    assert_int_equal(gpu.total_bytes, 100);
     assert_int_equal(mem_bytes(env->mem, MEM_SLOTS), 110);
     assert_int_equal(mem_total(env->mem), 117);
 
     mem_uncount(env, MEM_HOST, MEM_COMM, "pinned", 7);
-    mem_uncount(env, MEM_CARD, MEM_SLOTS, "a", 100);
-    assert_int_equal(mem_sums(env->mem, MEM_CARD, false).total_bytes, 0);
-    assert_int_equal(mem_sums(env->mem, MEM_CARD, true).bytes[MEM_SLOTS], 100);
+    mem_uncount(env, MEM_GPU, MEM_SLOTS, "a", 100);
+    assert_int_equal(mem_sums(env->mem, MEM_GPU, false).total_bytes, 0);
+    assert_int_equal(mem_sums(env->mem, MEM_GPU, true).bytes[MEM_SLOTS], 100);
     assert_int_equal(mem_sums(env->mem, MEM_HOST, false).total_bytes, 10);
     assert_int_equal(mem_sums(env->mem, MEM_HOST, true).total_bytes, 17);
     mem_free(env, a);
@@ -178,12 +178,12 @@ static void test_failure(void **state)
     assert_null(b);
     assert_string_equal(log_first_error(env->log),
                         "out of memory: cannot take 12.0 MiB for params 'block 3'");
-    assert_int_equal(mem_count(env, MEM_CARD, MEM_PARAMS, "device", 8), STATUS_OK);
+    assert_int_equal(mem_count(env, MEM_GPU, MEM_PARAMS, "device", 8), STATUS_OK);
     mem_fail_at(env->mem, 1);
-    assert_int_equal(mem_count(env, MEM_CARD, MEM_PARAMS, "device", 8), STATUS_MEMORY);
+    assert_int_equal(mem_count(env, MEM_GPU, MEM_PARAMS, "device", 8), STATUS_MEMORY);
     mem_fail_at(env->mem, 1);
     mem_fail_at(env->mem, 0);
-    mem_uncount(env, MEM_CARD, MEM_PARAMS, "device", 8);
+    mem_uncount(env, MEM_GPU, MEM_PARAMS, "device", 8);
     mem_free(env, a);
 
     /* What no machine has, and what does not fit a size_t. */
@@ -224,7 +224,7 @@ static void test_leak_is_named(void **state)
         dup2(ends[1], 2);
         signal(SIGABRT, SIG_DFL);
         if (env_create(&env, NULL, NULL, LOG_ERROR, 1) == STATUS_OK &&
-            mem_count(&env, MEM_CARD, MEM_COMM, "ring", 77) == STATUS_OK)
+            mem_count(&env, MEM_GPU, MEM_COMM, "ring", 77) == STATUS_OK)
             env_destroy(&env);
         _exit(0);
     }

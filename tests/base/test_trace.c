@@ -133,7 +133,7 @@ static bool has_lane(json_t *root, const char *name)
 static void test_lanes_that_are_used(void **state)
 {
     static const struct trace_span tensor = {.lane = TRACE_TENSOR, .name = "tensor"};
-    static const struct trace_span stage = {.lane = TRACE_STAGE, .name = "F0"};
+    static const struct trace_span stage = {.lane = TRACE_PP_STAGE, .name = "F0"};
     (void)state;
     for (int used = 0; used < 4; used++) {
         struct env env = testing_env(1);

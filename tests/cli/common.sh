@@ -7,7 +7,7 @@ work=$(mktemp -d /tmp/sifr-cli.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export SIFR_RUN_THREADS=2 NO_COLOR=1
-# Where there is a card, it is not found: bits and words are those of the CPU.
+# Where there is a GPU, it is not found: bits and words are those of the CPU.
 export SIFR_PLUGIN_FOLDER=$work/no-plugin
 # A search for leaks at every exit takes seconds; base/mem checks at exit that every block was given back.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}

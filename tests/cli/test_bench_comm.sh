@@ -103,9 +103,9 @@ long=(--seconds=60)
 expect 1 "cannot write 'no/such/folder/here.json'" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=no/such/folder/here.json
 expect 1 "cannot write 'notes.txt/here.json'" timeout 20 "$sifr" bench ops "${long[@]}" --save=notes.txt/here.json
 expect 2 "it is a folder" timeout 20 "$sifr" bench ops "${long[@]}" --save=.
-sed 's/"card": false/"card": true/' here.json >card.json
-expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench ops run.yaml "${long[@]}" --save=card.json
-expect 2 "'card.json' is of a machine that computes on cards, and this is another" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=card.json
+sed 's/"gpu": false/"gpu": true/' here.json >gpu.json
+expect 2 "'gpu.json' is of a machine that computes on GPUs, and this is another" timeout 20 "$sifr" bench ops run.yaml "${long[@]}" --save=gpu.json
+expect 2 "'gpu.json' is of a machine that computes on GPUs, and this is another" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=gpu.json
 # A signal ends what has nothing to save, and nothing else is said of it.
 rm -f err # that of the command before has a line of the launch, too
 "$sifr" bench comm -n 2 "${long[@]}" --save=here.json >out 2>err &

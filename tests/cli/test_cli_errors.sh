@@ -49,7 +49,7 @@ expect 1 "'text.txt' is no checkpoint \(state.json\) and no run that has one" "$
 # bench step: what is wrong is said before anything is measured
 expect 2 "which model" "$sifr" bench step
 [ ! -s out ] || fail "bench step: measured before it was refused: $(cat out)"
-if [ -e "${sifr%/sifr}/libsifr-cuda.so" ] && ! /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then # a build for cards on a machine that has none
+if [ -e "${sifr%/sifr}/libsifr-cuda.so" ] && ! /sbin/ldconfig -p | grep -q 'libcuda\.so\.1'; then # a build for GPUs on a machine that has none
     SIFR_PLUGIN_FOLDER=${sifr%/sifr} expect 2 "run.device: cuda: no NVIDIA driver is on this machine \(libcuda.so.1 was not found\): install one, or use the device 'cpu'" train --data.path=text.txt --run.device=cuda
 fi
 expect 2 "run.deterministic: false changes nothing in a step on the CPU" "$sifr" bench step --model.preset=tiny --run.deterministic=false

@@ -17,12 +17,12 @@ ok "$sifr" plan "${keys[@]}" -n 3 --zero.stage=3 --zero.servers=1
 has '^ranks    3: 2 compute, 1 server;'
 has '^a server takes +stage 0 +stage 1'
 has 'none for 1 of them in the last round'
-# A card that is not here can be planned for: in its compute type, and it is said whose scratch it is.
+# A GPU that is not here can be planned for: in its compute type, and it is said whose scratch it is.
 ok "$sifr" plan "${keys[@]}" --run.device=cuda --precision.mode=bf16 --memory=80G --lines
 has '^machine  cuda, computing in bf16'
 has '^memory   74.5 GiB \(80.0G bytes\) for a rank;' # in the unit in which it was told, too
 has '^scratch  is that of the back end ref: libsifr-cuda.so is not there'
-! grep -q 'params of a unit' out || fail "params are widened on a card"
+! grep -q 'params of a unit' out || fail "params are widened on a GPU"
 ok "$sifr" plan "${keys[@]}" --precision.mode=bf16 --lines
 has 'params of a unit'
 

@@ -23,7 +23,7 @@ command=$(sed -n 's/^  sifr train //p' out)
 eval "ok \"\$sifr\" plan $command --memory=80G"
 has '^ranks    8;'
 
-# In fp32 a card does not do more than its TF32 peak, which is what mfu is of.
+# In fp32 a GPU does not do more than its TF32 peak, which is what mfu is of.
 for machine in h100 a100-40g; do
     ok "$sifr" plan "${keys[@]}" --precision.mode=fp32 --gpus=8 --top=1 --zero.stage=1 --machine=$machine --json
     mfu=$(sed -nE 's/.*"mfu": ([0-9.e-]+).*/\1/p' out)
@@ -116,7 +116,7 @@ expect 2 "cannot open './none'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=./n
 # Half a profile: the command that is advised makes it whole.
 rate='{"call": 1e-6, "flops_per_second": 1e11, "bytes_per_second": 1e10}'
 cat >half.json <<JSON
-{"format": "sifr machine", "version": 1, "name": "mine", "card": false, "memory_bytes": 8000000000,
+{"format": "sifr machine", "version": 1, "name": "mine", "gpu": false, "memory_bytes": 8000000000,
  "ops": {"rates": {"product": $rate, "attention": $rate, "attention_backward": $rate, "memory": $rate},
   "copy_bytes_per_second": 1e10, "measured": []}}
 JSON
@@ -136,7 +136,7 @@ sed 's/"name": "[^"]*"/"name": "\\u001b[31mred"/' half.json >red.json
 expect 2 "'red.json': \"name\" has control characters" "$sifr" plan "${keys[@]}" --gpus=2 --machine=red.json
 expect 2 'parallel.chunks is 2, but the schedule .gpipe. has one chunk' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.schedule=gpipe
 expect 2 '\-\-gpus: how many' "$sifr" plan "${keys[@]}" --gpus=0
-expect 2 'run.device is cpu, but --machine .h100. computes on cards' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu
+expect 2 'run.device is cpu, but --machine .h100. computes on GPUs' "$sifr" plan "${keys[@]}" --gpus=8 --run.device=cpu
 
 # Chunks alone mean interleaved pipelines; copies without work are told.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.pp=2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Ranks as threads of one process: where there is no mpirun and nobody has asked for one, what is refused there, restarts, a
-# rank that hangs; on cards made of threads, by NCCL.
+# rank that hangs; on GPUs made of threads, by NCCL.
 . "$(dirname "$0")/common.sh" "$@"
 make_text >text.txt
 export SIFR_RUN_THREADS=1
@@ -30,7 +30,7 @@ ok timeout 60 "${train[@]}" -n 2 --dry-run
 expect 2 "no mpirun is looked for; install one, .*comm.backend=threads needs none" "${train[@]}" -n 2 --comm.backend=mpi --out=no
 expect 2 "no mpirun is looked for; install one" env SLURM_JOB_ID=7 SLURM_NNODES=2 "${train[@]}" -n 2 --out=no
 for n in 1 2; do
-    expect 2 "comm.backend 'nccl' moves memory of cards; the device is 'cpu': leave it at auto, or give run.device=cuda" \
+    expect 2 "comm.backend 'nccl' moves memory of GPUs; the device is 'cpu': leave it at auto, or give run.device=cuda" \
         "${train[@]}" -n $n --comm.backend=nccl --out=nccl
 done
 ok "$sifr" doctor
@@ -89,12 +89,12 @@ if [ -x "$faulty" ]; then
     [ "$(losses five)" = "$(losses again)" ] || fail "restarted: other losses"
 fi
 
-# --- on cards --------------------------------------------------------------------------------------------------------
+# --- on GPUs --------------------------------------------------------------------------------------------------------
 fake=${sifr%/sifr}/fake
 if [ -e "$fake/libsifr-cuda.so" ] && grep -q sifr_comm_nccl "$fake/libsifr-cuda.so"; then
     export SIFR_PLUGIN_FOLDER=$fake LD_LIBRARY_PATH=$fake/nvml${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     # There are sixteen: what shares one is named.
-    expect 2 "ranks 0 and 16 share the card .*, and NCCL needs one for each; use comm.backend threads, which goes through the host" \
+    expect 2 "ranks 0 and 16 share the GPU .*, and NCCL needs one for each; use comm.backend threads, which goes through the host" \
         timeout 60 "${train[@]}" -n 17 --train.global_batch=68 --comm.backend=nccl --run.device=cuda --out=shared
 fi
 

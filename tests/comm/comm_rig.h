@@ -3,8 +3,8 @@
  * Without arguments the binary runs every case on `self`, and on `threads` with 1 to 8 ranks. Under
  * mpirun it is one rank of the back end `mpi`: `test_comm mpi [CASE]`. `test_comm list` names the
  * cases. SIFR_TEST_DEVICE names another device than the cpu: buffers are then its memory, which cases
- * reach by `put` and `get`; 77 = there is none here. SIFR_TEST_COMM=nccl makes these go from card to
- * card, as far as there is one for each rank; under mpirun it is any comm.backend. SIFR_TEST_FAST=1 is
+ * reach by `put` and `get`; 77 = there is none here. SIFR_TEST_COMM=nccl makes these go from GPU to
+ * GPU, as far as there is one for each rank; under mpirun it is any comm.backend. SIFR_TEST_FAST=1 is
  * fast mode, where sums may be the library's. Ranks may be threads, so a case does not assert: it
  * EXPECTs, and the first thing that is wrong is kept and reported by the rank that saw it.
  */
@@ -75,7 +75,7 @@ static inline bool rig_nccl(void)
     return name != NULL && strcmp(name, "nccl") == 0;
 }
 
-static inline int rig_cards(void)
+static inline int rig_gpus(void)
 {
     struct device_info info;
     device_look(rig_device(), -1, &info);
@@ -83,12 +83,12 @@ static inline int rig_cards(void)
 }
 
 /* Streams as comm_stream_create makes them. */
-static inline void member_open(struct member *m, int card)
+static inline void member_open(struct member *m, int gpu)
 {
     enum status (*make)(struct device *, const char *, struct stream **) =
         rig_nccl() ? stream_create : stream_create_worker;
     *m = (struct member){.env = testing_env(1)};
-    assert_ok(device_create(&m->env, rig_device(), rig_nccl() ? card : 0, &m->device));
+    assert_ok(device_create(&m->env, rig_device(), rig_nccl() ? gpu : 0, &m->device));
     assert_ok(stream_create(m->device, "direct", &m->direct));
     assert_ok(make(m->device, "worker", &m->worker));
     assert_ok(make(m->device, "other", &m->other));
@@ -156,7 +156,7 @@ struct recruit {
     pthread_t thread;
     struct comm_hub *hub;
     const struct comm_case *c;
-    int rank, card;
+    int rank, gpu;
     struct member member;
 };
 
@@ -165,7 +165,7 @@ static inline void *recruit_main(void *arg)
     struct recruit *recruit = arg;
     struct comm_config config = rig_config(recruit->c, rig_nccl() ? "nccl" : "threads");
     struct member *m = &recruit->member;
-    member_open(m, recruit->card);
+    member_open(m, recruit->gpu);
     if (comm_join(recruit->hub, recruit->rank, &config, m->device, &m->comm) == STATUS_OK)
         member_run(m, recruit->c);
     else
@@ -183,14 +183,13 @@ struct team {
     int size;
 };
 
-static inline void team_start(struct team *team, const struct comm_case *c, int size,
-                              int first_card)
+static inline void team_start(struct team *team, const struct comm_case *c, int size, int first_gpu)
 {
     *team = (struct team){.env = testing_env(1), .size = size};
     assert_ok(comm_hub_create(&team->env, size, &team->hub));
     for (int r = 0; r < size; r++) {
         struct recruit *recruit = &team->recruits[r];
-        *recruit = (struct recruit){.hub = team->hub, .c = c, .rank = r, .card = first_card + r};
+        *recruit = (struct recruit){.hub = team->hub, .c = c, .rank = r, .gpu = first_gpu + r};
         assert_int_equal(pthread_create(&recruit->thread, NULL, recruit_main, recruit), 0);
     }
 }
@@ -212,18 +211,18 @@ static inline int team_end(struct team *team)
     return wrong;
 }
 
-/* What ends a job waits for seconds: with fewer sizes, and all of them at once; then on other cards,
+/* What ends a job waits for seconds: with fewer sizes, and all of them at once; then on other GPUs,
  * since kernels that wait for each other would hold up those of another job. */
 static inline void run_on_threads(void **state)
 {
     const struct comm_case *c = *state;
     struct team teams[MOST_RANKS];
-    int most = rig_nccl() && rig_cards() < MOST_RANKS ? rig_cards() : MOST_RANKS;
-    int count = 0, wrong = 0, card = 0;
+    int most = rig_nccl() && rig_gpus() < MOST_RANKS ? rig_gpus() : MOST_RANKS;
+    int count = 0, wrong = 0, gpu = 0;
     for (int size = 1; size <= most; size += c->alone && size > 2 ? size - 1 : 1) {
-        bool at_once = c->alone && (!rig_nccl() || card + size <= rig_cards());
-        team_start(&teams[count++], c, size, at_once ? card : 0);
-        card += at_once ? size : 0;
+        bool at_once = c->alone && (!rig_nccl() || gpu + size <= rig_gpus());
+        team_start(&teams[count++], c, size, at_once ? gpu : 0);
+        gpu += at_once ? size : 0;
         wrong += at_once ? 0 : team_end(&teams[--count]);
     }
     while (count > 0)

@@ -1,11 +1,11 @@
-/* fake_nccl -- as much of NCCL as comm/nccl calls, between cards made of threads (fake_card.c).
+/* fake_nccl -- as much of NCCL as comm/nccl calls, between GPUs made of threads (fake_gpu.c).
  *
  * It is as strict as the real one may be: a group is one piece of work on a stream that ends when
- * all its messages have been taken; messages between two ranks are matched in order; a card has room
+ * all its messages have been taken; messages between two ranks are matched in order; a GPU has room
  * for one group at a time, so that ranks which enqueue in different orders hold each other up for
  * ever; no group may be enqueued while another rank is still making its end of the communicator,
- * which takes memory of a card (in one process the driver has locks that both need); an abort lets go
- * of what is on the card and frees the communicator.
+ * which takes memory of a GPU (in one process the driver has locks that both need); an abort lets go
+ * of what is on the GPU and frees the communicator.
  *
  * Its reductions add from the last rank to the first: sums in an order of their own can be told from
  * sums in rank order.
@@ -17,13 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "device/fake_card.h"
+#include "device/fake_gpu.h"
 
 enum { MOST_RANKS = 8, MOST_MESSAGES = 2 * MOST_RANKS };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static bool busy[FAKE_CARDS];
+static bool busy[FAKE_GPUS];
 static int newest_id;
 
 struct message {
@@ -56,7 +56,7 @@ static struct clique *cliques;
 
 struct ncclComm {
     struct clique *clique;
-    int rank, size, card, groups; /* on the card */
+    int rank, size, gpu, groups; /* on the GPU */
     bool aborted;
 };
 
@@ -70,7 +70,7 @@ struct group {
 };
 static _Thread_local struct group *open_group;
 
-/* --- a group on a card ---------------------------------------------------------------------- */
+/* --- a group on a GPU ---------------------------------------------------------------------- */
 
 /* Offer what is sent, take what is offered; false = nothing could be done. */
 static bool advance(struct group *group, struct message *message, bool *offered)
@@ -78,21 +78,21 @@ static bool advance(struct group *group, struct message *message, bool *offered)
     ncclComm_t comm = group->comm;
     int from = message->sends ? comm->rank : message->peer;
     int to = message->sends ? message->peer : comm->rank;
-    const struct message **place = &comm->clique->offers[from][to];
+    const struct message **position = &comm->clique->offers[from][to];
     if (message->bytes == 0) /* done */
         return false;
-    if (message->sends && !*offered && *place == NULL) {
-        *place = message;
+    if (message->sends && !*offered && *position == NULL) {
+        *position = message;
         *offered = true;
         return true;
     }
-    if (message->sends || *place == NULL)
+    if (message->sends || *position == NULL)
         return false;
-    if ((*place)->bytes != message->bytes)
+    if ((*position)->bytes != message->bytes)
         abort(); /* the real one would hang, or write where it should not */
-    memcpy(fake_card_bytes(message->data), fake_card_bytes((*place)->data), message->bytes);
-    ((struct message *)*place)->bytes = message->bytes = 0;
-    *place = NULL;
+    memcpy(fake_gpu_bytes(message->data), fake_gpu_bytes((*position)->data), message->bytes);
+    ((struct message *)*position)->bytes = message->bytes = 0;
+    *position = NULL;
     return true;
 }
 
@@ -102,7 +102,7 @@ static void add_element(struct clique *clique, int size, bool wide, size_t i, ch
     double total = 0;
     float narrow = 0;
     for (int r = size - 1; r >= 0; r--) {
-        const char *from = fake_card_bytes(clique->sums[r]->from);
+        const char *from = fake_gpu_bytes(clique->sums[r]->from);
         double w = 0;
         float n = 0;
         memcpy(wide ? (void *)&w : (void *)&n, from + i * (wide ? 8 : 4), wide ? 8 : 4);
@@ -133,7 +133,7 @@ static bool add_all(struct group *group)
     for (int r = 0; r < comm->size; r++) {
         size_t skip = mine->kind == REDUCE_SCATTER ? (size_t)r * mine->count * width : 0;
         if (sums[r]->to != NULL)
-            memcpy(fake_card_bytes(sums[r]->to), all + skip, mine->count * width);
+            memcpy(fake_gpu_bytes(sums[r]->to), all + skip, mine->count * width);
         sums[r]->done = true;
         sums[r] = NULL;
     }
@@ -143,10 +143,10 @@ static bool add_all(struct group *group)
 
 static bool advance_sum(struct group *group, bool *offered)
 {
-    struct sum **place = &group->comm->clique->sums[group->comm->rank];
-    if (*offered || *place != NULL)
+    struct sum **position = &group->comm->clique->sums[group->comm->rank];
+    if (*offered || *position != NULL)
         return false;
-    *place = &group->sum;
+    *position = &group->sum;
     *offered = true;
     add_all(group);
     return true;
@@ -169,10 +169,10 @@ static void run_group(void *arg)
     ncclComm_t comm = group->comm;
     bool offered[MOST_MESSAGES] = {false};
     pthread_mutex_lock(&lock);
-    while (busy[comm->card] && !comm->aborted)
+    while (busy[comm->gpu] && !comm->aborted)
         pthread_cond_wait(&changed, &lock);
     bool mine = !comm->aborted;
-    busy[comm->card] = busy[comm->card] || mine;
+    busy[comm->gpu] = busy[comm->gpu] || mine;
     while (!is_done(group) && !comm->aborted) {
         bool moved = group->sums && advance_sum(group, &offered[0]);
         for (int i = 0; i < group->count; i++)
@@ -183,14 +183,15 @@ static void run_group(void *arg)
             pthread_cond_wait(&changed, &lock);
     }
     for (int i = 0; i < group->count; i++) { /* after an abort: nobody takes it any more */
-        const struct message **place = &comm->clique->offers[comm->rank][group->messages[i].peer];
-        if (*place == &group->messages[i])
-            *place = NULL;
+        const struct message **position =
+            &comm->clique->offers[comm->rank][group->messages[i].peer];
+        if (*position == &group->messages[i])
+            *position = NULL;
     }
     if (comm->clique->sums[comm->rank] == &group->sum)
         comm->clique->sums[comm->rank] = NULL;
     if (mine)
-        busy[comm->card] = false;
+        busy[comm->gpu] = false;
     comm->groups--;
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
@@ -238,7 +239,7 @@ static ncclResult_t begin(struct group *group)
         abort();
     }
     pthread_mutex_unlock(&lock);
-    fake_card_call(group->stream, run_group, group);
+    fake_gpu_call(group->stream, run_group, group);
     return ncclSuccess;
 }
 
@@ -317,7 +318,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int r
     pthread_mutex_unlock(&lock);
     *comm = calloc(1, sizeof **comm);
     **comm = (struct ncclComm){.clique = clique, .rank = rank, .size = size};
-    cudaGetDevice(&(*comm)->card);
+    cudaGetDevice(&(*comm)->gpu);
     nanosleep(&(struct timespec){0, 1000000L * rank}, NULL);
     pthread_mutex_lock(&lock);
     clique->made++;
@@ -325,14 +326,14 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int r
     return ncclSuccess;
 }
 
-/* With the lock held, when nothing is on the card. */
+/* With the lock held, when nothing is on the GPU. */
 static void leave(ncclComm_t comm)
 {
-    struct clique *clique = comm->clique, **link = &cliques;
+    struct clique *clique = comm->clique, **channel = &cliques;
     if (++clique->left == comm->size) {
-        while (*link != clique)
-            link = &(*link)->next;
-        *link = clique->next;
+        while (*channel != clique)
+            channel = &(*channel)->next;
+        *channel = clique->next;
         free(clique);
     }
     free(comm);

@@ -602,11 +602,11 @@ static void case_bytes(struct member *m)
     EXPECT(m, stream_sync(m->worker) == STATUS_OK);
     EXPECT(m, comm_barrier(comm) == STATUS_OK);
     EXPECT(m, comm_exchange(comm, mine_24, 24, all_24) == STATUS_OK);
-    int64_t others = n - 1, rounds = 0, slice = (N + n - 1) / n;
+    int64_t others = n - 1, rounds = 0, range = (N + n - 1) / n;
     while (1 << rounds < n)
         rounds++;
-    slice = (slice + 63) / 64 * 64;
-    int64_t mine = N - me * slice < 0 ? 0 : N - me * slice < slice ? N - me * slice : slice;
+    range = (range + 63) / 64 * 64;
+    int64_t mine = N - me * range < 0 ? 0 : N - me * range < range ? N - me * range : range;
     EXPECT(m, counted(comm, COMM_ALL_GATHER, 2, others * (4 * N + 10)));
     EXPECT(m, counted(comm, COMM_ALL_TO_ALL, 2, others * 4 * N + sent));
     EXPECT(m, counted(comm, COMM_REDUCE_SCATTER, 1, others * 4 * N));
@@ -647,9 +647,9 @@ static void *ask_often(void *argument)
 {
     struct asker *a = argument;
     for (int i = 0; i < 20; i++) {
-        struct comm_place place = {0};
-        if (!a->comm->backend->ask(a->comm, a->peer, &place) || !place.here ||
-            place.number != a->number)
+        struct comm_position position = {0};
+        if (!a->comm->backend->ask(a->comm, a->peer, &position) || !position.here ||
+            position.number != a->number)
             a->wrong++;
     }
     return NULL;

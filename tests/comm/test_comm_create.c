@@ -33,7 +33,7 @@ static void test_backends(void **state)
     assert_non_null(strstr(log_first_error(env.log), "auto, self, threads, mpi, nccl"));
     log_error_clear(env.log);
     assert_int_equal(create_on(&env, "nccl", "cpu"), STATUS_CONFIG);
-    assert_non_null(strstr(log_first_error(env.log), "moves memory of cards; the device is 'cpu'"));
+    assert_non_null(strstr(log_first_error(env.log), "moves memory of GPUs; the device is 'cpu'"));
     assert_int_equal(mem_total(env.mem), 0);
     env_destroy(&env);
 }

@@ -83,24 +83,24 @@ static void test_groups(void **state)
     close_fixture(&f);
 }
 
-/* On a card messages go through a stage: it is in the plan, and only there. */
+/* On a GPU messages go through a stage: it is in the plan, and only there. */
 static void test_stage_is_counted(void **state)
 {
     (void)state;
     struct fixture f;
-    struct comm *staged, *copy;
+    struct comm *bounced, *copy;
     open_fixture(&f);
     size_t before = mem_bytes(f.env.mem, MEM_COMM);
-    assert_ok(comm_create_dry(f.device, RANK, SIZE, true, &staged));
-    size_t stage = mem_bytes(f.env.mem, MEM_COMM) - 2 * before;
-    assert_int_equal(stage, 16 << 20); /* two halves, both directions */
-    assert_ok(comm_dup(staged, "copy", &copy));
-    assert_int_equal(mem_bytes(f.env.mem, MEM_COMM), 3 * before + 2 * stage);
+    assert_ok(comm_create_dry(f.device, RANK, SIZE, true, &bounced));
+    size_t bounce = mem_bytes(f.env.mem, MEM_COMM) - 2 * before;
+    assert_int_equal(bounce, 16 << 20); /* two halves, both directions */
+    assert_ok(comm_dup(bounced, "copy", &copy));
+    assert_int_equal(mem_bytes(f.env.mem, MEM_COMM), 3 * before + 2 * bounce);
     comm_destroy(copy);
-    comm_destroy(staged);
-    assert_ok(comm_create_dry(f.device, 0, 1, true, &staged)); /* nobody to send to */
+    comm_destroy(bounced);
+    assert_ok(comm_create_dry(f.device, 0, 1, true, &bounced)); /* nobody to send to */
     assert_int_equal(mem_bytes(f.env.mem, MEM_COMM), 2 * before);
-    comm_destroy(staged);
+    comm_destroy(bounced);
     close_fixture(&f);
 }
 

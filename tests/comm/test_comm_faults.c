@@ -210,7 +210,7 @@ static void case_patient(struct member *m)
     EXPECT(m, comm_barrier(m->comm) == STATUS_OK);
 }
 
-/* A rank leaves a communicator while others still use it. To a card that does not show: there it is
+/* A rank leaves a communicator while others still use it. To a GPU that does not show: there it is
  * late. */
 static void case_leave(struct member *m)
 {
@@ -243,7 +243,7 @@ static void case_leave(struct member *m)
     give(m, x);
 }
 
-/* Ranks that do different things are told so, at the latest when the time is up; cards take one
+/* Ranks that do different things are told so, at the latest when the time is up; GPUs take one
  * message for another. */
 static void case_astray(struct member *m)
 {

@@ -55,14 +55,14 @@ wait
 failed=$((failed + $(cat "$words"/* | grep -c '^FAIL')))
 cat "$words"/*
 
-# On cards made of threads, all ranks on the first: staged, and NCCL says why it cannot be used.
+# On GPUs made of threads, all ranks on the first: staged, and NCCL says why it cannot be used.
 if [ -e "$build/fake/libsifr-cuda.so" ]; then
     export SIFR_PLUGIN_FOLDER=$build/fake SIFR_TEST_DEVICE=cuda
     run "comm staged" 3 $mpirun -n 3 "$build/test_comm" mpi
     SIFR_TEST_COMM=auto run "comm by itself" 2 $mpirun -n 2 "$build/test_comm" mpi
     out=$(SIFR_TEST_COMM=nccl timeout 60 $mpirun -n 2 "$build/test_comm" mpi host 2>&1)
-    if ! grep -qE 'ranks 0 and 1 share the card|has no NCCL' <<<"$out"; then
-        echo "FAIL two ranks on one card were not refused"; echo "$out" | tail -n 20
+    if ! grep -qE 'ranks 0 and 1 share the GPU|has no NCCL' <<<"$out"; then
+        echo "FAIL two ranks on one GPU were not refused"; echo "$out" | tail -n 20
         failed=$((failed + 1))
     fi
     unset SIFR_PLUGIN_FOLDER SIFR_TEST_DEVICE

@@ -1,11 +1,11 @@
-/* fake_nvml -- a management library for the card made of threads: as much of libnvidia-ml.so.1 as
- * device/cuda/nvml.c calls. It sees what the card has in use (the card is asked, if it is loaded),
+/* fake_nvml -- a management library for the GPU made of threads: as much of libnvidia-ml.so.1 as
+ * device/cuda/nvml.c calls. It sees what the GPU has in use (the GPU is asked, if it is loaded),
  * what others hold beside it, and fixed figures. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "device/fake_card.h"
+#include "device/fake_gpu.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -17,11 +17,11 @@ struct memory {
 EXPORT int nvmlInit_v2(void);
 EXPORT int nvmlShutdown(void);
 EXPORT int nvmlSystemGetDriverVersion(char *version, unsigned bytes);
-EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **card);
-EXPORT int nvmlDeviceGetMemoryInfo_v2(void *card, struct memory *memory);
-EXPORT int nvmlDeviceGetClockInfo(void *card, int kind, unsigned *mhz);
-EXPORT int nvmlDeviceGetPowerUsage(void *card, unsigned *milliwatts);
-EXPORT int nvmlDeviceGetTemperature(void *card, int sensor, unsigned *celsius);
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **gpu);
+EXPORT int nvmlDeviceGetMemoryInfo_v2(void *gpu, struct memory *memory);
+EXPORT int nvmlDeviceGetClockInfo(void *gpu, int kind, unsigned *mhz);
+EXPORT int nvmlDeviceGetPowerUsage(void *gpu, unsigned *milliwatts);
+EXPORT int nvmlDeviceGetTemperature(void *gpu, int sensor, unsigned *celsius);
 
 enum { INVALID = 2 };
 
@@ -45,47 +45,47 @@ int nvmlSystemGetDriverVersion(char *version, unsigned bytes)
     return open_count > 0 ? 0 : INVALID;
 }
 
-/* A card is its number and one. */
-int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **card)
+/* A GPU is its number and one. */
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **gpu)
 {
     unsigned index;
-    if (open_count == 0 || sscanf(bus, "0000:%x:00.0", &index) != 1 || index >= FAKE_CARDS)
+    if (open_count == 0 || sscanf(bus, "0000:%x:00.0", &index) != 1 || index >= FAKE_GPUS)
         return INVALID;
-    *card = (void *)((uintptr_t)index + 1);
+    *gpu = (void *)((uintptr_t)index + 1);
     return 0;
 }
 
-int nvmlDeviceGetMemoryInfo_v2(void *card, struct memory *memory)
+int nvmlDeviceGetMemoryInfo_v2(void *gpu, struct memory *memory)
 {
     size_t (*ask)(int index) = NULL;
     void *object = dlopen("libsifr-cuda.so", RTLD_NOW | RTLD_NOLOAD), *address;
     if (open_count == 0 || memory->version != (sizeof *memory | 2u << 24))
         return INVALID;
-    address = object != NULL ? dlsym(object, "fake_card_in_use") : NULL;
+    address = object != NULL ? dlsym(object, "fake_gpu_in_use") : NULL;
     memcpy(&ask, &address, sizeof ask);
-    memory->total = FAKE_CARD_BYTES + 7;
+    memory->total = FAKE_GPU_BYTES + 7;
     memory->reserved = 7;
-    memory->used = FAKE_OTHERS_BYTES + (ask != NULL ? ask((int)(uintptr_t)card - 1) : 0);
-    memory->free = FAKE_CARD_BYTES - memory->used;
+    memory->used = FAKE_OTHERS_BYTES + (ask != NULL ? ask((int)(uintptr_t)gpu - 1) : 0);
+    memory->free = FAKE_GPU_BYTES - memory->used;
     if (object != NULL)
         dlclose(object);
     return 0;
 }
 
-int nvmlDeviceGetClockInfo(void *card, int kind, unsigned *mhz)
+int nvmlDeviceGetClockInfo(void *gpu, int kind, unsigned *mhz)
 {
     *mhz = kind == 1 ? 1755 : 3201;
-    return card != NULL && open_count > 0 ? 0 : INVALID;
+    return gpu != NULL && open_count > 0 ? 0 : INVALID;
 }
 
-int nvmlDeviceGetPowerUsage(void *card, unsigned *milliwatts)
+int nvmlDeviceGetPowerUsage(void *gpu, unsigned *milliwatts)
 {
     *milliwatts = 640500;
-    return card != NULL && open_count > 0 ? 0 : INVALID;
+    return gpu != NULL && open_count > 0 ? 0 : INVALID;
 }
 
-int nvmlDeviceGetTemperature(void *card, int sensor, unsigned *celsius)
+int nvmlDeviceGetTemperature(void *gpu, int sensor, unsigned *celsius)
 {
     *celsius = 61;
-    return card != NULL && sensor == 0 && open_count > 0 ? 0 : INVALID;
+    return gpu != NULL && sensor == 0 && open_count > 0 ? 0 : INVALID;
 }

@@ -91,12 +91,12 @@ static void test_a_worker_waits(void **state)
     close_fixture(&f);
 }
 
-/* All streams of a card run beside the host, which waits only when it says so. */
-static void test_a_card_computes_beside_the_host(void **state)
+/* All streams of a GPU run beside the host, which waits only when it says so. */
+static void test_a_gpu_computes_beside_the_host(void **state)
 {
     (void)state;
     struct fixture f;
-    open_fixture(&f, "dry-card", (struct device_pace){0});
+    open_fixture(&f, "dry-gpu", (struct device_pace){0});
     stream_spend(f.compute, 3.0);
     assert_near(device_clock(f.device), 0.0);
     stream_spend(f.worker, 2.0); /* at once: 0 .. 2 */
@@ -108,7 +108,7 @@ static void test_a_card_computes_beside_the_host(void **state)
     stream_spend(f.worker, 1.0); /* 3 .. 4 */
     assert_near(stream_clock(f.worker), 4.0);
     assert_near(stream_waited(f.worker), 1.0);
-    device_spend(f.device, 0.5); /* the host does something itself, as the card goes on */
+    device_spend(f.device, 0.5); /* the host does something itself, as the GPU goes on */
     stream_spend(f.compute, 1.0);
     assert_near(stream_clock(f.compute), 4.0);
     assert_ok(stream_sync(f.compute));
@@ -176,7 +176,7 @@ int main(void)
         cmocka_unit_test(test_no_time_unless_it_is_kept),
         cmocka_unit_test(test_the_host_computes),
         cmocka_unit_test(test_a_worker_waits),
-        cmocka_unit_test(test_a_card_computes_beside_the_host),
+        cmocka_unit_test(test_a_gpu_computes_beside_the_host),
         cmocka_unit_test(test_work_of_the_device),
         cmocka_unit_test(test_theft_of_all),
         cmocka_unit_test(test_theft_of_some),

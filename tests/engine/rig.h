@@ -1,10 +1,10 @@
 /* rig -- a small model on a device with its store and engine, and seeded batches: for the
- * engine's tests. On a card (card.h) the compute type is that of parameters and gradients. */
+ * engine's tests. On a GPU (gpu.h) the compute type is that of parameters and gradients. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
 #include "testing.h"
 #include "base/rng.h"
-#include "card.h"
+#include "gpu.h"
 #include "engine/decoder.h"
 #include "engine/engine.h"
 #include "engine/spread.h"
@@ -16,7 +16,7 @@ enum { RIG_SEED = 5 };
 struct rig_config {
     struct model_config model;
     const char *device, *ops; /* NULL: test_device() */
-    enum dtype compute;       /* of ops; f32 unless it is said, on a card always `type` */
+    enum dtype compute;       /* of ops; f32 unless it is said, on a GPU always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
     double clip, eps; /* eps 0: 1e-8 */
@@ -107,8 +107,8 @@ static inline void rig_lump(struct rig *rig, const struct unit_graph *graph)
     for (int u = 0; u < graph->unit_count; u += 2) {
         struct unit_type *type = &rig->lumps[u];
         *type = *graph->units[u].type;
-        type->run[PASS_INPUT] = type->run[PASS_WEIGHT] = NULL;
-        type->reads[PASS_INPUT] = type->writes[PASS_WEIGHT] = 0;
+        type->run[PASS_BACKWARD_INPUT] = type->run[PASS_BACKWARD_WEIGHT] = NULL;
+        type->reads[PASS_BACKWARD_INPUT] = type->writes[PASS_BACKWARD_WEIGHT] = 0;
         ((struct unit *)graph->units)[u].type = type;
     }
 }

@@ -156,9 +156,9 @@ static void act(const struct bench *b, struct timetable_action a, enum keep own_
         if (a.verb == TIMETABLE_BACKWARD)
             pass_over(b, a.round, u, PASS_BACKWARD, forward, is_own, own_below, back);
         if (a.verb == TIMETABLE_INPUT)
-            pass_over(b, a.round, u, PASS_INPUT, forward, is_own, own_below, back);
+            pass_over(b, a.round, u, PASS_BACKWARD_INPUT, forward, is_own, own_below, back);
         if (a.verb == TIMETABLE_WEIGHT)
-            pass_over(b, a.round, u, PASS_WEIGHT, back, is_of_both, own_below, 0);
+            pass_over(b, a.round, u, PASS_BACKWARD_WEIGHT, back, is_of_both, own_below, 0);
     }
 }
 
@@ -206,8 +206,8 @@ static void test_rebuilt_for_both_parts(void **state)
         open_bench(&b, llama, KEEP_UNLESS_FULL, WHOLE | UNIT_PARTS, (struct unit_copies){3, 2});
         int count = b.graph->units[1].type->buffers(&b.graph->units[1], b.ops, SHAPE, list);
         activations_bind(b.activations, 1, 4, PASS_REBUILD, &rebuild);
-        activations_bind(b.activations, 1, 4, PASS_INPUT, &input);
-        activations_bind(b.activations, 1, 4, PASS_WEIGHT, &weight);
+        activations_bind(b.activations, 1, 4, PASS_BACKWARD_INPUT, &input);
+        activations_bind(b.activations, 1, 4, PASS_BACKWARD_WEIGHT, &weight);
         for (int i = 0; i < count; i++) {
             if (list[i].keep != KEEP_NOT)
                 assert_ptr_equal(rebuild.buffers[i], input.buffers[i]);

@@ -1,6 +1,6 @@
 /* Units that compute in 16 bits: params are read in place and gradients are written where they are
  * sent from, so nothing is widened, and the bits do not depend on how things are cut. On the CPU
- * with the reference in bf16 and f16; on a card (SIFR_TEST_DEVICE) with its own ops.
+ * with the reference in bf16 and f16; on a GPU (SIFR_TEST_DEVICE) with its own ops.
  */
 #include <math.h>
 

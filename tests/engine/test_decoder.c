@@ -54,7 +54,7 @@ static void test_cached_logits_agree_with_a_whole_forward(void **state)
     }
 }
 
-/* On a card the first decoder records a token and the second does not; elsewhere neither does. */
+/* On a GPU the first decoder records a token and the second does not; elsewhere neither does. */
 static void test_recorded_and_piece_by_piece_are_the_same(void **state)
 {
     (void)state;

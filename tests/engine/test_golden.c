@@ -1,14 +1,14 @@
 /* Golden numbers: tiny models against PyTorch in double (tools/golden_model.py), through the
  * store and the engine. Logits, loss, every gradient, and every parameter after ten steps of AdamW
  * with clipping and two parameter groups, each to ||a - b|| <= bound ||b||. On one rank, and on
- * three whose shards cut rows. SIFR_TEST_DEVICE=cuda does it on a card.
+ * three whose shards cut rows. SIFR_TEST_DEVICE=cuda does it on a GPU.
  *
  *     fp32        1e-5
- *     TF32        0.02     products with 11 bits: fp32 on a card; of the loss 0.001
+ *     TF32        0.02     products with 11 bits: fp32 on a GPU; of the loss 0.001
  *     bf16        0.1      8 bits in every tensor; of the loss 0.01
  */
 #include <math.h>
-#include "card.h"
+#include "gpu.h"
 #include "engine/engine.h"
 #include "engine/golden_file.h"
 #include "model/model.h"
@@ -25,8 +25,8 @@ struct test_place {
 static const struct test_place cpu_f32 = {"cpu", "cpu", DTYPE_F32, 1e-5, 1e-5};
 static const struct test_place ref_f32 = {"cpu", "ref", DTYPE_F32, 1e-5, 1e-5};
 static const struct test_place ref_bf16 = {"cpu", "ref", DTYPE_BF16, 0.1, 0.01};
-static const struct test_place card_f32 = {"cuda", "cuda", DTYPE_F32, 0.02, 1e-3};
-static const struct test_place card_bf16 = {"cuda", "cuda", DTYPE_BF16, 0.1, 0.01};
+static const struct test_place gpu_f32 = {"cuda", "cuda", DTYPE_F32, 0.02, 1e-3};
+static const struct test_place gpu_bf16 = {"cuda", "cuda", DTYPE_BF16, 0.1, 0.01};
 
 struct ranks {
     struct comm_hub *hub; /* NULL: one rank */
@@ -193,10 +193,10 @@ static struct norms compare(const float *a, const double *b, int64_t count)
 }
 
 static void assert_near(const struct run *r, const char *kind, const char *name, struct norms n,
-                        double beside)
+                        double side_stream)
 {
-    if (!(n.difference <= r->place.bound * beside))
-        fail_msg("%s%s: off by %.2e of %.3e", kind, name, n.difference, beside);
+    if (!(n.difference <= r->place.bound * side_stream))
+        fail_msg("%s%s: off by %.2e of %.3e", kind, name, n.difference, side_stream);
 }
 
 typedef enum status read_fn(struct zero *, int, int64_t, int64_t, float *);
@@ -292,8 +292,8 @@ static void check_model(const char *name, struct test_place place, struct ranks 
 static void check_places(const char *name)
 {
     if (!test_on_cpu()) {
-        check_model(name, card_f32, (struct ranks){0});
-        check_model(name, card_bf16, (struct ranks){0});
+        check_model(name, gpu_f32, (struct ranks){0});
+        check_model(name, gpu_bf16, (struct ranks){0});
         return;
     }
     check_model(name, ref_f32, (struct ranks){0});
@@ -309,7 +309,7 @@ struct rank_job {
 static void *run_rank(void *argument)
 {
     struct rank_job *job = argument;
-    check_model(job->name, test_on_cpu() ? cpu_f32 : card_f32, job->ranks);
+    check_model(job->name, test_on_cpu() ? cpu_f32 : gpu_f32, job->ranks);
     return NULL;
 }
 
@@ -353,9 +353,9 @@ static bool cuts_rows(const struct unit_graph *graph, struct env *env, int owner
     assert_ok(partition_create(env, graph, owners, &partition));
     for (int t = 0; t < graph->tensor_count; t++) {
         const struct unit_tensor *tensor = &graph->tensors[t];
-        struct place whole = partition_tensor(&partition, t);
+        struct piece_range whole = partition_tensor(&partition, t);
         for (int owner = 0; tensor->dims == 2 && owner < owners; owner++) {
-            struct place part = partition_clip(&partition, whole, owner);
+            struct piece_range part = partition_clip(&partition, whole, owner);
             int64_t end = part.first + part.count - whole.first;
             cuts |= part.count > 0 && end < whole.count && end % tensor->shape[1] != 0;
         }

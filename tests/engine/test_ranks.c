@@ -1,5 +1,5 @@
 /* Stages, ranks, prefetch, servers and delays do not change a bit: ranks as threads of one process,
- * on a card (SIFR_TEST_DEVICE) all on that one. */
+ * on a GPU (SIFR_TEST_DEVICE) all on that one. */
 #include "engine/ranks.h"
 
 static void test_stages_and_ranks(void **state)

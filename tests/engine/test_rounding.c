@@ -111,7 +111,7 @@ static int64_t check_param(struct rig *rig, int param, const void *given, int64_
     for (int t = p->first_tensor; t < p->first_tensor + p->tensor_count; t++) {
         const struct unit_tensor *tensor = &graph->tensors[t];
         for (int64_t i = 0; i < unit_tensor_count(tensor); i++, at++)
-            wrong += *at != expected[t][unit_tensor_place(tensor, i, NULL)];
+            wrong += *at != expected[t][unit_tensor_index(tensor, i, NULL)];
     }
     if (wrong > 0)
         print_error("rank %d, tp %d, stage %d, after %lld updates: %lld of %lld of param %d\n",

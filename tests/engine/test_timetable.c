@@ -287,7 +287,7 @@ struct opinion {
 static bool pass_is_right(struct opinion *o, int p, struct timetable_action a)
 {
     const struct timetable_shape *shape = &o->t->shape;
-    int s = timetable_stage(shape, p, a.chunk), last = timetable_stages(shape) - 1;
+    int s = timetable_pp_stage(shape, p, a.chunk), last = timetable_pp_stages(shape) - 1;
     bool split = shape->kind == TIMETABLE_ZERO_BUBBLE;
     switch (a.verb) {
     case TIMETABLE_FORWARD:
@@ -316,8 +316,8 @@ static bool pass_is_right(struct opinion *o, int p, struct timetable_action a)
 static bool message_is_right(struct opinion *o, int p, struct timetable_action send, int q,
                              struct timetable_action recv)
 {
-    int s = timetable_stage(&o->t->shape, p, send.chunk);
-    int to = timetable_stage(&o->t->shape, q, recv.chunk);
+    int s = timetable_pp_stage(&o->t->shape, p, send.chunk);
+    int to = timetable_pp_stage(&o->t->shape, q, recv.chunk);
     bool activation = send.verb == TIMETABLE_SEND_ACTIVATION;
     bool made = activation ? o->forward[s][send.round] : o->backwards[s] > send.round;
     if (activation != (recv.verb == TIMETABLE_RECV_ACTIVATION) || send.round != recv.round ||
@@ -330,7 +330,7 @@ static bool message_is_right(struct opinion *o, int p, struct timetable_action s
 
 static bool is_finished(const struct opinion *o)
 {
-    int last = timetable_stages(&o->t->shape) - 1;
+    int last = timetable_pp_stages(&o->t->shape) - 1;
     for (int p = 0; p < o->t->shape.pp; p++)
         if (o->t->first[p] + o->at[p] != o->t->first[p + 1])
             return false;

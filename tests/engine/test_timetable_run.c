@@ -12,7 +12,7 @@ struct rank_run {
     struct comm_hub *hub;
     struct timetable_shape shape;
     int rank;
-    bool beside;
+    bool side_stream;
     struct env env;
     struct stream *stream;
     struct comm *comm;
@@ -31,7 +31,7 @@ static void send_or_receive(struct rank_run *run, struct timetable_action a)
 {
     bool activation = a.verb == TIMETABLE_SEND_ACTIVATION || a.verb == TIMETABLE_RECV_ACTIVATION;
     int peer = timetable_peer(&run->shape, run->rank, a.verb);
-    int s = timetable_stage(&run->shape, run->rank, a.chunk);
+    int s = timetable_pp_stage(&run->shape, run->rank, a.chunk);
     int64_t *out = run->out[activation][a.chunk][a.round];
     if (!timetable_is_send(a.verb)) {
         comm_recv(run->comm, run->in[activation][a.chunk][a.round], NUMBERS, DTYPE_I64, peer,
@@ -47,7 +47,7 @@ static void send_or_receive(struct rank_run *run, struct timetable_action a)
 static void compute(struct rank_run *run, struct timetable_action a)
 {
     bool forward = a.verb == TIMETABLE_FORWARD;
-    int s = timetable_stage(&run->shape, run->rank, a.chunk);
+    int s = timetable_pp_stage(&run->shape, run->rank, a.chunk);
     int verb = forward ? TIMETABLE_RECV_ACTIVATION : TIMETABLE_RECV_GRADIENT;
     const int64_t *in = run->in[forward][a.chunk][a.round];
     if (a.verb == TIMETABLE_WEIGHT || !timetable_has(&run->shape, run->rank, verb, a.chunk))
@@ -82,9 +82,10 @@ static void *run_rank(void *argument)
     struct device *device;
     run->env = testing_env(1);
     assert_ok(device_create(&run->env, "cpu", 0, &device));
-    assert_ok((run->beside ? stream_create_worker : stream_create)(device, "pp", &run->stream));
+    assert_ok(
+        (run->side_stream ? stream_create_worker : stream_create)(device, "pp", &run->stream));
     assert_ok(comm_join(run->hub, run->rank, &config, device, &run->comm));
-    if (run->beside)
+    if (run->side_stream)
         comm_inject_delays(run->comm, 2e-4, 6);
     carry_out(run);
     comm_destroy(run->comm);
@@ -94,7 +95,7 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-static void run_shape(struct timetable_shape shape, bool beside)
+static void run_shape(struct timetable_shape shape, bool side_stream)
 {
     struct env env = testing_env(1);
     struct rank_run *runs = calloc(MOST_RANKS, sizeof *runs);
@@ -105,7 +106,7 @@ static void run_shape(struct timetable_shape shape, bool beside)
         runs[p].hub = hub;
         runs[p].shape = shape;
         runs[p].rank = p;
-        runs[p].beside = beside;
+        runs[p].side_stream = side_stream;
     }
     threads_run(run_rank, runs, shape.pp, sizeof *runs);
     for (int p = 0; p < shape.pp; p++)
@@ -120,14 +121,16 @@ static void run_shape(struct timetable_shape shape, bool beside)
 static void test_lists_end(void **state)
 {
     (void)state;
-    for (int beside = 0; beside < 2; beside++)
+    for (int side_stream = 0; side_stream < 2; side_stream++)
         for (int pp = 2; pp <= MOST_RANKS; pp++)
             for (int rounds = 1; rounds <= MOST_ROUNDS; rounds += 4)
                 for (int kind = 0; timetable_words[kind] != NULL; kind++) {
                     int chunks = kind == TIMETABLE_INTERLEAVED ? MOST_CHUNKS : 1;
-                    run_shape((struct timetable_shape){kind, pp, chunks, rounds, false}, beside);
+                    run_shape((struct timetable_shape){kind, pp, chunks, rounds, false},
+                              side_stream);
                     if (kind != TIMETABLE_GPIPE)
-                        run_shape((struct timetable_shape){kind, pp, chunks, rounds, true}, beside);
+                        run_shape((struct timetable_shape){kind, pp, chunks, rounds, true},
+                                  side_stream);
                 }
 }
 

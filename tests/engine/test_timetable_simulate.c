@@ -20,7 +20,7 @@ static void open_case(struct case_of *c, struct timetable_shape shape, double fo
 {
     c->env = testing_env(1);
     assert_ok(timetable_create(&c->env, &shape, &c->t));
-    for (int s = 0; s < timetable_stages(&shape); s++) {
+    for (int s = 0; s < timetable_pp_stages(&shape); s++) {
         c->forward[s] = forward;
         c->input[s] = input;
         c->weight[s] = weight;
@@ -202,9 +202,9 @@ static int64_t find(const struct timetable *t, int stage, int verb, int round)
 static void expect_begin(const struct case_of *c, int p, int64_t i, double before)
 {
     struct timetable_action a = c->t.actions[i];
-    int s = timetable_stage(&c->t.shape, p, a.chunk), verb = a.verb, last;
+    int s = timetable_pp_stage(&c->t.shape, p, a.chunk), verb = a.verb, last;
     double begin = before, way = c->costs.latency + c->costs.transfer;
-    last = timetable_stages(&c->t.shape) - 1;
+    last = timetable_pp_stages(&c->t.shape) - 1;
     way = c->t.shape.pp > 1 ? way : 0.0;
     if (verb == TIMETABLE_FORWARD && s > 0)
         begin = fmax(begin, way + c->times.spans[find(&c->t, s - 1, verb, a.round)].end);

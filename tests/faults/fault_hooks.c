@@ -68,7 +68,7 @@ void __wrap_comm_note(struct comm *comm, const char *what)
     struct fault fault;
     __real_comm_note(comm, what);
     kill_hooks_note(what);
-    if (fault_for(comm->home->rank, NULL, &fault) && strcmp(fault.place, what) == 0)
+    if (fault_for(comm->job->rank, NULL, &fault) && strcmp(fault.place, what) == 0)
         act(&fault);
 }
 
@@ -92,8 +92,8 @@ enum status __wrap_mpi_swap(struct comm *comm, uint64_t stamp)
 {
     struct fault fault;
     char here[COMM_NOTE_BYTES];
-    snprintf(here, sizeof here, "in %s %lld", comm->name, (long long)comm->place.call);
-    if (fault_for(comm->home->rank, NULL, &fault) && strcmp(fault.place, here) == 0)
+    snprintf(here, sizeof here, "in %s %lld", comm->name, (long long)comm->position.call);
+    if (fault_for(comm->job->rank, NULL, &fault) && strcmp(fault.place, here) == 0)
         act(&fault);
     return __real_mpi_swap(comm, stamp);
 }
@@ -125,7 +125,7 @@ void __wrap_comm_all_to_all_v(struct comm *comm, const void *send, const int64_t
                               const int64_t *recv_offsets, enum dtype type, struct stream *stream)
 {
     struct fault fault;
-    if (strcmp(comm->name, "reduce") == 0 && fault_for(comm->home->rank, "nan", &fault)) {
+    if (strcmp(comm->name, "reduce") == 0 && fault_for(comm->job->rank, "nan", &fault)) {
         long long first = 0, last = 0;
         if (sscanf(fault.place, "reduce %lld %lld", &first, &last) == 2 &&
             comm->collective_count + 1 >= first && comm->collective_count + 1 <= last)

@@ -18,7 +18,7 @@ static void check_entry(const struct checkpoint_entry *entry)
     CHECK(*entry->name && *entry->name != '/' && strstr(entry->name, "..") == NULL);
     for (int64_t i = 0; i < entry->piece_count; i++) {
         CHECK(entry->pieces[i].begin == next && entry->pieces[i].bytes > 0);
-        CHECK(entry->pieces[i].bytes <= CHECKPOINT_PIECE);
+        CHECK(entry->pieces[i].bytes <= CHECKPOINT_CHUNK);
         next += entry->pieces[i].bytes;
     }
     CHECK(next == entry->bytes);

@@ -17,10 +17,10 @@ static void ignore_line(void *user, enum log_level level, const char *line)
 
 static void read_shard(struct env *env, const struct shard *shard)
 {
-    struct token_piece piece = {.tokens = shard_tokens(shard),
-                                .token_bytes = shard_token_bytes(shard),
-                                .count = shard_count(shard),
-                                .origin = shard_path(shard)};
+    struct token_span piece = {.tokens = shard_tokens(shard),
+                               .token_bytes = shard_token_bytes(shard),
+                               .count = shard_count(shard),
+                               .origin = shard_path(shard)};
     struct token_stream stream = {.pieces = &piece, .piece_count = 1, .count = piece.count};
     enum status all = shard_check(shard, VOCAB), windows = STATUS_OK;
     for (int64_t i = 0; i < stream.count && windows == STATUS_OK; i++) {

@@ -78,7 +78,7 @@ static inline void rig_fill_params(struct rig *r, double deviation)
             for (int64_t i = 0; i < unit_tensor_count(tensor); i++)
                 rig_set(r, r->params[p], at++,
                         mean + deviation *
-                                   rng_normal(rng, (uint64_t)unit_tensor_place(tensor, i, NULL)));
+                                   rng_normal(rng, (uint64_t)unit_tensor_index(tensor, i, NULL)));
         }
     }
 }
@@ -185,7 +185,7 @@ static inline void rig_spoil(struct rig *r, int u, enum pass pass)
     for (int b = 0; b < r->list_count[u]; b++) {
         enum keep keep = r->list[u][b].keep;
         bool spent = keep == KEEP_NOT || (pass == PASS_REBUILD && keep >= r->rebuild);
-        if (pass == PASS_WEIGHT ? !rig_lasts(r, u, b) : spent)
+        if (pass == PASS_BACKWARD_WEIGHT ? !rig_lasts(r, u, b) : spent)
             memset(r->buffers[u][b], 0xff, r->list[u][b].bytes);
     }
 }
@@ -247,11 +247,11 @@ static inline double rig_gradients(struct rig *r)
     for (int u = last - 1; u >= 0; u--) {
         if (r->rebuild != KEEP_NOT && r->graph->units[u].type->run[PASS_REBUILD])
             rig_pass(r, u, PASS_REBUILD, &run);
-        rig_pass(r, u, r->parts ? PASS_INPUT : PASS_BACKWARD, &run);
+        rig_pass(r, u, r->parts ? PASS_BACKWARD_INPUT : PASS_BACKWARD, &run);
     }
     run.gradient = NULL;
     for (int u = last - 1; u >= 0 && r->parts; u--)
-        rig_pass(r, u, PASS_WEIGHT, &run);
+        rig_pass(r, u, PASS_BACKWARD_WEIGHT, &run);
     assert_int_equal(stream_sync(r->stream), STATUS_OK);
     return *r->loss;
 }

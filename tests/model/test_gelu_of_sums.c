@@ -1,5 +1,5 @@
 /* Selective recomputation of GPT-2 on a back end whose GELU is of sums that are not rounded yet, as a
- * card's is: what is kept of the sums does not tell its bits, so the product with GELU is run again
+ * GPU's is: what is kept of the sums does not tell its bits, so the product with GELU is run again
  * (ops_gelu_remakes). Every gradient has the bits that it has when all is kept: on one rank and on
  * several that compute a layer together, with backward in one piece and in two.
  *

@@ -27,7 +27,7 @@ static void join_tensor(const struct rig *r, const struct unit_tensor *t, const 
 {
     const struct unit_split *split = &t->split;
     for (int64_t i = 0; i < unit_tensor_count(t); i++) {
-        double value = rig_get(r, grad, at + i), *place = &whole[unit_tensor_place(t, i, NULL)];
+        double value = rig_get(r, grad, at + i), *place = &whole[unit_tensor_index(t, i, NULL)];
         if (split->partial && !unit_tensor_answers(t))
             *place += value;
         else if (unit_tensor_answers(t))

@@ -19,9 +19,9 @@ static void check_parts(const struct model_config *config, int tp)
             assert_string_equal(tensor->name, first->name);
             assert_memory_equal(tensor->shape, first->shape, sizeof first->shape);
             for (int64_t i = 0; i < count; i += run) {
-                place = unit_tensor_place(tensor, i, &run);
+                place = unit_tensor_index(tensor, i, &run);
                 assert_true(run >= 1 && i + run <= count);
-                assert_int_equal(unit_tensor_place(tensor, i + run - 1, NULL), place + run - 1);
+                assert_int_equal(unit_tensor_index(tensor, i + run - 1, NULL), place + run - 1);
                 for (int64_t k = 0; k < run; k++)
                     held[place + k]++;
             }
@@ -50,10 +50,10 @@ static void test_parts(void **state)
         }
     struct model_config c = gpt2();
     c.vocab = 50257; /* in blocks of 64 rows */
-    struct team team = {.size = 4};
+    struct tp_group tp_group = {.size = 4};
     check_parts(&c, 4);
     for (int r = 0; r < 4; r++)
-        assert_int_equal(part_of_vocab(&team, c.vocab, r).first % 64, 0);
+        assert_int_equal(part_of_vocab(&tp_group, c.vocab, r).first % 64, 0);
 }
 
 static const struct unit_split *split_of(const struct lone *l, const char *name)

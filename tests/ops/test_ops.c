@@ -102,7 +102,7 @@ static void test_dry(void **state)
     env_destroy(&env);
 }
 
-/* Without a card: the plugin's table is whole and plans on a dry device; it is refused elsewhere. */
+/* Without a GPU: the plugin's table is whole and plans on a dry device; it is refused elsewhere. */
 static void test_cuda(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void check_random_copy(const char *backend, enum dtype type)
     const float *param = ops_find_tensor(call, "param")->data;
     const uint16_t *copy = ops_find_tensor(call, "copy")->data;
     for (int64_t i = 0; i < COUNT; i++) {
-        const struct adamw_place *place = &ops_adamw_places[i >= CUT];
+        const struct adamw_location *place = &ops_adamw_locations[i >= CUT];
         int64_t element = ops_whole_element(place, i < CUT ? i : i - CUT);
         uint32_t random = rng_word((struct rng){place->key}, (uint64_t)element, OPS_ADAMW_UPDATE);
         bool bf16 = type == DTYPE_BF16;
@@ -227,7 +227,7 @@ static void test_adamw_random_mean(void **state)
     static float param[COUNT], grad[COUNT], m[COUNT], v[COUNT];
     uint16_t copy[COUNT];
     struct rig rig;
-    struct adamw_place place = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
+    struct adamw_location place = {rng_stream(1, "mean").key, 0, INT64_MAX, 0, 0};
     struct adamw hyper = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .places = &place};
     struct adamw_segment segment = {.count = COUNT,
                                     .param = param,
@@ -328,7 +328,7 @@ static void test_swiglu_again(void **state)
 static void test_decoding(void **state)
 {
     enum { T = 23, H = 4, G = 2, D = 10, WIDTH = (H + 2 * G) * D };
-    static const int64_t pieces[] = {9, 1, 1, 5, 7};
+    static const int64_t chunks[] = {9, 1, 1, 5, 7};
     struct rig rig;
     struct attention whole = {1, T, H, G, D};
     struct ops_case shape = {"attention", .attention = whole};
@@ -341,11 +341,11 @@ static void test_decoding(void **state)
     const float *expected = ops_find_tensor(call, "out")->data;
     int64_t past = 0;
     for (int i = 0; i < 5; i++) {
-        struct attention piece = {1, pieces[i], H, G, D};
-        ops_attention_cached(rig.ops, rig.stream, piece, (struct past){past, NULL}, T,
+        struct attention chunk = {1, chunks[i], H, G, D};
+        ops_attention_cached(rig.ops, rig.stream, chunk, (struct past){past, NULL}, T,
                              qkv + past * WIDTH, cache_k, cache_v, out + past * H * D,
                              ops_find_tensor(call, "scratch")->data);
-        past += pieces[i];
+        past += chunks[i];
     }
     for (int i = 0; i < T * H * D; i++)
         assert_true(fabsf(out[i] - expected[i]) < 2e-6f);

@@ -1,8 +1,8 @@
 /* test_ops_again -- what is made again from what was kept has the bits that it had: the output of a
  * linear layer with GELU, by ops_gelu where ops_gelu_remakes says so, else by the product.
  *
- * Without arguments on the CPU; `test_ops_again cuda` on a card, 77 = there is none. */
-#include "card.h"
+ * Without arguments on the CPU; `test_ops_again cuda` on a GPU, 77 = there is none. */
+#include "gpu.h"
 #include "base/rng.h"
 #include "ops/op_rig.h"
 
@@ -76,11 +76,11 @@ static void test_linear_gelu(void **state)
 int main(int count, char **words)
 {
     static struct subject host[] = {{"ref", DTYPE_F32}, {"ref", DTYPE_F64}, {"cpu", DTYPE_F32}};
-    static struct subject card[] = {{"cuda", DTYPE_F32}, {"cuda", DTYPE_BF16}, {"cuda", DTYPE_F16}};
-    bool on_card = count > 1;
-    if (on_card && test_missing(words[1]))
+    static struct subject gpu[] = {{"cuda", DTYPE_F32}, {"cuda", DTYPE_BF16}, {"cuda", DTYPE_F16}};
+    bool on_gpu = count > 1;
+    if (on_gpu && test_missing(words[1]))
         return 77;
-    struct subject *subjects = on_card ? card : host;
+    struct subject *subjects = on_gpu ? gpu : host;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_linear_gelu, &subjects[0]),
         cmocka_unit_test_prestate(test_linear_gelu, &subjects[1]),

@@ -2,7 +2,7 @@
  * shape: values, memory, aliases, and the same bits whatever the number of threads and from run to
  * run.
  *
- * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE [OP]]` tests a card,
+ * Without arguments what runs on any machine is tested. `test_ops_agree cuda [TYPE [OP]]` tests a GPU,
  * on more shapes, and exits with 77 where there is none; with OP those ops alone that have it in their
  * names. `cuda-fast` in fast mode, and only what is otherwise there; `cuda-once` runs every shape once
  * and compares nothing, for sanitizers, under which all is slow. With SIFR_CUDA_ATTENTION=teams in the
@@ -12,11 +12,11 @@
  * judged. All that disagrees is told before the test fails.
  */
 #include <math.h>
-#include "card.h"
+#include "gpu.h"
 #include "ops/op_rig.h"
-#include "ops/op_shapes_card.h"
+#include "ops/op_shapes_gpu.h"
 
-enum { NO_CARD = 77 };
+enum { NO_GPU = 77 };
 
 struct subject {
     const char *backend;
@@ -27,15 +27,15 @@ struct subject {
 
 /* --- shapes --------------------------------------------------------------------------------- */
 
-static bool is_card(const struct subject *subject)
+static bool is_gpu(const struct subject *subject)
 {
     return strcmp(subject->backend, "cuda") == 0;
 }
 
-static bool has_teams(const struct subject *subject)
+static bool has_clusters(const struct subject *subject)
 {
     const char *way = getenv("SIFR_CUDA_ATTENTION");
-    return is_card(subject) && way && strcmp(way, "teams") == 0;
+    return is_gpu(subject) && way && strcmp(way, "teams") == 0;
 }
 
 /* Shape i of all that a subject may be tested on; NULL behind the last. */
@@ -45,8 +45,8 @@ static const struct ops_case *shape_at(const struct subject *subject, int i)
         const struct ops_case *shapes;
         int count;
     } lists[] = {{op_shapes, OP_SHAPE_COUNT},
-                 {op_shapes_card, is_card(subject) ? OP_SHAPE_CARD_COUNT : 0},
-                 {op_shapes_teams, has_teams(subject) ? OP_SHAPE_TEAMS_COUNT : 0}};
+                 {op_shapes_gpu, is_gpu(subject) ? OP_SHAPE_GPU_COUNT : 0},
+                 {op_shapes_clusters, has_clusters(subject) ? OP_SHAPE_CLUSTERS_COUNT : 0}};
     for (int l = 0; l < 3; i -= lists[l++].count)
         if (i < lists[l].count)
             return &lists[l].shapes[i];
@@ -79,7 +79,7 @@ static const struct ops_case *next_shape(const struct subject *subject, int *i)
 
 /* 16-bit outputs of f32 ops may round to either side of a value that differs in the last place. */
 #define BOUND_16_BIT 4e-3
-/* Products of f32 on a card are TF32: factors of 11 bits, as those of fp16, and so is attention. */
+/* Products of f32 on a GPU are TF32: factors of 11 bits, as those of fp16, and so is attention. */
 #define BOUND_TF32 2e-3
 /* f32 and f64 results of 16-bit inputs that were not rounded on the way. */
 #define BOUND_STATISTICS 1e-4
@@ -96,7 +96,7 @@ static double depth_of(const struct ops_op *op)
     return has(op, "attention") || has(op, "gelu") ? 4 : has(op, "norm") ? 3 : 2;
 }
 
-/* Asked of a card: nothing is rounded to TF32. */
+/* Asked of a GPU: nothing is rounded to TF32. */
 static bool is_exact(void)
 {
     const char *asked = getenv("SIFR_CUDA_EXACT");
@@ -114,7 +114,7 @@ static double bound_computed(const struct subject *subject, const struct ops_op 
 {
     if (!is_16_bit(subject->type)) {
         bool product = (has(op, "linear") || has(op, "attention")) && !is_exact();
-        return !is_card(subject) ? op->bound : product ? BOUND_TF32 : 4 * op->bound;
+        return !is_gpu(subject) ? op->bound : product ? BOUND_TF32 : 4 * op->bound;
     }
     double unit = subject->type == DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
     bool rounded = of_compute_type || c->branch || has(op, "rope_attention");
@@ -199,7 +199,7 @@ static void assert_right(const struct verdict *verdict)
         fail_msg("%d wrong", verdict->wrong);
 }
 
-/* A card that has failed does nothing more: that ends the test. */
+/* A GPU that has failed does nothing more: that ends the test. */
 static void run(struct rig *rig, struct ops_trial *trial, const char *name, struct verdict *verdict)
 {
     char why[OPS_CASE_NAME];
@@ -259,7 +259,7 @@ static void test_agree(void **state)
     rig_open(&reference, "ref", DTYPE_F64, 1);
     while ((c = next_shape(subject, &at)) != NULL)
         agree_on(&tested, &reference, c, &verdict, worst);
-    for (int op = 0; is_card(subject) && op < ops_op_count; op++)
+    for (int op = 0; is_gpu(subject) && op < ops_op_count; op++)
         if (is_meant(subject, ops_ops[op].name))
             print_message("%s %-24s worst error %.1e, %.0f%% of its bound\n",
                           dtype_name(subject->type), ops_ops[op].name, worst[op].error,
@@ -284,7 +284,7 @@ static void in_this_place(struct rig *rig, struct ops_trial *trial, int out, int
         if (is_output(&call->tensors[i]))
             expected[i] = copy_of(ops_trial_read(trial, i), tensor_bytes(&call->tensors[i]));
     ops_trial_reset(trial);
-    ops_trial_run_in_place(trial, out, place);
+    ops_trial_run_aliased(trial, out, place);
     for (int i = 0; i < call->count; i++) {
         const struct ops_tensor *t = &call->tensors[i];
         if (expected[i] &&
@@ -352,7 +352,7 @@ static void equal_bits_on(struct rig *rigs, int rig_count, const struct ops_case
     ops_trial_destroy(first);
 }
 
-/* With one, two and three threads; a card has none, and is simply asked three times. */
+/* With one, two and three threads; a GPU has none, and is simply asked three times. */
 static void test_threads(void **state)
 {
     enum { RIGS = 3 };
@@ -406,7 +406,7 @@ static void test_norm_apply_bits(void **state)
     assert_right(&verdict);
 }
 
-/* Nothing outside of its place is written, and the card reports nothing. */
+/* Nothing outside of its place is written, and the GPU reports nothing. */
 static void test_once(void **state)
 {
     const struct subject *subject = *state;
@@ -471,7 +471,7 @@ static int test_single(struct subject subject, void (*test)(void **))
     return cmocka_run_group_tests_name(dtype_name(subject.type), tests, NULL, NULL);
 }
 
-static int test_type_of_card(enum dtype type, const char *way, const char *part)
+static int test_type_of_gpu(enum dtype type, const char *way, const char *part)
 {
     struct subject subject = {
         .backend = "cuda", .type = type, .fast = strcmp(way, "-fast") == 0, .part = part};
@@ -484,15 +484,15 @@ static int test_type_of_card(enum dtype type, const char *way, const char *part)
     return strcmp(way, "-once") == 0 ? test_single(subject, test_once) : test_subject(subject);
 }
 
-static int test_card(const char *only, const char *way, const char *part)
+static int test_gpu(const char *only, const char *way, const char *part)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     int wrong = 0;
     if (test_missing("cuda"))
-        return NO_CARD;
+        return NO_GPU;
     for (int i = 0; i < 3; i++) {
         if (only == NULL || strcmp(only, dtype_name(types[i])) == 0)
-            wrong += test_type_of_card(types[i], way, part);
+            wrong += test_type_of_gpu(types[i], way, part);
     }
     return wrong;
 }
@@ -502,7 +502,7 @@ int main(int count, char **words)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_covered)};
     struct subject cpu = {.backend = "cpu", .type = DTYPE_F32};
     if (count > 1 && strncmp(words[1], "cuda", 4) == 0)
-        return test_card(count > 2 ? words[2] : NULL, words[1] + 4, count > 3 ? words[3] : NULL);
+        return test_gpu(count > 2 ? words[2] : NULL, words[1] + 4, count > 3 ? words[3] : NULL);
     return cmocka_run_group_tests(tests, NULL, NULL) + test_reference(DTYPE_F32) +
            test_reference(DTYPE_BF16) + test_reference(DTYPE_F16) + test_subject(cpu);
 }

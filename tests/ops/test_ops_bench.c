@@ -27,7 +27,7 @@ static void test_run(void **state)
     struct ops_case shape = {"linear", .rows = 64, .linear = {32, 16, false}};
     struct ops_bench_result result;
     rig_open(&rig, "cpu", DTYPE_F32, 1);
-    assert_ok(ops_bench_run(rig.ops, &shape, OPS_BENCH_PLACES, 0.01, &result));
+    assert_ok(ops_bench_run(rig.ops, &shape, OPS_BENCH_LOCATIONS, 0.01, &result));
     double flops = 2.0 * 64 * 32 * 16, bytes = 4.0 * (64 * 32 + 32 * 16 + 64 * 16);
     assert_true(result.seconds > 0 && result.calls >= 3);
     assert_true(fabs(result.gflops * result.seconds * 1e9 / flops - 1) < 1e-9);

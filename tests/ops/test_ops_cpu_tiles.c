@@ -95,30 +95,30 @@ static void test_agree(void **state)
 static void test_threads(void **state)
 {
     (void)state;
-    enum { TEAMS = 3 };
-    struct rig rigs[TEAMS]; /* of 1, 2 and 3 threads */
-    for (int r = 0; r < TEAMS; r++)
+    enum { CLUSTERS = 3 };
+    struct rig rigs[CLUSTERS]; /* of 1, 2 and 3 threads */
+    for (int r = 0; r < CLUSTERS; r++)
         rig_open(&rigs[r], "cpu", DTYPE_F32, r + 1);
     for (int i = 0; i < CASE_COUNT; i++) {
         char name[OPS_CASE_NAME];
-        struct ops_trial *trials[TEAMS];
+        struct ops_trial *trials[CLUSTERS];
         ops_case_name(&cases[i], name);
-        for (int r = 0; r < TEAMS; r++) {
+        for (int r = 0; r < CLUSTERS; r++) {
             trials[r] = rig_trial(&rigs[r], &cases[i]);
             ops_trial_run(trials[r]);
         }
         const struct ops_call *call = ops_trial_call(trials[0]);
         for (int t = 0; t < call->count; t++)
-            for (int r = 1; r < TEAMS && call->tensors[t].role != OPS_SCRATCH; r++) {
+            for (int r = 1; r < CLUSTERS && call->tensors[t].role != OPS_SCRATCH; r++) {
                 size_t bytes = (size_t)call->tensors[t].count * dtype_bytes(call->tensors[t].type);
                 if (memcmp(ops_trial_read(trials[0], t), ops_trial_read(trials[r], t), bytes) != 0)
                     fail_msg("%s: %s has other bits with %d threads", name, call->tensors[t].name,
                              r + 1);
             }
-        for (int r = 0; r < TEAMS; r++)
+        for (int r = 0; r < CLUSTERS; r++)
             ops_trial_destroy(trials[r]);
     }
-    for (int r = 0; r < TEAMS; r++)
+    for (int r = 0; r < CLUSTERS; r++)
         rig_close(&rigs[r]);
 }
 

@@ -23,7 +23,7 @@ static void read_line(const struct noise *n, int64_t line, int64_t length, enum 
         x[k] = rounded(noise_at(n, n->down ? line * length + k : k * n->rows + line), type);
 }
 
-/* What a card does: `block` products at once and exactly, then one addition of floats. */
+/* What a GPU does: `block` products at once and exactly, then one addition of floats. */
 static float sum(const float *a, const float *b, int64_t from, int64_t to, int64_t block)
 {
     volatile float total = 0;

@@ -1,9 +1,9 @@
-/* test_ops_products -- on a card: products whose algorithms were timed, of those with the bits of
+/* test_ops_products -- on a GPU: products whose algorithms were timed, of those with the bits of
  * the first, have the bits of products that took the first, with every epilogue, aligned and not,
  * added and not, when their shape is met and again.
  *
- * `test_ops_products cuda`; 77 = there is no card. Every shape's line of the choice is printed. */
-#include "card.h"
+ * `test_ops_products cuda`; 77 = there is no GPU. Every shape's line of the choice is printed. */
+#include "gpu.h"
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 

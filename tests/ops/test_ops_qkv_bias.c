@@ -1,5 +1,5 @@
 /* On the host, the column sums that attention's backward pass forms of dqkv have the bits of what
- * ops_linear_dw gives as the bias's gradient, and dqkv has those without. (A card may sum before it
+ * ops_linear_dw gives as the bias's gradient, and dqkv has those without. (A GPU may sum before it
  * rounds.) */
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"

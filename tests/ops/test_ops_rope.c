@@ -1,5 +1,5 @@
 /* On the host, attention's backward pass with a table of rope has the bits of the two calls that it
- * stands for: the backward pass, and ops_rope the other way. (A card may turn before it rounds.) */
+ * stands for: the backward pass, and ops_rope the other way. (A GPU may turn before it rounds.) */
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 
@@ -10,7 +10,7 @@ static void *at(const struct ops_trial *trial, const char *name)
 }
 
 /* The two calls, in a trial of the one that turns. */
-static void run_apart(struct rig *rig, const struct ops_case *c, const struct ops_trial *trial)
+static void run_separately(struct rig *rig, const struct ops_case *c, const struct ops_trial *trial)
 {
     ops_attention_backward(rig->ops, rig->stream, c->attention, NULL, at(trial, "qkv"),
                            at(trial, "out"), at(trial, "lse"), at(trial, "dout"), at(trial, "dqkv"),
@@ -27,7 +27,7 @@ static void compare(struct rig *rig, const struct ops_case *c)
     const struct ops_tensor *dqkv = ops_find_tensor(call, "dqkv");
     int tensor = (int)(dqkv - call->tensors);
     ops_trial_run(one);
-    run_apart(rig, c, two);
+    run_separately(rig, c, two);
     if (memcmp(ops_trial_read(one, tensor), ops_trial_read(two, tensor),
                (size_t)dqkv->count * dtype_bytes(dqkv->type)) != 0)
         fail_msg("%s: other bits than by two calls", ops_case_name(c, name));

@@ -51,7 +51,7 @@ static void test_presets(void **state)
         assert_non_null(machine_preset_words(count));
         assert_ok(machine_profile_load(&rig->env, machine_preset_name(count), &profile));
         assert_string_equal(profile.name, machine_preset_name(count));
-        assert_true(profile.card && profile.has_ops && profile.has_comm);
+        assert_true(profile.gpu && profile.has_ops && profile.has_comm);
         assert_true(profile.memory_bytes >= 40000000000 && profile.comm.node == 8);
         assert_true(profile.comm.inside.bytes_per_second > profile.comm.between.bytes_per_second);
         for (int k = 0; k < OPS_KIND_COUNT; k++)
@@ -146,7 +146,7 @@ static void test_there_and_back(void **state)
     machine_profile_free(&rig->env, &read);
     assert_ok(machine_profile_save(&rig->env, &comm, rig->path)); /* beside the other half */
     assert_ok(machine_profile_load(&rig->env, rig->path, &read));
-    assert_true(read.has_ops && read.has_comm && !read.card);
+    assert_true(read.has_ops && read.has_comm && !read.gpu);
     assert_string_equal(read.name, "mine");
     assert_int_equal(read.memory_bytes, 12345);
     assert_memory_equal(read.ops.rates, ops.ops.rates, sizeof ops.ops.rates);
@@ -182,7 +182,7 @@ static void test_there_and_back(void **state)
         assert_true(read.ops.measured[i].shape.attention.batch != 2 ||
                     read.ops.measured[i].seconds == 0.5);
     machine_profile_free(&rig->env, &read);
-    ops.card = true;
+    ops.gpu = true;
     assert_int_equal(machine_profile_save(&rig->env, &ops, rig->path), STATUS_CONFIG);
     expect_error(rig, "is of a machine that computes on the CPU");
 }
@@ -193,9 +193,9 @@ static void test_check(void **state)
     struct rig *rig = *state;
     struct machine_profile comm;
     char beyond[160];
-    const bool card = true, cpu = false;
+    const bool gpu = true, cpu = false;
     fill_comm(&comm);
-    assert_ok(machine_profile_check(&rig->env, rig->path, &card));
+    assert_ok(machine_profile_check(&rig->env, rig->path, &gpu));
     assert_false(file_exists(rig->path)); /* nothing is left there */
     assert_int_equal(rmdir(rig->folder), 0);
     assert_int_equal(machine_profile_check(&rig->env, rig->path, NULL), STATUS_IO);
@@ -206,7 +206,7 @@ static void test_check(void **state)
     assert_ok(machine_profile_save(&rig->env, &comm, rig->path));
     assert_ok(machine_profile_check(&rig->env, rig->path, &cpu));
     assert_ok(machine_profile_check(&rig->env, rig->path, NULL));
-    assert_int_equal(machine_profile_check(&rig->env, rig->path, &card), STATUS_CONFIG);
+    assert_int_equal(machine_profile_check(&rig->env, rig->path, &gpu), STATUS_CONFIG);
     expect_error(rig, "is of a machine that computes on the CPU");
     snprintf(beyond, sizeof beyond, "%s/x", rig->path);
     assert_int_equal(machine_profile_check(&rig->env, beyond, NULL), STATUS_IO);
@@ -269,8 +269,8 @@ static void test_refused(void **state)
     } rows[] = {
         {"sifr machine", "sifr checkpoint", "'m.json' is not the profile of a machine"},
         {"\"version\": 1", "\"version\": 2", "is of version 2; this sifr reads version 1"},
-        {"\"card\": false", "\"card\": 0", "\"card\" is not true or false"},
-        {"\"card\": false", "\"cart\": 1, \"card\": false", "\"cart\" in the profile is not known"},
+        {"\"gpu\": false", "\"gpu\": 0", "\"gpu\" is not true or false"},
+        {"\"gpu\": false", "\"cart\": 1, \"gpu\": false", "\"cart\" in the profile is not known"},
         {"12345", "-1", "\"memory_bytes\" is not a whole number"},
         {"12345", "1.5", "\"memory_bytes\" is not a whole number"},
         {"\"mine", "\"0123456789012345678901234567890123456789012345678901234567890123",

@@ -6,7 +6,7 @@
 #include "plan/plan_time.h"
 
 /* Milliseconds of a step, and of these: products (with the bias gradients that come with them),
- * attention forward and backward, everything else but what is idle. A step is the mean of two cards, which
+ * attention forward and backward, everything else but what is idle. A step is the mean of two GPUs, which
  * differ by 6 %; kinds are of one, less what the last changes saved as it was measured by itself. */
 static const struct row {
     const char *name;
@@ -58,7 +58,7 @@ static struct plan_request request_of(const struct row *row)
         .compute = DTYPE_BF16,
         .ranks = 1,
         .threads = 1,
-        .card = true};
+        .gpu = true};
     request.model.tied = 1;
     request.model.vocab = 50304;
     request.model.norm_eps = 1e-5;

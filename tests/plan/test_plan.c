@@ -11,7 +11,7 @@ static void test_a_run_takes_and_sends_what_was_planned(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 3; ranks++)
-        for (int stage = 0; stage < PLAN_STAGES; stage++)
+        for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++)
             for (int several = 0; several < 2; several++) {
                 struct rig_config config = base_config(stage % 2, several ? 5 : ranks);
                 config.stage = stage;
@@ -24,7 +24,7 @@ static void test_a_run_takes_and_sends_what_was_planned(void **state)
 static void test_servers_take_and_send_what_was_planned(void **state)
 {
     (void)state;
-    for (int stage = 1; stage < PLAN_STAGES; stage++)
+    for (int stage = 1; stage < PLAN_ZERO_STAGES; stage++)
         for (int several = 0; several < 2; several++) {
             struct rig_config config = base_config(several, several ? 5 : 2);
             config.stage = stage;
@@ -38,7 +38,7 @@ static void test_servers_take_and_send_what_was_planned(void **state)
 static void test_types_and_groups_too(void **state)
 {
     (void)state;
-    for (int stage = 0; stage < PLAN_STAGES; stage++)
+    for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++)
         for (int several = 0; several < 2; several++) {
             struct rig_config config = base_config(stage % 2, several ? 9 : 4);
             config.stage = stage;
@@ -141,7 +141,7 @@ static void test_volumes_are_the_papers(void **state)
         assert_ok(plan_make(&env, &request, &plan));
         padded_counts(&config, ranks, &all, &once);
         int64_t part = (int64_t)sizeof(float) * (ranks - 1);
-        for (int stage = 0; stage < PLAN_STAGES; stage++) {
+        for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
             const int64_t *sent = plan.stages[stage].worker.sent;
             int64_t gathered = sharding_of(stage).params ? 2 * all - once : all;
             assert_int_equal(sent[ENGINE_REDUCE], all / ranks * part);
@@ -164,7 +164,7 @@ static void test_model_state_is_the_papers(void **state)
         int64_t all, once;
         assert_ok(plan_make(&env, &request, &plan));
         padded_counts(&config, ranks, &all, &once);
-        for (int stage = 0; stage < PLAN_STAGES; stage++) {
+        for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
             const struct plan_rank *rank = &plan.stages[stage].worker;
             double formula = formula_state(&rank->roster, stage, (double)all, state_mixed);
             assert_int_equal(plan_state_bytes(rank), llround(formula));
@@ -315,7 +315,7 @@ static void test_advice_is_the_least_change(void **state)
     struct plan plan;
     struct plan_rank rank;
     assert_ok(plan_make(&env, &request, &plan));
-    for (int stage = 0; stage < PLAN_STAGES; stage++) { /* just enough for this stage */
+    for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) { /* just enough for this stage */
         size_t memory = plan.stages[stage].worker.total_bytes;
         int least = 0;
         while (!plan_fits(&plan.stages[least], memory))
@@ -356,7 +356,7 @@ static void test_advice_on_one_rank(void **state)
     struct plan_rank rank;
     other.engine.recompute = RECOMPUTE_FULL;
     assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
-    for (request.zero.stage = 0; request.zero.stage < PLAN_STAGES; request.zero.stage++) {
+    for (request.zero.stage = 0; request.zero.stage < PLAN_ZERO_STAGES; request.zero.stage++) {
         assert_advice(advise(&request, (size_t)1 << 40), request.zero.stage, RECOMPUTE_NONE, 6, 1);
         assert_advice(advise(&request, rank.total_bytes), request.zero.stage, RECOMPUTE_FULL, 6, 1);
     }
@@ -404,28 +404,28 @@ static void test_advice_on_slots_and_groups(void **state)
     env_destroy(&env);
 }
 
-/* On a card the host's memory is told apart, and the card's must hold the runtime as well. */
-static void test_a_card(void **state)
+/* On a GPU the host's memory is told apart, and the GPU's must hold the runtime as well. */
+static void test_a_gpu(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
     struct rig_config config = base_config(true, 2);
-    struct plan_request request = request_of(&config, 2), card = request;
-    struct plan_rank on_cpu, on_card;
-    struct plan_stage stage = {.possible = true};
-    size_t runtime = (size_t)formula_card_runtime();
-    card.card = card.staged = true;
+    struct plan_request request = request_of(&config, 2), gpu = request;
+    struct plan_rank on_cpu, on_gpu;
+    struct plan_zero_stage stage = {.possible = true};
+    size_t runtime = (size_t)formula_gpu_runtime();
+    gpu.gpu = gpu.staged = true;
     assert_ok(plan_rank_memory(&env, &request, 0, NULL, NULL, &on_cpu));
-    assert_ok(plan_rank_memory(&env, &card, 0, NULL, NULL, &on_card));
+    assert_ok(plan_rank_memory(&env, &gpu, 0, NULL, NULL, &on_gpu));
     assert_true(on_cpu.host_bytes == 0 && on_cpu.runtime_bytes == 0);
-    assert_int_equal(on_card.runtime_bytes, runtime);
-    assert_int_equal(plan_state_bytes(&on_card), plan_state_bytes(&on_cpu));
-    assert_int_equal(on_card.bytes[MEM_ACTIVATIONS], on_cpu.bytes[MEM_ACTIVATIONS]);
-    assert_true(on_card.host_bytes > 2 * (16 << 20)); /* stages of two communicators at least */
-    assert_true(on_card.total_bytes < on_cpu.total_bytes + (4 << 20)); /* and not here */
-    stage.worker = on_card;
-    assert_true(plan_fits(&stage, on_card.total_bytes + runtime));
-    assert_false(plan_fits(&stage, on_card.total_bytes + runtime - 1));
+    assert_int_equal(on_gpu.runtime_bytes, runtime);
+    assert_int_equal(plan_state_bytes(&on_gpu), plan_state_bytes(&on_cpu));
+    assert_int_equal(on_gpu.bytes[MEM_ACTIVATIONS], on_cpu.bytes[MEM_ACTIVATIONS]);
+    assert_true(on_gpu.host_bytes > 2 * (16 << 20)); /* stages of two communicators at least */
+    assert_true(on_gpu.total_bytes < on_cpu.total_bytes + (4 << 20)); /* and not here */
+    stage.worker = on_gpu;
+    assert_true(plan_fits(&stage, on_gpu.total_bytes + runtime));
+    assert_false(plan_fits(&stage, on_gpu.total_bytes + runtime - 1));
     env_destroy(&env);
 }
 
@@ -444,7 +444,7 @@ int main(void)
         cmocka_unit_test(test_advice_is_the_least_change),
         cmocka_unit_test(test_advice_on_one_rank),
         cmocka_unit_test(test_advice_on_slots_and_groups),
-        cmocka_unit_test(test_a_card),
+        cmocka_unit_test(test_a_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

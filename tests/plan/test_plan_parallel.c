@@ -30,7 +30,7 @@ static void test_suggestions_pass(void **state)
         for (int tp = 1; tp <= 33; tp++) {
             int numbers[2] = {0}, count;
             if (check(&env, ranks, tp, 1) == STATUS_OK) {
-                assert_true(ranks % tp == 0 && model_can_share(&small, tp));
+                assert_true(ranks % tp == 0 && model_can_split(&small, tp));
                 continue;
             }
             count = suggested(log_first_error(env.log), numbers);

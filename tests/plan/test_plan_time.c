@@ -65,10 +65,10 @@ static void test_products_by_hand(void **state)
 {
     (void)state;
     struct machine_profile machine = products_only();
-    for (int card = 0; card < 2; card++)
+    for (int gpu = 0; gpu < 2; gpu++)
         for (int64_t rounds = 1; rounds < 9; rounds += 3) {
             struct plan_request r = request_of(rig_llama(), 1, rounds);
-            r.card = card;
+            r.gpu = gpu;
             struct by_hand p = products_of(&r);
             double round = 3 * (3 * block_of(p) + p.head); /* layers; forward, two of backward */
             struct plan_time time = time_of(&r, &machine);
@@ -119,12 +119,12 @@ static void test_a_fast_wire_is_hidden(void **state)
 {
     (void)state;
     struct machine_profile machine = products_only();
-    for (int stage = 0; stage < PLAN_STAGES; stage++)
-        for (int card = 0; card < 2; card++) {
+    for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++)
+        for (int gpu = 0; gpu < 2; gpu++) {
             struct plan_request r = request_of(rig_llama(), 2, 8);
             struct plan_request alone = request_of(rig_llama(), 1, 4);
             r.zero.stage = stage;
-            r.card = card;
+            r.gpu = gpu;
             machine.comm.inside = (struct comm_wire){.bytes_per_second = 1e15};
             struct plan_time time = time_of(&r, &machine);
             double computed = time_of(&alone, &machine).step;
@@ -141,9 +141,9 @@ static void test_a_slow_wire_is_seen(void **state)
 {
     (void)state;
     struct machine_profile machine = products_only();
-    for (int card = 0; card < 2; card++) {
+    for (int gpu = 0; gpu < 2; gpu++) {
         struct plan_request r = request_of(rig_llama(), 2, 2);
-        r.card = card;
+        r.gpu = gpu;
         machine.comm.inside = (struct comm_wire){0}; /* takes no time */
         double computed = time_of(&r, &machine).compute;
         machine.comm.inside.bytes_per_second = 1e6;
@@ -166,7 +166,7 @@ static void test_rounds_that_are_not_walked(void **state)
 {
     (void)state;
     struct machine_profile machine = products_only();
-    for (int stage = 0; stage < PLAN_STAGES; stage++)
+    for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++)
         for (int64_t wire = 1; wire < 10000; wire *= 10) {
             struct plan_time times[4];
             struct plan_request r = request_of(rig_llama(), 2, 0);
@@ -220,12 +220,12 @@ static void test_theft(void **state)
     struct plan_request r = request_of(rig_llama(), 2, 8);
     r.zero.stage = 3;
     machine.comm.inside = (struct comm_wire){.bytes_per_second = 3e11};
-    struct plan_time beside = time_of(&r, &machine);
+    struct plan_time side_stream = time_of(&r, &machine);
     machine.comm.theft = 1.0;
     struct plan_time stolen = time_of(&r, &machine);
-    assert_true(beside.waited < 0.5 * beside.in_flight);
-    assert_near(stolen.in_flight, beside.in_flight);
-    double together = beside.compute + beside.in_flight;
+    assert_true(side_stream.waited < 0.5 * side_stream.in_flight);
+    assert_near(stolen.in_flight, side_stream.in_flight);
+    double together = side_stream.compute + side_stream.in_flight;
     assert_true(stolen.step > 0.95 * together && stolen.step < 1.05 * together);
 }
 

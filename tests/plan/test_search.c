@@ -122,7 +122,7 @@ static void check_bounds(struct env *env, const struct search_space *space, int 
         struct search_point *p = &points.points[i];
         struct plan_request request = search_request(space, p);
         struct plan_time time;
-        struct plan_stage worst;
+        struct plan_zero_stage worst;
         assert_ok(search_points_refine(env, space, &points, p));
         assert_ok(plan_time(env, &request, space->machine, &time));
         assert_ok(plan_worst_memory(env, &request, &worst));
@@ -323,9 +323,9 @@ static void test_many_ranks_take_few_walks(void **state)
     (void)state;
     struct env env = testing_env(1);
     struct machine_profile machine = machine_of(3e11, 4e10);
-    struct ops_rate card = {3e-6, 6e14, 3e12};
+    struct ops_rate gpu = {3e-6, 6e14, 3e12};
     for (int k = 0; k < OPS_KIND_COUNT; k++)
-        machine.ops.rates[k] = card;
+        machine.ops.rates[k] = gpu;
     machine.comm.node = 8;
     struct plan_request request = request_of(100000);
     request.model.layers = 32;

@@ -9,7 +9,7 @@ enum { RIG_MOST_RANKS = 4 };
 
 struct rank_run {
     const struct run_config *config;
-    struct trainer_place place;
+    struct trainer_target place;
     struct trainer_callbacks callbacks;
     double timeout; /* 0 = a minute */
     struct session_ranks ranks;

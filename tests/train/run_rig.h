@@ -103,7 +103,7 @@ static inline enum status rig_train(struct run_rig *rig, const char *folder, boo
     static const struct trainer_callbacks none = {0};
     char path[128];
     snprintf(path, sizeof path, "%s/%s", rig->scratch.folder, folder);
-    struct trainer_place place = {
+    struct trainer_target place = {
         .folder = path, .fresh = fresh, .config_yaml = text_string(&rig->yaml)};
     return trainer_run(&rig->scratch.env, &rig->config, NULL, &place,
                        callbacks != NULL ? callbacks : &none, summary);

@@ -64,8 +64,8 @@ static inline void *save_rank(void *argument)
     struct save_rig *rig = seat->rig;
     struct session_ranks ranks = {
         .comm = {.backend = "threads", .timeout = 120.0}, .hub = seat->hub, .rank = seat->rank};
-    struct trainer_place place = {.folder = seat->folder,
-                                  .config_yaml = text_string(&rig->run.yaml)};
+    struct trainer_target place = {.folder = seat->folder,
+                                   .config_yaml = text_string(&rig->run.yaml)};
     struct trainer_callbacks callbacks = rig->callbacks ? *rig->callbacks : none;
     struct trainer_summary summary;
     struct env env;

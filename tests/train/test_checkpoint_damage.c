@@ -140,7 +140,7 @@ static void expect_resume(struct readers *r)
     const struct fingerprint print = {0};
     char checkpoints[160];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", r->run);
-    const struct resume_place place = {
+    const struct resume_source place = {
         .folder = checkpoints, .wanted = true, .config_yaml = "", .print = &print, .steps = 9};
     struct checkpoint_progress progress;
     struct resume_load load;
@@ -338,7 +338,7 @@ static void test_out_of_memory_is_no_damage(void **state)
     bool found;
     readers_open(&r, "");
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", r.run);
-    const struct resume_place place = {
+    const struct resume_source place = {
         .folder = checkpoints, .wanted = true, .config_yaml = "", .print = &print, .steps = 9};
     size_t before = mem_total(r.env.mem);
     enum status st = STATUS_MEMORY;

@@ -1,7 +1,7 @@
 /* A checkpoint of format version 1 that was written once and is kept in the tree: whatever the
- * format becomes, it can be read, and is what it was: the same bits on the CPU and on a card. */
+ * format becomes, it can be read, and is what it was: the same bits on the CPU and on a GPU. */
 #include <xxhash.h>
-#include "card.h"
+#include "gpu.h"
 #include "scratch.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/weights/model_file.h"

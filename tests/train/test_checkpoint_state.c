@@ -3,16 +3,16 @@
 #include "scratch.h"
 #include "train/checkpoint/checkpoint_state.h"
 
-static struct checkpoint_state sample(struct checkpoint_piece *pieces,
+static struct checkpoint_state sample(struct checkpoint_chunk *pieces,
                                       struct checkpoint_entry *entries)
 {
-    pieces[0] = (struct checkpoint_piece){0, CHECKPOINT_PIECE, 1};
-    pieces[1] = (struct checkpoint_piece){CHECKPOINT_PIECE, 5, 0xfedcba9876543210};
+    pieces[0] = (struct checkpoint_chunk){0, CHECKPOINT_CHUNK, 1};
+    pieces[1] = (struct checkpoint_chunk){CHECKPOINT_CHUNK, 5, 0xfedcba9876543210};
     entries[0] = (struct checkpoint_entry){.name = "model.safetensors",
                                            .role = CHECKPOINT_MODEL,
-                                           .bytes = CHECKPOINT_PIECE + 5,
-                                           .pieces = pieces,
-                                           .piece_count = 2};
+                                           .bytes = CHECKPOINT_CHUNK + 5,
+                                           .chunks = pieces,
+                                           .chunk_count = 2};
     entries[1] = (struct checkpoint_entry){.name = "optimizer/momentum.safetensors",
                                            .role = CHECKPOINT_MOMENTUM};
     return (struct checkpoint_state){
@@ -46,7 +46,7 @@ static void test_reads_back(void **state)
     (void)state;
     struct scratch s;
     struct text text;
-    struct checkpoint_piece pieces[2];
+    struct checkpoint_chunk pieces[2];
     struct checkpoint_entry entries[2];
     struct checkpoint_state a = sample(pieces, entries), b;
     scratch_open(&s);
@@ -75,9 +75,9 @@ static void test_reads_back(void **state)
         assert_true(b.data == 7 && b.workers == 3 && b.print.binary == 9);
         assert_string_equal(b.print.blas, "B \"C\"");
         assert_int_equal(b.entry_count, 2);
-        assert_int_equal(b.entries[0].piece_count, 2);
-        assert_true(b.entries[0].pieces[1].begin == CHECKPOINT_PIECE);
-        assert_true(b.entries[0].pieces[1].hash == 0xfedcba9876543210);
+        assert_int_equal(b.entries[0].chunk_count, 2);
+        assert_true(b.entries[0].chunks[1].begin == CHECKPOINT_CHUNK);
+        assert_true(b.entries[0].chunks[1].hash == 0xfedcba9876543210);
         assert_int_equal(b.entries[1].role, CHECKPOINT_MOMENTUM);
         checkpoint_state_free(&b);
     }
@@ -142,7 +142,7 @@ static void test_refuses(void **state)
     };
     struct scratch s;
     struct text good, bad;
-    struct checkpoint_piece pieces[2];
+    struct checkpoint_chunk pieces[2];
     struct checkpoint_entry entries[2];
     struct checkpoint_state a = sample(pieces, entries), b;
     scratch_open(&s);

@@ -129,7 +129,7 @@ static void listen(void *user, enum log_level level, const char *line)
     snprintf(said + strlen(said), 2048 - strlen(said), "%s\n", line);
 }
 
-/* Who may give up equal bits, and what is then told. A plan needs no card to be for one. */
+/* Who may give up equal bits, and what is then told. A plan needs no GPU to be for one. */
 static void expect_bits(bool planning, const char *settings, enum status expected, bool fast,
                         const char *words)
 {

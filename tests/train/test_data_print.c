@@ -12,7 +12,7 @@ static uint8_t *data;
 
 static struct data_print take(const char *path, size_t cut, uint64_t whole)
 {
-    const struct data_piece pieces[] = {{data, cut, path}, {data + cut, BYTES - cut, path}};
+    const struct data_span pieces[] = {{data, cut, path}, {data + cut, BYTES - cut, path}};
     struct data_print one, all = {0};
     data_print_take(cut ? pieces : pieces + 1, cut ? 2 : 1, whole, &one);
     data_print_join(&all, &one, KIND);

@@ -1,5 +1,5 @@
-/* Runtime, the most that was seen, and the worst of several ranks; with the word cards: on several
- * of them, which fake_card has. */
+/* Runtime, the most that was seen, and the worst of several ranks; with the word GPUs: on several
+ * of them, which fake_gpu has. */
 #include <math.h>
 #include "scratch.h"
 #include "threads.h"
@@ -29,7 +29,7 @@ static void test_a_process(void **state)
     assert_true(process->runtime_bytes == runtime);
     assert_true(process->accounted_bytes >= bytes);
     assert_true(fabs(footprint_excess(process)) < 0.1);
-    assert_true(own.card.held_bytes == 0 && isnan(footprint_excess(&own.card)));
+    assert_true(own.gpu.held_bytes == 0 && isnan(footprint_excess(&own.gpu)));
     struct footprints most = own;
     mem_free(&s.env, block);
     footprints_look(&own, s.env.mem, device); /* less is held now */
@@ -47,7 +47,7 @@ static void test_nothing_is_known(void **state)
     scratch_open(&s);
     assert_int_equal(device_create(&s.env, "cpu", 0, &device), STATUS_OK);
     footprints_look(&own, s.env.mem, device);
-    assert_true(own.process.held_bytes == 0 && own.card.held_bytes == 0);
+    assert_true(own.process.held_bytes == 0 && own.gpu.held_bytes == 0);
     assert_true(isnan(footprint_excess(&own.process)));
     device_destroy(device);
     scratch_close(&s);
@@ -122,8 +122,8 @@ static void test_the_worst_rank(void **state)
     scratch_close(&s);
 }
 
-/* Two of three ranks share a card: it holds what both have, and who opened it first sees all. */
-static void *card_main(void *argument)
+/* Two of three ranks share a GPU: it holds what both have, and who opened it first sees all. */
+static void *gpu_main(void *argument)
 {
     struct seat *seat = argument;
     struct env env;
@@ -132,7 +132,7 @@ static void *card_main(void *argument)
     const struct comm_config config = {.backend = "threads", .timeout = 60};
     static const size_t in_use[RANKS] = {1000, 700, 400}, accounted[RANKS] = {300, 500, 350};
     int r = seat->rank;
-    struct footprints own = {.card = {100, in_use[r], accounted[r]}};
+    struct footprints own = {.gpu = {100, in_use[r], accounted[r]}};
     assert_int_equal(env_create(&env, scratch_sink, NULL, LOG_ERROR, 1), STATUS_OK);
     assert_int_equal(device_create(&env, "cuda", r % 2, &device), STATUS_OK);
     assert_int_equal(comm_join(seat->hub, r, &config, device, &comm), STATUS_OK);
@@ -143,19 +143,19 @@ static void *card_main(void *argument)
     return NULL;
 }
 
-static void test_a_shared_card(void **state)
+static void test_a_shared_gpu(void **state)
 {
     (void)state;
     struct scratch s;
     struct comm_hub *hub;
     struct seat seats[RANKS];
     scratch_open(&s);
-    run_seats(&s, seats, card_main, &hub);
+    run_seats(&s, seats, gpu_main, &hub);
     for (int r = 0; r < RANKS; r++) {
-        const struct footprint *card = &seats[r].now.card;
-        assert_int_equal(card->held_bytes, 1000);
-        assert_int_equal(card->accounted_bytes, 650);
-        assert_int_equal(card->runtime_bytes, 200);
+        const struct footprint *gpu = &seats[r].now.gpu;
+        assert_int_equal(gpu->held_bytes, 1000);
+        assert_int_equal(gpu->accounted_bytes, 650);
+        assert_int_equal(gpu->runtime_bytes, 200);
         assert_true(seats[r].now.host_bytes > 0 && seats[r].now.process.held_bytes == 0);
     }
     comm_hub_destroy(hub);
@@ -163,7 +163,7 @@ static void test_a_shared_card(void **state)
 }
 
 /* What is in use beside the account is not forgotten when it is freed. */
-static void test_a_card(void **state)
+static void test_a_gpu(void **state)
 {
     (void)state;
     struct scratch s;
@@ -173,29 +173,29 @@ static void test_a_card(void **state)
     scratch_open(&s);
     assert_int_equal(device_create(&s.env, "cuda", 2, &device), STATUS_OK);
     footprints_start(&own, s.env.mem, device);
-    size_t before = own.card.held_bytes;
-    assert_true(before > 0 && own.card.accounted_bytes == 0);
+    size_t before = own.gpu.held_bytes;
+    assert_true(before > 0 && own.gpu.accounted_bytes == 0);
     assert_int_equal(device_alloc(device, MEM_PARAMS, "p", 100 * MIB, &block), STATUS_OK);
     footprints_look(&own, s.env.mem, NULL);
-    assert_true(own.card.held_bytes == before);
+    assert_true(own.gpu.held_bytes == before);
     footprints_look(&own, s.env.mem, device);
-    assert_true(own.card.held_bytes == before + 100 * MIB);
-    assert_int_equal(own.card.accounted_bytes, 100 * MIB);
+    assert_true(own.gpu.held_bytes == before + 100 * MIB);
+    assert_int_equal(own.gpu.accounted_bytes, 100 * MIB);
     device_free(device, block);
     footprints_look(&own, s.env.mem, device);
-    assert_true(own.card.held_bytes == before + 100 * MIB);
+    assert_true(own.gpu.held_bytes == before + 100 * MIB);
     device_destroy(device);
     scratch_close(&s);
 }
 
 int main(int count, char **words)
 {
-    const struct CMUnitTest card_tests[] = {
-        cmocka_unit_test(test_a_card),
-        cmocka_unit_test(test_a_shared_card),
+    const struct CMUnitTest gpu_tests[] = {
+        cmocka_unit_test(test_a_gpu),
+        cmocka_unit_test(test_a_shared_gpu),
     };
-    if (count > 1 && strcmp(words[1], "cards") == 0)
-        return cmocka_run_group_tests(card_tests, NULL, NULL);
+    if (count > 1 && strcmp(words[1], "gpus") == 0)
+        return cmocka_run_group_tests(gpu_tests, NULL, NULL);
 
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_process),

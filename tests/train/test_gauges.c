@@ -1,4 +1,4 @@
-/* Readings of a card: at most one a second, the newest, the mean, and their words. */
+/* Readings of a GPU: at most one a second, the newest, the mean, and their words. */
 #include "testing.h"
 #include "train/run/gauges.h"
 
@@ -40,8 +40,8 @@ static void test_mean(void **state)
     assert_true(whole.clock_mhz == 1500 && whole.watts == 500 && whole.celsius == 70);
 }
 
-/* On a card whose figures are fixed (fake_nvml): the second look within a second reads nothing. */
-static void test_a_card(void **state)
+/* On a GPU whose figures are fixed (fake_nvml): the second look within a second reads nothing. */
+static void test_a_gpu(void **state)
 {
     (void)state;
     if (getenv("SIFR_TEST_NVML") == NULL)
@@ -71,7 +71,7 @@ int main(void)
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_nothing_to_read),
         cmocka_unit_test(test_mean),
-        cmocka_unit_test(test_a_card),
+        cmocka_unit_test(test_a_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

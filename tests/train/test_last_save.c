@@ -143,7 +143,7 @@ static void test_warned_at_the_start(void **state)
 
 /* --- another folder ------------------------------------------------------------------------- */
 
-static void save_apart(int ranks, const char *keys)
+static void save_to_fallback(int ranks, const char *keys)
 {
     struct save_rig rig;
     char apart[64], from[128], to[128], stopping[128];
@@ -181,8 +181,8 @@ static void save_apart(int ranks, const char *keys)
 static void test_another_folder(void **state)
 {
     (void)state;
-    save_apart(1, "");
-    save_apart(2, "zero.stage=3 checkpoint.async=true checkpoint.every=3");
+    save_to_fallback(1, "");
+    save_to_fallback(2, "zero.stage=3 checkpoint.async=true checkpoint.every=3");
 }
 
 /* Once there is room, the same command brings it home. */

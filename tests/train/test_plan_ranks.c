@@ -59,7 +59,7 @@ static bool is_planned(int category)
 static int compare(const struct layout *layout, const struct plan_request *request, struct env *env,
                    const struct seat *seats)
 {
-    struct plan_stage worst;
+    struct plan_zero_stage worst;
     size_t most = 0;
     int bad = 0;
     assert_int_equal(plan_worst_memory(env, request, &worst), STATUS_OK);

@@ -283,7 +283,7 @@ static void a_cut_cache_is_noticed(void **state)
     begin(&f);
     struct source *source = load(&f, f.cache, "a.txt", 0.1);
     const struct token_stream *stream = source_train(source);
-    const struct token_piece *piece = stream->pieces;
+    const struct token_span *piece = stream->spans;
     assert_int_equal(token_stream_read(stream, &f.s.env, 0, 16, 300, tokens), STATUS_OK);
     assert_non_null(strstr(piece->file, "/run/cache/tokens-"));
     assert_true(file_guard_look(piece->tokens, &news));

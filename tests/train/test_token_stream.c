@@ -3,7 +3,7 @@
 
 static const uint16_t NARROW[] = {10, 11, 12};
 static const uint32_t WIDE[] = {13, 4000000000u, 15, 16};
-static const struct token_piece PIECES[] = {
+static const struct token_span PIECES[] = {
     {NARROW, 2, 3, 0, "narrow", NULL},
     {WIDE, 4, 1, 3, "wide", NULL},
     {WIDE + 2, 4, 2, 4, "tail", NULL},
@@ -12,7 +12,7 @@ static const struct token_piece PIECES[] = {
 static void reads_across_joints(void **state)
 {
     struct scratch s;
-    struct token_stream stream = {.pieces = PIECES, .piece_count = 3, .count = 6};
+    struct token_stream stream = {.spans = PIECES, .span_count = 3, .count = 6};
     int32_t out[6];
     (void)state;
     scratch_open(&s);
@@ -22,7 +22,7 @@ static void reads_across_joints(void **state)
             for (int i = 0; i < count; i++)
                 assert_int_equal(out[i], first + i < 4 ? 10 + first + i : 11 + first + i);
         }
-    stream = (struct token_stream){.pieces = PIECES, .piece_count = 3, .first = 2, .count = 4};
+    stream = (struct token_stream){.spans = PIECES, .span_count = 3, .first = 2, .count = 4};
     assert_int_equal(token_stream_read(&stream, &s.env, 1, 3, 20, out), STATUS_OK);
     assert_int_equal(out[0], 13);
     assert_int_equal(out[2], 16);
@@ -31,10 +31,10 @@ static void reads_across_joints(void **state)
 
 static void names_the_place_of_a_bad_token(void **state)
 {
-    static const struct token_piece pieces[] = {{NARROW, 2, 3, 0, "good", NULL},
-                                                {WIDE, 4, 4, 3, "bad", NULL}};
+    static const struct token_span pieces[] = {{NARROW, 2, 3, 0, "good", NULL},
+                                               {WIDE, 4, 4, 3, "bad", NULL}};
     struct scratch s;
-    struct token_stream stream = {.pieces = pieces, .piece_count = 2, .count = 7};
+    struct token_stream stream = {.spans = pieces, .span_count = 2, .count = 7};
     int32_t out[7];
     (void)state;
     scratch_open(&s);
@@ -47,7 +47,7 @@ static void windows_hide_masked_labels(void **state)
 {
     static const uint8_t mask[] = {0x24}; /* tokens 2 and 5 */
     struct scratch s;
-    struct token_stream stream = {.pieces = PIECES, .piece_count = 3, .count = 6, .mask = mask};
+    struct token_stream stream = {.spans = PIECES, .span_count = 3, .count = 6, .mask = mask};
     int32_t tokens[5], labels[5];
     static const int32_t wanted[] = {11, -1, 13, 15, -1};
     (void)state;

@@ -26,8 +26,8 @@ static void *train_rank(void *argument)
     struct job *job = argument;
     struct session_ranks ranks = {
         .comm = {.backend = "threads", .timeout = 60.0}, .hub = job->hub, .rank = job->rank};
-    struct trainer_place place = {.folder = job->folder,
-                                  .config_yaml = text_string(&job->rig->yaml)};
+    struct trainer_target place = {.folder = job->folder,
+                                   .config_yaml = text_string(&job->rig->yaml)};
     struct env env;
     assert_int_equal(env_create(&env, quiet, NULL, LOG_WARN, 1), STATUS_OK);
     job->st = trainer_run(&env, &job->rig->config, job->hub ? &ranks : NULL, &place, &none,

@@ -27,8 +27,8 @@ static void test_params_are_aligned_and_tensors_follow_each_other(void **state)
     assert_ok(partition_create(&env, &graph, 1, &p));
     for (int i = 0; i < graph.param_count; i++)
         assert_int_equal(p.param_offset[i] % OPS_BLOCK, 0);
-    struct place a = partition_tensor(&p, 0), b = partition_tensor(&p, 1),
-                 c = partition_tensor(&p, 2);
+    struct piece_range a = partition_tensor(&p, 0), b = partition_tensor(&p, 1),
+                       c = partition_tensor(&p, 2);
     assert_int_equal(b.first, a.first + a.count); /* fused: no gap */
     assert_int_equal(c.first, 128);               /* 91 + 5 = 96, rounded up to blocks */
     assert_int_equal(p.piece_count[0], 128 + 192);
@@ -44,12 +44,12 @@ static void test_owners_cover_every_element_once(void **state)
         struct partition p;
         assert_ok(partition_create(&env, &graph, owners, &p));
         for (int i = 0; i < graph.piece_count; i++)
-            assert_int_equal(partition_slice(&p, i) % OPS_BLOCK, 0);
+            assert_int_equal(partition_reduce_shard(&p, i) % OPS_BLOCK, 0);
         for (int t = 0; t < graph.tensor_count; t++) {
-            struct place whole = partition_tensor(&p, t);
+            struct piece_range whole = partition_tensor(&p, t);
             int64_t next = whole.first;
             for (int owner = 0; owner < owners; owner++) {
-                struct place part = partition_clip(&p, whole, owner);
+                struct piece_range part = partition_clip(&p, whole, owner);
                 if (part.count == 0)
                     continue;
                 assert_int_equal(part.first, next);

@@ -9,7 +9,7 @@ static void test_one_copy(void **state)
     assert_int_equal(roster_shards(&r), 4);
     for (int rank = 0; rank < 4; rank++) {
         assert_int_equal(roster_shard(&r, rank), rank);
-        assert_int_equal(roster_share(&r, rank), rank);
+        assert_int_equal(roster_reduce_shard(&r, rank), rank);
     }
 }
 
@@ -19,9 +19,9 @@ static void test_servers_own(void **state)
     struct roster r = roster_of(0, 5, 2);
     assert_int_equal(roster_shards(&r), 2);
     assert_int_equal(roster_shard(&r, 2), -1);
-    assert_int_equal(roster_share(&r, 2), -1);
+    assert_int_equal(roster_reduce_shard(&r, 2), -1);
     assert_int_equal(roster_shard(&r, 4), 1);
-    assert_int_equal(roster_share(&r, 4), 1);
+    assert_int_equal(roster_reduce_shard(&r, 4), 1);
     assert_false(roster_is_even(&r));
 }
 
@@ -37,9 +37,9 @@ static void test_copies(void **state)
         if (12 % copies != 0)
             continue;
         for (int rank = 0; rank < 12; rank++) {
-            seen |= 1u << roster_share(&r, rank);
-            assert_int_equal(roster_share(&r, rank) / copies, roster_shard(&r, rank));
-            even = even && roster_share(&r, rank) == rank;
+            seen |= 1u << roster_reduce_shard(&r, rank);
+            assert_int_equal(roster_reduce_shard(&r, rank) / copies, roster_shard(&r, rank));
+            even = even && roster_reduce_shard(&r, rank) == rank;
         }
         assert_int_equal(seen, (1u << 12) - 1);
         assert_int_equal(roster_is_even(&r), even);

@@ -20,8 +20,8 @@ static const struct ops_case tiny_calls[] = {
 };
 enum { TINY_CALLS = sizeof tiny_calls / sizeof tiny_calls[0] };
 
-/* A usual step's, at the sizes of `sifr bench ops`; a card is given as much more as fills it. */
-static enum status usual_calls(struct env *env, bool card, struct ops_case **cases, int *count)
+/* A usual step's, at the sizes of `sifr bench ops`; a GPU is given as much more as fills it. */
+static enum status usual_calls(struct env *env, bool gpu, struct ops_case **cases, int *count)
 {
     TRY(mem_alloc_array(env, MEM_OTHER, "calls", (size_t)ops_bench_case_count, sizeof **cases,
                         cases));
@@ -29,7 +29,7 @@ static enum status usual_calls(struct env *env, bool card, struct ops_case **cas
     for (int i = 0; i < *count; i++) {
         struct ops_case *c = &(*cases)[i];
         *c = ops_bench_cases[i].shape;
-        if (!card || strcmp(c->op, "attention_cached") == 0)
+        if (!gpu || strcmp(c->op, "attention_cached") == 0)
             continue;
         c->rows *= 16;
         c->count *= 16;
@@ -45,7 +45,7 @@ static enum status list_calls(struct session *session, const struct bench_calls 
     struct env *env = device_env(session->device);
     if (config->request)
         return plan_time_calls(env, config->request, cases, count);
-    return usual_calls(env, device_place(session->device) == MEM_CARD, cases, count);
+    return usual_calls(env, device_memory(session->device) == MEM_GPU, cases, count);
 }
 
 /* --- timing --------------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static enum status time_call(struct session *session, const struct ops_case *c, 
     struct ops_bench_result timed;
     if (session->comm)
         TRY(comm_barrier(session->comm));
-    TRY(ops_bench_run(session->ops, c, OPS_BENCH_PLACES, seconds, &timed));
+    TRY(ops_bench_run(session->ops, c, OPS_BENCH_LOCATIONS, seconds, &timed));
     *line = (struct bench_calls_line){
         .measured = {.shape = *c, .type = session->ops->type, .seconds = timed.seconds},
         .flops = 1e9 * timed.gflops * timed.seconds,
@@ -85,7 +85,7 @@ enum { COPIES = 9 };
 static enum status time_copy(struct session *session, double *rate)
 {
     struct device *device = session->device;
-    size_t bytes = (size_t)(device_place(device) == MEM_CARD ? 256 : 32) << 20;
+    size_t bytes = (size_t)(device_memory(device) == MEM_GPU ? 256 : 32) << 20;
     double samples[COPIES];
     char *room;
     TRY(device_alloc(device, MEM_OTHER, "bench copy", 2 * bytes, &room));

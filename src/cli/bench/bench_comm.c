@@ -1,5 +1,5 @@
 /* bench_comm -- see the header. The calls are in bench_comm_calls.c, what they take from compute in
- * bench_comm_beside.c, what is shown in bench_comm_view.c.
+ * bench_comm_overlap.c, what is shown in bench_comm_view.c.
  *
  * Those inside a node and those between nodes are timed in groups of their own, all groups at once, so
  * that what ranks share (a memory, a NIC) is shared.
@@ -13,34 +13,35 @@ enum { HOST_BYTES = 64 };
 
 /* --- where the ranks are -------------------------------------------------------------------- */
 
-struct seat {
+struct node_position {
     int node, index; /* which node, and which of its ranks */
     int most;        /* ranks of the largest node */
     int nodes;
 };
 
-static void seat_by_name(const char *names, int rank, int size, struct seat *seat)
+static void position_by_name(const char *names, int rank, int size, struct node_position *position)
 {
-    *seat = (struct seat){.node = -1};
+    *position = (struct node_position){.node = -1};
     for (int r = 0; r < size; r++) {
         int first = 0, before = 0;
         while (strcmp(names + first * HOST_BYTES, names + r * HOST_BYTES) != 0)
             first++;
         for (int other = first; other < r; other++)
             before += strcmp(names + other * HOST_BYTES, names + r * HOST_BYTES) == 0;
-        seat->nodes += before == 0;
-        seat->most = before + 1 > seat->most ? before + 1 : seat->most;
+        position->nodes += before == 0;
+        position->most = before + 1 > position->most ? before + 1 : position->most;
         if (r == rank) {
-            seat->node = first;
-            seat->index = before;
+            position->node = first;
+            position->index = before;
         }
     }
 }
 
 /* By the names of the hosts; with --node as if each host had so many. Ranks that were given something
  * else to measure would wait for each other. */
-static enum status find_seat(struct env *env, struct comm *comm,
-                             const struct bench_comm_config *config, struct seat *seat)
+static enum status find_position(struct env *env, struct comm *comm,
+                                 const struct bench_comm_config *config,
+                                 struct node_position *position)
 {
     struct mine {
         char host[HOST_BYTES];
@@ -65,7 +66,7 @@ static enum status find_seat(struct env *env, struct comm *comm,
                       "rank %d was given another --largest, --seconds or --node than rank %d", r,
                       rank);
     }
-    seat_by_name(names, rank, size, seat);
+    position_by_name(names, rank, size, position);
 undo_names:
     mem_free(env, names);
 undo_all:
@@ -160,21 +161,21 @@ undo_comm:
 enum status bench_comm_run(struct session *session, const struct bench_comm_config *config,
                            struct bench_comm_result *result)
 {
-    struct seat seat;
+    struct node_position position;
     struct comm_prices *prices = &result->prices;
     *result = (struct bench_comm_result){.ranks = comm_size(session->comm)};
-    TRY(find_seat(device_env(session->device), session->comm, config, &seat));
-    result->node = seat.most;
-    if (seat.most > 1)
-        TRY(time_split(session, seat.node, false, config, result));
-    if (seat.nodes > 1)
-        TRY(time_split(session, seat.index, true, config, result));
+    TRY(find_position(device_env(session->device), session->comm, config, &position));
+    result->node = position.most;
+    if (position.most > 1)
+        TRY(time_split(session, position.node, false, config, result));
+    if (position.nodes > 1)
+        TRY(time_split(session, position.index, true, config, result));
     result->inside_error = fit_group(result, false, &prices->inside);
     result->between_error = fit_group(result, true, &prices->between);
-    if (seat.most == 1)
+    if (position.most == 1)
         prices->inside = prices->between;
-    if (seat.nodes == 1)
+    if (position.nodes == 1)
         prices->between = prices->inside;
-    prices->node = seat.nodes > 1 ? seat.most : 0;
+    prices->node = position.nodes > 1 ? position.most : 0;
     return time_all(session, config, result);
 }

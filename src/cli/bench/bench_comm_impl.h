@@ -40,7 +40,7 @@ int64_t bench_gather_count(int size, double bytes);
 bench_call_fn bench_call_gather;
 
 /* Seconds of compute that each second of gathers beside it takes, where `node` ranks share a machine:
- * bench_comm_beside.c. */
+ * bench_comm_overlap.c. */
 enum status bench_time_theft(struct session *session, const struct bench_rig *rig, int node,
                              double *theft);
 /* Bytes a second that are read by sums in rank order, as calls make them. */

@@ -22,13 +22,13 @@ static void describe(const struct job *job, struct machine_profile *profile)
     struct machine host;
     machine_look(&host);
     size_t memory = host.memory_limit_bytes ? host.memory_limit_bytes : host.memory_bytes;
-    profile->card = config->machine.device == RUN_DEVICE_CUDA;
+    profile->gpu = config->machine.device == RUN_DEVICE_CUDA;
     profile->memory_bytes =
-        profile->card ? config->device.total_bytes : memory / (size_t)job->ranks.plan.local;
+        profile->gpu ? config->device.total_bytes : memory / (size_t)job->ranks.plan.local;
     profile->ops_ranks = profile->comm_ranks =
         (struct machine_ranks){job->ranks.plan.size, job->cli->env->threads};
     snprintf(profile->name, sizeof profile->name, "%.63s",
-             profile->card    ? config->device.name
+             profile->gpu     ? config->device.name
              : *host.cpu != 0 ? host.cpu
                               : "this machine");
 }
@@ -132,11 +132,11 @@ static enum status resolve(struct job *job)
 }
 
 /* A place that the profile can't go to is known before anything is measured. */
-static enum status check_file(const struct job *job, const bool *card)
+static enum status check_file(const struct job *job, const bool *gpu)
 {
     if (!*job->order->save || job->ranks.plan.rank != 0)
         return STATUS_OK;
-    return machine_profile_check(job->cli->env, job->order->save, card);
+    return machine_profile_check(job->cli->env, job->order->save, gpu);
 }
 
 static enum status prepare(void *user, struct compute_config *place)
@@ -150,8 +150,8 @@ static enum status prepare(void *user, struct compute_config *place)
         TRY(run_device_find(job->cli->env, false, &config->machine.device, &config->device));
     }
     *place = run_compute(config);
-    bool card = config->machine.device == RUN_DEVICE_CUDA;
-    return check_file(job, &card);
+    bool gpu = config->machine.device == RUN_DEVICE_CUDA;
+    return check_file(job, &gpu);
 }
 
 enum status bench_machine_run(struct cli *cli, struct options *options,

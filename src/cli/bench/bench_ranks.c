@@ -84,16 +84,16 @@ static enum status run_here(struct cli *cli, const struct bench_ranks *ranks,
                             bench_prepare_fn *prepare, struct job *job, bool *met)
 {
     const struct ranks_plan *plan = &ranks->plan;
-    struct session_ranks seat = {.comm = {.backend = ranks->backend, .timeout = ranks->timeout},
-                                 .rank = plan->rank};
+    struct session_ranks member = {.comm = {.backend = ranks->backend, .timeout = ranks->timeout},
+                                   .rank = plan->rank};
     TRY(prepare(job->user, &job->place));
     *met = true;
     if (!ranks->quiet)
         ranks_say_choice(cli->env, plan);
     if (plan->way == RANKS_THREADS)
-        return ranks_run_threads(cli, plan->size, &seat, be_rank, job);
-    seat.failing = report_failure;
-    return be_rank(job, cli->env, plan->way == RANKS_JOIN ? &seat : NULL);
+        return ranks_run_threads(cli, plan->size, &member, be_rank, job);
+    member.failing = report_failure;
+    return be_rank(job, cli->env, plan->way == RANKS_JOIN ? &member : NULL);
 }
 
 enum status bench_ranks_run(struct cli *cli, const struct bench_ranks *ranks,

@@ -1,6 +1,6 @@
 /* bench_step -- the real engine on random tokens, others at every step: a model that has learned
- * its batch by heart has small gradients, and a card's power, so its clock, depends on the data.
- * They are drawn between the steps, by all threads, so that a card does not rest for long. */
+ * its batch by heart has small gradients, and a GPU's power, so its clock, depends on the data.
+ * They are drawn between the steps, by all threads, so that a GPU does not rest for long. */
 #include "cli/bench/bench_step.h"
 #include <stdlib.h>
 #include "base/clock.h"
@@ -53,11 +53,11 @@ static enum status time_steps(struct env *env, struct engine *engine,
 }
 
 /* Nothing is taken after the first step: what is in use now is the most. */
-static void look_at_card(struct device *device, struct bench_step_result *result)
+static void look_at_gpu(struct device *device, struct bench_step_result *result)
 {
     struct footprints found;
     footprints_start(&found, device_env(device)->mem, device);
-    result->card = found.card;
+    result->gpu = found.gpu;
     device_read_gauges(device, &result->gauges);
 }
 
@@ -69,8 +69,8 @@ static enum status run(struct env *env, const struct bench_step_config *config,
     TRY(engine_create(session->ops, session->stream, session->spread.graph, session->zero,
                       &config->engine, &engine));
     enum status st = time_steps(env, engine, config, seconds, result);
-    look_at_card(session->device, result);
-    result->held = mem_sums(env->mem, device_place(session->device), true);
+    look_at_gpu(session->device, result);
+    result->held = mem_sums(env->mem, device_memory(session->device), true);
     engine_destroy(engine);
     return st;
 }

@@ -19,8 +19,8 @@ struct bench_step_result {
     double seconds; /* of a step: the median */
     double tokens_per_second, gflops;
     struct mem_sums held;        /* accounted where it computes, at most */
-    struct footprint card;       /* at the end of the steps; all zero: no card */
-    struct device_gauges gauges; /* of the card, then */
+    struct footprint gpu;        /* at the end of the steps; all zero: no GPU */
+    struct device_gauges gauges; /* of the GPU, then */
     double fastest, slowest;     /* seconds */
     double loss;                 /* of the last step: that it learnt from something */
 };

@@ -3,7 +3,7 @@
  *
  * Every figure stands beside the rate of a large matrix product measured in the same run (2048
  * cubed), because that is what the machine can do at best: the share tells more than the figure.
- * On a card a step stands beside the maker's figure for dense products instead (mfu).
+ * On a GPU a step stands beside the maker's figure for dense products instead (mfu).
  */
 #include <math.h>
 #include <string.h>
@@ -36,7 +36,7 @@ struct bench {
     struct json_out json;
 };
 
-static bool ops_on_card(const struct bench *bench)
+static bool ops_on_gpu(const struct bench *bench)
 {
     return strcmp(bench->settings->backend, "cuda") == 0;
 }
@@ -44,7 +44,7 @@ static bool ops_on_card(const struct bench *bench)
 /* Rows, inputs and outputs of the product that stands for what the machine can do at best. */
 static int product_side(const struct bench *bench)
 {
-    return ops_on_card(bench) ? 8192 : 2048;
+    return ops_on_gpu(bench) ? 8192 : 2048;
 }
 
 /* --- operations ----------------------------------------------------------------------------- */
@@ -54,11 +54,11 @@ static enum status with_ops(struct bench *bench, enum status (*work)(struct benc
     struct device *device;
     struct ops *ops;
     enum status st;
-    bool card = ops_on_card(bench);
-    enum dtype type = card ? run_type(&bench->place) : DTYPE_F32;
-    TRY(device_create(bench->cli->env, card ? "cuda" : "cpu", 0, &device));
+    bool gpu = ops_on_gpu(bench);
+    enum dtype type = gpu ? run_type(&bench->place) : DTYPE_F32;
+    TRY(device_create(bench->cli->env, gpu ? "cuda" : "cpu", 0, &device));
     TRY_OR(undo_device, ops_create(device, bench->settings->backend, type, &ops));
-    if (card && !bench->place.machine.deterministic)
+    if (gpu && !bench->place.machine.deterministic)
         ops_be_fast(ops);
     st = work(bench, ops);
     ops_destroy(ops);
@@ -116,30 +116,30 @@ static enum status measure_ops(struct bench *bench, struct ops *ops)
 
 /* --- a step --------------------------------------------------------------------------------- */
 
-enum { CARD_WARMUP = 5 }; /* steps in which libraries choose and build their kernels */
+enum { GPU_WARMUP = 5 }; /* steps in which libraries choose and build their kernels */
 
-static bool on_card(const struct bench *bench)
+static bool on_gpu(const struct bench *bench)
 {
     return bench->place.machine.device == RUN_DEVICE_CUDA;
 }
 
-/* What the card has in use beside what is accounted there, its clock and power. */
-static void card_json(struct bench *bench, const struct bench_step_result *r)
+/* What the GPU has in use beside what is accounted there, its clock and power. */
+static void gpu_json(struct bench *bench, const struct bench_step_result *r)
 {
-    json_out_int(&bench->json, "card_bytes", (int64_t)r->card.held_bytes);
-    json_out_int(&bench->json, "card_accounted_bytes", (int64_t)r->card.accounted_bytes);
-    json_out_int(&bench->json, "card_runtime_estimate_bytes", (int64_t)r->card.runtime_bytes);
-    json_out_real(&bench->json, "card_excess", footprint_excess(&r->card));
+    json_out_int(&bench->json, "gpu_bytes", (int64_t)r->gpu.held_bytes);
+    json_out_int(&bench->json, "gpu_accounted_bytes", (int64_t)r->gpu.accounted_bytes);
+    json_out_int(&bench->json, "gpu_runtime_estimate_bytes", (int64_t)r->gpu.runtime_bytes);
+    json_out_real(&bench->json, "gpu_excess", footprint_excess(&r->gpu));
     json_out_gauges(&bench->json, &r->gauges);
 }
 
-static void card_lines(struct console *console, const struct bench_step_result *r)
+static void gpu_lines(struct console *console, const struct bench_step_result *r)
 {
-    double excess = 100 * footprint_excess(&r->card);
+    double excess = 100 * footprint_excess(&r->gpu);
     char a[32], b[32], gauges[96];
-    console_line(console, "  card       %s in use: %.1f %% %s than that with %s of runtime",
-                 text_human_bytes(a, (double)r->card.held_bytes), fabs(excess),
-                 excess < 0 ? "less" : "more", text_human_bytes(b, (double)r->card.runtime_bytes));
+    console_line(console, "  GPU       %s in use: %.1f %% %s than that with %s of runtime",
+                 text_human_bytes(a, (double)r->gpu.held_bytes), fabs(excess),
+                 excess < 0 ? "less" : "more", text_human_bytes(b, (double)r->gpu.runtime_bytes));
     if (*gauges_words(&r->gauges, gauges, sizeof gauges))
         console_line(console, "             %s at the end", gauges);
 }
@@ -149,13 +149,13 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
 {
     double peak = run_peak(&bench->place, 1);
     double mfu = peak > 0 ? 1e9 * r->gflops / peak : NAN;
-    bool comparable = bench->sgemm_gflops > 0 && on_card(bench) == ops_on_card(bench);
+    bool comparable = bench->sgemm_gflops > 0 && on_gpu(bench) == ops_on_gpu(bench);
     double share = comparable ? r->gflops / bench->sgemm_gflops : NAN;
     char a[32], b[32];
     if (bench->settings->json) {
         json_out_open(&bench->json, "step", '{');
         json_out_string(&bench->json, "device", config->place.backend);
-        json_out_string(&bench->json, "card", bench->place.device.name);
+        json_out_string(&bench->json, "gpu", bench->place.device.name);
         json_out_string(&bench->json, "compute", dtype_name(config->place.type));
         json_out_string(&bench->json, "params", dtype_name(config->type));
         json_out_string(&bench->json, "sums", dtype_name(config->sum_type));
@@ -180,8 +180,8 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
             json_out_int(&bench->json, mem_category_word((enum mem_category)c),
                          (int64_t)r->held.bytes[c]);
         json_out_close(&bench->json, '}');
-        if (r->card.held_bytes > 0)
-            card_json(bench, r);
+        if (r->gpu.held_bytes > 0)
+            gpu_json(bench, r);
         json_out_real(&bench->json, "loss", r->loss);
         json_out_close(&bench->json, '}');
         return;
@@ -204,8 +204,8 @@ static void report_step(struct bench *bench, const struct bench_step_config *con
         if (r->held.bytes[c] * 200 >= r->held.total_bytes)
             console_line(console, "    %-12s %s", mem_category_word((enum mem_category)c),
                          text_human_bytes(b, (double)r->held.bytes[c]));
-    if (r->card.held_bytes > 0)
-        card_lines(console, r);
+    if (r->gpu.held_bytes > 0)
+        gpu_lines(console, r);
 }
 
 static enum status resolve_step(struct bench *bench, const struct options *options)
@@ -216,7 +216,7 @@ static enum status resolve_step(struct bench *bench, const struct options *optio
                                        .place = run_compute(&bench->place),
                                        .type = run_type(&bench->place),
                                        .sum_type = run_sum_type(&bench->place),
-                                       .warmup = on_card(bench) ? CARD_WARMUP : 1,
+                                       .warmup = on_gpu(bench) ? GPU_WARMUP : 1,
                                        .steps = settings->steps};
     if (!bench->place.machine.deterministic && !config.place.fast)
         return FAIL(bench->cli->env, CONFIG,
@@ -258,7 +258,7 @@ static enum status measure(struct bench *bench, const struct options *options, c
     bool step_alone = strcmp(what, "step") == 0;
     if (all || step_alone)
         TRY(resolve_step(bench, options));
-    if (step_alone && on_card(bench) && !ops_on_card(bench)) /* the CPU's rate says nothing */
+    if (step_alone && on_gpu(bench) && !ops_on_gpu(bench)) /* the CPU's rate says nothing */
         return measure_step(bench);
     TRY(with_ops(bench, measure_sgemm));
     if (bench->settings->json) {
@@ -267,7 +267,7 @@ static enum status measure(struct bench *bench, const struct options *options, c
     } else {
         int side = product_side(bench);
         console_line(bench->cli->console, "%s %d^3: %.1f GFLOP/s on %d thread%s",
-                     ops_on_card(bench) ? "product" : "sgemm", side, bench->sgemm_gflops,
+                     ops_on_gpu(bench) ? "product" : "sgemm", side, bench->sgemm_gflops,
                      env->threads, env->threads == 1 ? "" : "s");
     }
     if (all || strcmp(what, "ops") == 0)
@@ -371,14 +371,14 @@ static const struct option bench_list[] = {
      .help = "ops: cpu, ref for comparison, or cuda (in precision.mode)"},
     {FIELD(device, CHOICE), .fallback = "auto", .choices = run_device_words,
      .help =
-         "step, comm, and ops of a machine: where to compute; auto = cuda where there is a card"},
+         "step, comm, and ops of a machine: where to compute; auto = cuda where there is a GPU"},
     {.key = "peak-tflops",
      .type = OPTION_REAL,
      .flag_only = true,
      .offset = offsetof(struct bench_settings, peak_tflops),
      .fallback = "0",
      RANGE(0, 1e9),
-     .help = "step: what mfu is a share of; 0 = by the card's name"},
+     .help = "step: what mfu is a share of; 0 = by the GPU's name"},
     {FIELD(n, INT), .letter = 'n', RANGE(1, 65536), .value_name = "RANKS",
      .help = "ops, comm: ranks that measure at once; under mpirun or srun: leave it away"},
     {FIELD(save, STRING), .value_name = "FILE",
@@ -411,7 +411,7 @@ const struct command command_bench = {
         "`ops` times every operation at the sizes of a training step, `step` a whole step of the "
         "given model on\n"
         "random tokens. Shares are of a 2048 cubed matrix product measured in the same run; on a "
-        "card a step's\n"
+        "GPU a step's\n"
         "share is of the maker's figure for dense products (mfu, with 6 N + 12 L C T operations a "
         "token).\n"
         "`comm` times every kind of call between -n ranks beside a plain copy of as many bytes. "

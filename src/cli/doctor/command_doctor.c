@@ -66,7 +66,7 @@ __attribute__((format(printf, 2, 3))) static void find(struct checkup *checkup, 
     va_end(args);
 }
 
-/* A driver means that somebody wants to use its cards. */
+/* A driver means that somebody wants to use its GPUs. */
 static void examine_cuda(struct checkup *checkup)
 {
     const struct device_cuda_info *cuda = &checkup->cuda;
@@ -76,11 +76,11 @@ static void examine_cuda(struct checkup *checkup)
         find(checkup, "the NVIDIA driver is for CUDA up to %d.%d and this build needs %d.%d",
              cuda->driver / 1000, cuda->driver / 10 % 100, cuda->runtime / 1000,
              cuda->runtime / 10 % 100);
-    else if (cuda->driver > 0 && cuda->card_count == 0)
-        find(checkup, "the NVIDIA driver sees no card: look at CUDA_VISIBLE_DEVICES");
+    else if (cuda->driver > 0 && cuda->gpu_count == 0)
+        find(checkup, "the NVIDIA driver sees no GPU: look at CUDA_VISIBLE_DEVICES");
     else if (cuda->driver > 0 && !cuda->nvml)
         find(checkup, "libnvidia-ml.so.1, a part of the NVIDIA driver, is not there: runs will not "
-                      "tell clock and power of a card");
+                      "tell clock and power of a GPU");
 }
 
 static void examine(struct checkup *checkup)
@@ -154,16 +154,16 @@ static void print_cuda(struct console *console, const struct device_cuda_info *c
     if (cuda->driver == 0)
         fact(console, "", "no NVIDIA driver here");
     else
-        fact(console, "", "the driver%s%s is for CUDA up to %d.%d and sees %d cards; NVML is %s",
+        fact(console, "", "the driver%s%s is for CUDA up to %d.%d and sees %d GPUs; NVML is %s",
              cuda->release[0] ? " " : "", cuda->release, cuda->driver / 1000,
-             cuda->driver / 10 % 100, cuda->card_count, cuda->nvml ? "there" : "not there");
-    for (int i = 0; i < cuda->card_count && i < DEVICE_CARDS; i++)
-        fact(console, "", "card %d: %s, %s, capability %d.%d", i, cuda->cards[i].name,
-             text_human_bytes(a, (double)cuda->cards[i].bytes), cuda->cards[i].capability / 10,
-             cuda->cards[i].capability % 10);
+             cuda->driver / 10 % 100, cuda->gpu_count, cuda->nvml ? "there" : "not there");
+    for (int i = 0; i < cuda->gpu_count && i < DEVICE_GPUS; i++)
+        fact(console, "", "GPU %d: %s, %s, capability %d.%d", i, cuda->gpus[i].name,
+             text_human_bytes(a, (double)cuda->gpus[i].bytes), cuda->gpus[i].capability / 10,
+             cuda->gpus[i].capability % 10);
 }
 
-/* The ways of several ranks: who they are, and how memory of cards goes between them. */
+/* The ways of several ranks: who they are, and how memory of GPUs goes between them. */
 static void print_ranks(struct console *console, const struct checkup *checkup)
 {
     const struct mpi_launcher *launcher = &checkup->launcher;
@@ -174,8 +174,8 @@ static void print_ranks(struct console *console, const struct checkup *checkup)
         fact(console, "ranks", "processes, started with %s (%s), or threads of one process",
              launcher->mpi, launcher->path);
     if (!cuda->missing[0])
-        fact(console, "", "memory of cards: %sthrough the host",
-             cuda->nccl > 0 ? "by NCCL with a card for each rank, else " : "");
+        fact(console, "", "memory of GPUs: %sthrough the host",
+             cuda->nccl > 0 ? "by NCCL with a GPU for each rank, else " : "");
 }
 
 static void print_facts(struct console *console, const struct checkup *checkup)
@@ -227,12 +227,12 @@ static void add_cuda(struct json_out *json, const struct device_cuda_info *cuda)
     json_out_int(json, "nccl", cuda->nccl);
     json_out_bool(json, "nvml", cuda->nvml);
     json_out_string(json, "release", cuda->release);
-    json_out_open(json, "cards", '[');
-    for (int i = 0; i < cuda->card_count && i < DEVICE_CARDS; i++) {
+    json_out_open(json, "gpus", '[');
+    for (int i = 0; i < cuda->gpu_count && i < DEVICE_GPUS; i++) {
         json_out_open(json, NULL, '{');
-        json_out_string(json, "name", cuda->cards[i].name);
-        json_out_int(json, "bytes", (int64_t)cuda->cards[i].bytes);
-        json_out_int(json, "capability", cuda->cards[i].capability);
+        json_out_string(json, "name", cuda->gpus[i].name);
+        json_out_int(json, "bytes", (int64_t)cuda->gpus[i].bytes);
+        json_out_int(json, "capability", cuda->gpus[i].capability);
         json_out_close(json, '}');
     }
     json_out_close(json, ']');
@@ -321,7 +321,7 @@ const struct command command_doctor = {
     .name = "doctor",
     .usage = "[--json]",
     .summary = "what this machine and this build have, and what would slow a run down",
-    .description = "Versions, processors and affinity mask, threads, BLAS flavour, cards, memory, "
+    .description = "Versions, processors and affinity mask, threads, BLAS flavour, GPUs, memory, "
                    "disk, what was compiled in,\n"
                    "how several ranks can be started;\n"
                    "then what should be changed, if anything.\n",

@@ -16,7 +16,7 @@ static const struct json_rules RULES = {.values = 1000000, .lists = 100000};
 
 static bool is_bytes(const char *name)
 {
-    static const char *const groups[] = {"peak_mem_", "peak_host_mem", "process_", "card_"};
+    static const char *const groups[] = {"peak_mem_", "peak_host_mem", "process_", "gpu_", "card_"};
     bool found = false;
     for (size_t i = 0; i < sizeof groups / sizeof *groups && !found; i++)
         found = strncmp(name, groups[i], strlen(groups[i])) == 0;

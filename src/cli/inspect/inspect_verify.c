@@ -15,14 +15,14 @@ static void show_file(void *user, const struct checkpoint_entry *entry, enum sta
         json_out_open(in->json, NULL, '{');
         json_out_string(in->json, "name", entry->name);
         json_out_int(in->json, "bytes", (int64_t)entry->bytes);
-        json_out_int(in->json, "pieces", entry->piece_count);
+        json_out_int(in->json, "pieces", entry->chunk_count);
         json_out_bool(in->json, "good", st == STATUS_OK);
         json_out_close(in->json, '}');
         return;
     }
     snprintf(line, sizeof line, "%s, %s in %" PRId64 " piece%s",
              st == STATUS_OK ? "good" : "DAMAGED", text_human_bytes(human, (double)entry->bytes),
-             entry->piece_count, entry->piece_count == 1 ? "" : "s");
+             entry->chunk_count, entry->chunk_count == 1 ? "" : "s");
     inspect_string(in, entry->name, line);
 }
 

@@ -40,9 +40,9 @@ enum status ranks_leave(struct cli *cli, const struct ranks_plan *plan, enum sta
 
 typedef enum status ranks_main_fn(void *user, struct env *env, const struct session_ranks *ranks);
 /* Run `main` as each of `size` threads, rank 0 with the caller's env. The others' logs are shown with
- * --verbose only. `seat` is every rank's, but for the hub and the number. Returns the failure that
+ * --verbose only. `member` is every rank's, but for the hub and the number. Returns the failure that
  * made the job fail; where a rank does not come back after it, the process ends (cli->quit). */
-enum status ranks_run_threads(struct cli *cli, int size, const struct session_ranks *seat,
+enum status ranks_run_threads(struct cli *cli, int size, const struct session_ranks *member,
                               ranks_main_fn *main, void *user);
 
 #endif

@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include "plan/formula.h"
 
-static int team_of(const struct run_config *config)
+static int crew_of(const struct run_config *config)
 {
     return config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
 }
@@ -43,12 +43,12 @@ static double tensor_bytes(const struct run_config *config, const struct trainer
     const struct volume volume = {
         .rounds = (int64_t)rounds,
         .total = (double)dtype_bytes(run_sum_type(config)),
-        .tp = team_of(config),
+        .tp = crew_of(config),
         .meetings = formula_meetings(&layers),
         .stream_bytes = stream_bytes(config),
         .loss_rows = part->last ? (double)(engine->micro_batch * engine->tokens) : 0,
         .shares = part->shares,
-        .norms = roster_share_rank(roster, 0) == 0};
+        .norms = roster_reduce_shard_rank(roster, 0) == 0};
     return formula_sent(roster, config->ranks.stage, &volume, ENGINE_TENSOR);
 }
 
@@ -56,7 +56,7 @@ struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary)
 {
     const struct ranks_config *ranks = &config->ranks;
-    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1, tp = team_of(config);
+    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1, tp = crew_of(config);
     const struct spread_counts *part = &summary->part;
     struct roster roster = roster_of(0, summary->ranks / (pp * tp), (int)ranks->servers);
     double n = roster.size;
@@ -143,7 +143,7 @@ static void describe_state(const struct run_config *config, const struct trainer
     int pp = (int)config->parallel.pp;
     if (pp > 1)
         snprintf(out, bytes, "a rank of stage %d, which has most, against one with everything",
-                 s->state_rank / team_of(config) % pp);
+                 s->state_rank / crew_of(config) % pp);
     else
         snprintf(out, bytes, "a rank, against one that holds everything");
 }
@@ -174,8 +174,8 @@ void ranks_table_print(struct console *console, const struct run_config *config,
                        const struct trainer_summary *s)
 {
     const struct engine_traffic *sent = &s->traffic;
-    bool card = s->held.host_bytes > 0;
-    const struct footprint *there = card ? &s->held.card : &s->held.process;
+    bool gpu = s->held.host_bytes > 0;
+    const struct footprint *there = gpu ? &s->held.gpu : &s->held.process;
     struct ranks_volume formula = ranks_formula(config, s);
     double steps = (double)(s->steps - s->first_step);
     char whose[96];
@@ -183,10 +183,10 @@ void ranks_table_print(struct console *console, const struct run_config *config,
     console_line(console, "\n  %-16s %12s %12s %8s", "over ranks", "measured", "formula", "ratio");
     print_row(console, "model state", (double)s->state_bytes, (double)s->whole_bytes, whose);
     if (there->held_bytes > 0)
-        print_row(console, card ? "card" : "process", (double)there->held_bytes,
+        print_row(console, gpu ? "GPU" : "process", (double)there->held_bytes,
                   (double)there->accounted_bytes + (double)there->runtime_bytes,
-                  card ? "of its ranks, against their accounts and runtime"
-                       : "a rank, against its account and runtime");
+                  gpu ? "of its ranks, against their accounts and runtime"
+                      : "a rank, against its account and runtime");
     print_row(console, "parameters sent", (double)sent->sent[ENGINE_GATHER] / steps, formula.gather,
               "a step");
     print_row(console, "gradients sent", (double)sent->sent[ENGINE_REDUCE] / steps, formula.reduce,

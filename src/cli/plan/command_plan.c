@@ -14,21 +14,21 @@ struct plan_settings {
     bool table1, lines, json;
 };
 
-/* A card that nobody has asked for may be what the run needs. */
-static enum status advise_card(struct cli *cli, const struct plan_view *view, struct text *advice)
+/* A GPU that nobody has asked for may be what the run needs. */
+static enum status advise_gpu(struct cli *cli, const struct plan_view *view, struct text *advice)
 {
     char name[64];
-    TRY(run_card_that_fits(cli->env, view->config, view->request->ranks,
-                           launch_local_ranks(view->request->ranks), name, sizeof name));
+    TRY(run_gpu_that_fits(cli->env, view->config, view->request->ranks,
+                          launch_local_ranks(view->request->ranks), name, sizeof name));
     if (name[0] != '\0')
-        text_printf(advice, "run.device=cuda fits on the card here, %s; on the CPU ", name);
+        text_printf(advice, "run.device=cuda fits on the GPU here, %s; on the CPU ", name);
     return STATUS_OK;
 }
 
 /* The table stands in any case; that it does not fit is said after it, and is the exit code. */
 static enum status show(struct cli *cli, const struct plan_view *view, bool json)
 {
-    const struct plan_stage *stage = &view->plan->stages[view->request->zero.stage];
+    const struct plan_zero_stage *stage = &view->plan->stages[view->request->zero.stage];
     size_t worker = plan_needed_bytes(&stage->worker), server = plan_needed_bytes(&stage->server);
     struct text advice;
     char a[32], b[PLAN_VIEW_MEMORY];
@@ -36,7 +36,7 @@ static enum status show(struct cli *cli, const struct plan_view *view, bool json
     if (plan_fits(stage, view->memory_bytes))
         return STATUS_OK;
     text_init(&advice, cli->env);
-    TRY(advise_card(cli, view, &advice));
+    TRY(advise_gpu(cli, view, &advice));
     plan_view_advice(view, &advice);
     enum status st = FAIL(cli->env, FIT, "stage %d needs %s for a rank and there is %s; %s",
                           view->request->zero.stage,
@@ -61,8 +61,8 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
     spread_tell_unused(cli->env, &settings->config.parallel);
     if (settings->memory == 0) {
         int local = launch_local_ranks(request.ranks);
-        bool card = settings->config.machine.device == RUN_DEVICE_CUDA;
-        view.shared_bytes = card ? settings->config.device.free_bytes : machine_memory();
+        bool gpu = settings->config.machine.device == RUN_DEVICE_CUDA;
+        view.shared_bytes = gpu ? settings->config.device.free_bytes : machine_memory();
         view.memory_bytes = run_memory(&settings->config, view.shared_bytes, local);
     }
     const struct run_config *config = &settings->config;
@@ -146,7 +146,7 @@ static const struct option plan_list[] = {
     {FLAG(memory, INT), .fallback = "0", .ranged = true, .min = 0, .max = 9e18,
      .value_name = "BYTES",
      .help = "memory of one rank, 80G for instance; 0 = what is free here, divided by the ranks; "
-             "with --gpus: what the machine's cards have"},
+             "with --gpus: what the machine's GPUs have"},
     {FLAG(gpus, INT), .fallback = "0", .ranged = true, .min = 0, .max = 1e6, .value_name = "RANKS",
      .help = "look for the fastest layout that fits so many ranks; keys that are given stay"},
     {FLAG(machine, STRING), .fallback = "h100", .value_name = "NAME|FILE",

@@ -7,7 +7,7 @@
 static void add(void *user, const struct mem_line *found)
 {
     struct plan_line line = {
-        .place = found->place, .category = found->category, .bytes = found->bytes};
+        .location = found->location, .category = found->category, .bytes = found->bytes};
     snprintf(line.name, sizeof line.name, "%s", found->name);
     text_add_bytes(user, &line, sizeof line);
 }
@@ -15,8 +15,8 @@ static void add(void *user, const struct mem_line *found)
 static int compare(const void *left, const void *right)
 {
     const struct plan_line *a = left, *b = right;
-    if (a->place != b->place)
-        return a->place > b->place ? -1 : 1;
+    if (a->location != b->location)
+        return a->location > b->location ? -1 : 1;
     if (a->category != b->category)
         return a->category < b->category ? -1 : 1;
     if (a->bytes != b->bytes)

@@ -5,7 +5,7 @@
 #include "base/text.h"
 
 struct plan_line {
-    enum mem_place place;
+    enum mem_location location;
     enum mem_category category;
     size_t bytes;
     char name[112];
@@ -17,7 +17,7 @@ struct plan_lines {
     int count;
 };
 
-/* The lines of rank 0 as the request has it: the card first, by category, the largest first. Free
+/* The lines of rank 0 as the request has it: the GPU first, by category, the largest first. Free
  * them in any case. */
 enum status plan_lines_collect(struct env *env, const struct plan_request *request,
                                struct plan_lines *lines);

@@ -52,17 +52,17 @@ static void tell_unused(struct cli *cli, const struct run_config *config,
     spread_tell_unused(cli->env, &best);
 }
 
-/* A machine with cards is computed on with them, another one without. */
+/* A machine with GPUs is computed on with them, another one without. */
 static enum status choose_device(struct cli *cli, struct options *options,
                                  const struct machine_profile *machine, const char *name,
                                  const struct run_config *config, const char **device)
 {
-    int given = config->machine.device, own = machine->card ? RUN_DEVICE_CUDA : RUN_DEVICE_CPU;
+    int given = config->machine.device, own = machine->gpu ? RUN_DEVICE_CUDA : RUN_DEVICE_CPU;
     if (given != RUN_DEVICE_AUTO && given != own)
         return FAIL(cli->env, CONFIG,
                     "run.device is %s, but --machine '%s' computes on %s; give another machine, "
                     "or leave run.device out",
-                    run_device_words[given], name, machine->card ? "cards" : "the CPU");
+                    run_device_words[given], name, machine->gpu ? "GPUs" : "the CPU");
     *device = given == RUN_DEVICE_AUTO ? run_device_words[own] : NULL;
     return *device ? options_set(options, "run.device", *device, "--machine") : STATUS_OK;
 }
@@ -106,14 +106,14 @@ static enum status check_machine(struct cli *cli, const struct machine_profile *
 static int choose_threads(const struct options *options, const struct machine_profile *machine,
                           struct run_config *config)
 {
-    int measured = machine->card ? 0 : machine->ops_ranks.threads;
+    int measured = machine->gpu ? 0 : machine->ops_ranks.threads;
     if (measured == 0 || options_is_set(options, "run.threads"))
         return 0;
     config->machine.threads = measured;
     return measured;
 }
 
-/* Of a rank, at best: told, or by the card's name. */
+/* Of a rank, at best: told, or by the GPU's name. */
 static double peak_of(const struct run_config *config, const struct machine_profile *machine,
                       const char *words)
 {
@@ -121,8 +121,8 @@ static double peak_of(const struct run_config *config, const struct machine_prof
     double told = config->machine.peak_tflops * 1e12;
     if (told > 0)
         return told;
-    double peak = peak_of_card(words, type);
-    return peak > 0 ? peak : peak_of_card(machine->name, type);
+    double peak = peak_of_gpu(words, type);
+    return peak > 0 ? peak : peak_of_gpu(machine->name, type);
 }
 
 /* --- the search ------------------------------------------------------------------------------------- */

@@ -96,7 +96,7 @@ static void describe_measured(struct text *text, const struct plan_search_view *
                     "were measured:\n"
                     "         sifr bench with -n %d measures them so\n",
                     ranks, ranks);
-    if (!request->card && threads > 0 && threads != request->threads)
+    if (!request->gpu && threads > 0 && threads != request->threads)
         text_printf(text,
                     "note     run.threads is %d, but times are of ranks with %d: sifr bench ops "
                     "--threads=%d measures them so\n",
@@ -146,8 +146,8 @@ static void describe(struct text *text, const struct plan_search_view *view)
                 (long long)result->possible, (long long)result->too_large,
                 (long long)result->bounded, (long long)result->timed, view->seconds);
     describe_given(text, &space->fixed);
-    if (space->request->card && space->request->zero.type == DTYPE_F32)
-        text_add(text, "note     precision.mode is fp32; cards are faster in bf16\n");
+    if (space->request->gpu && space->request->zero.type == DTYPE_F32)
+        text_add(text, "note     precision.mode is fp32; GPUs are faster in bf16\n");
     describe_batch(text, view);
     describe_memory(text, view);
     describe_measured(text, view);

@@ -5,7 +5,7 @@
 #include "cli/plan/plan_lines.h"
 #include "train/checkpoint/checkpoint_write.h"
 
-static const struct plan_stage *chosen_stage(const struct plan_view *view)
+static const struct plan_zero_stage *chosen_stage(const struct plan_view *view)
 {
     return &view->plan->stages[view->request->zero.stage];
 }
@@ -96,7 +96,7 @@ static double tensor_figure(const struct plan_view *view, const struct plan_rank
     return plan_sent_formula(view->request, view->plan->rounds, rank, stage, ENGINE_TENSOR);
 }
 
-static const struct plan_rank *rank_of(const struct plan_stage *stage, bool server)
+static const struct plan_rank *rank_of(const struct plan_zero_stage *stage, bool server)
 {
     return server ? &stage->server : &stage->worker;
 }
@@ -111,17 +111,17 @@ static void bytes_row(struct text *text, const struct plan_view *view, bool serv
                       const char *label, figure_fn *figure, int which)
 {
     double most = 0;
-    double values[PLAN_STAGES];
+    double values[PLAN_ZERO_STAGES];
     char word[32];
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        const struct plan_stage *stage = &view->plan->stages[s];
+    for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
+        const struct plan_zero_stage *stage = &view->plan->stages[s];
         values[s] = stage->possible ? figure(view, rank_of(stage, server), s, which) : 0;
         most = values[s] > most ? values[s] : most;
     }
     if (most == 0)
         return;
     text_printf(text, "  %-18s", label);
-    for (int s = 0; s < PLAN_STAGES; s++)
+    for (int s = 0; s < PLAN_ZERO_STAGES; s++)
         cell(text, view->plan->stages[s].possible ? text_human_bytes(word, values[s]) : "-");
     text_add(text, "\n");
 }
@@ -131,7 +131,7 @@ static void heading(struct cli *cli, struct text *text, const struct plan_view *
 {
     char word[32];
     text_printf(text, "\n%s%-20s", console_style(cli->console, STYLE_BOLD), title);
-    for (int s = 0; s < PLAN_STAGES; s++) {
+    for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
         snprintf(word, sizeof word, s == view->request->zero.stage ? "[stage %d]" : "stage %d", s);
         cell(text, word);
     }
@@ -142,8 +142,8 @@ static void share_row(struct text *text, const struct plan_view *view, bool serv
 {
     char word[32];
     text_printf(text, "  %-18s", "  of unsharded");
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        const struct plan_stage *stage = &view->plan->stages[s];
+    for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
+        const struct plan_zero_stage *stage = &view->plan->stages[s];
         double state = (double)plan_state_bytes(rank_of(stage, server));
         snprintf(word, sizeof word, "%.1f %%", 100.0 * state / (double)view->plan->unsharded_bytes);
         cell(text, stage->possible ? word : "-");
@@ -156,8 +156,8 @@ static void stage_row(struct text *text, const struct plan_view *view, bool serv
 {
     char word[32];
     text_printf(text, "  %-18s", "pipeline stage");
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        const struct plan_stage *stage = &view->plan->stages[s];
+    for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
+        const struct plan_zero_stage *stage = &view->plan->stages[s];
         snprintf(word, sizeof word, "%d", rank_of(stage, server)->p);
         cell(text, stage->possible ? word : "-");
     }
@@ -167,8 +167,8 @@ static void stage_row(struct text *text, const struct plan_view *view, bool serv
 static void fits_row(struct text *text, const struct plan_view *view)
 {
     text_printf(text, "  %-18s", "fits");
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        const struct plan_stage *stage = &view->plan->stages[s];
+    for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
+        const struct plan_zero_stage *stage = &view->plan->stages[s];
         cell(text, !stage->possible ? "-" : plan_fits(stage, view->memory_bytes) ? "yes" : "no");
     }
     text_add(text, "\n");
@@ -259,12 +259,12 @@ static void describe_data(struct text *text, const struct plan_view *view)
     text_add(text, "\n");
 }
 
-static void describe_card(struct text *text)
+static void describe_gpu(struct text *text)
 {
     char word[32];
-    text_add(text, "\nthe table is of the card's memory; its runtime, as seen on an H200:");
-    for (const struct card_part *part = formula_card_parts; part->library != NULL; part++)
-        text_printf(text, "%s %s %s", part == formula_card_parts ? "" : ",", part->library,
+    text_add(text, "\nthe table is of the GPU's memory; its runtime, as seen on an H200:");
+    for (const struct gpu_part *part = formula_gpu_parts; part->library != NULL; part++)
+        text_printf(text, "%s %s %s", part == formula_gpu_parts ? "" : ",", part->library,
                     text_human_bytes(word, part->bytes));
     text_add(text, "\n");
 }
@@ -308,9 +308,9 @@ void plan_view_advice(const struct plan_view *view, struct text *text)
         text_printf(text, " -n %d with %s each", advice->ranks, plan_view_memory(view, word));
 }
 
-static bool on_host_beside_card(const struct plan_view *view, const struct plan_line *line)
+static bool on_host_beside_gpu(const struct plan_view *view, const struct plan_line *line)
 {
-    return view->request->card && line->place == MEM_HOST;
+    return view->request->gpu && line->location == MEM_HOST;
 }
 
 static enum status list_lines(struct cli *cli, struct text *text, const struct plan_view *view)
@@ -322,7 +322,7 @@ static enum status list_lines(struct cli *cli, struct text *text, const struct p
     for (int i = 0; i < lines.count; i++)
         text_printf(text, "  %-12s %10s  %s%s\n", mem_category_word(lines.line[i].category),
                     text_human_bytes(word, (double)lines.line[i].bytes),
-                    on_host_beside_card(view, &lines.line[i]) ? "on the host: " : "",
+                    on_host_beside_gpu(view, &lines.line[i]) ? "on the host: " : "",
                     lines.line[i].name);
     plan_lines_free(&lines);
     return st;
@@ -355,8 +355,8 @@ static enum status write_table(struct cli *cli, const struct plan_view *view, st
             text,
             "\nthe formula has 2-byte sums of gradients (precision.accumulate=bf16); %s fp32\n",
             nothing_to_add(view) ? "those of tied parameters are" : "these are");
-    if (view->request->card)
-        describe_card(text);
+    if (view->request->gpu)
+        describe_gpu(text);
     describe_recompute(text, view);
     if (view->plan->pipe.pp > 1)
         TRY(plan_view_pipe(cli, view, text));
@@ -407,8 +407,8 @@ static void json_rank(struct json_out *json, const struct plan_view *view, const
 static void json_stages(struct json_out *json, const struct plan_view *view)
 {
     json_out_open(json, "stages", '[');
-    for (int s = 0; s < PLAN_STAGES; s++) {
-        const struct plan_stage *stage = &view->plan->stages[s];
+    for (int s = 0; s < PLAN_ZERO_STAGES; s++) {
+        const struct plan_zero_stage *stage = &view->plan->stages[s];
         if (!stage->possible)
             continue;
         json_out_open(json, NULL, '{');
@@ -464,7 +464,7 @@ static enum status json_lines(struct cli *cli, struct json_out *json, const stru
         json_out_string(json, "category", mem_category_word(lines.line[i].category));
         json_out_string(json, "name", lines.line[i].name);
         json_out_int(json, "bytes", (int64_t)lines.line[i].bytes);
-        json_out_string(json, "place", lines.line[i].place == MEM_CARD ? "card" : "host");
+        json_out_string(json, "place", lines.line[i].location == MEM_GPU ? "gpu" : "host");
         json_out_close(json, '}');
     }
     json_out_close(json, ']');

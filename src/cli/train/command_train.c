@@ -83,10 +83,10 @@ static enum status train_rank(void *user, struct env *env, const struct session_
     struct text yaml;
     text_init(&yaml, env);
     options_print_yaml(job->options, &yaml);
-    struct trainer_place place = {.folder = job->folder,
-                                  .fresh = job->settings->fresh,
-                                  .config_yaml = text_string(&yaml),
-                                  .trace = job->settings->trace};
+    struct trainer_target place = {.folder = job->folder,
+                                   .fresh = job->settings->fresh,
+                                   .config_yaml = text_string(&yaml),
+                                   .trace = job->settings->trace};
     if (view)
         callbacks = train_view_callbacks(view);
     enum status st = yaml.status;
@@ -128,7 +128,7 @@ static enum status train_here(struct train_job *job)
                                 "the same command again");
         return STATUS_SAVED;
     }
-    struct session_ranks seat = {
+    struct session_ranks member = {
         .comm = {.backend = comm_backend_words[ranks->backend], .timeout = ranks->timeout},
         .rank = job->plan.rank,
         .delay = ranks->delay,
@@ -137,9 +137,9 @@ static enum status train_here(struct train_job *job)
     if (!job->settings->quiet && !job->settings->json)
         ranks_say_choice(job->cli->env, &job->plan);
     if (job->plan.way == RANKS_THREADS)
-        return ranks_run_threads(job->cli, job->plan.size, &seat, train_rank, job);
-    seat.failing = report_failure;
-    return train_rank(job, job->cli->env, job->plan.way == RANKS_JOIN ? &seat : NULL);
+        return ranks_run_threads(job->cli, job->plan.size, &member, train_rank, job);
+    member.failing = report_failure;
+    return train_rank(job, job->cli->env, job->plan.way == RANKS_JOIN ? &member : NULL);
 }
 
 static enum status share_threads(struct train_job *job)

@@ -18,7 +18,7 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
                              const char *folder, struct figures *plan)
 {
     const struct plan_request request = run_plan_request(config, ranks);
-    struct plan_stage stage;
+    struct plan_zero_stage stage;
     spread_tell_unused(cli->env, &config->parallel);
     TRY(plan_model(cli->env, &request, &plan->parameters, &plan->flops_per_token));
     TRY(plan_worst_memory(cli->env, &request, &stage));
@@ -99,7 +99,7 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
             console_line(console, "  %-12s %10s", mem_category_word((enum mem_category)c),
                          text_human_bytes(a, (double)plan->rank.bytes[c]));
     }
-    if (plan->rank.runtime_bytes > 0) /* a card */
+    if (plan->rank.runtime_bytes > 0) /* a GPU */
         console_line(console, "         and about %s for CUDA and its libraries; %s on the host",
                      text_human_bytes(a, (double)plan->rank.runtime_bytes),
                      text_human_bytes(b, (double)plan->rank.host_bytes));

@@ -16,7 +16,7 @@ __attribute__((format(printf, 2, 3))) static void append(char *out, const char *
 }
 
 /* Clock and power: what a rate depends on. */
-static const char *card_words(const struct device_gauges *gauges, char *out, size_t bytes)
+static const char *gpu_words(const struct device_gauges *gauges, char *out, size_t bytes)
 {
     struct device_gauges brief = *gauges;
     brief.celsius = 0;
@@ -35,7 +35,7 @@ char *step_line(char *out, const struct trainer_step *s)
     append(out, " | %s tok/s", text_human_count(human, s->tokens_per_second));
     if (isfinite(s->mfu))
         append(out, " | mfu %.1f%%", 100 * s->mfu);
-    if (*card_words(&s->gauges, human, sizeof human))
+    if (*gpu_words(&s->gauges, human, sizeof human))
         append(out, " | %s", human);
     append(out, " | mem %s", text_human_bytes(human, (double)s->held->total_bytes));
     if (isfinite(s->eta_seconds))

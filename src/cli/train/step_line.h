@@ -3,7 +3,7 @@
  *   step   120/2000   6.0% | loss 3.2841 | gnorm 0.83 | lr 3.00e-04 | 412 ms | 79.5k tok/s |
  *   mfu 41.2% | mem 23.1 GiB | eta 12m54s                             (all of it one line)
  *
- * and on a card that tells, "| 1755 MHz, 640 W" after mfu.
+ * and on a GPU that tells, "| 1755 MHz, 640 W" after mfu.
  */
 #ifndef CLI_STEP_LINE_H
 #define CLI_STEP_LINE_H

@@ -12,7 +12,7 @@ enum { PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
 
 const struct footprint *train_end_held(const struct footprint_worst *held)
 {
-    return held->host_bytes > 0 ? &held->card : &held->process;
+    return held->host_bytes > 0 ? &held->gpu : &held->process;
 }
 
 /* "1.2 GiB, with files being read or written 1.3 GiB; the process held 1.3 GiB where 1.2 GiB and 41.2 MiB
@@ -22,7 +22,7 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
     const struct footprint_worst *held = &s->held;
     const struct footprint *there = train_end_held(held);
     double excess = 100 * footprint_excess(there);
-    bool card = held->host_bytes > 0;
+    bool gpu = held->host_bytes > 0;
     char a[32], b[32], c[32];
     size_t used = (size_t)snprintf(out, bytes, "%s", text_human_bytes(a, (double)s->built_bytes));
     if (strcmp(a, text_human_bytes(b, (double)held->total_bytes)) != 0)
@@ -32,11 +32,11 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
         used += (size_t)snprintf(
             out + used, bytes - used,
             "; the %s held %s where %s and %s%s of runtime were counted: %.1f %% %s",
-            card ? "card" : "process", text_human_bytes(a, (double)there->held_bytes),
-            text_human_bytes(b, (double)there->accounted_bytes), card ? "about " : "",
+            gpu ? "GPU" : "process", text_human_bytes(a, (double)there->held_bytes),
+            text_human_bytes(b, (double)there->accounted_bytes), gpu ? "about " : "",
             text_human_bytes(c, (double)there->runtime_bytes), fabs(excess),
             excess < 0 ? "less" : "more");
-    if (card && used < bytes)
+    if (gpu && used < bytes)
         snprintf(out + used, bytes - used, "; on the host %s",
                  text_human_bytes(a, (double)held->host_bytes));
 }
@@ -69,10 +69,10 @@ void train_end_json(struct train_view *view, const struct trainer_summary *s, co
     json_out_int(json, "peak_bytes", (int64_t)s->held.total_bytes);
     if (s->held.host_bytes > 0)
         json_out_int(json, "peak_host_bytes", (int64_t)s->held.host_bytes);
-    if (s->held.card.held_bytes > 0) {
-        json_out_int(json, "card_bytes", (int64_t)s->held.card.held_bytes);
-        json_out_int(json, "card_accounted_bytes", (int64_t)s->held.card.accounted_bytes);
-        json_out_int(json, "card_runtime_estimate_bytes", (int64_t)s->held.card.runtime_bytes);
+    if (s->held.gpu.held_bytes > 0) {
+        json_out_int(json, "gpu_bytes", (int64_t)s->held.gpu.held_bytes);
+        json_out_int(json, "gpu_accounted_bytes", (int64_t)s->held.gpu.accounted_bytes);
+        json_out_int(json, "gpu_runtime_estimate_bytes", (int64_t)s->held.gpu.runtime_bytes);
     }
     json_out_gauges(json, &s->gauges);
     if (s->held.process.held_bytes > 0) {
@@ -174,7 +174,7 @@ void train_end_print(struct train_view *view, const struct trainer_summary *s, c
     describe_held(s, line, sizeof line);
     console_fact(console, "memory", line);
     if (*gauges_words(&s->gauges, line, sizeof line))
-        console_fact(console, "card", line);
+        console_fact(console, "GPU", line);
     if (s->skipped) {
         snprintf(line, sizeof line, "%lld step%s", (long long)s->skipped,
                  s->skipped == 1 ? "" : "s");

@@ -72,7 +72,7 @@ static void describe_config(struct console *console, struct env *env,
 static void describe_memory(const struct footprint_worst *held, int ranks, char *out, size_t bytes)
 {
     char human[32], who[48] = "";
-    bool card = held->host_bytes > 0;
+    bool gpu = held->host_bytes > 0;
     size_t runtime = train_end_held(held)->runtime_bytes;
     if (ranks > 1)
         snprintf(who, sizeof who, " on rank %d, the most of %d", held->rank, ranks);
@@ -88,9 +88,9 @@ static void describe_memory(const struct footprint_worst *held, int ranks, char 
         comma = ",";
     }
     if (runtime > 0 && used < bytes)
-        used += (size_t)snprintf(out + used, bytes - used, "; runtime %s%s", card ? "about " : "",
+        used += (size_t)snprintf(out + used, bytes - used, "; runtime %s%s", gpu ? "about " : "",
                                  text_human_bytes(human, (double)runtime));
-    if (card && used < bytes)
+    if (gpu && used < bytes)
         snprintf(out + used, bytes - used, "; on the host %s",
                  text_human_bytes(human, (double)held->host_bytes));
 }
@@ -177,7 +177,7 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     if (train_end_held(facts->held)->held_bytes > 0)
         json_out_int(json, "runtime_bytes", (int64_t)train_end_held(facts->held)->runtime_bytes);
     json_out_string(json, "device", facts->device);
-    json_out_string(json, "card", facts->card);
+    json_out_string(json, "gpu", facts->gpu);
     json_out_flush(json, view->cli->console);
 }
 

@@ -8,17 +8,17 @@
 #include <string.h>
 #include "comm/comm_impl.h"
 
-static enum status dry_join(struct comm_home *home, const struct comm_seat *seat)
+static enum status dry_join(struct comm_job *job, const struct comm_member *member)
 {
-    CHECK(0 <= seat->rank && seat->rank < seat->size);
-    home->rank = seat->rank;
-    home->size = seat->size;
+    CHECK(0 <= member->rank && member->rank < member->size);
+    job->rank = member->rank;
+    job->size = member->size;
     return STATUS_OK;
 }
 
-static void dry_quit(struct comm_home *home)
+static void dry_quit(struct comm_job *job)
 {
-    (void)home;
+    (void)job;
 }
 
 static enum status dry_open(struct comm *comm, struct comm *parent, int colour)
@@ -43,14 +43,14 @@ static enum status dry_swap(struct comm *comm, uint64_t stamp)
     return STATUS_OK;
 }
 
-static void dry_spread(struct comm_home *home, const char *text)
+static void dry_spread(struct comm_job *job, const char *text)
 {
-    comm_home_fail(home, text);
+    comm_job_fail(job, text);
 }
 
 const struct comm_backend comm_dry = {
     .name = "dry",
-    .home_bytes = sizeof(struct comm_home),
+    .job_bytes = sizeof(struct comm_job),
     .comm_bytes = sizeof(struct comm),
     .join = dry_join,
     .quit = dry_quit,

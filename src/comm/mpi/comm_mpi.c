@@ -38,9 +38,9 @@ void comm_mpi_library(char *out, size_t bytes)
     }
 }
 
-static enum status start_mpi(struct mpi_home *home)
+static enum status start_mpi(struct mpi_job *job)
 {
-    struct env *env = home->base.env;
+    struct env *env = job->base.env;
     int running, over, level;
     MPI_TRY(env, MPI_Finalized(&over));
     if (over)
@@ -50,70 +50,70 @@ static enum status start_mpi(struct mpi_home *home)
         MPI_TRY(env, MPI_Query_thread(&level));
     else
         MPI_TRY(env, MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level));
-    home->owns_mpi = !running;
+    job->owns_mpi = !running;
     if (level < MPI_THREAD_MULTIPLE)
         return FAIL(env, CONFIG,
                     "the MPI library was built without MPI_THREAD_MULTIPLE, which sifr needs");
-    if (home->owns_mpi)
+    if (job->owns_mpi)
         MPI_TRY(env, MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-    MPI_TRY(env, MPI_Comm_rank(MPI_COMM_WORLD, &home->base.rank));
-    MPI_TRY(env, MPI_Comm_size(MPI_COMM_WORLD, &home->base.size));
+    MPI_TRY(env, MPI_Comm_rank(MPI_COMM_WORLD, &job->base.rank));
+    MPI_TRY(env, MPI_Comm_size(MPI_COMM_WORLD, &job->base.size));
     return STATUS_OK;
 }
 
 /* The commonest mistake: the mpirun of one library starts N processes of a program linked with
  * another, and each of them is alone. */
-static enum status check_launcher(const struct mpi_home *home)
+static enum status check_launcher(const struct mpi_job *job)
 {
     struct launcher launcher;
     char library[64];
-    if (home->base.size > 1 || !launcher_find(&launcher) || launcher.size == 1)
+    if (job->base.size > 1 || !launcher_find(&launcher) || launcher.size == 1)
         return STATUS_OK;
     comm_mpi_library(library, sizeof library);
     bool is_open = strncmp(library, "Open MPI", 8) == 0;
-    return FAIL(home->base.env, CONFIG,
+    return FAIL(job->base.env, CONFIG,
                 "started by %s as one of %d ranks, but linked with %s, which sees one; use %s",
                 launcher.name, launcher.size, library,
                 is_open ? "mpirun.openmpi" : "mpirun.mpich, or the mpirun of that library");
 }
 
-static void stop_mpi(struct mpi_home *home)
+static void stop_mpi(struct mpi_job *job)
 {
     int running = 0, over = 1;
     MPI_Initialized(&running);
     MPI_Finalized(&over);
-    if (home->owns_mpi && running && !over)
+    if (job->owns_mpi && running && !over)
         MPI_Finalize();
 }
 
-static enum status mpi_join(struct comm_home *base, const struct comm_seat *seat)
+static enum status mpi_join(struct comm_job *base, const struct comm_member *member)
 {
     enum status st;
-    struct mpi_home *home = (struct mpi_home *)base;
-    (void)seat;
-    TRY_OR(undo_mpi, start_mpi(home));
-    TRY_OR(undo_mpi, check_launcher(home));
-    if (MPI_Type_contiguous(BLOCK_BYTES, MPI_BYTE, &home->block) != MPI_SUCCESS ||
-        MPI_Type_commit(&home->block) != MPI_SUCCESS) {
+    struct mpi_job *job = (struct mpi_job *)base;
+    (void)member;
+    TRY_OR(undo_mpi, start_mpi(job));
+    TRY_OR(undo_mpi, check_launcher(job));
+    if (MPI_Type_contiguous(BLOCK_BYTES, MPI_BYTE, &job->block) != MPI_SUCCESS ||
+        MPI_Type_commit(&job->block) != MPI_SUCCESS) {
         st = FAIL(base->env, COMM, "MPI failed to make a type");
         goto undo_mpi;
     }
-    TRY_OR(undo_type, mpi_monitor_start(home));
+    TRY_OR(undo_type, mpi_monitor_start(job));
     return STATUS_OK;
 undo_type:
-    MPI_Type_free(&home->block);
+    MPI_Type_free(&job->block);
 undo_mpi:
-    stop_mpi(home);
+    stop_mpi(job);
     return st;
 }
 
-static void mpi_quit(struct comm_home *base)
+static void mpi_quit(struct comm_job *base)
 {
-    struct mpi_home *home = (struct mpi_home *)base;
-    if (!mpi_monitor_stop(home))
+    struct mpi_job *job = (struct mpi_job *)base;
+    if (!mpi_monitor_stop(job))
         return;
-    MPI_Type_free(&home->block);
-    stop_mpi(home);
+    MPI_Type_free(&job->block);
+    stop_mpi(job);
 }
 
 /* --- communicators -------------------------------------------------------------------------- */
@@ -173,14 +173,14 @@ static void mpi_close(struct comm *comm)
 {
     struct mpi_comm *mpi = (struct mpi_comm *)comm;
     mpi_monitor_left(comm);
-    if (!comm_home_failed(comm->home))
+    if (!comm_job_failed(comm->job))
         MPI_Comm_free(&mpi->wire);
     free_arrays(mpi);
 }
 
 const struct comm_backend comm_mpi = {
     .name = "mpi",
-    .home_bytes = sizeof(struct mpi_home),
+    .job_bytes = sizeof(struct mpi_job),
     .comm_bytes = sizeof(struct mpi_comm),
     .join = mpi_join,
     .quit = mpi_quit,

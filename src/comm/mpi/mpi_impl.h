@@ -25,7 +25,7 @@ enum status mpi_failed(struct env *env, const char *call, int code);
 /* What monitors tell each other. */
 enum notice_what {
     NOTICE_ASK,    /* where are you on communicator `id`? `number` is the question's */
-    NOTICE_ANSWER, /* to question `number`: at `place` */
+    NOTICE_ANSWER, /* to question `number`: at `position` */
     NOTICE_LEFT,   /* I have closed communicator `id`, after its collective `number` */
     NOTICE_END,    /* the job ends because of `text` */
     NOTICE_BYE,    /* the last notice from this rank; `clean`: it left no message behind */
@@ -36,7 +36,7 @@ struct notice {
     bool clean;
     uint64_t id;
     int64_t number;
-    struct comm_place place;
+    struct comm_position position;
     char text[COMM_FAILURE_BYTES];
 };
 
@@ -51,11 +51,11 @@ struct question {
     struct question *next;
     int64_t number;
     bool answered;
-    struct comm_place place;
+    struct comm_position position;
 };
 
-struct mpi_home {
-    struct comm_home base;
+struct mpi_job {
+    struct comm_job base;
     bool owns_mpi;        /* started it, and ends it */
     _Atomic bool unclean; /* a message was left behind: MPI can't be ended in good order */
     MPI_Datatype block;   /* BLOCK_BYTES bytes */
@@ -104,12 +104,12 @@ enum { BLOCK_BYTES = 1 << 20 };
 
 enum status mpi_swap(struct comm *comm, uint64_t stamp);
 
-enum status mpi_monitor_start(struct mpi_home *home);
+enum status mpi_monitor_start(struct mpi_job *job);
 /* Say goodbye, wait for the goodbyes of the others, end the thread. true = all ranks are done and
  * nothing was left behind. */
-bool mpi_monitor_stop(struct mpi_home *home);
-bool mpi_monitor_ask(struct comm *comm, int peer, struct comm_place *place);
-void mpi_monitor_spread(struct comm_home *home, const char *text);
+bool mpi_monitor_stop(struct mpi_job *job);
+bool mpi_monitor_ask(struct comm *comm, int peer, struct comm_position *position);
+void mpi_monitor_spread(struct comm_job *job, const char *text);
 void mpi_monitor_left(struct comm *comm);
 
 void mpi_nap(double seconds);

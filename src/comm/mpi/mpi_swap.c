@@ -219,20 +219,20 @@ static int waits_for(const struct swap *swap, int first)
 static bool has_left(const struct swap *swap, int rank)
 {
     struct comm *comm = swap->comm;
-    pthread_mutex_lock(&comm->home->lock);
+    pthread_mutex_lock(&comm->job->lock);
     struct departure departure = swap->mpi->departures[rank];
-    pthread_mutex_unlock(&comm->home->lock);
-    bool pair = comm->place.kind == COMM_SEND || comm->place.kind == COMM_RECV;
+    pthread_mutex_unlock(&comm->job->lock);
+    bool pair = comm->position.kind == COMM_SEND || comm->position.kind == COMM_RECV;
     return departure.left && clock_seconds() - departure.when > (pair ? 1 : 0) &&
-           (pair || departure.number < comm->place.number);
+           (pair || departure.number < comm->position.number);
 }
 
 /* Every reason to stop waiting. */
 static enum status look_around(struct swap *swap)
 {
-    struct comm_home *home = swap->comm->home;
-    if (comm_home_failed(home))
-        return comm_ended(home);
+    struct comm_job *job = swap->comm->job;
+    if (comm_job_failed(job))
+        return comm_ended(job);
     if (atomic_load_explicit(&swap->mpi->departure_count, memory_order_relaxed) > 0) {
         for (int r = waits_for(swap, 0); r >= 0; r = waits_for(swap, r + 1)) {
             if (has_left(swap, r))
@@ -240,7 +240,7 @@ static enum status look_around(struct swap *swap)
         }
     }
     double waited = clock_seconds() - swap->since;
-    if (home->timeout <= 0 || waited < home->timeout * (swap->asked + 1))
+    if (job->timeout <= 0 || waited < job->timeout * (swap->asked + 1))
         return STATUS_OK;
     swap->asked++;
     return comm_late(swap->comm, waits_for(swap, 0), waited);
@@ -266,7 +266,7 @@ static void abandon(struct swap *swap)
         if (mpi->requests[i] != MPI_REQUEST_NULL) {
             MPI_Request_free(&mpi->requests[i]);
             mem_keep_freed(swap->comm->env->mem);
-            atomic_store(&((struct mpi_home *)swap->comm->home)->unclean, true);
+            atomic_store(&((struct mpi_job *)swap->comm->job)->unclean, true);
         }
     }
 }
@@ -288,7 +288,7 @@ enum status mpi_swap(struct comm *comm, uint64_t stamp)
 {
     struct swap swap = {.mpi = (struct mpi_comm *)comm,
                         .comm = comm,
-                        .block = ((struct mpi_home *)comm->home)->block,
+                        .block = ((struct mpi_job *)comm->job)->block,
                         .tag = 2 * (int)(stamp % TAGS),
                         .since = clock_seconds(),
                         .sleep = FIRST_SLEEP};

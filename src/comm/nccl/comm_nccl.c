@@ -1,9 +1,9 @@
-/* comm_nccl -- NCCL as the way for memory of cards: links, swaps, marks and aborts.
+/* comm_nccl -- NCCL as the way for memory of GPUs: links, swaps, marks and aborts.
  *
  * A link is an NCCL communicator. A swap is one group of sends and receives in bytes, enqueued on
  * the stream of the call; sums are formed by comm in rank order, so NCCL adds nothing, but in fast mode,
  * where a reduction is NCCL's own collective. Which swaps and sums follow which, and who waits how
- * long, is comm's business (comm_path.c, comm_watch.c).
+ * long, is comm's business (comm_transport.c, comm_watch.c).
  *
  * NCCL lets one thread use a communicator at a time, but another may ask for its error, and abort
  * it. An abort frees the communicator: so whoever enqueues holds the link's lock, and an abort takes
@@ -19,9 +19,9 @@
 
 _Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "an id has room");
 
-struct comm_link {
+struct comm_channel {
     struct env *env; /* borrowed */
-    int card;
+    int gpu;
     ncclComm_t nccl;
     pthread_mutex_t lock; /* of who is inside NCCL for this link */
     _Atomic bool aborted; /* nccl is gone */
@@ -49,51 +49,51 @@ static enum status nccl_make_id(struct env *env, unsigned char id[COMM_ID_BYTES]
     return STATUS_OK;
 }
 
-static void free_link(struct comm_link *link)
+static void free_channel(struct comm_channel *channel)
 {
     for (int i = 0; i < COMM_WATCHED; i++) {
-        if (link->marks[i] != NULL)
-            cudaEventDestroy(link->marks[i]);
+        if (channel->marks[i] != NULL)
+            cudaEventDestroy(channel->marks[i]);
     }
-    pthread_mutex_destroy(&link->lock);
-    mem_free(link->env, link);
+    pthread_mutex_destroy(&channel->lock);
+    mem_free(channel->env, channel);
 }
 
 static enum status nccl_open(struct comm *comm, const unsigned char id[COMM_ID_BYTES],
-                             struct comm_link **link)
+                             struct comm_channel **channel)
 {
     enum status st;
     ncclUniqueId unique;
-    struct comm_link *l;
+    struct comm_channel *l;
     TRY(mem_alloc(comm->env, MEM_OTHER, "links", sizeof *l, &l));
     l->env = comm->env;
-    l->card = cuda_device_of(comm->device)->index;
+    l->gpu = cuda_device_of(comm->device)->index;
     pthread_mutex_init(&l->lock, NULL);
     atomic_init(&l->aborted, false);
-    TRY_OR(undo_link, cuda_status(l->env, cudaSetDevice(l->card), "the card of a link"));
+    TRY_OR(undo_channel, cuda_status(l->env, cudaSetDevice(l->gpu), "the GPU of a link"));
     for (int i = 0; i < COMM_WATCHED; i++)
-        TRY_OR(undo_link,
+        TRY_OR(undo_channel,
                cuda_status(l->env, cudaEventCreateWithFlags(&l->marks[i], cudaEventDisableTiming),
                            "an event of a link"));
     memcpy(&unique, id, sizeof unique);
     ncclResult_t code = ncclCommInitRank(&l->nccl, comm->size, unique, comm->rank);
     if (code != ncclSuccess) {
         st = nccl_failed(l->env, "making a communicator", code, NULL);
-        goto undo_link;
+        goto undo_channel;
     }
-    *link = l;
+    *channel = l;
     return STATUS_OK;
-undo_link:
-    free_link(l);
+undo_channel:
+    free_channel(l);
     return st;
 }
 
-static void nccl_close(struct comm_link *link)
+static void nccl_close(struct comm_channel *channel)
 {
-    cudaSetDevice(link->card);
-    if (!atomic_load(&link->aborted))
-        ncclCommDestroy(link->nccl);
-    free_link(link);
+    cudaSetDevice(channel->gpu);
+    if (!atomic_load(&channel->aborted))
+        ncclCommDestroy(channel->nccl);
+    free_channel(channel);
 }
 
 /* --- calls ---------------------------------------------------------------------------------- */
@@ -111,7 +111,7 @@ static bool nccl_reaches(const void *address)
  * end. */
 static ncclResult_t post_all(const struct comm *comm, cudaStream_t handle)
 {
-    ncclComm_t nccl = comm->link->nccl;
+    ncclComm_t nccl = comm->channel->nccl;
     ncclResult_t code = ncclSuccess;
     for (int i = 0; i < comm->size && code == ncclSuccess; i++) {
         int r = (comm->rank + i) % comm->size;
@@ -126,7 +126,7 @@ static ncclResult_t post_all(const struct comm *comm, cudaStream_t handle)
 
 static enum status swap_group(struct comm *comm, struct stream *stream)
 {
-    ncclComm_t nccl = comm->link->nccl;
+    ncclComm_t nccl = comm->channel->nccl;
     ncclResult_t code = ncclGroupStart();
     if (code != ncclSuccess)
         return nccl_failed(comm->env, "beginning a group of messages", code, nccl);
@@ -134,17 +134,17 @@ static enum status swap_group(struct comm *comm, struct stream *stream)
     code = ncclGroupEnd();
     if (code == ncclSuccess)
         code = posted;
-    if (code != ncclSuccess && !comm_home_failed(comm->home)) /* else it was aborted */
+    if (code != ncclSuccess && !comm_job_failed(comm->job)) /* else it was aborted */
         return nccl_failed(comm->env, "a group of messages", code, nccl);
     return code == ncclSuccess ? STATUS_OK : STATUS_COMM;
 }
 
 static enum status nccl_swap(struct comm *comm, struct stream *stream)
 {
-    struct comm_link *link = comm->link;
-    pthread_mutex_lock(&link->lock);
-    enum status st = atomic_load(&link->aborted) ? STATUS_COMM : swap_group(comm, stream);
-    pthread_mutex_unlock(&link->lock);
+    struct comm_channel *channel = comm->channel;
+    pthread_mutex_lock(&channel->lock);
+    enum status st = atomic_load(&channel->aborted) ? STATUS_COMM : swap_group(comm, stream);
+    pthread_mutex_unlock(&channel->lock);
     if (st == STATUS_OK)
         cuda_enqueued(stream, cudaSuccess, "messages of NCCL");
     return st;
@@ -153,7 +153,7 @@ static enum status nccl_swap(struct comm *comm, struct stream *stream)
 /* In place where comm's calls are; who is not the root of a reduction keeps what it has. */
 static ncclResult_t post_sum(const struct comm_call *call, cudaStream_t handle)
 {
-    ncclComm_t nccl = call->comm->link->nccl;
+    ncclComm_t nccl = call->comm->channel->nccl;
     ncclDataType_t type = call->type == DTYPE_F32 ? ncclFloat32 : ncclFloat64;
     size_t count = (size_t)call->count;
     CHECK(call->type == DTYPE_F32 || call->type == DTYPE_F64);
@@ -172,15 +172,15 @@ static ncclResult_t post_sum(const struct comm_call *call, cudaStream_t handle)
 static enum status nccl_sum(const struct comm_call *call, struct stream *stream)
 {
     struct comm *comm = call->comm;
-    struct comm_link *link = comm->link;
+    struct comm_channel *channel = comm->channel;
     ncclResult_t code = ncclSuccess;
-    pthread_mutex_lock(&link->lock);
-    bool aborted = atomic_load(&link->aborted);
+    pthread_mutex_lock(&channel->lock);
+    bool aborted = atomic_load(&channel->aborted);
     if (!aborted)
         code = post_sum(call, cuda_handle(stream));
-    pthread_mutex_unlock(&link->lock);
-    if (code != ncclSuccess && !comm_home_failed(comm->home)) /* else it was aborted */
-        return nccl_failed(comm->env, "a sum", code, link->nccl);
+    pthread_mutex_unlock(&channel->lock);
+    if (code != ncclSuccess && !comm_job_failed(comm->job)) /* else it was aborted */
+        return nccl_failed(comm->env, "a sum", code, channel->nccl);
     if (aborted || code != ncclSuccess)
         return STATUS_COMM;
     cuda_enqueued(stream, cudaSuccess, "a sum of NCCL");
@@ -189,53 +189,54 @@ static enum status nccl_sum(const struct comm_call *call, struct stream *stream)
 
 /* --- watching ------------------------------------------------------------------------------- */
 
-static void nccl_mark(struct comm_link *link, int slot, struct stream *stream)
+static void nccl_mark(struct comm_channel *channel, int slot, struct stream *stream)
 {
-    cuda_enqueued(stream, cudaEventRecord(link->marks[slot], cuda_handle(stream)), "mark");
+    cuda_enqueued(stream, cudaEventRecord(channel->marks[slot], cuda_handle(stream)), "mark");
 }
 
-static bool nccl_passed(struct comm_link *link, int slot)
+static bool nccl_passed(struct comm_channel *channel, int slot)
 {
-    cudaSetDevice(link->card);
-    bool passed = cudaEventQuery(link->marks[slot]) != cudaErrorNotReady;
+    cudaSetDevice(channel->gpu);
+    bool passed = cudaEventQuery(channel->marks[slot]) != cudaErrorNotReady;
     (void)cudaGetLastError(); /* a failure is the stream's, and is told there */
     return passed;
 }
 
-static bool nccl_link_failed(struct comm_link *link, char *why, size_t bytes)
+static bool nccl_channel_failed(struct comm_channel *channel, char *why, size_t bytes)
 {
     ncclResult_t code = ncclSuccess;
-    if (atomic_load(&link->aborted) || ncclCommGetAsyncError(link->nccl, &code) != ncclSuccess ||
-        code == ncclSuccess || code == ncclInProgress)
+    if (atomic_load(&channel->aborted) ||
+        ncclCommGetAsyncError(channel->nccl, &code) != ncclSuccess || code == ncclSuccess ||
+        code == ncclInProgress)
         return false;
     snprintf(why, bytes, "NCCL failed: %s: %s; NCCL_DEBUG=WARN tells more",
-             ncclGetErrorString(code), ncclGetLastError(link->nccl));
+             ncclGetErrorString(code), ncclGetLastError(channel->nccl));
     return true;
 }
 
 /* Up to a second: longer, and whoever has the lock is held up by other ranks. */
-static bool lock_soon(struct comm_link *link)
+static bool lock_soon(struct comm_channel *channel)
 {
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec++;
-    return pthread_mutex_timedlock(&link->lock, &limit) == 0;
+    return pthread_mutex_timedlock(&channel->lock, &limit) == 0;
 }
 
-static void nccl_abort(struct comm_link *link)
+static void nccl_abort(struct comm_channel *channel)
 {
-    if (atomic_load(&link->aborted))
+    if (atomic_load(&channel->aborted))
         return;
-    cudaSetDevice(link->card);
-    bool locked = lock_soon(link);
-    if (!atomic_exchange(&link->aborted, true))
-        ncclCommAbort(link->nccl);
+    cudaSetDevice(channel->gpu);
+    bool locked = lock_soon(channel);
+    if (!atomic_exchange(&channel->aborted, true))
+        ncclCommAbort(channel->nccl);
     if (locked)
-        pthread_mutex_unlock(&link->lock);
+        pthread_mutex_unlock(&channel->lock);
 }
 
-CUDA_ENTRY extern const struct comm_path sifr_comm_nccl;
-const struct comm_path sifr_comm_nccl = {
+CUDA_ENTRY extern const struct comm_transport sifr_comm_nccl;
+const struct comm_transport sifr_comm_nccl = {
     .name = "nccl",
     .make_id = nccl_make_id,
     .open = nccl_open,
@@ -246,6 +247,6 @@ const struct comm_path sifr_comm_nccl = {
     .sum = nccl_sum,
     .mark = nccl_mark,
     .passed = nccl_passed,
-    .failed = nccl_link_failed,
+    .failed = nccl_channel_failed,
     .abort = nccl_abort,
 };

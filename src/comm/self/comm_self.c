@@ -4,17 +4,17 @@
  */
 #include "comm/comm_impl.h"
 
-static enum status self_join(struct comm_home *home, const struct comm_seat *seat)
+static enum status self_join(struct comm_job *job, const struct comm_member *member)
 {
-    (void)seat;
-    home->rank = 0;
-    home->size = 1;
+    (void)member;
+    job->rank = 0;
+    job->size = 1;
     return STATUS_OK;
 }
 
-static void self_quit(struct comm_home *home)
+static void self_quit(struct comm_job *job)
 {
-    (void)home;
+    (void)job;
 }
 
 static enum status self_open(struct comm *comm, struct comm *parent, int colour)
@@ -28,14 +28,14 @@ static void self_close(struct comm *comm)
     (void)comm;
 }
 
-static void self_spread(struct comm_home *home, const char *text)
+static void self_spread(struct comm_job *job, const char *text)
 {
-    comm_home_fail(home, text);
+    comm_job_fail(job, text);
 }
 
 const struct comm_backend comm_self = {
     .name = "self",
-    .home_bytes = sizeof(struct comm_home),
+    .job_bytes = sizeof(struct comm_job),
     .comm_bytes = sizeof(struct comm),
     .join = self_join,
     .quit = self_quit,

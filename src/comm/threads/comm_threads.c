@@ -23,7 +23,7 @@ struct channel {
     bool copying;
 };
 
-struct seat {
+struct member {
     pthread_cond_t bell;
     bool left;
 };
@@ -34,7 +34,7 @@ struct group {
     int size, left_count;
     pthread_mutex_t lock;
     struct channel *channels; /* (size, size): [from][to] */
-    struct seat seats[];      /* (size) */
+    struct member members[];  /* (size) */
 };
 
 struct comm_hub {
@@ -44,11 +44,11 @@ struct comm_hub {
     struct group *groups;
     bool failed;
     char failure[COMM_FAILURE_BYTES];
-    struct comm_home *homes[]; /* (size) NULL = has not joined, or has left */
+    struct comm_job *jobs[]; /* (size) NULL = has not joined, or has left */
 };
 
-struct threads_home {
-    struct comm_home base;
+struct threads_job {
+    struct comm_job base;
     struct comm_hub *hub; /* borrowed */
 };
 
@@ -57,9 +57,9 @@ struct threads_comm {
     struct group *group; /* shared; the last to leave frees it */
 };
 
-static struct comm_hub *hub_of(const struct comm_home *home)
+static struct comm_hub *hub_of(const struct comm_job *job)
 {
-    return ((const struct threads_home *)home)->hub;
+    return ((const struct threads_job *)job)->hub;
 }
 
 /* --- the hub -------------------------------------------------------------------------------- */
@@ -68,7 +68,7 @@ enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub)
 {
     struct comm_hub *h;
     CHECK_LE(1, size);
-    TRY(mem_alloc(env, MEM_OTHER, "hub", sizeof *h + (size_t)size * sizeof *h->homes, &h));
+    TRY(mem_alloc(env, MEM_OTHER, "hub", sizeof *h + (size_t)size * sizeof *h->jobs, &h));
     h->env = env;
     h->size = size;
     pthread_mutex_init(&h->lock, NULL);
@@ -79,7 +79,7 @@ enum status comm_hub_create(struct env *env, int size, struct comm_hub **hub)
 static void free_group(struct env *env, struct group *group)
 {
     for (int r = 0; r < group->size; r++)
-        pthread_cond_destroy(&group->seats[r].bell);
+        pthread_cond_destroy(&group->members[r].bell);
     pthread_mutex_destroy(&group->lock);
     mem_free(env, group->channels);
     mem_free(env, group);
@@ -90,7 +90,7 @@ void comm_hub_destroy(struct comm_hub *hub)
     if (hub == NULL)
         return;
     for (int r = 0; r < hub->size; r++)
-        CHECK(hub->homes[r] == NULL);
+        CHECK(hub->jobs[r] == NULL);
     for (struct group *group = hub->groups, *next; group != NULL; group = next) {
         next = group->next; /* some rank never came */
         free_group(hub->env, group);
@@ -99,27 +99,27 @@ void comm_hub_destroy(struct comm_hub *hub)
     mem_free(hub->env, hub);
 }
 
-static enum status threads_join(struct comm_home *home, const struct comm_seat *seat)
+static enum status threads_join(struct comm_job *job, const struct comm_member *member)
 {
-    struct comm_hub *hub = seat->hub;
-    CHECK(0 <= seat->rank && seat->rank < hub->size);
-    home->rank = seat->rank;
-    home->size = hub->size;
-    ((struct threads_home *)home)->hub = hub;
+    struct comm_hub *hub = member->hub;
+    CHECK(0 <= member->rank && member->rank < hub->size);
+    job->rank = member->rank;
+    job->size = hub->size;
+    ((struct threads_job *)job)->hub = hub;
     pthread_mutex_lock(&hub->lock);
-    CHECK(hub->homes[seat->rank] == NULL);
-    hub->homes[seat->rank] = home;
+    CHECK(hub->jobs[member->rank] == NULL);
+    hub->jobs[member->rank] = job;
     if (hub->failed)
-        comm_home_fail(home, hub->failure);
+        comm_job_fail(job, hub->failure);
     pthread_mutex_unlock(&hub->lock);
     return STATUS_OK;
 }
 
-static void threads_quit(struct comm_home *home)
+static void threads_quit(struct comm_job *job)
 {
-    struct comm_hub *hub = hub_of(home);
+    struct comm_hub *hub = hub_of(job);
     pthread_mutex_lock(&hub->lock);
-    hub->homes[home->rank] = NULL;
+    hub->jobs[job->rank] = NULL;
     pthread_mutex_unlock(&hub->lock);
 }
 
@@ -139,14 +139,14 @@ static enum status make_group(struct env *env, uint64_t id, int size, struct gro
     enum status st;
     struct group *g;
     size_t n = (size_t)size;
-    TRY(mem_alloc(env, MEM_OTHER, "groups", sizeof *g + n * sizeof *g->seats, &g));
+    TRY(mem_alloc(env, MEM_OTHER, "groups", sizeof *g + n * sizeof *g->members, &g));
     TRY_OR(undo_self,
            mem_alloc_array(env, MEM_OTHER, "groups", n * n, sizeof *g->channels, &g->channels));
     g->id = id;
     g->size = size;
     pthread_mutex_init(&g->lock, NULL);
     for (int r = 0; r < size; r++)
-        init_bell(&g->seats[r].bell);
+        init_bell(&g->members[r].bell);
     *group = g;
     return STATUS_OK;
 undo_self:
@@ -160,7 +160,7 @@ static enum status threads_open(struct comm *comm, struct comm *parent, int colo
     (void)parent, (void)colour;
     if (comm == NULL)
         return STATUS_OK;
-    struct comm_hub *hub = hub_of(comm->home);
+    struct comm_hub *hub = hub_of(comm->job);
     pthread_mutex_lock(&hub->lock);
     struct group *group = hub->groups;
     while (group != NULL && group->id != comm->id)
@@ -179,20 +179,20 @@ static enum status threads_open(struct comm *comm, struct comm *parent, int colo
 
 static void threads_close(struct comm *comm)
 {
-    struct comm_hub *hub = hub_of(comm->home);
+    struct comm_hub *hub = hub_of(comm->job);
     struct group *group = ((struct threads_comm *)comm)->group;
     pthread_mutex_lock(&hub->lock);
     pthread_mutex_lock(&group->lock);
-    group->seats[comm->rank].left = true;
+    group->members[comm->rank].left = true;
     bool last = ++group->left_count == group->size;
     for (int r = 0; r < group->size; r++)
-        pthread_cond_signal(&group->seats[r].bell);
+        pthread_cond_signal(&group->members[r].bell);
     pthread_mutex_unlock(&group->lock);
     if (last) {
-        struct group **link = &hub->groups;
-        while (*link != group)
-            link = &(*link)->next;
-        *link = group->next;
+        struct group **channel = &hub->groups;
+        while (*channel != group)
+            channel = &(*channel)->next;
+        *channel = group->next;
         free_group(hub->env, group);
     }
     pthread_mutex_unlock(&hub->lock);
@@ -206,21 +206,21 @@ static void fail_hub(struct comm_hub *hub, const char *text)
     if (first)
         snprintf(hub->failure, sizeof hub->failure, "%s", text);
     for (int r = 0; first && r < hub->size; r++) {
-        if (hub->homes[r] != NULL)
-            comm_home_fail(hub->homes[r], text);
+        if (hub->jobs[r] != NULL)
+            comm_job_fail(hub->jobs[r], text);
     }
     for (struct group *group = hub->groups; first && group != NULL; group = group->next) {
         pthread_mutex_lock(&group->lock);
         for (int r = 0; r < group->size; r++)
-            pthread_cond_signal(&group->seats[r].bell);
+            pthread_cond_signal(&group->members[r].bell);
         pthread_mutex_unlock(&group->lock);
     }
     pthread_mutex_unlock(&hub->lock);
 }
 
-static void threads_spread(struct comm_home *home, const char *text)
+static void threads_spread(struct comm_job *job, const char *text)
 {
-    fail_hub(hub_of(home), text);
+    fail_hub(hub_of(job), text);
 }
 
 void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason)
@@ -230,14 +230,14 @@ void comm_hub_abort(struct comm_hub *hub, int rank, const char *reason)
     fail_hub(hub, text);
 }
 
-static bool threads_ask(struct comm *comm, int peer, struct comm_place *place)
+static bool threads_ask(struct comm *comm, int peer, struct comm_position *position)
 {
-    struct comm_hub *hub = hub_of(comm->home);
-    *place = (struct comm_place){.here = false};
+    struct comm_hub *hub = hub_of(comm->job);
+    *position = (struct comm_position){.here = false};
     pthread_mutex_lock(&hub->lock);
-    struct comm_home *home = hub->homes[comm->job_ranks[peer]];
-    if (home != NULL)
-        comm_home_place(home, comm->id, place);
+    struct comm_job *job = hub->jobs[comm->job_ranks[peer]];
+    if (job != NULL)
+        comm_job_position(job, comm->id, position);
     pthread_mutex_unlock(&hub->lock);
     return true;
 }
@@ -260,7 +260,7 @@ static struct channel *channel(const struct swap *swap, int from, int to)
 
 static void ring(const struct swap *swap, int rank)
 {
-    pthread_cond_signal(&swap->group->seats[rank].bell);
+    pthread_cond_signal(&swap->group->members[rank].bell);
 }
 
 static void post_sends(const struct swap *swap)
@@ -284,7 +284,7 @@ static void retract_sends(const struct swap *swap)
     for (int r = 0; r < comm->size; r++) {
         struct channel *out = channel(swap, comm->rank, r);
         while (out->copying)
-            pthread_cond_wait(&swap->group->seats[comm->rank].bell, &swap->group->lock);
+            pthread_cond_wait(&swap->group->members[comm->rank].bell, &swap->group->lock);
         out->data = NULL;
     }
 }
@@ -345,7 +345,7 @@ static int waits_for(const struct swap *swap)
     for (int r = 0; r < comm->size; r++) {
         if (comm->recvs[r].bytes == 0 && comm->sends[r].bytes == 0)
             continue;
-        if (rank < 0 || swap->group->seats[r].left)
+        if (rank < 0 || swap->group->members[r].left)
             rank = r;
     }
     return rank;
@@ -354,20 +354,20 @@ static int waits_for(const struct swap *swap)
 /* Sleep until the bell; when that takes too long, ask. */
 static enum status wait_for(struct swap *swap, int peer)
 {
-    struct comm_home *home = swap->comm->home;
-    pthread_cond_t *bell = &swap->group->seats[swap->comm->rank].bell;
+    struct comm_job *job = swap->comm->job;
+    pthread_cond_t *bell = &swap->group->members[swap->comm->rank].bell;
     enum status st = STATUS_OK;
-    if (comm_home_failed(home) || swap->group->seats[peer].left) {
+    if (comm_job_failed(job) || swap->group->members[peer].left) {
         pthread_mutex_unlock(&swap->group->lock);
-        st = comm_home_failed(home) ? comm_ended(home) : comm_gone(swap->comm, peer);
+        st = comm_job_failed(job) ? comm_ended(job) : comm_gone(swap->comm, peer);
         pthread_mutex_lock(&swap->group->lock);
         return st;
     }
-    if (home->timeout <= 0) {
+    if (job->timeout <= 0) {
         pthread_cond_wait(bell, &swap->group->lock);
         return STATUS_OK;
     }
-    double deadline = swap->since + home->timeout * (swap->asked + 1);
+    double deadline = swap->since + job->timeout * (swap->asked + 1);
     struct timespec until = {(time_t)deadline, (long)(1e9 * (deadline - (double)(time_t)deadline))};
     if (pthread_cond_timedwait(bell, &swap->group->lock, &until) == 0 || clock_seconds() < deadline)
         return STATUS_OK;
@@ -401,7 +401,7 @@ static enum status threads_swap(struct comm *comm, uint64_t stamp)
 
 const struct comm_backend comm_threads = {
     .name = "threads",
-    .home_bytes = sizeof(struct threads_home),
+    .job_bytes = sizeof(struct threads_job),
     .comm_bytes = sizeof(struct threads_comm),
     .join = threads_join,
     .quit = threads_quit,

@@ -34,15 +34,15 @@ typedef void piece_fn(const void *args, size_t at);
 /* Every piece of `total`. A team of one is not made: a worker's thread has nothing to do with
  * OpenMP. */
 static void for_pieces(const struct stream *stream, piece_fn *run, const void *args, size_t total,
-                       size_t piece)
+                       size_t chunk)
 {
-    int threads = stream->worker || total <= piece ? 1 : stream->device->env->threads;
+    int threads = stream->worker || total <= chunk ? 1 : stream->device->env->threads;
     if (threads == 1) {
-        for (size_t at = 0; at < total; at += piece)
+        for (size_t at = 0; at < total; at += chunk)
             run(args, at);
     } else {
 #pragma omp parallel for num_threads(threads) schedule(static)
-        for (size_t at = 0; at < total; at += piece)
+        for (size_t at = 0; at < total; at += chunk)
             run(args, at);
     }
 }

@@ -1,5 +1,5 @@
 /* accumulate -- dst[i] += src[i], formed in fp32 (fp64 when dst is) and rounded once: element by
- * element, so the bits are those of the CPU (a NaN stays one, with the card's payload).
+ * element, so the bits are those of the CPU (a NaN stays one, with the GPU's payload).
  *
  * Bound by memory: a thread takes eight elements, in loads of 16 bytes, where both ranges are
  * aligned to 16 bytes; the last few elements, and ranges that are not aligned, go one by one.
@@ -8,7 +8,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-namespace {
+namespace
+{
 
 constexpr int GROUP = 8, THREADS = 256;
 constexpr int64_t MOST_BLOCKS = 1 << 20;
@@ -24,17 +25,35 @@ template <> struct sum_of<double> {
     using type = double;
 };
 
-__device__ inline float widen(float x) { return x; }
-__device__ inline double widen(double x) { return x; }
-__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float widen(__half x) { return __half2float(x); }
+__device__ inline float widen(float x)
+{
+    return x;
+}
+__device__ inline double widen(double x)
+{
+    return x;
+}
+__device__ inline float widen(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+__device__ inline float widen(__half x)
+{
+    return __half2float(x);
+}
 
-template <class D> __device__ inline D narrow(typename sum_of<D>::type x) { return x; }
+template <class D> __device__ inline D narrow(typename sum_of<D>::type x)
+{
+    return x;
+}
 template <> __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x)
 {
     return __float2bfloat16_rn(x);
 }
-template <> __device__ inline __half narrow<__half>(float x) { return __float2half_rn(x); }
+template <> __device__ inline __half narrow<__half>(float x)
+{
+    return __float2half_rn(x);
+}
 
 template <class D, class S> __device__ inline D add(D d, S s)
 {
@@ -70,8 +89,8 @@ cudaError_t launch(cudaStream_t stream, void *dst, const void *src, int64_t coun
     int64_t blocks = (work + THREADS - 1) / THREADS;
     if (blocks > MOST_BLOCKS)
         blocks = MOST_BLOCKS;
-    accumulate<D, S><<<(unsigned)blocks, THREADS, 0, stream>>>((D *)dst, (const S *)src, groups,
-                                                               count);
+    accumulate<D, S>
+        <<<(unsigned)blocks, THREADS, 0, stream>>>((D *)dst, (const S *)src, groups, count);
     return cudaGetLastError();
 }
 

@@ -12,7 +12,7 @@ extern "C" {
 /* device_accumulate on a CUDA stream; returns the launch's error. */
 cudaError_t cuda_accumulate(cudaStream_t stream, void *dst, enum dtype dst_type, const void *src,
                             enum dtype src_type, int64_t count);
-/* Whether this build has code for the current card: success, or why not. */
+/* Whether this build has code for the current GPU: success, or why not. */
 cudaError_t cuda_probe(void);
 
 #ifdef __cplusplus

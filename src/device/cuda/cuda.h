@@ -1,8 +1,8 @@
-/* cuda -- what the CUDA back ends of device, ops and comm share: the card behind a device, the
+/* cuda -- what the CUDA back ends of device, ops and comm share: the GPU behind a device, the
  * handle behind a stream, and what becomes of an error.
  *
  * Only folders named cuda and nccl include it. All of them are in one shared object, libsifr-cuda,
- * that is loaded when a run asks for a card (base/plugin.h); it carries its own copies of base and
+ * that is loaded when a run asks for a GPU (base/plugin.h); it carries its own copies of base and
  * device, which have no state of their own.
  */
 #ifndef DEVICE_CUDA_CUDA_H
@@ -13,7 +13,7 @@
 
 struct cuda_device {
     struct device base;
-    int index;      /* of the card, made current by whoever calls into the driver */
+    int index;      /* of the GPU, made current by whoever calls into the driver */
     int processors; /* multiprocessors */
     int capability; /* 90 = 9.0 */
     size_t l2_bytes;
@@ -34,7 +34,7 @@ struct cuda_stream {
     char *stage;           /* plain: pinned, two halves; see stream_cuda.c */
     size_t stage_used;     /* of the half in use */
     int stage_half;
-    cudaEvent_t stage_read[2];     /* the card has read this half */
+    cudaEvent_t stage_read[2];     /* the GPU has read this half */
     const char *noted[CUDA_NOTED]; /* what was enqueued last */
     unsigned noted_count;
 };

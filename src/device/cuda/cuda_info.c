@@ -1,18 +1,18 @@
-/* cuda_info -- versions and cards, asked of the driver and the libraries that are really loaded. */
+/* cuda_info -- versions and GPUs, asked of the driver and the libraries that are really loaded. */
 #include <cublasLt.h>
 #include <cudnn.h>
 #include <stdio.h>
 #include "device/cuda/cuda.h"
 #include "device/device_info.h"
 
-static void look_at_card(int index, struct device_card *card)
+static void look_at_gpu(int index, struct device_gpu *gpu)
 {
     struct cudaDeviceProp found;
     if (cudaGetDeviceProperties(&found, index) != cudaSuccess)
         return;
-    snprintf(card->name, sizeof card->name, "%.*s", (int)sizeof card->name - 1, found.name);
-    card->bytes = found.totalGlobalMem;
-    card->capability = 10 * found.major + found.minor;
+    snprintf(gpu->name, sizeof gpu->name, "%.*s", (int)sizeof gpu->name - 1, found.name);
+    gpu->bytes = found.totalGlobalMem;
+    gpu->capability = 10 * found.major + found.minor;
 }
 
 static void look_at_nvml(struct device_cuda_info *info)
@@ -33,10 +33,10 @@ void sifr_cuda_look(struct device_cuda_info *info)
         info->driver = 0;
     info->cublas = (int)cublasLtGetVersion();
     info->cudnn = (int)cudnnGetVersion();
-    if (cudaGetDeviceCount(&info->card_count) != cudaSuccess)
-        info->card_count = 0;
+    if (cudaGetDeviceCount(&info->gpu_count) != cudaSuccess)
+        info->gpu_count = 0;
     look_at_nvml(info);
-    for (int i = 0; i < info->card_count && i < DEVICE_CARDS; i++)
-        look_at_card(i, &info->cards[i]);
+    for (int i = 0; i < info->gpu_count && i < DEVICE_GPUS; i++)
+        look_at_gpu(i, &info->gpus[i]);
     (void)cudaGetLastError();
 }

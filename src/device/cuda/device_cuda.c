@@ -1,6 +1,6 @@
-/* device_cuda -- a card: opening it, its memory, copies and sums; the table of the back end.
+/* device_cuda -- a GPU: opening it, its memory, copies and sums; the table of the back end.
  *
- * The card is made current for the thread that opens the device and for the threads of its worker
+ * The GPU is made current for the thread that opens the device and for the threads of its worker
  * streams; other threads that use a device make it current themselves. Blocks are cudaMalloc's own,
  * zeroed and waited for, since streams here do not wait for the default stream. Copies look at
  * where their pointers are: from ordinary host memory they go through the stream's stage, between
@@ -22,7 +22,7 @@ enum { LEAST_CAPABILITY = 80 };
 /* --- opening -------------------------------------------------------------------------------- */
 
 /* How many there are; 0, and why there is none. */
-static int count_cards(char *why, size_t bytes)
+static int count_gpus(char *why, size_t bytes)
 {
     int count = 0, driver = 0, runtime = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -41,14 +41,14 @@ static int count_cards(char *why, size_t bytes)
                  "newer driver",
                  driver / 1000, driver / 10 % 100, runtime / 1000, runtime / 10 % 100);
     else if (error == cudaSuccess || error == cudaErrorNoDevice)
-        snprintf(why, bytes, "the NVIDIA driver sees no card (CUDA_VISIBLE_DEVICES is %s)",
+        snprintf(why, bytes, "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES is %s)",
                  visible != NULL ? visible : "not set");
     else
         snprintf(why, bytes, "the NVIDIA driver cannot be used: %s", cudaGetErrorString(error));
     return 0;
 }
 
-/* By NVML, to which it makes no difference whether the card is open in this process; the runtime must
+/* By NVML, to which it makes no difference whether the GPU is open in this process; the runtime must
  * open it. */
 static cudaError_t look_at_memory(int index, struct device_info *info)
 {
@@ -69,38 +69,38 @@ static cudaError_t look_at_memory(int index, struct device_info *info)
 
 static void cuda_look(int index, struct device_info *info)
 {
-    struct cudaDeviceProp card;
-    info->count = count_cards(info->why, sizeof info->why);
+    struct cudaDeviceProp gpu;
+    info->count = count_gpus(info->why, sizeof info->why);
     if (index < 0 || index >= info->count)
         return;
-    cudaError_t error = cudaGetDeviceProperties(&card, index);
+    cudaError_t error = cudaGetDeviceProperties(&gpu, index);
     if (error == cudaSuccess)
         error = look_at_memory(index, info);
     if (error == cudaSuccess) {
-        snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, card.name);
+        snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1, gpu.name);
         return;
     }
     (void)cudaGetLastError();
     info->count = 0;
-    snprintf(info->why, sizeof info->why, "card %d cannot be used: %s", index,
+    snprintf(info->why, sizeof info->why, "GPU %d cannot be used: %s", index,
              cudaGetErrorString(error));
 }
 
-static enum status check_card(struct env *env, const struct cuda_device *cuda)
+static enum status check_gpu(struct env *env, const struct cuda_device *cuda)
 {
     int major = cuda->capability / 10, minor = cuda->capability % 10;
     if (cuda->capability < LEAST_CAPABILITY)
         return FAIL(env, DEVICE,
-                    "card %d, %s, has compute capability %d.%d; sifr needs 8.0 or later (Ampere)",
+                    "GPU %d, %s, has compute capability %d.%d; sifr needs 8.0 or later (Ampere)",
                     cuda->index, cuda->name, major, minor);
     cudaError_t error = cuda_probe();
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
         error == cudaErrorInvalidKernelImage || error == cudaErrorUnsupportedPtxVersion)
         return FAIL(env, DEVICE,
-                    "this build has no code for card %d, %s: configure with "
+                    "this build has no code for GPU %d, %s: configure with "
                     "-DSIFR_CUDA_ARCHITECTURES=%d",
                     cuda->index, cuda->name, cuda->capability);
-    return cuda_status(env, error, "the card cannot be used");
+    return cuda_status(env, error, "the GPU cannot be used");
 }
 
 static void cuda_close(struct device *device)
@@ -108,7 +108,7 @@ static void cuda_close(struct device *device)
     nvml_close(&cuda_device_of(device)->nvml);
 }
 
-/* Before there is a context of ours on the card. */
+/* Before there is a context of ours on the GPU. */
 static void look_at_others(struct cuda_device *cuda, int index)
 {
     size_t left;
@@ -117,28 +117,28 @@ static void look_at_others(struct cuda_device *cuda, int index)
 }
 
 /* By the machine and the place on its bus. */
-static enum status name_card(struct env *env, struct cuda_device *cuda)
+static enum status name_gpu(struct env *env, struct cuda_device *cuda)
 {
     char host[64] = "", bus[32] = "";
     TRY(cuda_status(env, cudaDeviceGetPCIBusId(bus, sizeof bus, cuda->index),
-                    "the card's place on the bus"));
+                    "the GPU's place on the bus"));
     gethostname(host, sizeof host - 1);
-    snprintf(cuda->base.card, sizeof cuda->base.card, "%s of %s", bus, host);
+    snprintf(cuda->base.gpu, sizeof cuda->base.gpu, "%s of %s", bus, host);
     return STATUS_OK;
 }
 
-static enum status open_card(struct env *env, int index, struct cuda_device *cuda)
+static enum status open_gpu(struct env *env, int index, struct cuda_device *cuda)
 {
-    struct cudaDeviceProp card;
-    TRY(cuda_status(env, cudaSetDevice(index), "the card cannot be used"));
-    TRY(cuda_status(env, cudaGetDeviceProperties(&card, index), "the card cannot be used"));
+    struct cudaDeviceProp gpu;
+    TRY(cuda_status(env, cudaSetDevice(index), "the GPU cannot be used"));
+    TRY(cuda_status(env, cudaGetDeviceProperties(&gpu, index), "the GPU cannot be used"));
     cuda->index = index;
-    cuda->processors = card.multiProcessorCount;
-    cuda->capability = 10 * card.major + card.minor;
-    cuda->l2_bytes = (size_t)card.l2CacheSize;
-    snprintf(cuda->name, sizeof cuda->name, "%.*s", (int)sizeof cuda->name - 1, card.name);
-    TRY(name_card(env, cuda));
-    return check_card(env, cuda);
+    cuda->processors = gpu.multiProcessorCount;
+    cuda->capability = 10 * gpu.major + gpu.minor;
+    cuda->l2_bytes = (size_t)gpu.l2CacheSize;
+    snprintf(cuda->name, sizeof cuda->name, "%.*s", (int)sizeof cuda->name - 1, gpu.name);
+    TRY(name_gpu(env, cuda));
+    return check_gpu(env, cuda);
 }
 
 static enum status cuda_open(struct device *device, int index)
@@ -146,21 +146,21 @@ static enum status cuda_open(struct device *device, int index)
     enum status st;
     struct env *env = device->env;
     char why[256];
-    int count = count_cards(why, sizeof why);
+    int count = count_gpus(why, sizeof why);
     if (count == 0)
         return FAIL(env, DEVICE, "%s", why);
     if (index < 0 || index >= count)
-        return FAIL(env, CONFIG, "there is no card %d: this machine shows %d, numbered from 0",
+        return FAIL(env, CONFIG, "there is no GPU %d: this machine shows %d, numbered from 0",
                     index, count);
     look_at_others(cuda_device_of(device), index);
-    TRY_OR(undo_nvml, open_card(env, index, cuda_device_of(device)));
+    TRY_OR(undo_nvml, open_gpu(env, index, cuda_device_of(device)));
     return STATUS_OK;
 undo_nvml:
     cuda_close(device);
     return st;
 }
 
-/* --- what the card says --------------------------------------------------------------------- */
+/* --- what the GPU says --------------------------------------------------------------------- */
 
 static size_t cuda_in_use(struct device *device)
 {
@@ -194,7 +194,7 @@ static enum status fail_memory(const struct device *device, const struct device_
     cudaMemGetInfo(&free_bytes, &total_bytes);
     return FAIL(
         device->env, MEMORY,
-        "out of memory on card %d, %s: %s '%s' needs %s, and %s of %s is free; try a smaller "
+        "out of memory on GPU %d, %s: %s '%s' needs %s, and %s of %s is free; try a smaller "
         "micro-batch, recomputation or more ranks",
         cuda->index, cuda->name, mem_category_word(block->category), block->name,
         text_human_bytes(asked, (double)block->bytes), text_human_bytes(left, (double)free_bytes),
@@ -249,7 +249,7 @@ static void cuda_free(struct device *device, const struct device_block *block)
 
 /* --- copies and sums ------------------------------------------------------------------------ */
 
-static enum cudaMemoryType place_of(const void *address)
+static enum cudaMemoryType location_of(const void *address)
 {
     struct cudaPointerAttributes attributes;
     if (cudaPointerGetAttributes(&attributes, address) == cudaSuccess)
@@ -258,9 +258,9 @@ static enum cudaMemoryType place_of(const void *address)
     return cudaMemoryTypeUnregistered;
 }
 
-static bool is_host(enum cudaMemoryType place)
+static bool is_host(enum cudaMemoryType location)
 {
-    return place == cudaMemoryTypeUnregistered || place == cudaMemoryTypeHost;
+    return location == cudaMemoryTypeUnregistered || location == cudaMemoryTypeHost;
 }
 
 struct range {
@@ -272,10 +272,10 @@ struct range {
 static void copy_work(struct stream *stream, const void *args)
 {
     const struct range *range = args;
-    enum cudaMemoryType from = place_of(range->src);
+    enum cudaMemoryType from = location_of(range->src);
     if (stream_failed(stream))
         return;
-    if (is_host(from) && is_host(place_of(range->dst))) {
+    if (is_host(from) && is_host(location_of(range->dst))) {
         cuda_settle(stream);
         memcpy(range->dst, range->src, range->bytes);
     } else if (from == cudaMemoryTypeUnregistered && !stream->worker) {
@@ -338,7 +338,7 @@ const struct device_backend sifr_device_cuda = {
     .device_bytes = sizeof(struct cuda_device),
     .stream_bytes = sizeof(struct cuda_stream),
     .event_bytes = sizeof(struct cuda_event),
-    .place = MEM_CARD,
+    .location = MEM_GPU,
     .look = cuda_look,
     .open = cuda_open,
     .close = cuda_close,

@@ -1,7 +1,7 @@
 /* nvml -- see the header.
  *
  * The toolkit's header is a package of its own and often missing, so what is used of the library's
- * interface is written down here: a card is a pointer, 0 is success, and structs begin with their
+ * interface is written down here: a GPU is a pointer, 0 is success, and structs begin with their
  * size and version. Functions are looked up by name at every call: there are few calls, and a
  * library without one of them leaves that figure unknown. Once loaded it stays, as plugins do.
  */
@@ -19,10 +19,10 @@ struct nvml_memory_v2 {
 
 typedef int plain_fn(void);
 typedef int driver_fn(char *version, unsigned bytes);
-typedef int find_fn(const char *bus, void **card);
-typedef int memory_fn(void *card, struct nvml_memory_v2 *memory);
-typedef int figure_fn(void *card, unsigned *figure);
-typedef int kind_fn(void *card, int kind, unsigned *figure);
+typedef int find_fn(const char *bus, void **gpu);
+typedef int memory_fn(void *gpu, struct nvml_memory_v2 *memory);
+typedef int figure_fn(void *gpu, unsigned *figure);
+typedef int kind_fn(void *gpu, int kind, unsigned *figure);
 
 /* *out = the function of that name; `out` is the address of a pointer to it. */
 static bool look_up(const struct nvml *nvml, const char *name, void *out)
@@ -32,7 +32,7 @@ static bool look_up(const struct nvml *nvml, const char *name, void *out)
     return address != NULL;
 }
 
-static bool find_card(struct nvml *nvml, int index)
+static bool find_gpu(struct nvml *nvml, int index)
 {
     find_fn *find;
     char bus[32];
@@ -41,7 +41,7 @@ static bool find_card(struct nvml *nvml, int index)
         return false;
     }
     return look_up(nvml, "nvmlDeviceGetHandleByPciBusId_v2", &find) &&
-           find(bus, &nvml->card) == NVML_SUCCESS;
+           find(bus, &nvml->gpu) == NVML_SUCCESS;
 }
 
 bool nvml_open(int index, struct nvml *nvml)
@@ -56,7 +56,7 @@ bool nvml_open(int index, struct nvml *nvml)
         nvml->object = NULL;
         return false;
     }
-    if (index < 0 || find_card(nvml, index))
+    if (index < 0 || find_gpu(nvml, index))
         return true;
     nvml_close(nvml);
     return false;
@@ -77,7 +77,7 @@ bool nvml_memory(const struct nvml *nvml, size_t *used, size_t *free)
     memory_fn *ask;
     struct nvml_memory_v2 memory = {.version = sizeof memory | 2u << 24};
     if (!look_up(nvml, "nvmlDeviceGetMemoryInfo_v2", &ask) ||
-        ask(nvml->card, &memory) != NVML_SUCCESS)
+        ask(nvml->gpu, &memory) != NVML_SUCCESS)
         return false;
     *used = memory.used;
     *free = memory.free;
@@ -90,13 +90,13 @@ void nvml_gauges(const struct nvml *nvml, struct device_gauges *gauges)
     figure_fn *power;
     unsigned figure;
     if (look_up(nvml, "nvmlDeviceGetClockInfo", &clock) &&
-        clock(nvml->card, NVML_CLOCK_SM, &figure) == NVML_SUCCESS)
+        clock(nvml->gpu, NVML_CLOCK_SM, &figure) == NVML_SUCCESS)
         gauges->clock_mhz = figure;
     if (look_up(nvml, "nvmlDeviceGetPowerUsage", &power) &&
-        power(nvml->card, &figure) == NVML_SUCCESS)
+        power(nvml->gpu, &figure) == NVML_SUCCESS)
         gauges->watts = 1e-3 * figure;
     if (look_up(nvml, "nvmlDeviceGetTemperature", &temperature) &&
-        temperature(nvml->card, NVML_TEMPERATURE_GPU, &figure) == NVML_SUCCESS)
+        temperature(nvml->gpu, NVML_TEMPERATURE_GPU, &figure) == NVML_SUCCESS)
         gauges->celsius = figure;
 }
 

@@ -1,8 +1,8 @@
-/* nvml -- what the driver's management library says of a card, where there is such a library.
+/* nvml -- what the driver's management library says of a GPU, where there is such a library.
  *
  * It comes with the driver as libnvidia-ml.so.1 and is loaded when it is asked, so nothing is
- * linked with it, and a machine without it has fewer figures. It knows a card by its place on the
- * bus, sees the memory of all processes, and needs no context on the card.
+ * linked with it, and a machine without it has fewer figures. It knows a GPU by its place on the
+ * bus, sees the memory of all processes, and needs no context on the GPU.
  */
 #ifndef DEVICE_CUDA_NVML_H
 #define DEVICE_CUDA_NVML_H
@@ -10,11 +10,11 @@
 
 struct nvml { /* all zero: there is none */
     void *object;
-    void *card;
+    void *gpu;
 };
 
-/* Card `index` of the CUDA runtime; -1: only the library. false: there is none, or it does not know
- * the card; then there is nothing to close. */
+/* GPU `index` of the CUDA runtime; -1: only the library. false: there is none, or it does not know
+ * the GPU; then there is nothing to close. */
 bool nvml_open(int index, struct nvml *nvml);
 void nvml_close(struct nvml *nvml);
 

@@ -3,7 +3,7 @@
  * Capture takes what is enqueued on the stream and nothing else; calls that would wait or take memory
  * fail in it, and so does the capture. What memory the driver takes for a graph is its own.
  *
- * Environment, read at each recording, for measuring on a card: SIFR_CUDA_GRAPH=off records nothing;
+ * Environment, read at each recording, for measuring on a GPU: SIFR_CUDA_GRAPH=off records nothing;
  * =serial does, but no kernel begins before the one before has ended (src/ops/cuda/common/follow.cuh).
  */
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static enum status make(struct stream *stream, cudaGraph_t captured, cudaGraphEx
     cudaError_t error = cudaGraphUpload(*graph, cuda_handle(stream));
     if (error != cudaSuccess)
         cudaGraphExecDestroy(*graph);
-    return cuda_status(env, error, "a graph on its way to the card");
+    return cuda_status(env, error, "a graph on its way to the GPU");
 }
 
 /* A recording is the driver's object itself. */

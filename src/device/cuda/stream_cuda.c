@@ -1,4 +1,4 @@
-/* stream_cuda -- plain and worker streams of a card, and events between them.
+/* stream_cuda -- plain and worker streams of a GPU, and events between them.
  *
  * A plain stream is a CUDA stream: work is enqueued on it by its caller, who goes on. A worker
  * stream is a thread with a ring of tasks and a CUDA stream of its own: its thread comes to copies
@@ -15,14 +15,14 @@
  * the waiter is made to wait for the CUDA event. By the first rule tasks of a worker that follow
  * a wait start after it, too. Between plain streams nobody sleeps: a ticket passes in the call.
  *
- * Nothing can hang: work that is on the card waits only for work that is on the card. For the same
+ * Nothing can hang: work that is on the GPU waits only for work that is on the GPU. For the same
  * reason it is harmless when a CUDA event has been recorded again by the time a waiter comes to it
  * (it waits longer than it must); several CUDA events an event, taken in turn, make that rare.
  *
  * What is relied upon of copies: one from pinned host memory reads it later, so that belongs to the
  * stream until it has passed; of ordinary memory CUDA promises nothing either way ("might be
  * synchronous"), so on plain streams we read it ourselves, through the stage: two halves of pinned
- * memory, filled in turn, each again only after the card has read it. A copy to host memory is there
+ * memory, filled in turn, each again only after the GPU has read it. A copy to host memory is there
  * after stream_sync.
  */
 #include "device/cuda/stream_cuda.h"
@@ -51,7 +51,7 @@ static enum status fail(struct stream *stream, cudaError_t error, const char *wh
                                  cuda->noted[(i - 1) % CUDA_NOTED]);
     (void)cudaGetLastError();
     return FAIL(stream->device->env, DEVICE,
-                "%s failed on card %d: %s; enqueued last, newest first: %s (with "
+                "%s failed on GPU %d: %s; enqueued last, newest first: %s (with "
                 "CUDA_LAUNCH_BLOCKING=1 the newest is the one that failed)",
                 what, cuda_device_of(stream->device)->index, cudaGetErrorString(error), noted);
 }
@@ -77,7 +77,7 @@ enum status cuda_status(struct env *env, cudaError_t error, const char *what)
         return STATUS_OK;
     (void)cudaGetLastError();
     if (error == cudaErrorMemoryAllocation)
-        return FAIL(env, MEMORY, "%s: the card is out of memory", what);
+        return FAIL(env, MEMORY, "%s: the GPU is out of memory", what);
     return FAIL(env, DEVICE, "%s: %s", what, cudaGetErrorString(error));
 }
 
@@ -204,8 +204,8 @@ void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t 
 {
     struct cuda_stream *cuda = own(stream);
     while (bytes > 0 && !stream_failed(stream)) {
-        size_t piece = bytes < STAGE_HALF ? bytes : STAGE_HALF;
-        if (cuda->stage_used + piece > STAGE_HALF) {
+        size_t chunk = bytes < STAGE_HALF ? bytes : STAGE_HALF;
+        if (cuda->stage_used + chunk > STAGE_HALF) {
             accepted(stream, cudaEventRecord(cuda->stage_read[cuda->stage_half], cuda->handle),
                      "stage");
             cuda->stage_half ^= 1;
@@ -213,14 +213,14 @@ void cuda_copy_staged(struct stream *stream, char *dst, const char *src, size_t 
             accepted(stream, cudaEventSynchronize(cuda->stage_read[cuda->stage_half]), "stage");
         }
         char *stage = cuda->stage + (size_t)cuda->stage_half * STAGE_HALF + cuda->stage_used;
-        memcpy(stage, src, piece);
+        memcpy(stage, src, chunk);
         cuda_enqueued(stream,
-                      cudaMemcpyAsync(dst, stage, piece, cudaMemcpyHostToDevice, cuda->handle),
+                      cudaMemcpyAsync(dst, stage, chunk, cudaMemcpyHostToDevice, cuda->handle),
                       "copy");
-        cuda->stage_used += (piece + 63) / 64 * 64;
-        src += piece;
-        dst += piece;
-        bytes -= piece;
+        cuda->stage_used += (chunk + 63) / 64 * 64;
+        src += chunk;
+        dst += chunk;
+        bytes -= chunk;
     }
 }
 

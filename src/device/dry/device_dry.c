@@ -4,7 +4,7 @@
  * Addresses come from a counter that starts where no process has memory on any machine we know
  * (above 52 bits of address, below the bits that arm64 ignores), so arithmetic on them is fine and
  * touching them faults at once. Bytes are counted in the same place, under the same category and
- * name as on the device that is planned for: the CPU, or a card, whose plain streams take pinned
+ * name as on the device that is planned for: the CPU, or a GPU, whose plain streams take pinned
  * memory. What work takes, where time is kept, is in dry_time.c.
  */
 #include "device/dry/dry_impl.h"
@@ -28,7 +28,7 @@ static enum status dry_alloc(struct device *device, struct device_block *block)
     return STATUS_OK;
 }
 
-static enum status card_stream_open(struct stream *stream, const char *name)
+static enum status gpu_stream_open(struct stream *stream, const char *name)
 {
     (void)name;
     if (stream->worker)
@@ -37,7 +37,7 @@ static enum status card_stream_open(struct stream *stream, const char *name)
                              &((struct dry_stream *)stream)->stage);
 }
 
-static void card_stream_close(struct stream *stream)
+static void gpu_stream_close(struct stream *stream)
 {
     device_free(stream->device, ((struct dry_stream *)stream)->stage);
 }
@@ -50,12 +50,12 @@ static void card_stream_close(struct stream *stream)
     .wait = dry_wait, .copy = dry_copy, .zero = dry_zero, .accumulate = dry_accumulate, \
     .accumulate_parts = dry_accumulate_parts
 
-const struct device_backend device_dry = {.name = "dry", .place = MEM_HOST, DRY};
+const struct device_backend device_dry = {.name = "dry", .location = MEM_HOST, DRY};
 
-const struct device_backend device_dry_card = {
-    .name = "dry-card",
-    .place = MEM_CARD,
+const struct device_backend device_dry_gpu = {
+    .name = "dry-gpu",
+    .location = MEM_GPU,
     DRY,
-    .stream_open = card_stream_open,
-    .stream_close = card_stream_close,
+    .stream_open = gpu_stream_open,
+    .stream_close = gpu_stream_close,
 };

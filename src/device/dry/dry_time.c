@@ -11,7 +11,7 @@
  * would lose if it went on beside all of that work. While they wait nothing is taken from them: idle
  * time is set off against the debt. So the order inside a step is coarse, and its sum is right.
  *
- * A card's host sleeps, too, when it waits for a worker's event (stream_cuda.c). That is left out
+ * A GPU's host sleeps, too, when it waits for a worker's event (stream_cuda.c). That is left out
  * here: it would only be late to enqueue what waits for that event anyway.
  */
 #include <math.h>
@@ -27,7 +27,7 @@ static struct dry_device *own(const struct device *device)
 /* The host itself runs what is on it. */
 static bool is_inline(const struct stream *stream)
 {
-    return !stream->worker && stream->device->backend->place == MEM_HOST;
+    return !stream->worker && stream->device->backend->location == MEM_HOST;
 }
 
 /* --- the host ------------------------------------------------------------------------------- */

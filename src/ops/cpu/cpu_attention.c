@@ -153,13 +153,13 @@ static void forward_share(struct attention a, const float *qkv, float *out, floa
 {
     int64_t blocks = ceil_div(a.tokens, QUERIES), out_width = a.heads * a.head_width;
     float *s = thread_scratch(scratch);
-    for (int64_t piece; (piece = next_piece(next)) < a.batch * a.heads * blocks;) {
-        int64_t b = piece / blocks / a.heads, head = piece / blocks % a.heads;
+    for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.heads * blocks;) {
+        int64_t b = chunk / blocks / a.heads, head = chunk / blocks % a.heads;
         struct head h = packed_head(a, b, head, qkv);
         h.out = out + b * a.tokens * out_width + head * a.head_width;
         h.out_stride = out_width;
         h.lse = lse + (b * a.heads + head) * a.tokens;
-        forward_block(&h, (blocks - 1 - piece % blocks) * QUERIES, s); /* the long ones first */
+        forward_block(&h, (blocks - 1 - chunk % blocks) * QUERIES, s); /* the long ones first */
     }
 }
 
@@ -168,7 +168,7 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
 {
     (void)stream;
     int64_t next = 0;
-    IN_TEAM(ops->threads, forward_share(a, qkv, out, lse, scratch, &next));
+    IN_THREADS(ops->threads, forward_share(a, qkv, out, lse, scratch, &next));
 }
 
 /* --- backward ------------------------------------------------------------------------------------ */
@@ -255,8 +255,8 @@ static void backward_share(struct attention a, const float *qkv, const float *ou
 {
     int64_t group = a.heads / a.kv_heads;
     float *s = thread_scratch(scratch);
-    for (int64_t piece; (piece = next_piece(next)) < a.batch * a.kv_heads;) {
-        int64_t b = piece / a.kv_heads, first = piece % a.kv_heads * group;
+    for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.kv_heads;) {
+        int64_t b = chunk / a.kv_heads, first = chunk % a.kv_heads * group;
         for (int64_t head = first; head < first + group; head++)
             backward_head(a, b, head, qkv, out, lse, dout, dqkv, s);
     }
@@ -267,7 +267,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
                             const void *dout, void *dqkv, void *dbias, void *scratch)
 {
     int64_t next = 0;
-    IN_TEAM(ops->threads, backward_share(a, qkv, out, lse, dout, dqkv, scratch, &next));
+    IN_THREADS(ops->threads, backward_share(a, qkv, out, lse, dout, dqkv, scratch, &next));
     if (rope)
         cpu_rope(ops, stream, a, rope, (struct past){0}, true, dqkv);
     if (dbias)
@@ -297,8 +297,8 @@ static void cached_share(struct attention a, int64_t past, int64_t room, const f
     int64_t blocks = ceil_div(a.tokens, QUERIES);
     float *s = thread_scratch(scratch);
     keep_share(a, past, room, qkv, cache_k, cache_v); /* all rows are there when it returns */
-    for (int64_t piece; (piece = next_piece(next)) < a.batch * a.heads * blocks;) {
-        int64_t b = piece / blocks / a.heads, head = piece / blocks % a.heads;
+    for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.heads * blocks;) {
+        int64_t b = chunk / blocks / a.heads, head = chunk / blocks % a.heads;
         int64_t kv = head / (a.heads / a.kv_heads), at = b * room * kv_width + kv * a.head_width;
         struct head h = packed_head(a, b, head, qkv);
         h.past = past;
@@ -307,7 +307,7 @@ static void cached_share(struct attention a, int64_t past, int64_t room, const f
         h.kv_stride = kv_width;
         h.out = out + b * a.tokens * out_width + head * a.head_width;
         h.out_stride = out_width;
-        forward_block(&h, piece % blocks * QUERIES, s);
+        forward_block(&h, chunk % blocks * QUERIES, s);
     }
 }
 
@@ -317,6 +317,6 @@ void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attenti
 {
     (void)stream;
     int64_t next = 0, work = a.batch * a.tokens * (past.count + a.tokens) * a.heads * a.head_width;
-    IN_TEAM(a.tokens == 1 ? cpu_team_of_token(ops, work) : cpu_team(ops, work),
-            cached_share(a, past.count, room, qkv, cache_k, cache_v, out, scratch, &next));
+    IN_THREADS(a.tokens == 1 ? cpu_threads_of_token(ops, work) : cpu_threads(ops, work),
+               cached_share(a, past.count, room, qkv, cache_k, cache_v, out, scratch, &next));
 }

@@ -16,7 +16,7 @@
 #include "ops/ops_info.h"
 
 /* Exported by OpenBLAS, in no header of it; another BLAS may have neither. */
-extern void *blas_memory_alloc(int place) __attribute__((weak));
+extern void *blas_memory_alloc(int location) __attribute__((weak));
 extern void blas_memory_free(void *buffer) __attribute__((weak));
 
 /* The library's table and settings are the process's, and so is this. */
@@ -67,7 +67,7 @@ static bool take_memory(const struct ops *ops)
         return false;
     if (ops->threads > 1 && !mem_is_there((size_t)(ops->threads - 1) * stack_bytes()))
         return false;
-    IN_TEAM(ops->threads, (void)0); /* the team starts, and stays */
+    IN_THREADS(ops->threads, (void)0); /* the team starts, and stays */
     return true;
 }
 

@@ -8,7 +8,7 @@
 #include "ops/cpu/cpu_impl.h"
 
 /* Enough for many threads; common tokens crowd in a few pieces, so threads take them in turn */
-#define VOCAB_PIECES 64
+#define VOCAB_CHUNKS 64
 
 static void add_to(int64_t width, const float *restrict from, float *restrict to)
 {
@@ -36,8 +36,8 @@ void cpu_embedding(struct ops *ops, struct stream *stream, struct embedding e,
                    void *out)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, e.batch * e.tokens * e.width),
-            rows_share(e, tokens, wte, wpe, past.count, out));
+    IN_THREADS(cpu_threads(ops, e.batch * e.tokens * e.width),
+               rows_share(e, tokens, wte, wpe, past.count, out));
 }
 
 size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e)
@@ -72,9 +72,9 @@ static void place_gradient(struct embedding e, const float *dout, int64_t t, flo
 static void gradient_share(struct embedding e, const int32_t *tokens, const float *dout,
                            float *dwte, float *dwpe, int64_t *next)
 {
-    int64_t piece = ceil_div(e.vocab, VOCAB_PIECES), pieces = ceil_div(e.vocab, piece);
-    for (int64_t p; (p = next_piece(next)) < pieces;)
-        word_gradient(e, tokens, dout, p * piece, min64((p + 1) * piece, e.vocab), dwte);
+    int64_t chunk = ceil_div(e.vocab, VOCAB_CHUNKS), chunks = ceil_div(e.vocab, chunk);
+    for (int64_t p; (p = next_chunk(next)) < chunks;)
+        word_gradient(e, tokens, dout, p * chunk, min64((p + 1) * chunk, e.vocab), dwte);
 #pragma omp for schedule(static)
     for (int64_t t = 0; t < (dwpe ? e.positions : 0); t++)
         place_gradient(e, dout, t, dwpe + t * e.width);
@@ -87,5 +87,6 @@ void cpu_embedding_backward(struct ops *ops, struct stream *stream, struct embed
     (void)stream;
     (void)scratch;
     int64_t next = 0;
-    IN_TEAM(cpu_team(ops, e.vocab * e.width), gradient_share(e, tokens, dout, dwte, dwpe, &next));
+    IN_THREADS(cpu_threads(ops, e.vocab * e.width),
+               gradient_share(e, tokens, dout, dwte, dwpe, &next));
 }

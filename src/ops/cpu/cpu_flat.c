@@ -78,7 +78,7 @@ void cpu_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
               const void *src, enum dtype src_type, int64_t count)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, count), cast_share(dst, dst_type, src, src_type, count));
+    IN_THREADS(cpu_threads(ops, count), cast_share(dst, dst_type, src, src_type, count));
 }
 
 /* Elements i .. i + n - 1 of x in f32: in their place, or in `room` */
@@ -118,7 +118,7 @@ void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
                    const double *values, double *sums)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, count), tree_share(count, level, values, sums));
+    IN_THREADS(cpu_threads(ops, count), tree_share(count, level, values, sums));
 }
 
 /* Eight running sums of a block, folded in a fixed tree */
@@ -153,7 +153,7 @@ void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
     int64_t count = 0;
     for (int i = 0; i < range_count; i++)
         count += ranges[i].count;
-    IN_TEAM(cpu_team(ops, count), squares_share(type, ranges, range_count));
+    IN_THREADS(cpu_threads(ops, count), squares_share(type, ranges, range_count));
 }
 
 static bool finite_chunk(const void *x, enum dtype type, int64_t first, int64_t n)
@@ -175,7 +175,7 @@ static bool finite_chunk(const void *x, enum dtype type, int64_t first, int64_t 
 static void nonfinite_share(enum dtype type, const void *x, int64_t count, int64_t *next,
                             int64_t *chunk)
 {
-    for (int64_t i; (i = next_piece(next) * FLAT_CHUNK) < count;) {
+    for (int64_t i; (i = next_chunk(next) * FLAT_CHUNK) < count;) {
         int64_t found = __atomic_load_n(chunk, __ATOMIC_RELAXED);
         if (i > found || finite_chunk(x, type, i, min64(FLAT_CHUNK, count - i)))
             continue;
@@ -190,7 +190,7 @@ void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
 {
     (void)stream;
     int64_t next = 0, chunk = INT64_MAX;
-    IN_TEAM(cpu_team(ops, count), nonfinite_share(type, x, count, &next, &chunk));
+    IN_THREADS(cpu_threads(ops, count), nonfinite_share(type, x, count, &next, &chunk));
     *first = -1;
     for (int64_t i = chunk; i < count && *first < 0; i++)
         if (!finite_chunk(x, type, i, 1))
@@ -231,9 +231,9 @@ static struct update update_of(struct adamw hyper, const struct step_scalars *sc
                            .decay = s->decay};
 }
 
-/* `place` is NULL where copies are rounded to nearest */
+/* `location` is NULL where copies are rounded to nearest */
 static void segment_share(struct update u, const struct adamw_segment *s,
-                          const struct adamw_place *place, int64_t number)
+                          const struct adamw_location *location, int64_t number)
 {
     enum { CHUNK = FLAT_CHUNK / 4 }; /* the four arrays of a chunk stay in cache for the copy */
     float room[CHUNK];
@@ -243,8 +243,8 @@ static void segment_share(struct update u, const struct adamw_segment *s,
         int64_t n = min64(CHUNK, s->count - i);
         update_chunk(u, n, as_f32(s->grad, s->grad_type, i, n, room), s->m + i, s->v + i,
                      s->param + i);
-        if (place)
-            cpu_round(place, number, i, n, s->param + i, s->copy_type, (uint16_t *)s->copy + i);
+        if (location)
+            cpu_round(location, number, i, n, s->param + i, s->copy_type, (uint16_t *)s->copy + i);
         else if (s->copy)
             cast_chunk((char *)s->copy + (size_t)i * copy_bytes, s->copy_type, s->param + i,
                        DTYPE_F32, n);
@@ -272,5 +272,5 @@ void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
         ops_check_segment(&segments[i]);
         elements += segments[i].count;
     }
-    IN_TEAM(cpu_team(ops, elements), adamw_share(hyper, scalars, segments, segment_count));
+    IN_THREADS(cpu_threads(ops, elements), adamw_share(hyper, scalars, segments, segment_count));
 }

@@ -2,8 +2,8 @@
  * slots.
  *
  * Work is cut by the shape alone; which thread does a piece never shows in the bits. An op's slot
- * says IN_TEAM(threads, share(...)): every thread of the team calls `share`, which takes its part
- * of the pieces, by `omp for` with a static schedule or, where pieces differ, by next_piece.
+ * says IN_THREADS(threads, share(...)): every thread of the team calls `share`, which takes its part
+ * of the pieces, by `omp for` with a static schedule or, where pieces differ, by next_chunk.
  */
 #ifndef OPS_CPU_CPU_IMPL_H
 #define OPS_CPU_CPU_IMPL_H
@@ -39,7 +39,7 @@ static inline float of_bits(uint32_t bits)
 
 /* How many threads for work over `elements` values: waking a team costs more than a few thousand
  * of them. Always one or all: the OpenMP library ends threads that a smaller team leaves out. */
-static inline int cpu_team(const struct ops *ops, int64_t elements)
+static inline int cpu_threads(const struct ops *ops, int64_t elements)
 {
     return elements < 8192 ? 1 : ops->threads;
 }
@@ -47,7 +47,7 @@ static inline int cpu_team(const struct ops *ops, int64_t elements)
 /* The same for one token, where a step is a chain of short calls: a team pays from some 100 us of one
  * thread on. A program that has just begun may have two threads on one processor for many of them, each
  * waiting for the other. */
-static inline int cpu_team_of_token(const struct ops *ops, int64_t elements)
+static inline int cpu_threads_of_token(const struct ops *ops, int64_t elements)
 {
     return elements < 512 * 1024 ? 1 : ops->threads;
 }
@@ -55,11 +55,11 @@ static inline int cpu_team_of_token(const struct ops *ops, int64_t elements)
 /* Each thread of the team makes the call. The size is named, because BLAS libraries built on OpenMP
  * change the default; the default inside is one, because such a BLAS would start a team of its own
  * under a thread that is alone. One thread makes no region at all: that would take memory. */
-#define IN_TEAM(threads, call)                                 \
+#define IN_THREADS(threads, call)                              \
     do {                                                       \
-        int team_threads_ = (threads);                         \
-        if (team_threads_ > 1) {                               \
-            _Pragma("omp parallel num_threads(team_threads_)") \
+        int thread_count_ = (threads);                         \
+        if (thread_count_ > 1) {                               \
+            _Pragma("omp parallel num_threads(thread_count_)") \
             {                                                  \
                 omp_set_num_threads(1);                        \
                 call;                                          \
@@ -73,7 +73,7 @@ static inline int cpu_team_of_token(const struct ops *ops, int64_t elements)
     } while (0)
 
 /* The next piece of work that no thread has taken; *next starts at 0. */
-static inline int64_t next_piece(int64_t *next)
+static inline int64_t next_chunk(int64_t *next)
 {
     return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
 }
@@ -165,7 +165,7 @@ void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
                         int64_t count, int64_t *first);
 /* cpu_round.c: copy = param rounded at random to a 16-bit type, n elements from `first` on of their
  * segment. */
-void cpu_round(const struct adamw_place *place, int64_t update, int64_t first, int64_t n,
+void cpu_round(const struct adamw_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy);
 
 void cpu_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,

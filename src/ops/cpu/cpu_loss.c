@@ -9,14 +9,14 @@
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-#define PIECE 1024 /* columns summed in floats */
+#define CHUNK 1024 /* columns summed in floats */
 
 /* The sum of exp(x - shift), which are put in place of x when they are to be kept. */
 static double row_exp(int64_t vocab, float shift, bool keep, float *x)
 {
     double sum = 0;
-    for (int64_t i = 0; i < vocab; i += PIECE)
-        sum += (double)v_row_exp(keep ? x + i : NULL, x + i, shift, min64(PIECE, vocab - i));
+    for (int64_t i = 0; i < vocab; i += CHUNK)
+        sum += (double)v_row_exp(keep ? x + i : NULL, x + i, shift, min64(CHUNK, vocab - i));
     return sum;
 }
 
@@ -54,8 +54,8 @@ void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int
 {
     (void)stream;
     float loss_scale = gradient ? scalars->loss_scale : 0.0f;
-    IN_TEAM(cpu_team(ops, rows * vocab),
-            loss_share(rows, vocab, labels, gradient, loss_scale, logits, losses));
+    IN_THREADS(cpu_threads(ops, rows * vocab),
+               loss_share(rows, vocab, labels, gradient, loss_scale, logits, losses));
 }
 
 /* --- in two halves -------------------------------------------------------------------------- */
@@ -79,7 +79,8 @@ void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
                             double *parts)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, rows * vocab), part_share(rows, vocab, first_id, labels, logits, parts));
+    IN_THREADS(cpu_threads(ops, rows * vocab),
+               part_share(rows, vocab, first_id, labels, logits, parts));
 }
 
 /* What the parts of a row (stride apart) come to: its largest logit and its loss; *sum relative to
@@ -134,6 +135,7 @@ void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows
 {
     (void)stream;
     float loss_scale = gradient ? scalars->loss_scale : 0.0f;
-    IN_TEAM(cpu_team(ops, rows * vocab), join_share(rows, vocab, first_id, labels, ranks, parts,
-                                                    gradient, loss_scale, logits, losses));
+    IN_THREADS(cpu_threads(ops, rows * vocab),
+               join_share(rows, vocab, first_id, labels, ranks, parts, gradient, loss_scale, logits,
+                          losses));
 }

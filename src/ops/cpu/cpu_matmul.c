@@ -35,7 +35,7 @@ struct tiles {
 };
 
 /* Even pieces of n, each a multiple of 32 */
-static int64_t piece(int64_t n, int64_t count)
+static int64_t chunk(int64_t n, int64_t count)
 {
     return ceil_div(ceil_div(n, count), 32) * 32;
 }
@@ -58,7 +58,7 @@ static struct tiles cut(int64_t m, int64_t n)
         else
             break;
     }
-    struct tiles t = {.rows = piece(m, rc), .cols = piece(n, cc)};
+    struct tiles t = {.rows = chunk(m, rc), .cols = chunk(n, cc)};
     t.row_count = ceil_div(m, t.rows);
     t.col_count = ceil_div(n, t.cols);
     return t;
@@ -136,7 +136,7 @@ static void sums_share(int64_t rows, int64_t width, const float *x, float *sums)
 
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums)
 {
-    IN_TEAM(cpu_team(ops, rows * width), sums_share(rows, width, x, sums));
+    IN_THREADS(cpu_threads(ops, rows * width), sums_share(rows, width, x, sums));
 }
 
 /* Column sums that ride on a product which reads the same columns */
@@ -151,7 +151,7 @@ static void multiply_share(const struct product *p, const struct sums *s, struct
 {
     int64_t count = t.row_count * t.col_count;
     bool rows_first = p->n >= p->m; /* neighbours in time share the larger operand's tile */
-    for (int64_t tile; (tile = next_piece(next)) < count;) {
+    for (int64_t tile; (tile = next_chunk(next)) < count;) {
         int64_t ti = rows_first ? tile % t.row_count : tile / t.col_count;
         int64_t tj = rows_first ? tile / t.row_count : tile % t.col_count;
         int64_t i = ti * t.rows, j = tj * t.cols;
@@ -169,7 +169,7 @@ static void multiply(struct ops *ops, const struct product *p, const struct sums
     int64_t next = 0;
     struct tiles t = cut(p->m, p->n);
     int64_t work = t.row_count * t.col_count > 1 ? p->m * p->n * p->k / 64 : 0;
-    IN_TEAM(cpu_team(ops, work), multiply_share(p, s, t, &next));
+    IN_THREADS(cpu_threads(ops, work), multiply_share(p, s, t, &next));
 }
 
 /* One row, as in decoding: W is read once, so the product runs at the speed of memory. */
@@ -195,7 +195,7 @@ static void vector_share(struct linear l, const float *x, const float *w, const 
 static void multiply_vector(struct ops *ops, struct linear l, const float *x, const float *w,
                             const float *bias, float *y)
 {
-    IN_TEAM(cpu_team_of_token(ops, l.in * l.out), vector_share(l, x, w, bias, y));
+    IN_THREADS(cpu_threads_of_token(ops, l.in * l.out), vector_share(l, x, w, bias, y));
 }
 
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,

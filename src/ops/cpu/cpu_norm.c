@@ -71,8 +71,8 @@ void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t
                   void *sum, void *y, float *mean, float *rstd)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, rows * n.width),
-            add_norm_share(n, rows, residual, branch, weight, bias, sum, y, mean, rstd));
+    IN_THREADS(cpu_threads(ops, rows * n.width),
+               add_norm_share(n, rows, residual, branch, weight, bias, sum, y, mean, rstd));
 }
 
 static void apply_share(struct norm n, int64_t rows, const float *sum, const float *weight,
@@ -89,7 +89,8 @@ void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
                     const float *rstd, void *y)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, rows * n.width), apply_share(n, rows, sum, weight, bias, mean, rstd, y));
+    IN_THREADS(cpu_threads(ops, rows * n.width),
+               apply_share(n, rows, sum, weight, bias, mean, rstd, y));
 }
 
 /* What one row adds: dweight += dy xhat, dbias += dy; *mean_g = mean of g = dy weight, *mean_gx =
@@ -185,8 +186,8 @@ void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, in
     float *partials = scratch;
     if (dsum_columns)
         cpu_column_sums(ops, rows, n.width, dsum, dsum_columns);
-    IN_TEAM(cpu_team(ops, rows * n.width),
-            backward_share(n, rows, dy, sum, weight, mean, rstd, dsum, dsum_out, partials));
+    IN_THREADS(cpu_threads(ops, rows * n.width),
+               backward_share(n, rows, dy, sum, weight, mean, rstd, dsum, dsum_out, partials));
     sum_partials(blocks, n.width, partials, dweight);
     if (dbias)
         sum_partials(blocks, n.width, partials + n.width, dbias);

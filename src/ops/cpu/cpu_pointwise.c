@@ -18,7 +18,7 @@ void cpu_add(struct ops *ops, struct stream *stream, int64_t count, const void *
              void *sum)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, count), add_share(count, a, b, sum));
+    IN_THREADS(cpu_threads(ops, count), add_share(count, a, b, sum));
 }
 
 static void gelu_share(int64_t count, const float *pre, float *y)
@@ -31,7 +31,7 @@ static void gelu_share(int64_t count, const float *pre, float *y)
 void cpu_gelu(struct ops *ops, struct stream *stream, int64_t count, const void *pre, void *y)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, count), gelu_share(count, pre, y));
+    IN_THREADS(cpu_threads(ops, count), gelu_share(count, pre, y));
 }
 
 static void gelu_backward_share(int64_t count, const float *pre, const float *dy, float *dpre)
@@ -45,7 +45,7 @@ void cpu_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
                        const void *dy, void *dpre)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, count), gelu_backward_share(count, pre, dy, dpre));
+    IN_THREADS(cpu_threads(ops, count), gelu_backward_share(count, pre, dy, dpre));
 }
 
 static vf gated(vf gate, vf up)
@@ -74,7 +74,7 @@ void cpu_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
                 const void *gate_up, void *y)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, rows * ff), swiglu_share(rows, ff, gate_up, y));
+    IN_THREADS(cpu_threads(ops, rows * ff), swiglu_share(rows, ff, gate_up, y));
 }
 
 /* dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, with s = sigmoid(gate) */
@@ -118,7 +118,8 @@ void cpu_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
                          const void *gate_up, const void *dy, void *dgate_up, void *act)
 {
     (void)stream;
-    IN_TEAM(cpu_team(ops, rows * ff), swiglu_backward_share(rows, ff, gate_up, dy, dgate_up, act));
+    IN_THREADS(cpu_threads(ops, rows * ff),
+               swiglu_backward_share(rows, ff, gate_up, dy, dgate_up, act));
 }
 
 static void rope_share(struct attention a, const float *table, int64_t first, bool inverse,
@@ -145,5 +146,5 @@ void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 {
     (void)stream;
     int64_t elements = a.batch * a.tokens * (a.heads + a.kv_heads) * a.head_width;
-    IN_TEAM(cpu_team(ops, elements), rope_share(a, table, past.count, inverse, qkv));
+    IN_THREADS(cpu_threads(ops, elements), rope_share(a, table, past.count, inverse, qkv));
 }

@@ -89,13 +89,14 @@ static void round_strip(uint64_t key, uint64_t turn, uint64_t element, int n,
             copy[i] = to_f16(param[i], words[i]);
 }
 
-void cpu_round(const struct adamw_place *place, int64_t update, int64_t first, int64_t n,
+void cpu_round(const struct adamw_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy)
 {
     for (int64_t done = 0, part; done < n; done += part) {
-        int64_t left = place->run - (place->first + first + done) % place->run;
+        int64_t left = location->run - (location->first + first + done) % location->run;
         part = min64(min64(STRIP, left), n - done);
-        round_strip(place->key, (uint64_t)update, (uint64_t)ops_whole_element(place, first + done),
-                    (int)part, param + done, type, copy + done);
+        round_strip(location->key, (uint64_t)update,
+                    (uint64_t)ops_whole_element(location, first + done), (int)part, param + done,
+                    type, copy + done);
     }
 }

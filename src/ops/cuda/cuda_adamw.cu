@@ -1,4 +1,4 @@
-/* cuda_adamw -- AdamW on any card: one launch for all segments, whose counts only the device knows.
+/* cuda_adamw -- AdamW on any GPU: one launch for all segments, whose counts only the device knows.
  *
  * Segments are cut into tiles; a fixed number of blocks takes the tiles in turn, 1024 segments at a
  * time. Each block sums the segments' tiles in shared memory and finds the segment of a tile by
@@ -65,7 +65,7 @@ static __device__ inline int find_segment(const int64_t *ends, int count, int64_
 template <bool RANDOM>
 __global__ void __launch_bounds__(THREADS, 3)
     adamw(kernel_adamw hyper, const kernel_scalars *scalars, const kernel_segment *segments,
-          const kernel_place *places, int segment_count)
+          const kernel_location *places, int segment_count)
 {
     __shared__ int64_t ends[SEGMENTS];
     const kernel_scalars now = *scalars;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             u.lr = mul(now.lr, s.lr_mul);
             u.decay = s.decay;
             int64_t tile = turn - (i > 0 ? ends[i - 1] : 0);
-            const kernel_place *place = RANDOM ? &places[first + i] : nullptr;
+            const kernel_location *place = RANDOM ? &places[first + i] : nullptr;
             update_tile<ADAMW_DEPTH, RANDOM>(u, s, place, tile * ADAMW_TILE, threadIdx.x, THREADS);
         }
         turn -= tiles;
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(THREADS, 3)
 
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
-                         const struct kernel_segment *segments, const struct kernel_place *places,
-                         int segment_count)
+                         const struct kernel_segment *segments,
+                         const struct kernel_location *places, int segment_count)
 {
     auto kernel = places ? adamw<true> : adamw<false>;
     kernel<<<ADAMW_BLOCKS, THREADS, 0, stream>>>(hyper, scalars, segments, places, segment_count);

@@ -1,6 +1,6 @@
 /* cuda_adamw -- AdamW's arithmetic, four elements at a time, and the way of a tile straight from
  * device memory and back. How segments are cut and who takes which tile is in cuda_adamw.cu (any
- * card) and cuda_adamw_hopper.cu (through shared memory, by the copy engine).
+ * GPU) and cuda_adamw_hopper.cu (through shared memory, by the copy engine).
  *
  * Bytes an element: 24 and the sizes of gradient and copy. An element's bits do not depend on where
  * it lies, on the kernel or on the grid: they are those of single operations rounded to nearest,
@@ -18,7 +18,7 @@
  * Of a quotient, only pairs with 2^k A - C M = j, |j| <= 6 (A, C the 24-bit mantissas, M that of a
  * midpoint, k 24 or 25) come so near to a midpoint that the last rounding could go wrong. With r = 1 / c
  * rounded (a correction, known beforehand) all 4.6e7 of them with |j| <= 8 were tried, and none does.
- * With r from the card's approximation and one step of Newton's, and for the root, the formulas are
+ * With r from the GPU's approximation and one step of Newton's, and for the root, the formulas are
  * those of __fdiv_rn and __fsqrt_rn themselves where those do not branch.
  */
 #ifndef OPS_CUDA_CUDA_ADAMW_CUH
@@ -162,7 +162,7 @@ static __device__ inline void store_nearest(const kernel_segment &s, int64_t i, 
     }
 }
 
-static __device__ inline void store_random(const kernel_segment &s, const kernel_place &place,
+static __device__ inline void store_random(const kernel_segment &s, const kernel_location &place,
                                            int64_t number, int64_t i, const float (&p)[4],
                                            int64_t n, bool wide)
 {
@@ -208,7 +208,7 @@ static __device__ inline bool is_wide_segment(const kernel_segment &s)
  * branches. */
 template <typename G, int DEPTH, bool RANDOM>
 static __device__ inline void update_tile(const update &u, const kernel_segment &s,
-                                          const kernel_place *place, int64_t first, int thread,
+                                          const kernel_location *place, int64_t first, int thread,
                                           int threads)
 {
     bool wide = is_wide_segment(s);
@@ -248,16 +248,14 @@ static __device__ inline void update_tile(const update &u, const kernel_segment 
 
 template <int DEPTH, bool RANDOM>
 static __device__ inline void update_tile(const update &u, const kernel_segment &s,
-                                          const kernel_place *place, int64_t first, int thread,
+                                          const kernel_location *place, int64_t first, int thread,
                                           int threads)
 {
     switch (s.grad_type) {
     case DTYPE_BF16:
         update_tile<__nv_bfloat16, DEPTH, RANDOM>(u, s, place, first, thread, threads);
         break;
-    case DTYPE_F16:
-        update_tile<__half, DEPTH, RANDOM>(u, s, place, first, thread, threads);
-        break;
+    case DTYPE_F16: update_tile<__half, DEPTH, RANDOM>(u, s, place, first, thread, threads); break;
     default: update_tile<float, DEPTH, RANDOM>(u, s, place, first, thread, threads); break;
     }
 }

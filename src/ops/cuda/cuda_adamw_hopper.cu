@@ -1,4 +1,4 @@
-/* cuda_adamw_hopper -- AdamW for cards of compute capability 9.0: tiles through shared memory, moved
+/* cuda_adamw_hopper -- AdamW for GPUs of compute capability 9.0: tiles through shared memory, moved
  * by the copy engine.
  *
  * A block a processor. One warp moves: it takes tiles, asks for their parameters, moments and

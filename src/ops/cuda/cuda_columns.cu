@@ -5,7 +5,7 @@
  * a run of rows: each of its warps every WARPS-th row, four of them in flight, then the warps are
  * added in order, and the result is the block's partial sum. In the second a warp's lanes are
  * columns, and its partial sums are added in order, by sixteen warps a run each and then run by
- * run. The cut depends on the shape (and the room for partial sums) alone: as many blocks as a card
+ * run. The cut depends on the shape (and the room for partial sums) alone: as many blocks as a GPU
  * of 132 multiprocessors holds at once. No atomics.
  */
 #include "ops/cuda/cuda_columns.h"

@@ -30,7 +30,7 @@ enum {
     ROUNDS = 4,   /* of THREADS rows, in a tile of the sort */
     TILE = ROUNDS * THREADS,
     SCAN_THREADS = 1024,
-    PIECE = 128,
+    CHUNK = 128,
 };
 
 /* A row's token, counted from the table's first; V for one that is not in it. */
@@ -218,29 +218,29 @@ static __device__ inline void add_rows(const T *dout, const int32_t *order, int 
 /* Block 2 w + kind sums the piece of that kind that starts in window w, if there is one. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 4)
-    sum_pieces(int rows, int64_t width, int64_t vocab, bool wide, const T *__restrict__ dout,
-               const int32_t *order, const int32_t *keys, const int32_t *starts, float *pieces)
+    sum_chunks(int rows, int64_t width, int64_t vocab, bool wide, const T *__restrict__ dout,
+               const int32_t *order, const int32_t *keys, const int32_t *starts, float *chunks)
 {
     constexpr int N = PACK<T>;
-    int window = blockIdx.x / 2 * PIECE, window_end = min(window + PIECE, rows);
+    int window = blockIdx.x / 2 * CHUNK, window_end = min(window + CHUNK, rows);
     bool is_first = blockIdx.x % 2 == 1;
     int32_t id = keys[is_first ? window_end - 1 : window];
     if (id >= vocab)
         return;
     int start = starts[id], end = starts[id + 1];
-    if (end - start <= PIECE || (start >= window) != is_first)
+    if (end - start <= CHUNK || (start >= window) != is_first)
         return;
     if (!is_first) /* the first piece at or after the window's begin */
-        start += (window - start + PIECE - 1) / PIECE * PIECE;
+        start += (window - start + CHUNK - 1) / CHUNK * CHUNK;
     if (start >= min(end, window_end))
         return;
     for (int64_t c = (int64_t)threadIdx.x * N; c < width; c += (int64_t)blockDim.x * N) {
         float sum[N] = {};
-        add_rows(dout, order, start, min(start + PIECE, end), width, c, wide, sum);
+        add_rows(dout, order, start, min(start + CHUNK, end), width, c, wide, sum);
 #pragma unroll
         for (int j = 0; j < N; j++)
             if (c + j < width)
-                pieces[blockIdx.x * width + c + j] = sum[j];
+                chunks[blockIdx.x * width + c + j] = sum[j];
     }
 }
 
@@ -248,23 +248,23 @@ __global__ void __launch_bounds__(THREADS, 4)
 template <typename T>
 __global__ void __launch_bounds__(THREADS, 4)
     sum_tokens(int64_t width, bool wide, const T *__restrict__ dout, const int32_t *order,
-               const int32_t *starts, const float *pieces, T *__restrict__ dwte)
+               const int32_t *starts, const float *chunks, T *__restrict__ dwte)
 {
     constexpr int N = PACK<T>;
     int64_t id = blockIdx.x;
     int start = starts[id], end = starts[id + 1];
     for (int64_t c = (int64_t)threadIdx.x * N; c < width; c += (int64_t)blockDim.x * N) {
         float sum[N] = {};
-        if (end - start <= PIECE) {
+        if (end - start <= CHUNK) {
             add_rows(dout, order, start, end, width, c, wide, sum);
         } else {
 #pragma unroll 4
-            for (int at = start; at < end; at += PIECE) {
-                int64_t slot = 2 * (int64_t)(at / PIECE) + (at == start);
-                const float *piece = pieces + slot * width + c;
+            for (int at = start; at < end; at += CHUNK) {
+                int64_t slot = 2 * (int64_t)(at / CHUNK) + (at == start);
+                const float *chunk = chunks + slot * width + c;
 #pragma unroll
                 for (int j = 0; j < N; j++)
-                    sum[j] = c + j < width ? add(sum[j], piece[j]) : 0.0f;
+                    sum[j] = c + j < width ? add(sum[j], chunk[j]) : 0.0f;
             }
         }
         store_some(dwte + id * width + c, narrow<T>(sum), width - c, wide);
@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(THREADS)
 /* --- scratch and launches --------------------------------------------------------------------- */
 
 struct parts { /* of scratch, in bytes from its start, each a multiple of 256 */
-    size_t order, other, keys, starts, counts, pieces, end;
+    size_t order, other, keys, starts, counts, chunks, end;
 };
 
 static struct parts parts_of(int64_t rows, int64_t width, int64_t vocab)
@@ -307,8 +307,8 @@ static struct parts parts_of(int64_t rows, int64_t width, int64_t vocab)
                       (size_t)rows * 4,
                       (size_t)(vocab + 1) * 4,
                       (size_t)(DIGITS * div_up(rows, TILE)) * 4,
-                      (size_t)(2 * div_up(rows, PIECE) * width) * 4};
-    size_t *places[] = {&p.order, &p.other, &p.keys, &p.starts, &p.counts, &p.pieces};
+                      (size_t)(2 * div_up(rows, CHUNK) * width) * 4};
+    size_t *places[] = {&p.order, &p.other, &p.keys, &p.starts, &p.counts, &p.chunks};
     for (int i = 0; i < 6; i++) {
         *places[i] = p.end;
         p.end += (sizes[i] + 255) / 256 * 256;
@@ -356,7 +356,7 @@ cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int6
     char *at = (char *)scratch;
     int32_t *order = (int32_t *)(at + p.order), *keys = (int32_t *)(at + p.keys);
     int32_t *starts = (int32_t *)(at + p.starts);
-    float *pieces = (float *)(at + p.pieces);
+    float *chunks = (float *)(at + p.chunks);
     unsigned start_blocks = (unsigned)div_up(vocab + 1, THREADS);
     sort_rows(stream, rows, ids, order, (int32_t *)(at + p.other), keys,
               (int32_t *)(at + p.counts));
@@ -366,11 +366,11 @@ cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int6
         const T *dout = (const T *)dout_;
         bool wide = width % PACK<T> == 0 && is_wide(dout) && is_wide(dwte) && is_wide(dwpe);
         unsigned threads = row_threads(div_up(width, PACK<T>));
-        unsigned slots = (unsigned)(2 * div_up(rows, PIECE)), words = (unsigned)vocab;
-        sum_pieces<T><<<slots, threads, 0, stream>>>(rows, width, vocab, wide, dout, order, keys,
-                                                     starts, pieces);
+        unsigned slots = (unsigned)(2 * div_up(rows, CHUNK)), words = (unsigned)vocab;
+        sum_chunks<T><<<slots, threads, 0, stream>>>(rows, width, vocab, wide, dout, order, keys,
+                                                     starts, chunks);
         sum_tokens<T>
-            <<<words, threads, 0, stream>>>(width, wide, dout, order, starts, pieces, (T *)dwte);
+            <<<words, threads, 0, stream>>>(width, wide, dout, order, starts, chunks, (T *)dwte);
         if (dwpe) {
             unsigned places = (unsigned)positions;
             sum_positions<T>

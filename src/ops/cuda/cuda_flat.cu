@@ -11,7 +11,7 @@
 
 enum { THREADS = 256 };
 
-/* --- cast: rounded to nearest even, once; a NaN becomes the card's NaN ------------------------ */
+/* --- cast: rounded to nearest even, once; a NaN becomes the GPU's NaN ------------------------ */
 
 /* From f64 to 16 bits through f32 rounded to odd, so that the second rounding sees on which side of
  * a tie the value was. */

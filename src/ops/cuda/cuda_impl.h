@@ -60,11 +60,11 @@ enum status cuda_word(struct env *env, const char *variable, const char *const *
 /* f32 in fp32 throughout, products and attention: SIFR_CUDA_EXACT=1. Else they round factors to TF32. */
 bool cuda_is_exact(void);
 
-/* Make the card of ops current for the calling thread; false: refused, and the stream has failed. */
-static inline bool cuda_on_card(const struct ops *ops, struct stream *stream)
+/* Make the GPU of ops current for the calling thread; false: refused, and the stream has failed. */
+static inline bool cuda_on_gpu(const struct ops *ops, struct stream *stream)
 {
     return cuda_enqueued(stream, cudaSetDevice(cuda_device_of(ops->device)->index),
-                         "choosing the card");
+                         "choosing the GPU");
 }
 
 /* cuda_linear.c: handles, workspace, the table of chosen algorithms */

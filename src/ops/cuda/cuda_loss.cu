@@ -4,7 +4,7 @@
  * A block a row. Its logits are read once, 16 bytes at a time, and kept in shared memory when they
  * fit (50304 of 2 bytes: 98 KB, two blocks a multiprocessor), else read a second time for the
  * gradient, mostly from L2. The arithmetic is cuda_loss.cuh's with and without the shared copy, so a
- * card with less of it gives the same bits; so does cuda_loss_hopper.cu.
+ * GPU with less of it gives the same bits; so does cuda_loss_hopper.cu.
  *
  * A row starts anywhere when V is odd: the elements before its first and after its last 16-byte
  * boundary, at most 14, are the edge, one for each of the first threads.
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Shared memory a block may have on the current card. */
+/* Shared memory a block may have on the current GPU. */
 static size_t shared_limit(void)
 {
     int device, limit;

@@ -1,4 +1,4 @@
-/* cuda_loss_hopper -- cross-entropy with its gradient for cards of compute capability 9.0: logits
+/* cuda_loss_hopper -- cross-entropy with its gradient for GPUs of compute capability 9.0: logits
  * through shared memory, moved by the copy engine. Types of 16 bits, rows of whole packs; the
  * arithmetic is cuda_loss.cuh's, so the bits are those of cuda_loss.cu.
  *

@@ -5,7 +5,7 @@
  *
  * A block goes over many rows and keeps its columns' share of dweight and dbias in registers. These
  * leave too few for the rows that must be on their way, so the next row is copied to shared memory
- * meanwhile (below 99 KiB a block, which every card has). Blocks, and the rows of each, are a
+ * meanwhile (below 99 KiB a block, which every GPU has). Blocks, and the rows of each, are a
  * function of type and width and rows; their shares go to scratch (blocks, 2, C) and a second kernel
  * adds them in order. Rows that are too long, or not made of whole packs, take the plain kernel,
  * which adds to its share in scratch. Column sums of the gradients are passes of their own
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(RUNS *WARP)
 /* --- how it is cut ---------------------------------------------------------------------------- */
 
 /* How the backward pass is cut. The blocks are those that 132 multiprocessors hold at once; a
- * constant, not the card's number. */
+ * constant, not the GPU's number. */
 struct cut {
     int group, packs; /* threads a row, packs a thread; packs 0: the plain kernel */
     int64_t blocks;

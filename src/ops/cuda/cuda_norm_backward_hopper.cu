@@ -1,4 +1,4 @@
-/* cuda_norm_backward_hopper -- the backward pass of norms for cards of compute capability 9.0: rows
+/* cuda_norm_backward_hopper -- the backward pass of norms for GPUs of compute capability 9.0: rows
  * through shared memory, moved by the copy engine. Types of 16 bits; see cuda_norm_backward.cu for the
  * formula and for what is done with the shares.
  *
@@ -31,7 +31,7 @@ namespace
 using namespace hopper;
 
 enum {
-    BLOCKS = 132, /* at most; a constant, not the card's number */
+    BLOCKS = 132, /* at most; a constant, not the GPU's number */
     WARPS = 8,    /* of a block */
     THREADS = WARPS * WARP,
     N = 8, /* elements of a pack */
@@ -192,8 +192,8 @@ __global__ void __launch_bounds__(THREADS, 1) backward_rows(const __grid_constan
                     share[1][k][i] = add(share[1][k][i], d[i]);
             }
         }
-        float2 sums = meet<W>({add(g[0], g[1]), add(gx[0], gx[1])}, at, room[group][turn],
-                              &met[group], turn);
+        float2 sums =
+            meet<W>({add(g[0], g[1]), add(gx[0], gx[1])}, at, room[group][turn], &met[group], turn);
         if (at == 0 && r + ahead < a.rows)
             ask(a, r + ahead, ring + before * TENSORS * a.width, &full[group][before]);
         float mean_g = a.layer ? mul(sums.x, inverse) : 0.0f, mean_gx = mul(sums.y, inverse);

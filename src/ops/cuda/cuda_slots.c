@@ -1,7 +1,7 @@
 /* cuda_slots -- the slots of all ops but products and attention: shapes to launchers.
  *
- * A slot makes the card current (the caller may be any thread), calls the launcher and hands its
- * error to the stream, where the first one sticks. Scratch sizes need no card: `sifr plan` asks for
+ * A slot makes the GPU current (the caller may be any thread), calls the launcher and hands its
+ * error to the stream, where the first one sticks. Scratch sizes need no GPU: `sifr plan` asks for
  * them where there is none.
  */
 #include "ops/cuda/cuda_impl.h"
@@ -27,19 +27,19 @@ SAME_PLACE(kernel_segment, adamw_segment, v);
 SAME_PLACE(kernel_segment, adamw_segment, lr_mul);
 SAME_PLACE(kernel_segment, adamw_segment, decay);
 _Static_assert(sizeof(struct kernel_segment) == sizeof(struct adamw_segment), "one stride");
-SAME_PLACE(kernel_place, adamw_place, key);
-SAME_PLACE(kernel_place, adamw_place, first);
-SAME_PLACE(kernel_place, adamw_place, run);
-SAME_PLACE(kernel_place, adamw_place, apart);
-SAME_PLACE(kernel_place, adamw_place, start);
-_Static_assert(sizeof(struct kernel_place) == sizeof(struct adamw_place), "one stride");
+SAME_PLACE(kernel_location, adamw_location, key);
+SAME_PLACE(kernel_location, adamw_location, first);
+SAME_PLACE(kernel_location, adamw_location, run);
+SAME_PLACE(kernel_location, adamw_location, apart);
+SAME_PLACE(kernel_location, adamw_location, start);
+_Static_assert(sizeof(struct kernel_location) == sizeof(struct adamw_location), "one stride");
 SAME_PLACE(kernel_range, square_range, x);
 SAME_PLACE(kernel_range, square_range, count);
 SAME_PLACE(kernel_range, square_range, sums);
 _Static_assert(sizeof(struct kernel_range) == sizeof(struct square_range), "one stride");
 _Static_assert((int)KERNEL_LOSS_PART == (int)OPS_LOSS_PART, "one stride");
 
-/* Launch on the stream's card; `what` is named when it is refused. */
+/* Launch on the stream's GPU; `what` is named when it is refused. */
 #define ENQUEUE(what, launch)                                                   \
     do {                                                                        \
         cudaError_t error_ = cudaSetDevice(cuda_device_of(ops->device)->index); \
@@ -173,14 +173,14 @@ static void cuda_cross_entropy(struct ops *ops, struct stream *stream, int64_t r
                                const int32_t *labels, bool gradient,
                                const struct step_scalars *scalars, void *logits, double *losses)
 {
-    const struct kernel_scalars *on_card = (const struct kernel_scalars *)scalars;
+    const struct kernel_scalars *on_gpu = (const struct kernel_scalars *)scalars;
     if (gradient && cuda_ops_of(ops)->loss_hopper &&
         kernel_loss_hopper_takes(ops->type, vocab, logits))
         ENQUEUE("cross_entropy",
-                launch_cross_entropy_hopper(ON, rows, vocab, labels, on_card, logits, losses));
+                launch_cross_entropy_hopper(ON, rows, vocab, labels, on_gpu, logits, losses));
     else
         ENQUEUE("cross_entropy",
-                launch_cross_entropy(ON, rows, vocab, labels, gradient, on_card, logits, losses));
+                launch_cross_entropy(ON, rows, vocab, labels, gradient, on_gpu, logits, losses));
 }
 
 static void cuda_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows,
@@ -260,7 +260,7 @@ static void cuda_adamw(struct ops *ops, struct stream *stream, struct adamw hype
                                    .update = hyper.update};
     const struct kernel_scalars *now = (const struct kernel_scalars *)scalars;
     const struct kernel_segment *list = (const struct kernel_segment *)segments;
-    const struct kernel_place *places = (const struct kernel_place *)hyper.places;
+    const struct kernel_location *places = (const struct kernel_location *)hyper.places;
     if (cuda_ops_of(ops)->adamw_hopper && !places)
         ENQUEUE("adamw",
                 adamw_by_tiles(ops, cuda_handle(stream), rounded, now, list, segment_count));

@@ -7,7 +7,7 @@
  *
  * Buffers that start at multiples of 16 bytes (device_alloc gives 64) are read 16 bytes at a time;
  * others work too, slowly. Which kernel runs, and so the order of every sum, follows from the type,
- * the shape and that alignment, never from the card; but for `hopper`, where it is an argument.
+ * the shape and that alignment, never from the GPU; but for `hopper`, where it is an argument.
  */
 #ifndef OPS_CUDA_KERNELS_H
 #define OPS_CUDA_KERNELS_H
@@ -40,7 +40,7 @@ struct kernel_segment { /* struct adamw_segment */
     float lr_mul, decay;
 };
 
-struct kernel_place { /* struct adamw_place */
+struct kernel_location { /* struct adamw_location */
     uint64_t key;
     int64_t first;
     int64_t run, apart, start;
@@ -66,10 +66,10 @@ struct kernel_norm_backward { /* arguments of ops_norm_backward */
     const void *dsum;
     void *dsum_out, *dweight, *dbias, *dsum_columns, *out_columns, *scratch;
 };
-/* `hopper`: the card has compute capability 9.0. */
+/* `hopper`: the GPU has compute capability 9.0. */
 cudaError_t launch_norm_backward(cudaStream_t stream, enum dtype type,
                                  struct kernel_norm_backward n, bool hopper);
-size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows); /* needs no card */
+size_t kernel_norm_scratch(enum dtype type, int64_t width, int64_t rows); /* needs no GPU */
 /* cuda_norm_backward_hopper.cu: the blocks of its way, 0 where it takes no such rows; and the rows,
  * which must start at multiples of 16 bytes, with the first 1, 2 or 4 `sums` (dweight, dbias,
  * dsum_columns, out_columns) of each block to scratch (blocks, sums, C), floats. */
@@ -118,7 +118,7 @@ cudaError_t launch_embedding_backward(cudaStream_t stream, enum dtype type, int6
                                       int64_t tokens, int64_t width, int64_t positions,
                                       struct kernel_ids ids, const void *dout, void *dwte,
                                       void *dwpe, void *scratch);
-size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab); /* needs no card */
+size_t kernel_embedding_scratch(int64_t rows, int64_t width, int64_t vocab); /* needs no GPU */
 
 /* --- cuda_loss.cu --------------------------------------------------------------------------- */
 
@@ -126,7 +126,7 @@ cudaError_t launch_cross_entropy(cudaStream_t stream, enum dtype type, int64_t r
                                  const int32_t *labels, bool gradient,
                                  const struct kernel_scalars *scalars, void *logits,
                                  double *losses);
-/* cuda_loss_hopper.cu, with the gradient: for cards of compute capability 9.0, only what the first
+/* cuda_loss_hopper.cu, with the gradient: for GPUs of compute capability 9.0, only what the first
  * takes; the same bits. */
 bool kernel_loss_hopper_takes(enum dtype type, int64_t vocab, const void *logits);
 cudaError_t launch_cross_entropy_hopper(cudaStream_t stream, enum dtype type, int64_t rows,
@@ -169,9 +169,9 @@ struct kernel_adamw {
 };
 cudaError_t launch_adamw(cudaStream_t stream, struct kernel_adamw hyper,
                          const struct kernel_scalars *scalars,
-                         const struct kernel_segment *segments, const struct kernel_place *places,
-                         int segment_count);
-/* cuda_adamw_hopper.cu: the same bits on a card of compute capability 9.0 with so many processors,
+                         const struct kernel_segment *segments,
+                         const struct kernel_location *places, int segment_count);
+/* cuda_adamw_hopper.cu: the same bits on a GPU of compute capability 9.0 with so many processors,
  * rounded to nearest; `taken`, in device memory, is the launch's while it runs */
 cudaError_t launch_adamw_hopper(cudaStream_t stream, struct kernel_adamw hyper,
                                 const struct kernel_scalars *scalars,

@@ -4,9 +4,9 @@
  * first, each family of ops puts its slots in, and a slot that is still empty is found here, at
  * start-up, and not in the middle of a step.
  *
- * Where the card is a Hopper, AdamW, the norms' backward pass and the loss with its gradient are
+ * Where the GPU is a Hopper, AdamW, the norms' backward pass and the loss with its gradient are
  * kernels made for it; for measuring, SIFR_CUDA_ADAMW=plain, SIFR_CUDA_NORM=plain and
- * SIFR_CUDA_LOSS=plain take those for all cards. The bits of AdamW and of the loss are the same.
+ * SIFR_CUDA_LOSS=plain take those for all GPUs. The bits of AdamW and of the loss are the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ bool cuda_is_exact(void)
     return asked && !strcmp(asked, "1");
 }
 
-/* The card is a Hopper, and the variable does not ask for the kernels of all cards. */
+/* The GPU is a Hopper, and the variable does not ask for the kernels of all GPUs. */
 static enum status take_hopper(const struct ops *ops, const char *variable, bool *hopper)
 {
     static const char *const words[] = {"plain", NULL};

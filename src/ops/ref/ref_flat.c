@@ -64,7 +64,7 @@ void ref_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
     *first = i < count ? i : -1;
 }
 
-static void copy_at_random(const struct adamw_segment *s, const struct adamw_place *place,
+static void copy_at_random(const struct adamw_segment *s, const struct adamw_location *place,
                            int64_t update)
 {
     uint16_t *copy = s->copy;

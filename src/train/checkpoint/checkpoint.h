@@ -80,7 +80,7 @@ void checkpoint_saver_destroy(struct checkpoint_saver *saver); /* NULL is fine; 
 enum status checkpoint_saver_save(struct checkpoint_saver *saver,
                                   const struct checkpoint_progress *progress);
 /* Save in this folder (borrowed) from now on. No save is under way. */
-void checkpoint_saver_turn_to(struct checkpoint_saver *saver, const char *folder);
+void checkpoint_saver_set_folder(struct checkpoint_saver *saver, const char *folder);
 uint64_t checkpoint_saver_bytes(const struct checkpoint_saver *saver); /* that one takes on disk */
 /* The result of the last save when it has ended and was not asked for before; `wait` for it. Not
  * collective. */
@@ -110,8 +110,8 @@ typedef void checkpoint_seen_fn(void *user, const struct checkpoint_entry *entry
 enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user);
 /* The same for the files of one role, up to the first failure. */
 enum status checkpoint_verify_role(struct checkpoint *checkpoint, enum checkpoint_role role);
-/* What number `share` of `shares` has to look at, so that together they have seen all of it. */
-enum status checkpoint_verify_share(struct checkpoint *checkpoint, enum checkpoint_role role,
-                                    int64_t share, int64_t shares);
+/* What number `part` of `parts` has to look at, so that together they have seen all of it. */
+enum status checkpoint_verify_part(struct checkpoint *checkpoint, enum checkpoint_role role,
+                                   int64_t part, int64_t parts);
 
 #endif

@@ -183,12 +183,12 @@ void checkpoint_layout_index(const struct checkpoint_layout *layout, const struc
 
 /* A range of a tensor, cut at multiples of a piece from the tensor's start. */
 static enum status visit_range(const struct checkpoint_layout *layout, int f, int i,
-                               struct zero_range share, checkpoint_part_fn *visit, void *user)
+                               struct zero_range range, checkpoint_part_fn *visit, void *user)
 {
     const struct checkpoint_file *file = &layout->files[f];
     size_t width = dtype_bytes(file->type);
-    int64_t most = CHECKPOINT_PIECE / (int64_t)width, end = share.first + share.count;
-    for (int64_t first = share.first, next; first < end; first = next) {
+    int64_t most = CHECKPOINT_CHUNK / (int64_t)width, end = range.first + range.count;
+    for (int64_t first = range.first, next; first < end; first = next) {
         next = (first / most + 1) * most;
         next = next < end ? next : end;
         struct checkpoint_part part = {.file = f,
@@ -209,9 +209,9 @@ enum status checkpoint_layout_visit(const struct checkpoint_layout *layout, cons
     for (int f = 0; f < layout->file_count; f++) {
         const struct checkpoint_file *file = &layout->files[f];
         for (int i = 0; i < file->tensor_count; i++) {
-            struct zero_ranges share = zero_state_share(zero, file->first_tensor + i, rank);
-            for (int r = 0; r < share.count; r++)
-                TRY(visit_range(layout, f, i, share.at[r], visit, user));
+            struct zero_ranges part = zero_state_to_save(zero, file->first_tensor + i, rank);
+            for (int r = 0; r < part.count; r++)
+                TRY(visit_range(layout, f, i, part.at[r], visit, user));
         }
     }
     return STATUS_OK;

@@ -12,7 +12,7 @@
  * does not find them.
  *
  * All of it is a function of the model's tables and the type, so every rank knows it. A tensor is
- * written in pieces of at most CHECKPOINT_PIECE bytes, cut at multiples of that from the tensor's
+ * written in pieces of at most CHECKPOINT_CHUNK bytes, cut at multiples of that from the tensor's
  * start and where one rank's share ends.
  */
 #ifndef TRAIN_CHECKPOINT_LAYOUT_H
@@ -21,7 +21,7 @@
 #include "train/weights/safetensors_write.h"
 #include "zero/zero.h"
 
-enum { CHECKPOINT_PIECE = 4 << 20, CHECKPOINT_NAME = 96 };
+enum { CHECKPOINT_CHUNK = 4 << 20, CHECKPOINT_NAME = 96 };
 
 /* What a file is for. */
 #define CHECKPOINT_ROLE_LIST(X) \

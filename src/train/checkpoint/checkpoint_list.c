@@ -15,7 +15,7 @@ enum { PLAIN = sizeof plain / sizeof *plain };
 
 struct checkpoint_listed { /* a piece of a file */
     int file;
-    struct checkpoint_piece piece;
+    struct checkpoint_chunk chunk;
 };
 
 /* --- what there is -------------------------------------------------------------------------- */
@@ -57,7 +57,7 @@ static int compare_listed(const void *a, const void *b)
     const struct checkpoint_listed *x = a, *y = b;
     if (x->file != y->file)
         return x->file < y->file ? -1 : 1;
-    return x->piece.begin < y->piece.begin ? -1 : x->piece.begin > y->piece.begin;
+    return x->chunk.begin < y->chunk.begin ? -1 : x->chunk.begin > y->chunk.begin;
 }
 
 size_t checkpoint_list_room(int ranks)
@@ -71,7 +71,7 @@ static void take_hashes(struct checkpoint_list *list, int64_t done, const uint64
     for (int r = 0; r < list->ranks; r++, all += HASHES_AT_ONCE) {
         int64_t at = list->first[r] + done, left = list->first[r + 1] - at;
         for (int64_t i = 0; i < left && i < HASHES_AT_ONCE; i++)
-            list->items[at + i].piece.hash = all[i];
+            list->items[at + i].chunk.hash = all[i];
     }
 }
 
@@ -96,18 +96,18 @@ enum status checkpoint_list_gather(struct checkpoint_list *list, struct comm *co
 
 /* --- entries -------------------------------------------------------------------------------- */
 
-static int64_t pieces_of(uint64_t bytes)
+static int64_t chunks_of(uint64_t bytes)
 {
-    return (int64_t)((bytes + CHECKPOINT_PIECE - 1) / CHECKPOINT_PIECE);
+    return (int64_t)((bytes + CHECKPOINT_CHUNK - 1) / CHECKPOINT_CHUNK);
 }
 
 /* Hash `bytes` from the start of a file in whole pieces. */
-static void add_pieces(struct checkpoint_entry *entry, const void *data, uint64_t bytes)
+static void add_chunks(struct checkpoint_entry *entry, const void *data, uint64_t bytes)
 {
     for (uint64_t begin = 0, part; begin < bytes; begin += part) {
-        part = bytes - begin < CHECKPOINT_PIECE ? bytes - begin : CHECKPOINT_PIECE;
-        entry->pieces[entry->piece_count++] =
-            (struct checkpoint_piece){begin, part, XXH3_64bits((const char *)data + begin, part)};
+        part = bytes - begin < CHECKPOINT_CHUNK ? bytes - begin : CHECKPOINT_CHUNK;
+        entry->chunks[entry->chunk_count++] =
+            (struct checkpoint_chunk){begin, part, XXH3_64bits((const char *)data + begin, part)};
     }
 }
 
@@ -126,11 +126,11 @@ static enum status add_tensors(const struct checkpoint_list *list, int f, int64_
                                        .bytes = safetensors_layout_file_bytes(file->tensors)};
     snprintf(entry->name, sizeof entry->name, "%s", file->name);
     TRY(mem_alloc_array(list->env, MEM_OTHER, "checkpoint pieces",
-                        (size_t)(end - *next + pieces_of(bytes)), sizeof *entry->pieces,
-                        &entry->pieces));
-    add_pieces(entry, header, bytes);
+                        (size_t)(end - *next + chunks_of(bytes)), sizeof *entry->chunks,
+                        &entry->chunks));
+    add_chunks(entry, header, bytes);
     for (; *next < end; ++*next)
-        entry->pieces[entry->piece_count++] = list->items[*next].piece;
+        entry->chunks[entry->chunk_count++] = list->items[*next].chunk;
     return STATUS_OK;
 }
 
@@ -147,10 +147,10 @@ static enum status add_plain(const struct checkpoint_list *list, const char *fol
     struct checkpoint_entry *entry = &state->entries[state->entry_count++];
     *entry = (struct checkpoint_entry){.role = CHECKPOINT_PLAIN, .bytes = map.bytes};
     snprintf(entry->name, sizeof entry->name, "%s", name);
-    st = mem_alloc_array(list->env, MEM_OTHER, "checkpoint pieces", (size_t)pieces_of(map.bytes),
-                         sizeof *entry->pieces, &entry->pieces);
+    st = mem_alloc_array(list->env, MEM_OTHER, "checkpoint pieces", (size_t)chunks_of(map.bytes),
+                         sizeof *entry->chunks, &entry->chunks);
     if (st == STATUS_OK)
-        add_pieces(entry, map.data, map.bytes);
+        add_chunks(entry, map.data, map.bytes);
     if (st == STATUS_OK)
         st = file_map_check(list->env, path, map.data);
     file_map_close(&map);

@@ -106,7 +106,7 @@ static void close_file(struct checkpoint *c)
     c->fd = -1;
 }
 
-/* The end of a call that has read: nothing is under way, read_pieces has taken all it asked for. */
+/* The end of a call that has read: nothing is under way, read_chunks has taken all it asked for. */
 static enum status end_reading(struct checkpoint *c, enum status st)
 {
     close_file(c);
@@ -140,11 +140,11 @@ bool checkpoint_has(const struct checkpoint *checkpoint, enum checkpoint_role ro
 
 /* --- pieces --------------------------------------------------------------------------------- */
 
-static enum status fail_piece(const struct checkpoint *c, const struct checkpoint_piece *piece,
+static enum status fail_chunk(const struct checkpoint *c, const struct checkpoint_chunk *chunk,
                               const char *reason)
 {
     return FAIL(c->env, FORMAT, "'%s/%s': bytes %" PRIu64 " to %" PRIu64 ": %s", c->folder,
-                c->entry->name, piece->begin, piece->begin + piece->bytes, reason);
+                c->entry->name, chunk->begin, chunk->begin + chunk->bytes, reason);
 }
 
 static enum status open_file(struct checkpoint *c, const struct checkpoint_entry *entry)
@@ -169,44 +169,44 @@ static enum status open_file(struct checkpoint *c, const struct checkpoint_entry
 }
 
 /* `got` bytes were read of it, or none: errno. */
-static enum status check_piece(const struct checkpoint *c, const struct checkpoint_piece *piece,
+static enum status check_chunk(const struct checkpoint *c, const struct checkpoint_chunk *chunk,
                                const void *data, ssize_t got)
 {
     char reason[128];
     if (got < 0)
         return FAIL(c->env, IO, "'%s/%s': cannot read bytes %" PRIu64 " to %" PRIu64 ": %s",
-                    c->folder, c->entry->name, piece->begin, piece->begin + piece->bytes,
+                    c->folder, c->entry->name, chunk->begin, chunk->begin + chunk->bytes,
                     input_reason(errno, reason, sizeof reason));
-    if ((uint64_t)got < piece->bytes)
-        return fail_piece(c, piece, "the file ends before");
-    if (XXH3_64bits(data, piece->bytes) != piece->hash)
-        return fail_piece(c, piece, "they are not what was written (the hash differs)");
+    if ((uint64_t)got < chunk->bytes)
+        return fail_chunk(c, chunk, "the file ends before");
+    if (XXH3_64bits(data, chunk->bytes) != chunk->hash)
+        return fail_chunk(c, chunk, "they are not what was written (the hash differs)");
     return STATUS_OK;
 }
 
 /* Who reads pieces of a file says which, in order, and is given each when it has been checked;
  * `data` is its own until the next comes. */
-struct piece_reader {
-    const struct checkpoint_piece *(*piece)(const void *user, int64_t i);
+struct chunk_reader {
+    const struct checkpoint_chunk *(*chunk)(const void *user, int64_t i);
     enum status (*take)(void *user, int64_t i, char *data); /* NULL: checking is all */
 };
 
-static enum status read_pieces(struct checkpoint *c, const struct piece_reader *reader, void *user,
+static enum status read_chunks(struct checkpoint *c, const struct chunk_reader *reader, void *user,
                                int64_t count)
 {
     enum status st = STATUS_OK;
     int64_t asked = 0;
     if (!c->ahead)
-        TRY(ahead_create(c->env, CHECKPOINT_PIECE, &c->ahead));
+        TRY(ahead_create(c->env, CHECKPOINT_CHUNK, &c->ahead));
     for (int64_t i = 0; i < count && (st == STATUS_OK || i < asked); i++) {
         void *data;
         for (; st == STATUS_OK && asked < count && asked < i + AHEAD_RANGES; asked++) {
-            const struct checkpoint_piece *next = reader->piece(user, asked);
+            const struct checkpoint_chunk *next = reader->chunk(user, asked);
             ahead_ask(c->ahead, c->fd, next->begin, next->bytes);
         }
         ssize_t got = ahead_take(c->ahead, &data);
         if (st == STATUS_OK)
-            st = check_piece(c, reader->piece(user, i), data, got);
+            st = check_chunk(c, reader->chunk(user, i), data, got);
         if (st == STATUS_OK && reader->take)
             st = reader->take(user, i, data);
     }
@@ -221,17 +221,17 @@ struct start {
     char *out;
 };
 
-static const struct checkpoint_piece *start_piece(const void *user, int64_t i)
+static const struct checkpoint_chunk *start_chunk(const void *user, int64_t i)
 {
-    return &((const struct start *)user)->entry->pieces[i];
+    return &((const struct start *)user)->entry->chunks[i];
 }
 
 static enum status take_start(void *user, int64_t i, char *data)
 {
     const struct start *start = user;
-    const struct checkpoint_piece *piece = &start->entry->pieces[i];
-    uint64_t left = start->bytes - piece->begin;
-    memcpy(start->out + piece->begin, data, left < piece->bytes ? left : piece->bytes);
+    const struct checkpoint_chunk *chunk = &start->entry->chunks[i];
+    uint64_t left = start->bytes - chunk->begin;
+    memcpy(start->out + chunk->begin, data, left < chunk->bytes ? left : chunk->bytes);
     return STATUS_OK;
 }
 
@@ -239,14 +239,14 @@ static enum status take_start(void *user, int64_t i, char *data)
 static enum status read_start(struct checkpoint *c, const struct checkpoint_entry *entry,
                               uint64_t bytes, void *out)
 {
-    static const struct piece_reader reader = {start_piece, take_start};
+    static const struct chunk_reader reader = {start_chunk, take_start};
     struct start start = {entry, bytes, out};
     int64_t count = 0;
     CHECK(bytes <= entry->bytes);
-    while (count < entry->piece_count && entry->pieces[count].begin < bytes)
+    while (count < entry->chunk_count && entry->chunks[count].begin < bytes)
         count++;
     TRY(open_file(c, entry));
-    return read_pieces(c, &reader, &start, count);
+    return read_chunks(c, &reader, &start, count);
 }
 
 /* --- a file of tensors ---------------------------------------------------------------------- */
@@ -280,7 +280,7 @@ undo_path:
 /* --- loading -------------------------------------------------------------------------------- */
 
 struct want { /* a part of a tensor that is in one piece of the file */
-    const struct checkpoint_piece *piece;
+    const struct checkpoint_chunk *chunk;
     uint64_t begin, bytes; /* in the file */
     int tensor;
     int64_t first; /* element of the tensor that it begins with */
@@ -300,12 +300,12 @@ struct load {
 };
 
 /* The piece that holds byte `at`. */
-static int64_t find_piece(const struct checkpoint_entry *entry, uint64_t at)
+static int64_t find_chunk(const struct checkpoint_entry *entry, uint64_t at)
 {
-    int64_t low = 0, high = entry->piece_count - 1;
+    int64_t low = 0, high = entry->chunk_count - 1;
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;
-        if (entry->pieces[middle].begin <= at)
+        if (entry->chunks[middle].begin <= at)
             low = middle;
         else
             high = middle - 1;
@@ -320,14 +320,14 @@ static enum status want_elements(struct load *load, const struct checkpoint_entr
     uint64_t begin = tensor_begin + (uint64_t)range.first * sizeof(float);
     uint64_t end = begin + (uint64_t)range.count * sizeof(float);
     CHECK(end <= entry->bytes);
-    for (int64_t i = find_piece(entry, begin); begin < end; i++) {
-        const struct checkpoint_piece *piece = &entry->pieces[i];
-        uint64_t piece_end = piece->begin + piece->bytes, until = piece_end < end ? piece_end : end;
+    for (int64_t i = find_chunk(entry, begin); begin < end; i++) {
+        const struct checkpoint_chunk *chunk = &entry->chunks[i];
+        uint64_t chunk_end = chunk->begin + chunk->bytes, until = chunk_end < end ? chunk_end : end;
         if ((until - tensor_begin) % sizeof(float) != 0)
             return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a piece ends inside of an element",
                         load->checkpoint->folder, entry->name);
         load->wants[load->want_count++] =
-            (struct want){.piece = piece,
+            (struct want){.chunk = chunk,
                           .begin = begin,
                           .bytes = until - begin,
                           .tensor = tensor,
@@ -337,16 +337,16 @@ static enum status want_elements(struct load *load, const struct checkpoint_entr
     return STATUS_OK;
 }
 
-static const struct checkpoint_piece *want_piece(const void *user, int64_t i)
+static const struct checkpoint_chunk *want_chunk(const void *user, int64_t i)
 {
-    return ((const struct load *)user)->wants[i].piece;
+    return ((const struct load *)user)->wants[i].chunk;
 }
 
 static enum status take_want(void *user, int64_t i, char *data)
 {
     struct load *load = user;
     const struct want *want = &load->wants[i];
-    data += want->begin - want->piece->begin;
+    data += want->begin - want->chunk->begin;
     size_t off = (uintptr_t)data % sizeof(float);
     if (off != 0) /* memory for a piece begins aligned: there is place before it */
         data = memmove(data - off, data, want->bytes);
@@ -383,7 +383,7 @@ static enum status want_tensor(struct load *load, const struct checkpoint_entry 
 
 static enum status load_file(struct load *load, const struct checkpoint_entry *entry)
 {
-    static const struct piece_reader reader = {want_piece, take_want};
+    static const struct chunk_reader reader = {want_chunk, take_want};
     struct checkpoint *c = load->checkpoint;
     struct safetensors *file;
     enum status st = open_tensors(c, entry, &file);
@@ -391,13 +391,13 @@ static enum status load_file(struct load *load, const struct checkpoint_entry *e
         return st;
     /* A tensor ends in the middle of a piece, at most. */
     TRY_OR(undo_file, mem_alloc_array(c->env, MEM_OTHER, "checkpoint pieces",
-                                      (size_t)(entry->piece_count + safetensors_count(file)),
+                                      (size_t)(entry->chunk_count + safetensors_count(file)),
                                       sizeof *load->wants, &load->wants));
     load->want_count = 0;
     for (int i = 0; st == STATUS_OK && i < safetensors_count(file); i++)
         st = want_tensor(load, entry, safetensors_at(file, i));
     if (st == STATUS_OK)
-        st = read_pieces(c, &reader, load, load->want_count);
+        st = read_chunks(c, &reader, load, load->want_count);
     mem_free(c->env, load->wants);
 undo_file:
     safetensors_close(file);
@@ -452,18 +452,18 @@ struct dealt {
     int64_t first, step;
 };
 
-static const struct checkpoint_piece *dealt_piece(const void *user, int64_t i)
+static const struct checkpoint_chunk *dealt_chunk(const void *user, int64_t i)
 {
     const struct dealt *dealt = user;
-    return &dealt->entry->pieces[dealt->first + i * dealt->step];
+    return &dealt->entry->chunks[dealt->first + i * dealt->step];
 }
 
 static enum status verify_dealt(struct checkpoint *c, struct dealt dealt)
 {
-    static const struct piece_reader reader = {dealt_piece, NULL};
-    int64_t left = dealt.entry->piece_count - dealt.first;
+    static const struct chunk_reader reader = {dealt_chunk, NULL};
+    int64_t left = dealt.entry->chunk_count - dealt.first;
     TRY(open_file(c, dealt.entry));
-    return left > 0 ? read_pieces(c, &reader, &dealt, (left + dealt.step - 1) / dealt.step)
+    return left > 0 ? read_chunks(c, &reader, &dealt, (left + dealt.step - 1) / dealt.step)
                     : STATUS_OK;
 }
 
@@ -485,8 +485,8 @@ enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn 
     return end_reading(checkpoint, first);
 }
 
-enum status checkpoint_verify_share(struct checkpoint *checkpoint, enum checkpoint_role role,
-                                    int64_t share, int64_t shares)
+enum status checkpoint_verify_part(struct checkpoint *checkpoint, enum checkpoint_role role,
+                                   int64_t part, int64_t parts)
 {
     enum status st = STATUS_OK;
     int64_t number = 0; /* of a file's first piece, through all files of the role */
@@ -494,14 +494,14 @@ enum status checkpoint_verify_share(struct checkpoint *checkpoint, enum checkpoi
         const struct checkpoint_entry *entry = &checkpoint->state.entries[i];
         if (entry->role != role)
             continue;
-        int64_t first = (share - number % shares + shares) % shares;
-        st = verify_dealt(checkpoint, (struct dealt){entry, first, shares});
-        number += entry->piece_count;
+        int64_t first = (part - number % parts + parts) % parts;
+        st = verify_dealt(checkpoint, (struct dealt){entry, first, parts});
+        number += entry->chunk_count;
     }
     return end_reading(checkpoint, st);
 }
 
 enum status checkpoint_verify_role(struct checkpoint *checkpoint, enum checkpoint_role role)
 {
-    return checkpoint_verify_share(checkpoint, role, 0, 1);
+    return checkpoint_verify_part(checkpoint, role, 0, 1);
 }

@@ -91,7 +91,7 @@ void checkpoint_saver_destroy(struct checkpoint_saver *saver)
     mem_free(saver->env, saver);
 }
 
-void checkpoint_saver_turn_to(struct checkpoint_saver *saver, const char *folder)
+void checkpoint_saver_set_folder(struct checkpoint_saver *saver, const char *folder)
 {
     saver->setup.folder = folder;
 }

@@ -91,9 +91,9 @@ static void add_entry(struct text *text, const struct checkpoint_entry *entry)
     add_string(text, "name", entry->name);
     text_printf(text, ", \"role\": \"%s\", \"bytes\": %" PRIu64 ", \"pieces\": [",
                 checkpoint_role_word(entry->role), entry->bytes);
-    for (int64_t i = 0; i < entry->piece_count; i++)
+    for (int64_t i = 0; i < entry->chunk_count; i++)
         text_printf(text, "%s[%" PRIu64 ", \"%016" PRIx64 "\"]", i > 0 ? ", " : "",
-                    entry->pieces[i].bytes, entry->pieces[i].hash);
+                    entry->chunks[i].bytes, entry->chunks[i].hash);
     text_add(text, "]}");
 }
 
@@ -273,24 +273,24 @@ static enum status read_role(const struct reader *r, const json_t *object,
     return FAIL(r->env, FORMAT, "'%s': a file is for '%s', which is not known", r->origin, word);
 }
 
-static enum status read_pieces(const struct reader *r, const json_t *list,
+static enum status read_chunks(const struct reader *r, const json_t *list,
                                struct checkpoint_entry *entry)
 {
     uint64_t next = 0;
     size_t count = json_array_size(list);
-    TRY(mem_alloc_array(r->env, MEM_OTHER, "checkpoint pieces", count, sizeof *entry->pieces,
-                        &entry->pieces));
+    TRY(mem_alloc_array(r->env, MEM_OTHER, "checkpoint pieces", count, sizeof *entry->chunks,
+                        &entry->chunks));
     for (size_t i = 0; i < count; i++) {
         const json_t *item = json_array_get(list, i), *bytes = json_array_get(item, 0);
-        struct checkpoint_piece *piece = &entry->pieces[entry->piece_count++];
+        struct checkpoint_chunk *chunk = &entry->chunks[entry->chunk_count++];
         if (json_array_size(item) != 2 || !json_is_integer(bytes) ||
-            json_integer_value(bytes) < 1 || json_integer_value(bytes) > CHECKPOINT_PIECE ||
-            !parse_hash(json_string_value(json_array_get(item, 1)), &piece->hash))
+            json_integer_value(bytes) < 1 || json_integer_value(bytes) > CHECKPOINT_CHUNK ||
+            !parse_hash(json_string_value(json_array_get(item, 1)), &chunk->hash))
             return FAIL(r->env, FORMAT, "'%s': piece %zu of '%s' is not [bytes, hash]", r->origin,
                         i, entry->name);
-        piece->begin = next;
-        piece->bytes = (uint64_t)json_integer_value(bytes);
-        next += piece->bytes;
+        chunk->begin = next;
+        chunk->bytes = (uint64_t)json_integer_value(bytes);
+        next += chunk->bytes;
     }
     if (next != entry->bytes)
         return FAIL(r->env, FORMAT,
@@ -315,7 +315,7 @@ static enum status read_entry(const struct reader *r, const json_t *object,
     TRY(read_role(r, object, &entry->role));
     TRY(read_count(r, object, "bytes", MOST_BYTES, &bytes));
     entry->bytes = (uint64_t)bytes;
-    return read_pieces(r, json_object_get(object, "pieces"), entry);
+    return read_chunks(r, json_object_get(object, "pieces"), entry);
 }
 
 static enum status read_entries(const struct reader *r, const json_t *list,
@@ -382,7 +382,7 @@ void checkpoint_state_free(struct checkpoint_state *state)
     if (!state->env)
         return;
     for (int i = 0; i < state->entry_count; i++)
-        mem_free(state->env, state->entries[i].pieces);
+        mem_free(state->env, state->entries[i].chunks);
     mem_free(state->env, state->entries);
     mem_free(state->env, state->config);
     *state = (struct checkpoint_state){0};

@@ -10,7 +10,7 @@
  *                 "pieces": [[1000, "0123456789abcdef"], [234, "fedcba9876543210"]]}, ...]}
  *
  * Pieces follow each other from the first byte of a file to its last; none is longer than
- * CHECKPOINT_PIECE, so whoever reads a range reads and checks the pieces that cover it. What is
+ * CHECKPOINT_CHUNK, so whoever reads a range reads and checks the pieces that cover it. What is
  * parsed is believed only after every check: names stay inside the folder, lengths add up.
  */
 #ifndef TRAIN_CHECKPOINT_STATE_H
@@ -34,7 +34,7 @@ struct checkpoint_progress {
     struct loss_scale scale;
 };
 
-struct checkpoint_piece {
+struct checkpoint_chunk {
     uint64_t begin, bytes, hash;
 };
 
@@ -42,8 +42,8 @@ struct checkpoint_entry {
     char name[CHECKPOINT_NAME];
     enum checkpoint_role role;
     uint64_t bytes;
-    struct checkpoint_piece *pieces;
-    int64_t piece_count;
+    struct checkpoint_chunk *chunks;
+    int64_t chunk_count;
 };
 
 struct checkpoint_state { /* open; checkpoint_state_free it */

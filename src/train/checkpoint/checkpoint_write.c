@@ -30,9 +30,9 @@
 #include "train/weights/model_file.h"
 
 enum { ERROR_BYTES = 500 };                 /* a vote is a multiple of 8 bytes */
-enum { WIDE_BYTES = 2 * CHECKPOINT_PIECE }; /* of the fp32 elements of a part in 16 bits */
-enum { CHUNK_BYTES = WIDE_BYTES + CHECKPOINT_PIECE };
-enum { ROOM_BYTES = CHECKPOINT_PIECE }; /* written at once */
+enum { WIDE_BYTES = 2 * CHECKPOINT_CHUNK }; /* of the fp32 elements of a part in 16 bits */
+enum { CHUNK_BYTES = WIDE_BYTES + CHECKPOINT_CHUNK };
+enum { ROOM_BYTES = CHECKPOINT_CHUNK }; /* written at once */
 struct vote {
     double stood; /* how long this rank's run did */
     enum status status;
@@ -206,7 +206,7 @@ static enum status end_file(struct write *w)
     return st;
 }
 
-static enum status turn_to_file(struct write *w, int file)
+static enum status switch_file(struct write *w, int file)
 {
     char *path;
     if (w->file == file)
@@ -257,7 +257,7 @@ static enum status write_part(void *user, const struct checkpoint_part *part)
 {
     struct write *w = user;
     const void *data;
-    TRY(turn_to_file(w, part->file));
+    TRY(switch_file(w, part->file));
     TRY(fetch(w, part, &data));
     w->hashes[w->hash_count++] = XXH3_64bits(data, part->bytes);
     if (!direct_write(&w->out, part->begin, data, part->bytes))

@@ -20,7 +20,7 @@ enum status fingerprint_binary(struct env *env, uint64_t *print)
     return st;
 }
 
-enum status fingerprint_take(struct env *env, const char *device, const char *card,
+enum status fingerprint_take(struct env *env, const char *device, const char *gpu,
                              struct fingerprint *print)
 {
     struct ops_info info;
@@ -28,7 +28,7 @@ enum status fingerprint_take(struct env *env, const char *device, const char *ca
     *print = (struct fingerprint){0};
     snprintf(print->cpu, sizeof print->cpu, "%s, %s", info.core, info.vectors);
     snprintf(print->blas, sizeof print->blas, "%s", info.blas);
-    snprintf(print->device, sizeof print->device, "%s%s%s", device, *card ? ", " : "", card);
+    snprintf(print->device, sizeof print->device, "%s%s%s", device, *gpu ? ", " : "", gpu);
     return fingerprint_binary(env, &print->binary);
 }
 

@@ -14,8 +14,8 @@ struct fingerprint {
 
 /* An error where the file cannot be read; of the version alone where the system does not show it. */
 enum status fingerprint_binary(struct env *env, uint64_t *print);
-/* `device` is the back end, `card` its name ("" = the host's processors). */
-enum status fingerprint_take(struct env *env, const char *device, const char *card,
+/* `device` is the back end, `gpu` its name ("" = the host's processors). */
+enum status fingerprint_take(struct env *env, const char *device, const char *gpu,
                              struct fingerprint *print);
 /* What differs, in words: "cpu NEOVERSEV1 there, ZEN here; another program"; "" = nothing. */
 void fingerprint_compare(const struct fingerprint *there, const struct fingerprint *here,

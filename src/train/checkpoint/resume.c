@@ -11,7 +11,7 @@
 struct resume {
     struct env *env;
     struct env quiet; /* the same with a log of its own: what is damaged is passed over */
-    const struct resume_place *place;
+    const struct resume_source *source;
     struct comm *comm;
     const struct unit_graph *graph;
     struct zero *zero;
@@ -39,7 +39,7 @@ static enum status refuse_shapes(struct resume *r, const struct checkpoint_state
     enum status st = STATUS_OK;
     struct text text;
     text_init(&text, r->env);
-    config_changes(state->config, r->place->config_yaml, CONFIG_SHAPES, &text);
+    config_changes(state->config, r->source->config_yaml, CONFIG_SHAPES, &text);
     if (text.bytes > 0)
         st = FAIL(r->env, CONFIG,
                   "the run in this folder has another model (%s); give its keys, another --out, or "
@@ -68,9 +68,9 @@ static void compare_data(struct resume *r, const struct checkpoint_state *state,
                          struct comparison *comparison)
 {
     struct text *words = &comparison->in_words;
-    bool same_tokens = state->data == r->place->data;
+    bool same_tokens = state->data == r->source->data;
     text_init(words, r->env);
-    comparison->files = data_print_compare(&state->files, &r->place->files, words);
+    comparison->files = data_print_compare(&state->files, &r->source->files, words);
     if (comparison->files == DATA_UNKNOWN)
         text_add(words, "the number of tokens and up to 2048 windows of them");
     if (comparison->files == DATA_SAME && !same_tokens)
@@ -95,7 +95,7 @@ static void tell_data(struct resume *r, const struct checkpoint_state *state, co
     struct text names;
     text_init(&names, r->env);
     if (comparison->same)
-        config_changes(state->config, r->place->config_yaml, CONFIG_DATA, &names);
+        config_changes(state->config, r->source->config_yaml, CONFIG_DATA, &names);
     if (names.bytes > 0)
         log_info(r->env, "the data is that of the checkpoint (compared: %s), named otherwise: %s",
                  compared, text_string(&names));
@@ -111,7 +111,7 @@ static void tell_data(struct resume *r, const struct checkpoint_state *state, co
 
 static void tell_changes(struct resume *r, const struct checkpoint_state *state)
 {
-    const char *here = r->place->config_yaml;
+    const char *here = r->source->config_yaml;
     struct comparison comparison;
     struct text text;
     text_init(&text, r->env);
@@ -125,14 +125,14 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
                  "not interrupted: %s",
                  text_string(&text));
     tell_data(r, state, text_string(&text), &comparison);
-    if (r->place->by_workers && state->workers > 0 && state->workers != r->place->workers)
+    if (r->source->by_workers && state->workers > 0 && state->workers != r->source->workers)
         log_warn(r->env,
                  "gradients are summed by worker (zero.accumulate: local or precision.accumulate: "
                  "bf16), so the run will differ from one that was not interrupted: %" PRId64
                  " workers there, %" PRId64 " here",
-                 state->workers, r->place->workers);
+                 state->workers, r->source->workers);
     text_clear(&text);
-    fingerprint_compare(&state->print, r->place->print, &text);
+    fingerprint_compare(&state->print, r->source->print, &text);
     if (text.bytes > 0)
         log_warn(r->env, "the bits of a run may differ from here on: %s", text_string(&text));
     text_free(&comparison.in_words);
@@ -159,9 +159,9 @@ static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
 {
     int64_t second = -1;
     bool equal = r->tried > 0 && !r->apart;
-    TRY(checkpoint_keep_newest(r->env, r->place->folder, below, step));
-    if (r->place->second)
-        TRY(checkpoint_keep_newest(r->env, r->place->second, equal ? below + 1 : below, &second));
+    TRY(checkpoint_keep_newest(r->env, r->source->folder, below, step));
+    if (r->source->second)
+        TRY(checkpoint_keep_newest(r->env, r->source->second, equal ? below + 1 : below, &second));
     r->apart = second > *step;
     *step = r->apart ? second : *step;
     return STATUS_OK;
@@ -171,13 +171,13 @@ static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
 static enum status pick(struct resume *r, int64_t below, int64_t *step, struct vote *votes)
 {
     *step = -1;
-    if (r->rank == 0 && r->place->wanted)
+    if (r->rank == 0 && r->source->wanted)
         TRY(find_newest(r, below, step));
     if (r->rank == 0 && *step < 0 && r->tried > 0)
         return FAIL(r->env, FORMAT,
                     "no checkpoint in '%s' can be used, the last because of: %s; give --fresh to "
                     "begin again beside it",
-                    r->place->folder, r->why);
+                    r->source->folder, r->why);
     return tell_step(r, step, votes);
 }
 
@@ -220,7 +220,7 @@ static enum status stop(struct resume *r, const char *path, int64_t step, struct
 {
     int64_t before = -1;
     if (r->rank == 0) /* where that cannot be read either, nothing is known of others */
-        (void)checkpoint_keep_newest(&r->quiet, r->place->folder, step, &before);
+        (void)checkpoint_keep_newest(&r->quiet, r->source->folder, step, &before);
     TRY(tell_step(r, &before, votes));
     if (r->verdict != STATUS_IO)
         return log_fail(r->env->log, r->verdict, __FILE__, __LINE__, "%s", r->why);
@@ -238,14 +238,14 @@ static enum status stop(struct resume *r, const char *path, int64_t step, struct
 }
 
 /* This rank's share of it. With masters there are weights in fewer bits that nobody needs. */
-static enum status read_share(struct resume *r, struct checkpoint *checkpoint)
+static enum status read_part(struct resume *r, struct checkpoint *checkpoint)
 {
     if (r->rank == 0)
         TRY(checkpoint_verify_role(checkpoint, CHECKPOINT_PLAIN));
-    TRY(checkpoint_load(checkpoint, r->graph, r->place->direct, r->zero));
+    TRY(checkpoint_load(checkpoint, r->graph, r->source->direct, r->zero));
     if (!checkpoint_has(checkpoint, CHECKPOINT_MASTER))
         return STATUS_OK;
-    return checkpoint_verify_share(checkpoint, CHECKPOINT_MODEL, r->rank, r->size);
+    return checkpoint_verify_part(checkpoint, CHECKPOINT_MODEL, r->rank, r->size);
 }
 
 /* r->verdict says afterwards whether all ranks have it. */
@@ -258,14 +258,14 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
     if (st == STATUS_OK && r->rank == 0)
         refused = refuse_shapes(r, checkpoint_state(checkpoint));
     if (refused == STATUS_OK && st == STATUS_OK)
-        st = read_share(r, checkpoint);
+        st = read_part(r, checkpoint);
     if (refused == STATUS_OK)
         refused = agree(r, st, votes, load);
     if (refused == STATUS_OK && r->verdict == STATUS_OK)
         refused = zero_publish(r->zero, checkpoint_state(checkpoint)->progress.updates);
     if (refused == STATUS_OK && r->verdict == STATUS_OK) {
         *progress = checkpoint_state(checkpoint)->progress;
-        if (r->rank == 0 && progress->step < r->place->steps)
+        if (r->rank == 0 && progress->step < r->source->steps)
             tell_changes(r, checkpoint_state(checkpoint));
     }
     checkpoint_close(checkpoint);
@@ -285,7 +285,7 @@ static enum status try_all(struct resume *r, struct vote *votes,
         TRY(pick(r, step, &step, votes));
         if (step < 0)
             return STATUS_OK;
-        TRY(checkpoint_keep_path(r->env, r->apart ? r->place->second : r->place->folder, "", step,
+        TRY(checkpoint_keep_path(r->env, r->apart ? r->source->second : r->source->folder, "", step,
                                  "", &path));
         enum status st = try_one(r, path, votes, progress, load);
         load->seconds = clock_seconds() - started;
@@ -293,7 +293,7 @@ static enum status try_all(struct resume *r, struct vote *votes,
             st = stop(r, path, step, votes);
         if (st == STATUS_OK && r->verdict == STATUS_FORMAT && r->rank == 0)
             log_warn(r->env, "the checkpoint '%s' is passed over: %s", path, r->why);
-        else if (st == STATUS_OK && r->rank == 0 && progress->step < r->place->steps)
+        else if (st == STATUS_OK && r->rank == 0 && progress->step < r->source->steps)
             log_info(r->env, "going on after step %" PRId64 " from '%s', read in %s",
                      progress->step, path, text_human_seconds(seconds, load->seconds));
         mem_free(r->env, path);
@@ -304,13 +304,13 @@ static enum status try_all(struct resume *r, struct vote *votes,
     return STATUS_OK;
 }
 
-enum status resume_run(struct env *env, const struct resume_place *place, struct comm *comm,
+enum status resume_run(struct env *env, const struct resume_source *source, struct comm *comm,
                        const struct unit_graph *graph, struct zero *zero,
                        struct checkpoint_progress *progress, struct resume_load *load, bool *found)
 {
     struct resume r = {.env = env,
                        .quiet = *env,
-                       .place = place,
+                       .source = source,
                        .comm = comm,
                        .graph = graph,
                        .zero = zero,

@@ -12,7 +12,7 @@
 #include "comm/comm.h"
 #include "train/checkpoint/checkpoint.h"
 
-struct resume_place {        /* borrowed for the call */
+struct resume_source {       /* borrowed for the call */
     const char *folder;      /* RUN/checkpoints */
     const char *second;      /* where the newest may be too (fallback.h); NULL = nowhere */
     bool direct;             /* read past the system's cache; counts at every rank */
@@ -38,7 +38,7 @@ struct resume_load {
 /* *found = false: there is no checkpoint at all. Otherwise the store has the state and *progress
  * says where it stood. Where there are only damaged ones that is an error, and nothing has been
  * changed on the disk. Collective; `comm` NULL: one rank. */
-enum status resume_run(struct env *env, const struct resume_place *place, struct comm *comm,
+enum status resume_run(struct env *env, const struct resume_source *source, struct comm *comm,
                        const struct unit_graph *graph, struct zero *zero,
                        struct checkpoint_progress *progress, struct resume_load *load, bool *found);
 

@@ -77,7 +77,7 @@ enum status agreement_make(struct env *env, const struct agreement_facts *facts,
     text_init(config, env);
     config_lines(facts->config_yaml, is_bound, config);
     text_printf(config, "--trace: %s\n", facts->trace ? facts->trace : "");
-    text_printf(config, "card: %s\n", facts->card);
+    text_printf(config, "GPU: %s\n", facts->gpu);
     enum status st = print_all(env, facts, agreement);
     if (st != STATUS_OK)
         agreement_free(agreement);

@@ -30,7 +30,7 @@ struct agreement { /* open; agreement_free it */
 struct agreement_facts {     /* borrowed for the call */
     const char *config_yaml; /* the resolved configuration as text */
     const char *trace;       /* the steps to trace; NULL = none */
-    const char *card;        /* what this rank computes on, "" = its processors */
+    const char *gpu;         /* what this rank computes on, "" = its processors */
     const struct dataset *data;
     int64_t context;                  /* tokens of a window */
     const struct model_source *model; /* NULL: the model begins with random numbers */

@@ -116,7 +116,7 @@ static enum status resolve_source(struct env *env, struct run_config *config)
 
 /* The folder of model.path has a tokenizer of its own? Then *path is it; NULL otherwise. mem_free
  * it. */
-static enum status tokenizer_beside_model(const struct model_source *source, char **path)
+static enum status tokenizer_of_model(const struct model_source *source, char **path)
 {
     TRY(model_source_path(source, "tokenizer.json", path));
     if (!file_exists(*path)) {
@@ -142,7 +142,7 @@ static enum status resolve_tokenizer(struct env *env, tokenizer_progress_fn *pro
 
     if (config->source) {
         char *path = NULL;
-        TRY(tokenizer_beside_model(config->source, &path));
+        TRY(tokenizer_of_model(config->source, &path));
         if (path != NULL) {
             enum status st = tokenizer_load(env, path, &config->tokenizer);
             mem_free(env, path);
@@ -189,7 +189,7 @@ static enum status find_planned_tokenizer(const struct run_config *config, bool 
     *here = *data->path && !*data->val && data->mix.count == 0 && file_exists(data->path);
     if (!config->source)
         return STATUS_OK;
-    TRY(tokenizer_beside_model(config->source, &path));
+    TRY(tokenizer_of_model(config->source, &path));
     *here = *here || path;
     mem_free(config->source->env, path);
     return STATUS_OK;
@@ -396,7 +396,7 @@ static enum status resolve_samples(struct env *env, const struct run_config *con
     return STATUS_OK;
 }
 
-/* What a card may do otherwise: by the configuration, since nobody knows of other ranks here. */
+/* What a GPU may do otherwise: by the configuration, since nobody knows of other ranks here. */
 static void tell_fast(struct env *env, const struct run_config *config)
 {
     bool wide = config->precision == RUN_PRECISION_FP32;
@@ -468,7 +468,7 @@ static enum status resolve(struct env *env, struct options *options,
     if (config->reading && *config->model.path == '\0')
         return FAIL(env, CONFIG, "model.path: which model? Give a model directory or a run folder");
     if (*config->model.path) /* who reads gives it bare */
-        TRY(named_there(env, config->reading ? "" : "model.path", config->model.path));
+        TRY(path_exists(env, config->reading ? "" : "model.path", config->model.path));
     if (!data_is_given(&config->data) && config->reading && *config->data.val == '\0')
         return fail_no_held_out(env, config->model.path);
     if (!data_is_given(&config->data) && !config->planning && !config->reading)
@@ -604,5 +604,5 @@ double run_peak(const struct run_config *config, int ranks)
 {
     if (config->machine.peak_tflops > 0)
         return config->machine.peak_tflops * 1e12;
-    return ranks * peak_of_card(config->device.name, run_compute(config).type);
+    return ranks * peak_of_gpu(config->device.name, run_compute(config).type);
 }

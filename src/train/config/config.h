@@ -47,7 +47,7 @@ struct machine_config {
     int device;          /* enum run_device */
     int64_t threads;     /* 0 = as many as the affinity mask has */
     bool deterministic;  /* the same bits for any number of threads and ranks, and in every run */
-    double peak_tflops;  /* of this machine, for mfu; 0 = by the card's name */
+    double peak_tflops;  /* of this machine, for mfu; 0 = by the GPU's name */
     double stop_timeout; /* seconds without progress after a signal to stop; 0 = never too many */
 };
 
@@ -116,7 +116,7 @@ int64_t run_micro_batches(const struct run_config *config); /* of a step */
 struct schedule run_schedule(const struct run_config *config);
 enum dtype run_type(const struct run_config *config); /* of parameters and gradients */
 enum dtype run_sum_type(const struct run_config *config);
-/* Whether equal bits are given up where that is faster: training on a card without
+/* Whether equal bits are given up where that is faster: training on a GPU without
  * run.deterministic. */
 bool run_is_fast(const struct run_config *config);
 /* On what a rank computes, and how. */
@@ -129,10 +129,10 @@ struct compute_config run_compute(const struct run_config *config);
 /* The floating-point operations a second that `ranks` ranks have at best; 0 = not known. */
 double run_peak(const struct run_config *config, int ranks);
 
-/* auto becomes cuda where there is a card, else cpu; cuda without one is refused unless it is for a
+/* auto becomes cuda where there is a GPU, else cpu; cuda without one is refused unless it is for a
  * plan. `info` is of the one that this process computes on. */
 enum status run_device_find(struct env *env, bool planning, int *device, struct device_info *info);
-/* Where a device computes with parameters of a type: the CPU in fp32, a card in that type. */
+/* Where a device computes with parameters of a type: the CPU in fp32, a GPU in that type. */
 struct compute_config run_device_compute(int device, enum dtype type);
 
 #endif

@@ -187,9 +187,8 @@ static const struct option ranks_list[] = {
      RANKS(backend),
      .fallback = "auto",
      .choices = comm_backend_words,
-     .help =
-         "how ranks talk; threads = ranks in one process; nccl = from card to card, one for each "
-         "rank; auto, nccl: ranks are processes where there is an mpirun, else threads"},
+     .help = "how ranks talk; threads = ranks in one process; nccl = from GPU to GPU, one for each "
+             "rank; auto, nccl: ranks are processes where there is an mpirun, else threads"},
     {.key = "comm.timeout",
      .type = OPTION_REAL,
      RANKS(timeout),
@@ -210,14 +209,14 @@ const char *const run_device_words[] = {"auto", "cpu", "cuda", NULL};
 enum { PLACE_KEYS = 2 }; /* of the machine, the first: device and threads */
 static const struct option machine_list[] = {
     {RUN(device, CHOICE), .fallback = "auto", .choices = run_device_words,
-     .help = "where to compute; auto = cuda where there is a card"},
+     .help = "where to compute; auto = cuda where there is a GPU"},
     {RUN(threads, INT), .also = "threads", .fallback = "0", RANGE(0, 4096),
      .help = "0 = as many as the process may run on"},
     {RUN(deterministic, BOOL), .fallback = "true",
      .help = "the same bits for any number of threads and ranks, and in every run; false = what is "
-             "faster on a card (products chosen by timing, sums by NCCL)"},
+             "faster on a GPU (products chosen by timing, sums by NCCL)"},
     {RUN(peak_tflops, REAL), .fallback = "0", RANGE(0, 1e9),
-     .help = "of this machine, for the column mfu; 0 = by the card's name, none for a CPU"},
+     .help = "of this machine, for the column mfu; 0 = by the GPU's name, none for a CPU"},
     {RUN(stop_timeout, REAL), .fallback = "600", RANGE(0, 1e6),
      .help =
          "after a signal to stop: seconds without progress (at least three of the longest steps) "

@@ -9,45 +9,44 @@
 
 /* Bytes at .. at + DATA_PRINT_SAMPLE_BYTES of all pieces, across their joints; what is beyond the
  * end is zero. */
-static void read_sample(const struct data_piece *pieces, int count, uint64_t at, uint8_t *out)
+static void read_sample(const struct data_span *spans, int count, uint64_t at, uint8_t *out)
 {
     size_t used = 0;
     memset(out, 0, DATA_PRINT_SAMPLE_BYTES);
     for (int i = 0; i < count && used < DATA_PRINT_SAMPLE_BYTES; i++) {
-        if (at >= pieces[i].bytes) {
-            at -= pieces[i].bytes;
+        if (at >= spans[i].bytes) {
+            at -= spans[i].bytes;
             continue;
         }
         size_t part = DATA_PRINT_SAMPLE_BYTES - used;
-        if (part > pieces[i].bytes - at)
-            part = (size_t)(pieces[i].bytes - at);
-        memcpy(out + used, (const uint8_t *)pieces[i].data + at, part);
+        if (part > spans[i].bytes - at)
+            part = (size_t)(spans[i].bytes - at);
+        memcpy(out + used, (const uint8_t *)spans[i].data + at, part);
         used += part;
         at = 0;
     }
 }
 
-static uint64_t hash_samples(const struct data_piece *pieces, int count, uint64_t bytes,
-                             int samples)
+static uint64_t hash_samples(const struct data_span *spans, int count, uint64_t bytes, int samples)
 {
     uint8_t sample[DATA_PRINT_SAMPLE_BYTES];
     uint64_t hash = 0, last = bytes > sizeof sample ? bytes - sizeof sample : 0;
     for (int i = 0; i < samples; i++) {
         uint64_t step = (uint64_t)(samples - 1);
         uint64_t at = last / step * (uint64_t)i + last % step * (uint64_t)i / step;
-        read_sample(pieces, count, at, sample);
+        read_sample(spans, count, at, sample);
         hash = XXH3_64bits_withSeed(sample, sizeof sample, hash);
     }
     return hash;
 }
 
-static uint64_t hash_times(const struct data_piece *pieces, int count)
+static uint64_t hash_times(const struct data_span *spans, int count)
 {
     uint64_t hash = 1;
     for (int i = 0; i < count; i++) {
         struct stat info = {0};
         int64_t time[2] = {0};
-        if (stat(pieces[i].path, &info) == 0) {
+        if (stat(spans[i].path, &info) == 0) {
             time[0] = info.st_mtim.tv_sec;
             time[1] = info.st_mtim.tv_nsec;
         }
@@ -56,17 +55,17 @@ static uint64_t hash_times(const struct data_piece *pieces, int count)
     return hash;
 }
 
-static uint64_t hash_whole(const struct data_piece *pieces, int count, uint64_t bytes)
+static uint64_t hash_whole(const struct data_span *spans, int count, uint64_t bytes)
 {
     uint64_t hash = 0;
     if (count == 1)
-        return XXH3_64bits(pieces[0].data, bytes);
+        return XXH3_64bits(spans[0].data, bytes);
     XXH3_state_t *state = XXH3_createState();
     if (!state)
         return 0; /* then the hash of no other run is the same, which is said */
     XXH3_64bits_reset(state);
     for (int i = 0; i < count; i++)
-        XXH3_64bits_update(state, pieces[i].data, pieces[i].bytes);
+        XXH3_64bits_update(state, spans[i].data, spans[i].bytes);
     hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
     return hash;
@@ -77,22 +76,22 @@ struct data_print data_print_hashed(int files, uint64_t bytes, uint64_t hash)
     return (struct data_print){.files = files, .whole_bytes = bytes, .hash = hash};
 }
 
-void data_print_take(const struct data_piece *pieces, int count, uint64_t whole,
+void data_print_take(const struct data_span *spans, int count, uint64_t whole,
                      struct data_print *print)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < count; i++)
-        bytes += pieces[i].bytes;
+        bytes += spans[i].bytes;
     if (bytes <= whole) {
-        *print = data_print_hashed(count, bytes, hash_whole(pieces, count, bytes));
+        *print = data_print_hashed(count, bytes, hash_whole(spans, count, bytes));
         return;
     }
     *print = (struct data_print){.files = count,
                                  .sampled_bytes = bytes,
                                  .samples = DATA_PRINT_SAMPLES,
-                                 .hash = hash_samples(pieces, count, bytes, DATA_PRINT_SAMPLES),
-                                 .more = hash_samples(pieces, count, bytes, DATA_PRINT_MORE),
-                                 .times = hash_times(pieces, count)};
+                                 .hash = hash_samples(spans, count, bytes, DATA_PRINT_SAMPLES),
+                                 .more = hash_samples(spans, count, bytes, DATA_PRINT_MORE),
+                                 .times = hash_times(spans, count)};
 }
 
 static uint64_t join_hash(uint64_t a, uint64_t b)

@@ -28,13 +28,13 @@ struct data_print {       /* open; all zero: not known */
 };
 
 /* The content of a source: pieces in order, as if they were one. */
-struct data_piece {
+struct data_span {
     const void *data;
     uint64_t bytes;
     const char *path; /* for its time */
 };
 /* `whole` is DATA_PRINT_WHOLE but in tests. */
-void data_print_take(const struct data_piece *pieces, int count, uint64_t whole,
+void data_print_take(const struct data_span *spans, int count, uint64_t whole,
                      struct data_print *print);
 /* Of a source that has been hashed whole already. */
 struct data_print data_print_hashed(int files, uint64_t bytes, uint64_t hash);

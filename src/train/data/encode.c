@@ -12,7 +12,7 @@
 #include "train/data/shard.h"
 #include "train/data/text_files.h"
 
-enum { PIECE_BYTES = 1 << 20, PARTS = 2 };
+enum { CHUNK_BYTES = 1 << 20, PARTS = 2 };
 
 struct encoding {
     const struct encode_job *job;
@@ -59,11 +59,11 @@ done:
     return st;
 }
 
-static size_t piece_end(const struct encoding *e, const char *text, size_t begin, size_t bytes)
+static size_t span_end(const struct encoding *e, const char *text, size_t begin, size_t bytes)
 {
-    if (!e->cut_allowed || bytes - begin <= PIECE_BYTES)
+    if (!e->cut_allowed || bytes - begin <= CHUNK_BYTES)
         return bytes;
-    for (size_t i = begin + PIECE_BYTES; i < bytes; i++) {
+    for (size_t i = begin + CHUNK_BYTES; i < bytes; i++) {
         if (text[i] == '\n' && text[i - 1] >= 'a' && text[i - 1] <= 'z')
             return i;
     }
@@ -95,7 +95,7 @@ static enum status add_text(struct encoding *e, int part, const char *text, size
         return STATUS_OK;
     TRY(open_part(e, part));
     for (size_t begin = 0, end; begin < bytes; begin = end) {
-        end = piece_end(e, text, begin, bytes);
+        end = span_end(e, text, begin, bytes);
         e->tokens.count = 0;
         TRY(tokenizer_encode(e->encoder, text + begin, end - begin, e->job->special, &e->tokens));
         TRY(shard_writer_add(e->writers[part], e->tokens.ids, e->tokens.count));

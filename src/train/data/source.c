@@ -142,7 +142,7 @@ void source_destroy(struct source *source)
     token_cache_close(source->cache);
     for (int i = 0; i < source->shard_count; i++)
         shard_close(source->shards[i]);
-    mem_free(env, source->pieces);
+    mem_free(env, source->spans);
     mem_free(env, source->shards);
     mem_free(env, source->path);
     mem_free(env, source);
@@ -186,25 +186,25 @@ static int kind_of(const struct source *source)
 {
     if (source->format == DATA_TEXT || source->format == DATA_JSONL)
         return (int)source->format;
-    return source->pieces[0].token_bytes == 2 ? DATA_U16 : DATA_U32;
+    return source->spans[0].token_bytes == 2 ? DATA_U16 : DATA_U32;
 }
 
 enum status source_print(const struct source *source, struct data_print *print, int *kind)
 {
-    struct data_piece *pieces;
+    struct data_span *spans;
     *kind = kind_of(source);
     *print = source->print;
     if (source->shard_count == 0)
         return STATUS_OK;
     TRY(mem_alloc_array(source->env, MEM_OTHER, "data pieces", (size_t)source->shard_count,
-                        sizeof *pieces, &pieces));
+                        sizeof *spans, &spans));
     for (int i = 0; i < source->shard_count; i++) {
-        const struct token_piece *piece = &source->pieces[i];
-        pieces[i] = (struct data_piece){
-            piece->tokens, (uint64_t)piece->count * (uint64_t)piece->token_bytes, piece->origin};
+        const struct token_span *span = &source->spans[i];
+        spans[i] = (struct data_span){
+            span->tokens, (uint64_t)span->count * (uint64_t)span->token_bytes, span->origin};
     }
-    data_print_take(pieces, source->shard_count, DATA_PRINT_WHOLE, print);
-    mem_free(source->env, pieces);
+    data_print_take(spans, source->shard_count, DATA_PRINT_WHOLE, print);
+    mem_free(source->env, spans);
     return STATUS_OK;
 }
 

@@ -132,12 +132,12 @@ static enum status take_tokens(struct source *source, const struct source_spec *
 static void make_streams(struct source *source)
 {
     const struct token_cache *cache = source->cache;
-    source->piece = (struct token_piece){.tokens = cache->tokens,
-                                         .token_bytes = cache->token_bytes,
-                                         .count = cache->train + cache->held_out,
-                                         .origin = source->path,
-                                         .file = cache->path};
-    const struct token_stream all = {.pieces = &source->piece, .piece_count = 1};
+    source->span = (struct token_span){.tokens = cache->tokens,
+                                       .token_bytes = cache->token_bytes,
+                                       .count = cache->train + cache->held_out,
+                                       .origin = source->path,
+                                       .file = cache->path};
+    const struct token_stream all = {.spans = &source->span, .span_count = 1};
     source->train = source->held_out = all;
     source->train.count = cache->train;
     source->train.mask = cache->masked[0] ? cache->mask : NULL;

@@ -14,11 +14,11 @@ struct source {
 
     struct token_cache *cache; /* text and JSONL: their tokens, as one piece */
     struct token_cache_key key;
-    struct token_piece piece;
+    struct token_span span;
     struct data_print print; /* of the text */
 
     struct shard **shards; /* tokens */
-    struct token_piece *pieces;
+    struct token_span *spans;
     int shard_count;
     int token_bytes;
     uint64_t fingerprint;

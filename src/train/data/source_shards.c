@@ -28,7 +28,7 @@ static enum status open_all(struct source *source, const struct path_list *paths
     size_t count = (size_t)paths->count;
     int64_t start = 0;
     TRY(mem_alloc_array(env, MEM_LOADER, "shards", count, sizeof *source->shards, &source->shards));
-    TRY(mem_alloc_array(env, MEM_LOADER, "shards", count, sizeof *source->pieces, &source->pieces));
+    TRY(mem_alloc_array(env, MEM_LOADER, "shards", count, sizeof *source->spans, &source->spans));
     for (int i = 0; i < paths->count; i++) {
         struct shard *shard;
         TRY(shard_open(env, paths->paths[i], format, &shard));
@@ -36,11 +36,11 @@ static enum status open_all(struct source *source, const struct path_list *paths
         if (i == 0)
             source->token_bytes = shard_token_bytes(shard);
         TRY(same_tokenizer(source, shard));
-        source->pieces[i] = (struct token_piece){.tokens = shard_tokens(shard),
-                                                 .token_bytes = shard_token_bytes(shard),
-                                                 .count = shard_count(shard),
-                                                 .start = start,
-                                                 .origin = shard_path(shard)};
+        source->spans[i] = (struct token_span){.tokens = shard_tokens(shard),
+                                               .token_bytes = shard_token_bytes(shard),
+                                               .count = shard_count(shard),
+                                               .start = start,
+                                               .origin = shard_path(shard)};
         start += shard_count(shard);
     }
     return STATUS_OK;
@@ -50,10 +50,10 @@ static enum status open_all(struct source *source, const struct path_list *paths
  * predicted there. */
 static void cut_stream(struct source *source, double split)
 {
-    const struct token_piece *last = &source->pieces[source->shard_count - 1];
+    const struct token_span *last = &source->spans[source->shard_count - 1];
     int64_t total = last->start + last->count;
     int64_t held_out = (int64_t)((double)total * split);
-    struct token_stream all = {.pieces = source->pieces, .piece_count = source->shard_count};
+    struct token_stream all = {.spans = source->spans, .span_count = source->shard_count};
     source->train = source->held_out = all;
     source->train.count = total - held_out;
     if (held_out > 0) {

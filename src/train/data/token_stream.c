@@ -3,12 +3,12 @@
 #include <string.h>
 #include "base/file.h"
 
-static int find_piece(const struct token_stream *stream, int64_t position)
+static int find_span(const struct token_stream *stream, int64_t position)
 {
-    int low = 0, high = stream->piece_count - 1; /* the last piece that starts at or before it */
+    int low = 0, high = stream->span_count - 1; /* the last piece that starts at or before it */
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
-        if (stream->pieces[middle].start <= position)
+        if (stream->spans[middle].start <= position)
             low = middle;
         else
             high = middle - 1;
@@ -16,10 +16,10 @@ static int find_piece(const struct token_stream *stream, int64_t position)
     return low;
 }
 
-static void copy_tokens(const struct token_piece *piece, int64_t first, int64_t count, int32_t *out)
+static void copy_tokens(const struct token_span *span, int64_t first, int64_t count, int32_t *out)
 {
-    const uint8_t *from = (const uint8_t *)piece->tokens + first * piece->token_bytes;
-    if (piece->token_bytes == 4) {
+    const uint8_t *from = (const uint8_t *)span->tokens + first * span->token_bytes;
+    if (span->token_bytes == 4) {
         memcpy(out, from, (size_t)count * 4);
         return;
     }
@@ -40,12 +40,12 @@ enum status token_fail_beyond(struct env *env, const char *origin, uint32_t toke
                 origin, token, (long long)position, (long long)vocab);
 }
 
-static enum status check_tokens(const struct token_piece *piece, struct env *env, int64_t first,
+static enum status check_tokens(const struct token_span *span, struct env *env, int64_t first,
                                 int64_t count, int64_t vocab, const int32_t *tokens)
 {
     for (int64_t i = 0; i < count; i++)
         if ((uint32_t)tokens[i] >= vocab)
-            return token_fail_beyond(env, piece->origin, (uint32_t)tokens[i], first + i, vocab);
+            return token_fail_beyond(env, span->origin, (uint32_t)tokens[i], first + i, vocab);
     return STATUS_OK;
 }
 
@@ -54,14 +54,14 @@ enum status token_stream_read(const struct token_stream *stream, struct env *env
 {
     CHECK(first >= 0 && count >= 0 && count <= stream->count - first);
     int64_t position = stream->first + first;
-    for (int p = find_piece(stream, position); count > 0; p++) {
-        const struct token_piece *piece = &stream->pieces[p];
-        int64_t local = position - piece->start, n = piece->count - local;
+    for (int p = find_span(stream, position); count > 0; p++) {
+        const struct token_span *span = &stream->spans[p];
+        int64_t local = position - span->start, n = span->count - local;
         if (n > count)
             n = count;
-        copy_tokens(piece, local, n, out);
-        TRY(file_map_check(env, piece->file ? piece->file : piece->origin, piece->tokens));
-        TRY(check_tokens(piece, env, local, n, vocab, out));
+        copy_tokens(span, local, n, out);
+        TRY(file_map_check(env, span->file ? span->file : span->origin, span->tokens));
+        TRY(check_tokens(span, env, local, n, vocab, out));
         position += n;
         count -= n;
         out += n;
@@ -83,5 +83,5 @@ enum status token_stream_window(const struct token_stream *stream, struct env *e
     for (int64_t i = 0; i < count && stream->mask; i++)
         if (token_stream_masked(stream, first + 1 + i))
             labels[i] = -1;
-    return stream->mask ? file_map_check(env, stream->pieces->origin, stream->mask) : STATUS_OK;
+    return stream->mask ? file_map_check(env, stream->spans->origin, stream->mask) : STATUS_OK;
 }

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include "base/env.h"
 
-struct token_piece {
+struct token_span {
     const void *tokens; /* `count` little-endian numbers, perhaps unaligned */
     int token_bytes;    /* 2 or 4 */
     int64_t count;      /* at least 1 */
@@ -20,8 +20,8 @@ struct token_piece {
 };
 
 struct token_stream {
-    const struct token_piece *pieces; /* in order of start, without gaps */
-    int piece_count;
+    const struct token_span *spans; /* in order of start, without gaps */
+    int span_count;
     int64_t first, count; /* the stream is this range of the pieces' tokens */
     const uint8_t
         *mask; /* bit i of all the pieces' tokens set = not to be predicted; NULL = none is */

@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "train/data/source.h"
 
-struct beside {
+struct side_stream {
     bool found; /* false: there is none, or it can't be read, which may be why another was named */
     int vocab;
     uint64_t print;
@@ -11,21 +11,21 @@ struct beside {
 
 /* Look at the tokenizer next to the model. It borrows the quiet env, so it does not outlive it. */
 static enum status look_beside(struct env *env, const struct model_source *source,
-                               struct beside *beside)
+                               struct side_stream *side_stream)
 {
     struct env quiet = *env;
     struct tokenizer *tokenizer;
     char *path;
-    *beside = (struct beside){0};
+    *side_stream = (struct side_stream){0};
     TRY(model_source_path(source, "tokenizer.json", &path));
     quiet.log = log_create(NULL, NULL, LOG_ERROR);
     enum status st = STATUS_OK;
     if (!quiet.log) {
         st = FAIL(env, MEMORY, "out of memory for a log");
     } else if (file_exists(path) && tokenizer_load(&quiet, path, &tokenizer) == STATUS_OK) {
-        *beside = (struct beside){.found = true,
-                                  .vocab = tokenizer_vocab(tokenizer),
-                                  .print = source_tokenizer_fingerprint(tokenizer)};
+        *side_stream = (struct side_stream){.found = true,
+                                            .vocab = tokenizer_vocab(tokenizer),
+                                            .print = source_tokenizer_fingerprint(tokenizer)};
         tokenizer_destroy(tokenizer);
     }
     log_destroy(quiet.log);
@@ -37,7 +37,7 @@ enum status model_tokenizer_compare(struct env *env, const struct model_source *
                                     int64_t model_vocab, const struct tokenizer *tokenizer,
                                     const char *name)
 {
-    struct beside own;
+    struct side_stream own;
     int size = tokenizer_vocab(tokenizer);
     TRY(look_beside(env, source, &own));
     if (own.found && own.print != source_tokenizer_fingerprint(tokenizer))

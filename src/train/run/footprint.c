@@ -14,14 +14,14 @@ double footprint_excess(const struct footprint *footprint)
 
 /* --- of one rank ---------------------------------------------------------------------------- */
 
-static size_t accounted(const struct mem *mem, enum mem_place place)
+static size_t accounted(const struct mem *mem, enum mem_location place)
 {
     return mem_sums(mem, place, false).total_bytes;
 }
 
-static bool on_card(const struct device *device)
+static bool on_gpu(const struct device *device)
 {
-    return device_place(device) == MEM_CARD;
+    return device_memory(device) == MEM_GPU;
 }
 
 void footprints_start(struct footprints *own, const struct mem *mem, struct device *device)
@@ -30,11 +30,11 @@ void footprints_start(struct footprints *own, const struct mem *mem, struct devi
     own->process = (struct footprint){.runtime_bytes = resident > host ? resident - host : 0,
                                       .held_bytes = resident,
                                       .accounted_bytes = host};
-    own->card = (struct footprint){0};
-    if (on_card(device))
-        own->card = (struct footprint){.runtime_bytes = (size_t)formula_card_runtime(),
-                                       .held_bytes = device_in_use(device),
-                                       .accounted_bytes = accounted(mem, MEM_CARD)};
+    own->gpu = (struct footprint){0};
+    if (on_gpu(device))
+        own->gpu = (struct footprint){.runtime_bytes = (size_t)formula_gpu_runtime(),
+                                      .held_bytes = device_in_use(device),
+                                      .accounted_bytes = accounted(mem, MEM_GPU)};
 }
 
 static void note(struct footprint *footprint, size_t held, size_t accounted_bytes)
@@ -49,8 +49,8 @@ void footprints_look(struct footprints *own, const struct mem *mem, struct devic
 {
     if (own->process.held_bytes > 0)
         note(&own->process, resident_bytes(), accounted(mem, MEM_HOST));
-    if (device != NULL && own->card.held_bytes > 0)
-        note(&own->card, device_in_use(device), accounted(mem, MEM_CARD));
+    if (device != NULL && own->gpu.held_bytes > 0)
+        note(&own->gpu, device_in_use(device), accounted(mem, MEM_GPU));
 }
 
 /* --- of all ranks --------------------------------------------------------------------------- */
@@ -58,24 +58,24 @@ void footprints_look(struct footprints *own, const struct mem *mem, struct devic
 /* What a rank tells the others. */
 struct report {
     struct footprint_worst held;
-    char card[DEVICE_CARD_BYTES];
+    char gpu[DEVICE_GPU_BYTES];
 };
 
 static void describe(const struct footprints *own, bool most, struct device *device, int rank,
                      struct report *mine)
 {
     const struct mem *mem = device_env(device)->mem;
-    struct mem_sums sums = mem_sums(mem, device_place(device), most);
+    struct mem_sums sums = mem_sums(mem, device_memory(device), most);
     struct footprint_worst *held = &mine->held;
     memset(mine, 0, sizeof *mine);
     held->total_bytes = sums.total_bytes;
     memcpy(held->bytes, sums.bytes, sizeof held->bytes);
     held->state_bytes = sums.bytes[MEM_PARAMS] + sums.bytes[MEM_GRADS] + sums.bytes[MEM_OPTIMIZER];
-    held->host_bytes = on_card(device) ? mem_sums(mem, MEM_HOST, most).total_bytes : 0;
+    held->host_bytes = on_gpu(device) ? mem_sums(mem, MEM_HOST, most).total_bytes : 0;
     held->rank = held->state_rank = rank;
     held->process = own->process;
-    held->card = own->card;
-    snprintf(mine->card, sizeof mine->card, "%s", device_card(device));
+    held->gpu = own->gpu;
+    snprintf(mine->gpu, sizeof mine->gpu, "%s", device_gpu(device));
 }
 
 static void keep_larger(size_t *kept, size_t other)
@@ -97,23 +97,23 @@ static void take_worse(struct footprint_worst *worst, const struct footprint_wor
     keep_larger(&worst->host_bytes, other->host_bytes);
     if (other->process.held_bytes > worst->process.held_bytes)
         worst->process = other->process;
-    if (other->card.held_bytes > worst->card.held_bytes)
-        worst->card = other->card;
+    if (other->gpu.held_bytes > worst->gpu.held_bytes)
+        worst->gpu = other->gpu;
 }
 
-/* The card of rank `r` with all its ranks: who opened it first sees most of it. */
-static struct footprint whole_card(const struct report *all, size_t size, size_t r)
+/* The GPU of rank `r` with all its ranks: who opened it first sees most of it. */
+static struct footprint whole_gpu(const struct report *all, size_t size, size_t r)
 {
-    struct footprint card = {0};
+    struct footprint gpu = {0};
     for (size_t other = 0; other < size; other++) {
-        const struct footprint *part = &all[other].held.card;
-        if (strcmp(all[other].card, all[r].card) != 0)
+        const struct footprint *part = &all[other].held.gpu;
+        if (strcmp(all[other].gpu, all[r].gpu) != 0)
             continue;
-        keep_larger(&card.held_bytes, part->held_bytes);
-        card.runtime_bytes += part->runtime_bytes;
-        card.accounted_bytes += part->accounted_bytes;
+        keep_larger(&gpu.held_bytes, part->held_bytes);
+        gpu.runtime_bytes += part->runtime_bytes;
+        gpu.accounted_bytes += part->accounted_bytes;
     }
-    return card;
+    return gpu;
 }
 
 static void find_worst(const struct report *all, size_t size, struct footprint_worst *worst)
@@ -121,7 +121,7 @@ static void find_worst(const struct report *all, size_t size, struct footprint_w
     *worst = (struct footprint_worst){0};
     for (size_t r = 0; r < size; r++) {
         struct footprint_worst held = all[r].held;
-        held.card = whole_card(all, size, r);
+        held.gpu = whole_gpu(all, size, r);
         take_worse(worst, &held);
     }
 }

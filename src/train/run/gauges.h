@@ -1,7 +1,7 @@
-/* gauges -- clock, power and temperature of a rank's card over a run.
+/* gauges -- clock, power and temperature of a rank's GPU over a run.
  *
  * They are read between steps, and at most once a second: asking takes up to a few milliseconds, in
- * which the card rests, and power is a mean over about a second anyway. A reading stands until the
+ * which the GPU rests, and power is a mean over about a second anyway. A reading stands until the
  * next.
  */
 #ifndef TRAIN_GAUGES_H

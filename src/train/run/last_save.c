@@ -58,15 +58,15 @@ static void be_patient(struct run_saves *saves, bool patient)
 static enum status save_in(struct attempt *a, const char *folder)
 {
     struct run_saves *saves = a->saves;
-    checkpoint_saver_turn_to(saves->saver, folder);
+    checkpoint_saver_set_folder(saves->saver, folder);
     enum status st = checkpoint_saver_save(saves->saver, a->progress);
     if (st == STATUS_OK)
         CHECK(checkpoint_saver_result(saves->saver, true, a->result));
-    checkpoint_saver_turn_to(saves->saver, saves->folder);
+    checkpoint_saver_set_folder(saves->saver, saves->folder);
     return st;
 }
 
-static enum status save_apart(struct attempt *a)
+static enum status save_to_fallback(struct attempt *a)
 {
     struct run_saves *saves = a->saves;
     struct word id = {.first = is_first(saves) ? fallback_id(saves->env, saves->run) : 0};
@@ -200,7 +200,7 @@ enum status last_save(struct run_saves *saves, const struct checkpoint_progress 
         if (saves->speaks)
             log_warn(saves->env, "the checkpoint of step %" PRId64 " could not be saved: %s",
                      first.step, first.error);
-        TRY(save_apart(&a));
+        TRY(save_to_fallback(&a));
         if (!result->saved)
             *result = first;
     }

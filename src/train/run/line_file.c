@@ -244,19 +244,20 @@ static enum status leave(struct env *env, const char *path, const struct file_ma
 static enum status move_damaged(struct env *env, const char *path, const struct file_map *map,
                                 const struct sorted *sorted)
 {
-    struct text beside;
+    struct text side_stream;
     enum status st;
     bool one = sorted->damaged_count == 1;
-    text_init(&beside, env);
-    text_printf(&beside, "%s.damaged", path);
-    TRY_OR(done, beside.status);
-    TRY_OR(done, append(env, text_string(&beside), sorted->damaged.data, sorted->damaged.bytes));
+    text_init(&side_stream, env);
+    text_printf(&side_stream, "%s.damaged", path);
+    TRY_OR(done, side_stream.status);
+    TRY_OR(done,
+           append(env, text_string(&side_stream), sorted->damaged.data, sorted->damaged.bytes));
     TRY_OR(done, leave(env, path, map, sorted));
     log_warn(env, "line%s %s of '%s' %s damaged, and %s now in '%s'", one ? "" : "s",
              text_string(&sorted->numbers), path, one ? "was" : "were", one ? "is" : "are",
-             text_string(&beside));
+             text_string(&side_stream));
 done:
-    text_free(&beside);
+    text_free(&side_stream);
     return st;
 }
 

@@ -171,8 +171,8 @@ static void add_known(struct text *line, const char *key, double value)
         add_real(line, key, value);
 }
 
-/* By category where it computes, of the rank that holds the most; on the host beside a card; and all
- * that the first rank's process and its card have held. */
+/* By category where it computes, of the rank that holds the most; on the host beside a GPU; and all
+ * that the first rank's process and its GPU have held. */
 static void add_memory(struct text *line, const struct trainer_step *step)
 {
     text_add(line, ",\"mem\":{");
@@ -184,8 +184,8 @@ static void add_memory(struct text *line, const struct trainer_step *step)
         text_printf(line, ",\"mem_rank\":%d", step->held->rank);
     if (step->held->host_bytes > 0)
         text_printf(line, ",\"host_bytes\":%zu", step->held->host_bytes);
-    if (step->card_bytes > 0)
-        text_printf(line, ",\"card_bytes\":%zu", step->card_bytes);
+    if (step->gpu_bytes > 0)
+        text_printf(line, ",\"gpu_bytes\":%zu", step->gpu_bytes);
     if (step->resident_bytes > 0)
         text_printf(line, ",\"resident\":%zu", step->resident_bytes);
 }
@@ -261,8 +261,8 @@ static enum status write_events(struct metrics *metrics, const struct trainer_st
     };
     const struct tfevents_scalar may_be_known[SOMETIMES] = {
         {"perf/mfu", isnan(step->mfu) ? 0 : (float)step->mfu},
-        {"card/clock_MHz", (float)step->gauges.clock_mhz},
-        {"card/power_W", (float)step->gauges.watts},
+        {"GPU/clock_MHz", (float)step->gauges.clock_mhz},
+        {"GPU/power_W", (float)step->gauges.watts},
     };
     int known = ALWAYS;
     for (int i = 0; i < SOMETIMES; i++)

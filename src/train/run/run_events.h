@@ -35,7 +35,7 @@ struct trainer_facts { /* known when everything is in place, before the first st
     int ranks;
     const char *comm;   /* how they talk: "mpi"; "" for one */
     const char *device; /* "cpu", "cuda" */
-    const char *card;   /* "NVIDIA H200"; "" = the processors */
+    const char *gpu;    /* "NVIDIA H200"; "" = the processors */
 };
 
 struct trainer_step {
@@ -49,8 +49,8 @@ struct trainer_step {
     double loss_scale;                  /* of this step; NAN = there is none: not fp16 */
     const struct footprint_worst *held; /* accounted, of the worst rank */
     size_t resident_bytes;              /* of this rank's process so far; 0 = not known */
-    size_t card_bytes;                  /* in use of its card so far; 0 = no card, or not known */
-    struct device_gauges gauges;        /* of its card, of this step or one not long ago */
+    size_t gpu_bytes;                   /* in use of its GPU so far; 0 = no GPU, or not known */
+    struct device_gauges gauges;        /* of its GPU, of this step or one not long ago */
     int ranks;
     struct engine_traffic traffic; /* of this step */
 };
@@ -89,7 +89,7 @@ struct trainer_summary {
     double tokens_per_second;    /* median over the steps but the first two; NAN = too few */
     struct footprint_worst held; /* of the worst rank, up to the end of the run */
     size_t built_bytes;          /* the same account when all was built, as a plan has it */
-    struct device_gauges gauges; /* of the first rank's card: on average; the highest temperature */
+    struct device_gauges gauges; /* of the first rank's GPU: on average; the highest temperature */
     char checkpoint[4096];       /* the newest; "" = there is none */
     struct trainer_save save;    /* the last; bytes 0 = none */
     int ranks;

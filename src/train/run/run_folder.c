@@ -143,7 +143,7 @@ static enum status check_writable(struct env *env, const char *path)
 {
     char *probe;
     TRY(path_join(env, path, "config.yaml", &probe));
-    enum status st = file_check_place(env, probe);
+    enum status st = file_check_parent(env, probe);
     mem_free(env, probe);
     return st;
 }

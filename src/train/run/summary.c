@@ -56,18 +56,18 @@ static void add_known(struct text *text, const char *key, double value)
         add_real(text, key, value);
 }
 
-/* What is in use of the fullest card, and its rest: what plan has an estimate for. */
-static void add_card(struct text *text, const struct trainer_summary *summary)
+/* What is in use of the fullest GPU, and its rest: what plan has an estimate for. */
+static void add_gpu(struct text *text, const struct trainer_summary *summary)
 {
-    const struct footprint *card = &summary->held.card;
+    const struct footprint *gpu = &summary->held.gpu;
     const struct device_gauges *gauges = &summary->gauges;
     size_t rest =
-        card->held_bytes > card->accounted_bytes ? card->held_bytes - card->accounted_bytes : 0;
-    if (card->held_bytes > 0)
+        gpu->held_bytes > gpu->accounted_bytes ? gpu->held_bytes - gpu->accounted_bytes : 0;
+    if (gpu->held_bytes > 0)
         text_printf(text,
-                    ",\n  \"card\": {\"in_use\": %zu, \"accounted\": %zu, \"runtime\": %zu, "
+                    ",\n  \"gpu\": {\"in_use\": %zu, \"accounted\": %zu, \"runtime\": %zu, "
                     "\"runtime_estimate\": %zu}",
-                    card->held_bytes, card->accounted_bytes, rest, card->runtime_bytes);
+                    gpu->held_bytes, gpu->accounted_bytes, rest, gpu->runtime_bytes);
     add_known(text, "clock_mhz", gauges->clock_mhz);
     add_known(text, "power_w", gauges->watts);
     add_known(text, "temperature_c", gauges->celsius);
@@ -114,7 +114,7 @@ void trainer_summary_print(const struct trainer_summary *summary, struct text *t
     add_real(text, "seconds", summary->seconds);
     add_real(text, "tokens_per_second", summary->tokens_per_second);
     add_memory(text, &summary->held);
-    add_card(text, summary);
+    add_gpu(text, summary);
     if (summary->ranks > 1)
         add_ranks(text, summary);
     if (*summary->checkpoint)

@@ -47,9 +47,9 @@ static int64_t span_room(const struct run_config *config, int64_t steps)
 {
     int64_t units = config->model.layers + 2;
     int64_t batches = run_micro_batches(config), eval = config->train.eval_batches;
-    bool team = config->parallel.tp > 1;
-    double room = (double)steps * (double)((team ? 32 : 12) * units * batches + 64) +
-                  (team ? 7.0 : 3.0) * (double)(units + 4) * (double)(eval > 0 ? eval : 1000);
+    bool tp_group = config->parallel.tp > 1;
+    double room = (double)steps * (double)((tp_group ? 32 : 12) * units * batches + 64) +
+                  (tp_group ? 7.0 : 3.0) * (double)(units + 4) * (double)(eval > 0 ? eval : 1000);
     return room < (double)most_spans ? (int64_t)room : most_spans;
 }
 

@@ -13,13 +13,13 @@
  */
 #include "train/tokenizer/tokenizer_impl.h"
 
-#define CACHE_PIECE_MAX 128 /* longer pieces hardly come twice */
-#define CACHE_SLOTS_MIN 4096
-#define CACHE_BLOCK_MIN (256 * 1024)
-#define CACHE_BLOCK_MAX (32 * 1024 * 1024)
-#define PIECE_MAX       ((size_t)1 << 30)
-#define NO_PAIR         UINT64_MAX
-#define NO_RANK         UINT32_MAX
+#define CACHE_PRETOKEN_MAX 128 /* longer pieces hardly come twice */
+#define CACHE_SLOTS_MIN    4096
+#define CACHE_BLOCK_MIN    (256 * 1024)
+#define CACHE_BLOCK_MAX    (32 * 1024 * 1024)
+#define PRETOKEN_MAX       ((size_t)1 << 30)
+#define NO_PAIR            UINT64_MAX
+#define NO_RANK            UINT32_MAX
 
 struct pair {
     uint64_t key; /* left << 32 | right */
@@ -102,17 +102,17 @@ static enum status fill_pairs(struct bpe *bpe, const struct merge *merges, int64
     return STATUS_OK;
 }
 
-static bool token_is(const struct vocab *vocab, int32_t id, const uint8_t *piece, size_t bytes)
+static bool token_is(const struct vocab *vocab, int32_t id, const uint8_t *pretoken, size_t bytes)
 {
     const struct token *token = &vocab->tokens[id];
-    return token->bytes == bytes && memcmp(vocab->blob + token->at, piece, bytes) == 0;
+    return token->bytes == bytes && memcmp(vocab->blob + token->at, pretoken, bytes) == 0;
 }
 
 /* Where the word is, or where it would go. */
-static int32_t *word_slot(const struct bpe *bpe, const uint8_t *piece, size_t bytes)
+static int32_t *word_slot(const struct bpe *bpe, const uint8_t *pretoken, size_t bytes)
 {
-    size_t at = hash_bytes(piece, bytes) & bpe->word_mask;
-    while (bpe->words[at] && !token_is(bpe->vocab, bpe->words[at] - 1, piece, bytes))
+    size_t at = hash_bytes(pretoken, bytes) & bpe->word_mask;
+    while (bpe->words[at] && !token_is(bpe->vocab, bpe->words[at] - 1, pretoken, bytes))
         at = (at + 1) & bpe->word_mask;
     return &bpe->words[at];
 }
@@ -218,9 +218,9 @@ static int32_t *record_ids(struct record *record)
 }
 
 /* The piece's slot, or the empty one where it belongs. */
-static struct slot *cache_find(const struct bpe_work *w, const uint8_t *piece, size_t bytes)
+static struct slot *cache_find(const struct bpe_work *w, const uint8_t *pretoken, size_t bytes)
 {
-    uint32_t tag = (uint32_t)(hash_bytes(piece, bytes) >> 32);
+    uint32_t tag = (uint32_t)(hash_bytes(pretoken, bytes) >> 32);
     for (size_t at = tag & w->slot_mask;; at = (at + 1) & w->slot_mask) {
         struct slot *slot = &w->slots[at];
         if (!slot->at)
@@ -228,7 +228,8 @@ static struct slot *cache_find(const struct bpe_work *w, const uint8_t *piece, s
         if (slot->tag != tag)
             continue;
         struct record *record = record_at(w, slot);
-        if (record->bytes == bytes && memcmp(record_ids(record) + record->count, piece, bytes) == 0)
+        if (record->bytes == bytes &&
+            memcmp(record_ids(record) + record->count, pretoken, bytes) == 0)
             return slot;
     }
 }
@@ -249,18 +250,18 @@ static enum status cache_make_room(struct bpe_work *w, size_t bytes)
     return STATUS_OK;
 }
 
-static enum status cache_add(struct bpe_work *w, const uint8_t *piece, size_t bytes,
+static enum status cache_add(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
                              const int32_t *ids, size_t count)
 {
     size_t record_bytes = (sizeof(struct record) + count * 4 + bytes + 3) / 4 * 4;
     TRY(cache_make_room(w, record_bytes));
-    struct slot *slot = cache_find(w, piece, bytes);
-    slot->tag = (uint32_t)(hash_bytes(piece, bytes) >> 32);
+    struct slot *slot = cache_find(w, pretoken, bytes);
+    slot->tag = (uint32_t)(hash_bytes(pretoken, bytes) >> 32);
     slot->at = (uint32_t)(w->block_bytes / 4 + 1);
     struct record *record = record_at(w, slot);
     *record = (struct record){(uint16_t)bytes, (uint16_t)count};
     memcpy(record_ids(record), ids, count * 4);
-    memcpy(record_ids(record) + count, piece, bytes);
+    memcpy(record_ids(record) + count, pretoken, bytes);
     w->block_bytes += record_bytes;
     w->slot_used++;
     return STATUS_OK;
@@ -340,9 +341,9 @@ static void push_pair(struct bpe_work *w, size_t at, size_t count)
         heap_push(w, (uint64_t)pair.rank << 32 | at);
 }
 
-static enum status symbols_fill(struct bpe_work *w, const uint8_t *piece, size_t bytes)
+static enum status symbols_fill(struct bpe_work *w, const uint8_t *pretoken, size_t bytes)
 {
-    if (bytes > PIECE_MAX)
+    if (bytes > PRETOKEN_MAX)
         return FAIL(w->env, FORMAT, "the tokenizer cannot cut the text into pieces below 1 GiB");
     if (bytes > w->symbol_room) {
         size_t room = power_above(bytes);
@@ -359,18 +360,18 @@ static enum status symbols_fill(struct bpe_work *w, const uint8_t *piece, size_t
         w->symbol_room = room;
     }
     for (size_t i = 0; i < bytes; i++) {
-        int32_t id = w->bpe->byte_id[piece[i]];
+        int32_t id = w->bpe->byte_id[pretoken[i]];
         if (id < 0)
-            return no_token(w->env, piece[i]);
+            return no_token(w->env, pretoken[i]);
         w->symbols[i] = (struct symbol){id, (uint32_t)(i ? i - 1 : bytes), (uint32_t)(i + 1)};
     }
     return STATUS_OK;
 }
 
-static enum status merge_piece(struct bpe_work *w, const uint8_t *piece, size_t bytes,
-                               struct token_list *out)
+static enum status merge_pretoken(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
+                                  struct token_list *out)
 {
-    TRY(symbols_fill(w, piece, bytes));
+    TRY(symbols_fill(w, pretoken, bytes));
     w->heap_count = 0;
     for (size_t i = 0; i + 1 < bytes; i++)
         push_pair(w, i, bytes);
@@ -395,23 +396,23 @@ static enum status merge_piece(struct bpe_work *w, const uint8_t *piece, size_t 
     return STATUS_OK;
 }
 
-static enum status encode_new(struct bpe_work *w, const uint8_t *piece, size_t bytes,
+static enum status encode_new(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
                               struct token_list *out)
 {
-    int32_t word = w->bpe->words ? *word_slot(w->bpe, piece, bytes) : 0;
+    int32_t word = w->bpe->words ? *word_slot(w->bpe, pretoken, bytes) : 0;
     if (!word)
-        return merge_piece(w, piece, bytes, out);
+        return merge_pretoken(w, pretoken, bytes, out);
     out->ids[out->count++] = word - 1;
     return STATUS_OK;
 }
 
-enum status bpe_encode(struct bpe_work *w, const uint8_t *piece, size_t bytes,
+enum status bpe_encode(struct bpe_work *w, const uint8_t *pretoken, size_t bytes,
                        struct token_list *out)
 {
     TRY(token_list_reserve(w->env, out, (int64_t)bytes)); /* never more ids than bytes */
-    if (bytes > CACHE_PIECE_MAX)
-        return encode_new(w, piece, bytes, out);
-    const struct slot *slot = cache_find(w, piece, bytes);
+    if (bytes > CACHE_PRETOKEN_MAX)
+        return encode_new(w, pretoken, bytes, out);
+    const struct slot *slot = cache_find(w, pretoken, bytes);
     if (slot->at) {
         struct record *record = record_at(w, slot);
         memcpy(out->ids + out->count, record_ids(record), record->count * sizeof(int32_t));
@@ -419,6 +420,6 @@ enum status bpe_encode(struct bpe_work *w, const uint8_t *piece, size_t bytes,
         return STATUS_OK;
     }
     int64_t before = out->count;
-    TRY(encode_new(w, piece, bytes, out));
-    return cache_add(w, piece, bytes, out->ids + before, (size_t)(out->count - before));
+    TRY(encode_new(w, pretoken, bytes, out));
+    return cache_add(w, pretoken, bytes, out->ids + before, (size_t)(out->count - before));
 }

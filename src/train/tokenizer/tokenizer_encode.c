@@ -61,10 +61,10 @@ static enum status hand_on(struct encoder *e, int64_t most)
     return STATUS_OK;
 }
 
-static enum status encode_piece(void *user, const uint8_t *piece, size_t bytes)
+static enum status encode_pretoken(void *user, const uint8_t *pretoken, size_t bytes)
 {
     struct encoder *e = user;
-    TRY(bpe_encode(e->bpe, piece, bytes, e->out));
+    TRY(bpe_encode(e->bpe, pretoken, bytes, e->out));
     return hand_on(e, SOME_IDS);
 }
 
@@ -90,7 +90,7 @@ static enum status encode_section(struct encoder *e, const uint8_t *text, size_t
     }
     if (bpe_is_plain(e->tokenizer->bpe))
         return encode_plain(e, text, bytes);
-    return split_text(e->split, text, bytes, encode_piece, e);
+    return split_text(e->split, text, bytes, encode_pretoken, e);
 }
 
 /* Cut out the tokens of added[pass]; what lies between goes to the next pass, and after the last

@@ -78,11 +78,11 @@ enum status split_work_create(struct env *env, const struct splitter *splitter,
                               struct split_work **work);
 void split_work_destroy(struct split_work *work);
 
-typedef enum status split_piece_fn(void *user, const uint8_t *piece, size_t bytes);
+typedef enum status split_pretoken_fn(void *user, const uint8_t *pretoken, size_t bytes);
 
 /* Call `each` for every piece in order; none is empty, and put together they are the text. */
 enum status split_text(struct split_work *work, const uint8_t *text, size_t bytes,
-                       split_piece_fn *each, void *user);
+                       split_pretoken_fn *each, void *user);
 
 /* --- bpe (tokenizer_bpe.c): a piece to ids -------------------------------------------------- */
 
@@ -106,7 +106,7 @@ enum status bpe_encode_plain(struct env *env, const struct bpe *bpe, const uint8
 
 enum status bpe_work_create(struct env *env, const struct bpe *bpe, struct bpe_work **work);
 void bpe_work_destroy(struct bpe_work *work);
-enum status bpe_encode(struct bpe_work *work, const uint8_t *piece, size_t bytes,
+enum status bpe_encode(struct bpe_work *work, const uint8_t *pretoken, size_t bytes,
                        struct token_list *out);
 
 /* --- the whole ------------------------------------------------------------------------------ */

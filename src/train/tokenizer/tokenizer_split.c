@@ -43,7 +43,7 @@ struct split_work {
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    split_piece_fn *each; /* of the call in progress */
+    split_pretoken_fn *each; /* of the call in progress */
     void *user;
 };
 
@@ -339,15 +339,15 @@ static size_t utf8_run(const uint8_t *text, size_t bytes)
 }
 
 /* 1 and the match's place, 0 for none, below 0 for PCRE2's errors. */
-static int find(struct split_work *w, int stage, const uint8_t *text, size_t bytes, size_t from,
+static int find(struct split_work *w, int step, const uint8_t *text, size_t bytes, size_t from,
                 size_t *start, size_t *end)
 {
     const struct splitter *s = w->splitter;
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-    if (s->jit[stage])
-        rc = pcre2_jit_match(s->regex[stage], text, bytes, from, 0, w->match, w->context);
+    if (s->jit[step])
+        rc = pcre2_jit_match(s->regex[step], text, bytes, from, 0, w->match, w->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(s->regex[stage], text, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+        rc = pcre2_match(s->regex[step], text, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                          w->match, w->context);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
@@ -367,13 +367,13 @@ static enum status regex_failed(struct split_work *w, int code)
                 "the regex of the tokenizer's pre_tokenizer gave up on this text: %s", message);
 }
 
-static enum status split_stage(struct split_work *w, int stage, const uint8_t *text, size_t bytes)
+static enum status split_step(struct split_work *w, int step, const uint8_t *text, size_t bytes)
 {
     size_t from = 0, done = 0, start, end;
-    if (stage == w->splitter->count)
+    if (step == w->splitter->count)
         return bytes ? w->each(w->user, text, bytes) : STATUS_OK;
     while (from < bytes) {
-        int found = find(w, stage, text, bytes, from, &start, &end);
+        int found = find(w, step, text, bytes, from, &start, &end);
         if (found == 0)
             break;
         if (found < 0)
@@ -382,26 +382,26 @@ static enum status split_stage(struct split_work *w, int stage, const uint8_t *t
             return FAIL(w->env, FORMAT,
                         "the regex of the tokenizer's pre_tokenizer moves backwards");
         if (start > done)
-            TRY(split_stage(w, stage + 1, text + done, start - done));
+            TRY(split_step(w, step + 1, text + done, start - done));
         if (end > start)
-            TRY(split_stage(w, stage + 1, text + start, end - start));
+            TRY(split_step(w, step + 1, text + start, end - start));
         done = from = end;
         if (end == start) /* an empty match: look again one character on */
             do
                 from++;
             while (from < bytes && (text[from] & 0xc0) == 0x80);
     }
-    return split_stage(w, stage + 1, text + done, bytes - done);
+    return split_step(w, step + 1, text + done, bytes - done);
 }
 
 enum status split_text(struct split_work *w, const uint8_t *text, size_t bytes,
-                       split_piece_fn *each, void *user)
+                       split_pretoken_fn *each, void *user)
 {
     w->each = each;
     w->user = user;
     while (bytes) {
         size_t run = utf8_run(text, bytes);
-        TRY(split_stage(w, 0, text, run));
+        TRY(split_step(w, 0, text, run));
         if (run < bytes)
             TRY(each(user, text + run++, 1));
         text += run;

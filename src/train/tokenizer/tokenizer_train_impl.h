@@ -54,7 +54,7 @@ struct tokenizer_learner {
     size_t symbol_count, letter_room; /* bytes of all words */
     uint32_t free_place;              /* list of places to use again, + 1 */
     int merge_count, wanted;
-    size_t pieces; /* of the text, counted so far */
+    size_t pretokens; /* of the text, counted so far */
     struct tokenizer_dropped dropped;
     tokenizer_progress_fn *progress; /* may be NULL */
     void *user;

@@ -7,8 +7,8 @@
  */
 #include "train/tokenizer/tokenizer_train_impl.h"
 
-#define CHUNK_BYTES     ((size_t)1 << 20) /* of text that is split at once */
-#define PIECES_A_REPORT (1u << 16)
+#define CHUNK_BYTES        ((size_t)1 << 20) /* of text that is split at once */
+#define PRETOKENS_A_REPORT (1u << 16)
 
 /* --- counting words ------------------------------------------------------------------------- */
 
@@ -53,7 +53,7 @@ static void make_room(struct tokenizer_learner *t)
     }
 }
 
-static enum status add_word(struct tokenizer_learner *t, const uint8_t *piece, size_t bytes)
+static enum status add_word(struct tokenizer_learner *t, const uint8_t *pretoken, size_t bytes)
 {
     if (t->symbol_count + bytes > t->letter_room) {
         size_t room = t->letter_room * 2 > t->symbol_count + bytes ? t->letter_room * 2
@@ -61,24 +61,24 @@ static enum status add_word(struct tokenizer_learner *t, const uint8_t *piece, s
         TRY(mem_grow_array(t->env, MEM_LOADER, "tokenizer training", room, 1, &t->letters));
         t->letter_room = room;
     }
-    memcpy(t->letters + t->symbol_count, piece, bytes);
+    memcpy(t->letters + t->symbol_count, pretoken, bytes);
     t->words[t->word_count++] = (struct word){
         .at = t->symbol_count, .bytes = (uint32_t)bytes, .length = (uint32_t)bytes, .count = 1};
     t->symbol_count += bytes;
     return STATUS_OK;
 }
 
-static enum status count_word(void *user, const uint8_t *piece, size_t bytes)
+static enum status count_word(void *user, const uint8_t *pretoken, size_t bytes)
 {
     struct tokenizer_learner *t = user;
-    if (++t->pieces % PIECES_A_REPORT == 0)
+    if (++t->pretokens % PRETOKENS_A_REPORT == 0)
         TRY(learner_report(t));
     TRY(learner_index_grow(t, &t->word_index, t->word_count, word_hash));
     TRY(learner_grow(t->env, &t->words, t->word_count, &t->word_room, sizeof *t->words));
-    size_t at = hash_bytes(piece, bytes) & t->word_index.mask;
+    size_t at = hash_bytes(pretoken, bytes) & t->word_index.mask;
     for (; t->word_index.slots[at]; at = (at + 1) & t->word_index.mask) {
         struct word *word = &t->words[t->word_index.slots[at] - 1];
-        if (word->bytes == bytes && memcmp(t->letters + word->at, piece, bytes) == 0) {
+        if (word->bytes == bytes && memcmp(t->letters + word->at, pretoken, bytes) == 0) {
             word->count++;
             return STATUS_OK;
         }
@@ -89,10 +89,10 @@ static enum status count_word(void *user, const uint8_t *piece, size_t bytes)
     }
     if (is_full(t, bytes)) {
         make_room(t);
-        for (at = hash_bytes(piece, bytes) & t->word_index.mask; t->word_index.slots[at];)
+        for (at = hash_bytes(pretoken, bytes) & t->word_index.mask; t->word_index.slots[at];)
             at = (at + 1) & t->word_index.mask;
     }
-    TRY(add_word(t, piece, bytes));
+    TRY(add_word(t, pretoken, bytes));
     t->word_index.slots[at] = (uint32_t)t->word_count;
     return STATUS_OK;
 }

@@ -75,12 +75,12 @@ template <typename T, bool WIDE> __device__ inline float dot(const float *a, con
 {
     float sum = 0;
     if (WIDE) {
-        const int piece = 16 / (int)sizeof(T);
+        const int chunk = 16 / (int)sizeof(T);
 #pragma unroll 8
-        for (int d = 0; d < width; d += piece) {
+        for (int d = 0; d < width; d += chunk) {
             pack<T> v = *reinterpret_cast<const pack<T> *>(b + d);
 #pragma unroll
-            for (int i = 0; i < piece; i++)
+            for (int i = 0; i < chunk; i++)
                 sum = fmaf(a[d + i], to_float(v.x[i]), sum);
         }
     } else {

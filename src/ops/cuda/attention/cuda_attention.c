@@ -12,7 +12,7 @@
  * wider than the heads cuDNN is before them (cudnn_is_faster).
  *
  * A plan is made when a shape is first met and kept; later calls find it and allocate nothing on the
- * device. The workspace is the caller's scratch, whose size is answered without a card: a plan that
+ * device. The workspace is the caller's scratch, whose size is answered without a GPU: a plan that
  * needs more than that bound is not taken (cuda_attention_graph.c).
  *
  * Bits: cuDNN's deterministic form of the backward pass keeps T x T elements a head in its workspace. To
@@ -50,23 +50,23 @@ struct cuda_attention_state {
     bool hopper;                  /* the GPU has what our kernels for it need */
     bool matrix;                  /* likewise those for tensor cores of any GPU */
     bool told;                    /* that a shape is slow */
-    enum cuda_teams teams;        /* of these */
+    enum cuda_clusters clusters;  /* of these */
 };
 
-enum { WAY_CUDNN, WAY_FAST, WAY_MATRIX, WAY_PLAIN, WAY_TEAMS };
+enum { WAY_CUDNN, WAY_FAST, WAY_MATRIX, WAY_PLAIN, WAY_CLUSTERS };
 static const char *const ways[] = {"cudnn", "fast", "matrix", "plain", "teams", NULL};
 
-/* Asked without a card, too: whether the word is known is seen at opening. */
-static enum cuda_teams teams_asked(void)
+/* Asked without a GPU, too: whether the word is known is seen at opening. */
+static enum cuda_clusters clusters_asked(void)
 {
     const char *asked = getenv("SIFR_CUDA_ATTENTION");
-    return asked && !strcmp(asked, ways[WAY_TEAMS]) ? CUDA_TEAMS_WHERE_POSSIBLE
-                                                    : CUDA_TEAMS_WHERE_FASTER;
+    return asked && !strcmp(asked, ways[WAY_CLUSTERS]) ? CUDA_CLUSTERS_WHERE_POSSIBLE
+                                                       : CUDA_CLUSTERS_WHERE_FASTER;
 }
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-/* Larger slices fill the card better (gpt2-124m, 64 x 1024, H200: 2 GiB gave 1.1 % of a step over
+/* Larger slices fill the GPU better (gpt2-124m, 64 x 1024, H200: 2 GiB gave 1.1 % of a step over
  * 512 MiB). LEAST costs nothing: a head's chunk of logits takes as much of the same scratch. Beyond
  * it a slice may have what one layer keeps for its backward pass, about six times qkv. */
 static size_t slice_bytes(struct attention a)
@@ -78,7 +78,7 @@ static size_t slice_bytes(struct attention a)
 }
 
 /* Sequences that are done at once: as even as can be. */
-static struct attention slice_of(struct attention a)
+static struct attention sub_attention(struct attention a)
 {
     struct attention one = a;
     one.batch = 1;
@@ -137,7 +137,7 @@ static bool cudnn_is_faster(struct attention a)
 }
 
 /* Scratch is: row sums of dout * out (B, H, T) for both ways; then, for cuDNN, an fp32 dq of a slice
- * (the fast form alone) and the workspace; or what the kernel for Hopper needs, since no card is asked.
+ * (the fast form alone) and the workspace; or what the kernel for Hopper needs, since no GPU is asked.
  * What attention with a cache needs does not depend on the
  * number of tokens: a decoder has one scratch for all lengths. */
 static size_t sums_bytes(struct attention a)
@@ -154,13 +154,13 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
 {
     size_t most = sums_bytes(a), cached = cuda_attend_cached_scratch(a.head_width);
     if (attention_graph_takes(ops->type, a)) {
-        struct attention slice = slice_of(a);
-        size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, slice);
-        size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, slice) + dq_bytes(slice);
+        struct attention sub = sub_attention(a);
+        size_t kept = attention_graph_workspace(ATTENTION_BACKWARD, sub);
+        size_t fast = attention_graph_workspace(ATTENTION_BACKWARD_FAST, sub) + dq_bytes(sub);
         most += kept > fast ? kept : fast;
     }
-    if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), teams_asked())) {
-        size_t hopper = cuda_attend_hopper_scratch(hopper_heads(a), teams_asked());
+    if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked())) {
+        size_t hopper = cuda_attend_hopper_scratch(hopper_heads(a), clusters_asked());
         if (is_padded(a)) /* qkv, dqkv, out, dout */
             hopper += 2 * padded_qkv_bytes(a) + 2 * padded_out_bytes(a);
         most = most > hopper ? most : hopper;
@@ -171,7 +171,7 @@ static size_t cuda_attention_scratch(const struct ops *ops, struct attention a)
 /* Without a GPU it is taken to be a Hopper. What cuDNN computes is not known, and taken to be like ours. */
 static struct attention cuda_attention_tiles(const struct ops *ops, struct attention a)
 {
-    if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), teams_asked())) {
+    if (cuda_attend_hopper_takes(ops->type, hopper_heads(a), clusters_asked())) {
         a.tokens = (a.tokens + 127) / 128 * 128;
         a.head_width = a.head_width <= 64 ? 64 : 128;
     } else if (does_matrix(ops->type, a)) {
@@ -225,7 +225,7 @@ static const struct dnn_plan *find_plan(struct ops *ops, struct stream *stream,
                                         enum attention_pass pass, struct attention a)
 {
     struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
-    if (!cuda_on_card(ops, stream) || !state->cudnn || !attention_graph_takes(ops->type, a) ||
+    if (!cuda_on_gpu(ops, stream) || !state->cudnn || !attention_graph_takes(ops->type, a) ||
         !trusted(pass, a))
         return NULL;
     const struct attention_plan *plan = state->plans;
@@ -290,7 +290,7 @@ static bool aligned(const void *a, const void *b, const void *c, const void *d)
 static void resize(struct ops *ops, struct stream *stream, struct attention a, int64_t heads,
                    int64_t from_width, int64_t to_width, const void *from, void *to)
 {
-    if (cuda_on_card(ops, stream))
+    if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
                       cuda_resize_heads(a.batch * a.tokens * heads, from_width, to_width, from, to,
                                         cuda_handle(stream)),
@@ -323,7 +323,7 @@ static bool forward_hopper(struct ops *ops, struct stream *stream, struct attent
         qkv = scratch;
         to = scratch + padded_qkv_bytes(a);
     }
-    if (cuda_on_card(ops, stream))
+    if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
                       cuda_attend_forward_hopper(ops->type, heads, qkv, to, lse,
                                                  cuda_device_of(ops->device)->processors,
@@ -371,7 +371,7 @@ static void forward_own(struct ops *ops, struct stream *stream, struct attention
 {
     const struct cuda_heads heads = heads_of(a);
     cudaStream_t to = cuda_handle(stream);
-    if (stream_failed(stream) || !cuda_on_card(ops, stream))
+    if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
     if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
         cuda_enqueued(stream, cuda_attend_matrix_forward(ops->type, heads, qkv, out, lse, to),
@@ -400,9 +400,9 @@ static enum attention_pass backward_pass(const struct ops *ops)
 
 /* The sequences from `first` on of a whole batch `a`, as many as the plan takes. */
 static void backward_slice(struct ops *ops, struct stream *stream, const struct dnn_plan *plan,
-                           struct attention a, int64_t first, struct attention slice,
-                           const void *qkv, const void *out, const float *lse, const void *dout,
-                           void *dqkv, char *scratch)
+                           struct attention a, int64_t first, struct attention sub, const void *qkv,
+                           const void *out, const float *lse, const void *dout, void *dqkv,
+                           char *scratch)
 {
     const float scale = (float)(1 / sqrt((double)a.head_width)), masked = -INFINITY, one = 1;
     size_t element = dtype_bytes(ops->type);
@@ -410,7 +410,7 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
     size_t wide = row + 2 * (size_t)(a.kv_heads * a.head_width) * element;
     size_t token = (size_t)(first * a.tokens);
     bool fast = backward_pass(ops) == ATTENTION_BACKWARD_FAST;
-    char *dq = scratch + sums_bytes(slice);
+    char *dq = scratch + sums_bytes(sub);
     struct binding b = {0};
     bind_parts(&b, Q, K, V, (const char *)qkv + token * wide, a, element);
     bind_parts(&b, DQ, DK, DV, (const char *)dqkv + token * wide, a, element);
@@ -423,7 +423,7 @@ static void backward_slice(struct ops *ops, struct stream *stream, const struct 
     bind(&b, ONE, &one);
     if (fast)
         bind(&b, DQ_SUM, dq);
-    run(ops, stream, plan, &b, fast ? dq + dq_bytes(slice) : dq);
+    run(ops, stream, plan, &b, fast ? dq + dq_bytes(sub) : dq);
 }
 
 /* By cuDNN: false when it does not do this. */
@@ -432,16 +432,16 @@ static bool backward_cudnn(struct ops *ops, struct stream *stream, struct attent
                            void *dqkv, void *scratch)
 {
     enum attention_pass pass = backward_pass(ops);
-    struct attention slice = slice_of(a), last = slice;
-    last.batch = a.batch - (a.batch - 1) / slice.batch * slice.batch;
-    const struct dnn_plan *plan = find_plan(ops, stream, pass, slice), *last_plan = plan;
-    if (plan && last.batch != slice.batch)
+    struct attention sub = sub_attention(a), last = sub;
+    last.batch = a.batch - (a.batch - 1) / sub.batch * sub.batch;
+    const struct dnn_plan *plan = find_plan(ops, stream, pass, sub), *last_plan = plan;
+    if (plan && last.batch != sub.batch)
         last_plan = find_plan(ops, stream, pass, last);
     if (!plan || !last_plan || !aligned(qkv, out, dout, dqkv) || !aligned(lse, scratch, NULL, NULL))
         return false;
-    for (int64_t first = 0; first < a.batch; first += slice.batch) {
-        bool whole = first + slice.batch <= a.batch;
-        backward_slice(ops, stream, whole ? plan : last_plan, a, first, whole ? slice : last, qkv,
+    for (int64_t first = 0; first < a.batch; first += sub.batch) {
+        bool whole = first + sub.batch <= a.batch;
+        backward_slice(ops, stream, whole ? plan : last_plan, a, first, whole ? sub : last, qkv,
                        out, lse, dout, dqkv, scratch);
     }
     return true;
@@ -454,7 +454,7 @@ static void backward_own(struct ops *ops, struct stream *stream, struct attentio
 {
     const struct cuda_heads heads = heads_of(a);
     cudaStream_t to = cuda_handle(stream);
-    if (stream_failed(stream) || !cuda_on_card(ops, stream))
+    if (stream_failed(stream) || !cuda_on_gpu(ops, stream))
         return;
     if (cuda_ops_of(ops)->attention->matrix && does_matrix(ops->type, a)) {
         cuda_enqueued(
@@ -469,14 +469,14 @@ static void backward_own(struct ops *ops, struct stream *stream, struct attentio
     }
 }
 
-/* By our own kernel for Hopper: false when it is not for this card or shape, and nothing was done. */
+/* By our own kernel for Hopper: false when it is not for this GPU or shape, and nothing was done. */
 static bool backward_hopper(struct ops *ops, struct stream *stream, struct attention a,
                             const float *rope, const void *qkv, const void *out, const float *lse,
                             const void *dout, void *dqkv, void *dbias, void *scratch)
 {
     const struct cuda_attention_state *state = cuda_ops_of(ops)->attention;
     const struct cuda_heads heads = hopper_heads(a);
-    if (!state->hopper || !cuda_attend_hopper_takes(ops->type, heads, state->teams) ||
+    if (!state->hopper || !cuda_attend_hopper_takes(ops->type, heads, state->clusters) ||
         !aligned(qkv, out, dout, dqkv) || !aligned(scratch, rope, NULL, NULL))
         return false;
     int processors = cuda_device_of(ops->device)->processors;
@@ -494,9 +494,9 @@ static bool backward_hopper(struct ops *ops, struct stream *stream, struct atten
         dout = wide_dout;
         scratch = wide_dout + padded_out_bytes(a);
     }
-    if (cuda_on_card(ops, stream))
+    if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
-                      cuda_attend_backward_hopper(ops->type, heads, state->teams, rope, qkv, out,
+                      cuda_attend_backward_hopper(ops->type, heads, state->clusters, rope, qkv, out,
                                                   lse, dout, to, dbias, scratch, processors,
                                                   cuda_handle(stream)),
                       "attention backward");
@@ -535,7 +535,7 @@ static void cuda_attention_cached(struct ops *ops, struct stream *stream, struct
                                   struct past past, int64_t room, const void *qkv, void *cache_k,
                                   void *cache_v, void *out, void *scratch)
 {
-    if (cuda_on_card(ops, stream))
+    if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
                       cuda_attend_cached(ops->type, heads_of(a),
                                          (struct kernel_past){past.count, past.at}, room, qkv,
@@ -553,14 +553,15 @@ enum status cuda_attention_open(struct ops *ops, struct cuda_attention_state **o
     enum status st;
     int way;
     TRY(cuda_word(env, "SIFR_CUDA_ATTENTION", ways, &way));
-    TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the card"));
+    TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the GPU"));
     TRY(mem_alloc(env, MEM_OTHER, "attention plans", sizeof *state, &state));
     TRY_OR(undo_state, dnn_status(env, cudnnCreate(&state->handle), "cudnnCreate"));
     state->backward = way == WAY_FAST ? ATTENTION_BACKWARD_FAST : ATTENTION_BACKWARD;
     state->cudnn = way != WAY_PLAIN && way != WAY_MATRIX;
     state->matrix = way != WAY_PLAIN && cuda_device_of(ops->device)->capability >= 80;
-    state->teams = teams_asked();
-    state->hopper = (way < 0 || way == WAY_TEAMS) && cuda_device_of(ops->device)->capability == 90;
+    state->clusters = clusters_asked();
+    state->hopper =
+        (way < 0 || way == WAY_CLUSTERS) && cuda_device_of(ops->device)->capability == 90;
     *out = state;
     return STATUS_OK;
 undo_state:

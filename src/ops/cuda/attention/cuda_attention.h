@@ -43,22 +43,22 @@ cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const voi
 
 /* When teams of blocks do the backward pass on Hopper: for shapes so large that they are faster; or for
  * all that they can do, so that tests reach them with small ones. Other bits, and other scratch. */
-enum cuda_teams { CUDA_TEAMS_WHERE_FASTER, CUDA_TEAMS_WHERE_POSSIBLE };
+enum cuda_clusters { CUDA_CLUSTERS_WHERE_FASTER, CUDA_CLUSTERS_WHERE_POSSIBLE };
 
-/* cuda_attention_hopper.cu: the backward pass on a card of compute capability 9.0 with so many
+/* cuda_attention_hopper.cu: the backward pass on a GPU of compute capability 9.0 with so many
  * processors, for what it takes; the same contract otherwise. All pointers are multiples of 16. With
  * `rope` (NULL: none) dq and dk are turned back before they are rounded, at the widths that
  * cuda_attend_hopper_turns. Without it, `dbias` (NULL: not wanted) are column sums of dqkv, those of dk
- * and dv of what is not rounded; with both it fails. The same `teams` for all three. */
-bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_teams teams);
+ * and dv of what is not rounded; with both it fails. The same `clusters` for all three. */
+bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters clusters);
 bool cuda_attend_hopper_turns(struct cuda_heads a);
-size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_teams teams);
-cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_teams teams,
+size_t cuda_attend_hopper_scratch(struct cuda_heads a, enum cuda_clusters clusters);
+cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_clusters clusters,
                                         const float *rope, const void *qkv, const void *out,
                                         const float *lse, const void *dout, void *dqkv, void *dbias,
                                         float *scratch, int processors, cudaStream_t stream);
 
-/* cuda_attention_forward_hopper.cu: the forward pass on such a card, likewise. The bits do not depend on
+/* cuda_attention_forward_hopper.cu: the forward pass on such a GPU, likewise. The bits do not depend on
  * the number of processors. */
 bool cuda_attend_forward_hopper_takes(int type, struct cuda_heads a);
 cudaError_t cuda_attend_forward_hopper(int type, struct cuda_heads a, const void *qkv, void *out,

@@ -1,4 +1,4 @@
-/* cuda_attention_forward_hopper -- attention's forward pass for cards of compute capability 9.0: heads
+/* cuda_attention_forward_hopper -- attention's forward pass for GPUs of compute capability 9.0: heads
  * of width 8 to 128 in steps of 8, 16-bit types, any length. One launch, no scratch; a block a
  * processor, which works through its list (hopper_forward_tiles.cuh) with one warp that brings tiles
  * and some warpgroups that compute (hopper_forward.cuh).

@@ -1,5 +1,5 @@
 /* cuda_attention_graph -- attention as graphs for cuDNN, and the memory they need; apart from the
- * slots, so that the plans can be made and looked at without a card. */
+ * slots, so that the plans can be made and looked at without a GPU. */
 #ifndef OPS_CUDA_CUDA_ATTENTION_GRAPH_H
 #define OPS_CUDA_CUDA_ATTENTION_GRAPH_H
 #include "ops/cuda/attention/cuda_cudnn.h"
@@ -15,7 +15,7 @@ enum attention_name { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV, SUMS, SCALE, MASK
 /* Whether there may be an engine: bf16 or f16, D a multiple of 8 and at most 256 (on Hopper; 128 in
  * bprop elsewhere). */
 bool attention_graph_takes(enum dtype type, struct attention a);
-/* A plan for `a` in at most `workspace_bytes`; the card is that of `handle` or described by
+/* A plan for `a` in at most `workspace_bytes`; the GPU is that of `handle` or described by
  * `properties`: see dnn_plan_create. */
 enum status attention_graph_plan(struct env *env, enum dtype type, struct attention a,
                                  enum attention_pass pass, cudnnHandle_t handle,

@@ -1,19 +1,19 @@
-/* cuda_attention_hopper -- attention's backward pass for cards of compute capability 9.0: heads of
+/* cuda_attention_hopper -- attention's backward pass for GPUs of compute capability 9.0: heads of
  * width 8 to 128 in steps of 8, 16-bit types, any length. The same bits in every run, without atomics
  * whose order is open and without the T x T matrix in memory.
  *
  * Three launches: statistics of the rows (dout . out, and lse in powers of two); the pass itself, a
  * block a processor (hopper_attend.cuh for width 64, hopper_attend_wide.cuh for 128, in the order of
  * hopper_tiles.cuh); and, when some items were cut, their dq from its parts. Long sequences are done by
- * teams of blocks (hopper_teams.cuh), and nothing is cut; at width 128 with rope the last launch then
+ * teams of blocks (hopper_clusters.cuh), and nothing is cut; at width 128 with rope the last launch then
  * turns dq.
  *
  * Where the caller gives a table of rope, dq and dk are turned back on their way out
  * (hopper_rows.cuh), in kernels of their own (ROPE), so that those without are as fast as ever. And so
  * with column sums of dqkv (SUMS, hopper_columns.cuh), which take a last launch that adds them up.
  *
- * What is cut, and whether there are teams, depends on the shape alone, as if every card had 132
- * processors: so do the bits. On another number the work is only less even; but where a card, or the
+ * What is cut, and whether there are teams, depends on the shape alone, as if every GPU had 132
+ * processors: so do the bits. On another number the work is only less even; but where a GPU, or the
  * part of one, has not even the processors of one team, its blocks work alone, with bits of their own.
  *
  * This file is compiled for sm_90a alone (cmake/cuda.cmake): wgmma and setmaxnreg are nowhere else.
@@ -108,12 +108,12 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-template <int WIDTH, bool TEAM, bool LATE>
-using order_of = std::conditional_t<TEAM, team_walk<WIDTH, LATE>, walk<WIDTH>>;
+template <int WIDTH, bool CLUSTER, bool LATE>
+using order_of = std::conditional_t<CLUSTER, tp_walk<WIDTH, LATE>, walk<WIDTH>>;
 
 /* A block a processor: a producer (one thread of the first warpgroup; of teams, two more that see to
  * its turns) and two warpgroups that compute, with the registers that the first does not need. */
-template <typename T, int WIDTH, bool ROPE, bool SUMS, bool TEAM>
+template <typename T, int WIDTH, bool ROPE, bool SUMS, bool CLUSTER>
 __global__ void __launch_bounds__(THREADS, 1)
     attend_backward(const __grid_constant__ CUtensorMap qkv,
                     const __grid_constant__ CUtensorMap dout, const __grid_constant__ problem p,
@@ -134,14 +134,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (threadIdx.x % 32)
             return;
         if (warp == 0)
-            produce<order_of<WIDTH, TEAM, LATE>, SUMS>(m, p, &qkv, &dout);
-        else if (TEAM && warp == 1)
+            produce<order_of<WIDTH, CLUSTER, LATE>, SUMS>(m, p, &qkv, &dout);
+        else if (CLUSTER && warp == 1)
             wait_for_turns<LATE>(m, p);
-        else if (TEAM && warp == 2)
+        else if (CLUSTER && warp == 2)
             tell_turns<LATE>(m, p);
     } else {
         more_registers<240>();
-        consume<ROPE, SUMS, TEAM>(m, p, dqkv);
+        consume<ROPE, SUMS, CLUSTER>(m, p, dqkv);
     }
 }
 
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(CONSUMERS)
 
 /* --- launching ------------------------------------------------------------------------------ */
 
-/* All but who does what; the scratch is laid out for every card alike. */
+/* All but who does what; the scratch is laid out for every GPU alike. */
 problem problem_of(struct cuda_heads a, const shares &s, const float *rope, float *scratch)
 {
     const int64_t place = s.place_bytes / (int64_t)sizeof(float);
@@ -216,10 +216,10 @@ void deal(problem *p, const shares &s)
     p->whole = (int)s.whole;
     p->rest = (int)s.rest;
     p->jobs = (int)job_count(s);
-    p->slots = s.team ? 0 : (int)slot_count(s);
+    p->slots = s.cluster ? 0 : (int)slot_count(s);
     p->cuts = (int)s.cuts;
-    p->team = (int)s.team;
-    p->teams = (int)s.teams;
+    p->cluster = (int)s.cluster;
+    p->clusters = (int)s.clusters;
     p->places = (int)s.places;
 }
 
@@ -228,7 +228,7 @@ template <typename F> cudaError_t allow_shared(F *kernel, size_t bytes)
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-/* Blocks of a team wait for each other: all must find room on the card, or fewer are sent. */
+/* Blocks of a team wait for each other: all must find room on the GPU, or fewer are sent. */
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
 cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem *p, shares s,
                         T *dqkv, cudaStream_t stream)
@@ -236,7 +236,7 @@ cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem
     const auto alone = attend_backward<T, WIDTH, ROPE, SUMS, false>;
     const auto together = attend_backward<T, WIDTH, ROPE, SUMS, true>;
     const size_t shared = sizeof(memory<WIDTH>);
-    for (deal(p, s); s.team; deal(p, s)) {
+    for (deal(p, s); s.cluster; deal(p, s)) {
         void *arguments[] = {(void *)&qkv, (void *)&dout, p, &dqkv};
         const cudaError_t error = cudaLaunchCooperativeKernel(
             together, dim3((unsigned)s.blocks), dim3(THREADS), arguments, shared, stream);
@@ -250,13 +250,13 @@ cudaError_t launch_pass(const CUtensorMap &qkv, const CUtensorMap &dout, problem
 }
 
 template <typename T, int WIDTH, bool ROPE, bool SUMS>
-cudaError_t run(struct cuda_heads a, enum cuda_teams teams, const float *rope, void *dbias,
+cudaError_t run(struct cuda_heads a, enum cuda_clusters clusters, const float *rope, void *dbias,
                 const void *qkv, const void *out, const float *lse, const void *dout, void *dqkv,
                 float *scratch, int processors, cudaStream_t stream)
 {
     const bool late = IS_LATE<WIDTH, ROPE>;
     const struct cuda_heads tiled = in_tiles(a);
-    const shares s = shares_of(tiled, teams, late);
+    const shares s = shares_of(tiled, clusters, late);
     float *sums = scratch, *powers = sums + statistic_count(tiled);
     problem p = problem_of(a, s, rope, scratch);
     encode_fn encode;
@@ -279,7 +279,7 @@ cudaError_t run(struct cuda_heads a, enum cuda_teams teams, const float *rope, v
     if (error != cudaSuccess)
         return error;
     const unsigned query_tiles = (unsigned)s.tiles * QUERY_TILES<WIDTH>;
-    if (s.team ? late && p.team : s.rest > 0)
+    if (s.cluster ? late && p.cluster : s.rest > 0)
         gather_parts<T, WIDTH, ROPE, SUMS>
             <<<dim3(query_tiles, (unsigned)s.group, (unsigned)s.rest), CONSUMERS, 0, stream>>>(
                 p, (T *)dqkv);
@@ -290,15 +290,15 @@ cudaError_t run(struct cuda_heads a, enum cuda_teams teams, const float *rope, v
 }
 
 template <typename T, int WIDTH, typename... R>
-cudaError_t run_way(struct cuda_heads a, enum cuda_teams teams, const float *rope, void *dbias,
-                    R... rest)
+cudaError_t run_way(struct cuda_heads a, enum cuda_clusters clusters, const float *rope,
+                    void *dbias, R... rest)
 {
     if (rope && (dbias || a.width != WIDTH))
         return cudaErrorInvalidValue;
     if (rope)
-        return run<T, WIDTH, true, false>(a, teams, rope, dbias, rest...);
-    return dbias ? run<T, WIDTH, false, true>(a, teams, rope, dbias, rest...)
-                 : run<T, WIDTH, false, false>(a, teams, rope, dbias, rest...);
+        return run<T, WIDTH, true, false>(a, clusters, rope, dbias, rest...);
+    return dbias ? run<T, WIDTH, false, true>(a, clusters, rope, dbias, rest...)
+                 : run<T, WIDTH, false, false>(a, clusters, rope, dbias, rest...);
 }
 
 template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, R... rest)
@@ -308,21 +308,22 @@ template <typename T, typename... R> cudaError_t run_width(struct cuda_heads a, 
 
 } // namespace
 
-/* Few long items that are not cut, or not enough, leave so much of the card idle that cuDNN is faster,
+/* Few long items that are not cut, or not enough, leave so much of the GPU idle that cuDNN is faster,
  * where it has a form for the shape. */
-bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_teams teams)
+bool cuda_attend_hopper_takes(int type, struct cuda_heads a, enum cuda_clusters clusters)
 {
     const struct cuda_heads tiled = in_tiles(a);
     if ((type != DTYPE_BF16 && type != DTYPE_F16) || a.width <= 0 || a.width > 128 || a.width % 8 ||
         a.tokens <= 0 || a.tokens > MOST_TOKENS || statistic_count(tiled) > INT32_MAX)
         return false;
-    const shares s = shares_of(tiled, teams, false);
-    if ((teams == CUDA_TEAMS_WHERE_POSSIBLE && s.team) || a.tokens != tiled.tokens)
+    const shares s = shares_of(tiled, clusters, false);
+    if ((clusters == CUDA_CLUSTERS_WHERE_POSSIBLE && s.cluster) || a.tokens != tiled.tokens)
         return true;
     if (s.tiles <= (tiled.width == 64 ? 2 : 8) || s.items >= PROCESSORS * 2 / 3)
         return true;
     const int64_t tiles = s.items * (s.tiles * (s.tiles + 1) / 2);
-    return tiled.width == 64 && !s.team ? s.rest > 0 : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
+    return tiled.width == 64 && !s.cluster ? s.rest > 0
+                                           : 2 * PROCESSORS * longest_of(s) <= 3 * tiles;
 }
 
 /* The planes of rope lie where the kernels look for them only if the head is as wide as they compute. */
@@ -338,21 +339,21 @@ static size_t scratch_of(struct cuda_heads a, const shares &s)
 }
 
 /* With rope, or without. */
-size_t cuda_attend_hopper_scratch(struct cuda_heads heads, enum cuda_teams teams)
+size_t cuda_attend_hopper_scratch(struct cuda_heads heads, enum cuda_clusters clusters)
 {
     const struct cuda_heads a = in_tiles(heads);
-    const size_t late = scratch_of(a, shares_of(a, teams, a.width == 128));
-    const size_t other = scratch_of(a, shares_of(a, teams, false));
+    const size_t late = scratch_of(a, shares_of(a, clusters, a.width == 128));
+    const size_t other = scratch_of(a, shares_of(a, clusters, false));
     return late > other ? late : other;
 }
 
-cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_teams teams,
+cudaError_t cuda_attend_backward_hopper(int type, struct cuda_heads a, enum cuda_clusters clusters,
                                         const float *rope, const void *qkv, const void *out,
                                         const float *lse, const void *dout, void *dqkv, void *dbias,
                                         float *scratch, int processors, cudaStream_t stream)
 {
-    return type == DTYPE_BF16 ? run_width<__nv_bfloat16>(a, teams, rope, dbias, qkv, out, lse, dout,
-                                                         dqkv, scratch, processors, stream)
-                              : run_width<__half>(a, teams, rope, dbias, qkv, out, lse, dout, dqkv,
-                                                  scratch, processors, stream);
+    return type == DTYPE_BF16 ? run_width<__nv_bfloat16>(a, clusters, rope, dbias, qkv, out, lse,
+                                                         dout, dqkv, scratch, processors, stream)
+                              : run_width<__half>(a, clusters, rope, dbias, qkv, out, lse, dout,
+                                                  dqkv, scratch, processors, stream);
 }

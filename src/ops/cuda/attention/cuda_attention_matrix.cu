@@ -27,8 +27,8 @@ bool cuda_attend_matrix_takes(struct cuda_heads a)
 cudaError_t cuda_attend_matrix_forward(int type, struct cuda_heads a, const void *qkv, void *out,
                                        float *lse, cudaStream_t stream)
 {
-    const bool pieces = attend::pieces_of_16(type, a.width, qkv, out);
-#define CALL(T) matrix::run_forward<T>(a, pieces, qkv, out, lse, stream)
+    const bool chunks = attend::pieces_of_16(type, a.width, qkv, out);
+#define CALL(T) matrix::run_forward<T>(a, chunks, qkv, out, lse, stream)
     return type == DTYPE_F32    ? CALL(float)
            : type == DTYPE_BF16 ? CALL(__nv_bfloat16)
                                 : CALL(__half);
@@ -39,12 +39,12 @@ cudaError_t cuda_attend_matrix_backward(int type, struct cuda_heads a, const voi
                                         const void *out, const float *lse, const void *dout,
                                         void *dqkv, float *sums, cudaStream_t stream)
 {
-    const bool pieces = attend::pieces_of_16(type, a.width, qkv, dout) &&
+    const bool chunks = attend::pieces_of_16(type, a.width, qkv, dout) &&
                         attend::pieces_of_16(type, a.width, dqkv, dqkv);
     const cudaError_t error = cuda_attend_sums(type, a, out, dout, sums, stream);
     if (error != cudaSuccess)
         return error;
-#define CALL(T) matrix::run_backward<T>(a, pieces, qkv, lse, dout, dqkv, sums, stream)
+#define CALL(T) matrix::run_backward<T>(a, chunks, qkv, lse, dout, dqkv, sums, stream)
     return type == DTYPE_F32    ? CALL(float)
            : type == DTYPE_BF16 ? CALL(__nv_bfloat16)
                                 : CALL(__half);

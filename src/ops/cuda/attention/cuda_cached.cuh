@@ -3,7 +3,7 @@
  *
  * A warp attends to a part of the past for one query. How the past is cut depends on the shape and the
  * position alone (so do the bits): into many parts when there are few queries, as in decoding, into one
- * when there are enough of them to fill the card, as over a prompt. The position may stand in device
+ * when there are enough of them to fill the GPU, as over a prompt. The position may stand in device
  * memory, so there are blocks for the longest past that there is room for, and those without a part
  * leave. The block that comes last of a query's puts together what they found, in their order, whoever
  * it is.
@@ -16,7 +16,7 @@
 namespace cached
 {
 
-const int PARTS = 4096; /* warps that fill the card: queries times parts is not more */
+const int PARTS = 4096; /* warps that fill the GPU: queries times parts is not more */
 const int MOST = 64;    /* parts of one query */
 
 struct place {

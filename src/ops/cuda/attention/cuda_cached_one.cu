@@ -76,8 +76,7 @@ template <typename T, int LANES_A_ROW> struct held {
 #pragma unroll
             for (int apart = 1; apart < LANES_A_ROW; apart *= 2)
                 sum = add(sum, __shfl_xor_sync(ALL_LANES, sum, apart));
-            scores[k] =
-                first + k * ROWS + lane / LANES_A_ROW < end ? mul(scale, sum) : -INFINITY;
+            scores[k] = first + k * ROWS + lane / LANES_A_ROW < end ? mul(scale, sum) : -INFINITY;
             largest = fmaxf(largest, scores[k]);
         }
 #pragma unroll
@@ -114,28 +113,28 @@ template <typename T, int LANES_A_ROW> __device__ inline void join_lanes(found<T
 }
 
 template <typename T, int LANES_A_ROW>
-__global__ void __launch_bounds__(WARPS<LANES_A_ROW> * WARP)
+__global__ void __launch_bounds__(WARPS<LANES_A_ROW> *WARP)
     one(place p, kernel_past past_, const T *qkv, T *cache_k, T *cache_v, T *out, float *scratch,
         unsigned *arrived)
 {
     constexpr int N = PACK<T>, WIDTH = LANES_A_ROW * N, COUNT = WARPS<LANES_A_ROW>;
     __shared__ float tops[COUNT], sums[COUNT], accs[COUNT][WIDTH];
     follow_let();
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, piece = lane % LANES_A_ROW * N;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, chunk = lane % LANES_A_ROW * N;
     const int query = blockIdx.x / p.blocks, block = blockIdx.x % p.blocks;
     const int h = query % p.heads, b = query / p.heads, past = (int)past_of(past_);
     const cut cut = cut_of(p, past + 1, COUNT);
     const int mine = block * COUNT + warp, first = min(mine, cut.parts) * cut.part;
     const int last = min(first + cut.part, past + 1), known = min(last, past);
 
-    const int64_t at = b * p.room * p.kv_row + h / p.group * WIDTH + piece;
+    const int64_t at = b * p.room * p.kv_row + h / p.group * WIDTH + chunk;
     held<T, LANES_A_ROW> held;
     held.load(cache_k + at, cache_v + at, p.kv_row, first, known, lane);
     follow_wait();
     if (block >= cut.blocks)
         return;
     if (mine < cut.parts) {
-        const T *from = qkv + b * p.row + piece, *key = from + (p.heads + h / p.group) * WIDTH;
+        const T *from = qkv + b * p.row + chunk, *key = from + (p.heads + h / p.group) * WIDTH;
         found<T> f;
         pack<T> new_key = {}, new_value = {};
         float q[N];
@@ -163,7 +162,7 @@ __global__ void __launch_bounds__(WARPS<LANES_A_ROW> * WARP)
         if (lane < LANES_A_ROW) {
 #pragma unroll
             for (int i = 0; i < N; i++)
-                accs[warp][piece + i] = f.acc[i];
+                accs[warp][chunk + i] = f.acc[i];
         }
     }
     __syncthreads();
@@ -225,7 +224,8 @@ cudaError_t cached::attend_one(int type, struct cuda_heads a, kernel_past past, 
     return with_type((enum dtype)type, [=](auto zero) {
         using T = decltype(zero);
         int lanes = lanes_a_row(type, a.width);
-#define RUN(count) run<T, count>(a, past, room, stream, qkv, cache_k, cache_v, out, scratch, arrived)
+#define RUN(count) \
+    run<T, count>(a, past, room, stream, qkv, cache_k, cache_v, out, scratch, arrived)
         return lanes == 4 ? RUN(4) : lanes == 8 ? RUN(8) : RUN(16);
 #undef RUN
     });

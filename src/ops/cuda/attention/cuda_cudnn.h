@@ -67,9 +67,9 @@ struct dnn_plan {
 /* Ask for an engine that runs the graph in at most `workspace_bytes`; with `exact` one that does not
  * note of itself that its results vary from run to run (that alone is no promise: 9.19 does not note
  * it of attention that adds with atomics). Takes over what the graph owns, in every case. STATUS_OK
- * with plan->plan NULL: no engine does (why is logged at level debug). For the card of `handle`;
+ * with plan->plan NULL: no engine does (why is logged at level debug). For the GPU of `handle`;
  * without a handle for the one described by `properties`, a descriptor of type
- * CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR: so plans can be made without a card. */
+ * CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR: so plans can be made without a GPU. */
 enum status dnn_plan_create(struct dnn_graph *graph, cudnnHandle_t handle,
                             cudnnBackendDescriptor_t properties, bool exact, size_t workspace_bytes,
                             struct dnn_plan *plan);

@@ -65,7 +65,7 @@ __device__ inline void product_query(float (&dq)[32], uint32_t ds, uint32_t key,
 
 /* --- the loop ------------------------------------------------------------------------------- */
 
-template <bool ROPE, bool SUMS, bool TEAM, typename T>
+template <bool ROPE, bool SUMS, bool CLUSTER, typename T>
 __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
 {
     const place me = place_of((int)threadIdx.x - 128);
@@ -122,7 +122,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         product_tile<T>(dv, p16, tile_at(shared_address(m.dout[d.stage])), !(flags & FIRST));
         products_commit();
         if (tile > 1)
-            query_leaves<SUMS, TEAM>(m, p, dqkv, older, dq_at, dq, tile - 2);
+            query_leaves<SUMS, CLUSTER>(m, p, dqkv, older, dq_at, dq, tile - 2);
 
         /* dS, beside dV */
         products_wait<1>();
@@ -140,7 +140,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
                 barrier_wait(shared_address(&m.key_full[k.stage]), k.parity);
             barrier_wait(shared_address(&m.query_full[q.stage]), q.parity);
         }
-        if (TEAM && finished(before)) /* after the wait below, registers would run short */
+        if (CLUSTER && finished(before)) /* after the wait below, registers would run short */
             await_turn(m, tile - 1);
         products_wait<0>();
         hold(dv);
@@ -201,7 +201,7 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
             if (before & LAST)
                 barrier_arrive(shared_address(&m.key_empty[key_before]));
         }
-        if (TEAM && finished(before))
+        if (CLUSTER && finished(before))
             end_turn(m, tile - 1, leader);
         if (ROPE && finished(before))
             turn_part<64>(new_dq, p, query_row<64>(before), place_again());
@@ -214,9 +214,9 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
         if (flags & END) {
             const order &o = m.orders[tile % ORDERS];
             if (tile)
-                query_leaves<SUMS, TEAM>(m, p, dqkv, before, dq_at, dq, tile - 1);
+                query_leaves<SUMS, CLUSTER>(m, p, dqkv, before, dq_at, dq, tile - 1);
             barrier_wait(shared_address(&m.ds_full[tile & 1]), tile >> 1 & 1);
-            if (TEAM && finished(flags))
+            if (CLUSTER && finished(flags))
                 await_turn(m, tile);
             if (flags & TAKE)
                 take_sum(new_dq, p.dq + o.sum + sum_offset(me));
@@ -226,11 +226,11 @@ __device__ inline void consume(memory<64> &m, const problem &p, T *dqkv)
             products_commit();
             products_wait<0>();
             hold(new_dq);
-            if (TEAM && finished(flags))
+            if (CLUSTER && finished(flags))
                 end_turn(m, tile, leader);
             if (ROPE && finished(flags))
                 turn_part<64>(new_dq, p, query_row<64>(flags), place_again());
-            query_leaves<SUMS, TEAM>(m, p, dqkv, flags, leaving_at(o, flags), new_dq, tile);
+            query_leaves<SUMS, CLUSTER>(m, p, dqkv, flags, leaving_at(o, flags), new_dq, tile);
             keys_leave(m, p, dqkv, o, dk, dv);
             return;
         }

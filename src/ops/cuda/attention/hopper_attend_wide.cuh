@@ -88,16 +88,16 @@ __device__ inline float *pair_place(const problem &p, unsigned tile)
     return p.pairs + ((int64_t)blockIdx.x * PAIR_STAGES + tile % PAIR_STAGES) * (64 * 128);
 }
 
-template <bool ROPE, bool SUMS, bool TEAM, typename T>
+template <bool ROPE, bool SUMS, bool CLUSTER, typename T>
 __device__ inline void query_goes(memory<128> &m, const problem &p, T *dqkv, unsigned tile,
                                   int flags, const float (&dq)[32])
 {
     const order &o = m.orders[tile % ORDERS];
     if constexpr (ROPE) {
-        float *to = !TEAM && finished(flags) ? pair_place(p, tile) : p.dq + o.sum;
-        sum_leaves<TEAM>(m, to + sum_offset(place_again()), flags, dq, tile);
+        float *to = !CLUSTER && finished(flags) ? pair_place(p, tile) : p.dq + o.sum;
+        sum_leaves<CLUSTER>(m, to + sum_offset(place_again()), flags, dq, tile);
     } else {
-        query_leaves<SUMS, TEAM>(m, p, dqkv, flags, leaving_at(o, flags), dq, tile);
+        query_leaves<SUMS, CLUSTER>(m, p, dqkv, flags, leaving_at(o, flags), dq, tile);
     }
 }
 
@@ -120,10 +120,11 @@ __device__ inline void query_finishes(memory<128> &m, const problem &p, T *dqkv,
     write_query<128, true>(dqkv + o.dq, p, row, dq, m.stage[me.half * 4 + me.warp], me);
 }
 
-template <bool ROPE, bool SUMS, bool TEAM, typename T>
+template <bool ROPE, bool SUMS, bool CLUSTER, typename T>
 __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
 {
-    constexpr bool LATE = TEAM && IS_LATE<128, ROPE>; /* no dq is finished here; ptxas spills where
+    constexpr bool LATE =
+        CLUSTER && IS_LATE<128, ROPE>; /* no dq is finished here; ptxas spills where
                                                          even what asks for that is left out */
     const place me = place_of((int)threadIdx.x - 128);
     const float scale = p.scale * LOG2_E;
@@ -193,7 +194,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         hold(dv);
         round_all<T>(ds16, dp);
         const int before = tile ? uniform(m.orders[(tile - 1) % ORDERS].flags) : PUT;
-        if (TEAM && finished(before))
+        if (CLUSTER && finished(before))
             await_turn(m, tile - 1);
         if (!LATE && before & TAKE)
             take_sum(dq, p.dq + m.orders[(tile - 1) % ORDERS].sum + sum_offset(place_again()));
@@ -250,12 +251,12 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
                     barrier_arrive(shared_address(&m.key_empty[place_of_two(sweep_before)]));
             }
         }
-        if (TEAM && finished(before))
+        if (CLUSTER && finished(before))
             end_turn(m, tile - 1, leader);
 
         /* what is finished leaves */
         if (tile)
-            query_goes<ROPE, SUMS, TEAM>(m, p, dqkv, tile - 1, before, dq);
+            query_goes<ROPE, SUMS, CLUSTER>(m, p, dqkv, tile - 1, before, dq);
         if (ROPE && !LATE && tile > 2)
             query_finishes(m, p, dqkv, tile - 3);
         if (flags & LAST)
@@ -263,7 +264,7 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
         if (flags & END) {
             const order &o = m.orders[tile % ORDERS];
             barrier_wait(shared_address(&m.ds_full[now]), parity_of_two(tile));
-            if (TEAM && finished(flags))
+            if (CLUSTER && finished(flags))
                 await_turn(m, tile);
             if (!LATE && flags & TAKE)
                 take_sum(dq, p.dq + o.sum + sum_offset(place_again()));
@@ -274,9 +275,9 @@ __device__ inline void consume(memory<128> &m, const problem &p, T *dqkv)
             products_commit();
             products_wait<0>();
             hold(dq);
-            if (TEAM && finished(flags))
+            if (CLUSTER && finished(flags))
                 end_turn(m, tile, leader);
-            query_goes<ROPE, SUMS, TEAM>(m, p, dqkv, tile, flags, dq);
+            query_goes<ROPE, SUMS, CLUSTER>(m, p, dqkv, tile, flags, dq);
             if (ROPE && !LATE) {
                 consumers_meet();
                 for (unsigned late = tile < 2 ? 0 : tile - 2; late <= tile; late++)

@@ -40,9 +40,9 @@ struct columns {
 };
 
 /* Eight columns of one more row. */
-template <typename T> __device__ inline void add_piece(columns &c, uint4 piece, bool first)
+template <typename T> __device__ inline void add_piece(columns &c, uint4 chunk, bool first)
 {
-    const uint32_t bits[4] = {piece.x, piece.y, piece.z, piece.w};
+    const uint32_t bits[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 both = unpacked<T>(bits[i]);

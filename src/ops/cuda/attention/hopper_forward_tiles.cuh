@@ -1,7 +1,7 @@
 /* hopper_forward_tiles -- attention forward on Hopper: which tile when, and the warp that brings it.
  *
  * A tile of queries is 64 rows a warpgroup; one block does it alone, over tiles of 128 keys from the
- * diagonal down to the first: so every sum has one order, whatever the card. The causal mask is only
+ * diagonal down to the first: so every sum has one order, whatever the GPU. The causal mask is only
  * ever in the first tile of keys that a warpgroup sees.
  *
  * Rows are counted as if the sequence were a multiple of 64 (width 64) or 128 long: the tiles end

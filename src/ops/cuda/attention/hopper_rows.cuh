@@ -4,7 +4,7 @@
  * dqkv go out as whole lines, by way of shared memory. Sums of dq never leave their order by thread:
  * of a tile of queries, piece c (four floats) of a thread lies at (half, c, thread), and it is always
  * the same thread that puts, adds and takes it, in program order. So additions in memory happen in
- * one order, without fences. Of a team (hopper_teams.cuh) it is the thread of that number in each block,
+ * one order, without fences. Of a team (hopper_clusters.cuh) it is the thread of that number in each block,
  * when it is the block's turn.
  *
  * Of dq a warpgroup has 64 queries of 128 at width 64, and 64 columns of 128 at width 128.
@@ -95,9 +95,9 @@ __device__ inline void write_rows(T *to, int64_t width, extent left, const float
     to += first * width + FROM;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        int line = k * 4 + me.lane / 8, piece = me.lane % 8;
-        uint4 bits = *reinterpret_cast<const uint4 *>(stage + line * 128 + (piece ^ line % 8) * 16);
-        const int column = piece * 8 + piece / 4 * GAP;
+        int line = k * 4 + me.lane / 8, chunk = me.lane % 8;
+        uint4 bits = *reinterpret_cast<const uint4 *>(stage + line * 128 + (chunk ^ line % 8) * 16);
+        const int column = chunk * 8 + chunk / 4 * GAP;
         if (first + line < left.rows && FROM + column < left.columns)
             *reinterpret_cast<uint4 *>(to + line * width + column) = bits;
         if constexpr (S::wanted)

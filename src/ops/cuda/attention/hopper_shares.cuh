@@ -4,7 +4,7 @@
  * An item (a sequence and key head) is done whole, by one block; or cut into jobs with parts of dq that
  * are added later, for the items left over when whole rounds are done; or, all of them, by teams of
  * blocks. The shape alone decides, for PROCESSORS, so that the bits follow from it, and the memory is
- * known without a card; but tests may ask for teams (enum cuda_teams). What card there is only decides how
+ * known without a GPU; but tests may ask for teams (enum cuda_clusters). What GPU there is only decides how
  * many work at a time (shares_on).
  */
 #ifndef OPS_CUDA_HOPPER_SHARES_CUH
@@ -22,7 +22,7 @@ struct shares {
     int64_t items, whole, rest; /* items = whole + rest, the rest cut */
     int64_t cuts;               /* jobs of an item of the rest */
     int64_t place_bytes;        /* of a place for dq */
-    int64_t team, teams;        /* blocks of a team, teams; 0: items are done whole or cut */
+    int64_t cluster, clusters;  /* blocks of a team, teams; 0: items are done whole or cut */
     int64_t places;             /* for dq, of a team; 0: an item has its own */
     int64_t blocks;
 };
@@ -70,7 +70,7 @@ inline int64_t job_tiles(int64_t c, int64_t cuts, int64_t tiles)
 
 /* In how many jobs: the least sum of the busiest block's tiles (the first block's: jobs come longest
  * first) and of the time to add the parts, about 1/256 of a tile's time on one processor for each
- * tile of a part on the whole card. The parts lie where a head's chunk of logits, or the workspace of
+ * tile of a part on the whole GPU. The parts lie where a head's chunk of logits, or the workspace of
  * cuDNN, would take as much. */
 inline void cut_to_and_fro(shares *s)
 {
@@ -93,8 +93,8 @@ inline void cut_to_and_fro(shares *s)
 /* Tiles of the busiest block. */
 inline int64_t longest_of(const shares &s)
 {
-    if (s.team)
-        return (s.items + s.teams - 1) / s.teams * (s.tiles + 1);
+    if (s.cluster)
+        return (s.items + s.clusters - 1) / s.clusters * (s.tiles + 1);
     int64_t sum = (s.whole + PROCESSORS - 1) / PROCESSORS * (s.tiles * (s.tiles + 1) / 2);
     for (int64_t job = 0; job < s.rest * s.cuts; job += PROCESSORS)
         sum += job_tiles(job / s.rest, s.cuts, s.tiles);
@@ -104,14 +104,14 @@ inline int64_t longest_of(const shares &s)
 /* Places for dq that are used again, by blocks or teams; those of jobs of cut items follow. */
 inline int64_t slot_count(const shares &s)
 {
-    if (!s.team)
+    if (!s.cluster)
         return smaller(s.whole, PROCESSORS);
-    return s.places ? s.teams * s.places : s.items;
+    return s.places ? s.clusters * s.places : s.items;
 }
 
 inline int64_t place_count(const shares &s)
 {
-    return slot_count(s) + (s.team ? 0 : s.rest * s.cuts);
+    return slot_count(s) + (s.cluster ? 0 : s.rest * s.cuts);
 }
 
 inline int64_t job_count(const shares &s)
@@ -123,45 +123,46 @@ inline int64_t job_count(const shares &s)
  * blocks that work alone, no more than there are places. */
 inline shares shares_on(shares s, int64_t processors)
 {
-    if (s.team && processors < s.team) {
+    if (s.cluster && processors < s.cluster) {
         processors = smaller(processors, slot_count(s));
-        s.team = 0;
+        s.cluster = 0;
         s.whole = s.items;
         s.rest = 0;
     }
-    if (s.team)
-        s.teams = smaller(s.teams, processors / s.team);
-    s.blocks = s.team ? s.teams * s.team : smaller(job_count(s), smaller(processors, PROCESSORS));
+    if (s.cluster)
+        s.clusters = smaller(s.clusters, processors / s.cluster);
+    s.blocks =
+        s.cluster ? s.clusters * s.cluster : smaller(job_count(s), smaller(processors, PROCESSORS));
     return s;
 }
 
 /* Teams are faster where the dq of blocks that work alone would not stay in the L2 cache, and if they do
- * not leave too much of the card idle: trips to device memory cost an eighth. */
-inline bool faster_by_teams(const shares &alone, const shares &by_teams)
+ * not leave too much of the GPU idle: trips to device memory cost an eighth. */
+inline bool faster_by_clusters(const shares &alone, const shares &by_clusters)
 {
     const int64_t CACHE = (int64_t)40 << 20, LEAST = 8;
     return alone.tiles >= LEAST && smaller(alone.items, PROCESSORS) * alone.place_bytes > CACHE &&
-           8 * longest_of(by_teams) <= 9 * longest_of(alone);
+           8 * longest_of(by_clusters) <= 9 * longest_of(alone);
 }
 
-inline void share_by_teams(shares *s, enum cuda_teams teams)
+inline void share_by_clusters(shares *s, enum cuda_clusters clusters)
 {
     const int64_t POSSIBLE = 4; /* tiles: teams of two blocks */
     shares t = *s;
     if (s->tiles % 2 || s->tiles < POSSIBLE || s->tiles > PROCESSORS)
         return;
-    t.team = t.tiles / 2;
-    t.teams = smaller(t.items, PROCESSORS / t.team);
-    t.places = t.teams < t.items ? 2 : 1;
+    t.cluster = t.tiles / 2;
+    t.clusters = smaller(t.items, PROCESSORS / t.cluster);
+    t.places = t.clusters < t.items ? 2 : 1;
     t.whole = 0;
     t.rest = t.items;
     t.cuts = 1;
-    if (teams == CUDA_TEAMS_WHERE_POSSIBLE || faster_by_teams(*s, t))
+    if (clusters == CUDA_CLUSTERS_WHERE_POSSIBLE || faster_by_clusters(*s, t))
         *s = t;
 }
 
 /* late: teams leave their sums of dq where they are. Here and below, `a` is in_tiles. */
-inline shares shares_of(struct cuda_heads a, enum cuda_teams teams, bool late)
+inline shares shares_of(struct cuda_heads a, enum cuda_clusters clusters, bool late)
 {
     shares s = {a.tokens / TILE, a.heads / a.kv_heads, a.batch * a.kv_heads};
     s.place_bytes = s.group * a.tokens * a.width * (int64_t)sizeof(float);
@@ -171,7 +172,7 @@ inline shares shares_of(struct cuda_heads a, enum cuda_teams teams, bool late)
     else
         cut_to_and_fro(&s);
     s.whole = s.items - s.rest;
-    share_by_teams(&s, teams);
+    share_by_clusters(&s, clusters);
     if (late)
         s.places = 0;
     return shares_on(s, PROCESSORS);
@@ -205,7 +206,7 @@ inline int64_t late_count(struct cuda_heads a, const shares &s)
 inline int64_t turn_count(struct cuda_heads a, const shares &s)
 {
     const int64_t queries = a.width == 64 ? QUERIES<64> : QUERIES<128>;
-    return s.team ? place_count(s) * s.group * (a.tokens / queries) : 0;
+    return s.cluster ? place_count(s) * s.group * (a.tokens / queries) : 0;
 }
 
 } // namespace hopper

@@ -6,7 +6,7 @@
 #ifndef OPS_CUDA_HOPPER_SLOPES_CUH
 #define OPS_CUDA_HOPPER_SLOPES_CUH
 #include "ops/cuda/attention/hopper_rows.cuh"
-#include "ops/cuda/attention/hopper_teams.cuh"
+#include "ops/cuda/attention/hopper_clusters.cuh"
 
 namespace hopper
 {
@@ -87,8 +87,8 @@ __device__ inline void round_all(uint32_t (&to)[N / 2], const float (&s)[N])
 template <int N>
 __device__ inline void share_slopes(uint32_t tile, const uint32_t (&ds)[N], const place &me)
 {
-    int row = me.lane % 8 + me.lane / 16 * 8, piece = me.warp * 2 + me.lane / 8 % 2;
-    uint32_t at = tile + row * 128 + (piece ^ row % 8) * 16;
+    int row = me.lane % 8 + me.lane / 16 * 8, chunk = me.warp * 2 + me.lane / 8 % 2;
+    uint32_t at = tile + row * 128 + (chunk ^ row % 8) * 16;
 #pragma unroll
     for (int k = 0; k < N / 4; k++)
         store_turned(at + k * 2048, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3]);
@@ -111,24 +111,24 @@ __device__ inline bool finished(int flags)
 }
 
 /* To the sum at `to`, when it is its turn; but what is finished, and is put aside, has had that. */
-template <bool TEAM, int WIDTH>
+template <bool CLUSTER, int WIDTH>
 __device__ inline void sum_leaves(memory<WIDTH> &m, float *to, int flags, const float (&dq)[32],
                                   unsigned tile)
 {
-    if (TEAM && !finished(flags))
+    if (CLUSTER && !finished(flags))
         await_turn(m, tile);
     if (flags & ADD)
         add_sum(to, dq);
     else
         put_sum(to, dq);
-    if (TEAM && !finished(flags)) {
+    if (CLUSTER && !finished(flags)) {
         __syncwarp();
         end_turn(m, tile, place_again().lane == 0);
     }
 }
 
 /* Of the tile-th tile; `at` is what leaving_at says. */
-template <bool SUMS, bool TEAM, typename T, int WIDTH>
+template <bool SUMS, bool CLUSTER, typename T, int WIDTH>
 __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv, int flags,
                                     int64_t at, const float (&dq)[32], unsigned tile)
 {
@@ -136,7 +136,7 @@ __device__ inline void query_leaves(memory<WIDTH> &m, const problem &p, T *dqkv,
     const int row = query_row<WIDTH>(flags);
     char *stage = m.stage[me.half * 4 + me.warp];
     if (!finished(flags))
-        sum_leaves<TEAM>(m, p.dq + at + sum_offset(me), flags, dq, tile);
+        sum_leaves<CLUSTER>(m, p.dq + at + sum_offset(me), flags, dq, tile);
     else if constexpr (SUMS) {
         columns c;
         write_query<WIDTH>(dqkv + at, p, row, dq, stage, me, &c);

@@ -17,7 +17,7 @@
  * to and fro (of 16 tiles in 4 jobs the first has 0, 7, 8, 15), which makes them about equally long.
  *
  * Where the dq of so many items at once is more than the L2 cache holds, a team of blocks does an item
- * together instead, each two of its sweeps, and all of them upwards: see hopper_teams.cuh.
+ * together instead, each two of its sweeps, and all of them upwards: see hopper_clusters.cuh.
  *
  * A sequence may end inside its last tile, and a head may be narrower than the width that is computed.
  * The copy engine brings zeros there: such queries have dout and statistics of zero, and so add nothing;
@@ -49,10 +49,10 @@ struct problem {
     int tokens, width, row;            /* T, D, (H + 2G) D */
     int whole, rest;                   /* items done whole, items that are cut */
     int jobs;                          /* whole + rest * (tiles or cuts); of teams, the items */
-    int slots;       /* places for dq that whole items use; those of the rest follow */
-    float scale;     /* of the scores */
-    int cuts;        /* width 128: jobs of an item that is cut */
-    int team, teams; /* blocks of a team, tiles / 2, and how many teams; 0: there are none */
+    int slots;             /* places for dq that whole items use; those of the rest follow */
+    float scale;           /* of the scores */
+    int cuts;              /* width 128: jobs of an item that is cut */
+    int cluster, clusters; /* blocks of a team, tiles / 2, and how many teams; 0: there are none */
     int places; /* for dq, of a team, 1 or 2: its items use them in turn; 0: an item has its own */
     uint32_t *turns; /* of teams, (places, H / G, tiles of queries): parts that were added */
     const float *lse, *sums; /* (B, H, tiles): lse in powers of two, -dout . out; see stat_place */

@@ -31,7 +31,7 @@ struct problem { /* strides in elements */
     int64_t row;     /* of qkv: (H + 2G) D */
     int64_t out_row; /* H D */
     float scale;
-    bool pieces; /* all rows are whole pieces of 16 bytes */
+    bool chunks; /* all rows are whole pieces of 16 bytes */
 };
 
 const float LOG2_E = 1.44269504088896340736f, LN_2 = 0.693147180559945309417f;
@@ -74,12 +74,12 @@ template <typename T, int W, bool BACKWARD> struct way {
     static const int STAGES = SHAPE.stages;
     static const int BLOCKS = BACKWARD && W <= 64 ? 3 : 2; /* a processor has registers for */
     static const int KEPT = BACKWARD ? 2 : 1;              /* matrices of those that stay */
-    static const int PIECE = 16 / sizeof(T);               /* elements of 16 bytes */
-    static const int STRIDE = W + PIECE;
+    static const int CHUNK = 16 / sizeof(T);               /* elements of 16 bytes */
+    static const int STRIDE = W + CHUNK;
     static const int TILES = STEP / 8;        /* accumulators of (16, 8) in (16, STEP) */
     static const int COLUMNS = W / 8;         /* and in (16, D) */
-    static const int ALONG = W / (2 * PIECE); /* steps of the products */
-    static const int DOWN = STEP / (2 * PIECE);
+    static const int ALONG = W / (2 * CHUNK); /* steps of the products */
+    static const int DOWN = STEP / (2 * CHUNK);
 };
 
 template <class W> struct memory {
@@ -99,14 +99,14 @@ template <class W, int ROWS, typename T>
 __device__ inline void bring(T (&to)[ROWS][W::STRIDE], const T *from, int64_t stride, int rows,
                              const problem &p)
 {
-    const int pieces = W::WIDTH / W::PIECE;
-    for (int i = threadIdx.x; i < ROWS * pieces; i += W::THREADS) {
-        const int r = i / pieces, c = i % pieces * W::PIECE;
-        if (p.pieces) {
+    const int chunks = W::WIDTH / W::CHUNK;
+    for (int i = threadIdx.x; i < ROWS * chunks; i += W::THREADS) {
+        const int r = i / chunks, c = i % chunks * W::CHUNK;
+        if (p.chunks) {
             const bool there = r < rows && c < p.width;
             copy_16(&to[r][c], there ? from + r * stride + c : from, there);
         } else {
-            for (int k = 0; k < W::PIECE; k++)
+            for (int k = 0; k < W::CHUNK; k++)
                 to[r][c + k] =
                     r < rows && c + k < p.width ? from[r * stride + c + k] : zero_of<T>();
         }
@@ -117,9 +117,9 @@ __device__ inline void bring(T (&to)[ROWS][W::STRIDE], const T *from, int64_t st
 template <class W, int ROWS, typename T> __device__ inline void settle(T (&x)[ROWS][W::STRIDE])
 {
     if constexpr (sizeof(T) == 4) {
-        const int pieces = W::WIDTH / W::PIECE;
-        for (int i = threadIdx.x; i < ROWS * pieces; i += W::THREADS) {
-            float4 *at = reinterpret_cast<float4 *>(&x[i / pieces][i % pieces * W::PIECE]);
+        const int chunks = W::WIDTH / W::CHUNK;
+        for (int i = threadIdx.x; i < ROWS * chunks; i += W::THREADS) {
+            float4 *at = reinterpret_cast<float4 *>(&x[i / chunks][i % chunks * W::CHUNK]);
             const float4 v = *at;
             *at = make_float4(rounded_tf32(v.x), rounded_tf32(v.y), rounded_tf32(v.z),
                               rounded_tf32(v.w));
@@ -232,7 +232,7 @@ __device__ inline void down(float (&c)[W::COLUMNS][4], const uint32_t (&x)[W::DO
 #pragma unroll
         for (int n = 0; n < W::COLUMNS; n += 4) {
             uint32_t b[4][2];
-            load_down<W>(b, others + k * 2 * W::PIECE * W::STRIDE + 8 * n, lane);
+            load_down<W>(b, others + k * 2 * W::CHUNK * W::STRIDE + 8 * n, lane);
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 multiply<T>(c[n + j], x[k], b[j][0], b[j][1]);
@@ -289,7 +289,7 @@ __device__ inline void leave(T *to, int64_t stride, int rows, const problem &p,
         if (r >= rows)
             continue;
         T *row = to + r * stride;
-        if (!p.pieces) {
+        if (!p.chunks) {
 #pragma unroll
             for (int n = 0; n < W::COLUMNS; n++)
 #pragma unroll

@@ -7,12 +7,12 @@
 namespace matrix
 {
 
-/* `pieces`: all rows start at multiples of 16 bytes and have whole such pieces. */
+/* `chunks`: all rows start at multiples of 16 bytes and have whole such pieces. */
 template <typename T>
-cudaError_t run_forward(struct cuda_heads a, bool pieces, const void *qkv, void *out, float *lse,
+cudaError_t run_forward(struct cuda_heads a, bool chunks, const void *qkv, void *out, float *lse,
                         cudaStream_t stream);
 template <typename T>
-cudaError_t run_backward(struct cuda_heads a, bool pieces, const void *qkv, const float *lse,
+cudaError_t run_backward(struct cuda_heads a, bool chunks, const void *qkv, const float *lse,
                          const void *dout, void *dqkv, const float *sums, cudaStream_t stream);
 
 } // namespace matrix

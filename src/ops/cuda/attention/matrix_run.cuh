@@ -8,7 +8,7 @@
 namespace matrix
 {
 
-inline problem problem_of(struct cuda_heads a, bool pieces)
+inline problem problem_of(struct cuda_heads a, bool chunks)
 {
     problem p = {};
     p.tokens = (int)a.tokens;
@@ -20,7 +20,7 @@ inline problem problem_of(struct cuda_heads a, bool pieces)
     p.row = (a.heads + 2 * a.kv_heads) * a.width;
     p.out_row = a.heads * a.width;
     p.scale = (float)(1 / sqrt((double)a.scaled));
-    p.pieces = pieces;
+    p.chunks = chunks;
     return p;
 }
 
@@ -76,20 +76,20 @@ cudaError_t backward_at(const problem &p, const void *qkv, statistics stats, con
                       : CALL(256))
 
 template <typename T>
-cudaError_t run_forward(struct cuda_heads a, bool pieces, const void *qkv, void *out, float *lse,
+cudaError_t run_forward(struct cuda_heads a, bool chunks, const void *qkv, void *out, float *lse,
                         cudaStream_t stream)
 {
-    const problem p = problem_of(a, pieces);
+    const problem p = problem_of(a, chunks);
 #define CALL(WIDTH) forward_at<T, WIDTH>(p, qkv, out, lse, stream)
     return MATRIX_BY_WIDTH(a.width, CALL);
 #undef CALL
 }
 
 template <typename T>
-cudaError_t run_backward(struct cuda_heads a, bool pieces, const void *qkv, const float *lse,
+cudaError_t run_backward(struct cuda_heads a, bool chunks, const void *qkv, const float *lse,
                          const void *dout, void *dqkv, const float *sums, cudaStream_t stream)
 {
-    const problem p = problem_of(a, pieces);
+    const problem p = problem_of(a, chunks);
     const statistics stats = {lse, sums};
 #define CALL(WIDTH) backward_at<T, WIDTH>(p, qkv, stats, dout, dqkv, stream)
     return MATRIX_BY_WIDTH(a.width, CALL);

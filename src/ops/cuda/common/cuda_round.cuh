@@ -22,7 +22,7 @@ static __device__ inline uint4 random_block(uint64_t key, uint64_t block, uint64
 
 /* The words of elements i .. i + 3 of a segment. They are one block's where the elements follow each
  * other in the whole tensor from a multiple of four on; otherwise blocks are made as they come. */
-static __device__ inline void random_four(const kernel_place &place, int64_t number, int64_t i,
+static __device__ inline void random_four(const kernel_location &place, int64_t number, int64_t i,
                                           unsigned (&words)[4])
 {
     int64_t in_run = place.first + i, start = place.start, at[4];

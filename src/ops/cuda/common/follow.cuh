@@ -1,8 +1,8 @@
 /* follow -- kernels of a recording that begin before the one before them has ended.
  *
  * A token of a small model is a chain of short kernels, and much of their time is the way from the end
- * of one to the beginning of the next. In a recording (device.h), on cards from 9.0 on, launches made
- * here overlap with the kernel before: blocks come to the card as soon as all blocks of that one have
+ * of one to the beginning of the next. In a recording (device.h), on GPUs from 9.0 on, launches made
+ * here overlap with the kernel before: blocks come to the GPU as soon as all blocks of that one have
  * said follow_let, and stop in follow_wait until all it wrote can be read. So a kernel
  *
  *   - calls follow_wait in every thread, before it reads what may have been written on the stream, and
@@ -50,13 +50,13 @@ static __device__ inline void follow_let()
 static inline bool follow_overlaps(cudaStream_t stream)
 {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    int card = 0, major = 0;
+    int gpu = 0, major = 0;
     if (cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
         status != cudaStreamCaptureStatusActive)
         return false;
     const char *way = getenv("SIFR_CUDA_GRAPH");
-    return !(way && !strcmp(way, "serial")) && cudaGetDevice(&card) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card) == cudaSuccess &&
+    return !(way && !strcmp(way, "serial")) && cudaGetDevice(&gpu) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) == cudaSuccess &&
            major >= 9;
 }
 

@@ -310,13 +310,13 @@ template <> constexpr bool is_bf16<__nv_bfloat16> = true;
 
 /* A product of T, 64 rows and `columns`: `d`, `ab` and `add` are the numbers of its registers, `turned`
  * says which of a and b lie down (of b alone where a is in registers), the rest names the registers. */
-#define HOPPER_PRODUCT_OF(type, columns, d, ab, add, turned, ...)                              \
-    asm volatile("{\n"                                                                         \
-                 ".reg .pred add;\n"                                                           \
-                 "setp.ne.b32 add, " add ", 0;\n"                                              \
+#define HOPPER_PRODUCT_OF(type, columns, d, ab, add, turned, ...)                               \
+    asm volatile("{\n"                                                                          \
+                 ".reg .pred add;\n"                                                            \
+                 "setp.ne.b32 add, " add ", 0;\n"                                               \
                  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " d "," \
-                 " " ab ", add, 1, 1, " turned ";\n"                                           \
-                 "}"                                                                           \
+                 " " ab ", add, 1, 1, " turned ";\n"                                            \
+                 "}"                                                                            \
                  : __VA_ARGS__)
 #define HOPPER_PRODUCT(...)                     \
     if constexpr (is_bf16<T>)                   \
@@ -330,7 +330,8 @@ template <typename T>
 __device__ inline void product_along(float (&d)[64], uint64_t a, uint64_t b, int add)
 {
     HOPPER_PRODUCT("128", HOPPER_REGISTERS_64, "%64, %65", "%66", "0, 0", HOPPER_32(d, 0),
-                   HOPPER_32(d, 32) : "l"(a), "l"(b), "r"(add));
+                   HOPPER_32(d, 32)
+                   : "l"(a), "l"(b), "r"(add));
 }
 
 /* d (64, 64) = a b^T, or +=: both tiles along. */
@@ -354,7 +355,8 @@ template <typename T>
 __device__ inline void product_down(float (&d)[32], const uint32_t *a, uint64_t b, int add)
 {
     HOPPER_PRODUCT("64", HOPPER_REGISTERS_32, "{%32, %33, %34, %35}, %36", "%37", "1",
-                   HOPPER_32(d, 0) : HOPPER_FOUR(a), "l"(b), "r"(add));
+                   HOPPER_32(d, 0)
+                   : HOPPER_FOUR(a), "l"(b), "r"(add));
 }
 
 /* d (64, 128) = a b, or +=: a in registers, b down, two tiles. */
@@ -362,7 +364,8 @@ template <typename T>
 __device__ inline void product_down(float (&d)[64], const uint32_t *a, uint64_t b, int add)
 {
     HOPPER_PRODUCT("128", HOPPER_REGISTERS_64, "{%64, %65, %66, %67}, %68", "%69", "1",
-                   HOPPER_32(d, 0), HOPPER_32(d, 32) : HOPPER_FOUR(a), "l"(b), "r"(add));
+                   HOPPER_32(d, 0), HOPPER_32(d, 32)
+                   : HOPPER_FOUR(a), "l"(b), "r"(add));
 }
 
 /* Two floats in a register, the first in the low half; and back. */

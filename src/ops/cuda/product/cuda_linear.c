@@ -17,7 +17,7 @@
  * that reads dy again at 2.6 TB/s where copies reach 4.2 (H200), and the product whose epilogue is
  * GELU' and the sum at once costs a step of gpt2-124m 10 ms more (119.3 against 109.3 ms).
  *
- * Environment, read at opening, for measuring on a card: SIFR_CUDA_FUSE=LIST, with commas, names
+ * Environment, read at opening, for measuring on a GPU: SIFR_CUDA_FUSE=LIST, with commas, names
  * the epilogues to use, of bias, gelu, dgelu, dgelu_dbias, dbias (the first three);
  * SIFR_CUDA_EXACT=1 keeps f32 products in f32, not TF32 (cuda_is_exact); SIFR_CUDA_PRODUCTS=first takes cuBLASLt's
  * first algorithm for every product, =same the fastest with its bits, =fastest the fastest of all (no
@@ -93,7 +93,7 @@ static bool try_row(struct ops *ops, struct stream *stream, struct linear l, int
     if (rows != 1 || !state_of(ops)->own_row ||
         !kernel_linear_row_takes(ops->type, l.out_in, l.in, l.out, x, w))
         return false;
-    if (cuda_on_card(ops, stream))
+    if (cuda_on_gpu(ops, stream))
         cuda_enqueued(stream,
                       launch_linear_row(cuda_handle(stream), ops->type, l.out_in, l.in, l.out, x, w,
                                         bias, pre, y),

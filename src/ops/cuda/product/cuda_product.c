@@ -202,7 +202,7 @@ bool products_run(struct products *x, struct stream *stream, struct product prod
         .alignment = alignment_of(o.a, o.b, o.d),
         .side_alignment = alignment_of(o.bias, o.aux, NULL),
     };
-    if (!cuda_on_card(x->ops, stream))
+    if (!cuda_on_gpu(x->ops, stream))
         return true;
     struct entry *p = place_of(x, &key);
     enum status st = p->key.m ? STATUS_OK : make(x, p, &key, &o, cuda_handle(stream));
@@ -232,7 +232,7 @@ enum status products_create(struct ops *ops, bool exact, enum products_choice ch
     struct env *env = device_env(ops->device);
     struct products *x;
     enum status st;
-    TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the card"));
+    TRY(cuda_status(env, cudaSetDevice(cuda_device_of(ops->device)->index), "choosing the GPU"));
     TRY(mem_alloc(env, MEM_OTHER, "cuBLASLt products", sizeof *x, &x));
     x->ops = ops;
     x->env = env;

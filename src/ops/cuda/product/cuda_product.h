@@ -5,7 +5,7 @@
  * a table; the next call only sets pointers.
  *
  * Bits: they are those of the first algorithm that the heuristic names, which depends on shape,
- * types, alignment and card. Allowed are one pass over k, and split k with partial sums of the
+ * types, alignment and GPU. Allowed are one pass over k, and split k with partial sums of the
  * compute type that are added in a second step, in order (weight gradients need it: m x n is
  * small, k is all rows). Not allowed are split k in place, and partial sums rounded to the output
  * type.

@@ -1,6 +1,6 @@
 /* cuda_product_fit -- tiles that cuBLASLt's heuristic does not name.
  *
- * The gradient of a weight is a product of few tiles, and the last of them may leave most of the card
+ * The gradient of a weight is a product of few tiles, and the last of them may leave most of the GPU
  * idle: 5632 x 2048 is 352 tiles of 128 x 256, on 132 processors two rounds of all and a third of
  * two thirds, while 128 x 176 takes four that are full, of tiles that are a third smaller. The
  * heuristic knows few sizes; the library has one for every multiple of 8. What they cost is counted

@@ -57,7 +57,7 @@ enum status products_choose(struct products *products, struct entry *entry,
 /* --- cuda_product_fit.c --------------------------------------------------------------------- */
 
 /* After `count` that the heuristic has named, up to `most` in all: the first of them in tiles that
- * it did not name, where these fill the card's processors more evenly. */
+ * it did not name, where these fill the GPU's processors more evenly. */
 void products_add_fitting(struct products *products, const struct entry *entry, int most,
                           cublasLtMatmulHeuristicResult_t *found, int *count);
 

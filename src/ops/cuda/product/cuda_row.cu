@@ -7,7 +7,7 @@
  *
  * [in][out]: a block has a strip of 64 bytes of columns, which is what memory gives at least, and all
  * rows: four threads a row, then their sums over the warp and over the warps in order. Narrow strips make
- * enough blocks to fill a card without cutting the sum. (32 bytes and half as many threads: a fifth
+ * enough blocks to fill a GPU without cutting the sum. (32 bytes and half as many threads: a fifth
  * slower on an H200; 128 bytes, with the rows cut among the blocks of a cluster: no faster.)
  *
  * Four or eight packs a thread are on their way at a time, and the first of them, as the bias, before the
@@ -107,7 +107,7 @@ template <typename T, int ROWS> cudaError_t run_rows(cudaStream_t stream, const 
 
 /* --- [in][out]: a strip of four packs a block -------------------------------------------------- */
 
-template <typename T> constexpr int STRIP = STRIP_LANES * PACK<T>;
+template <typename T> constexpr int STRIP = STRIP_LANES *PACK<T>;
 
 template <typename T> __global__ void __launch_bounds__(STRIP_THREADS) down_strip(row_args<T> a)
 {

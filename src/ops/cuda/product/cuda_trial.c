@@ -61,15 +61,15 @@ static uintptr_t lay_out(struct trial *t, uintptr_t at, int32_t alignment, int32
     return at;
 }
 
-/* From the card's pool, in the order of the stream: cudaMalloc and cudaFree would wait for all
+/* From the GPU's pool, in the order of the stream: cudaMalloc and cudaFree would wait for all
  * streams, and so for messages to ranks that may be waiting for this one. No plan knows of it: so it is
  * little beside what is in use. */
-static bool take_memory(struct trial *t, int card, int32_t alignment, int32_t side_alignment)
+static bool take_memory(struct trial *t, int gpu, int32_t alignment, int32_t side_alignment)
 {
     size_t left, all, bytes = lay_out(t, 0, alignment, side_alignment);
     if (cudaMemGetInfo(&left, &all) != cudaSuccess || bytes > left / OF_FREE ||
         bytes > (all - left) / OF_USED ||
-        cudaDeviceGetDefaultMemPool(&t->pool, card) != cudaSuccess ||
+        cudaDeviceGetDefaultMemPool(&t->pool, gpu) != cudaSuccess ||
         cudaMallocAsync(&t->memory, bytes, t->stream) != cudaSuccess)
         return false;
     lay_out(t, (uintptr_t)t->memory, alignment, side_alignment);

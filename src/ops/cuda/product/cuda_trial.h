@@ -2,7 +2,7 @@
  * nothing of the call is read or written.
  *
  * Their memory is taken when a shape is first met and given back at once: it is not in the
- * account, since the next step has none of it, and it is never more than half of what the card
+ * account, since the next step has none of it, and it is never more than half of what the GPU
  * has left. Where that is too little there is no trial, and the first algorithm stays.
  */
 #ifndef OPS_CUDA_CUDA_TRIAL_H
@@ -14,7 +14,7 @@ struct trial {
     struct product product;
     struct operands operands; /* aligned as the call's, no better */
     cudaStream_t stream;      /* borrowed; all work of a trial is on it */
-    cudaMemPool_t pool;       /* the card's */
+    cudaMemPool_t pool;       /* the GPU's */
     void *memory;
     unsigned long long *sums; /* of a fingerprint */
 };
@@ -25,7 +25,7 @@ struct fingerprint { /* of all that a product writes: D, bias, aux; zeros of wha
 };
 
 /* `alignment` of a, b, d, `side_alignment` of bias and aux: powers of two up to 256. The factors
- * and what else is read are filled with noise (ops_noise.h). False: no room, or the card refuses,
+ * and what else is read are filled with noise (ops_noise.h). False: no room, or the GPU refuses,
  * and nothing is left behind. */
 bool trial_open(struct trial *trial, const struct ops *ops, struct product product,
                 int32_t alignment, int32_t side_alignment, cudaStream_t stream);

@@ -1,4 +1,4 @@
-/* stage_cut -- where to cut the units of a model into the stages of a pipeline.
+/* pp_cut -- where to cut the units of a model into the stages of a pipeline.
  *
  * A stage is one or more units that follow each other; the slowest one sets the pace of all. Of all
  * cuts that fit the memory, the one whose slowest stage is fastest; of these the most even one (the
@@ -6,13 +6,13 @@
  * have the most rounds in flight. Costs are whole numbers (operations, nanoseconds), so that every
  * rank and machine finds the same cut.
  */
-#ifndef ENGINE_STAGE_CUT_H
-#define ENGINE_STAGE_CUT_H
+#ifndef ENGINE_PP_CUT_H
+#define ENGINE_PP_CUT_H
 #include <stdint.h>
 #include "base/env.h"
 
-struct stage_cut_task {
-    int units, stages;
+struct pp_cut_task {
+    int units, pp_stages;
     const int64_t *cost; /* (units) of one round: the embedding's and the head's as well */
 
     /* Memory; most_bytes 0: there is no limit, and the rest is not looked at. */
@@ -24,6 +24,6 @@ struct stage_cut_task {
 
 /* first (stages + 1): stage s has units first[s] .. first[s + 1] - 1. STATUS_CONFIG when there are
  * fewer units than stages, STATUS_FIT when no cut fits, with what would. */
-enum status stage_cut(struct env *env, const struct stage_cut_task *task, int *first);
+enum status pp_cut(struct env *env, const struct pp_cut_task *task, int *first);
 
 #endif

@@ -1,4 +1,4 @@
-/* stage_cut -- by dynamic programming over (stage, first unit), from the last stage to the first.
+/* pp_cut -- by dynamic programming over (stage, first unit), from the last stage to the first.
  *
  * Three questions are asked of one recursion: the least largest cost, with that as a limit the least
  * sum of squares, and, when nothing fits, the least largest memory. Values are doubles that hold
@@ -8,7 +8,7 @@
  * unit, so that a stage of the best cut begins at one of a few units: only these are asked about, and
  * thousands of units take no time.
  */
-#include "engine/stage_cut.h"
+#include "engine/pp_cut.h"
 #include <math.h>
 #include <stdbool.h>
 #include "base/text.h"
@@ -16,7 +16,7 @@
 enum question { LARGEST_COST, SUM_OF_SQUARES, LARGEST_BYTES };
 
 struct cutter {
-    const struct stage_cut_task *task;
+    const struct pp_cut_task *task;
     double *cost, *bytes, *round_bytes; /* (units + 1) of the units before */
     double *value; /* (stages + 1, units + 1) best from (stage, first unit) on */
     int *next;     /* (stages, units + 1) first unit of the following stage */
@@ -24,20 +24,20 @@ struct cutter {
     double ceiling; /* no stage of the best cut costs more; exact: not known */
 };
 
-static double stage_bytes(const struct cutter *c, int stage, int from, int to)
+static double pp_stage_bytes(const struct cutter *c, int pp_stage, int from, int to)
 {
     return c->bytes[to] - c->bytes[from] +
-           c->task->in_flight[stage] * (c->round_bytes[to] - c->round_bytes[from]);
+           c->task->in_flight[pp_stage] * (c->round_bytes[to] - c->round_bytes[from]);
 }
 
 /* What a stage of these units adds to the answer; INFINITY = it may not be. */
-static double weigh(const struct cutter *c, enum question question, int stage, int from, int to)
+static double weigh(const struct cutter *c, enum question question, int pp_stage, int from, int to)
 {
     double cost = c->cost[to] - c->cost[from];
     bool limited = c->task->most_bytes > 0;
     if (question == LARGEST_BYTES)
-        return stage_bytes(c, stage, from, to);
-    if (limited && stage_bytes(c, stage, from, to) > (double)c->task->most_bytes)
+        return pp_stage_bytes(c, pp_stage, from, to);
+    if (limited && pp_stage_bytes(c, pp_stage, from, to) > (double)c->task->most_bytes)
         return INFINITY;
     if (question == LARGEST_COST)
         return cost;
@@ -70,17 +70,17 @@ static void solve_cell(struct cutter *c, enum question question, int s, int from
 /* Could a stage s of the best cut begin here? */
 static bool may_begin(const struct cutter *c, int s, int from)
 {
-    const struct stage_cut_task *task = c->task;
+    const struct pp_cut_task *task = c->task;
     return c->cost[from] <= s * c->ceiling &&
-           c->cost[task->units] - c->cost[from] <= (task->stages - s) * c->ceiling;
+           c->cost[task->units] - c->cost[from] <= (task->pp_stages - s) * c->ceiling;
 }
 
 static double solve(struct cutter *c, enum question question)
 {
-    int stages = c->task->stages, width = c->task->units + 1;
+    int pp_stages = c->task->pp_stages, width = c->task->units + 1;
     for (int from = 0; from < width; from++)
-        c->value[stages * width + from] = from == width - 1 ? 0.0 : INFINITY;
-    for (int s = stages - 1; s >= 0; s--)
+        c->value[pp_stages * width + from] = from == width - 1 ? 0.0 : INFINITY;
+    for (int s = pp_stages - 1; s >= 0; s--)
         for (int from = 0; from < width; from++) {
             if (may_begin(c, s, from))
                 solve_cell(c, question, s, from);
@@ -93,7 +93,7 @@ static double solve(struct cutter *c, enum question question)
 static const double exact = 9007199254740992.0; /* 2^53: whole numbers up to here are doubles */
 
 /* In what costs are counted, so that all of them together are exact: 1, unless they are huge. */
-static int64_t coin(const struct stage_cut_task *task)
+static int64_t coin(const struct pp_cut_task *task)
 {
     double sum = 0.0;
     int64_t size = 1;
@@ -110,7 +110,7 @@ static double ceiling_of(const struct cutter *c)
     double largest = 1.0;
     for (int u = 0; u < c->task->units; u++)
         largest = fmax(largest, c->cost[u + 1] - c->cost[u]);
-    return c->cost[c->task->units] / c->task->stages + 2.0 * largest;
+    return c->cost[c->task->units] / c->task->pp_stages + 2.0 * largest;
 }
 
 static void add_up(struct cutter *c)
@@ -130,33 +130,33 @@ static void add_up(struct cutter *c)
 
 static enum status cut(struct env *env, struct cutter *c, int *first)
 {
-    const struct stage_cut_task *task = c->task;
+    const struct pp_cut_task *task = c->task;
     char least[32], most[32];
     c->most_cost = solve(c, LARGEST_COST);
     if (c->most_cost == INFINITY)
         return FAIL(env, FIT,
                     "no cut of %d units into %d stages fits %s a stage; the best one for memory "
                     "needs %s",
-                    task->units, task->stages, text_human_bytes(most, (double)task->most_bytes),
+                    task->units, task->pp_stages, text_human_bytes(most, (double)task->most_bytes),
                     text_human_bytes(least, solve(c, LARGEST_BYTES)));
     solve(c, SUM_OF_SQUARES);
     first[0] = 0;
-    for (int s = 0; s < task->stages; s++)
+    for (int s = 0; s < task->pp_stages; s++)
         first[s + 1] = c->next[s * (task->units + 1) + first[s]];
     return STATUS_OK;
 }
 
-enum status stage_cut(struct env *env, const struct stage_cut_task *task, int *first)
+enum status pp_cut(struct env *env, const struct pp_cut_task *task, int *first)
 {
     enum status st;
     struct cutter c = {.task = task};
-    CHECK_LT(0, task->stages);
-    if (task->units < task->stages)
+    CHECK_LT(0, task->pp_stages);
+    if (task->units < task->pp_stages)
         return FAIL(env, CONFIG,
                     "%d units cannot be cut into %d pipeline stages (parallel.pp x chunks): at "
                     "most %d",
-                    task->units, task->stages, task->units);
-    size_t width = (size_t)task->units + 1, cells = ((size_t)task->stages + 1) * width;
+                    task->units, task->pp_stages, task->units);
+    size_t width = (size_t)task->units + 1, cells = ((size_t)task->pp_stages + 1) * width;
     TRY(mem_alloc_array(env, MEM_OTHER, "stage cut", 3 * width, sizeof(double), &c.cost));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "stage cut", cells, sizeof(double), &c.value));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "stage cut", cells, sizeof(int), &c.next));

@@ -1,11 +1,11 @@
-/* fake_card -- a card made of threads: as much of the CUDA runtime as device/cuda calls, so that the
- * order of its streams, events, tasks and copies is tested where there is no card.
+/* fake_gpu -- a GPU made of threads: as much of the CUDA runtime as device/cuda calls, so that the
+ * order of its streams, events, tasks and copies is tested where there is no GPU.
  *
  * A stream is a thread that takes its work from a list, and sleeps a little before each piece, at
- * random, so that whoever forgets to wait is found out. Memory of the card has addresses that nobody
+ * random, so that whoever forgets to wait is found out. Memory of the GPU has addresses that nobody
  * may touch, as on a real one, and its bytes elsewhere; pinned memory is the host's with a note. The
  * kernel is a loop. Linked with the sources of device/cuda into a libsifr-cuda.so of its own, which
- * test_device_card and the suites of comm load.
+ * test_device_gpu and the suites of comm load.
  */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-#include "device/fake_card.h"
+#include "device/fake_gpu.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of everything */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -28,11 +28,11 @@ struct block {
     char *data;    /* the bytes */
     size_t bytes;
     enum cudaMemoryType type;
-    int card;
+    int gpu;
 };
 static struct block *blocks;
-static bool has_context[FAKE_CARDS];
-static _Thread_local int current; /* card */
+static bool has_context[FAKE_GPUS];
+static _Thread_local int current; /* GPU */
 
 /* The block that has that address, with the lock held. */
 static const struct block *find(const void *address)
@@ -119,14 +119,14 @@ cudaError_t cudaMemset(void *address, int value, size_t bytes)
 }
 
 /* As the driver does it: large blocks in pages of 2 MiB, small ones together. */
-size_t fake_card_in_use(int index)
+size_t fake_gpu_in_use(int index)
 {
     const size_t page = (size_t)2 << 20;
     size_t sum, small = 0;
     pthread_mutex_lock(&lock);
     sum = has_context[index] ? FAKE_CONTEXT_BYTES : 0;
     for (const struct block *b = blocks; b != NULL; b = b->next) {
-        if (b->type != cudaMemoryTypeDevice || b->card != index)
+        if (b->type != cudaMemoryTypeDevice || b->gpu != index)
             continue;
         if (b->bytes < page / 2)
             small += b->bytes;
@@ -139,8 +139,8 @@ size_t fake_card_in_use(int index)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
-    *total_bytes = FAKE_CARD_BYTES;
-    *free_bytes = FAKE_CARD_BYTES - FAKE_OTHERS_BYTES - fake_card_in_use(current);
+    *total_bytes = FAKE_GPU_BYTES;
+    *free_bytes = FAKE_GPU_BYTES - FAKE_OTHERS_BYTES - fake_gpu_in_use(current);
     return cudaSuccess;
 }
 
@@ -448,17 +448,17 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
     return cudaGraphDestroy((cudaGraph_t)graph);
 }
 
-void fake_card_call(cudaStream_t stream, void (*call)(void *arg), void *arg)
+void fake_gpu_call(cudaStream_t stream, void (*call)(void *arg), void *arg)
 {
     put(stream, (struct work){.kind = CALL, .call = call, .arg = arg});
 }
 
-char *fake_card_bytes(const void *address)
+char *fake_gpu_bytes(const void *address)
 {
     return bytes_of(address);
 }
 
-/* --- the card ------------------------------------------------------------------------------- */
+/* --- the GPU ------------------------------------------------------------------------------- */
 
 cudaError_t cuda_probe(void)
 {
@@ -467,7 +467,7 @@ cudaError_t cuda_probe(void)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = FAKE_CARDS;
+    *count = FAKE_GPUS;
     return cudaSuccess;
 }
 
@@ -485,7 +485,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int index)
 
 cudaError_t cudaSetDevice(int index)
 {
-    if (index < 0 || index >= FAKE_CARDS)
+    if (index < 0 || index >= FAKE_GPUS)
         return cudaErrorInvalidDevice;
     current = index;
     pthread_mutex_lock(&lock);
@@ -494,11 +494,11 @@ cudaError_t cudaSetDevice(int index)
     return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *card, int index)
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *gpu, int index)
 {
     (void)index;
-    *card = (struct cudaDeviceProp){.major = 9, .multiProcessorCount = 2};
-    snprintf(card->name, sizeof card->name, "a card made of threads");
+    *gpu = (struct cudaDeviceProp){.major = 9, .multiProcessorCount = 2};
+    snprintf(gpu->name, sizeof gpu->name, "a GPU made of threads");
     return cudaSuccess;
 }
 

@@ -1,7 +1,7 @@
-/* card -- where tests compute: on the CPU, or on the device that they are told or that the variable
+/* GPU -- where tests compute: on the CPU, or on the device that they are told or that the variable
  * SIFR_TEST_DEVICE names ("cuda"). */
-#ifndef TESTS_CARD_H
-#define TESTS_CARD_H
+#ifndef TESTS_GPU_H
+#define TESTS_GPU_H
 #include "testing.h"
 #include "device/device.h"
 

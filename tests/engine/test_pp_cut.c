@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <time.h>
 #include "base/rng.h"
-#include "engine/stage_cut.h"
+#include "engine/pp_cut.h"
 #include "testing.h"
 
 enum { MOST_UNITS = 9 };
@@ -29,10 +29,10 @@ static bool is_better(int64_t largest, int64_t squares, const int *first, const 
     return false;
 }
 
-static void look(const struct stage_cut_task *task, const int *first, struct best *best)
+static void look(const struct pp_cut_task *task, const int *first, struct best *best)
 {
     int64_t largest = 0, squares = 0;
-    for (int s = 0; s < task->stages; s++) {
+    for (int s = 0; s < task->pp_stages; s++) {
         int64_t cost = 0;
         size_t bytes = 0;
         for (int u = first[s]; u < first[s + 1]; u++) {
@@ -45,37 +45,37 @@ static void look(const struct stage_cut_task *task, const int *first, struct bes
         largest = cost > largest ? cost : largest;
         squares += cost * cost;
     }
-    if (is_better(largest, squares, first, best, task->stages)) {
+    if (is_better(largest, squares, first, best, task->pp_stages)) {
         best->found = true;
         best->largest = largest;
         best->squares = squares;
-        memcpy(best->first, first, (size_t)(task->stages + 1) * sizeof *first);
+        memcpy(best->first, first, (size_t)(task->pp_stages + 1) * sizeof *first);
     }
 }
 
-static void try_all(const struct stage_cut_task *task, int stage, int *first, struct best *best)
+static void try_all(const struct pp_cut_task *task, int stage, int *first, struct best *best)
 {
-    if (stage == task->stages - 1) {
-        first[task->stages] = task->units;
+    if (stage == task->pp_stages - 1) {
+        first[task->pp_stages] = task->units;
         look(task, first, best);
         return;
     }
-    for (int u = first[stage] + 1; u <= task->units - (task->stages - 1 - stage); u++) {
+    for (int u = first[stage] + 1; u <= task->units - (task->pp_stages - 1 - stage); u++) {
         first[stage + 1] = u;
         try_all(task, stage + 1, first, best);
     }
 }
 
-static void compare(struct env *env, const struct stage_cut_task *task, int *unfit)
+static void compare(struct env *env, const struct pp_cut_task *task, int *unfit)
 {
     struct best best = {0};
     int first[MOST_UNITS + 1] = {0}, cut[MOST_UNITS + 1];
     try_all(task, 0, first, &best);
-    enum status st = stage_cut(env, task, cut);
+    enum status st = pp_cut(env, task, cut);
     log_error_clear(env->log);
     assert_int_equal(st, best.found ? STATUS_OK : STATUS_FIT);
     *unfit += !best.found;
-    for (int s = 0; s <= task->stages && best.found; s++)
+    for (int s = 0; s <= task->pp_stages && best.found; s++)
         assert_int_equal(cut[s], best.first[s]);
 }
 
@@ -89,16 +89,16 @@ static void test_against_all_cuts(void **state)
         int64_t cost[MOST_UNITS];
         size_t bytes[MOST_UNITS], round_bytes[MOST_UNITS];
         int in_flight[MOST_UNITS];
-        struct stage_cut_task task = {.cost = cost, .units = 1 + (int)(n % MOST_UNITS)};
+        struct pp_cut_task task = {.cost = cost, .units = 1 + (int)(n % MOST_UNITS)};
         for (int u = 0; u < task.units; u++) {
             uint64_t bits = rng_bits(rng, MOST_UNITS * n + (uint64_t)u);
             cost[u] = (int64_t)(bits % (n % 3 == 0 ? 3 : 100)); /* small ones have many ties */
             bytes[u] = bits >> 8 & 15;
             round_bytes[u] = bits >> 16 & 7;
         }
-        for (task.stages = 1; task.stages <= task.units; task.stages++, cases++) {
-            for (int s = 0; s < task.stages; s++)
-                in_flight[s] = task.stages - s;
+        for (task.pp_stages = 1; task.pp_stages <= task.units; task.pp_stages++, cases++) {
+            for (int s = 0; s < task.pp_stages; s++)
+                in_flight[s] = task.pp_stages - s;
             task.most_bytes = 0;
             compare(&env, &task, &unfit);
             task.bytes = bytes;
@@ -118,27 +118,27 @@ static void test_heavy_ends(void **state)
     struct env env = testing_env(1);
     /* an embedding that costs nothing, twelve blocks, a head worth three: 15 units of work */
     const int64_t cost[] = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 3};
-    struct stage_cut_task task = {.units = 14, .stages = 5, .cost = cost};
+    struct pp_cut_task task = {.units = 14, .pp_stages = 5, .cost = cost};
     const int even[] = {0, 4, 7, 10, 13, 14};
     int first[6];
-    assert_ok(stage_cut(&env, &task, first));
+    assert_ok(pp_cut(&env, &task, first));
     assert_memory_equal(first, even, sizeof even);
     /* of a model with more arithmetic than doubles can count */
     int64_t huge[14];
     for (int u = 0; u < 14; u++)
         huge[u] = cost[u] * INT64_C(100000000000000003);
     task.cost = huge;
-    assert_ok(stage_cut(&env, &task, first));
+    assert_ok(pp_cut(&env, &task, first));
     assert_memory_equal(first, even, sizeof even);
     env_destroy(&env);
 }
 
-static double seconds_of_cut(struct env *env, const struct stage_cut_task *task, int *first)
+static double seconds_of_cut(struct env *env, const struct pp_cut_task *task, int *first)
 {
     double best = 1e9;
     for (int attempt = 0; attempt < 5; attempt++) { /* the machine may be busy with other things */
         clock_t begin = clock();
-        assert_ok(stage_cut(env, task, first));
+        assert_ok(pp_cut(env, task, first));
         best = fmin(best, (double)(clock() - begin) / CLOCKS_PER_SEC);
     }
     return best;
@@ -151,7 +151,7 @@ static void test_many_units(void **state)
     enum { FEW = TESTING_SANITIZED ? 500 : 10000, STAGES = 8 };
     struct env env = testing_env(1);
     int64_t *cost = malloc(4 * FEW * sizeof *cost);
-    struct stage_cut_task task = {.units = FEW, .stages = STAGES, .cost = cost};
+    struct pp_cut_task task = {.units = FEW, .pp_stages = STAGES, .cost = cost};
     int first[STAGES + 1];
     for (int u = 0; u < 4 * FEW; u++)
         cost[u] = 1000003;
@@ -173,23 +173,23 @@ static void test_refused(void **state)
     const int64_t cost[] = {1, 1, 1};
     const size_t bytes[] = {10, 10, 20}, round_bytes[] = {1, 1, 1};
     const int in_flight[] = {2, 1};
-    struct stage_cut_task task = {.units = 3, .stages = 4, .cost = cost};
+    struct pp_cut_task task = {.units = 3, .pp_stages = 4, .cost = cost};
     int first[5];
-    assert_int_equal(stage_cut(&env, &task, first), STATUS_CONFIG);
+    assert_int_equal(pp_cut(&env, &task, first), STATUS_CONFIG);
     assert_non_null(strstr(log_first_error(env.log), "3 units cannot be cut into 4"));
     log_error_clear(env.log);
-    task = (struct stage_cut_task){.units = 3,
-                                   .stages = 2,
-                                   .cost = cost,
-                                   .most_bytes = 23,
-                                   .bytes = bytes,
-                                   .round_bytes = round_bytes,
-                                   .in_flight = in_flight};
-    assert_int_equal(stage_cut(&env, &task, first), STATUS_FIT);
+    task = (struct pp_cut_task){.units = 3,
+                                .pp_stages = 2,
+                                .cost = cost,
+                                .most_bytes = 23,
+                                .bytes = bytes,
+                                .round_bytes = round_bytes,
+                                .in_flight = in_flight};
+    assert_int_equal(pp_cut(&env, &task, first), STATUS_FIT);
     assert_non_null(strstr(log_first_error(env.log), "the best one for memory needs 24 B"));
     log_error_clear(env.log);
     task.most_bytes = 24;
-    assert_ok(stage_cut(&env, &task, first));
+    assert_ok(pp_cut(&env, &task, first));
     assert_int_equal(first[1], 2);
     env_destroy(&env);
 }
@@ -199,15 +199,15 @@ static void test_failing_allocations(void **state)
     (void)state;
     struct env env = testing_env(1);
     const int64_t cost[] = {1, 2, 3};
-    struct stage_cut_task task = {.units = 3, .stages = 2, .cost = cost};
+    struct pp_cut_task task = {.units = 3, .pp_stages = 2, .cost = cost};
     int first[3];
     for (int64_t n = 1; n <= 3; n++) {
         mem_fail_at(env.mem, n);
-        assert_int_equal(stage_cut(&env, &task, first), STATUS_MEMORY);
+        assert_int_equal(pp_cut(&env, &task, first), STATUS_MEMORY);
         assert_int_equal(mem_total(env.mem), 0);
     }
     mem_fail_at(env.mem, 4);
-    assert_ok(stage_cut(&env, &task, first));
+    assert_ok(pp_cut(&env, &task, first));
     env_destroy(&env);
 }
 

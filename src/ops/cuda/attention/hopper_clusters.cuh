@@ -1,4 +1,4 @@
-/* hopper_teams -- attention backward on Hopper: blocks that do an item together, and take turns at dq.
+/* hopper_clusters -- attention backward on Hopper: blocks that do an item together, and take turns at dq.
  *
  * A block that does an item alone goes over all of its dq again for each tile of keys, and 132 such dq
  * are far more than the L2 cache holds when sequences are long. So a team of tiles / 2 blocks does one
@@ -8,7 +8,7 @@
  *
  * Sums have one order all the same. Of the parts of dq of some queries, those of first sweeps come
  * first, keys downwards, then those of second sweeps, keys upwards: blocks in their order both times
- * (team_walk::turn). Blocks start together and a later one reaches the same queries no sooner, so a block
+ * (tp_walk::turn). Blocks start together and a later one reaches the same queries no sooner, so a block
  * waits for the one before once, at the beginning, and then runs a little behind it.
  *
  *     8 tiles, dq of queries 5:     keys  5  4 | 0  1  2  3       the first is put, the last takes the
@@ -30,8 +30,8 @@
  *
  * All blocks must run at the same time: a cooperative launch.
  */
-#ifndef OPS_CUDA_HOPPER_TEAMS_CUH
-#define OPS_CUDA_HOPPER_TEAMS_CUH
+#ifndef OPS_CUDA_HOPPER_CLUSTERS_CUH
+#define OPS_CUDA_HOPPER_CLUSTERS_CUH
 #include "ops/cuda/attention/hopper_tiles.cuh"
 
 namespace hopper
@@ -40,7 +40,7 @@ namespace hopper
 /* Whether sums of dq stay where they are, each item's in a place of its own. */
 template <int WIDTH, bool ROPE> constexpr bool IS_LATE = WIDTH == 128 && ROPE;
 
-template <int WIDTH, bool LATE> struct team_walk : tile_of<WIDTH> {
+template <int WIDTH, bool LATE> struct tp_walk : tile_of<WIDTH> {
     using tile_of<WIDTH>::job, tile_of<WIDTH>::batch, tile_of<WIDTH>::kv_head, tile_of<WIDTH>::key;
     using tile_of<WIDTH>::head, tile_of<WIDTH>::query, tile_of<WIDTH>::place;
     using tile_of<WIDTH>::first_query, tile_of<WIDTH>::queries, tile_of<WIDTH>::diagonal;
@@ -60,11 +60,11 @@ template <int WIDTH, bool LATE> struct team_walk : tile_of<WIDTH> {
     }
     __device__ inline void begin(const problem &p)
     {
-        const int team = (int)blockIdx.x / p.team;
+        const int cluster = (int)blockIdx.x / p.cluster;
         round = 0;
-        place = LATE ? team : team * p.places;
-        begin_item(p, team);
-        begin_sweep(p.tiles - 1 - (int)blockIdx.x % p.team);
+        place = LATE ? cluster : cluster * p.places;
+        begin_item(p, cluster);
+        begin_sweep(p.tiles - 1 - (int)blockIdx.x % p.cluster);
     }
     /* To the next tile; job is p.jobs or more after the last. True: that begins a sweep. */
     __device__ inline bool step(const problem &p)
@@ -74,10 +74,10 @@ template <int WIDTH, bool LATE> struct team_walk : tile_of<WIDTH> {
         query = first_query();
         if (++head < p.group)
             return false;
-        if (key < p.team) {
+        if (key < p.cluster) {
             round++;
-            place = LATE ? job + p.teams : place ^ (p.places - 1);
-            begin_item(p, job + p.teams);
+            place = LATE ? job + p.clusters : place ^ (p.places - 1);
+            begin_item(p, job + p.clusters);
         }
         begin_sweep(p.tiles - 1 - key);
         return true;
@@ -85,8 +85,8 @@ template <int WIDTH, bool LATE> struct team_walk : tile_of<WIDTH> {
     /* How many parts of dq of these queries come before this one, of diagonal() in all. */
     __device__ inline int turn(const problem &p) const
     {
-        const int upper = diagonal() + 1 - p.team; /* parts of first sweeps */
-        return key >= p.team ? diagonal() - key : key + (upper > 0 ? upper : 0);
+        const int upper = diagonal() + 1 - p.cluster; /* parts of first sweeps */
+        return key >= p.cluster ? diagonal() - key : key + (upper > 0 ? upper : 0);
     }
     /* What p.turns says when that is so. Places are used again, and it goes on. */
     __device__ inline uint32_t turn_number(const problem &p) const
@@ -126,7 +126,7 @@ template <int WIDTH> __device__ inline void end_turn(memory<WIDTH> &m, unsigned 
 template <bool LATE, int WIDTH>
 __device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
 {
-    team_walk<WIDTH, LATE> w;
+    tp_walk<WIDTH, LATE> w;
     w.begin(p);
     for (unsigned tile = 0; w.job < p.jobs; tile++) {
         const uint32_t turn = w.turn_number(p);
@@ -145,7 +145,7 @@ __device__ inline void wait_for_turns(memory<WIDTH> &m, const problem &p)
 template <bool LATE, int WIDTH>
 __device__ inline void tell_turns(memory<WIDTH> &m, const problem &p)
 {
-    team_walk<WIDTH, LATE> w;
+    tp_walk<WIDTH, LATE> w;
     w.begin(p);
     barrier_arrive(shared_address(&m.turn_come[0]));
     barrier_arrive(shared_address(&m.turn_come[1]));

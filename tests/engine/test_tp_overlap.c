@@ -75,10 +75,10 @@ static void pass_gate(int op)
 
 static void watch(char kind)
 {
-    struct unit_beside *beside = me->rig.engine->beside;
+    struct unit_side_stream *side_stream = me->rig.engine->side_stream;
     assert_true(me->count < MOST_OPS);
     pass_gate(me->count);
-    uint32_t open = me->blocked ? 0 : beside->open;
+    uint32_t open = me->blocked ? 0 : side_stream->open;
     me->ops[me->count++] = (struct watched){kind, open};
     if (open != 0 && me->nap > 0) {
         threads_nap(me->nap);
@@ -167,11 +167,11 @@ static void *member_main(void *argument)
     struct env env = testing_env(1);
     me = argument;
     assert_ok(rig_create(&env, me->config, &me->rig));
-    struct unit_beside *beside = me->rig.engine->beside;
-    assert_non_null(beside);
+    struct unit_side_stream *side_stream = me->rig.engine->side_stream;
+    assert_non_null(side_stream);
     hook(me);
     if (me->blocked)
-        me->rig.engine->beside = NULL;
+        me->rig.engine->side_stream = NULL;
     assert_ok(zero_settle(me->rig.zero));
     struct engine_traffic before = engine_traffic(me->rig.engine);
     double start = clock_seconds();
@@ -179,13 +179,13 @@ static void *member_main(void *argument)
     me->seconds = clock_seconds() - start;
     me->traffic = less(engine_traffic(me->rig.engine), before);
     me->params = rig_params(&me->rig, &me->param_count);
-    me->rig.engine->beside = beside;
+    me->rig.engine->side_stream = side_stream;
     rig_destroy(&me->rig);
     env_destroy(&env);
     return NULL;
 }
 
-static struct rig_config team_config(int llama, int mode, int layers)
+static struct rig_config tp_config(int llama, int mode, int layers)
 {
     struct rig_config config = shared_config(llama);
     config.ops = "cpu";
@@ -198,25 +198,25 @@ static struct rig_config team_config(int llama, int mode, int layers)
 }
 
 /* The same settings for both, after `model`; free params of both. */
-static void run_team(const struct member *model, const char *gates, struct member *team)
+static void run_tp_group(const struct member *model, const char *gates, struct member *tp_group)
 {
     struct meeting meeting = {.gates = gates};
     pthread_mutex_init(&meeting.lock, NULL);
     pthread_cond_init(&meeting.changed, NULL);
     for (int r = 0; r < TEAM; r++) {
-        team[r] = *model;
-        team[r].meeting = &meeting;
+        tp_group[r] = *model;
+        tp_group[r].meeting = &meeting;
     }
-    rig_run_ranks(member_main, team, TEAM, sizeof *team);
+    rig_run_ranks(member_main, tp_group, TEAM, sizeof *tp_group);
     assert_false(meeting.late);
     pthread_cond_destroy(&meeting.changed);
     pthread_mutex_destroy(&meeting.lock);
 }
 
-static void free_team(struct member *team)
+static void free_tp_group(struct member *tp_group)
 {
     for (int r = 0; r < TEAM; r++)
-        free(team[r].params);
+        free(tp_group[r].params);
 }
 
 /* --- what runs under what ------------------------------------------------------------------- */
@@ -245,14 +245,14 @@ static void test_products_under_calls(void **state)
     (void)state;
     for (int llama = 0; llama < 2; llama++)
         for (int mode = 0; mode < MODES; mode++) {
-            struct member model = {.config = team_config(llama, mode, 1)}, team[TEAM];
-            run_team(&model, expected[llama][mode], team);
+            struct member model = {.config = tp_config(llama, mode, 1)}, tp_group[TEAM];
+            run_tp_group(&model, expected[llama][mode], tp_group);
             for (int r = 0; r < TEAM; r++) {
                 char found[MOST_OPS * 4];
-                print_ops(&team[r], found, sizeof found);
+                print_ops(&tp_group[r], found, sizeof found);
                 assert_string_equal(found, expected[llama][mode]);
             }
-            free_team(team);
+            free_tp_group(tp_group);
         }
 }
 
@@ -263,20 +263,20 @@ static void test_same_bits(void **state)
     (void)state;
     for (int llama = 0; llama < 2; llama++)
         for (int mode = 0; mode < MODES; mode++) {
-            struct member model = {.config = team_config(llama, mode, 3), .blocked = true};
-            struct member plain[TEAM], team[TEAM];
-            run_team(&model, NULL, plain);
+            struct member model = {.config = tp_config(llama, mode, 3), .blocked = true};
+            struct member plain[TEAM], tp_group[TEAM];
+            run_tp_group(&model, NULL, plain);
             model.blocked = false;
             for (int i = 0; i < 4; i++) {
                 model.config.delays = i > 0 ? 2e-4 : 0;
                 model.config.recompute = i % 3;
-                run_team(&model, NULL, team);
+                run_tp_group(&model, NULL, tp_group);
                 for (int r = 0; r < TEAM; r++)
-                    assert_memory_equal(team[r].params, plain[0].params,
+                    assert_memory_equal(tp_group[r].params, plain[0].params,
                                         (size_t)plain[0].param_count * sizeof(float));
-                free_team(team);
+                free_tp_group(tp_group);
             }
-            free_team(plain);
+            free_tp_group(plain);
         }
 }
 
@@ -287,7 +287,7 @@ static void test_pipelines(void **state)
     (void)state;
     for (int llama = 0; llama < 2; llama++)
         for (int mode = llama ? SEQUENCE : PLAIN; mode < MODES; mode += 2 - llama) {
-            struct rig_config config = team_config(llama, mode, 3);
+            struct rig_config config = tp_config(llama, mode, 3);
             config.micro_batches = MICRO_BATCHES;
             struct trace plain = run(config, TEAM);
             config.pp = 2;
@@ -308,25 +308,26 @@ static void test_pipelines(void **state)
  * has waited for no longer than it did nothing else; where every call blocks, all of its time. */
 static void check_waited(int llama, int mode)
 {
-    struct member model = {.config = team_config(llama, mode, 1), .nap = slow_product};
-    struct member team[TEAM], plain[TEAM];
-    run_team(&model, expected[llama][mode], team);
-    const struct engine_traffic *t = &team[0].traffic;
-    assert_true(team[0].napped >= 3 * slow_product);
-    assert_true(t->tensor_waited > 0 && t->tensor_waited <= team[0].seconds - team[0].napped);
+    struct member model = {.config = tp_config(llama, mode, 1), .nap = slow_product};
+    struct member tp_group[TEAM], plain[TEAM];
+    run_tp_group(&model, expected[llama][mode], tp_group);
+    const struct engine_traffic *t = &tp_group[0].traffic;
+    assert_true(tp_group[0].napped >= 3 * slow_product);
+    assert_true(t->tensor_waited > 0 &&
+                t->tensor_waited <= tp_group[0].seconds - tp_group[0].napped);
     assert_true(t->in_flight == t->tensor_in_flight); /* there is nothing else */
     assert_true(t->waited >= 0.99 * t->tensor_waited);
 
     model.blocked = true;
-    run_team(&model, NULL, plain);
+    run_tp_group(&model, NULL, plain);
     assert_true(plain[0].traffic.tensor_waited >= 0.999 * plain[0].traffic.tensor_in_flight);
     print_message(
         "%s, mode %d: a step %.0f ms, %.0f ms of it under calls; %.0f ms among the ranks, "
         "waited %.0f ms\n",
-        llama ? "llama" : "gpt2", mode, 1e3 * team[0].seconds, 1e3 * team[0].napped,
+        llama ? "llama" : "gpt2", mode, 1e3 * tp_group[0].seconds, 1e3 * tp_group[0].napped,
         1e3 * t->tensor_in_flight, 1e3 * t->tensor_waited);
-    free_team(team);
-    free_team(plain);
+    free_tp_group(tp_group);
+    free_tp_group(plain);
 }
 
 static void test_hidden_time_is_not_waited(void **state)

@@ -1,104 +1,104 @@
-/* op_shapes_card -- more shapes for a card: those that its fast paths are for (widths that eight
+/* op_shapes_gpu -- more shapes for a GPU: those that its fast paths are for (widths that eight
  * divides, heads of 64 and 128, several blocks in every direction), small enough for the reference. */
-#ifndef TESTS_OPS_OP_SHAPES_CARD_H
-#define TESTS_OPS_OP_SHAPES_CARD_H
+#ifndef TESTS_OPS_OP_SHAPES_GPU_H
+#define TESTS_OPS_OP_SHAPES_GPU_H
 #include "ops/op_shapes.h"
 
-#define CARD_LINEAR_SHAPES(X) \
-    X(256, 192, 320, false)   \
-    X(256, 320, 192, true)    \
-    X(129, 768, 64, false)    \
-    X(40, 1024, 136, true)    \
-    X(1, 512, 512, false)     \
-    X(1, 768, 2304, false)    \
-    X(1, 3072, 768, false)    \
-    X(1, 5000, 40, false)     \
-    X(1, 77, 24, false)       \
-    X(1, 768, 1030, true)     \
-    X(1, 3000, 9001, true)    \
-    X(1, 2048, 5120, true)    \
-    X(1, 77, 24, true)        \
-    X(640, 8, 16, true)       \
+#define GPU_LINEAR_SHAPES(X) \
+    X(256, 192, 320, false)  \
+    X(256, 320, 192, true)   \
+    X(129, 768, 64, false)   \
+    X(40, 1024, 136, true)   \
+    X(1, 512, 512, false)    \
+    X(1, 768, 2304, false)   \
+    X(1, 3072, 768, false)   \
+    X(1, 5000, 40, false)    \
+    X(1, 77, 24, false)      \
+    X(1, 768, 1030, true)    \
+    X(1, 3000, 9001, true)   \
+    X(1, 2048, 5120, true)   \
+    X(1, 77, 24, true)       \
+    X(640, 8, 16, true)      \
     X(9000, 24, 264, false)
 
 /* The last five: several rows for every warp or block of the backward pass. */
-#define CARD_NORM_SHAPES(X) \
-    X(130, 768)             \
-    X(1, 768)               \
-    X(1, 1600)              \
-    X(1, 3072)              \
-    X(1, 8192)              \
-    X(67, 1024)             \
-    X(33, 1600)             \
-    X(9, 3072)              \
-    X(5, 8192)              \
-    X(700, 64)              \
-    X(5000, 768)            \
-    X(3500, 1280)           \
-    X(1500, 2048)           \
-    X(2200, 2560)           \
+#define GPU_NORM_SHAPES(X) \
+    X(130, 768)            \
+    X(1, 768)              \
+    X(1, 1600)             \
+    X(1, 3072)             \
+    X(1, 8192)             \
+    X(67, 1024)            \
+    X(33, 1600)            \
+    X(9, 3072)             \
+    X(5, 8192)             \
+    X(700, 64)             \
+    X(5000, 768)           \
+    X(3500, 1280)          \
+    X(1500, 2048)          \
+    X(2200, 2560)          \
     X(1100, 5120)
 
-#define CARD_FLAT_SHAPES(X) X(4096) X(262144) X(300008)
+#define GPU_FLAT_SHAPES(X) X(4096) X(262144) X(300008)
 
-#define CARD_GATE_SHAPES(X) X(130, 512) X(9, 5632)
+#define GPU_GATE_SHAPES(X) X(130, 512) X(9, 5632)
 
-#define CARD_ATTENTION_SHAPES(X) \
-    X(2, 128, 4, 4, 64)          \
-    X(1, 256, 4, 2, 64)          \
-    X(2, 512, 4, 2, 64)          \
-    X(2, 200, 4, 1, 64)          \
-    X(2, 128, 4, 2, 128)         \
-    X(1, 256, 4, 2, 128)         \
-    X(2, 512, 4, 2, 128)         \
-    X(1, 192, 2, 1, 128)         \
+#define GPU_ATTENTION_SHAPES(X) \
+    X(2, 128, 4, 4, 64)         \
+    X(1, 256, 4, 2, 64)         \
+    X(2, 512, 4, 2, 64)         \
+    X(2, 200, 4, 1, 64)         \
+    X(2, 128, 4, 2, 128)        \
+    X(1, 256, 4, 2, 128)        \
+    X(2, 512, 4, 2, 128)        \
+    X(1, 192, 2, 1, 128)        \
     X(1, 321, 3, 3, 128)
 
 /* Lengths that no tile divides, around its edges, and heads narrower than a tile's columns. */
-#define CARD_ODD_SHAPES(X) \
-    X(3, 1, 2, 1, 64)      \
-    X(3, 7, 2, 2, 128)     \
-    X(1, 63, 2, 1, 64)     \
-    X(3, 65, 3, 3, 64)     \
-    X(3, 100, 4, 2, 32)    \
-    X(1, 127, 2, 1, 128)   \
-    X(3, 129, 2, 1, 40)    \
-    X(2, 129, 2, 2, 128)   \
-    X(1, 193, 4, 2, 80)    \
-    X(3, 191, 2, 1, 96)    \
-    X(1, 257, 4, 1, 104)   \
-    X(3, 250, 3, 3, 120)   \
-    X(1, 128, 2, 1, 8)     \
-    X(2, 256, 4, 2, 32)    \
-    X(2, 384, 4, 4, 88)    \
-    X(2, 449, 4, 2, 64)    \
-    X(2, 500, 4, 2, 128)   \
-    X(2, 140, 4, 2, 100)   \
-    X(1, 128, 2, 1, 60)    \
+#define GPU_ODD_SHAPES(X) \
+    X(3, 1, 2, 1, 64)     \
+    X(3, 7, 2, 2, 128)    \
+    X(1, 63, 2, 1, 64)    \
+    X(3, 65, 3, 3, 64)    \
+    X(3, 100, 4, 2, 32)   \
+    X(1, 127, 2, 1, 128)  \
+    X(3, 129, 2, 1, 40)   \
+    X(2, 129, 2, 2, 128)  \
+    X(1, 193, 4, 2, 80)   \
+    X(3, 191, 2, 1, 96)   \
+    X(1, 257, 4, 1, 104)  \
+    X(3, 250, 3, 3, 120)  \
+    X(1, 128, 2, 1, 8)    \
+    X(2, 256, 4, 2, 32)   \
+    X(2, 384, 4, 4, 88)   \
+    X(2, 449, 4, 2, 64)   \
+    X(2, 500, 4, 2, 128)  \
+    X(2, 140, 4, 2, 100)  \
+    X(1, 128, 2, 1, 60)   \
     X(3, 77, 2, 2, 30)
 
 /* Heads wider than 128, and the columns of every tile that heads are computed in, filled or not. */
-#define CARD_WIDE_SHAPES(X) \
-    X(2, 65, 2, 1, 136)     \
-    X(1, 129, 3, 3, 160)    \
-    X(1, 100, 2, 2, 192)    \
-    X(2, 33, 4, 2, 200)     \
-    X(1, 250, 2, 1, 256)    \
-    X(1, 128, 2, 1, 256)    \
-    X(2, 31, 2, 1, 150)     \
-    X(1, 17, 2, 2, 254)     \
+#define GPU_WIDE_SHAPES(X) \
+    X(2, 65, 2, 1, 136)    \
+    X(1, 129, 3, 3, 160)   \
+    X(1, 100, 2, 2, 192)   \
+    X(2, 33, 4, 2, 200)    \
+    X(1, 250, 2, 1, 256)   \
+    X(1, 128, 2, 1, 256)   \
+    X(2, 31, 2, 1, 150)    \
+    X(1, 17, 2, 2, 254)    \
     X(1, 40, 2, 1, 264)
 
-#define CARD_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
+#define GPU_TREE_SHAPES(X) X(65536, 8) X(1048576, 15)
 
 /* The last two: several rows for every block. */
-#define CARD_LOSS_SHAPES(X) X(33, 8192) X(3, 50257) X(5, 50304) X(900, 12312) X(300, 50304)
+#define GPU_LOSS_SHAPES(X) X(33, 8192) X(3, 50257) X(5, 50304) X(900, 12312) X(300, 50304)
 
-static const struct ops_case op_shapes_card[] = {
-    CARD_LINEAR_SHAPES(LINEAR_CASES) CARD_NORM_SHAPES(NORM_CASES) CARD_FLAT_SHAPES(FLAT_CASES)
-        CARD_GATE_SHAPES(GATE_CASES) CARD_ATTENTION_SHAPES(ATTENTION_CASES) CARD_ODD_SHAPES(
-            ATTENTION_CASES) CARD_WIDE_SHAPES(ATTENTION_CASES) CARD_TREE_SHAPES(TREE_CASES)
-            CARD_LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
+static const struct ops_case op_shapes_gpu[] = {
+    GPU_LINEAR_SHAPES(LINEAR_CASES) GPU_NORM_SHAPES(NORM_CASES) GPU_FLAT_SHAPES(FLAT_CASES)
+        GPU_GATE_SHAPES(GATE_CASES) GPU_ATTENTION_SHAPES(ATTENTION_CASES) GPU_ODD_SHAPES(
+            ATTENTION_CASES) GPU_WIDE_SHAPES(ATTENTION_CASES) GPU_TREE_SHAPES(TREE_CASES)
+            GPU_LOSS_SHAPES(LOSS_CASES){"embedding", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
     {"embedding_backward", .embedding = {2, 128, 768, 1000, 128, 0, 0}},
     {"embedding_backward", .embedding = {3, 65, 256, 5000, 0, 0, 0}},
@@ -133,31 +133,32 @@ static const struct ops_case op_shapes_card[] = {
     {"attention_backward_rope", .attention = {33, 193, 3, 3, 128}},
     {"attention_backward_rope", .attention = {2, 129, 4, 2, 80}, .bias = true},
 };
-enum { OP_SHAPE_CARD_COUNT = sizeof op_shapes_card / sizeof op_shapes_card[0] };
+enum { OP_SHAPE_GPU_COUNT = sizeof op_shapes_gpu / sizeof op_shapes_gpu[0] };
 
 /* For teams of blocks in attention's backward pass (SIFR_CUDA_ATTENTION=teams), beside those above with
  * four tiles of 128 tokens: teams of three and of four blocks; then more items (a sequence and key head)
- * than the 66 teams of two that a card has, so that teams go from one to the next. */
-#define TEAMS_SHAPES(X)   \
-    X(1, 768, 4, 2, 64)   \
-    X(2, 768, 3, 1, 128)  \
-    X(1, 1024, 3, 1, 64)  \
-    X(1, 1024, 2, 2, 128) \
-    X(1, 500, 4, 2, 64)   \
-    X(2, 449, 2, 1, 128)  \
-    X(2, 700, 3, 1, 56)   \
+ * than the 66 teams of two that a GPU has, so that teams go from one to the next. */
+#define CLUSTERS_SHAPES(X) \
+    X(1, 768, 4, 2, 64)    \
+    X(2, 768, 3, 1, 128)   \
+    X(1, 1024, 3, 1, 64)   \
+    X(1, 1024, 2, 2, 128)  \
+    X(1, 500, 4, 2, 64)    \
+    X(2, 449, 2, 1, 128)   \
+    X(2, 700, 3, 1, 56)    \
     X(1, 1000, 2, 1, 96)
-#define TEAMS_CASES(b, t, h, g, d)                                          \
+#define CLUSTERS_CASES(b, t, h, g, d)                                       \
     {"attention_backward", .attention = {b, t, h, g, d}},                   \
         {"attention_backward", .attention = {b, t, h, g, d}, .bias = true}, \
         {"attention_backward_rope", .attention = {b, t, h, g, d}},
 
-static const struct ops_case op_shapes_teams[] = {
-    TEAMS_SHAPES(TEAMS_CASES){"attention_backward", .attention = {67, 512, 1, 1, 64}, .bias = true},
+static const struct ops_case op_shapes_clusters[] = {
+    CLUSTERS_SHAPES(CLUSTERS_CASES){"attention_backward", .attention = {67, 512, 1, 1, 64},
+                                    .bias = true},
     {"attention_backward_rope", .attention = {34, 512, 4, 2, 64}},
     {"attention_backward", .attention = {67, 512, 1, 1, 128}, .bias = true},
     {"attention_backward_rope", .attention = {67, 512, 1, 1, 128}},
 };
-enum { OP_SHAPE_TEAMS_COUNT = sizeof op_shapes_teams / sizeof op_shapes_teams[0] };
+enum { OP_SHAPE_CLUSTERS_COUNT = sizeof op_shapes_clusters / sizeof op_shapes_clusters[0] };
 
 #endif

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is planned for a card, on one made of threads (tests/device/fake_card.c): its memory and the host's apart, its
+# What is planned for a GPU, on one made of threads (tests/device/fake_gpu.c): its memory and the host's apart, its
 # runtime, and that a run which is too large for the CPU is sent there.
 . "$(dirname "$0")/common.sh" "$@"
 
@@ -9,11 +9,11 @@ export SIFR_PLUGIN_FOLDER=$fake LD_LIBRARY_PATH=$fake/nvml${LD_LIBRARY_PATH:+:$L
 keys=("${small[@]}" --model.vocab=256 --train.global_batch=8 --train.micro_batch=2)
 
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --lines
-has '^machine  cuda \(a card made of threads\)'
+has '^machine  cuda \(a GPU made of threads\)'
 has '^memory   15.7 GiB for a rank' # of 16, less what others hold
 has '^  runtime, about +541.0 MiB +541.0 MiB'
 has '^  on the host +[0-9.]+ MiB'
-has "^the table is of the card's memory; its runtime, as seen on an H200: CUDA's context, cuBLASLt and cuDNN 541.0 MiB"
+has "^the table is of the GPU's memory; its runtime, as seen on an H200: CUDA's context, cuBLASLt and cuDNN 541.0 MiB"
 has '^  other +[0-9.]+ MiB  on the host: stream stage$'
 has '^  comm +[0-9.]+ MiB  on the host: stage$'
 ! grep -q '^  params .*on the host' out || fail "parameters are on the host"
@@ -23,7 +23,7 @@ has '"host_bytes": ?[1-9][0-9]{6}'
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --json
 has '"host_bytes": ?0[,}]'
 
-# Fast mode is a card's: told once, and the same memory and bytes on the wire.
+# Fast mode is a GPU's: told once, and the same memory and bytes on the wire.
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --json
 mv out exact
 ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cuda --run.deterministic=false --json
@@ -37,7 +37,7 @@ ok "$sifr" plan "${keys[@]}" -n 2 --run.device=cpu --run.deterministic=false --z
 # Runtime counts for what fits; 500 MiB are not enough for the smallest model.
 expect 4 'stage 0 needs 54[0-9]\.[0-9] MiB for a rank and there is 500.0 MiB' \
     "$sifr" plan "${keys[@]}" --run.device=cuda --memory=524288000
-expect 4 'run.device=cuda fits on the card here, a card made of threads; on the CPU ' \
+expect 4 'run.device=cuda fits on the GPU here, a GPU made of threads; on the CPU ' \
     "$sifr" plan "${keys[@]}" --run.device=cpu --memory=100k
 unset SIFR_PLUGIN_FOLDER
 SIFR_PLUGIN_FOLDER=$work/no-plugin expect 4 'there is 97\.7 KiB.*; (try|no stage)' \

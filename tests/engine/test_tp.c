@@ -6,7 +6,7 @@
 #include "engine/ranks.h"
 #include "zero/partition.h"
 
-static struct rig_config team_config(int llama, int tp)
+static struct rig_config tp_config(int llama, int tp)
 {
     struct rig_config config = shared_config(llama);
     config.tokens = 12;
@@ -14,7 +14,7 @@ static struct rig_config team_config(int llama, int tp)
     return config;
 }
 
-static struct trace run_team(const struct rig_config *config)
+static struct trace run_tp_group(const struct rig_config *config)
 {
     return run(*config, config->tp > 0 ? config->tp : 1);
 }
@@ -26,21 +26,21 @@ static double loss_bound(const struct rig_config *config, int step)
     return 0x1p-24 * 20 * (2 * (double)config->model.layers + 4) * (1 + step);
 }
 
-static void check_near(const struct trace *one, const struct trace *team,
+static void check_near(const struct trace *one, const struct trace *tp_group,
                        const struct rig_config *config)
 {
     for (int step = 0; step < STEPS; step++) {
         double bound = loss_bound(config, step);
-        double loss = fabs(team->loss[step] / one->loss[step] - 1);
-        double norm = fabs(team->norm[step] / one->norm[step] - 1);
+        double loss = fabs(tp_group->loss[step] / one->loss[step] - 1);
+        double norm = fabs(tp_group->norm[step] / one->norm[step] - 1);
         if (!(loss <= bound) || !(norm <= 10 * bound))
             fail_msg("tp %d, sequence %d, step %d: loss off by %.2e, norm by %.2e, bound %.2e",
                      config->tp, config->sequence, step, loss, norm, bound);
     }
     double difference = 0, square = 0;
-    assert_int_equal(team->count, one->count);
+    assert_int_equal(tp_group->count, one->count);
     for (int64_t i = 0; i < one->count; i++) {
-        difference += pow((double)team->params[i] - (double)one->params[i], 2);
+        difference += pow((double)tp_group->params[i] - (double)one->params[i], 2);
         square += pow(one->params[i], 2);
     }
     if (!(sqrt(difference / square) < 1e-3))
@@ -53,17 +53,17 @@ static void test_against_one_rank(void **state)
     (void)state;
     for (int llama = 0; llama < 2; llama++)
         for (int tied = 0; tied < 2; tied++) {
-            struct rig_config alone = team_config(llama, 0);
+            struct rig_config alone = tp_config(llama, 0);
             alone.model.tied = tied;
-            struct trace one = run_team(&alone);
+            struct trace one = run_tp_group(&alone);
             for (int tp = 2; tp <= 4; tp *= 2)
                 for (int mode = 0; mode < 3; mode++) {
                     struct rig_config config = alone;
                     config.tp = tp;
                     config.sequence = mode > 0, config.regather = mode > 1;
-                    struct trace team = run_team(&config);
-                    check_near(&one, &team, &config);
-                    free(team.params);
+                    struct trace tp_group = run_tp_group(&config);
+                    check_near(&one, &tp_group, &config);
+                    free(tp_group.params);
                 }
             free(one.params);
         }
@@ -83,10 +83,10 @@ static void test_same_bits(void **state)
     for (int llama = 0; llama < 2; llama++)
         for (int sequence = 0; sequence < 2; sequence++)
             for (int tp = 2; tp <= 4; tp *= 2) {
-                struct rig_config config = team_config(llama, tp);
+                struct rig_config config = tp_config(llama, tp);
                 config.sequence = sequence;
                 config.model.tied = (llama + sequence) % 2;
-                struct trace plain = run_team(&config);
+                struct trace plain = run_tp_group(&config);
                 for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
                     if (shapes[i].tp != tp)
                         continue;
@@ -106,12 +106,12 @@ static void test_types(void **state)
 {
     (void)state;
     for (int i = 0; i < 8; i++) {
-        struct rig_config config = team_config(i % 2, 4);
+        struct rig_config config = tp_config(i % 2, 4);
         config.model.tied = i / 2 % 2;
         config.sequence = i % 3 == 0;
         config.type = DTYPE_BF16;
         config.micro_batches = i < 4 ? MICRO_BATCHES : 1;
-        struct trace plain = run_team(&config);
+        struct trace plain = run_tp_group(&config);
         config.stage = i % 4;
         compare(&plain, config, 8);
         config.pp = 2;
@@ -125,9 +125,9 @@ static void test_delays_servers_groups(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
-        struct rig_config config = team_config(i % 2, 2);
+        struct rig_config config = tp_config(i % 2, 2);
         config.sequence = i / 2;
-        struct trace plain = run_team(&config);
+        struct trace plain = run_tp_group(&config);
         config.delays = 2e-4;
         config.stage = 3 - i % 3;
         config.servers = i % 2;
@@ -141,15 +141,15 @@ static void test_delays_servers_groups(void **state)
 static void test_state_divides(void **state)
 {
     (void)state;
-    struct rig_config config = team_config(0, 0);
+    struct rig_config config = tp_config(0, 0);
     config.model.ff = 400;
-    struct trace one = run_team(&config);
+    struct trace one = run_tp_group(&config);
     config.tp = 4;
-    struct trace team = run_team(&config);
-    assert_true((double)team.state < 0.3 * (double)one.state);
-    assert_true(team.traffic.tensor > 0 && one.traffic.tensor == 0);
+    struct trace tp_group = run_tp_group(&config);
+    assert_true((double)tp_group.state < 0.3 * (double)one.state);
+    assert_true(tp_group.traffic.tensor > 0 && one.traffic.tensor == 0);
     free(one.params);
-    free(team.params);
+    free(tp_group.params);
 }
 
 /* --- what is not finite --------------------------------------------------------------------- */
@@ -206,7 +206,7 @@ static void test_not_finite(void **state)
     (void)state;
     for (int i = 0; i < 6; i++) {
         struct bad_job jobs[MOST_RANKS];
-        struct rig_config config = team_config(1, i < 3 ? 2 : 4);
+        struct rig_config config = tp_config(1, i < 3 ? 2 : 4);
         config.pp = i % 3;
         config.stage = i % 4;
         int ranks = config.tp * 2;
@@ -228,7 +228,7 @@ static void test_bad_micro_batch(void **state)
     (void)state;
     for (int i = 0; i < 6; i++) {
         struct bad_job jobs[MOST_RANKS];
-        struct rig_config config = team_config(1, i < 3 ? 0 : 2);
+        struct rig_config config = tp_config(1, i < 3 ? 0 : 2);
         config.model.tied = false;
         config.pp = i % 3;
         int ranks = 4;
@@ -247,7 +247,7 @@ static void test_one_layout(void **state)
 {
     (void)state;
     for (int i = 0; i < 16; i++) {
-        struct model_config config = team_config(i % 2, 0).model;
+        struct model_config config = tp_config(i % 2, 0).model;
         struct env env = testing_env(1);
         struct device *device;
         struct partition first = {0};

@@ -40,7 +40,7 @@ static void check_cover(struct rig *rig, int tensor, int64_t count, int ranks)
     int64_t sum = 0;
     assert_non_null(saved);
     for (int r = 0; r < ranks; r++) {
-        struct zero_ranges share = zero_state_share(rig->zero, tensor, r);
+        struct zero_ranges share = zero_state_to_save(rig->zero, tensor, r);
         int64_t end = 0;
         for (int i = 0; i < share.count; i++) {
             assert_true(share.at[i].first >= end && share.at[i].count > 0);
@@ -57,7 +57,7 @@ static void check_cover(struct rig *rig, int tensor, int64_t count, int ranks)
 
 static void check_copy(struct rig *rig, int tensor)
 {
-    struct zero_ranges share = zero_state_share(rig->zero, tensor, rig->config.rank);
+    struct zero_ranges share = zero_state_to_save(rig->zero, tensor, rig->config.rank);
     for (int i = 0; i < share.count; i++)
         for (int state = 0; state < ZERO_STATES; state++) {
             const float *at =

@@ -1,15 +1,15 @@
-/* Who gets which way between cards: ranks with a card each get NCCL, whether it was asked for or only
+/* Who gets which way between GPUs: ranks with a GPU each get NCCL, whether it was asked for or only
  * threads were; a job whose ranks share one is told so, by name, or goes through the host. Either way
  * it leaves nothing behind, and what is sent arrives. Needs a device `cuda` (SIFR_PLUGIN_FOLDER may name one
  * made of threads) with NCCL; 77 = there is none. */
 #include "base/plugin.h"
 #include "comm/comm_rig.h"
 
-struct seat {
+struct thread_rank {
     pthread_t thread;
     struct comm_hub *hub;
     const char *backend;
-    int rank, card;
+    int rank, gpu;
     enum status status;
     bool wrong; /* what came was not what was sent */
     char name[16], copy_name[16], error[512];
@@ -19,15 +19,15 @@ struct seat {
 
 static void listen(void *user, enum log_level level, const char *line)
 {
-    struct seat *seat = user;
+    struct thread_rank *thread_rank = user;
     if (strstr(line, "messages go through the host") == NULL)
         return;
-    snprintf(seat->said, sizeof seat->said, "%s: %s", level == LOG_DEBUG ? "debug" : "louder",
-             line);
+    snprintf(thread_rank->said, sizeof thread_rank->said, "%s: %s",
+             level == LOG_DEBUG ? "debug" : "louder", line);
 }
 
 /* Every rank's number to every rank, on a stream beside and at once on a copy of the communicator. */
-static void talk(struct seat *seat, struct device *device, struct comm *comm)
+static void talk(struct thread_rank *thread_rank, struct device *device, struct comm *comm)
 {
     enum { COUNT = 1000 };
     int size = comm_size(comm);
@@ -36,11 +36,12 @@ static void talk(struct seat *seat, struct device *device, struct comm *comm)
     struct comm *comms[2] = {comm, NULL};
     void *full[2], *shard;
     assert_ok(comm_dup(comm, "copy", &comms[1]));
-    snprintf(seat->copy_name, sizeof seat->copy_name, "%s", comm_backend_name(comms[1]));
+    snprintf(thread_rank->copy_name, sizeof thread_rank->copy_name, "%s",
+             comm_backend_name(comms[1]));
     assert_ok(stream_create(device, "plain", &plain));
     assert_ok(device_alloc(device, MEM_SCRATCH, "shard", sizeof mine, &shard));
     for (int i = 0; i < COUNT; i++)
-        mine[i] = 7 * seat->rank + i;
+        mine[i] = 7 * thread_rank->rank + i;
     device_copy(plain, shard, mine, sizeof mine);
     assert_ok(stream_sync(plain));
     for (int k = 0; k < 2; k++) {
@@ -54,7 +55,7 @@ static void talk(struct seat *seat, struct device *device, struct comm *comm)
         device_copy(plain, all, full[k], (size_t)size * sizeof mine);
         assert_ok(stream_sync(plain));
         for (int i = 0; i < size * COUNT; i++)
-            seat->wrong = seat->wrong || all[i] != 7 * (i / COUNT) + i % COUNT;
+            thread_rank->wrong = thread_rank->wrong || all[i] != 7 * (i / COUNT) + i % COUNT;
         stream_destroy(streams[k]);
         device_free(device, full[k]);
     }
@@ -65,121 +66,122 @@ static void talk(struct seat *seat, struct device *device, struct comm *comm)
 
 static void *sit(void *arg)
 {
-    struct seat *seat = arg;
+    struct thread_rank *thread_rank = arg;
     struct env env;
-    struct comm_config config = {.backend = seat->backend, .timeout = 60};
+    struct comm_config config = {.backend = thread_rank->backend, .timeout = 60};
     struct device *device;
     struct comm *comm = NULL;
-    assert_ok(env_create(&env, listen, seat, LOG_DEBUG, 1));
-    assert_ok(device_create(&env, "cuda", seat->card, &device));
-    seat->status = comm_join(seat->hub, seat->rank, &config, device, &comm);
+    assert_ok(env_create(&env, listen, thread_rank, LOG_DEBUG, 1));
+    assert_ok(device_create(&env, "cuda", thread_rank->gpu, &device));
+    thread_rank->status = comm_join(thread_rank->hub, thread_rank->rank, &config, device, &comm);
     if (comm != NULL) {
-        snprintf(seat->name, sizeof seat->name, "%s", comm_backend_name(comm));
-        talk(seat, device, comm);
+        snprintf(thread_rank->name, sizeof thread_rank->name, "%s", comm_backend_name(comm));
+        talk(thread_rank, device, comm);
     }
-    snprintf(seat->error, sizeof seat->error, "%s", log_first_error(env.log));
+    snprintf(thread_rank->error, sizeof thread_rank->error, "%s", log_first_error(env.log));
     comm_destroy(comm);
     device_destroy(device);
-    seat->left = mem_total(env.mem);
+    thread_rank->left = mem_total(env.mem);
     env_destroy(&env);
     return NULL;
 }
 
-static void join_on(const char *backend, const int *cards, struct seat *seats, int size)
+static void join_on(const char *backend, const int *gpus, struct thread_rank *ranks, int size)
 {
     struct env env = testing_env(1);
     struct comm_hub *hub;
     assert_ok(comm_hub_create(&env, size, &hub));
     for (int r = 0; r < size; r++) {
-        seats[r] = (struct seat){.hub = hub, .backend = backend, .rank = r, .card = cards[r]};
-        assert_int_equal(pthread_create(&seats[r].thread, NULL, sit, &seats[r]), 0);
+        ranks[r] = (struct thread_rank){.hub = hub, .backend = backend, .rank = r, .gpu = gpus[r]};
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, sit, &ranks[r]), 0);
     }
     for (int r = 0; r < size; r++)
-        pthread_join(seats[r].thread, NULL);
+        pthread_join(ranks[r].thread, NULL);
     for (int r = 0; r < size; r++) {
-        assert_int_equal(seats[r].left, 0);
-        assert_false(seats[r].wrong);
-        assert_string_equal(seats[r].name, seats[r].copy_name);
+        assert_int_equal(ranks[r].left, 0);
+        assert_false(ranks[r].wrong);
+        assert_string_equal(ranks[r].name, ranks[r].copy_name);
     }
     comm_hub_destroy(hub);
     env_destroy(&env);
 }
 
-static void test_shared_card(void **state)
+static void test_shared_gpu(void **state)
 {
-    struct seat seats[3];
-    int count = rig_cards();
+    struct thread_rank ranks[3];
+    int count = rig_gpus();
     (void)state;
-    join_on("nccl", (const int[]){0, count > 1, 0}, seats, 3);
+    join_on("nccl", (const int[]){0, count > 1, 0}, ranks, 3);
     for (int r = 0; r < 3; r++) {
-        assert_int_not_equal(seats[r].status, STATUS_OK);
-        assert_non_null(strstr(seats[r].error, count > 1 ? "ranks 0 and 2 share the card"
-                                                         : "ranks 0 and 1 share the card"));
-        assert_non_null(strstr(seats[r].error, "use comm.backend threads"));
+        assert_int_not_equal(ranks[r].status, STATUS_OK);
+        assert_non_null(strstr(ranks[r].error, count > 1 ? "ranks 0 and 2 share the GPU"
+                                                         : "ranks 0 and 1 share the GPU"));
+        assert_non_null(strstr(ranks[r].error, "use comm.backend threads"));
     }
 }
 
 /* Nobody has insisted: through the host, and only who asks for every word is told. */
-static void test_shared_card_staged(void **state)
+static void test_shared_gpu_staged(void **state)
 {
-    struct seat seats[3];
-    int count = rig_cards();
-    join_on(*state, (const int[]){0, count > 1, 0}, seats, 3);
+    struct thread_rank ranks[3];
+    int count = rig_gpus();
+    join_on(*state, (const int[]){0, count > 1, 0}, ranks, 3);
     for (int r = 0; r < 3; r++) {
-        assert_ok(seats[r].status);
-        assert_string_equal(seats[r].name, "threads");
-        assert_non_null(strstr(seats[r].said, "debug: messages go through the host: ranks 0 and"));
-        assert_non_null(strstr(seats[r].said, "share the card"));
+        assert_ok(ranks[r].status);
+        assert_string_equal(ranks[r].name, "threads");
+        assert_non_null(strstr(ranks[r].said, "debug: messages go through the host: ranks 0 and"));
+        assert_non_null(strstr(ranks[r].said, "share the GPU"));
     }
 }
 
-static void test_cards_of_their_own(void **state)
+static void test_gpus_of_their_own(void **state)
 {
-    struct seat seats[4];
+    struct thread_rank ranks[4];
     bool insists = strcmp(*state, "nccl") == 0;
-    int size = rig_cards() > 4 ? 4 : rig_cards();
-    join_on(*state, (const int[]){3 % size, 2 % size, 1 % size, 0}, seats, size);
+    int size = rig_gpus() > 4 ? 4 : rig_gpus();
+    join_on(*state, (const int[]){3 % size, 2 % size, 1 % size, 0}, ranks, size);
     for (int r = 0; r < size; r++) {
-        assert_ok(seats[r].status);
-        assert_string_equal(seats[r].name, size > 1 || insists ? "nccl" : "threads");
-        assert_string_equal(seats[r].said, ""); /* one rank has no messages */
+        assert_ok(ranks[r].status);
+        assert_string_equal(ranks[r].name, size > 1 || insists ? "nccl" : "threads");
+        assert_string_equal(ranks[r].said, ""); /* one rank has no messages */
     }
 }
 
 /* Job after job in one process, each with its own ids and threads. */
 static void test_again(void **state)
 {
-    struct seat seats[2];
+    struct thread_rank ranks[2];
     (void)state;
-    for (int i = 0; i < 5 && rig_cards() > 1; i++) {
-        join_on("threads", (const int[]){i % 2, 1 - i % 2}, seats, 2);
-        assert_string_equal(seats[1].name, "nccl");
-        join_on("threads", (const int[]){1, 1}, seats, 2);
-        assert_string_equal(seats[1].name, "threads");
+    for (int i = 0; i < 5 && rig_gpus() > 1; i++) {
+        join_on("threads", (const int[]){i % 2, 1 - i % 2}, ranks, 2);
+        assert_string_equal(ranks[1].name, "nccl");
+        join_on("threads", (const int[]){1, 1}, ranks, 2);
+        assert_string_equal(ranks[1].name, "threads");
     }
 }
 
 /* The job's first call: what ranks said to each other when they met is not taken for it. */
 static void *come_late(void *arg)
 {
-    struct seat *seat = arg;
+    struct thread_rank *thread_rank = arg;
     struct env env = testing_env(1);
     struct comm_config config = {.backend = "threads", .timeout = 1};
     struct device *device;
     struct stream *stream;
     struct comm *comm;
     float *x;
-    assert_ok(device_create(&env, "cuda", seat->card, &device));
-    assert_ok(comm_join(seat->hub, seat->rank, &config, device, &comm));
+    assert_ok(device_create(&env, "cuda", thread_rank->gpu, &device));
+    assert_ok(comm_join(thread_rank->hub, thread_rank->rank, &config, device, &comm));
     assert_ok(comm_stream_create(comm, "beside", &stream));
     assert_ok(device_alloc(device, MEM_SCRATCH, "x", 2 * sizeof *x, &x));
     double start = clock_seconds();
-    for (int i = 0; seat->rank == 1 && comm_status(comm) == STATUS_OK && i < 1000; i++)
+    for (int i = 0; thread_rank->rank == 1 && comm_status(comm) == STATUS_OK && i < 1000; i++)
         nap(0.01);
-    comm_all_gather(comm, x + seat->rank, x, 1, DTYPE_F32, stream);
-    seat->status = stream_sync(stream);
-    seat->wrong = clock_seconds() - start > 8; /* ten timeouts, if it seemed to be on its way */
-    snprintf(seat->error, sizeof seat->error, "%s", log_first_error(env.log));
+    comm_all_gather(comm, x + thread_rank->rank, x, 1, DTYPE_F32, stream);
+    thread_rank->status = stream_sync(stream);
+    thread_rank->wrong =
+        clock_seconds() - start > 8; /* ten timeouts, if it seemed to be on its way */
+    snprintf(thread_rank->error, sizeof thread_rank->error, "%s", log_first_error(env.log));
     stream_destroy(stream);
     comm_destroy(comm);
     device_free(device, x);
@@ -192,21 +194,21 @@ static void test_late_at_first(void **state)
 {
     struct env env = testing_env(1);
     struct comm_hub *hub;
-    struct seat seats[2];
+    struct thread_rank ranks[2];
     (void)state;
-    if (rig_cards() < 2)
+    if (rig_gpus() < 2)
         skip();
     assert_ok(comm_hub_create(&env, 2, &hub));
     for (int r = 0; r < 2; r++) {
-        seats[r] = (struct seat){.hub = hub, .rank = r, .card = r};
-        assert_int_equal(pthread_create(&seats[r].thread, NULL, come_late, &seats[r]), 0);
+        ranks[r] = (struct thread_rank){.hub = hub, .rank = r, .gpu = r};
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, come_late, &ranks[r]), 0);
     }
     for (int r = 0; r < 2; r++)
-        pthread_join(seats[r].thread, NULL);
+        pthread_join(ranks[r].thread, NULL);
     for (int r = 0; r < 2; r++) {
-        assert_int_equal(seats[r].status, STATUS_COMM);
-        assert_false(seats[r].wrong);
-        assert_non_null(strstr(seats[r].error, "rank 1 has not arrived at all_gather 1 (\"job\")"));
+        assert_int_equal(ranks[r].status, STATUS_COMM);
+        assert_false(ranks[r].wrong);
+        assert_non_null(strstr(ranks[r].error, "rank 1 has not arrived at all_gather 1 (\"job\")"));
     }
     comm_hub_destroy(hub);
     env_destroy(&env);
@@ -242,12 +244,12 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shared_card),
-        {"test_shared_card_staged threads", test_shared_card_staged, NULL, NULL, "threads"},
-        {"test_shared_card_staged auto", test_shared_card_staged, NULL, NULL, "auto"},
-        {"test_cards_of_their_own nccl", test_cards_of_their_own, NULL, NULL, "nccl"},
-        {"test_cards_of_their_own threads", test_cards_of_their_own, NULL, NULL, "threads"},
-        {"test_cards_of_their_own auto", test_cards_of_their_own, NULL, NULL, "auto"},
+        cmocka_unit_test(test_shared_gpu),
+        {"test_shared_gpu_staged threads", test_shared_gpu_staged, NULL, NULL, "threads"},
+        {"test_shared_gpu_staged auto", test_shared_gpu_staged, NULL, NULL, "auto"},
+        {"test_gpus_of_their_own nccl", test_gpus_of_their_own, NULL, NULL, "nccl"},
+        {"test_gpus_of_their_own threads", test_gpus_of_their_own, NULL, NULL, "threads"},
+        {"test_gpus_of_their_own auto", test_gpus_of_their_own, NULL, NULL, "auto"},
         cmocka_unit_test(test_again),
         cmocka_unit_test(test_late_at_first),
         cmocka_unit_test(test_failing_allocations),

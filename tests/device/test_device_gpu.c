@@ -1,14 +1,14 @@
-/* test_device_card -- what every device promises, tested without touching its memory from the host:
+/* test_device_gpu -- what every device promises, tested without touching its memory from the host:
  * copies, sums, and the order of work and tasks on plain and worker streams.
  *
- * Without arguments the CPU is tested, `test_device_card cuda` tests a card and exits with 77 where
+ * Without arguments the CPU is tested, `test_device_gpu cuda` tests a GPU and exits with 77 where
  * there is none. */
 #include <math.h>
 #include "base/rng.h"
 #include "device/device.h"
-#include "card.h"
+#include "gpu.h"
 
-enum { NO_CARD = 77 };
+enum { NO_GPU = 77 };
 
 struct rig {
     struct env env;
@@ -434,9 +434,9 @@ static void test_failed(void **state)
     rig_close(&rig);
 }
 
-/* --- what the card says --------------------------------------------------------------------- */
+/* --- what the GPU says --------------------------------------------------------------------- */
 
-/* What is taken shows, in whole pages, on the account and on the card; what libraries and others
+/* What is taken shows, in whole pages, on the account and on the GPU; what libraries and others
  * took before does not change that. */
 static void test_in_use(void **state)
 {
@@ -445,26 +445,26 @@ static void test_in_use(void **state)
     char *block, *pinned;
     rig_open(&rig, *state);
     size_t before = device_in_use(rig.device);
-    size_t accounted = mem_sums(rig.env.mem, MEM_CARD, false).total_bytes;
+    size_t accounted = mem_sums(rig.env.mem, MEM_GPU, false).total_bytes;
     size_t host = mem_sums(rig.env.mem, MEM_HOST, false).total_bytes;
-    assert_int_equal(device_place(rig.device), MEM_CARD);
+    assert_int_equal(device_memory(rig.device), MEM_GPU);
     assert_ok(device_alloc(rig.device, MEM_PARAMS, "large", 9 * MIB + 5, &block));
     assert_ok(device_alloc_host(rig.device, MEM_COMM, "pinned", MIB, &pinned));
-    struct mem_sums card = mem_sums(rig.env.mem, MEM_CARD, false);
-    assert_int_equal(card.bytes[MEM_PARAMS], 9 * MIB + 5);
-    assert_int_equal(card.total_bytes - accounted, 10 * MIB);
+    struct mem_sums gpu = mem_sums(rig.env.mem, MEM_GPU, false);
+    assert_int_equal(gpu.bytes[MEM_PARAMS], 9 * MIB + 5);
+    assert_int_equal(gpu.total_bytes - accounted, 10 * MIB);
     assert_int_equal(device_in_use(rig.device) - before, 10 * MIB);
     assert_true(mem_sums(rig.env.mem, MEM_HOST, false).total_bytes >= host + MIB);
     device_free(rig.device, block);
     device_free(rig.device, pinned);
-    assert_int_equal(mem_sums(rig.env.mem, MEM_CARD, false).total_bytes, accounted);
+    assert_int_equal(mem_sums(rig.env.mem, MEM_GPU, false).total_bytes, accounted);
     rig_close(&rig);
 }
 
-/* Every plain stream has pinned memory of its own, on the card that is planned for as well. */
+/* Every plain stream has pinned memory of its own, on the GPU that is planned for as well. */
 static void test_stream_stage(void **state)
 {
-    const char *const backends[] = {*state, "dry-card"};
+    const char *const backends[] = {*state, "dry-gpu"};
     for (int i = 0; i < 2; i++) {
         struct env env = testing_env(1);
         struct device *device;
@@ -475,7 +475,7 @@ static void test_stream_stage(void **state)
         assert_true(mem_total(env.mem) < before + (1 << 20));
         assert_ok(stream_create(device, "plain", &plain));
         assert_true(mem_sums(env.mem, MEM_HOST, false).total_bytes >= before + (2 << 20));
-        assert_int_equal(mem_sums(env.mem, MEM_CARD, false).total_bytes, 0);
+        assert_int_equal(mem_sums(env.mem, MEM_GPU, false).total_bytes, 0);
         stream_destroy(worker);
         stream_destroy(plain);
         device_destroy(device);
@@ -510,13 +510,13 @@ static void test_management(void **state)
     rig_close(&rig);
 }
 
-static void test_no_such_card(void **state)
+static void test_no_such_gpu(void **state)
 {
     struct env env = testing_env(1);
     struct device *device = NULL;
     (void)state;
     assert_int_equal(device_create(&env, "cuda", 4321, &device), STATUS_CONFIG);
-    assert_non_null(strstr(log_first_error(env.log), "no card 4321"));
+    assert_non_null(strstr(log_first_error(env.log), "no GPU 4321"));
     assert_null(device);
     assert_int_equal(mem_total(env.mem), 0);
     env_destroy(&env);
@@ -526,17 +526,17 @@ static void test_no_such_card(void **state)
 
 /* --- recordings ----------------------------------------------------------------------------- */
 
-/* A card records and says the same twice, of what is in memory then; the CPU says no. */
+/* A GPU records and says the same twice, of what is in memory then; the CPU says no. */
 static void test_recording(void **state)
 {
     struct rig rig;
     rig_open(&rig, *state);
-    bool card = !device_on_host(rig.device);
+    bool gpu = !device_on_host(rig.device);
     float *sum = on_device(&rig, sizeof *sum), *term = on_device(&rig, sizeof *term), *pinned;
     assert_ok(device_alloc_host(rig.device, MEM_COMM, "stage", 2 * sizeof *pinned, &pinned));
     assert_false(stream_record_begin(rig.worker));
-    assert_int_equal(stream_record_begin(rig.compute), card);
-    if (card) {
+    assert_int_equal(stream_record_begin(rig.compute), gpu);
+    if (gpu) {
         device_copy(rig.compute, term, pinned, sizeof *term);
         device_accumulate(rig.compute, sum, DTYPE_F32, term, DTYPE_F32, 1);
         device_copy(rig.compute, pinned + 1, sum, sizeof *sum);
@@ -591,7 +591,7 @@ static void test_broken_recording(void **state)
 int main(int count, char **words)
 {
     char *backend = count > 1 ? words[1] : "cpu";
-    bool card = strcmp(backend, "cuda") == 0;
+    bool gpu = strcmp(backend, "cuda") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_memory, backend),
         cmocka_unit_test_prestate(test_failing_allocations, backend),
@@ -605,16 +605,16 @@ int main(int count, char **words)
         cmocka_unit_test_prestate(test_recording, backend),
         cmocka_unit_test_prestate(test_broken_recording, backend),
     };
-    const struct CMUnitTest card_tests[] = {
+    const struct CMUnitTest gpu_tests[] = {
         cmocka_unit_test_prestate(test_out_of_memory, backend),
         cmocka_unit_test_prestate(test_in_use, backend),
         cmocka_unit_test_prestate(test_stream_stage, backend),
-        cmocka_unit_test(test_no_such_card),
+        cmocka_unit_test(test_no_such_gpu),
     };
     const struct CMUnitTest first_tests[] = {cmocka_unit_test_prestate(test_management, backend)};
-    if (card && test_missing("cuda"))
-        return NO_CARD;
-    return (card ? cmocka_run_group_tests(first_tests, NULL, NULL) : 0) +
+    if (gpu && test_missing("cuda"))
+        return NO_GPU;
+    return (gpu ? cmocka_run_group_tests(first_tests, NULL, NULL) : 0) +
            cmocka_run_group_tests(tests, NULL, NULL) +
-           (card ? cmocka_run_group_tests(card_tests, NULL, NULL) : 0);
+           (gpu ? cmocka_run_group_tests(gpu_tests, NULL, NULL) : 0);
 }

@@ -1,4 +1,4 @@
-/* bench_comm_beside -- what calls between ranks take from the rank's own work: sums inside them, and
+/* bench_comm_overlap -- what calls between ranks take from the rank's own work: sums inside them, and
  * the processors that move their bytes. */
 #include <math.h>
 #include <string.h>
@@ -49,7 +49,7 @@ enum status bench_time_sums(const struct bench_rig *rig, double *rate)
 
 /* --- theft ----------------------------------------------------------------------------------
  *
- * Products in a loop, alone and beside gathers. On a card: how much longer they take. On processors,
+ * Products in a loop, alone and beside gathers. On a GPU: how much longer they take. On processors,
  * which other programs may use too: how much more processor time this process takes, which is taken
  * from the products as far as there is no processor left for the thread that makes the calls.
  */
@@ -61,14 +61,14 @@ struct beside {
     const struct bench_rig *rig;
     struct ops_trial *trial;
     int64_t count; /* elements of a gather */
-    bool card;
+    bool gpu;
     double processors; /* of those that the calls keep busy, how many would compute: 0 .. 1 */
 };
 
 static double seconds_used(const struct beside *b)
 {
     struct timespec used;
-    if (b->card)
+    if (b->gpu)
         return clock_seconds();
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
     return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
@@ -108,7 +108,7 @@ static enum status theft_round(const struct beside *b, double *theft)
     int gathers = 1 + (int)(products * product / 2 / quiet);
     TRY(time_both(b, products, gathers, &both));
     *theft = b->processors * (both - alone) / (gathers * quiet);
-    if (shared && !b->card) /* the process is all ranks */
+    if (shared && !b->gpu) /* the process is all ranks */
         *theft /= comm_size(rig->comm);
     return STATUS_OK;
 }
@@ -127,16 +127,16 @@ static double busy_processors(const struct session *session, int ranks)
 enum status bench_time_theft(struct session *session, const struct bench_rig *rig, int node,
                              double *theft)
 {
-    bool card = device_place(session->device) == MEM_CARD;
-    int side = card ? 4096 : 512, size = comm_size(rig->comm);
+    bool gpu = device_memory(session->device) == MEM_GPU;
+    int side = gpu ? 4096 : 512, size = comm_size(rig->comm);
     const struct ops_case product = {
-        .op = "linear", .rows = card ? 4096 : 256, .linear = {.in = side, .out = side}};
+        .op = "linear", .rows = gpu ? 4096 : 256, .linear = {.in = side, .out = side}};
     struct beside beside = {
         .session = session,
         .rig = rig,
         .count = bench_gather_count(size, fmin((double)rig->most / size, 1 << 20)),
-        .card = card,
-        .processors = card ? 1 : busy_processors(session, node),
+        .gpu = gpu,
+        .processors = gpu ? 1 : busy_processors(session, node),
     };
     double rounds[ROUNDS];
     enum status st = STATUS_OK;
