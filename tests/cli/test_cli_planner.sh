@@ -154,7 +154,7 @@ has '^note     1 of 2 copies has nothing to compute: a step has 1 micro-batch;'
 ok "$sifr" plan --help
 has '[-][-]gpus=64'
 # The example of the README searches all that its words promise.
-example=$(sed -nE 's/.*It chooses the layout.*`build\/sifr (plan [^`]*)`.*/\1/p' "$root/README.md")
+example=$(sed -nE "s/^build\/sifr (plan .*--gpus .*)/\1/p" "$root/README.md" | head -n 1)
 [ -n "$example" ] || fail "README has no example"
 ok "$sifr" ${example/--gpus 64/--gpus 4} --top=1 # fewer ranks: sooner
 ! grep -E '^given|was not given' out || fail "the example of the README"
