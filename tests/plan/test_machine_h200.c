@@ -1,5 +1,5 @@
-/* The preset of the H200 against the five steps that were measured on one (docs/benchmarks.md, "One
- * H200"): the whole, and by kind of kernel what "where the time goes" has. In f32, which was not
+/* The preset of the H200 against the five steps that were measured on one (docs/notes/2026-11-15-gpu-kernels.md,
+ * "Time by kernel"): the whole step, and each kind of kernel. In f32, which was not
  * measured, products take twice as long and attention a little longer still. */
 #include <math.h>
 #include "testing.h"
