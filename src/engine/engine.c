@@ -14,28 +14,13 @@
  * How a pass gets its params and buffers is in engine_walk.c, how an engine is made in engine_make.c.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "engine/engine_impl.h"
+#include "engine/pipeline_impl.h"
 
-/* --- its micro-batches, and who watches ----------------------------------------------------- */
-
-const struct roster *engine_roster(const struct engine *engine)
+struct scopes *engine_scopes(struct engine *engine)
 {
-    return zero_roster(engine->zero);
-}
-
-int64_t engine_rounds(const struct engine *engine)
-{
-    if (engine->config.micro_batches == 0)
-        return 1;
-    return roster_rounds(zero_roster(engine->zero), engine->config.micro_batches);
-}
-
-int64_t engine_micro_batch(const struct engine *engine, int64_t round)
-{
-    return roster_micro_batch(zero_roster(engine->zero), engine->config.micro_batches, round);
+    return &engine->scopes;
 }
 
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels)
@@ -43,24 +28,6 @@ void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_
     CHECK(round >= 0 && round < engine_rounds(engine));
     *tokens = engine->tokens + round * engine_batch_rows(engine);
     *labels = engine->labels + round * engine_batch_rows(engine);
-}
-
-void engine_label(struct engine *engine, const char *what)
-{
-    snprintf(engine->label, sizeof engine->label, "%s", what);
-}
-
-void engine_watch(struct engine *engine, engine_watch_fn *watch, void *user)
-{
-    engine->watch = watch;
-    engine->watch_user = user;
-}
-
-void engine_tell(const struct engine *engine, enum engine_point point,
-                 const struct timetable_action *pass)
-{
-    if (engine->watch)
-        engine->watch(engine->watch_user, point, pass);
 }
 
 /* --- over all ranks ------------------------------------------------------------------------- */
@@ -175,12 +142,13 @@ static void forward_and_backward(struct engine *engine, int64_t round)
     bool idle = engine_micro_batch(engine, round) < 0;
     int last = engine->graph->unit_count - 1;
     const struct timetable_action whole = {.verb = TIMETABLE_FORWARD, .round = (int32_t)round};
-    engine_tell(engine, ENGINE_PASS_BEGIN, &whole);
+    struct scope scope = {.kind = SCOPE_ACTION, .action = &whole};
+    scope_begin(&engine->scopes, &scope);
     struct walk walk = engine_start_walk(engine, round, idle, 0, last + 1, WALK_BOTH);
     engine_forward(engine, 0, last, &walk);
     engine_run_pass_with_gradients(engine, last, PASS_LOSS, &walk);
     engine_backward(engine, 0, last, &walk);
-    engine_tell(engine, ENGINE_PASS_END, &whole);
+    scope_end(&engine->scopes, &scope);
 }
 
 /* Some processors give a NaN a sign, which would be printed. */
@@ -205,14 +173,14 @@ static enum status gradients(struct engine *engine, struct engine_result *result
         pipeline_step(engine->pipeline);
     for (int64_t round = 0; !engine->pipeline && round < rounds; round++)
         forward_and_backward(engine, round);
-    engine_tell(engine, ENGINE_PASSES_DONE, NULL);
-    engine_note(engine, "gradient", "norm");
-    double start = trace_begin(engine->env->trace);
+    struct scope scope = {.kind = SCOPE_JUDGE,
+                          .words = "gradient norm",
+                          .span = {.lane = TRACE_COMPUTE, .name = "judge"}};
+    scope_begin(&engine->scopes, &scope);
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
-    engine_draw(engine, start, "judge", NULL);
     if (engine->side_stream)
         TRY(stream_sync(engine->side_stream->stream)); /* all is done by now, or has failed */
-    engine_tell(engine, ENGINE_JUDGED, NULL);
+    scope_end(&engine->scopes, &scope);
     TRY(add_losses(engine, rounds, engine->config.micro_batches,
                    &loss_sum)); /* waits for nothing */
     *result = (struct engine_result){
@@ -242,10 +210,11 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
     struct zero_verdict verdict;
     TRY(gradients(engine, result, &verdict));
     if (!result->skipped) {
-        engine_note(engine, "optimizer", "update");
-        double start = trace_begin(engine->env->trace);
+        struct scope scope = {.words = "optimizer update",
+                              .span = {.lane = TRACE_COMPUTE, .name = "optimizer"}};
+        scope_begin(&engine->scopes, &scope);
         TRY(zero_update(engine->zero, t, lr, result->loss_scale, &verdict));
-        engine_draw(engine, start, "optimizer", NULL);
+        scope_end(&engine->scopes, &scope);
     }
     if (zero_wants_scaling(engine->zero)) {
         bool explained = loss_scale_update(&engine->scale, result->skipped);

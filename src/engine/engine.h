@@ -6,7 +6,7 @@
  */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
-#include "engine/timetable.h"
+#include "engine/scope.h"
 #include "zero/loss_scale.h"
 #include "zero/zero.h"
 
@@ -52,8 +52,8 @@ int64_t engine_rounds(const struct engine *engine); /* 1 for evaluation only */
 int64_t engine_micro_batch(const struct engine *engine, int64_t round);
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels);
 
-/* What the passes from now on belong to, for who waits for this rank: "step 12". Copied. */
-void engine_label(struct engine *engine, const char *what);
+/* What the rank is doing: the training loop begins its phases here, and a plan watches. */
+struct scopes *engine_scopes(struct engine *engine);
 
 struct engine_result {
     double loss; /* mean over the step's valid labels */
@@ -120,19 +120,5 @@ struct engine_traffic {
                        far as it is not before the first pass or after the last */
 };
 struct engine_traffic engine_traffic(const struct engine *engine);
-
-/* --- where a step is, for plans that time it ------------------------------------------------- */
-enum engine_point {
-    ENGINE_PASS_BEGIN, /* of a pipeline's list, when what it needs of other stages has come; without
-                          a pipeline a whole round is one, and a forward */
-    ENGINE_PASS_END,
-    ENGINE_PASSES_DONE,
-    ENGINE_JUDGED /* all ranks know the norm */
-};
-/* `pass`: of the first two. */
-typedef void engine_watch_fn(void *user, enum engine_point point,
-                             const struct timetable_action *pass);
-/* Call it at these points of every step, on the thread that steps; NULL: nobody. */
-void engine_watch(struct engine *engine, engine_watch_fn *watch, void *user);
 
 #endif

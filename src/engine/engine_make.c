@@ -1,6 +1,6 @@
 /* engine_make -- an engine's memory, pipeline and streams, from what it is to run; and its options. */
 #include "engine/side_stream.h"
-#include "engine/engine_impl.h"
+#include "engine/pipeline_impl.h"
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
 _Static_assert(sizeof recompute_words / sizeof *recompute_words == RECOMPUTE_COUNT + 1, "one each");
@@ -76,17 +76,20 @@ static enum status alloc_activations(struct engine *engine)
         engine->pipeline ? pipeline_copies(engine->pipeline) : NULL, &engine->activations);
 }
 
-struct comm *engine_any_comm(const struct engine *engine)
+/* Any communicator with other ranks of the job; NULL: there is one rank. */
+static struct comm *any_comm(const struct engine *engine)
 {
     if (engine->pipeline)
         return pipeline_comm(engine->pipeline);
     return zero_comm(engine->zero) ? zero_comm(engine->zero) : engine->config.group;
 }
 
-static void tell_compute(const struct engine *engine, const struct stream *stream)
+/* Other ranks must know which stream computes, so that they can tell whether this rank is itself
+ * waiting. */
+static void set_compute_stream(const struct engine *engine, const struct stream *stream)
 {
-    if (engine_any_comm(engine))
-        comm_set_compute(engine_any_comm(engine), stream);
+    if (engine->scopes.comm)
+        comm_set_compute(engine->scopes.comm, stream);
 }
 
 enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
@@ -106,12 +109,14 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     if (config->pipe)
         TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
     e->config.pipe = NULL;
+    e->scopes =
+        (struct scopes){.env = env, .comm = any_comm(e), .silent = device_is_dry(ops->device)};
     if (worker) { /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
         if (config->group && config->micro_batches > 0)
             TRY_OR(undo, side_stream_create(ops->device, config->group, &e->side_stream));
     }
-    tell_compute(e, stream);
+    set_compute_stream(e, stream);
     *engine = e;
     return STATUS_OK;
 undo:
@@ -124,7 +129,7 @@ void engine_destroy(struct engine *engine)
     if (!engine)
         return;
     struct device *device = engine->ops->device;
-    tell_compute(engine, NULL);
+    set_compute_stream(engine, NULL);
     side_stream_destroy(device, engine->side_stream);
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);

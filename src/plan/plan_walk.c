@@ -82,18 +82,20 @@ static void turn(struct watcher *w, struct plan_account *next)
     w->so_far = next;
 }
 
-static void watch(void *user, enum engine_point point, const struct timetable_action *pass)
+static void watch(void *user, const struct scope *scope, bool begins)
 {
     struct watcher *w = user;
-    struct plan_pass *time = pass ? pass_at(w->walk, pass->verb, pass->chunk, pass->round) : NULL;
-    switch (point) {
-    case ENGINE_PASS_BEGIN:
-        turn(w, &time->share);
+    if (scope->kind == SCOPE_JUDGE)
+        turn(w, begins ? &w->walk->judge : &w->walk->update);
+    if (scope->kind != SCOPE_ACTION)
+        return;
+    const struct timetable_action *a = scope->action;
+    struct plan_pass *pass = pass_at(w->walk, a->verb, a->chunk, a->round);
+    if (begins) {
+        turn(w, &pass->share);
         w->begin = w->last.clock;
-        break;
-    case ENGINE_PASS_END: time->seconds = stream_clock(w->parts->stream) - w->begin; break;
-    case ENGINE_PASSES_DONE: turn(w, &w->walk->judge); break;
-    case ENGINE_JUDGED: turn(w, &w->walk->update); break;
+    } else {
+        pass->seconds = stream_clock(w->parts->stream) - w->begin;
     }
 }
 
@@ -108,7 +110,8 @@ static enum status walk_steps(const struct plan_parts *parts, int loop_votes, st
     struct engine_result result;
     int64_t sum;
     struct watcher watcher = {.parts = parts, .walk = w};
-    engine_watch(parts->engine, watch, &watcher);
+    engine_scopes(parts->engine)->watch = watch;
+    engine_scopes(parts->engine)->user = &watcher;
     for (int t = 1; t <= STEPS; t++) {
         clear(w);
         watcher.last = read_account(parts);
