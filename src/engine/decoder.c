@@ -92,25 +92,27 @@ static enum status alloc_all(struct decoder *d)
 }
 
 enum status decoder_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
-                           struct zero *zero, const struct engine_pipe *pipe, struct comm *group,
-                           int64_t tokens, int64_t chunk, struct decoder **decoder)
+                           struct zero *zero, const struct decoder_config *config,
+                           struct decoder **decoder)
 {
     struct env *env = device_env(ops->device);
     struct decoder *d;
-    CHECK(tokens <= graph->context && chunk >= 1 && chunk <= tokens);
+    CHECK(config->tokens <= graph->context);
+    CHECK(config->chunk >= 1 && config->chunk <= config->tokens);
     TRY(mem_alloc(env, MEM_OTHER, "decoder", sizeof *d, &d));
     *d = (struct decoder){.ops = ops,
                           .stream = stream,
                           .graph = graph,
                           .zero = zero,
                           .env = env,
-                          .group = group,
-                          .room = tokens,
-                          .chunk = chunk};
-    if (pipe)
-        d->pipe = *pipe;
+                          .group = config->group,
+                          .room = config->tokens,
+                          .chunk = config->chunk};
+    if (config->pipe)
+        d->pipe = *config->pipe;
     const struct roster *roster = zero_roster(zero);
-    d->records = !d->pipe.comm && !group && roster->workers == roster->size && zero_in_place(zero);
+    d->records =
+        !d->pipe.comm && !d->group && roster->workers == roster->size && zero_in_place(zero);
     enum status st = alloc_all(d);
     if (st != STATUS_OK) {
         decoder_destroy(d);

@@ -1,5 +1,4 @@
 /* engine_make -- an engine's memory, pipeline and streams, from what it is to run; and its options. */
-#include "engine/side_stream.h"
 #include "engine/pipeline_impl.h"
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
@@ -114,7 +113,7 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     if (worker) { /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
         if (config->group && config->micro_batches > 0)
-            TRY_OR(undo, side_stream_create(ops->device, config->group, &e->side_stream));
+            TRY_OR(undo, unit_side_stream_create(ops->device, config->group, &e->side_stream));
     }
     set_compute_stream(e, stream);
     *engine = e;
@@ -130,7 +129,7 @@ void engine_destroy(struct engine *engine)
         return;
     struct device *device = engine->ops->device;
     set_compute_stream(engine, NULL);
-    side_stream_destroy(device, engine->side_stream);
+    unit_side_stream_destroy(device, engine->side_stream);
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);

@@ -226,8 +226,8 @@ static enum status say_circle(const struct check *c)
 
 static enum status check_end(const struct check *c)
 {
-    TRY(timetable_walk(c->env, c->t, NULL, NULL, c->at));
-    return timetable_walked(c->t, c->at) ? STATUS_OK : say_circle(c);
+    TRY(timetable_execute(c->env, c->t, NULL, NULL, c->at));
+    return timetable_executed(c->t, c->at) ? STATUS_OK : say_circle(c);
 }
 
 static enum status check_lists(const struct check *c)

@@ -19,8 +19,8 @@ typedef void timetable_visit_fn(void *user, int p, int64_t i, int peer, int64_t 
 /* Carry out the lists one action after another, with sends that wait until they are received.
  * at[p] (pp) is where rank p came to: the ends of all lists, or nobody can go on. `visit` may be
  * NULL. */
-enum status timetable_walk(struct env *env, const struct timetable *t, timetable_visit_fn *visit,
-                           void *user, int64_t *at);
-bool timetable_walked(const struct timetable *t, const int64_t *at);
+enum status timetable_execute(struct env *env, const struct timetable *t, timetable_visit_fn *visit,
+                              void *user, int64_t *at);
+bool timetable_executed(const struct timetable *t, const int64_t *at);
 
 #endif

@@ -99,8 +99,8 @@ static void visit(void *user, int p, int64_t i, int q, int64_t j)
 
 static enum status simulate(struct env *env, struct simulation *s, int64_t *at)
 {
-    TRY(timetable_walk(env, s->t, visit, s, at));
-    CHECK(timetable_walked(s->t, at));
+    TRY(timetable_execute(env, s->t, visit, s, at));
+    CHECK(timetable_executed(s->t, at));
     double busy = 0.0, idle = 0.0;
     for (int p = 0; p < s->t->shape.pp; p++) {
         s->times->ranks[p].idle = s->times->end - s->times->ranks[p].busy;

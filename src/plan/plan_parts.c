@@ -96,9 +96,11 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
         TRY(comm_dup(p->comm, "save", &p->save));
     if (request->decode_tokens == 0)
         return STATUS_OK;
-    return decoder_create(p->ops, p->stream, graph, p->zero, spread_pipe(&p->spread),
-                          spread_tp_group(&p->spread), request->decode_tokens,
-                          request->decode_chunk, &p->decoder);
+    const struct decoder_config decoder = {.pipe = spread_pipe(&p->spread),
+                                           .group = spread_tp_group(&p->spread),
+                                           .tokens = request->decode_tokens,
+                                           .chunk = request->decode_chunk};
+    return decoder_create(p->ops, p->stream, graph, p->zero, &decoder, &p->decoder);
 }
 
 void plan_parts_free(struct plan_parts *p)

@@ -5,7 +5,6 @@
  */
 #include <string.h>
 
-#include "engine/side_stream.h"
 #include "plan/plan_impl.h"
 #include "plan/plan_time.h"
 
@@ -183,7 +182,7 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
                                     .sequence = graph->sequence},
                           .own_below = recompute_keeps_below(engine->recompute)};
     if (parts->comm)
-        TRY(side_stream_create(parts->device, parts->comm, &bench.side_stream));
+        TRY(unit_side_stream_create(parts->device, parts->comm, &bench.side_stream));
     bool *used = NULL;
     enum status st = mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count,
                                      sizeof **costs, costs);
@@ -198,7 +197,7 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
         *costs = NULL;
     }
     *count = graph->unit_count;
-    side_stream_destroy(parts->device, bench.side_stream);
+    unit_side_stream_destroy(parts->device, bench.side_stream);
     return st;
 }
 

@@ -234,8 +234,8 @@ static void test_decoding(void **state)
         rig_fill(&rig, 0, 0);
         engine_batch(rig.engine, 0, &tokens, &labels);
         assert_ok(engine_logits(rig.engine, 1, exact));
-        assert_ok(decoder_create(rig.ops, rig.stream, model_graph(rig.model), rig.zero, NULL, NULL,
-                                 24, 4, &decoder));
+        assert_ok(decoder_create(rig.ops, rig.stream, model_graph(rig.model), rig.zero,
+                                 &(struct decoder_config){.tokens = 24, .chunk = 4}, &decoder));
         assert_ok(decoder_feed(decoder, tokens, config.tokens - 2, &found));
         for (int64_t i = config.tokens - 2; i < config.tokens; i++)
             assert_ok(decoder_feed(decoder, tokens + i, 1, &found));

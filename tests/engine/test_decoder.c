@@ -27,8 +27,9 @@ static void compare_with_forward(struct model_config model, int64_t chunk)
     rig_fill(&rig, 0, 0);
     engine_batch(rig.engine, 0, &tokens, &labels);
     assert_ok(engine_logits(rig.engine, TOKENS, whole));
-    assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, NULL, NULL,
-                             model.context, chunk, &decoder));
+    assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero,
+                             &(struct decoder_config){.tokens = model.context, .chunk = chunk},
+                             &decoder));
     for (int round = 0; round < 2; round++) { /* twice: reset forgets the first */
         decoder_reset(decoder);
         for (int64_t at = 0, n = 5; at < TOKENS; at += n, n = 1) {
@@ -71,8 +72,9 @@ static void test_recorded_and_piece_by_piece_are_the_same(void **state)
         assert_true(vocab <= MOST);
         assert_ok(rig_create(&env, config, &rig));
         for (int i = 0; i < 2; i++)
-            assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, NULL, NULL,
-                                     models[m].context, 4, &decoders[i]));
+            assert_ok(decoder_create(
+                rig.ops, rig.stream, rig.spread.graph, rig.zero,
+                &(struct decoder_config){.tokens = models[m].context, .chunk = 4}, &decoders[i]));
         for (int round = 0; round < 2; round++) {
             decoder_reset(decoders[0]);
             decoder_reset(decoders[1]);

@@ -1,4 +1,4 @@
-/* timetable_walk -- carries out lists one action after another, with sends that wait until they are
+/* timetable_execute -- carries out lists one action after another, with sends that wait until they are
  * received: the least patient way there is. */
 #include "engine/timetable.h"
 #include "engine/timetable_impl.h"
@@ -54,8 +54,8 @@ static bool step(struct walk *w, int p)
     return true;
 }
 
-enum status timetable_walk(struct env *env, const struct timetable *t, timetable_visit_fn *visit,
-                           void *user, int64_t *at)
+enum status timetable_execute(struct env *env, const struct timetable *t, timetable_visit_fn *visit,
+                              void *user, int64_t *at)
 {
     enum status st;
     size_t pp = (size_t)t->shape.pp;
@@ -78,7 +78,7 @@ undo:
     return st;
 }
 
-bool timetable_walked(const struct timetable *t, const int64_t *at)
+bool timetable_executed(const struct timetable *t, const int64_t *at)
 {
     for (int p = 0; p < t->shape.pp; p++)
         if (at[p] != t->first[p + 1])
