@@ -14,7 +14,8 @@
  * What is not `own` and is needed by the second part of a backward pass is `split`: scratch of the
  * first, and buffers that are made again. So these are made again once, before the first part, and
  * then kept for the second: recomputation saves memory from forward to the first part only. To make
- * them again before the second would cost another forward pass, and params, which that does without.
+ * them again before the second would cost another forward pass, and params, which that does
+ * without.
  *
  * Micro-batches of a unit are in places in the order of rounds, so round mod n finds one.
  */

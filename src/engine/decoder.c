@@ -6,8 +6,8 @@
  *
  * One token after another is the same work each time, but for the token and its position. Where all
  * params are in place and nobody else takes part, it is recorded once, with these two in device
- * memory, and replayed: on a GPU a token is then one launch and not some hundred. The first token is
- * fed piece by piece all the same, so that libraries make what they make at first. A device that
+ * memory, and replayed: on a GPU a token is then one launch and not some hundred. The first token
+ * is fed piece by piece all the same, so that libraries make what they make at first. A device that
  * records nothing, as the CPU, goes on piece by piece. The bits are the same.
  */
 #include "engine/decoder.h"

@@ -11,7 +11,8 @@
  * micro-batches. In fp16 the gradient also enters multiplied by a scale (zero/loss_scale.h), which
  * the verdict and the update take out again before the next step has another.
  *
- * How a pass gets its params and buffers is in engine_walk.c, how an engine is made in engine_make.c.
+ * How a pass gets its params and buffers is in engine_walk.c, how an engine is made in
+ * engine_make.c.
  */
 #include <math.h>
 #include <string.h>

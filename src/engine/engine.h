@@ -15,8 +15,8 @@ const char *recompute_word(int recompute); /* as engine.recompute has it: "selec
 /* Buffers with a lesser `keep` live from forward to backward; the others are made again. */
 enum keep recompute_keeps_below(int recompute);
 
-/* The graph is one stage of a pipeline: its units are cut into chunks, which are walked in the order
- * of a timetable. */
+/* The graph is one stage of a pipeline: its units are cut into chunks, which are walked in the
+ * order of a timetable. */
 struct engine_pipe {
     struct comm *comm; /* borrowed: the stages of this copy of the model, ranks are stages */
     int kind;          /* enum timetable_kind */
@@ -91,8 +91,8 @@ enum status engine_gradients(struct engine *engine, struct engine_result *result
  * cache, to the host: (B, count, V) fp32. Needs room for them on the device: for tests. */
 enum status engine_logits(struct engine *engine, int64_t count, float *logits);
 
-/* *sum = the numbers of the copies of the model added up, each counted once however many ranks it is
- * spread over: for counts of data. Collective. */
+/* *sum = the numbers of the copies of the model added up, each counted once however many ranks it
+ * is spread over: for counts of data. Collective. */
 enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum);
 /* *sum = the numbers of all ranks of the job: for votes of the training loop. Collective. */
 enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum);

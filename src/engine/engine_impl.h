@@ -49,8 +49,8 @@ static inline int64_t engine_batch_rows(const struct engine *engine)
     return engine->config.micro_batch * engine->config.tokens;
 }
 
-/* Without backward passes no activations are kept, so sequence parallelism would save nothing: every
- * rank has all rows of the stream, which logits need. */
+/* Without backward passes no activations are kept, so sequence parallelism would save nothing:
+ * every rank has all rows of the stream, which logits need. */
 static inline struct unit_shape engine_batch_shape(const struct engine *engine)
 {
     const struct engine_config *c = &engine->config;

@@ -1,4 +1,5 @@
-/* engine_make -- an engine's memory, pipeline and streams, from what it is to run; and its options. */
+/* engine_make -- an engine's memory, pipeline and streams, from what it is to run; and its options.
+ */
 #include "engine/pipeline_impl.h"
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};

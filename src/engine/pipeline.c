@@ -1,22 +1,23 @@
 /* pipeline -- one PP stage carries out its list of actions (timetable.h).
  *
- * Passes run on the compute stream. Messages run on four streams of their own, one for each direction
- * of each kind, so that no message waits behind one that is not due yet. What a chunk receives and
- * sends lies in rings of buffers, as many as the list ever has in use:
+ * Passes run on the compute stream. Messages run on four streams of their own, one for each
+ * direction of each kind, so that no message waits behind one that is not due yet. What a chunk
+ * receives and sends lies in rings of buffers, as many as the list ever has in use:
  *
  *     previous stage --acts--> in[round] -> forward -> out[round] --acts--> next stage
  *                    <-grads-- gradient[round] <- backward (in place) <- gradient[round] <--grads--
  *
- * A stage sends the sum of residual and pending. The next unit would form this sum first anyway, so a
- * boundary does not change any bit. The chunk with the last unit keeps the sum for its loss, which
- * begins its backward pass. A replica that is idle in a round sends nothing in it, on all stages.
+ * A stage sends the sum of residual and pending. The next unit would form this sum first anyway, so
+ * a boundary does not change any bit. The chunk with the last unit keeps the sum for its loss,
+ * which begins its backward pass. A replica that is idle in a round sends nothing in it, on all
+ * stages.
  *
  * Where backward passes are split in two, the gradients of params are computed in the second part,
  * which needs neither messages nor params. Each part goes through the rounds in order, so the store
  * adds gradients in the same order as without a split.
  *
- * The micro-batches of a chunk enter and leave in the order of rounds, so round mod n finds a buffer
- * and a copy of the units' activations.
+ * The micro-batches of a chunk enter and leave in the order of rounds, so round mod n finds a
+ * buffer and a copy of the units' activations.
  */
 #include "engine/pipeline_impl.h"
 

@@ -1,10 +1,10 @@
-/* pipeline_eval -- an evaluation: forward passes as in a step (pipeline.c), and losses. A stage takes
- * the next micro-batch as soon as it has sent one on.
+/* pipeline_eval -- an evaluation: forward passes as in a step (pipeline.c), and losses. A stage
+ * takes the next micro-batch as soon as it has sent one on.
  */
 #include "engine/pipeline_impl.h"
 
-/* A stage takes pp rounds through one chunk, then the same rounds through its next chunk, so that all
- * stages are busy when they have several chunks. */
+/* A stage takes pp rounds through one chunk, then the same rounds through its next chunk, so that
+ * all stages are busy when they have several chunks. */
 struct eval {
     struct pipeline *pipeline;
     int64_t rounds, count;

@@ -77,8 +77,8 @@ void pipeline_receive(struct pipeline *p, int line, int from, struct ring *ring,
 /* Send buffer i once compute has written it. */
 void pipeline_send(struct pipeline *p, int line, int to, struct ring *ring, int i,
                    const char *name);
-/* All units of a chunk but the loss, from its input to its output. `scope` begins when the input has
- * arrived; an idle rank does not begin it. */
+/* All units of a chunk but the loss, from its input to its output. `scope` begins when the input
+ * has arrived; an idle rank does not begin it. */
 void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
                       struct scope *scope);
 

@@ -43,8 +43,8 @@ static struct timetable_shape shape_of(const struct engine *engine,
                                     .eager = config->eager};
 }
 
-/* The most rounds of a chunk that are at once between the begin of one action and the end of another,
- * as far as there are both. */
+/* The most rounds of a chunk that are at once between the begin of one action and the end of
+ * another, as far as there are both. */
 static int most_between(const struct pipeline *p, int chunk, int begin, int end)
 {
     const struct timetable *t = &p->table;

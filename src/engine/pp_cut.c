@@ -1,12 +1,12 @@
 /* pp_cut -- by dynamic programming over (stage, first unit), from the last stage to the first.
  *
- * Three questions are asked of one recursion: the least largest cost, with that as a limit the least
- * sum of squares, and, when nothing fits, the least largest memory. Values are doubles that hold
- * whole numbers exactly; squares are rounded, the same way everywhere.
+ * Three questions are asked of one recursion: the least largest cost, with that as a limit the
+ * least sum of squares, and, when nothing fits, the least largest memory. Values are doubles that
+ * hold whole numbers exactly; squares are rounded, the same way everywhere.
  *
  * With no limit of memory some cut has no stage above the mean cost of all by more than the largest
- * unit, so that a stage of the best cut begins at one of a few units: only these are asked about, and
- * thousands of units take no time.
+ * unit, so that a stage of the best cut begins at one of a few units: only these are asked about,
+ * and thousands of units take no time.
  */
 #include "engine/pp_cut.h"
 #include <math.h>

@@ -1,5 +1,5 @@
-/* scope -- what a rank is doing now. A scope begins and ends; one call informs everybody who wants to
- * know:
+/* scope -- what a rank is doing now. A scope begins and ends; one call informs everybody who wants
+ * to know:
  *
  *     trainer    | step 12 ------------------------------------------------------------- |
  *     pipeline     | F3 ---------------------------- |  | B3 ------------- |

@@ -185,8 +185,8 @@ done:
 
 enum { HOST_BYTES = 256 };
 
-/* Tensor-parallel ranks talk all the time: they are to be on one node. Those of a plan are where this
- * process is. */
+/* Tensor-parallel ranks talk all the time: they are to be on one node. Those of a plan are where
+ * this process is. */
 static enum status check_hosts(struct spread *spread, struct comm *world)
 {
     size_t size = (size_t)spread->mesh.size;

@@ -1,5 +1,5 @@
-/* spread -- what a rank has of a model that is spread over a mesh: its groups, its units, and what its
- * store and its engine are to be told.
+/* spread -- what a rank has of a model that is spread over a mesh: its groups, its units, and what
+ * its store and its engine are to be told.
  *
  *     job       mesh of dp x pp x tp ranks (comm/mesh.h)
  *     rank      its part of every tensor (model_create_part), of the units of one stage of the
@@ -28,7 +28,8 @@ struct parallel_config {
 
 extern const struct option_table parallel_options; /* parallel.* */
 
-/* Does this key ("parallel.eager", so many bytes) have an effect in such a layout? Any other has. */
+/* Does this key ("parallel.eager", so many bytes) have an effect in such a layout? Any other has.
+ */
 bool spread_has_use(const struct parallel_config *config, const char *key, size_t bytes);
 /* Say which of these were set and do nothing without another; nothing where all have an effect. */
 void spread_tell_unused(struct env *env, const struct parallel_config *config);
@@ -57,9 +58,9 @@ enum status spread_create(struct env *env, struct comm *world, const struct unit
 void spread_free(struct spread *spread); /* of zeros: nothing */
 
 /* Parameters of this rank's units, and of these those that are another stage's, and those that
- * another stage uses, too. Of the units, how many are neither the first nor the last of the model, and
- * whether these are here. `shares`: elements of gradients that tensor-parallel ranks send to add up
- * what each has of them, 2 (n-1)/n of those that n have a share of. */
+ * another stage uses, too. Of the units, how many are neither the first nor the last of the model,
+ * and whether these are here. `shares`: elements of gradients that tensor-parallel ranks send to
+ * add up what each has of them, 2 (n-1)/n of those that n have a share of. */
 struct spread_counts {
     int64_t parameters, borrowed, lent;
     int inner_units;

@@ -8,9 +8,9 @@
  *     backwards   1.0 1.1 0.0 0.1  1.2 1.3 0.2 0.3 ...
  *
  * A rank does a forward whenever no more than `warmup` forwards are without their backward, else a
- * backward. A group that has at least pp rounds comes back to the first rank for its next chunk just
- * when that is done with this one, or later: no bubble between groups. So rounds that are no multiple
- * of pp make some groups larger, and none smaller; fewer rounds than pp are one group.
+ * backward. A group that has at least pp rounds comes back to the first rank for its next chunk
+ * just when that is done with this one, or later: no bubble between groups. So rounds that are no
+ * multiple of pp make some groups larger, and none smaller; fewer rounds than pp are one group.
  */
 #include "engine/timetable.h"
 #include "engine/timetable_impl.h"
@@ -74,7 +74,8 @@ bool timetable_has(const struct timetable_shape *shape, int p, int verb, int chu
 
 /* --- the order of passes -------------------------------------------------------------------- */
 
-/* Groups of at least pp rounds where there are so many, as even as they can be, larger ones first. */
+/* Groups of at least pp rounds where there are so many, as even as they can be, larger ones first.
+ */
 struct groups {
     int64_t large, size; /* so many have size + 1 rounds, the others size */
     int64_t largest;

@@ -1,9 +1,9 @@
 /* timetable_check -- proves lists right, without a thought of how they were made.
  *
- * First each rank's list by itself: a table of where each action stands, against a table of what must
- * come before what. Then each pair of neighbours: what one sends is what the other receives, in
- * order. Then all together: carried out with sends that wait, they end. The order of data between
- * ranks follows from the three.
+ * First each rank's list by itself: a table of where each action stands, against a table of what
+ * must come before what. Then each pair of neighbours: what one sends is what the other receives,
+ * in order. Then all together: carried out with sends that wait, they end. The order of data
+ * between ranks follows from the three.
  */
 #include <string.h>
 #include "engine/timetable.h"

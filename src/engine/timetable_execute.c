@@ -1,5 +1,5 @@
-/* timetable_execute -- carries out lists one action after another, with sends that wait until they are
- * received: the least patient way there is. */
+/* timetable_execute -- carries out lists one action after another, with sends that wait until they
+ * are received: the least patient way there is. */
 #include "engine/timetable.h"
 #include "engine/timetable_impl.h"
 

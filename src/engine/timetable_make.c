@@ -2,15 +2,15 @@
  *
  * Ranks are played together on one clock, twice. The first time, with transfers that take no time,
  * decides the order of each rank's passes; the second, with transfers that take a little, where
- * messages stand between them. An action is written into its lists at the moment it ends (a message:
- * is sent), a message into the lists of both of its ranks at once. So all lists are parts of one
- * order, the order of writing, and law 3 of the header holds whatever the real times are.
+ * messages stand between them. An action is written into its lists at the moment it ends (a
+ * message: is sent), a message into the lists of both of its ranks at once. So all lists are parts
+ * of one order, the order of writing, and law 3 of the header holds whatever the real times are.
  *
  * Of the messages sent at one moment those of even ranks are written first. A rank sends one at a
  * time, so at most a handful hang together, and not the whole pipeline from neighbour to neighbour.
  *
- * Ticks are nominal: a forward is one unit, a backward two, each of its parts one. Real costs change
- * when an action happens, never the lists.
+ * Ticks are nominal: a forward is one unit, a backward two, each of its parts one. Real costs
+ * change when an action happens, never the lists.
  */
 #include "engine/timetable.h"
 #include "engine/timetable_impl.h"

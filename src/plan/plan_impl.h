@@ -56,4 +56,47 @@ struct timetable_costs plan_message_costs(const struct comm_prices *prices, int 
                                           double bytes);
 int plan_spread_over(const struct plan_request *request); /* ranks of one copy of the model */
 
+/* --- a step of one rank: plan_step.c -------------------------------------------------------- */
+/* One rank's store and engine run a step on a dry device that keeps time. The result says how long
+ * each pass takes, and what the rank sends and waits for meanwhile.
+ *
+ * Two steps are simulated and the second counts, because it begins with what the first left in
+ * flight. Rounds in the middle of a step are alike, so only some are simulated, and the one in the
+ * middle stands for those that are left out:
+ *
+ *     rounds of the step     0 1 2 . . . . . . . . 61 62 63
+ *     simulated rounds       0 1 2 (3 3 3 3 3 3)    4  5  6
+ */
+enum { PLAN_VERBS = TIMETABLE_WEIGHT + 1 }; /* kinds of passes */
+
+/* What one rank spends between two points of a step. */
+struct plan_account {
+    double clock, spent, in_flight, waited; /* seconds */
+    int64_t sent[ENGINE_WAYS];              /* bytes */
+};
+
+struct plan_pass {
+    double seconds;                 /* of the pass itself */
+    struct plan_account until_next; /* from the beginning of the pass to that of the next */
+};
+
+struct plan_step {
+    int rounds, simulated;      /* of the whole step, and of these simulated */
+    int chunks;                 /* of the rank */
+    struct plan_pass *passes;   /* (PLAN_VERBS, chunks, simulated) */
+    struct plan_account before; /* until the first pass */
+    struct plan_account judge;  /* from the last pass until all ranks know the norm */
+    struct plan_account update; /* after that */
+};
+
+/* A step of `rounds` rounds and `workers` workers. The caller frees *step, also after an error. */
+enum status plan_step_simulate(struct env *env, const struct plan_request *request,
+                               const struct plan_clock *clock, int rank, int chunks, int rounds,
+                               int workers, struct plan_step *step);
+void plan_step_free(struct env *env, struct plan_step *step);
+/* A pass of any round of the step. */
+const struct plan_pass *plan_step_pass(const struct plan_step *step, int verb, int chunk,
+                                       int round);
+struct plan_account plan_step_sum(const struct plan_step *step); /* of the whole step */
+
 #endif

@@ -9,13 +9,13 @@
  *     unit     computes with params; a tied param is used by two units and is a piece of its own
  *
  * A unit type is a table of passes: forward, backward and so on. Each pass declares which of the
- * unit's params it reads and which gradients it writes. The unit declares the buffers it needs and how
- * long each must live. A pass only enqueues work on a stream: it allocates nothing and never waits.
- * It does not know who shards the params, where the buffers are, or when it will run.
+ * unit's params it reads and which gradients it writes. The unit declares the buffers it needs and
+ * how long each must live. A pass only enqueues work on a stream: it allocates nothing and never
+ * waits. It does not know who shards the params, where the buffers are, or when it will run.
  *
- * The residual stream passes from unit to unit as two tensors: `residual`, and `pending`, the output
- * of the last branch, which has not been added yet. So the addition fuses with the next norm across
- * the boundary of units. Both have the same gradient, so backward carries one tensor.
+ * The residual stream passes from unit to unit as two tensors: `residual`, and `pending`, the
+ * output of the last branch, which has not been added yet. So the addition fuses with the next norm
+ * across the boundary of units. Both have the same gradient, so backward carries one tensor.
  *
  * A unit may also offer its backward pass in two parts. Pipelines use them: another stage waits for
  * the gradient of the unit's input, but nobody waits for the gradients of its params.
@@ -31,8 +31,8 @@
  * With tensor parallelism several ranks compute every unit together. Each rank has the same units
  * over its own part of every tensor, and a pass may call collectives of the TP group, either on the
  * compute stream, which then waits for them, or on a side stream, where they overlap with compute.
- * Name, shape and initial values always describe the whole tensor; `split` says which part of it this
- * rank has.
+ * Name, shape and initial values always describe the whole tensor; `split` says which part of it
+ * this rank has.
  */
 #ifndef UNIT_UNIT_H
 #define UNIT_UNIT_H
@@ -52,8 +52,8 @@ enum unit_init {
 
 /* Which part of a tensor this rank has. All zero: the whole tensor, and no replica of it.
  *
- * Along `dim` the tensor consists of `sections` sections (3 if one matrix holds q, k and v) of `units`
- * units each. A unit (a head, or an element) is never cut. The rank has the units first ..
+ * Along `dim` the tensor consists of `sections` sections (3 if one matrix holds q, k and v) of
+ * `units` units each. A unit (a head, or an element) is never cut. The rank has the units first ..
  * first + count - 1 of every section, stored densely in this order:
  *
  *     whole tensor   | q0 q1 q2 q3 | k0 k1 k2 k3 | v0 v1 v2 v3 |      sections 3, units 4
@@ -63,8 +63,9 @@ enum unit_init {
  * piece has the same offset on all ranks.
  *
  * `replicas` adjacent ranks have the same part; this rank is number `replica` of them. Each of them
- * computes the whole gradient of the part, with the same bits. If the split is `partial`, each computes
- * only a summand: the store adds them in the order of the replicas before anybody uses the gradient. */
+ * computes the whole gradient of the part, with the same bits. If the split is `partial`, each
+ * computes only a summand: the store adds them in the order of the replicas before anybody uses the
+ * gradient. */
 struct unit_split {
     int dim;
     int64_t sections, units, first, count; /* units 0: the tensor is not cut */
@@ -128,9 +129,10 @@ struct unit_buffer {
     const char *name;
     size_t bytes;
     enum keep keep;
-    /* KEEP_NOT: bit p = pass p uses the buffer, so that passes can share memory. For any `keep`: with
-     * UNIT_PARTS set, and where backward is split in two, the buffer lives from PASS_BACKWARD_INPUT
-     * (from PASS_REBUILD before it, if it is rebuilt) to PASS_BACKWARD_WEIGHT. */
+    /* KEEP_NOT: bit p = pass p uses the buffer, so that passes can share memory. For any `keep`:
+     * with UNIT_PARTS set, and where backward is split in two, the buffer lives from
+     * PASS_BACKWARD_INPUT (from PASS_REBUILD before it, if it is rebuilt) to PASS_BACKWARD_WEIGHT.
+     */
     uint32_t passes;
 };
 
@@ -179,8 +181,8 @@ struct unit_run {
     void *buffers[UNIT_MAX_BUFFERS];   /* in the order in which the unit declared them */
     enum keep rebuild;                 /* PASS_REBUILD: rebuild all buffers with keep >= rebuild */
 
-    /* The input stream, (N, C) each with N = unit_stream_rows. pending may be NULL; both are NULL for
-     * the first unit. */
+    /* The input stream, (N, C) each with N = unit_stream_rows. pending may be NULL; both are NULL
+     * for the first unit. */
     const void *residual, *pending;
     void *room; /* (N, C) for one output tensor, valid until the next unit has run. In a backward
                    pass: scratch */
@@ -206,7 +208,8 @@ struct unit_type {
     /* Fill `list` (UNIT_MAX_BUFFERS entries) in the order of unit_run.buffers; return the count. */
     int (*buffers)(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
                    struct unit_buffer *list);
-    /* Approximate operations of a forward pass, by which PP stages are balanced. NULL: almost none. */
+    /* Approximate operations of a forward pass, by which PP stages are balanced. NULL: almost none.
+     */
     int64_t (*work)(const struct unit *unit, struct unit_shape shape);
     /* Bytes of the decoding cache for `batch` sequences of `tokens` tokens; NULL: no cache. */
     size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch,
@@ -224,8 +227,8 @@ struct unit {
 };
 
 /* --- a model -------------------------------------------------------------------------------- */
-/* A whole model, or one PP stage of it, as store and engine see it. The tables belong to the code that
- * built them. */
+/* A whole model, or one PP stage of it, as store and engine see it. The tables belong to the code
+ * that built them. */
 struct unit_graph {
     const struct unit_tensor *tensors;
     const struct unit_param *params;
@@ -249,8 +252,8 @@ int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64
 int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t index);
 /* Whether this rank accounts for its part in sums and files. One of the replicas does. */
 bool unit_tensor_answers(const struct unit_tensor *tensor);
-/* Elements of all tensors of a param: that this rank has, that all ranks have together, and that the
- * rank with the most has. */
+/* Elements of all tensors of a param: that this rank has, that all ranks have together, and that
+ * the rank with the most has. */
 int64_t unit_param_count(const struct unit_graph *graph, int param);
 int64_t unit_param_whole(const struct unit_graph *graph, int param);
 int64_t unit_param_room(const struct unit_graph *graph, int param);

@@ -1,5 +1,6 @@
-/* unit_cut -- the tables of the chosen units, made by going through those of the whole in order: once
- * through its units, for who uses which piece, then through its pieces, then through its units again.
+/* unit_cut -- the tables of the chosen units, made by going through those of the whole in order:
+ * once through its units, for who uses which piece, then through its pieces, then through its units
+ * again.
  */
 #include "unit/unit_cut.h"
 
@@ -101,8 +102,8 @@ static void take_pieces(const struct unit_graph *whole, const struct users *user
     }
 }
 
-/* The index in the cut of a param of the whole, by its first tensor: params follow each other in the
- * order of their tensors. */
+/* The index in the cut of a param of the whole, by its first tensor: params follow each other in
+ * the order of their tensors. */
 static int find_param(const struct unit_graph *whole, const struct unit_cut *cut, int param)
 {
     int tensor = cut->own_tensor[whole->params[param].first_tensor];
