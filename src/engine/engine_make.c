@@ -1,4 +1,4 @@
-/* engine_make -- an engine's memory, pipeline and streams, from what it is to run; and its options.
+/* engine_make -- options, creation and destruction of an engine.
  */
 #include "engine/pipeline_impl.h"
 
@@ -17,14 +17,13 @@ static const struct option options[] = {
      .offset = offsetof(struct engine_config, recompute),
      .fallback = "none",
      .choices = recompute_words,
-     .help = "activations to make again in the backward pass instead of keeping them"},
+     .help = "activations to recompute in the backward pass instead of keeping them"},
     {.key = "engine.keep_swiglu",
      .type = OPTION_BOOL,
      .offset = offsetof(struct engine_config, keep_swiglu),
      .fallback = "false",
-     .help =
-         "llama: keep SwiGLU's result, too, which the backward pass else makes again in passing: "
-         "a little faster, more memory"},
+     .help = "llama: keep the result of SwiGLU instead of recomputing it in the backward pass: "
+             "slightly faster, more memory"},
 };
 
 const struct option_table engine_options = {"engine", options, sizeof options / sizeof *options};
@@ -41,10 +40,10 @@ enum keep recompute_keeps_below(int recompute)
 static enum status alloc_batches(struct engine *engine)
 {
     struct device *device = engine->ops->device;
-    size_t places = (size_t)engine_rounds(engine), rows = (size_t)engine_batch_rows(engine);
-    size_t bytes = rows * sizeof(int32_t), losses = places * sizeof(double);
-    TRY(mem_alloc(engine->env, MEM_LOADER, "tokens of a step", places * bytes, &engine->tokens));
-    TRY(mem_alloc(engine->env, MEM_LOADER, "labels of a step", places * bytes, &engine->labels));
+    size_t rounds = (size_t)engine_rounds(engine), rows = (size_t)engine_batch_rows(engine);
+    size_t bytes = rows * sizeof(int32_t), losses = rounds * sizeof(double);
+    TRY(mem_alloc(engine->env, MEM_LOADER, "tokens of a step", rounds * bytes, &engine->tokens));
+    TRY(mem_alloc(engine->env, MEM_LOADER, "labels of a step", rounds * bytes, &engine->labels));
     TRY(mem_alloc(engine->env, MEM_LOADER, "losses of a step", losses, &engine->losses_host));
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "losses of all ranks",
                         (size_t)zero_roster(engine->zero)->size, losses, &engine->all_losses));

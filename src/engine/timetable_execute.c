@@ -1,56 +1,56 @@
-/* timetable_execute -- carries out lists one action after another, with sends that wait until they
- * are received: the least patient way there is. */
+/* timetable_execute -- carries out the lists one action at a time, with sends that block until they
+ * are received. If this ends, any other way of carrying them out ends, too. */
 #include "engine/timetable.h"
 #include "engine/timetable_impl.h"
 
-struct walk {
+struct execution {
     const struct timetable *t;
     timetable_visit_fn *visit;
     void *user;
     int64_t *at; /* (pp) */
-    int *woken;  /* (pp) ranks that may be able to go on */
+    int *woken;  /* (pp) ranks that may be able to continue */
     int woken_count;
     bool *is_woken; /* (pp) */
 };
 
-static void wake(struct walk *w, int p)
+static void wake(struct execution *e, int p)
 {
-    if (!w->is_woken[p])
-        w->woken[w->woken_count++] = p;
-    w->is_woken[p] = true;
+    if (!e->is_woken[p])
+        e->woken[e->woken_count++] = p;
+    e->is_woken[p] = true;
 }
 
-/* Whether rank q is at the other end of rank p's action `verb`. */
-static bool meets(const struct walk *w, int p, int verb, int q)
+/* Whether rank q is at the matching end of rank p's message. */
+static bool meets(const struct execution *e, int p, int verb, int q)
 {
-    if (w->at[q] == w->t->first[q + 1])
+    if (e->at[q] == e->t->first[q + 1])
         return false;
-    int other = w->t->actions[w->at[q]].verb;
+    int other = e->t->actions[e->at[q]].verb;
     return timetable_is_message(other) && timetable_is_send(other) != timetable_is_send(verb) &&
-           timetable_peer(&w->t->shape, q, other) == p;
+           timetable_peer(&e->t->shape, q, other) == p;
 }
 
-/* One action of rank p; false: it waits. */
-static bool step(struct walk *w, int p)
+/* Carry out one action of rank p. Returns false if it has to wait. */
+static bool step(struct execution *e, int p)
 {
-    int64_t i = w->at[p];
-    int verb = w->t->actions[i].verb;
+    int64_t i = e->at[p];
+    int verb = e->t->actions[i].verb;
     if (!timetable_is_message(verb)) {
-        if (w->visit)
-            w->visit(w->user, p, i, -1, -1);
-        w->at[p]++;
+        if (e->visit)
+            e->visit(e->user, p, i, -1, -1);
+        e->at[p]++;
         return true;
     }
-    int q = timetable_peer(&w->t->shape, p, verb);
-    if (!meets(w, p, verb, q))
+    int q = timetable_peer(&e->t->shape, p, verb);
+    if (!meets(e, p, verb, q))
         return false;
-    if (w->visit && timetable_is_send(verb))
-        w->visit(w->user, p, i, q, w->at[q]);
-    else if (w->visit)
-        w->visit(w->user, q, w->at[q], p, i);
-    w->at[p]++;
-    w->at[q]++;
-    wake(w, q);
+    if (e->visit && timetable_is_send(verb))
+        e->visit(e->user, p, i, q, e->at[q]);
+    else if (e->visit)
+        e->visit(e->user, q, e->at[q], p, i);
+    e->at[p]++;
+    e->at[q]++;
+    wake(e, q);
     return true;
 }
 
@@ -59,22 +59,22 @@ enum status timetable_execute(struct env *env, const struct timetable *t, timeta
 {
     enum status st;
     size_t pp = (size_t)t->shape.pp;
-    struct walk w = {.t = t, .visit = visit, .user = user, .at = at};
-    TRY(mem_alloc_array(env, MEM_OTHER, "timetable", pp, sizeof(int), &w.woken));
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "timetable", pp, sizeof(bool), &w.is_woken));
+    struct execution e = {.t = t, .visit = visit, .user = user, .at = at};
+    TRY(mem_alloc_array(env, MEM_OTHER, "timetable", pp, sizeof(int), &e.woken));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "timetable", pp, sizeof(bool), &e.is_woken));
     for (int p = 0; p < t->shape.pp; p++) {
         at[p] = t->first[p];
-        wake(&w, p);
+        wake(&e, p);
     }
-    while (w.woken_count > 0) {
-        int p = w.woken[--w.woken_count];
-        w.is_woken[p] = false;
-        while (at[p] < t->first[p + 1] && step(&w, p))
+    while (e.woken_count > 0) {
+        int p = e.woken[--e.woken_count];
+        e.is_woken[p] = false;
+        while (at[p] < t->first[p + 1] && step(&e, p))
             ;
     }
 undo:
-    mem_free(env, w.woken);
-    mem_free(env, w.is_woken);
+    mem_free(env, e.woken);
+    mem_free(env, e.is_woken);
     return st;
 }
 

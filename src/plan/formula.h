@@ -34,8 +34,8 @@ struct volume {
     bool norms;    /* it adds up the norms of the tensor-parallel ranks: one of a store does */
 };
 /* Bytes that the rank sends in a step. Params are gathered once, or twice a micro-batch where they
- * are cut; holders of one shard (in stage 0: all ranks) exchange what each has summed of it. Between
- * stages a shard of what is lent goes there once, and a share of its gradient's sum back.
+ * are cut; holders of one shard (in stage 0: all ranks) exchange what each has summed of it.
+ * Between stages a shard of what is lent goes there once, and a share of its gradient's sum back.
  * Tensor-parallel ranks meet in every layer (formula_meetings), tell each other three numbers a row
  * for the loss and one for the norm; exact where a sum cuts into slices of whole blocks of 64. Of
  * control there is no formula: 0. */
@@ -52,10 +52,10 @@ struct layers {
 };
 struct layers formula_layers(const struct spread_counts *part,
                              const struct parallel_config *parallel, int recompute);
-/* How often a rank sends (tp-1)/tp of the whole stream for a micro-batch: 8 times a block, forward and
- * backward, whether it is four all-reduces or, with sequence, four gathers and four reduce-scatters;
- * 10 with regather. What is recomputed meets again: plain once more (2), with sequence two gathers
- * (selective) or three meetings (full). Embedding and head 2 each. */
+/* How often a rank sends (tp-1)/tp of the whole stream for a micro-batch: 8 times a block, forward
+ * and backward, whether it is four all-reduces or, with sequence, four gathers and four
+ * reduce-scatters; 10 with regather. What is recomputed meets again: plain once more (2), with
+ * sequence two gathers (selective) or three meetings (full). Embedding and head 2 each. */
 double formula_meetings(const struct layers *layers);
 
 /* --- activations ---------------------------------------------------------------------------- */
@@ -74,10 +74,10 @@ struct activation_shape {
  *     tp         s b h (10 + 24/t + 5 a s/(h t)) s b h (10 + 24/t)   s b h 2
  *     sequence   s b h (34/t + 5 a s/(h t))      s b h 34/t          s b h 2
  *
- * Of the 34, 32 are 16 values and 2 are masks of dropout of a byte each; of the 10, 8 are 4 values; of
- * the 5, 4 are 2 values. Values grow with their type, masks do not: in fp32 66, 18, 48, 9 and 4. Their
- * `selective` drops the inside of attention; ours, whose attention never keeps it, drops what norms and
- * activation functions put out. */
+ * Of the 34, 32 are 16 values and 2 are masks of dropout of a byte each; of the 10, 8 are 4 values;
+ * of the 5, 4 are 2 values. Values grow with their type, masks do not: in fp32 66, 18, 48, 9 and 4.
+ * Their `selective` drops the inside of attention; ours, whose attention never keeps it, drops what
+ * norms and activation functions put out. */
 double formula_activations(const struct activation_shape *shape, int recompute);
 
 /* What the process of a rank holds beside the account: MPI, BLAS, the C library. It is not ours to

@@ -1,5 +1,5 @@
-/* machine -- what a planner must know of the machines: how fast they compute and talk, and what they
- * hold.
+/* machine -- what a planner must know of the machines: how fast they compute and talk, and what
+ * they hold.
  *
  * There are presets for nodes of known GPUs, from the makers' figures and what is reached of them;
  * a file has what was measured: `sifr bench ops --save` and `sifr bench comm --save` write their
@@ -27,8 +27,8 @@ struct machine_profile {
     struct machine_ranks ops_ranks, comm_ranks;
 };
 
-/* By the name of a preset or the path of a file; STATUS_CONFIG when that is none, or cannot be read.
- * The caller frees *profile. */
+/* By the name of a preset or the path of a file; STATUS_CONFIG when that is none, or cannot be
+ * read. The caller frees *profile. */
 enum status machine_profile_load(struct env *env, const char *name_or_path,
                                  struct machine_profile *profile);
 /* Put the halves that it has into the file at `path`, beside what is there of the other; calls that
@@ -36,8 +36,8 @@ enum status machine_profile_load(struct env *env, const char *name_or_path,
  * ranks measured are told of in a warning. */
 enum status machine_profile_save(struct env *env, const struct machine_profile *profile,
                                  const char *path);
-/* Refuse what a save would, before anything is measured: a file that is there and is no profile, or is
- * of another kind of machine (`gpu` NULL: not known yet), and a place that cannot be written. */
+/* Refuse what a save would, before anything is measured: a file that is there and is no profile, or
+ * is of another kind of machine (`gpu` NULL: not known yet), and a place that cannot be written. */
 enum status machine_profile_check(struct env *env, const char *path, const bool *gpu);
 void machine_profile_free(struct env *env, struct machine_profile *profile);
 

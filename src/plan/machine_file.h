@@ -5,8 +5,9 @@
  *              "copy_bytes_per_second": 1e10, "measured": [...]},
  *      "comm": {"ranks": 2, "threads": 1, "inside": {...}, "between": {...}, "node": 0, ...}}
  *
- * Either half may be missing, and of a half who measured it: the first files do not say. A measured call has the fields of its struct ops_case that are not 0.
- * The file is somebody else's: what it does not say, says twice, or says wrongly is refused.
+ * Either half may be missing, and of a half who measured it: the first files do not say. A measured
+ * call has the fields of its struct ops_case that are not 0. The file is somebody else's: what it
+ * does not say, says twice, or says wrongly is refused.
  */
 #ifndef PLAN_MACHINE_FILE_H
 #define PLAN_MACHINE_FILE_H

@@ -1,7 +1,7 @@
 /* machine_fit -- the few figures of a profile that come nearest to what was measured.
  *
- * Nearest is by the sum of |log(predicted / measured)|: every measurement counts by its ratio, and one
- * that was disturbed counts once and not squared.
+ * Nearest is by the sum of |log(predicted / measured)|: every measurement counts by its ratio, and
+ * one that was disturbed counts once and not squared.
  */
 #ifndef PLAN_MACHINE_FIT_H
 #define PLAN_MACHINE_FIT_H

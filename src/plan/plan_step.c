@@ -58,7 +58,8 @@ static void add(struct plan_account *sum, const struct plan_account *more, doubl
         sum->sent[way] += (int64_t)sign * more->sent[way];
 }
 
-/* Add what was spent since the last point to the current account, and make `next` the current one. */
+/* Add what was spent since the last point to the current account, and make `next` the current one.
+ */
 static void turn(struct watcher *w, struct plan_account *next)
 {
     struct plan_account now = read_account(w->parts);

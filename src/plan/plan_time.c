@@ -1,11 +1,11 @@
 /* plan_time -- simulates a step of each kind of rank (plan_step.c) and puts their passes together.
  *
  * The first rank of a PP stage stands for all ranks of the stage: it is never idle, sends the most
- * messages for the norm, and all shards have the same length. PP stages with the same units take the
- * same time, so only one stage of each kind is simulated. Without a pipeline there is one kind, and
- * each of its rounds counts as one pass. With a pipeline, the passes of all stages are put into the
- * timetable, which is simulated: while a single stage runs alone, messages from other stages arrive as
- * soon as they are requested.
+ * messages for the norm, and all shards have the same length. PP stages with the same units take
+ * the same time, so only one stage of each kind is simulated. Without a pipeline there is one kind,
+ * and each of its rounds counts as one pass. With a pipeline, the passes of all stages are put into
+ * the timetable, which is simulated: while a single stage runs alone, messages from other stages
+ * arrive as soon as they are requested.
  */
 #include "plan/plan_time.h"
 
@@ -16,7 +16,7 @@
 
 /* --- kinds of stages ------------------------------------------------------------------------ */
 
-/* Which stages are alike, and the step that they take part in. */
+/* Which PP stages are alike, and the step they take part in. */
 struct layout {
     int pp, chunks, rounds, workers;
     int *like; /* (pp) the first stage with the same units */
@@ -54,7 +54,7 @@ static enum status find_alike(struct env *env, const struct plan_request *reques
                        (double)dtype_bytes(request->compute);
     if (l->pp == 1)
         return STATUS_OK;
-    shape.sequence = 0; /* the cut is that of spread_create */
+    shape.sequence = 0; /* the same cut as spread_create's */
     TRY(mem_alloc_array(env, MEM_OTHER, "stages", (size_t)(l->pp * l->chunks) + 1, sizeof *first,
                         &first));
     enum status st = spread_cut(env, graph, shape, &request->parallel, first, NULL);
@@ -81,7 +81,7 @@ done:
     return st;
 }
 
-/* like (pp) is the caller's. */
+/* like (pp) belongs to the caller. */
 static enum status lay_out(struct env *env, const struct plan_request *request, int *like,
                            struct layout *l)
 {
@@ -91,8 +91,10 @@ static enum status lay_out(struct env *env, const struct plan_request *request, 
     TRY(mesh_of(env, request->ranks, 0, plan_spread_over(request) / pp, pp, &mesh));
     struct roster roster = roster_of(0, mesh.dp, request->zero.servers);
     if (roster.workers < 1 || request->engine.micro_batches < 1)
-        return FAIL(env, CONFIG, "a step of no micro-batch takes no time: %d ranks, %d servers",
-                    mesh.dp, request->zero.servers);
+        return FAIL(
+            env, CONFIG,
+            "no worker has a micro-batch: %d copies of the model, %d servers; use fewer servers",
+            mesh.dp, request->zero.servers);
     *l = (struct layout){.pp = pp,
                          .chunks = pp > 1 ? spread_chunks(&request->parallel) : 1,
                          .rounds = (int)roster_rounds(&roster, request->engine.micro_batches),
@@ -114,7 +116,7 @@ static int64_t total_sent(const int64_t *sent)
     return sum;
 }
 
-/* The rank that computes most, and the one that sends most. */
+/* Keep the rank that computes most and the one that sends most. */
 static void take_most(const struct plan_account *rank, struct plan_time *time)
 {
     if (rank->spent >= time->compute) {
@@ -151,7 +153,7 @@ static enum status simulate(struct env *env, const struct plan_request *request,
     return timetable_simulate(env, table, &costs, times);
 }
 
-/* When each stage has done its last pass, all meet for the norm; then each updates what it has. */
+/* After its last pass each stage joins the norm; then each updates what it owns. */
 static void put_together(const struct layout *l, const struct plan_step *steps,
                          const struct timetable *table, const struct timetable_times *times,
                          struct plan_time *time)
@@ -204,7 +206,7 @@ done:
     return st;
 }
 
-/* steps (pp): one of each kind, in the place of its first stage. */
+/* steps (pp): one per kind, at the index of its first stage. */
 static enum status simulate_kinds(struct env *env, const struct plan_request *request,
                                   const struct layout *l, const struct plan_clock *clock,
                                   struct plan_step *steps)
@@ -224,7 +226,7 @@ static void free_steps(struct env *env, struct plan_step *steps, int pp)
     mem_free(env, steps);
 }
 
-/* Everything that plan_time and plan_time_calls need; `time` NULL: calls are noted only. */
+/* The common part of plan_time and plan_time_calls. `time` NULL: calls are only recorded. */
 static enum status simulate_all(struct env *env, const struct plan_request *request,
                                 const struct plan_clock *clock, struct plan_time *time)
 {
@@ -274,7 +276,7 @@ static enum status copy_calls(struct env *env, const struct ops_meter *meter,
     bool all;
     *count = ops_meter_count(meter, &all);
     if (!all)
-        return FAIL(env, INTERNAL, "a step has more than %d different calls", *count);
+        return FAIL(env, INTERNAL, "a step has more than %d distinct calls", *count);
     TRY(mem_alloc_array(env, MEM_OTHER, "calls", (size_t)*count, sizeof **cases, cases));
     for (int i = 0; i < *count; i++)
         (*cases)[i] = *ops_meter_case(meter, i);

@@ -3,9 +3,9 @@
  *     points, by bound     1.00  1.02  1.05  1.05  1.31 ...
  *     walked               1.09  1.04  big   1.12               stop: 1.31 is more than the last wanted
  *
- * Memory is looked at when a layout is fast enough to be kept: the ranks of the first and last stage,
- * which most often need most, and then all of them. What a run would refuse is left out; refusals go to
- * a log of their own, and are told when nothing else is left.
+ * Memory is looked at when a layout is fast enough to be kept: the ranks of the first and last
+ * stage, which most often need most, and then all of them. What a run would refuse is left out;
+ * refusals go to a log of their own, and are told when nothing else is left.
  */
 #include "plan/search_impl.h"
 
@@ -38,7 +38,8 @@ static void say_nothing(void *user, enum log_level level, const char *line)
     (void)user, (void)level, (void)line;
 }
 
-/* --- the list of the best ----------------------------------------------------------------------- */
+/* --- the list of the best -----------------------------------------------------------------------
+ */
 
 static int compare_times(double a, double b)
 {
@@ -93,7 +94,8 @@ static enum status insert(struct search *s, const struct best *new)
     return STATUS_OK;
 }
 
-/* --- one layout --------------------------------------------------------------------------------- */
+/* --- one layout ---------------------------------------------------------------------------------
+ */
 
 /* A refusal is an answer; everything else is passed on. */
 static enum status judge(struct search *s, enum status st, bool *refused)
@@ -178,7 +180,8 @@ static enum status try_point(struct search *s, const struct search_point *point)
     return slower ? STATUS_OK : insert(s, &new);
 }
 
-/* --- all of them -------------------------------------------------------------------------------- */
+/* --- all of them --------------------------------------------------------------------------------
+ */
 
 static bool is_before(const struct search_point *a, const struct search_point *b)
 {
@@ -251,8 +254,8 @@ static enum status find_nearest(struct search *s)
     return STATUS_OK;
 }
 
-/* There is none: the run itself says why, or else it is the batch or the node. Where the stage is open
- * and something is to be cut, it is not stage 0 that was asked for. */
+/* There is none: the run itself says why, or else it is the batch or the node. Where the stage is
+ * open and something is to be cut, it is not stage 0 that was asked for. */
 static enum status say_none(struct search *s)
 {
     struct plan_request asked = *s->space->request, *request = &asked;

@@ -5,9 +5,9 @@
  * plan.h's; a bound from below (search_bound.c) says which layouts need not be asked, so that a
  * hundred thousand ranks take seconds, and none that is faster is left out.
  *
- * A mesh (tp, pp) is shown once, by the fastest of its layouts that fits: the next lines are then other
- * ways to use the cluster, and not the same one with another detail. Where tp and pp are both given,
- * every layout counts by itself.
+ * A mesh (tp, pp) is shown once, by the fastest of its layouts that fits: the next lines are then
+ * other ways to use the cluster, and not the same one with another detail. Where tp and pp are both
+ * given, every layout counts by itself.
  */
 #ifndef PLAN_SEARCH_H
 #define PLAN_SEARCH_H
@@ -52,8 +52,8 @@ struct search_result {
     struct search_layout nearest; /* when none fits: that which needs least; time is not set */
 };
 
-/* The caller frees *result. None that fits is not an error: count is 0. STATUS_CONFIG when there is no
- * layout at all, with the reason. */
+/* The caller frees *result. None that fits is not an error: count is 0. STATUS_CONFIG when there is
+ * no layout at all, with the reason. */
 enum status search_layouts(struct env *env, const struct search_space *space,
                            struct search_result *result);
 void search_result_free(struct env *env, struct search_result *result);

@@ -6,9 +6,9 @@
  *     forward of stages 0 .. p-1  |  all passes of rank p  |  backward of stages p-1 .. 0
  *
  * In zero-bubble the last part may be filled with passes, and does not count. Messages may all be
- * hidden, but those of one way follow each other: a step takes no less than all of them. After either
- * the owners update what they own.
- * Memory: the state by the paper's formula, and the activations of the micro-batches in flight.
+ * hidden, but those of one way follow each other: a step takes no less than all of them. After
+ * either the owners update what they own. Memory: the state by the paper's formula, and the
+ * activations of the micro-batches in flight.
  *
  * Nothing here may be more than what the walk says: tests/plan/test_search.c holds it to that.
  */
@@ -270,12 +270,13 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
     point->bytes = (size_t)(bytes + (space->request->gpu ? formula_gpu_runtime() : 0));
 }
 
-/* --- the lists of a pipeline -------------------------------------------------------------------- */
+/* --- the lists of a pipeline --------------------------------------------------------------------
+ */
 
 enum { MOST_PASSES = 200000 }; /* of longer lists the sums are near enough */
 
-/* Where params are cut and a walk begins with other units than the last ended with, the first gather
- * of it is waited for. */
+/* Where params are cut and a walk begins with other units than the last ended with, the first
+ * gather of it is waited for. */
 static double first_gather(const struct search_space *space, const struct search_point *point,
                            double parameters)
 {

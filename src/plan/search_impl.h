@@ -1,4 +1,5 @@
-/* search_impl -- what the files of the search share: a layout in few bytes, and the lists of them. */
+/* search_impl -- what the files of the search share: a layout in few bytes, and the lists of them.
+ */
 #ifndef PLAN_SEARCH_IMPL_H
 #define PLAN_SEARCH_IMPL_H
 #include "plan/search.h"
@@ -86,11 +87,12 @@ enum status search_points_refine(struct env *env, const struct search_space *spa
 struct plan_request search_request(const struct search_space *space,
                                    const struct search_point *point);
 int64_t search_rounds(const struct search_space *space, const struct search_point *point);
-/* < 0: a is the simpler layout of two that take equally long: fewer ranks share a copy, less is cut,
- * less is done twice. */
+/* < 0: a is the simpler layout of two that take equally long: fewer ranks share a copy, less is
+ * cut, less is done twice. */
 int search_simpler(const struct search_point *a, const struct search_point *b);
 
-/* --- search_why.c ------------------------------------------------------------------------------ */
+/* --- search_why.c ------------------------------------------------------------------------------
+ */
 void search_say_why(const struct search_space *space, struct search_result *result);
 
 #endif

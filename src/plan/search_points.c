@@ -1,8 +1,9 @@
 /* search_points -- every layout that divides ranks, model and batch, with its bounds.
  *
  * Loops from the outside: tp, pp, chunks, micro-batch, what is gathered again, recomputation; then
- * schedule, ZeRO stage and groups, which need no new sums. Costs of units are asked for once for each
- * kind of pass, and only where something may fit: once nothing does, a larger micro-batch does not.
+ * schedule, ZeRO stage and groups, which need no new sums. Costs of units are asked for once for
+ * each kind of pass, and only where something may fit: once nothing does, a larger micro-batch does
+ * not.
  */
 #include "plan/search_impl.h"
 
@@ -119,7 +120,8 @@ static enum status look_at(struct walk *w, struct search_point *point, bool *fit
     return add(w, point);
 }
 
-/* --- the loops, from the inside ---------------------------------------------------------------- */
+/* --- the loops, from the inside ----------------------------------------------------------------
+ */
 
 /* Copies of the model on a node, if state that is cut among them alone is another layout. */
 static int node_group(const struct search_space *space, const struct search_point *point)

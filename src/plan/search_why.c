@@ -1,15 +1,16 @@
-/* search_why -- layouts compared in words: where the time of one goes that another does not take, and
- * what each part of the first is for.
+/* search_why -- layouts compared in words: where the time of one goes that another does not take,
+ * and what each part of the first is for.
  *
- * Nothing is decided here. A step is what it computes, how long it waits for messages and idles in the
- * pipeline, and its update; the part that grew most is the reason.
+ * Nothing is decided here. A step is what it computes, how long it waits for messages and idles in
+ * the pipeline, and its update; the part that grew most is the reason.
  */
 #include <stdio.h>
 
 #include "plan/search_impl.h"
 #include "zero/partition.h"
 
-/* --- two layouts ------------------------------------------------------------------------------- */
+/* --- two layouts -------------------------------------------------------------------------------
+ */
 
 enum part { PART_COMPUTE, PART_WAIT, PART_IDLE, PART_UPDATE, PART_COUNT };
 
@@ -110,7 +111,8 @@ void search_say_why(const struct search_space *space, struct search_result *resu
     snprintf(first->why, sizeof first->why, "the next, %s, %s", mesh, words);
 }
 
-/* --- the first, part by part -------------------------------------------------------------------- */
+/* --- the first, part by part --------------------------------------------------------------------
+ */
 
 static void explain_fit(const struct search_space *space, const struct search_result *result,
                         struct text *text)

@@ -437,7 +437,7 @@ static void tell_ready(struct trainer *t)
                                   .gpu = t->config->device.name};
     if (trainer_speaks(t)) {
         tell_idle(t);
-        spread_tell_unused(t->env, &t->config->parallel);
+        spread_warn_unused(t->env, &t->config->parallel);
     }
     if (trainer_speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);

@@ -1,4 +1,5 @@
-/* unit -- counting over the tables of a graph, and the check that they are consistent. */
+/* unit -- counts over the tables of a graph, side streams, and the check that a graph is
+ * consistent. */
 #include "unit/unit.h"
 
 #include <stdio.h>
@@ -39,10 +40,12 @@ int64_t unit_tensor_whole(const struct unit_tensor *tensor)
     return count;
 }
 
-/* A split tensor is runs of neighbours, one for each section of each index before dim. */
+/* A split tensor consists of runs of consecutive elements, one for each section of each index
+ * before dim. */
 struct runs {
-    int64_t here, apart; /* elements of a run, and from its start to the next one's in the whole */
-    int64_t first;       /* where the first one starts in the whole */
+    int64_t here, apart; /* elements of a run here; distance between the starts of two runs in the
+                            whole tensor */
+    int64_t first;       /* start of the first run in the whole tensor */
 };
 
 static struct runs runs_of(const struct unit_tensor *tensor)
@@ -62,25 +65,25 @@ int64_t unit_tensor_count(const struct unit_tensor *tensor)
 
 int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64_t *run)
 {
-    int64_t left = unit_tensor_count(tensor) - local, place = local;
+    int64_t left = unit_tensor_count(tensor) - local, index = local;
     if (tensor->split.units != 0) {
         struct runs runs = runs_of(tensor);
-        place = local / runs.here * runs.apart + runs.first + local % runs.here;
+        index = local / runs.here * runs.apart + runs.first + local % runs.here;
         left = runs.here == runs.apart ? left : runs.here - local % runs.here;
     }
     if (run)
         *run = left;
-    return place;
+    return index;
 }
 
-int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t place)
+int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t index)
 {
     if (tensor->split.units == 0)
-        return place;
+        return index;
     struct runs runs = runs_of(tensor);
-    int64_t in_run = place % runs.apart - runs.first;
+    int64_t in_run = index % runs.apart - runs.first;
     in_run = in_run < 0 ? 0 : in_run < runs.here ? in_run : runs.here;
-    return place / runs.apart * runs.here + in_run;
+    return index / runs.apart * runs.here + in_run;
 }
 
 bool unit_tensor_answers(const struct unit_tensor *tensor)
@@ -111,7 +114,7 @@ static bool is_uneven(const struct unit_tensor *tensor)
     return tensor->split.units != 0 && tensor->split.most != 0;
 }
 
-/* Only the last tensor of a param may be cut unevenly. */
+/* Only the last tensor of a param may be cut unevenly, so only it can need padding. */
 int64_t unit_param_room(const struct unit_graph *graph, int param)
 {
     const struct unit_param *p = &graph->params[param];
@@ -258,16 +261,16 @@ static void check_split(const struct unit_tensor *tensor)
 {
     const struct unit_split *s = &tensor->split;
     if (s->replica < 0 || s->replica >= (s->replicas > 0 ? s->replicas : 1))
-        inconsistent(tensor->name, "is a replica that there is not");
+        inconsistent(tensor->name, "has a replica number that is out of range");
     if (s->units == 0)
         return;
     if (s->dim < 0 || s->dim >= tensor->dims || s->sections < 1 || s->units < 1 ||
         tensor->shape[s->dim] % (s->sections * s->units) != 0)
-        inconsistent(tensor->name, "is cut where it has no units");
+        inconsistent(tensor->name, "is cut along a dimension that its units do not divide");
     if (s->first < 0 || s->count < 1 || s->first + s->count > s->units)
-        inconsistent(tensor->name, "has a part that is not in the whole");
+        inconsistent(tensor->name, "has a part outside the whole tensor");
     if (s->most != 0 && s->most < s->count)
-        inconsistent(tensor->name, "has more of it than any rank");
+        inconsistent(tensor->name, "has more units than the largest part");
 }
 
 static void check_tensors(const struct unit_graph *graph)
@@ -282,7 +285,7 @@ static void check_tensors(const struct unit_graph *graph)
             inconsistent(name, "does not follow the tensors of the param before it");
         for (int t = 0; t < param->tensor_count - 1; t++)
             if (is_uneven(&graph->tensors[next_tensor + t]))
-                inconsistent(name, "is cut unevenly and not the last of its param");
+                inconsistent(name, "is cut unevenly but is not the last tensor of its param");
         next_tensor += param->tensor_count;
         if (unit_param_count(graph, p) < 1)
             inconsistent(name, "is empty");
@@ -308,12 +311,13 @@ static void check_parts(const struct unit *unit)
 {
     const struct unit_type *type = unit->type;
     if (!type->run[PASS_BACKWARD_INPUT] != !type->run[PASS_BACKWARD_WEIGHT])
-        inconsistent(unit->name, "has one part of a backward pass and not the other");
+        inconsistent(unit->name, "has only one part of a split backward pass");
     if (type->writes[PASS_BACKWARD_INPUT] != 0 || type->reads[PASS_BACKWARD_WEIGHT] != 0)
-        inconsistent(unit->name, "has parts of a backward pass that are not apart");
+        inconsistent(unit->name,
+                     "writes gradients in backward-input or reads params in backward-weight");
     if (type->run[PASS_BACKWARD_WEIGHT] &&
         type->writes[PASS_BACKWARD_WEIGHT] != type->writes[PASS_BACKWARD])
-        inconsistent(unit->name, "writes other gradients in two parts than in one");
+        inconsistent(unit->name, "writes other gradients in backward-weight than in backward");
 }
 
 static void check_units(const struct unit_graph *graph)
@@ -329,7 +333,7 @@ static void check_units(const struct unit_graph *graph)
         if (last && !unit->type->run[PASS_LOSS])
             inconsistent(unit->name, "is the last unit and has no loss pass");
         if (!last && (!unit->type->run[PASS_FORWARD] || !unit->type->run[PASS_BACKWARD]))
-            inconsistent(unit->name, "has no forward or no backward pass");
+            inconsistent(unit->name, "lacks a forward or backward pass");
     }
 }
 

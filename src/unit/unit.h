@@ -20,10 +20,10 @@
  * A unit may also offer its backward pass in two parts. Pipelines use them: another stage waits for
  * the gradient of the unit's input, but nobody waits for the gradients of its params.
  *
- *     PASS_BACKWARD_INPUT    reads params and writes no gradients of params. What the second part needs
- *                            stays in buffers that both parts declare.
- *     PASS_BACKWARD_WEIGHT   reads no params and writes all gradients that PASS_BACKWARD writes, with
- *                            the same bits
+ *     PASS_BACKWARD_INPUT    reads params and writes no gradients of params; what the second part
+ *                            needs stays in buffers that both parts declare
+ *     PASS_BACKWARD_WEIGHT   reads no params and writes all gradients that PASS_BACKWARD writes,
+ *                            with the same bits
  *
  * The engine runs either both parts or PASS_BACKWARD. If a unit has no parts, PASS_BACKWARD runs in
  * place of the first.

@@ -57,12 +57,12 @@ ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1
 [ "$(grep -cE '^ [0-9] +[0-9]+ +[0-9]+ +[0-9]+ ' out)" = 1 ] || fail "--top=1 shows others"
 # A given key that does nothing in any layout is told of; one that an open key may give a meaning to is not.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.pp=1 --parallel.schedule=gpipe --parallel.tp=1 --parallel.sequence=true
-grep -q '^sifr: warning: parallel.schedule does nothing here: it needs parallel.pp above 1$' err || fail "not told: $(cat err)"
-grep -q '^sifr: warning: parallel.sequence does nothing here: it needs parallel.tp above 1$' err || fail "not told: $(cat err)"
+grep -q '^sifr: warning: parallel.schedule has no effect: it needs parallel.pp above 1$' err || fail "not told: $(cat err)"
+grep -q '^sifr: warning: parallel.sequence has no effect: it needs parallel.tp above 1$' err || fail "not told: $(cat err)"
 ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.schedule=gpipe --parallel.sequence=true --parallel.regather=true
 ! grep 'does nothing' err || fail "open keys"
 ok "$sifr" plan "${keys[@]}" --gpus=1 --parallel.schedule=gpipe
-grep -q 'parallel.schedule does nothing here' err || fail "one rank: $(cat err)"
+grep -q 'parallel.schedule has no effect' err || fail "one rank: $(cat err)"
 # Keys that the first layout has no use for are not in its command; those that it uses are.
 ok env SIFR_PARALLEL_EAGER=true "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.tp=1 --parallel.pp=1 --parallel.sequence \
     --parallel.schedule gpipe --parallel.chunks=0 --zero.stage 1

@@ -186,7 +186,7 @@ static void test_refused(void **state)
                                 .round_bytes = round_bytes,
                                 .in_flight = in_flight};
     assert_int_equal(pp_cut(&env, &task, first), STATUS_FIT);
-    assert_non_null(strstr(log_first_error(env.log), "the best one for memory needs 24 B"));
+    assert_non_null(strstr(log_first_error(env.log), "the smallest one needs 24 B"));
     log_error_clear(env.log);
     task.most_bytes = 24;
     assert_ok(pp_cut(&env, &task, first));

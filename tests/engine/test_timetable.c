@@ -135,12 +135,13 @@ static void test_refused_shapes(void **state)
         struct timetable_shape shape;
         const char *why;
     } cases[] = {
-        {{TIMETABLE_1F1B, 0, 1, 1, false}, "parallel.pp is 0"},
-        {{TIMETABLE_1F1B, 2, 1, 0, false}, "0 micro-batches a replica"},
-        {{TIMETABLE_INTERLEAVED, 2, 0, 1, false}, "parallel.chunks is 0"},
-        {{TIMETABLE_GPIPE, 2, 2, 1, false}, "'gpipe' has one chunk a rank"},
-        {{TIMETABLE_ZERO_BUBBLE, 2, 2, 1, false}, "'zero-bubble' has one chunk a rank"},
-        {{TIMETABLE_GPIPE, 2, 1, 1, true}, "'gpipe' has no eager form"},
+        {{TIMETABLE_1F1B, 0, 1, 1, false}, "parallel.pp=0 is out of range"},
+        {{TIMETABLE_1F1B, 2, 1, 0, false}, "0 micro-batches per replica"},
+        {{TIMETABLE_INTERLEAVED, 2, 0, 1, false}, "parallel.chunks=0 is out of range"},
+        {{TIMETABLE_GPIPE, 2, 2, 1, false}, "parallel.schedule=gpipe, which has one chunk"},
+        {{TIMETABLE_ZERO_BUBBLE, 2, 2, 1, false},
+         "parallel.schedule=zero-bubble, which has one chunk"},
+        {{TIMETABLE_GPIPE, 2, 1, 1, true}, "parallel.eager conflicts with parallel.schedule=gpipe"},
     };
     struct env env = testing_env(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -251,7 +252,7 @@ static void test_planted_errors(void **state)
 
     t = make(&env, f1b); /* more in flight than there is room for */
     move(&t, find(&t, 0, "B0"), find(&t, 0, "B1") - 1);
-    expect_found(&env, &t, "rank 0 has 3 rounds of chunk 0 in flight; there is room for 2");
+    expect_found(&env, &t, "rank 0 has 3 rounds of chunk 0 in flight; memory is planned for 2");
 
     env_destroy(&env);
 }
@@ -265,7 +266,7 @@ static void test_planted_circle(void **state)
     /* rank 0: ... g1<1 F2 a2>1 B1 ..., rank 1: ... B1 g1>0 a2<0 ... */
     move(&t, find(&t, 0, "g1<1"), find(&t, 0, "a2>1"));
     expect_found(&env, &t,
-                 "ranks would wait for each other: rank 0 at action 7, a2>1; rank 1 at "
+                 "deadlock: rank 0 at action 7, a2>1; rank 1 at "
                  "action 7, g1>0");
     env_destroy(&env);
 }
