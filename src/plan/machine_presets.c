@@ -3,9 +3,9 @@
  * One H200 has been measured in five steps (docs/benchmarks.md, "One H200"): products without an
  * activation reach 0.70 to 0.72 of the maker's rate at the GPU's power limit, kernels that stream
  * 0.84 of the memory's; a call costs some microseconds beside its work. Attention and products with
- * GELU depend on the shape, so they are lines of measured calls: what a kind took in a step, over
- * its calls. Other GPUs are taken to reach the same shares of their makers' figures, but for
- * attention's backward pass, which is cuDNN's where the GPU is no Hopper.
+ * GELU depend on the shape, so they are lines of measured calls: what a kind took in a step, over its
+ * calls. Other GPUs are taken to reach the same shares of their makers' figures, but for attention's
+ * backward pass, which is cuDNN's where the GPU is no Hopper.
  */
 #include "plan/machine_presets.h"
 #include <stdio.h>

@@ -66,7 +66,7 @@ refused() { # PATTERN RANKS keys...: by the plan, and by the run before it write
 refused "parallel.pp=2 does not divide 3 ranks; try 1 or 3" 3 --parallel.pp=2
 refused "parallel.pp=4 needs more than 2 ranks; start more ranks" 2 --parallel.pp=4
 refused "parallel.pp=6 exceeds the 5 units of the model; try 3$" 6 --parallel.pp=6
-refused "parallel.pp=2 with 3 chunks per stage exceeds the 5 units of the model; try parallel.pp=1, or fewer parallel.chunks" \
+refused "parallel.pp=2 with 3 chunks per stage exceeds the 5 units of the model; try parallel.pp=1 or fewer parallel.chunks" \
     2 --parallel.pp=2 --parallel.schedule=interleaved --parallel.chunks=3
 refused "parallel.chunks=2 conflicts with parallel.schedule=1f1b, which has one chunk per stage" 2 --parallel.pp=2 --parallel.chunks=2
 refused "parallel.eager conflicts with parallel.schedule=gpipe" 2 --parallel.pp=2 --parallel.schedule=gpipe --parallel.eager=true

@@ -67,7 +67,7 @@ static void test_presets(void **state)
     assert_true(count >= 4);
     assert_null(machine_preset_words(count));
     assert_int_equal(machine_profile_load(&rig->env, "h300", &profile), STATUS_CONFIG);
-    expect_error(rig, "there is no machine 'h300', and no such file; there are: h200, h100, ");
+    expect_error(rig, "unknown machine 'h300', and no such file; use h200, h100, ");
     /* What is named for a machine and is none is a wrong configuration, as with a YAML file. */
     assert_int_equal(machine_profile_load(&rig->env, rig->path, &profile), STATUS_CONFIG);
     expect_error(rig, rig->path);
@@ -184,7 +184,7 @@ static void test_there_and_back(void **state)
     machine_profile_free(&rig->env, &read);
     ops.gpu = true;
     assert_int_equal(machine_profile_save(&rig->env, &ops, rig->path), STATUS_CONFIG);
-    expect_error(rig, "is of a machine that computes on the CPU");
+    expect_error(rig, "is the profile of a machine that computes on the CPU");
 }
 
 /* What a save would refuse is known without anything to save. */
@@ -207,7 +207,7 @@ static void test_check(void **state)
     assert_ok(machine_profile_check(&rig->env, rig->path, &cpu));
     assert_ok(machine_profile_check(&rig->env, rig->path, NULL));
     assert_int_equal(machine_profile_check(&rig->env, rig->path, &gpu), STATUS_CONFIG);
-    expect_error(rig, "is of a machine that computes on the CPU");
+    expect_error(rig, "is the profile of a machine that computes on the CPU");
     snprintf(beyond, sizeof beyond, "%s/x", rig->path);
     assert_int_equal(machine_profile_check(&rig->env, beyond, NULL), STATUS_IO);
     expect_error(rig, beyond);
@@ -267,14 +267,14 @@ static void test_refused(void **state)
     static const struct {
         const char *from, *to, *says;
     } rows[] = {
-        {"sifr machine", "sifr checkpoint", "'m.json' is not the profile of a machine"},
-        {"\"version\": 1", "\"version\": 2", "is of version 2; this sifr reads version 1"},
+        {"sifr machine", "sifr checkpoint", "'m.json' is not a machine profile"},
+        {"\"version\": 1", "\"version\": 2", "has version 2; this sifr reads version 1"},
         {"\"gpu\": false", "\"gpu\": 0", "\"gpu\" is not true or false"},
-        {"\"gpu\": false", "\"cart\": 1, \"gpu\": false", "\"cart\" in the profile is not known"},
+        {"\"gpu\": false", "\"cart\": 1, \"gpu\": false", "unknown key \"cart\" in the profile"},
         {"12345", "-1", "\"memory_bytes\" is not a whole number"},
         {"12345", "1.5", "\"memory_bytes\" is not a whole number"},
         {"\"mine", "\"0123456789012345678901234567890123456789012345678901234567890123",
-         "\"name\" is not a text of less than 64 bytes"},
+         "\"name\" is not a string of less than 64 bytes"},
         {"\"mine", "\"\\u001b[31mmine", "'m.json': \"name\" has control characters"},
         {"\"mine", "\"mi\\nne", "\"name\" has control characters"},
         {"\"mine", "\"mine\x7f", "\"name\" has control characters"},
@@ -284,26 +284,26 @@ static void test_refused(void **state)
          "\"theft\" in comm is not a non-negative number"},
         {"\"node\": 4", "\"node\": 4.0", "\"node\" is not a whole number"},
         {"\"theft\": 0.75, ", "", "\"theft\" in comm is not a non-negative number"},
-        {"\"exchange\"", "\"exchanges\"", "\"exchanges\" in comm is not known"},
-        {"\"attention\": {", "\"attentions\": {", "\"attentions\" in ops.rates is not known"},
+        {"\"exchange\"", "\"exchanges\"", "unknown key \"exchanges\" in comm"},
+        {"\"attention\": {", "\"attentions\": {", "unknown key \"attentions\" in ops.rates"},
         {"\"f32_times\": {\"product\"", "\"f32_times\": {\"products\"",
-         "\"products\" in ops.f32_times is not known"},
+         "unknown key \"products\" in ops.f32_times"},
         {"\"product\": 2.5", "\"product\": 0",
          "\"product\" in ops.f32_times is not a positive number"},
         {"\"f32_times\": {\"product\": 2.5}", "\"f32_times\": 2", "is missing, or not an object"},
-        {"\"call\"", "\"calls\"", "\"calls\" in product is not known"},
+        {"\"call\"", "\"calls\"", "unknown key \"calls\" in product"},
         {"\"copy_bytes_per_second\": ", "\"copy_bytes_per_second\": -",
          "\"copy_bytes_per_second\" in ops is not a positive number"},
         {"\"measured\": [", "\"measured\": [3, ", "ops.measured[0]: \"op\" is no operation"},
         {"linear_dw", "linear_dv", "ops.measured[0]: \"op\" is no operation"},
-        {"\"rows\": 7", "\"rows\": -7", "ops.measured[0]: \"rows\" is not what it should be"},
-        {"\"rows\": 7", "\"rows\": 0", "ops.measured[0]: that is not the shape of linear_dw"},
-        {"\"rows\": 7", "\"row\": 7", "ops.measured[0]: \"row\" is not known"},
-        {"\"rows\": 7", "\"rows\": 900000000000000", "that is not the shape of linear_dw"},
-        {"\"rms\"", "\"root\"", "ops.measured[1]: \"norm.kind\" is not what it should be"},
+        {"\"rows\": 7", "\"rows\": -7", "ops.measured[0]: invalid value of \"rows\""},
+        {"\"rows\": 7", "\"rows\": 0", "ops.measured[0]: invalid shape for linear_dw"},
+        {"\"rows\": 7", "\"row\": 7", "ops.measured[0]: unknown key \"row\""},
+        {"\"rows\": 7", "\"rows\": 900000000000000", "invalid shape for linear_dw"},
+        {"\"rms\"", "\"root\"", "ops.measured[1]: invalid value of \"norm.kind\""},
         {"\"attention.kv_heads\": 2", "\"attention.kv_heads\": 3", "the shape of attention"},
-        {"\"to\": \"bf16\"", "\"to\": \"bf17\"", "\"to\" is not what it should be"},
-        {"\"bias\": true", "\"bias\": 1", "\"bias\" is not what it should be"},
+        {"\"to\": \"bf16\"", "\"to\": \"bf17\"", "invalid value of \"to\""},
+        {"\"bias\": true", "\"bias\": 1", "invalid value of \"bias\""},
         {"\"seconds\": ", "\"seconds\": -",
          "ops.measured[0]: \"seconds\" is not a positive number"},
         {"\"seconds\": 0.3", "\"seconds\": 1e-300",
