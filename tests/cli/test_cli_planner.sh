@@ -143,7 +143,7 @@ ok "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.pp=2
 has '^  sifr train .*--parallel.chunks=2 --parallel.pp=2 .*--parallel.schedule=interleaved'
 ok "$sifr" plan "${keys[@]}" --gpus=64 --parallel.tp=1 --parallel.pp=1
 has '^dp 64 +copies: 32 micro-batches of 1, at most 1 each'
-has '^note     32 of 64 copies have nothing to compute: a step has 32 micro-batches; raise train.global_batch or take fewer ranks$'
+has '^note     32 of 64 copies have nothing to compute: a step has 32 micro-batches; raise train.global_batch or use fewer ranks$'
 ! grep -q 'was not given' out || fail "the batch was given"
 # Nobody has said how large a step is.
 ok "$sifr" plan "${model[@]}" --gpus=16 --top=1 --parallel.tp=1 --parallel.pp=1
