@@ -317,7 +317,7 @@ static double count_partial_elements(const struct unit_graph *graph)
 struct spread_counts spread_count(const struct spread *spread)
 {
     const struct unit_graph *graph = spread->graph;
-    struct spread_counts counts = {.shares = count_partial_elements(graph)};
+    struct spread_counts counts = {.partial = count_partial_elements(graph)};
     counts.first = !spread->chunks || spread->mesh.p == 0;
     counts.last = !spread->chunks || spread->mesh.p == spread->mesh.pp - 1;
     counts.inner_units = graph->unit_count - counts.first - counts.last;

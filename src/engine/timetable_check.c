@@ -226,12 +226,6 @@ static enum status report_cycle(const struct check *c)
     return st;
 }
 
-static enum status check_end(const struct check *c)
-{
-    TRY(timetable_execute(c->env, c->t, NULL, NULL, c->at));
-    return timetable_executed(c->t, c->at) ? STATUS_OK : report_cycle(c);
-}
-
 static enum status check_lists(const struct check *c)
 {
     int pp = c->t->shape.pp;
@@ -242,7 +236,8 @@ static enum status check_lists(const struct check *c)
         if (pp > 2) /* with two ranks both neighbours are the same rank */
             TRY(check_pair(c, p, (p + pp - 1) % pp));
     }
-    return check_end(c);
+    TRY(timetable_execute(c->env, c->t, NULL, NULL, c->at));
+    return timetable_executed(c->t, c->at) ? STATUS_OK : report_cycle(c);
 }
 
 enum status timetable_check(struct env *env, const struct timetable *t)

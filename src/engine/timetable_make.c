@@ -110,11 +110,6 @@ static bool next_in_order(const struct play *play, int p, struct timetable_actio
 
 /* --- the clock ------------------------------------------------------------------------------ */
 
-static int64_t ticks(const struct play *play, int verb)
-{
-    return verb == TIMETABLE_BACKWARD ? 2 * play->unit : play->unit;
-}
-
 /* Begin the next pass of rank p if possible; returns whether it is busy. */
 static bool start(struct play *play, int p)
 {
@@ -123,7 +118,7 @@ static bool start(struct play *play, int p)
         return true;
     me->busy = play->order ? next_in_order(play, p, &me->pass)
                            : next_in_turn(play, p, &me->pass) || next_weight(play, p, &me->pass);
-    me->until = play->time + ticks(play, me->pass.verb);
+    me->until = play->time + (me->pass.verb == TIMETABLE_BACKWARD ? 2 : 1) * play->unit;
     return me->busy;
 }
 

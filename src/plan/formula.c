@@ -61,12 +61,12 @@ static double sent_in_tp_group(const struct roster *roster, const struct volume 
     enum { LOSS_BYTES = 3 * 8, NORM_BYTES = 8 };
     double others = volume->tp - 1, part = others / volume->tp;
     double rounds = roster_is_worker(roster) ? (double)volume->rounds : 0.0;
-    double shares = is_owner(roster) ? volume->shares / roster->owners * volume->total : 0.0;
+    double partial = is_owner(roster) ? volume->partial / roster->owners * volume->total : 0.0;
     if (volume->tp <= 1)
         return 0.0;
     return rounds * (volume->meetings * part * volume->stream_bytes +
                      others * volume->loss_rows * LOSS_BYTES) +
-           shares + (volume->norms ? others * NORM_BYTES : 0.0);
+           partial + (volume->norms ? others * NORM_BYTES : 0.0);
 }
 
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,

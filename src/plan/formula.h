@@ -32,7 +32,7 @@ struct volume {
     double meetings, stream_bytes;  /* calls per micro-batch, each of which sends (tp-1)/tp of the
                                        stream */
     double loss_rows;               /* rows for which it sends its part of the loss */
-    double shares;                  /* elements of partial gradients that it sends, once per step */
+    double partial;                 /* elements of partial gradients that it sends, once per step */
     bool norms; /* it adds the norms of the TP ranks: one rank of a store does */
 };
 /* Bytes that the rank sends in a step. Params are gathered once, or twice per micro-batch where

@@ -246,13 +246,6 @@ static enum status worst_of_all(struct env *env, const struct plan_request *requ
     return STATUS_OK;
 }
 
-static enum status make_zero_stage(struct env *env, struct plan_request request, int stage,
-                                   struct plan_rank *workers, struct plan_zero_stage *result)
-{
-    request.zero.stage = stage;
-    return worst_of_all(env, &request, true, workers, result);
-}
-
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
                               struct plan_zero_stage *result)
 {
@@ -270,20 +263,6 @@ static struct plan_request alone(struct plan_request request)
     return request;
 }
 
-static enum status make_unsharded(struct env *env, struct plan_request request, struct plan *plan)
-{
-    struct plan_rank rank;
-    TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &rank));
-    plan->unsharded_bytes = plan_state_bytes(&rank);
-    return STATUS_OK;
-}
-
-/* Servers and shard groups need something to shard. */
-static bool is_possible(const struct zero_config *store, int stage)
-{
-    return sharding_of(stage).optim || (store->servers == 0 && store->shard_group == 0);
-}
-
 static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
 {
     TRY(plan_check_parallel(env, &request->model, request->ranks, &request->parallel));
@@ -292,13 +271,18 @@ static enum status fill(struct env *env, const struct plan_request *request, str
         TRY(plan_pipe_make(env, request, plan->rounds, &plan->pipe));
     for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
         struct plan_zero_stage *result = &plan->stages[stage];
+        struct plan_request one = *request;
         bool chosen = stage == request->zero.stage;
-        result->possible = is_possible(&request->zero, stage);
-        if (result->possible || chosen) /* if the chosen stage is not possible, the store reports
-                                           why */
-            TRY(make_zero_stage(env, *request, stage, chosen ? plan->pipe.workers : NULL, result));
+        bool needs_shards = request->zero.servers > 0 || request->zero.shard_group > 0;
+        one.zero.stage = stage;
+        result->possible = sharding_of(stage).optim || !needs_shards;
+        if (result->possible || chosen) /* the store reports why a chosen stage is impossible */
+            TRY(worst_of_all(env, &one, true, chosen ? plan->pipe.workers : NULL, result));
     }
-    TRY(make_unsharded(env, alone(*request), plan));
+    struct plan_request single = alone(*request);
+    struct plan_rank rank;
+    TRY(plan_rank_memory(env, &single, 0, NULL, NULL, &rank));
+    plan->unsharded_bytes = plan_state_bytes(&rank);
     return plan_activations_make(env, request, plan);
 }
 

@@ -16,7 +16,7 @@ static void fill_tp_group(const struct plan_request *request, const struct plan_
     volume->tp = plan_tp(request);
     volume->meetings = formula_meetings(&layers);
     volume->loss_rows = part->last ? rows_of(request) : 0.0;
-    volume->shares = part->shares;
+    volume->partial = part->partial;
     volume->norms = part->first && rank->roster.rank == roster_reduce_shard_rank(&rank->roster, 0);
 }
 

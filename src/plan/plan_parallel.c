@@ -19,15 +19,11 @@ static bool tp_fits(const struct layout *l, int tp)
     return l->ranks % tp == 0 && model_can_split(l->model, tp);
 }
 
-/* The embedding and the head are units, too. */
-static int64_t most_pp_stages(const struct layout *l)
-{
-    return (l->model->layers + 2) / l->chunks;
-}
-
+/* Every chunk needs a unit; the embedding and the head are units, too. */
 static bool pp_fits(const struct layout *l, int pp)
 {
-    return l->ranks / l->tp % pp == 0 && (pp == 1 || pp <= most_pp_stages(l));
+    int64_t units = l->model->layers + 2;
+    return l->ranks / l->tp % pp == 0 && (pp == 1 || pp <= units / l->chunks);
 }
 
 /* "2", or "2 or 4": the nearest numbers below and above `value` that fit. 1 always fits. */

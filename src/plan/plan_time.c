@@ -23,11 +23,6 @@ struct layout {
     double message_bytes;
 };
 
-static bool same_unit(const struct unit *a, const struct unit *b)
-{
-    return a->type == b->type && a->self == b->self;
-}
-
 /* first (stages + 1): see spread_cut. */
 static bool are_alike(const struct unit_graph *graph, const struct layout *l, const int *first,
                       int p, int q)
@@ -36,9 +31,11 @@ static bool are_alike(const struct unit_graph *graph, const struct layout *l, co
         int a = c * l->pp + p, b = c * l->pp + q, count = first[a + 1] - first[a];
         if (first[b + 1] - first[b] != count)
             return false;
-        for (int u = 0; u < count; u++)
-            if (!same_unit(&graph->units[first[a] + u], &graph->units[first[b] + u]))
+        for (int u = 0; u < count; u++) {
+            const struct unit *x = &graph->units[first[a] + u], *y = &graph->units[first[b] + u];
+            if (x->type != y->type || x->self != y->self)
                 return false;
+        }
     }
     return true;
 }
@@ -128,14 +125,6 @@ static void take_most(const struct plan_account *rank, struct plan_time *time)
         memcpy(time->sent, rank->sent, sizeof time->sent);
 }
 
-static void time_whole(const struct plan_step *w, struct plan_time *time)
-{
-    struct plan_account sum = plan_step_sum(w);
-    take_most(&sum, time);
-    time->step = sum.clock;
-    time->update = w->judge.clock + w->update.clock;
-}
-
 static enum status simulate(struct env *env, const struct plan_request *request,
                             const struct layout *l, const struct plan_step *steps,
                             const struct comm_prices *comm, const struct timetable *table,
@@ -219,32 +208,30 @@ static enum status simulate_kinds(struct env *env, const struct plan_request *re
     return STATUS_OK;
 }
 
-static void free_steps(struct env *env, struct plan_step *steps, int pp)
-{
-    for (int p = 0; steps && p < pp; p++)
-        plan_step_free(env, &steps[p]);
-    mem_free(env, steps);
-}
-
 /* The common part of plan_time and plan_time_calls. `time` NULL: calls are only recorded. */
 static enum status simulate_all(struct env *env, const struct plan_request *request,
                                 const struct plan_clock *clock, struct plan_time *time)
 {
     size_t pp = (size_t)plan_pp_stages(request);
     struct plan_step *steps = NULL;
-    struct layout layout;
+    struct layout layout = {0};
     int *like = NULL;
     enum status st;
     TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "stages", pp, sizeof *like, &like));
     TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "steps", pp, sizeof *steps, &steps));
     TRY_OR(done, lay_out(env, request, like, &layout));
     TRY_OR(done, simulate_kinds(env, request, &layout, clock, steps));
-    if (time && pp == 1)
-        time_whole(steps, time);
-    else if (time)
+    if (time && pp == 1) {
+        struct plan_account sum = plan_step_sum(steps);
+        take_most(&sum, time);
+        time->step = sum.clock;
+        time->update = steps->judge.clock + steps->update.clock;
+    } else if (time)
         st = time_pipe(env, request, &layout, steps, &clock->machine->comm, time);
 done:
-    free_steps(env, steps, (int)pp);
+    for (size_t p = 0; steps && p < pp; p++)
+        plan_step_free(env, &steps[p]);
+    mem_free(env, steps);
     mem_free(env, like);
     return st;
 }

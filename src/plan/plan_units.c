@@ -89,14 +89,6 @@ static double time_pass(const struct bench *b, const struct unit *unit, enum pas
     return stream_clock(b->parts->stream) - begin;
 }
 
-static size_t kept_bytes(const struct bench *b, const struct unit_buffer *buffers, int count)
-{
-    size_t bytes = 0;
-    for (int i = 0; i < count; i++)
-        bytes += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
-    return bytes;
-}
-
 static enum status time_unit(const struct bench *b, const struct unit *unit,
                              struct plan_unit_cost *cost)
 {
@@ -104,11 +96,14 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
     struct unit_run run;
     int count = unit->type->buffers(unit, b->parts->ops, b->shape, buffers);
     bool rebuilds = false;
-    for (int i = 0; i < count; i++)
+    size_t kept = 0;
+    for (int i = 0; i < count; i++) {
         rebuilds = rebuilds || (buffers[i].keep >= b->own_below && buffers[i].keep != KEEP_NOT);
+        kept += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
+    }
     enum status st = fill_run(b, unit, buffers, count, &run);
     if (st == STATUS_OK) {
-        cost->activation_bytes = kept_bytes(b, buffers, count);
+        cost->activation_bytes = kept;
         cost->forward = time_pass(b, unit, PASS_FORWARD, &run);
         double before = time_pass(b, unit, PASS_LOSS, &run) +
                         (rebuilds ? time_pass(b, unit, PASS_REBUILD, &run) : 0.0);

@@ -41,28 +41,19 @@ static void print_nothing(void *user, enum log_level level, const char *line)
 /* --- the list of the best -----------------------------------------------------------------------
  */
 
-static int compare_times(double a, double b)
-{
-    if (fabs(a - b) <= same_time * fmin(a, b))
-        return 0;
-    return a < b ? -1 : 1;
-}
-
 static int compare_best(const struct best *a, const struct best *b)
 {
-    int by_time = compare_times(a->time.step, b->time.step);
-    return by_time != 0 ? by_time : search_simpler(&a->point, &b->point);
-}
-
-static bool is_one_mesh(const struct search_space *space)
-{
-    return space->fixed.tp && space->fixed.pp;
+    double x = a->time.step, y = b->time.step;
+    if (fabs(x - y) <= same_time * fmin(x, y))
+        return search_simpler(&a->point, &b->point);
+    return x < y ? -1 : 1;
 }
 
 /* The entry that the point would replace; -1: none. */
 static int find_same(const struct search *s, const struct search_point *point)
 {
-    for (int i = 0; !is_one_mesh(s->space) && i < s->count; i++)
+    bool one_mesh = s->space->fixed.tp && s->space->fixed.pp; /* every layout counts */
+    for (int i = 0; !one_mesh && i < s->count; i++)
         if (s->best[i].point.tp == point->tp && s->best[i].point.pp == point->pp)
             return i;
     return -1;

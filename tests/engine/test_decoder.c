@@ -1,4 +1,5 @@
-/* Decoding with a cache agrees with a whole forward pass; sampling picks what it says. */
+/* Decoding with a cache agrees with a whole forward pass; replayed tokens agree with launched ones.
+ */
 #include <math.h>
 
 #include "engine/rig.h"
@@ -30,7 +31,7 @@ static void compare_with_forward(struct model_config model, int64_t chunk)
     assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero,
                              &(struct decoder_config){.tokens = model.context, .chunk = chunk},
                              &decoder));
-    for (int round = 0; round < 2; round++) { /* twice: reset forgets the first */
+    for (int round = 0; round < 2; round++) { /* twice: reset must clear the first sequence */
         decoder_reset(decoder);
         for (int64_t at = 0, n = 5; at < TOKENS; at += n, n = 1) {
             const float *logits;
@@ -56,7 +57,7 @@ static void test_cached_logits_agree_with_a_whole_forward(void **state)
 }
 
 /* On a GPU the first decoder records a token and the second does not; elsewhere neither does. */
-static void test_recorded_and_piece_by_piece_are_the_same(void **state)
+static void test_replayed_tokens_have_the_same_bits(void **state)
 {
     (void)state;
     const struct model_config models[] = {rig_gpt2(), rig_llama()};
@@ -102,7 +103,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cached_logits_agree_with_a_whole_forward),
-        cmocka_unit_test(test_recorded_and_piece_by_piece_are_the_same),
+        cmocka_unit_test(test_replayed_tokens_have_the_same_bits),
     };
     if (test_device_missing())
         return 77;

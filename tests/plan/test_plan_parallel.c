@@ -1,4 +1,5 @@
-/* Every number that a refused layout suggests is taken, by the same check and by the model. */
+/* Every number that the message of a refused layout suggests passes the same check, and the
+ * model's. */
 #include <stdlib.h>
 #include "plan/plan.h"
 #include "testing.h"
