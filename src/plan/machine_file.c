@@ -59,7 +59,7 @@ static void print_ranks(struct text *text, const struct machine_ranks *ranks)
         text_printf(text, "\"threads\": %d, ", ranks->threads);
 }
 
-/* Only for kinds of which f32 takes longer. */
+/* Only the kinds that are slower in f32. */
 static void print_f32_times(const struct ops_prices *ops, struct text *text)
 {
     const char *before = "\"f32_times\": {";

@@ -26,7 +26,7 @@
  *                            with the same bits
  *
  * The engine runs either both parts or PASS_BACKWARD. If a unit has no parts, PASS_BACKWARD runs in
- * place of the first.
+ * place of the first part.
  *
  * With tensor parallelism several ranks compute every unit together. Each rank has the same units
  * over its own part of every tensor, and a pass may call collectives of the TP group, either on the

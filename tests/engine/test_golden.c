@@ -193,10 +193,10 @@ static struct norms compare(const float *a, const double *b, int64_t count)
 }
 
 static void assert_near(const struct run *r, const char *kind, const char *name, struct norms n,
-                        double side_stream)
+                        double size)
 {
-    if (!(n.difference <= r->place.bound * side_stream))
-        fail_msg("%s%s: off by %.2e of %.3e", kind, name, n.difference, side_stream);
+    if (!(n.difference <= r->place.bound * size))
+        fail_msg("%s%s: off by %.2e of %.3e", kind, name, n.difference, size);
 }
 
 typedef enum status read_fn(struct zero *, int, int64_t, int64_t, float *);

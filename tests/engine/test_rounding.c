@@ -196,7 +196,7 @@ static void test_the_definition(void **state)
         }
 }
 
-/* --- beside rounding to nearest ------------------------------------------------------------- */
+/* --- compared with rounding to nearest ------------------------------------------------------- */
 
 static void test_against_nearest(void **state)
 {

@@ -409,13 +409,13 @@ static void expect_agreement(struct env *env, const struct timetable *t)
         char what[512];
         assert_ok(timetable_create(env, &t->shape, &other));
         disturb(&other, rng, n);
-        bool right = is_right(&other), said = timetable_check(env, &other) == STATUS_OK;
+        bool right = is_right(&other), found = timetable_check(env, &other) == STATUS_OK;
         snprintf(what, sizeof what, "%s", log_first_error(env->log));
         log_error_clear(env->log);
-        if (right != said)
+        if (right != found)
             fail_msg("%s, pp %d, chunks %d, rounds %d, change %d: the check says %s %s",
                      timetable_words[t->shape.kind], t->shape.pp, t->shape.chunks, t->shape.rounds,
-                     (int)n, said ? "right" : "wrong", what);
+                     (int)n, found ? "right" : "wrong", what);
         verdicts.right += right;
         verdicts.wrong += !right;
         timetable_free(env, &other);

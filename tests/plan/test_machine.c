@@ -302,7 +302,7 @@ static void test_refused(void **state)
         {"\"rows\": 7", "\"row\": 7", "ops.measured[0]: unknown key \"row\""},
         {"\"rows\": 7", "\"rows\": 900000000000000", "invalid shape for linear_dw"},
         {"\"rms\"", "\"root\"", "ops.measured[1]: invalid value of \"norm.kind\""},
-        {"\"attention.kv_heads\": 2", "\"attention.kv_heads\": 3", "the shape of attention"},
+        {"\"attention.kv_heads\": 2", "\"attention.kv_heads\": 3", "invalid shape for attention"},
         {"\"to\": \"bf16\"", "\"to\": \"bf17\"", "invalid value of \"to\""},
         {"\"bias\": true", "\"bias\": 1", "invalid value of \"bias\""},
         {"\"seconds\": ", "\"seconds\": -",

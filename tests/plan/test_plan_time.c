@@ -221,12 +221,12 @@ static void test_theft(void **state)
     struct plan_request r = request_of(rig_llama(), 2, 8);
     r.zero.stage = 3;
     machine.comm.inside = (struct comm_wire){.bytes_per_second = 3e11};
-    struct plan_time side_stream = time_of(&r, &machine);
+    struct plan_time overlapped = time_of(&r, &machine);
     machine.comm.theft = 1.0;
     struct plan_time stolen = time_of(&r, &machine);
-    assert_true(side_stream.waited < 0.5 * side_stream.in_flight);
-    assert_near(stolen.in_flight, side_stream.in_flight);
-    double together = side_stream.compute + side_stream.in_flight;
+    assert_true(overlapped.waited < 0.5 * overlapped.in_flight);
+    assert_near(stolen.in_flight, overlapped.in_flight);
+    double together = overlapped.compute + overlapped.in_flight;
     assert_true(stolen.step > 0.95 * together && stolen.step < 1.05 * together);
 }
 

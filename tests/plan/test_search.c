@@ -85,7 +85,7 @@ static void compare_with_all(struct env *env, struct search_space space)
     assert_int_equal(quick.count, all.count);
     for (int i = 0; i < all.count; i++)
         if (!same_layout(&quick.layouts[i], &all.layouts[i]))
-            fail_msg("place %d: tp %d pp %d stage %d %g s, of all: tp %d pp %d stage %d %g s", i,
+            fail_msg("rank %d: tp %d pp %d stage %d %g s, of all: tp %d pp %d stage %d %g s", i,
                      (int)quick.layouts[i].request.parallel.tp,
                      (int)quick.layouts[i].request.parallel.pp, quick.layouts[i].request.zero.stage,
                      quick.layouts[i].time.step, (int)all.layouts[i].request.parallel.tp,
