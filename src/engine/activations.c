@@ -1,20 +1,20 @@
-/* activations -- laying out buffers and handing out their addresses; see activations.h for the
- * places. */
+/* activations -- lays out the units' buffers and hands out their addresses.
+ */
 #include "engine/activations.h"
 
 #include <stdio.h>
 
 enum { ALIGNMENT = 64 };
 
-enum place { OWN, SPLIT, SHARED, SCRATCH, PLACES, NOWHERE = PLACES };
+enum region { OWN, SPLIT, SHARED, SCRATCH, REGIONS, NO_REGION = REGIONS };
 
-struct unit_places {
+struct unit_buffers {
     struct unit_buffer list[UNIT_MAX_BUFFERS];
     int count;
     struct unit_copies copies;
-    char *own, *split; /* memory of this unit: (copies) one after the other */
-    size_t bytes[PLACES];
-    size_t offset[PASS_COUNT][UNIT_MAX_BUFFERS]; /* in the buffer's place */
+    char *own, *split; /* memory of this unit, one copy after another */
+    size_t bytes[REGIONS];
+    size_t offset[PASS_COUNT][UNIT_MAX_BUFFERS]; /* in the buffer's region */
 };
 
 struct activations {
@@ -22,15 +22,15 @@ struct activations {
     const struct unit_graph *graph; /* borrowed */
     struct env *env;                /* borrowed */
     enum keep own_below;
-    bool parts; /* backward is in two parts */
-    struct unit_places *units;
+    bool parts; /* backward is split in two */
+    struct unit_buffers *units;
     char *shared, *scratch;
-    char *room[2]; /* (B, T, C) each: units write alternately into them */
-    char *carry;   /* a residual moved out of `shared`, where unit types change; or NULL */
+    char *room[2]; /* (N, C) each: units write to them alternately */
+    char *carry;   /* a residual copied out of `shared` where unit types change; or NULL */
     size_t stream_bytes;
 };
 
-/* What is empty has an address too. */
+/* Empty buffers get an address, too. */
 static size_t aligned(size_t bytes)
 {
     return bytes > 0 ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : ALIGNMENT;
@@ -41,9 +41,9 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Where a buffer of a unit is in a pass. */
-static enum place place_of(const struct activations *a, const struct unit *unit,
-                           const struct unit_buffer *buffer, enum pass pass)
+/* The region of a buffer in a pass. */
+static enum region region_of(const struct activations *a, const struct unit *unit,
+                             const struct unit_buffer *buffer, enum pass pass)
 {
     bool back = pass == PASS_REBUILD || pass == PASS_BACKWARD_INPUT || pass == PASS_BACKWARD_WEIGHT;
     bool both = (buffer->passes & UNIT_PARTS) == UNIT_PARTS;
@@ -53,25 +53,25 @@ static enum place place_of(const struct activations *a, const struct unit *unit,
         return SPLIT;
     if (buffer->keep != KEEP_NOT)
         return SHARED;
-    return buffer->passes >> pass & 1 ? SCRATCH : NOWHERE;
+    return buffer->passes >> pass & 1 ? SCRATCH : NO_REGION;
 }
 
-/* Passes that follow each other have the same buffers in a place that outlives them, hence the same
- * offsets; scratch is laid out for each. */
+/* Consecutive passes have the same buffers in a region that outlives them, hence the same offsets.
+ * Scratch is laid out for each pass. */
 static void lay_out_unit(const struct activations *a, int i, uint32_t passes)
 {
-    struct unit_places *u = &a->units[i];
+    struct unit_buffers *u = &a->units[i];
     for (int pass = 0; pass < PASS_COUNT; pass++) {
-        size_t end[PLACES] = {0};
+        size_t end[REGIONS] = {0};
         for (int b = 0; b < u->count && passes >> pass & 1; b++) {
-            enum place place = place_of(a, &a->graph->units[i], &u->list[b], pass);
-            if (place == NOWHERE)
+            enum region region = region_of(a, &a->graph->units[i], &u->list[b], pass);
+            if (region == NO_REGION)
                 continue;
-            u->offset[pass][b] = end[place];
-            end[place] += aligned(u->list[b].bytes);
+            u->offset[pass][b] = end[region];
+            end[region] += aligned(u->list[b].bytes);
         }
-        for (int place = 0; place < PLACES; place++)
-            u->bytes[place] = larger(u->bytes[place], end[place]);
+        for (int region = 0; region < REGIONS; region++)
+            u->bytes[region] = larger(u->bytes[region], end[region]);
     }
 }
 
@@ -89,7 +89,7 @@ static enum status alloc_units(struct activations *a, struct unit_shape shape, u
     size_t most_shared = 0, most_scratch = 0;
     struct device *device = a->ops->device;
     for (int i = 0; i < a->graph->unit_count; i++) {
-        struct unit_places *u = &a->units[i];
+        struct unit_buffers *u = &a->units[i];
         const struct unit *unit = &a->graph->units[i];
         u->copies = copies ? copies[i] : (struct unit_copies){1, 1};
         u->count = unit->type->buffers ? unit->type->buffers(unit, a->ops, shape, u->list) : 0;
@@ -107,9 +107,9 @@ static enum status alloc_units(struct activations *a, struct unit_shape shape, u
     return STATUS_OK;
 }
 
-/* A unit may put its output residual into `shared`. A next unit of the same type reads it there
- * before anything of its own overwrites it (its input sum comes first); one of another type that
- * also has shared buffers might not. */
+/* A unit may write its output residual to `shared`. A next unit of the same type reads it before it
+ * overwrites it, since its input sum comes first. A unit of another type that also has shared
+ * buffers might not. */
 static bool needs_carry(const struct activations *a, int u)
 {
     return u + 1 < a->graph->unit_count && a->units[u].bytes[SHARED] > 0 &&
@@ -169,7 +169,7 @@ void activations_destroy(struct activations *a)
     mem_free(a->env, a);
 }
 
-/* Of several copies the one of a round. */
+/* The copy for a round. */
 static char *copy_of(char *at, int copies, size_t bytes, int64_t round)
 {
     return at ? at + (size_t)(round % copies) * bytes : NULL;
@@ -178,16 +178,16 @@ static char *copy_of(char *at, int copies, size_t bytes, int64_t round)
 void activations_bind(const struct activations *a, int u, int64_t round, enum pass pass,
                       struct unit_run *run)
 {
-    const struct unit_places *p = &a->units[u];
-    char *const bases[PLACES] = {
+    const struct unit_buffers *p = &a->units[u];
+    char *const bases[REGIONS] = {
         [OWN] = copy_of(p->own, p->copies.own, p->bytes[OWN], round),
         [SPLIT] = copy_of(p->split, p->copies.split, p->bytes[SPLIT], round),
         [SHARED] = a->shared,
         [SCRATCH] = a->scratch,
     };
     for (int b = 0; b < p->count; b++) {
-        enum place place = place_of(a, &a->graph->units[u], &p->list[b], pass);
-        run->buffers[b] = place == NOWHERE ? NULL : bases[place] + p->offset[pass][b];
+        enum region region = region_of(a, &a->graph->units[u], &p->list[b], pass);
+        run->buffers[b] = region == NO_REGION ? NULL : bases[region] + p->offset[pass][b];
     }
     run->room = a->room[u % 2];
     run->rebuild = a->own_below;

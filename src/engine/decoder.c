@@ -1,14 +1,15 @@
-/* decoder -- feeds tokens through the units' decode passes and keeps their caches; choosing is in
- * sampling.c.
+/* decoder -- runs the units' decode passes and keeps their caches. Choosing a token is up to the
+ * caller.
  *
- * All buffers are for chunks of at most `chunk` tokens and are shared by the units: nothing is kept
- * but keys and values.
+ * All buffers hold chunks of at most `chunk` tokens and are shared by the units: only keys and
+ * values are kept.
  *
- * One token after another is the same work each time, but for the token and its position. Where all
- * params are in place and nobody else takes part, it is recorded once, with these two in device
- * memory, and replayed: on a GPU a token is then one launch and not some hundred. The first token is
- * fed piece by piece all the same, so that libraries make what they make at first. A device that
- * records nothing, as the CPU, goes on piece by piece. The bits are the same.
+ * Generating one token is the same work each time, except for the token and its position. Where all
+ * params are in place and no other rank takes part, the work is recorded once, with these two
+ * values in device memory, and replayed: on a GPU a token is then one launch instead of some
+ * hundred. The first token always runs without a recording, so that libraries can initialize
+ * themselves. Devices that cannot record, such as the CPU, launch every operation. The bits are the
+ * same.
  */
 #include "engine/decoder.h"
 
@@ -33,14 +34,15 @@ struct decoder {
     void **caches;                 /* (units) device memory; NULL where a unit needs none */
     int32_t *tokens;               /* device: (chunk) */
     void *logits;                  /* device: (V) in the compute type */
-    float *wide, *logits_host;     /* (V): on the device, which is logits where that is fp32 */
-    struct next *next, *next_host; /* on the device, and where it comes from */
-    struct recording *recording;   /* of a token; NULL: not yet, or none */
-    bool records, warm;            /* a token may be recorded; one has been fed */
+    float *wide, *logits_host;     /* (V) on the device (= logits if that is fp32), and on the host
+                                      */
+    struct next *next, *next_host; /* on the device, and its source on the host */
+    struct recording *recording;   /* of one token; NULL: not recorded */
+    bool records, warm;            /* recording is possible; one token has been fed */
     int64_t position, room, chunk;
-    struct comm *group;      /* borrowed: the tensor-parallel ranks; NULL: this one alone */
-    struct engine_pipe pipe; /* comm NULL: the whole model is here */
-    void *passed;            /* (chunk, C): what goes from stage to stage */
+    struct comm *group;      /* borrowed: the TP group; NULL: one rank */
+    struct engine_pipe pipe; /* comm NULL: this rank has the whole model */
+    void *passed;            /* (chunk, C): the stream between PP stages */
 };
 
 static size_t stream_bytes(const struct decoder *d, int64_t tokens)
@@ -92,25 +94,27 @@ static enum status alloc_all(struct decoder *d)
 }
 
 enum status decoder_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
-                           struct zero *zero, const struct engine_pipe *pipe, struct comm *group,
-                           int64_t tokens, int64_t chunk, struct decoder **decoder)
+                           struct zero *zero, const struct decoder_config *config,
+                           struct decoder **decoder)
 {
     struct env *env = device_env(ops->device);
     struct decoder *d;
-    CHECK(tokens <= graph->context && chunk >= 1 && chunk <= tokens);
+    CHECK(config->tokens <= graph->context);
+    CHECK(config->chunk >= 1 && config->chunk <= config->tokens);
     TRY(mem_alloc(env, MEM_OTHER, "decoder", sizeof *d, &d));
     *d = (struct decoder){.ops = ops,
                           .stream = stream,
                           .graph = graph,
                           .zero = zero,
                           .env = env,
-                          .group = group,
-                          .room = tokens,
-                          .chunk = chunk};
-    if (pipe)
-        d->pipe = *pipe;
+                          .group = config->group,
+                          .room = config->tokens,
+                          .chunk = config->chunk};
+    if (config->pipe)
+        d->pipe = *config->pipe;
     const struct roster *roster = zero_roster(zero);
-    d->records = !d->pipe.comm && !group && roster->workers == roster->size && zero_in_place(zero);
+    d->records =
+        !d->pipe.comm && !d->group && roster->workers == roster->size && zero_in_place(zero);
     enum status st = alloc_all(d);
     if (st != STATUS_OK) {
         decoder_destroy(d);
@@ -151,7 +155,7 @@ int64_t decoder_position(const struct decoder *d)
     return d->position;
 }
 
-/* Units first .. end-1, the last of the model among them or not. */
+/* Run units first .. end-1. The last unit of the model runs only for logits. */
 static void feed_units(struct decoder *d, int first, int end, bool want_logits,
                        struct unit_run *run)
 {
@@ -161,7 +165,7 @@ static void feed_units(struct decoder *d, int first, int end, bool want_logits,
     for (int u = first; u < stop; u++) {
         enum pass pass = has_loss && u == end - 1 ? PASS_LOGITS : PASS_DECODE;
         zero_acquire(d->zero, u, pass, run);
-        if (d->activations) { /* a server has none and only takes part */
+        if (d->activations) { /* a server computes nothing and only joins the collectives */
             run->cache = d->caches[u];
             activations_bind(d->activations, u, 0, pass, run);
             unit_run_pass(&d->graph->units[u], pass, run);
@@ -171,8 +175,8 @@ static void feed_units(struct decoder *d, int first, int end, bool want_logits,
     }
 }
 
-/* The sum of the stream to the next stage, or from the one before. */
-static void pass_on(struct decoder *d, int64_t count, struct unit_run *run)
+/* Send residual + pending to the next PP stage. */
+static void send_stream(struct decoder *d, int64_t count, struct unit_run *run)
 {
     struct comm *comm = d->pipe.comm;
     int64_t elements = count * d->graph->stream_width;
@@ -184,7 +188,7 @@ static void pass_on(struct decoder *d, int64_t count, struct unit_run *run)
               d->stream);
 }
 
-static void take_over(struct decoder *d, int64_t count, struct unit_run *run)
+static void receive_stream(struct decoder *d, int64_t count, struct unit_run *run)
 {
     struct comm *comm = d->pipe.comm;
     int from = (comm_rank(comm) + comm_size(comm) - 1) % comm_size(comm);
@@ -200,10 +204,10 @@ static void feed_pp_stage(struct decoder *d, int64_t count, bool want_logits, st
         bool first_of_all = pp_stage == 0 && c == 0;
         bool last_of_all = pp_stage == last && c == d->pipe.chunk_count - 1;
         if (!first_of_all && d->activations)
-            take_over(d, count, run);
+            receive_stream(d, count, run);
         feed_units(d, d->pipe.chunks[c].first, d->pipe.chunks[c].end, want_logits, run);
         if (!last_of_all && d->activations)
-            pass_on(d, count, run);
+            send_stream(d, count, run);
     }
 }
 
@@ -234,8 +238,8 @@ static void feed_chunk(struct decoder *d, const int32_t *tokens, int64_t count, 
     d->position += count;
 }
 
-/* Logits to the host, of every rank. */
-static void bring_logits(struct decoder *d)
+/* Copy the logits to the host of every rank. */
+static void fetch_logits(struct decoder *d)
 {
     const struct roster *roster = zero_roster(d->zero);
     if (d->wide != d->logits)
@@ -243,7 +247,7 @@ static void bring_logits(struct decoder *d)
     if (d->pipe.comm)
         comm_broadcast(d->pipe.comm, d->wide, d->graph->vocab, DTYPE_F32,
                        comm_size(d->pipe.comm) - 1, d->stream);
-    if (roster->workers < roster->size) /* servers compute no logits, and choose the same token */
+    if (roster->workers < roster->size) /* servers have no logits but must choose the same token */
         comm_broadcast(zero_comm(d->zero), d->wide, d->graph->vocab, DTYPE_F32, 0, d->stream);
     device_copy(d->stream, d->logits_host, d->wide, (size_t)d->graph->vocab * sizeof(float));
 }
@@ -254,7 +258,7 @@ static void feed_all(struct decoder *d, const int32_t *tokens, int64_t count)
         int64_t part = count - first < d->chunk ? count - first : d->chunk;
         feed_chunk(d, tokens + first, part, first + part == count);
     }
-    bring_logits(d);
+    fetch_logits(d);
 }
 
 /* --- one token, recorded -------------------------------------------------------------------- */
@@ -266,13 +270,13 @@ static void record(struct decoder *d)
     if (stream_record_begin(d->stream)) {
         device_copy(d->stream, d->next, d->next_host, sizeof *d->next);
         feed_units(d, 0, d->graph->unit_count, true, &run);
-        bring_logits(d);
+        fetch_logits(d);
         d->recording = stream_record_end(d->stream);
     }
     d->records = d->recording != NULL;
 }
 
-/* false: piece by piece. */
+/* Returns false if the token is not replayed and must be fed the usual way. */
 static bool feed_recorded(struct decoder *d, int32_t token)
 {
     if (d->records && d->warm && !d->recording)

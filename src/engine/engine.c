@@ -1,41 +1,24 @@
 /* engine -- the order of passes of a step.
  *
- *     for each round   forward of units 0 .. n-2, loss of the last, backward of n-2 .. 0
- *     then             the store's verdict on the sum of all gradients, and the update
+ *     for each round   forward of units 0 .. n-2, loss of unit n-1, backward of units n-2 .. 0
+ *     then             the store judges the sum of all gradients and updates the params
  *
- * Each worker computes one micro-batch a round. Ranks without one (idle in the last round, or
+ * Each worker computes one micro-batch per round. Ranks without one (idle in the last round, or
  * servers) make the same calls to the store in the same order and compute nothing.
  *
- * The number of valid labels of the whole step is known before the first backward, and the loss
- * gradient enters divided by it: no average of averages. Losses are added in the order of the
- * micro-batches. In fp16 the gradient also enters multiplied by a scale (zero/loss_scale.h), which
- * the verdict and the update take out again before the next step has another.
- *
- * How a pass gets its params and buffers is in engine_walk.c, how an engine is made in engine_make.c.
+ * The number of valid labels of the whole step is known before the first backward pass, and the
+ * loss gradient is divided by it at once, so there is no average of averages. Losses are added in
+ * the order of the micro-batches. In fp16 the loss gradient is also multiplied by a scale
+ * (zero/loss_scale.h), which judgement and update divide out again.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "engine/engine_impl.h"
+#include "engine/pipeline_impl.h"
 
-/* --- its micro-batches, and who watches ----------------------------------------------------- */
-
-const struct roster *engine_roster(const struct engine *engine)
+struct scopes *engine_scopes(struct engine *engine)
 {
-    return zero_roster(engine->zero);
-}
-
-int64_t engine_rounds(const struct engine *engine)
-{
-    if (engine->config.micro_batches == 0)
-        return 1;
-    return roster_rounds(zero_roster(engine->zero), engine->config.micro_batches);
-}
-
-int64_t engine_micro_batch(const struct engine *engine, int64_t round)
-{
-    return roster_micro_batch(zero_roster(engine->zero), engine->config.micro_batches, round);
+    return &engine->scopes;
 }
 
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels)
@@ -45,27 +28,9 @@ void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_
     *labels = engine->labels + round * engine_batch_rows(engine);
 }
 
-void engine_label(struct engine *engine, const char *what)
-{
-    snprintf(engine->label, sizeof engine->label, "%s", what);
-}
-
-void engine_watch(struct engine *engine, engine_watch_fn *watch, void *user)
-{
-    engine->watch = watch;
-    engine->watch_user = user;
-}
-
-void engine_tell(const struct engine *engine, enum engine_point point,
-                 const struct timetable_action *pass)
-{
-    if (engine->watch)
-        engine->watch(engine->watch_user, point, pass);
-}
-
 /* --- over all ranks ------------------------------------------------------------------------- */
 
-/* all (ranks, count) = everybody's `mine`. */
+/* all (ranks, bytes) = the `mine` of every rank. */
 static enum status exchange(struct engine *engine, const void *mine, size_t bytes, void *all)
 {
     struct comm *comm = zero_comm(engine->zero);
@@ -75,7 +40,7 @@ static enum status exchange(struct engine *engine, const void *mine, size_t byte
     return STATUS_OK;
 }
 
-/* all_losses is not in use and has room. */
+/* all_losses is free at this point and large enough. */
 enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum)
 {
     int64_t *all = (int64_t *)engine->all_losses;
@@ -86,7 +51,7 @@ enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum)
     return STATUS_OK;
 }
 
-/* Of every tensor-parallel rank. */
+/* Add the sums of all ranks of the TP group. */
 static enum status vote_of_group(struct engine *engine, int64_t *sum)
 {
     struct comm *group = engine->config.group;
@@ -108,14 +73,14 @@ enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum)
     return vote_of_group(engine, sum);
 }
 
-/* The loss of a micro-batch, once they have been exchanged. */
+/* The loss of micro-batch m, after losses were exchanged. */
 static double loss_of(const struct engine *engine, int64_t rounds, int64_t m)
 {
     int workers = zero_roster(engine->zero)->workers;
     return engine->all_losses[m % workers * rounds + m / workers];
 }
 
-/* The losses of all micro-batches of `rounds` rounds, `count` in all, are added in their order. */
+/* Add the losses of `count` micro-batches, computed in `rounds` rounds, in their order. */
 static enum status add_own_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
 {
     size_t bytes = (size_t)rounds * sizeof(double);
@@ -127,7 +92,7 @@ static enum status add_own_losses(struct engine *engine, int64_t rounds, int64_t
     return STATUS_OK;
 }
 
-/* The same, whichever stage has the loss. */
+/* The same, on all PP stages. */
 static enum status add_losses(struct engine *engine, int64_t rounds, int64_t count, double *sum)
 {
     if (!engine->pipeline)
@@ -138,10 +103,10 @@ static enum status add_losses(struct engine *engine, int64_t rounds, int64_t cou
     return pipeline_share(engine->pipeline, sum);
 }
 
-/* After losses whose sum is not finite: the first one that is not, on every rank. */
+/* The first micro-batch whose loss is not finite, on every rank. */
 static enum status find_bad_loss(struct engine *engine, int64_t *micro_batch)
 {
-    double first = -1; /* a number like those that stages share */
+    double first = -1; /* a double, because pipeline_share passes doubles */
     bool here = !engine->pipeline || pipeline_has_loss(engine->pipeline);
     for (int64_t m = engine->config.micro_batches - 1; here && m >= 0; m--)
         first = isfinite(loss_of(engine, engine_rounds(engine), m)) ? first : (double)m;
@@ -175,15 +140,16 @@ static void forward_and_backward(struct engine *engine, int64_t round)
     bool idle = engine_micro_batch(engine, round) < 0;
     int last = engine->graph->unit_count - 1;
     const struct timetable_action whole = {.verb = TIMETABLE_FORWARD, .round = (int32_t)round};
-    engine_tell(engine, ENGINE_PASS_BEGIN, &whole);
+    struct scope scope = {.kind = SCOPE_ACTION, .action = &whole};
+    scope_begin(&engine->scopes, &scope);
     struct walk walk = engine_start_walk(engine, round, idle, 0, last + 1, WALK_BOTH);
     engine_forward(engine, 0, last, &walk);
     engine_run_pass_with_gradients(engine, last, PASS_LOSS, &walk);
     engine_backward(engine, 0, last, &walk);
-    engine_tell(engine, ENGINE_PASS_END, &whole);
+    scope_end(&engine->scopes, &scope);
 }
 
-/* Some processors give a NaN a sign, which would be printed. */
+/* Some processors set the sign of a NaN, which would be printed. */
 static double unsigned_nan(double value)
 {
     return isnan(value) ? (double)NAN : value;
@@ -195,26 +161,26 @@ static enum status gradients(struct engine *engine, struct engine_result *result
     int64_t count, rounds = engine_rounds(engine);
     double loss_sum = 0.0;
     TRY(engine_sum(engine, own_labels(engine), &count));
-    if (device_is_dry(engine->ops->device)) /* nobody has filled in labels: any count will do */
+    if (device_is_dry(engine->ops->device)) /* a plan has no labels; any count will do */
         count = 1;
     if (count == 0)
-        return FAIL(engine->env, FORMAT,
-                    "no label of this step counts: every one is masked; check the data");
+        return FAIL(engine->env, FORMAT, "all labels of this step are masked; check the data");
     zero_loss_scale(engine->zero, engine->scale.scale, count);
     if (engine->pipeline)
         pipeline_step(engine->pipeline);
     for (int64_t round = 0; !engine->pipeline && round < rounds; round++)
         forward_and_backward(engine, round);
-    engine_tell(engine, ENGINE_PASSES_DONE, NULL);
-    engine_note(engine, "gradient", "norm");
-    double start = trace_begin(engine->env->trace);
+    struct scope scope = {.kind = SCOPE_JUDGE,
+                          .words = "gradient norm",
+                          .span = {.lane = TRACE_COMPUTE, .name = "judge"}};
+    scope_begin(&engine->scopes, &scope);
     TRY(zero_judge(engine->zero, engine->scale.scale, verdict));
-    engine_draw(engine, start, "judge", NULL);
     if (engine->side_stream)
-        TRY(stream_sync(engine->side_stream->stream)); /* all is done by now, or has failed */
-    engine_tell(engine, ENGINE_JUDGED, NULL);
+        TRY(stream_sync(engine->side_stream->stream)); /* everything on it has finished by now, or
+                                                          has failed */
+    scope_end(&engine->scopes, &scope);
     TRY(add_losses(engine, rounds, engine->config.micro_batches,
-                   &loss_sum)); /* waits for nothing */
+                   &loss_sum)); /* does not wait: everything has finished */
     *result = (struct engine_result){
         .loss = unsigned_nan(loss_sum / (double)count),
         .grad_norm = unsigned_nan(verdict->grad_norm),
@@ -242,10 +208,11 @@ enum status engine_step(struct engine *engine, int64_t t, double lr, struct engi
     struct zero_verdict verdict;
     TRY(gradients(engine, result, &verdict));
     if (!result->skipped) {
-        engine_note(engine, "optimizer", "update");
-        double start = trace_begin(engine->env->trace);
+        struct scope scope = {.words = "optimizer update",
+                              .span = {.lane = TRACE_COMPUTE, .name = "optimizer"}};
+        scope_begin(&engine->scopes, &scope);
         TRY(zero_update(engine->zero, t, lr, result->loss_scale, &verdict));
-        engine_draw(engine, start, "optimizer", NULL);
+        scope_end(&engine->scopes, &scope);
     }
     if (zero_wants_scaling(engine->zero)) {
         bool explained = loss_scale_update(&engine->scale, result->skipped);
@@ -324,7 +291,7 @@ undo_wide:
     return st;
 }
 
-/* --- what goes over the wire ---------------------------------------------------------------- */
+/* --- traffic ---------------------------------------------------------------- */
 
 const char *engine_way_word(enum engine_way way)
 {

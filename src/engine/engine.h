@@ -1,38 +1,44 @@
-/* engine -- walks the units of a micro-batch: forward, loss, backward, recomputation; evaluation
- * and decoding.
+/* engine -- runs the units of a model over micro-batches: forward, loss, backward, recomputation; a
+ * step, an evaluation.
  *
- * The engine owns the activations and the order of passes; it knows neither model types nor shards
- * nor files. A step's result is a function of the parameters and the ordered list of micro-batches.
+ *     trainer    fills tokens and labels of each round, then calls engine_step
+ *     engine     owns the activations and the order of passes
+ *     store      (src/zero) lends params for each pass and takes gradients; sums, norm, update
+ *
+ * The engine knows no model types, shards or files. The result of a step is a function of the
+ * parameters and the ordered list of micro-batches, and of nothing else: not of the number of
+ * ranks, the ZeRO stage or the schedule.
  */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
-#include "engine/timetable.h"
+#include "engine/scope.h"
 #include "zero/loss_scale.h"
 #include "zero/zero.h"
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTE_COUNT };
-const char *recompute_word(int recompute); /* as engine.recompute has it: "selective" */
-/* Buffers with a lesser `keep` live from forward to backward; the others are made again. */
+const char *recompute_word(int recompute); /* the value of engine.recompute: "selective" */
+/* Buffers with a smaller `keep` live from forward to backward; the others are recomputed. */
 enum keep recompute_keeps_below(int recompute);
 
-/* The graph is one stage of a pipeline: its units are cut into chunks, which are walked in the order
- * of a timetable. */
+/* The graph is one PP stage: its units are cut into chunks, whose passes follow a timetable. */
 struct engine_pipe {
-    struct comm *comm; /* borrowed: the stages of this copy of the model, ranks are stages */
+    struct comm *comm; /* borrowed: the PP stages of this copy of the model; rank = stage */
     int kind;          /* enum timetable_kind */
     bool eager;
-    const struct zero_chunk *chunks; /* borrowed, as the store was told */
+    const struct zero_chunk *chunks; /* borrowed: the same chunks as in the store's configuration */
     int chunk_count;
 };
 
 struct engine_config {
     int recompute;                  /* enum recompute */
-    bool keep_swiglu;               /* see model_part: whoever builds the model tells it so */
+    bool keep_swiglu;               /* a setting of model_part: the code that builds the model
+                                       passes it on */
     int64_t micro_batch;            /* B: sequences of a micro-batch */
     int64_t tokens;                 /* T */
     const struct engine_pipe *pipe; /* borrowed; NULL: the graph is the whole model */
-    struct comm *group;             /* borrowed: the tensor-parallel ranks; NULL: this one alone */
-    int64_t micro_batches; /* M of a step, over all workers; 0 = evaluation only: no backward */
+    struct comm *group;             /* borrowed: the TP group; NULL: one rank */
+    int64_t micro_batches; /* M of a step, over all workers; 0: evaluation only, no backward passes
+                              */
 };
 
 extern const struct option_table engine_options; /* engine.* */
@@ -44,57 +50,60 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
                           struct engine **engine);
 void engine_destroy(struct engine *engine);
 
-/* A step is walked in rounds; in each, this rank computes micro-batch engine_micro_batch(round) of
- * the step, or is idle (-1). Tokens and labels of a round go to host memory, (B, T) each: fill
- * those that are not idle, then step. */
+/* A step consists of rounds. In each round this rank computes micro-batch engine_micro_batch(round)
+ * of the step, or is idle (-1). The tokens and labels of a round are in host memory, (B, T) each:
+ * fill those of the rounds in which the rank is not idle, then call engine_step. */
 const struct roster *engine_roster(const struct engine *engine);
 int64_t engine_rounds(const struct engine *engine); /* 1 for evaluation only */
 int64_t engine_micro_batch(const struct engine *engine, int64_t round);
 void engine_batch(struct engine *engine, int64_t round, int32_t **tokens, int32_t **labels);
 
-/* What the passes from now on belong to, for who waits for this rank: "step 12". Copied. */
-void engine_label(struct engine *engine, const char *what);
+/* What this rank is doing (scope.h). The training loop begins its phases here; a plan sets a
+ * watcher. */
+struct scopes *engine_scopes(struct engine *engine);
 
 struct engine_result {
     double loss; /* mean over the step's valid labels */
     double grad_norm;
     int64_t label_count;
-    bool skipped;   /* loss or a gradient was not finite: nothing was updated */
-    int bad_tensor; /* first tensor with a non-finite gradient, -1: the loss itself */
+    bool skipped;   /* the loss or a gradient was not finite: nothing was updated */
+    int bad_tensor; /* first tensor with a non-finite gradient; -1: only the loss is not finite */
     int64_t bad_index;
-    int64_t bad_micro_batch; /* first one of the step whose loss is not finite, -1: none */
-    double loss_scale;       /* what the loss gradient was multiplied with; 1 unless fp16 */
-    double next_loss_scale;  /* and will be in the next step */
-    bool overflow;           /* skipped because the scale may have been too large: no fault yet */
+    int64_t bad_micro_batch; /* first one whose loss is not finite; -1: none */
+    double loss_scale;       /* factor of the loss gradient; 1 unless fp16 */
+    double next_loss_scale;  /* the factor of the next step */
+    bool overflow;           /* skipped, probably because the scale was too large: not a fault yet
+                                */
 };
 /* One optimizer step over the filled micro-batches; t counts updates from 1. */
 enum status engine_step(struct engine *engine, int64_t t, double lr, struct engine_result *result);
 
-/* The scale of the next step's loss, for who keeps and continues a run; to set it does nothing
- * unless gradients are scaled. */
+/* The loss scale of the next step, which a checkpoint keeps. Setting it has no effect unless
+ * gradients are scaled (fp16). */
 struct loss_scale engine_loss_scale(const struct engine *engine);
 void engine_set_loss_scale(struct engine *engine, struct loss_scale scale);
 
-/* Evaluate `count` micro-batches, dealt to the workers in rounds as those of a step are: round r of
- * this rank is in place r, unless it is idle in it. Their loss sums and counts of valid labels are
- * added one after the other. At most engine_eval_rounds rounds at once. Collective. */
+/* Evaluate `count` micro-batches. They are dealt to the workers in rounds like those of a step:
+ * this rank fills the buffers of round r unless it is idle in it. Adds the sum of the losses and
+ * the number of valid labels, in the order of the micro-batches. At most engine_eval_rounds rounds.
+ * Collective. */
 enum status engine_eval(struct engine *engine, int64_t count, double *loss_sum,
                         int64_t *label_count);
-/* Rounds that go faster together: what a pipeline has room for, otherwise 1. */
+/* Rounds to evaluate in one call: what a pipeline has buffers for, otherwise 1. */
 int64_t engine_eval_rounds(const struct engine *engine);
 
-/* Only the gradients of the filled micro-batches, no update: read them with zero_read_gradient. For
- * tests and tools. */
+/* Compute the gradients of the filled micro-batches without an update; read them with
+ * zero_read_gradient. For tests and tools. */
 enum status engine_gradients(struct engine *engine, struct engine_result *result);
 
-/* Logits of the last `count` positions of each sequence of the micro-batch in place 0 without a
- * cache, to the host: (B, count, V) fp32. Needs room for them on the device: for tests. */
+/* Logits of the last `count` positions of each sequence in the buffers of round 0, without a cache,
+ * to the host: (B, count, V) fp32. Allocates them on the device. For tests. */
 enum status engine_logits(struct engine *engine, int64_t count, float *logits);
 
-/* *sum = the numbers of the copies of the model added up, each counted once however many ranks it is
- * spread over: for counts of data. Collective. */
+/* *sum = the sum over the copies of the model, each counted once however many ranks compute it: for
+ * counts of data. Collective. */
 enum status engine_sum(struct engine *engine, int64_t mine, int64_t *sum);
-/* *sum = the numbers of all ranks of the job: for votes of the training loop. Collective. */
+/* *sum = the sum over all ranks of the job: for votes of the training loop. Collective. */
 enum status engine_vote(struct engine *engine, int64_t mine, int64_t *sum);
 
 /* --- what goes over the wire ---------------------------------------------------------------- */
@@ -120,19 +129,5 @@ struct engine_traffic {
                        far as it is not before the first pass or after the last */
 };
 struct engine_traffic engine_traffic(const struct engine *engine);
-
-/* --- where a step is, for plans that time it ------------------------------------------------- */
-enum engine_point {
-    ENGINE_PASS_BEGIN, /* of a pipeline's list, when what it needs of other stages has come; without
-                          a pipeline a whole round is one, and a forward */
-    ENGINE_PASS_END,
-    ENGINE_PASSES_DONE,
-    ENGINE_JUDGED /* all ranks know the norm */
-};
-/* `pass`: of the first two. */
-typedef void engine_watch_fn(void *user, enum engine_point point,
-                             const struct timetable_action *pass);
-/* Call it at these points of every step, on the thread that steps; NULL: nobody. */
-void engine_watch(struct engine *engine, engine_watch_fn *watch, void *user);
 
 #endif

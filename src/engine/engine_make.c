@@ -1,6 +1,6 @@
-/* engine_make -- an engine's memory, pipeline and streams, from what it is to run; and its options. */
-#include "engine/side_stream.h"
-#include "engine/engine_impl.h"
+/* engine_make -- options, creation and destruction of an engine.
+ */
+#include "engine/pipeline_impl.h"
 
 static const char *const recompute_words[] = {"none", "selective", "full", NULL};
 _Static_assert(sizeof recompute_words / sizeof *recompute_words == RECOMPUTE_COUNT + 1, "one each");
@@ -17,14 +17,13 @@ static const struct option options[] = {
      .offset = offsetof(struct engine_config, recompute),
      .fallback = "none",
      .choices = recompute_words,
-     .help = "activations to make again in the backward pass instead of keeping them"},
+     .help = "activations to recompute in the backward pass instead of keeping them"},
     {.key = "engine.keep_swiglu",
      .type = OPTION_BOOL,
      .offset = offsetof(struct engine_config, keep_swiglu),
      .fallback = "false",
-     .help =
-         "llama: keep SwiGLU's result, too, which the backward pass else makes again in passing: "
-         "a little faster, more memory"},
+     .help = "llama: keep the result of SwiGLU instead of recomputing it in the backward pass: "
+             "slightly faster, more memory"},
 };
 
 const struct option_table engine_options = {"engine", options, sizeof options / sizeof *options};
@@ -41,10 +40,10 @@ enum keep recompute_keeps_below(int recompute)
 static enum status alloc_batches(struct engine *engine)
 {
     struct device *device = engine->ops->device;
-    size_t places = (size_t)engine_rounds(engine), rows = (size_t)engine_batch_rows(engine);
-    size_t bytes = rows * sizeof(int32_t), losses = places * sizeof(double);
-    TRY(mem_alloc(engine->env, MEM_LOADER, "tokens of a step", places * bytes, &engine->tokens));
-    TRY(mem_alloc(engine->env, MEM_LOADER, "labels of a step", places * bytes, &engine->labels));
+    size_t rounds = (size_t)engine_rounds(engine), rows = (size_t)engine_batch_rows(engine);
+    size_t bytes = rows * sizeof(int32_t), losses = rounds * sizeof(double);
+    TRY(mem_alloc(engine->env, MEM_LOADER, "tokens of a step", rounds * bytes, &engine->tokens));
+    TRY(mem_alloc(engine->env, MEM_LOADER, "labels of a step", rounds * bytes, &engine->labels));
     TRY(mem_alloc(engine->env, MEM_LOADER, "losses of a step", losses, &engine->losses_host));
     TRY(mem_alloc_array(engine->env, MEM_LOADER, "losses of all ranks",
                         (size_t)zero_roster(engine->zero)->size, losses, &engine->all_losses));
@@ -76,17 +75,20 @@ static enum status alloc_activations(struct engine *engine)
         engine->pipeline ? pipeline_copies(engine->pipeline) : NULL, &engine->activations);
 }
 
-struct comm *engine_any_comm(const struct engine *engine)
+/* Any communicator with other ranks of the job; NULL: there is one rank. */
+static struct comm *any_comm(const struct engine *engine)
 {
     if (engine->pipeline)
         return pipeline_comm(engine->pipeline);
     return zero_comm(engine->zero) ? zero_comm(engine->zero) : engine->config.group;
 }
 
-static void tell_compute(const struct engine *engine, const struct stream *stream)
+/* Other ranks must know which stream computes, so that they can tell whether this rank is itself
+ * waiting. */
+static void set_compute_stream(const struct engine *engine, const struct stream *stream)
 {
-    if (engine_any_comm(engine))
-        comm_set_compute(engine_any_comm(engine), stream);
+    if (engine->scopes.comm)
+        comm_set_compute(engine->scopes.comm, stream);
 }
 
 enum status engine_create(struct ops *ops, struct stream *stream, const struct unit_graph *graph,
@@ -106,12 +108,14 @@ enum status engine_create(struct ops *ops, struct stream *stream, const struct u
     if (config->pipe)
         TRY_OR(undo, pipeline_create(e, config->pipe, &e->pipeline));
     e->config.pipe = NULL;
+    e->scopes =
+        (struct scopes){.env = env, .comm = any_comm(e), .silent = device_is_dry(ops->device)};
     if (worker) { /* servers compute nothing */
         TRY_OR(undo, alloc_activations(e));
         if (config->group && config->micro_batches > 0)
-            TRY_OR(undo, side_stream_create(ops->device, config->group, &e->side_stream));
+            TRY_OR(undo, unit_side_stream_create(ops->device, config->group, &e->side_stream));
     }
-    tell_compute(e, stream);
+    set_compute_stream(e, stream);
     *engine = e;
     return STATUS_OK;
 undo:
@@ -124,8 +128,8 @@ void engine_destroy(struct engine *engine)
     if (!engine)
         return;
     struct device *device = engine->ops->device;
-    tell_compute(engine, NULL);
-    side_stream_destroy(device, engine->side_stream);
+    set_compute_stream(engine, NULL);
+    unit_side_stream_destroy(device, engine->side_stream);
     pipeline_destroy(engine->pipeline);
     activations_destroy(engine->activations);
     device_free(device, engine->gradient);

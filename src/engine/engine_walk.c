@@ -1,14 +1,27 @@
-/* engine_walk -- a micro-batch goes over units on this rank: each pass with what the store lends it, and
- * with its buffers.
+/* engine_walk -- runs passes of a micro-batch over units of this rank.
  *
- *     acquire params -> pass -> release, and gradients to their owners where the pass wrote some
+ *     for each unit   acquire its params -> pass -> release; reduce gradients if the pass wrote any
  *
- * Which passes, in which order, is for others to say: engine.c, or a pipeline's list.
+ * Which passes run, and in which order, is decided by engine.c or by a pipeline's timetable.
  */
-#include <stdio.h>
-
-#include "base/progress.h"
 #include "engine/engine_impl.h"
+
+const struct roster *engine_roster(const struct engine *engine)
+{
+    return zero_roster(engine->zero);
+}
+
+int64_t engine_rounds(const struct engine *engine)
+{
+    if (engine->config.micro_batches == 0)
+        return 1;
+    return roster_rounds(zero_roster(engine->zero), engine->config.micro_batches);
+}
+
+int64_t engine_micro_batch(const struct engine *engine, int64_t round)
+{
+    return roster_micro_batch(zero_roster(engine->zero), engine->config.micro_batches, round);
+}
 
 size_t engine_stream_bytes(const struct engine *engine)
 {
@@ -47,40 +60,31 @@ struct walk engine_start_walk(struct engine *engine, int64_t round, bool idle, i
     return engine_start_round(engine, round, idle);
 }
 
-void engine_note(struct engine *engine, const char *unit, const char *pass)
+/* Other ranks learn about the pass before it waits for params; the trace shows computing only. */
+static void begin_unit(struct engine *engine, int u, enum pass pass)
 {
-    char text[sizeof engine->label + UNIT_NAME + 16];
-    struct comm *comm = engine_any_comm(engine);
-    if ((!comm && !engine->env->progress) || device_is_dry(engine->ops->device))
-        return;
-    snprintf(text, sizeof text, "%s%s%s %s", engine->label, *engine->label ? ", " : "", unit, pass);
-    progress_note(engine->env, text);
-    if (comm)
-        comm_note(comm, text);
+    scope_begin(&engine->scopes,
+                &(struct scope){.words = engine->graph->units[u].name, .object = pass_word(pass)});
 }
 
-void engine_draw(struct engine *engine, double start, const char *name, const char *object)
-{
-    trace_end(engine->env->trace, start,
-              &(struct trace_span){.lane = TRACE_COMPUTE, .name = name, .object = object});
-}
-
-/* The pass itself, with what the run has been given of params and gradients. */
+/* The params and gradients that the pass needs are in walk->run. */
 static void compute(struct engine *engine, int u, enum pass pass, struct walk *walk)
 {
     const struct unit *unit = &engine->graph->units[u];
+    struct scope scope = {
+        .span = {.lane = TRACE_COMPUTE, .name = unit->name, .object = pass_word(pass)}};
     if (walk->idle)
         return;
-    double start = trace_begin(engine->env->trace);
+    scope_begin(&engine->scopes, &scope);
     activations_bind(engine->activations, u, walk->round, pass, &walk->run);
     unit_run_pass(unit, pass, &walk->run);
     CHECK(!engine->side_stream || engine->side_stream->open == 0);
-    engine_draw(engine, start, unit->name, pass_word(pass));
+    scope_end(&engine->scopes, &scope);
 }
 
 void engine_run_pass(struct engine *engine, int u, enum pass pass, struct walk *walk)
 {
-    engine_note(engine, engine->graph->units[u].name, pass_word(pass));
+    begin_unit(engine, u, pass);
     zero_acquire(engine->zero, u, pass, &walk->run);
     compute(engine, u, pass, walk);
     zero_release(engine->zero, u, pass);
@@ -120,7 +124,7 @@ void engine_backward_weight(struct engine *engine, int first, int end, struct wa
     for (int u = end - 1; u >= first; u--) {
         if (!unit_has_parts(&engine->graph->units[u]))
             continue;
-        engine_note(engine, engine->graph->units[u].name, pass_word(PASS_BACKWARD_WEIGHT));
+        begin_unit(engine, u, PASS_BACKWARD_WEIGHT);
         if (!walk->idle)
             zero_grads(engine->zero, u, PASS_BACKWARD_WEIGHT, walk->round, &walk->run);
         compute(engine, u, PASS_BACKWARD_WEIGHT, walk);

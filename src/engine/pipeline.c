@@ -1,24 +1,23 @@
-/* pipeline -- one stage of a pipeline carries out its list (timetable.h).
+/* pipeline -- one PP stage carries out its list of actions (timetable.h).
  *
- * Passes run on the compute stream, messages on four streams of their own, one for each direction
- * of each kind, so that none waits behind another that is not due. What a chunk receives and sends
- * lies in rings of buffers, as many as the list ever has in use:
+ * Passes run on the compute stream. Messages run on four streams of their own, one for each
+ * direction of each kind, so that no message waits behind one that is not due yet. What a chunk
+ * receives and sends lies in rings of buffers, as many as the list ever has in use:
  *
- *     stage before --acts--> in[round] -> forward -> out[round] --acts--> stage after
- *                  <-grads-- gradient[round] <- backward (in place) <- gradient[round] <--grads--
+ *     previous stage --acts--> in[round] -> forward -> out[round] --acts--> next stage
+ *                    <-grads-- gradient[round] <- backward (in place) <- gradient[round] <--grads--
  *
- * At a boundary goes the sum of residual and pending, which the next unit would form first anyway:
- * the same bits as without a boundary. A chunk with the last unit keeps that sum for its loss, which
- * begins its backward pass. A replica that is idle in a round sends nothing in it, at all stages.
+ * A stage sends the sum of residual and pending. The next unit would form this sum first anyway, so
+ * a boundary does not change any bit. The chunk with the last unit keeps the sum for its loss,
+ * which begins its backward pass. A replica that is idle in a round sends nothing in it, on all
+ * stages.
  *
- * Where backward is in two parts, the gradients of params wait for the second, which needs neither
- * messages nor params; all that goes between stages is done by the first. Each part goes through the
- * rounds in their order, so the store adds as it does otherwise.
+ * Where backward passes are split in two, the gradients of params are computed in the second part,
+ * which needs neither messages nor params. Each part goes through the rounds in order, so the store
+ * adds gradients in the same order as without a split.
  *
- * Micro-batches of a chunk are between forward and backward in the order of rounds, so round mod n
- * finds a buffer and a copy of the units' places.
- *
- * How many buffers there are is reckoned in pipeline_make.c; an evaluation is in pipeline_eval.c.
+ * The micro-batches of a chunk enter and leave in the order of rounds, so round mod n finds a
+ * buffer and a copy of the units' activations.
  */
 #include "engine/pipeline_impl.h"
 
@@ -29,7 +28,7 @@ static int64_t stream_count(const struct pipeline *p)
     return (int64_t)(engine_stream_bytes(p->engine) / dtype_bytes(p->engine->ops->type));
 }
 
-/* Compute goes on when a message has come. */
+/* Compute waits for a message; the time counts as stalled. */
 static void await(struct pipeline *p, struct event *ready)
 {
     struct stream *compute = p->engine->stream;
@@ -65,7 +64,7 @@ static int forward_end(const struct chunk *chunk)
     return chunk->has_loss ? chunk->end - 1 : chunk->end;
 }
 
-/* The sum of the stream's two parts, as the next unit would form it. */
+/* Write residual + pending, as the next unit would form it. */
 static void put_out(struct pipeline *p, struct walk *walk, void *out)
 {
     struct engine *engine = p->engine;
@@ -76,25 +75,8 @@ static void put_out(struct pipeline *p, struct walk *walk, void *out)
         device_copy(engine->stream, out, walk->run.residual, engine_stream_bytes(engine));
 }
 
-/* A pass of the timetable, without what it waited for before it: for who watches, and the trace. */
-static double begin_pass(struct pipeline *p)
-{
-    if (p->pass)
-        engine_tell(p->engine, ENGINE_PASS_BEGIN, p->pass);
-    return trace_begin(p->engine->env->trace);
-}
-
-static void end_pass(struct pipeline *p, double start, const char *name)
-{
-    if (p->pass)
-        engine_tell(p->engine, ENGINE_PASS_END, p->pass);
-    if (name)
-        trace_end(p->engine->env->trace, start,
-                  &(struct trace_span){.lane = TRACE_PP_STAGE, .name = name});
-}
-
 void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
-                      const char *name)
+                      struct scope *scope)
 {
     struct engine *engine = p->engine;
     int end = forward_end(chunk);
@@ -105,7 +87,8 @@ void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bo
         await(p, chunk->in.ready[in]);
         walk.run.residual = chunk->in.at[in];
     }
-    double start = begin_pass(p);
+    if (!idle)
+        scope_begin(&engine->scopes, scope);
     engine_forward(engine, chunk->first, end, &walk);
     if (idle)
         return;
@@ -114,12 +97,12 @@ void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bo
     event_record(chunk->out.ready[out], engine->stream);
     if (chunk->has_input)
         event_record(chunk->in.spent[in], engine->stream);
-    end_pass(p, start, name);
+    scope_end(&engine->scopes, scope);
 }
 
-/* All of it, or its first part. */
+/* The whole backward pass, or its first part where it is split. */
 static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
-                     const char *name)
+                     struct scope *scope)
 {
     struct engine *engine = p->engine;
     int i = (int)(round % chunk->gradient.count), out = (int)(round % chunk->out.count);
@@ -131,7 +114,8 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
         await(p, chunk->gradient.ready[i]);
     else if (!idle)
         stream_wait(engine->stream, chunk->gradient.spent[i]);
-    double start = begin_pass(p);
+    if (!idle)
+        scope_begin(&engine->scopes, scope);
     if (chunk->has_loss) {
         walk.run.residual = chunk->out.at[out];
         engine_run_pass_with_gradients(engine, chunk->end - 1, PASS_LOSS, &walk);
@@ -143,17 +127,18 @@ static void backward(struct pipeline *p, struct chunk *chunk, int64_t round, boo
         return;
     event_record(chunk->has_input ? chunk->gradient.ready[i] : chunk->gradient.spent[i],
                  engine->stream);
-    end_pass(p, start, name);
+    scope_end(&engine->scopes, scope);
 }
 
 static void weight(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
-                   const char *name)
+                   struct scope *scope)
 {
     struct walk walk = engine_start_round(p->engine, round, idle);
-    double start = begin_pass(p);
+    if (!idle)
+        scope_begin(&p->engine->scopes, scope);
     engine_backward_weight(p->engine, chunk->first, forward_end(chunk), &walk);
     if (!idle)
-        end_pass(p, start, name);
+        scope_end(&p->engine->scopes, scope);
 }
 
 /* --- a step --------------------------------------------------------------------------------- */
@@ -164,14 +149,15 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
     bool idle = engine_micro_batch(p->engine, a.round) < 0;
     int peer =
         timetable_is_message(a.verb) ? timetable_peer(&p->table.shape, p->pp_stage, a.verb) : 0;
+    struct scope scope = {
+        .kind = SCOPE_ACTION, .span = {.lane = TRACE_PP_STAGE, .name = name}, .action = &a};
     if (idle && timetable_is_message(a.verb))
         return;
-    p->pass = &a;
     switch (a.verb) {
-    case TIMETABLE_FORWARD: pipeline_forward(p, chunk, a.round, idle, name); break;
+    case TIMETABLE_FORWARD: pipeline_forward(p, chunk, a.round, idle, &scope); break;
     case TIMETABLE_BACKWARD:
-    case TIMETABLE_INPUT: backward(p, chunk, a.round, idle, name); break;
-    case TIMETABLE_WEIGHT: weight(p, chunk, a.round, idle, name); break;
+    case TIMETABLE_INPUT: backward(p, chunk, a.round, idle, &scope); break;
+    case TIMETABLE_WEIGHT: weight(p, chunk, a.round, idle, &scope); break;
     case TIMETABLE_RECV_ACTIVATION:
         pipeline_receive(p, ACTS_IN, peer, &chunk->in, a.round % chunk->in.count, name);
         break;
@@ -186,7 +172,6 @@ static void act(struct pipeline *p, struct timetable_action a, const char *name)
         pipeline_send(p, GRADS_OUT, peer, &chunk->gradient, a.round % chunk->gradient.count, name);
         break;
     }
-    p->pass = NULL;
 }
 
 void pipeline_step(struct pipeline *p)
@@ -213,7 +198,7 @@ enum status pipeline_share(struct pipeline *p, double *value)
 
 enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum)
 {
-    int64_t *all = (int64_t *)p->shared; /* as long as its doubles */
+    int64_t *all = (int64_t *)p->shared; /* the same size as its doubles */
     TRY(comm_exchange(p->comm, &mine, sizeof mine, all));
     *sum = 0;
     for (int pp_stage = 0; pp_stage < comm_size(p->comm); pp_stage++)

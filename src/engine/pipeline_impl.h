@@ -1,16 +1,37 @@
-/* pipeline_impl -- what the files of a pipeline share: its buffers and lines, and what is done in a
- * step and in an evaluation alike.
+/* pipeline_impl -- one PP stage of a pipeline. Private to src/engine.
  *
- *     pipeline_make.c  how many buffers the list needs, and which line is whose
- *     pipeline.c       the list carried out: messages and passes of a step
- *     pipeline_eval.c  forward only
+ *     pipeline_make.c  the timetable, and as many buffers as it ever has in use
+ *     pipeline.c       a step: carries out the timetable's actions, messages and passes
+ *     pipeline_eval.c  an evaluation: forward only
  */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 #include "engine/engine_impl.h"
 
-/* Buffers of one kind, each with the event after which it may be written, and the one after which
- * it may be read. */
+/* --- for the engine ------------------------------------------------------------------------- */
+enum status pipeline_create(struct engine *engine, const struct engine_pipe *config,
+                            struct pipeline **pipeline);
+void pipeline_destroy(struct pipeline *p);         /* NULL is fine */
+bool pipeline_has_parts(const struct pipeline *p); /* backward passes are split in two */
+/* (units) how many micro-batches of each unit have activations at the same time, at most. */
+const struct unit_copies *pipeline_copies(const struct pipeline *p);
+bool pipeline_has_loss(const struct pipeline *p); /* this stage has the last unit of the model */
+void pipeline_step(struct pipeline *p);           /* all rounds, forward and backward */
+/* `rounds` rounds forward, over `count` micro-batches of all workers. */
+void pipeline_eval(struct pipeline *p, int64_t rounds, int64_t count);
+/* *value = the value of the stage that has the loss, on all stages. Collective. */
+enum status pipeline_share(struct pipeline *p, double *value);
+/* *sum = the sum over the stages. Collective. */
+enum status pipeline_sum(struct pipeline *p, int64_t mine, int64_t *sum);
+struct comm *pipeline_comm(const struct pipeline *p); /* of the stages, for small exchanges */
+/* Messages to other stages, and how long the calls took. */
+struct comm_counter pipeline_counted(const struct pipeline *p);
+double pipeline_stalled(const struct pipeline *p); /* seconds that compute waited for messages */
+/* Wait for all messages; returns the first error of any of them. */
+enum status pipeline_settle(struct pipeline *p);
+
+/* --- its state ------------------------------------------------------------------------------ */
+/* A ring of buffers of one kind. Buffer i may be read after ready[i] and written after spent[i]. */
 struct ring {
     int count;
     void **at;
@@ -18,7 +39,7 @@ struct ring {
 };
 
 struct chunk {
-    int first, end; /* units */
+    int first, end; /* units first .. end-1 */
     bool has_input, has_output, has_loss;
     struct ring in, out, gradient;
 };
@@ -27,38 +48,38 @@ enum { ACTS_IN, ACTS_OUT, GRADS_IN, GRADS_OUT, LINES };
 
 typedef char action_name[TIMETABLE_NAME_BYTES];
 
-/* The way to or from a neighbour. */
+/* One direction of one kind of message, to or from a neighbour. */
 struct line {
-    struct comm *comm; /* of all stages; two lines of a rank never share one */
+    struct comm *comm; /* of all stages; no two lines of a rank use the same one */
     struct stream *stream;
 };
 
-enum { COPIES = 6 }; /* of the communicator: three for each kind */
+enum { COPIES = 6 }; /* of the communicator: three for activations, three for gradients */
 
 struct pipeline {
     struct engine *engine; /* borrowed */
-    struct comm *comm;     /* borrowed */
+    struct comm *comm;     /* borrowed: the stages */
     struct timetable table;
-    int pp_stage; /* this rank's */
+    int pp_stage; /* of this rank */
     struct chunk *chunks;
     struct unit_copies *unit_copies; /* (units) */
-    double *shared;                  /* (stages) room for a number of each */
+    double *shared;                  /* (stages) scratch for pipeline_share and pipeline_sum */
     struct comm *copies[COPIES];
     struct line lines[LINES];
     double stalled;     /* seconds that compute has waited for messages */
-    action_name *names; /* of this rank's actions, for the trace; NULL: there is none */
-    const struct timetable_action *pass; /* of the list, under way; NULL: none */
+    action_name *names; /* of this rank's actions, for the trace; NULL: no trace */
 };
 
 /* --- pipeline.c ----------------------------------------------------------------------------- */
-/* A buffer is filled by the message, once it may be written. `name` (NULL: none) is for the trace. */
+/* Receive into buffer i once it may be written. `name` is for the trace, and may be NULL. */
 void pipeline_receive(struct pipeline *p, int line, int from, struct ring *ring, int i,
                       const char *name);
-/* A buffer is sent, once compute has written it. */
+/* Send buffer i once compute has written it. */
 void pipeline_send(struct pipeline *p, int line, int to, struct ring *ring, int i,
                    const char *name);
-/* The units of a chunk but for the loss, from its input to its output. */
+/* All units of a chunk but the loss, from its input to its output. `scope` begins when the input
+ * has arrived; an idle rank does not begin it. */
 void pipeline_forward(struct pipeline *p, struct chunk *chunk, int64_t round, bool idle,
-                      const char *name);
+                      struct scope *scope);
 
 #endif

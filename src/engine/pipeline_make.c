@@ -1,5 +1,5 @@
-/* pipeline_make -- what a stage of a pipeline needs before it begins: its list, proved; rings of
- * buffers, as many as the list ever has in use; lines to its neighbours.
+/* pipeline_make -- creates a PP stage: its list of actions, checked; rings of buffers, as many as
+ * the list ever has in use; lines to its neighbours.
  */
 #include "engine/pipeline_impl.h"
 
@@ -43,8 +43,8 @@ static struct timetable_shape shape_of(const struct engine *engine,
                                     .eager = config->eager};
 }
 
-/* The most rounds of a chunk that are at once between the begin of one action and the end of another,
- * as far as there are both. */
+/* The most rounds of a chunk that are between the begin of one action and the end of another at the
+ * same time. */
 static int most_between(const struct pipeline *p, int chunk, int begin, int end)
 {
     const struct timetable *t = &p->table;
@@ -67,7 +67,8 @@ static enum status chunk_create(struct pipeline *p, const struct engine_pipe *co
     struct chunk *chunk = &p->chunks[c];
     int at = timetable_pp_stage(shape, p->pp_stage, c), last = timetable_pp_stages(shape) - 1;
     struct timetable_peaks peaks = timetable_count_peaks(&p->table, p->pp_stage, c);
-    int loss = timetable_splits(shape) ? TIMETABLE_INPUT : TIMETABLE_BACKWARD; /* comes with it */
+    int loss = timetable_splits(shape) ? TIMETABLE_INPUT
+                                       : TIMETABLE_BACKWARD; /* the loss runs in this pass */
     int waiting = most_between(p, c, TIMETABLE_RECV_ACTIVATION, TIMETABLE_FORWARD);
     *chunk = (struct chunk){.first = config->chunks[c].first,
                             .end = config->chunks[c].end,
@@ -88,8 +89,8 @@ static enum status chunk_create(struct pipeline *p, const struct engine_pipe *co
     return ring_create(p, "gradient of the stream", peaks.gradients + 1, &chunk->gradient);
 }
 
-/* Two lines between neighbours must not share a communicator at either of them: even and odd stages
- * send by one each; in a ring of an odd number the last has a third. */
+/* Two lines between neighbours must not use the same communicator at either end. Even and odd
+ * stages send on one each; in a ring of an odd number of stages the last one needs a third. */
 static int copy_of_sender(const struct pipeline *p, int pp_stage)
 {
     int pp_stages = comm_size(p->comm);
@@ -115,7 +116,7 @@ static enum status open_lines(struct pipeline *p)
     return STATUS_OK;
 }
 
-/* The trace borrows what it shows. */
+/* The trace borrows the names of its spans. */
 static enum status name_actions(struct pipeline *p)
 {
     const struct timetable *t = &p->table;

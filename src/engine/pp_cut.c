@@ -1,12 +1,12 @@
-/* pp_cut -- by dynamic programming over (stage, first unit), from the last stage to the first.
+/* pp_cut -- dynamic programming over (stage, first unit), from the last stage to the first.
  *
- * Three questions are asked of one recursion: the least largest cost, with that as a limit the least
- * sum of squares, and, when nothing fits, the least largest memory. Values are doubles that hold
- * whole numbers exactly; squares are rounded, the same way everywhere.
+ * One recursion answers three questions: the smallest possible largest cost; with that as a limit,
+ * the least sum of squares; and, when nothing fits, the smallest possible largest memory. Values
+ * are doubles that hold integers exactly; squares are rounded, in the same way everywhere.
  *
- * With no limit of memory some cut has no stage above the mean cost of all by more than the largest
- * unit, so that a stage of the best cut begins at one of a few units: only these are asked about, and
- * thousands of units take no time.
+ * Without a memory limit some cut has no stage that costs more than the mean plus the largest unit,
+ * so a stage of the best cut can begin only at a few units. Only these are examined, and thousands
+ * of units take no time.
  */
 #include "engine/pp_cut.h"
 #include <math.h>
@@ -17,11 +17,11 @@ enum question { LARGEST_COST, SUM_OF_SQUARES, LARGEST_BYTES };
 
 struct cutter {
     const struct pp_cut_task *task;
-    double *cost, *bytes, *round_bytes; /* (units + 1) of the units before */
-    double *value; /* (stages + 1, units + 1) best from (stage, first unit) on */
-    int *next;     /* (stages, units + 1) first unit of the following stage */
+    double *cost, *bytes, *round_bytes; /* (units + 1) prefix sums */
+    double *value; /* (stages + 1, units + 1) best value from (stage, first unit) on */
+    int *next;     /* (stages, units + 1) first unit of the next stage */
     double most_cost;
-    double ceiling; /* no stage of the best cut costs more; exact: not known */
+    double ceiling; /* no stage of the best cut costs more; `exact` if unknown */
 };
 
 static double pp_stage_bytes(const struct cutter *c, int pp_stage, int from, int to)
@@ -30,7 +30,7 @@ static double pp_stage_bytes(const struct cutter *c, int pp_stage, int from, int
            c->task->in_flight[pp_stage] * (c->round_bytes[to] - c->round_bytes[from]);
 }
 
-/* What a stage of these units adds to the answer; INFINITY = it may not be. */
+/* The value of a stage with these units; INFINITY: not allowed. */
 static double weigh(const struct cutter *c, enum question question, int pp_stage, int from, int to)
 {
     double cost = c->cost[to] - c->cost[from];
@@ -44,7 +44,7 @@ static double weigh(const struct cutter *c, enum question question, int pp_stage
     return cost <= c->most_cost ? cost * cost : INFINITY;
 }
 
-/* The answer from stage `s`, first unit `from` on. Of equal ones the shortest stage stays. */
+/* The best value from stage `s`, first unit `from` on. Among equal ones the shortest stage wins. */
 static void solve_cell(struct cutter *c, enum question question, int s, int from)
 {
     int width = c->task->units + 1;
@@ -55,7 +55,7 @@ static void solve_cell(struct cutter *c, enum question question, int s, int from
         if (rest == INFINITY)
             continue;
         mine = weigh(c, question, s, from, to);
-        if (mine >= best) /* longer stages weigh as much, or more */
+        if (mine >= best) /* longer stages cost at least as much */
             break;
         mine = question == SUM_OF_SQUARES ? mine + rest : fmax(mine, rest);
         if (mine < best) {
@@ -67,7 +67,7 @@ static void solve_cell(struct cutter *c, enum question question, int s, int from
     c->next[s * width + from] = next;
 }
 
-/* Could a stage s of the best cut begin here? */
+/* Whether stage s of the best cut can begin at unit `from`. */
 static bool may_begin(const struct cutter *c, int s, int from)
 {
     const struct pp_cut_task *task = c->task;
@@ -90,9 +90,9 @@ static double solve(struct cutter *c, enum question question)
     return c->value[0];
 }
 
-static const double exact = 9007199254740992.0; /* 2^53: whole numbers up to here are doubles */
+static const double exact = 9007199254740992.0; /* 2^53: doubles hold integers up to here */
 
-/* In what costs are counted, so that all of them together are exact: 1, unless they are huge. */
+/* The unit in which costs are counted, so that their sum is exact: 1, unless costs are huge. */
 static int64_t coin(const struct pp_cut_task *task)
 {
     double sum = 0.0;
@@ -104,7 +104,7 @@ static int64_t coin(const struct pp_cut_task *task)
     return size;
 }
 
-/* Twice the largest unit, so that no product of it is rounded below what it stands for. */
+/* Twice the largest unit, so that rounding cannot push the bound below its true value. */
 static double ceiling_of(const struct cutter *c)
 {
     double largest = 1.0;
@@ -135,7 +135,7 @@ static enum status cut(struct env *env, struct cutter *c, int *first)
     c->most_cost = solve(c, LARGEST_COST);
     if (c->most_cost == INFINITY)
         return FAIL(env, FIT,
-                    "no cut of %d units into %d stages fits %s a stage; the best one for memory "
+                    "no cut of %d units into %d stages fits %s per stage; the smallest one "
                     "needs %s",
                     task->units, task->pp_stages, text_human_bytes(most, (double)task->most_bytes),
                     text_human_bytes(least, solve(c, LARGEST_BYTES)));
@@ -153,7 +153,7 @@ enum status pp_cut(struct env *env, const struct pp_cut_task *task, int *first)
     CHECK_LT(0, task->pp_stages);
     if (task->units < task->pp_stages)
         return FAIL(env, CONFIG,
-                    "%d units cannot be cut into %d pipeline stages (parallel.pp x chunks): at "
+                    "%d units cannot be cut into %d pipeline stages (parallel.pp x chunks); use at "
                     "most %d",
                     task->units, task->pp_stages, task->units);
     size_t width = (size_t)task->units + 1, cells = ((size_t)task->pp_stages + 1) * width;

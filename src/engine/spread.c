@@ -1,4 +1,5 @@
-/* spread -- see the header. */
+/* spread -- options of parallel.*, and the part of a model that a rank has.
+ */
 #include "engine/spread.h"
 
 #include <string.h>
@@ -15,18 +16,18 @@ static const struct option options[] = {
      .ranged = true,
      .min = 1,
      .max = 1024,
-     .help =
-         "neighbouring ranks that compute every layer together, each with a part of its matrices"},
+     .help = "tensor parallelism: adjacent ranks that compute every layer together"},
     {.key = "parallel.sequence",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, sequence),
      .fallback = "false",
-     .help = "with tp: each has a part of the tokens between the matrices, too"},
+     .help = "sequence parallelism: with tp, each rank has a part of the tokens between matrices"},
     {.key = "parallel.regather",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, regather),
      .fallback = "false",
-     .help = "with sequence: inputs of matrices are gathered again in the backward pass, not kept"},
+     .help =
+         "with sequence: gather inputs of matrices again in the backward pass, do not keep them"},
     {.key = "parallel.pp",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, pp),
@@ -34,15 +35,15 @@ static const struct option options[] = {
      .ranged = true,
      .min = 1,
      .max = 4096,
-     .help = "stages of a pipeline that the layers are cut into; it divides the ranks, which "
-             "otherwise are copies"},
+     .help = "pipeline parallelism: stages that the layers are cut into; must divide the number "
+             "of ranks divided by tp"},
     {.key = "parallel.schedule",
      .type = OPTION_CHOICE,
      .offset = offsetof(struct parallel_config, schedule),
      .fallback = "1f1b",
      .choices = timetable_words,
      .help = "order of the passes of a pipeline (1f1b keeps fewer activations than gpipe, "
-             "interleaved is idle less)"},
+             "interleaved idles less)"},
     {.key = "parallel.chunks",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, chunks),
@@ -50,25 +51,24 @@ static const struct option options[] = {
      .ranged = true,
      .min = 0,
      .max = 64,
-     .help = "interleaved: parts of the model that each stage has; 0 = 2 there, 1 elsewhere"},
+     .help = "interleaved: chunks of the model per stage; 0 = 2 if interleaved, else 1"},
     {.key = "parallel.eager",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, eager),
      .fallback = "false",
-     .help =
-         "1f1b, interleaved, zero-bubble: up to twice as many micro-batches on their way, which "
-         "hides slow messages"},
+     .help = "1f1b, interleaved, zero-bubble: up to twice as many micro-batches in flight, which "
+             "hides slow messages"},
 };
 
 const struct option_table parallel_options = {"parallel", options,
                                               sizeof options / sizeof *options};
 
-/* Keys that have an effect only where there is something else. */
+/* Keys that have an effect only with another setting. */
 enum need { NEED_PIPELINE, NEED_TP_GROUP, NEED_SEQUENCE };
 static const char *const need_words[] = {
     [NEED_PIPELINE] = "parallel.pp above 1",
     [NEED_TP_GROUP] = "parallel.tp above 1",
-    [NEED_SEQUENCE] = "parallel.sequence, and that parallel.tp above 1",
+    [NEED_SEQUENCE] = "parallel.sequence and parallel.tp above 1",
 };
 static const struct {
     const char *key;
@@ -95,13 +95,13 @@ bool spread_has_use(const struct parallel_config *config, const char *key, size_
     return true;
 }
 
-void spread_tell_unused(struct env *env, const struct parallel_config *config)
+void spread_warn_unused(struct env *env, const struct parallel_config *config)
 {
     const bool set[DEPENDENTS] = {config->schedule != TIMETABLE_1F1B, config->chunks > 0,
                                   config->eager, config->sequence, config->regather};
     for (int i = 0; i < DEPENDENTS; i++)
         if (set[i] && !has(config, dependents[i].need))
-            log_warn(env, "%s does nothing here: it needs %s", dependents[i].key,
+            log_warn(env, "%s has no effect: it needs %s", dependents[i].key,
                      need_words[dependents[i].need]);
 }
 
@@ -137,7 +137,7 @@ enum status spread_cut(struct env *env, const struct unit_graph *whole, struct u
     return st;
 }
 
-/* virtual_of (units) = the virtual stage that has each. */
+/* virtual_of (units) = the virtual stage of each unit. */
 static enum status deal_units(struct spread *spread, const struct unit_graph *whole,
                               struct unit_shape shape, const struct parallel_config *config,
                               int *virtual_of)
@@ -153,7 +153,7 @@ static enum status deal_units(struct spread *spread, const struct unit_graph *wh
     return st;
 }
 
-/* The units of this rank, and where its chunks are among them. */
+/* Find the units of this rank, and the chunks among them. */
 static enum status cut_units(struct spread *spread, const struct unit_graph *whole,
                              struct unit_shape shape, const struct parallel_config *config)
 {
@@ -185,8 +185,8 @@ done:
 
 enum { HOST_BYTES = 256 };
 
-/* Tensor-parallel ranks talk all the time: they are to be on one node. Those of a plan are where this
- * process is. */
+/* TP ranks communicate in every layer, so they must be on one node. A plan is not checked: all its
+ * ranks are on the machine that plans. */
 static enum status check_hosts(struct spread *spread, struct comm *world)
 {
     size_t size = (size_t)spread->mesh.size;
@@ -216,7 +216,8 @@ static enum status fill(struct spread *spread, struct comm *world, const struct 
     const struct timetable_shape shape_of_lists = {.kind = config->schedule,
                                                    .pp = spread->mesh.pp,
                                                    .chunks = chunks,
-                                                   .rounds = 1, /* any number will do */
+                                                   .rounds = 1, /* validation does not depend on it
+                                                                   */
                                                    .eager = config->eager};
     if (spread->mesh.pp > 1)
         TRY(timetable_validate(spread->env, &shape_of_lists));
@@ -234,8 +235,8 @@ static enum status fill(struct spread *spread, struct comm *world, const struct 
     return STATUS_OK;
 }
 
-static enum status find_place(struct env *env, const struct comm *world,
-                              const struct parallel_config *config, struct mesh *mesh)
+static enum status find_mesh(struct env *env, const struct comm *world,
+                             const struct parallel_config *config, struct mesh *mesh)
 {
     int tp = config->tp > 0 ? (int)config->tp : 1, pp = config->pp > 0 ? (int)config->pp : 1;
     return mesh_of(env, world ? comm_size(world) : 1, world ? comm_rank(world) : 0, tp, pp, mesh);
@@ -245,7 +246,7 @@ enum status spread_part(struct env *env, const struct comm *world, struct unit_s
                         const struct parallel_config *config, struct model_part *part)
 {
     struct mesh mesh;
-    TRY(find_place(env, world, config, &mesh));
+    TRY(find_mesh(env, world, config, &mesh));
     *part = (struct model_part){
         .tp = mesh.tp, .t = mesh.t, .sequence = config->sequence, .regather = config->regather};
     return model_part_check_rows(env, part, shape.batch, shape.tokens);
@@ -256,7 +257,7 @@ enum status spread_create(struct env *env, struct comm *world, const struct unit
                           struct spread *spread)
 {
     *spread = (struct spread){.env = env, .graph = whole, .copies = world};
-    TRY(find_place(env, world, config, &spread->mesh));
+    TRY(find_mesh(env, world, config, &spread->mesh));
     if (spread->mesh.pp == 1 && spread->mesh.tp == 1)
         return STATUS_OK;
     enum status st = fill(spread, world, whole, shape, config);
@@ -301,22 +302,22 @@ struct comm *spread_tp_group(const struct spread *spread)
     return spread->mesh.tp > 1 ? spread->groups.tp : NULL;
 }
 
-static double count_shares(const struct unit_graph *graph)
+static double count_partial_elements(const struct unit_graph *graph)
 {
-    double shares = 0;
+    double count = 0;
     for (int t = 0; t < graph->tensor_count; t++) {
         const struct unit_split *split = &graph->tensors[t].split;
         if (split->partial)
-            shares += 2.0 * (split->replicas - 1) / split->replicas *
-                      (double)unit_tensor_count(&graph->tensors[t]);
+            count += 2.0 * (split->replicas - 1) / split->replicas *
+                     (double)unit_tensor_count(&graph->tensors[t]);
     }
-    return shares;
+    return count;
 }
 
 struct spread_counts spread_count(const struct spread *spread)
 {
     const struct unit_graph *graph = spread->graph;
-    struct spread_counts counts = {.shares = count_shares(graph)};
+    struct spread_counts counts = {.partial = count_partial_elements(graph)};
     counts.first = !spread->chunks || spread->mesh.p == 0;
     counts.last = !spread->chunks || spread->mesh.p == spread->mesh.pp - 1;
     counts.inner_units = graph->unit_count - counts.first - counts.last;

@@ -1,16 +1,16 @@
-/* timetable -- what follows from a shape by arithmetic: who talks to whom, in which order passes
- * come, how many rounds are in flight.
+/* timetable -- what follows from a shape by arithmetic: peers, the order of passes, rounds in
+ * flight.
  *
- * One order serves all kinds. Forwards go through the rounds in groups, each group through all
- * chunks; backwards the same from the last chunk to the first (2 chunks, groups of 2):
+ * One order serves all kinds. Forwards take the rounds in groups, each group through all chunks;
+ * backwards do the same from the last chunk to the first (2 chunks, groups of 2):
  *
  *     forwards    0.0 0.1 1.0 1.1  0.2 0.3 1.2 1.3 ...        chunk.round
  *     backwards   1.0 1.1 0.0 0.1  1.2 1.3 0.2 0.3 ...
  *
- * A rank does a forward whenever no more than `warmup` forwards are without their backward, else a
- * backward. A group that has at least pp rounds comes back to the first rank for its next chunk just
- * when that is done with this one, or later: no bubble between groups. So rounds that are no multiple
- * of pp make some groups larger, and none smaller; fewer rounds than pp are one group.
+ * A rank does a forward while at most `warmup` forwards lack their backward, otherwise a backward.
+ * A group of at least pp rounds returns to the first rank for its next chunk when that rank has
+ * finished this one, or later: no bubble between groups. So when the rounds are no multiple of pp,
+ * some groups are larger and none is smaller; fewer rounds than pp are one group.
  */
 #include "engine/timetable.h"
 #include "engine/timetable_impl.h"
@@ -24,22 +24,26 @@ enum status timetable_validate(struct env *env, const struct timetable_shape *sh
     CHECK_LT((unsigned)shape->kind, sizeof timetable_words / sizeof *timetable_words - 1);
     const char *word = timetable_words[shape->kind];
     if (shape->pp < 1 || shape->pp > MOST_RANKS)
-        return FAIL(env, CONFIG, "parallel.pp is %d; a pipeline has 1 to %d ranks", shape->pp,
-                    MOST_RANKS);
+        return FAIL(env, CONFIG, "parallel.pp=%d is out of range: a pipeline has 1 to %d stages",
+                    shape->pp, MOST_RANKS);
     if (shape->rounds < 1 || shape->rounds > MOST_ROUNDS)
-        return FAIL(env, CONFIG, "%d micro-batches a replica; a pipeline takes 1 to %d a step",
-                    shape->rounds, MOST_ROUNDS);
+        return FAIL(
+            env, CONFIG,
+            "%d micro-batches per replica is out of range: a pipeline takes 1 to %d per step",
+            shape->rounds, MOST_ROUNDS);
     if (shape->chunks < 1 || shape->chunks > MOST_CHUNKS)
-        return FAIL(env, CONFIG, "parallel.chunks is %d; a rank has 1 to %d", shape->chunks,
-                    MOST_CHUNKS);
+        return FAIL(env, CONFIG, "parallel.chunks=%d is out of range: a stage has 1 to %d",
+                    shape->chunks, MOST_CHUNKS);
     if (shape->chunks > 1 && shape->kind != TIMETABLE_INTERLEAVED)
-        return FAIL(env, CONFIG,
-                    "parallel.chunks is %d, but the schedule '%s' has one chunk a rank; several "
-                    "are for parallel.schedule interleaved",
-                    shape->chunks, word);
+        return FAIL(
+            env, CONFIG,
+            "parallel.chunks=%d conflicts with parallel.schedule=%s, which has one chunk per "
+            "stage; use parallel.schedule=interleaved",
+            shape->chunks, word);
     if (shape->eager && shape->kind == TIMETABLE_GPIPE)
         return FAIL(env, CONFIG,
-                    "parallel.eager: the schedule '%s' has no eager form: all rounds are in flight",
+                    "parallel.eager conflicts with parallel.schedule=%s, which has all rounds in "
+                    "flight; leave it off",
                     word);
     return STATUS_OK;
 }
@@ -74,9 +78,10 @@ bool timetable_has(const struct timetable_shape *shape, int p, int verb, int chu
 
 /* --- the order of passes -------------------------------------------------------------------- */
 
-/* Groups of at least pp rounds where there are so many, as even as they can be, larger ones first. */
+/* Groups of at least pp rounds, as even as possible, larger ones first; fewer rounds than pp are
+ * one group. */
 struct groups {
-    int64_t large, size; /* so many have size + 1 rounds, the others size */
+    int64_t large, size; /* `large` groups have size + 1 rounds, the others `size` */
     int64_t largest;
 };
 
@@ -87,19 +92,20 @@ static struct groups groups_of(const struct timetable_shape *shape)
                            (shape->rounds + count - 1) / count};
 }
 
-/* Where the n-th pass is: rounds in groups before its own, rounds in that, passes of it before. */
-struct spot {
+/* Position of the n-th pass: rounds in earlier groups, rounds of its own group, earlier passes in
+ * its group. */
+struct position {
     int64_t rounds, size, within;
 };
 
-static struct spot spot_of(const struct timetable_shape *shape, int64_t n)
+static struct position position_of(const struct timetable_shape *shape, int64_t n)
 {
     struct groups g = groups_of(shape);
     int64_t large = (g.size + 1) * shape->chunks, small = g.size * shape->chunks;
     if (n < g.large * large)
-        return (struct spot){n / large * (g.size + 1), g.size + 1, n % large};
+        return (struct position){n / large * (g.size + 1), g.size + 1, n % large};
     n -= g.large * large;
-    return (struct spot){g.large * (g.size + 1) + n / small * g.size, g.size, n % small};
+    return (struct position){g.large * (g.size + 1) + n / small * g.size, g.size, n % small};
 }
 
 int64_t timetable_passes(const struct timetable_shape *shape)
@@ -109,10 +115,10 @@ int64_t timetable_passes(const struct timetable_shape *shape)
 
 struct timetable_action timetable_forward(const struct timetable_shape *shape, int64_t n)
 {
-    struct spot spot = spot_of(shape, n);
+    struct position pos = position_of(shape, n);
     return (struct timetable_action){.verb = TIMETABLE_FORWARD,
-                                     .chunk = (uint16_t)(spot.within / spot.size),
-                                     .round = (int32_t)(spot.rounds + spot.within % spot.size)};
+                                     .chunk = (uint16_t)(pos.within / pos.size),
+                                     .round = (int32_t)(pos.rounds + pos.within % pos.size)};
 }
 
 struct timetable_action timetable_backward(const struct timetable_shape *shape, int64_t n)
@@ -123,16 +129,16 @@ struct timetable_action timetable_backward(const struct timetable_shape *shape, 
     return action;
 }
 
-/* Of the first n forwards those of a chunk; of backwards, with chunks counted from the last. */
+/* How many of the first n forwards belong to a chunk. For backwards, count chunks from the last. */
 static int64_t passes_of(const struct timetable_shape *shape, int chunk, int64_t n)
 {
-    struct spot spot = spot_of(shape, n);
-    int64_t more = spot.within - chunk * spot.size;
-    return spot.rounds + (more < 0 ? 0 : more > spot.size ? spot.size : more);
+    struct position pos = position_of(shape, n);
+    int64_t more = pos.within - chunk * pos.size;
+    return pos.rounds + (more < 0 ? 0 : more > pos.size ? pos.size : more);
 }
 
-/* The way to the last rank, and those chunks of a group that are not the last. Twice the way is
- * for transfers: a round that is on the wire then keeps nobody waiting. */
+/* The distance to the last rank, plus the chunks of a group that are not the last. `eager` doubles
+ * the distance to make up for transfers: nobody then waits for a round that is on the wire. */
 int64_t timetable_warmup(const struct timetable_shape *shape, int p)
 {
     int64_t way = shape->pp - 1 - p;
@@ -148,7 +154,7 @@ int timetable_unweighted(const struct timetable_shape *shape)
 
 /* --- rounds in flight ----------------------------------------------------------------------- */
 
-/* After n forwards there have been n - ahead backwards, once there is one. */
+/* After n forwards, n - ahead backwards have run, once there is one. */
 static int64_t in_flight_by_order(const struct timetable_shape *shape, int p, int chunk)
 {
     int64_t ahead = timetable_warmup(shape, p) + 1, passes = timetable_passes(shape), most = 0;
@@ -185,7 +191,7 @@ struct timetable_peaks timetable_count_peaks(const struct timetable *t, int p, i
         int verb = t->actions[i].verb;
         if (t->actions[i].chunk != chunk)
             continue;
-        /* what begins with it */
+        /* counted from the begin of the action */
         now.in_flight += verb == TIMETABLE_FORWARD;
         now.held += verb == (receives_inputs ? TIMETABLE_RECV_ACTIVATION : TIMETABLE_FORWARD);
         now.split += verb == TIMETABLE_INPUT;
@@ -194,7 +200,7 @@ struct timetable_peaks timetable_count_peaks(const struct timetable *t, int p, i
         most.held = larger(most.held, now.held);
         most.split = larger(most.split, now.split);
         most.gradients = larger(most.gradients, now.gradients);
-        /* what ends with it */
+        /* counted to the end of the action */
         now.in_flight -= verb == TIMETABLE_BACKWARD || verb == TIMETABLE_WEIGHT;
         now.held -= verb == TIMETABLE_BACKWARD || verb == TIMETABLE_WEIGHT;
         now.split -= verb == TIMETABLE_WEIGHT;

@@ -1,27 +1,33 @@
-/* timetable -- pipeline schedules as lists: what each rank of a pipeline does, in which order.
+/* timetable -- pipeline schedules as lists: what each rank of a pipeline does, and in which order.
  *
- * Ranks p = 0 .. pp - 1 of a pipeline have `chunks` chunks of the model each; virtual stage
- * s = chunk * pp + p, and a step takes `rounds` rounds (micro-batches of this replica) through all
- * stages and back. A rank's list has every pass of its chunks and every message between ranks:
+ * A pipeline has ranks p = 0 .. pp - 1 with `chunks` chunks of the model each. Chunk c of rank p is
+ * virtual stage s = c * pp + p. A step takes `rounds` rounds (micro-batches of this replica)
+ * through all stages and back. A rank's list contains every pass of its chunks and every message to
+ * or from other ranks:
  *
  *     gpipe        all forwards, then all backwards
- *     1f1b         forwards until the first backward can come, then one of each
- *     interleaved  1f1b over chunks, pp rounds or some more at a time: the bubble divided by chunks
+ *     1f1b         forwards until the first backward is possible, then one of each in turn
+ *     interleaved  1f1b over chunks, pp rounds or a few more at a time: bubble / chunks
  *     zero-bubble  backward in two parts; weight gradients, which nobody waits for, fill the bubble
  *
- * The lists are a function of the shape alone, so every rank makes all of them for itself. Laws:
+ *     rank 0  F0 F1 F2 F3 .. .. .. B0 .. B1 .. B2 .. B3     1f1b, pp = 4, rounds = 4: the passes of
+ *     rank 3  .. .. .. F0 B0 F1 B1 F2 B2 F3 B3              two ranks if all take the same time
  *
- *  1. Backward passes (both parts) of a chunk come in the order of rounds, in every kind.
- *  2. Messages of one rank to another are received in the order in which they are sent.
- *  3. Carried out one action after another, with sends that wait until they are received, the lists
+ * The lists depend on the shape alone, so every rank computes all of them. They obey four laws:
+ *
+ * 1. The backward passes of a chunk (both parts) are in the order of rounds, in every kind. 2.
+ * Messages from one rank to another are received in the order in which they are sent. 3. Carried
+ * out one action at a time, with sends that block until they are received, the lists
  *     end: all of them are parts of one common order, in which a message is one event for both of
- *     its ranks, so that the first event not done can always be done. Anything more patient
- *     (buffered sends, a stream of transfers beside compute) ends as well.
- *  4. A message is sent before its rank's next pass, and received before the pass during which it
- *     is likely to come: a stream of transfers beside compute, in the order of the list, loses nothing.
+ *     its ranks, so the first event that is not done can always be done. Anything that blocks less
+ *     (buffered sends, messages on side streams) ends as well.
+ * 4. A message is sent before its rank's next pass, and its receive is listed before the pass
+ * during
+ *     which it is likely to arrive, so messages on side streams, in the order of the list, cost
+ *     no time.
  *
- * Between chunks of one rank (pp = 1) there are no messages. Nothing here runs or sends anything;
- * how long a list takes is told by engine/timetable_simulate.h.
+ * Chunks of one rank (pp = 1) exchange no messages. Nothing here runs or sends anything;
+ * engine/timetable_simulate.h computes how long a list takes.
  */
 #ifndef ENGINE_TIMETABLE_H
 #define ENGINE_TIMETABLE_H
@@ -35,21 +41,21 @@ enum timetable_kind {
     TIMETABLE_INTERLEAVED,
     TIMETABLE_ZERO_BUBBLE
 };
-extern const char *const timetable_words[]; /* in the order of the enum, NULL at the end */
+extern const char *const timetable_words[]; /* in the order of the enum, then NULL */
 
 struct timetable_shape {
     int kind;   /* enum timetable_kind */
     int pp;     /* ranks */
-    int chunks; /* a rank; more than 1 only if interleaved */
-    int rounds; /* at least 1; no multiple of anything */
-    bool eager; /* more rounds in flight, up to twice as many, which hides transfers; not gpipe */
+    int chunks; /* per rank; more than 1 only if interleaved */
+    int rounds; /* at least 1; need not be a multiple of pp */
+    bool eager; /* up to twice as many rounds in flight, which hides transfers; not gpipe */
 };
 
 enum timetable_verb {
     TIMETABLE_FORWARD,
-    TIMETABLE_BACKWARD, /* both parts at once */
-    TIMETABLE_INPUT,    /* the gradient of the chunk's input */
-    TIMETABLE_WEIGHT,   /* the gradients of its parameters */
+    TIMETABLE_BACKWARD, /* both parts in one pass */
+    TIMETABLE_INPUT,    /* backward-input */
+    TIMETABLE_WEIGHT,   /* backward-weight */
     TIMETABLE_SEND_ACTIVATION,
     TIMETABLE_RECV_ACTIVATION,
     TIMETABLE_SEND_GRADIENT,
@@ -59,26 +65,27 @@ enum timetable_verb {
 
 struct timetable_action {
     uint16_t verb;  /* enum timetable_verb */
-    uint16_t chunk; /* of the rank whose list it is in */
+    uint16_t chunk; /* of the rank that has the action in its list */
     int32_t round;
 };
 
 struct timetable {
     struct timetable_shape shape;
     struct timetable_action *actions; /* rank after rank */
-    int64_t *first;                   /* (pp + 1) where a rank's list begins; the last: their end */
+    int64_t *first;                   /* (pp + 1) start of each rank's list, then the end of the
+                                         last */
 };
 
-/* Refuses a shape that there is no list for, with the key and the reason. */
+/* Refuse a shape that has no lists, with the key and the reason. */
 enum status timetable_validate(struct env *env, const struct timetable_shape *shape);
-/* All ranks' lists. The caller frees *t. */
+/* The lists of all ranks. The caller frees *t. */
 enum status timetable_create(struct env *env, const struct timetable_shape *shape,
                              struct timetable *t);
 void timetable_free(struct env *env, struct timetable *t);
 
-/* Prove of these lists, whoever made them: every action of the shape is there exactly once, data
- * are there before they are used, laws 1, 2 and 3, and no chunk has more rounds in flight than
- * timetable_in_flight says. STATUS_INTERNAL with what is wrong and where. */
+/* Prove these lists correct, independently of how they were made: every action of the shape is
+ * present exactly once, data arrives before it is used, laws 1, 2 and 3 hold, and no chunk has more
+ * rounds in flight than timetable_in_flight says. STATUS_INTERNAL with what is wrong and where. */
 enum status timetable_check(struct env *env, const struct timetable *t);
 
 /* --- questions about a shape ---------------------------------------------------------------- */
@@ -103,35 +110,36 @@ static inline bool timetable_is_message(int verb)
     return verb >= TIMETABLE_SEND_ACTIVATION;
 }
 
-/* Whether backward passes are in two parts. */
+/* Whether backward passes are split in two. */
 bool timetable_splits(const struct timetable_shape *shape);
 /* The other rank of a message in rank p's list. */
 int timetable_peer(const struct timetable_shape *shape, int p, int verb);
-/* Whether rank p's list has this action, for each round. */
+/* Whether rank p's list has this action (once for each round). */
 bool timetable_has(const struct timetable_shape *shape, int p, int verb, int chunk);
-/* At most so many rounds of a chunk are between the begin of their forward and the end of their
- * backward (of its weight part, if split) at once: memory is planned by it. Inputs may be received
- * before that: see `held` of timetable_count_peaks. */
+/* The most rounds of a chunk that can be between the begin of forward and the end of backward (of
+ * backward-weight, if split) at once: activations are allocated by it. Inputs may be received
+ * earlier: see timetable_peaks.held. */
 int timetable_in_flight(const struct timetable_shape *shape, int p, int chunk);
 
 /* --- questions about lists ------------------------------------------------------------------ */
 
-/* The most at once of rank p's chunk. */
+/* The largest numbers of rounds of rank p's chunk at the same time. */
 struct timetable_peaks {
     int in_flight; /* from forward to the end of backward */
-    int held;      /* the same from the receive of its input on */
-    int split;     /* from the input part of backward to the end of the weight part */
-    int gradients; /* gradients of its output: from their receive to the end of (input) backward */
+    int held;      /* the same, counted from the receive of the input */
+    int split;     /* from backward-input to the end of backward-weight */
+    int gradients; /* gradients of the output: from their receive to the end of backward
+                      (backward-input, if split) */
 };
 struct timetable_peaks timetable_count_peaks(const struct timetable *t, int p, int chunk);
 
-/* "F3", "B3", "I3", "W3": passes of round 3; "a3>1": its activations to rank 1, "g3<1": its
- * gradient from rank 1; with several chunks "F2.3": of chunk 2. Returns out, which holds
+/* "F3", "B3", "I3", "W3": passes of round 3. "a3>1": its activations to rank 1; "g3<1": its
+ * gradient from rank 1. With several chunks "F2.3": round 3 of chunk 2. Returns out, which holds
  * TIMETABLE_NAME_BYTES. */
 enum { TIMETABLE_NAME_BYTES = 48 };
 char *timetable_name(const struct timetable_shape *shape, int p, struct timetable_action action,
                      char *out);
-/* The list of rank p, in lines of at most `width` characters. */
+/* Print the list of rank p in lines of at most `width` characters. */
 void timetable_print(const struct timetable *t, int p, int width, struct text *text);
 
 #endif

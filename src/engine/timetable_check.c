@@ -1,9 +1,9 @@
-/* timetable_check -- proves lists right, without a thought of how they were made.
+/* timetable_check -- proves lists correct, independently of how they were made.
  *
- * First each rank's list by itself: a table of where each action stands, against a table of what must
- * come before what. Then each pair of neighbours: what one sends is what the other receives, in
- * order. Then all together: carried out with sends that wait, they end. The order of data between
- * ranks follows from the three.
+ * First each rank's list alone: the position of each action against a table of what must precede
+ * what. Then each pair of neighbours: the messages that one sends are those that the other
+ * receives, in the same order. Then all ranks together: carried out with blocking sends, the lists
+ * end. The order of data between ranks follows from these three.
  */
 #include <string.h>
 #include "engine/timetable.h"
@@ -12,34 +12,35 @@
 struct check {
     struct env *env;
     const struct timetable *t;
-    int64_t *place; /* (verbs, chunks, rounds) of one rank: 1 + where in its list; 0 = not there */
-    int64_t *at;    /* (pp) */
+    int64_t
+        *position; /* (verbs, chunks, rounds) of one rank: 1 + position in its list; 0 = missing */
+    int64_t *at;   /* (pp) */
 };
 
-static int64_t *place_of(const struct check *c, int verb, int chunk, int round)
+static int64_t *position_of(const struct check *c, int verb, int chunk, int round)
 {
     const struct timetable_shape *shape = &c->t->shape;
-    return &c->place[((int64_t)verb * shape->chunks + chunk) * shape->rounds + round];
+    return &c->position[((int64_t)verb * shape->chunks + chunk) * shape->rounds + round];
 }
 
 /* --- one rank ------------------------------------------------------------------------------- */
 
-struct step_of { /* an action of the rank that is looked at */
+struct step { /* an action of the rank that is being checked */
     int verb, chunk, round;
 };
 
-static char *name_of(const struct check *c, int p, struct step_of a, char *out)
+static char *name_of(const struct check *c, int p, struct step a, char *out)
 {
     struct timetable_action action = {(uint16_t)a.verb, (uint16_t)a.chunk, a.round};
     return timetable_name(&c->t->shape, p, action, out);
 }
 
-static enum status find_places(const struct check *c, int p)
+static enum status find_positions(const struct check *c, int p)
 {
     const struct timetable_shape *shape = &c->t->shape;
     char name[TIMETABLE_NAME_BYTES];
     size_t cells = (size_t)TIMETABLE_VERB_COUNT * (size_t)shape->chunks * (size_t)shape->rounds;
-    memset(c->place, 0, cells * sizeof *c->place);
+    memset(c->position, 0, cells * sizeof *c->position);
     for (int64_t i = c->t->first[p]; i < c->t->first[p + 1]; i++) {
         struct timetable_action a = c->t->actions[i];
         int64_t n = i - c->t->first[p];
@@ -51,34 +52,35 @@ static enum status find_places(const struct check *c, int p)
         if (!timetable_has(shape, p, a.verb, a.chunk))
             return FAIL(c->env, INTERNAL, "pipeline: rank %d, action %lld: %s does not belong here",
                         p, (long long)n, timetable_name(shape, p, a, name));
-        int64_t *place = place_of(c, a.verb, a.chunk, a.round);
-        if (*place != 0)
+        int64_t *position = position_of(c, a.verb, a.chunk, a.round);
+        if (*position != 0)
             return FAIL(c->env, INTERNAL, "pipeline: rank %d does %s twice: actions %lld and %lld",
-                        p, timetable_name(shape, p, a, name), (long long)*place - 1, (long long)n);
-        *place = n + 1;
+                        p, timetable_name(shape, p, a, name), (long long)*position - 1,
+                        (long long)n);
+        *position = n + 1;
     }
     return STATUS_OK;
 }
 
-static enum status check_all_there(const struct check *c, int p)
+static enum status check_complete(const struct check *c, int p)
 {
     const struct timetable_shape *shape = &c->t->shape;
     char name[TIMETABLE_NAME_BYTES];
     for (int verb = 0; verb < TIMETABLE_VERB_COUNT; verb++)
         for (int chunk = 0; chunk < shape->chunks; chunk++)
             for (int r = 0; r < shape->rounds && timetable_has(shape, p, verb, chunk); r++)
-                if (*place_of(c, verb, chunk, r) == 0)
+                if (*position_of(c, verb, chunk, r) == 0)
                     return FAIL(c->env, INTERNAL, "pipeline: %s is missing in the list of rank %d",
-                                name_of(c, p, (struct step_of){verb, chunk, r}, name), p);
+                                name_of(c, p, (struct step){verb, chunk, r}, name), p);
     return STATUS_OK;
 }
 
-/* `a` comes before `b`. */
-static enum status check_before(const struct check *c, int p, struct step_of a, struct step_of b)
+/* Action a must precede action b. */
+static enum status check_before(const struct check *c, int p, struct step a, struct step b)
 {
     char name[TIMETABLE_NAME_BYTES], other[TIMETABLE_NAME_BYTES];
-    int64_t first = *place_of(c, a.verb, a.chunk, a.round);
-    int64_t second = *place_of(c, b.verb, b.chunk, b.round);
+    int64_t first = *position_of(c, a.verb, a.chunk, a.round);
+    int64_t second = *position_of(c, b.verb, b.chunk, b.round);
     if (first < second)
         return STATUS_OK;
     return FAIL(c->env, INTERNAL, "pipeline: rank %d does %s (action %lld) before %s (action %lld)",
@@ -86,11 +88,11 @@ static enum status check_before(const struct check *c, int p, struct step_of a, 
                 (long long)first - 1);
 }
 
-/* What must come before what, in one chunk and round, or from one chunk or round to the next. */
+/* What must precede what: in one chunk and round, or between consecutive chunks or rounds. */
 static const struct rule {
     int before, after;
-    int chunk, round; /* of `before`, seen from `after` */
-    bool alone;       /* only where chunks follow each other on one rank, without messages */
+    int chunk, round; /* of `before`, relative to `after` */
+    bool alone;       /* only if one rank has all chunks, without messages */
 } rules[] = {
     {TIMETABLE_RECV_ACTIVATION, TIMETABLE_FORWARD, 0, 0, false},
     {TIMETABLE_FORWARD, TIMETABLE_SEND_ACTIVATION, 0, 0, false},
@@ -109,7 +111,7 @@ static const struct rule {
     {TIMETABLE_INPUT, TIMETABLE_INPUT, 1, 0, true},
 };
 
-/* Where the rank has both. */
+/* Applies only to actions that the rank has. */
 static enum status check_rule(const struct check *c, int p, const struct rule *rule)
 {
     const struct timetable_shape *shape = &c->t->shape;
@@ -121,8 +123,8 @@ static enum status check_rule(const struct check *c, int p, const struct rule *r
             !timetable_has(shape, p, rule->after, chunk))
             continue;
         for (int r = -rule->round; r < shape->rounds; r++)
-            TRY(check_before(c, p, (struct step_of){rule->before, other, r + rule->round},
-                             (struct step_of){rule->after, chunk, r}));
+            TRY(check_before(c, p, (struct step){rule->before, other, r + rule->round},
+                             (struct step){rule->after, chunk, r}));
     }
     return STATUS_OK;
 }
@@ -134,7 +136,7 @@ static enum status check_room(const struct check *c, int p)
         int promised = timetable_in_flight(&c->t->shape, p, chunk);
         if (most > promised)
             return FAIL(c->env, INTERNAL,
-                        "pipeline: rank %d has %d rounds of chunk %d in flight; there is room "
+                        "pipeline: rank %d has %d rounds of chunk %d in flight; memory is planned "
                         "for %d",
                         p, most, chunk, promised);
     }
@@ -143,8 +145,8 @@ static enum status check_room(const struct check *c, int p)
 
 static enum status check_rank(const struct check *c, int p)
 {
-    TRY(find_places(c, p));
-    TRY(check_all_there(c, p));
+    TRY(find_positions(c, p));
+    TRY(check_complete(c, p));
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         TRY(check_rule(c, p, &rules[i]));
     return check_room(c, p);
@@ -152,7 +154,8 @@ static enum status check_rank(const struct check *c, int p)
 
 /* --- two ranks ------------------------------------------------------------------------------ */
 
-/* The next action of `list`, from i on, that is a send to (a receive from) `peer`; or its end. */
+/* The next action of rank `list`, from i on, that is a send to `peer` (a receive from it); or the
+ * end. */
 static int64_t next_message(const struct timetable *t, int list, int64_t i, bool send, int peer)
 {
     for (; i < t->first[list + 1]; i++) {
@@ -164,8 +167,8 @@ static int64_t next_message(const struct timetable *t, int list, int64_t i, bool
     return i;
 }
 
-/* Whether what `send` of rank p sends is what `recv` of rank q awaits. Gradients and activations
- * are messages of one size, so a mistake would not be seen by who receives it. */
+/* Whether `send` of rank p and `recv` of rank q are the same message. Gradients and activations
+ * have the same size, so the receiver would not notice a mix-up. */
 static bool is_same_message(const struct timetable_shape *shape, int p,
                             struct timetable_action send, int q, struct timetable_action recv)
 {
@@ -200,8 +203,8 @@ static enum status check_pair(const struct check *c, int p, int q)
 
 /* --- all ranks ------------------------------------------------------------------------------ */
 
-/* Follow who waits for whom from a rank that waits, until one comes again: that is the circle. */
-static enum status say_circle(const struct check *c)
+/* Follow the chain of waiting ranks until it repeats, and report that cycle. */
+static enum status report_cycle(const struct check *c)
 {
     const struct timetable *t = c->t;
     char name[TIMETABLE_NAME_BYTES];
@@ -209,7 +212,7 @@ static enum status say_circle(const struct check *c)
     int p = 0;
     while (c->at[p] == t->first[p + 1])
         p++;
-    for (int i = 0; i < t->shape.pp; i++) /* so far, it is in the circle */
+    for (int i = 0; i < t->shape.pp; i++) /* after pp steps p is in the cycle */
         p = timetable_peer(&t->shape, p, t->actions[c->at[p]].verb);
     text_init(&text, c->env);
     for (int q = p, n = 0; n == 0 || q != p; n++) {
@@ -218,16 +221,9 @@ static enum status say_circle(const struct check *c)
                     timetable_name(&t->shape, q, t->actions[c->at[q]], name));
         q = timetable_peer(&t->shape, q, t->actions[c->at[q]].verb);
     }
-    enum status st =
-        FAIL(c->env, INTERNAL, "pipeline: ranks would wait for each other: %s", text_string(&text));
+    enum status st = FAIL(c->env, INTERNAL, "pipeline: deadlock: %s", text_string(&text));
     text_free(&text);
     return st;
-}
-
-static enum status check_end(const struct check *c)
-{
-    TRY(timetable_walk(c->env, c->t, NULL, NULL, c->at));
-    return timetable_walked(c->t, c->at) ? STATUS_OK : say_circle(c);
 }
 
 static enum status check_lists(const struct check *c)
@@ -237,10 +233,11 @@ static enum status check_lists(const struct check *c)
         TRY(check_rank(c, p));
     for (int p = 0; p < pp && pp > 1; p++) {
         TRY(check_pair(c, p, (p + 1) % pp));
-        if (pp > 2) /* of two ranks each is the other's both neighbours */
+        if (pp > 2) /* with two ranks both neighbours are the same rank */
             TRY(check_pair(c, p, (p + pp - 1) % pp));
     }
-    return check_end(c);
+    TRY(timetable_execute(c->env, c->t, NULL, NULL, c->at));
+    return timetable_executed(c->t, c->at) ? STATUS_OK : report_cycle(c);
 }
 
 enum status timetable_check(struct env *env, const struct timetable *t)
@@ -249,12 +246,12 @@ enum status timetable_check(struct env *env, const struct timetable *t)
     struct check c = {.env = env, .t = t};
     size_t cells = (size_t)t->shape.chunks * (size_t)t->shape.rounds * TIMETABLE_VERB_COUNT;
     TRY(timetable_validate(env, &t->shape));
-    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "timetable", cells, sizeof(int64_t), &c.place));
+    TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "timetable", cells, sizeof(int64_t), &c.position));
     TRY_OR(undo, mem_alloc_array(env, MEM_OTHER, "timetable", (size_t)t->shape.pp, sizeof(int64_t),
                                  &c.at));
     st = check_lists(&c);
 undo:
-    mem_free(env, c.place);
+    mem_free(env, c.position);
     mem_free(env, c.at);
     return st;
 }

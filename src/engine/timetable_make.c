@@ -1,45 +1,48 @@
-/* timetable_make -- the lists of a shape, by playing the step on a clock.
+/* timetable_make -- makes the lists of a shape by simulating the step on a clock.
  *
- * Ranks are played together on one clock, twice. The first time, with transfers that take no time,
- * decides the order of each rank's passes; the second, with transfers that take a little, where
- * messages stand between them. An action is written into its lists at the moment it ends (a message:
- * is sent), a message into the lists of both of its ranks at once. So all lists are parts of one
- * order, the order of writing, and law 3 of the header holds whatever the real times are.
+ * All ranks run on one clock, twice. The first run, with transfers that take no time, decides the
+ * order of each rank's passes. The second, with transfers that take a little, decides where
+ * messages go between them. An action is appended to its list when it ends (a message: when it is
+ * sent), and a message is appended to the lists of both its ranks at once. So all lists are parts
+ * of one order, the order of appending, and law 3 of timetable.h holds whatever the real times are.
  *
- * Of the messages sent at one moment those of even ranks are written first. A rank sends one at a
- * time, so at most a handful hang together, and not the whole pipeline from neighbour to neighbour.
+ * Among messages that are sent at the same moment, those of even ranks are appended first. A rank
+ * sends one message at a time, so at most a handful depend on each other, rather than the whole
+ * pipeline from neighbour to neighbour.
  *
- * Ticks are nominal: a forward is one unit, a backward two, each of its parts one. Real costs change
- * when an action happens, never the lists.
+ * Ticks are nominal: a forward takes one unit, a backward two, each of its parts one. Real costs
+ * change when an action happens, never the lists.
  */
 #include "engine/timetable.h"
 #include "engine/timetable_impl.h"
 
-enum { UNIT_TO_ORDER = 1, UNIT_TO_PLACE = 4 }; /* ticks; a transfer takes 0 and 1 */
+enum { UNIT_TO_ORDER = 1, UNIT_TO_PLACE = 4 }; /* ticks; a transfer takes 0 and 1 ticks */
 
-/* Lists that grow: action n of rank p is at [first[p] + n]. */
+/* Growing lists: action n of rank p is at [first[p] + n]. */
 struct lists {
     struct timetable_action *actions;
     int64_t *first; /* (pp + 1) */
     int64_t *count; /* (pp) */
 };
 
-/* A rank on the clock. */
+/* A simulated rank. */
 struct player {
     int64_t forwards, backwards, weights; /* begun */
-    int64_t replayed;                     /* begun, of the order decided before */
-    struct timetable_action pass, made;   /* the last one begun; the last one that made a message */
+    int64_t replayed;                     /* begun, in the second run */
+    struct timetable_action pass, made;   /* the last one begun; the last one whose result is sent
+                                             */
     int64_t until;                        /* when the pass ends */
-    bool busy, sends, sent; /* in the pass; the message is to be sent; is on its way */
+    bool busy, sends, sent;               /* in a pass; a message is to be sent; it is in flight */
 };
 
 struct play {
     const struct timetable_shape *shape;
-    const struct lists *order; /* of passes, to be followed; NULL = it is being decided */
+    const struct lists *order; /* of passes, from the first run; NULL in the first run */
     struct lists *out;
     struct player *players; /* (pp) */
-    int32_t *inputs;        /* (stages) of rounds 0 .. n - 1 the input has come */
-    int32_t *gradients;     /* (stages) the gradient of the output; of the last stage: the loss */
+    int32_t *inputs;        /* (stages) n: the inputs of rounds 0 .. n - 1 have arrived */
+    int32_t *gradients;     /* (stages) the same for gradients of the output; last stage: for losses
+                               */
     int64_t time, unit;
 };
 
@@ -56,12 +59,12 @@ static bool is_ready(const struct play *play, int p, struct timetable_action pas
     int s = timetable_pp_stage(play->shape, p, pass.chunk);
     switch (pass.verb) {
     case TIMETABLE_FORWARD: return pass.round < play->inputs[s];
-    case TIMETABLE_WEIGHT: return true; /* its input part is before it in every order */
+    case TIMETABLE_WEIGHT: return true; /* backward-input precedes it in every order */
     default: return pass.round < play->gradients[s];
     }
 }
 
-/* The next forward or backward: see timetable.c. */
+/* The next forward or backward, in the order of timetable.c. */
 static bool next_in_turn(const struct play *play, int p, struct timetable_action *pass)
 {
     const struct timetable_shape *shape = play->shape;
@@ -77,13 +80,13 @@ static bool next_in_turn(const struct play *play, int p, struct timetable_action
         return false;
     if (forward && timetable_splits(shape) &&
         me->forwards - me->weights == timetable_unweighted(shape))
-        return false; /* no room before a weight pass */
+        return false; /* a backward-weight must free memory first */
     me->forwards += forward;
     me->backwards += !forward;
     return true;
 }
 
-/* zero-bubble: weight gradients when there is nothing in turn. */
+/* zero-bubble: a backward-weight when nothing else is due. */
 static bool next_weight(const struct play *play, int p, struct timetable_action *pass)
 {
     struct player *me = &play->players[p];
@@ -107,12 +110,7 @@ static bool next_in_order(const struct play *play, int p, struct timetable_actio
 
 /* --- the clock ------------------------------------------------------------------------------ */
 
-static int64_t ticks(const struct play *play, int verb)
-{
-    return verb == TIMETABLE_BACKWARD ? 2 * play->unit : play->unit;
-}
-
-/* Whether rank p is at work after this. */
+/* Begin the next pass of rank p if possible; returns whether it is busy. */
 static bool start(struct play *play, int p)
 {
     struct player *me = &play->players[p];
@@ -120,11 +118,11 @@ static bool start(struct play *play, int p)
         return true;
     me->busy = play->order ? next_in_order(play, p, &me->pass)
                            : next_in_turn(play, p, &me->pass) || next_weight(play, p, &me->pass);
-    me->until = play->time + ticks(play, me->pass.verb);
+    me->until = play->time + (me->pass.verb == TIMETABLE_BACKWARD ? 2 : 1) * play->unit;
     return me->busy;
 }
 
-/* What rank p has made is there for the stage that waits for it. */
+/* The result of rank p arrives at the stage that waits for it. */
 static void arrive(struct play *play, int p)
 {
     struct player *me = &play->players[p];
@@ -150,7 +148,7 @@ static int finish(struct play *play, int p)
         return 1;
     }
     if (verb == TIMETABLE_WEIGHT || (!forward && s == 0))
-        return 1; /* nobody waits for it */
+        return 1; /* nobody waits for the result */
     me->made = me->pass;
     me->sends = play->shape->pp > 1;
     if (!me->sends)
@@ -170,7 +168,7 @@ static void send_made(struct play *play, int p)
     action.verb = forward ? TIMETABLE_SEND_ACTIVATION : TIMETABLE_SEND_GRADIENT;
     int peer = timetable_peer(play->shape, p, action.verb);
     int s = timetable_pp_stage(play->shape, p, action.chunk) + (forward ? 1 : -1);
-    if (play->order != NULL) { /* only then it has a place */
+    if (play->order != NULL) { /* the second run places messages */
         add_action(play->out, p, action);
         action.verb = forward ? TIMETABLE_RECV_ACTIVATION : TIMETABLE_RECV_GRADIENT;
         action.chunk = (uint16_t)(s / play->shape->pp);
@@ -190,7 +188,7 @@ static void run(struct play *play, int64_t passes)
     const int pp = play->shape->pp;
     for (play->time = 0; passes > 0; play->time++) {
         bool moves = false;
-        arrive_all(play); /* sent a tick ago */
+        arrive_all(play); /* sent one tick ago */
         for (int p = 0; p < pp; p++)
             passes -= finish(play, p);
         for (int p = 0; p < pp; p += 2)
@@ -215,7 +213,7 @@ static void lists_free(struct env *env, struct lists *lists)
     *lists = (struct lists){0};
 }
 
-/* Room for each rank's actions with verbs below `verbs`. */
+/* Allocate lists for each rank's actions with verbs below `verbs`. */
 static enum status lists_create(struct env *env, const struct timetable_shape *shape, int verbs,
                                 struct lists *lists)
 {
@@ -239,7 +237,7 @@ undo:
     return st;
 }
 
-/* Play the step once, into `out`. */
+/* Simulate the step once and append its actions to `out`. */
 static enum status play_step(struct env *env, const struct timetable_shape *shape,
                              const struct lists *order, struct lists *out)
 {

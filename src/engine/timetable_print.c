@@ -1,4 +1,5 @@
-/* timetable_print -- lists as words, and their times as a drawing in characters. */
+/* timetable_print -- prints lists as words, and their times as a picture in characters.
+ */
 #include <stdio.h>
 #include <string.h>
 #include "engine/timetable.h"
@@ -48,7 +49,8 @@ static char symbol(struct timetable_action action)
     }
 }
 
-/* Fill the columns whose middle lies in the span; passes over transfers, transfers over nothing. */
+/* Fill the columns whose middle is in the span. Passes overwrite transfers; transfers overwrite
+ * nothing. */
 static void draw(char *row, int width, double begin, double end, struct timetable_span span,
                  char mark)
 {

@@ -1,16 +1,16 @@
-/* timetable_simulate -- a walk through the lists, with clocks.
+/* timetable_simulate -- executes the lists with clocks.
  *
- * A rank has a clock for what it does itself, and one for its lane of transfers. When an action
- * begins is the largest of the clocks it needs, all of which stand still until it is done, so the
- * times do not depend on the order of the walk.
+ * A rank has one clock for its passes and one for its lane of transfers. An action begins at the
+ * latest of the clocks that it needs. All of these stand still until the action is done, so the
+ * times do not depend on the order of execution.
  */
 #include "engine/timetable_simulate.h"
 #include "engine/timetable_impl.h"
 
 struct rank_clock {
-    double now;     /* end of its last pass, or of what it waited for */
+    double now;     /* end of its last pass or wait */
     double lane;    /* end of its last transfer */
-    double wire[2]; /* to the rank before it, after it: free from then on */
+    double wire[2]; /* to the previous and the next rank: busy until then */
 };
 
 struct simulation {
@@ -18,8 +18,8 @@ struct simulation {
     const struct timetable_costs *costs;
     struct timetable_times *times;
     struct rank_clock *clocks; /* (pp) */
-    double *inputs;            /* (stages, rounds) when the input of a forward has come */
-    double *gradients;         /* (stages, rounds) the gradient of a stage's output */
+    double *inputs;            /* (stages, rounds) when the input of a forward arrives */
+    double *gradients;         /* (stages, rounds) when the gradient of the output arrives */
 };
 
 static double later(double a, double b)
@@ -62,10 +62,10 @@ static void visit_pass(struct simulation *s, int p, int64_t i)
     s->times->end = later(s->times->end, clock->now);
 }
 
-/* When a message that both ranks have come to is sent, and has come. */
+/* The span of a message once both ranks have reached it. */
 static struct timetable_span transfer(const struct simulation *s, int p, int q, bool after)
 {
-    int wire = after && s->t->shape.pp > 2; /* of two ranks each is the other's both neighbours */
+    int wire = after && s->t->shape.pp > 2; /* with two ranks both neighbours are the same rank */
     struct rank_clock *from = &s->clocks[p], *to = &s->clocks[q];
     double whole = s->costs->latency + s->costs->transfer;
     if (s->costs->transfers == TIMETABLE_LINKS) {
@@ -99,8 +99,8 @@ static void visit(void *user, int p, int64_t i, int q, int64_t j)
 
 static enum status simulate(struct env *env, struct simulation *s, int64_t *at)
 {
-    TRY(timetable_walk(env, s->t, visit, s, at));
-    CHECK(timetable_walked(s->t, at));
+    TRY(timetable_execute(env, s->t, visit, s, at));
+    CHECK(timetable_executed(s->t, at));
     double busy = 0.0, idle = 0.0;
     for (int p = 0; p < s->t->shape.pp; p++) {
         s->times->ranks[p].idle = s->times->end - s->times->ranks[p].busy;

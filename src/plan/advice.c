@@ -1,10 +1,10 @@
-/* advice -- looks for the least change of a request that fits, in the order of what it costs:
+/* advice -- finds the smallest change of a request that fits, in the order of what it costs:
  * traffic, then time, then money.
  *
- * Gathers ahead of their use (zero.prefetch) hide traffic and take slots: at every point of the
- * search it is also tried without them. Ranks are added only while each has a micro-batch. Where one
- * rank has all of a model, or of its part of it, a stage cuts nothing and the one that is asked for
- * stays until there are more.
+ * Prefetching gathers (zero.prefetch) hides traffic and needs slots: at every point of the search
+ * it is also tried without. Ranks are added only while each has a micro-batch. Where a single rank
+ * has a whole copy of the model, or of its part of it, ZeRO stages shard nothing, and the requested
+ * stage stays until there are more ranks.
  */
 #include "plan/plan_impl.h"
 
@@ -30,7 +30,7 @@ static struct plan_advice advice_of(const struct plan_request *request)
                                 .ranks = request->ranks};
 }
 
-/* As it is, or else without gathers ahead, which the request then has. */
+/* Try the request as it is, then without prefetch. If that fits, the request is changed. */
 static enum status fits_somehow(struct env *env, struct plan_request *request, size_t memory,
                                 bool *yes)
 {
@@ -45,7 +45,7 @@ static enum status fits_somehow(struct env *env, struct plan_request *request, s
     return STATUS_OK;
 }
 
-/* The next larger group that makes up the ranks; 0 = all of them. */
+/* The next larger shard group that divides the ranks; 0 = all of them. */
 static void widen_group(struct plan_request *request)
 {
     int group = request->zero.shard_group + 1;
@@ -54,7 +54,7 @@ static void widen_group(struct plan_request *request)
     request->zero.shard_group = group < request->ranks ? group : 0;
 }
 
-/* The largest smaller micro-batch that divides `whole`, with the same sequences in a step. */
+/* The next smaller micro-batch that divides `whole`, with the same number of sequences per step. */
 static void shrink(struct plan_request *request, int64_t whole)
 {
     struct engine_config *engine = &request->engine;
@@ -65,7 +65,7 @@ static void shrink(struct plan_request *request, int64_t whole)
     engine->micro_batches = sequences / engine->micro_batch;
 }
 
-/* Twice as many, if all have something to do. */
+/* Double the ranks if all of them have a micro-batch. */
 static bool add_ranks(struct plan_request *request)
 {
     int64_t workers = request->ranks - request->zero.servers;

@@ -1,4 +1,5 @@
-/* formula -- see the header. */
+/* formula -- closed formulas for state, traffic, activations and libraries.
+ */
 #include "plan/formula.h"
 
 #include "zero/partition.h"
@@ -11,7 +12,7 @@ static bool is_owner(const struct roster *roster)
     return roster_shard(roster, roster->rank) >= 0;
 }
 
-/* The part of something that a rank has. */
+/* The fraction of something that a rank holds. */
 static double held(const struct roster *roster, bool cut)
 {
     if (roster_is_worker(roster) && !cut)
@@ -23,29 +24,30 @@ double formula_state(const struct roster *roster, int stage, double parameters,
                      struct state_widths widths)
 {
     struct sharding cut = sharding_of(stage);
-    double optimizer = is_owner(roster) ? held(roster, cut.optim) : 0.0; /* else servers have it */
+    double optimizer =
+        is_owner(roster) ? held(roster, cut.optim) : 0.0; /* otherwise servers have it */
     return parameters * (widths.param * held(roster, cut.params) +
                          widths.grad * held(roster, cut.grads) + widths.optimizer * optimizer);
 }
 
-/* An owner's shard goes to every worker of its copy but itself. */
+/* An owner sends its shard to every other worker of its copy. */
 static double gathered(const struct roster *roster)
 {
     int shards = roster_shards(roster), others = roster->workers;
     if (!is_owner(roster))
         return 0.0;
-    if (roster_is_worker(roster)) /* no servers: the owners of a copy are its workers */
+    if (roster_is_worker(roster)) /* without servers the owners of a copy are its workers */
         others = shards - 1;
     return (double)others / shards;
 }
 
-/* An owner's share of its shard goes to the other holders. */
+/* An owner sends its reduce shard to the other holders of the shard. */
 static double shared(const struct roster *roster)
 {
     return is_owner(roster) ? (double)(roster->copies - 1) / roster->owners : 0.0;
 }
 
-/* A worker keeps the share that it sums itself. */
+/* A worker sends all gradients except the reduce shard that it sums itself. */
 static double reduced(const struct roster *roster)
 {
     if (!roster_is_worker(roster))
@@ -53,18 +55,18 @@ static double reduced(const struct roster *roster)
     return is_owner(roster) ? 1.0 - 1.0 / roster->owners : 1.0;
 }
 
-/* All that tensor-parallel ranks tell each other; servers only add gradients and norms. */
+/* Everything TP ranks send each other. Servers send only gradients and norms. */
 static double sent_in_tp_group(const struct roster *roster, const struct volume *volume)
 {
     enum { LOSS_BYTES = 3 * 8, NORM_BYTES = 8 };
     double others = volume->tp - 1, part = others / volume->tp;
     double rounds = roster_is_worker(roster) ? (double)volume->rounds : 0.0;
-    double shares = is_owner(roster) ? volume->shares / roster->owners * volume->total : 0.0;
+    double partial = is_owner(roster) ? volume->partial / roster->owners * volume->total : 0.0;
     if (volume->tp <= 1)
         return 0.0;
     return rounds * (volume->meetings * part * volume->stream_bytes +
                      others * volume->loss_rows * LOSS_BYTES) +
-           shares + (volume->norms ? others * NORM_BYTES : 0.0);
+           partial + (volume->norms ? others * NORM_BYTES : 0.0);
 }
 
 double formula_sent(const struct roster *roster, int stage, const struct volume *volume,
@@ -115,7 +117,13 @@ double formula_meetings(const struct layers *layers)
 
 double formula_activations(const struct activation_shape *shape, int recompute)
 {
-    enum { MASKS = 2, WHOLE = 4, CUT = 12, SOFTMAX = 2 }; /* values; WHOLE and MASKS: of all rows */
+    enum {
+        MASKS = 2,
+        WHOLE = 4,
+        CUT = 12,
+        SOFTMAX = 2
+    }; /* values per row and width; WHOLE and
+                                                             MASKS are not split by tp */
     double t = shape->tp > 1 ? shape->tp : 1, rows = shape->tokens * shape->batch;
     double stream = rows * shape->width;
     double whole = WHOLE * shape->value + MASKS, cut = CUT * shape->value;
@@ -126,18 +134,19 @@ double formula_activations(const struct activation_shape *shape, int recompute)
     return recompute == RECOMPUTE_NONE ? kept + attention : kept;
 }
 
-/* Measured on Linux: 0.8 MiB alone; with Open MPI 4.1 3.6, 3.7, 4.0 and 4.4 MiB for 2, 4, 8 and 16
- * ranks, whose shared segments each maps; with MPICH 6.7 and 6.9 for 2 and 4. The larger counts. */
+/* Measured on Linux: 0.8 MiB for a single rank; with Open MPI 4.1 3.6, 3.7, 4.0 and 4.4 MiB for 2,
+ * 4, 8 and 16 ranks, each of which maps the shared segments of the others; with MPICH 6.7 and 6.9
+ * for 2 and 4. The estimate is the larger. */
 double formula_runtime(int local)
 {
     const double mib = 1024.0 * 1024;
     return local == 1 ? mib : 6.6 * mib + local * mib / 16;
 }
 
-/* As far as libraries were seen apart. Memory in use less what is accounted, in a training step on
- * an H200 (driver 580, CUDA 13.0, cuDNN 9.14), was 540.5, 542.3 and 541.9 MiB for models of 22, 59
- * and 62 GiB; 541 were left when all was freed. Of NCCL nothing is known: it has not run on several
- * GPUs. */
+/* Libraries are listed separately where they could be measured separately. Memory in use minus the
+ * account, in a training step on an H200 (driver 580, CUDA 13.0, cuDNN 9.14), was 540.5, 542.3 and
+ * 541.9 MiB for models of 22, 59 and 62 GiB; 541 were left when everything was freed. NCCL is
+ * unknown: it has not run on several GPUs. */
 const struct gpu_part formula_gpu_parts[] = {
     {"CUDA's context, cuBLASLt and cuDNN", 541.0 * 1024 * 1024},
     {NULL, 0},

@@ -1,5 +1,4 @@
-/* machine -- see the header. What is in a file is in machine_file.c, the presets in
- * machine_presets.c. */
+/* machine -- loads, merges and saves profiles of machines. */
 #include "plan/machine.h"
 #include <string.h>
 #include "base/file.h"
@@ -32,16 +31,15 @@ static enum status refuse_name(struct env *env, const char *name)
     text_init(&text, env);
     for (int i = 0; i < machine_preset_count; i++)
         text_printf(&text, "%s%s", i ? ", " : "", machine_presets[i].name);
-    enum status st =
-        FAIL(env, CONFIG,
-             "there is no machine '%s', and no such file; there are: %s, or measure one "
-             "with sifr bench ops --save=FILE and sifr bench comm -n 2 --save=FILE",
-             name, text_string(&text));
+    enum status st = FAIL(env, CONFIG,
+                          "unknown machine '%s', and no such file; use %s, or measure one "
+                          "with sifr bench ops --save=FILE and sifr bench comm -n 2 --save=FILE",
+                          name, text_string(&text));
     text_free(&text);
     return st;
 }
 
-/* Whoever named the file for a machine, and it is none, has misconfigured. */
+/* A file that was named as a profile and is none is a configuration error. */
 static enum status load_named(struct env *env, const char *path, struct machine_profile *profile)
 {
     enum status st = load_file(env, path, profile);
@@ -65,12 +63,13 @@ static enum status check_kind(struct env *env, const char *path, bool there, boo
 {
     if (there == here)
         return STATUS_OK;
-    return FAIL(env, CONFIG,
-                "'%s' is of a machine that computes on %s, and this is another; give another file",
-                path, there ? "GPUs" : "the CPU");
+    return FAIL(
+        env, CONFIG,
+        "'%s' is the profile of a machine that computes on %s, unlike this one; use another file",
+        path, there ? "GPUs" : "the CPU");
 }
 
-/* What is in the file already. */
+/* Load the existing file, if any. */
 static enum status load_old(struct env *env, const struct machine_profile *profile,
                             struct machine_profile *old, const char *path)
 {
@@ -84,7 +83,7 @@ static enum status load_old(struct env *env, const struct machine_profile *profi
     return st;
 }
 
-/* By the path alone: a preset's name stands for a file here. */
+/* By path only: a name of a preset is a file name here. */
 static enum status check_old(struct env *env, const char *path, const bool *gpu)
 {
     struct machine_profile old;
@@ -110,7 +109,7 @@ static bool has_call(const struct ops_prices *prices, const struct ops_measured 
     return false;
 }
 
-/* The calls of `new`, and those of `old` that are not among them. The caller frees *calls. */
+/* The calls of `new`, and those calls of `old` that are not among them. The caller frees *calls. */
 static enum status join_calls(struct env *env, const struct ops_prices *new,
                               const struct ops_prices *old, struct ops_measured **calls, int *count)
 {
@@ -125,8 +124,8 @@ static enum status join_calls(struct env *env, const struct ops_prices *new,
     return STATUS_OK;
 }
 
-/* `all` is to be written: it gets what `old` has and it has not. */
-static void take_over(const struct machine_profile *old, struct machine_profile *all)
+/* Copy to `all` what it lacks and `old` has. */
+static void merge_missing(const struct machine_profile *old, struct machine_profile *all)
 {
     if (!all->has_ops && old->has_ops) {
         all->ops = old->ops;
@@ -143,16 +142,16 @@ static void take_over(const struct machine_profile *old, struct machine_profile 
         all->memory_bytes = old->memory_bytes;
 }
 
-/* Calls of one file should be of ranks that had as much of the machine. */
-static void tell_mixed(struct env *env, const struct machine_profile *old,
+/* All calls of a file should have been measured with the same number of ranks and threads. */
+static void warn_mixed(struct env *env, const struct machine_profile *old,
                        const struct machine_profile *new, int kept, const char *path)
 {
     const struct machine_ranks *a = &old->ops_ranks, *b = &new->ops_ranks;
     if (kept == 0 || a->ranks == 0 || (a->ranks == b->ranks && a->threads == b->threads))
         return;
     log_warn(env,
-             "%d call%s of '%s' were not measured again: those are of %d rank%s x %d thread%s, not "
-             "of %d x %d; take another file for these",
+             "%d call%s in '%s' not measured again: measured with %d rank%s x %d thread%s, not "
+             "%d x %d; use another file for these",
              kept, kept == 1 ? "" : "s", path, a->ranks, a->ranks == 1 ? "" : "s", a->threads,
              a->threads == 1 ? "" : "s", b->ranks, b->threads);
 }
@@ -175,14 +174,14 @@ enum status machine_profile_save(struct env *env, const struct machine_profile *
     struct ops_measured *calls = NULL;
     int count = 0;
     TRY(load_old(env, profile, &old, path));
-    take_over(&old, &all);
+    merge_missing(&old, &all);
     enum status st = join_calls(env, &all.ops, &old.ops, &calls, &count);
     if (st == STATUS_OK) {
         all.ops.measured = calls;
         all.ops.measured_count = count;
         st = write_file(env, &all, path);
         if (st == STATUS_OK && profile->has_ops)
-            tell_mixed(env, &old, profile, count - profile->ops.measured_count, path);
+            warn_mixed(env, &old, profile, count - profile->ops.measured_count, path);
     }
     mem_free(env, calls);
     machine_profile_free(env, &old);

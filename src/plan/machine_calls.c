@@ -1,8 +1,8 @@
-/* machine_calls -- a call of an op in a machine's file: one table of fields, by which it is both
- * read and printed.
+/* machine_calls -- one measured call of an op in a profile: one table of fields for reading and
+ * printing.
  *
- * What an op needs of its shape must be there, and no larger than what can be counted: a call that
- * was read may be described (ops_cases.h) and priced without another look.
+ * The fields of a shape that an op needs must be present, and small enough for exact arithmetic. So
+ * a call that was read can be described (ops_cases.h) and priced without further checks.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -59,7 +59,7 @@ static const struct field fields[] = {
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
 static const char *const norm_words[] = {[NORM_LAYER] = "layer", [NORM_RMS] = "rms"};
-static const double most_elements = 1e15; /* of a tensor: bytes and products stay exact */
+static const double most_elements = 1e15; /* of a tensor: byte counts and products stay exact */
 
 /* --- printing ------------------------------------------------------------------------------- */
 
@@ -115,7 +115,7 @@ static bool read_type(const json_t *value, enum dtype *type)
     return word && dtype_parse(word, type);
 }
 
-/* false = it is not what the field holds. */
+/* Returns false if the value has the wrong type or range. */
 static bool read_field(const struct field *field, const json_t *value, struct ops_case *c)
 {
     char *at = (char *)c + field->offset;
@@ -160,7 +160,7 @@ static bool fits(double elements)
     return elements > 0 && elements <= most_elements;
 }
 
-/* Each op has the part of the shape that it reads. */
+/* Whether the call has the fields of the shape that its op reads. */
 static bool is_whole(const struct ops_case *c)
 {
     double rows = (double)c->rows;
@@ -195,8 +195,9 @@ enum status machine_call_read(const struct machine_reader *r, json_t *object, si
     json_t *value;
     *call = (struct ops_measured){.shape = {.op = op}, .seconds = json_number_value(seconds)};
     if (!json_is_object(object) || !op)
-        return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: \"op\" is no operation of this sifr",
-                    r->origin, index);
+        return FAIL(r->env, FORMAT,
+                    "'%s': ops.measured[%zu]: \"op\" is not an operation of this sifr", r->origin,
+                    index);
     if (!machine_is_figure(seconds, true))
         return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: \"seconds\" is not a positive number",
                     r->origin, index);
@@ -210,14 +211,14 @@ enum status machine_call_read(const struct machine_reader *r, json_t *object, si
         if (strcmp(key, "op") == 0 || strcmp(key, "seconds") == 0 || strcmp(key, "type") == 0)
             continue;
         if (!field)
-            return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: \"%s\" is not known", r->origin,
+            return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: unknown key \"%s\"", r->origin,
                         index, key);
         if (!read_field(field, value, &call->shape))
-            return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: \"%s\" is not what it should be",
+            return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: invalid value of \"%s\"",
                         r->origin, index, key);
     }
     if (!is_whole(&call->shape))
-        return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: that is not the shape of %s",
-                    r->origin, index, op);
+        return FAIL(r->env, FORMAT, "'%s': ops.measured[%zu]: invalid shape for %s", r->origin,
+                    index, op);
     return STATUS_OK;
 }

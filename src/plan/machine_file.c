@@ -1,5 +1,5 @@
-/* machine_file -- see the header. Objects of figures are tables of their fields, so that what is
- * printed is what is read. */
+/* machine_file -- objects of figures are tables of their fields, so that printing and reading
+ * agree. */
 #include "plan/machine_file.h"
 #include <inttypes.h>
 #include <math.h>
@@ -13,7 +13,7 @@ enum { VERSION = 1 };
 struct figure {
     const char *key;
     size_t offset; /* of a double */
-    bool positive; /* a rate: not 0 */
+    bool positive; /* a rate: must not be 0 */
 };
 
 static const struct figure rate_figures[] = {
@@ -31,7 +31,7 @@ static const struct figure comm_figures[] = {
     {"theft", offsetof(struct comm_prices, theft), false},
     {"sum_bytes_per_second", offsetof(struct comm_prices, sum_bytes_per_second), true},
 };
-enum { FIGURES = 3 }; /* each has as many */
+enum { FIGURES = 3 }; /* in each table */
 
 /* --- printing ------------------------------------------------------------------------------- */
 
@@ -59,7 +59,7 @@ static void print_ranks(struct text *text, const struct machine_ranks *ranks)
         text_printf(text, "\"threads\": %d, ", ranks->threads);
 }
 
-/* Only where f32 is another matter. */
+/* Only the kinds that are slower in f32. */
 static void print_f32_times(const struct ops_prices *ops, struct text *text)
 {
     const char *before = "\"f32_times\": {";
@@ -124,7 +124,7 @@ void machine_file_print(const struct machine_profile *profile, struct text *text
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* An object with no other keys than these, NULL after the last; `name` is the object's. */
+/* Check that `object`, called `name`, has no other keys than these (NULL-terminated). */
 static enum status check_keys(const struct machine_reader *r, const char *name, json_t *object,
                               const char *const *known)
 {
@@ -138,7 +138,7 @@ static enum status check_keys(const struct machine_reader *r, const char *name, 
         while (known[i] && strcmp(known[i], key) != 0)
             i++;
         if (!known[i])
-            return FAIL(r->env, FORMAT, "'%s': \"%s\" in %s is not known; is it misspelt?",
+            return FAIL(r->env, FORMAT, "'%s': unknown key \"%s\" in %s; check the spelling",
                         r->origin, key, name);
     }
     return STATUS_OK;
@@ -173,7 +173,7 @@ static enum status read_count(const struct machine_reader *r, const json_t *obje
                 key, most);
 }
 
-/* A count that the first files do not have: 0 then. */
+/* A count that the first files lack: 0 then. */
 static enum status read_later(const struct machine_reader *r, const json_t *object, const char *key,
                               int *out)
 {
@@ -226,7 +226,7 @@ static enum status read_measured(const struct machine_reader *r, const json_t *l
     return STATUS_OK;
 }
 
-/* Files need not have them, nor all of them. */
+/* Optional, as is each of its keys. */
 static enum status read_f32_times(const struct machine_reader *r, json_t *object,
                                   const char *const *kinds, struct ops_prices *ops)
 {
@@ -285,10 +285,10 @@ static enum status read_name(const struct machine_reader *r, const json_t *root,
 {
     const char *name = json_string_value(json_object_get(root, "name"));
     if (!name || strlen(name) >= sizeof profile->name)
-        return FAIL(r->env, FORMAT, "'%s': \"name\" is not a text of less than %zu bytes",
+        return FAIL(r->env, FORMAT, "'%s': \"name\" is not a string of less than %zu bytes",
                     r->origin, sizeof profile->name);
-    if (printable_span(name, strlen(name)) < strlen(name)) /* it is shown in tables */
-        return FAIL(r->env, FORMAT, "'%s': \"name\" has control characters; take others",
+    if (printable_span(name, strlen(name)) < strlen(name)) /* tables show it */
+        return FAIL(r->env, FORMAT, "'%s': \"name\" has control characters; use another name",
                     r->origin);
     snprintf(profile->name, sizeof profile->name, "%s", name);
     return STATUS_OK;
@@ -302,20 +302,19 @@ static enum status read_all(const struct machine_reader *r, json_t *root,
     const char *format = json_string_value(json_object_get(root, "format"));
     int64_t version, memory;
     if (!format || strcmp(format, FORMAT_WORD) != 0)
-        return FAIL(
-            r->env, FORMAT,
-            "'%s' is not the profile of a machine; sifr bench ops --save and sifr bench comm -n 2 "
-            "--save write one",
-            r->origin);
+        return FAIL(r->env, FORMAT,
+                    "'%s' is not a machine profile; sifr bench ops --save and sifr bench comm -n 2 "
+                    "--save write one",
+                    r->origin);
     TRY(read_count(r, root, "version", INT64_MAX, &version));
     if (version != VERSION)
-        return FAIL(r->env, FORMAT, "'%s' is of version %" PRId64 "; this sifr reads version %d",
+        return FAIL(r->env, FORMAT, "'%s' has version %" PRId64 "; this sifr reads version %d",
                     r->origin, version, VERSION);
     TRY(check_keys(r, "the profile", root, known));
     TRY(read_name(r, root, profile));
     const json_t *gpu = json_object_get(root, "gpu");
     if (!gpu)
-        gpu = json_object_get(root, "card"); /* its name in files of older versions */
+        gpu = json_object_get(root, "card"); /* its name in older files */
     if (!json_is_boolean(gpu))
         return FAIL(r->env, FORMAT, "'%s': \"gpu\" is not true or false", r->origin);
     profile->gpu = json_is_true(gpu);

@@ -1,12 +1,13 @@
-/* machine_file -- a machine's profile as the text of a file, there and back.
+/* machine_file -- reads and prints the profile of a machine.
  *
  *     {"format": "sifr machine", "version": 1, "name": "...", "gpu": false, "memory_bytes": 0,
  *      "ops": {"ranks": 2, "threads": 1, "rates": {"product": {...}, ...},
  *              "copy_bytes_per_second": 1e10, "measured": [...]},
  *      "comm": {"ranks": 2, "threads": 1, "inside": {...}, "between": {...}, "node": 0, ...}}
  *
- * Either half may be missing, and of a half who measured it: the first files do not say. A measured call has the fields of its struct ops_case that are not 0.
- * The file is somebody else's: what it does not say, says twice, or says wrongly is refused.
+ * Either half may be missing, and so may ranks and threads, which the first files do not have. A
+ * measured call has the fields of its struct ops_case that are not 0. A file is untrusted input:
+ * missing, duplicate and invalid values are refused.
  */
 #ifndef PLAN_MACHINE_FILE_H
 #define PLAN_MACHINE_FILE_H
@@ -16,13 +17,13 @@
 
 enum {
     MACHINE_FILE_BYTES = 16 << 20, /* at most */
-    MACHINE_FILE_CALLS = 1 << 16   /* measured, at most */
+    MACHINE_FILE_CALLS = 1 << 16   /* measured calls, at most */
 };
-/* Figures are 0 (where they may be) or within these, so that prices made of them stay finite. */
+/* Figures are 0 (where allowed) or in this range, so that prices computed from them stay finite. */
 #define MACHINE_FILE_LEAST 1e-18
 #define MACHINE_FILE_MOST  1e24
 
-/* `origin` stands for the file in messages. The caller frees *profile. */
+/* `origin` names the file in messages. The caller frees *profile. */
 enum status machine_file_parse(struct env *env, const char *data, size_t bytes, const char *origin,
                                struct machine_profile *profile);
 void machine_file_print(const struct machine_profile *profile, struct text *text);
@@ -34,7 +35,7 @@ struct machine_reader {
     const char *origin;
 };
 
-/* A number that may be reckoned with: no less than 0, or than the least above it. */
+/* Whether a value is a number in the range above, or 0 if that is allowed. */
 bool machine_is_figure(const json_t *value, bool positive);
 enum status machine_call_read(const struct machine_reader *r, json_t *object, size_t index,
                               struct ops_measured *call);

@@ -1,5 +1,5 @@
-/* machine_fit -- see the header. The figures are found by descent along one of them at a time, in
- * steps that are factors and become smaller: there are three at most, and the sums are short. */
+/* machine_fit -- coordinate descent: one figure at a time is multiplied or divided by a factor,
+ * which shrinks. There are at most three figures, and the sums are short. */
 #include "plan/machine_fit.h"
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static double total_error(const struct fit *fit, const double *figures)
     return sum;
 }
 
-/* Is there something better a factor away? */
+/* Multiply or divide one figure by `factor` if that reduces the error. */
 static bool improve(const struct fit *fit, double *figure, const double *figures, double factor,
                     double *error)
 {
@@ -76,7 +76,8 @@ static double measured_call(const void *calls, int index)
 struct ops_rate machine_fit_rate(const struct fit_call *calls, int count)
 {
     struct fit fit = {calls, count, predict_call, measured_call};
-    double figures[MOST_FIGURES] = {INFINITY, 1, 1}; /* the best of each that was seen */
+    double figures[MOST_FIGURES] = {INFINITY, 1, 1}; /* start with the best of each that was
+                                                        measured */
     if (count == 0)
         return (struct ops_rate){0};
     for (int i = 0; i < count; i++) {
@@ -94,7 +95,7 @@ double machine_fit_rate_error(struct ops_rate rate, const struct fit_call *calls
     return worst_error(&fit, (double[]){rate.call, rate.flops_per_second, rate.bytes_per_second});
 }
 
-/* --- between ranks -------------------------------------------------------------------------- */
+/* --- messages ------------------------------------------------------------------------------- */
 
 static double predict_message(const double *figures, const void *calls, int index)
 {

@@ -1,8 +1,9 @@
-/* plan -- reads the accounts of ranks that are built on nothing (plan_parts.c).
+/* plan -- reads the memory accounts and the traffic of ranks that were built on a dry device.
  *
- * Ranks with the same stage of the pipeline and the same role (worker or server) are a crew. They
- * differ only in what they own: slices all have one length, but a copy of the state for a checkpoint
- * has no padding. So the first, the last and the one with the largest copy stand for a crew.
+ * Ranks with the same PP stage and the same role (worker or server) are a crew. They differ only in
+ * what they own: all shards have the same length, but the copy of the state that a background save
+ * makes has no padding. So the first rank, the last one and the one with the largest copy stand for
+ * a crew.
  */
 #include "plan/plan.h"
 
@@ -13,8 +14,8 @@
 
 /* --- one rank ------------------------------------------------------------------------------- */
 
-/* What one step sends: start-up has sent things as well. */
-static enum status walk_step(const struct plan_parts *p, int loop_votes, struct plan_rank *result)
+/* Measure what one step sends; creation has sent something already. */
+static enum status run_step(const struct plan_parts *p, int loop_votes, struct plan_rank *result)
 {
     struct engine_result step;
     struct engine_traffic before = engine_traffic(p->engine);
@@ -39,13 +40,13 @@ static void read_account(const struct mem *mem, bool gpu, struct plan_rank *resu
     result->runtime_bytes = (size_t)formula_gpu_runtime();
 }
 
-/* What is wanted of a rank beside its memory. */
+/* What to find out about a rank in addition to its memory. */
 struct look {
-    bool walk;           /* what a step sends */
+    bool traffic;        /* run a step and count what it sends */
     mem_visit_fn *visit; /* NULL: none */
     void *user;
     const struct plan_crew *crew; /* NULL: none */
-    int largest_copy;             /* out: the rank of the crew that has it */
+    int largest_copy;             /* out: the rank of the crew with the largest copy */
 };
 
 static int64_t copied_elements(const struct plan_parts *p, int rank)
@@ -53,9 +54,9 @@ static int64_t copied_elements(const struct plan_parts *p, int rank)
     int tensors = model_graph(p->model)->tensor_count;
     int64_t count = 0;
     for (int t = 0; t < tensors; t++) {
-        struct zero_ranges share = zero_state_to_save(p->zero, t, rank);
-        for (int i = 0; i < share.count; i++)
-            count += share.at[i].count;
+        struct zero_ranges ranges = zero_state_to_save(p->zero, t, rank);
+        for (int i = 0; i < ranges.count; i++)
+            count += ranges.at[i].count;
     }
     return count;
 }
@@ -66,7 +67,7 @@ static int largest_copy(const struct plan_parts *p, const struct plan_crew *crew
     int best = crew->first;
     for (int r = crew->first; r <= crew->last; r++) {
         if ((r - crew->first) % crew->over >= crew->tp_group)
-            continue; /* it has another stage of the pipeline */
+            continue; /* it has another PP stage */
         int64_t count = copied_elements(p, r);
         if (count > most) {
             most = count;
@@ -84,8 +85,8 @@ static enum status measure(struct env *own, const struct plan_request *request, 
     result->roster = *zero_roster(parts->zero);
     result->p = parts->spread.mesh.p;
     result->part = spread_count(&parts->spread);
-    if (look->walk && request->ranks > 1)
-        TRY(walk_step(parts, request->loop_votes, result));
+    if (look->traffic && request->ranks > 1)
+        TRY(run_step(parts, request->loop_votes, result));
     read_account(own->mem, request->gpu, result);
     if (look->visit)
         mem_visit(own->mem, look->visit, look->user);
@@ -110,7 +111,7 @@ static enum status look_at_rank(struct env *env, const struct plan_request *requ
 enum status plan_rank(struct env *env, const struct plan_request *request, int rank,
                       struct plan_rank *result)
 {
-    return look_at_rank(env, request, rank, &(struct look){.walk = true}, result);
+    return look_at_rank(env, request, rank, &(struct look){.traffic = true}, result);
 }
 
 enum status plan_rank_memory(struct env *env, const struct plan_request *request, int rank,
@@ -186,7 +187,7 @@ int plan_tp(const struct plan_request *request)
 
 /* --- crews ---------------------------------------------------------------------------------- */
 
-/* Workers or servers with stage p of the pipeline. */
+/* The workers or servers of PP stage p. */
 static struct plan_crew crew_of(const struct plan_request *request, int p, bool servers)
 {
     int over = plan_spread_over(request), tp_group = plan_tp(request);
@@ -204,11 +205,11 @@ static void keep_worse(struct plan_rank *worst, const struct plan_rank *other)
         *worst = *other;
 }
 
-/* *worst: of the crew the one that takes the most, with what the first sends (walk). */
+/* *worst = the rank of the crew that needs the most memory, with the traffic of the first rank. */
 static enum status worst_of(struct env *env, const struct plan_request *request,
-                            const struct plan_crew *crew, bool walk, struct plan_rank *worst)
+                            const struct plan_crew *crew, bool traffic, struct plan_rank *worst)
 {
-    struct look first = {.walk = walk, .crew = crew}, other = {0};
+    struct look first = {.traffic = traffic, .crew = crew}, other = {0};
     struct plan_rank rank;
     int64_t sent[ENGINE_WAYS];
     TRY(look_at_rank(env, request, crew->first, &first, worst));
@@ -225,31 +226,24 @@ static enum status worst_of(struct env *env, const struct plan_request *request,
     return STATUS_OK;
 }
 
-/* workers (NULL: not wanted): of each stage of the pipeline. */
-static enum status worst_of_all(struct env *env, const struct plan_request *request, bool walk,
+/* workers (pp), may be NULL: the worst worker of each PP stage. */
+static enum status worst_of_all(struct env *env, const struct plan_request *request, bool traffic,
                                 struct plan_rank *workers, struct plan_zero_stage *result)
 {
     for (int p = 0; p < plan_pp_stages(request); p++) {
         struct plan_crew crew = crew_of(request, p, false);
         struct plan_rank rank;
-        TRY(worst_of(env, request, &crew, walk, &rank));
+        TRY(worst_of(env, request, &crew, traffic, &rank));
         keep_worse(&result->worker, &rank);
         if (workers)
             workers[p] = rank;
         if (request->zero.servers == 0)
             continue;
         crew = crew_of(request, p, true);
-        TRY(worst_of(env, request, &crew, walk, &rank));
+        TRY(worst_of(env, request, &crew, traffic, &rank));
         keep_worse(&result->server, &rank);
     }
     return STATUS_OK;
-}
-
-static enum status make_zero_stage(struct env *env, struct plan_request request, int stage,
-                                   struct plan_rank *workers, struct plan_zero_stage *result)
-{
-    request.zero.stage = stage;
-    return worst_of_all(env, &request, true, workers, result);
 }
 
 enum status plan_worst_memory(struct env *env, const struct plan_request *request,
@@ -259,7 +253,7 @@ enum status plan_worst_memory(struct env *env, const struct plan_request *reques
     return worst_of_all(env, request, false, NULL, result);
 }
 
-/* Without the others, and with one micro-batch a step. */
+/* The request for one rank alone, with one micro-batch per step. */
 static struct plan_request alone(struct plan_request request)
 {
     request.ranks = 1;
@@ -267,20 +261,6 @@ static struct plan_request alone(struct plan_request request)
     request.zero.servers = request.zero.shard_group = 0;
     request.engine.micro_batches = 1;
     return request;
-}
-
-static enum status make_unsharded(struct env *env, struct plan_request request, struct plan *plan)
-{
-    struct plan_rank rank;
-    TRY(plan_rank_memory(env, &request, 0, NULL, NULL, &rank));
-    plan->unsharded_bytes = plan_state_bytes(&rank);
-    return STATUS_OK;
-}
-
-/* Servers and groups need something that is cut. */
-static bool is_possible(const struct zero_config *store, int stage)
-{
-    return sharding_of(stage).optim || (store->servers == 0 && store->shard_group == 0);
 }
 
 static enum status fill(struct env *env, const struct plan_request *request, struct plan *plan)
@@ -291,12 +271,18 @@ static enum status fill(struct env *env, const struct plan_request *request, str
         TRY(plan_pipe_make(env, request, plan->rounds, &plan->pipe));
     for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) {
         struct plan_zero_stage *result = &plan->stages[stage];
+        struct plan_request one = *request;
         bool chosen = stage == request->zero.stage;
-        result->possible = is_possible(&request->zero, stage);
-        if (result->possible || chosen) /* the store says why it is not */
-            TRY(make_zero_stage(env, *request, stage, chosen ? plan->pipe.workers : NULL, result));
+        bool needs_shards = request->zero.servers > 0 || request->zero.shard_group > 0;
+        one.zero.stage = stage;
+        result->possible = sharding_of(stage).optim || !needs_shards;
+        if (result->possible || chosen) /* the store reports why a chosen stage is impossible */
+            TRY(worst_of_all(env, &one, true, chosen ? plan->pipe.workers : NULL, result));
     }
-    TRY(make_unsharded(env, alone(*request), plan));
+    struct plan_request single = alone(*request);
+    struct plan_rank rank;
+    TRY(plan_rank_memory(env, &single, 0, NULL, NULL, &rank));
+    plan->unsharded_bytes = plan_state_bytes(&rank);
     return plan_activations_make(env, request, plan);
 }
 
@@ -306,7 +292,7 @@ enum status plan_make(struct env *env, const struct plan_request *request, struc
     struct roster roster =
         roster_of(0, request->ranks / plan_spread_over(request), request->zero.servers);
     *plan = (struct plan){0};
-    if (roster.workers > 0) { /* if not, the store says so */
+    if (roster.workers > 0) { /* otherwise the store reports an error */
         plan->rounds = roster_rounds(&roster, micro_batches);
         plan->idle_workers =
             roster.workers - roster_active(&roster, micro_batches, plan->rounds - 1);

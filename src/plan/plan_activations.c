@@ -1,11 +1,12 @@
-/* plan_activations -- what a rank keeps of a micro-batch from forward to backward, for every mode of
- * recomputation: all of it, and of one block, which the formula of activations is about. */
+/* plan_activations -- what a rank keeps of a micro-batch from forward to backward, for every mode
+ * of recomputation: in total, and for one block, which formula_activations predicts.
+ */
 #include <stdio.h>
 #include <string.h>
 
 #include "plan/plan.h"
 
-/* One copy of the model, in one stage, with one micro-batch a step. */
+/* One TP group: one copy of the model without a pipeline, one micro-batch per step. */
 static struct plan_request one_tp_group(struct plan_request request)
 {
     const struct parallel_config *parallel = &request.parallel;
@@ -19,12 +20,13 @@ static struct plan_request one_tp_group(struct plan_request request)
     return request;
 }
 
-struct block_line { /* of an account */
+struct block_line { /* one line of a memory account */
     char name[UNIT_NAME];
     size_t bytes;
 };
 
-/* The first unit that has others on both sides; none: no name. */
+/* The first unit that is neither the first nor the last of the model; without one the name stays
+ * empty. */
 static enum status name_block(void *user, struct env *env, const struct unit_graph *graph)
 {
     struct block_line *line = user;
@@ -41,8 +43,7 @@ static void find_block(void *user, const struct mem_line *line)
         block->bytes += line->bytes;
 }
 
-/* Activations do not depend on who else there is, but for the other stages of a pipeline and who
- * computes layers together. */
+/* Activations depend on no other ranks except the PP stages and the TP group. */
 enum status plan_activations_make(struct env *env, const struct plan_request *wanted,
                                   struct plan *plan)
 {

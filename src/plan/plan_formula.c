@@ -1,4 +1,4 @@
-/* plan_formula -- the closed formulas (formula.h) for a rank of a plan: what they are to be told of it. */
+/* plan_formula -- evaluates the closed formulas (formula.h) for a rank of a plan. */
 #include "plan/plan.h"
 
 static double rows_of(const struct plan_request *request)
@@ -6,7 +6,7 @@ static double rows_of(const struct plan_request *request)
     return (double)(request->engine.micro_batch * request->engine.tokens);
 }
 
-/* How often its ranks of a team meet, and what they share of gradients. */
+/* Calls among the rank's TP group, and the partial gradients it sends. */
 static void fill_tp_group(const struct plan_request *request, const struct plan_rank *rank,
                           struct volume *volume)
 {
@@ -16,7 +16,7 @@ static void fill_tp_group(const struct plan_request *request, const struct plan_
     volume->tp = plan_tp(request);
     volume->meetings = formula_meetings(&layers);
     volume->loss_rows = part->last ? rows_of(request) : 0.0;
-    volume->shares = part->shares;
+    volume->partial = part->partial;
     volume->norms = part->first && rank->roster.rank == roster_reduce_shard_rank(&rank->roster, 0);
 }
 

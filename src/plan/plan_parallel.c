@@ -1,8 +1,9 @@
-/* plan_parallel -- whether ranks, model and layout go together, and what near it would.
+/* plan_parallel -- checks that ranks, model and layout fit together, and suggests numbers that
+ * would.
  *
- * The mesh knows the ranks, the model its sizes, the cut its units; each refuses what it can't do. A number that one of
- * them would take may be refused by another, so advice is given here, where all are known: every number in it passes
- * every check.
+ * The mesh knows the ranks, the model its sizes, the cut its units, and each refuses what it cannot
+ * do. A number that one accepts another may refuse, so suggestions are made here, where everything
+ * is known: every suggested number passes every check.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,18 +19,14 @@ static bool tp_fits(const struct layout *l, int tp)
     return l->ranks % tp == 0 && model_can_split(l->model, tp);
 }
 
-/* The embedding and the head are units as well. */
-static int64_t most_pp_stages(const struct layout *l)
-{
-    return (l->model->layers + 2) / l->chunks;
-}
-
+/* Every chunk needs a unit; the embedding and the head are units, too. */
 static bool pp_fits(const struct layout *l, int pp)
 {
-    return l->ranks / l->tp % pp == 0 && (pp == 1 || pp <= most_pp_stages(l));
+    int64_t units = l->model->layers + 2;
+    return l->ranks / l->tp % pp == 0 && (pp == 1 || pp <= units / l->chunks);
 }
 
-/* "2", or "2 or 4": the nearest below and above `value` that fit; 1 always does. */
+/* "2", or "2 or 4": the nearest numbers below and above `value` that fit. 1 always fits. */
 static void suggest(const struct layout *l, bool fits(const struct layout *, int), int value,
                     char out[32])
 {
@@ -52,13 +49,13 @@ static enum status refuse_tp(struct env *env, const struct layout *l)
     suggest(l, tp_fits, l->tp, others);
     if (l->tp > l->ranks)
         return FAIL(env, CONFIG,
-                    "parallel.tp=%d needs %d ranks, and there %s %d; start more (-n), or try %s",
+                    "parallel.tp=%d needs %d ranks, but there %s %d; start more (-n) or try %s",
                     l->tp, l->tp, l->ranks == 1 ? "is" : "are", l->ranks, others);
     if (l->ranks % l->tp != 0)
         return FAIL(env, CONFIG, "parallel.tp=%d does not divide %d ranks; try %s", l->tp, l->ranks,
                     others);
     return FAIL(env, CONFIG,
-                "parallel.tp=%d cannot share model.%s=%" PRId64 "; with %d ranks try %s", l->tp,
+                "parallel.tp=%d cannot split model.%s=%" PRId64 "; with %d ranks try %s", l->tp,
                 key, size, l->ranks, others);
 }
 
@@ -74,18 +71,17 @@ static enum status refuse_pp(struct env *env, const struct layout *l)
                  count == 1 ? "" : "s", l->tp);
     if (l->pp > count)
         return FAIL(env, CONFIG,
-                    "parallel.pp=%d needs more than %s; start more ranks (-n), or try %s", l->pp,
+                    "parallel.pp=%d needs more than %s; start more ranks (-n) or try %s", l->pp,
                     groups, others);
     if (count % l->pp != 0)
         return FAIL(env, CONFIG, "parallel.pp=%d does not divide %s; try %s", l->pp, groups,
                     others);
     if (l->chunks > 1)
         return FAIL(env, CONFIG,
-                    "parallel.pp=%d with %d chunks a rank is more stages than the %" PRId64
-                    " units of the model; try parallel.pp=%s, or fewer parallel.chunks",
+                    "parallel.pp=%d with %d chunks per stage exceeds the %" PRId64
+                    " units of the model; try parallel.pp=%s or fewer parallel.chunks",
                     l->pp, l->chunks, l->model->layers + 2, others);
-    return FAIL(env, CONFIG,
-                "parallel.pp=%d is more stages than the %" PRId64 " units of the model; try %s",
+    return FAIL(env, CONFIG, "parallel.pp=%d exceeds the %" PRId64 " units of the model; try %s",
                 l->pp, l->model->layers + 2, others);
 }
 

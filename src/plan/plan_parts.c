@@ -1,4 +1,4 @@
-/* plan_parts -- building ranks of a run on nothing: a dry device, a dry communicator, the real model,
+/* plan_parts -- builds ranks of a run on a dry device with a dry communicator: the real model,
  * store and engine. */
 #include "engine/decoder.h"
 #include "plan/plan_impl.h"
@@ -41,7 +41,7 @@ enum status plan_device_create(struct env *env, const struct plan_request *reque
     if (!clock || !clock->machine)
         return STATUS_OK;
     const struct machine_profile *m = clock->machine;
-    /* A copy on a GPU is a launch as any other. */
+    /* On a GPU a copy is a launch like any other. */
     double call = request->gpu ? m->ops.rates[OPS_KIND_MEMORY].call : 0.0;
     device_keep_time(*device,
                      &(struct device_pace){.call = call,
@@ -57,7 +57,7 @@ enum status plan_parts_model(struct env *env, const struct plan_request *request
     return model_create(p->device, &request->model, &p->model);
 }
 
-/* What `rank` has of the model, and how it meets the others. */
+/* The part of the model that `rank` has, and its groups. */
 static enum status build_part(struct env *env, const struct plan_request *request, int rank,
                               struct unit_shape shape, const struct plan_clock *clock,
                               struct plan_parts *p)
@@ -96,9 +96,11 @@ enum status plan_parts_build(struct env *env, const struct plan_request *request
         TRY(comm_dup(p->comm, "save", &p->save));
     if (request->decode_tokens == 0)
         return STATUS_OK;
-    return decoder_create(p->ops, p->stream, graph, p->zero, spread_pipe(&p->spread),
-                          spread_tp_group(&p->spread), request->decode_tokens,
-                          request->decode_chunk, &p->decoder);
+    const struct decoder_config decoder = {.pipe = spread_pipe(&p->spread),
+                                           .group = spread_tp_group(&p->spread),
+                                           .tokens = request->decode_tokens,
+                                           .chunk = request->decode_chunk};
+    return decoder_create(p->ops, p->stream, graph, p->zero, &decoder, &p->decoder);
 }
 
 void plan_parts_free(struct plan_parts *p)

@@ -1,14 +1,14 @@
-/* plan_pipe -- a pipeline before it runs: where the model is cut, how many micro-batches are under way
- * in each stage, and how long stages wait for each other.
+/* plan_pipe -- a pipeline before it runs: where the model is cut, how many micro-batches are in
+ * flight in each PP stage, and how long stages wait for each other.
  *
- * The cut and the lists are those that the engine takes (engine/spread.h, engine/timetable.h), and
- * the simulator walks these lists. What a pass takes is not known here: a forward pass counts as its
+ * The cut and the lists are those of the engine (engine/spread.h, engine/timetable.h), and the
+ * lists are simulated. The time of a pass is not known here: a forward pass counts as its
  * arithmetic, a backward pass as twice that, the loss as both at once.
  */
 #include "engine/timetable_simulate.h"
 #include "plan/plan.h"
 
-/* Longer ones cannot be read. */
+/* Larger pictures would be unreadable. */
 enum { MOST_PP_STAGES = 16, MOST_ROUNDS = 32, PICTURE_WIDTH = 88 };
 
 static struct timetable_shape shape_of(const struct plan_request *request, int64_t rounds)
@@ -22,12 +22,12 @@ static struct timetable_shape shape_of(const struct plan_request *request, int64
 
 /* --- how long passes take ------------------------------------------------------------------- */
 
-/* (virtual stages) seconds, of a kind. */
+/* (virtual stages) costs in operations, which serve as seconds. */
 struct costs {
     double *forward, *input, *weight;
 };
 
-struct look { /* what the model is looked at for */
+struct look { /* what to find out about the model */
     const struct plan_request *request;
     int *first;
     int64_t *cost;
@@ -43,7 +43,7 @@ static enum status look_at(void *user, struct env *env, const struct unit_graph 
     return spread_cut(env, graph, shape, &look->request->parallel, look->first, look->cost);
 }
 
-/* first (stages + 1) and costs (stages) are filled in. */
+/* Fill in first (stages + 1) and costs (stages). */
 static enum status find_costs(struct env *env, const struct plan_request *request, int *first,
                               const struct costs *costs)
 {
@@ -87,7 +87,7 @@ static enum status run_lists(struct env *env, const struct plan_request *request
     return timetable_simulate(env, &s->table, &told, &s->times);
 }
 
-/* first: see find_costs. The caller frees *s. */
+/* first: as in find_costs. The caller frees *s. */
 static enum status simulate(struct env *env, const struct plan_request *request, int64_t rounds,
                             int *first, struct simulated *s)
 {
@@ -106,7 +106,7 @@ static enum status simulate(struct env *env, const struct plan_request *request,
     return st;
 }
 
-/* --- what is told --------------------------------------------------------------------------- */
+/* --- results -------------------------------------------------------------------------------- */
 
 static enum status fill(struct env *env, const struct plan_request *request, int64_t rounds,
                         struct plan_pipe *pipe)

@@ -1,31 +1,27 @@
-/* plan_time -- has a step of each kind of rank walked (plan_walk.h), and puts their passes together.
+/* plan_time -- simulates a step of each kind of rank (plan_step.c) and puts their passes together.
  *
- * The first rank of a stage stands for all that have it: it is never idle, has the most messages of
- * the norm, and slices are all of one length. Stages with the same units take the same time, so one
- * of each kind is walked. Without a pipeline there is one kind, and each of its rounds counts as one
- * pass; with one, the passes of all stages are put into the lists and simulated: while a single stage
- * is walked, messages of others are there as soon as they have been asked for.
+ * The first rank of a PP stage stands for all ranks of the stage: it is never idle, sends the most
+ * messages for the norm, and all shards have the same length. PP stages with the same units take
+ * the same time, so only one stage of each kind is simulated. Without a pipeline there is one kind,
+ * and each of its rounds counts as one pass. With a pipeline, the passes of all stages are put into
+ * the timetable, which is simulated: while a single stage runs alone, messages from other stages
+ * arrive as soon as they are requested.
  */
 #include "plan/plan_time.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "plan/plan_walk.h"
+#include "plan/plan_impl.h"
 
 /* --- kinds of stages ------------------------------------------------------------------------ */
 
-/* Which stages are alike, and the step that they take part in. */
+/* Which PP stages are alike, and the step they take part in. */
 struct layout {
     int pp, chunks, rounds, workers;
     int *like; /* (pp) the first stage with the same units */
     double message_bytes;
 };
-
-static bool same_unit(const struct unit *a, const struct unit *b)
-{
-    return a->type == b->type && a->self == b->self;
-}
 
 /* first (stages + 1): see spread_cut. */
 static bool are_alike(const struct unit_graph *graph, const struct layout *l, const int *first,
@@ -35,9 +31,11 @@ static bool are_alike(const struct unit_graph *graph, const struct layout *l, co
         int a = c * l->pp + p, b = c * l->pp + q, count = first[a + 1] - first[a];
         if (first[b + 1] - first[b] != count)
             return false;
-        for (int u = 0; u < count; u++)
-            if (!same_unit(&graph->units[first[a] + u], &graph->units[first[b] + u]))
+        for (int u = 0; u < count; u++) {
+            const struct unit *x = &graph->units[first[a] + u], *y = &graph->units[first[b] + u];
+            if (x->type != y->type || x->self != y->self)
                 return false;
+        }
     }
     return true;
 }
@@ -53,7 +51,7 @@ static enum status find_alike(struct env *env, const struct plan_request *reques
                        (double)dtype_bytes(request->compute);
     if (l->pp == 1)
         return STATUS_OK;
-    shape.sequence = 0; /* the cut is that of spread_create */
+    shape.sequence = 0; /* the same cut as spread_create's */
     TRY(mem_alloc_array(env, MEM_OTHER, "stages", (size_t)(l->pp * l->chunks) + 1, sizeof *first,
                         &first));
     enum status st = spread_cut(env, graph, shape, &request->parallel, first, NULL);
@@ -80,7 +78,7 @@ done:
     return st;
 }
 
-/* like (pp) is the caller's. */
+/* like (pp) belongs to the caller. */
 static enum status lay_out(struct env *env, const struct plan_request *request, int *like,
                            struct layout *l)
 {
@@ -90,8 +88,10 @@ static enum status lay_out(struct env *env, const struct plan_request *request, 
     TRY(mesh_of(env, request->ranks, 0, plan_spread_over(request) / pp, pp, &mesh));
     struct roster roster = roster_of(0, mesh.dp, request->zero.servers);
     if (roster.workers < 1 || request->engine.micro_batches < 1)
-        return FAIL(env, CONFIG, "a step of no micro-batch takes no time: %d ranks, %d servers",
-                    mesh.dp, request->zero.servers);
+        return FAIL(
+            env, CONFIG,
+            "no worker has a micro-batch: %d copies of the model, %d servers; use fewer servers",
+            mesh.dp, request->zero.servers);
     *l = (struct layout){.pp = pp,
                          .chunks = pp > 1 ? spread_chunks(&request->parallel) : 1,
                          .rounds = (int)roster_rounds(&roster, request->engine.micro_batches),
@@ -113,7 +113,7 @@ static int64_t total_sent(const int64_t *sent)
     return sum;
 }
 
-/* The rank that computes most, and the one that sends most. */
+/* Keep the rank that computes most and the one that sends most. */
 static void take_most(const struct plan_account *rank, struct plan_time *time)
 {
     if (rank->spent >= time->compute) {
@@ -125,16 +125,8 @@ static void take_most(const struct plan_account *rank, struct plan_time *time)
         memcpy(time->sent, rank->sent, sizeof time->sent);
 }
 
-static void time_whole(const struct plan_walk *w, struct plan_time *time)
-{
-    struct plan_account sum = plan_walk_sum(w);
-    take_most(&sum, time);
-    time->step = sum.clock;
-    time->update = w->judge.clock + w->update.clock;
-}
-
 static enum status simulate(struct env *env, const struct plan_request *request,
-                            const struct layout *l, const struct plan_walk *walks,
+                            const struct layout *l, const struct plan_step *steps,
                             const struct comm_prices *comm, const struct timetable *table,
                             double *each, struct timetable_times *times)
 {
@@ -145,19 +137,19 @@ static enum status simulate(struct env *env, const struct plan_request *request,
         for (int64_t i = table->first[p]; i < table->first[p + 1]; i++) {
             struct timetable_action a = table->actions[i];
             if (!timetable_is_message(a.verb))
-                each[i] = plan_walk_pass(&walks[l->like[p]], a.verb, a.chunk, a.round)->seconds;
+                each[i] = plan_step_pass(&steps[l->like[p]], a.verb, a.chunk, a.round)->seconds;
         }
     return timetable_simulate(env, table, &costs, times);
 }
 
-/* When each stage has done its last pass, all meet for the norm; then each updates what it has. */
-static void put_together(const struct layout *l, const struct plan_walk *walks,
+/* After its last pass each stage joins the norm; then each updates what it owns. */
+static void put_together(const struct layout *l, const struct plan_step *steps,
                          const struct timetable *table, const struct timetable_times *times,
                          struct plan_time *time)
 {
     double met = 0.0, update = 0.0, before = 0.0, last = 0.0;
     for (int p = 0; p < l->pp; p++) {
-        const struct plan_walk *w = &walks[l->like[p]];
+        const struct plan_step *w = &steps[l->like[p]];
         double done = 0.0;
         for (int64_t i = table->first[p]; i < table->first[p + 1]; i++)
             if (!timetable_is_message(table->actions[i].verb))
@@ -173,7 +165,7 @@ static void put_together(const struct layout *l, const struct plan_walk *walks,
 }
 
 static enum status time_pipe(struct env *env, const struct plan_request *request,
-                             const struct layout *l, const struct plan_walk *walks,
+                             const struct layout *l, const struct plan_step *steps,
                              const struct comm_prices *comm, struct plan_time *time)
 {
     struct timetable_shape shape = {.kind = request->parallel.schedule,
@@ -188,14 +180,14 @@ static enum status time_pipe(struct env *env, const struct plan_request *request
     TRY_OR(done, timetable_create(env, &shape, &table));
     TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "passes", (size_t)table.first[l->pp], sizeof *each,
                                  &each));
-    TRY_OR(done, simulate(env, request, l, walks, comm, &table, each, &times));
+    TRY_OR(done, simulate(env, request, l, steps, comm, &table, each, &times));
     for (int p = 0; p < l->pp; p++) {
         if (l->like[p] != p)
             continue;
-        struct plan_account sum = plan_walk_sum(&walks[p]);
+        struct plan_account sum = plan_step_sum(&steps[p]);
         take_most(&sum, time);
     }
-    put_together(l, walks, &table, &times, time);
+    put_together(l, steps, &table, &times, time);
 done:
     timetable_times_free(env, &times);
     mem_free(env, each);
@@ -203,45 +195,43 @@ done:
     return st;
 }
 
-/* walks (pp): one of each kind, in the place of its first stage. */
-static enum status walk_kinds(struct env *env, const struct plan_request *request,
-                              const struct layout *l, const struct plan_clock *clock,
-                              struct plan_walk *walks)
+/* steps (pp): one per kind, at the index of its first stage. */
+static enum status simulate_kinds(struct env *env, const struct plan_request *request,
+                                  const struct layout *l, const struct plan_clock *clock,
+                                  struct plan_step *steps)
 {
     int tp = plan_spread_over(request) / l->pp;
     for (int p = 0; p < l->pp; p++)
         if (l->like[p] == p)
-            TRY(plan_walk(env, request, clock, p * tp, l->chunks, l->rounds, l->workers,
-                          &walks[p]));
+            TRY(plan_step_simulate(env, request, clock, p * tp, l->chunks, l->rounds, l->workers,
+                                   &steps[p]));
     return STATUS_OK;
 }
 
-static void free_walks(struct env *env, struct plan_walk *walks, int pp)
-{
-    for (int p = 0; walks && p < pp; p++)
-        plan_walk_free(env, &walks[p]);
-    mem_free(env, walks);
-}
-
-/* Everything that plan_time and plan_time_calls need; `time` NULL: calls are noted only. */
-static enum status walk_all(struct env *env, const struct plan_request *request,
-                            const struct plan_clock *clock, struct plan_time *time)
+/* The common part of plan_time and plan_time_calls. `time` NULL: calls are only recorded. */
+static enum status simulate_all(struct env *env, const struct plan_request *request,
+                                const struct plan_clock *clock, struct plan_time *time)
 {
     size_t pp = (size_t)plan_pp_stages(request);
-    struct plan_walk *walks = NULL;
-    struct layout layout;
+    struct plan_step *steps = NULL;
+    struct layout layout = {0};
     int *like = NULL;
     enum status st;
     TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "stages", pp, sizeof *like, &like));
-    TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "walks", pp, sizeof *walks, &walks));
+    TRY_OR(done, mem_alloc_array(env, MEM_OTHER, "steps", pp, sizeof *steps, &steps));
     TRY_OR(done, lay_out(env, request, like, &layout));
-    TRY_OR(done, walk_kinds(env, request, &layout, clock, walks));
-    if (time && pp == 1)
-        time_whole(walks, time);
-    else if (time)
-        st = time_pipe(env, request, &layout, walks, &clock->machine->comm, time);
+    TRY_OR(done, simulate_kinds(env, request, &layout, clock, steps));
+    if (time && pp == 1) {
+        struct plan_account sum = plan_step_sum(steps);
+        take_most(&sum, time);
+        time->step = sum.clock;
+        time->update = steps->judge.clock + steps->update.clock;
+    } else if (time)
+        st = time_pipe(env, request, &layout, steps, &clock->machine->comm, time);
 done:
-    free_walks(env, walks, (int)pp);
+    for (size_t p = 0; steps && p < pp; p++)
+        plan_step_free(env, &steps[p]);
+    mem_free(env, steps);
     mem_free(env, like);
     return st;
 }
@@ -252,7 +242,7 @@ enum status plan_time(struct env *env, const struct plan_request *request,
     struct plan_clock clock = {.machine = machine};
     *time = (struct plan_time){0};
     TRY(ops_meter_create(env, &machine->ops, &clock.meter));
-    enum status st = walk_all(env, request, &clock, time);
+    enum status st = simulate_all(env, request, &clock, time);
     ops_meter_destroy(clock.meter);
     return st;
 }
@@ -273,7 +263,7 @@ static enum status copy_calls(struct env *env, const struct ops_meter *meter,
     bool all;
     *count = ops_meter_count(meter, &all);
     if (!all)
-        return FAIL(env, INTERNAL, "a step has more than %d different calls", *count);
+        return FAIL(env, INTERNAL, "a step has more than %d distinct calls", *count);
     TRY(mem_alloc_array(env, MEM_OTHER, "calls", (size_t)*count, sizeof **cases, cases));
     for (int i = 0; i < *count; i++)
         (*cases)[i] = *ops_meter_case(meter, i);
@@ -285,7 +275,7 @@ enum status plan_time_calls(struct env *env, const struct plan_request *request,
 {
     struct plan_clock clock = {0};
     TRY(ops_meter_create(env, NULL, &clock.meter));
-    enum status st = walk_all(env, request, &clock, NULL);
+    enum status st = simulate_all(env, request, &clock, NULL);
     if (st == STATUS_OK)
         st = copy_calls(env, clock.meter, cases, count);
     ops_meter_destroy(clock.meter);

@@ -1,11 +1,10 @@
-/* plan_time -- how long a step of a run takes, before it: the engine walks it on a device that keeps
- * time.
+/* plan_time -- how long a step of a run takes, before it starts.
  *
- * As memory and traffic are (plan.h), time is read off the real store and engine, built on a dry
- * device with a dry communicator: each call of an op or of a collective spends on its stream what it
- * would take (ops_price.h, comm_price.h), streams wait for each other by their events, and so what is
- * hidden behind what is seen and not assumed. Stages of a pipeline are walked one by one, and the
- * simulator puts their passes together (timetable_simulate.h).
+ * Like memory and traffic (plan.h), time is read off the real store and engine on a dry device with
+ * a dry communicator. Each call of an op or a collective advances its stream by the time it would
+ * take (ops_price.h, comm_price.h), and streams wait for each other through events, so overlap is
+ * simulated, not assumed. PP stages run one by one, and the timetable simulator puts their passes
+ * together (timetable_simulate.h).
  */
 #ifndef PLAN_PLAN_TIME_H
 #define PLAN_PLAN_TIME_H
@@ -14,35 +13,37 @@
 
 struct plan_time {
     double step;      /* seconds */
-    double compute;   /* of these, of the rank that computes most: passes and update */
+    double compute;   /* of these, passes and update of the rank that computes most */
     double in_flight; /* as in engine_traffic, of that rank */
     double waited;
-    double update;             /* after the last pass: norm, update, and what is sent with it */
+    double update;             /* after the last pass: norm, update, and their communication */
     double bubble;             /* idle / busy seconds of the pipeline: 0 without one */
     int64_t sent[ENGINE_WAYS]; /* bytes of the rank that sends most */
 };
 
 double
-plan_time_hidden(const struct plan_time *time); /* share of in_flight; 1 when nothing is sent */
+plan_time_hidden(const struct plan_time *time); /* overlapped fraction of in_flight; 1 when nothing
+                                                   is sent */
 
 enum status plan_time(struct env *env, const struct plan_request *request,
                       const struct machine_profile *machine, struct plan_time *time);
 
-/* The calls of ops that a step of the request makes, each once, for measuring them: the rank's of
- * each stage of the pipeline. The caller frees *cases with mem_free. */
+/* The distinct calls of ops in a step of the request, so that they can be measured: of one rank of
+ * each PP stage. The caller frees *cases with mem_free. */
 enum status plan_time_calls(struct env *env, const struct plan_request *request,
                             struct ops_case **cases, int *count);
 
-/* Seconds of a forward and backward pass of each unit of the whole model, for a rank of a group of
- * tp, with what it says in that group: a bound from below for any layout. The loss counts as
- * backward. */
+/* Seconds of a forward and a backward pass of each unit of the whole model, for a rank of a TP
+ * group of tp, including the group's communication: a lower bound for any layout. The loss counts
+ * as backward. */
 struct plan_unit_cost {
-    double forward, backward; /* with recomputation, as the request has it */
-    double input, weight;     /* of a backward pass in two parts (zero-bubble) */
-    size_t activation_bytes;  /* what a micro-batch leaves in it from forward to backward */
-    int64_t parameters;       /* this rank's part, of those that no unit before it uses */
+    double forward, backward; /* with the request's recomputation */
+    double input, weight;     /* of a split backward pass (zero-bubble) */
+    size_t activation_bytes;  /* kept from forward to backward, per micro-batch */
+    int64_t parameters;       /* this rank's part of those that no earlier unit uses */
 };
-/* costs (units of the model): units of one type and size have the same. The caller frees *costs. */
+/* costs (units of the model): units of the same type and size have the same. The caller frees
+ * *costs. */
 enum status plan_unit_costs(struct env *env, const struct plan_request *request,
                             const struct machine_profile *machine, struct plan_unit_cost **costs,
                             int *count);

@@ -1,25 +1,24 @@
-/* plan_units -- what a pass of each unit takes by itself: no store, no engine, no pipeline.
+/* plan_units -- the time of each pass of each unit in isolation: no store, engine or pipeline.
  *
- * A unit's buffers are taken on a dry device that keeps time, and its passes are run as the engine
- * would. Units of one type and size are alike: one of them is asked.
+ * A unit's buffers are allocated on a dry device that keeps time, and its passes run as the engine
+ * would run them. Units of the same type and size are alike: only one of them is timed.
  */
 #include <string.h>
 
-#include "engine/side_stream.h"
 #include "plan/plan_impl.h"
 #include "plan/plan_time.h"
 
-/* What the units are run on. */
+/* What the units run on. */
 struct bench {
     const struct plan_request *request;
-    struct plan_parts *parts; /* without a store and an engine */
+    struct plan_parts *parts; /* without store and engine */
     const struct unit_graph *graph;
     struct unit_shape shape;
-    enum keep own_below;                  /* buffers that are kept: see activations.h */
+    enum keep own_below;                  /* as in activations_create */
     struct unit_side_stream *side_stream; /* NULL: one rank */
 };
 
-/* Addresses for all that a pass may be given: nothing is ever at them. */
+/* Allocate everything that a pass may be given. Nothing is ever stored there. */
 static enum status fill_run(const struct bench *b, const struct unit *unit,
                             const struct unit_buffer *buffers, int count, struct unit_run *run)
 {
@@ -78,7 +77,7 @@ static void free_run(const struct bench *b, const struct unit *unit, int count,
     device_free(device, run->loss);
 }
 
-/* Seconds of a pass; 0 where the unit has none. */
+/* Seconds of a pass; 0 if the unit has no such pass. */
 static double time_pass(const struct bench *b, const struct unit *unit, enum pass pass,
                         const struct unit_run *filled)
 {
@@ -90,14 +89,6 @@ static double time_pass(const struct bench *b, const struct unit *unit, enum pas
     return stream_clock(b->parts->stream) - begin;
 }
 
-static size_t kept_bytes(const struct bench *b, const struct unit_buffer *buffers, int count)
-{
-    size_t bytes = 0;
-    for (int i = 0; i < count; i++)
-        bytes += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
-    return bytes;
-}
-
 static enum status time_unit(const struct bench *b, const struct unit *unit,
                              struct plan_unit_cost *cost)
 {
@@ -105,11 +96,14 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
     struct unit_run run;
     int count = unit->type->buffers(unit, b->parts->ops, b->shape, buffers);
     bool rebuilds = false;
-    for (int i = 0; i < count; i++)
+    size_t kept = 0;
+    for (int i = 0; i < count; i++) {
         rebuilds = rebuilds || (buffers[i].keep >= b->own_below && buffers[i].keep != KEEP_NOT);
+        kept += buffers[i].keep < b->own_below ? buffers[i].bytes : 0;
+    }
     enum status st = fill_run(b, unit, buffers, count, &run);
     if (st == STATUS_OK) {
-        cost->activation_bytes = kept_bytes(b, buffers, count);
+        cost->activation_bytes = kept;
         cost->forward = time_pass(b, unit, PASS_FORWARD, &run);
         double before = time_pass(b, unit, PASS_LOSS, &run) +
                         (rebuilds ? time_pass(b, unit, PASS_REBUILD, &run) : 0.0);
@@ -123,8 +117,8 @@ static enum status time_unit(const struct bench *b, const struct unit *unit,
     return st;
 }
 
-/* Parameters that no unit before it uses; `used` (params) knows which these are, and its own after
- * the call. */
+/* Parameters that no earlier unit uses. used (params) marks those in use; the call marks the unit's
+ * own. */
 static int64_t own_parameters(const struct unit_graph *graph, const struct unit *unit, bool *used)
 {
     int64_t count = 0;
@@ -151,7 +145,7 @@ static enum status time_units(const struct bench *b, bool *used, struct plan_uni
     return STATUS_OK;
 }
 
-/* The model of the first of tp ranks, who are alone. */
+/* The model of the first rank of a TP group that is alone. */
 static enum status build(struct env *env, const struct plan_request *request,
                          const struct plan_clock *clock, struct plan_parts *p)
 {
@@ -183,7 +177,7 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
                                     .sequence = graph->sequence},
                           .own_below = recompute_keeps_below(engine->recompute)};
     if (parts->comm)
-        TRY(side_stream_create(parts->device, parts->comm, &bench.side_stream));
+        TRY(unit_side_stream_create(parts->device, parts->comm, &bench.side_stream));
     bool *used = NULL;
     enum status st = mem_alloc_array(env, MEM_OTHER, "unit costs", (size_t)graph->unit_count,
                                      sizeof **costs, costs);
@@ -198,7 +192,7 @@ static enum status measure(struct env *env, struct env *own, const struct plan_r
         *costs = NULL;
     }
     *count = graph->unit_count;
-    side_stream_destroy(parts->device, bench.side_stream);
+    unit_side_stream_destroy(parts->device, bench.side_stream);
     return st;
 }
 

@@ -1,11 +1,11 @@
-/* search -- walks layouts in the order of their bounds until no other can be faster.
+/* search -- simulates layouts in the order of their lower bounds until no other can be faster.
  *
- *     points, by bound     1.00  1.02  1.05  1.05  1.31 ...
- *     walked               1.09  1.04  big   1.12               stop: 1.31 is more than the last wanted
+ *     bounds       1.00  1.02  1.05   1.05  1.31 ...
+ *     simulated    1.09  1.04  (big)  1.12            stop: 1.31 exceeds the last one wanted
  *
- * Memory is looked at when a layout is fast enough to be kept: the ranks of the first and last stage,
- * which most often need most, and then all of them. What a run would refuse is left out; refusals go to
- * a log of their own, and are told when nothing else is left.
+ * Memory is checked only when a layout is fast enough to be kept: first the ranks of the first and
+ * the last PP stage, which usually need the most, then all of them. Layouts that a run would refuse
+ * are left out; the refusals go to a log of their own, which is reported when nothing else is left.
  */
 #include "plan/search_impl.h"
 
@@ -14,10 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Layouts whose times differ by less take equally long. */
+/* Layouts whose times differ by less count as equally fast. */
 static const double same_time = 1e-6;
 
-struct best { /* of a mesh; or a layout for itself */
+struct best { /* the best layout of a mesh, or one layout if the mesh is fixed */
     struct search_point point;
     struct plan_time time;
     size_t needed_bytes;
@@ -25,7 +25,7 @@ struct best { /* of a mesh; or a layout for itself */
 
 struct search {
     struct env *env;  /* the caller's */
-    struct env quiet; /* the same with a log that nobody hears */
+    struct env quiet; /* the same with a log that prints nothing */
     const struct search_space *space;
     struct search_points points;
     struct best *best; /* fastest first */
@@ -33,41 +33,33 @@ struct search {
     struct search_result *out;
 };
 
-static void say_nothing(void *user, enum log_level level, const char *line)
+static void print_nothing(void *user, enum log_level level, const char *line)
 {
     (void)user, (void)level, (void)line;
 }
 
-/* --- the list of the best ----------------------------------------------------------------------- */
-
-static int compare_times(double a, double b)
-{
-    if (fabs(a - b) <= same_time * fmin(a, b))
-        return 0;
-    return a < b ? -1 : 1;
-}
+/* --- the list of the best -----------------------------------------------------------------------
+ */
 
 static int compare_best(const struct best *a, const struct best *b)
 {
-    int by_time = compare_times(a->time.step, b->time.step);
-    return by_time != 0 ? by_time : search_simpler(&a->point, &b->point);
+    double x = a->time.step, y = b->time.step;
+    if (fabs(x - y) <= same_time * fmin(x, y))
+        return search_simpler(&a->point, &b->point);
+    return x < y ? -1 : 1;
 }
 
-static bool is_one_mesh(const struct search_space *space)
-{
-    return space->fixed.tp && space->fixed.pp;
-}
-
-/* The one that the point would replace; -1: none. */
+/* The entry that the point would replace; -1: none. */
 static int find_same(const struct search *s, const struct search_point *point)
 {
-    for (int i = 0; !is_one_mesh(s->space) && i < s->count; i++)
+    bool one_mesh = s->space->fixed.tp && s->space->fixed.pp; /* every layout counts */
+    for (int i = 0; !one_mesh && i < s->count; i++)
         if (s->best[i].point.tp == point->tp && s->best[i].point.pp == point->pp)
             return i;
     return -1;
 }
 
-/* A step that takes longer is not wanted of this point. */
+/* The longest step time with which this point would still be listed. */
 static double limit_of(const struct search *s, const struct search_point *point)
 {
     int same = find_same(s, point);
@@ -93,9 +85,10 @@ static enum status insert(struct search *s, const struct best *new)
     return STATUS_OK;
 }
 
-/* --- one layout --------------------------------------------------------------------------------- */
+/* --- one layout ---------------------------------------------------------------------------------
+ */
 
-/* A refusal is an answer; everything else is passed on. */
+/* Turn a refusal into *refused; pass other errors on. */
 static enum status judge(struct search *s, enum status st, bool *refused)
 {
     *refused = st == STATUS_CONFIG || st == STATUS_USAGE;
@@ -114,7 +107,7 @@ static enum status needed_at(struct search *s, const struct plan_request *reques
     return STATUS_OK;
 }
 
-/* Of the ranks that most often need most. */
+/* The memory of the ranks that usually need the most. */
 static enum status needed_at_ends(struct search *s, const struct plan_request *request,
                                   size_t *needed)
 {
@@ -126,7 +119,7 @@ static enum status needed_at_ends(struct search *s, const struct plan_request *r
     return STATUS_OK;
 }
 
-static enum status needed_anywhere(struct search *s, const struct plan_request *request,
+static enum status needed_by_worst(struct search *s, const struct plan_request *request,
                                    size_t *needed)
 {
     struct plan_zero_stage stage;
@@ -141,21 +134,21 @@ static bool is_too_large(const struct search *s, size_t needed)
     return s->space->memory > 0 && needed > s->space->memory;
 }
 
-/* Whether the layout fits; its figure is set if it does. */
-static enum status weigh(struct search *s, const struct plan_request *request, struct best *new,
-                         bool *fits)
+/* Whether the layout fits; if so, new->needed_bytes is set. */
+static enum status check_memory(struct search *s, const struct plan_request *request,
+                                struct best *new, bool *fits)
 {
     bool refused;
     TRY(judge(s, needed_at_ends(s, request, &new->needed_bytes), &refused));
     if (!refused && !is_too_large(s, new->needed_bytes))
-        TRY(judge(s, needed_anywhere(s, request, &new->needed_bytes), &refused));
+        TRY(judge(s, needed_by_worst(s, request, &new->needed_bytes), &refused));
     *fits = !refused && !is_too_large(s, new->needed_bytes);
     s->out->refused += refused;
     s->out->too_large += !refused && !*fits;
     return STATUS_OK;
 }
 
-static enum status try_point(struct search *s, const struct search_point *point)
+static enum status simulate_point(struct search *s, const struct search_point *point)
 {
     struct plan_request request = search_request(s->space, point);
     struct best new = {.point = *point};
@@ -166,11 +159,11 @@ static enum status try_point(struct search *s, const struct search_point *point)
     s->out->refused += refused;
     if (refused)
         return STATUS_OK;
-    /* Most are slower than what there is: these need not be weighed. */
+    /* Most layouts are slower than those listed already: their memory does not matter. */
     bool slower = new.time.step > limit_of(s, point) ||
                   (same >= 0 && compare_best(&new, &s->best[same]) >= 0);
     if (!slower || s->space->exhaustive) {
-        TRY(weigh(s, &request, &new, &fits));
+        TRY(check_memory(s, &request, &new, &fits));
         if (!fits)
             return STATUS_OK;
     }
@@ -178,14 +171,15 @@ static enum status try_point(struct search *s, const struct search_point *point)
     return slower ? STATUS_OK : insert(s, &new);
 }
 
-/* --- all of them -------------------------------------------------------------------------------- */
+/* --- all of them --------------------------------------------------------------------------------
+ */
 
 static bool is_before(const struct search_point *a, const struct search_point *b)
 {
     return a->bound != b->bound ? a->bound < b->bound : search_simpler(a, b) < 0;
 }
 
-/* Of a heap of `count` points with the least bound on top, put that at i where it belongs. */
+/* Sink entry i of a heap of `count` points, which has the smallest bound on top. */
 static void sink(struct search_point *heap, int64_t count, int64_t i)
 {
     for (int64_t child; (child = 2 * i + 1) < count; i = child) {
@@ -199,8 +193,8 @@ static void sink(struct search_point *heap, int64_t count, int64_t i)
     }
 }
 
-/* A bound is refined when its turn comes, and the point waits for its next turn. */
-static enum status try_points(struct search *s)
+/* When a point reaches the top its bound is refined first, and the point is sorted in again. */
+static enum status simulate_points(struct search *s)
 {
     struct search_point *heap = s->points.points;
     int64_t count = s->points.count;
@@ -218,7 +212,7 @@ static enum status try_points(struct search *s)
         sink(heap, count, 0);
         s->out->bounded += useless;
         if (!useless)
-            TRY(try_point(s, &point));
+            TRY(simulate_point(s, &point));
     }
     return STATUS_OK;
 }
@@ -233,7 +227,7 @@ static struct search_layout layout_of(const struct search_space *space, const st
                                   .needed_bytes = best->needed_bytes};
 }
 
-/* Among those that need least by the bound. */
+/* Among the points with the lowest memory bounds, find the one that needs the least. */
 static enum status find_nearest(struct search *s)
 {
     struct best nearest = {.needed_bytes = SIZE_MAX};
@@ -242,7 +236,7 @@ static enum status find_nearest(struct search *s)
         struct plan_request request = search_request(s->space, &other.point);
         bool refused;
         log_error_clear(s->quiet.log);
-        TRY(judge(s, needed_anywhere(s, &request, &other.needed_bytes), &refused));
+        TRY(judge(s, needed_by_worst(s, &request, &other.needed_bytes), &refused));
         if (!refused && other.needed_bytes < nearest.needed_bytes)
             nearest = other;
     }
@@ -251,9 +245,10 @@ static enum status find_nearest(struct search *s)
     return STATUS_OK;
 }
 
-/* There is none: the run itself says why, or else it is the batch or the node. Where the stage is open
- * and something is to be cut, it is not stage 0 that was asked for. */
-static enum status say_none(struct search *s)
+/* No layout exists: report why the run refuses the request as it is, or else blame batch or node.
+ * If the ZeRO stage is open and shard groups or servers are set, stage 0 was not what the user
+ * meant. */
+static enum status report_none(struct search *s)
 {
     struct plan_request asked = *s->space->request, *request = &asked;
     struct plan_rank rank;
@@ -265,12 +260,12 @@ static enum status say_none(struct search *s)
                     log_first_error(s->quiet.log));
     return FAIL(
         s->env, CONFIG,
-        "no layout of %d ranks on nodes of %d is possible with what is given; leave "
+        "no layout of %d ranks on nodes of %d is possible with these settings; leave "
         "parallel.tp, parallel.pp, zero.servers, zero.shard_group or train.micro_batch open",
         request->ranks, s->space->node);
 }
 
-static enum status hand_over(struct search *s)
+static enum status finish(struct search *s)
 {
     int count = s->count < s->space->most ? s->count : s->space->most;
     struct search_result *out = s->out;
@@ -278,7 +273,7 @@ static enum status hand_over(struct search *s)
     out->too_large += s->points.too_large;
     if (count == 0 && out->refused + (out->possible == 0) > 0 &&
         out->refused == out->possible - out->too_large)
-        return say_none(s);
+        return report_none(s);
     if (count == 0)
         return find_nearest(s);
     TRY(mem_alloc_array(s->env, MEM_OTHER, "search", (size_t)count, sizeof *out->layouts,
@@ -296,8 +291,8 @@ static enum status run(struct search *s)
     TRY(plan_model(s->env, s->space->request, &s->out->parameters, &s->out->flops_per_token));
     TRY(judge(s, search_points_make(&s->quiet, s->space, &s->points), &refused));
     if (!refused)
-        TRY(try_points(s));
-    return hand_over(s);
+        TRY(simulate_points(s));
+    return finish(s);
 }
 
 enum status search_layouts(struct env *env, const struct search_space *space,
@@ -306,7 +301,7 @@ enum status search_layouts(struct env *env, const struct search_space *space,
     struct search s = {.env = env, .quiet = *env, .space = space, .out = result};
     *result = (struct search_result){0};
     CHECK(space->most >= 1 && space->node >= 1 && space->global_batch >= 1);
-    s.quiet.log = log_create(say_nothing, NULL, LOG_ERROR);
+    s.quiet.log = log_create(print_nothing, NULL, LOG_ERROR);
     if (!s.quiet.log)
         return STATUS_MEMORY;
     enum status st = run(&s);

@@ -1,16 +1,16 @@
-/* search_bound -- what a layout takes at least, in time and memory, from a few sums.
+/* search_bound -- lower bounds of the time and memory of a layout, from a few sums.
  *
- * Time: rank p of a pipeline cannot begin before the first micro-batch has come through the stages
- * before it, and when it has done its last backward pass these stages have theirs to do:
+ * Time: rank p of a pipeline cannot begin before the first micro-batch has passed the stages before
+ * it, and after its last backward pass these stages still have theirs to do:
  *
  *     forward of stages 0 .. p-1  |  all passes of rank p  |  backward of stages p-1 .. 0
  *
- * In zero-bubble the last part may be filled with passes, and does not count. Messages may all be
- * hidden, but those of one way follow each other: a step takes no less than all of them. After either
- * the owners update what they own.
- * Memory: the state by the paper's formula, and the activations of the micro-batches in flight.
+ * With zero-bubble the last part may overlap with passes and does not count. Messages may be hidden
+ * completely, but messages of one purpose follow each other: a step takes at least as long as all
+ * of them. After either, the owners update what they own. Memory: the state by the paper's formula,
+ * and the activations of the micro-batches in flight.
  *
- * Nothing here may be more than what the walk says: tests/plan/test_search.c holds it to that.
+ * No bound may exceed the simulation: tests/plan/test_search.c checks that.
  */
 #include "plan/search_impl.h"
 
@@ -21,7 +21,7 @@
 #include "plan/plan_impl.h"
 #include "zero/partition.h"
 
-enum { UPDATE_BYTES = 20 }; /* read and written of a parameter, at least */
+enum { UPDATE_BYTES = 20 }; /* read and written per parameter, at least */
 
 /* --- where the model is cut ------------------------------------------------------------------- */
 
@@ -67,7 +67,7 @@ void bound_model_close(struct env *env, struct bound_model *model)
     *model = (struct bound_model){0};
 }
 
-/* As spread_cut does it, once for each number of stages. */
+/* The cut of spread_cut, computed once for each number of stages. */
 static enum status find_cut(struct env *env, struct bound_model *model, int stages,
                             const int **first)
 {
@@ -169,46 +169,46 @@ static double pass_seconds(const struct bound_pp_stages *stages, const struct se
     return least;
 }
 
-/* Seconds of `calls` calls in which a rank sends `bytes` in all to every other of `size`, which are
- * `stride` apart, as comm_price has them. */
+/* Seconds of `calls` calls in which a rank sends `bytes` in total to the other `size` - 1 ranks,
+ * which are `stride` apart, with the prices of comm_price. */
 static double call_seconds(const struct comm_prices *prices, int size, int stride, double calls,
                            double bytes)
 {
     int node = prices->node > 0 ? prices->node : size * stride;
-    int near = node / stride < size ? node / stride : size; /* of them on one node, at most */
-    double share = bytes / (size > 1 ? size - 1 : 1);
+    int near = node / stride < size ? node / stride : size; /* ranks of them on one node, at most */
+    double part = bytes / (size > 1 ? size - 1 : 1);
     near = near > 0 ? near - 1 : 0;
     int far = size - 1 - near;
     const struct comm_wire *in = &prices->inside, *out = &prices->between;
-    return fmax(calls * near * in->message + share * near / in->bytes_per_second,
-                calls * far * out->message + share * far / out->bytes_per_second);
+    return fmax(calls * near * in->message + part * near / in->bytes_per_second,
+                calls * far * out->message + part * far / out->bytes_per_second);
 }
 
-/* What a rank of stage p has of all its chunks. */
-struct share {
-    double parameters, most; /* most: the sum of each chunk's largest unit */
+/* What a rank of one PP stage has, over all its chunks. */
+struct holding {
+    double parameters, most; /* most: the sum over the chunks of the largest unit's parameters */
     int units, chunks;
 };
 
-/* Gradients go to their owners after every micro-batch, or once; params that are cut are gathered
- * there and back, but for units that need theirs only once, or have them still where a walk turns
- * round. Each way is a stream of its own. */
+/* Gradients are sent to their owners after every micro-batch, or once. Sharded params are gathered
+ * for forward and for backward, except where a unit needs them only once, or still has them where a
+ * walk turns around. Gathers and reductions are on streams of their own. */
 static double sent_seconds(const struct search_space *space, const struct search_point *point,
-                           const struct share *share, double rounds)
+                           const struct holding *held, double rounds)
 {
     const struct zero_config *store = &space->request->zero;
     const struct comm_prices *prices = &space->machine->comm;
     int dp = point->dp, stride = point->tp * point->pp;
     int shards = point->shard_group > 0 ? point->shard_group : dp, once = point->pp == 1 ? 3 : 2;
-    double width = (double)dtype_bytes(store->type), n = share->units, all = share->parameters;
+    double width = (double)dtype_bytes(store->type), n = held->units, all = held->parameters;
     double reductions = store->local ? 1 : rounds;
     if (dp < 2 || store->servers > 0)
         return 0;
     double reduce = reductions * call_seconds(prices, dp, stride, n, all * width * (dp - 1) / dp);
     if (!sharding_of(point->stage).params)
         return reduce;
-    double gathered = fmax(all, 2 * all - once * share->most);
-    double calls = fmax(n, 2 * n - once * share->chunks);
+    double gathered = fmax(all, 2 * all - once * held->most);
+    double calls = fmax(n, 2 * n - once * held->chunks);
     return fmax(reduce, rounds * call_seconds(prices, shards, stride, calls,
                                               gathered * width * (shards - 1) / shards));
 }
@@ -254,15 +254,15 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
     struct timetable_shape shape = shape_of(space, point);
     double sent = 0, update = 0, bytes = 0;
     for (int p = 0; p < point->pp; p++) {
-        struct share share = {.chunks = point->chunks};
+        struct holding held = {.chunks = point->chunks};
         for (int s = p; s < stages->count; s += point->pp) {
-            share.parameters += stages->parameters[s];
-            share.most += stages->most[s];
-            share.units += stages->units[s];
+            held.parameters += stages->parameters[s];
+            held.most += stages->most[s];
+            held.units += stages->units[s];
         }
-        sent = fmax(sent, sent_seconds(space, point, &share, (double)rounds));
-        update = fmax(update, update_seconds(space, point, share.parameters));
-        bytes = fmax(bytes, state_bytes(space, point, share.parameters) +
+        sent = fmax(sent, sent_seconds(space, point, &held, (double)rounds));
+        update = fmax(update, update_seconds(space, point, held.parameters));
+        bytes = fmax(bytes, state_bytes(space, point, held.parameters) +
                                 activation_bytes(stages, point, &shape, p));
     }
     point->update = update;
@@ -270,12 +270,13 @@ void bound_layout(const struct search_space *space, const struct bound_pp_stages
     point->bytes = (size_t)(bytes + (space->request->gpu ? formula_gpu_runtime() : 0));
 }
 
-/* --- the lists of a pipeline -------------------------------------------------------------------- */
+/* --- the lists of a pipeline --------------------------------------------------------------------
+ */
 
-enum { MOST_PASSES = 200000 }; /* of longer lists the sums are near enough */
+enum { MOST_PASSES = 200000 }; /* for longer lists the sums are close enough */
 
-/* Where params are cut and a walk begins with other units than the last ended with, the first gather
- * of it is waited for. */
+/* Where params are sharded and a walk begins with other units than the previous one ended with,
+ * compute waits for the first gather. */
 static double first_gather(const struct search_space *space, const struct search_point *point,
                            double parameters)
 {
@@ -288,7 +289,7 @@ static double first_gather(const struct search_space *space, const struct search
                         bytes * (shards - 1) / shards);
 }
 
-/* seconds (3, stages): of forward passes, and of both parts of backward ones. */
+/* seconds (3, stages): of forward, backward-input and backward-weight passes. */
 static void pass_costs(const struct search_space *space, const struct bound_pp_stages *stages,
                        const struct search_point *point, double *seconds)
 {
@@ -297,7 +298,7 @@ static void pass_costs(const struct search_space *space, const struct bound_pp_s
     for (int s = 0; s < count; s++) {
         double wait = first_gather(space, point, stages->least[s]);
         seconds[s] = stages->forward[s] + wait;
-        if (s == 0 && stages->units[s] == 1) /* an embedding is not read on the way back */
+        if (s == 0 && stages->units[s] == 1) /* backward does not read an embedding */
             wait = 0;
         seconds[count + s] = (split ? stages->input[s] : stages->backward[s]) + wait;
         seconds[2 * count + s] = split ? stages->weight[s] : 0;

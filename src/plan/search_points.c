@@ -1,8 +1,9 @@
-/* search_points -- every layout that divides ranks, model and batch, with its bounds.
+/* search_points -- enumerates every layout that divides ranks, model and batch, with its bounds.
  *
- * Loops from the outside: tp, pp, chunks, micro-batch, what is gathered again, recomputation; then
- * schedule, ZeRO stage and groups, which need no new sums. Costs of units are asked for once for each
- * kind of pass, and only where something may fit: once nothing does, a larger micro-batch does not.
+ * Loops from the outside: tp, pp, chunks, micro-batch, regather, recomputation; then schedule, ZeRO
+ * stage and shard groups, which need no new sums. Costs of units are computed once for each
+ * combination of the outer loops, and only where something may fit: once no layout fits, no larger
+ * micro-batch does.
  */
 #include "plan/search_impl.h"
 
@@ -12,11 +13,11 @@
 
 enum { MOST_CHUNKS = 16, MOST_BATCHES = 4096 };
 
-struct walk { /* over the layouts */
+struct enumeration { /* state of the loops */
     struct env *env;
     const struct search_space *space;
     struct search_points *out;
-    struct search_tp *tp_group; /* whose tp is looked at */
+    struct search_tp *tp_group; /* of the current tp */
 };
 
 /* --- a layout --------------------------------------------------------------------------------- */
@@ -40,7 +41,7 @@ struct plan_request search_request(const struct search_space *space,
     request.parallel.chunks = point->schedule == TIMETABLE_INTERLEAVED ? point->chunks : 0;
     request.zero.stage = point->stage;
     request.zero.shard_group = point->shard_group;
-    request.zero.snapshot = request.zero.snapshot || point->tp > 1; /* see trainer.c */
+    request.zero.snapshot = request.zero.snapshot || point->tp > 1; /* as the trainer does */
     request.engine.recompute = point->recompute;
     request.engine.micro_batch = point->micro_batch;
     request.engine.micro_batches = space->global_batch / point->micro_batch;
@@ -48,7 +49,7 @@ struct plan_request search_request(const struct search_space *space,
     return request;
 }
 
-/* From the simplest on. */
+/* Position in the order from simple to complex. */
 static int schedule_order(int schedule)
 {
     static const int order[] = {[TIMETABLE_1F1B] = 0,
@@ -77,7 +78,7 @@ int search_simpler(const struct search_point *a, const struct search_point *b)
 
 /* --- the list --------------------------------------------------------------------------------- */
 
-static enum status add(struct walk *w, const struct search_point *point)
+static enum status add(struct enumeration *w, const struct search_point *point)
 {
     struct search_points *out = w->out;
     if (out->count == out->room) {
@@ -104,8 +105,8 @@ static void keep_least(struct search_points *out, const struct search_point *poi
     out->least[i] = *point;
 }
 
-/* *fits is set if it may. */
-static enum status look_at(struct walk *w, struct search_point *point, bool *fits)
+/* Add the point unless it is too large; *fits is set if it is not. */
+static enum status look_at(struct enumeration *w, struct search_point *point, bool *fits)
 {
     size_t memory = w->space->memory;
     bound_layout(w->space, &w->out->stages, point);
@@ -119,9 +120,11 @@ static enum status look_at(struct walk *w, struct search_point *point, bool *fit
     return add(w, point);
 }
 
-/* --- the loops, from the inside ---------------------------------------------------------------- */
+/* --- the loops, from the inside ----------------------------------------------------------------
+ */
 
-/* Copies of the model on a node, if state that is cut among them alone is another layout. */
+/* Copies of the model on a node, if sharding among these alone makes a different layout; otherwise
+ * 0. */
 static int node_group(const struct search_space *space, const struct search_point *point)
 {
     int group = space->node / (point->tp * point->pp);
@@ -130,7 +133,7 @@ static int node_group(const struct search_space *space, const struct search_poin
     return point->dp % group == 0 ? group : 0;
 }
 
-static enum status try_groups(struct walk *w, struct search_point point, bool *fits)
+static enum status try_groups(struct enumeration *w, struct search_point point, bool *fits)
 {
     const struct search_space *space = w->space;
     int set = space->request->zero.shard_group;
@@ -145,8 +148,8 @@ static enum status try_groups(struct walk *w, struct search_point point, bool *f
     return look_at(w, &point, fits);
 }
 
-/* With one copy there is nobody to cut among: the lowest stage stands for all. */
-static enum status try_pp_stages(struct walk *w, struct search_point point, bool *fits)
+/* With one copy of the model there is nothing to shard: the lowest stage stands for all. */
+static enum status try_zero_stages(struct enumeration *w, struct search_point point, bool *fits)
 {
     const struct search_space *space = w->space;
     int first = space->fixed.stage ? space->request->zero.stage : 0;
@@ -165,8 +168,8 @@ static enum status try_pp_stages(struct walk *w, struct search_point point, bool
     return STATUS_OK;
 }
 
-/* point.chunks is set: more than one are interleaved, and nothing else. */
-static enum status try_schedules(struct walk *w, struct search_point point, bool *fits)
+/* point.chunks is set: interleaved if there are several, every other schedule if there is one. */
+static enum status try_schedules(struct enumeration *w, struct search_point point, bool *fits)
 {
     static const int kinds[] = {TIMETABLE_1F1B, TIMETABLE_ZERO_BUBBLE, TIMETABLE_GPIPE,
                                 TIMETABLE_INTERLEAVED};
@@ -177,7 +180,7 @@ static enum status try_schedules(struct walk *w, struct search_point point, bool
         if (other || chunked != (point.chunks > 1) || (kinds[i] == TIMETABLE_GPIPE && asked->eager))
             continue;
         point.schedule = (int8_t)kinds[i];
-        TRY(try_pp_stages(w, point, fits));
+        TRY(try_zero_stages(w, point, fits));
     }
     return STATUS_OK;
 }
@@ -197,7 +200,7 @@ static enum status costs_of(struct env *env, const struct search_space *space,
     return STATUS_OK;
 }
 
-/* Into points->stages. */
+/* Fill in points->stages. */
 static enum status cut_pp_stages(struct env *env, const struct search_space *space,
                                  struct search_points *points, struct search_tp *tp_group,
                                  const struct search_point *point, int batch)
@@ -208,7 +211,8 @@ static enum status cut_pp_stages(struct env *env, const struct search_space *spa
                                &points->stages);
 }
 
-static enum status try_recomputes(struct walk *w, struct search_point point, int batch, bool *fits)
+static enum status try_recomputes(struct enumeration *w, struct search_point point, int batch,
+                                  bool *fits)
 {
     const struct search_space *space = w->space;
     int asked = space->request->engine.recompute;
@@ -217,16 +221,18 @@ static enum status try_recomputes(struct walk *w, struct search_point point, int
             continue;
         point.recompute = (int8_t)r;
         TRY(cut_pp_stages(w->env, space, w->out, w->tp_group, &point, batch));
-        if (point.pp == 1) /* no pipeline: no schedule */
-            TRY(try_pp_stages(w, point, fits));
+        if (point.pp == 1) /* no pipeline, no schedule */
+            TRY(try_zero_stages(w, point, fits));
         else
             TRY(try_schedules(w, point, fits));
     }
     return STATUS_OK;
 }
 
-/* Rows between matrices are shared wherever they divide: that sends the same, and takes less. */
-static enum status try_batch(struct walk *w, struct search_point point, int batch, bool *fits)
+/* Sequence parallelism is used wherever the rows divide: it sends the same and needs less memory.
+ */
+static enum status try_batch(struct enumeration *w, struct search_point point, int batch,
+                             bool *fits)
 {
     const struct search_space *space = w->space;
     const struct parallel_config *asked = &space->request->parallel;
@@ -246,14 +252,15 @@ static enum status try_batch(struct walk *w, struct search_point point, int batc
     return STATUS_OK;
 }
 
-static enum status try_chunks(struct walk *w, struct search_point point)
+static enum status try_chunks(struct enumeration *w, struct search_point point)
 {
     const struct search_space *space = w->space;
     int64_t workers = point.dp - space->request->zero.servers;
     for (int b = 0; b < w->out->batch_count; b++) {
         bool fits = false;
         bool idle = space->global_batch / w->out->batches[b] < workers;
-        if (idle && b > 0 && !space->fixed.micro_batch) /* less would keep more of them busy */
+        if (idle && b > 0 && !space->fixed.micro_batch) /* a smaller micro-batch keeps more workers
+                                                           busy */
             break;
         TRY(try_batch(w, point, b, &fits));
         if (!fits && space->memory > 0)
@@ -262,8 +269,8 @@ static enum status try_chunks(struct walk *w, struct search_point point)
     return STATUS_OK;
 }
 
-/* Chunks are tried in powers of two; a number that is given is taken as it is. */
-static enum status try_pipelines(struct walk *w, struct search_point point)
+/* Chunks are tried in powers of two; a fixed number is taken as it is. */
+static enum status try_pipelines(struct enumeration *w, struct search_point point)
 {
     const struct search_space *space = w->space;
     int asked = spread_chunks(&space->request->parallel);
@@ -278,7 +285,7 @@ static enum status try_pipelines(struct walk *w, struct search_point point)
     return STATUS_OK;
 }
 
-static enum status try_meshes(struct walk *w, int tp)
+static enum status try_meshes(struct enumeration *w, int tp)
 {
     const struct search_space *space = w->space;
     int groups = space->request->ranks / tp;
@@ -296,7 +303,7 @@ static enum status try_meshes(struct walk *w, int tp)
     return STATUS_OK;
 }
 
-static enum status try_tp(struct walk *w, int tp)
+static enum status try_tp(struct enumeration *w, int tp)
 {
     struct search_points *out = w->out;
     w->tp_group = &out->tp_groups[out->tp_count++];
@@ -309,7 +316,7 @@ static enum status try_tp(struct walk *w, int tp)
     return try_meshes(w, tp);
 }
 
-/* Ranks of a group are neighbours on one node. */
+/* The ranks of a TP group are adjacent and on one node. */
 static bool tp_is_possible(const struct search_space *space, int tp)
 {
     int ranks = space->request->ranks;
@@ -319,7 +326,7 @@ static bool tp_is_possible(const struct search_space *space, int tp)
            model_can_split(&space->request->model, tp);
 }
 
-static enum status find_batches(struct walk *w)
+static enum status find_batches(struct enumeration *w)
 {
     const struct search_space *space = w->space;
     struct search_points *out = w->out;
@@ -332,7 +339,7 @@ static enum status find_batches(struct walk *w)
     return STATUS_OK;
 }
 
-static enum status try_all(struct walk *w)
+static enum status try_all(struct enumeration *w)
 {
     int most = w->space->node;
     TRY(find_batches(w));
@@ -347,7 +354,7 @@ static enum status try_all(struct walk *w)
 enum status search_points_make(struct env *env, const struct search_space *space,
                                struct search_points *points)
 {
-    struct walk w = {.env = env, .space = space, .out = points};
+    struct enumeration w = {.env = env, .space = space, .out = points};
     *points = (struct search_points){0};
     enum status st = try_all(&w);
     if (st != STATUS_OK)

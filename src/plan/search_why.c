@@ -1,15 +1,16 @@
-/* search_why -- layouts compared in words: where the time of one goes that another does not take, and
- * what each part of the first is for.
+/* search_why -- compares layouts in words: where a slower one loses time, and what each part of the
+ * first is for.
  *
- * Nothing is decided here. A step is what it computes, how long it waits for messages and idles in the
- * pipeline, and its update; the part that grew most is the reason.
+ * Nothing is decided here. The time of a step consists of computing, waiting for messages, idling
+ * in the pipeline, and the update; the part that grew most is the reason.
  */
 #include <stdio.h>
 
 #include "plan/search_impl.h"
 #include "zero/partition.h"
 
-/* --- two layouts ------------------------------------------------------------------------------- */
+/* --- two layouts -------------------------------------------------------------------------------
+ */
 
 enum part { PART_COMPUTE, PART_WAIT, PART_IDLE, PART_UPDATE, PART_COUNT };
 
@@ -22,7 +23,7 @@ static void parts_of(const struct plan_time *time, double parts[PART_COUNT])
     parts[PART_WAIT] = time->waited;
 }
 
-/* The part that `slow` has most more of. */
+/* The part by which `slow` exceeds `fast` the most. */
 static enum part largest_part(const struct plan_time *slow, const struct plan_time *fast)
 {
     double a[PART_COUNT], b[PART_COUNT];
@@ -54,17 +55,17 @@ static const char *way_words(enum engine_way way)
     return words[way];
 }
 
-/* Why its passes take longer. */
+/* Why the passes of `slow` take longer. */
 static const char *compute_words(const struct plan_request *slow, const struct plan_request *fast)
 {
     if (slow->engine.recompute > fast->engine.recompute)
-        return "computes more activations again to fit";
+        return "recomputes more activations to fit";
     if (slow->parallel.tp > fast->parallel.tp)
-        return "cuts matrices thinner and meets more often inside layers";
+        return "splits matrices further and communicates more inside layers";
     if (slow->engine.micro_batch < fast->engine.micro_batch)
         return "computes smaller micro-batches";
     if (slow->parallel.pp > fast->parallel.pp)
-        return "cuts the layers into stages that are less even";
+        return "cuts the layers into less even stages";
     return "computes longer";
 }
 
@@ -86,7 +87,7 @@ static void compare(const struct search_layout *slow, const struct search_layout
     }
 }
 
-static void say_mesh(const struct search_layout *layout, char *out, size_t bytes)
+static void print_mesh(const struct search_layout *layout, char *out, size_t bytes)
 {
     snprintf(out, bytes, "tp %d pp %d dp %d", (int)layout->request.parallel.tp,
              (int)layout->request.parallel.pp, layout->dp);
@@ -102,15 +103,16 @@ void search_say_why(const struct search_space *space, struct search_result *resu
         snprintf(result->layouts[i].why, sizeof first->why, "%s", words);
     }
     if (result->count < 2) {
-        snprintf(first->why, sizeof first->why, "the only one that fits");
+        snprintf(first->why, sizeof first->why, "the only layout that fits");
         return;
     }
     compare(&result->layouts[1], first, words, sizeof words);
-    say_mesh(&result->layouts[1], mesh, sizeof mesh);
+    print_mesh(&result->layouts[1], mesh, sizeof mesh);
     snprintf(first->why, sizeof first->why, "the next, %s, %s", mesh, words);
 }
 
-/* --- the first, part by part -------------------------------------------------------------------- */
+/* --- the first, part by part --------------------------------------------------------------------
+ */
 
 static void explain_fit(const struct search_space *space, const struct search_result *result,
                         struct text *text)
@@ -124,7 +126,7 @@ static void explain_fit(const struct search_space *space, const struct search_re
     if (space->memory == 0)
         text_add(text, "; memory is not limited\n");
     else if (state > (double)space->memory)
-        text_printf(text, ", a rank has %s: it is spread over %d ranks or more\n",
+        text_printf(text, ", a rank has %s: it is spread over at least %d ranks\n",
                     text_human_bytes(b, (double)space->memory),
                     (int)(state / (double)space->memory) + 1);
     else
@@ -138,13 +140,13 @@ static void explain_tp(const struct search_space *space, const struct search_lay
     const struct comm_prices *wires = &space->machine->comm;
     int tp = (int)first->request.parallel.tp;
     if (tp == 1) {
-        text_add(text, "tp 1     layers are whole: nothing is sent in the middle of one\n");
+        text_add(text, "tp 1     layers are not split: nothing is sent inside a layer\n");
         return;
     }
-    text_printf(text, "tp %-5d shares every matrix, and what is kept of a layer, inside a node",
+    text_printf(text, "tp %-5d splits every matrix and every layer's activations inside a node",
                 tp);
     if (space->request->ranks > space->node)
-        text_printf(text, ", where %.3g times as much goes over the wire as between nodes",
+        text_printf(text, ", where wires are %.3g times as fast as between nodes",
                     wires->inside.bytes_per_second / wires->between.bytes_per_second);
     text_add(text, "\n");
 }
@@ -155,19 +157,18 @@ static void explain_pp(const struct search_layout *first, struct text *text)
     char word[32];
     if (parallel->pp < 2) {
         text_add(text, first->request.zero.stage == PLAN_ZERO_STAGES - 1 && first->dp > 1
-                           ? "pp 1     no stages: parameters are gathered where they are needed\n"
-                           : "pp 1     no stages: nobody waits for another's layers\n");
+                           ? "pp 1     no pipeline: parameters are gathered where they are needed\n"
+                           : "pp 1     no pipeline: no rank waits for the layers of another\n");
         return;
     }
-    text_printf(
-        text,
-        "pp %-5d cuts the layers: only activations go from stage to stage, %s a step and rank; "
-        "%s idles %.1f %%\n",
-        (int)parallel->pp, text_human_bytes(word, (double)first->time.sent[ENGINE_PIPE]),
-        timetable_words[parallel->schedule], 100 * first->time.bubble);
+    text_printf(text,
+                "pp %-5d cuts the layers: stages send activations only, %s per step and rank; "
+                "%s idles %.1f %%\n",
+                (int)parallel->pp, text_human_bytes(word, (double)first->time.sent[ENGINE_PIPE]),
+                timetable_words[parallel->schedule], 100 * first->time.bubble);
 }
 
-/* Copies of the model and what each computes. */
+/* Copies of the model, and what each computes. */
 static void explain_copies(const struct search_space *space, const struct search_layout *first,
                            struct text *text)
 {
@@ -176,7 +177,7 @@ static void explain_copies(const struct search_space *space, const struct search
     const struct plan_request *request = &first->request;
     int64_t size = request->engine.micro_batch, servers = request->zero.servers;
     int64_t batches = (space->global_batch + size - 1) / size, workers = first->dp - servers;
-    int64_t none = first->rounds * workers - batches; /* in the last round */
+    int64_t none = first->rounds * workers - batches; /* without a micro-batch in the last round */
     text_printf(text, "dp %-5d cop%s", first->dp, first->dp == 1 ? "y" : "ies");
     if (servers > 0)
         text_printf(text, ", %lld of them servers", (long long)servers);
@@ -185,12 +186,12 @@ static void explain_copies(const struct search_space *space, const struct search
                 none > 0 ? "at most " : "", (long long)first->rounds,
                 recomputed[request->engine.recompute]);
     if (none > 0 && first->rounds > 1)
-        text_printf(text, "         in the last round %lld of %lld copies %s none\n",
+        text_printf(text, "         in the last round %lld of %lld copies %s no micro-batch\n",
                     (long long)none, (long long)workers, none == 1 ? "has" : "have");
     else if (none > 0)
         text_printf(text,
                     "note     %lld of %lld copies %s nothing to compute: a step has %lld "
-                    "micro-batch%s; raise train.global_batch or take fewer ranks\n",
+                    "micro-batch%s; raise train.global_batch or use fewer ranks\n",
                     (long long)none, (long long)workers, none == 1 ? "has" : "have",
                     (long long)batches, batches == 1 ? "" : "es");
 }
@@ -198,9 +199,9 @@ static void explain_copies(const struct search_space *space, const struct search
 static void explain_zero(const struct search_layout *first, struct text *text)
 {
     static const char *const cut[PLAN_ZERO_STAGES] = {
-        "every copy has all of its state", "optimizer state is cut among the copies",
-        "gradients and optimizer state are cut among the copies",
-        "parameters, too, are cut among the copies, and gathered for every pass"};
+        "every copy has its whole state", "optimizer state is sharded over the copies",
+        "gradients and optimizer state are sharded over the copies",
+        "parameters are sharded over the copies, too, and gathered for every pass"};
     const struct plan_request *request = &first->request;
     if (first->dp > 1)
         text_printf(text, "stage %d  %s%s\n", request->zero.stage, cut[request->zero.stage],
@@ -214,7 +215,7 @@ static void explain_next(const struct search_result *result, struct text *text)
     if (result->count < 2)
         return;
     double more = (double)next->needed_bytes - (double)first->needed_bytes;
-    say_mesh(next, mesh, sizeof mesh);
+    print_mesh(next, mesh, sizeof mesh);
     text_printf(text, "next     %s takes %.1f %% longer and %s %s: it %s\n", mesh,
                 100 * (next->time.step / first->time.step - 1),
                 text_human_bytes(word, more < 0 ? -more : more), more < 0 ? "less" : "more",

@@ -131,8 +131,9 @@ static enum status load(struct generator *g, struct compute_config place,
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
                         &g->order));
     int64_t chunk = sizes.context < GENERATE_CHUNK ? sizes.context : GENERATE_CHUNK;
-    return decoder_create(g->session.ops, g->session.stream, g->session.spread.graph,
-                          g->session.zero, NULL, NULL, sizes.context, chunk, &g->decoder);
+    return decoder_create(
+        g->session.ops, g->session.stream, g->session.spread.graph, g->session.zero,
+        &(struct decoder_config){.tokens = sizes.context, .chunk = chunk}, &g->decoder);
 }
 
 enum status generator_create(struct env *env, struct compute_config place,

@@ -29,9 +29,12 @@ static enum status create_parts(struct sampler *s, const struct run_config *conf
                         sizeof *s->parts.order, &s->parts.order));
     text_printf(&s->text, "%*s", (int)sampler_text_bytes(s), ""); /* room for a sample */
     TRY(s->text.status);
+    const struct decoder_config decoder = {.pipe = spread_pipe(&session->spread),
+                                           .group = spread_tp_group(&session->spread),
+                                           .tokens = room,
+                                           .chunk = room < GENERATE_CHUNK ? room : GENERATE_CHUNK};
     return decoder_create(session->ops, session->stream, session->spread.graph, session->zero,
-                          spread_pipe(&session->spread), spread_tp_group(&session->spread), room,
-                          room < GENERATE_CHUNK ? room : GENERATE_CHUNK, &s->parts.decoder);
+                          &decoder, &s->parts.decoder);
 }
 
 enum status sampler_create(struct env *env, const struct run_config *config,

@@ -437,7 +437,7 @@ static void tell_ready(struct trainer *t)
                                   .gpu = t->config->device.name};
     if (trainer_speaks(t)) {
         tell_idle(t);
-        spread_tell_unused(t->env, &t->config->parallel);
+        spread_warn_unused(t->env, &t->config->parallel);
     }
     if (trainer_speaks(t) && t->callbacks->ready != NULL)
         t->callbacks->ready(t->callbacks->user, &facts);
@@ -524,7 +524,7 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
     tracing_close(&t->tracing);
     if (sound)
         trainer_suspend_steps(t); /* a failure shows when the state is saved */
-    trainer_set_phase(t, "checkpoint after step ");
+    trainer_begin_phase(t, "checkpoint after step", NULL);
     const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
     if (sound && st != STATUS_DIVERGED && saved == STATUS_OK && t->callbacks->all_saved)

@@ -77,8 +77,10 @@ static inline int64_t trainer_step_tokens(const struct trainer *t)
 /* All steps that are left; STATUS_STOPPED when somebody would not wait for their end. */
 bool trainer_at_stop(const struct trainer *t); /* train.stop_at is reached */
 enum status trainer_loop(struct trainer *t);
-/* What the host turns to, for who waits for it: "step 12", "evaluation after step 12". */
-void trainer_set_phase(struct trainer *t, const char *what);
+/* Begin a phase of the run (engine/scope.h). `words`, followed by the step, tell other ranks what this
+ * one does: "evaluation after step 12". `span` is its name in the trace; NULL: it is not drawn, and
+ * need not be ended. */
+struct scope trainer_begin_phase(struct trainer *t, const char *words, const char *span);
 /* Something else than a step follows: what the step has left under way comes in first; and the steps
  * go on. What is sent in between is not theirs. */
 enum status trainer_suspend_steps(struct trainer *t);

@@ -18,29 +18,30 @@
 
 /* --- for who waits, and for the trace ------------------------------------------------------- */
 
-void trainer_set_phase(struct trainer *t, const char *what)
+struct scope trainer_begin_phase(struct trainer *t, const char *words, const char *span)
 {
-    char label[64];
-    snprintf(label, sizeof label, "%s%" PRId64, what, t->step);
-    engine_label(t->engine, label);
-    progress_note(t->env, label);
-    if (t->session.comm)
-        comm_note(t->session.comm, label);
+    struct scope phase = {.kind = SCOPE_PHASE,
+                          .words = words,
+                          .step = t->step,
+                          .span = {.lane = TRACE_HOST, .name = span}};
+    scope_begin(engine_scopes(t->engine), &phase);
+    return phase;
 }
 
-static void draw(struct trainer *t, double start, const char *name, int64_t number)
+static void end_scope(struct trainer *t, const struct scope *scope)
 {
-    trace_end(t->env->trace, start,
-              &(struct trace_span){.lane = TRACE_HOST, .name = name, .number = number});
+    scope_end(engine_scopes(t->engine), scope);
 }
 
 /* --- one step ------------------------------------------------------------------------------- */
 
 static enum status fill_batches(struct trainer *t)
 {
-    double start = clock_seconds(), traced = trace_begin(t->env->trace);
+    double start = clock_seconds();
     const struct train_config *train = &t->config->train;
+    struct scope scope = {.span = {.lane = TRACE_HOST, .name = "batches"}};
     uint64_t first = (uint64_t)t->done.samples;
+    scope_begin(engine_scopes(t->engine), &scope);
     for (int64_t round = 0; round < engine_rounds(t->engine); round++) {
         int32_t *tokens, *labels;
         int64_t m = engine_micro_batch(t->engine, round);
@@ -54,7 +55,7 @@ static enum status fill_batches(struct trainer *t)
         }
     }
     t->fill_seconds = clock_seconds() - start;
-    draw(t, traced, "batches", 0);
+    end_scope(t, &scope);
     return STATUS_OK;
 }
 
@@ -225,10 +226,10 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
 {
     double start = clock_seconds() - t->fill_seconds, lr = schedule_lr(&t->schedule, t->step);
     bool is_first = t->step == t->first_step + 1;
-    double traced = trace_begin(t->env->trace);
-    trainer_set_phase(t, "step ");
+    struct scope phase = trainer_begin_phase(t, "step", "step");
     TRY(engine_step(t->engine, t->done.updates + 1, lr, result));
-    draw(t, traced, "step", t->step);
+    phase.span.number = t->step;
+    end_scope(t, &phase);
     footprints_look(&t->footprints, t->env->mem, is_first ? t->session.device : NULL);
     if (trainer_speaks(t))
         gauges_look(&t->gauges, t->session.device);
@@ -264,13 +265,12 @@ static bool keep_going(void *user, int64_t done, int64_t total, enum status read
 static enum status evaluate(struct trainer *t, struct evaluation *val)
 {
     const struct train_config *train = &t->config->train;
-    double traced = trace_begin(t->env->trace);
-    trainer_set_phase(t, "evaluation after step ");
+    struct scope phase = trainer_begin_phase(t, "evaluation after step", "evaluation");
     TRY(trainer_suspend_steps(t));
     enum status st = evaluate_dataset(t->env, t->engine, t->data, train->micro_batch,
                                       train->context, train->eval_batches, keep_going, t, val);
     TRY(t->data_status != STATUS_OK ? STATUS_STOPPED : st);
-    draw(t, traced, "evaluation", 0);
+    end_scope(t, &phase);
     trainer_look(t);
     trainer_resume_steps(t);
     t->summary->val = *val;
@@ -299,7 +299,7 @@ static enum status take_sample(struct trainer *t)
 {
     struct trainer_sample sample;
     int64_t stopped;
-    trainer_set_phase(t, "text sample after step ");
+    trainer_begin_phase(t, "text sample after step", NULL);
     TRY(trainer_suspend_steps(t));
     TRY(sampler_run(t->sampler, t->step, &sample, &stopped));
     trainer_look(t);
@@ -353,10 +353,9 @@ static enum status keep_state(struct trainer *t)
     progress_expect(t->env, 3 * t->saves.seconds);
     if (!checkpoint_due(&config->checkpoint, t->step, config->train.steps))
         return STATUS_OK;
-    double traced = trace_begin(t->env->trace);
-    trainer_set_phase(t, "checkpoint after step ");
+    struct scope phase = trainer_begin_phase(t, "checkpoint after step", "checkpoint");
     TRY(run_saves_begin(&t->saves, &t->done));
-    draw(t, traced, "checkpoint", 0);
+    end_scope(t, &phase);
     trainer_look(t);
     return STATUS_OK;
 }

@@ -1,9 +1,12 @@
-/* unit -- counting over the tables of a graph, and the check that they are consistent. */
+/* unit -- counts over the tables of a graph, side streams, and the check that a graph is
+ * consistent. */
 #include "unit/unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "comm/comm.h"
 
 const char *pass_word(enum pass pass)
 {
@@ -37,10 +40,12 @@ int64_t unit_tensor_whole(const struct unit_tensor *tensor)
     return count;
 }
 
-/* A split tensor is runs of neighbours, one for each section of each index before dim. */
+/* A split tensor consists of runs of consecutive elements, one for each section of each index
+ * before dim. */
 struct runs {
-    int64_t here, apart; /* elements of a run, and from its start to the next one's in the whole */
-    int64_t first;       /* where the first one starts in the whole */
+    int64_t here, apart; /* elements of a run here; distance between the starts of two runs in the
+                            whole tensor */
+    int64_t first;       /* start of the first run in the whole tensor */
 };
 
 static struct runs runs_of(const struct unit_tensor *tensor)
@@ -60,25 +65,25 @@ int64_t unit_tensor_count(const struct unit_tensor *tensor)
 
 int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64_t *run)
 {
-    int64_t left = unit_tensor_count(tensor) - local, place = local;
+    int64_t left = unit_tensor_count(tensor) - local, index = local;
     if (tensor->split.units != 0) {
         struct runs runs = runs_of(tensor);
-        place = local / runs.here * runs.apart + runs.first + local % runs.here;
+        index = local / runs.here * runs.apart + runs.first + local % runs.here;
         left = runs.here == runs.apart ? left : runs.here - local % runs.here;
     }
     if (run)
         *run = left;
-    return place;
+    return index;
 }
 
-int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t place)
+int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t index)
 {
     if (tensor->split.units == 0)
-        return place;
+        return index;
     struct runs runs = runs_of(tensor);
-    int64_t in_run = place % runs.apart - runs.first;
+    int64_t in_run = index % runs.apart - runs.first;
     in_run = in_run < 0 ? 0 : in_run < runs.here ? in_run : runs.here;
-    return place / runs.apart * runs.here + in_run;
+    return index / runs.apart * runs.here + in_run;
 }
 
 bool unit_tensor_answers(const struct unit_tensor *tensor)
@@ -109,7 +114,7 @@ static bool is_uneven(const struct unit_tensor *tensor)
     return tensor->split.units != 0 && tensor->split.most != 0;
 }
 
-/* Only the last tensor of a param may be cut unevenly. */
+/* Only the last tensor of a param may be cut unevenly, so only it can need padding. */
 int64_t unit_param_room(const struct unit_graph *graph, int param)
 {
     const struct unit_param *p = &graph->params[param];
@@ -186,6 +191,44 @@ int64_t unit_work(const struct unit *unit, struct unit_shape shape)
     return work > 0 ? work : 1;
 }
 
+/* --- side streams ----------------------------------------------------------------------------- */
+
+static enum status fill_side_stream(struct device *device, struct comm *group,
+                                    struct unit_side_stream *side_stream)
+{
+    TRY(comm_stream_create(group, "tensor", &side_stream->stream));
+    TRY(event_create(device, &side_stream->written));
+    for (int call = 0; call < UNIT_CALLS; call++)
+        TRY(event_create(device, &side_stream->done[call]));
+    return STATUS_OK;
+}
+
+enum status unit_side_stream_create(struct device *device, struct comm *group,
+                                    struct unit_side_stream **side_stream)
+{
+    struct unit_side_stream *b;
+    TRY(mem_alloc(device_env(device), MEM_OTHER, "engine", sizeof *b, &b));
+    *b = (struct unit_side_stream){0};
+    enum status st = fill_side_stream(device, group, b);
+    if (st != STATUS_OK) {
+        unit_side_stream_destroy(device, b);
+        return st;
+    }
+    *side_stream = b;
+    return STATUS_OK;
+}
+
+void unit_side_stream_destroy(struct device *device, struct unit_side_stream *side_stream)
+{
+    if (!side_stream)
+        return;
+    stream_destroy(side_stream->stream);
+    event_destroy(side_stream->written);
+    for (int call = 0; call < UNIT_CALLS; call++)
+        event_destroy(side_stream->done[call]);
+    mem_free(device_env(device), side_stream);
+}
+
 /* --- the check ----------------------------------------------------------------------------------
  */
 
@@ -218,16 +261,16 @@ static void check_split(const struct unit_tensor *tensor)
 {
     const struct unit_split *s = &tensor->split;
     if (s->replica < 0 || s->replica >= (s->replicas > 0 ? s->replicas : 1))
-        inconsistent(tensor->name, "is a replica that there is not");
+        inconsistent(tensor->name, "has a replica number that is out of range");
     if (s->units == 0)
         return;
     if (s->dim < 0 || s->dim >= tensor->dims || s->sections < 1 || s->units < 1 ||
         tensor->shape[s->dim] % (s->sections * s->units) != 0)
-        inconsistent(tensor->name, "is cut where it has no units");
+        inconsistent(tensor->name, "is cut along a dimension that its units do not divide");
     if (s->first < 0 || s->count < 1 || s->first + s->count > s->units)
-        inconsistent(tensor->name, "has a part that is not in the whole");
+        inconsistent(tensor->name, "has a part outside the whole tensor");
     if (s->most != 0 && s->most < s->count)
-        inconsistent(tensor->name, "has more of it than any rank");
+        inconsistent(tensor->name, "has more units than the largest part");
 }
 
 static void check_tensors(const struct unit_graph *graph)
@@ -242,7 +285,7 @@ static void check_tensors(const struct unit_graph *graph)
             inconsistent(name, "does not follow the tensors of the param before it");
         for (int t = 0; t < param->tensor_count - 1; t++)
             if (is_uneven(&graph->tensors[next_tensor + t]))
-                inconsistent(name, "is cut unevenly and not the last of its param");
+                inconsistent(name, "is cut unevenly but is not the last tensor of its param");
         next_tensor += param->tensor_count;
         if (unit_param_count(graph, p) < 1)
             inconsistent(name, "is empty");
@@ -268,12 +311,13 @@ static void check_parts(const struct unit *unit)
 {
     const struct unit_type *type = unit->type;
     if (!type->run[PASS_BACKWARD_INPUT] != !type->run[PASS_BACKWARD_WEIGHT])
-        inconsistent(unit->name, "has one part of a backward pass and not the other");
+        inconsistent(unit->name, "has only one part of a split backward pass");
     if (type->writes[PASS_BACKWARD_INPUT] != 0 || type->reads[PASS_BACKWARD_WEIGHT] != 0)
-        inconsistent(unit->name, "has parts of a backward pass that are not apart");
+        inconsistent(unit->name,
+                     "writes gradients in backward-input or reads params in backward-weight");
     if (type->run[PASS_BACKWARD_WEIGHT] &&
         type->writes[PASS_BACKWARD_WEIGHT] != type->writes[PASS_BACKWARD])
-        inconsistent(unit->name, "writes other gradients in two parts than in one");
+        inconsistent(unit->name, "writes other gradients in backward-weight than in backward");
 }
 
 static void check_units(const struct unit_graph *graph)
@@ -289,7 +333,7 @@ static void check_units(const struct unit_graph *graph)
         if (last && !unit->type->run[PASS_LOSS])
             inconsistent(unit->name, "is the last unit and has no loss pass");
         if (!last && (!unit->type->run[PASS_FORWARD] || !unit->type->run[PASS_BACKWARD]))
-            inconsistent(unit->name, "has no forward or no backward pass");
+            inconsistent(unit->name, "lacks a forward or backward pass");
     }
 }
 

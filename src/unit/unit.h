@@ -1,35 +1,38 @@
 /* unit -- the contract between model, store and engine.
  *
- * A model is an ordered list of units (embedding, block ..., head) over tables of tensors,
- * parameters and pieces:
+ * A model is an ordered list of units (the embedding, the blocks, the head) over tables of tensors,
+ * params and pieces:
  *
- *     tensor   what files, users and the optimizer's groups see: a name, a shape, a distribution
+ *     tensor   what files, users and optimizer groups see: a name, a shape, initial values
  *     param    one or more tensors fused along their first dimension (q, k, v; gate, up)
- *     piece    one or more params: gathered, released and reduced as one flat range
+ *     piece    one or more params that are gathered, released and reduced as one flat range
  *     unit     computes with params; a tied param is used by two units and is a piece of its own
  *
- * A unit type is a table of passes. Each pass says which of the unit's params it reads and of which
- * it writes gradients; the unit says which buffers it needs and how long each must live. A pass
- * only enqueues work: it allocates nothing and never waits. Who shards the params, where the
- * buffers lie and when a pass runs is not the unit's business.
+ * A unit type is a table of passes: forward, backward and so on. Each pass declares which of the
+ * unit's params it reads and which gradients it writes. The unit declares the buffers it needs and
+ * how long each must live. A pass only enqueues work on a stream: it allocates nothing and never
+ * waits. It does not know who shards the params, where the buffers are, or when it will run.
  *
- * Between units goes the residual stream as a pair: `residual` and, not yet added to it, `pending`
- * (the last branch), so that add and norm fuse across the boundary. The gradient of both is the
- * same tensor, so backward carries one.
+ * The residual stream passes from unit to unit as two tensors: `residual`, and `pending`, the
+ * output of the last branch, which has not been added yet. So the addition fuses with the next norm
+ * across the boundary of units. Both have the same gradient, so backward carries one tensor.
  *
- * A unit may have its backward pass in two parts as well, for pipelines in which others wait for the
- * gradient of its input, and nobody for those of its params:
+ * A unit may also offer its backward pass in two parts. Pipelines use them: another stage waits for
+ * the gradient of the unit's input, but nobody waits for the gradients of its params.
  *
- *     PASS_BACKWARD_INPUT    reads params, writes no gradients of them; what it learns of these on its way,
- *                   and what the other part needs, stays in buffers that both declare
- *     PASS_BACKWARD_WEIGHT   reads no params, writes all gradients that PASS_BACKWARD does: the same bits
+ *     PASS_BACKWARD_INPUT    reads params and writes no gradients of params; what the second part
+ *                            needs stays in buffers that both parts declare
+ *     PASS_BACKWARD_WEIGHT   reads no params and writes all gradients that PASS_BACKWARD writes,
+ *                            with the same bits
  *
- * The engine runs both or PASS_BACKWARD. Of a unit without them it runs PASS_BACKWARD for the first.
+ * The engine runs either both parts or PASS_BACKWARD. If a unit has no parts, PASS_BACKWARD runs in
+ * place of the first part.
  *
- * Where several ranks compute one model together (tensor parallel), each has the same units over
- * its own part of the tensors, and a pass may call collectives over the group it is lent: on its own
- * stream, which they hold up, or beside it, where it goes on with what does not need them. Name,
- * shape and initial values of a tensor are those of the whole; its `split` says which part is here.
+ * With tensor parallelism several ranks compute every unit together. Each rank has the same units
+ * over its own part of every tensor, and a pass may call collectives of the TP group, either on the
+ * compute stream, which then waits for them, or on a side stream, where they overlap with compute.
+ * Name, shape and initial values always describe the whole tensor; `split` says which part of it
+ * this rank has.
  */
 #ifndef UNIT_UNIT_H
 #define UNIT_UNIT_H
@@ -39,45 +42,46 @@ struct comm;
 
 enum { UNIT_NAME = 96, UNIT_MAX_USES = 16, UNIT_MAX_BUFFERS = 32 };
 
-/* --- what there is to learn ----------------------------------------------------------------- */
+/* --- tensors, params, pieces ---------------------------------------------------------------- */
 enum unit_init {
     INIT_ZERO,
     INIT_ONE,
-    INIT_NORMAL /* deviation init_scale */,
-    INIT_UNIFORM /* +- init_scale */
+    INIT_NORMAL /* standard deviation init_scale */,
+    INIT_UNIFORM /* in +- init_scale */
 };
 
-/* Which part of a tensor a rank has; all zeroes: the whole, and nobody else has any of it.
+/* Which part of a tensor this rank has. All zero: the whole tensor, and no replica of it.
  *
- * Along `dim` the tensor is `sections` sections (q, k, v in one matrix: 3) of `units` units that
- * are never cut (heads, or elements). The rank has units first .. first + count - 1 of every
- * section, densely in this order:
+ * Along `dim` the tensor consists of `sections` sections (3 if one matrix holds q, k and v) of
+ * `units` units each. A unit (a head, or an element) is never cut. The rank has the units first ..
+ * first + count - 1 of every section, stored densely in this order:
  *
- *     whole   | q0 q1 q2 q3 | k0 k1 k2 k3 | v0 v1 v2 v3 |      sections 3, units 4
- *     here    | q2 q3 k2 k3 v2 v3 |                            first 2, count 2
+ *     whole tensor   | q0 q1 q2 q3 | k0 k1 k2 k3 | v0 v1 v2 v3 |      sections 3, units 4
+ *     this rank      | q2 q3 k2 k3 v2 v3 |                            first 2, count 2
  *
- * A rank that has fewer than another leaves room behind them, so that what follows is at the same
- * place on all.
+ * A rank with fewer units than another leaves padding behind them, so that whatever follows in the
+ * piece has the same offset on all ranks.
  *
- * `replicas` neighbouring ranks have the same part, this one being number `replica` of them. Each
- * computes its whole gradient, the same bits everywhere; or, where it is `partial`, a share of it:
- * these are to be added, in the order of the replicas, before anybody uses it. */
+ * `replicas` adjacent ranks have the same part; this rank is number `replica` of them. Each of them
+ * computes the whole gradient of the part, with the same bits. If the split is `partial`, each
+ * computes only a summand: the store adds them in the order of the replicas before anybody uses the
+ * gradient. */
 struct unit_split {
     int dim;
-    int64_t sections, units, first, count; /* units 0: not cut */
-    int64_t most;          /* count of the rank that has most; 0: all have `count` */
-    int replicas, replica; /* replicas 0: as 1 */
+    int64_t sections, units, first, count; /* units 0: the tensor is not cut */
+    int64_t most;          /* the largest count of any rank; 0: all ranks have `count` */
+    int replicas, replica; /* replicas 0 means 1 */
     bool partial;
 };
 
 struct unit_tensor {
     char name[UNIT_NAME]; /* as in files: "model.layers.3.self_attn.q_proj.weight" */
     int dims;
-    int64_t shape[4]; /* of the whole */
+    int64_t shape[4]; /* of the whole tensor */
     struct unit_split split;
     enum unit_init init;
     double init_scale;
-    bool decay; /* weight decay applies (not to norms and biases) */
+    bool decay; /* weight decay applies; false for norms and biases */
 };
 
 struct unit_param {
@@ -87,35 +91,35 @@ struct unit_param {
 
 struct unit_piece {
     char name[UNIT_NAME];
-    int first_param, param_count; /* params of one piece are neighbours */
+    int first_param, param_count; /* the params of a piece are consecutive */
 };
 
 /* --- passes --------------------------------------------------------------------------------- */
 enum pass {
-    PASS_FORWARD,  /* stream in, stream out, keep what backward needs */
-    PASS_REBUILD,  /* fill the buffers that were not kept, from those that were */
-    PASS_BACKWARD, /* gradient of the output stream in, of the input stream out; params' gradients
-                    */
-    PASS_BACKWARD_INPUT,  /* optional: the first of these two */
-    PASS_BACKWARD_WEIGHT, /* optional: the second, any time after PASS_BACKWARD_INPUT */
-    PASS_LOSS,   /* last unit: losses, its params' gradients and that of its input stream */
-    PASS_EVAL,   /* last unit: losses only */
-    PASS_LOGITS, /* last unit: logits of the last positions */
-    PASS_DECODE, /* forward with a cache of keys and values */
+    PASS_FORWARD,         /* stream in, stream out; keeps what backward needs */
+    PASS_REBUILD,         /* recompute the buffers that were not kept from those that were */
+    PASS_BACKWARD,        /* gradient of the output stream in, gradient of the input stream out;
+                             writes the params' gradients */
+    PASS_BACKWARD_INPUT,  /* optional: the first part of backward */
+    PASS_BACKWARD_WEIGHT, /* optional: the second part, any time after PASS_BACKWARD_INPUT */
+    PASS_LOSS,            /* last unit: losses, gradients of its params and of its input stream */
+    PASS_EVAL,            /* last unit: losses only */
+    PASS_LOGITS,          /* last unit: logits of the last positions */
+    PASS_DECODE,          /* forward with a cache of keys and values */
     PASS_COUNT
 };
 
 const char *pass_word(enum pass pass); /* "backward" */
 
-/* Neighbouring units are walked forward, backward, or forward and back again. */
+/* A walk visits consecutive units forward, backward, or forward and then backward. */
 enum walk_way { WALK_FORWARD, WALK_BACKWARD, WALK_BOTH };
 
-/* How long a buffer lives. "selective" recomputes what is cheap to make again, "full" everything
- * but the input sum. */
+/* How long a buffer lives. Selective recomputation rebuilds what is cheap to compute, full
+ * recomputation everything except the input sum. */
 enum keep {
     KEEP_ALWAYS,           /* from forward to backward in every mode */
-    KEEP_UNLESS_FULL,      /* made again by PASS_REBUILD under full recomputation */
-    KEEP_UNLESS_SELECTIVE, /* made again under selective and full */
+    KEEP_UNLESS_FULL,      /* rebuilt under full recomputation */
+    KEEP_UNLESS_SELECTIVE, /* rebuilt under selective and full recomputation */
     KEEP_NOT,              /* inside one pass only */
 };
 
@@ -125,65 +129,73 @@ struct unit_buffer {
     const char *name;
     size_t bytes;
     enum keep keep;
-    uint32_t passes; /* KEEP_NOT: bit p = pass p uses it, so that passes can share the place. In any
-                        case: with UNIT_PARTS in it, it lives from PASS_BACKWARD_INPUT (what is made again:
-                        from PASS_REBUILD before it) to PASS_BACKWARD_WEIGHT where backward is in two parts */
+    /* KEEP_NOT: bit p = pass p uses the buffer, so that passes can share memory. For any `keep`:
+     * with UNIT_PARTS set, and where backward is split in two, the buffer lives from
+     * PASS_BACKWARD_INPUT (from PASS_REBUILD before it, if it is rebuilt) to PASS_BACKWARD_WEIGHT.
+     */
+    uint32_t passes;
 };
 
 struct unit_shape {
     int64_t batch, tokens; /* B sequences of T tokens */
-    int sequence; /* ranks that share the stream's rows (sequence parallel): each has R / so
-                              many of the R = B T, in rank order; 0: each has all */
+    int sequence;          /* sequence parallelism: this many ranks have an equal part each of the
+                              stream's R = B T rows, in rank order; 0: every rank has all rows */
 };
-int64_t unit_stream_rows(struct unit_shape shape); /* that this rank has; CHECKs that they divide */
+int64_t unit_stream_rows(struct unit_shape shape); /* of this rank; CHECKs that the rows divide */
 
 struct unit;
 
-/* For calls of the group that go on while a pass computes. A pass that has begun one waits for it
- * before it ends, and calls nothing on its own stream in between: a communicator is used by one stream at
- * a time. */
-enum { UNIT_CALLS = 2 }; /* that may be under way at once */
+/* --- collectives that overlap with compute -------------------------------------------------- */
+enum { UNIT_CALLS = 2 }; /* that may be in flight at once */
+
+/* A pass that has begun a call here waits for it before it returns. Until then it must not call
+ * collectives on its own stream: only one stream at a time may use a communicator. */
 struct unit_side_stream {
     struct stream *stream;
-    struct event *written;          /* compute has come to where a call may begin */
-    struct event *done[UNIT_CALLS]; /* the call is over */
-    uint32_t open;                  /* bit c: call c has begun and is not waited for yet */
-    double waited;                  /* seconds that compute has stood still for such calls */
+    struct event *written;          /* compute has written the input of a call */
+    struct event *done[UNIT_CALLS]; /* the call has finished */
+    uint32_t open;                  /* bit c: call c has begun and has not been waited for */
+    double waited;                  /* seconds that compute has waited for such calls */
 };
+/* For calls over `group`. The caller destroys *side_stream, before the group. */
+enum status unit_side_stream_create(struct device *device, struct comm *group,
+                                    struct unit_side_stream **side_stream);
+void unit_side_stream_destroy(struct device *device,
+                              struct unit_side_stream *side_stream); /* NULL is fine */
 
-/* One pass over one micro-batch, filled in by the engine. Pointers are device memory unless said
- * otherwise. */
+/* --- one pass over one micro-batch ---------------------------------------------------------- */
+/* Filled in by the engine. Pointers are device memory unless stated otherwise. */
 struct unit_run {
     struct ops *ops;
     struct stream *stream;
-    struct comm *group; /* borrowed: the tensor-parallel ranks; NULL: this one alone */
+    struct comm *group;                   /* borrowed: the TP group; NULL: one rank */
     struct unit_side_stream *side_stream; /* borrowed; NULL: all calls are on `stream` */
     enum pass pass;
     struct unit_shape shape;
     const int32_t *tokens; /* (B, T) */
-    const int32_t *labels; /* (B, T), -1 = not counted */
+    const int32_t *labels; /* (B, T), -1 = masked */
     const struct step_scalars *scalars;
 
-    const void *params[UNIT_MAX_USES]; /* of the uses this pass reads, in the compute type */
-    void *grads[UNIT_MAX_USES];        /* of the uses this pass writes: to be overwritten */
-    void *buffers[UNIT_MAX_BUFFERS];   /* as declared, in that order */
-    enum keep rebuild; /* PASS_REBUILD: every buffer with keep >= rebuild is to be made again */
+    const void *params[UNIT_MAX_USES]; /* of the uses that this pass reads, in the compute type */
+    void *grads[UNIT_MAX_USES];        /* of the uses that this pass writes; it overwrites them */
+    void *buffers[UNIT_MAX_BUFFERS];   /* in the order in which the unit declared them */
+    enum keep rebuild;                 /* PASS_REBUILD: rebuild all buffers with keep >= rebuild */
 
-    const void *residual,
-        *pending; /* input stream (N, C), N = unit_stream_rows; pending may be NULL; both NULL for
-                     the first unit */
-    void *room;   /* (N, C) for one output tensor; valid until the next unit has run. Backward: to
-                     work in */
-    const void *out_residual,
-        *out_pending; /* set by forward: into the unit's own buffers, or `room` */
-    void *gradient;   /* (N, C) backward: of the output stream in, of the input stream out */
+    /* The input stream, (N, C) each with N = unit_stream_rows. pending may be NULL; both are NULL
+     * for the first unit. */
+    const void *residual, *pending;
+    void *room; /* (N, C) for one output tensor, valid until the next unit has run. In a backward
+                   pass: scratch */
+    /* Set by forward: in one of the unit's own buffers, or `room`. */
+    const void *out_residual, *out_pending;
+    void *gradient; /* (N, C) backward: of the output stream in, of the input stream out */
 
-    double *loss; /* PASS_LOSS, PASS_EVAL: sum of the losses of this micro-batch */
+    double *loss; /* PASS_LOSS, PASS_EVAL: the sum of the losses of this micro-batch */
     void *logits; /* PASS_LOGITS: (B, logit_tokens, V) for the last positions */
     int64_t logit_tokens;
     void *cache;          /* PASS_DECODE: cache_bytes of this unit */
-    struct past past;     /* positions in the cache already */
-    int64_t cache_tokens; /* and room for */
+    struct past past;     /* positions that are in the cache already */
+    int64_t cache_tokens; /* positions that the cache has room for */
 };
 
 typedef void unit_pass_fn(const struct unit *unit, struct unit_run *run);
@@ -193,19 +205,18 @@ struct unit_type {
     uint32_t reads[PASS_COUNT];    /* bit u: the pass reads params[u] */
     uint32_t writes[PASS_COUNT];   /* bit u: the pass writes grads[u] */
     unit_pass_fn *run[PASS_COUNT]; /* NULL: the unit has no such pass */
-    /* Fill `list` (room for UNIT_MAX_BUFFERS) and return how many; order is that of
-     * unit_run.buffers. */
+    /* Fill `list` (UNIT_MAX_BUFFERS entries) in the order of unit_run.buffers; return the count. */
     int (*buffers)(const struct unit *unit, const struct ops *ops, struct unit_shape shape,
                    struct unit_buffer *list);
-    /* Operations of a forward pass, about: what a pipeline's stages are balanced by. NULL: next to
-     * none. */
+    /* Approximate operations of a forward pass, by which PP stages are balanced. NULL: almost none.
+     */
     int64_t (*work)(const struct unit *unit, struct unit_shape shape);
-    /* Bytes of the decoding cache for `batch` sequences of `tokens`; NULL: needs none. */
+    /* Bytes of the decoding cache for `batch` sequences of `tokens` tokens; NULL: no cache. */
     size_t (*cache_bytes)(const struct unit *unit, const struct ops *ops, int64_t batch,
                           int64_t tokens);
 };
 
-#define UNIT_ALL_USES 0xffffffffu /* in reads and writes: every use the unit has */
+#define UNIT_ALL_USES 0xffffffffu /* in reads and writes: every use of the unit */
 
 struct unit {
     char name[UNIT_NAME]; /* "block 3" */
@@ -215,14 +226,16 @@ struct unit {
     int uses[UNIT_MAX_USES]; /* indices of params */
 };
 
-/* A whole model as store and engine see it. The tables are owned by whoever built it. */
+/* --- a model -------------------------------------------------------------------------------- */
+/* A whole model, or one PP stage of it, as store and engine see it. The tables belong to the code
+ * that built them. */
 struct unit_graph {
     const struct unit_tensor *tensors;
     const struct unit_param *params;
     const struct unit_piece *pieces;
     const struct unit *units;
     int tensor_count, param_count, piece_count, unit_count;
-    bool part;            /* of a model (unit_cut.h): its last unit need not have the loss */
+    bool part;            /* a part of a model (unit_cut.h): its last unit need not have a loss */
     int64_t stream_width; /* C of the residual stream */
     int sequence;         /* as in unit_shape: what partial gradients were declared for */
     int64_t vocab;        /* tokens are 0 .. vocab-1 */
@@ -230,33 +243,33 @@ struct unit_graph {
 };
 
 int64_t unit_tensor_count(const struct unit_tensor *tensor); /* elements that this rank has */
-int64_t unit_tensor_whole(const struct unit_tensor *tensor); /* elements of the whole */
-/* The place in the whole of this rank's element `local`. *run (NULL: not wanted) is how many
- * elements from there on follow each other here and there. */
+int64_t unit_tensor_whole(const struct unit_tensor *tensor); /* elements of the whole tensor */
+/* The index in the whole tensor of this rank's element `local`. *run is the number of elements from
+ * there on that are consecutive both here and in the whole tensor; run may be NULL. */
 int64_t unit_tensor_index(const struct unit_tensor *tensor, int64_t local, int64_t *run);
-/* How many of this rank's elements come before that place: so what it has of a range of the whole is
- * a range here. */
-int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t place);
-/* Whether this rank answers for its part: one of the replicas does, so nothing counts twice. */
+/* How many of this rank's elements have an index below `index` in the whole tensor. So the elements
+ * that this rank has of a range of the whole tensor form a range, too. */
+int64_t unit_tensor_before(const struct unit_tensor *tensor, int64_t index);
+/* Whether this rank accounts for its part in sums and files. One of the replicas does. */
 bool unit_tensor_answers(const struct unit_tensor *tensor);
-int64_t unit_param_count(const struct unit_graph *graph,
-                         int param); /* elements of all its tensors that this rank has */
-int64_t unit_param_whole(const struct unit_graph *graph, int param); /* ... of all of them, whole */
-int64_t unit_param_room(const struct unit_graph *graph,
-                        int param);                       /* ... that the rank with most has */
-int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all tensors, whole */
+/* Elements of all tensors of a param: that this rank has, that all ranks have together, and that
+ * the rank with the most has. */
+int64_t unit_param_count(const struct unit_graph *graph, int param);
+int64_t unit_param_whole(const struct unit_graph *graph, int param);
+int64_t unit_param_room(const struct unit_graph *graph, int param);
+int64_t unit_graph_count(const struct unit_graph *graph); /* elements of all whole tensors */
 bool unit_reads(const struct unit *unit, enum pass pass, int use);
 bool unit_writes(const struct unit *unit, enum pass pass, int use);
-/* The pieces that a unit uses in any of its passes, each once, by their numbers; returns how many. */
+/* The pieces that unit u uses in any pass, each once, in ascending order; returns their count. */
 int unit_pieces(const struct unit_graph *graph, int u, int pieces[UNIT_MAX_USES]);
-/* In any of its passes the gradient of some param of the piece is written. */
+/* Whether any pass of unit u writes the gradient of a param of the piece. */
 bool unit_writes_piece(const struct unit_graph *graph, int u, int piece);
-bool unit_has_parts(const struct unit *unit); /* PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT */
+bool unit_has_parts(const struct unit *unit); /* backward-input and backward-weight */
 void unit_run_pass(const struct unit *unit, enum pass pass,
-                   struct unit_run *run); /* CHECKs that it has the pass */
+                   struct unit_run *run); /* CHECKs that the unit has the pass */
 int64_t unit_work(const struct unit *unit, struct unit_shape shape); /* at least 1 */
-/* The tables are consistent (indices, names unique, neighbours, last unit has a loss): CHECKs, with
- * the name. */
+/* CHECKs that the tables are consistent: indices, order, unique names, a loss in the last unit.
+ * Aborts with the name of the entry that is not. */
 void unit_graph_check(const struct unit_graph *graph);
 
 #endif

@@ -1,5 +1,5 @@
-/* unit_cut -- the tables of the chosen units, made by going through those of the whole in order: once
- * through its units, for who uses which piece, then through its pieces, then through its units again.
+/* unit_cut -- builds the tables of the chosen units in three passes over the whole graph: its
+ * units, to find which stages use which piece; its pieces; its units again.
  */
 #include "unit/unit_cut.h"
 
@@ -14,10 +14,10 @@ static int64_t piece_blocks(const struct unit_graph *graph, int piece)
     return blocks;
 }
 
-/* Which stages use a piece: its owner, and another (UNIT_NO_STAGE: none). */
+/* The stages that use a piece: its owner and another one (UNIT_NO_STAGE: none). */
 struct users {
     int owner, other;
-    bool learned; /* there is a gradient of it */
+    bool learned; /* some unit writes its gradient */
 };
 
 static void add_user(struct users *users, int pp_stage)
@@ -30,7 +30,6 @@ static void add_user(struct users *users, int pp_stage)
     }
 }
 
-/* Of all pieces. */
 static void find_users(const struct unit_graph *graph, const int *pp_stage_of, struct users *users)
 {
     int pieces[UNIT_MAX_USES];
@@ -101,8 +100,8 @@ static void take_pieces(const struct unit_graph *whole, const struct users *user
     }
 }
 
-/* The index in the cut of a param of the whole, by its first tensor: params follow each other in the
- * order of their tensors. */
+/* The index in the cut of a param of the whole model. Params are in the order of their first
+ * tensors, so a binary search finds it. */
 static int find_param(const struct unit_graph *whole, const struct unit_cut *cut, int param)
 {
     int tensor = cut->own_tensor[whole->params[param].first_tensor];

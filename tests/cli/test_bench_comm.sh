@@ -74,7 +74,7 @@ export SIFR_RUN_THREADS=1
 # Calls that others measured stay beside new ones, and that is said.
 cp here.json mixed.json
 ok timeout 120 "$sifr" bench ops run.yaml --train.micro_batch=2 --seconds=0.001 --threads=1 --save=mixed.json
-grep -qE "^sifr: warning: [0-9]+ calls of 'mixed.json' were not measured again: those are of 2 ranks x 1 thread, not of 1 x 1" err || fail "mixed: $(cat err)"
+grep -qE "^sifr: warning: [0-9]+ calls in 'mixed.json' not measured again: measured with 2 ranks x 1 thread, not 1 x 1" err || fail "mixed: $(cat err)"
 ok timeout 120 "$sifr" bench ops "${brief[@]:0:2}" -n 2 --comm.backend=threads --json --model.preset=tiny --model.vocab=64
 is_json out
 has '"ranks": 2, "threads": 1, "calls": \[\{"name": "'
@@ -104,8 +104,8 @@ expect 1 "cannot write 'no/such/folder/here.json'" timeout 20 "$sifr" bench comm
 expect 1 "cannot write 'notes.txt/here.json'" timeout 20 "$sifr" bench ops "${long[@]}" --save=notes.txt/here.json
 expect 2 "it is a folder" timeout 20 "$sifr" bench ops "${long[@]}" --save=.
 sed 's/"gpu": false/"gpu": true/' here.json >gpu.json
-expect 2 "'gpu.json' is of a machine that computes on GPUs, and this is another" timeout 20 "$sifr" bench ops run.yaml "${long[@]}" --save=gpu.json
-expect 2 "'gpu.json' is of a machine that computes on GPUs, and this is another" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=gpu.json
+expect 2 "'gpu.json' is the profile of a machine that computes on GPUs, unlike this one" timeout 20 "$sifr" bench ops run.yaml "${long[@]}" --save=gpu.json
+expect 2 "'gpu.json' is the profile of a machine that computes on GPUs, unlike this one" timeout 20 "$sifr" bench comm -n 2 "${long[@]}" --save=gpu.json
 # A signal ends what has nothing to save, and nothing else is said of it.
 rm -f err # that of the command before has a line of the launch, too
 "$sifr" bench comm -n 2 "${long[@]}" --save=here.json >out 2>err &

@@ -65,11 +65,11 @@ refused() { # PATTERN RANKS keys...: by the plan, and by the run before it write
 }
 refused "parallel.pp=2 does not divide 3 ranks; try 1 or 3" 3 --parallel.pp=2
 refused "parallel.pp=4 needs more than 2 ranks; start more ranks" 2 --parallel.pp=4
-refused "parallel.pp=6 is more stages than the 5 units of the model; try 3$" 6 --parallel.pp=6
-refused "parallel.pp=2 with 3 chunks a rank is more stages than the 5 units of the model; try parallel.pp=1, or fewer parallel.chunks" \
+refused "parallel.pp=6 exceeds the 5 units of the model; try 3$" 6 --parallel.pp=6
+refused "parallel.pp=2 with 3 chunks per stage exceeds the 5 units of the model; try parallel.pp=1 or fewer parallel.chunks" \
     2 --parallel.pp=2 --parallel.schedule=interleaved --parallel.chunks=3
-refused "parallel.chunks is 2, but the schedule '1f1b' has one chunk a rank" 2 --parallel.pp=2 --parallel.chunks=2
-refused "parallel.eager: the schedule 'gpipe' has no eager form" 2 --parallel.pp=2 --parallel.schedule=gpipe --parallel.eager=true
+refused "parallel.chunks=2 conflicts with parallel.schedule=1f1b, which has one chunk per stage" 2 --parallel.pp=2 --parallel.chunks=2
+refused "parallel.eager conflicts with parallel.schedule=gpipe" 2 --parallel.pp=2 --parallel.schedule=gpipe --parallel.eager=true
 refused "zero.servers: 1 of 1 rank with one stage of the pipeline leaves no worker" 2 --parallel.pp=2 --zero.servers=1 --zero.stage=1
 refused "zero.shard_group: groups of 4 do not make up 2 ranks with one stage" 4 --parallel.pp=2 --zero.shard_group=4 --zero.stage=1
 expect 2 "parallel.schedule must be one of gpipe, 1f1b" "$sifr" plan "${run[@]}" -n 2 --parallel.pp=2 --parallel.schedule=2f2b

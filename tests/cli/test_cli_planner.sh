@@ -57,12 +57,12 @@ ok "$sifr" plan "${keys[@]}" --gpus=2 --top=1
 [ "$(grep -cE '^ [0-9] +[0-9]+ +[0-9]+ +[0-9]+ ' out)" = 1 ] || fail "--top=1 shows others"
 # A given key that does nothing in any layout is told of; one that an open key may give a meaning to is not.
 ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.pp=1 --parallel.schedule=gpipe --parallel.tp=1 --parallel.sequence=true
-grep -q '^sifr: warning: parallel.schedule does nothing here: it needs parallel.pp above 1$' err || fail "not told: $(cat err)"
-grep -q '^sifr: warning: parallel.sequence does nothing here: it needs parallel.tp above 1$' err || fail "not told: $(cat err)"
+grep -q '^sifr: warning: parallel.schedule has no effect: it needs parallel.pp above 1$' err || fail "not told: $(cat err)"
+grep -q '^sifr: warning: parallel.sequence has no effect: it needs parallel.tp above 1$' err || fail "not told: $(cat err)"
 ok "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.schedule=gpipe --parallel.sequence=true --parallel.regather=true
 ! grep 'does nothing' err || fail "open keys"
 ok "$sifr" plan "${keys[@]}" --gpus=1 --parallel.schedule=gpipe
-grep -q 'parallel.schedule does nothing here' err || fail "one rank: $(cat err)"
+grep -q 'parallel.schedule has no effect' err || fail "one rank: $(cat err)"
 # Keys that the first layout has no use for are not in its command; those that it uses are.
 ok env SIFR_PARALLEL_EAGER=true "$sifr" plan "${keys[@]}" --gpus=8 --top=1 --parallel.tp=1 --parallel.pp=1 --parallel.sequence \
     --parallel.schedule gpipe --parallel.chunks=0 --zero.stage 1
@@ -101,7 +101,7 @@ expect 2 'give one of them' "$sifr" plan "${keys[@]}" --gpus=8 -n 8
 expect 2 '\-\-machine goes with --gpus' "$sifr" plan "${keys[@]}" -n 8 --machine=h100
 expect 2 'lines is for one layout' "$sifr" plan "${keys[@]}" --gpus=8 --lines
 expect 2 'parallel.tp=3 does not divide 8' "$sifr" plan "${keys[@]}" --gpus=8 --parallel.tp=3
-expect 2 "there is no machine 'h1000'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
+expect 2 "unknown machine 'h1000'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=h1000
 # Where the stage is open, groups and servers are not refused for stage 0.
 expect 2 'groups of 3 do not make up 8 ranks; these do: 1 2 4 8' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=3
 expect 2 'groups of 8 do not make up 4 ranks' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=8 --parallel.tp=2
@@ -109,7 +109,7 @@ expect 2 'zero.servers: 8 of 8 ranks leave no worker' "$sifr" plan "${keys[@]}" 
 expect 2 'zero.shard_group needs stage 1, 2 or 3' "$sifr" plan "${keys[@]}" --gpus=8 --zero.shard_group=2 --zero.stage=0
 # A file that is no profile, or can't be read, is a wrong configuration as a YAML file is.
 echo '{}' >none.json
-expect 2 "'none.json' is not the profile of a machine" "$sifr" plan "${keys[@]}" --gpus=8 --machine=none.json
+expect 2 "'none.json' is not a machine profile" "$sifr" plan "${keys[@]}" --gpus=8 --machine=none.json
 expect 2 "'a b.yaml' line 1" "$sifr" plan "${keys[@]}" --gpus=8 --machine='a b.yaml'
 expect 2 "cannot read '.'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=.
 expect 2 "cannot open './none'" "$sifr" plan "${keys[@]}" --gpus=8 --machine=./none
@@ -143,7 +143,7 @@ ok "$sifr" plan "${keys[@]}" --gpus=8 --parallel.chunks=2 --parallel.pp=2
 has '^  sifr train .*--parallel.chunks=2 --parallel.pp=2 .*--parallel.schedule=interleaved'
 ok "$sifr" plan "${keys[@]}" --gpus=64 --parallel.tp=1 --parallel.pp=1
 has '^dp 64 +copies: 32 micro-batches of 1, at most 1 each'
-has '^note     32 of 64 copies have nothing to compute: a step has 32 micro-batches; raise train.global_batch or take fewer ranks$'
+has '^note     32 of 64 copies have nothing to compute: a step has 32 micro-batches; raise train.global_batch or use fewer ranks$'
 ! grep -q 'was not given' out || fail "the batch was given"
 # Nobody has said how large a step is.
 ok "$sifr" plan "${model[@]}" --gpus=16 --top=1 --parallel.tp=1 --parallel.pp=1

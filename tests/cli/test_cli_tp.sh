@@ -136,10 +136,10 @@ told() { # LINE keys...
 }
 told_count=0
 for key in schedule=interleaved schedule=zero-bubble chunks=2 eager=true; do
-    told "parallel.${key%=*} does nothing here: it needs parallel.pp above 1" --parallel.$key
+    told "parallel.${key%=*} has no effect: it needs parallel.pp above 1" --parallel.$key
 done
-told 'parallel.sequence does nothing here: it needs parallel.tp above 1' --parallel.sequence=true
-told 'parallel.regather does nothing here: it needs parallel.sequence, and that parallel.tp above 1' --parallel.tp=2 --parallel.regather=true
+told 'parallel.sequence has no effect: it needs parallel.tp above 1' --parallel.sequence=true
+told 'parallel.regather has no effect: it needs parallel.sequence and parallel.tp above 1' --parallel.tp=2 --parallel.regather=true
 ok "$sifr" plan "${keys[@]}" -n 4 --parallel.tp=2 --parallel.sequence=true --parallel.regather=true --parallel.pp=2 --parallel.schedule=interleaved
 ! grep -q 'does nothing' err || fail "a plan in which all has an effect: $(cat err)"
 
@@ -150,18 +150,18 @@ refused() { # PATTERN RANKS keys...
     expect 2 "$pattern" "$sifr" plan "${keys[@]}" -n "$ranks" "$@"
     expect 2 "$pattern" "$sifr" train "${keys[@]}" -n "$ranks" --out=no "$@"
 }
-refused 'parallel.tp=3 cannot share model.heads=4; with 3 ranks try 1$' 3 --parallel.tp=3
-refused 'parallel.tp=8 cannot share model.heads=4; with 8 ranks try 4$' 8 --parallel.tp=8
-refused 'parallel.tp=2 cannot share model.ff=63; with 2 ranks try 1$' 2 --parallel.tp=2 --model.ff=63
-refused 'parallel.tp=3 cannot share model.kv_heads=2; with 3 ranks try 1$' 3 --parallel.tp=3 --model.arch=llama --model.heads=6 \
+refused 'parallel.tp=3 cannot split model.heads=4; with 3 ranks try 1$' 3 --parallel.tp=3
+refused 'parallel.tp=8 cannot split model.heads=4; with 8 ranks try 4$' 8 --parallel.tp=8
+refused 'parallel.tp=2 cannot split model.ff=63; with 2 ranks try 1$' 2 --parallel.tp=2 --model.ff=63
+refused 'parallel.tp=3 cannot split model.kv_heads=2; with 3 ranks try 1$' 3 --parallel.tp=3 --model.arch=llama --model.heads=6 \
     --model.width=48 --model.kv_heads=2
 # of a vocabulary that no tokenizer has: without the data
-expect 2 'parallel.tp=2 cannot share model.vocab=1; with 2 ranks try 1$' "$sifr" plan "${keys[@]:0:7}" -n 2 --parallel.tp=2 --model.vocab=1
+expect 2 'parallel.tp=2 cannot split model.vocab=1; with 2 ranks try 1$' "$sifr" plan "${keys[@]:0:7}" -n 2 --parallel.tp=2 --model.vocab=1
 refused 'parallel.tp=2 does not divide 3 ranks; try 1$' 3 --parallel.tp=2
-refused 'parallel.tp=4 needs 4 ranks, and there are 2; start more \(-n\), or try 2$' 2 --parallel.tp=4
+refused 'parallel.tp=4 needs 4 ranks, but there are 2; start more \(-n\) or try 2$' 2 --parallel.tp=4
 expect 2 'parallel.tp=4 does not divide 14 ranks; try 2$' "$sifr" plan "${keys[@]}" -n 14 --parallel.tp=4 # 7 divides them, but not the heads
 refused 'parallel.pp=2 does not divide 3 groups of parallel.tp=2; try 1 or 3$' 6 --parallel.tp=2 --parallel.pp=2
-refused 'parallel.pp=5 is more stages than the 4 units of the model; try 1$' 10 --parallel.tp=2 --parallel.pp=5
+refused 'parallel.pp=5 exceeds the 4 units of the model; try 1$' 10 --parallel.tp=2 --parallel.pp=5
 expect 2 'parallel.pp=4 does not divide 14 ranks; try 2$' "$sifr" plan "${keys[@]}" -n 14 --parallel.pp=4 # 7 divides them, but there are 4 units
 refused 'parallel.sequence: 4 ranks cannot share the 62 rows of a micro-batch of 2 sequences of 31 tokens; take 4 sequences, a multiple of 4 tokens' \
     4 --parallel.tp=4 --parallel.sequence=true --train.context=31

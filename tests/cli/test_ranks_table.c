@@ -52,7 +52,7 @@ static void test_volume_of_a_team(void **state)
     struct trainer_summary summary = {
         .ranks = 4,
         .parameters = 1000,
-        .part = {.parameters = 520, .inner_units = 3, .first = true, .last = true, .shares = 40}};
+        .part = {.parameters = 520, .inner_units = 3, .first = true, .last = true, .partial = 40}};
     (void)state;
     struct ranks_volume volume = ranks_formula(&config, &summary);
     expect(volume, 4 * 260, 4 * 260 * 3);

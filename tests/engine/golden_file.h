@@ -1,5 +1,5 @@
-/* golden_file -- reads what tools/golden_model.py wrote: a safetensors file and its JSON. For tests
- * only; the trainer's reader is another layer's.
+/* golden_file -- reads the output of tools/golden_model.py: a safetensors file and its JSON. For
+ * tests only; the trainer's reader belongs to a higher layer.
  */
 #ifndef TESTS_ENGINE_GOLDEN_FILE_H
 #define TESTS_ENGINE_GOLDEN_FILE_H

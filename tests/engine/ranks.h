@@ -1,5 +1,5 @@
-/* ranks -- the same small run on one rank or several, as threads of one process, and whether two
- * runs gave the same bits. */
+/* ranks -- runs the same small training on one rank or several, as threads of one process, and
+ * compares the bits of two runs. */
 #ifndef TESTS_ENGINE_RANKS_H
 #define TESTS_ENGINE_RANKS_H
 #include "engine/rig.h"
@@ -12,7 +12,8 @@ struct trace {
     float *params;
     int64_t count;
     size_t state;                /* bytes of params, grads and optimizer of rank 0 after start-up */
-    struct zero_traffic traffic; /* of all steps; what is published after the last may be missing */
+    struct zero_traffic traffic; /* of all steps; the publishing of params after the last may be
+                                    missing */
 };
 
 struct rank_job {
@@ -20,7 +21,7 @@ struct rank_job {
     struct trace trace;
 };
 
-/* As evaluations do it: as many rounds at once as there is room for. */
+/* As an evaluation does: as many rounds at once as engine_eval_rounds allows. */
 static inline double evaluate(struct rig *rig)
 {
     const struct roster *roster = engine_roster(rig->engine);
@@ -65,7 +66,7 @@ static inline void *run_rank(void *argument)
     return NULL;
 }
 
-/* All ranks must see the same; the first one's trace comes back. */
+/* All ranks must see the same results; returns those of the first. */
 static inline struct trace run(struct rig_config config, int ranks)
 {
     struct rank_job jobs[MOST_RANKS];
@@ -92,7 +93,8 @@ static inline struct rig_config base_config(int llama)
                                .clip = 1.0};
 }
 
-/* Heads and widths that four ranks can share, a vocabulary that they cannot evenly; what a pipeline of them needs to be told. */
+/* Heads and widths that four TP ranks divide and a vocabulary that they do not divide evenly; and
+ * the settings of a pipeline. */
 static inline struct rig_config shared_config(int llama)
 {
     struct rig_config config = base_config(llama);
@@ -140,8 +142,8 @@ static inline void *fail_one(void *argument)
     return NULL;
 }
 
-/* Rank `who` of several runs out of memory while its part is made, at each allocation in turn: all
- * end, and nothing is left. How many there are. */
+/* Rank `who` of several runs out of memory while its part is created, at each allocation in turn:
+ * all ranks stop and nothing leaks. Returns the number of allocations. */
 static inline int64_t fail_each(struct rig_config config, int ranks, int who)
 {
     int64_t n = 1;

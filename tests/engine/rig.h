@@ -16,25 +16,25 @@ enum { RIG_SEED = 5 };
 struct rig_config {
     struct model_config model;
     const char *device, *ops; /* NULL: test_device() */
-    enum dtype compute;       /* of ops; f32 unless it is said, on a GPU always `type` */
+    enum dtype compute;       /* of ops; f32 by default, on a GPU always `type` */
     int threads, recompute;
     int64_t batch, tokens, micro_batches;
     double clip, eps; /* eps 0: 1e-8 */
     int stage, prefetch, servers, group;
     bool local;
     enum dtype type, sum_type;
-    bool stochastic;      /* 16-bit params are rounded at random, by RIG_SEED */
-    int pp, chunks, kind; /* a pipeline of so many stages; 0: none */
-    int tp;               /* ranks that compute a layer together; 0: one */
+    bool stochastic;      /* 16-bit params use stochastic rounding, seeded with RIG_SEED */
+    int pp, chunks, kind; /* PP stages, chunks per stage and schedule; pp 0: no pipeline */
+    int tp;               /* TP ranks; 0: one */
     bool sequence, regather;
     bool keep_swiglu;
-    bool snapshot; /* room for a copy of the state */
+    bool snapshot; /* allocate a copy of the state */
     bool eager;
-    bool lumps; /* every other unit has no backward pass in two parts; with a pipeline only */
+    bool lumps;           /* every other unit has no split backward pass; only with a pipeline */
     struct comm_hub *hub; /* borrowed; NULL: one rank */
     int rank;
     double delays;   /* injected around every collective */
-    int64_t fail_at; /* the so many-th allocation after joining fails; 0: none */
+    int64_t fail_at; /* number of the allocation after joining that fails; 0: none */
 };
 
 struct rig {
@@ -101,7 +101,7 @@ static inline void rig_destroy(struct rig *rig)
     rig->stream = NULL, rig->ops = NULL, rig->device = NULL, rig->comm = NULL;
 }
 
-/* The cut of a pipeline has units of its own, which may be changed. */
+/* The cut of a pipeline has its own copy of the units, which may be changed. */
 static inline void rig_lump(struct rig *rig, const struct unit_graph *graph)
 {
     for (int u = 0; u < graph->unit_count; u += 2) {
@@ -173,7 +173,7 @@ static inline enum status rig_build(struct rig *rig)
     return engine_create(rig->ops, rig->stream, graph, rig->zero, &engine, &rig->engine);
 }
 
-/* Everything on `env`, with parameters from seed 1. */
+/* Create everything on `env`, with parameters from seed 1. */
 static inline enum status rig_create(struct env *env, struct rig_config config, struct rig *rig)
 {
     *rig = (struct rig){.env = env, .config = config};
@@ -188,8 +188,8 @@ static inline enum status rig_create(struct env *env, struct rig_config config, 
     return st;
 }
 
-/* Micro-batch m of step `step`, in place `round`: random tokens, about one label in eight
- * masked. */
+/* Fill the buffers of `round` with micro-batch m of step `step`: random tokens, about one label in
+ * eight masked. */
 static inline void rig_fill_round(struct rig *rig, int64_t step, int64_t m, int64_t round)
 {
     int32_t *tokens, *labels;
@@ -223,7 +223,7 @@ static inline struct engine_result rig_step(struct rig *rig, int64_t step)
     return result;
 }
 
-/* All parameters one after the other; free() it. */
+/* All parameters, concatenated; free() it. */
 static inline float *rig_params(struct rig *rig, int64_t *count)
 {
     const struct unit_graph *graph = model_graph(rig->model);
@@ -238,8 +238,8 @@ static inline float *rig_params(struct rig *rig, int64_t *count)
     return all;
 }
 
-/* The ranks of one job, a thread each: body(&jobs[rank]). A job of `bytes` begins with its rig_config,
- * which is given hub and rank. */
+/* Run body(&jobs[rank]) for all ranks of one job, one thread each. A job of `bytes` begins with its
+ * rig_config, which is given hub and rank. */
 static inline void rig_run_ranks(void *(*body)(void *), void *jobs, int ranks, size_t bytes)
 {
     struct env env = testing_env(1);

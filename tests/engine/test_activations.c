@@ -1,5 +1,5 @@
-/* Places of buffers: what they take, and that nothing is overwritten while it is needed, in the order
- * of real timetables. */
+/* Memory of the units' buffers: its size, and that nothing is overwritten while it is needed, in
+ * the order of real timetables. */
 #include "engine/rig.h"
 
 #include "engine/activations.h"
@@ -56,7 +56,8 @@ static size_t most(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* What units declare that schedules without parts need: nothing but what is used by their passes. */
+/* The bytes that units declare for schedules without a split backward: only buffers that their
+ * passes use. */
 static void check_bytes(int llama, enum keep own_below, bool parts)
 {
     const struct unit_copies copies = {3, 2};
@@ -70,7 +71,9 @@ static void check_bytes(int llama, enum keep own_below, bool parts)
         int count = unit->type->buffers(unit, b.ops, SHAPE, list);
         size_t own = 0, between = 0, remade = 0, inside[PASS_COUNT] = {0};
         for (int i = 0; i < count; i++) {
-            size_t bytes = (most(list[i].bytes, 1) + 63) / 64 * 64; /* empty: an address */
+            size_t bytes =
+                (most(list[i].bytes, 1) + 63) / 64 * 64; /* empty buffers have an address,
+                                                                       too */
             if (list[i].keep < own_below)
                 own += bytes;
             else if (split && has_both(&list[i]))
@@ -112,8 +115,8 @@ static int tag_of(int64_t round, int u, enum tag_kind kind)
     return 1 + (int)((round * 8 + u) * TAG_KINDS + kind) % 255;
 }
 
-/* In `pass` of a unit: buffers that `lasts` picks still have what was put there; then all that the
- * pass may write gets something new. */
+/* In `pass` of a unit: buffers selected by `lasts` still have their contents; then everything that
+ * the pass may write is overwritten. */
 static void pass_over(const struct bench *b, int64_t round, int u, enum pass pass, int found,
                       bool (*lasts)(const struct unit_buffer *, enum keep), enum keep own_below,
                       int put)
@@ -195,7 +198,8 @@ static void test_lives(void **state)
     }
 }
 
-/* What is made again before the first part is where that part, and the second, look for it. */
+/* Buffers rebuilt before backward-input are where backward-input and backward-weight expect them.
+ */
 static void test_rebuilt_for_both_parts(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Units that compute in 16 bits: params are read in place and gradients are written where they are
- * sent from, so nothing is widened, and the bits do not depend on how things are cut. On the CPU
- * with the reference in bf16 and f16; on a GPU (SIFR_TEST_DEVICE) with its own ops.
+/* Units that compute in 16 bits: params are read in place and gradients are written to where they
+ * are sent from, so nothing is converted, and the bits do not depend on the layout. On the CPU with
+ * the reference ops in bf16 and f16; on a GPU (SIFR_TEST_DEVICE) with its own ops.
  */
 #include <math.h>
 
@@ -61,8 +61,8 @@ static void test_servers_and_groups(void **state)
     free(plain.params);
 }
 
-/* Sums of 16 bits are rounded once a round: the same bits for the same number of workers. One rank
- * writes its first micro-batch straight into them. */
+/* 16-bit sums are rounded once per round: the same bits for the same number of workers. One rank
+ * writes its first micro-batch directly into them. */
 static void test_narrow_sums(void **state)
 {
     (void)state;
@@ -76,7 +76,7 @@ static void test_narrow_sums(void **state)
     config.sum_type = DTYPE_BF16;
     config.micro_batches = 1;
     first = run(config, 1);
-    config.sum_type = DTYPE_F32; /* of one micro-batch and one use the sum is the same */
+    config.sum_type = DTYPE_F32; /* the sum of a single gradient is that gradient */
     compare(&first, config, 1);
     free(first.params);
 }
@@ -97,7 +97,7 @@ static void test_one_gradient_is_the_sum(void **state)
 }
 
 /* Each worker adds its own micro-batches in fp32 and rounds the sum once: the same bits in every
- * stage, and other ones than with each micro-batch rounded. */
+ * ZeRO stage, and different bits than rounding each micro-batch. */
 static void test_local_sums(void **state)
 {
     (void)state;
@@ -161,7 +161,7 @@ static size_t slot_bytes(struct rig_config config, const char *name)
     return found.bytes;
 }
 
-static void test_nothing_is_widened(void **state)
+static void test_nothing_is_converted(void **state)
 {
     (void)state;
     struct rig_config native = native_config(1, DTYPE_BF16), wide = base_config(1);
@@ -174,15 +174,15 @@ static void test_nothing_is_widened(void **state)
     assert_int_equal(slot_bytes(native, "gradients"), 0);
     if (!test_on_cpu())
         return;
-    wide.type = DTYPE_BF16; /* the same beside ops in fp32 */
+    wide.type = DTYPE_BF16; /* the same with ops in fp32 */
     assert_true(slot_bytes(wide, "params of a unit") > 0);
     assert_true(slot_bytes(wide, "gradients of a unit") > 0);
 }
 
 /* --- without gradients ---------------------------------------------------------------------- */
 
-/* A store that only reads has its params in the compute type and nothing beside them: it gives the
- * loss and the logits that training has. */
+/* A read-only store has its params in the compute type and nothing else: it yields the loss and the
+ * logits of training. */
 static void test_reading(void **state)
 {
     (void)state;
@@ -216,8 +216,8 @@ static void test_reading(void **state)
     env_destroy(&reading_env);
 }
 
-/* Token after token through the cache, in the compute type: the logits of the whole at once, but
- * for rounding (a logit of about 1 in bf16). */
+/* Decoding token by token in the compute type yields the logits of one whole forward pass, up to
+ * rounding (a logit of about 1 in bf16). */
 static void test_decoding(void **state)
 {
     (void)state;
@@ -234,8 +234,8 @@ static void test_decoding(void **state)
         rig_fill(&rig, 0, 0);
         engine_batch(rig.engine, 0, &tokens, &labels);
         assert_ok(engine_logits(rig.engine, 1, exact));
-        assert_ok(decoder_create(rig.ops, rig.stream, model_graph(rig.model), rig.zero, NULL, NULL,
-                                 24, 4, &decoder));
+        assert_ok(decoder_create(rig.ops, rig.stream, model_graph(rig.model), rig.zero,
+                                 &(struct decoder_config){.tokens = 24, .chunk = 4}, &decoder));
         assert_ok(decoder_feed(decoder, tokens, config.tokens - 2, &found));
         for (int64_t i = config.tokens - 2; i < config.tokens; i++)
             assert_ok(decoder_feed(decoder, tokens + i, 1, &found));
@@ -279,7 +279,7 @@ int main(void)
         cmocka_unit_test(test_narrow_sums),
         cmocka_unit_test(test_local_sums),
         cmocka_unit_test(test_follows_fp32),
-        cmocka_unit_test(test_nothing_is_widened),
+        cmocka_unit_test(test_nothing_is_converted),
         cmocka_unit_test(test_reading),
         cmocka_unit_test(test_decoding),
         cmocka_unit_test(test_every_allocation_may_fail),

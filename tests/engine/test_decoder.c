@@ -1,4 +1,5 @@
-/* Decoding with a cache agrees with a whole forward pass; sampling picks what it says. */
+/* Decoding with a cache agrees with a whole forward pass; replayed tokens agree with launched ones.
+ */
 #include <math.h>
 
 #include "engine/rig.h"
@@ -27,9 +28,10 @@ static void compare_with_forward(struct model_config model, int64_t chunk)
     rig_fill(&rig, 0, 0);
     engine_batch(rig.engine, 0, &tokens, &labels);
     assert_ok(engine_logits(rig.engine, TOKENS, whole));
-    assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, NULL, NULL,
-                             model.context, chunk, &decoder));
-    for (int round = 0; round < 2; round++) { /* twice: reset forgets the first */
+    assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero,
+                             &(struct decoder_config){.tokens = model.context, .chunk = chunk},
+                             &decoder));
+    for (int round = 0; round < 2; round++) { /* twice: reset must clear the first sequence */
         decoder_reset(decoder);
         for (int64_t at = 0, n = 5; at < TOKENS; at += n, n = 1) {
             const float *logits;
@@ -55,7 +57,7 @@ static void test_cached_logits_agree_with_a_whole_forward(void **state)
 }
 
 /* On a GPU the first decoder records a token and the second does not; elsewhere neither does. */
-static void test_recorded_and_piece_by_piece_are_the_same(void **state)
+static void test_replayed_tokens_have_the_same_bits(void **state)
 {
     (void)state;
     const struct model_config models[] = {rig_gpt2(), rig_llama()};
@@ -71,8 +73,9 @@ static void test_recorded_and_piece_by_piece_are_the_same(void **state)
         assert_true(vocab <= MOST);
         assert_ok(rig_create(&env, config, &rig));
         for (int i = 0; i < 2; i++)
-            assert_ok(decoder_create(rig.ops, rig.stream, rig.spread.graph, rig.zero, NULL, NULL,
-                                     models[m].context, 4, &decoders[i]));
+            assert_ok(decoder_create(
+                rig.ops, rig.stream, rig.spread.graph, rig.zero,
+                &(struct decoder_config){.tokens = models[m].context, .chunk = 4}, &decoders[i]));
         for (int round = 0; round < 2; round++) {
             decoder_reset(decoders[0]);
             decoder_reset(decoders[1]);
@@ -100,7 +103,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cached_logits_agree_with_a_whole_forward),
-        cmocka_unit_test(test_recorded_and_piece_by_piece_are_the_same),
+        cmocka_unit_test(test_replayed_tokens_have_the_same_bits),
     };
     if (test_device_missing())
         return 77;

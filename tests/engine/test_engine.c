@@ -1,5 +1,4 @@
-/* The engine with real small models: the law of equal bits on one rank, what is skipped, what is
- * counted. */
+/* The engine with small real models: equal bits on one rank, skipped steps, counts. */
 #include <math.h>
 
 #include "engine/rig.h"
@@ -79,9 +78,9 @@ static void test_another_seed_or_batch_gives_other_bits(void **state)
     free(b.params);
 }
 
-/* The mean over the step's valid labels does not depend on how sequences are grouped, but for
+/* The mean over the step's valid labels does not depend on how sequences are grouped, up to
  * rounding. */
-static void test_normalised_by_the_count_of_labels_of_the_step(void **state)
+static void test_loss_is_the_mean_over_the_labels_of_a_step(void **state)
 {
     (void)state;
     struct rig_config grouped = base_config(0), single = base_config(0);
@@ -114,7 +113,7 @@ static void test_normalised_by_the_count_of_labels_of_the_step(void **state)
     env_destroy(&env_b);
 }
 
-static void test_learns_a_batch_by_heart(void **state)
+static void test_memorizes_a_batch(void **state)
 {
     (void)state;
     for (int llama = 0; llama < 2; llama++) {
@@ -135,7 +134,7 @@ static void test_learns_a_batch_by_heart(void **state)
     }
 }
 
-static void test_a_nan_skips_the_step_and_is_named(void **state)
+static void test_nan_skips_the_step_and_is_reported(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -194,7 +193,7 @@ static void test_steps_allocate_nothing(void **state)
     env_destroy(&env);
 }
 
-static void test_the_dry_device_counts_the_same_bytes(void **state)
+static void test_dry_device_counts_the_same_bytes(void **state)
 {
     (void)state;
     for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++) {
@@ -306,12 +305,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_do_not_depend_on_threads_or_recomputation),
         cmocka_unit_test(test_another_seed_or_batch_gives_other_bits),
-        cmocka_unit_test(test_normalised_by_the_count_of_labels_of_the_step),
-        cmocka_unit_test(test_learns_a_batch_by_heart),
-        cmocka_unit_test(test_a_nan_skips_the_step_and_is_named),
+        cmocka_unit_test(test_loss_is_the_mean_over_the_labels_of_a_step),
+        cmocka_unit_test(test_memorizes_a_batch),
+        cmocka_unit_test(test_nan_skips_the_step_and_is_reported),
         cmocka_unit_test(test_a_step_without_labels_is_refused),
         cmocka_unit_test(test_steps_allocate_nothing),
-        cmocka_unit_test(test_the_dry_device_counts_the_same_bytes),
+        cmocka_unit_test(test_dry_device_counts_the_same_bytes),
         cmocka_unit_test(test_recomputation_saves_activations),
         cmocka_unit_test(test_every_allocation_may_fail),
         cmocka_unit_test(test_two_engines_in_one_process),

@@ -1,7 +1,7 @@
-/* The store where the library under the ranks adds (fast mode): linked with comm_adds and
- * comm_reduce_scatter turned to the two below, which stand for such a library between threads. It adds
- * in rank order here, so a step of one round has the bits of any other; with more rounds the sum of a
- * round is added, and it is only near. */
+/* The store with sums formed by the communication library (fast mode): comm_adds and
+ * comm_reduce_scatter are linked to the two functions below, which stand for such a library between
+ * threads. This one adds in rank order, so a step of one round has the usual bits; with more rounds
+ * the sum of each round is added, and results are only close. */
 #include <math.h>
 #include <stdatomic.h>
 #include "engine/ranks.h"
@@ -42,7 +42,8 @@ static struct rig_config config_of(int stage, int64_t micro_batches)
     return config;
 }
 
-/* Whether a run with sums by the library used them; its bits, or its losses, are the other's. */
+/* Returns whether a run with fast sums used them. Its bits, or its losses, must be those of a plain
+ * run. */
 static bool run_both(struct rig_config config, int ranks, bool same_bits)
 {
     adds = false;
@@ -72,7 +73,7 @@ static void test_one_round(void **state)
             assert_true(run_both(config_of(stage, ranks), ranks, true));
 }
 
-/* 5 micro-batches on 3 ranks: in the second round one has none, and messages are as ever. */
+/* 5 micro-batches on 3 ranks: one rank is idle in the second round, which uses plain messages. */
 static void test_more_rounds(void **state)
 {
     (void)state;
@@ -88,11 +89,12 @@ static void test_local(void **state)
     for (int stage = 0; stage <= 3; stage++) {
         struct rig_config config = config_of(stage, 6);
         config.local = true;
-        assert_true(run_both(config, 3, true)); /* sums of ranks, once */
+        assert_true(run_both(config, 3, true)); /* one sum over the ranks */
     }
 }
 
-/* Where shares are not the ranks' in their order, or not all ranks work, or gradients are 16-bit. */
+/* Not used where reduce shards are not in rank order, where a rank is idle, or with 16-bit
+ * gradients. */
 static void test_not_used(void **state)
 {
     (void)state;

@@ -193,15 +193,15 @@ static struct norms compare(const float *a, const double *b, int64_t count)
 }
 
 static void assert_near(const struct run *r, const char *kind, const char *name, struct norms n,
-                        double side_stream)
+                        double size)
 {
-    if (!(n.difference <= r->place.bound * side_stream))
-        fail_msg("%s%s: off by %.2e of %.3e", kind, name, n.difference, side_stream);
+    if (!(n.difference <= r->place.bound * size))
+        fail_msg("%s%s: off by %.2e of %.3e", kind, name, n.difference, size);
 }
 
 typedef enum status read_fn(struct zero *, int, int64_t, int64_t, float *);
 
-/* Every tensor as `read` gives it against the file's `kind`. */
+/* Compare every tensor that `read` returns with the file's `kind`. */
 static void compare_tensors(struct run *r, const char *kind, read_fn *read)
 {
     for (int t = 0; t < r->graph->tensor_count; t++) {
@@ -218,8 +218,8 @@ static void compare_tensors(struct run *r, const char *kind, read_fn *read)
     }
 }
 
-/* A key's bias moves all scores of a query alike: its exact gradient is zero, and what is found is
- * rounding, small beside the whole gradient. */
+/* The bias of a key shifts all scores of a query equally: its exact gradient is zero, and what is
+ * computed is rounding, small compared with the whole gradient. */
 static void check_key_bias(struct run *r, double grad_norm)
 {
     for (int t = 0; t < r->graph->tensor_count; t++) {
@@ -345,7 +345,7 @@ static void test_llama_untied(void **state)
     check_places("llama_untied");
 }
 
-/* Is there a slice that ends inside a row of a matrix, when there are so many owners? */
+/* Whether some shard ends inside a row of a matrix with this many owners. */
 static bool cuts_rows(const struct unit_graph *graph, struct env *env, int owners)
 {
     struct partition partition;

@@ -1,9 +1,9 @@
-/* Gathers run while units compute: begun one unit ahead they are hidden, begun when they are needed they
- * are not. Two ranks, as threads.
+/* Gathers overlap with compute if they begin one unit ahead, and do not if they begin when they are
+ * needed. Two ranks, as threads.
  *
- * The order proves it, not the clock: rank 1 does not end a pass before rank 0 has ended the next one, so
- * it begins the gather for the pass after that only then. If rank 0 stood still for that gather, neither
- * would come further. */
+ * The order proves it, not the clock: rank 1 does not end a pass before rank 0 has ended the next
+ * one, so it begins the gather for the pass after that only then. If rank 0 waited for that gather,
+ * both would deadlock. */
 #include <pthread.h>
 #include <time.h>
 
@@ -19,12 +19,12 @@ static const double pass_seconds = 0.004, gather_seconds = 0.002;
 
 /* --- two ranks in step ---------------------------------------------------------------------- */
 
-struct meeting { /* what the two ranks know of each other */
+struct meeting { /* shared by the two ranks */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int done;         /* passes that rank 0 has ended, in all steps */
+    int done;         /* passes that rank 0 has ended, over all steps */
     int patience;     /* seconds that rank 1 waits for rank 0; 0: it does not wait */
-    bool stood_still; /* it has waited in vain */
+    bool stood_still; /* it has waited in vain: a deadlock */
 };
 
 struct sleeping_rank {
@@ -32,13 +32,13 @@ struct sleeping_rank {
     struct meeting *meeting;
     int rank, prefetch;
     double delay;
-    int passes;             /* that this rank has begun */
+    int passes;             /* begun by this rank */
     double seconds, waited; /* of a step */
 };
 
 static _Thread_local struct sleeping_rank *me;
 
-/* The last pass of a step waits for nobody: the ranks meet after it. */
+/* The last pass of a step does not wait: the ranks synchronize after it. */
 static void wait_for_rank_0(void)
 {
     struct meeting *m = me->meeting;
@@ -218,7 +218,7 @@ static struct sleeping_rank run(int prefetch, double delay, struct meeting *meet
     return ranks[0];
 }
 
-/* Nor is the time of a pass counted as waiting for the gather that runs under it. */
+/* The time of a pass does not count as waiting for the gather that overlaps with it. */
 static void test_prefetch_hides_gathers(void **state)
 {
     (void)state;
@@ -228,8 +228,9 @@ static void test_prefetch_hides_gathers(void **state)
     assert_true(ahead.waited <= ahead.seconds - PASSES * pass_seconds);
 }
 
-/* What is not begun ahead is waited for: the same two ranks stand still, and all that is slow adds up. */
-static void test_without_prefetch_nothing_is_hidden(void **state)
+/* Without prefetch compute waits for every gather: both ranks stand still, and all delays add up.
+ */
+static void test_without_prefetch_nothing_overlaps(void **state)
 {
     (void)state;
     struct meeting meeting = {.patience = 1}, none = {0};
@@ -243,7 +244,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefetch_hides_gathers),
-        cmocka_unit_test(test_without_prefetch_nothing_is_hidden),
+        cmocka_unit_test(test_without_prefetch_nothing_overlaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

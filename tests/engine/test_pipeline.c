@@ -1,8 +1,8 @@
-/* Pipelines do not change a bit: any number of stages, chunks and copies, any order of passes, under
- * every ZeRO stage. Ranks are threads of one process. */
+/* Pipelines do not change any bit: any number of PP stages, chunks and copies, any schedule, every
+ * ZeRO stage. Ranks are threads of one process. */
 #include "engine/ranks.h"
 
-/* With one chunk a stage. */
+/* With one chunk per stage. */
 static const int KINDS[] = {TIMETABLE_GPIPE, TIMETABLE_1F1B, TIMETABLE_ZERO_BUBBLE};
 
 /* Six units: embedding, four blocks, head. */
@@ -21,7 +21,7 @@ static struct trace run_whole(struct rig_config config)
     return run(config, 1);
 }
 
-static void test_stages_of_a_pipeline(void **state)
+static void test_pp_stages(void **state)
 {
     (void)state;
     for (int llama = 0; llama < 2; llama++) {
@@ -40,8 +40,8 @@ static void test_stages_of_a_pipeline(void **state)
     }
 }
 
-/* As many stages as units: the first has the embedding alone, the last the head. */
-static void test_a_unit_a_stage(void **state)
+/* As many stages as units: the first has only the embedding, the last only the head. */
+static void test_one_unit_per_stage(void **state)
 {
     (void)state;
     for (int llama = 0; llama < 2; llama++) {
@@ -76,7 +76,7 @@ static void test_interleaved(void **state)
     }
 }
 
-/* Backward in two parts, also with as many rounds in flight as there are, and with one. */
+/* Split backward passes, also with as many rounds in flight as possible, and with one. */
 static void test_zero_bubble(void **state)
 {
     (void)state;
@@ -99,8 +99,8 @@ static void test_zero_bubble(void **state)
     }
 }
 
-/* Units that have backward in one part only do it all in the first. */
-static void test_units_in_one_part(void **state)
+/* Units without a split backward pass do all of it in the first part. */
+static void test_units_without_split_backward(void **state)
 {
     (void)state;
     for (int llama = 0; llama < 2; llama++) {
@@ -115,7 +115,7 @@ static void test_units_in_one_part(void **state)
     }
 }
 
-/* 16-bit params, gradients and sums; the head is the embedding, and not. */
+/* 16-bit params, gradients and sums; tied and untied head. */
 static void test_types(void **state)
 {
     (void)state;
@@ -155,9 +155,12 @@ static void test_delays_and_servers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages_of_a_pipeline), cmocka_unit_test(test_a_unit_a_stage),
-        cmocka_unit_test(test_interleaved),          cmocka_unit_test(test_zero_bubble),
-        cmocka_unit_test(test_units_in_one_part),    cmocka_unit_test(test_types),
+        cmocka_unit_test(test_pp_stages),
+        cmocka_unit_test(test_one_unit_per_stage),
+        cmocka_unit_test(test_interleaved),
+        cmocka_unit_test(test_zero_bubble),
+        cmocka_unit_test(test_units_without_split_backward),
+        cmocka_unit_test(test_types),
         cmocka_unit_test(test_delays_and_servers),
     };
     if (test_device_missing())

@@ -1,4 +1,4 @@
-/* The cut of units into stages, against all cuts there are. */
+/* The cut of units into PP stages, compared with all possible cuts. */
 #include <math.h>
 #include <stdbool.h>
 #include <time.h>
@@ -123,7 +123,7 @@ static void test_heavy_ends(void **state)
     int first[6];
     assert_ok(pp_cut(&env, &task, first));
     assert_memory_equal(first, even, sizeof even);
-    /* of a model with more arithmetic than doubles can count */
+    /* a model with more operations than doubles can count */
     int64_t huge[14];
     for (int u = 0; u < 14; u++)
         huge[u] = cost[u] * INT64_C(100000000000000003);
@@ -136,7 +136,7 @@ static void test_heavy_ends(void **state)
 static double seconds_of_cut(struct env *env, const struct pp_cut_task *task, int *first)
 {
     double best = 1e9;
-    for (int attempt = 0; attempt < 5; attempt++) { /* the machine may be busy with other things */
+    for (int attempt = 0; attempt < 5; attempt++) { /* the machine may be busy */
         clock_t begin = clock();
         assert_ok(pp_cut(env, task, first));
         best = fmin(best, (double)(clock() - begin) / CLOCKS_PER_SEC);
@@ -144,7 +144,7 @@ static double seconds_of_cut(struct env *env, const struct pp_cut_task *task, in
     return best;
 }
 
-/* Four times the units would take sixteen times as long if all cuts of two stages were tried. */
+/* Four times the units would take sixteen times as long if all cuts were tried. */
 static void test_many_units(void **state)
 {
     (void)state;
@@ -186,7 +186,7 @@ static void test_refused(void **state)
                                 .round_bytes = round_bytes,
                                 .in_flight = in_flight};
     assert_int_equal(pp_cut(&env, &task, first), STATUS_FIT);
-    assert_non_null(strstr(log_first_error(env.log), "the best one for memory needs 24 B"));
+    assert_non_null(strstr(log_first_error(env.log), "the smallest one needs 24 B"));
     log_error_clear(env.log);
     task.most_bytes = 24;
     assert_ok(pp_cut(&env, &task, first));

@@ -1,5 +1,5 @@
-/* 16-bit parameters and gradients beside fp32 masters: the same bits however they are cut, close to
- * fp32, and the memory that the ZeRO paper promises. */
+/* 16-bit parameters and gradients with fp32 masters: the same bits in every layout, close to fp32,
+ * and the memory that the ZeRO paper states. */
 #include <math.h>
 
 #include "engine/ranks.h"
@@ -65,8 +65,8 @@ static int64_t padded_count(int ranks)
     return total;
 }
 
-/* One rank with one micro-batch has no sum beside its 16-bit gradient, where a piece has one use:
- * the bits of fp32 sums, which several ranks have, and 2 bytes an element. */
+/* One rank with one micro-batch has no sum in addition to its 16-bit gradient, where a piece has
+ * one use: the bits of the fp32 sums of several ranks, and 2 bytes per element. */
 static void test_one_gradient_is_the_sum(void **state)
 {
     (void)state;
@@ -83,7 +83,7 @@ static void test_one_gradient_is_the_sum(void **state)
         }
 }
 
-/* Sums of 16 bits are rounded once a round: the same bits for the same number of workers. */
+/* 16-bit sums are rounded once per round: the same bits for the same number of workers. */
 static void test_narrow_sums(void **state)
 {
     (void)state;
@@ -105,7 +105,7 @@ static void test_narrow_sums(void **state)
     }
 }
 
-/* Rounding moves a loss of about 4 by less than this in a few steps, but it does move it. */
+/* Rounding changes a loss of about 4 by less than this in a few steps, but it does change it. */
 static void test_follows_fp32(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void test_follows_fp32(void **state)
     free(plain.params);
 }
 
-/* What is read is the master: it has bits that bf16 has not. */
+/* Reads return the master: it has bits that bf16 lacks. */
 static void test_masters_are_read(void **state)
 {
     (void)state;
@@ -135,7 +135,7 @@ static void test_masters_are_read(void **state)
 }
 
 /* 16 Psi, 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, 16 Psi/N. */
-static void test_memory_of_the_paper(void **state)
+static void test_memory_matches_the_paper(void **state)
 {
     (void)state;
     static const int whole[4] = {16, 4, 2, 0};
@@ -153,8 +153,8 @@ static void test_memory_of_the_paper(void **state)
         }
 }
 
-/* Sums of 4 bytes are apart: 4 Psi / N more beside whole gradients, 2 Psi / N where they replace
- * the 2-byte sums; and a group holds what so many ranks would. */
+/* 4-byte sums are separate: 4 Psi / N in addition to whole gradients, 2 Psi / N where they replace
+ * the 2-byte sums. A shard group holds as much as that many ranks would. */
 static void test_memory_of_wide_sums_and_groups(void **state)
 {
     (void)state;
@@ -175,9 +175,10 @@ static void test_memory_of_wide_sums_and_groups(void **state)
     free(trace.params);
 }
 
-/* One micro-batch a rank and 2-byte sums: a rank sends (N-1)/N of its gradient, and gets as much of
- * the sum in stage 0; in stage 3 at most twice the parameters, less those that stay. */
-static void test_bytes_of_the_paper(void **state)
+/* One micro-batch per rank and 2-byte sums: a rank sends (N-1)/N of its gradient, and in stage 0
+ * receives as much of the sum; in stage 3 at most twice the parameters, less those that stay
+ * gathered. */
+static void test_traffic_matches_the_paper(void **state)
 {
     (void)state;
     for (int ranks = 2; ranks <= 4; ranks++)
@@ -197,8 +198,8 @@ static void test_bytes_of_the_paper(void **state)
         }
 }
 
-/* The sum of a worker's micro-batches goes out once a step, whatever their number. */
-static void test_bytes_of_local_sums(void **state)
+/* The sum of a worker's micro-batches is sent once per step, whatever their number. */
+static void test_traffic_of_local_sums(void **state)
 {
     (void)state;
     struct rig_config config = base_config(1);
@@ -208,7 +209,7 @@ static void test_bytes_of_local_sums(void **state)
     struct trace local = run(config, 2);
     int64_t once = STEPS * 4 * padded_count(2) / 2;
     assert_int_equal(local.traffic.reduce, once);
-    assert_int_equal(each.traffic.reduce, 3 * once); /* of five micro-batches rank 0 has three */
+    assert_int_equal(each.traffic.reduce, 3 * once); /* rank 0 has three of five micro-batches */
     free(local.params);
     free(each.params);
 }
@@ -244,7 +245,7 @@ static void test_every_allocation_of_a_rank_may_fail(void **state)
     assert_true(fail_each(config, 2, 0) > 60);
 }
 
-static void test_what_is_refused(void **state)
+static void test_refused_settings(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -282,8 +283,9 @@ static void test_fp16_over_ranks(void **state)
     free(plain.params);
 }
 
-/* The scale is taken out again: with a large epsilon AdamW's steps are as large as the gradient. */
-static void test_fp16_steps_have_the_right_size(void **state)
+/* The scale is divided out: with a large epsilon AdamW's updates are proportional to the gradient.
+ */
+static void test_fp16_updates_have_the_right_size(void **state)
 {
     (void)state;
     float *params[3];
@@ -312,7 +314,7 @@ static void test_fp16_steps_have_the_right_size(void **state)
 }
 
 /* A head this large makes gradients of the block below overflow until the scale is small enough:
- * skipped steps change nothing, and halve the scale from the second on. */
+ * skipped steps change nothing, and from the second on each halves the scale. */
 static void test_fp16_overflow_lowers_the_scale(void **state)
 {
     (void)state;
@@ -350,7 +352,8 @@ static void test_fp16_overflow_lowers_the_scale(void **state)
     env_destroy(&env);
 }
 
-/* A NaN in the parameters is no matter of scale: the loss shows it. At the floor nothing is. */
+/* A NaN in the parameters is not an overflow: the loss shows it. At the floor nothing is an
+ * overflow. */
 static void test_fp16_faults_are_not_overflows(void **state)
 {
     (void)state;
@@ -371,7 +374,7 @@ static void test_fp16_faults_are_not_overflows(void **state)
 
 /* --- sums of a worker's own micro-batches --------------------------------------------------- */
 
-/* The same for every stage; close to what is sent each by each; and once a step on the wire. */
+/* The same bits in every ZeRO stage, close to sending every micro-batch, and sent once per step. */
 static void test_local_sums(void **state)
 {
     (void)state;
@@ -406,18 +409,18 @@ int main(void)
         cmocka_unit_test(test_narrow_sums),
         cmocka_unit_test(test_follows_fp32),
         cmocka_unit_test(test_masters_are_read),
-        cmocka_unit_test(test_memory_of_the_paper),
+        cmocka_unit_test(test_memory_matches_the_paper),
         cmocka_unit_test(test_memory_of_wide_sums_and_groups),
         cmocka_unit_test(test_fp16_over_ranks),
-        cmocka_unit_test(test_fp16_steps_have_the_right_size),
+        cmocka_unit_test(test_fp16_updates_have_the_right_size),
         cmocka_unit_test(test_fp16_overflow_lowers_the_scale),
         cmocka_unit_test(test_fp16_faults_are_not_overflows),
         cmocka_unit_test(test_local_sums),
-        cmocka_unit_test(test_bytes_of_the_paper),
-        cmocka_unit_test(test_bytes_of_local_sums),
+        cmocka_unit_test(test_traffic_matches_the_paper),
+        cmocka_unit_test(test_traffic_of_local_sums),
         cmocka_unit_test(test_every_allocation_may_fail),
         cmocka_unit_test(test_every_allocation_of_a_rank_may_fail),
-        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_refused_settings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

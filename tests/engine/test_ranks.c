@@ -1,5 +1,5 @@
-/* Stages, ranks, prefetch, servers and delays do not change a bit: ranks as threads of one process,
- * on a GPU (SIFR_TEST_DEVICE) all on that one. */
+/* ZeRO stages, ranks, prefetch, servers and delays do not change any bit. Ranks are threads of one
+ * process; on a GPU (SIFR_TEST_DEVICE) all share it. */
 #include "engine/ranks.h"
 
 static void test_stages_and_ranks(void **state)
@@ -49,7 +49,7 @@ static void test_servers(void **state)
     free(plain.params);
 }
 
-/* Every way to cut the ranks into groups that hold a copy each. */
+/* Every division of the ranks into shard groups. */
 static void test_shard_groups(void **state)
 {
     (void)state;
@@ -67,7 +67,8 @@ static void test_shard_groups(void **state)
     free(plain.params);
 }
 
-/* 4 Psi (params) + 4 Psi (gradients) + 8 Psi (momentum, variance) in fp32, and what is cut by N. */
+/* 4 Psi (params) + 4 Psi (gradients) + 8 Psi (momentum, variance) in fp32; what is sharded is
+ * divided by N. */
 static void test_state_shrinks_with_the_stage(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* 16-bit parameters that are rounded at random from their masters: those of the definition, whoever
- * holds them and whoever rounded them, so the same bits however a run is cut; nothing of it in fp32,
- * and no memory for it. Ranks are threads of one process. */
+/* Stochastic rounding of 16-bit parameters from their masters: the values follow the definition on
+ * every holder, so a run has the same bits in every layout. It changes nothing in fp32 and needs no
+ * memory. Ranks are threads of one process. */
 #include <math.h>
 
 #include "engine/ranks.h"
@@ -13,7 +13,7 @@ static struct rig_config random_config(int llama, enum dtype type)
     config.tokens = 12;
     config.chunks = 1;
     config.kind = TIMETABLE_1F1B;
-    if (!llama) { /* two ranks can share it */
+    if (!llama) { /* two TP ranks can split it */
         config.model.heads = config.model.kv_heads = 4;
         config.model.width = 40;
         config.model.head_width = 10;
@@ -60,7 +60,7 @@ static void test_servers_groups_and_pipelines(void **state)
     free(plain.params);
 }
 
-static void test_teams(void **state)
+static void test_tp_groups(void **state)
 {
     (void)state;
     for (int llama = 0; llama < 2; llama++) {
@@ -75,7 +75,7 @@ static void test_teams(void **state)
 
 /* --- the definition ------------------------------------------------------------------------- */
 
-/* A tensor of the whole model, as it is to be after so many updates. */
+/* A tensor of the whole model, as it must be after `updates` updates. */
 static float *expected_values(struct rig *rig, int tensor, int64_t updates)
 {
     const struct unit_tensor *t = &model_graph(rig->model)->tensors[tensor];
@@ -95,7 +95,7 @@ static float *expected_values(struct rig *rig, int tensor, int64_t updates)
     return values;
 }
 
-/* What a pass is given of a param; how many elements are not what rounding to nearest gives. */
+/* The params that a pass receives; returns how many elements differ from rounding to nearest. */
 static int64_t check_param(struct rig *rig, int param, const void *given, int64_t updates,
                            float *const *expected)
 {
@@ -146,7 +146,7 @@ static void check_params(struct rig *rig, int64_t updates)
     assert_int_equal(wrong, 0);
 }
 
-/* At the start; as AdamW leaves them; and made again from the masters. */
+/* Initial values; after AdamW; rounded again from the masters. */
 static void *check_rank(void *argument)
 {
     struct env env = testing_env(1);
@@ -196,7 +196,7 @@ static void test_the_definition(void **state)
         }
 }
 
-/* --- beside rounding to nearest ------------------------------------------------------------- */
+/* --- compared with rounding to nearest ------------------------------------------------------- */
 
 static void test_against_nearest(void **state)
 {
@@ -238,7 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_and_ranks),
         cmocka_unit_test(test_servers_groups_and_pipelines),
-        cmocka_unit_test(test_teams),
+        cmocka_unit_test(test_tp_groups),
         cmocka_unit_test(test_the_definition),
         cmocka_unit_test(test_against_nearest),
         cmocka_unit_test(test_nothing_in_fp32),

@@ -1,5 +1,5 @@
-/* Lists of every kind and many shapes are proved right; what is planted in them is found; and the
- * check agrees with a second opinion on lists that were changed at random. */
+/* Lists of every kind and many shapes are proved correct; planted errors are found; and the check
+ * agrees with a second implementation on lists that were changed at random. */
 #include "base/rng.h"
 #include "engine/timetable.h"
 #include "testing.h"
@@ -14,7 +14,7 @@ static bool there_is(struct timetable_shape shape)
 
 typedef void shape_fn(struct env *env, const struct timetable *t);
 
-/* Every shape there is, up to these numbers. */
+/* Every shape up to these numbers. */
 static void for_shapes(int pp, int chunks, int rounds, shape_fn *fn)
 {
     struct env env = testing_env(1);
@@ -43,11 +43,11 @@ static int smaller(int a, int b)
     return a < b ? a : b;
 }
 
-/* What is known of a chunk's rounds in flight, beside the code. */
+/* The rounds of a chunk in flight, derived independently of the code. */
 static void expect_in_flight(const struct timetable_shape *s, int p, int chunk, int most)
 {
     int behind = s->pp - 1 - p;
-    assert_int_equal(most, timetable_in_flight(s, p, chunk)); /* no more, and no less */
+    assert_int_equal(most, timetable_in_flight(s, p, chunk)); /* exactly as many */
     switch (s->kind) {
     case TIMETABLE_GPIPE: assert_int_equal(most, s->rounds); break;
     case TIMETABLE_1F1B:
@@ -60,7 +60,7 @@ static void expect_in_flight(const struct timetable_shape *s, int p, int chunk, 
     }
 }
 
-/* Of all chunks of a rank at once. */
+/* Over all chunks of a rank. */
 static int count_in_flight(const struct timetable *t, int p)
 {
     int now = 0, most = 0;
@@ -72,7 +72,7 @@ static int count_in_flight(const struct timetable *t, int p)
     return most;
 }
 
-/* Whole groups: those chunks of a group that are not the last, and the way to the last rank. */
+/* Whole groups: the chunks of a group that are not the last, and the distance to the last rank. */
 static void expect_interleaved_in_flight(const struct timetable *t, int p)
 {
     const struct timetable_shape *s = &t->shape;
@@ -104,7 +104,7 @@ static void test_every_shape(void **state)
     for_shapes(MOST_PP, MOST_CHUNKS, MOST_ROUNDS, expect_right);
 }
 
-/* Law 4: between a pass and the message it makes there is no other pass. */
+/* Law 4: no other pass is between a pass and the message with its result. */
 static void expect_sent_at_once(struct env *env, const struct timetable *t)
 {
     (void)env;
@@ -122,7 +122,7 @@ static void expect_sent_at_once(struct env *env, const struct timetable *t)
     }
 }
 
-static void test_messages_are_sent_at_once(void **state)
+static void test_messages_are_sent_without_delay(void **state)
 {
     (void)state;
     for_shapes(5, 3, 9, expect_sent_at_once);
@@ -135,12 +135,13 @@ static void test_refused_shapes(void **state)
         struct timetable_shape shape;
         const char *why;
     } cases[] = {
-        {{TIMETABLE_1F1B, 0, 1, 1, false}, "parallel.pp is 0"},
-        {{TIMETABLE_1F1B, 2, 1, 0, false}, "0 micro-batches a replica"},
-        {{TIMETABLE_INTERLEAVED, 2, 0, 1, false}, "parallel.chunks is 0"},
-        {{TIMETABLE_GPIPE, 2, 2, 1, false}, "'gpipe' has one chunk a rank"},
-        {{TIMETABLE_ZERO_BUBBLE, 2, 2, 1, false}, "'zero-bubble' has one chunk a rank"},
-        {{TIMETABLE_GPIPE, 2, 1, 1, true}, "'gpipe' has no eager form"},
+        {{TIMETABLE_1F1B, 0, 1, 1, false}, "parallel.pp=0 is out of range"},
+        {{TIMETABLE_1F1B, 2, 1, 0, false}, "0 micro-batches per replica"},
+        {{TIMETABLE_INTERLEAVED, 2, 0, 1, false}, "parallel.chunks=0 is out of range"},
+        {{TIMETABLE_GPIPE, 2, 2, 1, false}, "parallel.schedule=gpipe, which has one chunk"},
+        {{TIMETABLE_ZERO_BUBBLE, 2, 2, 1, false},
+         "parallel.schedule=zero-bubble, which has one chunk"},
+        {{TIMETABLE_GPIPE, 2, 1, 1, true}, "parallel.eager conflicts with parallel.schedule=gpipe"},
     };
     struct env env = testing_env(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -154,7 +155,7 @@ static void test_refused_shapes(void **state)
 
 /* --- planted errors ------------------------------------------------------------------------- */
 
-/* Where rank p's list has the action of this name. */
+/* The index in rank p's list of the action with this name. */
 static int64_t find(const struct timetable *t, int p, const char *what)
 {
     char name[TIMETABLE_NAME_BYTES];
@@ -172,7 +173,7 @@ static void swap(struct timetable *t, int64_t i, int64_t j)
     t->actions[j] = a;
 }
 
-/* Move action i to place j of the same list. */
+/* Move action i to position j of the same list. */
 static void move(struct timetable *t, int64_t i, int64_t j)
 {
     for (; i < j; i++)
@@ -217,27 +218,27 @@ static void test_planted_errors(void **state)
     swap(&t, find(&t, 0, "B0"), find(&t, 0, "B1"));
     expect_found(&env, &t, "rank 0 does B1 (action 3) before B0 (action 4)");
 
-    t = make(&env, zero); /* of weight passes, too */
+    t = make(&env, zero); /* the order of backward-weight passes */
     swap(&t, find(&t, 1, "W2"), find(&t, 1, "W3"));
     expect_found(&env, &t, "rank 1 does W3");
 
-    t = make(&env, f1b); /* a receive that is not there */
+    t = make(&env, f1b); /* a missing receive */
     delete (&t, 1, find(&t, 1, "a2<0"));
     expect_found(&env, &t, "a2<0 is missing in the list of rank 1");
 
-    t = make(&env, f1b); /* an action that is there twice */
+    t = make(&env, f1b); /* a duplicate action */
     t.actions[find(&t, 0, "F3")] = t.actions[find(&t, 0, "F2")];
     expect_found(&env, &t, "rank 0 does F2 twice");
 
-    t = make(&env, f1b); /* one that no rank has */
+    t = make(&env, f1b); /* an action of no rank */
     t.actions[find(&t, 0, "B3")].round = 4;
     expect_found(&env, &t, "there is no verb 1 of chunk 0, round 4");
 
-    t = make(&env, f1b); /* one of another kind */
+    t = make(&env, f1b); /* an action of another schedule */
     t.actions[find(&t, 0, "B3")].verb = TIMETABLE_INPUT;
     expect_found(&env, &t, "I3 does not belong here");
 
-    t = make(&env, f1b); /* data used before they are there */
+    t = make(&env, f1b); /* data used before it arrives */
     move(&t, find(&t, 1, "a1<0"), find(&t, 1, "F1"));
     expect_found(&env, &t, "rank 1 does F1");
 
@@ -249,15 +250,15 @@ static void test_planted_errors(void **state)
     move(&t, find(&t, 1, "a0<0"), find(&t, 1, "a1<0"));
     expect_found(&env, &t, "message 0 of rank 0 to rank 1: a0>1 is sent, a1<0 is awaited");
 
-    t = make(&env, f1b); /* more in flight than there is room for */
+    t = make(&env, f1b); /* more in flight than memory is planned for */
     move(&t, find(&t, 0, "B0"), find(&t, 0, "B1") - 1);
-    expect_found(&env, &t, "rank 0 has 3 rounds of chunk 0 in flight; there is room for 2");
+    expect_found(&env, &t, "rank 0 has 3 rounds of chunk 0 in flight; memory is planned for 2");
 
     env_destroy(&env);
 }
 
-/* Two ranks that both send first. */
-static void test_planted_circle(void **state)
+/* A deadlock: two ranks that both send first. */
+static void test_planted_deadlock(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -265,18 +266,18 @@ static void test_planted_circle(void **state)
     /* rank 0: ... g1<1 F2 a2>1 B1 ..., rank 1: ... B1 g1>0 a2<0 ... */
     move(&t, find(&t, 0, "g1<1"), find(&t, 0, "a2>1"));
     expect_found(&env, &t,
-                 "ranks would wait for each other: rank 0 at action 7, a2>1; rank 1 at "
+                 "deadlock: rank 0 at action 7, a2>1; rank 1 at "
                  "action 7, g1>0");
     env_destroy(&env);
 }
 
 /* --- a second opinion ----------------------------------------------------------------------- */
 
-/* Carry the lists out with tokens for data; whatever goes wrong is one answer. */
+/* Carry out the lists with tokens for data; any error is the same answer. */
 struct opinion {
     const struct timetable *t;
     int at[MOST_PP];
-    /* of a stage's rounds: */
+    /* counts of a stage's rounds: */
     bool input[MOST_PP * MOST_CHUNKS][MOST_ROUNDS], forward[MOST_PP * MOST_CHUNKS][MOST_ROUNDS];
     bool gradient[MOST_PP * MOST_CHUNKS][MOST_ROUNDS];
     bool sent[MOST_PP * MOST_CHUNKS][MOST_ROUNDS][2];
@@ -312,7 +313,7 @@ static bool pass_is_right(struct opinion *o, int p, struct timetable_action a)
     }
 }
 
-/* Whether `recv` of rank q takes what `send` of rank p gives: then it does. */
+/* Whether `recv` of rank q matches `send` of rank p; if so, receive it. */
 static bool message_is_right(struct opinion *o, int p, struct timetable_action send, int q,
                              struct timetable_action recv)
 {
@@ -378,7 +379,7 @@ static bool is_right(const struct timetable *t)
     return is_finished(&o);
 }
 
-/* A move or two within a list, mostly to a near place; at times another round. */
+/* One or two moves within a list, mostly to a nearby position; sometimes another round. */
 static void disturb(struct timetable *t, struct rng rng, uint64_t n)
 {
     for (uint64_t k = 0; k < 1 + n % 2; k++) {
@@ -408,20 +409,20 @@ static void expect_agreement(struct env *env, const struct timetable *t)
         char what[512];
         assert_ok(timetable_create(env, &t->shape, &other));
         disturb(&other, rng, n);
-        bool right = is_right(&other), said = timetable_check(env, &other) == STATUS_OK;
+        bool right = is_right(&other), found = timetable_check(env, &other) == STATUS_OK;
         snprintf(what, sizeof what, "%s", log_first_error(env->log));
         log_error_clear(env->log);
-        if (right != said)
+        if (right != found)
             fail_msg("%s, pp %d, chunks %d, rounds %d, change %d: the check says %s %s",
                      timetable_words[t->shape.kind], t->shape.pp, t->shape.chunks, t->shape.rounds,
-                     (int)n, said ? "right" : "wrong", what);
+                     (int)n, found ? "right" : "wrong", what);
         verdicts.right += right;
         verdicts.wrong += !right;
         timetable_free(env, &other);
     }
 }
 
-static void test_a_second_opinion(void **state)
+static void test_check_agrees_with_a_second_implementation(void **state)
 {
     (void)state;
     for_shapes(4, 2, 5, expect_agreement);
@@ -473,10 +474,14 @@ static void test_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_shape),    cmocka_unit_test(test_messages_are_sent_at_once),
-        cmocka_unit_test(test_refused_shapes), cmocka_unit_test(test_planted_errors),
-        cmocka_unit_test(test_planted_circle), cmocka_unit_test(test_a_second_opinion),
-        cmocka_unit_test(test_printed),        cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_every_shape),
+        cmocka_unit_test(test_messages_are_sent_without_delay),
+        cmocka_unit_test(test_refused_shapes),
+        cmocka_unit_test(test_planted_errors),
+        cmocka_unit_test(test_planted_deadlock),
+        cmocka_unit_test(test_check_agrees_with_a_second_implementation),
+        cmocka_unit_test(test_printed),
+        cmocka_unit_test(test_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* The lists carried out by ranks that are threads, with real messages: none waits for ever, and each
- * message is the one that was meant. Once with every call made in turn, once on a stream of
- * transfers beside the passes, with delays. */
+/* The lists carried out by ranks that are threads, with real messages: no rank waits forever, and
+ * each message is the intended one. Once with blocking calls in list order, once with messages on a
+ * side stream and delays. */
 #include "comm/comm.h"
 #include "engine/timetable.h"
 #include "testing.h"
@@ -16,12 +16,12 @@ struct rank_run {
     struct env env;
     struct stream *stream;
     struct comm *comm;
-    /* (activations or gradients, chunks, rounds) what comes, and what goes */
+    /* (activations or gradients, chunks, rounds) received, and sent */
     int64_t in[2][MOST_CHUNKS][MOST_ROUNDS][NUMBERS], out[2][MOST_CHUNKS][MOST_ROUNDS][NUMBERS];
     char wrong[256];
 };
 
-/* What stage `from` sends in this round. */
+/* The message of stage `from` in this round. */
 static int64_t token(bool activation, int from, int round)
 {
     return ((int64_t)activation << 40) + ((int64_t)from << 20) + round;
@@ -43,7 +43,7 @@ static void send_or_receive(struct rank_run *run, struct timetable_action a)
     comm_send(run->comm, out, NUMBERS, DTYPE_I64, peer, run->stream);
 }
 
-/* What the pass needs from another rank must have come. */
+/* The input of the pass must have arrived. */
 static void compute(struct rank_run *run, struct timetable_action a)
 {
     bool forward = a.verb == TIMETABLE_FORWARD;

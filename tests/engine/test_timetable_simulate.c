@@ -1,5 +1,5 @@
-/* What lists take: the formulas of the bubble, what transfers add, and times against a plain
- * recursion. Equal costs are whole numbers of quarters, so that figures are exact. */
+/* Times of lists: the formulas of the bubble, the cost of transfers, and a comparison with a plain
+ * recursion. Equal costs are multiples of a quarter, so that all figures are exact. */
 #include <math.h>
 #include "base/rng.h"
 #include "engine/timetable_simulate.h"
@@ -44,7 +44,7 @@ static void close_case(struct case_of *c)
     env_destroy(&c->env);
 }
 
-/* With equal stages; `transfers` of no length. */
+/* With equal stages and transfers that take no time. */
 static double bubble(struct timetable_shape shape, double forward, double input, double weight,
                      enum timetable_transfers transfers)
 {
@@ -86,8 +86,8 @@ static void test_bubbles(void **state)
     }
 }
 
-/* The last rank cannot begin before (pp - 1) forwards. With equal parts that is all the bubble there
- * is; the memory of 1f1b allows (pp - 1) (forward + input - weight). */
+/* The last rank cannot begin before (pp - 1) forwards. With equal parts that is the whole bubble;
+ * the memory of 1f1b allows (pp - 1) (forward + input - weight). */
 static void test_zero_bubble(void **state)
 {
     (void)state;
@@ -99,7 +99,7 @@ static void test_zero_bubble(void **state)
                 expect_equal(bubble(s, 1, 1, 1, TIMETABLE_LINKS), (pp - 1) / (3.0 * m), s);
             assert_true(bubble(s, 1, 1, 1, TIMETABLE_LANE) <
                         bubble(plain, 1, 1, 1, TIMETABLE_LANE));
-            /* parts that are not alike: near the bound, and far below 1f1b */
+            /* unequal parts: close to the bound, and far below 1f1b */
             double unlike = bubble(s, 1, 1.25, 0.75, TIMETABLE_LINKS);
             if (m >= 2 * pp) {
                 assert_true(unlike >= (pp - 1) * 1.0 / (3.0 * m));
@@ -113,7 +113,7 @@ static void test_zero_bubble(void **state)
 
 /* --- transfers ------------------------------------------------------------------------------ */
 
-/* Each pass has a time of its own: one that takes longer holds up who waits for it. */
+/* Each pass has its own time: a longer one delays the ranks that wait for it. */
 static void test_passes_of_unequal_length(void **state)
 {
     struct case_of c = {0};
@@ -145,7 +145,8 @@ static void test_one_round(void **state)
             c.costs.transfer = 0.5;
             c.costs.transfers = transfers;
             simulate(&c);
-            /* forwards, inputs, the last weights, four messages; a split backward sends sooner */
+            /* forwards, backward-inputs, the last backward-weights, four messages; a split backward
+             * sends sooner */
             double end = kind == TIMETABLE_ZERO_BUBBLE ? 3 + 6 + 4 + 3 : 3 + 18 + 3;
             assert_true(c.times.end == end);
             assert_true(c.times.ranks[1].busy == 7 && c.times.ranks[1].idle == end - 7);
@@ -165,8 +166,8 @@ static double end_with(struct case_of *c, double latency, double transfer,
     return c->times.end;
 }
 
-/* A stream of transfers in the order of the list is as good as wires with buffers; waiting for
- * transfers is not; and rounds in flight hide them. */
+/* One lane of transfers in list order is as good as buffered wires; blocking transfers are not;
+ * rounds in flight hide transfers. */
 static void test_hidden_transfers(void **state)
 {
     (void)state;
@@ -198,7 +199,7 @@ static int64_t find(const struct timetable *t, int stage, int verb, int round)
     return -1;
 }
 
-/* A pass begins when the one before it on its rank is done and its data have come, not later. */
+/* A pass begins as soon as the previous pass of its rank has ended and its data has arrived. */
 static void expect_begin(const struct case_of *c, int p, int64_t i, double before)
 {
     struct timetable_action a = c->t.actions[i];
@@ -228,7 +229,7 @@ static void test_any_costs(void **state)
                 c.input[s] = 0.1 + (double)(rng_bits(rng, n++) % 100);
                 c.weight[s] = 0.1 + (double)(rng_bits(rng, n++) % 100);
             }
-            c.costs.latency = 3.0; /* wires of any width: nothing queues */
+            c.costs.latency = 3.0; /* infinitely fast wires: nothing queues */
             simulate(&c);
             for (int p = 0; p < pp; p++) {
                 double before = 0.0;
@@ -245,7 +246,7 @@ static void test_any_costs(void **state)
     }
 }
 
-/* A large one: it takes a fraction of a second, and the test has a time limit. */
+/* A large shape takes a fraction of a second; the test has a time limit. */
 static void test_large(void **state)
 {
     (void)state;
@@ -272,7 +273,7 @@ static void test_printed(void **state)
     assert_string_equal(text_string(&text), "rank 0    01.aw2bwcw\n"
                                             "rank 1    .0a1bw2cww\n");
     text_clear(&text);
-    timetable_print_times(&c.t, &c.times, 2, 6, 8, &text); /* a part of it, wider */
+    timetable_print_times(&c.t, &c.times, 2, 6, 8, &text); /* an enlarged part */
     assert_string_equal(text_string(&text), "rank 0    ..aaww22\n"
                                             "rank 1    aa11bbww\n");
     text_clear(&text);

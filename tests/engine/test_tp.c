@@ -1,6 +1,5 @@
-/* Layers that ranks compute together (tensor parallel): for a number of such ranks the same bits
- * however the rest is spread, what several ranks share of gradients counted once, and the losses of
- * one rank within roundings. Ranks are threads of one process. */
+/* Tensor parallelism: for a given tp the same bits in every layout, replicated gradients counted
+ * once, and the losses of one rank up to rounding. Ranks are threads of one process. */
 #include <math.h>
 
 #include "engine/ranks.h"
@@ -19,8 +18,7 @@ static struct trace run_tp_group(const struct rig_config *config)
     return run(*config, config->tp > 0 ? config->tp : 1);
 }
 
-/* The roundings of a step grow with what a value goes through, and from step to step with what
- * AdamW makes of them. */
+/* Rounding errors grow with the depth of a step, and from step to step through AdamW. */
 static double loss_bound(const struct rig_config *config, int step)
 {
     return 0x1p-24 * 20 * (2 * (double)config->model.layers + 4) * (1 + step);
@@ -47,7 +45,7 @@ static void check_near(const struct trace *one, const struct trace *tp_group,
         fail_msg("tp %d: params off by %.2e", config->tp, sqrt(difference / square));
 }
 
-/* Initial values are those of one rank, and losses, norms and params after some steps nearly. */
+/* Initial values equal those of one rank; losses, norms and params after some steps are close. */
 static void test_against_one_rank(void **state)
 {
     (void)state;
@@ -101,7 +99,7 @@ static void test_same_bits(void **state)
             }
 }
 
-/* 16-bit params, gradients and sums, also where a step has one gradient alone. */
+/* 16-bit params, gradients and sums, also where a step has a single gradient. */
 static void test_types(void **state)
 {
     (void)state;
@@ -137,7 +135,7 @@ static void test_delays_servers_groups(void **state)
     }
 }
 
-/* What each rank has is a part: state divides by tp but for what all have. */
+/* State is divided by tp, except for what all TP ranks have. */
 static void test_state_divides(void **state)
 {
     (void)state;
@@ -156,8 +154,7 @@ static void test_state_divides(void **state)
 
 struct bad_job {
     struct rig_config config;
-    int64_t
-        bad; /* micro-batch with a token whose embedding is no number; -1: the final norm is none */
+    int64_t bad; /* micro-batch with a token whose embedding is NaN; -1: the final norm is */
     struct engine_result result;
 };
 
@@ -173,15 +170,15 @@ static void spoil(struct rig *rig, const char *name, int64_t element)
     assert_ok(zero_publish(rig->zero, 0));
 }
 
-/* A final norm of which one weight is no number: all gradients are none, of the embedding those of
- * the tokens that occur. */
+/* One weight of the final norm is NaN: all gradients are, in the embedding those of the tokens that
+ * occur. */
 static void *bad_rank(void *argument)
 {
     struct bad_job *job = argument;
     struct env env = testing_env(1);
     struct rig rig;
     assert_ok(rig_create(&env, job->config, &rig));
-    assert_ok(zero_settle(rig.zero)); /* initial params are on their way */
+    assert_ok(zero_settle(rig.zero)); /* initial params are being sent */
     if (job->bad < 0)
         spoil(&rig, "model.norm.weight", 0);
     else
@@ -200,7 +197,7 @@ static void *bad_rank(void *argument)
     return NULL;
 }
 
-/* All ranks name the same element, by its place in the whole. */
+/* All ranks report the same element, by its index in the whole tensor. */
 static void test_not_finite(void **state)
 {
     (void)state;
@@ -222,7 +219,7 @@ static void test_not_finite(void **state)
     }
 }
 
-/* ... and the same micro-batch, also those that have not computed its loss. */
+/* All ranks report the same micro-batch, also those that did not compute its loss. */
 static void test_bad_micro_batch(void **state)
 {
     (void)state;
@@ -242,7 +239,7 @@ static void test_bad_micro_batch(void **state)
 
 /* --- layout --------------------------------------------------------------------------------- */
 
-/* What lies where is the same on all ranks of a team, whatever each has of an odd vocabulary. */
+/* Offsets are the same on all ranks of a TP group, whatever part each has of an odd vocabulary. */
 static void test_one_layout(void **state)
 {
     (void)state;

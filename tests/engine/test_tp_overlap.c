@@ -1,6 +1,7 @@
-/* Collectives of tensor-parallel ranks under compute: which products run while one is under way, that
- * they really do (the other rank comes to it only when they are done), the same bits with and without,
- * and that the time of these products is not counted as waiting. Two ranks, as threads. */
+/* Collectives of TP groups overlap with compute: which operations run while a call is in flight,
+ * that they really do (the other rank joins the call only when they are done), the same bits with
+ * and without overlap, and that the time of these operations does not count as waiting. Two ranks,
+ * as threads. */
 #include "base/clock.h"
 #include "engine/engine_impl.h"
 #include "engine/ranks.h"
@@ -10,22 +11,22 @@
 enum { TEAM = 2, MOST_OPS = 64 };
 static const double patience = 120, slow_product = 0.010;
 
-/* Tensor parallel; with sequence parallel, inputs kept gathered, or gathered again. */
+/* Tensor parallelism alone; with sequence parallelism and inputs kept, or gathered again. */
 enum { PLAIN, SEQUENCE, REGATHER, MODES };
 
 /* --- two ranks whose products are watched --------------------------------------------------- */
 
 struct watched {
     char kind; /* x, w: gradient of a product's input, of its weight; a, n: attention's, norm's */
-    uint32_t open; /* calls under way when it begins */
+    uint32_t open; /* calls in flight when it begins */
 };
 
-struct meeting { /* what the two ranks know of each other */
+struct meeting { /* shared by the two ranks */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int done;          /* products and the like that rank 0 has done */
+    int done;          /* operations that rank 0 has done */
     bool late;         /* rank 1 has waited for longer than it should */
-    const char *gates; /* what is expected; NULL: rank 1 waits for nothing */
+    const char *gates; /* what is expected; NULL: rank 1 does not wait */
 };
 
 struct member {
@@ -36,9 +37,9 @@ struct member {
     struct ops_backend hooked;
     struct watched ops[MOST_OPS];
     int count;
-    double nap;                    /* that an operation under a call takes longer */
-    double napped;                 /* in all */
-    bool blocked;                  /* nothing goes beside compute */
+    double nap;                    /* extra seconds of an operation that overlaps with a call */
+    double napped;                 /* in total */
+    bool blocked;                  /* nothing overlaps with compute */
     struct engine_traffic traffic; /* of a step */
     double seconds;
     float *params;
@@ -47,8 +48,8 @@ struct member {
 
 static _Thread_local struct member *me;
 
-/* Rank 1 comes to a call only when rank 0 has done all that is expected under it: the operations
- * marked 's' that follow the one after which the call begins. */
+/* Rank 1 joins a call only when rank 0 has done everything that is expected to overlap with it: the
+ * operations marked 's' after the one at which the call begins. */
 static void pass_gate(int op)
 {
     struct meeting *m = me->meeting;
@@ -59,7 +60,7 @@ static void pass_gate(int op)
     for (const char *p = m->gates; *p; p += strcspn(p, " "), p += strspn(p, " "), at++) {
         bool under = memchr(p, 's', strcspn(p, " ")) != NULL;
         if (at == op && under)
-            return; /* it has begun already */
+            return; /* the call has begun already */
         if (at > op && !under)
             break;
         if (at > op)
@@ -161,7 +162,7 @@ static struct engine_traffic less(struct engine_traffic a, struct engine_traffic
     return a;
 }
 
-/* One step; operations are as slow as the member says. */
+/* One step; operations take as long as the member says. */
 static void *member_main(void *argument)
 {
     struct env env = testing_env(1);
@@ -197,7 +198,7 @@ static struct rig_config tp_config(int llama, int mode, int layers)
     return config;
 }
 
-/* The same settings for both, after `model`; free params of both. */
+/* The same settings for both; the caller frees the params of both. */
 static void run_tp_group(const struct member *model, const char *gates, struct member *tp_group)
 {
     struct meeting meeting = {.gates = gates};
@@ -230,16 +231,16 @@ static void print_ops(const struct member *member, char *out, size_t bytes)
                                  member->ops[i].open & 2u ? "g" : "");
 }
 
-/* The loss, then one block from its MLP to its attention. s: the gradient of the stream is on its way
- * in or out; g: rows are gathered again. */
+/* The loss, then one block from its MLP to its attention. s: the gradient of the stream is being
+ * reduced or gathered; g: rows are being gathered again. */
 static const char *const expected[2][MODES] = {
     {"x ws n w x x ws n x a x ws ws n", "x ws n w x x ws n x a x ws ws n",
      "x ws n wg xg xg ws n xg ag xg wsg ws n"},
     {"x ws n x x ws ws n x a x ws ws n", "x ws n x x ws n ws x a x ws ws n",
      "x ws n xg xg wsg ng ws xg ag xg wsg ws n"}};
 
-/* Rank 1 waits before each call until rank 0 has gone through all that is to be hidden: if rank 0
- * stood still for it, neither would come further. */
+/* Before each call rank 1 waits until rank 0 has done everything that must overlap: if rank 0
+ * waited for the call, both would deadlock. */
 static void test_products_under_calls(void **state)
 {
     (void)state;
@@ -280,8 +281,8 @@ static void test_same_bits(void **state)
         }
 }
 
-/* In pipelines: backward in two parts, where weights' gradients gather rows again, and several chunks a
- * stage. */
+/* In pipelines: split backward passes, where backward-weight gathers rows again, and several chunks
+ * per stage. */
 static void test_pipelines(void **state)
 {
     (void)state;
@@ -304,8 +305,9 @@ static void test_pipelines(void **state)
 
 /* --- what is counted as waiting -------------------------------------------------------------- */
 
-/* The ranks take turns as above, so that each call lasts at least as long as what runs under it. Compute
- * has waited for no longer than it did nothing else; where every call blocks, all of its time. */
+/* The ranks take turns as above, so that each call lasts at least as long as the compute it
+ * overlaps with. Only the rest of a call counts as waiting; where every call blocks, all of it
+ * does. */
 static void check_waited(int llama, int mode)
 {
     struct member model = {.config = tp_config(llama, mode, 1), .nap = slow_product};
@@ -315,7 +317,7 @@ static void check_waited(int llama, int mode)
     assert_true(tp_group[0].napped >= 3 * slow_product);
     assert_true(t->tensor_waited > 0 &&
                 t->tensor_waited <= tp_group[0].seconds - tp_group[0].napped);
-    assert_true(t->in_flight == t->tensor_in_flight); /* there is nothing else */
+    assert_true(t->in_flight == t->tensor_in_flight); /* only TP traffic exists */
     assert_true(t->waited >= 0.99 * t->tensor_waited);
 
     model.blocked = true;

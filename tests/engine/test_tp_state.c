@@ -1,6 +1,6 @@
-/* The state of tensor-parallel ranks from and to outside: whatever the mesh and the stage, every
- * element is one rank's to save, the copy has the values that were loaded, and reads give the whole.
- * Ranks are threads of one process. */
+/* Reading, loading and saving the state of TP ranks: whatever the mesh and the ZeRO stage, every
+ * element is saved by exactly one rank, the copy has the values that were loaded, and reads return
+ * whole tensors. Ranks are threads of one process. */
 #include "engine/ranks.h"
 
 struct state_job {
@@ -8,7 +8,7 @@ struct state_job {
     int ranks;
 };
 
-/* Exact in fp32, and different for neighbours. */
+/* Exact in fp32, and different for adjacent elements. */
 static float value_of(int state, int tensor, int64_t element)
 {
     return (float)((element * 7 + tensor * 131 + state * 29 + 1) % 1048573);
@@ -22,7 +22,7 @@ static void load_tensor(struct rig *rig, int tensor)
     for (int state = 0; state < ZERO_STATES; state++) {
         for (int64_t i = 0; i < held.count; i++)
             values[i] = value_of(state, tensor, held.first + i);
-        int64_t half = held.count / 3; /* in two parts, as pieces of a file come */
+        int64_t half = held.count / 3; /* in two parts, like the chunks of a file */
         if (held.count == 0)
             continue;
         assert_ok(
@@ -33,7 +33,7 @@ static void load_tensor(struct rig *rig, int tensor)
     free(values);
 }
 
-/* Every element has one rank that saves it, in ascending ranges. */
+/* Every element is saved by one rank, in ascending ranges. */
 static void check_cover(struct rig *rig, int tensor, int64_t count, int ranks)
 {
     char *saved = calloc((size_t)count, 1);
@@ -86,7 +86,7 @@ static void *state_rank(void *argument)
     struct env env = testing_env(1);
     struct rig rig;
     assert_ok(rig_create(&env, job->config, &rig));
-    assert_ok(zero_settle(rig.zero)); /* initial params are on their way */
+    assert_ok(zero_settle(rig.zero)); /* initial params are being sent */
     const struct unit_graph *graph = model_graph(rig.model);
     for (int t = 0; t < graph->tensor_count; t++)
         load_tensor(&rig, t);
@@ -144,7 +144,7 @@ static void test_servers_and_groups(void **state)
     check(config, 8);
 }
 
-/* Matrices that are exchanged in many chunks, with lines that are longer than one and shorter. */
+/* Matrices that are exchanged in many chunks, with rows longer and shorter than a chunk. */
 static void test_chunks(void **state)
 {
     (void)state;

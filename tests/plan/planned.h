@@ -1,5 +1,5 @@
-/* planned -- a run of ranks that are threads against the plan of each of them: bytes by category and
- * bytes on the wire, exactly. */
+/* planned -- runs ranks as threads and compares each with its plan: bytes by category and bytes
+ * sent, exactly. */
 #ifndef TESTS_PLAN_PLANNED_H
 #define TESTS_PLAN_PLANNED_H
 #include "engine/rig.h"

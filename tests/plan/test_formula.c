@@ -1,10 +1,10 @@
-/* The paper's Table 1, to the last digit, and the volumes by role. */
+/* Table 1 of the ZeRO paper, to the last digit, and the traffic by role. */
 #include "testing.h"
 #include "plan/formula.h"
 
-enum { TEAM_WAYS = 3 }; /* of tensor parallel: plain, sequence, regather */
+enum { TP_WAYS = 3 }; /* plain TP, with sequence parallelism, with regather */
 
-/* In 10^9 bytes: P_os, P_os+g, P_os+g+p. The printed table cuts some of these short. */
+/* In 10^9 bytes: P_os, P_os+g, P_os+g+p. The printed table truncates some of these. */
 static const struct {
     double parameters;
     int ranks;
@@ -65,7 +65,7 @@ static void test_volume(void **state)
     }
 }
 
-/* Between stages: a shard of what is lent, a share of the sums of what is borrowed, and messages. */
+/* Between PP stages: a shard of lent params, a reduce shard of borrowed gradients, and messages. */
 static void test_stages(void **state)
 {
     (void)state;
@@ -83,7 +83,7 @@ static void test_stages(void **state)
     assert_true(formula_sent(&server, 2, &volume, ENGINE_PIPE) == 0);
 }
 
-/* Each width where it belongs, and gradients sent once when they are added before. */
+/* Each width is used where it belongs, and gradients that are added locally are sent once. */
 static void test_widths(void **state)
 {
     (void)state;
@@ -96,7 +96,7 @@ static void test_widths(void **state)
     assert_true(formula_sent(&roster, 2, &volume, ENGINE_GATHER) == 2 * 300);
 }
 
-/* Two copies among four ranks: a shard is half of everything, and gathers stay in a pair. */
+/* Two copies on four ranks: a shard is half of everything, and gathers stay inside a pair. */
 static void test_copies(void **state)
 {
     (void)state;
@@ -108,7 +108,7 @@ static void test_copies(void **state)
     assert_true(sent(&roster, 3, 400, 1, ENGINE_REDUCE) == 300);
 }
 
-/* A worker sends Psi a micro-batch; the servers between them hold everything and send it to all. */
+/* A worker sends Psi per micro-batch; the servers together hold everything and send it to all. */
 static void test_servers(void **state)
 {
     (void)state;
@@ -125,7 +125,7 @@ static void test_servers(void **state)
         assert_true(formula_state(&server, stage, 100, state_fp32) == 800);
 }
 
-/* Activations of a layer of GPT-3's width, as the paper has them for 2-byte values, and in fp32. */
+/* Activations of a layer of GPT-3's width, as in the paper for 2-byte values, and in fp32. */
 static void test_activations(void **state)
 {
     (void)state;
@@ -149,13 +149,13 @@ static void test_activations(void **state)
     assert_true(formula_activations(&shape, RECOMPUTE_NONE) == s * b * h * (66 + 9 * a * s / h));
 }
 
-/* A layer meets eight times; what is gathered or computed again is counted. */
+/* A layer makes eight calls; repeated gathers and recomputation add to them. */
 static void test_meetings(void **state)
 {
-    static const double block[3][TEAM_WAYS] = {{8, 8, 10}, {8, 10, 10}, {10, 11, 13}};
+    static const double block[3][TP_WAYS] = {{8, 8, 10}, {8, 10, 10}, {10, 11, 13}};
     (void)state;
     for (int recompute = 0; recompute < 3; recompute++)
-        for (int way = 0; way < TEAM_WAYS; way++) {
+        for (int way = 0; way < TP_WAYS; way++) {
             struct layers layers = {.blocks = 3,
                                     .embedding = true,
                                     .head = way == 1,
@@ -167,7 +167,7 @@ static void test_meetings(void **state)
         }
 }
 
-static void test_teams(void **state)
+static void test_tp_groups(void **state)
 {
     (void)state;
     struct roster roster = roster_of(0, 2, 0), server = roster_of(1, 2, 1);
@@ -177,7 +177,7 @@ static void test_teams(void **state)
                             .meetings = 20,
                             .stream_bytes = 400,
                             .loss_rows = 7,
-                            .shares = 100,
+                            .partial = 100,
                             .norms = true};
     assert_true(formula_sent(&roster, 1, &volume, ENGINE_TENSOR) ==
                 5 * (20 * 300 + 3 * 7 * 24) + 200 + 24);
@@ -194,7 +194,7 @@ int main(void)
         cmocka_unit_test(test_widths),      cmocka_unit_test(test_stages),
         cmocka_unit_test(test_copies),      cmocka_unit_test(test_servers),
         cmocka_unit_test(test_activations), cmocka_unit_test(test_meetings),
-        cmocka_unit_test(test_teams),
+        cmocka_unit_test(test_tp_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A machine's profile: presets, files there and back, halves that are put together, and everything
- * that is refused. */
+/* Profiles of machines: presets, files written and read again, halves that are merged, and
+ * everything that is refused. */
 #include "testing.h"
 #include <math.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ static int close_rig(void **state)
     struct rig *rig = *state;
     unlink(rig->path);
     rmdir(rig->folder);
-    env_destroy(&rig->env); /* all memory was given back */
+    env_destroy(&rig->env); /* all memory has been freed */
     return 0;
 }
 
@@ -57,7 +57,7 @@ static void test_presets(void **state)
         for (int k = 0; k < OPS_KIND_COUNT; k++)
             assert_true(profile.ops.rates[k].flops_per_second > 0 &&
                         profile.ops.rates[k].bytes_per_second > 0);
-        assert_ok(machine_profile_save(&rig->env, &profile, rig->path)); /* it can be printed */
+        assert_ok(machine_profile_save(&rig->env, &profile, rig->path)); /* printing works */
         machine_profile_free(&rig->env, &profile);
         assert_ok(machine_profile_load(&rig->env, rig->path, &profile));
         assert_string_equal(profile.name, machine_preset_name(count));
@@ -67,8 +67,9 @@ static void test_presets(void **state)
     assert_true(count >= 4);
     assert_null(machine_preset_words(count));
     assert_int_equal(machine_profile_load(&rig->env, "h300", &profile), STATUS_CONFIG);
-    expect_error(rig, "there is no machine 'h300', and no such file; there are: h200, h100, ");
-    /* What is named for a machine and is none is a wrong configuration, as with a YAML file. */
+    expect_error(rig, "unknown machine 'h300', and no such file; use h200, h100, ");
+    /* A file that is named as a profile and is none is a configuration error, as with YAML files.
+     */
     assert_int_equal(machine_profile_load(&rig->env, rig->path, &profile), STATUS_CONFIG);
     expect_error(rig, rig->path);
     assert_ok(file_write_atomic(&rig->env, rig->path, "my notes\n", 9));
@@ -83,7 +84,7 @@ static void fill(struct machine_profile *profile, struct ops_measured *calls)
     *profile = (struct machine_profile){.name = "mine \"2\"", .memory_bytes = 12345};
     for (int k = 0; k < OPS_KIND_COUNT; k++)
         profile->ops.rates[k] = (struct ops_rate){1e-6 * (k + 1), 1e11 / (k + 1), 1e10 / 3};
-    profile->ops.f32_times[OPS_KIND_PRODUCT] = 2.5; /* the others have none */
+    profile->ops.f32_times[OPS_KIND_PRODUCT] = 2.5; /* the other kinds have none */
     calls[0] = (struct ops_measured){
         {.op = "linear_dw", .rows = 7, .linear = {13, 5, true}, .bias = true, .add = true},
         DTYPE_F32,
@@ -133,7 +134,7 @@ static const struct ops_measured *find(const struct machine_profile *profile, co
     return NULL;
 }
 
-static void test_there_and_back(void **state)
+static void test_save_and_load(void **state)
 {
     struct rig *rig = *state;
     struct ops_measured calls[7];
@@ -144,7 +145,7 @@ static void test_there_and_back(void **state)
     assert_ok(machine_profile_load(&rig->env, rig->path, &read));
     assert_true(read.has_ops && !read.has_comm);
     machine_profile_free(&rig->env, &read);
-    assert_ok(machine_profile_save(&rig->env, &comm, rig->path)); /* beside the other half */
+    assert_ok(machine_profile_save(&rig->env, &comm, rig->path)); /* keeps the other half */
     assert_ok(machine_profile_load(&rig->env, rig->path, &read));
     assert_true(read.has_ops && read.has_comm && !read.gpu);
     assert_string_equal(read.name, "mine");
@@ -170,7 +171,7 @@ static void test_there_and_back(void **state)
     assert_int_equal(find(&read, "find_nonfinite")->shape.bad, -1);
     assert_int_equal(find(&read, "embedding")->shape.first, 3);
     machine_profile_free(&rig->env, &read);
-    struct ops_measured again[2] = {calls[2], calls[2]}; /* one once more, one that is new */
+    struct ops_measured again[2] = {calls[2], calls[2]}; /* one measured again, one new */
     again[0].seconds = 0.5;
     again[1].shape.attention.batch = 3;
     ops.ops.measured = again;
@@ -184,10 +185,10 @@ static void test_there_and_back(void **state)
     machine_profile_free(&rig->env, &read);
     ops.gpu = true;
     assert_int_equal(machine_profile_save(&rig->env, &ops, rig->path), STATUS_CONFIG);
-    expect_error(rig, "is of a machine that computes on the CPU");
+    expect_error(rig, "is the profile of a machine that computes on the CPU");
 }
 
-/* What a save would refuse is known without anything to save. */
+/* machine_profile_check refuses what a save would refuse. */
 static void test_check(void **state)
 {
     struct rig *rig = *state;
@@ -196,7 +197,7 @@ static void test_check(void **state)
     const bool gpu = true, cpu = false;
     fill_comm(&comm);
     assert_ok(machine_profile_check(&rig->env, rig->path, &gpu));
-    assert_false(file_exists(rig->path)); /* nothing is left there */
+    assert_false(file_exists(rig->path)); /* leaves no file */
     assert_int_equal(rmdir(rig->folder), 0);
     assert_int_equal(machine_profile_check(&rig->env, rig->path, NULL), STATUS_IO);
     expect_error(rig, "cannot write");
@@ -207,7 +208,7 @@ static void test_check(void **state)
     assert_ok(machine_profile_check(&rig->env, rig->path, &cpu));
     assert_ok(machine_profile_check(&rig->env, rig->path, NULL));
     assert_int_equal(machine_profile_check(&rig->env, rig->path, &gpu), STATUS_CONFIG);
-    expect_error(rig, "is of a machine that computes on the CPU");
+    expect_error(rig, "is the profile of a machine that computes on the CPU");
     snprintf(beyond, sizeof beyond, "%s/x", rig->path);
     assert_int_equal(machine_profile_check(&rig->env, beyond, NULL), STATUS_IO);
     expect_error(rig, beyond);
@@ -216,8 +217,8 @@ static void test_check(void **state)
     expect_error(rig, rig->path);
 }
 
-/* A save goes through what was there: a file that is no profile is not overwritten. */
-static void test_save_keeps_strangers(void **state)
+/* A save reads the existing file first: a file that is not a profile is not overwritten. */
+static void test_save_keeps_other_files(void **state)
 {
     struct rig *rig = *state;
     struct machine_profile comm;
@@ -234,7 +235,7 @@ static void test_save_keeps_strangers(void **state)
 
 /* --- what is refused ------------------------------------------------------------------------ */
 
-/* The good file with `from` replaced by `to`. */
+/* The valid file with `from` replaced by `to`. */
 static enum status parse_changed(struct rig *rig, const char *from, const char *to)
 {
     struct ops_measured calls[7];
@@ -267,14 +268,14 @@ static void test_refused(void **state)
     static const struct {
         const char *from, *to, *says;
     } rows[] = {
-        {"sifr machine", "sifr checkpoint", "'m.json' is not the profile of a machine"},
-        {"\"version\": 1", "\"version\": 2", "is of version 2; this sifr reads version 1"},
+        {"sifr machine", "sifr checkpoint", "'m.json' is not a machine profile"},
+        {"\"version\": 1", "\"version\": 2", "has version 2; this sifr reads version 1"},
         {"\"gpu\": false", "\"gpu\": 0", "\"gpu\" is not true or false"},
-        {"\"gpu\": false", "\"cart\": 1, \"gpu\": false", "\"cart\" in the profile is not known"},
+        {"\"gpu\": false", "\"cart\": 1, \"gpu\": false", "unknown key \"cart\" in the profile"},
         {"12345", "-1", "\"memory_bytes\" is not a whole number"},
         {"12345", "1.5", "\"memory_bytes\" is not a whole number"},
         {"\"mine", "\"0123456789012345678901234567890123456789012345678901234567890123",
-         "\"name\" is not a text of less than 64 bytes"},
+         "\"name\" is not a string of less than 64 bytes"},
         {"\"mine", "\"\\u001b[31mmine", "'m.json': \"name\" has control characters"},
         {"\"mine", "\"mi\\nne", "\"name\" has control characters"},
         {"\"mine", "\"mine\x7f", "\"name\" has control characters"},
@@ -284,26 +285,26 @@ static void test_refused(void **state)
          "\"theft\" in comm is not a non-negative number"},
         {"\"node\": 4", "\"node\": 4.0", "\"node\" is not a whole number"},
         {"\"theft\": 0.75, ", "", "\"theft\" in comm is not a non-negative number"},
-        {"\"exchange\"", "\"exchanges\"", "\"exchanges\" in comm is not known"},
-        {"\"attention\": {", "\"attentions\": {", "\"attentions\" in ops.rates is not known"},
+        {"\"exchange\"", "\"exchanges\"", "unknown key \"exchanges\" in comm"},
+        {"\"attention\": {", "\"attentions\": {", "unknown key \"attentions\" in ops.rates"},
         {"\"f32_times\": {\"product\"", "\"f32_times\": {\"products\"",
-         "\"products\" in ops.f32_times is not known"},
+         "unknown key \"products\" in ops.f32_times"},
         {"\"product\": 2.5", "\"product\": 0",
          "\"product\" in ops.f32_times is not a positive number"},
         {"\"f32_times\": {\"product\": 2.5}", "\"f32_times\": 2", "is missing, or not an object"},
-        {"\"call\"", "\"calls\"", "\"calls\" in product is not known"},
+        {"\"call\"", "\"calls\"", "unknown key \"calls\" in product"},
         {"\"copy_bytes_per_second\": ", "\"copy_bytes_per_second\": -",
          "\"copy_bytes_per_second\" in ops is not a positive number"},
-        {"\"measured\": [", "\"measured\": [3, ", "ops.measured[0]: \"op\" is no operation"},
-        {"linear_dw", "linear_dv", "ops.measured[0]: \"op\" is no operation"},
-        {"\"rows\": 7", "\"rows\": -7", "ops.measured[0]: \"rows\" is not what it should be"},
-        {"\"rows\": 7", "\"rows\": 0", "ops.measured[0]: that is not the shape of linear_dw"},
-        {"\"rows\": 7", "\"row\": 7", "ops.measured[0]: \"row\" is not known"},
-        {"\"rows\": 7", "\"rows\": 900000000000000", "that is not the shape of linear_dw"},
-        {"\"rms\"", "\"root\"", "ops.measured[1]: \"norm.kind\" is not what it should be"},
-        {"\"attention.kv_heads\": 2", "\"attention.kv_heads\": 3", "the shape of attention"},
-        {"\"to\": \"bf16\"", "\"to\": \"bf17\"", "\"to\" is not what it should be"},
-        {"\"bias\": true", "\"bias\": 1", "\"bias\" is not what it should be"},
+        {"\"measured\": [", "\"measured\": [3, ", "ops.measured[0]: \"op\" is not an operation"},
+        {"linear_dw", "linear_dv", "ops.measured[0]: \"op\" is not an operation"},
+        {"\"rows\": 7", "\"rows\": -7", "ops.measured[0]: invalid value of \"rows\""},
+        {"\"rows\": 7", "\"rows\": 0", "ops.measured[0]: invalid shape for linear_dw"},
+        {"\"rows\": 7", "\"row\": 7", "ops.measured[0]: unknown key \"row\""},
+        {"\"rows\": 7", "\"rows\": 900000000000000", "invalid shape for linear_dw"},
+        {"\"rms\"", "\"root\"", "ops.measured[1]: invalid value of \"norm.kind\""},
+        {"\"attention.kv_heads\": 2", "\"attention.kv_heads\": 3", "invalid shape for attention"},
+        {"\"to\": \"bf16\"", "\"to\": \"bf17\"", "invalid value of \"to\""},
+        {"\"bias\": true", "\"bias\": 1", "invalid value of \"bias\""},
         {"\"seconds\": ", "\"seconds\": -",
          "ops.measured[0]: \"seconds\" is not a positive number"},
         {"\"seconds\": 0.3", "\"seconds\": 1e-300",
@@ -323,8 +324,8 @@ static void test_refused(void **state)
         expect_error(*state, rows[i].says);
     }
     assert_ok(parse_changed(*state, "mine", "yours"));
-    assert_ok(parse_changed(*state, "mine", "\u00e9\u00a0\u0142")); /* letters of others */
-    /* The first files do not say who measured, nor how f32 differs. */
+    assert_ok(parse_changed(*state, "mine", "\u00e9\u00a0\u0142")); /* non-ASCII letters */
+    /* The first files contain neither ranks and threads nor f32_times. */
     assert_ok(parse_changed(*state, "\"f32_times\": {\"product\": 2.5},", ""));
     assert_ok(parse_changed(*state, "\"ranks\": 3, \"threads\": 2, ", ""));
     assert_ok(parse_changed(*state, "\"ranks\": 5, \"threads\": 4, ", ""));
@@ -349,7 +350,7 @@ static void test_fit_rate(void **state)
     assert_true(fabs(rate.flops_per_second / truth.flops_per_second - 1) < 0.03);
     assert_true(fabs(rate.bytes_per_second / truth.bytes_per_second - 1) < 0.03);
     assert_true(machine_fit_rate_error(rate, calls, 40) < 1.05);
-    calls[3].seconds *= 20; /* somebody else had the machine */
+    calls[3].seconds *= 20; /* a disturbed measurement */
     rate = machine_fit_rate(calls, 40);
     assert_true(fabs(rate.flops_per_second / truth.flops_per_second - 1) < 0.05);
     assert_true(machine_fit_rate(calls, 0).flops_per_second == 0);
@@ -387,9 +388,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_presets, open_rig, close_rig),
-        cmocka_unit_test_setup_teardown(test_there_and_back, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(test_save_and_load, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_check, open_rig, close_rig),
-        cmocka_unit_test_setup_teardown(test_save_keeps_strangers, open_rig, close_rig),
+        cmocka_unit_test_setup_teardown(test_save_keeps_other_files, open_rig, close_rig),
         cmocka_unit_test_setup_teardown(test_refused, open_rig, close_rig),
         cmocka_unit_test(test_fit_rate),
         cmocka_unit_test(test_fit_wire),

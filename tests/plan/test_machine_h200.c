@@ -1,13 +1,14 @@
-/* The preset of the H200 against the five steps that were measured on one (docs/notes/2026-11-15-gpu-kernels.md,
- * "Time by kernel"): the whole step, and each kind of kernel. In f32, which was not
- * measured, products take twice as long and attention a little longer still. */
+/* The H200 preset against the five steps that were measured on one ("Time by kernel" in
+ * docs/notes/2026-11-15-gpu-kernels.md): the whole step, and each kind of kernel. In f32, which was
+ * not measured, products take twice as long and attention slightly longer than that. */
 #include <math.h>
 #include "testing.h"
 #include "plan/plan_time.h"
 
-/* Milliseconds of a step, and of these: products (with the bias gradients that come with them),
- * attention forward and backward, everything else but what is idle. A step is the mean of two GPUs, which
- * differ by 6 %; kinds are of one, less what the last changes saved as it was measured by itself. */
+/* Milliseconds of a step, and of these: products (with the bias gradients fused into them),
+ * attention forward and backward, everything else except idle time. A step is the mean of two GPUs,
+ * which differ by 6 %; kinds are of one GPU, less what the latest changes saved when measured in
+ * isolation. */
 static const struct row {
     const char *name;
     struct model_config model;
@@ -85,14 +86,14 @@ static double milliseconds(const struct row *row, const struct machine_profile *
     return milliseconds_in(row, machine, DTYPE_BF16);
 }
 
-/* All but one kind cost nothing; copies go with the kernels that stream. */
+/* All kinds but one cost nothing; copies count as streaming kernels. */
 static double of_kind(const struct row *row, const struct machine_profile *machine, int kind)
 {
     struct machine_profile only = *machine;
     struct ops_measured calls[64];
     only.ops.measured = calls;
     only.ops.measured_count = 0;
-    for (int m = 0; m < machine->ops.measured_count && m < 64; m++) { /* in order still */
+    for (int m = 0; m < machine->ops.measured_count && m < 64; m++) { /* still sorted */
         if (ops_kind_of(machine->ops.measured[m].shape.op) == (enum ops_kind)kind)
             calls[only.ops.measured_count++] = machine->ops.measured[m];
     }
@@ -127,7 +128,8 @@ static void test_measured_steps(void **state)
     env_destroy(&env);
 }
 
-/* By rates alone, so that both types are of the same kind; everything else takes no time. */
+/* By rates alone, so that both types have the same kinds of calls; everything else takes no time.
+ */
 static double times_in_f32(const struct machine_profile *machine, const struct row *row, int kind)
 {
     struct machine_profile only = *machine;
@@ -140,7 +142,7 @@ static double times_in_f32(const struct machine_profile *machine, const struct r
     return milliseconds_in(row, &only, DTYPE_F32) / milliseconds_in(row, &only, DTYPE_BF16);
 }
 
-/* TF32 has half of the 16-bit rate, and attention's kernels for it are not those of 16 bits; without
+/* TF32 has half of the 16-bit rate, and its attention kernels differ from those of 16 bits; without
  * tensor cores attention would take nine times as long. */
 static void test_f32_is_slower(void **state)
 {

@@ -1,13 +1,13 @@
-/* A plan is what runs: bytes by category and bytes on the wire of ranks that are threads equal the
- * dry ones exactly; volumes are the paper's; a trillion parameters take no time, and thousands of
- * layers as much as they are more. */
+/* A plan equals the run: bytes by category and bytes sent of ranks that are threads equal the dry
+ * ones exactly. Traffic matches the paper. A trillion parameters take no time to plan, and
+ * thousands of layers take time in proportion. */
 #include <math.h>
 #include <time.h>
 
 #include "plan/planned.h"
 #include "zero/partition.h"
 
-static void test_a_run_takes_and_sends_what_was_planned(void **state)
+static void test_a_run_matches_its_plan(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 3; ranks++)
@@ -21,7 +21,7 @@ static void test_a_run_takes_and_sends_what_was_planned(void **state)
             }
 }
 
-static void test_servers_take_and_send_what_was_planned(void **state)
+static void test_servers_match_their_plan(void **state)
 {
     (void)state;
     for (int stage = 1; stage < PLAN_ZERO_STAGES; stage++)
@@ -35,7 +35,7 @@ static void test_servers_take_and_send_what_was_planned(void **state)
         }
 }
 
-static void test_types_and_groups_too(void **state)
+static void test_types_and_groups_match_their_plan(void **state)
 {
     (void)state;
     for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++)
@@ -53,8 +53,8 @@ static void test_types_and_groups_too(void **state)
         }
 }
 
-/* Every stage of a pipeline, and each of its copies; what goes to other stages is by the formula. */
-static void test_pipelines_too(void **state)
+/* Every PP stage, and each of its copies; traffic between stages follows the formula. */
+static void test_pipelines_match_their_plan(void **state)
 {
     (void)state;
     for (int i = 0; i < 12; i++) {
@@ -73,7 +73,7 @@ static void test_pipelines_too(void **state)
     }
 }
 
-static void test_what_stages_send_is_the_formula(void **state)
+static void test_traffic_of_pp_stages_matches_the_formula(void **state)
 {
     (void)state;
     for (int pp = 2; pp <= 4; pp++)
@@ -91,7 +91,7 @@ static void test_what_stages_send_is_the_formula(void **state)
             int64_t stream = 3 * 11 * config.model.width * (int64_t)sizeof(float), parameters = 0;
             for (int p = 0; p < pp; p++) {
                 const struct plan_rank *worker = &plan.pipe.workers[p];
-                int boundaries = chunks * 2 - (p == 0) - (p == pp - 1); /* there, and back */
+                int boundaries = chunks * 2 - (p == 0) - (p == pp - 1); /* forward, and back */
                 assert_int_equal(worker->sent[ENGINE_PIPE], 4 * boundaries * stream);
                 parameters += worker->part.parameters - worker->part.borrowed;
             }
@@ -106,8 +106,8 @@ static void test_what_stages_send_is_the_formula(void **state)
 /* --- volumes -------------------------------------------------------------------------------- */
 
 /* Elements of the pieces of the untied model with their padding: all of them, and those that are
- * gathered once a micro-batch although params are cut (the embedding, whose backward pass reads
- * none; the last block and the head, which stay for it). */
+ * gathered once per micro-batch although params are sharded (the embedding, which backward does not
+ * read; the last block and the head, which stay gathered). */
 static void padded_counts(const struct rig_config *config, int owners, int64_t *all, int64_t *once)
 {
     struct env env = testing_env(1);
@@ -129,7 +129,7 @@ static void padded_counts(const struct rig_config *config, int owners, int64_t *
     env_destroy(&env);
 }
 
-static void test_volumes_are_the_papers(void **state)
+static void test_traffic_matches_the_paper(void **state)
 {
     (void)state;
     for (int ranks = 2; ranks <= 64; ranks = ranks * 2 + 1) {
@@ -152,7 +152,7 @@ static void test_volumes_are_the_papers(void **state)
 }
 
 /* 16 Psi, 4 Psi + 12 Psi / N, 2 Psi + 14 Psi / N, 16 Psi / N, to the padded byte. */
-static void test_model_state_is_the_papers(void **state)
+static void test_model_state_matches_the_paper(void **state)
 {
     (void)state;
     for (int ranks = 2; ranks <= 64; ranks = ranks * 2 + 1) {
@@ -198,8 +198,8 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Of a plan, and of a search for advice that finds none. The least of a few: the machine may be busy
- * with other things. */
+/* Seconds of a plan, and of a search for advice that finds none: the least of a few, since the
+ * machine may be busy. */
 static double seconds_of_plan(struct env *env, const struct plan_request *request,
                               struct plan *plan)
 {
@@ -215,8 +215,8 @@ static double seconds_of_plan(struct env *env, const struct plan_request *reques
     return best;
 }
 
-/* Hardly more than a thousandth of them on a 64th of the ranks: what takes time is the layers, and of
- * those there are as many. */
+/* A model with hardly more than a thousandth of the parameters on a 64th of the ranks: the layers
+ * take the time, and there are as many of them. */
 static void test_a_trillion_parameters_take_no_time(void **state)
 {
     (void)state;
@@ -239,7 +239,7 @@ static void test_a_trillion_parameters_take_no_time(void **state)
     env_destroy(&env);
 }
 
-/* Of a rank with so many layers, and its step. */
+/* Seconds of a rank with `layers` layers, and of its step. */
 static double seconds_of_layers(struct env *env, struct plan_request request, int64_t layers)
 {
     double best = 1e9;
@@ -254,7 +254,7 @@ static double seconds_of_layers(struct env *env, struct plan_request request, in
 }
 
 /* Four times the layers would take sixteen times as long if each looked at all others. */
-static void test_layers_do_not_look_at_all_others(void **state)
+static void test_time_is_linear_in_layers(void **state)
 {
     (void)state;
     const struct {
@@ -315,7 +315,7 @@ static void test_advice_is_the_least_change(void **state)
     struct plan plan;
     struct plan_rank rank;
     assert_ok(plan_make(&env, &request, &plan));
-    for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) { /* just enough for this stage */
+    for (int stage = 0; stage < PLAN_ZERO_STAGES; stage++) { /* just enough memory for this stage */
         size_t memory = plan.stages[stage].worker.total_bytes;
         int least = 0;
         while (!plan_fits(&plan.stages[least], memory))
@@ -340,12 +340,12 @@ static void test_advice_is_the_least_change(void **state)
     other.engine.micro_batches = large.engine.micro_batches = 256;
     assert_ok(plan_rank_memory(&env, &other, 0, NULL, NULL, &rank));
     assert_advice(advise(&large, rank.total_bytes), 3, RECOMPUTE_FULL, 1, 256);
-    large.engine.micro_batches = 255; /* one of 256 would have nothing to do */
+    large.engine.micro_batches = 255; /* one of 256 ranks would be idle */
     assert_false(advise(&large, rank.total_bytes).found);
     env_destroy(&env);
 }
 
-/* On one rank a stage cuts nothing: it is not spoken of, until there are more. */
+/* On one rank a ZeRO stage shards nothing: it is not mentioned until there are more ranks. */
 static void test_advice_on_one_rank(void **state)
 {
     (void)state;
@@ -372,7 +372,8 @@ static void test_advice_on_one_rank(void **state)
     env_destroy(&env);
 }
 
-/* What makes it fit is said and nothing else is touched: fewer gathers ahead, larger groups. */
+/* Advice names what makes the run fit and changes nothing else: no prefetch, larger shard groups.
+ */
 static void test_advice_on_slots_and_groups(void **state)
 {
     (void)state;
@@ -404,7 +405,7 @@ static void test_advice_on_slots_and_groups(void **state)
     env_destroy(&env);
 }
 
-/* On a GPU the host's memory is told apart, and the GPU's must hold the runtime as well. */
+/* On a GPU host memory is listed separately, and GPU memory must also hold the runtime. */
 static void test_a_gpu(void **state)
 {
     (void)state;
@@ -421,8 +422,9 @@ static void test_a_gpu(void **state)
     assert_int_equal(on_gpu.runtime_bytes, runtime);
     assert_int_equal(plan_state_bytes(&on_gpu), plan_state_bytes(&on_cpu));
     assert_int_equal(on_gpu.bytes[MEM_ACTIVATIONS], on_cpu.bytes[MEM_ACTIVATIONS]);
-    assert_true(on_gpu.host_bytes > 2 * (16 << 20)); /* stages of two communicators at least */
-    assert_true(on_gpu.total_bytes < on_cpu.total_bytes + (4 << 20)); /* and not here */
+    assert_true(on_gpu.host_bytes > 2 * (16 << 20)); /* bounce buffers of two communicators at least
+                                                        */
+    assert_true(on_gpu.total_bytes < on_cpu.total_bytes + (4 << 20)); /* they are not on the GPU */
     stage.worker = on_gpu;
     assert_true(plan_fits(&stage, on_gpu.total_bytes + runtime));
     assert_false(plan_fits(&stage, on_gpu.total_bytes + runtime - 1));
@@ -432,15 +434,15 @@ static void test_a_gpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_run_takes_and_sends_what_was_planned),
-        cmocka_unit_test(test_servers_take_and_send_what_was_planned),
-        cmocka_unit_test(test_types_and_groups_too),
-        cmocka_unit_test(test_pipelines_too),
-        cmocka_unit_test(test_what_stages_send_is_the_formula),
-        cmocka_unit_test(test_volumes_are_the_papers),
-        cmocka_unit_test(test_model_state_is_the_papers),
+        cmocka_unit_test(test_a_run_matches_its_plan),
+        cmocka_unit_test(test_servers_match_their_plan),
+        cmocka_unit_test(test_types_and_groups_match_their_plan),
+        cmocka_unit_test(test_pipelines_match_their_plan),
+        cmocka_unit_test(test_traffic_of_pp_stages_matches_the_formula),
+        cmocka_unit_test(test_traffic_matches_the_paper),
+        cmocka_unit_test(test_model_state_matches_the_paper),
         cmocka_unit_test(test_a_trillion_parameters_take_no_time),
-        cmocka_unit_test(test_layers_do_not_look_at_all_others),
+        cmocka_unit_test(test_time_is_linear_in_layers),
         cmocka_unit_test(test_advice_is_the_least_change),
         cmocka_unit_test(test_advice_on_one_rank),
         cmocka_unit_test(test_advice_on_slots_and_groups),

@@ -1,4 +1,5 @@
-/* Every number that a refused layout suggests is taken, by the same check and by the model. */
+/* Every number that the message of a refused layout suggests passes the same check, and the
+ * model's. */
 #include <stdlib.h>
 #include "plan/plan.h"
 #include "testing.h"
@@ -63,12 +64,12 @@ static void test_messages(void **state)
 {
     (void)state;
     assert_refused(14, 4, 1, "parallel.tp=4 does not divide 14 ranks; try 2");
-    assert_refused(14, 7, 1, "parallel.tp=7 cannot share model.heads=8; with 14 ranks try 2");
-    assert_refused(24, 3, 1, "parallel.tp=3 cannot share model.heads=8; with 24 ranks try 2 or 4");
+    assert_refused(14, 7, 1, "parallel.tp=7 cannot split model.heads=8; with 14 ranks try 2");
+    assert_refused(24, 3, 1, "parallel.tp=3 cannot split model.heads=8; with 24 ranks try 2 or 4");
     assert_refused(1, 2, 1,
-                   "parallel.tp=2 needs 2 ranks, and there is 1; start more (-n), or try 1");
+                   "parallel.tp=2 needs 2 ranks, but there is 1; start more (-n) or try 1");
     assert_refused(14, 1, 4, "parallel.pp=4 does not divide 14 ranks; try 2");
-    assert_refused(7, 1, 7, "parallel.pp=7 is more stages than the 6 units of the model; try 1");
+    assert_refused(7, 1, 7, "parallel.pp=7 exceeds the 6 units of the model; try 1");
 }
 
 int main(void)

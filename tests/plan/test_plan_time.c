@@ -1,5 +1,5 @@
-/* A step's time before it runs: by hand where only products count, hidden and exposed messages,
- * pipelines against the simulator, and that many ranks and layers take no time to plan. */
+/* The predicted time of a step: by hand where only products take time, hidden and exposed messages,
+ * pipelines against the simulator, and that plans for many ranks and layers are quick. */
 #include <math.h>
 #include <time.h>
 
@@ -21,8 +21,8 @@ static struct plan_request request_of(struct model_config model, int ranks, int6
         .threads = 1};
 }
 
-/* A machine on which only products take time, a microsecond for a million operations: more than any
- * message, unless it is told otherwise. */
+/* A machine on which only products take time, a microsecond per million operations: more than any
+ * message, unless a test changes it. */
 static struct machine_profile products_only(void)
 {
     return (struct machine_profile){
@@ -40,7 +40,7 @@ static struct plan_time time_of(const struct plan_request *request,
     return time;
 }
 
-/* Seconds of the products of the small Llama, forward. */
+/* Seconds of the forward products of the small Llama. */
 struct by_hand {
     double qkv, proj, up, down, head;
 };
@@ -70,7 +70,8 @@ static void test_products_by_hand(void **state)
             struct plan_request r = request_of(rig_llama(), 1, rounds);
             r.gpu = gpu;
             struct by_hand p = products_of(&r);
-            double round = 3 * (3 * block_of(p) + p.head); /* layers; forward, two of backward */
+            double round = 3 * (3 * block_of(p) + p.head); /* layers; one forward and two backward
+                                                              products */
             struct plan_time time = time_of(&r, &machine);
             assert_near(time.step, (double)rounds * round);
             assert_near(time.compute, time.step);
@@ -79,7 +80,7 @@ static void test_products_by_hand(void **state)
         }
 }
 
-/* Full recomputation goes forward once more, but for the last product of a block. */
+/* Full recomputation repeats the forward pass except the last product of a block. */
 static void test_recomputation_costs_a_forward(void **state)
 {
     (void)state;
@@ -93,7 +94,7 @@ static void test_recomputation_costs_a_forward(void **state)
     assert_near(time_of(&r, &machine).step, plain);
 }
 
-static void test_an_update_takes_its_memory(void **state)
+static void test_update_time_follows_memory_traffic(void **state)
 {
     (void)state;
     struct machine_profile machine = products_only();
@@ -107,7 +108,7 @@ static void test_an_update_takes_its_memory(void **state)
     int64_t parameters;
     double flops;
     assert_ok(plan_model(&env, &r, &parameters, &flops));
-    /* As much as 1000 elements took, for each 1000, but for what is the same for any count. */
+    /* The time of 1000 elements for each 1000, apart from what does not depend on the count. */
     assert_true(fabs((some.update - none.update) / ((double)parameters / 1000) - 1) < 1e-3);
     assert_near(some.step - none.step, some.update - none.update);
     env_destroy(&env);
@@ -136,8 +137,8 @@ static void test_a_fast_wire_is_hidden(void **state)
 }
 
 /* So slow that nothing can hide it: gathers of all params, the loss that needs the last of them,
- * then one reduction after the other. */
-static void test_a_slow_wire_is_seen(void **state)
+ * then one reduction after another. */
+static void test_a_slow_wire_is_exposed(void **state)
 {
     (void)state;
     struct machine_profile machine = products_only();
@@ -148,7 +149,7 @@ static void test_a_slow_wire_is_seen(void **state)
         double computed = time_of(&r, &machine).compute;
         machine.comm.inside.bytes_per_second = 1e6;
         struct plan_time time = time_of(&r, &machine);
-        double norm = time.compute - computed; /* its few numbers go by compute's own stream */
+        double norm = time.compute - computed; /* its few numbers are sent on the compute stream */
         assert_true(time.in_flight > 1000 * computed && time.in_flight > 100 * norm);
         assert_near(time.step, time.in_flight + 3 * products_of(&r).head + norm);
         assert_near(time.step, time.compute + time.waited);
@@ -160,9 +161,9 @@ static void test_a_slow_wire_is_seen(void **state)
     }
 }
 
-/* Of many rounds some are walked; the others take what those in the middle do, whatever of it is
- * waiting. */
-static void test_rounds_that_are_not_walked(void **state)
+/* Only some of many rounds are simulated; the others take as long as those in the middle, waiting
+ * included. */
+static void test_rounds_that_are_not_simulated(void **state)
 {
     (void)state;
     struct machine_profile machine = products_only();
@@ -187,9 +188,9 @@ static void test_rounds_that_are_not_walked(void **state)
         }
 }
 
-/* Bytes are those of plan_rank, rounds that were not walked included; but for losses, which are said
- * at once. */
-static void test_what_is_sent(void **state)
+/* Bytes equal those of plan_rank, rounds that are not simulated included; except for losses, which
+ * are exchanged at once. */
+static void test_traffic(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -212,7 +213,7 @@ static void test_what_is_sent(void **state)
     env_destroy(&env);
 }
 
-/* Where the cores of compute move the bytes nothing is gained by doing both at once. */
+/* Where the cores that compute also move the bytes, overlap gains nothing. */
 static void test_theft(void **state)
 {
     (void)state;
@@ -220,12 +221,12 @@ static void test_theft(void **state)
     struct plan_request r = request_of(rig_llama(), 2, 8);
     r.zero.stage = 3;
     machine.comm.inside = (struct comm_wire){.bytes_per_second = 3e11};
-    struct plan_time side_stream = time_of(&r, &machine);
+    struct plan_time overlapped = time_of(&r, &machine);
     machine.comm.theft = 1.0;
     struct plan_time stolen = time_of(&r, &machine);
-    assert_true(side_stream.waited < 0.5 * side_stream.in_flight);
-    assert_near(stolen.in_flight, side_stream.in_flight);
-    double together = side_stream.compute + side_stream.in_flight;
+    assert_true(overlapped.waited < 0.5 * overlapped.in_flight);
+    assert_near(stolen.in_flight, overlapped.in_flight);
+    double together = overlapped.compute + overlapped.in_flight;
     assert_true(stolen.step > 0.95 * together && stolen.step < 1.05 * together);
 }
 
@@ -244,7 +245,7 @@ static void test_more_ranks_are_faster(void **state)
     }
 }
 
-/* Two ranks of a tensor-parallel group compute half of every block, and meet. */
+/* Two TP ranks compute half of every block each, and communicate. */
 static void test_tensor_parallel(void **state)
 {
     (void)state;
@@ -253,18 +254,19 @@ static void test_tensor_parallel(void **state)
     struct by_hand p = products_of(&r);
     r.parallel.tp = 2;
     double step = time_of(&r, &machine).step;
-    double vocab = (double)(r.model.vocab / 2) / (double)r.model.vocab; /* the first has fewer */
+    double vocab =
+        (double)(r.model.vocab / 2) / (double)r.model.vocab; /* the first rank has fewer */
     assert_near(step, 3 * (3 * block_of(p) / 2 + p.head * vocab));
     machine.comm.inside.latency = 1.0;
     struct plan_time met = time_of(&r, &machine);
-    assert_true(met.step > 3 * 4 * 2.0); /* layers, meetings of each, halves of an all-reduce */
+    assert_true(met.step > 3 * 4 * 2.0); /* layers, all-reduces of each, halves of an all-reduce */
     assert_true(met.in_flight > 3 * 4 * 2.0);
-    assert_true(met.waited < met.in_flight); /* some go on beside weights' gradients */
+    assert_true(met.waited < met.in_flight); /* some overlap with weight gradients */
 }
 
 /* --- pipelines ------------------------------------------------------------------------------ */
 
-/* The same pipeline from what its units take by themselves. */
+/* The same pipeline, from the times of its units in isolation. */
 static struct timetable_times simulate(struct env *env, const struct plan_request *r,
                                        const struct machine_profile *machine)
 {
@@ -318,8 +320,9 @@ static void test_a_pipeline_is_the_simulated_one(void **state)
     env_destroy(&env);
 }
 
-/* Stages that wait for weights' gradients of others do them later: less is lost. */
-static void test_backward_in_parts_loses_less(void **state)
+/* With split backward passes stages do not wait for each other's weight gradients: a smaller
+ * bubble. */
+static void test_split_backward_has_a_smaller_bubble(void **state)
 {
     (void)state;
     struct machine_profile machine = products_only();
@@ -344,7 +347,7 @@ static void test_messages_of_a_pipeline(void **state)
     double free = time_of(&r, &machine).step;
     machine.comm.inside.latency = 1.0;
     double slow = time_of(&r, &machine).step;
-    /* There and back between three stages, and what they say of tied params and of the norm. */
+    /* Forward and backward messages between three stages, tied params and the norm. */
     assert_true(slow > free + 4.0 && slow < free + 16.0);
     machine.comm.between.latency = 10.0;
     machine.comm.node = 2;
@@ -370,8 +373,8 @@ static void test_the_calls_of_a_step(void **state)
             assert_false(ops_case_equal(&calls[i], &calls[j]));
         lines[i] = (struct ops_measured){calls[i], DTYPE_F32, 1.0};
     }
-    assert_int_equal(dw, 5); /* four matrices of a block, and the head's */
-    /* With a second for each the step is a number of calls: none is missing. */
+    assert_int_equal(dw, 5); /* four matrices of a block, and the head */
+    /* With one second per call, the time of a step is the number of calls: none is missing. */
     machine.ops.measured = lines;
     machine.ops.measured_count = count;
     ops_prices_sort(&machine.ops);
@@ -382,7 +385,7 @@ static void test_the_calls_of_a_step(void **state)
     env_destroy(&env);
 }
 
-static void test_units_by_themselves(void **state)
+static void test_units_in_isolation(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -416,7 +419,7 @@ static void test_units_by_themselves(void **state)
     env_destroy(&env);
 }
 
-static void test_what_cannot_be(void **state)
+static void test_refused_requests(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -438,7 +441,7 @@ static double cpu_seconds(void)
     return (double)clock() / CLOCKS_PER_SEC;
 }
 
-/* The least of a few: the machine may be busy with other things. */
+/* The least of a few: the machine may be busy. */
 static double seconds_of(const struct plan_request *request, const struct machine_profile *machine,
                          struct plan_time *time)
 {
@@ -451,8 +454,8 @@ static double seconds_of(const struct plan_request *request, const struct machin
     return best;
 }
 
-/* A model of 126 layers on a hundred thousand ranks: two hundred times as many take hardly longer.
- * How long that is, is the machine's: a minute is that of one that hangs. */
+/* A model of 126 layers on a hundred thousand ranks: two hundred times as many ranks take hardly
+ * longer. The absolute limit of a minute only detects a hang. */
 static void test_it_is_quick(void **state)
 {
     (void)state;
@@ -492,20 +495,20 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_by_hand),
         cmocka_unit_test(test_recomputation_costs_a_forward),
-        cmocka_unit_test(test_an_update_takes_its_memory),
+        cmocka_unit_test(test_update_time_follows_memory_traffic),
         cmocka_unit_test(test_a_fast_wire_is_hidden),
-        cmocka_unit_test(test_a_slow_wire_is_seen),
-        cmocka_unit_test(test_rounds_that_are_not_walked),
-        cmocka_unit_test(test_what_is_sent),
+        cmocka_unit_test(test_a_slow_wire_is_exposed),
+        cmocka_unit_test(test_rounds_that_are_not_simulated),
+        cmocka_unit_test(test_traffic),
         cmocka_unit_test(test_theft),
         cmocka_unit_test(test_more_ranks_are_faster),
         cmocka_unit_test(test_tensor_parallel),
         cmocka_unit_test(test_a_pipeline_is_the_simulated_one),
-        cmocka_unit_test(test_backward_in_parts_loses_less),
+        cmocka_unit_test(test_split_backward_has_a_smaller_bubble),
         cmocka_unit_test(test_messages_of_a_pipeline),
         cmocka_unit_test(test_the_calls_of_a_step),
-        cmocka_unit_test(test_units_by_themselves),
-        cmocka_unit_test(test_what_cannot_be),
+        cmocka_unit_test(test_units_in_isolation),
+        cmocka_unit_test(test_refused_requests),
         cmocka_unit_test(test_it_is_quick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* The search finds what trying everything finds; slower wires and less memory change the choice, what
- * is fixed stays, and a hundred thousand ranks take few walks. */
+/* The search finds what an exhaustive search finds; slower wires and less memory change the choice,
+ * fixed settings stay, and a hundred thousand ranks need few simulations. */
 #include <math.h>
 
 #include "engine/rig.h"
@@ -80,12 +80,12 @@ static void compare_with_all(struct env *env, struct search_space space)
     struct search_result all = search(env, &space);
     assert_int_equal(all.bounded, 0);
     if (quick.timed >= all.timed)
-        fail_msg("%d walked, of all %d; %d possible, %d too large, refused %d", (int)quick.timed,
+        fail_msg("%d simulated, of all %d; %d possible, %d too large, refused %d", (int)quick.timed,
                  (int)all.timed, (int)all.possible, (int)all.too_large, (int)all.refused);
     assert_int_equal(quick.count, all.count);
     for (int i = 0; i < all.count; i++)
         if (!same_layout(&quick.layouts[i], &all.layouts[i]))
-            fail_msg("place %d: tp %d pp %d stage %d %g s, of all: tp %d pp %d stage %d %g s", i,
+            fail_msg("rank %d: tp %d pp %d stage %d %g s, of all: tp %d pp %d stage %d %g s", i,
                      (int)quick.layouts[i].request.parallel.tp,
                      (int)quick.layouts[i].request.parallel.pp, quick.layouts[i].request.zero.stage,
                      quick.layouts[i].time.step, (int)all.layouts[i].request.parallel.tp,
@@ -95,7 +95,7 @@ static void compare_with_all(struct env *env, struct search_space space)
     search_result_free(env, &all);
 }
 
-static void test_finds_what_all_have(void **state)
+static void test_finds_what_an_exhaustive_search_finds(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -112,7 +112,7 @@ static void test_finds_what_all_have(void **state)
     env_destroy(&env);
 }
 
-/* A bound is never more than what the walk says, of time and of memory. */
+/* A bound never exceeds the simulation, in time or in memory. */
 static void check_bounds(struct env *env, const struct search_space *space, int every)
 {
     struct search_points points;
@@ -128,7 +128,7 @@ static void check_bounds(struct env *env, const struct search_space *space, int 
         assert_ok(plan_worst_memory(env, &request, &worst));
         if (p->bound > time.step * (1 + 1e-9) || p->bytes > plan_needed_bytes(&worst.worker))
             fail_msg("tp %d pp %d x %d stage %d/%d micro-batch %d recompute %d schedule %d: bound "
-                     "%g s, %zu bytes; walked %g s, %zu bytes",
+                     "%g s, %zu bytes; simulated %g s, %zu bytes",
                      p->tp, p->pp, p->chunks, p->stage, p->shard_group, p->micro_batch,
                      p->recompute, p->schedule, p->bound, p->bytes, time.step,
                      plan_needed_bytes(&worst.worker));
@@ -136,7 +136,7 @@ static void check_bounds(struct env *env, const struct search_space *space, int 
     search_points_free(env, &points);
 }
 
-static void test_bounds_are_from_below(void **state)
+static void test_bounds_are_lower_bounds(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -206,7 +206,7 @@ static void test_less_memory_changes_the_choice(void **state)
 
 /* --- what is given ---------------------------------------------------------------------------- */
 
-static void test_what_is_fixed_stays(void **state)
+static void test_fixed_settings_stay(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -222,7 +222,8 @@ static void test_what_is_fixed_stays(void **state)
         .tp = true, .pp = true, .stage = true, .micro_batch = true, .recompute = true};
     space.fixed.schedule = true;
     struct search_result result = search(&env, &space);
-    assert_int_equal(result.count, 2 * 1); /* regather or not; a node has one copy: no groups */
+    assert_int_equal(result.count, 2 * 1); /* regather or not; a node has one copy, hence no shard
+                                              groups */
     for (int i = 0; i < result.count; i++) {
         const struct plan_request *r = &result.layouts[i].request;
         assert_int_equal(r->parallel.tp, 2);
@@ -239,7 +240,7 @@ static void test_what_is_fixed_stays(void **state)
     env_destroy(&env);
 }
 
-static void test_meshes_are_told_once(void **state)
+static void test_each_mesh_is_listed_once(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -258,7 +259,7 @@ static void test_meshes_are_told_once(void **state)
     env_destroy(&env);
 }
 
-/* On one rank nothing is cut and nothing need be done twice. */
+/* On one rank nothing is sharded and nothing need be recomputed. */
 static void test_ties_go_to_the_simplest(void **state)
 {
     (void)state;
@@ -301,7 +302,7 @@ static void test_nothing_fits(void **state)
     env_destroy(&env);
 }
 
-static void test_what_cannot_be_is_refused(void **state)
+static void test_impossible_requests_are_refused(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -318,7 +319,7 @@ static void test_what_cannot_be_is_refused(void **state)
 
 /* --- size ------------------------------------------------------------------------------------- */
 
-static void test_many_ranks_take_few_walks(void **state)
+static void test_many_ranks_need_few_simulations(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -349,7 +350,7 @@ static void test_many_ranks_take_few_walks(void **state)
     assert_int_equal(result.count, 2);
     assert_true(result.possible > 50);
     if (result.timed > 35)
-        fail_msg("%d of %d walked", (int)result.timed, (int)result.possible);
+        fail_msg("%d of %d simulated", (int)result.timed, (int)result.possible);
     assert_true(result.layouts[0].needed_bytes <= space.memory);
     search_result_free(&env, &result);
     env_destroy(&env);
@@ -358,16 +359,16 @@ static void test_many_ranks_take_few_walks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finds_what_all_have),
-        cmocka_unit_test(test_bounds_are_from_below),
+        cmocka_unit_test(test_finds_what_an_exhaustive_search_finds),
+        cmocka_unit_test(test_bounds_are_lower_bounds),
         cmocka_unit_test(test_a_slower_link_changes_the_choice),
         cmocka_unit_test(test_less_memory_changes_the_choice),
-        cmocka_unit_test(test_what_is_fixed_stays),
-        cmocka_unit_test(test_meshes_are_told_once),
+        cmocka_unit_test(test_fixed_settings_stay),
+        cmocka_unit_test(test_each_mesh_is_listed_once),
         cmocka_unit_test(test_ties_go_to_the_simplest),
         cmocka_unit_test(test_nothing_fits),
-        cmocka_unit_test(test_what_cannot_be_is_refused),
-        cmocka_unit_test(test_many_ranks_take_few_walks),
+        cmocka_unit_test(test_impossible_requests_are_refused),
+        cmocka_unit_test(test_many_ranks_need_few_simulations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static double tensor_bytes(const struct run_config *config, const struct trainer
         .meetings = formula_meetings(&layers),
         .stream_bytes = stream_bytes(config),
         .loss_rows = part->last ? (double)(engine->micro_batch * engine->tokens) : 0,
-        .shares = part->shares,
+        .partial = part->partial,
         .norms = roster_reduce_shard_rank(roster, 0) == 0};
     return formula_sent(roster, config->ranks.stage, &volume, ENGINE_TENSOR);
 }

@@ -58,7 +58,7 @@ static enum status plan_and_show(struct cli *cli, const struct plan_settings *se
                              .memory_bytes = (size_t)settings->memory,
                              .runtime_bytes = formula_runtime(launch_local_ranks(request.ranks)),
                              .lines = settings->lines};
-    spread_tell_unused(cli->env, &settings->config.parallel);
+    spread_warn_unused(cli->env, &settings->config.parallel);
     if (settings->memory == 0) {
         int local = launch_local_ranks(request.ranks);
         bool gpu = settings->config.machine.device == RUN_DEVICE_CUDA;

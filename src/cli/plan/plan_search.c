@@ -49,7 +49,7 @@ static void tell_unused(struct cli *cli, const struct run_config *config,
         best.tp = gpus;
     if (!fixed->sequence)
         best.sequence = best.tp > 1;
-    spread_tell_unused(cli->env, &best);
+    spread_warn_unused(cli->env, &best);
 }
 
 /* A machine with GPUs is computed on with them, another one without. */

@@ -19,7 +19,7 @@ static enum status make_plan(struct cli *cli, const struct run_config *config, i
 {
     const struct plan_request request = run_plan_request(config, ranks);
     struct plan_zero_stage stage;
-    spread_tell_unused(cli->env, &config->parallel);
+    spread_warn_unused(cli->env, &config->parallel);
     TRY(plan_model(cli->env, &request, &plan->parameters, &plan->flops_per_token));
     TRY(plan_worst_memory(cli->env, &request, &stage));
     plan->rank = stage.worker;
