@@ -8,6 +8,7 @@
 #include "threads.h"
 #include "train/scratch.h"
 #include "train/data/source.h"
+#include "train/learn.h"
 
 enum { TEXT_BYTES = 400000, TOKENS_MOST = 500000 };
 
@@ -43,8 +44,7 @@ static void begin(struct fixture *f)
     *f->warning = 0;
     snprintf(f->cache, sizeof f->cache, "%s/run/cache", f->s.folder);
     fill_text(text, sizeof text, 1);
-    assert_int_equal(tokenizer_train(&f->s.env, text, 20000, 300, NULL, NULL, &f->tokenizer),
-                     STATUS_OK);
+    assert_int_equal(learn_text(&f->s.env, text, 20000, 300, NULL, NULL, &f->tokenizer), STATUS_OK);
     scratch_write(&f->s, "a.txt", text, sizeof text);
 }
 
