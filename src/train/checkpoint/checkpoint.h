@@ -50,10 +50,11 @@ struct checkpoint_setup { /* all borrowed for as long as the saver lives */
     const struct checkpoint_config *config;
     const char *config_yaml;
     uint64_t data;            /* of the data, as in checkpoint_state, */
-    struct data_print files;  /* and of its files */
+    struct data_digest files; /* and of its files */
     struct fingerprint print; /* of the machine */
     bool background;          /* write beside the run: the store has room for a snapshot */
-    bool copied; /* what is written is a snapshot, whether or not the run goes on beside it */
+    bool
+        from_snapshot; /* what is written is a snapshot, whether or not the run goes on beside it */
 };
 
 struct checkpoint_result {

@@ -117,7 +117,7 @@ static void run_task(struct stream *stream, const void *args)
                                        .setup = &saver->setup,
                                        .layout = &saver->layout,
                                        .comm = saver->comm ? saver->comm : saver->setup.comm,
-                                       .from_snapshot = saver->setup.copied,
+                                       .from_snapshot = saver->setup.from_snapshot,
                                        .progress = task->progress,
                                        .stood = task->stood,
                                        .room = saver->room};
@@ -139,7 +139,7 @@ enum status checkpoint_saver_save(struct checkpoint_saver *saver,
     struct task task = {saver, *progress, clock_seconds(), 0};
     if (saver->stream)
         TRY(stream_sync(saver->stream)); /* the copy is still read */
-    if (saver->setup.copied)
+    if (saver->setup.from_snapshot)
         TRY(zero_snapshot(saver->setup.zero));
     if (!saver->stream) {
         run_task(NULL, &task);

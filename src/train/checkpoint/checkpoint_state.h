@@ -16,7 +16,7 @@
 #ifndef TRAIN_CHECKPOINT_STATE_H
 #define TRAIN_CHECKPOINT_STATE_H
 #include "train/checkpoint/checkpoint_layout.h"
-#include "train/data/data_print.h"
+#include "train/data/data_digest.h"
 #include "train/checkpoint/fingerprint.h"
 #include "zero/loss_scale.h"
 
@@ -51,7 +51,7 @@ struct checkpoint_state { /* open; checkpoint_state_free it */
     struct checkpoint_progress progress;
     char *config;             /* the resolved configuration, YAML */
     uint64_t data;            /* of the data: some of the windows that the model is shown */
-    struct data_print files;  /* and of its files; all zero = it does not say */
+    struct data_digest files; /* and of its files; all zero = it does not say */
     int64_t workers;          /* ranks that computed; 0 = it does not say */
     struct fingerprint print; /* of the machine */
     struct checkpoint_entry *entries;

@@ -70,7 +70,7 @@ static void compare_data(struct resume *r, const struct checkpoint_state *state,
     struct text *words = &comparison->in_words;
     bool same_tokens = state->data == r->source->data;
     text_init(words, r->env);
-    comparison->files = data_print_compare(&state->files, &r->source->files, words);
+    comparison->files = data_digest_compare(&state->files, &r->source->files, words);
     if (comparison->files == DATA_UNKNOWN)
         text_add(words, "the number of tokens and up to 2048 windows of them");
     if (comparison->files == DATA_SAME && !same_tokens)
@@ -299,7 +299,7 @@ static enum status try_all(struct resume *r, struct vote *votes,
         mem_free(r->env, path);
         TRY(st);
         *found = r->verdict == STATUS_OK;
-        load->apart = *found && r->apart;
+        load->in_fallback = *found && r->apart;
     }
     return STATUS_OK;
 }

@@ -20,7 +20,7 @@ struct resume_source {       /* borrowed for the call */
                                 follows */
     const char *config_yaml; /* of now */
     uint64_t data;
-    struct data_print files; /* of the data; all zero = not known */
+    struct data_digest files; /* of the data; all zero = not known */
     const struct fingerprint *print;
     int64_t steps;   /* of the run; one that has done them does not go on, and nothing is said */
     int64_t workers; /* ranks that compute */
@@ -31,7 +31,7 @@ struct resume_source {       /* borrowed for the call */
 struct resume_load {
     double seconds;      /* until all ranks had it, with what was passed over */
     size_t memory_bytes; /* taken for it beside the store, at most, by any rank */
-    bool apart;          /* it was in the second folder */
+    bool in_fallback;    /* it was in the second folder */
     size_t grown_bytes;  /* of any rank's process: that, and memory of the store not used before */
 };
 

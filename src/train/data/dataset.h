@@ -78,7 +78,7 @@ int64_t dataset_train_windows(const struct dataset *dataset); /* of one pass ove
 uint64_t dataset_mapped_bytes(const struct dataset *dataset); /* of files, in no rank's account */
 
 /* What the files of all sources hold. */
-enum status dataset_print(const struct dataset *dataset, struct data_print *print);
+enum status dataset_digest(const struct dataset *dataset, struct data_digest *digest);
 
 /* Remove from the folder of cached tokens what this dataset does not use. */
 enum status dataset_prune_cache(const struct dataset *dataset, const char *folder);

@@ -1,4 +1,4 @@
-/* data_print -- what the files of a run's data hold, in a few numbers: kept in every checkpoint, and
+/* data_digest -- what the files of a run's data hold, in a few numbers: kept in every checkpoint, and
  * compared when the run resumes.
  *
  *     a source of up to 256 MiB, and all text     every byte is hashed
@@ -7,17 +7,17 @@
  * Times of files are no difference; where they have changed, more samples are compared. Names are no
  * difference either, nor is for tokens the way they are cut into files.
  */
-#ifndef TRAIN_DATA_PRINT_H
-#define TRAIN_DATA_PRINT_H
+#ifndef TRAIN_DATA_DIGEST_H
+#define TRAIN_DATA_DIGEST_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/text.h"
 
-#define DATA_PRINT_WHOLE ((uint64_t)256 << 20) /* bytes of a source that are hashed whole */
-enum { DATA_PRINT_SAMPLES = 2048, DATA_PRINT_MORE = 8192, DATA_PRINT_SAMPLE_BYTES = 4096 };
+#define DATA_DIGEST_WHOLE ((uint64_t)256 << 20) /* bytes of a source that are hashed whole */
+enum { DATA_DIGEST_SAMPLES = 2048, DATA_DIGEST_MORE = 8192, DATA_DIGEST_SAMPLE_BYTES = 4096 };
 
-struct data_print {       /* open; all zero: not known */
+struct data_digest {      /* open; all zero: not known */
     uint64_t kinds;       /* what the sources are: only of the same can bytes be compared */
     int64_t files;        /* of all sources */
     uint64_t whole_bytes; /* hashed whole */
@@ -33,14 +33,14 @@ struct data_span {
     uint64_t bytes;
     const char *path; /* for its time */
 };
-/* `whole` is DATA_PRINT_WHOLE but in tests. */
-void data_print_take(const struct data_span *spans, int count, uint64_t whole,
-                     struct data_print *print);
+/* `whole` is DATA_DIGEST_WHOLE but in tests. */
+void data_digest_compute(const struct data_span *spans, int count, uint64_t whole,
+                         struct data_digest *digest);
 /* Of a source that has been hashed whole already. */
-struct data_print data_print_hashed(int files, uint64_t bytes, uint64_t hash);
+struct data_digest data_digest_hashed(int files, uint64_t bytes, uint64_t hash);
 
 /* One more source, of a kind. */
-void data_print_join(struct data_print *all, const struct data_print *source, int kind);
+void data_digest_join(struct data_digest *all, const struct data_digest *source, int kind);
 
 enum data_verdict {
     DATA_SAME,
@@ -48,7 +48,7 @@ enum data_verdict {
     DATA_UNKNOWN, /* they cannot be compared */
 };
 /* Appends to `compared` in words what was: "3 files, 154.0 KiB hashed whole". */
-enum data_verdict data_print_compare(const struct data_print *there, const struct data_print *here,
-                                     struct text *compared);
+enum data_verdict data_digest_compare(const struct data_digest *there,
+                                      const struct data_digest *here, struct text *compared);
 
 #endif
