@@ -212,7 +212,7 @@ static void damage_is_repaired(void **state)
              f.cache);
     assert_int_equal(system(command), 0);
     struct source *source = load(&f, f.cache, "a.txt", 0.1);
-    assert_non_null(strstr(f.warning, "is made again: its content does not match its hash"));
+    assert_non_null(strstr(f.warning, "': its content does not match its hash"));
     expect_same_source(&f, plain, source);
     source_destroy(source);
     *f.warning = 0;

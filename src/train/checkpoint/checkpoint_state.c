@@ -278,7 +278,7 @@ static enum status read_chunks(const struct reader *r, const json_t *list,
 {
     uint64_t next = 0;
     size_t count = json_array_size(list);
-    TRY(mem_alloc_array(r->env, MEM_OTHER, "checkpoint pieces", count, sizeof *entry->chunks,
+    TRY(mem_alloc_array(r->env, MEM_OTHER, "checkpoint chunks", count, sizeof *entry->chunks,
                         &entry->chunks));
     for (size_t i = 0; i < count; i++) {
         const json_t *item = json_array_get(list, i), *bytes = json_array_get(item, 0);
@@ -286,7 +286,7 @@ static enum status read_chunks(const struct reader *r, const json_t *list,
         if (json_array_size(item) != 2 || !json_is_integer(bytes) ||
             json_integer_value(bytes) < 1 || json_integer_value(bytes) > CHECKPOINT_CHUNK ||
             !parse_hash(json_string_value(json_array_get(item, 1)), &chunk->hash))
-            return FAIL(r->env, FORMAT, "'%s': piece %zu of '%s' is not [bytes, hash]", r->origin,
+            return FAIL(r->env, FORMAT, "'%s': chunk %zu of '%s' is not [bytes, hash]", r->origin,
                         i, entry->name);
         chunk->begin = next;
         chunk->bytes = (uint64_t)json_integer_value(bytes);
@@ -294,7 +294,7 @@ static enum status read_chunks(const struct reader *r, const json_t *list,
     }
     if (next != entry->bytes)
         return FAIL(r->env, FORMAT,
-                    "'%s': the pieces of '%s' are %" PRIu64
+                    "'%s': the chunks of '%s' are %" PRIu64
                     " bytes together, the file has %" PRIu64,
                     r->origin, entry->name, next, entry->bytes);
     return STATUS_OK;

@@ -1,11 +1,11 @@
-/* data_digest -- what the files of a run's data hold, in a few numbers: kept in every checkpoint, and
+/* data_digest -- sizes and hashes of a run's data files. Every checkpoint has a digest, which is
  * compared when the run resumes.
  *
  *     a source of up to 256 MiB, and all text     every byte is hashed
- *     a larger source of tokens                   the size, and samples at fixed places
+ *     a larger source of tokens                   the size, and samples at fixed positions
  *
- * Times of files are no difference; where they have changed, more samples are compared. Names are no
- * difference either, nor is for tokens the way they are cut into files.
+ * File names do not matter and, for tokens, neither does the way they are divided into files. If
+ * modification times differ, more samples are compared; the times alone are not a difference.
  */
 #ifndef TRAIN_DATA_DIGEST_H
 #define TRAIN_DATA_DIGEST_H

@@ -196,7 +196,7 @@ enum status source_digest(const struct source *source, struct data_digest *diges
     *digest = source->digest;
     if (source->shard_count == 0)
         return STATUS_OK;
-    TRY(mem_alloc_array(source->env, MEM_OTHER, "data pieces", (size_t)source->shard_count,
+    TRY(mem_alloc_array(source->env, MEM_OTHER, "data spans", (size_t)source->shard_count,
                         sizeof *spans, &spans));
     for (int i = 0; i < source->shard_count; i++) {
         const struct token_span *span = &source->spans[i];
