@@ -191,7 +191,7 @@ static enum status find_fallback(struct trainer *t, bool wanted, char **folder)
 static void note_resumed(struct trainer *t, const char *folder)
 {
     t->step = t->first_step = t->saves.last_step = t->done.step;
-    t->saves.apart = t->load.apart;
+    t->saves.apart = t->load.in_fallback;
     if (t->done.scaled)
         engine_set_loss_scale(t->engine, t->done.scale);
     t->summary->steps = t->summary->first_step = t->step;
@@ -228,7 +228,7 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
                                         .direct = t->config->checkpoint.direct,
                                         .wanted = wanted,
                                         .config_yaml = t->place->config_yaml,
-                                        .data = t->data_print,
+                                        .data = t->data_hash,
                                         .files = t->data_files,
                                         .print = &t->print,
                                         .steps = t->config->train.steps,
@@ -237,7 +237,7 @@ static enum status go_on(struct trainer *t, bool wanted, bool *found)
     enum status st = resume_run(t->env, &place, t->session.comm, model_graph(t->session.model),
                                 t->session.zero, &t->done, &t->load, found);
     if (st == STATUS_OK && *found)
-        note_resumed(t, t->load.apart ? second : t->checkpoints);
+        note_resumed(t, t->load.in_fallback ? second : t->checkpoints);
     if (st == STATUS_OK && wanted)
         st = tell_of_newer(t, second);
     mem_free(t->env, second);
@@ -270,10 +270,10 @@ static enum status open_saves(struct trainer *t)
         .type = run_type(config),
         .config = &config->checkpoint,
         .config_yaml = t->place->config_yaml,
-        .data = t->data_print,
+        .data = t->data_hash,
         .files = t->data_files,
         .print = t->print,
-        .copied = saves_copies(config),
+        .from_snapshot = saves_copies(config),
         .background = checkpoint_in_background(&config->checkpoint, config->train.steps)};
     return run_saves_open(t->env, &setup, trainer_speaks(t), t->callbacks, t->summary, &t->saves);
 }
@@ -333,8 +333,8 @@ static enum status meet(struct trainer *t)
         TRY(dataset_prune_cache(t->data, t->cache));
     if (trainer_speaks(t)) {
         TRY(fingerprint_take(t->env, run_compute(config).backend, config->device.name, &t->print));
-        TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_print));
-        TRY(dataset_print(t->data, &t->data_files));
+        TRY(agreement_print_data(t->env, t->data, config->train.context, &t->data_hash));
+        TRY(dataset_digest(t->data, &t->data_files));
     }
     if (t->ranks == NULL || t->ranks->hub == NULL)
         footprints_start(&t->footprints, t->env->mem, t->session.device);

@@ -38,8 +38,8 @@ struct trainer {
     char *checkpoints;  /* the folder */
     char *cache;        /* the folder of cached tokens */
     bool folder_is_new; /* it was not there before the data was opened */
-    uint64_t data_print;
-    struct data_print data_files;
+    uint64_t data_hash;
+    struct data_digest data_files;
     struct fingerprint print;
     struct run_saves saves;
     struct deadline deadline;

@@ -28,7 +28,7 @@ cut_in_use none 0 -n1
 cp "$whole" none.bin
 last=$(sed -n 's/.*"steps": \([0-9]*\).*/\1/p' run-none/summary.json | head -1)
 stop=$((last + 2))
-expect 75 "going on after step $last from" "${train[@]}" --data.path=none.bin --train.stop_at=$stop --out=run-none
+expect 75 "resuming after step $last from" "${train[@]}" --data.path=none.bin --train.stop_at=$stop --out=run-none
 expect 75 'stopped' "${train[@]}" --data.path=none.bin --train.stop_at=$stop --out=run-sound
 cmp run-none/checkpoints/step-$stop/model.safetensors run-sound/checkpoints/step-$stop/model.safetensors ||
     fail "a run whose data was cut for a while has other weights"

@@ -20,10 +20,10 @@ hurt() { # FILE: the run again, with one byte of its newest checkpoint changed
 }
 for file in model.safetensors config.json tokenizer.json generation_config.json state.json COMPLETE; do
     hurt $file
-    over="warning: the checkpoint 'hurt/checkpoints/step-4' is passed over: .*$file"
+    over="warning: skipped the damaged checkpoint 'hurt/checkpoints/step-4': .*$file"
     expect 0 "$over" "$sifr" eval hurt
     [ "$(loss out)" = "$(loss eval-2)" ] || fail "$file: eval is not that of the one before"
-    [ "$(grep -c 'passed over' err)" = 1 ] || fail "$file: not said once: $(cat err)"
+    [ "$(grep -c 'skipped the damaged' err)" = 1 ] || fail "$file: not said once: $(cat err)"
     expect 0 "$over" "$sifr" sample hurt
     cmp -s out sample-2 || fail "$file: another text than that of the one before"
     rm -rf hf
@@ -73,8 +73,8 @@ expect 3 "warning: no text sample after step 1: the model gives numbers that are
 # over processes: all go on from the one before, and the first says so once
 for file in tokenizer.json model.safetensors; do
     hurt $file
-    expect 0 "the checkpoint 'hurt/checkpoints/step-4' is passed over: .*$file" timeout 300 "$sifr" train "${keys[@]}" --out=hurt -n 2 --zero.stage=3
-    [ "$(grep -c 'passed over' err)" = 1 ] || fail "$file: not said once: $(cat err)"
+    expect 0 "skipped the damaged checkpoint 'hurt/checkpoints/step-4': .*$file" timeout 300 "$sifr" train "${keys[@]}" --out=hurt -n 2 --zero.stage=3
+    [ "$(grep -c 'skipped the damaged' err)" = 1 ] || fail "$file: not said once: $(cat err)"
     cmp -s hurt/checkpoints/step-4/model.safetensors run/checkpoints/step-4/model.safetensors || fail "$file: other bits"
 done
 

@@ -43,7 +43,7 @@ life 75 hurt --data.path=text.txt --train.stop_at=2
 printf 'x' | dd of="$(echo hurt/cache/tokens-*)" bs=1 seek=6000 conv=notrunc status=none
 echo mine >hurt/cache/notes
 life 75 hurt --data.path=text.txt --train.stop_at=3
-grep -q "the token cache 'hurt/cache/tokens-.*' is made again: its content does not match its hash" err || fail "damage: $(cat err)"
+grep -q "rebuilding the token cache 'hurt/cache/tokens-.*': its content does not match its hash" err || fail "damage: $(cat err)"
 life 75 hurt --data.path=text.txt --train.stop_at=4 --data.split=0.2
 [ "$(cached hurt)" = 1 ] || fail "tokens that nobody uses: $(ls hurt/cache)"
 [ "$(cat hurt/cache/notes)" = mine ] || fail "a file of somebody's is gone"
@@ -91,12 +91,12 @@ life 75 changed --data.path=text.txt --train.stop_at=2
 grep -qE 'compared' err && fail "nothing was there to compare: $(cat err)"
 touch -d '2001-01-01' text.txt
 life 75 changed --data.path=text.txt --train.stop_at=3
-grep -qE 'sifr: the data is that of the checkpoint \(compared: 1 file, 1[0-9.]+ KiB hashed whole\)$' err || fail "not said: $(cat err)"
+grep -qE 'sifr: the data matches the checkpoint \(compared: 1 file, 1[0-9.]+ KiB hashed whole\)$' err || fail "not said: $(cat err)"
 ! grep -q differ err || fail "a time is a difference: $(cat err)"
 cp text.txt good.txt
 printf '%0100d' 0 | dd of=text.txt bs=1 seek=70000 conv=notrunc status=none # 100 bytes in the middle
 life 75 changed --data.path=text.txt --train.stop_at=4 --data.tokenizer="$work/changed/checkpoints/step-3/tokenizer.json"
-grep -qE 'warning: the data is not that of the checkpoint \(compared: 1 file, 1[0-9.]+ KiB hashed whole\)' err ||
+grep -qE 'warning: the data does not match the checkpoint \(compared: 1 file, 1[0-9.]+ KiB hashed whole\)' err ||
     fail "100 bytes in the middle are not noticed: $(cat err)"
 cp good.txt text.txt
 
@@ -105,10 +105,10 @@ cp good.txt text.txt
 shards=(--data.path=shards/train.bin --data.val=shards/val.bin --data.tokenizer=shards/tokenizer.json)
 life 75 tokens "${shards[@]}" --train.stop_at=2
 life 75 tokens "${shards[@]}" --train.stop_at=3
-grep -q 'the data is that of the checkpoint (compared: 2 files, ' err || fail "not said: $(cat err)"
+grep -q 'the data matches the checkpoint (compared: 2 files, ' err || fail "not said: $(cat err)"
 for at in 50000 90000 130001; do # even bytes: the other half of a token is 0
     printf 'Z' | dd of=shards/train.bin bs=1 seek=$((at / 2 * 2)) conv=notrunc status=none
 done
 life 75 tokens "${shards[@]}" --train.stop_at=4
-grep -q 'warning: the data is not that of the checkpoint (compared: 2 files, .* hashed whole)' err || fail "not noticed: $(cat err)"
+grep -q 'warning: the data does not match the checkpoint (compared: 2 files, .* hashed whole)' err || fail "not noticed: $(cat err)"
 finish

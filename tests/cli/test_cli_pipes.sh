@@ -39,7 +39,7 @@ refused 1 hf/tokenizer.json -- "$sifr" inspect hf/tokenizer.json
 for file in state.json COMPLETE config.json tokenizer.json model.safetensors; do
     refused 1 run/checkpoints/step-4/$file -- "$sifr" eval run/checkpoints/step-4
 done
-refused 0 run/checkpoints/step-4/state.json "passed over: .*state.json.*$pipe" -- "$sifr" eval run
+refused 0 run/checkpoints/step-4/state.json "skipped the damaged checkpoint .*state.json.*$pipe" -- "$sifr" eval run
 refused 1 run/checkpoints/step-4/optimizer/momentum.safetensors -- "$sifr" inspect --verify run/checkpoints/step-4
 # it is written to as well, so that a link is refused before it is known where it leads
 refused_as fifo 1 run/metrics.jsonl "metrics.jsonl.*$pipe" -- "$sifr" train "${keys[@]}" --train.steps=6 --out=run

@@ -24,7 +24,7 @@ for case in "openat ETIMEDOUT optimizer/momentum.safetensors" "pread64 EIO optim
     if [ $error != EACCES ]; then # no use in trying that again
         expect 75 "stopped after step 5" unreadable 1..2 $call $error hurt/checkpoints/step-4/$file \
             "$sifr" train "${keys[@]}" --train.stop_at=5 --out=hurt
-        ! grep -q "passed over" err || fail "$case: a moment discards a checkpoint: $(cat err)"
+        ! grep -q "skipped the damaged" err || fail "$case: a moment discards a checkpoint: $(cat err)"
         [ "$(names hurt/checkpoints)" = "step-4 step-5" ] || fail "$case: a moment renames: $(names hurt/checkpoints)"
         rm -rf hurt
         cp -r run hurt
@@ -49,7 +49,7 @@ rm hurt/checkpoints/step-4/optimizer/momentum.safetensors
 expect 1 "momentum.safetensors.*; nothing was changed" \
     unreadable 1+ getdents64 EIO hurt/checkpoints/step-4/optimizer "$sifr" train "${keys[@]}" --out=hurt
 [ "$(names hurt/checkpoints)" = "step-2 step-4" ] || fail "renamed on a guess: $(names hurt/checkpoints)"
-expect 0 "warning: the checkpoint 'hurt/checkpoints/step-4' is passed over: .*momentum.safetensors" \
+expect 0 "warning: skipped the damaged checkpoint 'hurt/checkpoints/step-4': .*momentum.safetensors" \
     "$sifr" train "${keys[@]}" --out=hurt
 [ -e hurt/checkpoints/step-4.damaged ] || fail "a checkpoint without a file keeps its name"
 

@@ -24,7 +24,7 @@ for mode in fp32 bf16 fp16; do
     life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=3 --train.stop_at=10
     grep -q "stopped after step 10: all of it is in 'cut-$mode/checkpoints/step-10'" err || fail "the stop is not said: $(cat err)"
     life 75 "cut-$mode" 2 --precision.mode=$mode --zero.stage=1 --train.stop_at=20 --checkpoint.every=4 --comm.backend=threads
-    grep -q "going on after step 10 from 'cut-$mode/checkpoints/step-10'" err || fail "nothing about going on: $(cat err)"
+    grep -q "resuming after step 10 from 'cut-$mode/checkpoints/step-10'" err || fail "nothing about going on: $(cat err)"
     life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=2 --train.stop_at=23 --comm.backend=threads
     [ $mode != fp32 ] || life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=2 --zero.servers=1 --train.stop_at=25 --checkpoint.every=1
     [ $mode != fp32 ] || life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=3 --zero.shard_group=2 --train.stop_at=27 --comm.backend=threads
@@ -39,14 +39,14 @@ ok "$sifr" inspect --verify cut-fp32/checkpoints/step-30 --json
 is_json out
 cp -r cut-fp32 hurt
 printf 'x' | dd of=hurt/checkpoints/step-30/optimizer/variance.safetensors bs=1 seek=5000 conv=notrunc status=none
-expect 1 "step-30/optimizer/variance.safetensors': bytes .*: they are not what was written" "$sifr" inspect --verify hurt
+expect 1 "step-30/optimizer/variance.safetensors': bytes .*: hash mismatch" "$sifr" inspect --verify hurt
 has 'optimizer/variance.safetensors +DAMAGED'
 has 'optimizer/momentum.safetensors +good'
 expect 1 "is no checkpoint" "$sifr" inspect --verify .
 
 # the one before is used, and the end is the same
 life 0 hurt 2 --zero.stage=3
-grep -q "the checkpoint 'hurt/checkpoints/step-30' is passed over: .*variance.safetensors" err || fail "not passed over: $(cat err)"
+grep -q "skipped the damaged checkpoint 'hurt/checkpoints/step-30': .*variance.safetensors" err || fail "not passed over: $(cat err)"
 same fp32 hurt "after damage"
 [ -d hurt/checkpoints/step-30.damaged ] || fail "the damaged one is not there any more"
 
@@ -55,21 +55,21 @@ cp fp32/summary.json before
 life 0 fp32 2
 grep -q "the run in 'fp32' is complete: step 30 of 30" err || fail "not said: $(cat err)"
 cmp -s before fp32/summary.json || fail "a complete run was touched"
-expect 2 "another model .*model.width: 40 there, 80 here" "$sifr" train "${run[@]}" --model.width=80 --out=fp32
+expect 2 "another model .*model.width: 40 -> 80" "$sifr" train "${run[@]}" --model.width=80 --out=fp32
 expect 0 "has done 30 steps and train.steps is 20: there is nothing left to do" "$sifr" train "${run[@]}" --train.steps=20 --out=fp32
 ! grep -q differ err || fail "a run that does nothing differs: $(cat err)"
-expect 0 "will differ from one that was not interrupted: .*train.steps: 30 there, 31 here" "$sifr" train "${run[@]}" --train.steps=31 --out=fp32
+expect 0 "will differ from an uninterrupted one: .*train.steps: 30 -> 31" "$sifr" train "${run[@]}" --train.steps=31 --out=fp32
 
 # data that was moved is the same data; other data under the same name is not
 moved=("$sifr" train "${run[@]}" --train.steps=6 --out=moved)
 expect 75 "stopped after step 2" "${moved[@]}" --train.stop_at=2
 cp text.txt elsewhere.txt
-expect 75 "sifr: the data is that of the checkpoint \(compared: 1 file, [0-9.]+ KiB hashed whole\), named otherwise: data.path: .*/text.txt there, .*/elsewhere.txt here" "${moved[@]}" --train.stop_at=3 --data.path=elsewhere.txt
+expect 75 "sifr: the data matches the checkpoint \(compared: 1 file, [0-9.]+ KiB hashed whole\) under other names: data.path: .*/text.txt -> .*/elsewhere.txt" "${moved[@]}" --train.stop_at=3 --data.path=elsewhere.txt
 ! grep -q differ err || fail "moved data: $(cat err)"
 tac text.txt >elsewhere.txt
-expect 75 "warning: .* so the run will differ from one that was not interrupted" "${moved[@]}" --train.stop_at=4 --data.path=elsewhere.txt
-grep -q "the data is not that of the checkpoint" err || fail "other data is not told: $(cat err)"
-expect 75 "warning: .* so the run will differ .*: data.path: .*/elsewhere.txt there, .*/text.txt here" "${moved[@]}" --train.stop_at=5
+expect 75 "warning: .*: the run will differ from an uninterrupted one" "${moved[@]}" --train.stop_at=4 --data.path=elsewhere.txt
+grep -q "the data does not match the checkpoint" err || fail "other data is not told: $(cat err)"
+expect 75 "warning: .* so the run will differ .*: data.path: .*/elsewhere.txt -> .*/text.txt" "${moved[@]}" --train.stop_at=5
 
 # --- --quiet: warnings and errors ------------------------------------------------------------------------------------
 quiet=("$sifr" train "${run[@]}" --train.steps=4 --quiet --out=quiet)
@@ -139,7 +139,7 @@ wait $pid || code=$?
 ok "$sifr" inspect --verify signal
 stop=$(ls signal/checkpoints | sed 's/step-//' | sort -n | tail -1)
 [ "$(wc -l <signal/metrics.jsonl)" = "$stop" ] || fail "metrics.jsonl does not end with the last step"
-expect 75 "going on after step $stop" "$sifr" train "${run[@]}" --train.steps=100000000 --train.stop_at=$((stop + 3)) --out=signal
+expect 75 "resuming after step $stop" "$sifr" train "${run[@]}" --train.steps=100000000 --train.stop_at=$((stop + 3)) --out=signal
 [ "$(wc -l <signal/metrics.jsonl)" = $((stop + 3)) ] || fail "metrics.jsonl does not go on"
 
 # --- four times the layers take four times as long, and not sixteen ----------------------------------------------------

@@ -30,7 +30,7 @@ sleep 0.3
 kill -TERM $pid # that it is repeated changes nothing
 ends 4 "$words" "one rank"
 grep -q '^sifr: stopping after this step' err || fail "one rank: not answered: $(cat err)"
-expect 75 'going on after step 2 from' "$sifr" train "${keys[@]}" --train.stop_at=5 --out=one # nothing that was saved is lost
+expect 75 'resuming after step 2 from' "$sifr" train "${keys[@]}" --train.stop_at=5 --out=one # nothing that was saved is lost
 
 FAULT='1 hang step 4, block 1 backward' hangs two -n2 --run.stop_timeout=1
 kill -TERM $pid

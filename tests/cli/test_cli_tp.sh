@@ -62,7 +62,7 @@ for folder in spread same-1 same-2; do
     done
 done
 resume one 1
-grep -q 'the configuration has changed.*parallel.tp: 2 there, 1 here' err || fail "no word about another tp: $(head -c 400 err)"
+grep -q 'the configuration has changed.*parallel.tp: 2 -> 1' err || fail "no word about another tp: $(head -c 400 err)"
 resume three 3 --parallel.pp=3
 cmp -s one.loss three.loss || fail "tp 1: other losses on another mesh"
 resume four 4 --parallel.tp=4

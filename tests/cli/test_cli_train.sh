@@ -39,7 +39,7 @@ fi
 
 # a folder that holds a run is gone on with, refused when the run is another one, or moved aside
 cp -a run before
-expect 2 "has another model .*model.width: .* here.*--fresh" "$sifr" train "${small[@]}" --model.width=64 --data.path=text.txt --train.steps=2 --out=run
+expect 2 "has another model .*model.width: .* -> .*--fresh" "$sifr" train "${small[@]}" --model.width=64 --data.path=text.txt --train.steps=2 --out=run
 diff -r before run >differences || fail "the refused run was touched: $(head -n 3 differences)"
 rm -r before
 ok "$sifr" train "${small[@]}" --data.path=text.txt --train.steps=2 --out=run --fresh --quiet

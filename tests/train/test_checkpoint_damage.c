@@ -284,9 +284,9 @@ static void test_the_one_before_is_used(void **state)
             assert_int_equal(unlink(path), 0);
         snprintf(settings, sizeof settings, "%s zero.stage=1", SETTINGS);
         assert_int_equal(save_train(&rig, "run", 1 + i % 3, settings), STATUS_OK);
-        save_expect_line(&rig, "step-4' is passed over: ");
+        save_expect_line(&rig, "step-4': ");
         save_expect_line(&rig, names[i]);
-        save_expect_line(&rig, "going on after step 2 from");
+        save_expect_line(&rig, "resuming after step 2 from");
         assert_true(save_there(&rig, "run/checkpoints/step-4.damaged"));
         save_expect_same(&rig, "plain/checkpoints/step-9/optimizer/variance.safetensors",
                          "run/checkpoints/step-9/optimizer/variance.safetensors");
@@ -312,7 +312,7 @@ static void test_none_is_good(void **state)
     }
     for (int ranks = 1; ranks <= 2; ranks++) {
         assert_int_equal(save_train(&rig, "run", ranks, SETTINGS), STATUS_FORMAT);
-        save_expect_line(&rig, "no checkpoint in");
+        save_expect_line(&rig, "no usable checkpoint in");
         save_expect_line(&rig, "step-2/optimizer/momentum.safetensors");
         assert_true(save_there(&rig, "run/checkpoints/step-4/COMPLETE"));
         save_expect_same(&rig, "kept/metrics.jsonl", "run/metrics.jsonl");
@@ -348,7 +348,7 @@ static void test_out_of_memory_is_no_damage(void **state)
                         &progress, &load, &found);
         mem_fail_at(r.env.mem, 0);
         assert_int_equal(mem_total(r.env.mem), before);
-        assert_null(strstr(r.lines, "passed over"));
+        assert_null(strstr(r.lines, "skipped the damaged"));
         *r.lines = 0;
     }
     assert_int_equal(st, STATUS_OK);
@@ -359,7 +359,7 @@ static void test_out_of_memory_is_no_damage(void **state)
         st = model_source_open(&r.env, r.run, &want, &source);
         mem_fail_at(r.env.mem, 0);
         assert_true(st == STATUS_OK || mem_total(r.env.mem) == before);
-        assert_null(strstr(r.lines, "passed over"));
+        assert_null(strstr(r.lines, "skipped the damaged"));
         *r.lines = 0;
     }
     assert_int_equal(st, STATUS_OK);

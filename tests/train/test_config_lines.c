@@ -45,14 +45,14 @@ static void test_changes(void **state)
     scratch_open(&s);
     for (int weight = 0; weight < CONFIG_WEIGHTS; weight++)
         expect_changes(&s, THERE, (enum config_weight)weight, "");
-    expect_changes(&s, here, CONFIG_SHAPES, "model.layers: 2 there, 3 here");
+    expect_changes(&s, here, CONFIG_SHAPES, "model.layers: 2 -> 3");
     expect_changes(&s, here, CONFIG_BITS,
-                   "train.lr: 0.1 there, 0.2 here; optimizer.groups: "
-                   "[{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 3}] there, "
-                   "[{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 4}] here");
+                   "train.lr: 0.1 -> 0.2; optimizer.groups: "
+                   "[{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 3}] -> "
+                   "[{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 4}]");
     expect_changes(&s, here, CONFIG_FREE,
-                   "model.preset: tiny there, none here; train.log_every: 3 there, 4 here; "
-                   "run.threads: 1 there, 9 here");
+                   "model.preset: tiny -> none; train.log_every: 3 -> 4; "
+                   "run.threads: 1 -> 9");
     scratch_close(&s);
 }
 
@@ -66,16 +66,16 @@ static void test_lists_and_long_values(void **state)
     scratch_open(&s);
     expect_changes(&s, "optimizer:\n  groups: []\n", CONFIG_BITS,
                    "optimizer.groups: [{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 3}] "
-                   "there, [] here");
+                   "-> []");
     expect_changes(&s, "optimizer:\n  groups:\n    - match: \"*a*\"\n      lr_mul: 2\n",
                    CONFIG_BITS,
                    "optimizer.groups: [{match: \"*a*\", lr_mul: 2}, {match: \"*b*\", lr_mul: 3}] "
-                   "there, [{match: \"*a*\", lr_mul: 2}] here");
+                   "-> [{match: \"*a*\", lr_mul: 2}]");
     for (int i = 0; i < 2; i++)
         snprintf(long_path[i], sizeof long_path[i], "data:\n  path: %0700d\n", i);
     text_init(&text, &s.env);
     config_changes(long_path[0], long_path[1], CONFIG_DATA, &text);
-    assert_non_null(strstr(text_string(&text), "00 there, 0"));
+    assert_non_null(strstr(text_string(&text), "00 -> 0"));
     text_free(&text);
     scratch_close(&s);
 }

@@ -74,7 +74,7 @@ static void test_precision(void **state)
         assert_int_equal(st, lives[i].stop < 20 ? STATUS_SAVED : STATUS_OK);
         assert_int_equal(rig.summary.steps, lives[i].stop);
         if (i > 0)
-            save_expect_line(&rig, "going on after step");
+            save_expect_line(&rig, "resuming after step");
         if (strstr(rig.lines, "differ"))
             fail_msg("a word too many: %s", rig.lines);
     }
@@ -103,7 +103,7 @@ static void test_stochastic_rounding_of_parts(void **state)
                                 "train.stop_at=3"),
                      STATUS_SAVED);
     save_train(&rig, "near", 2, "precision.mode=bf16 train.steps=9 optimizer.rounding=stochastic");
-    save_expect_line(&rig, "optimizer.rounding: nearest there, stochastic here");
+    save_expect_line(&rig, "optimizer.rounding: nearest -> stochastic");
     rig_close(&rig.run);
 }
 
@@ -147,10 +147,10 @@ static void test_other_precision(void **state)
                                 "precision.mode=bf16 zero.stage=2"),
                      STATUS_SAVED);
     assert_int_equal(save_train(&rig, "run", 1, "train.steps=9 train.stop_at=6"), STATUS_SAVED);
-    save_expect_line(&rig, "precision.mode: bf16 there, fp32 here");
+    save_expect_line(&rig, "precision.mode: bf16 -> fp32");
     assert_int_equal(save_train(&rig, "run", 3, "train.steps=9 precision.mode=fp16 zero.stage=3"),
                      STATUS_OK);
-    save_expect_line(&rig, "precision.mode: fp32 there, fp16 here");
+    save_expect_line(&rig, "precision.mode: fp32 -> fp16");
     assert_true(save_there(&rig, "run/checkpoints/step-9/optimizer/master.safetensors"));
     assert_false(save_there(&rig, "run/checkpoints/step-6/optimizer/master.safetensors"));
     rig_close(&rig.run);
@@ -267,7 +267,7 @@ static void test_a_changed_configuration(void **state)
     for (int ranks = 1; ranks <= 2; ranks++) {
         enum status st = save_train(&rig, "run", ranks, "train.steps=9 model.layers=3 train.lr=1");
         assert_int_equal(st, STATUS_CONFIG);
-        save_expect_line(&rig, "model.layers: 2 there, 3 here");
+        save_expect_line(&rig, "model.layers: 2 -> 3");
     }
     char *yaml = save_read(&rig, "run/config.yaml", &bytes); /* as it was */
     assert_non_null(strstr(yaml, "layers: 2"));
@@ -276,8 +276,8 @@ static void test_a_changed_configuration(void **state)
                                 "train.steps=9 train.stop_at=4 train.lr=1e-3 train.min_lr=1e-3 "
                                 "train.seed=2 train.log_every=3 checkpoint.every=1"),
                      STATUS_SAVED);
-    save_expect_line(&rig, "train.lr: 0.01 there, 0.001 here");
-    save_expect_line(&rig, "train.seed: 1 there, 2 here");
+    save_expect_line(&rig, "train.lr: 0.01 -> 0.001");
+    save_expect_line(&rig, "train.seed: 1 -> 2");
     assert_null(strstr(rig.lines, "the data is not that")); /* other samples are no news */
     assert_null(strstr(rig.lines, "log_every"));
     assert_null(strstr(rig.lines, "checkpoint.every"));
@@ -288,7 +288,7 @@ static void test_a_changed_configuration(void **state)
                                 "train.min_lr=1e-3 train.seed=2 "
                                 "train.global_batch=16"),
                      STATUS_SAVED);
-    save_expect_line(&rig, "train.global_batch: 8 there, 16 here");
+    save_expect_line(&rig, "train.global_batch: 8 -> 16");
     char *json = save_read(&rig, "run/checkpoints/step-5/state.json", &bytes);
     assert_non_null(strstr(json, "\"samples\": 48"));
     mem_free(&rig.run.scratch.env, json);
@@ -313,7 +313,7 @@ static void test_another_number_of_workers(void **state)
             snprintf(settings, sizeof settings, "train.steps=9 train.stop_at=%d %s %s", 1 + life,
                      sums[i], servers[life]);
             assert_int_equal(save_train(&rig, folder, ranks[life], settings), STATUS_SAVED);
-            bool told = strstr(rig.lines, "2 workers there, 1 here") != NULL;
+            bool told = strstr(rig.lines, "2 -> 1 workers") != NULL;
             assert_int_equal(told, i < 2 && life == 2); /* a server is no worker */
             assert_int_equal(strstr(rig.lines, "differ") != NULL, told);
         }
@@ -332,9 +332,9 @@ static void test_equal_bits_again(void **state)
                                 "run.deterministic=false"),
                      STATUS_SAVED);
     assert_int_equal(save_train(&rig, "run", 2, "train.steps=9 train.stop_at=3"), STATUS_SAVED);
-    save_expect_line(&rig, "so the run will differ from one that was not interrupted");
-    save_expect_line(&rig, "run.deterministic: false there, true here");
-    save_expect_line(&rig, "zero.accumulate: local there, each here");
+    save_expect_line(&rig, "so the run will differ from an uninterrupted one");
+    save_expect_line(&rig, "run.deterministic: false -> true");
+    save_expect_line(&rig, "zero.accumulate: local -> each");
     rig_close(&rig.run);
 }
 

@@ -23,7 +23,7 @@ static void expect_untouched(struct save_rig *rig)
     assert_int_equal(entries, 4);
     assert_true(save_there(rig, "run/checkpoints/step-2"));
     assert_true(save_there(rig, "run/checkpoints/step-4"));
-    assert_null(strstr(rig->lines, "passed over"));
+    assert_null(strstr(rig->lines, "skipped the damaged"));
 }
 
 /* Resume with `times` reads of one rank failing from its read number `call` on; false = it makes
@@ -103,7 +103,7 @@ static void test_every_read_fails_for_a_moment(void **state)
     assert_int_equal(save_train(&rig, "run", 1, SETTINGS), STATUS_SAVED);
     for (int call = 1; resume_failing(&rig, 1, 0, call, INPUT_TRIES - 1, &st); call += stride) {
         assert_int_equal(st, STATUS_SAVED);
-        save_expect_line(&rig, "going on after step 4");
+        save_expect_line(&rig, "resuming after step 4");
     }
     rig_close(&rig.run);
 }

@@ -2,6 +2,7 @@
 #include "train/scratch.h"
 #include "train/data/shard.h"
 #include "train/data/source.h"
+#include "train/learn.h"
 
 #define EOT 256 /* of plain bytes */
 
@@ -188,7 +189,7 @@ static void fingerprints_differ_with_the_tokens(void **state)
     (void)state;
     begin(&f);
     static const char text[] = "aaaa bbbb aaaa bbbb aaaa bbbb";
-    assert_int_equal(tokenizer_train(&f.s.env, text, sizeof text - 1, 260, NULL, NULL, &trained),
+    assert_int_equal(learn_text(&f.s.env, text, sizeof text - 1, 260, NULL, NULL, &trained),
                      STATUS_OK);
     assert_true(source_tokenizer_fingerprint(trained) != source_tokenizer_fingerprint(f.tokenizer));
     assert_true(source_tokenizer_fingerprint(trained) == source_tokenizer_fingerprint(trained));

@@ -8,6 +8,7 @@
 #include "threads.h"
 #include "train/scratch.h"
 #include "train/data/source.h"
+#include "train/learn.h"
 
 enum { TEXT_BYTES = 400000, TOKENS_MOST = 500000 };
 
@@ -43,8 +44,7 @@ static void begin(struct fixture *f)
     *f->warning = 0;
     snprintf(f->cache, sizeof f->cache, "%s/run/cache", f->s.folder);
     fill_text(text, sizeof text, 1);
-    assert_int_equal(tokenizer_train(&f->s.env, text, 20000, 300, NULL, NULL, &f->tokenizer),
-                     STATUS_OK);
+    assert_int_equal(learn_text(&f->s.env, text, 20000, 300, NULL, NULL, &f->tokenizer), STATUS_OK);
     scratch_write(&f->s, "a.txt", text, sizeof text);
 }
 
@@ -212,7 +212,7 @@ static void damage_is_repaired(void **state)
              f.cache);
     assert_int_equal(system(command), 0);
     struct source *source = load(&f, f.cache, "a.txt", 0.1);
-    assert_non_null(strstr(f.warning, "is made again: its content does not match its hash"));
+    assert_non_null(strstr(f.warning, "': its content does not match its hash"));
     expect_same_source(&f, plain, source);
     source_destroy(source);
     *f.warning = 0;

@@ -1,4 +1,4 @@
-/* The face: plain bytes, loading by path, saving what was loaded byte for byte, decoding, holes. */
+/* Plain bytes, loading by path, saving byte for byte, decoding, ids without a token. */
 #include <sys/stat.h>
 #include <unistd.h>
 #include "testing.h"
@@ -45,7 +45,7 @@ static void test_bytes(void **state)
     env_destroy(&env);
 }
 
-static void test_save_gives_back_the_file(void **state)
+static void test_save_writes_the_same_file(void **state)
 {
     (void)state;
     struct env env = testing_env(1);
@@ -63,7 +63,7 @@ static void test_save_gives_back_the_file(void **state)
     assert_memory_equal(before.data, after.data, before.bytes);
     file_map_close(&before);
     file_map_close(&after);
-    assert_ok(tokenizer_load(&env, folder, &tokenizer)); /* a folder that holds it */
+    assert_ok(tokenizer_load(&env, folder, &tokenizer)); /* the folder that contains it */
     assert_int_equal(tokenizer_vocab(tokenizer), 1309);
     tokenizer_destroy(tokenizer);
     unlink(path);
@@ -73,7 +73,7 @@ static void test_save_gives_back_the_file(void **state)
     env_destroy(&env);
 }
 
-static void test_decode_names_what_is_no_token(void **state)
+static void test_decode_names_unknown_ids(void **state)
 {
     (void)state;
     static const char holes[] =
@@ -109,8 +109,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_save_gives_back_the_file),
-        cmocka_unit_test(test_decode_names_what_is_no_token),
+        cmocka_unit_test(test_save_writes_the_same_file),
+        cmocka_unit_test(test_decode_names_unknown_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Added tokens in text: leftmost, then longest; white space of every kind beside them. */
+/* Added tokens in text: leftmost, then longest; all kinds of white space next to them. */
 #include "testing.h"
 #include "train/tokenizer/tokenizer_impl.h"
 
@@ -26,7 +26,7 @@ static void test_find(void **state)
     static const struct {
         const char *text;
         size_t from;
-        int id; /* -1: none */
+        int id; /* -1 = no match */
         size_t start;
     } cases[] = {
         {"..<a>", 0, 1, 2},         {"..<aa>x", 0, 2, 2}, {"<aaba>", 0, 6, 0},
@@ -55,7 +55,7 @@ static void test_find(void **state)
     }
 }
 
-/* Every White_Space character, and neighbours that are not. */
+/* Every White_Space character, and similar characters that are not white space. */
 static void test_spaces(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Merging against its definition: look at every pair, apply the lowest rank, leftmost first,
- * again. */
+/* Merging, compared with its definition: repeatedly apply the pair of lowest rank, leftmost
+ * first. */
 #include <time.h>
 #include "testing.h"
 #include "base/rng.h"
@@ -7,8 +7,8 @@
 
 enum { LETTERS = 3, MERGES = 60 };
 
-/* A vocabulary over a, b, c whose merges join random earlier tokens: unlike learnt ones they come
- * in any order. */
+/* A vocabulary over a, b, c whose merges join random earlier tokens. Unlike learnt merges they are
+ * in random order. */
 struct toy {
     struct env env;
     struct token tokens[LETTERS + MERGES];
@@ -82,22 +82,22 @@ static void test_against_definition(void **state)
         struct bpe *bpe;
         struct bpe_work *work;
         struct token_list out = {0};
-        struct rng rng = rng_stream(seed, "pieces");
+        struct rng rng = rng_stream(seed, "pre-tokens");
         toy_init(&toy, seed);
         assert_ok(bpe_create(&toy.env, &toy.vocab, toy.merges, toy.count, false, &bpe));
         assert_ok(bpe_work_create(&toy.env, bpe, &work));
         for (uint64_t n = 0; n < 200; n++) {
-            uint8_t piece[160];
+            uint8_t pretoken[160];
             int32_t ids[160];
             size_t bytes = 1 + n % 2 * 40 + rng_below(rng, n, n % 10 ? 20 : 110);
             for (size_t i = 0; i < bytes; i++) {
-                piece[i] = (uint8_t)('a' + rng_below(rng, 1000 + n * 200 + i, LETTERS));
-                ids[i] = piece[i] - 'a';
+                pretoken[i] = (uint8_t)('a' + rng_below(rng, 1000 + n * 200 + i, LETTERS));
+                ids[i] = pretoken[i] - 'a';
             }
             size_t count = merge_by_definition(&toy, ids, bytes);
             for (int again = 0; again < 2; again++) {
                 out.count = 0;
-                assert_ok(bpe_encode(work, piece, bytes, &out));
+                assert_ok(bpe_encode(work, pretoken, bytes, &out));
                 assert_int_equal(out.count, count);
                 assert_memory_equal(out.ids, ids, count * sizeof *ids);
             }
@@ -117,14 +117,14 @@ static void test_whole_words(void **state)
                              {1, 1, TOKEN_USED | TOKEN_WORD}, /* b */
                              {0, 4, TOKEN_USED | TOKEN_WORD}, /* abab, without a merge */
                              {1, 4, TOKEN_USED | TOKEN_WORD | TOKEN_SPECIAL}, /* baba */
-                             {0, 3, TOKEN_USED}}; /* aba, not of the alphabet */
+                             {0, 3, TOKEN_USED}}; /* aba, not in the byte alphabet */
     struct vocab vocab = {tokens, 5, blob};
     struct env env = testing_env(1);
     struct bpe *bpe;
     struct bpe_work *work;
     struct token_list out = {0};
     static const struct {
-        const char *piece;
+        const char *pretoken;
         int64_t count;
     } cases[] = {{"abab", 1}, {"baba", 4}, {"aba", 3}, {"b", 1}, {"ababa", 5}};
     assert_ok(bpe_create(&env, &vocab, NULL, 0, true, &bpe));
@@ -132,7 +132,8 @@ static void test_whole_words(void **state)
     assert_ok(bpe_work_create(&env, bpe, &work));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         out.count = 0;
-        assert_ok(bpe_encode(work, (const uint8_t *)cases[i].piece, strlen(cases[i].piece), &out));
+        assert_ok(
+            bpe_encode(work, (const uint8_t *)cases[i].pretoken, strlen(cases[i].pretoken), &out));
         assert_int_equal(out.count, cases[i].count);
     }
     log_error_clear(env.log);
@@ -144,8 +145,8 @@ static void test_whole_words(void **state)
     env_destroy(&env);
 }
 
-/* More distinct pieces than the cache holds: it starts again, memory stays bounded, ids stay
- * right. */
+/* More distinct pre-tokens than the cache can hold: it is emptied, memory stays bounded, and the
+ * ids stay correct. */
 static void test_cache_overflow(void **state)
 {
     (void)state;
@@ -157,15 +158,15 @@ static void test_cache_overflow(void **state)
     assert_ok(bpe_create(&toy.env, &toy.vocab, NULL, 0, false, &bpe));
     assert_ok(bpe_work_create(&toy.env, bpe, &work));
     for (uint32_t n = 0; n < 150000; n++) {
-        uint8_t piece[100];
-        for (uint32_t i = 0; i < sizeof piece; i++)
-            piece[i] = (uint8_t)('a' + (n >> (i % 20) & 1));
+        uint8_t pretoken[100];
+        for (uint32_t i = 0; i < sizeof pretoken; i++)
+            pretoken[i] = (uint8_t)('a' + (n >> (i % 20) & 1));
         out.count = 0;
-        assert_ok(bpe_encode(work, piece, sizeof piece, &out));
-        assert_int_equal(out.count, sizeof piece);
-        for (size_t i = 0; i < sizeof piece; i++)
-            if (out.ids[i] != piece[i] - 'a')
-                fail_msg("piece %u", n);
+        assert_ok(bpe_encode(work, pretoken, sizeof pretoken, &out));
+        assert_int_equal(out.count, sizeof pretoken);
+        for (size_t i = 0; i < sizeof pretoken; i++)
+            if (out.ids[i] != pretoken[i] - 'a')
+                fail_msg("pretoken %u", n);
     }
     assert_true(mem_total_peak(toy.env.mem) < (size_t)110 << 20);
     token_list_free(&toy.env, &out);
@@ -174,26 +175,26 @@ static void test_cache_overflow(void **state)
     env_destroy(&toy.env);
 }
 
-/* One piece of a megabyte takes n log n, not n squared. */
-static void test_long_piece(void **state)
+/* A pre-token of a megabyte takes n log n steps, not n squared. */
+static void test_long_pretoken(void **state)
 {
     (void)state;
     static struct toy toy;
-    static uint8_t piece[1 << 20];
+    static uint8_t pretoken[1 << 20];
     struct bpe *bpe;
     struct bpe_work *work;
     struct token_list out = {0};
     size_t bytes = 0;
     toy_init(&toy, 5);
-    memset(piece, 'a', sizeof piece);
+    memset(pretoken, 'a', sizeof pretoken);
     assert_ok(bpe_create(&toy.env, &toy.vocab, toy.merges, toy.count, false, &bpe));
     assert_ok(bpe_work_create(&toy.env, bpe, &work));
     clock_t start = clock(); /* CPU time: n squared would take hours of it */
-    assert_ok(bpe_encode(work, piece, sizeof piece, &out));
+    assert_ok(bpe_encode(work, pretoken, sizeof pretoken, &out));
     assert_true((clock() - start) / CLOCKS_PER_SEC < 20);
     for (int64_t i = 0; i < out.count; i++)
         bytes += toy.tokens[out.ids[i]].bytes;
-    assert_int_equal(bytes, sizeof piece);
+    assert_int_equal(bytes, sizeof pretoken);
     token_list_free(&toy.env, &out);
     bpe_work_destroy(work);
     bpe_destroy(bpe);
@@ -206,7 +207,7 @@ int main(void)
         cmocka_unit_test(test_against_definition),
         cmocka_unit_test(test_whole_words),
         cmocka_unit_test(test_cache_overflow),
-        cmocka_unit_test(test_long_piece),
+        cmocka_unit_test(test_long_pretoken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

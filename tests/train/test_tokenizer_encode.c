@@ -1,5 +1,5 @@
-/* decode(encode(x)) == x for any bytes; the encoder's state changes no result; threads share a
- * tokenizer. */
+/* decode(encode(x)) == x for any bytes; the encoder's state never changes a result; threads may
+ * share a tokenizer. */
 #include <pthread.h>
 #include "testing.h"
 #include "base/file.h"
@@ -79,7 +79,7 @@ static void test_any_bytes(void **state)
     }
 }
 
-static void test_special_is_text_unless_asked(void **state)
+static void test_special_is_ordinary_text_by_default(void **state)
 {
     (void)state;
     static const char text[] = "a<|endoftext|>b";
@@ -150,7 +150,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_bytes),
-        cmocka_unit_test(test_special_is_text_unless_asked),
+        cmocka_unit_test(test_special_is_ordinary_text_by_default),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Ids against those of the `tokenizers` package (tools/tokenizer_vectors.py), exactly, and back to
- * the text. */
+/* The ids equal those of Hugging Face `tokenizers` (tools/tokenizer_vectors.py) and decode to the
+ * text. */
 #include <jansson.h>
 #include "testing.h"
 #include "train/tokenizer/tokenizer.h"
@@ -23,10 +23,10 @@ static void check_ids(struct golden *g, const json_t *text, bool special, const 
     for (int64_t i = 0; same && i < g->ids.count; i++)
         same = g->ids.ids[i] == json_integer_value(json_array_get(expected, (size_t)i));
     if (!same)
-        fail_msg("'%s' (special %d) gives other ids", json_string_value(text), special);
+        fail_msg("'%s' (special %d) gives different ids", json_string_value(text), special);
 }
 
-/* Decoding gives the text, if the tokenizer adds and strips nothing. */
+/* For tokenizers that add and strip nothing. */
 static void check_text(struct golden *g, const json_t *text)
 {
     text_clear(&g->text);
@@ -47,7 +47,7 @@ static void check_file(const char *tokenizer, const char *vectors, bool exact_te
     assert_ok(tokenizer_load(&g.env, tokenizer, &g.tokenizer));
     assert_ok(encoder_create(&g.env, g.tokenizer, &g.encoder));
     assert_int_equal(tokenizer_eot(g.tokenizer), eot);
-    for (int again = 0; again < 2; again++) /* the second time from the cache */
+    for (int again = 0; again < 2; again++) /* the second pass uses the cache */
         json_array_foreach(list, i, entry)
         {
             const json_t *text = json_object_get(entry, "text"),

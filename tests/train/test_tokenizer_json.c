@@ -1,4 +1,4 @@
-/* Files: what is refused, by which name; both encodings of merges; every allocation failing. */
+/* tokenizer.json: refused files and their messages, both forms of merges, failing allocations. */
 #include "testing.h"
 #include "base/file.h"
 #include "train/tokenizer/tokenizer.h"
@@ -38,7 +38,7 @@ static const struct {
     {WITH_PRE(SEQUENCE("")), STATUS_FORMAT, "empty"},
     {WITH_PRE(SEQUENCE("{\"type\":\"Digits\"}," BYTE_LEVEL)), STATUS_CONFIG, "'Digits'"},
     {WITH_PRE(SEQUENCE(BYTE_LEVEL "," SPLIT("{\"Regex\":\"a\"}", "Isolated"))), STATUS_CONFIG,
-     "'ByteLevel' at place 1"},
+     "'ByteLevel' is not supported as item 1"},
     {WITH_PRE(SEQUENCE(SPLIT("{\"Regex\":\"a\"}", "Removed") "," BYTE_LEVEL)), STATUS_CONFIG,
      "'Removed'"},
     {WITH_PRE(SEQUENCE(SPLIT("{\"String\":\"a\"}", "Isolated") "," BYTE_LEVEL)), STATUS_CONFIG,
@@ -57,7 +57,7 @@ static const struct {
     {WITH_MODEL(MODEL("\"ignore_merges\":1,")), STATUS_FORMAT, "ignore_merges"},
     {WITH_MODEL("{\"type\":\"BPE\",\"merges\":[]}"), STATUS_FORMAT, "vocab"},
     {WITH_MODEL("{\"type\":\"BPE\",\"vocab\":{}}"), STATUS_FORMAT, "merges"},
-    {WITH_MODEL(VOCAB("\"a\":0,\"b\":0", "")), STATUS_FORMAT, "another token"},
+    {WITH_MODEL(VOCAB("\"a\":0,\"b\":0", "")), STATUS_FORMAT, "which another token also has"},
     {WITH_MODEL(VOCAB("\"a\":0,\"a\":1", "")), STATUS_FORMAT, "duplicate"},
     {WITH_MODEL(VOCAB("\"a\":-1", "")), STATUS_FORMAT, "'a'"},
     {WITH_MODEL(VOCAB("\"a\":2147483647", "")), STATUS_FORMAT, "'a'"},
@@ -68,8 +68,8 @@ static const struct {
     {WITH_MODEL(VOCAB("\"a\":0,\"aa\":1", "[\"a\",\"a\",\"a\"]")), STATUS_FORMAT, "merge 0"},
     {WITH_MODEL(VOCAB("\"a\":0,\"\":1", "[\"a\",\"\"]")), STATUS_FORMAT, "merge 0"},
     {WITH_MODEL(VOCAB("\"a\":0,\"aa\":1", "7")), STATUS_FORMAT, "merge 0"},
-    /* é is byte 0xe9 in the alphabet, 語 is not in it: the sum is text, not the bytes of its
-     * parts */
+    /* é is byte 0xe9 in the byte alphabet, 語 is not in it: the result is stored as text and differs
+     * from the concatenated bytes of its parts */
     {WITH_MODEL(VOCAB("\"é\":0,\"語\":1,\"é語\":2", "[\"é\",\"語\"]")), STATUS_FORMAT,
      "not those of its parts"},
     {WITH_ADDED("{\"id\":9}"), STATUS_FORMAT, "added token 0"},
@@ -89,15 +89,15 @@ static void test_refusals(void **state)
         log_error_clear(env.log);
         enum status st =
             tokenizer_parse(&env, bad[i].json, strlen(bad[i].json), "file.json", &tokenizer);
-        const char *said = log_first_error(env.log);
-        if (st != bad[i].status || !strstr(said, bad[i].message) ||
-            strncmp(said, "file.json: ", 11) != 0)
-            fail_msg("%s\ngave %s, '%s'", bad[i].json, status_name(st), said);
+        const char *error = log_first_error(env.log);
+        if (st != bad[i].status || !strstr(error, bad[i].message) ||
+            strncmp(error, "file.json: ", 11) != 0)
+            fail_msg("%s\ngave %s, '%s'", bad[i].json, status_name(st), error);
     }
     env_destroy(&env);
 }
 
-/* ids of `text` in "7,8,9," form */
+/* `expected` lists the ids of `text` as "7,8,9," */
 static void check_encode(const char *json, const char *text, const char *expected)
 {
     struct env env = testing_env(1);
@@ -119,7 +119,7 @@ static void check_encode(const char *json, const char *text, const char *expecte
     env_destroy(&env);
 }
 
-static void test_merges_in_both_encodings(void **state)
+static void test_both_forms_of_merges(void **state)
 {
     (void)state;
     check_encode(WITH_MODEL(VOCAB("\"a\":0,\"b\":1,\"ab\":2,\"aab\":3",
@@ -128,11 +128,11 @@ static void test_merges_in_both_encodings(void **state)
     check_encode(
         WITH_MODEL(VOCAB("\"a\":0,\"b\":1,\"ab\":2,\"aab\":3", "[\"a\",\"b\"],[\"a\",\"ab\"]")),
         "aabab", "3,2,");
-    /* rank is the position: now nothing makes "ab" before "aa" */
+    /* the rank is the index: now "aa" is merged before "ab" */
     check_encode(
         WITH_MODEL(VOCAB("\"a\":0,\"b\":1,\"ab\":2,\"aa\":3", "[\"a\",\"a\"],[\"a\",\"b\"]")),
         "aabab", "3,1,2,");
-    /* listed twice, the later place counts */
+    /* of two equal merges the later one wins */
     check_encode(WITH_MODEL(VOCAB("\"a\":0,\"b\":1,\"ab\":2,\"aa\":3",
                                   "[\"a\",\"a\"],[\"a\",\"b\"],[\"a\",\"a\"]")),
                  "aabab", "0,2,2,");
@@ -148,8 +148,8 @@ static void test_whole_words(void **state)
     check_encode(WORDS("false"), "aba", "0,2,");
 }
 
-/* An added token is its content; the vocabulary's entry of that name need not be in the byte
- * alphabet. */
+/* The bytes of an added token are its content; the vocabulary entry of the same name need not be
+ * spelled in the byte alphabet. */
 static void test_added_contents(void **state)
 {
     (void)state;
@@ -192,8 +192,8 @@ static void test_end_of_text_by_name(void **state)
     env_destroy(&env);
 }
 
-/* Every allocation fails once: nothing leaks (env_destroy checks), and the answer is
- * STATUS_MEMORY. The one exception is the regex compiler, which does without JIT. */
+/* Every allocation fails once: nothing leaks (env_destroy checks), and the result is STATUS_MEMORY,
+ * except in the JIT compiler of regexes, without which matching still works. */
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -229,7 +229,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_merges_in_both_encodings),
+        cmocka_unit_test(test_both_forms_of_merges),
         cmocka_unit_test(test_whole_words),
         cmocka_unit_test(test_added_contents),
         cmocka_unit_test(test_end_of_text_by_name),

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A vocabulary learnt by sifr, loaded by the `tokenizers` package: same ids, same merges. Skipped without the package.
+# A vocabulary learnt by sifr gives the same ids and merges in Hugging Face `tokenizers`. Skipped without the package.
 set -eu
 if ! command -v python3 >/dev/null; then
     echo "SKIPPED: python3 is not installed"

@@ -1,14 +1,14 @@
-/* Pieces: put together they are the text, the regex's words mean what Oniguruma means by them, bad
- * bytes stand alone. */
+/* Pre-tokens: concatenated they are the text; regexes match as in Oniguruma; every invalid byte is a
+ * pre-token. */
 #include "testing.h"
 #include "base/rng.h"
 #include "train/tokenizer/tokenizer_impl.h"
 
-static enum status collect(void *user, const uint8_t *piece, size_t bytes)
+static enum status collect(void *user, const uint8_t *pretoken, size_t bytes)
 {
     struct text *text = user;
     assert_true(bytes > 0);
-    text_add_bytes(text, piece, bytes);
+    text_add_bytes(text, pretoken, bytes);
     text_add(text, "|");
     return text->status;
 }
@@ -56,7 +56,7 @@ static void test_gpt2(void **state)
 static void test_white_space(void **state)
 {
     (void)state;
-    /* U+180E is no space, U+0085 and U+2028 are; inside sets, outside, and negated */
+    /* U+180E is not a space, U+0085 and U+2028 are; inside sets, outside, and negated */
     check_split("\\s+", NULL, "a\xe1\xa0\x8e b\xc2\x85\xe2\x80\xa8z",
                 "a\xe1\xa0\x8e| |b|\xc2\x85\xe2\x80\xa8|z|");
     check_split("[\\s,]+", NULL, "a\xe1\xa0\x8e, b", "a\xe1\xa0\x8e|, |b|");
@@ -97,10 +97,10 @@ static void test_nothing_is_dropped(void **state)
     check_split("x*", NULL, "a\xc3\xa9xxb", "a|\xc3\xa9|xx|b|"); /* empty matches cut too */
     check_split("zzz", NULL, "abc", "abc|");
     check_split("\\p{N}{1,3}", "[a-z]+", "ab12345cd.e", "ab|123|45|cd|.|e|");
-    check_split("b", "^c", "abc", "a|b|c|"); /* the second sees a piece alone */
+    check_split("b", "^c", "abc", "a|b|c|"); /* the second regex sees one part at a time */
 }
 
-static void test_bad_bytes_stand_alone(void **state)
+static void test_invalid_bytes_are_pretokens(void **state)
 {
     (void)state;
     static const char *const bad[] = {"\x80",
@@ -124,7 +124,7 @@ static void test_bad_bytes_stand_alone(void **state)
     }
 }
 
-/* Random bytes, many of them of valid characters: the pieces without the marks are the text. */
+/* Random text, part of it invalid UTF-8: the pre-tokens without the separators are the text. */
 static void test_random(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void test_refusals(void **state)
     env_destroy(&env);
 }
 
-/* A regex that never ends is stopped; one that needs more than the JIT's stack still runs. */
+/* A regex that backtracks forever is stopped; one that needs more than the JIT's stack still runs. */
 static void test_limits(void **state)
 {
     (void)state;
@@ -192,7 +192,7 @@ static void test_limits(void **state)
         text_add(&text, "a");
     assert_int_equal(split(&env, "(a+)+(a+)+(a+)+[bc]", NULL, text_string(&text), text.bytes, &out),
                      STATUS_FORMAT);
-    assert_non_null(strstr(log_first_error(env.log), "gave up"));
+    assert_non_null(strstr(log_first_error(env.log), "failed on this text"));
     text_clear(&text);
     text_clear(&out);
     for (int i = 0; i < 50000; i++)
@@ -204,7 +204,7 @@ static void test_limits(void **state)
     env_destroy(&env);
 }
 
-/* Whatever fails for want of memory is said to: the regex is neither called bad nor understood another way. */
+/* Out of memory is reported as such: the regex is neither refused nor rewritten differently. */
 static void test_every_allocation_fails(void **state)
 {
     (void)state;
@@ -231,7 +231,7 @@ int main(void)
         cmocka_unit_test(test_white_space),
         cmocka_unit_test(test_words_and_scripts),
         cmocka_unit_test(test_nothing_is_dropped),
-        cmocka_unit_test(test_bad_bytes_stand_alone),
+        cmocka_unit_test(test_invalid_bytes_are_pretokens),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_limits),

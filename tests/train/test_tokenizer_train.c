@@ -1,27 +1,27 @@
-/* Learning against its definition: count every pair of every word afresh each round, take the
- * best, merge everywhere. */
+/* Learning, compared with its definition: for every merge count all pairs of all words again, and
+ * merge the most frequent one everywhere. */
 #include <stdlib.h>
 #include "testing.h"
 #include "base/rng.h"
-#include "train/tokenizer/tokenizer.h"
+#include "train/learn.h"
 
 enum { TEXT = 3000, MERGES = 120, IDS = 256 + MERGES };
 
 struct naive {
-    int32_t symbols[TEXT]; /* words, each ended by -1 */
+    int32_t symbols[TEXT]; /* words, each terminated by -1 */
     int count;
     char tokens[IDS][300];
 };
 
-/* Words of these texts are an optional space and letters. Ids as GPT-2 gives them: '!' is 0, the
- * space comes late. */
+/* Words of these texts are an optional space and letters. The ids are GPT-2's: '!' is 0, the space
+ * is 220. */
 static void naive_init(struct naive *n, const char *text, size_t bytes)
 {
     n->count = 0;
     memset(n->tokens, 0, sizeof n->tokens);
     for (char c = 'a'; c <= 'z'; c++)
         n->tokens[c - 33][0] = c;
-    n->tokens[220][0] = ' '; /* 188 bytes stand for themselves, 32 others come before the space */
+    n->tokens[220][0] = ' '; /* 188 bytes map to themselves, 32 others come before the space */
     for (size_t i = 0; i < bytes; i++) {
         if (text[i] == ' ' && i)
             n->symbols[n->count++] = -1;
@@ -75,7 +75,7 @@ static void test_against_definition(void **state)
             text[i] = i && text[i - 1] != ' ' && rng_below(rng, 2 * i, 6) == 0 && i + 1 < bytes
                           ? ' '
                           : (char)('a' + rng_below(rng, 2 * i + 1, 2 + seed % 3));
-        assert_ok(tokenizer_train(&env, text, bytes, 257 + MERGES, NULL, NULL, &tokenizer));
+        assert_ok(learn_text(&env, text, bytes, 257 + MERGES, NULL, NULL, &tokenizer));
         naive_init(&naive, text, bytes);
         int merges = 0, left, right;
         for (; merges < MERGES && naive_best(&naive, &left, &right); merges++) {
@@ -84,7 +84,7 @@ static void test_against_definition(void **state)
             const void *token = tokenizer_token(tokenizer, 256 + merges, &token_bytes);
             assert_non_null(token);
             if (token_bytes != strlen(expected) || memcmp(token, expected, token_bytes) != 0)
-                fail_msg("seed %d: merge %d is '%.*s' instead of '%s'", (int)seed, merges,
+                fail_msg("seed %d: merge %d is '%.*s', expected '%s'", (int)seed, merges,
                          (int)token_bytes, (const char *)token, expected);
         }
         assert_int_equal(tokenizer_vocab(tokenizer), 257 + merges);
@@ -111,7 +111,7 @@ static struct tokenizer *learn_parts(struct env *env, const char *text, size_t b
     return tokenizer;
 }
 
-/* White space of all kinds between words of all kinds, so that a cut in a wrong place shows. */
+/* All kinds of white space between all kinds of words: a wrong cut changes the result. */
 static size_t fill_words(char *text, size_t bytes)
 {
     static const char *const parts[] = {" ab",          "\n",   "  ", "\xe3\x80\x80",
@@ -146,7 +146,7 @@ static void test_parts_make_no_difference(void **state)
     env_destroy(&env);
 }
 
-/* Memory does not grow with the text, nor without end with the number of its words. */
+/* Memory grows neither with the text nor, beyond a limit, with the number of its words. */
 static void test_rare_words_are_dropped(void **state)
 {
     (void)state;
@@ -187,22 +187,21 @@ static bool stop_at_once(void *user, int done, int total)
     return false;
 }
 
-static void test_stops_when_told(void **state)
+static void test_progress_can_stop(void **state)
 {
     (void)state;
     static const char text[] = "the cat and the dog and the cat and the dog";
     struct env env = testing_env(1);
     struct tokenizer *tokenizer = NULL;
     int calls = 0;
-    assert_int_equal(
-        tokenizer_train(&env, text, sizeof text - 1, 300, stop_at_once, &calls, &tokenizer),
-        STATUS_STOPPED);
+    assert_int_equal(learn_text(&env, text, sizeof text - 1, 300, stop_at_once, &calls, &tokenizer),
+                     STATUS_STOPPED);
     assert_int_equal(calls, 1);
     assert_null(tokenizer);
     env_destroy(&env);
 }
 
-/* Small and odd texts give what they can; the same text gives the same tokenizer. */
+/* Small and unusual texts. */
 static void test_small_texts(void **state)
 {
     (void)state;
@@ -212,25 +211,24 @@ static void test_small_texts(void **state)
     int calls[2] = {0};
     size_t bytes;
     memset(run, 'a', sizeof run);
-    assert_ok(tokenizer_train(&env, NULL, 0, 1000, NULL, NULL, &tokenizer));
+    assert_ok(learn_text(&env, NULL, 0, 1000, NULL, NULL, &tokenizer));
     assert_int_equal(tokenizer_vocab(tokenizer), 257);
     tokenizer_destroy(tokenizer);
-    assert_ok(tokenizer_train(&env, "abc", 3, 1000, NULL, NULL, &tokenizer));
+    assert_ok(learn_text(&env, "abc", 3, 1000, NULL, NULL, &tokenizer));
     assert_int_equal(tokenizer_vocab(tokenizer), 257);
     tokenizer_destroy(tokenizer);
-    assert_ok(
-        tokenizer_train(&env, "\xff\xfe\xff\xfe the the\x80", 13, 1000, NULL, NULL, &tokenizer));
+    assert_ok(learn_text(&env, "\xff\xfe\xff\xfe the the\x80", 13, 1000, NULL, NULL, &tokenizer));
     assert_int_equal(tokenizer_vocab(tokenizer), 260); /* " t", "he", " the" */
     tokenizer_destroy(tokenizer);
-    assert_ok(tokenizer_train(&env, run, sizeof run, 400, count_calls, calls, &tokenizer));
+    assert_ok(learn_text(&env, run, sizeof run, 400, count_calls, calls, &tokenizer));
     assert_true(calls[0] >= 2);
     assert_int_equal(calls[1], tokenizer_vocab(tokenizer));
-    for (int32_t id = 256; id < tokenizer_eot(tokenizer); id++) { /* no token grows without end */
+    for (int32_t id = 256; id < tokenizer_eot(tokenizer); id++) { /* tokens have a maximal length */
         assert_non_null(tokenizer_token(tokenizer, id, &bytes));
         assert_in_range(bytes, 2, 256);
     }
     tokenizer_destroy(tokenizer);
-    assert_int_equal(tokenizer_train(&env, "abc", 3, 256, NULL, NULL, &tokenizer), STATUS_CONFIG);
+    assert_int_equal(learn_text(&env, "abc", 3, 256, NULL, NULL, &tokenizer), STATUS_CONFIG);
     assert_non_null(strstr(log_first_error(env.log), "257"));
     env_destroy(&env);
 }
@@ -248,7 +246,7 @@ static void test_no_memory(void **state)
         struct tokenizer *tokenizer = NULL;
         int64_t before = mem_allocation_count(env.mem);
         mem_fail_at(env.mem, n);
-        enum status st = tokenizer_train(&env, text, sizeof text, 500, NULL, NULL, &tokenizer);
+        enum status st = learn_text(&env, text, sizeof text, 500, NULL, NULL, &tokenizer);
         mem_fail_at(env.mem, 0);
         reached = mem_allocation_count(env.mem) - before >= n;
         assert_true(st == STATUS_OK || (reached && st == STATUS_MEMORY));
@@ -266,7 +264,7 @@ int main(void)
         cmocka_unit_test(test_small_texts),
         cmocka_unit_test(test_parts_make_no_difference),
         cmocka_unit_test(test_rare_words_are_dropped),
-        cmocka_unit_test(test_stops_when_told),
+        cmocka_unit_test(test_progress_can_stop),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
-/* The tokenizer on real text: by itself a test (learn, save, load, encode, decode on this tree's
- * own sources); with arguments the workbench that bench/tokenizer.py and tools/tokenizer_peer.py
- * drive. It prints one JSON object.
+/* The tokenizer on real text. Without arguments this is a test: learn, save, load, encode and decode
+ * a source file of this tree. With arguments it is the workbench that bench/tokenizer.py and
+ * tools/tokenizer_peer.py run, and prints one JSON object:
  *
  *   test_tokenizer_workbench encode TOKENIZER TEXT IDS    encode documents, write int32 ids
  *   test_tokenizer_workbench train TEXT VOCAB TOKENIZER   learn a vocabulary, write tokenizer.json
@@ -9,11 +9,11 @@
 #include <unistd.h>
 #include "testing.h"
 #include "base/file.h"
-#include "train/tokenizer/tokenizer.h"
+#include "train/learn.h"
 
-#define DOCUMENT_BYTES \
-    4096         /* a document ends with the first line that reaches this; the Python side agrees */
-#define ROUNDS 5 /* the best counts */
+/* A document ends with the first line that reaches this size, as in bench/tokenizer.py. */
+#define DOCUMENT_BYTES 4096
+#define ROUNDS         5 /* the best is reported */
 
 static double cpu_seconds(void)
 {
@@ -74,7 +74,7 @@ static int bench_train(const char *text_path, int vocab, const char *tokenizer_p
     struct file_map map;
     assert_ok(file_map_open(&env, text_path, &map));
     double start = cpu_seconds();
-    assert_ok(tokenizer_train(&env, map.data, map.bytes, vocab, NULL, NULL, &tokenizer));
+    assert_ok(learn_text(&env, map.data, map.bytes, vocab, NULL, NULL, &tokenizer));
     double seconds = cpu_seconds() - start;
     assert_ok(tokenizer_save(tokenizer, tokenizer_path));
     printf("{\"bytes\": %zu, \"vocab\": %d, \"seconds\": %.6f, \"peak_bytes\": %zu}\n", map.bytes,
@@ -97,7 +97,7 @@ static void test_own_sources(void **state)
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     assert_ok(file_map_open(&env, "src/train/tokenizer/tokenizer_json.c", &map));
-    assert_ok(tokenizer_train(&env, map.data, map.bytes, 600, NULL, NULL, &learnt));
+    assert_ok(learn_text(&env, map.data, map.bytes, 600, NULL, NULL, &learnt));
     assert_ok(tokenizer_save(learnt, path));
     assert_ok(tokenizer_load(&env, folder, &loaded));
     encode_round(&env, learnt, &map, &a);

@@ -1,5 +1,5 @@
-/* The written file: it is JSON with the fields that other readers ask for, and reads back to the
- * same tokens. */
+/* The written file is JSON, has the fields that other readers need, and parses to the same
+ * tokens. */
 #include <jansson.h>
 #include "testing.h"
 #include "train/tokenizer/tokenizer_impl.h"
@@ -37,10 +37,10 @@ static void test_fields(void **state)
         assert_int_equal(json_integer_value(json_object_get(vocab, tokens[i].spelling)),
                          tokens[i].id);
     }
-    static const char *const asked[] = {"dropout", "unk_token", "continuing_subword_prefix",
-                                        "end_of_word_suffix"};
+    static const char *const needed[] = {"dropout", "unk_token", "continuing_subword_prefix",
+                                         "end_of_word_suffix"};
     for (size_t i = 0; i < 4; i++)
-        assert_true(json_is_null(json_object_get(model, asked[i])));
+        assert_true(json_is_null(json_object_get(model, needed[i])));
     assert_true(json_is_null(json_object_get(root, "normalizer")));
     assert_string_equal(json_string_value(json_object_get(root, "version")), "1.0");
     const json_t *first = json_array_get(json_object_get(model, "merges"), 0);

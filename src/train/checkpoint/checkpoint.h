@@ -1,14 +1,17 @@
-/* checkpoint -- a run on disk, whole or not there: written by all ranks together, read by any number
- * of others.
+/* checkpoint -- saves a run to disk and reads it back. All ranks write a checkpoint together; any
+ * number of ranks can read it.
  *
  *     RUN/checkpoints/step-N/   a Hugging Face model directory (model_file.h)
  *         optimizer/            masters, momentum, variance (checkpoint_layout.h)
- *         state.json, COMPLETE  where the run stood, a hash of every piece (checkpoint_state.h)
+ *         state.json            progress of the run, a hash of every chunk (checkpoint_state.h)
+ *         COMPLETE              size and hash of state.json
  *
- * A save is one walk of all ranks: the first makes the files with their headers and full length;
- * every rank writes its share of every tensor, and syncs; all agree; the first writes state.json and
- * COMPLETE, syncs, and renames the folder to its name. Whatever fails before that, on whatever rank,
- * leaves the checkpoints as they were. docs/checkpoints.md has the format and the reasons.
+ * A save is collective. Rank 0 creates the files with their headers and full length. Every rank
+ * writes its part of every tensor and syncs. When all have succeeded, rank 0 writes state.json and
+ * COMPLETE, syncs, and renames the folder to step-N. A failure before the rename, on any rank, leaves
+ * the existing checkpoints untouched: a folder step-N is always complete.
+ *
+ * docs/checkpoints.md describes the format and the reasons for it.
  */
 #ifndef TRAIN_CHECKPOINT_H
 #define TRAIN_CHECKPOINT_H
@@ -18,56 +21,56 @@
 #include "train/tokenizer/tokenizer.h"
 
 struct checkpoint_config {
-    int64_t every;      /* steps between two; 0 = only at the end */
-    int64_t keep;       /* the newest so many stay */
-    int64_t major;      /* multiples of so many steps are saved too, and stay for ever; 0 = none */
-    int64_t file_bytes; /* limit of a file of tensors */
-    bool async;         /* those in the middle of a run are written while it goes on */
-    bool direct;        /* written and read past the system's cache, where that can be */
-    /* For the last one, when it cannot be saved (last_save.h): */
+    int64_t every;      /* steps between two checkpoints; 0 = only at the end */
+    int64_t keep;       /* number of newest checkpoints to keep */
+    int64_t major;      /* multiples of this step are saved too and never removed; 0 = none */
+    int64_t file_bytes; /* size limit of a file of tensors */
+    bool async;         /* save in the background while the run continues */
+    bool direct;        /* bypass the page cache when writing and reading, where possible */
+    /* When the last checkpoint cannot be saved (last_save.h): */
     const char *fallback;       /* another folder; "" = none */
-    const char *wait_for_space; /* how long, as train.max_time */
-    bool make_room;             /* older ones of the run may be removed */
+    const char *wait_for_space; /* how long to wait, as train.max_time */
+    bool make_room;             /* older checkpoints of the run may be removed */
 };
 extern const struct option_table checkpoint_options; /* checkpoint.* */
 
-/* Is one due after this step of a run of `steps`, before its end? */
+/* Is a checkpoint due after `step`? The last step of `steps` does not count. */
 bool checkpoint_due(const struct checkpoint_config *config, int64_t step, int64_t steps);
-/* Will there be one that is written while the run goes on, and needs room for a copy? */
+/* Will any checkpoint be saved in the background, which needs memory for a snapshot? */
 bool checkpoint_in_background(const struct checkpoint_config *config, int64_t steps);
 
 /* --- saving --------------------------------------------------------------------------------- */
 
-struct checkpoint_setup { /* all borrowed for as long as the saver lives */
-    const char *run;      /* its folder */
-    const char *folder;   /* RUN/checkpoints; made by the first save */
+struct checkpoint_setup { /* borrowed while the saver exists */
+    const char *run;      /* the run folder */
+    const char *folder;   /* RUN/checkpoints; created by the first save */
     const struct model *model;
     struct zero *zero;
     const struct tokenizer *tokenizer; /* NULL = none */
     struct device *device;
-    struct comm *comm; /* NULL: one rank */
+    struct comm *comm; /* NULL = one rank */
     enum dtype type;   /* of the parameters */
     const struct checkpoint_config *config;
     const char *config_yaml;
-    uint64_t data;            /* of the data, as in checkpoint_state, */
-    struct data_print files;  /* and of its files */
+    uint64_t data;            /* hash of sampled windows, as in checkpoint_state */
+    struct data_digest files; /* digest of the data files */
     struct fingerprint print; /* of the machine */
-    bool background;          /* write beside the run: the store has room for a snapshot */
-    bool copied; /* what is written is a snapshot, whether or not the run goes on beside it */
+    bool background;          /* save in the background */
+    bool from_snapshot;       /* write the store's snapshot, in the background or not */
 };
 
 struct checkpoint_result {
     int64_t step;
     bool saved;
-    enum status status; /* otherwise: what kind of failure it was */
+    enum status status; /* the kind of failure if it was not saved */
     char path[4096];
     char error[640]; /* why it was not saved */
-    bool no_space;   /* for want of space */
-    char note[320];  /* what else went wrong: old ones that could not be removed; "" = nothing */
+    bool no_space;   /* it was not saved because the disk is full */
+    char note[320];  /* another problem: an old checkpoint that could not be removed; "" = none */
     uint64_t bytes;
-    double seconds; /* from its start to its end, with the removal of old ones */
-    double written; /* of them, from the first write until it had its name; at the first rank */
-    double stood;   /* of them, that the run stood still: of the rank that did so longest */
+    double seconds; /* of the whole save, including the removal of old checkpoints */
+    double written; /* of these, from the first write to the rename; on rank 0 */
+    double stood;   /* of these, how long the run was blocked: the maximum over all ranks */
 };
 
 struct checkpoint_saver;
@@ -75,42 +78,45 @@ struct checkpoint_saver;
 enum status checkpoint_saver_create(struct env *env, const struct checkpoint_setup *setup,
                                     struct checkpoint_saver **saver);
 void checkpoint_saver_destroy(struct checkpoint_saver *saver); /* NULL is fine; waits */
-/* Save the state as it is now. In the background: wait for the save before, copy, return. Failures
- * are in the result, the same on every rank; the status is that of the device or communicator. */
+/* Save the current state. A background save waits for the previous one, takes the snapshot and
+ * returns. A failed save is reported in the result, the same on every rank; the returned status is
+ * that of the device or the communicator. */
 enum status checkpoint_saver_save(struct checkpoint_saver *saver,
                                   const struct checkpoint_progress *progress);
-/* Save in this folder (borrowed) from now on. No save is under way. */
+/* Save to this folder (borrowed) from now on. No save may be in progress. */
 void checkpoint_saver_set_folder(struct checkpoint_saver *saver, const char *folder);
-uint64_t checkpoint_saver_bytes(const struct checkpoint_saver *saver); /* that one takes on disk */
-/* The result of the last save when it has ended and was not asked for before; `wait` for it. Not
- * collective. */
+uint64_t
+checkpoint_saver_bytes(const struct checkpoint_saver *saver); /* disk space of a checkpoint */
+/* Fetch the result of the last save, once; false if it is still in progress or was already fetched.
+ * `wait` waits for its end. Not collective. */
 bool checkpoint_saver_result(struct checkpoint_saver *saver, bool wait,
                              struct checkpoint_result *result);
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* Of all calls that read: STATUS_FORMAT is damage, seen in what the files hold or in that one is gone. Any
- * other failure (STATUS_IO: the system refused) says nothing about the checkpoint. */
-struct checkpoint; /* one that is open: its state.json has been checked against COMPLETE */
+/* For all calls that read: STATUS_FORMAT means damage, either wrong content or a missing file. Any
+ * other failure (such as STATUS_IO) says nothing about the checkpoint. */
+struct checkpoint; /* an open checkpoint, whose state.json matches COMPLETE */
 enum status checkpoint_open(struct env *env, const char *folder, struct checkpoint **checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is fine */
 const struct checkpoint_state *checkpoint_state(const struct checkpoint *checkpoint);
 bool checkpoint_has(const struct checkpoint *checkpoint,
                     enum checkpoint_role role); /* such files */
 
-/* Every tensor of the graph into the store: masters, momentum, variance of what this rank holds.
- * `direct`: past the system's cache, where that helps. Names, types and shapes must be the graph's; every piece that is read is checked. Not collective;
- * zero_publish afterwards. On failure the store is in part overwritten. */
+/* Read the masters, momentum and variance of this rank's shards into the store. Names, types and
+ * shapes must match the graph; every chunk that is read is compared with its hash. `direct` bypasses
+ * the page cache where that helps. Not collective; call zero_publish afterwards. After a failure the
+ * store is partly overwritten. */
 enum status checkpoint_load(struct checkpoint *checkpoint, const struct unit_graph *graph,
                             bool direct, struct zero *zero);
 
-/* Every piece of every file. `seen` (NULL: nobody) is told of each file, good or not; the first
- * failure comes back after all have been looked at. */
+/* Verify every chunk of every file. `seen` (may be NULL) is called for each file, good or not. All
+ * files are verified; the first failure is returned. */
 typedef void checkpoint_seen_fn(void *user, const struct checkpoint_entry *entry, enum status st);
 enum status checkpoint_verify(struct checkpoint *checkpoint, checkpoint_seen_fn *seen, void *user);
 /* The same for the files of one role, up to the first failure. */
 enum status checkpoint_verify_role(struct checkpoint *checkpoint, enum checkpoint_role role);
-/* What number `part` of `parts` has to look at, so that together they have seen all of it. */
+/* Verify part `part` of `parts`: all parts together cover every chunk. */
 enum status checkpoint_verify_part(struct checkpoint *checkpoint, enum checkpoint_role role,
                                    int64_t part, int64_t parts);
 

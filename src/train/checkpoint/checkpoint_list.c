@@ -32,11 +32,11 @@ enum status checkpoint_list_create(struct env *env, const struct checkpoint_layo
                                    const struct zero *zero, int ranks, struct checkpoint_list *list)
 {
     *list = (struct checkpoint_list){.env = env, .layout = layout, .ranks = ranks};
-    TRY(mem_alloc_array(env, MEM_OTHER, "checkpoint pieces", (size_t)ranks + 1, sizeof *list->first,
+    TRY(mem_alloc_array(env, MEM_OTHER, "checkpoint chunks", (size_t)ranks + 1, sizeof *list->first,
                         &list->first));
     for (int r = 0; r < ranks; r++)
         list->first[r + 1] = list->first[r] + checkpoint_layout_parts(layout, zero, r);
-    TRY(mem_alloc_array(env, MEM_OTHER, "checkpoint pieces", (size_t)list->first[ranks],
+    TRY(mem_alloc_array(env, MEM_OTHER, "checkpoint chunks", (size_t)list->first[ranks],
                         sizeof *list->items, &list->items));
     for (int r = 0; r < ranks; r++)
         TRY(checkpoint_layout_visit(layout, zero, r, list_part, list));
@@ -125,7 +125,7 @@ static enum status add_tensors(const struct checkpoint_list *list, int f, int64_
     *entry = (struct checkpoint_entry){.role = file->role,
                                        .bytes = safetensors_layout_file_bytes(file->tensors)};
     snprintf(entry->name, sizeof entry->name, "%s", file->name);
-    TRY(mem_alloc_array(list->env, MEM_OTHER, "checkpoint pieces",
+    TRY(mem_alloc_array(list->env, MEM_OTHER, "checkpoint chunks",
                         (size_t)(end - *next + chunks_of(bytes)), sizeof *entry->chunks,
                         &entry->chunks));
     add_chunks(entry, header, bytes);
@@ -147,7 +147,7 @@ static enum status add_plain(const struct checkpoint_list *list, const char *fol
     struct checkpoint_entry *entry = &state->entries[state->entry_count++];
     *entry = (struct checkpoint_entry){.role = CHECKPOINT_PLAIN, .bytes = map.bytes};
     snprintf(entry->name, sizeof entry->name, "%s", name);
-    st = mem_alloc_array(list->env, MEM_OTHER, "checkpoint pieces", (size_t)chunks_of(map.bytes),
+    st = mem_alloc_array(list->env, MEM_OTHER, "checkpoint chunks", (size_t)chunks_of(map.bytes),
                          sizeof *entry->chunks, &entry->chunks);
     if (st == STATUS_OK)
         add_chunks(entry, map.data, map.bytes);

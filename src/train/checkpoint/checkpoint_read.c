@@ -1,12 +1,13 @@
 /* checkpoint_read -- opening, loading and verifying a checkpoint.
  *
- * Nothing is mapped: a disk that fails gives an error and not a signal. STATUS_FORMAT is damage that
- * has been seen (what was read differs, or a file is gone); STATUS_IO and STATUS_MEMORY say nothing about the
- * checkpoint. Whoever needs a range of a
- * file reads the pieces that cover it, each whole, and compares their hashes before a byte is used;
- * so the room needed is one piece, and a load has a few (base/ahead.h): it first lists what it wants
- * of a file, and the next pieces are read while one is checked and put in place. The header of a file
- * of tensors is read in the same pieces. Who has a checkpoint open holds that room only during a call.
+ * Files are read, not mapped, so that a failing disk gives an error and not a signal. STATUS_FORMAT is
+ * damage (wrong content or a missing file); STATUS_IO and STATUS_MEMORY say nothing about the
+ * checkpoint.
+ *
+ * To read a range of a file, the chunks that cover it are read in full and compared with their hashes
+ * before any byte is used. A load lists the chunks that it needs of a file, then reads a few of them
+ * ahead (base/ahead.h) while one is verified and stored. The header of a file of tensors is read in
+ * the same way. The buffers exist only during a call.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -62,8 +63,7 @@ static enum status check_marker(struct checkpoint *c, const char *json, size_t b
     TRY(read_whole(c, "COMPLETE", 4096, &marker, &marker_bytes));
     checkpoint_marker(json, bytes, expected);
     if (marker_bytes != strlen(expected) || memcmp(marker, expected, marker_bytes) != 0)
-        st = FAIL(c->env, FORMAT, "'%s': state.json is not the one that COMPLETE speaks of",
-                  c->folder);
+        st = FAIL(c->env, FORMAT, "'%s': state.json does not match COMPLETE", c->folder);
     mem_free(c->env, marker);
     return st;
 }
@@ -178,9 +178,9 @@ static enum status check_chunk(const struct checkpoint *c, const struct checkpoi
                     c->folder, c->entry->name, chunk->begin, chunk->begin + chunk->bytes,
                     input_reason(errno, reason, sizeof reason));
     if ((uint64_t)got < chunk->bytes)
-        return fail_chunk(c, chunk, "the file ends before");
+        return fail_chunk(c, chunk, "the file is too short");
     if (XXH3_64bits(data, chunk->bytes) != chunk->hash)
-        return fail_chunk(c, chunk, "they are not what was written (the hash differs)");
+        return fail_chunk(c, chunk, "hash mismatch: the content has changed since it was written");
     return STATUS_OK;
 }
 
@@ -324,7 +324,7 @@ static enum status want_elements(struct load *load, const struct checkpoint_entr
         const struct checkpoint_chunk *chunk = &entry->chunks[i];
         uint64_t chunk_end = chunk->begin + chunk->bytes, until = chunk_end < end ? chunk_end : end;
         if ((until - tensor_begin) % sizeof(float) != 0)
-            return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a piece ends inside of an element",
+            return FAIL(load->checkpoint->env, FORMAT, "'%s/%s': a chunk ends inside an element",
                         load->checkpoint->folder, entry->name);
         load->wants[load->want_count++] =
             (struct want){.chunk = chunk,
@@ -390,7 +390,7 @@ static enum status load_file(struct load *load, const struct checkpoint_entry *e
     if (st != STATUS_OK)
         return st;
     /* A tensor ends in the middle of a piece, at most. */
-    TRY_OR(undo_file, mem_alloc_array(c->env, MEM_OTHER, "checkpoint pieces",
+    TRY_OR(undo_file, mem_alloc_array(c->env, MEM_OTHER, "checkpoint chunks",
                                       (size_t)(entry->chunk_count + safetensors_count(file)),
                                       sizeof *load->wants, &load->wants));
     load->want_count = 0;

@@ -1,9 +1,9 @@
-/* checkpoint_saver -- when a save is written: at once, or by a thread of its own beside the run.
+/* checkpoint_saver -- runs a save: immediately, or on a worker thread in the background.
  *
- * Beside the run the store copies this rank's share (zero_snapshot) and the run goes on; the stream
- * "save" writes the copy, over a communicator of its own. One save at a time: the copy belongs to
- * the one before until it has ended. The worker prints nothing and fails nothing of the run's: it
- * has a log of its own, and what came of a save is fetched by the run between steps.
+ * For a background save the store copies this rank's shards (zero_snapshot) and the run continues;
+ * the worker stream "save" writes the copy over its own communicator. Only one save is in progress
+ * at a time, because the next one needs the snapshot buffer. The worker has its own log: it prints
+ * nothing and cannot fail the run, which fetches the result between steps.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -13,15 +13,15 @@
 
 struct checkpoint_saver {
     struct env *env; /* borrowed */
-    struct env own;  /* the same with a log of its own */
+    struct env own;  /* a copy with its own log */
     struct checkpoint_setup setup;
     struct checkpoint_layout layout;
-    struct comm *comm;     /* of the worker; NULL: the setup's is used */
-    struct stream *stream; /* NULL: saves are written at once */
-    void *room;            /* of checkpoint_write */
+    struct comm *comm;     /* of the worker; NULL = use the communicator of the setup */
+    struct stream *stream; /* NULL = saves are not in the background */
+    void *room;            /* buffer for checkpoint_write */
 
-    pthread_mutex_t lock; /* of what follows */
-    bool ended;           /* `result` is there and was not asked for */
+    pthread_mutex_t lock; /* protects the fields below */
+    bool ended;           /* `result` is valid and has not been fetched */
     struct checkpoint_result result;
 };
 
@@ -57,7 +57,7 @@ enum status checkpoint_saver_create(struct env *env, const struct checkpoint_set
     TRY(mem_alloc(env, MEM_OTHER, "checkpoint saver", sizeof *s, &s));
     s->env = env;
     s->own = *env;
-    s->own.trace = NULL; /* it is the run's */
+    s->own.trace = NULL; /* the trace belongs to the run's thread */
     s->setup = *setup;
     pthread_mutex_init(&s->lock, NULL);
     s->own.log = log_create(NULL, NULL, LOG_ERROR);
@@ -117,7 +117,7 @@ static void run_task(struct stream *stream, const void *args)
                                        .setup = &saver->setup,
                                        .layout = &saver->layout,
                                        .comm = saver->comm ? saver->comm : saver->setup.comm,
-                                       .from_snapshot = saver->setup.copied,
+                                       .from_snapshot = saver->setup.from_snapshot,
                                        .progress = task->progress,
                                        .stood = task->stood,
                                        .room = saver->room};
@@ -138,8 +138,8 @@ enum status checkpoint_saver_save(struct checkpoint_saver *saver,
 {
     struct task task = {saver, *progress, clock_seconds(), 0};
     if (saver->stream)
-        TRY(stream_sync(saver->stream)); /* the copy is still read */
-    if (saver->setup.copied)
+        TRY(stream_sync(saver->stream)); /* the previous save may still read the snapshot */
+    if (saver->setup.from_snapshot)
         TRY(zero_snapshot(saver->setup.zero));
     if (!saver->stream) {
         run_task(NULL, &task);

@@ -74,15 +74,15 @@ static void add_machine(struct text *text, const struct fingerprint *print)
     text_add(text, "},\n");
 }
 
-static void add_data(struct text *text, const struct data_print *print)
+static void add_data(struct text *text, const struct data_digest *digest)
 {
     text_printf(text,
                 "  \"data_files\": {\"kinds\": \"%016" PRIx64 "\", \"files\": %" PRId64
                 ", \"whole_bytes\": %" PRIu64 ", \"sampled_bytes\": %" PRIu64
                 ", \"samples\": %" PRId64 ", \"xxh3\": \"%016" PRIx64
                 "\", \"more_xxh3\": \"%016" PRIx64 "\", \"times_xxh3\": \"%016" PRIx64 "\"},\n",
-                print->kinds, print->files, print->whole_bytes, print->sampled_bytes,
-                print->samples, print->hash, print->more, print->times);
+                digest->kinds, digest->files, digest->whole_bytes, digest->sampled_bytes,
+                digest->samples, digest->hash, digest->more, digest->times);
 }
 
 static void add_entry(struct text *text, const struct checkpoint_entry *entry)
@@ -220,19 +220,19 @@ static enum status read_machine(const struct reader *r, const json_t *root,
     return read_words(r, machine, "device", print->device, sizeof print->device);
 }
 
-static enum status read_data(const struct reader *r, const json_t *data, struct data_print *print)
+static enum status read_data(const struct reader *r, const json_t *data, struct data_digest *digest)
 {
     int64_t whole = 0, sampled = 0;
-    TRY(read_hash(r, data, "kinds", &print->kinds));
-    TRY(read_count(r, data, "files", MOST_SAMPLES, &print->files));
+    TRY(read_hash(r, data, "kinds", &digest->kinds));
+    TRY(read_count(r, data, "files", MOST_SAMPLES, &digest->files));
     TRY(read_count(r, data, "whole_bytes", MOST_BYTES, &whole));
     TRY(read_count(r, data, "sampled_bytes", MOST_BYTES, &sampled));
-    TRY(read_count(r, data, "samples", MOST_SAMPLES, &print->samples));
-    print->whole_bytes = (uint64_t)whole;
-    print->sampled_bytes = (uint64_t)sampled;
-    TRY(read_hash(r, data, "xxh3", &print->hash));
-    TRY(read_hash(r, data, "more_xxh3", &print->more));
-    return read_hash(r, data, "times_xxh3", &print->times);
+    TRY(read_count(r, data, "samples", MOST_SAMPLES, &digest->samples));
+    digest->whole_bytes = (uint64_t)whole;
+    digest->sampled_bytes = (uint64_t)sampled;
+    TRY(read_hash(r, data, "xxh3", &digest->hash));
+    TRY(read_hash(r, data, "more_xxh3", &digest->more));
+    return read_hash(r, data, "times_xxh3", &digest->times);
 }
 
 static enum status read_config(const struct reader *r, const json_t *root,
@@ -278,7 +278,7 @@ static enum status read_chunks(const struct reader *r, const json_t *list,
 {
     uint64_t next = 0;
     size_t count = json_array_size(list);
-    TRY(mem_alloc_array(r->env, MEM_OTHER, "checkpoint pieces", count, sizeof *entry->chunks,
+    TRY(mem_alloc_array(r->env, MEM_OTHER, "checkpoint chunks", count, sizeof *entry->chunks,
                         &entry->chunks));
     for (size_t i = 0; i < count; i++) {
         const json_t *item = json_array_get(list, i), *bytes = json_array_get(item, 0);
@@ -286,7 +286,7 @@ static enum status read_chunks(const struct reader *r, const json_t *list,
         if (json_array_size(item) != 2 || !json_is_integer(bytes) ||
             json_integer_value(bytes) < 1 || json_integer_value(bytes) > CHECKPOINT_CHUNK ||
             !parse_hash(json_string_value(json_array_get(item, 1)), &chunk->hash))
-            return FAIL(r->env, FORMAT, "'%s': piece %zu of '%s' is not [bytes, hash]", r->origin,
+            return FAIL(r->env, FORMAT, "'%s': chunk %zu of '%s' is not [bytes, hash]", r->origin,
                         i, entry->name);
         chunk->begin = next;
         chunk->bytes = (uint64_t)json_integer_value(bytes);
@@ -294,7 +294,7 @@ static enum status read_chunks(const struct reader *r, const json_t *list,
     }
     if (next != entry->bytes)
         return FAIL(r->env, FORMAT,
-                    "'%s': the pieces of '%s' are %" PRIu64
+                    "'%s': the chunks of '%s' are %" PRIu64
                     " bytes together, the file has %" PRIu64,
                     r->origin, entry->name, next, entry->bytes);
     return STATUS_OK;

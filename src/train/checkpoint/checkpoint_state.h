@@ -1,5 +1,5 @@
-/* checkpoint_state -- state.json: where a run stood, what it was told, and every file of its
- * checkpoint with a hash of each piece; and COMPLETE, the marker that vouches for state.json.
+/* checkpoint_state -- state.json: the progress and configuration of a run, and every file of its
+ * checkpoint with a hash of each chunk; and COMPLETE, the marker with the hash of state.json.
  *
  *     {"format": "sifr checkpoint", "version": 1, "step": 10, "updates": 10, "samples": 80, ...,
  *      "loss_scale": null, "config": "...", "config_xxh3": "...", "data_xxh3": "...", "workers": 2,
@@ -9,14 +9,14 @@
  *      "files": [{"name": "model.safetensors", "role": "model", "bytes": 1234,
  *                 "pieces": [[1000, "0123456789abcdef"], [234, "fedcba9876543210"]]}, ...]}
  *
- * Pieces follow each other from the first byte of a file to its last; none is longer than
- * CHECKPOINT_CHUNK, so whoever reads a range reads and checks the pieces that cover it. What is
- * parsed is believed only after every check: names stay inside the folder, lengths add up.
+ * "pieces" are the chunks of a file, consecutive from its first byte to its last. None is longer than
+ * CHECKPOINT_CHUNK, so that a range can be read and verified by the chunks that cover it. The parser
+ * trusts nothing: names must stay inside the folder, lengths must add up.
  */
 #ifndef TRAIN_CHECKPOINT_STATE_H
 #define TRAIN_CHECKPOINT_STATE_H
 #include "train/checkpoint/checkpoint_layout.h"
-#include "train/data/data_print.h"
+#include "train/data/data_digest.h"
 #include "train/checkpoint/fingerprint.h"
 #include "zero/loss_scale.h"
 
@@ -51,7 +51,7 @@ struct checkpoint_state { /* open; checkpoint_state_free it */
     struct checkpoint_progress progress;
     char *config;             /* the resolved configuration, YAML */
     uint64_t data;            /* of the data: some of the windows that the model is shown */
-    struct data_print files;  /* and of its files; all zero = it does not say */
+    struct data_digest files; /* and of its files; all zero = it does not say */
     int64_t workers;          /* ranks that computed; 0 = it does not say */
     struct fingerprint print; /* of the machine */
     struct checkpoint_entry *entries;

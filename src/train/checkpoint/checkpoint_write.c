@@ -1,15 +1,15 @@
-/* checkpoint_write -- see the header.
+/* checkpoint_write -- the steps of a save.
  *
- *     rank 0        make .step-N.tmp, its files (header, full length), config.json, tokenizer
+ *     rank 0        create .step-N.tmp, its files (header, full length), config.json, tokenizer
  *     all           agree
  *     all           write their parts of every tensor, hash them, sync
  *     all           agree
- *     all           hashes to rank 0
+ *     all           send the hashes to rank 0
  *     rank 0        state.json, COMPLETE, sync, rename to step-N, sync the parent, remove old ones
  *     all           agree
  *
- * A rank that fails goes on to the next agreement and says so there; then all of them give up, and
- * rank 0 removes what there is of the folder.
+ * A rank that fails continues to the next agreement and reports the failure there. Then all ranks
+ * give up, and rank 0 removes the temporary folder.
  */
 #include "train/checkpoint/checkpoint_write.h"
 #include <errno.h>
@@ -29,15 +29,17 @@
 #include "train/checkpoint/checkpoint_room.h"
 #include "train/weights/model_file.h"
 
-enum { ERROR_BYTES = 500 };                 /* a vote is a multiple of 8 bytes */
-enum { WIDE_BYTES = 2 * CHECKPOINT_CHUNK }; /* of the fp32 elements of a part in 16 bits */
+enum { ERROR_BYTES = 500 }; /* a vote is a multiple of 8 bytes */
+enum {
+    WIDE_BYTES = 2 * CHECKPOINT_CHUNK
+}; /* fp32 elements of a chunk that is written in 16 bits */
 enum { CHUNK_BYTES = WIDE_BYTES + CHECKPOINT_CHUNK };
-enum { ROOM_BYTES = CHECKPOINT_CHUNK }; /* written at once */
+enum { ROOM_BYTES = CHECKPOINT_CHUNK }; /* of one write */
 struct vote {
-    double stood; /* how long this rank's run did */
+    double stood; /* seconds that this rank's run was blocked */
     enum status status;
-    int number;       /* of the first rank: which name the folder has (part_folder.h) */
-    int32_t no_space; /* why it failed */
+    int number;       /* from rank 0: the number in the folder's name (part_folder.h) */
+    int32_t no_space; /* it failed because the disk is full */
     char error[ERROR_BYTES];
 };
 
@@ -45,25 +47,25 @@ struct write {
     const struct checkpoint_job *job;
     struct env *env;
     int rank, size;
-    struct part_folder *folder; /* of the first rank */
-    int number;                 /* of its name; 0: not known yet */
+    struct part_folder *folder; /* on rank 0 */
+    int number;                 /* in its name; 0 = not known yet */
     char *stem, *partial, *final;
     struct checkpoint_result *result;
     double started;
-    bool no_space; /* by the figures of the disk, before anything was written */
-    int file;      /* that is open; -1 = none */
+    bool no_space; /* the disk had too little free space before anything was written */
+    int file;      /* the open file; -1 = none */
     struct direct out;
-    void *chunk;      /* a part on its way: in fp32, and behind it in 16 bits */
-    void *room;       /* of `out` */
+    void *chunk;      /* the current chunk: in fp32, followed by space for it in 16 bits */
+    void *room;       /* buffer of `out` */
     uint64_t *hashes; /* of this rank's parts */
     int64_t hash_count;
-    struct vote *votes; /* (ranks), in the room of the job */
-    void *hash_room;    /* behind them */
+    struct vote *votes; /* (ranks), in job->room */
+    void *hash_room;    /* follows the votes in job->room */
 };
 
 /* --- agreement ------------------------------------------------------------------------------ */
 
-/* Everybody's vote is read; the first that failed is the result of all. */
+/* The first failed vote is the result on every rank. */
 static enum status count_votes(struct write *w, const struct vote *votes)
 {
     w->number = votes[0].number;
@@ -86,7 +88,7 @@ static enum status agree(struct write *w, enum status st)
 {
     struct comm *comm = w->job->comm;
     struct vote mine = {.status = st, .stood = w->job->stood, .number = w->number};
-    if (*w->result->error) /* all know it */
+    if (*w->result->error) /* all ranks know it already */
         return st;
     if (st != STATUS_OK) {
         snprintf(mine.error, sizeof mine.error, "%s", log_first_error(w->env->log));
@@ -98,7 +100,7 @@ static enum status agree(struct write *w, enum status st)
     return count_votes(w, w->votes);
 }
 
-/* --- the first rank: folders, headers, small files ------------------------------------------ */
+/* --- rank 0: folders, headers, small files -------------------------------------------------- */
 
 static enum status inside(struct write *w, const char *name, char **path)
 {
@@ -111,7 +113,7 @@ static enum status check_room(struct write *w)
     uint64_t bytes = checkpoint_room_bytes(w->job->layout), room;
     char needed[32], there[32];
     if (!output_free(w->env, folder, &room) || room >= bytes)
-        return STATUS_OK; /* if it is not known, the writes will tell */
+        return STATUS_OK; /* if the free space is unknown, a write will fail */
     w->no_space = true;
     return FAIL(w->env, IO, "'%s': a checkpoint needs %s and the disk has room for %s", folder,
                 text_human_bytes(needed, (double)bytes), text_human_bytes(there, (double)room));
@@ -122,7 +124,7 @@ static enum status make_folders(struct write *w)
     char *optimizer;
     TRY(dir_create(w->env, w->job->setup->folder));
     if (!path_is_free(w->final))
-        return FAIL(w->env, IO, "'%s' exists", w->final);
+        return FAIL(w->env, IO, "'%s' already exists", w->final);
     TRY(check_room(w));
     TRY(part_folder_create(w->env, w->stem, &w->folder));
     w->number = part_folder_number(w->folder);
@@ -133,7 +135,7 @@ static enum status make_folders(struct write *w)
     return st;
 }
 
-/* Full length and header; the tensors' bytes come from their ranks. */
+/* Create a file with its header and full length. The ranks write the tensors. */
 static enum status make_file(struct write *w, const struct checkpoint_file *file)
 {
     size_t bytes;
@@ -155,7 +157,7 @@ static enum status make_file(struct write *w, const struct checkpoint_file *file
     return st;
 }
 
-/* Which file has which tensor, where the model is in several. */
+/* Write the index that maps tensors to files, if the model has several files. */
 static enum status write_index(struct write *w)
 {
     struct text text;
@@ -233,7 +235,7 @@ static enum zero_state state_of(enum checkpoint_role role)
     }
 }
 
-/* The elements of a part as the file has them. */
+/* The elements of a part in the type of the file. */
 static enum status fetch(struct write *w, const struct checkpoint_part *part, const void **data)
 {
     const struct checkpoint_file *file = &w->job->layout->files[part->file];
@@ -271,15 +273,15 @@ static enum status write_parts(struct write *w)
     if (!w->partial)
         TRY(part_folder_name(w->env, w->stem, w->number, &w->partial));
     int64_t parts = checkpoint_layout_parts(job->layout, job->setup->zero, w->rank);
-    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", CHUNK_BYTES, &w->chunk));
-    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint piece", ROOM_BYTES + DIRECT_BLOCK, &w->room));
+    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint chunk", CHUNK_BYTES, &w->chunk));
+    TRY(mem_alloc(w->env, MEM_OTHER, "checkpoint chunk", ROOM_BYTES + DIRECT_BLOCK, &w->room));
     TRY(mem_alloc_array(w->env, MEM_OTHER, "hashes", (size_t)parts, sizeof *w->hashes, &w->hashes));
     enum status st = checkpoint_layout_visit(job->layout, job->setup->zero, w->rank, write_part, w);
     enum status ended = end_file(w);
     return st != STATUS_OK ? st : ended;
 }
 
-/* --- the first rank: state.json, and the name ----------------------------------------------- */
+/* --- rank 0: state.json and the rename ------------------------------------------------------ */
 
 static enum status fill_state(struct write *w, const struct checkpoint_list *list,
                               struct checkpoint_state *state)
@@ -315,7 +317,7 @@ static enum status write_state(struct write *w, const struct checkpoint_list *li
         checkpoint_state_print(&state, &text);
         st = text.status;
     }
-    /* The names of the files are durable before the marker is. */
+    /* The file names must be durable before the marker is. */
     if (st == STATUS_OK && (st = inside(w, "optimizer", &optimizer)) == STATUS_OK) {
         st = dir_sync(w->env, optimizer);
         mem_free(w->env, optimizer);
@@ -333,7 +335,7 @@ static enum status write_state(struct write *w, const struct checkpoint_list *li
     return st;
 }
 
-/* From here on it counts. */
+/* Rename the folder: from now on the checkpoint exists. */
 static enum status publish(struct write *w)
 {
     const struct checkpoint_setup *setup = w->job->setup;
@@ -341,7 +343,7 @@ static enum status publish(struct write *w)
     if (part_folder_path(w->folder) != NULL)
         return st;
     w->result->written = clock_seconds() - w->started;
-    if (st == STATUS_OK) /* otherwise a power cut could take the name: the one before is needed */
+    if (st == STATUS_OK) /* if the rename is not durable, the older checkpoints are still needed */
         st =
             checkpoint_keep_prune(w->env, setup->folder, setup->config->keep, setup->config->major);
     if (st != STATUS_OK)
@@ -365,9 +367,9 @@ done:
     return st;
 }
 
-/* --- all of it ------------------------------------------------------------------------------ */
+/* --- the save ------------------------------------------------------------------------------- */
 
-static enum status walk(struct write *w)
+static enum status save(struct write *w)
 {
     const char *folder = w->job->setup->folder;
     int64_t step = w->job->progress.step;
@@ -406,8 +408,8 @@ void checkpoint_write(const struct checkpoint_job *job, struct checkpoint_result
     *result = (struct checkpoint_result){.step = job->progress.step};
     output_forget();
     if (comm)
-        comm_be_patient(comm, true); /* disks differ */
-    enum status st = walk(&w);
+        comm_be_patient(comm, true); /* some disks are slower than others */
+    enum status st = save(&w);
     if (comm)
         comm_be_patient(comm, false);
     result->saved = st == STATUS_OK;

@@ -1,4 +1,4 @@
-/* config_lines -- see the header. */
+/* config_lines -- flattens a configuration to lines, and compares two of them. */
 #include "train/checkpoint/config_lines.h"
 #include <string.h>
 
@@ -8,11 +8,11 @@ enum { MOST_SHOWN = 8 };
 
 struct lines {
     const char *section; /* its line of the YAML */
-    struct text line;    /* that is being put together */
-    bool in_list;        /* it has items */
+    struct text line;    /* the line being assembled */
+    bool in_list;        /* the line has items of a list */
 };
 
-/* The line is whole. */
+/* Finish the current line and append it to `out`. */
 static void end_line(struct lines *lines, config_wanted_fn *wanted, struct text *out)
 {
     if (lines->in_list)
@@ -23,7 +23,7 @@ static void end_line(struct lines *lines, config_wanted_fn *wanted, struct text 
     text_clear(&lines->line);
 }
 
-/* "- match: x" begins an item of a list, "lr_mul: 2" goes on with it. */
+/* "- match: x" begins an item of a list, "lr_mul: 2" continues it. */
 static void add_field(struct lines *lines, const char *field, int bytes)
 {
     bool begins = strncmp(field, "- ", 2) == 0;
@@ -108,7 +108,7 @@ enum config_weight config_weight_of(const char *line)
     return starts_with(line, shapes) ? CONFIG_SHAPES : CONFIG_BITS;
 }
 
-/* The value of the line in `lines` whose key is that of `line`; NULL: there is none. */
+/* The rest of the line in `lines` that has the same key as `line`; NULL if there is none. */
 static const char *find_value(const char *lines, const char *line, size_t key_bytes)
 {
     while (*lines) {
@@ -140,8 +140,8 @@ static void add_changes(const char *there, const char *here, enum config_weight 
             strncmp(old, new, (size_t)value_bytes(old)) == 0)
             continue;
         if (shown++ < MOST_SHOWN)
-            text_printf(out, "%s%.*s: %.*s there, %.*s here", out->bytes ? "; " : "", (int)key,
-                        line, value_bytes(old), old, value_bytes(new), new);
+            text_printf(out, "%s%.*s: %.*s -> %.*s", out->bytes ? "; " : "", (int)key, line,
+                        value_bytes(old), old, value_bytes(new), new);
     }
     if (shown > MOST_SHOWN)
         text_printf(out, "; and %d more", shown - MOST_SHOWN);

@@ -1,4 +1,4 @@
-/* fallback -- see the header. */
+/* fallback -- names and finds the checkpoint of a run in the fallback folder. */
 #include "train/checkpoint/fallback.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "base/json_doc.h"
 #include "base/text.h"
 
-enum { LINE_BYTES = 4096 }; /* of a longer line, so many */
+enum { LINE_BYTES = 4096 }; /* of a longer line only this prefix is hashed */
 enum { SUMMARY_BYTES = 1 << 20 };
 
 uint64_t fallback_id(struct env *env, const char *run)
@@ -33,7 +33,7 @@ uint64_t fallback_id(struct env *env, const char *run)
     return XXH3_64bits(line, end ? (size_t)(end - line) : (size_t)got);
 }
 
-/* The last part of a path; `bytes` of it. */
+/* The last component of a path, of length *bytes. */
 static const char *name_of(const char *path, size_t *bytes)
 {
     const char *end = path + strlen(path);
@@ -52,7 +52,7 @@ enum status fallback_folder(struct env *env, const char *fallback, const char *r
     struct text text;
     size_t bytes;
     const char *name = name_of(run, &bytes);
-    if (bytes == 0 || *name == '.') /* "." or "..": not its name */
+    if (bytes == 0 || *name == '.') /* "." and ".." are not names */
         name = "run", bytes = 3;
     text_init(&text, env);
     text_add_bytes(&text, name, bytes);
@@ -68,7 +68,7 @@ enum status fallback_folder(struct env *env, const char *fallback, const char *r
 
 bool fallback_holds(const char *checkpoint)
 {
-    static const char own[] = "checkpoints"; /* NAME-ID does not end so: ID is 16 digits */
+    static const char own[] = "checkpoints"; /* NAME-ID never ends like this: ID is 16 digits */
     const char *slash = strrchr(checkpoint, '/');
     size_t bytes = sizeof own - 1;
     return slash &&
@@ -102,7 +102,7 @@ static enum status read_last(struct env *env, const char *summary, const char *t
 
 enum status fallback_newer(struct env *env, const char *run, const char *than, char **checkpoint)
 {
-    struct env quiet = *env; /* a summary that cannot be read is no failure */
+    struct env quiet = *env; /* an unreadable summary is not an error */
     char *path;
     *checkpoint = NULL;
     TRY(path_join(env, run, "summary.json", &path));

@@ -1,10 +1,10 @@
-/* fallback -- where the last checkpoint of a run is when its own folder could not take it:
+/* fallback -- where the last checkpoint of a run is saved when its own folder is full:
  *
- *     checkpoint.fallback/NAME-ID/step-N        NAME: of the run's folder
+ *     checkpoint.fallback/NAME-ID/step-N        NAME: the name of the run folder
  *
- * ID is a hash of the first line of the run's metrics.jsonl, which has the time that its first step
- * took: another run in a folder of the same name, or one begun again there, has another. So several
- * runs may share a fallback, and a run that was moved finds its own.
+ * ID is a hash of the first line of the run's metrics.jsonl, which contains the duration of the first
+ * step. Another run in a folder of the same name, or one restarted there, has another ID. So several
+ * runs may share a fallback folder, and a run that was moved still finds its own checkpoint.
  */
 #ifndef TRAIN_FALLBACK_H
 #define TRAIN_FALLBACK_H
@@ -12,17 +12,17 @@
 #include <stdint.h>
 #include "base/env.h"
 
-/* Of the run in this folder; 0 = it has no record yet. */
+/* The ID of the run in this folder; 0 = metrics.jsonl has no line yet. */
 uint64_t fallback_id(struct env *env, const char *run);
-/* *folder: mem_free it. */
+/* The caller frees *folder with mem_free. */
 enum status fallback_folder(struct env *env, const char *fallback, const char *run, uint64_t id,
                             char **folder);
 
-/* Is this the path of a checkpoint in a fallback? As a run's summary.json has it: its own ones are in
- * a folder called checkpoints. */
+/* Is this path, as found in summary.json, a checkpoint in a fallback folder? A run's own checkpoints
+ * are in a folder called "checkpoints". */
 bool fallback_holds(const char *checkpoint);
-/* *checkpoint = where the run in this folder left its last checkpoint, if that is in a fallback, is
- * there, and is of a later step than the checkpoint `than`; else NULL. mem_free it. */
+/* *checkpoint = the last checkpoint of the run, if it exists in a fallback folder and has a later
+ * step than the checkpoint `than`; otherwise NULL. The caller frees it with mem_free. */
 enum status fallback_newer(struct env *env, const char *run, const char *than, char **checkpoint);
 
 #endif

@@ -1,4 +1,4 @@
-/* fingerprint -- see the header. */
+/* fingerprint -- hashes the program and describes the machine. */
 #include "train/checkpoint/fingerprint.h"
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +35,7 @@ enum status fingerprint_take(struct env *env, const char *device, const char *gp
 static void compare_words(const char *what, const char *there, const char *here, struct text *text)
 {
     if (strcmp(there, here) != 0)
-        text_printf(text, "%s%s '%s' there, '%s' here", text->bytes ? "; " : "", what, there, here);
+        text_printf(text, "%s%s: '%s' -> '%s'", text->bytes ? "; " : "", what, there, here);
 }
 
 void fingerprint_compare(const struct fingerprint *there, const struct fingerprint *here,

@@ -1,4 +1,4 @@
-/* resume -- see the header. */
+/* resume -- picks, reads and compares checkpoints until one is good on every rank. */
 #include "train/checkpoint/resume.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,30 +10,30 @@
 
 struct resume {
     struct env *env;
-    struct env quiet; /* the same with a log of its own: what is damaged is passed over */
+    struct env quiet; /* a copy with its own log: a damaged checkpoint is not an error of the run */
     const struct resume_source *source;
     struct comm *comm;
     const struct unit_graph *graph;
     struct zero *zero;
     int rank, size;
-    size_t held_bytes;     /* by the account, before anything was read */
-    size_t resident_bytes; /* by the process */
-    bool apart;            /* the one that is tried is in the second folder */
-    int64_t tried;         /* how many were damaged */
-    enum status verdict;   /* of all ranks on the last: good, damaged, or why the run stops */
-    char why[512];         /* it is not good */
+    size_t held_bytes;     /* in the memory account, before anything was read */
+    size_t resident_bytes; /* of the process, before anything was read */
+    bool apart;            /* the current checkpoint is in the second folder */
+    int64_t tried;         /* number of damaged checkpoints so far */
+    enum status verdict;   /* of all ranks on the current one: OK, FORMAT = damaged, else stop */
+    char why[512];         /* why the verdict is not OK */
 };
 
 struct vote {
     int64_t step, status;
-    int64_t apart;          /* it is in the second folder */
+    int64_t apart;          /* the checkpoint is in the second folder */
     uint64_t memory, grown; /* as in resume_load */
     char error[480];
 };
 
 /* --- what has changed ----------------------------------------------------------------------- */
 
-/* At the first rank: refuse a state that does not fit. */
+/* On rank 0: refuse a checkpoint of a model of another shape. */
 static enum status refuse_shapes(struct resume *r, const struct checkpoint_state *state)
 {
     enum status st = STATUS_OK;
@@ -42,15 +42,15 @@ static enum status refuse_shapes(struct resume *r, const struct checkpoint_state
     config_changes(state->config, r->source->config_yaml, CONFIG_SHAPES, &text);
     if (text.bytes > 0)
         st = FAIL(r->env, CONFIG,
-                  "the run in this folder has another model (%s); give its keys, another --out, or "
-                  "--fresh",
+                  "the run in this folder has another model (%s); set the same model keys, choose "
+                  "another --out, or give --fresh",
                   text_string(&text));
     text_free(&text);
     return st;
 }
 
-/* Keys that decide which samples are drawn: where one of them is among the changes that were told,
- * other samples are no news. */
+/* Do the reported changes include a key that decides which samples are drawn? Then different samples
+ * need no warning of their own. */
 static bool explains_data(const char *changes)
 {
     return strstr(changes, "train.seed:") || strstr(changes, "train.context:") ||
@@ -59,27 +59,27 @@ static bool explains_data(const char *changes)
 
 struct comparison {
     enum data_verdict files;
-    bool same;            /* files, and tokens as far as was looked */
+    bool same;            /* the files and the sampled tokens match */
     struct text in_words; /* what was compared */
 };
 
-/* Files may be the same and make other tokens, with another tokenizer.json. */
+/* The same files give different tokens with another tokenizer.json, so both are compared. */
 static void compare_data(struct resume *r, const struct checkpoint_state *state,
                          struct comparison *comparison)
 {
     struct text *words = &comparison->in_words;
     bool same_tokens = state->data == r->source->data;
     text_init(words, r->env);
-    comparison->files = data_print_compare(&state->files, &r->source->files, words);
+    comparison->files = data_digest_compare(&state->files, &r->source->files, words);
     if (comparison->files == DATA_UNKNOWN)
         text_add(words, "the number of tokens and up to 2048 windows of them");
     if (comparison->files == DATA_SAME && !same_tokens)
-        text_add(words, ", which are the same, and up to 2048 windows of tokens, which are not");
+        text_add(words, ", which match, and up to 2048 windows of tokens, which differ");
     comparison->same = comparison->files != DATA_DIFFERS && same_tokens;
 }
 
-/* Is it no news, after the changes that were told, that the data differs? Another seed draws other
- * samples, and other files have other names. */
+/* Do the reported changes already explain why the data differs? Another seed draws other samples;
+ * other files have other names. */
 static bool is_explained(const struct comparison *comparison, const char *changes)
 {
     if (comparison->files != DATA_DIFFERS)
@@ -97,14 +97,14 @@ static void tell_data(struct resume *r, const struct checkpoint_state *state, co
     if (comparison->same)
         config_changes(state->config, r->source->config_yaml, CONFIG_DATA, &names);
     if (names.bytes > 0)
-        log_info(r->env, "the data is that of the checkpoint (compared: %s), named otherwise: %s",
+        log_info(r->env, "the data matches the checkpoint (compared: %s) under other names: %s",
                  compared, text_string(&names));
     else if (comparison->same)
-        log_info(r->env, "the data is that of the checkpoint (compared: %s)", compared);
+        log_info(r->env, "the data matches the checkpoint (compared: %s)", compared);
     else if (!is_explained(comparison, changes))
         log_warn(r->env,
-                 "the data is not that of the checkpoint (compared: %s), so the run will differ "
-                 "from one that was not interrupted",
+                 "the data does not match the checkpoint (compared: %s): the run will differ from "
+                 "an uninterrupted one",
                  compared);
     text_free(&names);
 }
@@ -121,27 +121,27 @@ static void tell_changes(struct resume *r, const struct checkpoint_state *state)
     config_changes(state->config, here, CONFIG_BITS, &text);
     if (text.bytes > 0)
         log_warn(r->env,
-                 "the configuration has changed, so the run will differ from one that was "
-                 "not interrupted: %s",
+                 "the configuration has changed, so the run will differ from an uninterrupted "
+                 "one: %s",
                  text_string(&text));
     tell_data(r, state, text_string(&text), &comparison);
     if (r->source->by_workers && state->workers > 0 && state->workers != r->source->workers)
         log_warn(r->env,
                  "gradients are summed by worker (zero.accumulate: local or precision.accumulate: "
-                 "bf16), so the run will differ from one that was not interrupted: %" PRId64
-                 " workers there, %" PRId64 " here",
+                 "bf16), so the run will differ from an uninterrupted one: %" PRId64 " -> %" PRId64
+                 " workers",
                  state->workers, r->source->workers);
     text_clear(&text);
     fingerprint_compare(&state->print, r->source->print, &text);
     if (text.bytes > 0)
-        log_warn(r->env, "the bits of a run may differ from here on: %s", text_string(&text));
+        log_warn(r->env, "the bits of the run may differ from now on: %s", text_string(&text));
     text_free(&comparison.in_words);
     text_free(&text);
 }
 
 /* --- one checkpoint ------------------------------------------------------------------------- */
 
-/* What the first rank knows, everybody does. */
+/* Broadcast what rank 0 found. */
 static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes)
 {
     struct vote mine = {.step = *step, .apart = r->apart};
@@ -153,8 +153,8 @@ static enum status tell_step(struct resume *r, int64_t *step, struct vote *votes
     return STATUS_OK;
 }
 
-/* The newest below `below` in either folder; of equals the run's own comes first, and the other when that
- * was passed over. */
+/* The newest checkpoint below `below` in either folder. If both have the same step, the run's own is
+ * tried first, and the other one after it. */
 static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
 {
     int64_t second = -1;
@@ -167,7 +167,7 @@ static enum status find_newest(struct resume *r, int64_t below, int64_t *step)
     return STATUS_OK;
 }
 
-/* *step = the next to try, -1: there has been none. */
+/* *step = the next checkpoint to try; -1 = there is none at all. */
 static enum status pick(struct resume *r, int64_t below, int64_t *step, struct vote *votes)
 {
     *step = -1;
@@ -175,20 +175,20 @@ static enum status pick(struct resume *r, int64_t below, int64_t *step, struct v
         TRY(find_newest(r, below, step));
     if (r->rank == 0 && *step < 0 && r->tried > 0)
         return FAIL(r->env, FORMAT,
-                    "no checkpoint in '%s' can be used, the last because of: %s; give --fresh to "
-                    "begin again beside it",
+                    "no usable checkpoint in '%s', last error: %s; give --fresh to move this run "
+                    "aside and start again",
                     r->source->folder, r->why);
     return tell_step(r, step, votes);
 }
 
-/* Damage that a rank has seen counts for all. A rank that could not look (the disk does not answer, no
- * memory) has seen nothing, and what it says counts more: nothing is concluded then. */
-static int rank_of(int64_t status)
+/* Damage on one rank counts for all ranks. A rank that could not read (disk error, out of memory)
+ * overrules it: then nothing can be concluded about the checkpoint. */
+static int severity(int64_t status)
 {
     return status == STATUS_OK ? 0 : status == STATUS_FORMAT ? 1 : 2;
 }
 
-/* All ranks go on from it, or none: r->verdict is the same everywhere. */
+/* All ranks resume from the checkpoint, or none does: r->verdict is the same on every rank. */
 static enum status agree(struct resume *r, enum status st, struct vote *votes,
                          struct resume_load *load)
 {
@@ -207,7 +207,7 @@ static enum status agree(struct resume *r, enum status st, struct vote *votes,
             load->memory_bytes = votes[i].memory;
         if (votes[i].grown > load->grown_bytes)
             load->grown_bytes = votes[i].grown;
-        if (rank_of(votes[i].status) <= rank_of((int64_t)r->verdict))
+        if (severity(votes[i].status) <= severity((int64_t)r->verdict))
             continue;
         r->verdict = (enum status)votes[i].status;
         snprintf(r->why, sizeof r->why, "%s", *votes[i].error ? votes[i].error : "unknown");
@@ -215,11 +215,11 @@ static enum status agree(struct resume *r, enum status st, struct vote *votes,
     return STATUS_OK;
 }
 
-/* The checkpoint may be good: nothing is changed, and a person decides. */
+/* The checkpoint could not be read but may be good: change nothing and let the user decide. */
 static enum status stop(struct resume *r, const char *path, int64_t step, struct vote *votes)
 {
     int64_t before = -1;
-    if (r->rank == 0) /* where that cannot be read either, nothing is known of others */
+    if (r->rank == 0) /* on failure, report no earlier checkpoint */
         (void)checkpoint_keep_newest(&r->quiet, r->source->folder, step, &before);
     TRY(tell_step(r, &before, votes));
     if (r->verdict != STATUS_IO)
@@ -227,17 +227,18 @@ static enum status stop(struct resume *r, const char *path, int64_t step, struct
     if (before < 0)
         return FAIL(
             r->env, IO,
-            "%s; nothing was changed and there is no checkpoint before this one: run the same "
-            "command when the file can be read, or give --fresh to begin again",
+            "%s; nothing was changed and there is no earlier checkpoint: rerun the same command "
+            "when the file can be read, or give --fresh to start again",
             r->why);
     return FAIL(
         r->env, IO,
-        "%s; nothing was changed: run the same command when the file can be read, or resume "
+        "%s; nothing was changed: rerun the same command when the file can be read, or resume "
         "from step %" PRId64 " by renaming this checkpoint first: mv '%s' '%s.unreadable'",
         r->why, before, path, path);
 }
 
-/* This rank's share of it. With masters there are weights in fewer bits that nobody needs. */
+/* Read this rank's part of the checkpoint. If there are masters, no rank needs the 16-bit weights:
+ * they are divided among the ranks and only verified. */
 static enum status read_part(struct resume *r, struct checkpoint *checkpoint)
 {
     if (r->rank == 0)
@@ -248,7 +249,7 @@ static enum status read_part(struct resume *r, struct checkpoint *checkpoint)
     return checkpoint_verify_part(checkpoint, CHECKPOINT_MODEL, r->rank, r->size);
 }
 
-/* r->verdict says afterwards whether all ranks have it. */
+/* Sets r->verdict. */
 static enum status try_one(struct resume *r, const char *path, struct vote *votes,
                            struct checkpoint_progress *progress, struct resume_load *load)
 {
@@ -272,7 +273,7 @@ static enum status try_one(struct resume *r, const char *path, struct vote *vote
     return refused;
 }
 
-/* --- all of them ---------------------------------------------------------------------------- */
+/* --- all checkpoints ------------------------------------------------------------------------ */
 
 static enum status try_all(struct resume *r, struct vote *votes,
                            struct checkpoint_progress *progress, struct resume_load *load,
@@ -292,14 +293,14 @@ static enum status try_all(struct resume *r, struct vote *votes,
         if (st == STATUS_OK && r->verdict != STATUS_OK && r->verdict != STATUS_FORMAT)
             st = stop(r, path, step, votes);
         if (st == STATUS_OK && r->verdict == STATUS_FORMAT && r->rank == 0)
-            log_warn(r->env, "the checkpoint '%s' is passed over: %s", path, r->why);
+            log_warn(r->env, "skipped the damaged checkpoint '%s': %s", path, r->why);
         else if (st == STATUS_OK && r->rank == 0 && progress->step < r->source->steps)
-            log_info(r->env, "going on after step %" PRId64 " from '%s', read in %s",
+            log_info(r->env, "resuming after step %" PRId64 " from '%s', read in %s",
                      progress->step, path, text_human_seconds(seconds, load->seconds));
         mem_free(r->env, path);
         TRY(st);
         *found = r->verdict == STATUS_OK;
-        load->apart = *found && r->apart;
+        load->in_fallback = *found && r->apart;
     }
     return STATUS_OK;
 }
@@ -323,7 +324,7 @@ enum status resume_run(struct env *env, const struct resume_source *source, stru
     TRY(mem_alloc_array(env, MEM_OTHER, "votes", (size_t)r.size, sizeof *votes, &votes));
     r.quiet.log = log_create(NULL, NULL, LOG_ERROR);
     if (comm)
-        comm_be_patient(comm, true); /* some have more to read, or from a slower disk */
+        comm_be_patient(comm, true); /* some ranks read more, or from a slower disk */
     enum status st = r.quiet.log ? try_all(&r, votes, progress, load, found)
                                  : FAIL(env, MEMORY, "out of memory for a log");
     if (comm)

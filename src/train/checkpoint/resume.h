@@ -1,43 +1,46 @@
-/* resume -- going on with a run: the newest checkpoint that is whole, at any number of ranks.
+/* resume -- resumes a run from its newest complete checkpoint, on any number of ranks.
  *
- * All ranks read what they hold of the newest one; the first looks at the small files beside, and
- * what nobody needs is shared out, so that every byte has been compared with its hash. When any of
- * them finds damage, all pass it over and the one before is tried. When any of them could not look
- * (a read fails, no memory), that is no damage: all stop, nothing is changed, and the error says
- * how to resume from the one before. Only the first rank looks at the folder. A changed
- * configuration is named: what the state does not fit is refused, what changes the bits is said.
+ * Every rank reads the shards that it holds. Rank 0 also reads the small files, and files that no
+ * rank needs are divided among all ranks, so that every byte is compared with its hash.
+ *
+ *     a rank finds damage             all ranks skip the checkpoint and try the previous one
+ *     a rank cannot read (a read      this is not damage: all ranks stop, nothing is changed, and the
+ *     fails, out of memory)           error explains how to resume from the previous checkpoint
+ *
+ * Only rank 0 looks at the folder. It also compares the configuration with that of the checkpoint:
+ * a model of another shape is refused; a change that affects the bits is reported.
  */
 #ifndef TRAIN_RESUME_H
 #define TRAIN_RESUME_H
 #include "comm/comm.h"
 #include "train/checkpoint/checkpoint.h"
 
-struct resume_source {       /* borrowed for the call */
-    const char *folder;      /* RUN/checkpoints */
-    const char *second;      /* where the newest may be too (fallback.h); NULL = nowhere */
-    bool direct;             /* read past the system's cache; counts at every rank */
-    bool wanted;             /* there is a run to go on with. Counts at the first rank, as does what
-                                follows */
-    const char *config_yaml; /* of now */
+struct resume_source {  /* borrowed for the call */
+    const char *folder; /* RUN/checkpoints */
+    const char *second; /* a second folder to search (fallback.h); NULL = none */
+    bool direct;        /* bypass the page cache; used on every rank */
+    bool wanted;        /* resume if there is a checkpoint. From here on: used on rank 0 only */
+    const char *config_yaml; /* the current configuration */
     uint64_t data;
-    struct data_print files; /* of the data; all zero = not known */
+    struct data_digest files; /* of the data; all zero = not known */
     const struct fingerprint *print;
-    int64_t steps;   /* of the run; one that has done them does not go on, and nothing is said */
+    int64_t steps;   /* of the run; if all are done, nothing is logged */
     int64_t workers; /* ranks that compute */
-    bool by_workers; /* the bits depend on how many these are */
+    bool by_workers; /* the bits depend on the number of workers */
 };
 
-/* What reading the state took. */
+/* The cost of reading the state. */
 struct resume_load {
-    double seconds;      /* until all ranks had it, with what was passed over */
-    size_t memory_bytes; /* taken for it beside the store, at most, by any rank */
-    bool apart;          /* it was in the second folder */
-    size_t grown_bytes;  /* of any rank's process: that, and memory of the store not used before */
+    double seconds;      /* until all ranks had read it, including skipped checkpoints */
+    size_t memory_bytes; /* peak of memory in addition to the store; maximum over all ranks */
+    bool in_fallback;    /* the checkpoint was in the second folder */
+    size_t grown_bytes;  /* growth of the process, including memory of the store that was first
+                            touched here; maximum over all ranks */
 };
 
-/* *found = false: there is no checkpoint at all. Otherwise the store has the state and *progress
- * says where it stood. Where there are only damaged ones that is an error, and nothing has been
- * changed on the disk. Collective; `comm` NULL: one rank. */
+/* *found = false if there is no checkpoint at all. Otherwise the store has the state, and *progress
+ * is that of the checkpoint. It is an error if all checkpoints are damaged; nothing on disk is
+ * changed then. Collective; `comm` may be NULL for one rank. */
 enum status resume_run(struct env *env, const struct resume_source *source, struct comm *comm,
                        const struct unit_graph *graph, struct zero *zero,
                        struct checkpoint_progress *progress, struct resume_load *load, bool *found);

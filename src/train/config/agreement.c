@@ -65,7 +65,7 @@ static enum status print_all(struct env *env, const struct agreement_facts *fact
     prints[AGREEMENT_CONFIG] = XXH3_64bits(config->data, config->bytes);
     TRY(agreement_print_data(env, facts->data, facts->context, &prints[AGREEMENT_DATA]));
     if (facts->model)
-        return model_weights_print(env, facts->model, &prints[AGREEMENT_MODEL]);
+        return model_weights_fingerprint(env, facts->model, &prints[AGREEMENT_MODEL]);
     return STATUS_OK;
 }
 

@@ -276,17 +276,17 @@ uint64_t dataset_mapped_bytes(const struct dataset *set)
     return bytes;
 }
 
-enum status dataset_print(const struct dataset *set, struct data_print *print)
+enum status dataset_digest(const struct dataset *set, struct data_digest *digest)
 {
-    *print = (struct data_print){0};
+    *digest = (struct data_digest){0};
     for (int i = 0; i <= set->member_count; i++) {
         const struct source *source = i < set->member_count ? set->members[i].source : set->val;
-        struct data_print one;
+        struct data_digest one;
         int kind;
         if (!source)
             continue;
-        TRY(source_print(source, &one, &kind));
-        data_print_join(print, &one, kind);
+        TRY(source_digest(source, &one, &kind));
+        data_digest_join(digest, &one, kind);
     }
     return STATUS_OK;
 }

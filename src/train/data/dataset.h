@@ -1,14 +1,14 @@
-/* dataset -- the samples of a run: a weighted mix of sources, in an order that needs no memory.
+/* dataset -- the samples of a run: a weighted mix of sources, in an order that needs no state.
  *
- * Sample n is a pure function of (configuration, seed, n): which source, which pass over it, which
- * window of that pass. There is nothing to save, and a run continues at any sample on any number of
- * ranks. Every window of a source comes once in a pass (epoch), in an order of the pass's own, and
- * each pass lays its windows at another offset.
+ * Sample n is a pure function of (configuration, seed, n): it selects a source, a pass (epoch) over
+ * that source, and a window of that pass. Nothing has to be saved, and a run can resume at any sample
+ * on any number of ranks. Every window of a source occurs once per pass. Each pass has its own order
+ * and its own offset of the windows.
  *
- * Held-out data is read in order, every token predicted exactly once.
+ * Held-out data is read in order; every token is predicted exactly once.
  *
- * After creation a dataset is only read: any number of threads may ask it for samples, and nothing
- * is allocated.
+ * A dataset is immutable after creation: any number of threads may read samples, and reading
+ * allocates nothing.
  */
 #ifndef TRAIN_DATASET_H
 #define TRAIN_DATASET_H
@@ -22,7 +22,7 @@
 struct data_config {
     const char *path;       /* file or glob; "" when mix is used */
     const char *val;        /* file or glob of held-out data, or a share such as 0.1; "" = split */
-    const char *tokenizer;  /* tokenizer.json, its folder, "bytes", "train:4096"; "" = not said */
+    const char *tokenizer;  /* tokenizer.json, its folder, "bytes", "train:4096"; "" = not set */
     int format;             /* enum data_format, of path and val */
     int64_t max_text;       /* bytes that a vocabulary is learnt from at most; 0 = all */
     double split;           /* share of every source held out when val is "" */
@@ -51,7 +51,7 @@ enum status data_tokenizer_create(struct env *env, const struct data_config *con
 /* Sizes of a vocabulary that can be learnt: all bytes and the end of a text are in it. */
 enum { DATA_LEARNT_MIN = 257, DATA_LEARNT_MAX = 1000000 };
 
-/* "train:N", and its N, at most so many tokens: for who does not learn them. */
+/* Is data.tokenizer "train:N"? And its N, the maximal size of the vocabulary that will be learnt. */
 bool data_tokenizer_is_learnt(const struct data_config *config);
 enum status data_tokenizer_size(struct env *env, const struct data_config *config, int64_t *vocab);
 
@@ -77,10 +77,10 @@ int64_t dataset_train_windows(const struct dataset *dataset); /* of one pass ove
 
 uint64_t dataset_mapped_bytes(const struct dataset *dataset); /* of files, in no rank's account */
 
-/* What the files of all sources hold. */
-enum status dataset_print(const struct dataset *dataset, struct data_print *print);
+/* A digest of the files of all sources. */
+enum status dataset_digest(const struct dataset *dataset, struct data_digest *digest);
 
-/* Remove from the folder of cached tokens what this dataset does not use. */
+/* Remove token caches from the folder that this dataset does not use. */
 enum status dataset_prune_cache(const struct dataset *dataset, const char *folder);
 
 /* tokens[0 .. context) and labels[0 .. context): labels[i] is the token after tokens[i], or -1

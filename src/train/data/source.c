@@ -189,21 +189,21 @@ static int kind_of(const struct source *source)
     return source->spans[0].token_bytes == 2 ? DATA_U16 : DATA_U32;
 }
 
-enum status source_print(const struct source *source, struct data_print *print, int *kind)
+enum status source_digest(const struct source *source, struct data_digest *digest, int *kind)
 {
     struct data_span *spans;
     *kind = kind_of(source);
-    *print = source->print;
+    *digest = source->digest;
     if (source->shard_count == 0)
         return STATUS_OK;
-    TRY(mem_alloc_array(source->env, MEM_OTHER, "data pieces", (size_t)source->shard_count,
+    TRY(mem_alloc_array(source->env, MEM_OTHER, "data spans", (size_t)source->shard_count,
                         sizeof *spans, &spans));
     for (int i = 0; i < source->shard_count; i++) {
         const struct token_span *span = &source->spans[i];
         spans[i] = (struct data_span){
             span->tokens, (uint64_t)span->count * (uint64_t)span->token_bytes, span->origin};
     }
-    data_print_take(spans, source->shard_count, DATA_PRINT_WHOLE, print);
+    data_digest_compute(spans, source->shard_count, DATA_DIGEST_WHOLE, digest);
     mem_free(source->env, spans);
     return STATUS_OK;
 }

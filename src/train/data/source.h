@@ -15,7 +15,7 @@
 #ifndef TRAIN_SOURCE_H
 #define TRAIN_SOURCE_H
 #include "base/env.h"
-#include "train/data/data_print.h"
+#include "train/data/data_digest.h"
 #include "train/data/token_cache.h"
 #include "train/data/token_stream.h"
 #include "train/tokenizer/tokenizer.h"
@@ -58,7 +58,7 @@ int source_token_bytes(const struct source *source);      /* of llm.c shards; 0 
 uint64_t source_mapped_bytes(const struct source *source); /* of files, in no rank's account */
 
 /* What its files hold, and as which kind of source. Reads what a source of tokens samples. */
-enum status source_print(const struct source *source, struct data_print *print, int *kind);
+enum status source_digest(const struct source *source, struct data_digest *digest, int *kind);
 
 /* The key of its file in the cache; false = it has none. */
 bool source_cache_key(const struct source *source, struct token_cache_key *key);

@@ -119,7 +119,7 @@ static enum status take_tokens(struct source *source, const struct source_spec *
     bool refused;
     int lock;
     source->key = source_text_key(spec, jsonl, files);
-    source->print = data_print_hashed(files->count, files->bytes, source->key.text);
+    source->digest = data_digest_hashed(files->count, files->bytes, source->key.text);
     if (spec->cache && *spec->cache) {
         TRY(token_cache_lock(env, spec->cache, &lock));
         enum status st = find_or_encode(source, spec, jsonl, files);

@@ -15,7 +15,7 @@ struct source {
     struct token_cache *cache; /* text and JSONL: their tokens, as one piece */
     struct token_cache_key key;
     struct token_span span;
-    struct data_print print; /* of the text */
+    struct data_digest digest; /* of the text */
 
     struct shard **shards; /* tokens */
     struct token_span *spans;

@@ -144,13 +144,13 @@ static enum status open_path(struct env *env, struct env *quiet, const char *pat
     if (st == STATUS_MEMORY)
         return st;
     if (st != STATUS_OK) {
-        log_warn(env, "the token cache is made again: %s", log_first_error(quiet->log));
+        log_warn(env, "rebuilding the token cache: %s", log_first_error(quiet->log));
         return STATUS_OK;
     }
     const char *wrong = judge(&map, key, &header);
     st = wrong ? STATUS_OK : take_map(env, path, &map, &header, cache);
     if (wrong)
-        log_warn(env, "the token cache '%s' is made again: %s", path, wrong);
+        log_warn(env, "rebuilding the token cache '%s': %s", path, wrong);
     if (!*cache)
         file_map_close(&map);
     return st;

@@ -103,7 +103,7 @@ static enum status try_one(struct env *env, struct env *quiet, const char *folde
     *good = st == STATUS_OK;
     const char *why = log_first_error(quiet->log);
     if (st == STATUS_FORMAT)
-        log_warn(env, "the checkpoint '%s' is passed over: %s", folder, why);
+        log_warn(env, "skipped the damaged checkpoint '%s': %s", folder, why);
     else if (st == STATUS_IO)
         return FAIL(env, IO, "%s; to use another checkpoint of the run, give its folder", why);
     else if (st != STATUS_OK)

@@ -3,29 +3,29 @@
 #include "base/file.h"
 #include "train/data/source.h"
 
-struct side_stream {
+struct own_tokenizer {
     bool found; /* false: there is none, or it can't be read, which may be why another was named */
     int vocab;
     uint64_t print;
 };
 
 /* Look at the tokenizer next to the model. It borrows the quiet env, so it does not outlive it. */
-static enum status look_beside(struct env *env, const struct model_source *source,
-                               struct side_stream *side_stream)
+static enum status load_own(struct env *env, const struct model_source *source,
+                            struct own_tokenizer *own_tokenizer)
 {
     struct env quiet = *env;
     struct tokenizer *tokenizer;
     char *path;
-    *side_stream = (struct side_stream){0};
+    *own_tokenizer = (struct own_tokenizer){0};
     TRY(model_source_path(source, "tokenizer.json", &path));
     quiet.log = log_create(NULL, NULL, LOG_ERROR);
     enum status st = STATUS_OK;
     if (!quiet.log) {
         st = FAIL(env, MEMORY, "out of memory for a log");
     } else if (file_exists(path) && tokenizer_load(&quiet, path, &tokenizer) == STATUS_OK) {
-        *side_stream = (struct side_stream){.found = true,
-                                            .vocab = tokenizer_vocab(tokenizer),
-                                            .print = source_tokenizer_fingerprint(tokenizer)};
+        *own_tokenizer = (struct own_tokenizer){.found = true,
+                                                .vocab = tokenizer_vocab(tokenizer),
+                                                .print = source_tokenizer_fingerprint(tokenizer)};
         tokenizer_destroy(tokenizer);
     }
     log_destroy(quiet.log);
@@ -37,9 +37,9 @@ enum status model_tokenizer_compare(struct env *env, const struct model_source *
                                     int64_t model_vocab, const struct tokenizer *tokenizer,
                                     const char *name)
 {
-    struct side_stream own;
+    struct own_tokenizer own;
     int size = tokenizer_vocab(tokenizer);
-    TRY(look_beside(env, source, &own));
+    TRY(load_own(env, source, &own));
     if (own.found && own.print != source_tokenizer_fingerprint(tokenizer))
         log_warn(env,
                  "the tokenizer '%s' (%d tokens) is not the one beside the model in '%s' (%d "

@@ -85,7 +85,8 @@ static enum status print_config(struct env *env, const struct model_source *sour
     return st;
 }
 
-enum status model_weights_print(struct env *env, const struct model_source *source, uint64_t *print)
+enum status model_weights_fingerprint(struct env *env, const struct model_source *source,
+                                      uint64_t *print)
 {
     struct weight_files weights = {.env = env};
     *print = 0;

@@ -17,7 +17,7 @@ enum status model_weights_load(struct env *env, const struct model_source *sourc
 
 /* A fingerprint of what model_weights_load would read: config.json, and of every tensor its name, its
  * shape and up to 16 windows of its elements. */
-enum status model_weights_print(struct env *env, const struct model_source *source,
-                                uint64_t *print);
+enum status model_weights_fingerprint(struct env *env, const struct model_source *source,
+                                      uint64_t *print);
 
 #endif

@@ -1,7 +1,7 @@
-/* tokenizer -- the face: where a tokenizer comes from, where it goes, and from ids back to bytes.
+/* tokenizer -- loads, saves and destroys tokenizers, and decodes ids to bytes.
  *
- * Reading is in tokenizer_json.c, making one in tokenizer_write.c and tokenizer_train.c, encoding
- * in tokenizer_encode.c.
+ * tokenizer_json.c parses tokenizer.json, tokenizer_write.c writes one, tokenizer_train.c learns a
+ * vocabulary, tokenizer_encode.c encodes.
  */
 #include <xxhash.h>
 #include "base/file.h"
@@ -88,7 +88,7 @@ enum status tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int6
         const void *token = tokenizer_token(t, ids[i], &bytes);
         if (!token)
             return FAIL(t->env, FORMAT,
-                        "id %d at place %lld is not a token of this vocabulary (%d ids)", ids[i],
+                        "id %d at index %lld is not a token of this vocabulary (%d ids)", ids[i],
                         (long long)i, t->vocab.count);
         text_add_bytes(out, token, bytes);
     }

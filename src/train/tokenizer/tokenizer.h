@@ -1,14 +1,16 @@
-/* tokenizer -- text to token ids and back: byte-level BPE as in Hugging Face's tokenizer.json.
+/* tokenizer -- text to token ids and back: byte-level BPE, as in a Hugging Face tokenizer.json.
  *
- * A tokenizer is exactly what its tokenizer.json says: plain bytes and trained vocabularies are
- * made by writing such a file in memory and reading it, so there is one way in, and saving gives
- * back the text that was read. It is immutable; any number of threads may share one, each with an
- * encoder of its own (the encoder holds the cache and scratch).
+ * A tokenizer is defined by the text of its tokenizer.json. Tokenizers built here (plain bytes, or
+ * a learnt vocabulary) write such a text in memory and parse it, so there is only one way to create
+ * a tokenizer, and tokenizer_save writes exactly what was parsed.
  *
- * decode(encode(x)) == x for any bytes x: bytes that are not UTF-8 stand for themselves. The
- * exceptions are in the file: `add_prefix_space` puts a space in front, and an added token with
- * `lstrip` or `rstrip` swallows the space beside it. No token is added at either end (the file's
- * post_processor is not applied).
+ * A tokenizer is immutable and may be shared by any number of threads. Each thread needs its own
+ * encoder, which holds the cache and the scratch memory.
+ *
+ * decode(encode(x)) == x for any bytes x, valid UTF-8 or not. Two settings of tokenizer.json break
+ * the round trip: `add_prefix_space` inserts a leading space, and an added token with `lstrip` or
+ * `rstrip` absorbs the white space next to it. The file's post_processor is not applied: no token
+ * is added at the start or at the end.
  */
 #ifndef TRAIN_TOKENIZER_H
 #define TRAIN_TOKENIZER_H
@@ -18,41 +20,47 @@
 #include "base/env.h"
 #include "base/text.h"
 
-struct tokenizer; /* opaque, immutable, from one of the five calls below; the caller destroys it */
+struct tokenizer; /* opaque, immutable; the caller destroys it */
 struct encoder;   /* opaque; one per thread */
 
-/* Plain bytes: token b is byte b, 256 is <|endoftext|>. */
+/* --- creating ------------------------------------------------------------------------------- */
+
+/* Plain bytes: token b is byte b, token 256 is <|endoftext|>. */
 enum status tokenizer_bytes(struct env *env, struct tokenizer **tokenizer);
 
-/* "bytes", a tokenizer.json, or a folder that holds one. */
+/* `path` is "bytes", a tokenizer.json, or a folder that contains one. */
 enum status tokenizer_load(struct env *env, const char *path, struct tokenizer **tokenizer);
 
-/* The same from memory; `origin` names it in messages. */
+/* Parse a tokenizer.json in memory; `origin` names it in messages. */
 enum status tokenizer_parse(struct env *env, const char *json, size_t bytes, const char *origin,
                             struct tokenizer **tokenizer);
 
-/* Called now and then while a vocabulary is learnt: `done` of `total` tokens are known. False ends
- * it with STATUS_STOPPED. */
-typedef bool tokenizer_progress_fn(void *user, int done, int total);
+void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is fine; after its encoders */
 
-/* Learn byte-level BPE with GPT-2's split: 256 bytes, merges, <|endoftext|> as the last id. The
- * most frequent pair is merged first, among equals the one with the lowest ids. Text too small for
- * `vocab` (at least 257) tokens gives fewer: ask tokenizer_vocab. `progress` may be NULL. */
-enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int vocab,
-                            tokenizer_progress_fn *progress, void *user,
-                            struct tokenizer **tokenizer);
+/* --- learning a vocabulary ------------------------------------------------------------------ */
 
-/* The same from a text that comes in parts, which are put together; none is kept. The table of
- * different words has a limit: when it is full, those seen least so far are dropped. NULL = 4M words
- * and 64 MiB of them, which take about 1 GiB while the tokens are learnt. */
+/* A learner counts the pre-tokens ("words") of a text that arrives in parts, then learns byte-level
+ * BPE with GPT-2's split: ids 0..255 are the bytes, then come the merges, and the last id is
+ * <|endoftext|>. The most frequent pair is merged first; among equals, the one with the lowest ids.
+ *
+ * The parts are concatenated; where they are cut makes no difference. No text is kept, only the
+ * table of distinct words, whose size is limited: when it is full, the rarest words are dropped. */
+struct tokenizer_learner;
+
 struct tokenizer_limits {
-    size_t words, word_bytes;
+    size_t words, word_bytes; /* distinct words, and their bytes together */
 };
 struct tokenizer_dropped {
-    int64_t words; /* dropped, one that came again counted again */
-    int64_t most;  /* times that any of them had been seen */
+    int64_t words; /* a word that was dropped twice counts twice */
+    int64_t most;  /* the highest count of any dropped word */
 };
-struct tokenizer_learner;
+
+/* Called regularly while learning: `done` of `total` tokens are known. Returning false ends the
+ * learning with STATUS_STOPPED. */
+typedef bool tokenizer_progress_fn(void *user, int done, int total);
+
+/* `vocab` is the number of tokens to learn, at least 257. `limits` may be NULL: 4M words of 64 MiB
+ * together, which need about 1 GiB while the tokens are learnt. `progress` may be NULL. */
 enum status tokenizer_learner_create(struct env *env, int vocab,
                                      const struct tokenizer_limits *limits,
                                      tokenizer_progress_fn *progress, void *user,
@@ -60,47 +68,49 @@ enum status tokenizer_learner_create(struct env *env, int vocab,
 void tokenizer_learner_destroy(struct tokenizer_learner *learner); /* NULL is fine */
 enum status tokenizer_learner_add(struct tokenizer_learner *learner, const void *text,
                                   size_t bytes);
+/* Learn the merges. A small text may give fewer tokens than asked for: see tokenizer_vocab.
+ * Afterwards the learner can only be destroyed. */
 enum status tokenizer_learner_finish(struct tokenizer_learner *learner,
-                                     struct tokenizer **tokenizer); /* then only destroy */
+                                     struct tokenizer **tokenizer);
 struct tokenizer_dropped tokenizer_learner_dropped(const struct tokenizer_learner *learner);
 
-void tokenizer_destroy(struct tokenizer *tokenizer); /* NULL is fine; after its encoders */
+/* --- using ---------------------------------------------------------------------------------- */
 
-/* Write tokenizer.json, atomically; what was loaded comes back byte for byte. */
+/* Write tokenizer.json atomically. A tokenizer that was loaded is written back byte for byte. */
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path);
 
-int tokenizer_vocab(const struct tokenizer *tokenizer);     /* largest id + 1 */
-int tokenizer_eot(const struct tokenizer *tokenizer);       /* id that ends a text, -1 if none */
-uint64_t tokenizer_hash(const struct tokenizer *tokenizer); /* of its tokenizer.json */
+int tokenizer_vocab(const struct tokenizer *tokenizer); /* largest id + 1 */
+int tokenizer_eot(const struct tokenizer *tokenizer);   /* end-of-text id; -1 if there is none */
+uint64_t tokenizer_hash(const struct tokenizer *tokenizer); /* of the text of tokenizer.json */
 
-/* The bytes of one token, owned by the tokenizer; NULL for an id that has none. */
+/* The bytes of one token, owned by the tokenizer; NULL if no token has this id. */
 const void *tokenizer_token(const struct tokenizer *tokenizer, int32_t id, size_t *bytes);
 
-/* Append the bytes of `count` tokens to `out`. An id without a token is an error that names it. */
+/* Append the bytes of `count` tokens to `out`. An id without a token is an error. */
 enum status tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *ids, int64_t count,
                              struct text *out);
 
-/* Ids that grow. Start from { 0 }; `count` may be set back to reuse the room. */
+/* A growing list of ids. Initialize with { 0 }; set `count` to 0 to reuse the memory. */
 struct token_list {
     int32_t *ids;
     int64_t count, room;
 };
 void token_list_free(struct env *env, struct token_list *list);
 
-/* The tokenizer is borrowed until encoder_destroy. `env` is the caller's own. */
+/* The encoder borrows the tokenizer. `env` belongs to the calling thread. */
 enum status encoder_create(struct env *env, const struct tokenizer *tokenizer,
                            struct encoder **encoder);
 void encoder_destroy(struct encoder *encoder); /* NULL is fine */
 
 /* Append the ids of a text to `out`. With `special` false, text that looks like a special token is
- * ordinary text: the right choice for training data. On failure `out` holds part of the text's
- * ids. */
+ * encoded as ordinary text, which is right for training data. After a failure `out` holds the ids
+ * of some prefix of the text. */
 enum status tokenizer_encode(struct encoder *encoder, const void *text, size_t bytes, bool special,
                              struct token_list *out);
 
-/* The same ids, given to `each` in order and in parts, so that those of a long text are never all
- * in memory. What the encoder keeps grows with the longest piece that the regexes leave whole, and
- * with `add_prefix_space` with the text. */
+/* Pass the same ids to `each`, in order and in batches, so that the ids of a long text are never in
+ * memory together. The encoder's memory grows with the longest pre-token and, with
+ * `add_prefix_space`, with the text. */
 typedef enum status tokenizer_ids_fn(void *user, const int32_t *ids, int64_t count);
 enum status tokenizer_encode_each(struct encoder *encoder, const void *text, size_t bytes,
                                   bool special, tokenizer_ids_fn *each, void *user);

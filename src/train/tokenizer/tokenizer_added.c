@@ -1,10 +1,10 @@
-/* tokenizer_added -- finding added tokens in raw text: the leftmost first, of those that start
- * there the longest.
+/* tokenizer_added -- finds added tokens in raw text: the leftmost match and, of those that start
+ * there, the longest.
  *
- * The set is a sorted array of contents. Walking along the text narrows the range of contents that
- * still agree, byte by byte, by bisection: no automaton to build, and as fast as the filter on the
- * first byte lets it be. Whether a match is wanted (special or not, spaces beside it) is the
- * encoder's business.
+ * The contents are a sorted array. At a position, each byte of the text narrows the range of
+ * contents that still match, by bisection. There is no automaton to build; a table of first bytes
+ * skips most positions. The encoder decides whether a match counts (special or not) and what
+ * happens to the white space around it.
  */
 #include <stdlib.h>
 #include "train/tokenizer/tokenizer_impl.h"
@@ -18,7 +18,7 @@ static int compare_contents(const void *a, const void *b, void *user)
     int order = memcmp(vocab->blob + x->at, vocab->blob + y->at, common);
     if (order || x->bytes != y->bytes)
         return order ? order : x->bytes < y->bytes ? -1 : 1;
-    return (x > y) - (x < y); /* listed twice: the lower id is found first */
+    return (x > y) - (x < y); /* of two equal contents the lower id is found first */
 }
 
 void added_set_finish(struct added_set *set, const struct vocab *vocab)
@@ -31,7 +31,7 @@ void added_set_finish(struct added_set *set, const struct vocab *vocab)
     }
 }
 
-/* Byte `depth` of a content, -1 beyond its end (so that a prefix sorts before what it starts). */
+/* Byte `depth` of a content; -1 beyond its end, so that a prefix sorts first. */
 static int content_byte(const struct added_set *set, const struct vocab *vocab, int index,
                         size_t depth)
 {
@@ -82,8 +82,7 @@ bool added_find(const struct added_set *set, const struct vocab *vocab, const ui
     return false;
 }
 
-/* The length of the white space character at `text`, 0 if it is another. The set is Unicode's
- * White_Space. */
+/* The length of the white space character (Unicode White_Space) at `text`; 0 if there is none. */
 static size_t space_at(const uint8_t *text, size_t bytes)
 {
     if (bytes >= 1 && (text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r')))

@@ -1,19 +1,19 @@
-/* tokenizer_bpe -- a piece of text to ids: start from single bytes, merge the adjacent pair of
- * lowest rank, leftmost first, until none is left.
+/* tokenizer_bpe -- encodes a pre-token: starts from single bytes and merges the adjacent pair of
+ * lowest rank, leftmost first, until no pair can be merged.
  *
- * Pairs are found in one hash table (left, right) -> (rank, result). While merging, the symbols of
- * the piece are a linked list and candidate merges lie in a heap of rank << 32 | position, so that
- * the heap's order is the order of numbers; an entry is stale if the pair at its position no
- * longer has that rank. Both costs are n log n, whatever the piece.
+ * One hash table maps (left, right) to (rank, result). While merging, the symbols of the pre-token
+ * are a linked list, and candidate merges are in a heap of rank << 32 | position, so that comparing
+ * entries is comparing numbers. An entry is stale if the pair at its position no longer has that
+ * rank. The cost is n log n for any pre-token.
  *
- * Most pieces have been seen before: a cache keeps the ids of short ones. It is an open-addressing
- * table of 8-byte slots (part of the hash, place of the record) over one block of records
- * (lengths, ids, the piece's bytes). When the block is full the cache starts again, empty; it
- * never changes a result.
+ * Most pre-tokens have been seen before, so a cache keeps the ids of short ones. It is an
+ * open-addressing table of 8-byte slots (part of the hash, offset of the record) over one block of
+ * records (lengths, ids, bytes of the pre-token). When the block is full the cache is emptied. The
+ * cache never changes a result.
  */
 #include "train/tokenizer/tokenizer_impl.h"
 
-#define CACHE_PRETOKEN_MAX 128 /* longer pieces hardly come twice */
+#define CACHE_PRETOKEN_MAX 128 /* longer pre-tokens rarely repeat */
 #define CACHE_SLOTS_MIN    4096
 #define CACHE_BLOCK_MIN    (256 * 1024)
 #define CACHE_BLOCK_MAX    (32 * 1024 * 1024)
@@ -30,25 +30,25 @@ struct pair {
 struct bpe {
     struct env *env;           /* borrowed */
     const struct vocab *vocab; /* borrowed */
-    int32_t byte_id[256];      /* -1: no token for this byte */
+    int32_t byte_id[256];      /* -1 if the byte has no token */
     struct pair *pairs;        /* [pair_mask + 1], open addressing */
     size_t pair_mask;
     int64_t merge_count;
-    int32_t *words; /* [word_mask + 1], id + 1 of whole tokens; NULL unless they are used */
+    int32_t *words; /* [word_mask + 1], id + 1; NULL unless whole words are used */
     size_t word_mask;
 };
 
 struct symbol {
-    int32_t id;          /* -1: merged into the one before */
-    uint32_t prev, next; /* the list ends with count, and starts with it too */
+    int32_t id;          /* -1 when merged into the symbol before it */
+    uint32_t prev, next; /* `count` marks both ends of the list */
 };
 
 struct slot {
     uint32_t tag; /* high half of the hash */
-    uint32_t at;  /* record's place / 4 + 1; 0: empty */
+    uint32_t at;  /* offset of the record / 4 + 1; 0 = empty slot */
 };
 
-struct record { /* followed by count ids, then the piece's bytes */
+struct record { /* followed by `count` ids, then the bytes of the pre-token */
     uint16_t bytes, count;
 };
 
@@ -95,7 +95,7 @@ static enum status fill_pairs(struct bpe *bpe, const struct merge *merges, int64
     bpe->pair_mask = size - 1;
     for (size_t i = 0; i < size; i++)
         bpe->pairs[i].key = NO_PAIR;
-    for (int64_t i = 0; i < count; i++) { /* of two equal pairs the last one counts */
+    for (int64_t i = 0; i < count; i++) { /* of two equal pairs the later one wins */
         uint64_t key = pair_key(merges[i].left, merges[i].right);
         *pair_slot(bpe, key) = (struct pair){key, (uint32_t)i, merges[i].result};
     }
@@ -108,7 +108,7 @@ static bool token_is(const struct vocab *vocab, int32_t id, const uint8_t *preto
     return token->bytes == bytes && memcmp(vocab->blob + token->at, pretoken, bytes) == 0;
 }
 
-/* Where the word is, or where it would go. */
+/* The slot of the word, or the empty slot where it belongs. */
 static int32_t *word_slot(const struct bpe *bpe, const uint8_t *pretoken, size_t bytes)
 {
     size_t at = hash_bytes(pretoken, bytes) & bpe->word_mask;
@@ -117,7 +117,7 @@ static int32_t *word_slot(const struct bpe *bpe, const uint8_t *pretoken, size_t
     return &bpe->words[at];
 }
 
-/* Special tokens stay out, so that text never becomes one by itself. */
+/* Special tokens are left out, so that ordinary text never becomes one. */
 static enum status fill_words(struct bpe *bpe)
 {
     const struct vocab *vocab = bpe->vocab;
@@ -217,7 +217,7 @@ static int32_t *record_ids(struct record *record)
     return (int32_t *)(void *)(record + 1);
 }
 
-/* The piece's slot, or the empty one where it belongs. */
+/* The slot of the pre-token, or the empty slot where it belongs. */
 static struct slot *cache_find(const struct bpe_work *w, const uint8_t *pretoken, size_t bytes)
 {
     uint32_t tag = (uint32_t)(hash_bytes(pretoken, bytes) >> 32);
@@ -234,7 +234,7 @@ static struct slot *cache_find(const struct bpe_work *w, const uint8_t *pretoken
     }
 }
 
-/* Room for one more record, by growing or by starting again. */
+/* Make room for one more record, by growing the cache or by emptying it. */
 static enum status cache_make_room(struct bpe_work *w, size_t bytes)
 {
     if (w->block_bytes + bytes > w->block_room && w->block_room < CACHE_BLOCK_MAX) {
@@ -321,7 +321,7 @@ static uint64_t heap_pop(struct bpe_work *w)
     return top;
 }
 
-/* What the symbol at `at` and the one after it make; rank NO_RANK if nothing. */
+/* The merge of the symbol at `at` and its successor; rank NO_RANK if there is none. */
 static struct pair pair_at(const struct bpe_work *w, size_t at, size_t count)
 {
     const struct symbol *symbol = &w->symbols[at];
@@ -344,7 +344,9 @@ static void push_pair(struct bpe_work *w, size_t at, size_t count)
 static enum status symbols_fill(struct bpe_work *w, const uint8_t *pretoken, size_t bytes)
 {
     if (bytes > PRETOKEN_MAX)
-        return FAIL(w->env, FORMAT, "the tokenizer cannot cut the text into pieces below 1 GiB");
+        return FAIL(w->env, FORMAT,
+                    "the tokenizer's regex leaves %zu bytes of text unsplit; the limit is 1 GiB",
+                    bytes);
     if (bytes > w->symbol_room) {
         size_t room = power_above(bytes);
         mem_free(w->env, w->heap);
@@ -354,7 +356,7 @@ static enum status symbols_fill(struct bpe_work *w, const uint8_t *pretoken, siz
         w->symbol_room = 0;
         TRY(mem_alloc_array(w->env, MEM_LOADER, "tokenizer symbols", room, sizeof *w->symbols,
                             &w->symbols));
-        /* n - 1 pairs at first, and at most two for each of n - 1 merges */
+        /* n - 1 pairs at the start, and at most two more for each of n - 1 merges */
         TRY(mem_alloc_array(w->env, MEM_LOADER, "tokenizer symbols", room * 3, sizeof *w->heap,
                             &w->heap));
         w->symbol_room = room;

@@ -1,9 +1,9 @@
-/* tokenizer_encode -- the way of a text through the tokenizer: added tokens are cut out, the
- * sections between them are split into pieces, the pieces merged into ids.
+/* tokenizer_encode -- encodes a text: cuts out added tokens, splits the sections between them into
+ * pre-tokens, and merges each pre-token into ids.
  *
- * Added tokens are looked for twice, first those that do not go through the normalizer, then the
- * others in what is left; with no normalizer this still matters where contents overlap. An encoder
- * holds all that changes while encoding.
+ * Added tokens are matched in two passes: first those that bypass the normalizer, then the others
+ * in the remaining sections. Normalizers are not supported, but the two passes still matter where
+ * contents overlap. All mutable state is in the encoder.
  */
 #include "train/tokenizer/tokenizer_impl.h"
 
@@ -12,15 +12,17 @@ struct encoder {
     const struct tokenizer *tokenizer; /* borrowed */
     struct split_work *split;
     struct bpe_work *bpe;
-    struct text prefixed;   /* a section with its space in front */
-    struct token_list *out; /* of the call in progress */
+    struct text prefixed; /* a section with a leading space */
+
+    /* of the call in progress */
+    struct token_list *out;
     bool special;
-    tokenizer_ids_fn *each; /* where the ids go; NULL = they stay in `out` */
+    tokenizer_ids_fn *each; /* receives the ids; NULL = they stay in `out` */
     void *user;
-    struct token_list some; /* ids on their way to `each` */
+    struct token_list batch; /* ids not yet passed to `each` */
 };
 
-enum { SOME_IDS = 1 << 16 }; /* so many are kept before they go to `each` */
+enum { BATCH_IDS = 1 << 16 }; /* a batch is passed to `each` when it has more ids */
 
 enum status encoder_create(struct env *env, const struct tokenizer *tokenizer,
                            struct encoder **encoder)
@@ -47,12 +49,12 @@ void encoder_destroy(struct encoder *e)
     bpe_work_destroy(e->bpe);
     split_work_destroy(e->split);
     text_free(&e->prefixed);
-    token_list_free(e->env, &e->some);
+    token_list_free(e->env, &e->batch);
     mem_free(e->env, e);
 }
 
-/* Give the ids away when there are more than `most`. */
-static enum status hand_on(struct encoder *e, int64_t most)
+/* Pass the ids to `each` if there are more than `most`. */
+static enum status flush_ids(struct encoder *e, int64_t most)
 {
     if (!e->each || e->out->count <= most)
         return STATUS_OK;
@@ -65,15 +67,15 @@ static enum status encode_pretoken(void *user, const uint8_t *pretoken, size_t b
 {
     struct encoder *e = user;
     TRY(bpe_encode(e->bpe, pretoken, bytes, e->out));
-    return hand_on(e, SOME_IDS);
+    return flush_ids(e, BATCH_IDS);
 }
 
 static enum status encode_plain(struct encoder *e, const uint8_t *text, size_t bytes)
 {
     for (size_t at = 0, part; at < bytes; at += part) {
-        part = e->each && bytes - at > SOME_IDS ? SOME_IDS : bytes - at;
+        part = e->each && bytes - at > BATCH_IDS ? BATCH_IDS : bytes - at;
         TRY(bpe_encode_plain(e->env, e->tokenizer->bpe, text + at, part, e->out));
-        TRY(hand_on(e, SOME_IDS));
+        TRY(flush_ids(e, BATCH_IDS));
     }
     return STATUS_OK;
 }
@@ -93,8 +95,8 @@ static enum status encode_section(struct encoder *e, const uint8_t *text, size_t
     return split_text(e->split, text, bytes, encode_pretoken, e);
 }
 
-/* Cut out the tokens of added[pass]; what lies between goes to the next pass, and after the last
- * to the regexes. */
+/* Cut out the tokens of added[pass]. The sections between them go to the next pass and, after the
+ * last pass, to the regexes. */
 static enum status cut_added(struct encoder *e, int pass, const uint8_t *text, size_t bytes)
 {
     if (pass == 2)
@@ -116,7 +118,7 @@ static enum status cut_added(struct encoder *e, int pass, const uint8_t *text, s
             TRY(cut_added(e, pass + 1, text + done, start - done));
         TRY(token_list_reserve(e->env, e->out, 1));
         e->out->ids[e->out->count++] = match.token->id;
-        TRY(hand_on(e, SOME_IDS));
+        TRY(flush_ids(e, BATCH_IDS));
         done = end;
     }
     return done < bytes ? cut_added(e, pass + 1, text + done, bytes - done) : STATUS_OK;
@@ -134,13 +136,13 @@ enum status tokenizer_encode(struct encoder *e, const void *text, size_t bytes, 
 enum status tokenizer_encode_each(struct encoder *e, const void *text, size_t bytes, bool special,
                                   tokenizer_ids_fn *each, void *user)
 {
-    e->out = &e->some;
-    e->some.count = 0;
+    e->out = &e->batch;
+    e->batch.count = 0;
     e->special = special;
     e->each = each;
     e->user = user;
     TRY(cut_added(e, 0, text, bytes));
-    return hand_on(e, 0);
+    return flush_ids(e, 0);
 }
 
 enum status token_list_grow(struct env *env, struct token_list *list, int64_t more)

@@ -1,9 +1,9 @@
-/* tokenizer_impl -- what the tokenizer's files share. Included by tokenizer*.c only.
+/* tokenizer_impl -- internals shared by tokenizer*.c.
  *
- *   raw text --added--> sections without added tokens --split--> pieces --bpe--> ids
+ *   raw text --added--> sections without added tokens --split--> pre-tokens --bpe--> ids
  *
- * Each of the three steps has an immutable part inside struct tokenizer and, where it needs
- * scratch, a part inside struct encoder.
+ * Each of the three steps has an immutable part in struct tokenizer and, where it needs scratch
+ * memory, a part in struct encoder.
  */
 #ifndef TRAIN_TOKENIZER_IMPL_H
 #define TRAIN_TOKENIZER_IMPL_H
@@ -15,13 +15,13 @@
 /* --- vocabulary: the bytes of every id ------------------------------------------------------ */
 
 enum {
-    TOKEN_USED = 1,    /* the id has a token; without it the id is a hole */
-    TOKEN_WORD = 2,    /* in model.vocab, spelt in the byte alphabet */
+    TOKEN_USED = 1,    /* the id has a token; otherwise it is a hole */
+    TOKEN_WORD = 2,    /* in model.vocab, spelled in the byte alphabet */
     TOKEN_SPECIAL = 4, /* an added token marked special */
 };
 
 struct token {
-    uint32_t at, bytes; /* place in `blob` */
+    uint32_t at, bytes; /* range of `blob` */
     uint32_t flags;
 };
 
@@ -31,17 +31,17 @@ struct vocab {
     uint8_t *blob;
 };
 
-/* --- added tokens (tokenizer_added.c): found in the raw text before anything else ----------- */
+/* --- added tokens (tokenizer_added.c): matched in the raw text, before splitting ------------ */
 
 struct added {
-    int32_t id; /* its bytes are the vocabulary's */
+    int32_t id; /* the vocabulary has its bytes */
     bool special, lstrip, rstrip;
 };
 
 struct added_set {
     struct added *list; /* sorted by content */
     int count, ordinary_count;
-    bool first[256]; /* some content starts with this byte */
+    bool first[256]; /* at least one content starts with this byte */
 };
 
 struct added_match {
@@ -49,18 +49,18 @@ struct added_match {
     size_t start, end;
 };
 
-/* `set->list[0 .. count)` is filled: sort it and make it ready for added_find. */
+/* Sort set->list[0 .. count) and prepare the set for added_find. */
 void added_set_finish(struct added_set *set, const struct vocab *vocab);
 
-/* The leftmost match at or after `from`, the longest there. */
+/* Find the leftmost match at or after `from`; of those that start there, the longest. */
 bool added_find(const struct added_set *set, const struct vocab *vocab, const uint8_t *text,
                 size_t bytes, size_t from, struct added_match *match);
 
-/* How many bytes of white space end, or start, text[0 .. bytes). */
+/* Bytes of white space at the end, or at the start, of text[0 .. bytes). */
 size_t added_space_before(const uint8_t *text, size_t bytes);
 size_t added_space_after(const uint8_t *text, size_t bytes);
 
-/* --- split (tokenizer_split.c): a section to pieces, by the file's regexes ------------------ */
+/* --- split (tokenizer_split.c): a section to pre-tokens, by the file's regexes -------------- */
 
 #define SPLIT_GPT2 \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -68,9 +68,10 @@ size_t added_space_after(const uint8_t *text, size_t bytes);
 struct splitter; /* compiled, immutable */
 struct split_work;
 
-enum status splitter_create(struct env *env, struct splitter **splitter); /* no regex: one piece */
+/* A splitter without a regex returns its text as one pre-token. */
+enum status splitter_create(struct env *env, struct splitter **splitter);
 void splitter_destroy(struct splitter *splitter);
-/* One more regex, applied inside each piece that the earlier ones left. */
+/* Add a regex, to be applied inside each part that the earlier regexes produce. */
 enum status splitter_add(struct splitter *splitter, const char *regex, size_t bytes,
                          const char *origin);
 
@@ -80,26 +81,27 @@ void split_work_destroy(struct split_work *work);
 
 typedef enum status split_pretoken_fn(void *user, const uint8_t *pretoken, size_t bytes);
 
-/* Call `each` for every piece in order; none is empty, and put together they are the text. */
+/* Call `each` for every pre-token in order. None is empty; concatenated they are the text. */
 enum status split_text(struct split_work *work, const uint8_t *text, size_t bytes,
                        split_pretoken_fn *each, void *user);
 
-/* --- bpe (tokenizer_bpe.c): a piece to ids -------------------------------------------------- */
+/* --- bpe (tokenizer_bpe.c): a pre-token to ids ---------------------------------------------- */
 
 struct merge {
-    int32_t left, right, result; /* result's bytes are left's and right's put together */
+    int32_t left, right, result; /* the bytes of `result` are those of `left`, then `right` */
 };
 
 struct bpe; /* immutable */
 struct bpe_work;
 
-/* Rank = position in `merges`. With `whole_words` a piece that is a token is not merged
- * (ignore_merges). */
+/* The rank of a merge is its index in `merges`. With `whole_words` (the file's ignore_merges) a
+ * pre-token that is itself a token becomes that token. */
 enum status bpe_create(struct env *env, const struct vocab *vocab, const struct merge *merges,
                        int64_t merge_count, bool whole_words, struct bpe **bpe);
 void bpe_destroy(struct bpe *bpe);
 
-/* Nothing merges, so the cut into pieces does not matter: bpe_encode_plain takes whole sections. */
+/* True if there are no merges. Splitting then makes no difference, and bpe_encode_plain encodes
+ * whole sections. */
 bool bpe_is_plain(const struct bpe *bpe);
 enum status bpe_encode_plain(struct env *env, const struct bpe *bpe, const uint8_t *text,
                              size_t bytes, struct token_list *out);
@@ -109,22 +111,22 @@ void bpe_work_destroy(struct bpe_work *work);
 enum status bpe_encode(struct bpe_work *work, const uint8_t *pretoken, size_t bytes,
                        struct token_list *out);
 
-/* --- the whole ------------------------------------------------------------------------------ */
+/* --- the tokenizer -------------------------------------------------------------------------- */
 
 struct tokenizer {
     struct env *env; /* borrowed */
     char *source;    /* the tokenizer.json */
     size_t source_bytes;
     struct vocab vocab;
-    struct added_set added[2]; /* in the order they are looked for: not normalized, normalized */
+    struct added_set added[2]; /* in order of matching: [0] not normalized, [1] normalized */
     struct splitter *splitter;
     bool add_prefix_space;
     struct bpe *bpe;
     int eot;
 };
 
-/* A vocabulary made here: id i < 256 is byte order[i], 256 + i the result of merges[i], the last
- * <|endoftext|> (tokenizer_write.c). */
+/* Build a tokenizer from merges (tokenizer_write.c): id i < 256 is byte order[i], id 256 + i is the
+ * result of merges[i], the last id is <|endoftext|>. */
 enum status tokenizer_build(struct env *env, const uint8_t order[256], const struct merge *merges,
                             int merge_count, const char *origin, struct tokenizer **tokenizer);
 
@@ -137,8 +139,8 @@ static inline enum status token_list_reserve(struct env *env, struct token_list 
 
 /* --- the byte alphabet: a printable code point for every byte ------------------------------- */
 
-/* 33..126, 161..172 and 174..255 stand for themselves; the other 68 bytes, in order, are U+0100 ..
- * U+0143. */
+/* Bytes 33..126, 161..172 and 174..255 map to the same code point. The other 68 bytes map, in
+ * order, to U+0100 .. U+0143. */
 static inline int alphabet_code(uint8_t byte)
 {
     if (byte <= 0x20)
@@ -148,7 +150,7 @@ static inline int alphabet_code(uint8_t byte)
     return byte == 0xad ? 0x143 : byte;
 }
 
-static inline int alphabet_byte(int code) /* -1: not in the alphabet */
+static inline int alphabet_byte(int code) /* -1 if not in the alphabet */
 {
     if (code >= 0x100)
         return code <= 0x120   ? code - 0x100
@@ -158,7 +160,7 @@ static inline int alphabet_byte(int code) /* -1: not in the alphabet */
     return alphabet_code((uint8_t)code) == code ? code : -1;
 }
 
-/* --- hashing, for the tables of bpe and train ----------------------------------------------- */
+/* --- hashing, for the tables of tokenizer_bpe.c and of the learner -------------------------- */
 
 static inline uint64_t hash_mix(uint64_t a, uint64_t b)
 {

@@ -1,13 +1,12 @@
-/* tokenizer_json -- reads a Hugging Face tokenizer.json that holds byte-level BPE.
+/* tokenizer_json -- parses a Hugging Face tokenizer.json that describes byte-level BPE.
  *
- * Spellings in the byte alphabet are turned into raw bytes here, once; a token that is not spelt
- * in it (special tokens among the vocabulary) and the content of an added token are taken as they
- * are. What the file asks for beyond byte-level BPE is refused by its name: a result that is
- * nearly right is worse than none. truncation, padding, post_processor and decoder are not
- * applied.
+ * Spellings in the byte alphabet are converted to raw bytes here, once. A token that is not spelled
+ * in it (such as a special token in the vocabulary) and the content of an added token are used
+ * verbatim. Anything beyond byte-level BPE is refused by name: an almost correct encoding is worse
+ * than none. truncation, padding, post_processor and decoder are ignored.
  *
- * What holds afterwards: no two tokens share an id, and the bytes of a merge's result are those of
- * its two parts put together. Round trips rest on this.
+ * Parsing guarantees that no two tokens share an id, and that the bytes of a merge's result are
+ * those of its two parts, concatenated. Round trips depend on both.
  */
 #include "base/json_doc.h"
 #include "train/tokenizer/tokenizer_impl.h"
@@ -16,7 +15,7 @@
 struct reader {
     struct env *env;             /* borrowed */
     const char *origin;          /* borrowed */
-    struct tokenizer *tokenizer; /* borrowed: being filled */
+    struct tokenizer *tokenizer; /* borrowed; being filled */
     json_t *vocab, *added;       /* borrowed: model.vocab, added_tokens (or NULL) */
     struct text spelling;        /* scratch */
     size_t blob_bytes;
@@ -25,7 +24,7 @@ struct reader {
 #define MALFORMED(r, format, ...) FAIL((r)->env, FORMAT, "%s: " format, (r)->origin, __VA_ARGS__)
 #define REFUSED(r, format, ...)   FAIL((r)->env, CONFIG, "%s: " format, (r)->origin, __VA_ARGS__)
 
-/* --- pieces of JSON ------------------------------------------------------------------------- */
+/* --- JSON values ---------------------------------------------------------------------------- */
 
 static const char *type_of(const json_t *object)
 {
@@ -38,7 +37,7 @@ static bool is_type(const json_t *object, const char *type)
     return strcmp(type_of(object), type) == 0;
 }
 
-/* Absent or null gives `fallback`. */
+/* `fallback` if the key is absent or null. */
 static enum status read_bool(struct reader *r, const json_t *object, const char *key, bool fallback,
                              bool *value)
 {
@@ -91,8 +90,8 @@ static enum status read_sequence(struct reader *r, const json_t *pre)
         if (!is_type(part, last ? "ByteLevel" : "Split"))
             return REFUSED(
                 r,
-                "pre_tokenizer '%s' at place %zu of a Sequence is not supported; it must be "
-                "Split ... Split, ByteLevel",
+                "pre_tokenizer '%s' is not supported as item %zu of a Sequence; use Split ... "
+                "Split, ByteLevel",
                 type_of(part), i + 1);
         TRY(last ? read_byte_level(r, part) : read_split(r, part));
     }
@@ -117,7 +116,7 @@ static enum status read_pre_tokenizer(struct reader *r, const json_t *root)
 
 /* --- vocabulary ----------------------------------------------------------------------------- */
 
-/* The bytes that `spelling` stands for in the byte alphabet; false if it is not spelt in it. */
+/* Convert a spelling in the byte alphabet to bytes; false if it uses other characters. */
 static bool spelt_bytes(const char *spelling, size_t length, uint8_t *bytes, size_t *count)
 {
     *count = 0;
@@ -134,8 +133,8 @@ static bool spelt_bytes(const char *spelling, size_t length, uint8_t *bytes, siz
     return true;
 }
 
-/* Room for every id. Holes are fine, but a file cannot make us take memory for ids far beyond its
- * tokens. */
+/* Allocate the vocabulary. Ids may have holes, but the largest id is limited by the number of
+ * tokens, so that a small file cannot make us allocate a huge table. */
 static enum status size_vocab(struct reader *r)
 {
     const char *spelling;
@@ -183,7 +182,7 @@ static enum status read_vocab(struct reader *r)
         uint8_t *bytes = r->tokenizer->vocab.blob + r->blob_bytes;
         size_t length = strlen(spelling), count;
         if (token->flags)
-            return MALFORMED(r, "token '%s' has id %lld, and another token has it too", spelling,
+            return MALFORMED(r, "token '%s' has id %lld, which another token also has", spelling,
                              (long long)json_integer_value(id));
         if (spelt_bytes(spelling, length, bytes, &count)) {
             set_token(r, token, count, TOKEN_USED | TOKEN_WORD);
@@ -203,21 +202,20 @@ static bool same_bytes(const struct vocab *vocab, const struct token *token, con
     return token->bytes == bytes && memcmp(vocab->blob + token->at, data, bytes) == 0;
 }
 
-/* Give the id its content, unless it has it. A vocabulary entry spelt like the content is the same
- * token. */
+/* Set the bytes of an added token. A vocabulary entry with the same spelling is the same token. */
 static enum status set_added_content(struct reader *r, int32_t id, const char *content,
                                      size_t bytes, bool special)
 {
     struct vocab *vocab = &r->tokenizer->vocab;
     struct token *token = &vocab->tokens[id];
     const json_t *known = json_object_get(r->vocab, content);
-    bool known_so = known ? json_integer_value(known) == id
-                          : !token->flags || same_bytes(vocab, token, content, bytes);
-    if (!known_so)
+    bool consistent = known ? json_integer_value(known) == id
+                            : !token->flags || same_bytes(vocab, token, content, bytes);
+    if (!consistent)
         return MALFORMED(r,
-                         "added token '%s' has id %d, which is another token's, or the vocabulary "
-                         "gives it another",
-                         content, id);
+                         "added token '%s' has id %d, but that id belongs to another token, or "
+                         "model.vocab gives '%s' another id",
+                         content, id, content);
     if (!same_bytes(vocab, token, content, bytes)) {
         memcpy(vocab->blob + r->blob_bytes, content, bytes);
         set_token(r, token, bytes, TOKEN_USED);
@@ -264,7 +262,7 @@ static enum status read_added(struct reader *r)
     return STATUS_OK;
 }
 
-/* What ends a text, by the names in use. */
+/* The end-of-text token, by the names in common use. */
 static int find_eot(const struct reader *r)
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
@@ -287,7 +285,7 @@ struct spelling {
     size_t bytes;
 };
 
-/* Both encodings: "left right" and ["left", "right"]. */
+/* A merge is either "left right" or ["left", "right"]. */
 static bool split_merge(const json_t *entry, struct spelling part[2])
 {
     if (json_is_string(entry)) {
@@ -312,13 +310,14 @@ static bool find_token(const struct reader *r, const char *spelling, size_t byte
     return found != NULL;
 }
 
-static bool result_is_sum(const struct vocab *vocab, const struct merge *merge)
+static bool result_is_concatenation(const struct vocab *vocab, const struct merge *merge)
 {
     const struct token *left = &vocab->tokens[merge->left], *right = &vocab->tokens[merge->right];
-    const struct token *sum = &vocab->tokens[merge->result];
-    return sum->bytes == left->bytes + right->bytes &&
-           memcmp(vocab->blob + sum->at, vocab->blob + left->at, left->bytes) == 0 &&
-           memcmp(vocab->blob + sum->at + left->bytes, vocab->blob + right->at, right->bytes) == 0;
+    const struct token *result = &vocab->tokens[merge->result];
+    const uint8_t *bytes = vocab->blob + result->at;
+    return result->bytes == left->bytes + right->bytes &&
+           memcmp(bytes, vocab->blob + left->at, left->bytes) == 0 &&
+           memcmp(bytes + left->bytes, vocab->blob + right->at, right->bytes) == 0;
 }
 
 static enum status read_merge(struct reader *r, size_t number, const json_t *entry,
@@ -335,10 +334,10 @@ static enum status read_merge(struct reader *r, size_t number, const json_t *ent
     if (!find_token(r, part[0].data, part[0].bytes, &merge->left) ||
         !find_token(r, part[1].data, part[1].bytes, &merge->right) ||
         !find_token(r, text_string(&r->spelling), r->spelling.bytes, &merge->result))
-        return MALFORMED(r, "merge %zu: '%.*s', '%.*s' or what they make is not in model.vocab",
+        return MALFORMED(r, "merge %zu: '%.*s', '%.*s' or their result is not in model.vocab",
                          number, (int)part[0].bytes, part[0].data, (int)part[1].bytes,
                          part[1].data);
-    if (!part[0].bytes || !part[1].bytes || !result_is_sum(&r->tokenizer->vocab, merge))
+    if (!part[0].bytes || !part[1].bytes || !result_is_concatenation(&r->tokenizer->vocab, merge))
         return MALFORMED(r, "merge %zu: the bytes of '%s' are not those of its parts", number,
                          text_string(&r->spelling));
     return STATUS_OK;
@@ -412,7 +411,7 @@ static enum status read_root(struct reader *r, const json_t *root)
                                "is named by its folder"
                              : "\"model\"");
     if (!version && !is_type(json_object_get(root, "model"), "BPE"))
-        return read_model(r, root); /* says which it is */
+        return read_model(r, root); /* fails with the model's type */
     if (!version || strcmp(version, "1.0") != 0)
         return MALFORMED(r, "not a tokenizer.json: version is '%s' instead of '1.0'",
                          version ? version : "");
@@ -426,7 +425,7 @@ static enum status read_root(struct reader *r, const json_t *root)
 
 static enum status read_source(struct reader *r)
 {
-    /* A merge may be a list of two: four times 256k tokens with 500k merges. */
+    /* A merge may be a list of two. The limits are four times 256k tokens with 500k merges. */
     static const struct json_rules rules = {
         .values = 8000000, .lists = 2000000, .flags = JSON_REJECT_DUPLICATES};
     struct json_doc doc;

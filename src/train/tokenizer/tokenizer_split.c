@@ -1,16 +1,15 @@
-/* tokenizer_split -- pre-tokenising: a section of text to pieces, by the regexes of the
- * tokenizer's file.
+/* tokenizer_split -- splits a section of text into pre-tokens by the regexes of tokenizer.json.
  *
- * The files are written for Oniguruma; here PCRE2 runs them with JIT. The regex is rewritten where
- * the two read it differently: \s and \S (they disagree at U+180E), \w, \b, a bare script name in
- * \p{}, sets inside sets; ^ and $ are those of lines. What is left over (&& in sets, \h) is
+ * The regexes are written for Oniguruma; PCRE2 runs them here, with JIT. They are rewritten where
+ * the two engines differ: \s and \S (at U+180E), \w, \b, a bare script name in \p{}, and nested
+ * sets. ^ and $ match at line breaks. Constructs that cannot be rewritten (&& in sets, \h) are
  * refused.
  *
- * PCRE2 would validate the rest of the text at every call, which is quadratic. So the text is cut
- * once into runs of valid UTF-8, and the regex runs unchecked inside a run; each byte that belongs
- * to no character is a piece of its own.
+ * PCRE2 would validate the rest of the text at every call, which is quadratic. Therefore the text
+ * is divided once into runs of valid UTF-8, and the regex runs unchecked inside a run. Each byte
+ * that is not part of a character becomes a pre-token.
  *
- * A match is a piece, and so is what lies between two matches: nothing is ever dropped.
+ * Matches are pre-tokens, and so is the text between two matches: no byte is dropped.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -21,8 +20,8 @@
 #define REGEX_BYTES_MAX 65536
 #define JIT_STACK_MIN   (32 * 1024)
 #define JIT_STACK_MAX   (1024 * 1024)
-#define INTERPRETER_KIB (64 * 1024) /* memory when the JIT's stack was too small */
-/* \w; outside of sets Oniguruma counts six digits and fractions of Latin-1 too. */
+#define INTERPRETER_KIB (64 * 1024) /* heap limit of the interpreter, the fallback of the JIT */
+/* \w; outside of sets, Oniguruma also includes six digits and fractions of Latin-1. */
 #define WORD_SET      "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_ALL      WORD_SET "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define WORD          "[" WORD_ALL "]"
@@ -47,7 +46,7 @@ struct split_work {
     void *user;
 };
 
-/* PCRE2's memory is counted like all other. */
+/* PCRE2's allocations are counted in the memory account. */
 static void *regex_malloc(size_t bytes, void *env)
 {
     void *block;
@@ -59,13 +58,13 @@ static void regex_free(void *block, void *env)
     mem_free(env, block);
 }
 
-/* --- from Oniguruma's words to PCRE2's ------------------------------------------------------ */
+/* --- rewriting Oniguruma's syntax for PCRE2 ------------------------------------------------- */
 
 struct rewrite {
     struct splitter *splitter;
     const char *regex, *origin;
     size_t bytes, at;
-    int in_set; /* how deep */
+    int in_set; /* depth of nested [...]; 0 = outside */
     struct text out;
 };
 
@@ -91,8 +90,8 @@ static enum status try_compile(struct splitter *splitter, const char *regex, boo
     return !compiled && code == PCRE2_ERROR_HEAP_FAILED ? STATUS_MEMORY : STATUS_OK;
 }
 
-/* \p{Han} means the script's own characters to one and also those it shares to the other;
- * \p{sc:Han} is the former. */
+/* \p{Han} is the script's own characters in Oniguruma, and also the characters it shares with other
+ * scripts in PCRE2, where \p{sc:Han} is the former. */
 static enum status rewrite_property(struct rewrite *r)
 {
     char script[64];
@@ -116,8 +115,7 @@ static enum status rewrite_property(struct rewrite *r)
     return STATUS_OK;
 }
 
-/* What an escape becomes outside a set and inside one; NULL inside: it stays as it is; "": refused
- * there. */
+/* The replacement of an escape outside and inside a set: NULL keeps it, "" refuses it. */
 static const struct escape {
     char letter;
     const char *outside, *inside;
@@ -160,18 +158,18 @@ static void rewrite_set_open(struct rewrite *r)
 {
     size_t length = peek(r, 1) == '^' ? 2 : 1;
     r->in_set = 1;
-    rewrite_keep(r, peek(r, length) == ']' ? length + 1 : length); /* first of all ] is itself */
+    rewrite_keep(r, peek(r, length) == ']' ? length + 1 : length); /* a leading ] is literal */
 }
 
-/* Inside [...]: a set in the set is united with it, so its brackets can go. */
+/* Inside [...]: a nested set is a union, so its brackets are dropped. */
 static enum status rewrite_in_set(struct rewrite *r)
 {
     char c = r->regex[r->at];
     const char *end = memchr(r->regex + r->at, ']', r->bytes - r->at);
     if ((c == '[' && peek(r, 1) == '^') || (c == '&' && peek(r, 1) == '&'))
         return FAIL(r->splitter->env, CONFIG,
-                    "%s: the regex of the pre_tokenizer has a negated set inside a set, or &&: "
-                    "not supported",
+                    "%s: the regex of the pre_tokenizer has a negated set inside a set, or &&, "
+                    "which is not supported",
                     r->origin);
     if (c == '[' && peek(r, 1) == ':' && end) { /* [:name:] */
         rewrite_keep(r, (size_t)(end - (r->regex + r->at)) + 1);
@@ -214,7 +212,7 @@ enum status splitter_create(struct env *env, struct splitter **splitter)
     s->compile = s->memory ? pcre2_compile_context_create(s->memory) : NULL;
     if (!s->compile) {
         splitter_destroy(s);
-        return STATUS_MEMORY; /* regex_malloc has said so */
+        return STATUS_MEMORY; /* logged by regex_malloc */
     }
     pcre2_set_newline(s->compile, PCRE2_NEWLINE_LF);
     *splitter = s;
@@ -246,7 +244,7 @@ static enum status compile(struct splitter *s, const struct text *regex, const c
         return FAIL(s->env, FORMAT, "%s: the regex of the pre_tokenizer: %s at offset %zu of '%s'",
                     origin, message, where, text_string(regex));
     }
-    /* Without JIT (a system may forbid it) the interpreter gives the same pieces, slower. */
+    /* Without JIT (a system may forbid it) the interpreter gives the same result, more slowly. */
     s->jit[s->count] = pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE) == 0;
     s->regex[s->count++] = compiled;
     return STATUS_OK;
@@ -305,7 +303,7 @@ void split_work_destroy(struct split_work *w)
     mem_free(w->env, w);
 }
 
-/* How many bytes from the start are whole UTF-8 characters. */
+/* The length of the longest prefix that is valid UTF-8. */
 static size_t utf8_run(const uint8_t *text, size_t bytes)
 {
     size_t at = 0;
@@ -316,8 +314,8 @@ static size_t utf8_run(const uint8_t *text, size_t bytes)
             continue;
         }
         uint8_t c = text[at];
-        /* After some first bytes the second's range is narrower: no overlong forms, no surrogates,
-         * nothing above U+10FFFF. */
+        /* Some first bytes narrow the range of the second: no overlong forms, no surrogates, nothing
+         * above U+10FFFF. */
         uint8_t low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;
         uint8_t high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
         size_t length = c < 0x80   ? 1
@@ -338,7 +336,7 @@ static size_t utf8_run(const uint8_t *text, size_t bytes)
     return at;
 }
 
-/* 1 and the match's place, 0 for none, below 0 for PCRE2's errors. */
+/* Returns 1 and the range of the match, 0 if there is none, or a negative PCRE2 error. */
 static int find(struct split_work *w, int step, const uint8_t *text, size_t bytes, size_t from,
                 size_t *start, size_t *end)
 {
@@ -351,9 +349,9 @@ static int find(struct split_work *w, int step, const uint8_t *text, size_t byte
                          w->match, w->context);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
-    const size_t *place = pcre2_get_ovector_pointer(w->match);
-    *start = place[0];
-    *end = place[1];
+    const size_t *range = pcre2_get_ovector_pointer(w->match);
+    *start = range[0];
+    *end = range[1];
     return rc < 0 ? rc : 1;
 }
 
@@ -364,7 +362,7 @@ static enum status regex_failed(struct split_work *w, int code)
         return FAIL(w->env, MEMORY, "out of memory for the regex of the tokenizer's pre_tokenizer");
     pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
     return FAIL(w->env, FORMAT,
-                "the regex of the tokenizer's pre_tokenizer gave up on this text: %s", message);
+                "the regex of the tokenizer's pre_tokenizer failed on this text: %s", message);
 }
 
 static enum status split_step(struct split_work *w, int step, const uint8_t *text, size_t bytes)
@@ -378,7 +376,7 @@ static enum status split_step(struct split_work *w, int step, const uint8_t *tex
             break;
         if (found < 0)
             return regex_failed(w, found);
-        if (start < done || end < start) /* \K can do that */
+        if (start < done || end < start) /* possible with \K */
             return FAIL(w->env, FORMAT,
                         "the regex of the tokenizer's pre_tokenizer moves backwards");
         if (start > done)
@@ -386,7 +384,7 @@ static enum status split_step(struct split_work *w, int step, const uint8_t *tex
         if (end > start)
             TRY(split_step(w, step + 1, text + start, end - start));
         done = from = end;
-        if (end == start) /* an empty match: look again one character on */
+        if (end == start) /* an empty match: continue after the next character */
             do
                 from++;
             while (from < bytes && (text[from] & 0xc0) == 0x80);

@@ -1,26 +1,26 @@
 /* tokenizer_train -- learns a byte-level BPE vocabulary from a text.
  *
- * The text is split and equal pieces are counted (tokenizer_words.c), so that everything after works
- * on distinct words with weights:
+ * The text is split and equal pre-tokens are counted first (tokenizer_words.c), so that learning
+ * works on distinct words with counts:
  *
- *   words   symbols of each word (they shrink in place with every merge), and its weight
- *   pairs   (left, right) -> its weight over all words, and the words that had it when it was new
- *   heap    candidates by weight, then by lowest ids
+ *   words   the symbols of each word (they shrink in place with every merge) and its count
+ *   pairs   (left, right) -> its count over all words, and the words that had it when it was new
+ *   heap    candidate pairs by count, then by lowest ids
  *
- * A merge visits only the words on its pair's list and moves the weights of the neighbouring pairs
- * by the difference. Two facts keep this simple. Once a pair exists its weight only falls, because
- * new occurrences come only in the round that makes its younger half: so a heap entry is too high
- * or right, never too low, and is corrected when it is popped. For the same reason a word enters a
- * pair's list in one round only, and looking at the head of the list is enough to enter it once;
- * words that have lost the pair since are harmless.
+ * A merge visits only the words on its pair's list and adjusts the counts of the neighbouring
+ * pairs. Two facts keep this simple. First, once a pair exists its count only falls, because new
+ * occurrences appear only during the merge that creates its younger symbol. So the count in a heap
+ * entry is exact or too high, never too low, and is corrected when the entry is popped. Second, for
+ * the same reason a word is added to a pair's list during one merge only, and comparing with the
+ * head of the list is enough to add it once. Words that have lost the pair since are harmless.
  *
- * One thread, no randomness: the same text gives the same file. Where the trainer of the
- * `tokenizers` package is told the same (all bytes, frequency at least 2) it learns the same
- * merges.
+ * Learning uses one thread and no randomness: the same text gives the same file. The trainer of
+ * Hugging Face `tokenizers` learns the same merges with the same settings (all bytes in the
+ * alphabet, minimum frequency 2).
  */
 #include "train/tokenizer/tokenizer_train_impl.h"
 
-#define TOKEN_BYTES_MAX 256 /* a run of one character must not fill the file with its powers */
+#define TOKEN_BYTES_MAX 256 /* or a long run of one character would add ever longer tokens */
 #define PROGRESS_EVERY  64
 
 enum status learner_report(const struct tokenizer_learner *t)
@@ -31,7 +31,7 @@ enum status learner_report(const struct tokenizer_learner *t)
     return STATUS_STOPPED;
 }
 
-/* --- arrays and indexes that grow ----------------------------------------------------------- */
+/* --- growing arrays and indexes ------------------------------------------------------------- */
 
 enum status learner_grow(struct env *env, void *array, size_t count, size_t *room, size_t size)
 {
@@ -82,23 +82,23 @@ static uint64_t pair_hash_at(const struct tokenizer_learner *t, size_t i)
     return pair_hash(t->pairs[i].left, t->pairs[i].right);
 }
 
-static enum status add_place(struct tokenizer_learner *t, uint32_t pair, uint32_t word)
+static enum status add_use(struct tokenizer_learner *t, uint32_t pair, uint32_t word)
 {
-    uint32_t head = t->pairs[pair].places, place = t->free_place;
-    if (head && t->places[head - 1].word == word)
+    uint32_t head = t->pairs[pair].uses, use = t->free_use;
+    if (head && t->uses[head - 1].word == word)
         return STATUS_OK;
-    if (place) {
-        t->free_place = t->places[place - 1].next;
+    if (use) {
+        t->free_use = t->uses[use - 1].next;
     } else {
-        TRY(learner_grow(t->env, &t->places, t->place_count, &t->place_room, sizeof *t->places));
-        place = (uint32_t)++t->place_count;
+        TRY(learner_grow(t->env, &t->uses, t->use_count, &t->use_room, sizeof *t->uses));
+        use = (uint32_t)++t->use_count;
     }
-    t->places[place - 1] = (struct place){word, head};
-    t->pairs[pair].places = place;
+    t->uses[use - 1] = (struct pair_use){word, head};
+    t->pairs[pair].uses = use;
     return STATUS_OK;
 }
 
-/* The pair's number; made if it is new. */
+/* The index of the pair, which is added if it is new. */
 static enum status find_pair(struct tokenizer_learner *t, int32_t left, int32_t right,
                              uint32_t *pair)
 {
@@ -122,7 +122,7 @@ static enum status pair_gains(struct tokenizer_learner *t, int32_t left, int32_t
     uint32_t pair;
     TRY(find_pair(t, left, right, &pair));
     t->pairs[pair].count += t->words[word].count;
-    return add_place(t, pair, word);
+    return add_use(t, pair, word);
 }
 
 static enum status pair_loses(struct tokenizer_learner *t, int32_t left, int32_t right,
@@ -173,7 +173,7 @@ static struct candidate heap_pop(struct tokenizer_learner *t)
     return top;
 }
 
-/* The heaviest pair whose token is short enough; false when none occurs twice. */
+/* The most frequent pair whose token is short enough; not found if no pair occurs twice. */
 static enum status pop_best(struct tokenizer_learner *t, uint32_t *pair, bool *found)
 {
     *found = false;
@@ -191,7 +191,7 @@ static enum status pop_best(struct tokenizer_learner *t, uint32_t *pair, bool *f
 
 /* --- merging -------------------------------------------------------------------------------- */
 
-/* Bytes in the order of their code points in the byte alphabet: GPT-2's ids. */
+/* Bytes in the order of their code points in the byte alphabet, as in GPT-2's ids. */
 static void byte_order(uint8_t order[256])
 {
     int count = 0;
@@ -221,7 +221,7 @@ static enum status fill_pairs(struct tokenizer_learner *t, const uint8_t order[2
     return STATUS_OK;
 }
 
-/* Replace the pair by its token in one word, and move the weights of the pairs on both sides. */
+/* Replace the pair by its token in one word, and adjust the counts of the pairs on both sides. */
 static enum status merge_word(struct tokenizer_learner *t, uint32_t w, struct merge m)
 {
     struct word *word = &t->words[w];
@@ -251,16 +251,16 @@ static enum status merge_pair(struct tokenizer_learner *t, uint32_t pair)
 {
     struct merge m = {t->pairs[pair].left, t->pairs[pair].right, 256 + t->merge_count};
     size_t known = t->pair_count;
-    uint32_t place = t->pairs[pair].places;
-    while (place) {
-        struct place here = t->places[place - 1];
-        t->places[place - 1].next = t->free_place;
-        t->free_place = place;
+    uint32_t use = t->pairs[pair].uses;
+    while (use) {
+        struct pair_use here = t->uses[use - 1];
+        t->uses[use - 1].next = t->free_use;
+        t->free_use = use;
         TRY(merge_word(t, here.word, m));
-        place = here.next;
+        use = here.next;
     }
     t->pairs[pair].count = 0;
-    t->pairs[pair].places = 0;
+    t->pairs[pair].uses = 0;
     for (size_t fresh = known; fresh < t->pair_count; fresh++)
         TRY(heap_push(t, (uint32_t)fresh));
     t->token_bytes[m.result] = t->token_bytes[m.left] + t->token_bytes[m.right];
@@ -289,7 +289,7 @@ static enum status learn(struct tokenizer_learner *t)
     return learner_report(t);
 }
 
-/* --- the whole ------------------------------------------------------------------------------ */
+/* --- the learner ---------------------------------------------------------------------------- */
 
 enum status tokenizer_learner_create(struct env *env, int vocab,
                                      const struct tokenizer_limits *limits,
@@ -300,8 +300,7 @@ enum status tokenizer_learner_create(struct env *env, int vocab,
     enum status st;
     if (vocab < 257)
         return FAIL(env, CONFIG,
-                    "a vocabulary needs at least 257 tokens (256 bytes and the end of text), "
-                    "not %d",
+                    "a vocabulary needs at least 257 tokens (256 bytes and end of text), not %d",
                     vocab);
     TRY(mem_alloc(env, MEM_LOADER, "tokenizer training", sizeof *t, &t));
     t->env = env;
@@ -331,7 +330,7 @@ void tokenizer_learner_destroy(struct tokenizer_learner *t)
     mem_free(env, t->words);
     mem_free(env, t->letters);
     mem_free(env, t->pairs);
-    mem_free(env, t->places);
+    mem_free(env, t->uses);
     mem_free(env, t->heap);
     mem_free(env, t->symbols);
     mem_free(env, t->token_bytes);
@@ -354,17 +353,4 @@ enum status tokenizer_learner_finish(struct tokenizer_learner *t, struct tokeniz
     TRY(fill_pairs(t, order));
     TRY(learn(t));
     return tokenizer_build(t->env, order, t->merges, t->merge_count, "training", tokenizer);
-}
-
-enum status tokenizer_train(struct env *env, const void *text, size_t bytes, int vocab,
-                            tokenizer_progress_fn *progress, void *user,
-                            struct tokenizer **tokenizer)
-{
-    struct tokenizer_learner *learner = NULL;
-    TRY(tokenizer_learner_create(env, vocab, NULL, progress, user, &learner));
-    enum status st = tokenizer_learner_add(learner, text, bytes);
-    if (st == STATUS_OK)
-        st = tokenizer_learner_finish(learner, tokenizer);
-    tokenizer_learner_destroy(learner);
-    return st;
 }

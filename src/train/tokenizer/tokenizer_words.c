@@ -1,14 +1,14 @@
-/* tokenizer_words -- counts the words of a text that comes in parts, in memory that has a limit.
+/* tokenizer_words -- counts the words of a text that arrives in parts, in bounded memory.
  *
- * The text is split as it comes, up to a place where no piece goes across, and is not kept: of each
- * distinct word its bytes are, once. What grows is the table of words. When it is full the rarest are
- * dropped, in the order of the text, until half of it is free. With its symbols and places a word takes
- * some 200 bytes while tokens are learnt: a full table about 1 GiB.
+ * The text is split as it arrives, up to a position that no pre-token crosses, and is not kept; each
+ * distinct word is stored once. Only the table of words grows. When it is full, the rarest words are
+ * dropped until half of the table is free. While the merges are learnt a word needs some 200 bytes
+ * with its symbols and pairs: about 1 GiB for a full table.
  */
 #include "train/tokenizer/tokenizer_train_impl.h"
 
-#define CHUNK_BYTES        ((size_t)1 << 20) /* of text that is split at once */
-#define PRETOKENS_A_REPORT (1u << 16)
+#define CHUNK_BYTES          ((size_t)1 << 20) /* of text that is split at a time */
+#define PRETOKENS_PER_REPORT (1u << 16)
 
 /* --- counting words ------------------------------------------------------------------------- */
 
@@ -17,7 +17,7 @@ static uint64_t word_hash(const struct tokenizer_learner *t, size_t i)
     return hash_bytes(t->letters + t->words[i].at, t->words[i].bytes);
 }
 
-/* Forget words that were seen `most` times or less. */
+/* Drop words that were seen `most` times or less. */
 static void drop_words(struct tokenizer_learner *t, int64_t most)
 {
     size_t kept = 0, bytes = 0;
@@ -42,7 +42,7 @@ static bool is_full(const struct tokenizer_learner *t, size_t more)
     return t->word_count >= t->limits.words || t->symbol_count + more > t->limits.word_bytes;
 }
 
-/* Until half of the table is free, so that this is done seldom. */
+/* Drop words until half of the table is free, so that this is rarely needed. */
 static void make_room(struct tokenizer_learner *t)
 {
     size_t words = t->limits.words / 2, bytes = t->limits.word_bytes / 2;
@@ -71,7 +71,7 @@ static enum status add_word(struct tokenizer_learner *t, const uint8_t *pretoken
 static enum status count_word(void *user, const uint8_t *pretoken, size_t bytes)
 {
     struct tokenizer_learner *t = user;
-    if (++t->pretokens % PRETOKENS_A_REPORT == 0)
+    if (++t->pretokens % PRETOKENS_PER_REPORT == 0)
         TRY(learner_report(t));
     TRY(learner_index_grow(t, &t->word_index, t->word_count, word_hash));
     TRY(learner_grow(t->env, &t->words, t->word_count, &t->word_room, sizeof *t->words));
@@ -83,7 +83,7 @@ static enum status count_word(void *user, const uint8_t *pretoken, size_t bytes)
             return STATUS_OK;
         }
     }
-    if (bytes > t->limits.word_bytes / 2) { /* it would never have room */
+    if (bytes > t->limits.word_bytes / 2) { /* would not fit even after make_room */
         t->dropped.words++;
         return STATUS_OK;
     }
@@ -97,11 +97,11 @@ static enum status count_word(void *user, const uint8_t *pretoken, size_t bytes)
     return STATUS_OK;
 }
 
-/* --- the text, as it comes ------------------------------------------------------------------ */
+/* --- the text ------------------------------------------------------------------------------- */
 
-/* GPT-2's split never has a character that is no white space and white space after it in one piece,
- * and looks ahead only from white space: text may be cut between the two. Not every character is
- * known here; those that are not are no place to cut. */
+/* GPT-2's split never puts a character and white space after it into one pre-token, and looks ahead
+ * only from white space, so the text may be cut between the two. Only the common characters are
+ * recognized here; after others the text is not cut. */
 static bool may_cut(const uint8_t *text, size_t i)
 {
     if (text[i] != '\n' && text[i] != ' ')
@@ -114,7 +114,7 @@ static bool may_cut(const uint8_t *text, size_t i)
     return (text[i - 2] & 0xc0) == 0x80 && (text[i - 1] & 0xc0) == 0x80 && !ideographic_space;
 }
 
-/* Split what is pending up to the last place where it may be cut; with `all` to its end. */
+/* Split the pending text up to the last position where it may be cut; with `all`, to its end. */
 static enum status split_pending(struct tokenizer_learner *t, bool all)
 {
     struct text *pending = &t->pending;

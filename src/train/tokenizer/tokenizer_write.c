@@ -1,16 +1,15 @@
-/* tokenizer_write -- the tokenizer.json of a vocabulary made here: plain bytes, or what
- * tokenizer_train has learnt.
+/* tokenizer_write -- writes the tokenizer.json of plain bytes or of a learnt vocabulary.
  *
- * Ids 0..255 are the bytes in the given order, then come the merges' results, then <|endoftext|>.
- * The text is what the `tokenizers` package would write for such a vocabulary, and is read back by
- * tokenizer_parse to become the tokenizer.
+ * Ids 0..255 are the bytes in the given order, then come the results of the merges, then
+ * <|endoftext|>. The text is what Hugging Face `tokenizers` would write for this vocabulary;
+ * tokenizer_parse turns it into the tokenizer.
  */
 #include "train/tokenizer/tokenizer_impl.h"
 
 #define EOT "<|endoftext|>"
 
 struct spellings {
-    struct text text; /* of all ids, one after the other */
+    struct text text; /* of all ids, concatenated */
     size_t *start;    /* [count + 1] */
 };
 
@@ -21,7 +20,7 @@ static void add_code(struct text *text, int code)
     text_add_bytes(text, code < 0x80 ? &ascii : utf8, code < 0x80 ? 1 : 2);
 }
 
-/* Through scratch: `text` may move while it grows. */
+/* Copy the spelling of an id to `scratch`: s->text may move while it grows. */
 static void add_part(struct spellings *s, int32_t id, struct text *scratch)
 {
     text_add_bytes(scratch, s->text.data + s->start[id], s->start[id + 1] - s->start[id]);

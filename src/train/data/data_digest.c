@@ -1,5 +1,5 @@
-/* data_print -- see the header. */
-#include "train/data/data_print.h"
+/* data_digest -- see the header. */
+#include "train/data/data_digest.h"
 #include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -7,18 +7,18 @@
 
 /* --- taking one ----------------------------------------------------------------------------- */
 
-/* Bytes at .. at + DATA_PRINT_SAMPLE_BYTES of all pieces, across their joints; what is beyond the
+/* Bytes at .. at + DATA_DIGEST_SAMPLE_BYTES of all pieces, across their joints; what is beyond the
  * end is zero. */
 static void read_sample(const struct data_span *spans, int count, uint64_t at, uint8_t *out)
 {
     size_t used = 0;
-    memset(out, 0, DATA_PRINT_SAMPLE_BYTES);
-    for (int i = 0; i < count && used < DATA_PRINT_SAMPLE_BYTES; i++) {
+    memset(out, 0, DATA_DIGEST_SAMPLE_BYTES);
+    for (int i = 0; i < count && used < DATA_DIGEST_SAMPLE_BYTES; i++) {
         if (at >= spans[i].bytes) {
             at -= spans[i].bytes;
             continue;
         }
-        size_t part = DATA_PRINT_SAMPLE_BYTES - used;
+        size_t part = DATA_DIGEST_SAMPLE_BYTES - used;
         if (part > spans[i].bytes - at)
             part = (size_t)(spans[i].bytes - at);
         memcpy(out + used, (const uint8_t *)spans[i].data + at, part);
@@ -29,7 +29,7 @@ static void read_sample(const struct data_span *spans, int count, uint64_t at, u
 
 static uint64_t hash_samples(const struct data_span *spans, int count, uint64_t bytes, int samples)
 {
-    uint8_t sample[DATA_PRINT_SAMPLE_BYTES];
+    uint8_t sample[DATA_DIGEST_SAMPLE_BYTES];
     uint64_t hash = 0, last = bytes > sizeof sample ? bytes - sizeof sample : 0;
     for (int i = 0; i < samples; i++) {
         uint64_t step = (uint64_t)(samples - 1);
@@ -71,27 +71,27 @@ static uint64_t hash_whole(const struct data_span *spans, int count, uint64_t by
     return hash;
 }
 
-struct data_print data_print_hashed(int files, uint64_t bytes, uint64_t hash)
+struct data_digest data_digest_hashed(int files, uint64_t bytes, uint64_t hash)
 {
-    return (struct data_print){.files = files, .whole_bytes = bytes, .hash = hash};
+    return (struct data_digest){.files = files, .whole_bytes = bytes, .hash = hash};
 }
 
-void data_print_take(const struct data_span *spans, int count, uint64_t whole,
-                     struct data_print *print)
+void data_digest_compute(const struct data_span *spans, int count, uint64_t whole,
+                         struct data_digest *digest)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < count; i++)
         bytes += spans[i].bytes;
     if (bytes <= whole) {
-        *print = data_print_hashed(count, bytes, hash_whole(spans, count, bytes));
+        *digest = data_digest_hashed(count, bytes, hash_whole(spans, count, bytes));
         return;
     }
-    *print = (struct data_print){.files = count,
-                                 .sampled_bytes = bytes,
-                                 .samples = DATA_PRINT_SAMPLES,
-                                 .hash = hash_samples(spans, count, bytes, DATA_PRINT_SAMPLES),
-                                 .more = hash_samples(spans, count, bytes, DATA_PRINT_MORE),
-                                 .times = hash_times(spans, count)};
+    *digest = (struct data_digest){.files = count,
+                                   .sampled_bytes = bytes,
+                                   .samples = DATA_DIGEST_SAMPLES,
+                                   .hash = hash_samples(spans, count, bytes, DATA_DIGEST_SAMPLES),
+                                   .more = hash_samples(spans, count, bytes, DATA_DIGEST_MORE),
+                                   .times = hash_times(spans, count)};
 }
 
 static uint64_t join_hash(uint64_t a, uint64_t b)
@@ -99,7 +99,7 @@ static uint64_t join_hash(uint64_t a, uint64_t b)
     return a || b ? XXH3_64bits_withSeed(&b, sizeof b, a) : 0;
 }
 
-void data_print_join(struct data_print *all, const struct data_print *source, int kind)
+void data_digest_join(struct data_digest *all, const struct data_digest *source, int kind)
 {
     const uint64_t sizes[] = {source->whole_bytes, source->sampled_bytes, source->hash};
     all->kinds = join_hash(all->kinds, (uint64_t)kind + 1);
@@ -114,22 +114,22 @@ void data_print_join(struct data_print *all, const struct data_print *source, in
 
 /* --- comparing two -------------------------------------------------------------------------- */
 
-static void describe(const struct data_print *print, bool more, struct text *text)
+static void describe(const struct data_digest *digest, bool more, struct text *text)
 {
     char size[32];
-    text_printf(text, "%" PRId64 " file%s", print->files, print->files == 1 ? "" : "s");
-    if (print->whole_bytes > 0)
-        text_printf(text, ", %s hashed whole", text_human_bytes(size, (double)print->whole_bytes));
-    if (print->samples > 0)
+    text_printf(text, "%" PRId64 " file%s", digest->files, digest->files == 1 ? "" : "s");
+    if (digest->whole_bytes > 0)
+        text_printf(text, ", %s hashed whole", text_human_bytes(size, (double)digest->whole_bytes));
+    if (digest->samples > 0)
         text_printf(text, ", %s by size and %" PRId64 " samples of 4 KiB",
-                    text_human_bytes(size, (double)print->sampled_bytes), print->samples);
+                    text_human_bytes(size, (double)digest->sampled_bytes), digest->samples);
     if (more)
         text_printf(text, ", and %" PRId64 " more because the times of files have changed",
-                    print->samples / DATA_PRINT_SAMPLES * DATA_PRINT_MORE);
+                    digest->samples / DATA_DIGEST_SAMPLES * DATA_DIGEST_MORE);
 }
 
-enum data_verdict data_print_compare(const struct data_print *there, const struct data_print *here,
-                                     struct text *compared)
+enum data_verdict data_digest_compare(const struct data_digest *there,
+                                      const struct data_digest *here, struct text *compared)
 {
     if (there->files == 0 || here->files == 0 || there->kinds != here->kinds)
         return DATA_UNKNOWN;

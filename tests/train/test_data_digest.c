@@ -3,28 +3,28 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include "train/data/data_print.h"
+#include "train/data/data_digest.h"
 #include "train/scratch.h"
 
 enum { BYTES = 12 << 20, KIND = 3 };
 
 static uint8_t *data;
 
-static struct data_print take(const char *path, size_t cut, uint64_t whole)
+static struct data_digest take(const char *path, size_t cut, uint64_t whole)
 {
     const struct data_span pieces[] = {{data, cut, path}, {data + cut, BYTES - cut, path}};
-    struct data_print one, all = {0};
-    data_print_take(cut ? pieces : pieces + 1, cut ? 2 : 1, whole, &one);
-    data_print_join(&all, &one, KIND);
+    struct data_digest one, all = {0};
+    data_digest_compute(cut ? pieces : pieces + 1, cut ? 2 : 1, whole, &one);
+    data_digest_join(&all, &one, KIND);
     return all;
 }
 
-static void expect(struct scratch *s, const struct data_print *there, const struct data_print *here,
-                   enum data_verdict verdict, const char *words)
+static void expect(struct scratch *s, const struct data_digest *there,
+                   const struct data_digest *here, enum data_verdict verdict, const char *words)
 {
     struct text text;
     text_init(&text, &s->env);
-    assert_int_equal(data_print_compare(there, here, &text), verdict);
+    assert_int_equal(data_digest_compare(there, here, &text), verdict);
     assert_string_equal(text_string(&text), words);
     text_free(&text);
 }
@@ -50,16 +50,16 @@ static void sees_every_byte_of_small_data(void **state)
     struct scratch s;
     (void)state;
     begin(&s);
-    struct data_print there = take(s.path, 0, DATA_PRINT_WHOLE), here;
+    struct data_digest there = take(s.path, 0, DATA_DIGEST_WHOLE), here;
     for (size_t at = 5; at < BYTES; at += BYTES / 7) {
         data[at] ^= 1;
-        here = take(s.path, 0, DATA_PRINT_WHOLE);
+        here = take(s.path, 0, DATA_DIGEST_WHOLE);
         expect(&s, &there, &here, DATA_DIFFERS, "1 file, 12.0 MiB hashed whole");
         data[at] ^= 1;
     }
-    here = take("elsewhere", 0, DATA_PRINT_WHOLE);
+    here = take("elsewhere", 0, DATA_DIGEST_WHOLE);
     expect(&s, &there, &here, DATA_SAME, "1 file, 12.0 MiB hashed whole");
-    here = take(s.path, 1000001, DATA_PRINT_WHOLE); /* cut into files elsewhere */
+    here = take(s.path, 1000001, DATA_DIGEST_WHOLE); /* cut into files elsewhere */
     expect(&s, &there, &here, DATA_SAME, "2 files, 12.0 MiB hashed whole");
     end(&s);
 }
@@ -72,7 +72,7 @@ static void samples_large_data(void **state)
     struct scratch s;
     (void)state;
     begin(&s);
-    struct data_print there = take(s.path, 0, BYTES - 1), here;
+    struct data_digest there = take(s.path, 0, BYTES - 1), here;
     size_t gap = (BYTES - 4096) / 2047 + 1; /* from a sample to the next */
     data[7 * gap + 10] ^= 1;                /* in one */
     here = take(s.path, 0, BYTES - 1);
@@ -101,14 +101,14 @@ static void samples_large_data(void **state)
 static void does_not_compare_what_cannot_be(void **state)
 {
     struct scratch s;
-    struct data_print none = {0}, other = {0};
+    struct data_digest none = {0}, other = {0};
     (void)state;
     begin(&s);
-    struct data_print there = take(s.path, 0, DATA_PRINT_WHOLE);
+    struct data_digest there = take(s.path, 0, DATA_DIGEST_WHOLE);
     expect(&s, &none, &there, DATA_UNKNOWN, "");
     expect(&s, &there, &none, DATA_UNKNOWN, "");
-    struct data_print one = data_print_hashed(1, BYTES, 1);
-    data_print_join(&other, &one, KIND + 1);
+    struct data_digest one = data_digest_hashed(1, BYTES, 1);
+    data_digest_join(&other, &one, KIND + 1);
     expect(&s, &there, &other, DATA_UNKNOWN, "");
     end(&s);
 }
