@@ -27,7 +27,6 @@ struct engine_pipe {
 
 struct engine_config {
     int recompute;                  /* enum recompute */
-    bool keep_swiglu;               /* see model_part: whoever builds the model tells it so */
     int64_t micro_batch;            /* B: sequences of a micro-batch */
     int64_t tokens;                 /* T */
     const struct engine_pipe *pipe; /* borrowed; NULL: the graph is the whole model */

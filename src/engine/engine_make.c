@@ -17,14 +17,10 @@ static const struct option options[] = {
      .offset = offsetof(struct engine_config, recompute),
      .fallback = "none",
      .choices = recompute_words,
-     .help = "activations to make again in the backward pass instead of keeping them"},
+     .help = "activations that the backward pass computes again instead of keeping them"},
     {.key = "engine.keep_swiglu",
      .type = OPTION_BOOL,
-     .offset = offsetof(struct engine_config, keep_swiglu),
-     .fallback = "false",
-     .help =
-         "llama: keep SwiGLU's result, too, which the backward pass else makes again in passing: "
-         "a little faster, more memory"},
+     .removed = "the backward pass always computes SwiGLU again; results are the same"},
 };
 
 const struct option_table engine_options = {"engine", options, sizeof options / sizeof *options};

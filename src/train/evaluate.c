@@ -135,7 +135,7 @@ enum status evaluate_model(struct env *env, const struct run_config *given, size
     TRY_OR(undo_set, fit_to_data(env, &config, &set));
     TRY_OR(undo_set, run_fit_check(env, &config, &(struct run_ranks){1, 0, 1}, memory));
     TRY_OR(undo_set,
-           session_create(env, run_compute(&config), &config.model, &reads_only, NULL, &session));
+           session_create(env, run_compute(&config), &config.model, &reads_only, &session));
     st = evaluate_session(env, &config, &session, set, progress, user, result);
     session_destroy(&session);
 undo_set:

@@ -125,7 +125,7 @@ static enum status load(struct generator *g, struct compute_config place,
     struct zero_config reads_only = {0};
     TRY(model_file_config(g->env, source->folder, &sizes));
     TRY(model_check(g->env, &sizes));
-    TRY(session_create(g->env, place, &sizes, &reads_only, NULL, &g->session));
+    TRY(session_create(g->env, place, &sizes, &reads_only, &g->session));
     TRY(load_tokenizer(g, source, tokenizer));
     TRY(model_weights_load(g->env, source, g->session.model, g->session.zero));
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,

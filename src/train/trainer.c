@@ -348,8 +348,7 @@ static enum status build_parts(struct trainer *t)
     const struct zero_config store = trainer_store_config(config);
     const struct session_spread spread = {
         .parallel = config->parallel,
-        .shape = {.batch = config->engine.micro_batch, .tokens = config->engine.tokens},
-        .keep_swiglu = config->engine.keep_swiglu};
+        .shape = {.batch = config->engine.micro_batch, .tokens = config->engine.tokens}};
     struct engine_config engine = config->engine;
     bool holds;
     TRY(meet(t));
