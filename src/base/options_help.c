@@ -3,8 +3,8 @@
  *
  *     Training:
  *       -n, --train.steps=N        optimizer steps to take [1000]
- *           --train.schedule=NAME  how the learning rate moves: constant, linear,
- *                                  cosine or wsd [cosine]
+ *           --train.schedule=NAME  how the learning rate moves; one of constant, linear,
+ *                                  cosine, wsd [cosine]
  *
  * Tables with the same title are one group, in the order of binding. The help column is the same
  * for the whole page; a flag that is too long for it stands on a line of its own.
@@ -27,15 +27,13 @@ static void describe_flag(const struct option *option, char *out, size_t bytes)
              boolean ? "" : option_value_name(option));
 }
 
-/* "how the rate moves: constant, linear or cosine [cosine]" */
+/* "how the rate moves; one of constant, linear, cosine [cosine]" */
 static void describe_help(const struct option *option, struct text *help)
 {
-    const char *before = option->help ? ": " : "";
+    const char *before = option->help ? "; " : "";
     text_add(help, option->help ? option->help : "");
-    for (int i = 0; option->type == OPTION_CHOICE && option->choices[i]; i++) {
-        text_printf(help, "%s%s", before, option->choices[i]);
-        before = option->choices[i + 1] && option->choices[i + 2] ? ", " : " or ";
-    }
+    for (int i = 0; option->type == OPTION_CHOICE && option->choices[i]; i++)
+        text_printf(help, "%s%s%s", i ? ", " : before, i ? "" : "one of ", option->choices[i]);
     if (option->type == OPTION_LIST) {
         char fields[256];
         option_describe_fields(option, fields, sizeof fields);

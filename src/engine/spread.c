@@ -15,18 +15,20 @@ static const struct option options[] = {
      .ranged = true,
      .min = 1,
      .max = 1024,
-     .help =
-         "neighbouring ranks that compute every layer together, each with a part of its matrices"},
+     .help = "tensor-parallel degree: adjacent ranks that compute every layer together, each "
+             "with a part of its matrices"},
     {.key = "parallel.sequence",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, sequence),
      .fallback = "false",
-     .help = "with tp: each has a part of the tokens between the matrices, too"},
+     .help = "sequence parallelism: each rank of a TP group has a part of the tokens between "
+             "the matrices; needs parallel.tp"},
     {.key = "parallel.regather",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, regather),
      .fallback = "false",
-     .help = "with sequence: inputs of matrices are gathered again in the backward pass, not kept"},
+     .help = "with parallel.sequence: gather the inputs of matrices again in the backward pass "
+             "instead of keeping them"},
     {.key = "parallel.pp",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, pp),
@@ -34,15 +36,14 @@ static const struct option options[] = {
      .ranged = true,
      .min = 1,
      .max = 4096,
-     .help = "stages of a pipeline that the layers are cut into; it divides the ranks, which "
-             "otherwise are copies"},
+     .help = "pipeline-parallel degree: PP stages, each with consecutive layers"},
     {.key = "parallel.schedule",
      .type = OPTION_CHOICE,
      .offset = offsetof(struct parallel_config, schedule),
      .fallback = "1f1b",
      .choices = timetable_words,
-     .help = "order of the passes of a pipeline (1f1b keeps fewer activations than gpipe, "
-             "interleaved is idle less)"},
+     .help = "pipeline schedule; 1f1b keeps fewer activations than gpipe, "
+             "interleaved and zero-bubble idle less"},
     {.key = "parallel.chunks",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, chunks),
@@ -50,14 +51,12 @@ static const struct option options[] = {
      .ranged = true,
      .min = 0,
      .max = 64,
-     .help = "interleaved: parts of the model that each stage has; 0 = 2 there, 1 elsewhere"},
+     .help = "chunks per PP stage with interleaved; 0 = 2 (1 for other schedules)"},
     {.key = "parallel.eager",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, eager),
      .fallback = "false",
-     .help =
-         "1f1b, interleaved, zero-bubble: up to twice as many micro-batches on their way, which "
-         "hides slow messages"},
+     .help = "up to twice as many micro-batches in flight, to hide slow messages; not for gpipe"},
 };
 
 const struct option_table parallel_options = {"parallel", options,
