@@ -22,7 +22,7 @@ life() { # CODE FOLDER RANKS keys...
 for mode in fp32 bf16 fp16; do
     life 0 "$mode" 1 --precision.mode=$mode
     life 75 "cut-$mode" 3 --precision.mode=$mode --zero.stage=3 --train.stop_at=10
-    grep -q "stopped after step 10: all of it is in 'cut-$mode/checkpoints/step-10'" err || fail "the stop is not said: $(cat err)"
+    grep -q "stopped after step 10: saved in 'cut-$mode/checkpoints/step-10'" err || fail "the stop is not said: $(cat err)"
     life 75 "cut-$mode" 2 --precision.mode=$mode --zero.stage=1 --train.stop_at=20 --checkpoint.every=4 --comm.backend=threads
     grep -q "going on after step 10 from 'cut-$mode/checkpoints/step-10'" err || fail "nothing about going on: $(cat err)"
     life 75 "cut-$mode" 4 --precision.mode=$mode --zero.stage=2 --train.stop_at=23 --comm.backend=threads

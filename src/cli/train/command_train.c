@@ -14,7 +14,7 @@
 #include "cli/rank_report.h"
 #include "cli/launch/ranks.h"
 #include "cli/launch/restarts.h"
-#include "cli/train/train_view.h"
+#include "cli/train/train_end.h"
 #include "train/config/deadline.h"
 #include "base/named.h"
 #include "train/run_plan.h"
@@ -104,7 +104,7 @@ static enum status train_rank(void *user, struct env *env, const struct session_
     if (st == STATUS_OK) {
         st = trainer_run(env, &job->settings->config, ranks, &place, &callbacks, &summary);
         if (view)
-            train_view_summary(view, &summary, job->folder);
+            train_end_show(view, &summary, job->folder);
     }
     text_free(&yaml);
     return st;
