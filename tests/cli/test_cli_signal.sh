@@ -71,7 +71,7 @@ again=$(tail -1 out | sed -n 's/^  next      sifr //p')
 last=$(wc -l <"it's here/metrics.jsonl")
 eval "\"$sifr\" $again --train.stop_at=$((last + 2))" >out 2>err || true
 grep -q "going on after step $last from" err || fail "'$again' does not go on: $(cat err)"
-grep -q "^  next      the same command with a larger train.stop_at" out || fail "train.stop_at: no word on how to go on: $(tail -1 out)"
+grep -q "^  next      rerun the same command with a larger train.stop_at" out || fail "train.stop_at: no word on how to go on: $(tail -1 out)"
 expect 75 "rerun without --fresh and with a larger train.stop_at, or none, to resume" "$sifr" train "${small[@]}" --data.path=text.txt --train.stop_at=1 --fresh --out=fresh
 grep -q "^  next      rerun the same command without --fresh and with a larger train.stop_at, or none, to resume" out || fail "--fresh, train.stop_at: $(tail -1 out)"
 

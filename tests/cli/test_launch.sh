@@ -55,7 +55,7 @@ is_json out
 for n in 0 -1 abc; do
     expect 2 "-n must be a whole number from 1" "$sifr" train "${endless[@]}" -n $n
 done
-expect 2 "'self' has one rank" "$sifr" train "${endless[@]}" -n 2 --comm.backend=self
+expect 2 "comm.backend=self has one rank" "$sifr" train "${endless[@]}" -n 2 --comm.backend=self
 expect 2 "SIFR_MPIRUN is '/bin/true', which is no launcher of" env SIFR_MPIRUN=/bin/true "$sifr" train "${endless[@]}" -n 2
 expect 2 "-n 3 conflicts with .*, which started 2 ranks" timeout 120 $mine -n 2 "$sifr" train "${endless[@]}" -n 3
 [ "$(grep -c 'which started 2 ranks' err)" = 1 ] || fail "said more than once: $(cat err)"
