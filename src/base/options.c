@@ -88,6 +88,8 @@ static enum status set_default(struct options *options, const struct option *opt
 {
     const struct option_site site = {.origin = "default", .key = option->key};
     union option_value value;
+    if (option->removed)
+        return STATUS_OK;
     memset(&value, 0, sizeof value);
     if (option->type == OPTION_STRING)
         value.string = option->fallback ? option->fallback : "";
@@ -167,7 +169,8 @@ enum status options_assign(struct options *options, struct binding *binding,
     binding->origin = origin;
     binding->source = site->source;
     const struct option *option = binding->option;
-    memcpy(binding->target + option->offset, value, option_value_bytes(option));
+    if (!option->removed)
+        memcpy(binding->target + option->offset, value, option_value_bytes(option));
     return STATUS_OK;
 }
 
@@ -286,6 +289,18 @@ void options_warn_environment(struct options *options)
         const char *equals = strchr(*variable, '=');
         if (strncmp(*variable, "SIFR_", 5) == 0 && equals && equals > *variable + 5 && equals[1])
             warn_variable(options, *variable);
+    }
+}
+
+void options_warn_removed(const struct options *options)
+{
+    for (int i = 0; i < options->count; i++) {
+        const struct binding *binding = &options->bindings[i];
+        bool in_file = binding->source == SOURCE_YAML;
+        if (binding->option->removed && binding->source != SOURCE_DEFAULT)
+            log_warn(options->env, "%s%s%s was removed and is ignored: %s", binding->origin,
+                     in_file ? ": " : "", in_file ? binding->option->key : "",
+                     binding->option->removed);
     }
 }
 

@@ -44,10 +44,12 @@ struct option {
     const struct option *fields; /* OPTION_LIST */
     int field_count;
     size_t element_bytes;
-    char letter;      /* 'n' for -n N; 0 = none */
-    const char *also; /* "threads": a shorter flag for the same, --threads=4; NULL = none */
-    bool hidden;      /* not in help: for tests */
-    bool flag_only;   /* --out, --json: not a YAML key, not in the printed configuration */
+    char letter;         /* 'n' for -n N; 0 = none */
+    const char *also;    /* "threads": a shorter flag for the same, --threads=4; NULL = none */
+    bool hidden;         /* not in help: for tests */
+    bool flag_only;      /* --out, --json: not a YAML key, not in the printed configuration */
+    const char *removed; /* a key of earlier versions: its value is checked by type and ignored
+                            (options_warn_removed prints this text); not in help or printed YAML */
 };
 
 struct option_table {
@@ -75,6 +77,8 @@ enum status options_load_environment(struct options *options);
 /* Warn about variables that look like a key and are none: near to one, or of a section that has
  * keys. */
 void options_warn_environment(struct options *options);
+/* Warn about removed keys that were given, one line each. */
+void options_warn_removed(const struct options *options);
 /* Arguments without the program's name. Flags: --key=value, --key value, bare --key for booleans
  * (and --no-key), -n 4 and -n4; "--" ends them. What is not a flag goes to `words` (at least argc
  * places). */

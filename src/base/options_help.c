@@ -3,8 +3,8 @@
  *
  *     Training:
  *       -n, --train.steps=N        optimizer steps to take [1000]
- *           --train.schedule=NAME  how the learning rate moves: constant, linear,
- *                                  cosine or wsd [cosine]
+ *           --train.schedule=NAME  how the learning rate moves; one of constant, linear,
+ *                                  cosine, wsd [cosine]
  *
  * Tables with the same title are one group, in the order of binding. The help column is the same
  * for the whole page; a flag that is too long for it stands on a line of its own.
@@ -27,15 +27,13 @@ static void describe_flag(const struct option *option, char *out, size_t bytes)
              boolean ? "" : option_value_name(option));
 }
 
-/* "how the rate moves: constant, linear or cosine [cosine]" */
+/* "how the rate moves; one of constant, linear, cosine [cosine]" */
 static void describe_help(const struct option *option, struct text *help)
 {
-    const char *before = option->help ? ": " : "";
+    const char *before = option->help ? "; " : "";
     text_add(help, option->help ? option->help : "");
-    for (int i = 0; option->type == OPTION_CHOICE && option->choices[i]; i++) {
-        text_printf(help, "%s%s", before, option->choices[i]);
-        before = option->choices[i + 1] && option->choices[i + 2] ? ", " : " or ";
-    }
+    for (int i = 0; option->type == OPTION_CHOICE && option->choices[i]; i++)
+        text_printf(help, "%s%s%s", i ? ", " : before, i ? "" : "one of ", option->choices[i]);
     if (option->type == OPTION_LIST) {
         char fields[256];
         option_describe_fields(option, fields, sizeof fields);
@@ -46,13 +44,18 @@ static void describe_help(const struct option *option, struct text *help)
         text_printf(help, "%s[%s]", help->bytes ? " " : "", option->fallback);
 }
 
+static bool is_shown(const struct option *option)
+{
+    return !option->hidden && !option->removed;
+}
+
 /* Is binding `i` the first that shows its title? */
 static bool opens_group(const struct options *options, int i)
 {
-    if (options->bindings[i].option->hidden)
+    if (!is_shown(options->bindings[i].option))
         return false;
     for (int j = 0; j < i; j++)
-        if (!options->bindings[j].option->hidden &&
+        if (is_shown(options->bindings[j].option) &&
             strcmp(options->bindings[j].title, options->bindings[i].title) == 0)
             return false;
     return true;
@@ -64,7 +67,7 @@ typedef void visit_fn(void *user, const struct option *option);
 static void each_of_group(const struct options *options, int first, visit_fn *visit, void *user)
 {
     for (int i = first; i < options->count; i++)
-        if (!options->bindings[i].option->hidden &&
+        if (is_shown(options->bindings[i].option) &&
             strcmp(options->bindings[i].title, options->bindings[first].title) == 0)
             visit(user, options->bindings[i].option);
 }
@@ -138,10 +141,10 @@ static void find_column(struct page *page, const struct options *options)
     int limit = page->width / 2 < COLUMN_MAX ? page->width / 2 : COLUMN_MAX;
     for (int i = 0; i < options->count; i++)
         page->letters |=
-            options->bindings[i].option->letter && !options->bindings[i].option->hidden;
+            options->bindings[i].option->letter && is_shown(options->bindings[i].option);
     for (int i = 0; i < options->count; i++) {
         int column = describe_left(page, options->bindings[i].option, left) + 2;
-        if (!options->bindings[i].option->hidden && column <= limit && column > page->column)
+        if (is_shown(options->bindings[i].option) && column <= limit && column > page->column)
             page->column = column;
     }
     page->column = page->column ? page->column : limit;
@@ -232,9 +235,9 @@ void options_print_flags(const struct options *options, struct text *text)
     for (int i = 0; i < options->count; i++) {
         const struct option *option = options->bindings[i].option;
         const char *equals = option->type == OPTION_BOOL ? "" : "=";
-        if (!option->hidden)
+        if (is_shown(option))
             text_printf(text, "--%s%s\n", option->key, equals);
-        if (!option->hidden && option->also)
+        if (is_shown(option) && option->also)
             text_printf(text, "--%s%s\n", option->also, equals);
     }
 }

@@ -145,18 +145,23 @@ static bool same_section(const char *a, const char *b)
     return bytes == section_bytes(b) && memcmp(a, b, bytes) == 0;
 }
 
+static bool is_printed(const struct option *option)
+{
+    return !option->flag_only && !option->removed;
+}
+
 /* Print the whole section of binding `first`, if it is the first of its section. */
 static void print_section(const struct options *options, struct text *text, int first)
 {
     const char *key = options->keys[first];
     for (int i = 0; i < first; i++)
-        if (!options->bindings[i].option->flag_only && same_section(options->keys[i], key))
+        if (is_printed(options->bindings[i].option) && same_section(options->keys[i], key))
             return;
     size_t bytes = section_bytes(key);
     if (bytes)
         text_printf(text, "%.*s:\n", (int)bytes, key);
     for (int i = first; i < options->count; i++)
-        if (!options->bindings[i].option->flag_only && same_section(options->keys[i], key))
+        if (is_printed(options->bindings[i].option) && same_section(options->keys[i], key))
             print_binding(text, &options->bindings[i], options->keys[i] + (bytes ? bytes + 1 : 0),
                           bytes ? "  " : "");
 }
@@ -164,6 +169,6 @@ static void print_section(const struct options *options, struct text *text, int 
 void options_print_yaml(const struct options *options, struct text *text)
 {
     for (int i = 0; i < options->count; i++)
-        if (!options->bindings[i].option->flag_only)
+        if (is_printed(options->bindings[i].option))
             print_section(options, text, i);
 }

@@ -43,13 +43,13 @@ static const struct option general_list[] = {
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct command_general, help),
-     .help = "print this page"},
+     .help = "print this help"},
     {.key = "verbose",
      .letter = 'v',
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct command_general, verbose),
-     .help = "say more on stderr, with the place in the source of every error"},
+     .help = "print more on stderr, and the source location of every error"},
 };
 static const struct option_table general_options = {"general", general_list,
                                                     sizeof general_list / sizeof general_list[0]};

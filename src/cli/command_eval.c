@@ -76,6 +76,7 @@ static enum status load_config(struct cli *cli, const struct options *given,
     enum status st = yaml ? options_load_yaml(all, yaml) : STATUS_OK;
     mem_free(cli->env, yaml);
     TRY(st);
+    options_warn_removed(all);
     TRY(options_set(all, "model.path", path, "the model"));
     take_given(given, &data_options, &settings->data, &config->data);
     take_given(given, &place_options, &settings->machine, &config->machine);

@@ -261,9 +261,13 @@ static enum status load_options(struct env *env, struct command_call *call, int 
     TRY(check_words(env, command, words, *word_count));
     if (command->config_file && *word_count > 0)
         TRY(options_load_yaml(call->options, words[0]));
-    if (!rank_report_wanted()) /* a supervisor has said it */
+    bool warns = !rank_report_wanted(); /* else the supervisor has warned */
+    if (warns)
         options_warn_environment(call->options);
-    return options_load_environment(call->options);
+    TRY(options_load_environment(call->options));
+    if (warns)
+        options_warn_removed(call->options);
+    return STATUS_OK;
 }
 
 static bool asks_help(const char *word)

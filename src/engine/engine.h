@@ -31,8 +31,6 @@ struct engine_pipe {
 
 struct engine_config {
     int recompute;                  /* enum recompute */
-    bool keep_swiglu;               /* a setting of model_part: the code that builds the model
-                                       passes it on */
     int64_t micro_batch;            /* B: sequences of a micro-batch */
     int64_t tokens;                 /* T */
     const struct engine_pipe *pipe; /* borrowed; NULL: the graph is the whole model */

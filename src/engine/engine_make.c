@@ -20,10 +20,7 @@ static const struct option options[] = {
      .help = "activations to recompute in the backward pass instead of keeping them"},
     {.key = "engine.keep_swiglu",
      .type = OPTION_BOOL,
-     .offset = offsetof(struct engine_config, keep_swiglu),
-     .fallback = "false",
-     .help = "llama: keep the result of SwiGLU instead of recomputing it in the backward pass: "
-             "slightly faster, more memory"},
+     .removed = "the backward pass always computes SwiGLU again; results are the same"},
 };
 
 const struct option_table engine_options = {"engine", options, sizeof options / sizeof *options};

@@ -16,18 +16,20 @@ static const struct option options[] = {
      .ranged = true,
      .min = 1,
      .max = 1024,
-     .help = "tensor parallelism: adjacent ranks that compute every layer together"},
+     .help = "tensor-parallel degree: adjacent ranks that compute every layer together, each "
+             "with a part of its matrices"},
     {.key = "parallel.sequence",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, sequence),
      .fallback = "false",
-     .help = "sequence parallelism: with tp, each rank has a part of the tokens between matrices"},
+     .help = "sequence parallelism: each rank of a TP group has a part of the tokens between "
+             "the matrices; needs parallel.tp"},
     {.key = "parallel.regather",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, regather),
      .fallback = "false",
-     .help =
-         "with sequence: gather inputs of matrices again in the backward pass, do not keep them"},
+     .help = "with parallel.sequence: gather the inputs of matrices again in the backward pass "
+             "instead of keeping them"},
     {.key = "parallel.pp",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, pp),
@@ -35,15 +37,14 @@ static const struct option options[] = {
      .ranged = true,
      .min = 1,
      .max = 4096,
-     .help = "pipeline parallelism: stages that the layers are cut into; must divide the number "
-             "of ranks divided by tp"},
+     .help = "pipeline-parallel degree: PP stages, each with consecutive layers"},
     {.key = "parallel.schedule",
      .type = OPTION_CHOICE,
      .offset = offsetof(struct parallel_config, schedule),
      .fallback = "1f1b",
      .choices = timetable_words,
-     .help = "order of the passes of a pipeline (1f1b keeps fewer activations than gpipe, "
-             "interleaved idles less)"},
+     .help = "pipeline schedule; 1f1b keeps fewer activations than gpipe, "
+             "interleaved and zero-bubble idle less"},
     {.key = "parallel.chunks",
      .type = OPTION_INT,
      .offset = offsetof(struct parallel_config, chunks),
@@ -51,13 +52,12 @@ static const struct option options[] = {
      .ranged = true,
      .min = 0,
      .max = 64,
-     .help = "interleaved: chunks of the model per stage; 0 = 2 if interleaved, else 1"},
+     .help = "chunks per PP stage with interleaved; 0 = 2 (1 for other schedules)"},
     {.key = "parallel.eager",
      .type = OPTION_BOOL,
      .offset = offsetof(struct parallel_config, eager),
      .fallback = "false",
-     .help = "1f1b, interleaved, zero-bubble: up to twice as many micro-batches in flight, which "
-             "hides slow messages"},
+     .help = "up to twice as many micro-batches in flight, to hide slow messages; not for gpipe"},
 };
 
 const struct option_table parallel_options = {"parallel", options,

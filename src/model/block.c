@@ -35,7 +35,6 @@ enum {
     GATHERED, /* sequence parallel: what the next matrix reads, where it is not kept */
     PARTIAL,
     D_ROWS,
-    D_ACT,   /* gated: where act is kept; else its gradient takes its place */
     MEETING, /* scratch of the collectives */
     D_NORMED,
     D_WIDE,
@@ -137,9 +136,9 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                                          KEEP_UNLESS_SELECTIVE, UNIT_PARTS};
     list[PRE] =
         (struct unit_buffer){"mlp", (size_t)k->up.out * column, KEEP_UNLESS_FULL, UNIT_PARTS};
-    list[ACT] = (struct unit_buffer){"mlp activation", act > c ? act : c,
-                                     k->remakes_act ? KEEP_NOT : KEEP_UNLESS_SELECTIVE,
-                                     passes | UNIT_PARTS};
+    list[ACT] =
+        (struct unit_buffer){"mlp activation", act > c ? act : c,
+                             k->gated ? KEEP_NOT : KEEP_UNLESS_SELECTIVE, passes | UNIT_PARTS};
     list[SCRATCH] = (struct unit_buffer){"block scratch", attention > norm ? attention : norm,
                                          KEEP_NOT, passes | input};
     list[GATHERED] = (struct unit_buffer){
@@ -148,9 +147,6 @@ int block_list_buffers(const struct unit *unit, const struct ops *ops, struct un
                                          (sequence ? passes : backward) | input};
     list[D_ROWS] =
         (struct unit_buffer){"gradient of all rows", sequence ? full : 0, KEEP_NOT, backward};
-    list[D_ACT] = (struct unit_buffer){
-        "gradient of the activation", k->gated && !k->remakes_act ? (size_t)k->down.in * column : 0,
-        KEEP_NOT, backward | input};
     list[MEETING] = (struct unit_buffer){"tensor parallel scratch",
                                          region_scratch(&k->tp_group, ops, sequence, rows, width),
                                          KEEP_NOT, passes | input};
@@ -194,7 +190,6 @@ struct block_buffers block_buffers_of(const struct block *k, const struct unit_r
         .d_rows = at[D_ROWS],
         .pre = at[PRE],
         .act = at[ACT],
-        .d_act = k->remakes_act ? at[ACT] : at[D_ACT],
         .scratch = at[SCRATCH],
     };
     for (int i = 0; i < FORMED_COUNT && at[FORMED]; i++)

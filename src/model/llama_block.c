@@ -23,21 +23,12 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     ops_linear(o, s, k->up, b->rows, x, w[GATE_UP], NULL, b->pre);
 }
 
-/* act, for a backward pass that does not form it by itself. */
-static void make_act_again(const struct block *k, struct unit_run *run,
-                           const struct block_buffers *b)
-{
-    if (!k->remakes_act)
-        ops_swiglu(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act);
-}
-
-/* From the gradient of act to that of pre, which takes the place of the values; on the way act again
- * where it was not kept. */
+/* From the gradient of act, in act's buffer, to that of pre, in pre's buffer; act itself is not kept
+ * and is computed again on the way. */
 static void gate_backward(const struct block *k, struct unit_run *run,
                           const struct block_buffers *b)
 {
-    ops_swiglu_backward(run->ops, run->stream, b->rows, k->down.in, b->pre, b->d_act, b->pre,
-                        k->remakes_act ? b->act : NULL);
+    ops_swiglu_backward(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act, b->pre, b->act);
 }
 
 static void forward(const struct unit *unit, struct unit_run *run,
@@ -83,7 +74,6 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
         block_gather_normed1(&b);
         ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
         block_gather_normed2(&b);
-        make_act_again(k, run, &b);
         block_await_normed(&b);
         return;
     }
@@ -93,7 +83,6 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     block_attend(k, run, &b);
     project_and_expand(k, run, &b);
-    make_act_again(k, run, &b);
 }
 
 static void llama_block_backward(const struct unit *unit, struct unit_run *run)
@@ -110,7 +99,7 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     struct column up = {k->up, b.normed2, b.full2, b.pre, w[GATE_UP], d[GATE_UP], NULL};
     const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
     block_gather_again(&b, &up);
-    ops_linear_dx(o, s, k->down, b.rows, dy, w[DOWN], b.d_act);
+    ops_linear_dx(o, s, k->down, b.rows, dy, w[DOWN], b.act);
     gate_backward(k, run, &b);
     void *d_normed = block_column_backward(run, &b, &up);
     ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[DOWN], NULL);
@@ -151,7 +140,7 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
 
     /* MLP, as above. */
     region_keep(&b.region, b.own, g, b.d_out);
-    ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], b.d_act);
+    ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], b.act);
     gate_backward(k, run, &b);
     void *d_normed = block_column_input(run, &b, k->up, b.pre, w[GATE_UP], b.d_normed);
     ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,

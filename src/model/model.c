@@ -257,7 +257,6 @@ static void fill_sizes(struct model *m)
                               .up = {c->width, gpt2 ? ff : 2 * ff, .out_in = !gpt2},
                               .down = {ff, c->width, .out_in = !gpt2},
                               .gated = !gpt2,
-                              .remakes_act = !gpt2 && !m->part.keep_swiglu,
                               .rope = m->rope};
     m->head = (struct head_unit){.tp_group = m->tp_group,
                                  .norm = norm,

@@ -43,8 +43,6 @@ struct model_part {
     bool sequence; /* ... and the rows of the stream between them */
     bool regather; /* sequence: gather the inputs of matrices again in the backward pass instead of
                       keeping them gathered: 10 instead of 8 activations on the wire, less memory */
-    bool keep_swiglu; /* llama: SwiGLU's result is kept for the backward pass, which else makes it
-                         again while it forms the gradient: a write less, F values a row more */
 };
 
 /* The key under model. of a size that tp ranks cannot share, and the size; NULL: they can. */

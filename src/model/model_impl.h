@@ -80,8 +80,7 @@ struct block {
     struct linear proj;                  /* H D -> C */
     struct linear up;                    /* C -> F, or 2F where gate and up are one */
     struct linear down;                  /* F -> C */
-    bool gated;                          /* act is SwiGLU of gate and up */
-    bool remakes_act;                    /* the backward pass forms act again: it is not kept */
+    bool gated; /* act is SwiGLU of gate and up; the backward pass computes it again from these */
     const float *rope; /* borrowed; (context, D/2, 2), NULL = positions are learned */
 };
 extern const struct unit_type gpt2_block_type;
@@ -130,12 +129,10 @@ struct block_buffers {
     void *formed[FORMED_COUNT]; /* PASS_BACKWARD_INPUT and PASS_BACKWARD_WEIGHT */
     void *partial;              /* (R, C) where ranks meet: what is to be summed */
     void *d_rows;               /* (R, C) sequence parallel, backward: a gathered gradient */
-    void *pre; /* (R, up.out) before the activation; PASS_BACKWARD_INPUT: then its gradient */
-    void *act; /* (R, F); forward: before that the attention branch (N, C);
-                      backward: the gradient of pre (GPT-2), or its own and then itself again
-                      (Llama, where it is not kept); then the gradient of qkv (R, (H + 2G) D) */
-    void *
-        d_act; /* (R, F) Llama, backward and PASS_BACKWARD_INPUT: in act's place where that is not kept */
+    void *pre;     /* (R, up.out) before the activation; PASS_BACKWARD_INPUT: then its gradient */
+    void *act;     /* (R, F); forward: before that the attention branch (N, C);
+                      backward: the gradient of pre (GPT-2), or first its own gradient and then
+                      act computed again (Llama); then the gradient of qkv (R, (H + 2G) D) */
     void *scratch; /* of attention and of the norms' backward, which never run at once */
 };
 struct block_buffers block_buffers_of(const struct block *block, const struct unit_run *run);

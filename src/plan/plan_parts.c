@@ -28,10 +28,8 @@ struct timetable_costs plan_message_costs(const struct comm_prices *prices, int 
 struct model_part plan_first_part(const struct plan_request *request)
 {
     const struct parallel_config *p = &request->parallel;
-    return (struct model_part){.tp = p->tp > 0 ? (int)p->tp : 1,
-                               .sequence = p->sequence,
-                               .regather = p->regather,
-                               .keep_swiglu = request->engine.keep_swiglu};
+    return (struct model_part){
+        .tp = p->tp > 0 ? (int)p->tp : 1, .sequence = p->sequence, .regather = p->regather};
 }
 
 enum status plan_device_create(struct env *env, const struct plan_request *request,
@@ -69,7 +67,6 @@ static enum status build_part(struct env *env, const struct plan_request *reques
     if (p->comm && clock && clock->machine)
         comm_set_prices(p->comm, &clock->machine->comm);
     TRY(spread_part(env, p->comm, shape, &request->parallel, &part));
-    part.keep_swiglu = request->engine.keep_swiglu;
     TRY(model_create_part(p->device, &request->model, &part, &p->model));
     return spread_create(env, p->comm, model_graph(p->model), shape, &request->parallel,
                          &p->spread);

@@ -1,7 +1,7 @@
-/* evaluate -- see evaluate.h. Loss sums and label counts are added window after window, in
- * order, so the result does not depend on the number of threads; the size of a micro-batch only
- * groups windows. Bits per byte divide by the bytes of text that the labels stand for, which
- * makes models with different vocabularies comparable.
+/* evaluate -- loss sums and label counts are added window by window, in order, so the result does not
+ * depend on the number of threads; the size of a micro-batch only groups windows. Bits per byte divide
+ * by the bytes of text that the labels stand for, which makes models with different vocabularies
+ * comparable.
  */
 #include "train/evaluate.h"
 #include <math.h>
@@ -10,14 +10,13 @@
 #include "train/run_plan.h"
 #include "train/session.h"
 
-/* Put windows first .. first + micro_batch into a place; a row without a window, or with one that cannot
- * be read, counts nothing.
- * *bytes grows by those of their text. */
-static enum status fill(struct engine *engine, int64_t place, const struct dataset *set,
+/* Fill the batch of a round with windows first .. first + micro_batch - 1. All labels of a row are masked
+ * if it has no window or its window cannot be read. Adds the bytes of their text to *bytes. */
+static enum status fill(struct engine *engine, int64_t round, const struct dataset *set,
                         int64_t first, int64_t micro_batch, int64_t context, int64_t *bytes)
 {
     int32_t *tokens, *labels;
-    engine_batch(engine, place, &tokens, &labels);
+    engine_batch(engine, round, &tokens, &labels);
     enum status st = STATUS_OK;
     for (int64_t row = 0; row < micro_batch; row++, tokens += context, labels += context) {
         int64_t window_bytes = 0;
@@ -47,7 +46,7 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
     int64_t rounds = engine_eval_rounds(engine), together = rounds * roster->workers;
     for (int64_t b = 0; b < total; b += together) {
         int64_t count = total - b < together ? total - b : together;
-        enum status read = STATUS_OK; /* other ranks do not know: all go through the batch */
+        enum status read = STATUS_OK; /* other ranks do not know it yet: the batch is computed */
         for (int64_t round = 0; round < rounds; round++) {
             int64_t m = roster_micro_batch(roster, count, round);
             if (m >= 0 && read == STATUS_OK)
@@ -55,14 +54,15 @@ enum status evaluate_dataset(struct env *env, struct engine *engine, const struc
                     fill(engine, round, set, (b + m) * micro_batch, micro_batch, context, &bytes);
         }
         TRY(engine_eval(engine, count, &loss_sum, &labels));
-        bool goes_on = progress == NULL || progress(user, b + count, total, read);
+        bool continues = progress == NULL || progress(user, b + count, total, read);
         TRY(read);
-        if (!goes_on)
+        if (!continues)
             return STATUS_STOPPED;
     }
     TRY(engine_sum(engine, bytes, &bytes));
     if (labels == 0)
-        return FAIL(env, FORMAT, "the held-out data has nothing to predict");
+        return FAIL(env, FORMAT,
+                    "the held-out data has no labels: all are masked, or it is too short");
     double loss = loss_sum / (double)labels;
     *result =
         (struct evaluation){.loss = loss,
@@ -99,9 +99,9 @@ static enum status open_data(struct env *env, const struct run_config *config, i
                           (uint64_t)config->train.seed, set);
 }
 
-/* A batch has no more rows than there are windows, and a row no more tokens than the longest: a model with a large context
- * would compute mostly on nothing. A token depends on those before it in its row alone, so the loss keeps its bits; a GPU
- * may take other algorithms for other shapes, so there the shapes stay. */
+/* Shrink the micro-batch to the number of windows and the context to the longest window: a model with a
+ * large context would compute mostly padding. A token depends only on those before it in its row, so
+ * the bits of the loss stay. A GPU may use other algorithms for other shapes, so there nothing changes. */
 static enum status fit_to_data(struct env *env, struct run_config *config, struct dataset **set)
 {
     struct engine_config *engine = &config->engine;
@@ -128,14 +128,14 @@ enum status evaluate_model(struct env *env, const struct run_config *given, size
     struct zero_config reads_only = {0};
     TRY(open_data(env, &config, config.train.context, &set));
     if (dataset_eval_count(set) == 0) {
-        st =
-            FAIL(env, CONFIG, "data.val: there is no held-out data; name a file or set data.split");
+        st = FAIL(env, CONFIG,
+                  "there is no held-out data; set data.val to a file, or set data.split");
         goto undo_set;
     }
     TRY_OR(undo_set, fit_to_data(env, &config, &set));
     TRY_OR(undo_set, run_fit_check(env, &config, &(struct run_ranks){1, 0, 1}, memory));
     TRY_OR(undo_set,
-           session_create(env, run_compute(&config), &config.model, &reads_only, NULL, &session));
+           session_create(env, run_compute(&config), &config.model, &reads_only, &session));
     st = evaluate_session(env, &config, &session, set, progress, user, result);
     session_destroy(&session);
 undo_set:

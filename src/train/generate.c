@@ -1,4 +1,3 @@
-/* generate -- see generate.h. */
 #include "train/generate.h"
 #include "train/sampling.h"
 #include <string.h>
@@ -10,7 +9,7 @@
 
 /* --- one text ------------------------------------------------------------------------------- */
 
-/* How many tokens may be made after a prompt of `prompt` tokens: the last one need not be fed. */
+/* The most tokens to generate after a prompt of `prompt` tokens. The last one is not fed to the model. */
 static int64_t most_tokens(const struct generate_parts *parts, int64_t prompt, int64_t asked)
 {
     int64_t left = parts->context - prompt + 1;
@@ -28,11 +27,11 @@ enum status generate_tokens(struct env *env, const struct generate_parts *parts,
     const float *logits;
     *result = (struct generate_result){.prompt_tokens = prompt_count};
     if (prompt_count < 1 || prompt_count > parts->context)
-        return FAIL(
-            env, CONFIG,
-            "a prompt of %lld tokens does not fit the context of %lld: give its end alone, or "
-            "train a model with a larger model.context",
-            (long long)prompt_count, (long long)parts->context);
+        return FAIL(env, CONFIG,
+                    "a prompt of %lld tokens does not fit the context of %lld; shorten it, or "
+                    "train a model "
+                    "with a larger model.context",
+                    (long long)prompt_count, (long long)parts->context);
 
     double start = clock_seconds();
     decoder_reset(parts->decoder);
@@ -66,7 +65,7 @@ int64_t generate_stopped(const struct generate_result *result)
     return result->not_finite ? result->prompt_tokens + result->tokens + 1 : 0;
 }
 
-/* Nothing to begin with: begin as a text in the training data does. */
+/* An empty prompt: begin as a text in the training data does. */
 static enum status begin_with_eot(struct env *env, const struct tokenizer *tokenizer,
                                   struct token_list *ids)
 {
@@ -96,7 +95,7 @@ enum status generate_prompt(struct env *env, const struct tokenizer *tokenizer, 
     return st;
 }
 
-/* --- a model of its own --------------------------------------------------------------------- */
+/* --- with its own model --------------------------------------------------------------------- */
 
 struct generator {
     struct env *env; /* borrowed */
@@ -113,19 +112,19 @@ static enum status load_tokenizer(struct generator *g, const struct model_source
     TRY(tokenizer_load(g->env, path, &g->tokenizer));
     int64_t vocab = model_config(g->session.model)->vocab;
     if (tokenizer_vocab(g->tokenizer) > vocab)
-        return FAIL(g->env, CONFIG, "the tokenizer at '%s' has %d tokens, the model only %lld",
+        return FAIL(g->env, CONFIG, "the tokenizer at '%s' has %d tokens, but the model only %lld",
                     path, tokenizer_vocab(g->tokenizer), (long long)vocab);
     return *named ? model_tokenizer_compare(g->env, source, vocab, g->tokenizer, named) : STATUS_OK;
 }
 
-static enum status load(struct generator *g, struct compute_config place,
+static enum status load(struct generator *g, struct compute_config compute,
                         const struct model_source *source, const char *tokenizer)
 {
     struct model_config sizes = {.path = ""};
     struct zero_config reads_only = {0};
     TRY(model_file_config(g->env, source->folder, &sizes));
     TRY(model_check(g->env, &sizes));
-    TRY(session_create(g->env, place, &sizes, &reads_only, NULL, &g->session));
+    TRY(session_create(g->env, compute, &sizes, &reads_only, &g->session));
     TRY(load_tokenizer(g, source, tokenizer));
     TRY(model_weights_load(g->env, source, g->session.model, g->session.zero));
     TRY(mem_alloc_array(g->env, MEM_OTHER, "order of tokens", (size_t)sizes.vocab, sizeof *g->order,
@@ -136,14 +135,14 @@ static enum status load(struct generator *g, struct compute_config place,
         &(struct decoder_config){.tokens = sizes.context, .chunk = chunk}, &g->decoder);
 }
 
-enum status generator_create(struct env *env, struct compute_config place,
+enum status generator_create(struct env *env, struct compute_config compute,
                              const struct model_source *source, const char *tokenizer,
                              struct generator **generator)
 {
     struct generator *g;
     TRY(mem_alloc(env, MEM_OTHER, "generator", sizeof *g, &g));
     g->env = env;
-    enum status st = load(g, place, source, tokenizer);
+    enum status st = load(g, compute, source, tokenizer);
     if (st == STATUS_OK)
         *generator = g;
     else
@@ -189,8 +188,8 @@ enum status generator_run(struct generator *g, const struct generate_config *con
     TRY(st);
     if (result->not_finite)
         return FAIL(g->env, DIVERGED,
-                    "the model gives numbers that are not finite for token %lld of the text; look "
-                    "at its weights: " MODEL_BAD_WEIGHTS,
+                    "the logits of token %lld of the text are not finite; check the weights of the "
+                    "model: " MODEL_BAD_WEIGHTS,
                     (long long)generate_stopped(result));
     return STATUS_OK;
 }

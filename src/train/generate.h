@@ -1,7 +1,7 @@
-/* generate -- text from a model, token after token.
+/* generate -- text from a model, one token at a time.
  *
- * Token i of a text is chosen with the random number f(seed, "sample", i), so a text depends on
- * the model, the prompt, the settings and the seed alone.
+ * Token i is chosen with the random number f(seed, "sample", i), so a text depends only on the model,
+ * the prompt, the settings and the seed.
  */
 #ifndef TRAIN_GENERATE_H
 #define TRAIN_GENERATE_H
@@ -13,37 +13,37 @@
 
 struct generate_config {
     const char *prompt;        /* text; "" = the tokenizer's end-of-text token */
-    int64_t tokens;            /* how many to make at most; 0 = what the context leaves */
+    int64_t tokens;            /* maximum to generate; 0 = as many as the context has room for */
     double temperature, top_p; /* temperature 0 = greedy; top_p 1 = off */
     int64_t top_k;             /* 0 = off */
     int64_t seed;
-    bool ignore_eot; /* go on after the end-of-text token */
+    bool ignore_eot; /* continue after the end-of-text token */
 };
 
 struct generate_result {
     int64_t prompt_tokens, tokens;
-    double prefill_seconds; /* the prompt, up to the first token's choice */
-    double decode_seconds;  /* all tokens after the first are fed in it */
+    double prefill_seconds; /* for the prompt */
+    double decode_seconds;  /* for choosing all tokens and feeding all but the last */
     bool ended;             /* by the end-of-text token */
-    bool not_finite;        /* the model's numbers are not: it stopped there */
+    bool not_finite;        /* stopped because logits were not finite */
 };
 
-/* Called for each token: its bytes (a character may be cut between two tokens); false stops, in
- * good order. */
+/* Called for each token with its bytes; a character may be split over two tokens. Return false to
+ * stop. */
 typedef bool generate_token_fn(void *user, int32_t token, const void *bytes, size_t byte_count);
 
-/* --- with parts that somebody else owns: the trainer's samples ------------------------------ */
+/* --- with borrowed parts, for the samples of a trainer ------------------------------ */
 
-#define GENERATE_CHUNK 64 /* tokens of a prompt that a decoder takes at once */
+#define GENERATE_CHUNK 64 /* tokens of a prompt that are fed at once */
 
 struct generate_parts {
-    struct decoder *decoder; /* is reset first */
+    struct decoder *decoder; /* reset by each call */
     const struct tokenizer *tokenizer;
     int64_t vocab, context; /* of the model; the decoder has room for `context` positions */
     int32_t *order;         /* room for vocab */
 };
 
-/* The ids a prompt begins with: its own, or the end-of-text token for "". token_list_free it. */
+/* The ids of a prompt; the end-of-text token for "". Free them with token_list_free. */
 enum status generate_prompt(struct env *env, const struct tokenizer *tokenizer, const char *prompt,
                             struct token_list *ids);
 /* Allocates nothing. */
@@ -52,14 +52,14 @@ enum status generate_tokens(struct env *env, const struct generate_parts *parts,
                             const struct generate_config *config, generate_token_fn *emit,
                             void *user, struct generate_result *result);
 
-/* The token of the text, from 1 and with the prompt's, that could not be chosen; 0: none. */
+/* The position of the token that could not be chosen, from 1, the prompt included; 0 = none. */
 int64_t generate_stopped(const struct generate_result *result);
 
-/* --- a model of its own, for `sifr sample` -------------------------------------------------- */
+/* --- with its own model, for `sifr sample` -------------------------------------------------- */
 struct generator;
 
-/* `tokenizer`: "" = the one beside the model. Uses env->threads. */
-enum status generator_create(struct env *env, struct compute_config place,
+/* `tokenizer` "" = the one in the folder of the model. Uses env->threads. */
+enum status generator_create(struct env *env, struct compute_config compute,
                              const struct model_source *source, const char *tokenizer,
                              struct generator **generator);
 void generator_destroy(struct generator *generator); /* NULL is fine */

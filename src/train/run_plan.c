@@ -1,4 +1,3 @@
-/* run_plan -- see the header. */
 #include "train/run_plan.h"
 
 #include <stdio.h>
@@ -9,7 +8,7 @@
 #include "train/weights/model_file.h"
 #include "train/trainer.h"
 
-/* Tokens that samples need room for: a prompt has at most one a byte, and one before it. */
+/* Tokens of a sample: a prompt has at most one per byte, and one before it. */
 static int64_t decode_tokens(const struct run_config *config)
 {
     const struct train_config *train = &config->train;
@@ -19,16 +18,16 @@ static int64_t decode_tokens(const struct run_config *config)
     return room < config->model.context ? room : config->model.context;
 }
 
-/* The back end whose scratch is planned with. */
+/* The back end whose scratch memory is planned. */
 static const char *planned_ops(const struct run_config *config)
 {
-    struct compute_config place = run_compute(config);
+    struct compute_config compute = run_compute(config);
     if (config->device.loaded)
-        return place.backend;
-    return place.type == DTYPE_F32 ? "cpu" : "ref";
+        return compute.backend;
+    return compute.type == DTYPE_F32 ? "cpu" : "ref";
 }
 
-/* NCCL's own memory is not known; where it may be used, the stage stands for it. */
+/* NCCL's own memory is not known; where it may be used, the bounce buffer stands for it. */
 static bool is_staged(const struct run_config *config)
 {
     return config->machine.device == RUN_DEVICE_CUDA &&
@@ -44,7 +43,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
         .zero = trainer_store_config(config),
         .parallel = config->parallel,
         .saves_apart = checkpoint_in_background(&config->checkpoint, config->train.steps),
-        .loop_votes = 1, /* does anybody want to stop? */
+        .loop_votes = 1, /* whether to stop, before each step */
         .ops = planned_ops(config),
         .compute = run_compute(config).type,
         .staged = is_staged(config),
@@ -57,7 +56,7 @@ struct plan_request run_plan_request(const struct run_config *config, int ranks)
 }
 
 /* Ranks of this machine that share a GPU. */
-static int on_a_gpu(const struct run_config *config, int local)
+static int ranks_per_gpu(const struct run_config *config, int local)
 {
     return (local + config->device.count - 1) / config->device.count;
 }
@@ -68,7 +67,7 @@ size_t run_memory(const struct run_config *config, size_t host_bytes, int local)
         return host_bytes / (size_t)local;
     if (config->device.count == 0)
         return 0;
-    return config->device.free_bytes / (size_t)on_a_gpu(config, local);
+    return config->device.free_bytes / (size_t)ranks_per_gpu(config, local);
 }
 
 enum status run_gpu_that_fits(struct env *env, const struct run_config *config, int ranks,
@@ -107,13 +106,13 @@ enum status run_fit_check(struct env *env, const struct run_config *config,
     struct plan_rank rank;
     if (config->reading) {
         request.zero = (struct zero_config){0};
-        request.parallel = (struct parallel_config){.pp = 1}; /* whatever the run had */
+        request.parallel = (struct parallel_config){.pp = 1}; /* regardless of the run's */
         request.decode_tokens = request.decode_chunk = 0;
     }
     TRY(plan_rank_memory(env, &request, ranks->rank, NULL, NULL, &rank));
-    int together = ranks->local; /* ranks whose memory is the same */
+    int together = ranks->local; /* ranks that share a memory */
     if (config->device.total_bytes > 0) {
-        together = on_a_gpu(config, ranks->local);
+        together = ranks_per_gpu(config, ranks->local);
         available = together > 1 ? config->device.total_bytes : config->device.free_bytes;
     }
     double needed = (double)plan_needed_bytes(&rank) * together;

@@ -1,8 +1,7 @@
-/* sampler -- see sampler.h. */
 #include "train/sampler.h"
 #include "train/generate.h"
 
-enum { TOKEN_BYTES = 16 }; /* room for one token's text; the mean is about 4 */
+enum { TOKEN_BYTES = 16 }; /* reserved for the text of a token; the mean is about 4 */
 
 struct sampler {
     struct env *env; /* borrowed */
@@ -18,16 +17,17 @@ static enum status create_parts(struct sampler *s, const struct run_config *conf
     const struct model_config *model = &config->model;
     TRY(generate_prompt(s->env, config->tokenizer, s->settings.prompt, &s->prompt));
     if (s->prompt.count > model->context)
-        return FAIL(s->env, CONFIG,
-                    "train.sample_prompt: its %lld tokens do not fit model.context %lld",
-                    (long long)s->prompt.count, (long long)model->context);
+        return FAIL(
+            s->env, CONFIG,
+            "train.sample_prompt has %lld tokens and model.context is %lld; shorten the prompt",
+            (long long)s->prompt.count, (long long)model->context);
     int64_t room = s->prompt.count + s->settings.tokens;
     room = room < model->context ? room : model->context;
     s->parts = (struct generate_parts){
         .tokenizer = config->tokenizer, .vocab = model->vocab, .context = room};
     TRY(mem_alloc_array(s->env, MEM_OTHER, "order of tokens", (size_t)model->vocab,
                         sizeof *s->parts.order, &s->parts.order));
-    text_printf(&s->text, "%*s", (int)sampler_text_bytes(s), ""); /* room for a sample */
+    text_printf(&s->text, "%*s", (int)sampler_text_bytes(s), ""); /* reserve a sample */
     TRY(s->text.status);
     const struct decoder_config decoder = {.pipe = spread_pipe(&session->spread),
                                            .group = spread_tp_group(&session->spread),

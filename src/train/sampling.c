@@ -1,16 +1,14 @@
-/* sampling -- picks the next token from logits: greedy, or by temperature among the top k and the
- * top p of the mass.
+/* sampling -- two ways to pick a token, with the same result.
  *
- * Ids are ordered by logit, larger first, ties by the lower id, so that the same logits and the
- * same random number always give the same token. pick_exact is the definition: ids are taken off a
- * heap in that order, and their masses are added in it. Of many tokens that takes milliseconds.
+ * Ids are ordered by logit, larger first, ties by the lower id, so that the same logits and the same
+ * random number always give the same token. pick_exact is the definition: it pops ids from a heap in
+ * that order and adds their probabilities (the mass) in that order. With a large vocabulary that takes
+ * milliseconds.
  *
- * pick_quick sorts next to nothing. Ids go into classes by their logits, with the count and the mass
- * of each class; only a class in which the walk along the order may end is put in order. Its masses
- * are added in another order and so differ in the last places: where one of them is too near what it
- * is compared with, it says so, and the exact way is gone. The choice is the same either way.
- *
- * Logits of which one is no number, or the largest is not finite, give no choice at all.
+ * pick_quick sorts almost nothing. It puts ids into classes by their logits and sums count and mass of
+ * each class; only a class in which the choice may fall is sorted. Its masses are added in another
+ * order and differ in the last digits. Where such a difference could change a comparison, it returns
+ * -1 and pick_exact decides.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -44,7 +42,7 @@ static void make_heap(const float *logits, int32_t *heap, int64_t count)
         sift_down(logits, heap, count, i);
 }
 
-/* The first in order; it ends up behind the others. */
+/* Pop the first in order; its slot is the last of the heap. */
 static int32_t take_first(const float *logits, int32_t *heap, int64_t count)
 {
     int32_t id = heap[0];
@@ -64,7 +62,7 @@ static int64_t most_ids(const struct sampling *s, int64_t vocab)
     return s->top_k > 0 && s->top_k < vocab ? s->top_k : vocab;
 }
 
-/* --- exactly -------------------------------------------------------------------------------- */
+/* --- exact -------------------------------------------------------------------------------- */
 
 static int32_t pick_exact(const struct sampling *s, const float *logits, int64_t vocab, float top,
                           double random, int32_t *order)
@@ -77,8 +75,8 @@ static int32_t pick_exact(const struct sampling *s, const float *logits, int64_t
         all += mass_of(s, logits[id], top);
     make_heap(logits, order, vocab);
 
-    /* Take ids, one at least, until k of them or the share p is reached; they are at the end of
-     * `order`, best last. */
+    /* Pop at least one id, until there are k or their mass reaches p of all; they end up at the end of
+     * `order`, the best last. */
     double limit = s->top_p < 1.0 ? s->top_p * all : INFINITY;
     for (; left == vocab || (vocab - left < most && mass < limit); left--)
         mass += mass_of(s, logits[take_first(logits, order, left)], top);
@@ -91,13 +89,13 @@ static int32_t pick_exact(const struct sampling *s, const float *logits, int64_t
     return order[left];
 }
 
-/* --- quickly -------------------------------------------------------------------------------- */
+/* --- quick -------------------------------------------------------------------------------- */
 
-enum { CLASSES = 2048, PIECE = 512 };
-static const double FARTHEST = 36; /* temperatures below the top: the last class has all beyond */
-/* Of the whole mass: masses here and those of the exact way are nearer to each other than this; a
- * sum of a million terms in another order, a million beyond the last class, and the exponential
- * below are good to 5e-10 together. */
+enum { CLASSES = 2048, BATCH = 512 };
+static const double FARTHEST = 36; /* temperatures below the top; the last class has the rest */
+/* As a fraction of the whole mass: masses here and in pick_exact differ by less. A sum of a million
+ * terms in another order, a million ids in the last class, and the error of near_one are together
+ * below 5e-10. */
 static const double DOUBT = 1e-9;
 
 struct classes {
@@ -106,36 +104,36 @@ struct classes {
     int64_t vocab;
     float top, scale;
     double doubt;
-    bool counts; /* are wanted */
+    bool counts; /* fill count[] */
     double mass[CLASSES];
     int32_t count[CLASSES];
 };
 
-/* Larger logits are in the same or an earlier class. */
+/* Monotone: larger logits are in the same or an earlier class. */
 static int32_t class_of(float logit, float top, float scale)
 {
     float at = (top - logit) * scale;
     return (int32_t)(at < CLASSES - 1 ? at : CLASSES - 1);
 }
 
-/* exp(x) of small x, to 2e-11 for |x| <= FARTHEST / (CLASSES - 2). */
+/* exp(x) with an error below 2e-11 for |x| <= FARTHEST / (CLASSES - 2). */
 static double near_one(double x)
 {
     return 1 + x * (1 + x * (1.0 / 2 + x * (1.0 / 6 + x * (1.0 / 24))));
 }
 
-/* An id's mass is that of its class's first place times what is left, which is near 1. */
+/* The mass of an id is exp at the start of its class times a factor near 1. Returns the whole mass. */
 static double fill_classes(struct classes *c)
 {
     double all = 0.0, per_degree = 1 / c->sampling->temperature;
     double width = c->scale > 0 ? per_degree / c->scale : 0.0;
     memset(c->mass, 0, sizeof c->mass);
     memset(c->count, 0, sizeof c->count);
-    for (int64_t first = 0; first < c->vocab; first += PIECE) {
-        double rest[PIECE];
-        int32_t class[PIECE];
+    for (int64_t first = 0; first < c->vocab; first += BATCH) {
+        double rest[BATCH];
+        int32_t class[BATCH];
         const float *logits = c->logits + first;
-        int count = c->vocab - first < PIECE ? (int)(c->vocab - first) : PIECE;
+        int count = c->vocab - first < BATCH ? (int)(c->vocab - first) : BATCH;
         for (int i = 0; i < count; i++)
             class[i] = class_of(logits[i], c->top, c->scale);
         for (int i = 0; i < count; i++)
@@ -145,20 +143,20 @@ static double fill_classes(struct classes *c)
         for (int i = 0; c->counts && i < count; i++)
             c->count[class[i]]++;
     }
-    c->mass[CLASSES - 1] = 0.0; /* far from its first place, and next to nothing */
-    double first_place = 1.0, step = exp(-width);
-    for (int i = 0; i < CLASSES - 1; i++, first_place *= step)
-        all += c->mass[i] *= first_place;
+    c->mass[CLASSES - 1] = 0.0; /* negligible, and near_one does not hold there */
+    double class_mass = 1.0, step = exp(-width);
+    for (int i = 0; i < CLASSES - 1; i++, class_mass *= step)
+        all += c->mass[i] *= class_mass;
     return all;
 }
 
 static int64_t list_class(const struct classes *c, int class, int32_t *ids)
 {
     int64_t count = 0;
-    for (int64_t first = 0; first < c->vocab; first += PIECE) {
-        unsigned char in[PIECE];
+    for (int64_t first = 0; first < c->vocab; first += BATCH) {
+        unsigned char in[BATCH];
         const float *logits = c->logits + first;
-        int n = c->vocab - first < PIECE ? (int)(c->vocab - first) : PIECE, any = 0;
+        int n = c->vocab - first < BATCH ? (int)(c->vocab - first) : BATCH, any = 0;
         for (int i = 0; i < n; i++) {
             in[i] = class_of(logits[i], c->top, c->scale) == class;
             any |= in[i];
@@ -170,16 +168,16 @@ static int64_t list_class(const struct classes *c, int class, int32_t *ids)
     return count;
 }
 
-struct walk { /* along the order, so far */
+struct prefix { /* of the ids in order */
     int64_t count;
     double mass;
-    int32_t id; /* the last one; -1: that is in doubt */
+    int32_t id; /* the last one; -1 = in doubt */
 };
 
-/* Until there are `most` ids, where they are counted, or more mass than `limit`. */
-static struct walk walk_until(const struct classes *c, int64_t most, double limit, int32_t *ids)
+/* The shortest prefix with `most` ids, if they are counted, or with more mass than `limit`. */
+static struct prefix find_prefix(const struct classes *c, int64_t most, double limit, int32_t *ids)
 {
-    struct walk w = {0, 0.0, -1};
+    struct prefix w = {0, 0.0, -1};
     for (int k = 0; k < CLASSES; k++) {
         if (w.count + c->count[k] < most && w.mass + c->mass[k] < limit - c->doubt) {
             w.count += c->count[k];
@@ -190,7 +188,8 @@ static struct walk walk_until(const struct classes *c, int64_t most, double limi
         make_heap(c->logits, ids, left);
         for (; left > 0; left--) {
             int32_t id = take_first(c->logits, ids, left);
-            bool clear = w.mass == 0.0 || w.mass < limit - c->doubt; /* it did not end before */
+            bool clear =
+                w.mass == 0.0 || w.mass < limit - c->doubt; /* it surely did not end before */
             w.mass += mass_of(c->sampling, c->logits[id], c->top);
             if (++w.count == most || w.mass > limit + c->doubt) {
                 w.id = clear ? id : -1;
@@ -203,7 +202,7 @@ static struct walk walk_until(const struct classes *c, int64_t most, double limi
     return w;
 }
 
-/* -1: in doubt. */
+/* -1 = in doubt. */
 static int32_t pick_quick(const struct sampling *s, const float *logits, int64_t vocab, float top,
                           float bottom, double random, int32_t *order)
 {
@@ -213,28 +212,29 @@ static int32_t pick_quick(const struct sampling *s, const float *logits, int64_t
         return -1;
     int64_t most = most_ids(s, vocab);
     c.counts = most < vocab;
-    c.scale = top > bottom ? (float)((CLASSES - 2) / range) : 0.0f; /* the last: beyond alone */
+    c.scale = top > bottom ? (float)((CLASSES - 2) / range)
+                           : 0.0f; /* the last class: only ids beyond the range */
     double all = fill_classes(&c);
     c.doubt = DOUBT * all;
-    struct walk kept = {.mass = all};
+    struct prefix kept = {.mass = all};
     if (s->top_p < 1.0 || c.counts)
-        kept = walk_until(&c, c.counts ? most : INT64_MAX,
-                          s->top_p < 1.0 ? s->top_p * all : INFINITY, order);
+        kept = find_prefix(&c, c.counts ? most : INT64_MAX,
+                           s->top_p < 1.0 ? s->top_p * all : INFINITY, order);
     if (kept.id < 0)
         return -1;
-    return walk_until(&c, c.counts ? kept.count : INT64_MAX, random * kept.mass, order).id;
+    return find_prefix(&c, c.counts ? kept.count : INT64_MAX, random * kept.mass, order).id;
 }
 
 /* --- the face ------------------------------------------------------------------------------- */
 
 struct extent {
-    float top, bottom; /* not set with has_nan */
+    float top, bottom; /* not valid with has_nan */
     bool has_nan;
 };
 
-/* The bits of floats, turned round below zero, are ordered as integers, which compilers make vectors
- * of; turned again they are what they were. */
-static int32_t turned(int32_t bits)
+/* Float bits as integers in the order of the floats (negative ones are inverted), so that compilers
+ * vectorize the comparison. It is its own inverse. */
+static int32_t ordered_bits(int32_t bits)
 {
     return bits ^ (bits >> 31 & INT32_MAX);
 }
@@ -252,12 +252,12 @@ static struct extent extent_of(const float *logits, int64_t vocab)
     for (int64_t i = 0; i < vocab; i++) {
         int32_t bits;
         memcpy(&bits, &logits[i], sizeof bits);
-        int32_t key = turned(bits), size = bits & INT32_MAX;
+        int32_t key = ordered_bits(bits), size = bits & INT32_MAX;
         most = key > most ? key : most;
         least = key < least ? key : least;
         widest = size > widest ? size : widest;
     }
-    return (struct extent){float_of(turned(most)), float_of(turned(least)),
+    return (struct extent){float_of(ordered_bits(most)), float_of(ordered_bits(least)),
                            isnan(float_of(widest))};
 }
 

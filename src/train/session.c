@@ -1,10 +1,9 @@
-/* session -- see session.h. */
 #include "train/session.h"
 #include "base/text.h"
 #include "comm/launcher.h"
 #include "plan/plan.h"
 
-/* Ranks that are threads take the GPUs of their process in turn. */
+/* Ranks that are threads use the GPUs of their process in turn. */
 static enum status open_device(struct env *env, const char *backend,
                                const struct session_ranks *ranks, struct device **device)
 {
@@ -15,7 +14,7 @@ static enum status open_device(struct env *env, const char *backend,
                          device);
 }
 
-static enum status join(const struct session_ranks *ranks, bool fast, struct session *session)
+static enum status join_ranks(const struct session_ranks *ranks, bool fast, struct session *session)
 {
     struct comm_config comm = ranks->comm;
     comm.fast = fast;
@@ -27,36 +26,36 @@ static enum status join(const struct session_ranks *ranks, bool fast, struct ses
     return STATUS_OK;
 }
 
-/* By library: what plan's table of a GPU's runtime is made of. */
-static void tell_in_use(struct session *session, const char *after)
+/* The memory that each library takes on a GPU; plan's estimate of the runtime was made from these. */
+static void log_in_use(struct session *session, const char *after)
 {
     char human[32];
     size_t bytes = device_in_use(session->device);
     if (bytes > 0)
-        log_debug(device_env(session->device), "%s in use of the GPU after %s",
+        log_debug(device_env(session->device), "%s of the GPU in use after %s",
                   text_human_bytes(human, (double)bytes), after);
 }
 
-static enum status start(struct env *env, struct compute_config place,
+static enum status start(struct env *env, struct compute_config compute,
                          const struct session_ranks *ranks, struct session *session)
 {
-    TRY(open_device(env, place.backend, ranks, &session->device));
-    tell_in_use(session, "the context");
+    TRY(open_device(env, compute.backend, ranks, &session->device));
+    log_in_use(session, "creating the context");
     if (ranks)
-        TRY(join(ranks, place.fast, session));
-    tell_in_use(session, "the ranks have met");
-    TRY(ops_create(session->device, place.backend, place.type, &session->ops));
-    if (place.fast)
+        TRY(join_ranks(ranks, compute.fast, session));
+    log_in_use(session, "joining the ranks");
+    TRY(ops_create(session->device, compute.backend, compute.type, &session->ops));
+    if (compute.fast)
         ops_be_fast(session->ops);
-    tell_in_use(session, "the libraries' handles");
+    log_in_use(session, "creating library handles");
     return stream_create(session->device, "compute", &session->stream);
 }
 
-enum status session_join(struct env *env, struct compute_config place,
+enum status session_join(struct env *env, struct compute_config compute,
                          const struct session_ranks *ranks, struct session *session)
 {
     *session = (struct session){0};
-    enum status st = start(env, place, ranks, session);
+    enum status st = start(env, compute, ranks, session);
     if (st != STATUS_OK) {
         if (session->comm)
             comm_abort(session->comm, log_first_error(env->log));
@@ -69,7 +68,7 @@ enum status session_fill(const struct model_config *model, const struct zero_con
                          const struct session_spread *spread, struct session *session)
 {
     static const struct session_spread whole = {.parallel = {.pp = 1}};
-    struct zero_config told = *store;
+    struct zero_config local = *store;
     struct model_part part;
     enum status st;
     if (!spread)
@@ -78,14 +77,13 @@ enum status session_fill(const struct model_config *model, const struct zero_con
                             session->comm ? comm_size(session->comm) : 1, &spread->parallel));
     TRY(spread_part(device_env(session->device), session->comm, spread->shape, &spread->parallel,
                     &part));
-    part.keep_swiglu = spread->keep_swiglu;
     TRY(model_create_part(session->device, model, &part, &session->model));
     TRY_OR(undo_model,
            spread_create(device_env(session->device), session->comm, model_graph(session->model),
                          spread->shape, &spread->parallel, &session->spread));
-    spread_tell_store(&session->spread, &told);
+    spread_tell_store(&session->spread, &local);
     TRY_OR(undo_spread, zero_create(session->ops, session->stream, session->spread.copies,
-                                    session->spread.graph, &told, &session->zero));
+                                    session->spread.graph, &local, &session->zero));
     return STATUS_OK;
 undo_spread:
     spread_free(&session->spread);
@@ -95,12 +93,12 @@ undo_model:
     return st;
 }
 
-enum status session_create(struct env *env, struct compute_config place,
+enum status session_create(struct env *env, struct compute_config compute,
                            const struct model_config *model, const struct zero_config *store,
-                           const struct session_spread *spread, struct session *session)
+                           struct session *session)
 {
-    TRY(session_join(env, place, NULL, session));
-    enum status st = session_fill(model, store, spread, session);
+    TRY(session_join(env, compute, NULL, session));
+    enum status st = session_fill(model, store, NULL, session);
     if (st != STATUS_OK)
         session_destroy(session);
     return st;

@@ -1,6 +1,5 @@
-/* trainer -- how a run begins and ends: ranks meet, everything a step needs is made, the state comes
- * from a checkpoint or from the configuration, and at the end it is saved. The steps between are in
- * trainer_steps.c.
+/* trainer -- how a run begins and ends: ranks join, everything a step needs is created, the state is
+ * loaded from a checkpoint or initialized, and at the end it is saved. trainer_steps.c has the steps.
  */
 #include "train/trainer.h"
 #include <inttypes.h>
@@ -22,8 +21,8 @@
 
 /* --- creation ------------------------------------------------------------------------------- */
 
-/* Are checkpoints written from a copy? Beside the run they must be; and tensor-parallel ranks put
- * together what each of them writes. */
+/* Are checkpoints written from a copy of the state? Background saves need one, and so do TP ranks, which
+ * assemble in it what each of them writes. */
 static bool saves_copies(const struct run_config *config)
 {
     return config->parallel.tp > 1 ||
@@ -64,44 +63,44 @@ static enum status fill_parameters(struct trainer *t)
 static enum status write_config(struct trainer *t)
 {
     char *path;
-    const char *yaml = t->place->config_yaml;
-    TRY(path_join(t->env, t->place->folder, "config.yaml", &path));
+    const char *yaml = t->target->config_yaml;
+    TRY(path_join(t->env, t->target->folder, "config.yaml", &path));
     enum status st = file_write_atomic(t->env, path, yaml, strlen(yaml));
     mem_free(t->env, path);
     return st;
 }
 
-static void tell_failure(struct trainer *t, enum status st)
+static void report_failure(struct trainer *t, enum status st)
 {
     const char *error = log_first_error(t->env->log);
     if (!t->session.comm)
         return;
     if (t->ranks->failing)
         t->ranks->failing(t->ranks->rank, st, error);
-    if (!t->saves.lost) /* otherwise all know it, and say the same */
+    if (!t->saves.lost) /* otherwise all ranks know it and log the same */
         comm_abort(t->session.comm, error);
 }
 
-/* All ranks go on, or none does: who failed has said why. */
+/* All ranks continue, or none does. A rank that failed has logged why. */
 static enum status agree(struct trainer *t, enum status st)
 {
     int64_t failures;
     if (st != STATUS_OK)
-        tell_failure(t, st);
+        report_failure(t, st);
     TRY(st);
     return engine_vote(t->engine, 0, &failures);
 }
 
-/* A run that goes on has the folder from before its checkpoints are read; a new one when all else
- * has gone well. */
-static enum status take_folder(struct trainer *t, bool *holds)
+/* A resumed run locks the folder before its checkpoints are read; a new run creates it when all else has
+ * succeeded (open_folder). */
+static enum status lock_folder(struct trainer *t, bool *holds)
 {
     *holds = false;
     if (!trainer_speaks(t))
         return STATUS_OK;
-    TRY(run_folder_check(t->env, t->place->folder, t->place->fresh, holds));
-    *holds = *holds && !t->place->fresh;
-    return *holds ? run_folder_prepare(t->env, t->place->folder, false, &t->lock) : STATUS_OK;
+    TRY(run_folder_check(t->env, t->target->folder, t->target->fresh, holds));
+    *holds = *holds && !t->target->fresh;
+    return *holds ? run_folder_prepare(t->env, t->target->folder, false, &t->lock) : STATUS_OK;
 }
 
 static bool is_complete(const struct trainer *t)
@@ -123,11 +122,11 @@ static enum status check_fallback(struct trainer *t)
     return st;
 }
 
-/* Known now, not after hours of training. */
+/* A disk that is too full is found now, not after hours of training. */
 static enum status check_room(struct trainer *t)
 {
     const struct checkpoint_room_need need = {.folder = t->checkpoints,
-                                              .empty = t->place->fresh,
+                                              .empty = t->target->fresh,
                                               .config = &t->config->checkpoint,
                                               .bytes = checkpoint_saver_bytes(t->saves.saver),
                                               .step = t->step,
@@ -146,34 +145,34 @@ static enum status open_folder(struct trainer *t)
         return STATUS_OK;
     bool held = t->lock != NULL;
     if (held)
-        TRY(checkpoint_keep_clear(t->env, t->checkpoints)); /* it may take room */
+        TRY(checkpoint_keep_clear(t->env, t->checkpoints)); /* may free disk space */
     TRY(check_room(t));
     if (!held) {
-        TRY(run_folder_prepare(t->env, t->place->folder, t->place->fresh, &t->lock));
+        TRY(run_folder_prepare(t->env, t->target->folder, t->target->fresh, &t->lock));
         TRY(checkpoint_keep_clear(t->env, t->checkpoints));
     }
-    if (is_complete(t)) /* it may have been killed while it removed the last old one */
+    if (is_complete(t)) /* only the clean-up of old checkpoints may have been left over */
         return STATUS_OK;
-    /* one of the same step as that in the fallback was passed over */
+    /* of two checkpoints of one step, the run has resumed from the one in the fallback */
     TRY(checkpoint_keep_set_aside(t->env, t->checkpoints, t->saves.last_step - t->saves.apart));
-    /* metrics.jsonl first: by it a config.yaml is known to be of a run */
-    TRY(metrics_create(t->env, t->place->folder, t->step, sampled, t->place->config_yaml,
+    /* metrics.jsonl first: it marks the config.yaml as that of a run */
+    TRY(metrics_create(t->env, t->target->folder, t->step, sampled, t->target->config_yaml,
                        sampler_text_bytes(t->sampler), &t->metrics));
     return write_config(t);
 }
 
-/* Are gradients summed in an order that another number of workers would change? */
+/* Does the order in which gradients are summed depend on the number of workers? */
 static bool sums_by_worker(const struct run_config *config)
 {
     return config->ranks.accumulate == RUN_ACCUMULATE_LOCAL || run_sum_type(config) != DTYPE_F32;
 }
 
-/* Where the last checkpoint of this run may be too, the same on all ranks; NULL: nowhere. */
+/* The other folder that may hold the last checkpoint, the same on all ranks; NULL = none. */
 static enum status find_fallback(struct trainer *t, bool wanted, char **folder)
 {
     const char *fallback = t->config->checkpoint.fallback;
     struct comm *comm = t->session.comm;
-    uint64_t id = wanted ? fallback_id(t->env, t->place->folder) : 0, *all;
+    uint64_t id = wanted ? fallback_id(t->env, t->target->folder) : 0, *all;
     *folder = NULL;
     if (!*fallback)
         return STATUS_OK;
@@ -185,7 +184,7 @@ static enum status find_fallback(struct trainer *t, bool wanted, char **folder)
         mem_free(t->env, all);
         TRY(st);
     }
-    return id == 0 ? STATUS_OK : fallback_folder(t->env, fallback, t->place->folder, id, folder);
+    return id == 0 ? STATUS_OK : fallback_folder(t->env, fallback, t->target->folder, id, folder);
 }
 
 static void note_resumed(struct trainer *t, const char *folder)
@@ -202,44 +201,44 @@ static void note_resumed(struct trainer *t, const char *folder)
              t->step);
 }
 
-/* This run does not look into the fallback that it had before: the steps since are run again. */
-static enum status tell_of_newer(struct trainer *t, const char *second)
+/* Warn if the last checkpoint is in a fallback that is no longer configured: its steps are repeated. */
+static enum status warn_of_newer(struct trainer *t, const char *second)
 {
     char *last;
     if (!trainer_speaks(t))
         return STATUS_OK;
-    TRY(fallback_newer(t->env, t->place->folder, t->summary->checkpoint, &last));
+    TRY(fallback_newer(t->env, t->target->folder, t->summary->checkpoint, &last));
     if (last && (!second || strncmp(last, second, strlen(second)) != 0))
         log_warn(t->env,
-                 "the last checkpoint of the run is '%s', and it is not used: set "
-                 "checkpoint.fallback as it was to resume from it",
+                 "the last checkpoint of the run, '%s', is not used; set checkpoint.fallback as "
+                 "before to resume from it",
                  last);
     mem_free(t->env, last);
     return STATUS_OK;
 }
 
-/* From where it stood; `found` is false when that is nowhere. */
-static enum status go_on(struct trainer *t, bool wanted, bool *found)
+/* Load the newest checkpoint; *found is false if there is none. */
+static enum status resume(struct trainer *t, bool wanted, bool *found)
 {
     char *second;
     TRY(find_fallback(t, wanted, &second));
-    const struct resume_source place = {.folder = t->checkpoints,
-                                        .second = second,
-                                        .direct = t->config->checkpoint.direct,
-                                        .wanted = wanted,
-                                        .config_yaml = t->place->config_yaml,
-                                        .data = t->data_hash,
-                                        .files = t->data_files,
-                                        .print = &t->print,
-                                        .steps = t->config->train.steps,
-                                        .workers = zero_roster(t->session.zero)->workers,
-                                        .by_workers = sums_by_worker(t->config)};
-    enum status st = resume_run(t->env, &place, t->session.comm, model_graph(t->session.model),
+    const struct resume_source source = {.folder = t->checkpoints,
+                                         .second = second,
+                                         .direct = t->config->checkpoint.direct,
+                                         .wanted = wanted,
+                                         .config_yaml = t->target->config_yaml,
+                                         .data = t->data_hash,
+                                         .files = t->data_files,
+                                         .print = &t->print,
+                                         .steps = t->config->train.steps,
+                                         .workers = zero_roster(t->session.zero)->workers,
+                                         .by_workers = sums_by_worker(t->config)};
+    enum status st = resume_run(t->env, &source, t->session.comm, model_graph(t->session.model),
                                 t->session.zero, &t->done, &t->load, found);
     if (st == STATUS_OK && *found)
         note_resumed(t, t->load.in_fallback ? second : t->checkpoints);
     if (st == STATUS_OK && wanted)
-        st = tell_of_newer(t, second);
+        st = warn_of_newer(t, second);
     mem_free(t->env, second);
     return st;
 }
@@ -249,10 +248,10 @@ static enum status fill_state(struct trainer *t, bool wanted)
     bool found;
     t->done = (struct checkpoint_progress){.loss = NAN};
     t->saves.last_step = -1;
-    TRY(go_on(t, wanted, &found));
+    TRY(resume(t, wanted, &found));
     if (wanted && !found)
-        log_info(t->env, "there is no checkpoint in '%s' yet: the run begins again",
-                 t->place->folder);
+        log_info(t->env, "no checkpoint in '%s' yet: the run starts from the beginning",
+                 t->target->folder);
     return found ? STATUS_OK : fill_parameters(t);
 }
 
@@ -260,7 +259,7 @@ static enum status open_saves(struct trainer *t)
 {
     const struct run_config *config = t->config;
     const struct checkpoint_setup setup = {
-        .run = t->place->folder,
+        .run = t->target->folder,
         .folder = t->checkpoints,
         .model = t->session.model,
         .zero = t->session.zero,
@@ -269,7 +268,7 @@ static enum status open_saves(struct trainer *t)
         .comm = t->session.comm,
         .type = run_type(config),
         .config = &config->checkpoint,
-        .config_yaml = t->place->config_yaml,
+        .config_yaml = t->target->config_yaml,
         .data = t->data_hash,
         .files = t->data_files,
         .print = t->print,
@@ -281,8 +280,8 @@ static enum status open_saves(struct trainer *t)
 static enum status check_agreement(struct trainer *t)
 {
     struct agreement agreement;
-    const struct agreement_facts facts = {.config_yaml = t->place->config_yaml,
-                                          .trace = t->place->trace,
+    const struct agreement_facts facts = {.config_yaml = t->target->config_yaml,
+                                          .trace = t->target->trace,
                                           .gpu = t->config->device.name,
                                           .data = t->data,
                                           .context = t->config->train.context,
@@ -290,27 +289,27 @@ static enum status check_agreement(struct trainer *t)
     TRY(agreement_make(t->env, &facts, &agreement));
     enum status st = agreement_check(&agreement, t->session.comm);
     agreement_free(&agreement);
-    if (st == STATUS_CONFIG) /* all know it, and part without a word */
+    if (st == STATUS_CONFIG) /* all ranks know it: no abort is needed */
         session_destroy(&t->session);
     return st;
 }
 
-/* Tokens of text are kept in the run folder; nothing is written into one that the run will refuse.
- * Every rank looks at it, because the ranks of another host may see another folder. */
+/* The run folder caches the tokens of text; nothing is written into a folder that the run will refuse.
+ * Every rank checks it, because another host may see another folder. */
 static enum status open_data(struct trainer *t)
 {
     const struct run_config *config = t->config;
     struct data_config data = config->data;
     bool holds;
-    TRY(run_folder_check(t->env, t->place->folder, t->place->fresh, &holds));
-    t->folder_is_new = !file_exists(t->place->folder);
-    TRY(path_join(t->env, t->place->folder, "cache", &t->cache));
+    TRY(run_folder_check(t->env, t->target->folder, t->target->fresh, &holds));
+    t->folder_is_new = !file_exists(t->target->folder);
+    TRY(path_join(t->env, t->target->folder, "cache", &t->cache));
     data.cache = t->cache;
     return dataset_create(t->env, &data, config->tokenizer, config->model.vocab,
                           config->train.context, (uint64_t)config->train.seed, &t->data);
 }
 
-/* One rank of a host may encode the text while those of another wait for it. */
+/* One host may still encode text while the ranks of another wait: no timeout meanwhile. */
 static enum status agree_patiently(struct trainer *t)
 {
     comm_be_patient(t->session.comm, true);
@@ -320,12 +319,12 @@ static enum status agree_patiently(struct trainer *t)
     return st;
 }
 
-/* Ranks meet before anything that may fail on one of them alone. */
-static enum status meet(struct trainer *t)
+/* Ranks join before anything that may fail on one of them alone. */
+static enum status join_ranks(struct trainer *t)
 {
     const struct run_config *config = t->config;
     TRY(session_join(t->env, run_compute(config), t->ranks, &t->session));
-    TRY(tracing_start(t->env, t->place->trace, config, &t->tracing));
+    TRY(tracing_start(t->env, t->target->trace, config, &t->tracing));
     TRY(open_data(t));
     if (t->session.comm)
         TRY(agree_patiently(t));
@@ -341,20 +340,19 @@ static enum status meet(struct trainer *t)
     return STATUS_OK;
 }
 
-/* Everything a step needs, and the folder only when all of it is there. */
+/* Create everything a step needs, and the folder last. */
 static enum status build_parts(struct trainer *t)
 {
     const struct run_config *config = t->config;
     const struct zero_config store = trainer_store_config(config);
     const struct session_spread spread = {
         .parallel = config->parallel,
-        .shape = {.batch = config->engine.micro_batch, .tokens = config->engine.tokens},
-        .keep_swiglu = config->engine.keep_swiglu};
+        .shape = {.batch = config->engine.micro_batch, .tokens = config->engine.tokens}};
     struct engine_config engine = config->engine;
     bool holds;
-    TRY(meet(t));
-    TRY(path_join(t->env, t->place->folder, "checkpoints", &t->checkpoints));
-    TRY(take_folder(t, &holds));
+    TRY(join_ranks(t));
+    TRY(path_join(t->env, t->target->folder, "checkpoints", &t->checkpoints));
+    TRY(lock_folder(t, &holds));
     TRY(session_fill(&config->model, &store, &spread, &t->session));
     spread_tell_engine(&t->session.spread, &engine);
     TRY(engine_create(t->session.ops, t->session.stream, t->session.spread.graph, t->session.zero,
@@ -367,13 +365,13 @@ static enum status build_parts(struct trainer *t)
     return open_folder(t);
 }
 
-/* A start that fails leaves no folder that was not there before. */
+/* A failed start leaves no new folder behind. */
 static void remove_folder(struct trainer *t)
 {
     if (!t->folder_is_new || !t->cache)
         return;
     token_cache_discard(t->cache);
-    rmdir(t->place->folder); /* it stays if anything is in it */
+    rmdir(t->target->folder); /* fails if it is not empty */
 }
 
 static enum status build(struct trainer *t)
@@ -400,8 +398,8 @@ static void tear_down(struct trainer *t)
     tracing_stop(&t->tracing);
 }
 
-/* They take memory and part in every gather and reduction, and compute nothing. */
-static void tell_idle(struct trainer *t)
+/* Idle ranks need memory and take part in every gather and reduction, but compute nothing. */
+static void warn_of_idle(struct trainer *t)
 {
     int64_t micro_batches = run_micro_batches(t->config);
     int workers = zero_roster(t->session.zero)->workers;
@@ -409,18 +407,18 @@ static void tell_idle(struct trainer *t)
     if (idle > 0)
         log_warn(t->env,
                  "%" PRId64 " of %d ranks %s nothing to compute: a step has %" PRId64
-                 " micro-batch%s; raise train.global_batch, lower train.micro_batch or take fewer "
+                 " micro-batch%s; raise train.global_batch, lower train.micro_batch or use fewer "
                  "ranks",
                  idle, workers, idle == 1 ? "has" : "have", micro_batches,
                  micro_batches == 1 ? "" : "es");
 }
 
-static void tell_ready(struct trainer *t)
+static void report_ready(struct trainer *t)
 {
     int64_t train_tokens = dataset_train_tokens(t->data);
     double planned = (double)t->config->train.steps * (double)trainer_step_tokens(t);
     struct trainer_facts facts = {.config = t->config,
-                                  .folder = t->place->folder,
+                                  .folder = t->target->folder,
                                   .parameters = t->summary->parameters,
                                   .train_tokens = train_tokens,
                                   .val_tokens = dataset_eval_tokens(t->data),
@@ -436,7 +434,7 @@ static void tell_ready(struct trainer *t)
                                   .device = device_backend(t->session.device),
                                   .gpu = t->config->device.name};
     if (trainer_speaks(t)) {
-        tell_idle(t);
+        warn_of_idle(t);
         spread_warn_unused(t->env, &t->config->parallel);
     }
     if (trainer_speaks(t) && t->callbacks->ready != NULL)
@@ -445,7 +443,7 @@ static void tell_ready(struct trainer *t)
 
 /* --- the end -------------------------------------------------------------------------------- */
 
-/* What the worst rank holds, and what one rank alone would. */
+/* The memory of the worst rank, and what a single rank would need. */
 static enum status note_state(struct trainer *t)
 {
     struct trainer_summary *s = t->summary;
@@ -475,55 +473,54 @@ static void note_end(struct trainer *t, enum status st, double seconds)
     summary->gauges = gauges_whole(&t->gauges);
 }
 
-/* With --fresh the same command would move aside what was saved. */
-static void tell_stop(struct trainer *t, bool begun)
+/* With --fresh the same command would rename what was saved. */
+static void log_stop(struct trainer *t, bool begun)
 {
     static const char *const ways[2][2] = {
-        {"the same command goes on from there",
-         "the same command without --fresh goes on from there"},
-        {"it goes on from there with a larger train.stop_at, or none",
-         "it goes on from there without --fresh and with a larger train.stop_at, or none"},
+        {"rerun the same command to resume", "rerun the same command without --fresh to resume"},
+        {"rerun with a larger train.stop_at, or none, to resume",
+         "rerun without --fresh and with a larger train.stop_at, or none, to resume"},
     };
     if (!begun)
-        log_warn(t->env, "stopped before the first step: there is nothing to save yet; the same "
-                         "command begins the run");
+        log_warn(t->env, "stopped before the first step: there is nothing to save yet; rerun the "
+                         "same command to start");
     else
-        log_warn(t->env, "stopped after step %" PRId64 ": all of it is in '%s'; %s", t->step,
-                 t->summary->checkpoint, ways[trainer_at_stop(t)][t->place->fresh]);
+        log_warn(t->env, "stopped after step %" PRId64 ": saved in '%s'; %s", t->step,
+                 t->summary->checkpoint, ways[trainer_at_stop(t)][t->target->fresh]);
 }
 
-static void tell_complete(struct trainer *t)
+static void log_complete(struct trainer *t)
 {
     int64_t steps = t->config->train.steps;
     if (t->step == steps)
         log_notice(t->env, "the run in '%s' is complete: step %" PRId64 " of %" PRId64,
-                   t->place->folder, t->step, steps);
+                   t->target->folder, t->step, steps);
     else
         log_notice(t->env,
                    "the run in '%s' has done %" PRId64 " steps and train.steps is %" PRId64
-                   ": there is nothing left to do, and nothing is taken back",
-                   t->place->folder, t->step, steps);
+                   ": there is nothing left to do",
+                   t->target->folder, t->step, steps);
 }
 
-/* What a run has come to is in its checkpoint: a disk that takes no summary is no failure of the run. */
+/* The result of a run is its checkpoint: a summary that cannot be written is only a warning. */
 static void write_summary(struct trainer *t)
 {
     struct env quiet = *t->env;
     quiet.log = log_create(NULL, NULL, LOG_ERROR);
-    if (!quiet.log || trainer_summary_write(&quiet, t->place->folder, t->summary) != STATUS_OK)
+    if (!quiet.log || trainer_summary_write(&quiet, t->target->folder, t->summary) != STATUS_OK)
         log_warn(t->env, "no summary.json: %s",
                  quiet.log ? log_first_error(quiet.log) : "out of memory for a log");
     log_destroy(quiet.log);
 }
 
-/* Save unless the run broke in the middle or diverged: what was saved before is worth more then. */
+/* Save, unless the run failed within a step or diverged: earlier checkpoints are worth more then. */
 static enum status finish(struct trainer *t, enum status st, double seconds)
 {
     bool sound = st == STATUS_OK || st == STATUS_STOPPED || st == STATUS_DIVERGED;
     bool begun = st == STATUS_OK || t->step > 0, moved = t->step > t->first_step;
     tracing_close(&t->tracing);
     if (sound)
-        trainer_suspend_steps(t); /* a failure shows when the state is saved */
+        trainer_suspend_steps(t); /* saving reports its failure */
     trainer_begin_phase(t, "checkpoint after step", NULL);
     const struct checkpoint_progress *done = st == STATUS_DIVERGED ? NULL : &t->done;
     enum status saved = sound && begun ? run_saves_finish(&t->saves, done) : STATUS_OK;
@@ -534,30 +531,30 @@ static enum status finish(struct trainer *t, enum status st, double seconds)
         saved = footprint_compare(&t->footprints, true, t->session.device, t->session.comm,
                                   &t->summary->held);
     bool stopped = st == STATUS_STOPPED && saved == STATUS_OK;
-    if (stopped) /* all hear it from who could not read its data */
+    if (stopped) /* a rank that could not read its data tells the others */
         saved = agree(t, t->data_status);
     if (stopped && trainer_speaks(t) && (begun || saved == STATUS_OK))
-        tell_stop(t, begun);
+        log_stop(t, begun);
     if (st == STATUS_STOPPED)
         st = STATUS_SAVED;
     enum status traced = trainer_write_trace(t, true);
     if (saved != STATUS_OK || st == STATUS_OK)
         st = saved != STATUS_OK ? saved : traced;
     note_end(t, st, seconds);
-    if (!trainer_speaks(t) || (t->first_step > 0 && !moved)) /* what is there tells more */
+    if (!trainer_speaks(t) || (t->first_step > 0 && !moved)) /* keep the earlier summary */
         return st;
     write_summary(t);
     return st;
 }
 
 enum status trainer_run(struct env *env, const struct run_config *config,
-                        const struct session_ranks *ranks, const struct trainer_target *place,
+                        const struct session_ranks *ranks, const struct trainer_target *target,
                         const struct trainer_callbacks *callbacks, struct trainer_summary *summary)
 {
     struct trainer t = {.env = env,
                         .config = config,
                         .ranks = ranks,
-                        .place = place,
+                        .target = target,
                         .callbacks = callbacks,
                         .summary = summary,
                         .schedule = run_schedule(config),
@@ -571,17 +568,17 @@ enum status trainer_run(struct env *env, const struct run_config *config,
         st = note_state(&t);
         summary->parameters = unit_graph_count(model_graph(t.session.model));
         t.flops_per_token = model_flops_per_token(t.session.model, config->train.context);
-        tell_ready(&t);
+        report_ready(&t);
         if (st == STATUS_OK)
-            st = zero_settle(t.session.zero); /* the first parameters are on their way */
+            st = zero_settle(t.session.zero); /* the first parameters may still be in flight */
         trainer_resume_steps(&t);
         double start = clock_seconds();
         if (st == STATUS_OK && is_complete(&t) && trainer_speaks(&t))
-            tell_complete(&t);
+            log_complete(&t);
         st = st == STATUS_OK ? trainer_loop(&t) : st;
         st = finish(&t, st, clock_seconds() - start);
         if (st != STATUS_OK && st != STATUS_SAVED && st != STATUS_DIVERGED)
-            tell_failure(&t, st);
+            report_failure(&t, st);
     }
     tear_down(&t);
     return st;

@@ -1,5 +1,5 @@
-/* trainer_impl -- the training loop's inside: trainer.c begins and ends a run, trainer_steps.c is the
- * steps between. */
+/* trainer_impl -- shared by trainer.c, which begins and ends a run, and trainer_steps.c, which runs its
+ * steps. */
 #ifndef TRAIN_TRAINER_IMPL_H
 #define TRAIN_TRAINER_IMPL_H
 #include "train/config/deadline.h"
@@ -16,8 +16,8 @@
 struct trainer {
     struct env *env;                           /* borrowed */
     const struct run_config *config;           /* borrowed */
-    const struct session_ranks *ranks;         /* borrowed; NULL: one rank */
-    const struct trainer_target *place;        /* borrowed */
+    const struct session_ranks *ranks;         /* borrowed; NULL if there is one rank */
+    const struct trainer_target *target;       /* borrowed */
     const struct trainer_callbacks *callbacks; /* borrowed */
     struct trainer_summary *summary;           /* borrowed */
 
@@ -26,43 +26,43 @@ struct trainer {
     struct session session;
     struct engine *engine;
     struct sampler *sampler; /* NULL = no text samples */
-    bool sample_stopped;     /* once one could not be made: that is said */
+    bool sample_stopped;     /* a sample has failed, and a warning was logged */
     struct metrics *metrics;
-    struct lock_file *lock; /* of the folder; NULL on other ranks */
+    struct lock_file *lock; /* of the folder; NULL on ranks other than 0 */
     struct pace *pace;
     struct tracing tracing;
     struct footprints footprints; /* of this rank */
     struct gauges gauges;         /* of the first rank's GPU */
-    struct footprint_worst held;  /* before the first step: nothing is taken after it */
+    struct footprint_worst held;  /* before the first step; nothing is allocated later */
 
     char *checkpoints;  /* the folder */
     char *cache;        /* the folder of cached tokens */
-    bool folder_is_new; /* it was not there before the data was opened */
+    bool folder_is_new; /* it did not exist before the data was opened */
     uint64_t data_hash;
     struct data_digest data_files;
     struct fingerprint print;
     struct run_saves saves;
     struct deadline deadline;
     double longest_step;     /* seconds */
-    double fill_seconds;     /* to read the data of the step that follows */
-    enum status data_status; /* not OK: this rank could not read it, and the run stops */
+    double fill_seconds;     /* spent on reading the data of the next step */
+    enum status data_status; /* not OK if this rank could not read it; the run stops then */
 
-    int64_t step;       /* the step that runs, from 1; afterwards how many were begun */
-    int64_t first_step; /* after which it goes on */
+    int64_t step;       /* the current step, from 1; between steps the last one */
+    int64_t first_step; /* the step after which the run resumed; 0 = a new run */
     struct resume_load load;
     struct checkpoint_progress done; /* up to the last step */
     double flops_per_token;
-    struct engine_traffic traffic; /* counted so far, whatever for */
-    struct engine_traffic carried; /* of a step, seen after its record: the new parameters */
+    struct engine_traffic traffic; /* of the engine, at the last count */
+    struct engine_traffic carried; /* of a step, counted after its record: the new parameters */
 };
 
-/* Files and what a person sees are the first rank's. */
+/* Only rank 0 writes files and calls back. */
 static inline bool trainer_speaks(const struct trainer *t)
 {
     return !t->session.comm || comm_rank(t->session.comm) == 0;
 }
 
-/* At what is held now. */
+/* Update the footprint of this rank. */
 static inline void trainer_look(struct trainer *t)
 {
     footprints_look(&t->footprints, t->env->mem, t->session.device);
@@ -74,15 +74,15 @@ static inline int64_t trainer_step_tokens(const struct trainer *t)
 }
 
 /* --- trainer_steps.c ------------------------------------------------------------------------ */
-/* All steps that are left; STATUS_STOPPED when somebody would not wait for their end. */
 bool trainer_at_stop(const struct trainer *t); /* train.stop_at is reached */
+/* Run all steps that are left; STATUS_STOPPED if the run was asked to stop before. */
 enum status trainer_loop(struct trainer *t);
 /* Begin a phase of the run (engine/scope.h). `words`, followed by the step, tell other ranks what this
  * one does: "evaluation after step 12". `span` is its name in the trace; NULL: it is not drawn, and
  * need not be ended. */
 struct scope trainer_begin_phase(struct trainer *t, const char *words, const char *span);
-/* Something else than a step follows: what the step has left under way comes in first; and the steps
- * go on. What is sent in between is not theirs. */
+/* Before and after anything but a step: wait for what the step has left in flight. Traffic in between is
+ * not counted for steps. */
 enum status trainer_suspend_steps(struct trainer *t);
 void trainer_resume_steps(struct trainer *t);
 enum status trainer_write_trace(struct trainer *t, bool over);

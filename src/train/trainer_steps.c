@@ -1,10 +1,10 @@
-/* trainer_steps -- the loop. A step takes the next global_batch samples of the dataset, in order, as
- * micro-batches of the engine; what else happens (evaluation, text samples, records, checkpoints)
- * only reads. So the weights after a step depend on the configuration alone, and `struct
- * checkpoint_progress` with the state of the store is all that a run needs to go on.
+/* trainer_steps -- the loop. A step reads the next global_batch samples of the dataset, in order, as
+ * micro-batches of the engine. Everything else (evaluation, text samples, records, checkpoints) only
+ * reads the state. So the weights after a step depend on the configuration alone, and `struct
+ * checkpoint_progress` with the state of the store is all that a run needs to resume.
  *
- * A skipped step uses up its samples and its place in the schedule, but not an update: AdamW's
- * bias correction counts updates.
+ * A skipped step consumes its samples and its step of the schedule, but is no update: AdamW's bias
+ * correction counts updates.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -16,7 +16,7 @@
 #include "train/trainer_impl.h"
 #include "zero/loss_scale.h"
 
-/* --- for who waits, and for the trace ------------------------------------------------------- */
+/* --- phase and trace ------------------------------------------------------- */
 
 struct scope trainer_begin_phase(struct trainer *t, const char *words, const char *span)
 {
@@ -59,9 +59,10 @@ static enum status fill_batches(struct trainer *t)
     return STATUS_OK;
 }
 
-/* Where the last step's loss is not finite: ", first in micro-batch 5, samples 40 to 47, of rank 1";
- * nothing where it is. */
-static const char *say_origin(const struct trainer *t, int64_t micro_batch, char *out, size_t bytes)
+/* ", first in micro-batch 5, samples 40 to 47, of rank 1": where the loss of the last step was not finite
+ * first; "" if micro_batch < 0. */
+static const char *describe_origin(const struct trainer *t, int64_t micro_batch, char *out,
+                                   size_t bytes)
 {
     const struct mesh *mesh = &t->session.spread.mesh;
     const struct train_config *train = &t->config->train;
@@ -79,35 +80,33 @@ static const char *say_origin(const struct trainer *t, int64_t micro_batch, char
     return out;
 }
 
-/* Skipped steps change nothing: when all were, the weights are still those the run began with, and no
- * setting has made them what they are. */
+/* Skipped steps change nothing: if all were skipped, the weights are still those of model.path, and no
+ * setting of this run is to blame. */
 static bool weights_are_given(const struct trainer *t)
 {
     return t->config->source && t->done.skipped == t->step;
 }
 
-/* What to do about it. */
-static const char *say_remedy(const struct trainer *t, const struct engine_result *result,
-                              bool at_floor)
+static const char *choose_advice(const struct trainer *t, const struct engine_result *result,
+                                 bool at_floor)
 {
     if (weights_are_given(t) && !isfinite(result->loss))
-        return "look at the weights of the model at model.path: with them as they are the loss is "
-               "not finite; " MODEL_BAD_WEIGHTS;
+        return "check the weights of model.path: the loss is not finite with "
+               "them; " MODEL_BAD_WEIGHTS;
     return at_floor ? "lower train.lr or raise train.warmup, or use precision.mode bf16"
                     : "lower train.lr or raise train.warmup";
 }
 
-/* A step whose loss or gradient is not finite has changed nothing; too many in a row end the
- * run. */
+/* A step whose loss or gradient is not finite changes nothing; too many in a row end the run. */
 static enum status note_skip(struct trainer *t, const struct engine_result *result)
 {
     const struct unit_graph *graph = model_graph(t->session.model);
     char origin[160];
     t->summary->skipped = ++t->done.skipped;
-    if (result->overflow) { /* how the scale is found: counts as a fault only at its floor */
+    if (result->overflow) { /* normal while the scale adapts; a fault only at its floor */
         log_warn(t->env,
                  "step %" PRId64 " skipped: the gradient of %s overflows with loss scale %g; the "
-                 "next step's is %g",
+                 "next step uses %g",
                  t->step, graph->tensors[result->bad_tensor].name, result->loss_scale,
                  result->next_loss_scale);
         return STATUS_OK;
@@ -119,17 +118,17 @@ static enum status note_skip(struct trainer *t, const struct engine_result *resu
                  "step %" PRId64 " skipped: the gradient of %s is not finite at element %" PRId64
                  " (loss %g%s%s)",
                  t->step, graph->tensors[result->bad_tensor].name, result->bad_index, result->loss,
-                 say_origin(t, result->bad_micro_batch, origin, sizeof origin),
+                 describe_origin(t, result->bad_micro_batch, origin, sizeof origin),
                  at_floor ? ", loss scale at its floor" : "");
     else
         log_warn(t->env, "step %" PRId64 " skipped: the loss is %g%s", t->step, result->loss,
-                 say_origin(t, result->bad_micro_batch, origin, sizeof origin));
+                 describe_origin(t, result->bad_micro_batch, origin, sizeof origin));
     if (t->done.skips_in_row < t->config->train.max_skips)
         return STATUS_OK;
     return FAIL(t->env, DIVERGED,
                 "%" PRId64
                 " steps in a row were skipped (train.max_skips), the last is step %" PRId64 "; %s",
-                t->done.skips_in_row, t->step, say_remedy(t, result, at_floor));
+                t->done.skips_in_row, t->step, choose_advice(t, result, at_floor));
 }
 
 static void add_traffic(struct engine_traffic *sum, const struct engine_traffic *more, int sign)
@@ -143,7 +142,7 @@ static void add_traffic(struct engine_traffic *sum, const struct engine_traffic 
     sum->stalled += sign * more->stalled;
 }
 
-/* What was sent since the last call, for steps. */
+/* The traffic since the last count, added to that of the run's steps. */
 static struct engine_traffic count_traffic(struct trainer *t)
 {
     struct engine_traffic now = engine_traffic(t->engine), more = now;
@@ -236,7 +235,8 @@ static enum status run_step(struct trainer *t, struct engine_result *result,
     note_progress(t, result);
     describe_step(t, result, lr, start, clock_seconds(), step);
     t->longest_step = step->seconds > t->longest_step ? step->seconds : t->longest_step;
-    progress_expect(t->env, 3 * t->longest_step); /* a GPU is given all of it at once */
+    progress_expect(t->env,
+                    3 * t->longest_step); /* the work of a whole step is queued on a GPU at once */
     if (trainer_speaks(t) && t->callbacks->step != NULL)
         t->callbacks->step(t->callbacks->user, step);
     return STATUS_OK;
@@ -249,7 +249,7 @@ static bool due(const struct trainer *t, int64_t every)
     return t->step == t->config->train.steps || (every > 0 && t->step % every == 0);
 }
 
-/* A vote: one rank that was told to stop, or cannot read its data, stops all of them at the same place. */
+/* A vote: one rank that was asked to stop, or cannot read its data, stops all at the same step. */
 static bool keep_going(void *user, int64_t done, int64_t total, enum status read)
 {
     struct trainer *t = user;
@@ -261,7 +261,7 @@ static bool keep_going(void *user, int64_t done, int64_t total, enum status read
     return engine_vote(t->engine, stop, &stop) == STATUS_OK && stop == 0;
 }
 
-/* STATUS_STOPPED when the user would not wait for its end. */
+/* STATUS_STOPPED if the run was asked to stop before its end. */
 static enum status evaluate(struct trainer *t, struct evaluation *val)
 {
     const struct train_config *train = &t->config->train;
@@ -279,23 +279,22 @@ static enum status evaluate(struct trainer *t, struct evaluation *val)
     return STATUS_OK;
 }
 
-/* A text that breaks off is none. The run goes on: whether its steps are any good is for them to
- * say. */
-static void note_no_sample(struct trainer *t, int64_t stopped)
+/* An incomplete text is not recorded. The run continues: skipped steps decide whether it has failed. */
+static void warn_no_sample(struct trainer *t, int64_t stopped)
 {
     if (t->sample_stopped)
         return;
     t->sample_stopped = true;
-    log_warn(
-        t->env,
-        "no text sample after step %" PRId64 ": the model gives numbers that are not finite for "
-        "token %" PRId64 " of the text; the run goes on without such samples (said once); %s",
-        t->step, stopped,
-        weights_are_given(t) ? "look at the weights of the model at model.path: " MODEL_BAD_WEIGHTS
-                             : "if steps are skipped too, lower train.lr or raise train.warmup");
+    log_warn(t->env,
+             "no text sample after step %" PRId64 ": the logits of token %" PRId64
+             " are not finite; the run continues without such samples (logged once); %s",
+             t->step, stopped,
+             weights_are_given(t)
+                 ? "check the weights of model.path: " MODEL_BAD_WEIGHTS
+                 : "if steps are skipped too, lower train.lr or raise train.warmup");
 }
 
-static enum status take_sample(struct trainer *t)
+static enum status sample_text(struct trainer *t)
 {
     struct trainer_sample sample;
     int64_t stopped;
@@ -307,7 +306,7 @@ static enum status take_sample(struct trainer *t)
     if (!trainer_speaks(t))
         return STATUS_OK;
     if (stopped > 0) {
-        note_no_sample(t, stopped);
+        warn_no_sample(t, stopped);
         return STATUS_OK;
     }
     if (t->callbacks->sample != NULL)
@@ -315,7 +314,7 @@ static enum status take_sample(struct trainer *t)
     return metrics_sample(t->metrics, &sample);
 }
 
-/* One step with all that belongs to it. */
+/* One step with its evaluation, record and sample. */
 static enum status advance(struct trainer *t)
 {
     struct engine_result result;
@@ -329,24 +328,24 @@ static enum status advance(struct trainer *t)
         st = evaluate(t, &val);
         evaluated = st == STATUS_OK;
     }
-    /* The record of the step is written whatever came after it. */
+    /* The record of a step is written even if its evaluation failed. */
     enum status written =
         trainer_speaks(t) ? metrics_step(t->metrics, &step, evaluated ? &val : NULL) : STATUS_OK;
     TRY(st);
     TRY(written);
     if (t->sampler != NULL && due(t, t->config->train.sample_every))
-        return take_sample(t);
+        return sample_text(t);
     return STATUS_OK;
 }
 
 enum status trainer_write_trace(struct trainer *t, bool over)
 {
     return tracing_step_ends(&t->tracing, t->step, over, t->session.spread.mesh.rank,
-                             t->place->folder);
+                             t->target->folder);
 }
 
-/* What follows a step and its evaluation. */
-static enum status keep_state(struct trainer *t)
+/* Save a checkpoint if one is due. */
+static enum status save_if_due(struct trainer *t)
 {
     const struct run_config *config = t->config;
     run_saves_look(&t->saves);
@@ -366,8 +365,8 @@ bool trainer_at_stop(const struct trainer *t)
     return stop > 0 && t->step >= stop;
 }
 
-/* A step's data is read before all agree that they make the step: where one rank cannot, the state of the
- * last step is whole on all of them, and is saved. */
+/* The data of a step is read before the ranks vote on the step: if one rank cannot read it, all ranks
+ * still have the complete state of the last step, and save it. */
 enum status trainer_loop(struct trainer *t)
 {
     while (t->step < t->config->train.steps) {
@@ -380,7 +379,7 @@ enum status trainer_loop(struct trainer *t)
                        : STATUS_STOPPED;
         TRY(advance(t));
         TRY(trainer_write_trace(t, false));
-        TRY(keep_state(t));
+        TRY(save_if_due(t));
     }
     return STATUS_OK;
 }

@@ -293,20 +293,46 @@ static void test_every_allocation_fails(void **state)
     fixture_close(&f);
 }
 
+/* A key of an earlier version is accepted from every source and changes nothing. */
+static void test_removed_keys(void **state)
+{
+    static const struct option list[] = {
+        {.key = "engine.now", .type = OPTION_INT, .fallback = "3"},
+        {.key = "engine.old", .type = OPTION_BOOL, .removed = "it is always on"},
+    };
+    static const struct option_table table = {"engine", list, 2};
+    static const char yaml[] = "engine: {now: 4, old: true}\n";
+    struct options_fixture *o = *state;
+    struct options *options;
+    struct text text;
+    int64_t now = 0;
+    assert_int_equal(options_create(o->env, &options), STATUS_OK);
+    assert_int_equal(options_bind(options, &table, &now), STATUS_OK);
+    assert_int_equal(now, 3);
+    assert_int_equal(options_load_yaml_text(options, yaml, strlen(yaml), "c.yaml"), STATUS_OK);
+    assert_int_equal(options_set(options, "engine.old", "false", "--engine.old"), STATUS_OK);
+    assert_int_equal(now, 4);
+    assert_refused(o, options_set(options, "engine.old", "x", "the test"), USAGE,
+                   "the test: engine.old must be true or false, not 'x'");
+    options_warn_removed(options);
+    text_init(&text, o->env);
+    options_print_yaml(options, &text);
+    options_print_help(options, &text, 80);
+    options_print_flags(options, &text);
+    assert_null(strstr(text_string(&text), "old"));
+    text_free(&text);
+    options_destroy(options);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        OPTIONS_TEST(test_defaults),
-        OPTIONS_TEST(test_integers),
-        OPTIONS_TEST(test_reals),
-        OPTIONS_TEST(test_booleans),
-        OPTIONS_TEST(test_choices),
-        OPTIONS_TEST(test_strings_stay),
-        OPTIONS_TEST(test_lists),
-        OPTIONS_TEST(test_strength),
-        OPTIONS_TEST(test_nearest),
-        OPTIONS_TEST(test_unknown_variables),
-        cmocka_unit_test(test_every_allocation_fails),
+        OPTIONS_TEST(test_defaults),     OPTIONS_TEST(test_integers),
+        OPTIONS_TEST(test_reals),        OPTIONS_TEST(test_booleans),
+        OPTIONS_TEST(test_choices),      OPTIONS_TEST(test_strings_stay),
+        OPTIONS_TEST(test_lists),        OPTIONS_TEST(test_strength),
+        OPTIONS_TEST(test_nearest),      OPTIONS_TEST(test_unknown_variables),
+        OPTIONS_TEST(test_removed_keys), cmocka_unit_test(test_every_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

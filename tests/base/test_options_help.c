@@ -15,11 +15,11 @@ static void test_page(void **state)
         "      --train.lr=X             peak learning rate [3e-4]\n"
         "      --data.path=FILES        text to learn from\n"
         "      --data.note=TEXT         [a note]\n"
-        "      --train.schedule=NAME    how the learning rate moves after the\n"
-        "                               warm-up: constant, linear, cosine or wsd [cosine]\n"
+        "      --train.schedule=NAME    how the learning rate moves after the warm-up;\n"
+        "                               one of constant, linear, cosine, wsd [cosine]\n"
         "      --[no-]train.shuffle     take samples in random order [true]\n"
         "      --train.dry              only look\n"
-        "      --optimizer.groups=LIST  rates by parameter name; the last match wins: a\n"
+        "      --optimizer.groups=LIST  rates by parameter name; the last match wins; a\n"
         "                               list of {match: GLOB, lr_mul: X, first: N,\n"
         "                               mode: NAME, frozen: BOOL}\n"
         "      --data.cache.deep=N      a key of three parts\n"
@@ -98,7 +98,7 @@ static void test_man(void **state)
                           "optimizer steps to take [1000]\n");
     assert_contains(page, "\\fB\\-\\-seed\\fR, \\fB\\-\\-train.seed\\fR=\\fIN\\fR\n");
     assert_contains(page, "\\fB\\-\\-[no\\-]train.shuffle\\fR\n");
-    assert_contains(page, "after the warm\\-up: constant, linear, cosine or wsd [cosine]\n");
+    assert_contains(page, "after the warm\\-up; one of constant, linear, cosine, wsd [cosine]\n");
     assert_null(strstr(page, "ratio"));
     text_free(&text);
 }

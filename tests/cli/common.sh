@@ -118,7 +118,7 @@ stops_by() {
     done
     wait $pid || code=$?
     [ $code = 75 ] || fail "$folder: $signals: exit $code, not 75: $(cat err)"
-    grep -q "stopped after step [0-9]*: all of it is in .*; the same command goes on" err || fail "$folder: $signals: not said: $(cat err)"
+    grep -q "stopped after step [0-9]*: saved in .*; rerun the same command to resume" err || fail "$folder: $signals: not said: $(cat err)"
     [ "$(grep '^sifr: stopping' err | sort | uniq -d)" = '' ] || fail "$folder: $signals: answered twice in the same words: $(cat err)"
     grep -q '"end": "stopped"' "$folder/summary.json" || fail "$folder: $signals: no summary.json that says stopped"
 }

@@ -20,7 +20,7 @@ cut_in_use() {
     wait $pid || code=$?
     [ $code = 1 ] || fail "$name: exit $code, not 1: $(tail -3 err)"
     grep -q "error: .*cannot read '.*$name.bin': it was cut from $bytes to $left bytes" err || fail "$name: the file is not named: $(cat err)"
-    grep -q "stopped after step [0-9]*: all of it is in" err || fail "$name: not saved: $(cat err)"
+    grep -q "stopped after step [0-9]*: saved in" err || fail "$name: not saved: $(cat err)"
 }
 
 cut_in_use none 0 -n1
@@ -51,7 +51,7 @@ for left in 4096 inside; do
     wait $pid || code=$?
     [ $code = 1 ] || fail "$run: exit $code, not 1: $(tail -3 err)"
     grep -q "error: .*cannot read '$cache': it was cut from $bytes to $left bytes" err || fail "$run: the cache is not named: $(cat err)"
-    grep -q "stopped after step [0-9]*: all of it is in" err || fail "$run: not saved: $(cat err)"
+    grep -q "stopped after step [0-9]*: saved in" err || fail "$run: not saved: $(cat err)"
 done
 
 finish

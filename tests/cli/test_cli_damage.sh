@@ -57,13 +57,13 @@ expect 3 "error: the loss of 'nan' is not finite" "$sifr" eval nan --data.path=t
 is_json out
 has '"loss": null'
 for flag in --temperature=0 --temperature=1 --json; do
-    expect 3 "error: the model gives numbers that are not finite for token 4 of the text; look at its weights" "$sifr" sample nan abc $flag
+    expect 3 "error: the logits of token 4 of the text are not finite; check the weights of the model" "$sifr" sample nan abc $flag
     [ ! -s out ] || fail "sample $flag: a text all the same: $(cat out)"
 done
-expect 3 "2 steps in a row were skipped .*, the last is step 2; look at the weights of the model at model.path" \
+expect 3 "2 steps in a row were skipped .*, the last is step 2; check the weights of model.path" \
     "$sifr" train --model.path=nan --data.path=text.txt --train.micro_batch=2 --train.steps=9 --train.max_skips=2 --quiet --out=from-nan
 # a run that takes text samples says once that there are none, and goes on; no record breaks off
-expect 3 "warning: no text sample after step 1: the model gives numbers that are not finite for token 4 of the text; .*look at the weights of the model at model.path: some are NaN" \
+expect 3 "warning: no text sample after step 1: the logits of token 4 are not finite; .*check the weights of model.path: some are NaN" \
     "$sifr" train --model.path=nan --data.path=text.txt --train.micro_batch=2 --train.steps=9 --train.max_skips=4 --train.sample_every=1 --train.sample_prompt=abc --out=no-text
 [ "$(grep -c 'no text sample' err)" = 1 ] || fail "not said once: $(cat err)"
 ! grep -q '^sample' out || fail "a sample all the same: $(cat out)"

@@ -172,7 +172,7 @@ printf '{"model_type": "bert"}' >broken/config.json
 expect 2 "model_type 'bert' is not supported" "$sifr" sample broken
 [ ! -e run ] || fail "a refused run left a folder: $(ls -R run | head -5)"
 
-expect 2 "--out is empty: name a folder, or leave it away" "$sifr" train "${small[@]}" --data.path=text.txt --out=
+expect 2 "--out is empty; name a folder, or omit --out" "$sifr" train "${small[@]}" --data.path=text.txt --out=
 [ ! -e runs ] || fail "an empty --out made a folder"
 
 # training that diverges stops with 3 and names a tensor or the loss

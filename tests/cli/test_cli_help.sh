@@ -58,9 +58,9 @@ done
 # what is needed, and what no value stands for
 COLUMNS=300 ok "$sifr" train --help
 tr -s ' \n' ' ' <out >words
-for line in "model.layers=N transformer blocks; needed without model.preset or model.path" \
-    "data.tokenizer=FILE .* without it: the one beside model.path, else bytes" \
-    "train.max_time=TIME .* empty or 0 = no limit" "parallel.eager 1f1b, interleaved, zero-bubble:"; do
+for line in "model.layers=N number of transformer blocks; required without model.preset or model.path" \
+    "data.tokenizer=FILE .* default: the one of model.path, else bytes" \
+    "train.max_time=TIME .* empty or 0 = none" "parallel.eager .*not for gpipe"; do
     grep -qE -- "--$line" words || fail "not in the help: $line"
 done
 ok "$sifr" train --help

@@ -27,7 +27,7 @@ ok "$sifr" sample other/run-0123456789abcdef/step-4 x --tokens=2
 ! grep -q 'not the last' err || fail "the last checkpoint is called another: $(cat err)"
 # resumed without checkpoint.fallback: said, and the same bits in the end
 cp -r moved again
-expect 0 "the last checkpoint of the run is 'other/run-0123456789abcdef/step-4', and it is not used: set checkpoint.fallback" "$sifr" train "${keys[@]}" --train.steps=4 --out=again
+expect 0 "the last checkpoint of the run, 'other/run-0123456789abcdef/step-4', is not used; set checkpoint.fallback" "$sifr" train "${keys[@]}" --train.steps=4 --out=again
 cmp again/checkpoints/step-4/model.safetensors other/run-0123456789abcdef/step-4/model.safetensors || fail "resumed with other bits"
 ok "$sifr" sample again x --tokens=2
 ! grep -q 'not the last' err || fail "an older checkpoint is called the last: $(cat err)"

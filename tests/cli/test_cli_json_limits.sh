@@ -44,11 +44,10 @@ hollow 300000 >run/summary.json
 expect 1 "summary.json.*it has 300002 lists and objects" "$sifr" inspect run
 [ ! -e never ] || fail "something was made"
 
-# a line of metrics.jsonl that is no record is put aside, whole
+# a line of metrics.jsonl that is not a record stays
 cat hollow.json >>run/metrics.jsonl
-expect 0 "line 5 of 'run/metrics.jsonl' was damaged" "$sifr" train "${keys[@]}" --train.steps=6 --quiet --out=run
-cmp -s hollow.json run/metrics.jsonl.damaged || fail "the line is lost"
-is_json run/metrics.jsonl
+ok "$sifr" train "${keys[@]}" --train.steps=6 --quiet --out=run
+cmp -s <(cat hollow.json) <(sed -n 5p run/metrics.jsonl) || fail "the line is lost"
 
 # as large as real ones: 100,000 tensors in one file
 {

@@ -19,7 +19,7 @@ for signal in INT TERM USR1 HUP '-n2 INT' '-n2 TERM' '-n2 HUP'; do
     code=0
     wait $pid || code=$?
     [ $code = 75 ] || fail "$signal: exit $code, not 75: $(tail -3 err)"
-    grep -q "stopped after step [0-9]*: all of it is in .*; the same command goes on" err || fail "$signal: not said: $(tail -3 err)"
+    grep -q "stopped after step [0-9]*: saved in .*; rerun the same command to resume" err || fail "$signal: not said: $(tail -3 err)"
     [ "$(grep -c '^sifr: stopping after this step, and all of it will be saved' err)" = 1 ] || fail "$signal $ranks: not answered once: $(cat err)"
     [ "$(grep -c '^sifr: stop' err)" = 1 ] || fail "$signal $ranks: answered in two ways: $(cat err)"
     grep -q '"end": "stopped"' "run-$signal/summary.json" || fail "$signal: no summary.json that says stopped"
@@ -65,15 +65,15 @@ pid=$!
 wait_for is_under_way "it's here" $pid
 kill -TERM $pid
 wait $pid || true
-grep -q "stopped after step [0-9]*: all of it is in .*; the same command without --fresh goes on from there" err || fail "--fresh: $(tail -1 err)"
+grep -q "stopped after step [0-9]*: saved in .*; rerun the same command without --fresh to resume" err || fail "--fresh: $(tail -1 err)"
 again=$(tail -1 out | sed -n 's/^  next      sifr //p')
 [ -n "$again" ] && [[ $again != *--fresh* ]] || fail "the command that goes on is not the last line: $(tail -1 out)"
 last=$(wc -l <"it's here/metrics.jsonl")
 eval "\"$sifr\" $again --train.stop_at=$((last + 2))" >out 2>err || true
 grep -q "resuming after step $last from" err || fail "'$again' does not go on: $(cat err)"
-grep -q "^  next      the same command with a larger train.stop_at" out || fail "train.stop_at: no word on how to go on: $(tail -1 out)"
-expect 75 "it goes on from there without --fresh and with a larger train.stop_at" "$sifr" train "${small[@]}" --data.path=text.txt --train.stop_at=1 --fresh --out=fresh
-grep -q "^  next      the same command without --fresh and with a larger train.stop_at, or none, goes on" out || fail "--fresh, train.stop_at: $(tail -1 out)"
+grep -q "^  next      rerun the same command with a larger train.stop_at" out || fail "train.stop_at: no word on how to go on: $(tail -1 out)"
+expect 75 "rerun without --fresh and with a larger train.stop_at, or none, to resume" "$sifr" train "${small[@]}" --data.path=text.txt --train.stop_at=1 --fresh --out=fresh
+grep -q "^  next      rerun the same command without --fresh and with a larger train.stop_at, or none, to resume" out || fail "--fresh, train.stop_at: $(tail -1 out)"
 
 # before the first step, or soon after it: one line on how that is, never two that do not agree
 for wait in 0 0.05 0.2 0.5; do

@@ -73,6 +73,6 @@ exec 9>&-
 start=$SECONDS
 FAULT='-1 slow step 1, block 0 forward' "$faulty" train "${keys[@]}" --run.stop_timeout=3 --out=slow >out 2>err &
 pid=$!
-ends 75 'stopped after step 1: all of it is in' "a slow step"
+ends 75 'stopped after step 1: saved in' "a slow step"
 [ $((SECONDS - start)) -ge 4 ] || fail "the slow step took $((SECONDS - start)) s: the test shows nothing"
 finish

@@ -107,8 +107,8 @@ done
 # The trace has a lane for what goes among these ranks, calls end before their pass does, and the table says how much was hidden.
 ok "$sifr" train "${keys[@]}" --model.arch=llama -n 2 --train.steps=3 --out=traced --parallel.tp=2 --parallel.sequence=true \
     --parallel.regather=true --trace=2:3
-has '^  to the team +[0-9.]+ [KM]iB'
-has '^  hidden, team +[0-9.]+%  of [0-9.]+(us|ms|s) in the team; compute waited'
+has '^  to the TP group +[0-9.]+ [KM]iB'
+has '^  hidden, TP +[0-9.]+%  of [0-9.]+(us|ms|s) in TP groups; compute waited'
 python3 - <<'PY' || fail "the trace of tensor-parallel ranks"
 import json
 events = json.load(open("traced/trace-rank-0.json"))["traceEvents"]

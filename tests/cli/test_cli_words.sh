@@ -38,7 +38,7 @@ tail -n 1 out | grep -q '^sifr: error: .* steps in a row were skipped' || fail "
 # the end of the context is no silent one
 ok sifr sample run --tokens=200 --ignore-eot --seed=3 The
 grep -q 'the context is full' err || fail "nothing about the full context: $(cat err)"
-expect 2 "does not fit the context of 32: give its end alone" sifr sample run "$(head -c 900 text.txt)"
+expect 2 "does not fit the context of 32; shorten it" sifr sample run "$(head -c 900 text.txt)"
 [ ! -s out ] || fail "the prompt was printed before it was refused: $(head -c 100 out)"
 
 # pictures

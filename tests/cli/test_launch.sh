@@ -55,15 +55,15 @@ is_json out
 for n in 0 -1 abc; do
     expect 2 "-n must be a whole number from 1" "$sifr" train "${endless[@]}" -n $n
 done
-expect 2 "'self' has one rank" "$sifr" train "${endless[@]}" -n 2 --comm.backend=self
+expect 2 "comm.backend=self has one rank" "$sifr" train "${endless[@]}" -n 2 --comm.backend=self
 expect 2 "SIFR_MPIRUN is '/bin/true', which is no launcher of" env SIFR_MPIRUN=/bin/true "$sifr" train "${endless[@]}" -n 2
-expect 2 "-n 3 is not the 2 ranks that .* has started" timeout 120 $mine -n 2 "$sifr" train "${endless[@]}" -n 3
-[ "$(grep -c 'is not the 2 ranks' err)" = 1 ] || fail "said more than once: $(cat err)"
+expect 2 "-n 3 conflicts with .*, which started 2 ranks" timeout 120 $mine -n 2 "$sifr" train "${endless[@]}" -n 3
+[ "$(grep -c 'which started 2 ranks' err)" = 1 ] || fail "said more than once: $(cat err)"
 srun=(env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2)
-expect 2 "started by srun as one of 2 ranks, but without PMI" "${srun[@]}" "$sifr" train "${endless[@]}" --out=srun
+expect 2 "srun started 2 ranks without PMI" "${srun[@]}" "$sifr" train "${endless[@]}" --out=srun
 [ $mine = mpirun.openmpi ] || # Open MPI's own start would wait for the server that these variables speak of
     expect 2 "started by srun as one of 2 ranks, but linked with" "${srun[@]}" PMIX_RANK=0 "$sifr" train "${endless[@]}" --out=srun
-expect 2 "-n 3 is not the 2 ranks that srun has started" "${srun[@]}" "$sifr" train "${endless[@]}" -n 3
+expect 2 "-n 3 conflicts with srun, which started 2 ranks" "${srun[@]}" "$sifr" train "${endless[@]}" -n 3
 ok timeout 120 env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 "$sifr" train "${small[@]}" \
     --data.path=text.txt --train.steps=2 --out=srun-alone
 [ ! -e srun ] || fail "a mistaken start made a folder"
@@ -145,7 +145,7 @@ kill -9 "$victim"
 ends 1 "kill -9 of rank 1"
 by="by signal 9.*"
 [ $mine = mpirun.openmpi ] || by=".*" # Hydra may speak of another one's signal
-grep -qE "^sifr: error: rank 1 \(pid $victim\) was killed,? ?$by; the others were ended" err || fail "the killed rank is not named: $(cat err)"
+grep -qE "^sifr: error: rank 1 \(pid $victim\) was killed,? ?$by; the other ranks were ended" err || fail "the killed rank is not named: $(cat err)"
 [ $mine != mpirun.openmpi ] || [ "$(wc -l <err)" = 2 ] || fail "more than one message: $(cat err)"
 ! grep -q TERMINATION out || fail "the launcher's banner is shown: $(tail -5 out)"
 none_left killed

@@ -1,4 +1,4 @@
-/* restarts -- attempts that are played: what is written in the folder, and who dies. */
+/* restarts -- simulated attempts: each writes to the folder what its scene says, and dies or ends. */
 #include "testing.h"
 #include <dirent.h>
 #include <sys/stat.h>
@@ -9,9 +9,9 @@
 enum { MOST_SCENES = 12 };
 
 struct scene {
-    int64_t step, saved; /* what the attempt comes to; saved 0 = no checkpoint */
+    int64_t step, saved; /* the last step and checkpoint of the attempt; saved 0 = none */
     enum status status;
-    bool died, said, moves; /* `moves`: a fresh run moves the one before aside first */
+    bool died, said, moves; /* `moves`: it renames the earlier run first, as --fresh does */
 };
 
 struct stage {
@@ -51,7 +51,7 @@ static void write_run(const char *folder, const struct scene *scene)
     FILE *file = fopen(path, "w");
     for (int64_t step = 1; step <= scene->step; step++)
         fprintf(file, "{\"step\":%lld,\"loss\":1}\n", (long long)step);
-    fprintf(file, "{\"step\":99"); /* a line that was cut off counts for nothing */
+    fprintf(file, "{\"step\":99"); /* an incomplete line does not count */
     fclose(file);
     snprintf(path, sizeof path, "%s/checkpoints", folder);
     mkdir(path, 0777);
@@ -80,7 +80,6 @@ static enum status play(void *user, const struct restarts_attempt *attempt, stru
 static enum status run(struct stage *stage, struct restarts_order order)
 {
     order.folder = stage->folder;
-    order.ranks = 4;
     stage->count = 0;
     log_error_clear(stage->env.log);
     return restarts_run(&stage->cli, &order, play, stage);
@@ -91,7 +90,7 @@ static enum status run(struct stage *stage, struct restarts_order order)
         .step = step_, .saved = saved_, .status = STATUS_COMM, .died = true \
     }
 
-static void a_death_is_followed_by_another_attempt(void **state)
+static void a_death_is_followed_by_a_restart(void **state)
 {
     (void)state;
     struct stage stage;
@@ -103,26 +102,10 @@ static void a_death_is_followed_by_another_attempt(void **state)
     assert_int_equal(stage.count, 3);
     assert_false(stage.seen[0].again);
     assert_true(stage.seen[1].again && stage.seen[2].again);
-    assert_int_equal(stage.seen[2].ranks, 4);
     close_stage(&stage);
 }
 
-static void each_may_have_a_rank_fewer(void **state)
-{
-    (void)state;
-    struct stage stage;
-    open_stage(&stage);
-    for (int i = 0; i < 5; i++)
-        stage.scenes[i] = (struct scene)DEATH(i + 1, 0);
-    assert_int_equal(run(&stage, (struct restarts_order){.most = 9, .fewer = true}), STATUS_OK);
-    static const int ranks[] = {4, 3, 2, 1, 1, 1};
-    assert_int_equal(stage.count, 6);
-    for (int i = 0; i < stage.count; i++)
-        assert_int_equal(stage.seen[i].ranks, ranks[i]);
-    close_stage(&stage);
-}
-
-static void only_a_death_is(void **state)
+static void only_a_death_is_followed_by_a_restart(void **state)
 {
     (void)state;
     struct stage stage;
@@ -141,7 +124,7 @@ static void only_a_death_is(void **state)
     close_stage(&stage);
 }
 
-static void they_are_counted(void **state)
+static void the_number_of_restarts_is_limited(void **state)
 {
     (void)state;
     struct stage stage;
@@ -151,13 +134,12 @@ static void they_are_counted(void **state)
     assert_int_equal(run(&stage, (struct restarts_order){.most = 2}), STATUS_COMM);
     assert_int_equal(stage.count, 3);
     assert_string_equal(log_first_error(stage.env.log),
-                        "rank 1 fell; given up: 2 of 2 restarts are used up");
+                        "rank 1 fell; giving up: all 2 restarts (--restarts) are used");
     close_stage(&stage);
 }
 
-/* Restarts 2, 3, 4 come no further than restart 1 did; a file that was cut back does not count
- * again. */
-static void three_without_progress_are_enough(void **state)
+/* Restarts 2, 3 and 4 get no further than restart 1; reaching a step again is not progress. */
+static void gives_up_after_three_without_progress(void **state)
 {
     (void)state;
     struct stage stage;
@@ -167,8 +149,8 @@ static void three_without_progress_are_enough(void **state)
         stage.scenes[i] = (struct scene)DEATH(steps[i], 4);
     assert_int_equal(run(&stage, (struct restarts_order){.most = 100}), STATUS_COMM);
     assert_int_equal(stage.count, 5);
-    assert_non_null(
-        strstr(log_first_error(stage.env.log), "3 restarts in a row came no further than step 8"));
+    assert_non_null(strstr(log_first_error(stage.env.log),
+                           "3 restarts in a row made no progress after step 8"));
     close_stage(&stage);
 }
 
@@ -186,8 +168,8 @@ static void a_checkpoint_is_progress(void **state)
     close_stage(&stage);
 }
 
-/* --fresh is for the first attempt that comes so far, and its run is then gone on with. */
-static void an_earlier_run_is_moved_once(void **state)
+/* --fresh holds until an attempt has renamed the earlier run; later attempts resume the new one. */
+static void an_earlier_run_is_renamed_once(void **state)
 {
     (void)state;
     struct stage stage;
@@ -207,8 +189,8 @@ static void an_earlier_run_is_moved_once(void **state)
     close_stage(&stage);
 }
 
-/* Into an empty folder there is nothing to move, then or later. */
-static void a_new_run_is_never_moved(void **state)
+/* Without an earlier run, --fresh never renames anything. */
+static void a_new_run_is_never_renamed(void **state)
 {
     (void)state;
     struct stage stage;
@@ -220,7 +202,7 @@ static void a_new_run_is_never_moved(void **state)
     close_stage(&stage);
 }
 
-static void the_time_of_all_is_limited(void **state)
+static void the_time_of_all_attempts_is_limited(void **state)
 {
     (void)state;
     struct stage stage;
@@ -250,15 +232,14 @@ static void who_was_asked_to_stop_does_not_begin_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_death_is_followed_by_another_attempt),
-        cmocka_unit_test(each_may_have_a_rank_fewer),
-        cmocka_unit_test(only_a_death_is),
-        cmocka_unit_test(they_are_counted),
-        cmocka_unit_test(three_without_progress_are_enough),
+        cmocka_unit_test(a_death_is_followed_by_a_restart),
+        cmocka_unit_test(only_a_death_is_followed_by_a_restart),
+        cmocka_unit_test(the_number_of_restarts_is_limited),
+        cmocka_unit_test(gives_up_after_three_without_progress),
         cmocka_unit_test(a_checkpoint_is_progress),
-        cmocka_unit_test(an_earlier_run_is_moved_once),
-        cmocka_unit_test(a_new_run_is_never_moved),
-        cmocka_unit_test(the_time_of_all_is_limited),
+        cmocka_unit_test(an_earlier_run_is_renamed_once),
+        cmocka_unit_test(a_new_run_is_never_renamed),
+        cmocka_unit_test(the_time_of_all_attempts_is_limited),
         cmocka_unit_test(who_was_asked_to_stop_does_not_begin_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,6 @@ struct rig_config {
     int pp, chunks, kind; /* PP stages, chunks per stage and schedule; pp 0: no pipeline */
     int tp;               /* TP ranks; 0: one */
     bool sequence, regather;
-    bool keep_swiglu;
     bool snapshot; /* allocate a copy of the state */
     bool eager;
     bool lumps;           /* every other unit has no split backward pass; only with a pipeline */
@@ -160,7 +159,6 @@ static inline enum status rig_build(struct rig *rig)
     struct unit_shape shape = {.batch = c->batch, .tokens = c->tokens};
     struct model_part part;
     TRY(spread_part(rig->env, rig->comm, shape, &parallel, &part));
-    part.keep_swiglu = c->keep_swiglu;
     TRY(model_create_part(rig->device, &c->model, &part, &rig->model));
     TRY(spread_create(rig->env, rig->comm, model_graph(rig->model), shape, &parallel,
                       &rig->spread));

@@ -56,7 +56,6 @@ static void test_bits_do_not_depend_on_threads_or_recomputation(void **state)
             for (int threads = 1; threads <= 3; threads++) {
                 struct rig_config config = base_config(llama);
                 config.recompute = recompute;
-                config.keep_swiglu = threads > 1;
                 config.threads = threads;
                 struct trace other = run(config);
                 assert_same_bits(&plain, &other);

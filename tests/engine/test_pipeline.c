@@ -90,7 +90,6 @@ static void test_zero_bubble(void **state)
             for (int dp = 1; dp <= 3; dp++)
                 for (config.stage = 0; config.stage <= 3; config.stage++) {
                     config.recompute = (config.pp + dp + config.stage + i) % 3;
-                    config.keep_swiglu = (config.stage + i / 2) % 2;
                     config.eager = (dp + config.stage / 2 + i) % 2;
                     config.prefetch = (config.pp + dp) % 3;
                     compare(&plain, config, config.pp * dp);

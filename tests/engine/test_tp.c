@@ -92,7 +92,6 @@ static void test_same_bits(void **state)
                     config.kind = kinds[i % 3];
                     config.prefetch = (int)i % 2;
                     config.recompute = (int)(i + i / 3) % 3;
-                    config.keep_swiglu = i / 2 % 2;
                     compare(&plain, config, tp * config.pp * shapes[i].dp);
                 }
                 free(plain.params);

@@ -12,7 +12,6 @@ static inline struct plan_request request_of(const struct rig_config *config, in
     return (struct plan_request){
         .model = config->model,
         .engine = {.recompute = config->recompute,
-                   .keep_swiglu = config->keep_swiglu,
                    .micro_batch = config->batch,
                    .tokens = config->tokens,
                    .micro_batches = config->micro_batches},

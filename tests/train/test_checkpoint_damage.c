@@ -184,7 +184,7 @@ static void readers_open(struct readers *r, const char *settings)
     assert_int_equal(model_file_config(&r->env, r->newest, &sizes), STATUS_OK);
     assert_int_equal(session_create(&r->env,
                                     (struct compute_config){.backend = "cpu", .type = DTYPE_F32},
-                                    &sizes, &store, NULL, &r->session),
+                                    &sizes, &store, &r->session),
                      STATUS_OK);
 }
 

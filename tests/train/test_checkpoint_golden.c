@@ -52,7 +52,7 @@ static void open_session(struct scratch *s, const char *device, const char *fold
                                       .type = DTYPE_F16,
                                       .sum_type = DTYPE_F32};
     assert_int_equal(model_file_config(&s->env, folder, &model), STATUS_OK);
-    assert_int_equal(session_create(&s->env, place, &model, &store, NULL, session), STATUS_OK);
+    assert_int_equal(session_create(&s->env, place, &model, &store, session), STATUS_OK);
     assert_int_equal(checkpoint_open(&s->env, folder, &checkpoint), STATUS_OK);
     assert_int_equal(checkpoint_verify(checkpoint, NULL, NULL), STATUS_OK);
     *progress = checkpoint_state(checkpoint)->progress;

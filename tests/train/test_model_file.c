@@ -46,7 +46,7 @@ static void session_open(struct scratch *s, const struct model_config *config, u
     struct zero_config reads_only = {0};
     assert_int_equal(session_create(&s->env,
                                     (struct compute_config){.backend = "cpu", .type = DTYPE_F32},
-                                    config, &reads_only, NULL, session),
+                                    config, &reads_only, session),
                      STATUS_OK);
     assert_int_equal(zero_init(session->zero, seed), STATUS_OK);
 }

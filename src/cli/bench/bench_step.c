@@ -87,14 +87,11 @@ static enum status run_in(struct env *env, const struct bench_step_config *confi
                                       .micro_batches = config->engine.micro_batches,
                                       .type = config->type,
                                       .sum_type = config->sum_type};
-    const struct session_spread spread = {.parallel = {.pp = 1},
-                                          .keep_swiglu = config->engine.keep_swiglu};
     struct session session;
     double *seconds;
     enum status st;
     TRY(mem_alloc_array(env, MEM_OTHER, "times", (size_t)config->steps, sizeof *seconds, &seconds));
-    TRY_OR(undo_seconds,
-           session_create(env, config->place, &config->model, &store, &spread, &session));
+    TRY_OR(undo_seconds, session_create(env, config->place, &config->model, &store, &session));
     st = run(env, config, &session, seconds, result);
     result->parameters = unit_graph_count(model_graph(session.model));
     result->flops_per_token = model_flops_per_token(session.model, config->engine.tokens);

@@ -322,8 +322,10 @@ static enum status run_bench(struct cli *cli, struct options *options, void *use
                     what);
     if (word_count > 1 && !ops)
         return FAIL(cli->env, USAGE, "'%s': only bench ops takes the file of a run", words[1]);
-    if (word_count > 1)
+    if (word_count > 1) {
         TRY(options_load_yaml(options, words[1]));
+        options_warn_removed(options);
+    }
     if (options_is_set(options, "save") && !*settings->save)
         return FAIL(cli->env, USAGE, "--save is empty: name a file, or leave it away");
     bool configured = ops && names_run(options, word_count);

@@ -1,14 +1,14 @@
-/* launch -- see the header.
+/* launch --
  *
  *     supervisor -- mpirun (a process group of its own) -- ranks
  *          ^------- stdout and stderr, two pipes ----------'
  *          ^------- start and end of each rank: rank_report.h
  *
- * Where all ranks are one process, that process is in mpirun's place and is its own only rank.
+ * If all ranks are one process, that process takes the position of mpirun.
  *
- * stdout is handed on as it comes, up to a banner. Of stderr, lines that begin with "sifr: " are
- * ours and are handed on; the others are the launcher's and are kept back: they are shown when
- * nothing else explains how the job ended. Signals are taken from a descriptor, so nothing
+ * stdout is forwarded as it comes, except for a final banner. On stderr, lines that begin with "sifr: "
+ * come from ranks and are forwarded; the others come from the launcher and are held back: they are
+ * printed if nothing else explains how the job ended. Signals are read from a descriptor, so nothing
  * happens inside a handler.
  */
 #include <errno.h>
@@ -23,16 +23,15 @@
 #include "base/clock.h"
 #include "cli/launch/launch_impl.h"
 
-static const double TICK = 0.05;         /* seconds between looks */
-static const double START_SECONDS = 10;  /* from the first rank's word, after which a signal is not
-                                           kept for those that say nothing: on other machines */
-static const double SILENT_SECONDS = 60; /* the same, where none says a word */
-static const double END_SECONDS = 8;     /* for the others to end after the first failure */
-static const double HUNG_SECONDS = 1;    /* the same, when they end because one does not answer */
-static const double FALL_SECONDS =
-    1; /* the same, where they can't know: they fail alike, or wait */
-static const double TERM_SECONDS = 3;  /* from SIGTERM to SIGKILL for the launcher */
-static const double GONE_SECONDS = 10; /* from SIGKILL to the end of the last rank */
+static const double TICK = 0.05;        /* seconds between two checks */
+static const double START_SECONDS = 10; /* after the first report: then a signal no longer waits for
+                                           ranks without one, which are on other machines */
+static const double SILENT_SECONDS = 60; /* the same from the start, if no rank reports */
+static const double END_SECONDS = 8;     /* for the other ranks to end after the first failure */
+static const double HUNG_SECONDS = 1;    /* the same, if one rank does not respond */
+static const double FALL_SECONDS = 1;    /* the same, if ranks have not joined: they cannot know */
+static const double TERM_SECONDS = 3;    /* from SIGTERM to SIGKILL of the launcher */
+static const double GONE_SECONDS = 10;   /* from SIGKILL to the end of the last rank */
 enum { KEPT_BYTES = 1 << 16 };
 
 int launch_local_ranks(int ranks)
@@ -52,7 +51,7 @@ static void say_choice(const struct job *job)
     bool is_root = geteuid() == 0 && job->launcher.kind == MPI_KIND_OPEN;
     char notes[96] = "";
     if (order->alone) {
-        log_info(job->cli->env, "launch: one process, which is watched");
+        log_info(job->cli->env, "launch: one supervised process");
         return;
     }
     if (crowded)
@@ -64,7 +63,7 @@ static void say_choice(const struct job *job)
              order->threads, order->threads == 1 ? "" : "s", job->launcher.mpi, notes);
 }
 
-/* What rank 0 prints ends on our terminal, if there is one. */
+/* The output of rank 0 goes to our terminal, if there is one. */
 static void describe_console(const struct console *console)
 {
     char text[64];
@@ -73,7 +72,7 @@ static void describe_console(const struct console *console)
     setenv(CONSOLE_VARIABLE, text, 1);
 }
 
-/* Under nohup: a signal that is blocked comes through a signalfd though it is ignored. */
+/* A blocked signal is delivered to a signalfd even if it is ignored, as SIGHUP is under nohup. */
 static bool is_ignored(int number)
 {
     struct sigaction action;
@@ -89,9 +88,9 @@ static _Noreturn void become_launcher(struct job *job, int out, int err, const s
     dup2(out, STDOUT_FILENO);
     dup2(err, STDERR_FILENO);
     signal(SIGPIPE, SIG_DFL);
-    sigprocmask(SIG_UNBLOCK, taken, NULL); /* also what was blocked before us: ranks listen */
+    sigprocmask(SIG_UNBLOCK, taken, NULL); /* also those blocked before us: ranks handle them */
     setenv(RANK_REPORT_VARIABLE, rank_book_address(job->book), 1);
-    if (is_ignored(SIGHUP)) /* a launcher may undo that for its ranks */
+    if (is_ignored(SIGHUP)) /* a launcher may reset that for its ranks */
         setenv(RANK_NOHUP_VARIABLE, "1", 1);
     else
         unsetenv(RANK_NOHUP_VARIABLE);
@@ -109,11 +108,11 @@ static enum status start(struct job *job, const sigset_t *taken)
     struct env *env = job->cli->env;
     int out[2], err[2];
     if (pipe2(out, O_CLOEXEC) != 0)
-        return FAIL(env, IO, "cannot make a pipe: %s", strerror(errno));
+        return FAIL(env, IO, "cannot create a pipe: %s", strerror(errno));
     if (pipe2(err, O_CLOEXEC) != 0) {
         close(out[0]);
         close(out[1]);
-        return FAIL(env, IO, "cannot make a pipe: %s", strerror(errno));
+        return FAIL(env, IO, "cannot create a pipe: %s", strerror(errno));
     }
     fflush(NULL);
     job->started = clock_seconds();
@@ -127,9 +126,9 @@ static enum status start(struct job *job, const sigset_t *taken)
     return job->pid > 0 ? STATUS_OK : FAIL(env, IO, "cannot fork: %s", strerror(errno));
 }
 
-/* --- what the ranks and the launcher say ---------------------------------------------------- */
+/* --- output of the ranks and the launcher ---------------------------------------------------- */
 
-/* Keep the beginning: that is where causes stand. */
+/* Keep the beginning, where the cause is. */
 static void keep(struct text *text, const char *line)
 {
     if (text->bytes + strlen(line) < KEPT_BYTES)
@@ -160,7 +159,7 @@ static void take_lines(struct job *job, const char *data, size_t bytes)
     }
 }
 
-/* What of `data` is the ranks': Hydra's last words on a job that broke come on stdout as well. */
+/* The bytes of `data` that come from ranks: Hydra prints its banner about a failed job on stdout. */
 static size_t ranks_part(struct job *job, const char *data, size_t bytes)
 {
     static const char words[] = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION";
@@ -177,7 +176,7 @@ static size_t ranks_part(struct job *job, const char *data, size_t bytes)
     return (size_t)(cut - data);
 }
 
-/* Read once from a pipe; at its end the descriptor becomes -1. */
+/* Read once from a pipe; at its end close it and set the descriptor to -1. */
 static void drain(struct job *job, int *pipe_end)
 {
     char block[1 << 14];
@@ -196,14 +195,15 @@ static void drain(struct job *job, int *pipe_end)
 
 /* --- signals -------------------------------------------------------------------------------- */
 
-static void end_at_once(struct job *job)
+static void kill_job(struct job *job)
 {
     if (job->ending == 0)
         kill(job->pid, job->order->alone ? SIGKILL : SIGTERM);
     job->ending = job->ending ? job->ending : clock_seconds();
 }
 
-/* Is a step under way? A first rank of another machine says nothing: it has begun by then. */
+/* Has rank 0 begun its first step? On another machine it cannot report, and is assumed to have begun
+ * after START_SECONDS. */
 static bool is_stepping(struct job *job, double now)
 {
     rank_book_update(job->book);
@@ -211,7 +211,7 @@ static bool is_stepping(struct job *job, double now)
     return first->stepping || (first->pid == 0 && now - job->started > START_SECONDS);
 }
 
-/* As main.c's handler does it for a process without a supervisor, and in the same words. */
+/* As the handler in main.c does for a process without a supervisor, with the same messages. */
 static void take_signal(struct job *job)
 {
     struct signalfd_siginfo info;
@@ -221,14 +221,14 @@ static void take_signal(struct job *job)
     const char *words = is_stepping(job, now) ? CLI_STOPPING : CLI_STOPPING_EARLY;
     if (!job->order->stops) {
         job->quit = true;
-        end_at_once(job);
+        kill_job(job);
     } else if (info.ssi_signo == SIGINT) {
         if (job->interrupted == 0) {
             log_info(job->cli->env, "%s" CLI_AGAIN, words);
             job->interrupted = now;
         } else if (1e3 * (now - job->interrupted) >= CLI_SAME_CTRL_C_MS) {
             job->quit = true;
-            end_at_once(job);
+            kill_job(job);
         }
     } else if (!job->stop_wanted) {
         log_info(job->cli->env, "%s", words);
@@ -236,8 +236,8 @@ static void take_signal(struct job *job)
     job->stop_wanted = true;
 }
 
-/* A rank that has not started does not yet know what SIGUSR1 means, and would end by it. mpirun passes it
- * on to all machines; the ranks of this one need not rely on that, and one that comes twice is one. */
+/* Send SIGUSR1 when all ranks have started: it would kill a rank without a handler. mpirun forwards it to
+ * all machines; ranks of this machine also get it directly, and receiving it twice is harmless. */
 static void send_stop(struct job *job)
 {
     int there = rank_book_started(job->book);
@@ -255,16 +255,16 @@ static void send_stop(struct job *job)
     job->stop_sent = true;
 }
 
-/* --- the watch ------------------------------------------------------------------------------ */
+/* --- watching the job ------------------------------------------------------------------------------ */
 
-/* A rank tells of its end as soon as it gives up, before it tidies: when some give up because of
- * another, the one that says nothing is that other. */
+/* A rank reports its end as soon as it gives up, before it cleans up. So if ranks give up because of
+ * another, that other is the one without a report. */
 static bool one_hangs(const struct job *job, const struct rank_entry *verdict)
 {
     return verdict->ended && verdict->status == STATUS_COMM && rank_book_silent(job->book) > 0;
 }
 
-/* How long the others have to end. */
+/* Seconds that the other ranks have to end. */
 static double patience(const struct job *job, const struct rank_entry *verdict)
 {
     if (verdict->ended && !verdict->met)
@@ -282,9 +282,9 @@ static void look(struct job *job)
     if (verdict && !in_order && job->failed == 0)
         job->failed = now;
     if (job->failed > 0 && now - job->failed > patience(job, verdict)) {
-        if (one_hangs(job, verdict)) /* it may not hear anything else */
+        if (one_hangs(job, verdict)) /* it may not react to anything else */
             rank_book_signal(job->book, SIGKILL);
-        end_at_once(job);
+        kill_job(job);
     }
     if (job->ending > 0 && now - job->ending > TERM_SECONDS) {
         kill(-job->pid, SIGKILL);
@@ -308,7 +308,7 @@ static void wait_for_news(struct job *job)
         drain(job, &job->err);
 }
 
-/* A rank that is still dying holds the run's folder. */
+/* A rank that is still exiting holds the lock of the run folder. */
 static void wait_for_ends(struct job *job)
 {
     double limit = clock_seconds() + GONE_SECONDS;
@@ -320,8 +320,8 @@ static void wait_for_ends(struct job *job)
     }
 }
 
-/* Until mpirun has ended and its pipes are empty; somebody who inherited them may hold them open,
- * and is not waited for. */
+/* Until mpirun has ended and its pipes are empty. A process that inherited them may hold them open: wait
+ * at most half a second for that. */
 static void watch(struct job *job)
 {
     while (!job->done) {
@@ -336,7 +336,7 @@ static void watch(struct job *job)
     wait_for_ends(job);
 }
 
-/* --- all of it ------------------------------------------------------------------------------ */
+/* --- the whole job ------------------------------------------------------------------------------ */
 
 static enum status supervise(struct job *job, struct launch_end *end)
 {
@@ -348,7 +348,7 @@ static enum status supervise(struct job *job, struct launch_end *end)
     if (!is_ignored(SIGHUP))
         sigaddset(&taken, SIGHUP);
     sigprocmask(SIG_BLOCK, &taken, &before);
-    job->stop_wanted = *job->cli->stop != 0; /* by a signal that came before this */
+    job->stop_wanted = *job->cli->stop != 0; /* by an earlier signal */
     job->interrupted = *job->cli->stop == SIGINT ? clock_seconds() : 0;
     job->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     enum status st = start(job, &taken);
@@ -365,7 +365,7 @@ static enum status supervise(struct job *job, struct launch_end *end)
     return st;
 }
 
-/* In mpirun's place: the program itself. */
+/* A single process needs no mpirun: the program itself is started. */
 static enum status find_launcher(struct job *job)
 {
     if (!job->order->alone)

@@ -1,13 +1,13 @@
-/* launch_outcome -- which rank made a job end, and in which words that is told. The book of the
- * ranks gives the order of events; what the launcher says is used for what the book can't know: the
- * number of a signal, and ranks on other machines. */
+/* launch_outcome -- which rank ended a job, and the message about it. The rank book has the order of
+ * events; the output of the launcher has what the book cannot know: the number of a signal, and ranks
+ * on other machines. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include "cli/launch/launch_impl.h"
 
-/* The signal that ended a rank, as the launcher says; 0 = it speaks of another rank, or of none. */
+/* The signal that ended a rank, from the output of the launcher; 0 = not there. */
 static int named_signal(const struct job *job, const struct rank_entry *rank)
 {
     bool is_open = job->launcher.kind == MPI_KIND_OPEN;
@@ -41,8 +41,8 @@ static enum status killed(const struct job *job, const struct rank_entry *rank,
                           struct launch_end *end)
 {
     int number = named_signal(job, rank);
-    char who[64], how[96] = ", or ended without a word";
-    if (number != SIGKILL && number != SIGTERM) /* it may have said why, in its own way */
+    char who[64], how[96] = " or exited without a report";
+    if (number != SIGKILL && number != SIGTERM) /* its own output may tell why */
         show_kept(job);
     if (job->order->alone)
         snprintf(who, sizeof who, "the run's process (pid %d)", (int)rank->pid);
@@ -50,14 +50,14 @@ static enum status killed(const struct job *job, const struct rank_entry *rank,
         snprintf(who, sizeof who, "rank %d (pid %d)", rank->rank, (int)rank->pid);
     if (number)
         snprintf(how, sizeof how, " by signal %d%s", number,
-                 number == SIGKILL ? " (by hand, or for want of memory: see dmesg)" : "");
+                 number == SIGKILL ? " (by a user, or out of memory: see dmesg)" : "");
     snprintf(end->words, sizeof end->words, "%s was killed%s%s", who, how,
-             job->order->alone ? "" : "; the others were ended");
+             job->order->alone ? "" : "; the other ranks were ended");
     return died(job, STATUS_COMM, end);
 }
 
-/* Open MPI's word on a rank of another machine, which is not in the book: what others say is of what
- * came of it. */
+/* Open MPI names a killed rank of another machine, which is not in the book. That is the cause; reports of
+ * other ranks are its consequences. */
 static bool killed_elsewhere(const struct job *job, struct launch_end *end)
 {
     int rank, pid, number;
@@ -70,24 +70,24 @@ static bool killed_elsewhere(const struct job *job, struct launch_end *end)
         rank_book_entry(job->book, rank)->pid != 0)
         return false;
     snprintf(end->words, sizeof end->words,
-             "rank %d (pid %d on %s) was killed by signal %d; the others were ended", rank, pid,
-             host, number);
+             "rank %d (pid %d on %s) was killed by signal %d; the other ranks were ended", rank,
+             pid, host, number);
     return true;
 }
 
-/* By somebody else: ranks end when it does. */
+/* By another process; the ranks end with it. */
 static bool launcher_was_killed(const struct job *job)
 {
     return WIFSIGNALED(job->wait_status) && job->ending == 0;
 }
 
-/* What another try may well not meet again. */
-static bool has_broken(enum status st)
+/* Failures that a restart may avoid. */
+static bool may_restart(enum status st)
 {
     return st == STATUS_COMM || st == STATUS_DEVICE || st == STATUS_INTERNAL;
 }
 
-/* Ranks that give up because of another may each have found it out, and say it of themselves. */
+/* Ranks that give up because of another may have logged the cause themselves. */
 static enum status failed(const struct job *job, const struct rank_entry *rank,
                           struct launch_end *end)
 {
@@ -98,10 +98,10 @@ static enum status failed(const struct job *job, const struct rank_entry *rank,
     if (!end->said)
         snprintf(who, sizeof who, "rank %d: ", rank->rank);
     snprintf(end->words, sizeof end->words, "%s%.*s", who, (int)sizeof end->words / 2, rank->error);
-    return has_broken(rank->status) ? died(job, rank->status, end) : rank->status;
+    return may_restart(rank->status) ? died(job, rank->status, end) : rank->status;
 }
 
-/* No rank has told of a failure, but the launcher has. */
+/* The launcher has failed, and no rank has reported a failure. */
 static enum status launcher_failed(const struct job *job)
 {
     int code = WIFEXITED(job->wait_status) ? WEXITSTATUS(job->wait_status) : 1;
@@ -118,7 +118,7 @@ static enum status launcher_failed(const struct job *job)
                 WIFEXITED(job->wait_status) ? code : WTERMSIG(job->wait_status));
 }
 
-/* Ranks save together: what one of them tells of is all there, whatever became of it since. */
+/* Ranks save together: if one has reported the end of the save, all is saved. */
 static bool is_saved(const struct job *job)
 {
     for (int rank = 0; rank < launch_reporters(job->order); rank++) {

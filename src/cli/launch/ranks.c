@@ -1,5 +1,5 @@
-/* ranks -- see the header. Only rank 0 talks: what another rank fails with is spread through the
- * communicator, and rank 0 says it. */
+/* ranks -- only rank 0 prints: the communicator spreads the failure of another rank, and rank 0 prints
+ * it. */
 #include "cli/launch/ranks.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 /* --- where they run ------------------------------------------------------------------------- */
 
-/* Ranks on this machine, as the launcher says. */
+/* Ranks on this machine, from the launcher. */
 static int joined_local_ranks(int size)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
@@ -25,7 +25,7 @@ static int joined_local_ranks(int size)
     return size;
 }
 
-/* A launcher that binds its ranks has itself more processors than each of them. */
+/* A launcher that binds its ranks to CPUs has more CPUs than each of them. */
 static bool is_bound(void)
 {
     cpu_set_t mine, parents;
@@ -34,13 +34,13 @@ static bool is_bound(void)
            !CPU_EQUAL(&mine, &parents);
 }
 
-static int share(int cpus, int ranks)
+static int divide(int cpus, int ranks)
 {
     return cpus > ranks ? cpus / ranks : 1;
 }
 
-/* srun may start ranks and give them nothing to find each other by; some libraries end the process
- * with pages about it. */
+/* srun may start ranks without PMI, by which they would find each other; some MPI libraries then abort
+ * with pages of output. */
 static bool is_bare_srun(const struct launcher *launcher)
 {
     static const char *const names[] = {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_FD",
@@ -59,35 +59,35 @@ static enum status find_joined(struct env *env, int64_t wanted, const char *back
 {
     int cpus = env_available_threads();
     if (wanted > 0 && wanted != launcher->size)
-        return FAIL(
-            env, USAGE, "-n %lld is not the %d rank%s that %s has started; leave -n away here",
-            (long long)wanted, launcher->size, launcher->size == 1 ? "" : "s", launcher->name);
+        return FAIL(env, USAGE, "-n %lld conflicts with %s, which started %d rank%s; omit -n",
+                    (long long)wanted, launcher->name, launcher->size,
+                    launcher->size == 1 ? "" : "s");
     bool alone = launcher->size == 1;
     int local = joined_local_ranks(launcher->size);
     bool joins = strcmp(backend, "self") != 0 && strcmp(backend, "threads") != 0;
     if (!alone && !joins)
-        return FAIL(env, CONFIG, "comm.backend '%s' can't join the %d ranks that %s has started",
-                    backend, launcher->size, launcher->name);
-    if (!alone && is_bare_srun(launcher))
         return FAIL(
             env, CONFIG,
-            "started by srun as one of %d ranks, but without PMI, so they can't find each "
-            "other; use srun --mpi=pmix (--mpi=pmi2 with MPICH), or sifr train -n %d in the "
-            "batch script",
-            launcher->size, launcher->size);
+            "comm.backend=%s cannot join the %d ranks that %s started; use auto, mpi or nccl",
+            backend, launcher->size, launcher->name);
+    if (!alone && is_bare_srun(launcher))
+        return FAIL(env, CONFIG,
+                    "srun started %d ranks without PMI, so they cannot find each other; use "
+                    "srun --mpi=pmix (--mpi=pmi2 with MPICH), or sifr train -n %d in the "
+                    "batch script",
+                    launcher->size, launcher->size);
     *plan = (struct ranks_plan){
         .way = alone ? RANKS_ONE : RANKS_JOIN,
         .size = launcher->size,
         .rank = launcher->rank,
         .local = local,
-        .threads = is_bound() ? cpus : share(cpus, local),
+        .threads = is_bound() ? cpus : divide(cpus, local),
     };
     return STATUS_OK;
 }
 
-/* Shall ranks that are started here be processes? Where nobody has asked for that, an mpirun that is
- * not there is no reason to do without the ranks: `why` they are threads. Threads cannot be on
- * several machines. */
+/* Should ranks that are started here be processes? Unless processes were asked for, a missing mpirun is no
+ * error: ranks become threads, and `why` tells. Threads cannot span machines. */
 static bool become_processes(int size, const char *backend, char *why, size_t bytes)
 {
     struct mpi_launcher launcher;
@@ -105,18 +105,18 @@ enum status ranks_find(struct env *env, int64_t wanted, const char *backend,
     int size = wanted > 1 ? (int)wanted : 1;
     bool joined = launcher_find(&launcher);
     if (joined && launcher.size == 1 && strcmp(launcher.name, "srun") == 0)
-        joined = false; /* a shell on a node: ranks may be started from it */
+        joined = false; /* a shell on a node, from which ranks may be started */
     if (joined)
         return find_joined(env, wanted, backend, &launcher, plan);
     if (size > 1 && strcmp(backend, "self") == 0)
         return FAIL(env, CONFIG,
-                    "comm.backend 'self' has one rank; for -n %d use auto, mpi, nccl or threads",
+                    "comm.backend=self has one rank; for -n %d use auto, mpi, nccl or threads",
                     size);
     *plan = (struct ranks_plan){.size = size};
     bool processes = become_processes(size, backend, plan->why_threads, sizeof plan->why_threads);
     plan->way = size == 1 ? RANKS_ONE : processes ? RANKS_LAUNCH : RANKS_THREADS;
     plan->local = processes ? launch_local_ranks(size) : size;
-    plan->threads = share(env_available_threads(), plan->local);
+    plan->threads = divide(env_available_threads(), plan->local);
     return STATUS_OK;
 }
 

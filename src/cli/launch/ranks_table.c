@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include "plan/formula.h"
 
-static int crew_of(const struct run_config *config)
+static int tp_of(const struct run_config *config)
 {
     return config->parallel.tp > 1 ? (int)config->parallel.tp : 1;
 }
@@ -33,7 +33,7 @@ static double stream_bytes(const struct run_config *config)
            (double)dtype_bytes(run_compute(config).type);
 }
 
-/* Rank 0 is the first of its team, which has the first stage. */
+/* Rank 0 is the first of its TP group, which has PP stage 0. */
 static double tensor_bytes(const struct run_config *config, const struct trainer_summary *summary,
                            const struct roster *roster, double rounds)
 {
@@ -43,7 +43,7 @@ static double tensor_bytes(const struct run_config *config, const struct trainer
     const struct volume volume = {
         .rounds = (int64_t)rounds,
         .total = (double)dtype_bytes(run_sum_type(config)),
-        .tp = crew_of(config),
+        .tp = tp_of(config),
         .meetings = formula_meetings(&layers),
         .stream_bytes = stream_bytes(config),
         .loss_rows = part->last ? (double)(engine->micro_batch * engine->tokens) : 0,
@@ -56,7 +56,7 @@ struct ranks_volume ranks_formula(const struct run_config *config,
                                   const struct trainer_summary *summary)
 {
     const struct ranks_config *ranks = &config->ranks;
-    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1, tp = crew_of(config);
+    int pp = config->parallel.pp > 1 ? (int)config->parallel.pp : 1, tp = tp_of(config);
     const struct spread_counts *part = &summary->part;
     struct roster roster = roster_of(0, summary->ranks / (pp * tp), (int)ranks->servers);
     double n = roster.size;
@@ -143,7 +143,7 @@ static void describe_state(const struct run_config *config, const struct trainer
     int pp = (int)config->parallel.pp;
     if (pp > 1)
         snprintf(out, bytes, "a rank of stage %d, which has most, against one with everything",
-                 s->state_rank / crew_of(config) % pp);
+                 s->state_rank / tp_of(config) % pp);
     else
         snprintf(out, bytes, "a rank, against one that holds everything");
 }
@@ -159,8 +159,8 @@ static void print_hidden(struct console *console, const struct engine_traffic *s
                  100 * hidden, text_human_seconds(a, sent->in_flight),
                  text_human_seconds(b, sent->waited));
     if (sent->tensor_in_flight > 0)
-        console_line(console, "  %s%-16s%s %11.1f%%  of %s in the team; compute waited %s",
-                     console_style(console, STYLE_DIM), "hidden, team",
+        console_line(console, "  %s%-16s%s %11.1f%%  of %s in TP groups; compute waited %s",
+                     console_style(console, STYLE_DIM), "hidden, TP",
                      console_style(console, STYLE_PLAIN), 100 * ranks_tensor_hidden(sent),
                      text_human_seconds(a, sent->tensor_in_flight),
                      text_human_seconds(b, sent->tensor_waited));
@@ -195,8 +195,8 @@ void ranks_table_print(struct console *console, const struct run_config *config,
         print_row(console, "to other stages", (double)sent->sent[ENGINE_PIPE] / steps, formula.pipe,
                   "a step: activations and their gradients, of stage 0");
     if (config->parallel.tp > 1)
-        print_row(console, "to the team", (double)sent->sent[ENGINE_TENSOR] / steps, formula.tensor,
-                  "a step: activations, and shares of gradients");
+        print_row(console, "to the TP group", (double)sent->sent[ENGINE_TENSOR] / steps,
+                  formula.tensor, "a step: activations, and parts of gradients");
     print_row(console, "control sent", (double)sent->sent[ENGINE_CONTROL] / steps, 0, "a step");
     print_hidden(console, sent);
     console_line(console, "%s", "");

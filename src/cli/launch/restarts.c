@@ -1,6 +1,5 @@
-/* restarts -- see the header. How far a run has come is read from its folder: the newest
- * checkpoint, and the last line of metrics.jsonl. A restart cuts that file back, so the farthest
- * step is kept here. */
+/* restarts -- the progress of a run is read from its folder: the newest checkpoint and the last line of
+ * metrics.jsonl. A restart cuts that file back, so the largest step of all attempts is kept here. */
 #include "cli/launch/restarts.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,11 +10,11 @@
 #include "train/run/line_file.h"
 #include "train/run/run_folder.h"
 
-enum { MOST_IDLE = 3 }; /* restarts in a row that come no further */
+enum { MOST_IDLE = 3 }; /* restarts in a row without progress */
 
 struct reach {
-    int64_t step;  /* the farthest that was recorded; 0 = none */
-    int64_t saved; /* the newest checkpoint; -1 = none */
+    int64_t step;  /* largest step in metrics.jsonl; 0 = none */
+    int64_t saved; /* step of the newest checkpoint; -1 = none */
 };
 
 struct restarts {
@@ -24,12 +23,12 @@ struct restarts {
     double began;
     struct reach reach; /* of all attempts */
     int64_t count;      /* restarts so far */
-    int idle;           /* of them, the last that came no further */
-    bool moves;         /* an earlier run is to be moved aside, ... */
-    struct stat before; /* ... which is in this folder */
+    int idle;           /* the last of them, without progress */
+    bool moves;         /* an earlier run has to be renamed ... */
+    struct stat before; /* ... which is this folder */
 };
 
-/* --- what the folder tells ------------------------------------------------------------------ */
+/* --- progress, from the run folder --------------------------------------------------------------- */
 
 static enum status look(struct restarts *r, struct reach *reach)
 {
@@ -47,8 +46,7 @@ undo_metrics:
     return st;
 }
 
-/* Is the earlier run still there? It was when the first attempt began, and has been moved since if
- * another folder has its name. */
+/* Does the folder still hold the earlier run? Once it is renamed, another inode has its name. */
 static bool is_to_move(const struct restarts *r)
 {
     struct stat now;
@@ -71,7 +69,7 @@ static enum status begin(struct restarts *r)
     return look(r, &r->reach);
 }
 
-/* Note how far it has come, and whether that is further than before. */
+/* Update the progress, and count restarts without any. */
 static enum status note_progress(struct restarts *r)
 {
     struct reach now = {.saved = -1};
@@ -81,7 +79,7 @@ static enum status note_progress(struct restarts *r)
     r->idle = r->count == 0 || further ? 0 : r->idle + 1;
     if (now.step > r->reach.step)
         r->reach.step = now.step;
-    r->reach.saved = now.saved; /* a damaged one has another name now */
+    r->reach.saved = now.saved; /* may be less: a damaged checkpoint was renamed */
     return STATUS_OK;
 }
 
@@ -92,7 +90,7 @@ static double seconds_left(const struct restarts *r)
     return r->order->max_seconds - (clock_seconds() - r->began);
 }
 
-/* Why there is no other attempt; "" = there is one. */
+/* Why there is no further attempt; "" = there is one. */
 static void find_refusal(const struct restarts *r, char *why, size_t bytes)
 {
     const struct restarts_order *order = r->order;
@@ -100,40 +98,22 @@ static void find_refusal(const struct restarts *r, char *why, size_t bytes)
     if (*r->cli->stop)
         snprintf(why, bytes, "no restart: the run was asked to stop");
     else if (r->idle == MOST_IDLE)
-        snprintf(why, bytes,
-                 "given up: %d restarts in a row came no further than step %" PRId64
-                 ", so another would not help",
+        snprintf(why, bytes, "giving up: %d restarts in a row made no progress after step %" PRId64,
                  MOST_IDLE, r->reach.step);
     else if (r->count == order->most)
-        snprintf(why, bytes, "given up: %" PRId64 " of %" PRId64 " restarts are used up", r->count,
+        snprintf(why, bytes, "giving up: all %" PRId64 " restarts (--restarts) are used",
                  order->most);
     else if (order->max_seconds > 0 && seconds_left(r) < 1)
         snprintf(why, bytes, "no restart: train.max_time is over");
 }
 
-static void say_restart(const struct restarts *r, const struct restarts_attempt *next,
-                        const char *words)
+static void say_restart(const struct restarts *r, const char *words)
 {
-    char from[64] = "from the beginning: there is no checkpoint yet", ranks[48] = "";
+    char from[80] = "starts from the beginning: there is no checkpoint yet";
     if (r->reach.saved >= 0)
-        snprintf(from, sizeof from, "after step %" PRId64, r->reach.saved);
-    if (r->order->fewer)
-        snprintf(ranks, sizeof ranks, " with %d rank%s", next->ranks, next->ranks == 1 ? "" : "s");
-    log_warn(r->cli->env, "RESTART %" PRId64 " of %" PRId64 ": %s; the run goes on%s %s", r->count,
-             r->order->most, words, ranks, from);
-}
-
-static struct restarts_attempt prepare(struct restarts *r, const struct restarts_attempt *last)
-{
-    const struct restarts_order *order = r->order;
-    int fewer = last->ranks > order->fewer ? order->fewer : 0;
-    r->count++;
-    return (struct restarts_attempt){
-        .again = true,
-        .ranks = last->ranks - fewer,
-        .fresh = is_to_move(r),
-        .max_seconds = order->max_seconds > 0 ? seconds_left(r) : 0,
-    };
+        snprintf(from, sizeof from, "resumes after step %" PRId64, r->reach.saved);
+    log_warn(r->cli->env, "RESTART %" PRId64 " of %" PRId64 ": %s; the run %s", r->count,
+             r->order->most, words, from);
 }
 
 static enum status tell_end(struct cli *cli, enum status st, const struct launch_end *end,
@@ -150,8 +130,7 @@ enum status restarts_run(struct cli *cli, const struct restarts_order *order,
                          restarts_start_fn *start, void *user)
 {
     struct restarts r = {.cli = cli, .order = order};
-    struct restarts_attempt attempt = {
-        .ranks = order->ranks, .fresh = order->fresh, .max_seconds = order->max_seconds};
+    struct restarts_attempt attempt = {.fresh = order->fresh, .max_seconds = order->max_seconds};
     char why[160];
     TRY(begin(&r));
     for (;;) {
@@ -163,7 +142,12 @@ enum status restarts_run(struct cli *cli, const struct restarts_order *order,
         find_refusal(&r, why, sizeof why);
         if (*why)
             return tell_end(cli, st, &end, why);
-        attempt = prepare(&r, &attempt);
-        say_restart(&r, &attempt, end.words);
+        r.count++;
+        attempt = (struct restarts_attempt){
+            .again = true,
+            .fresh = is_to_move(&r),
+            .max_seconds = order->max_seconds > 0 ? seconds_left(&r) : 0,
+        };
+        say_restart(&r, end.words);
     }
 }

@@ -1,6 +1,8 @@
 /* command_train -- from a configuration to a trained model in a run folder, on one rank or several.
- * What it shows is in train_view.c, how ranks are started in launch.c and ranks.c, and started again
- * in restarts.c. */
+ *
+ * A process has one of five modes (enum train_mode): it prints the plan, supervises ranks that are
+ * other processes, or is one or all of the ranks itself. train_view.c prints the progress, launch.c and
+ * ranks.c start the ranks, restarts.c starts them again. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,19 +14,27 @@
 #include "cli/rank_report.h"
 #include "cli/launch/ranks.h"
 #include "cli/launch/restarts.h"
-#include "cli/train/train_view.h"
+#include "cli/train/train_end.h"
 #include "train/config/deadline.h"
 #include "base/named.h"
 #include "train/run_plan.h"
 #include "train/trainer.h"
 
-enum { MOST_RANKS = 65536, ADDED = 8 /* arguments of a rank that are not its supervisor's */ };
+enum { MOST_RANKS = 65536, ADDED = 4 /* arguments of a rank that its supervisor does not have */ };
 
 struct train_settings {
     struct run_config config;
     const char *out, *trace;
     int64_t n, restarts;
-    bool fewer, fresh, dry_run, json, quiet;
+    bool fresh, dry_run, json, quiet;
+};
+
+enum train_mode {
+    TRAIN_DRY_RUN,   /* print the plan */
+    TRAIN_SUPERVISE, /* start the ranks as other processes and watch them */
+    TRAIN_ALONE,     /* be the only rank */
+    TRAIN_THREADS,   /* be all ranks, as threads */
+    TRAIN_JOIN,      /* be one rank of a job that a launcher started */
 };
 
 struct train_job {
@@ -34,16 +44,17 @@ struct train_job {
     struct train_view *view;
     const char *folder;
     struct ranks_plan plan;
-    bool met; /* the other ranks, or is about to: from here on they hear of a failure */
+    enum train_mode mode;
+    bool met; /* the other ranks, or is about to: from here on they learn of a failure */
 };
 
-/* A configuration from an open descriptor, as of <(...), has no name of its own. */
+/* A configuration from an open descriptor, such as <(...), has no name of its own. */
 static bool has_name(const char *yaml)
 {
     return yaml && strncmp(yaml, "/dev/", 5) != 0 && strncmp(yaml, "/proc/", 6) != 0;
 }
 
-/* --out, or runs/NAME for NAME.yaml, or runs/train. */
+/* --out, else runs/NAME for NAME.yaml, else runs/train. */
 static enum status choose_folder(struct env *env, const struct train_settings *settings,
                                  const char *yaml, char **folder)
 {
@@ -73,7 +84,7 @@ static bool asked_to_stop(void *user)
     return *cli->stop != 0;
 }
 
-/* Only rank 0 has something to show. */
+/* Only rank 0 has a view. */
 static enum status train_rank(void *user, struct env *env, const struct session_ranks *ranks)
 {
     struct train_job *job = user;
@@ -93,25 +104,13 @@ static enum status train_rank(void *user, struct env *env, const struct session_
     if (st == STATUS_OK) {
         st = trainer_run(env, &job->settings->config, ranks, &place, &callbacks, &summary);
         if (view)
-            train_view_summary(view, &summary, job->folder);
+            train_end_show(view, &summary, job->folder);
     }
     text_free(&yaml);
     return st;
 }
 
-/* --- all ranks of this process -------------------------------------------------------------- */
-
-/* Ranks that are processes may have taken theirs already: together they must fit in all there
- * is. */
-static enum status check_fit(struct train_job *job)
-{
-    const struct ranks_plan *plan = &job->plan;
-    struct run_ranks ranks = {plan->size, plan->rank, plan->local};
-    struct machine machine;
-    machine_look(&machine);
-    return run_fit_check(job->cli->env, &job->settings->config, &ranks,
-                         plan->way == RANKS_JOIN ? machine.memory_bytes : machine_memory());
-}
+/* --- the ranks of this process -------------------------------------------------------------- */
 
 static void report_failure(int rank, enum status st, const char *error)
 {
@@ -121,9 +120,15 @@ static void report_failure(int rank, enum status st, const char *error)
 static enum status train_here(struct train_job *job)
 {
     const struct ranks_config *ranks = &job->settings->config.ranks;
-    TRY(check_fit(job));
+    struct run_ranks local = {job->plan.size, job->plan.rank, job->plan.local};
+    struct machine machine;
+    machine_look(&machine);
+    /* Other ranks that are processes may have allocated already: then all ranks of this machine are
+     * compared with all of its memory. */
+    TRY(run_fit_check(job->cli->env, &job->settings->config, &local,
+                      job->mode == TRAIN_JOIN ? machine.memory_bytes : machine_memory()));
     job->met = true;
-    if (job->plan.way != RANKS_JOIN && asked_to_stop(job->cli)) { /* others may be on their way */
+    if (job->mode != TRAIN_JOIN && asked_to_stop(job->cli)) { /* joined ranks stop together */
         log_warn(job->cli->env, "stopped before the first step: there is nothing to save yet; run "
                                 "the same command again");
         return STATUS_SAVED;
@@ -132,47 +137,42 @@ static enum status train_here(struct train_job *job)
         .comm = {.backend = comm_backend_words[ranks->backend], .timeout = ranks->timeout},
         .rank = job->plan.rank,
         .delay = ranks->delay,
+        .failing = job->mode == TRAIN_THREADS ? NULL : report_failure,
     };
     job->cli->watch(job->cli, job->plan.rank, job->settings->config.machine.stop_timeout);
     if (!job->settings->quiet && !job->settings->json)
         ranks_say_choice(job->cli->env, &job->plan);
-    if (job->plan.way == RANKS_THREADS)
+    if (job->mode == TRAIN_THREADS)
         return ranks_run_threads(job->cli, job->plan.size, &member, train_rank, job);
-    member.failing = report_failure;
-    return train_rank(job, job->cli->env, job->plan.way == RANKS_JOIN ? &member : NULL);
+    return train_rank(job, job->cli->env, job->mode == TRAIN_JOIN ? &member : NULL);
 }
 
-static enum status share_threads(struct train_job *job)
-{
-    char text[16];
-    if (job->plan.size == 1 || options_is_set(job->options, "run.threads"))
-        return STATUS_OK;
-    snprintf(text, sizeof text, "%d", job->plan.threads);
-    return options_set(job->options, "run.threads", text, "the number of ranks");
-}
-
-/* Resolve the configuration and do what it says. */
+/* Resolve the configuration, then print the plan or train. */
 static enum status run_job(struct train_job *job)
 {
     enum status st;
     struct train_settings *settings = job->settings;
     struct env *env = job->cli->env;
-    bool shows = job->plan.rank == 0;
-    TRY(share_threads(job));
+    if (job->plan.size > 1 && !options_is_set(job->options, "run.threads")) {
+        char threads[16];
+        snprintf(threads, sizeof threads, "%d", job->plan.threads);
+        TRY(options_set(job->options, "run.threads", threads, "the number of ranks"));
+    }
     TRY(mem_alloc(env, MEM_OTHER, "view", sizeof *job->view, &job->view));
     train_view_open(job->view, job->cli, settings->json, settings->quiet, settings->fresh,
                     settings->config.train.log_every);
-    st = run_config_resolve(env, job->options, shows ? train_view_learning : NULL, job->view,
-                            &settings->config);
-    if (st == STATUS_STOPPED) /* nothing was there to save */
+    st = run_config_resolve(env, job->options, job->plan.rank == 0 ? train_view_learning : NULL,
+                            job->view, &settings->config);
+    if (st == STATUS_STOPPED) /* while a vocabulary was learned: there is nothing to save */
         st = STATUS_SAVED;
     TRY_OR(undo_view, st);
     console_live_clear(job->cli->console);
-    st = settings->dry_run
-             ? dry_run(job->cli, &settings->config, job->plan.size, job->folder, settings->json)
-             : train_here(job);
+    if (job->mode == TRAIN_DRY_RUN)
+        st = dry_run(job->cli, &settings->config, job->plan.size, job->folder, settings->json);
+    else
+        st = train_here(job);
     if (st == STATUS_MEMORY)
-        log_warn(env, "less memory is taken with a smaller train.micro_batch, "
+        log_warn(env, "to need less memory, use a smaller train.micro_batch, "
                       "--engine.recompute=full, or more ranks with --zero.stage=3");
     run_config_release(&settings->config);
 undo_view:
@@ -183,53 +183,46 @@ undo_view:
 
 /* --- ranks that are other processes --------------------------------------------------------- */
 
-/* What stands against the user's own words when ranks are started again: the last of several flags
- * counts. */
-static size_t add_changes(char (*room)[32], const struct restarts_attempt *attempt, char **argv)
+/* One attempt: this program again, with the same arguments and what was decided here. The added flags
+ * go before a "--" that ends flags, and after the user's: the last of several flags wins. */
+static enum status start_ranks(void *user, const struct restarts_attempt *attempt,
+                               struct launch_end *end)
 {
-    size_t used = 0;
-    if (!attempt->again)
-        return 0;
-    snprintf(room[1], sizeof room[1], "-n%d", attempt->ranks);
-    argv[used++] = room[1];
-    if (!attempt->fresh)
-        argv[used++] = "--no-fresh";
-    if (attempt->max_seconds > 0) {
-        snprintf(room[2], sizeof room[2], "--train.max_time=%.0fs", attempt->max_seconds);
-        argv[used++] = room[2];
-    }
-    return used;
-}
-
-/* This program again, with the same arguments and what was decided here, before a "--" that ends
- * flags. */
-static enum status launch(struct train_job *job, const struct ranks_plan *plan, char *program,
-                          const struct restarts_attempt *attempt, struct launch_end *end)
-{
+    struct train_job *job = user;
     struct cli *cli = job->cli;
     int64_t threads = job->settings->config.machine.threads;
     bool chosen = options_is_set(job->options, "run.threads") && threads > 0;
-    struct launch_order order = {.ranks = plan->size,
-                                 .alone = plan->way != RANKS_LAUNCH,
-                                 .threads = chosen ? (int)threads : plan->threads,
+    struct launch_order order = {.ranks = job->plan.size,
+                                 .alone = job->plan.way != RANKS_LAUNCH,
+                                 .threads = chosen ? (int)threads : job->plan.threads,
                                  .stops = true,
                                  .quiet = job->settings->quiet || job->settings->json,
                                  .verbose = cli->console->verbose};
-    char room[3][32], **argv;
+    char program[4096], thread_flag[32], time_flag[64], **argv;
     size_t used = 0;
-    int flags = 1; /* up to here */
+    int flags = 1; /* arguments before a "--" */
+    *end = (struct launch_end){0};
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (bytes < 0)
+        return FAIL(cli->env, IO, "cannot read /proc/self/exe: %s", strerror(errno));
+    program[bytes] = 0;
     while (flags < cli->argc && strcmp(cli->argv[flags], "--") != 0)
         flags++;
-    TRY(mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)cli->argc + ADDED, sizeof *argv,
-                        &argv));
+    TRY(mem_alloc_array(cli->env, MEM_OTHER, "arguments", (size_t)cli->argc + ADDED + 1,
+                        sizeof *argv, &argv));
     argv[used++] = program;
     for (int i = 0; i < flags; i++)
         argv[used++] = cli->argv[i];
     if (!order.alone) {
-        snprintf(room[0], sizeof room[0], "--run.threads=%d", order.threads);
-        argv[used++] = room[0];
+        snprintf(thread_flag, sizeof thread_flag, "--run.threads=%d", order.threads);
+        argv[used++] = thread_flag;
     }
-    used += add_changes(room, attempt, argv + used);
+    if (attempt->again && !attempt->fresh)
+        argv[used++] = "--no-fresh";
+    if (attempt->again && attempt->max_seconds > 0) {
+        snprintf(time_flag, sizeof time_flag, "--train.max_time=%.0fs", attempt->max_seconds);
+        argv[used++] = time_flag;
+    }
     for (int i = flags; i < cli->argc; i++)
         argv[used++] = cli->argv[i];
     order.argv = argv;
@@ -238,71 +231,37 @@ static enum status launch(struct train_job *job, const struct ranks_plan *plan, 
     return st;
 }
 
-static enum status start_ranks(void *user, const struct restarts_attempt *attempt,
-                               struct launch_end *end)
-{
-    struct train_job *job = user;
-    struct env *env = job->cli->env;
-    struct ranks_plan plan;
-    char program[4096];
-    *end = (struct launch_end){0};
-    TRY(ranks_find(env, attempt->ranks, comm_backend_words[job->settings->config.ranks.backend],
-                   &plan));
-    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (bytes < 0)
-        return FAIL(env, IO, "cannot find this program's file: %s", strerror(errno));
-    program[bytes] = 0;
-    return launch(job, &plan, program, attempt, end);
-}
-
-/* Ranks that go together: the stages of a pipeline. */
-static int ranks_of_a_copy(const struct train_job *job)
-{
-    int64_t pp = job->settings->config.parallel.pp;
-    return pp > 1 ? (int)pp : 1;
-}
-
 /* Start the ranks and stay as their supervisor. */
 static enum status supervise(struct train_job *job)
 {
     const struct train_settings *settings = job->settings;
-    struct restarts_order order = {.folder = job->folder,
-                                   .most = settings->restarts,
-                                   .ranks = job->plan.size,
-                                   .fewer = settings->fewer ? ranks_of_a_copy(job) : 0,
-                                   .fresh = settings->fresh};
+    struct restarts_order order = {
+        .folder = job->folder, .most = settings->restarts, .fresh = settings->fresh};
     if (!deadline_parse(settings->config.train.max_time, &order.max_seconds))
         order.max_seconds = 0; /* the ranks will refuse it */
     TRY(command_line_hand_on(job->cli));
     return restarts_run(job->cli, &order, start_ranks, job);
 }
 
-static enum status check_restarts(const struct train_job *job, bool watched)
+/* --- what this process is ------------------------------------------------------------------- */
+
+/* `supervised`: a supervisor has started this process. */
+static enum status find_mode(struct train_job *job, bool supervised)
 {
-    const struct train_settings *settings = job->settings;
-    if (settings->fewer && settings->restarts == 0)
-        return FAIL(job->cli->env, USAGE, "--fewer is about restarts: --restarts=K --fewer");
-    if (settings->restarts > 0 && job->plan.way == RANKS_JOIN && !watched)
+    static const enum train_mode modes[] = {[RANKS_ONE] = TRAIN_ALONE,
+                                            [RANKS_JOIN] = TRAIN_JOIN,
+                                            [RANKS_THREADS] = TRAIN_THREADS,
+                                            [RANKS_LAUNCH] = TRAIN_SUPERVISE};
+    bool restarts = job->settings->restarts > 0 && !supervised;
+    if (restarts && job->plan.way == RANKS_JOIN)
         return FAIL(
             job->cli->env, USAGE,
-            "--restarts is for ranks that sifr has started itself (-n); what mpirun or srun "
-            "has started it can't start again");
+            "--restarts needs ranks that sifr starts (-n): it cannot restart those of mpirun "
+            "or srun");
+    job->mode = job->settings->dry_run ? TRAIN_DRY_RUN
+                : restarts             ? TRAIN_SUPERVISE
+                                       : modes[job->plan.way];
     return STATUS_OK;
-}
-
-/* A supervisor, or what the run is: a rank of several, or all of them. */
-static enum status take_part(struct train_job *job)
-{
-    const struct train_settings *settings = job->settings;
-    bool watched = rank_report_wanted();
-    bool launches = job->plan.way == RANKS_LAUNCH || (settings->restarts > 0 && !watched);
-    TRY(check_restarts(job, watched));
-    if (launches && !settings->dry_run)
-        return supervise(job);
-    if (!watched && job->plan.way != RANKS_JOIN)
-        return run_job(job);
-    rank_report_start(job->plan.rank);
-    return ranks_leave(job->cli, &job->plan, run_job(job), job->met);
 }
 
 static enum status run_train(struct cli *cli, struct options *options, void *user_settings,
@@ -310,17 +269,27 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
 {
     struct train_settings *settings = user_settings;
     struct train_job job = {.cli = cli, .options = options, .settings = settings};
+    bool supervised = rank_report_wanted();
+    enum status st;
     char *folder;
     cli->console->quiet = settings->quiet;
     if (options_is_set(options, "out") && !*settings->out)
-        return FAIL(cli->env, USAGE, "--out is empty: name a folder, or leave it away");
+        return FAIL(cli->env, USAGE, "--out is empty; name a folder, or omit --out");
     TRY(ranks_find(cli->env, settings->n, comm_backend_words[settings->config.ranks.backend],
                    &job.plan));
     TRY(choose_folder(cli->env, settings, word_count ? words[0] : NULL, &folder));
     job.folder = folder;
-    enum status st = named_out(cli->env, "--out", folder);
-    if (st == STATUS_OK)
-        st = take_part(&job);
+    TRY_OR(done, named_out(cli->env, "--out", folder));
+    TRY_OR(done, find_mode(&job, supervised));
+    if (job.mode == TRAIN_SUPERVISE) {
+        st = supervise(&job);
+    } else if (supervised || job.plan.way == RANKS_JOIN) {
+        rank_report_start(job.plan.rank);
+        st = ranks_leave(cli, &job.plan, run_job(&job), job.met);
+    } else {
+        st = run_job(&job);
+    }
+done:
     mem_free(cli->env, folder);
     return st;
 }
@@ -332,26 +301,28 @@ static enum status run_train(struct cli *cli, struct options *options, void *use
     .offset = offsetof(struct train_settings, name)
 static const struct option train_list[] = {
     {FIELD(out, STRING), .letter = 'o', .value_name = "DIR",
-     .help = "run folder; default runs/NAME for NAME.yaml, else runs/train"},
+     .help = "run folder (default: runs/NAME for NAME.yaml, else runs/train)"},
     {FIELD(n, INT), .letter = 'n', .ranged = true, .min = 1, .max = MOST_RANKS,
-     .help = "ranks to start; under mpirun or srun: leave it away"},
+     .help = "number of ranks to start; omit it under mpirun or srun"},
     {FIELD(restarts, INT), .ranged = true, .max = 1000000, .value_name = "K",
-     .help =
-         "when a rank dies, start all again from the last complete checkpoint, at most K times; "
-         "given up after three in a row that come no further"},
-    {FIELD(fewer, BOOL),
-     .help = "with --restarts: each time with one rank fewer, or with one pipeline"},
-    {FIELD(fresh, BOOL), .help = "move a run that is already in the folder aside, and begin again"},
+     .help = "number of restarts after a rank dies, each from the last complete checkpoint; stops "
+             "after three in a row without progress"},
+    {.key = "fewer",
+     .type = OPTION_BOOL,
+     .flag_only = true,
+     .removed = "restarts keep the number of ranks; to resume on fewer, rerun with a smaller -n"},
+    {FIELD(fresh, BOOL), .help = "start from step 0; an earlier run in the folder is renamed"},
     {.key = "dry-run",
      .type = OPTION_BOOL,
      .flag_only = true,
      .offset = offsetof(struct train_settings, dry_run),
-     .help = "print the resolved plan and the memory it takes, and stop there"},
+     .help = "print the resolved plan and its memory, then exit"},
     {FIELD(trace, STRING), .value_name = "A:B",
-     .help = "write a timeline of steps A to B for Perfetto, trace-rank-R.json in the run folder"},
+     .help = "timeline of steps A to B for Perfetto: trace-rank-R.json in the run folder"},
     {FIELD(quiet, BOOL), .letter = 'q',
-     .help = "only warnings, errors, and that a run is complete"},
-    {FIELD(json, BOOL), .help = "one JSON object a line: start, steps, evaluations, samples, end"},
+     .help = "print only warnings, errors, and that a run is already complete"},
+    {FIELD(json, BOOL),
+     .help = "print one JSON object per line: start, steps, evaluations, samples, end"},
 };
 #undef FIELD
 static const struct option_table train_flags = {"run", train_list,
@@ -369,26 +340,25 @@ const struct command command_train = {
     .usage = "[FILE.yaml] [--section.key=value ...] [--out=DIR] [-n RANKS]",
     .summary = "train a model from a configuration file, from keys, or both",
     .description =
-        "A key may stand in the file, in the environment (SIFR_TRAIN_STEPS for train.steps) or on "
-        "the command line;\n"
-        "the last is the strongest. Whole numbers may be written 2k, 4M, 1G or 1e9. The run folder "
-        "gets the\n"
-        "resolved configuration, metrics, samples and checkpoints, each a Hugging Face directory.\n"
-        "Ctrl-C, SIGTERM or SIGHUP stops the run after the current step and saves it, with exit "
-        "code 75; "
-        "rerun\n"
-        "the same command to resume, on any number of ranks. A second Ctrl-C ends the run at once, "
-        "without "
-        "saving;\n"
+        "A key is read from the file, from the environment (SIFR_TRAIN_STEPS for "
+        "train.steps) or from the\n"
+        "command line; the command line wins, then the environment. Whole numbers accept "
+        "2k, 4M, 1G and 1e9.\n"
+        "The run folder holds the resolved configuration, metrics, samples and "
+        "checkpoints; each checkpoint is a\n"
+        "Hugging Face directory.\n"
+        "Ctrl-C, SIGTERM or SIGHUP stops the run after the current step and saves it, "
+        "with exit code 75; rerun\n"
+        "the same command to resume, on any number of ranks. A second Ctrl-C ends the "
+        "run at once, without saving;\n"
         "a repeated SIGTERM does nothing more. If a stopping run makes no progress for "
-        "run.stop_timeout "
-        "(10 minutes),\n"
+        "run.stop_timeout (10 minutes),\n"
         "it ends with exit code 4. SIGHUP stays ignored under nohup.\n",
     .examples = "  sifr train configs/tiny.yaml --data.path=notes.txt\n"
                 "  sifr train --model.preset=tiny --data.path=notes.txt "
                 "--data.tokenizer=train:2048 --out=runs/notes\n"
                 "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --zero.stage=3\n"
-                "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --restarts=5 --fewer\n"
+                "  sifr train configs/tiny.yaml --data.path=notes.txt -n 4 --restarts=5\n"
                 "  sifr train configs/gpt2-124m.yaml --data.path=notes.txt --dry-run\n",
     .settings_bytes = sizeof(struct train_settings),
     .most_words = 1,

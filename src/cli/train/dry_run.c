@@ -1,4 +1,3 @@
-/* dry_run -- see the header. */
 #include "cli/train/dry_run.h"
 #include "cli/json_out.h"
 #include "base/host.h"
@@ -82,16 +81,16 @@ static enum status print_lines(struct cli *cli, const struct run_config *config,
     enum status st = text.status;
     console_write(console, text_string(&text), text.bytes);
     text_free(&text);
-    console_line(console, "params   %s, %s floating-point operations a token",
+    console_line(console, "params   %s, %s floating-point operations per token",
                  text_human_count(a, (double)plan->parameters),
                  text_human_count(b, plan->flops_per_token));
-    console_line(console, "tokens   %s a step, %s in all",
+    console_line(console, "tokens   %s per step, %s in total",
                  text_human_count(a, (double)plan->step_tokens),
                  text_human_count(b, (double)plan->step_tokens * (double)config->train.steps));
     console_line(console, "folder   %s", folder);
     if (plan->ranks > 1)
-        console_line(console, "ranks    %d; what follows is for each of them", plan->ranks);
-    console_line(console, "memory   %s of %s free, without what is mapped:",
+        console_line(console, "ranks    %d; memory is per rank", plan->ranks);
+    console_line(console, "memory   %s of %s free, without mapped files:",
                  text_human_bytes(a, (double)plan->rank.total_bytes),
                  text_human_bytes(b, (double)plan->available_bytes));
     for (int c = 0; c < MEM_CATEGORY_COUNT; c++) {

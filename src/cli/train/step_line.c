@@ -1,4 +1,4 @@
-/* step_line -- see the header. Allocates nothing: it is made at every step. */
+/* step_line -- allocates nothing: it is called at every step. */
 #include "cli/train/step_line.h"
 #include <math.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@ __attribute__((format(printf, 2, 3))) static void append(char *out, const char *
     va_end(args);
 }
 
-/* Clock and power: what a rate depends on. */
+/* Clock and power, on which the rate depends. */
 static const char *gpu_words(const struct device_gauges *gauges, char *out, size_t bytes)
 {
     struct device_gauges brief = *gauges;

@@ -1,4 +1,3 @@
-/* train_end -- see the header. */
 #include "cli/train/train_end.h"
 #include <math.h>
 #include <string.h>
@@ -10,17 +9,13 @@ enum { PLOT_HEIGHT = 14, PLOT_WIDTH_MAX = 96 };
 
 /* --- memory --------------------------------------------------------------------------------- */
 
-const struct footprint *train_end_held(const struct footprint_worst *held)
-{
-    return held->host_bytes > 0 ? &held->gpu : &held->process;
-}
-
 /* "1.2 GiB, with files being read or written 1.3 GiB; the process held 1.3 GiB where 1.2 GiB and 41.2 MiB
- * of runtime were counted: 0.4 % more": the first is the plan's figure, and nothing but files takes more. */
+ * of runtime were counted: 0.4 % more". The first figure is the plan's; only buffers for files may add
+ * to it. */
 static void describe_held(const struct trainer_summary *s, char *out, size_t bytes)
 {
     const struct footprint_worst *held = &s->held;
-    const struct footprint *there = train_end_held(held);
+    const struct footprint *there = train_view_held(held);
     double excess = 100 * footprint_excess(there);
     bool gpu = held->host_bytes > 0;
     char a[32], b[32], c[32];
@@ -43,7 +38,7 @@ static void describe_held(const struct trainer_summary *s, char *out, size_t byt
 
 /* --- for programs ---------------------------------------------------------------------------- */
 
-void train_end_json(struct train_view *view, const struct trainer_summary *s, const char *folder)
+static void print_json(struct train_view *view, const struct trainer_summary *s, const char *folder)
 {
     struct json_out *json = &view->record;
     json_out_restart(json);
@@ -116,8 +111,8 @@ static void draw_curve(struct train_view *view)
     text_free(&text);
 }
 
-/* How a run that was stopped goes on. */
-static void print_again(struct train_view *view, const struct trainer_summary *s)
+/* How to resume a run that was stopped. */
+static void print_resume(struct train_view *view, const struct trainer_summary *s)
 {
     struct console *console = view->cli->console;
     int64_t stop = view->config->train.stop_at;
@@ -127,30 +122,30 @@ static void print_again(struct train_view *view, const struct trainer_summary *s
     if (!at_stop)
         command_line_again(view->cli, &command);
     if (command.bytes == 0)
-        text_printf(&command, "the same command%s%s%s goes on",
+        text_printf(&command, "rerun the same command%s%s%s to resume",
                     view->fresh ? " without --fresh" : "", view->fresh && at_stop ? " and" : "",
                     at_stop ? " with a larger train.stop_at, or none," : "");
     console_fact(console, "next", text_string(&command));
     text_free(&command);
 }
 
-/* What to do with a model that is made. */
+/* What to do with a finished model. */
 static void print_sample(struct train_view *view, const struct trainer_summary *s,
                          const char *folder)
 {
-    size_t bytes = strlen(folder); /* a checkpoint in the fallback is not found by the folder */
+    size_t bytes = strlen(folder); /* a checkpoint in the fallback is not in it */
     const char *model = strncmp(s->checkpoint, folder, bytes) == 0 ? folder : s->checkpoint;
     struct text command;
     text_init(&command, view->cli->env);
     text_add(&command, "sifr sample");
     command_line_add_word(&command, model);
-    if (view->wordless)
-        text_add(&command, " --tokenizer=FILE (the shards' own: the run was given none)");
+    if (view->has_no_tokenizer)
+        text_add(&command, " --tokenizer=FILE (the one of the token files: the run had none)");
     console_fact(view->cli->console, "next", text_string(&command));
     text_free(&command);
 }
 
-void train_end_print(struct train_view *view, const struct trainer_summary *s, const char *folder)
+static void print_text(struct train_view *view, const struct trainer_summary *s, const char *folder)
 {
     struct console *console = view->cli->console;
     char line[512], a[32], b[32];
@@ -187,7 +182,20 @@ void train_end_print(struct train_view *view, const struct trainer_summary *s, c
         return;
     console_fact(console, "model", s->checkpoint);
     if (strcmp(s->end, "stopped") == 0)
-        print_again(view, s);
+        print_resume(view, s);
     else
         print_sample(view, s, folder);
+}
+
+void train_end_show(struct train_view *view, const struct trainer_summary *summary,
+                    const char *folder)
+{
+    console_live_clear(view->cli->console);
+    if (view->json)
+        print_json(view, summary, folder);
+    if (!train_view_for_people(view) || summary->steps == summary->first_step)
+        return;
+    train_view_keep_line(view);
+    if (strcmp(summary->end, "done") == 0 || strcmp(summary->end, "stopped") == 0)
+        print_text(view, summary, folder);
 }

@@ -1,5 +1,5 @@
-/* train_view -- see the header. A step's callback allocates nothing: lines are made in place,
- * and the JSON record keeps its room from one step to the next. */
+/* train_view -- the callback of a step allocates nothing: lines are formatted in place, and the JSON
+ * record reuses its memory. */
 #include "cli/train/train_view.h"
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,6 @@
 #include "cli/rank_report.h"
 #include "comm/launcher.h"
 #include "cli/launch/ranks_table.h"
-#include "cli/train/train_end.h"
 
 enum { BAR_CELLS = 10 };
 
@@ -24,11 +23,6 @@ void train_view_close(struct train_view *view)
 {
     console_live_clear(view->cli->console);
     text_free(&view->record.text);
-}
-
-static bool for_people(const struct train_view *view)
-{
-    return !view->json && !view->quiet;
 }
 
 bool train_view_learning(void *user, int done, int total)
@@ -48,7 +42,7 @@ bool train_view_learning(void *user, int done, int total)
 
 /* --- before the first step ------------------------------------------------------------------ */
 
-/* run_config_describe's lines, each a name and its value. */
+/* The lines of run_config_describe, each a name and its value. */
 static void describe_config(struct console *console, struct env *env,
                             const struct run_config *config)
 {
@@ -73,7 +67,7 @@ static void describe_memory(const struct footprint_worst *held, int ranks, char 
 {
     char human[32], who[48] = "";
     bool gpu = held->host_bytes > 0;
-    size_t runtime = train_end_held(held)->runtime_bytes;
+    size_t runtime = train_view_held(held)->runtime_bytes;
     if (ranks > 1)
         snprintf(who, sizeof who, " on rank %d, the most of %d", held->rank, ranks);
     size_t used = (size_t)snprintf(
@@ -147,8 +141,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     struct train_view *view = user;
     view->config = facts->config;
     console_live_clear(view->cli->console);
-    view->wordless = !facts->config->tokenizer;
-    if (for_people(view))
+    view->has_no_tokenizer = !facts->config->tokenizer;
+    if (train_view_for_people(view))
         print_header(view, facts);
     if (!view->json)
         return;
@@ -174,8 +168,8 @@ static void on_ready(void *user, const struct trainer_facts *facts)
     json_out_int(json, "mem_rank", facts->held->rank);
     if (facts->held->host_bytes > 0)
         json_out_int(json, "host_bytes", (int64_t)facts->held->host_bytes);
-    if (train_end_held(facts->held)->held_bytes > 0)
-        json_out_int(json, "runtime_bytes", (int64_t)train_end_held(facts->held)->runtime_bytes);
+    if (train_view_held(facts->held)->held_bytes > 0)
+        json_out_int(json, "runtime_bytes", (int64_t)train_view_held(facts->held)->runtime_bytes);
     json_out_string(json, "device", facts->device);
     json_out_string(json, "gpu", facts->gpu);
     json_out_flush(json, view->cli->console);
@@ -206,7 +200,7 @@ static void print_step_json(struct train_view *view, const struct trainer_step *
     json_out_flush(json, view->cli->console);
 }
 
-/* The whole step line behind a bar where there is room for it, else what matters most. */
+/* A bar and the whole step line if it fits the terminal, else a shorter line. */
 static void show_live(struct train_view *view, const struct trainer_step *step)
 {
     char line[STEP_LINE_BYTES + 3 * BAR_CELLS + 2], bar[3 * BAR_CELLS + 1], rate[32], eta[32];
@@ -225,7 +219,7 @@ static void show_live(struct train_view *view, const struct trainer_step *step)
     console_live(view->cli->console, stdout, line);
 }
 
-static void keep_line(struct train_view *view)
+void train_view_keep_line(struct train_view *view)
 {
     if (!view->line_kept && view->line_step > 0)
         console_line(view->cli->console, "%s", view->line);
@@ -249,7 +243,7 @@ static void on_step(void *user, const struct trainer_step *step)
     if (view->quiet)
         return;
     if (!view->cli->console->out_terminal && due)
-        keep_line(view);
+        train_view_keep_line(view);
     else
         show_live(view, step);
 }
@@ -281,7 +275,7 @@ static void on_eval(void *user, int64_t step, const struct evaluation *e)
         char bits[48] = "", human[32];
         if (isfinite(e->bits_per_byte))
             snprintf(bits, sizeof bits, " | %.4f bits/byte", e->bits_per_byte);
-        keep_line(view);
+        train_view_keep_line(view);
         console_line(console, "%seval%6lld%s | val loss %.4f | perplexity %.2f%s | %s",
                      console_style(console, STYLE_YELLOW), (long long)step,
                      console_style(console, STYLE_PLAIN), e->loss, e->perplexity, bits,
@@ -306,7 +300,7 @@ static void on_sample(void *user, const struct trainer_sample *sample)
         int bytes =
             snprintf(head, sizeof head, "%ssample%4lld%s | ", console_style(console, STYLE_CYAN),
                      (long long)sample->step, console_style(console, STYLE_PLAIN));
-        keep_line(view);
+        train_view_keep_line(view);
         console_write(console, head, (size_t)bytes);
         console_text(console, sample->prompt, strlen(sample->prompt));
         console_text(console, sample->text, sample->text_bytes);
@@ -331,8 +325,8 @@ static void on_saved(void *user, const struct checkpoint_result *result)
         json_out_flush(json, console);
     } else if (!view->quiet) {
         char bytes[32], seconds[32], stood[32];
-        keep_line(view);
-        console_line(console, "%ssaved%5lld%s | %s | %s in %s, the run stood still for %s",
+        train_view_keep_line(view);
+        console_line(console, "%ssaved%5lld%s | %s | %s in %s, the run waited %s",
                      console_style(console, STYLE_CYAN), (long long)result->step,
                      console_style(console, STYLE_PLAIN), result->path,
                      text_human_bytes(bytes, (double)result->bytes),
@@ -341,10 +335,10 @@ static void on_saved(void *user, const struct checkpoint_result *result)
     }
 }
 
-/* A signal is answered where it comes in: by the handler, or by the supervisor, which passes it on as
- * SIGUSR1. What comes to one rank of several it does not hear, and what a launcher sends by itself the
- * handler leaves alone: those are answered here. */
-static bool is_answered(int signal)
+/* The receiver of a signal acknowledges it: the handler, or the supervisor, which passes it on as
+ * SIGUSR1. The supervisor does not see a signal that was sent to one rank, and the handler does not
+ * acknowledge signals of a launcher: those are acknowledged here. */
+static bool is_acknowledged(int signal)
 {
     struct launcher launcher;
     if (rank_report_wanted())
@@ -352,9 +346,9 @@ static bool is_answered(int signal)
     return signal == SIGINT || !launcher_find(&launcher);
 }
 
-/* From here on a signal is answered by a stop after the step: one that came before is seen by whoever
- * looks after this. */
-static void tell_stepping(struct train_view *view)
+/* From here on a signal stops the run after the current step. An earlier signal is seen by the check
+ * that follows. */
+static void note_stepping(struct train_view *view)
 {
     if (*view->cli->stepping)
         return;
@@ -365,11 +359,11 @@ static void tell_stepping(struct train_view *view)
 static bool on_should_stop(void *user)
 {
     struct train_view *view = user;
-    tell_stepping(view);
+    note_stepping(view);
     int signal = *view->cli->stop;
     if (signal && !view->stop_said && view->stepped) {
         view->stop_said = true;
-        if (!is_answered(signal))
+        if (!is_acknowledged(signal))
             log_info(view->cli->env, "%s", CLI_STOPPING);
     }
     return signal != 0;
@@ -393,20 +387,4 @@ struct trainer_callbacks train_view_callbacks(struct train_view *view)
                                       .saved = on_saved,
                                       .should_stop = on_should_stop,
                                       .all_saved = on_all_saved};
-}
-
-/* --- the end -------------------------------------------------------------------------------- */
-
-void train_view_summary(struct train_view *view, const struct trainer_summary *summary,
-                        const char *folder)
-{
-    console_live_clear(view->cli->console);
-    if (view->json)
-        train_end_json(view, summary, folder);
-    if (!for_people(view) || summary->steps == summary->first_step)
-        return;
-    keep_line(view);
-    if (strcmp(summary->end, "done") != 0 && strcmp(summary->end, "stopped") != 0)
-        return;
-    train_end_print(view, summary, folder);
 }

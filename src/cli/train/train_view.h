@@ -1,8 +1,8 @@
-/* train_view -- what `sifr train` shows: header, step lines or a live line, evaluations,
- * samples, the end.
+/* train_view -- what `sifr train` prints while a run lasts: header, steps, evaluations, samples,
+ * checkpoints. train_end.h prints the end.
  *
- * In one of three manners: for people on a terminal (a live line, evaluations kept), for people
- * in a file (plain lines), for programs (--json: one object a line, each with an "event").
+ * There are three formats: for a terminal (a live line for steps), for a file (plain lines), and for
+ * programs (--json: one object per line, each with an "event").
  */
 #ifndef CLI_TRAIN_VIEW_H
 #define CLI_TRAIN_VIEW_H
@@ -23,12 +23,12 @@ struct train_view {
     char line[STEP_LINE_BYTES]; /* of the last step */
     int64_t line_step;
     bool line_kept, stop_said;
-    bool stepped;  /* there is something to save */
-    bool wordless; /* the run has tokens and no tokenizer */
-    bool fresh;    /* --fresh was given */
-    double shown;  /* when the live line was last written */
+    bool stepped;          /* a step was done: there is something to save */
+    bool has_no_tokenizer; /* the run reads tokens and was given no tokenizer */
+    bool fresh;            /* --fresh was given */
+    double shown;          /* when the live line was last written */
     struct json_out record;
-    const struct run_config *config; /* borrowed; NULL: the run has not begun */
+    const struct run_config *config; /* borrowed; NULL before the run is ready */
 };
 
 void train_view_open(struct train_view *view, struct cli *cli, bool json, bool quiet, bool fresh,
@@ -36,11 +36,20 @@ void train_view_open(struct train_view *view, struct cli *cli, bool json, bool q
 void train_view_close(struct train_view *view);
 /* Callbacks for trainer_run; they borrow the view. */
 struct trainer_callbacks train_view_callbacks(struct train_view *view);
-/* A progress function for run_config_resolve: a vocabulary is being learnt. `user` is the view. */
+/* A progress function for run_config_resolve, while a vocabulary is learned. `user` is the view. */
 bool train_view_learning(void *user, int done, int total);
-/* The end of a run: curve, figures, where things are, what to do next. A run that failed has said
- * why, and that stays the last that is seen. */
-void train_view_summary(struct train_view *view, const struct trainer_summary *summary,
-                        const char *folder);
+/* Print the line of the last step, unless it is printed. */
+void train_view_keep_line(struct train_view *view);
+
+static inline bool train_view_for_people(const struct train_view *view)
+{
+    return !view->json && !view->quiet;
+}
+
+/* The footprint of the memory that a rank computes in. */
+static inline const struct footprint *train_view_held(const struct footprint_worst *held)
+{
+    return held->host_bytes > 0 ? &held->gpu : &held->process;
+}
 
 #endif

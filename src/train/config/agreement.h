@@ -1,11 +1,10 @@
-/* agreement -- all ranks run the same program with the same configuration on the same data from
- * the same model, or none of them begins.
+/* agreement -- checks that all ranks have the same program, configuration, data and model, or ends all
+ * of them before they begin.
  *
- * Each rank makes four fingerprints: of the binary, of the resolved configuration (without what
- * may differ: threads, how often a line is printed, time limits), of the data (its sizes and a
- * sample of its windows: all of them when the data is small) and of the files of model.path (the
- * same). They are exchanged before anything is built; the message says what differs, where, and
- * for a key how.
+ * Each rank computes four fingerprints: of the binary, of the resolved configuration (without keys that
+ * may differ: threads, log interval, time limits), of the data (its sizes and a sample of its windows,
+ * all of them if the data is small) and of the files of model.path (likewise). They are exchanged before
+ * anything is built; the message names what differs and on which ranks, and for a key both values.
  */
 #ifndef TRAIN_AGREEMENT_H
 #define TRAIN_AGREEMENT_H
@@ -30,20 +29,20 @@ struct agreement { /* open; agreement_free it */
 struct agreement_facts {     /* borrowed for the call */
     const char *config_yaml; /* the resolved configuration as text */
     const char *trace;       /* the steps to trace; NULL = none */
-    const char *gpu;         /* what this rank computes on, "" = its processors */
+    const char *gpu;         /* name of the GPU of this rank; "" = it computes on the CPU */
     const struct dataset *data;
     int64_t context;                  /* tokens of a window */
-    const struct model_source *model; /* NULL: the model begins with random numbers */
+    const struct model_source *model; /* NULL if the model is initialized at random */
 };
 enum status agreement_make(struct env *env, const struct agreement_facts *facts,
                            struct agreement *agreement);
 void agreement_free(struct agreement *agreement); /* zeroed is fine */
 
-/* The fingerprint of the data alone. */
+/* The fingerprint of only the data. */
 enum status agreement_print_data(struct env *env, const struct dataset *data, int64_t context,
                                  uint64_t *print);
 
-/* STATUS_CONFIG on every rank when something differs. Collective. */
+/* STATUS_CONFIG on every rank if something differs. Collective. */
 enum status agreement_check(const struct agreement *mine, struct comm *comm);
 
 #endif

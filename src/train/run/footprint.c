@@ -1,4 +1,3 @@
-/* footprint -- see the header. */
 #include "train/run/footprint.h"
 #include <math.h>
 #include <stdio.h>

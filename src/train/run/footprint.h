@@ -1,22 +1,22 @@
-/* footprint -- what a rank holds in a memory, whoever took it, beside what was accounted for.
+/* footprint -- the memory that a rank really uses, compared with its account.
  *
  *     of its process   RssAnon + RssShmem (base/resident.h)
- *     of its GPU      what is in use there (device_in_use)
+ *     of its GPU       bytes in use (device_in_use)
  *
- * Of either, three figures:
+ * For each there are three figures:
  *
- *     runtime    what libraries hold. On the host (MPI with its shared segments, BLAS, C's library,
- *                the program itself) it is read when the ranks have met and before the model is
- *                built: held less what is accounted by then. A GPU's libraries take theirs when
- *                they are first used, so it is the plan's estimate (formula_gpu_runtime).
- *     held       the most that was seen. No system keeps a high-water mark, so it is looked at when
- *                most is held: the process after every step, evaluation, sample and file; the
- *                GPU, which takes longer to ask, not after steps but the first.
- *     accounted  at that moment.
+ *     runtime    memory of libraries. On the host (MPI with its shared segments, BLAS, C's library,
+ *                the program itself) it is measured after the ranks have joined and before the model
+ *                is built: held minus accounted. GPU libraries allocate at first use, so there it is
+ *                the plan's estimate (formula_gpu_runtime).
+ *     held       the largest value seen. No system keeps a high-water mark, so it is sampled when
+ *                memory is largest: the process after every step, evaluation, sample and file; the
+ *                GPU, which is slower to query, after the first step only.
+ *     accounted  the account at that moment.
  *
- * A run takes nothing after its first step, so held should be accounted + runtime; what is more,
- * nobody has planned. Ranks that are threads share one process: nothing is known of each. Ranks
- * that share a GPU are seen as one: all their accounts, and what is in use together.
+ * A run allocates nothing after its first step, so held should be accounted + runtime; anything above is
+ * unplanned. Ranks that are threads share one process, so their own footprints are not known. Ranks that
+ * share a GPU are counted as one: the sum of their accounts against all bytes in use.
  */
 #ifndef TRAIN_FOOTPRINT_H
 #define TRAIN_FOOTPRINT_H
@@ -30,7 +30,7 @@ struct footprint { /* open; all zero: nothing is known */
     size_t accounted_bytes; /* by the account at that moment */
 };
 
-/* How much more than planned was held, as a share; NAN: not known. */
+/* The fraction by which held exceeds the plan; NAN = not known. */
 double footprint_excess(const struct footprint *footprint);
 
 /* Of one rank. */
@@ -39,10 +39,10 @@ struct footprints { /* open; all zero: nothing is known */
 };
 
 void footprints_start(struct footprints *own, const struct mem *mem, struct device *device);
-/* Allocates nothing. `device` NULL: the GPU is left out. */
+/* Allocates nothing. Without `device` the GPU is not queried. */
 void footprints_look(struct footprints *own, const struct mem *mem, struct device *device);
 
-/* What the ranks hold, as the worst of them does. */
+/* The memory of the worst rank. */
 struct footprint_worst {
     int rank; /* with the largest account where it computes; the first of equals */
     size_t bytes[MEM_CATEGORY_COUNT], total_bytes; /* its account: all of one rank */
@@ -52,7 +52,7 @@ struct footprint_worst {
     struct footprint process; /* of the rank whose process holds the most */
     struct footprint gpu;     /* of the GPU of which most is in use */
 };
-/* The account as it is now, or the most so far. `comm` NULL: one rank. Collective. */
+/* Compare the current accounts, or with `most` their maxima. `comm` is NULL for one rank. Collective. */
 enum status footprint_compare(const struct footprints *own, bool most, struct device *device,
                               struct comm *comm, struct footprint_worst *worst);
 

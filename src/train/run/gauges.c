@@ -1,4 +1,3 @@
-/* gauges -- see the header. */
 #include "train/run/gauges.h"
 #include <math.h>
 #include <stdio.h>

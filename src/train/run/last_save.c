@@ -1,4 +1,3 @@
-/* last_save -- see the header. */
 #include "train/run/last_save.h"
 #include <inttypes.h>
 #include <time.h>

@@ -1,6 +1,5 @@
-/* line_file.c -- appending lines with O_APPEND and one write each; and taking back those that a run
- * wrote after the step from which it goes on, and putting aside those that a crash of the machine has
- * damaged. */
+/* line_file -- appends lines with O_APPEND and one write each, and removes those that a run wrote after
+ * the step from which it resumes. */
 #include "train/run/line_file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -17,24 +16,21 @@
 #include "base/output.h"
 #include "base/text.h"
 
-enum { MOST_NAMED = 8 }; /* lines in one message */
-
 struct line_file {
     struct env *env; /* borrowed */
     char *path;
     int fd;
 };
 
-/* What a link leads to may be anybody's. */
+/* The target of a link may belong to somebody else. */
 static enum status check_link(struct env *env, const char *path)
 {
     if (!path_is_link(path))
         return STATUS_OK;
-    return FAIL(
-        env, CONFIG,
-        "'%s' is a symbolic link, and sifr writes to files of its own only; replace the link "
-        "by the file, or choose another folder with --out",
-        path);
+    return FAIL(env, CONFIG,
+                "'%s' is a symbolic link, and sifr writes only to its own files; replace the link "
+                "with the file, or choose another folder with --out",
+                path);
 }
 
 enum status line_file_open(struct env *env, const char *path, struct line_file **file)
@@ -78,7 +74,7 @@ enum status line_file_add(struct line_file *file, const char *line, size_t bytes
 
 static const char start[] = "{\"step\":"; /* of a record */
 
-/* The N of a line; -1 = it has none. */
+/* The N of a record; -1 if the line is not a record. */
 static int64_t step_of(const char *line, size_t bytes)
 {
     char digits[24] = "";
@@ -89,7 +85,6 @@ static int64_t step_of(const char *line, size_t bytes)
     return digits[0] >= '0' && digits[0] <= '9' ? strtoll(digits, NULL, 10) : -1;
 }
 
-/* Does the text of a line read as JSON? */
 static const struct json_rules LINE_RULES = {
     .values = 1000000, .lists = 100000, .flags = JSON_ALLOW_NUL};
 
@@ -103,8 +98,8 @@ static enum status check_json(struct env *env, const char *line, size_t bytes, b
     return st == STATUS_FORMAT ? STATUS_OK : st;
 }
 
-/* Are these bytes, which are not JSON, the beginning of one record? Then reading fails only where they
- * end; a character may be cut too, which has four bytes at most. */
+/* Are these bytes, which are not valid JSON, the beginning of one record? Then the parser fails only at
+ * their end, or up to three bytes before it, where a UTF-8 character was cut. */
 static enum status check_cut_off(struct env *env, const char *line, size_t bytes, bool *cut_off)
 {
     struct json_doc doc;
@@ -121,7 +116,8 @@ static enum status check_cut_off(struct env *env, const char *line, size_t bytes
     return STATUS_OK;
 }
 
-/* Where the records end that stay: with the last of `step` or before, which may lack its newline. */
+/* *kept = the end of the last record of `step` or an earlier step, *last = its step. That record may
+ * lack its newline. */
 static enum status find_cut(struct env *env, const char *data, size_t bytes, int64_t step,
                             size_t *kept, int64_t *last)
 {
@@ -143,137 +139,64 @@ static enum status find_cut(struct env *env, const char *data, size_t bytes, int
     return STATUS_OK;
 }
 
-/* What a file is made of once it is cut. */
-struct sorted {
-    size_t front;        /* bytes before the first line that goes */
-    struct text good;    /* all that stays; filled only where a line stays behind one that goes */
-    struct text damaged; /* lines that are not records, each with its newline */
-    struct text numbers; /* of those lines, the first few */
-    int64_t damaged_count;
-};
-
-static void sorted_init(struct sorted *sorted, struct env *env, size_t bytes)
-{
-    sorted->front = bytes;
-    sorted->damaged_count = 0;
-    text_init(&sorted->good, env);
-    text_init(&sorted->damaged, env);
-    text_init(&sorted->numbers, env);
-}
-
-static void sorted_free(struct sorted *sorted)
-{
-    text_free(&sorted->numbers);
-    text_free(&sorted->damaged);
-    text_free(&sorted->good);
-}
-
-static void add_line(struct text *text, const char *line, size_t bytes)
-{
-    text_add_bytes(text, line, bytes);
-    text_add(text, "\n");
-}
-
-static void add_damaged(struct sorted *sorted, const char *line, size_t bytes, int64_t number)
-{
-    if (sorted->damaged_count++ < MOST_NAMED)
-        text_printf(&sorted->numbers, "%s%" PRId64, sorted->numbers.bytes ? ", " : "", number);
-    add_line(&sorted->damaged, line, bytes);
-}
-
-/* JSON stays, except for records behind `kept`: they go, as the run writes them again, and so does one
- * that the end of a run has cut off. The rest is damaged. */
-static enum status sort_lines(struct env *env, const struct file_map *map, size_t kept,
-                              struct sorted *sorted)
+/* From the lines behind `kept`, collect those that stay: everything but complete records, which the run
+ * writes again, and a record that the end of the run has cut off. *dropped: one of these was there. */
+static enum status collect_rest(struct env *env, const struct file_map *map, size_t kept,
+                                struct text *rest, bool *dropped)
 {
     const char *data = (const char *)map->data;
-    int64_t number = 0;
-    for (size_t begin = 0; begin < map->bytes;) {
+    for (size_t begin = kept; begin < map->bytes;) {
         bool whole, cut_off = false;
         const char *line = data + begin, *newline = memchr(line, '\n', map->bytes - begin);
         size_t bytes = newline ? (size_t)(newline - line) : map->bytes - begin;
         TRY(check_json(env, line, bytes, &whole));
         if (!whole && !newline)
             TRY(check_cut_off(env, line, bytes, &cut_off));
-        number++;
-        bool stays = whole && (begin < kept || step_of(line, bytes) < 0);
-        if (stays && sorted->front < begin) {
-            if (sorted->good.bytes == 0)
-                text_add_bytes(&sorted->good, data, sorted->front);
-            add_line(&sorted->good, line, bytes);
+        if (cut_off || (whole && step_of(line, bytes) >= 0)) {
+            *dropped = true;
+        } else {
+            text_add_bytes(rest, line, bytes);
+            text_add(rest, "\n");
         }
-        if (!stays && sorted->front > begin)
-            sorted->front = begin;
-        if (!whole && !cut_off)
-            add_damaged(sorted, line, bytes, number);
         begin += bytes + 1;
     }
-    if (sorted->damaged_count > MOST_NAMED)
-        text_printf(&sorted->numbers, " and %" PRId64 " more", sorted->damaged_count - MOST_NAMED);
-    TRY(sorted->good.status);
-    TRY(sorted->damaged.status);
-    return sorted->numbers.status;
+    return rest->status;
 }
 
-/* Add lines to the end of a file; they are on the disk then. */
-static enum status append(struct env *env, const char *path, const char *lines, size_t bytes)
+/* The last line lacks its newline: add it, so that the next record starts a line of its own. */
+static enum status end_line(struct env *env, const char *path)
 {
     struct line_file *file = NULL;
     TRY(line_file_open(env, path, &file));
-    enum status st = line_file_add(file, lines, bytes);
+    enum status st = line_file_add(file, "\n", 1);
     if (st != STATUS_OK || !output_sync(env, file->fd))
         st = FAIL(env, IO, "cannot write to '%s': %s", path, strerror(errno));
     line_file_close(file);
     return st;
 }
 
-/* Leave in the file what stays; its last line gets its newline, so that the next record has its own. */
-static enum status leave(struct env *env, const char *path, const struct file_map *map,
-                         const struct sorted *sorted)
+/* Leave in the file its first `kept` bytes and the lines behind them that stay. */
+static enum status cut(struct env *env, const char *path, const struct file_map *map, size_t kept)
 {
-    if (sorted->good.bytes > 0)
-        return file_write_text(env, path, &sorted->good);
-    if (sorted->front < map->bytes && truncate(path, (off_t)sorted->front) != 0) /* or not at all */
-        return FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
-    if (sorted->front > 0 && map->data[sorted->front - 1] != '\n')
-        return append(env, path, "\n", 1);
-    return STATUS_OK;
-}
-
-/* What is damaged goes to PATH.damaged, and is there before the file is without it. */
-static enum status move_damaged(struct env *env, const char *path, const struct file_map *map,
-                                const struct sorted *sorted)
-{
-    struct text side_stream;
+    struct text rest, all;
+    bool dropped = false;
     enum status st;
-    bool one = sorted->damaged_count == 1;
-    text_init(&side_stream, env);
-    text_printf(&side_stream, "%s.damaged", path);
-    TRY_OR(done, side_stream.status);
-    TRY_OR(done,
-           append(env, text_string(&side_stream), sorted->damaged.data, sorted->damaged.bytes));
-    TRY_OR(done, leave(env, path, map, sorted));
-    log_warn(env, "line%s %s of '%s' %s damaged, and %s now in '%s'", one ? "" : "s",
-             text_string(&sorted->numbers), path, one ? "was" : "were", one ? "is" : "are",
-             text_string(&side_stream));
-done:
-    text_free(&side_stream);
-    return st;
-}
-
-/* Sort and leave what stays: what is damaged is said. */
-static enum status settle(struct env *env, const char *path, const struct file_map *map,
-                          size_t kept)
-{
-    struct sorted sorted;
-    enum status st;
-    sorted_init(&sorted, env, map->bytes);
-    TRY_OR(done, sort_lines(env, map, kept, &sorted));
+    text_init(&rest, env);
+    text_init(&all, env);
+    TRY_OR(done, collect_rest(env, map, kept, &rest, &dropped));
     TRY_OR(done, file_map_check(env, path, map->data));
-    st = sorted.damaged_count > 0 ? move_damaged(env, path, map, &sorted)
-                                  : leave(env, path, map, &sorted);
+    if (!dropped) {
+        st = map->bytes > 0 && map->data[map->bytes - 1] != '\n' ? end_line(env, path) : STATUS_OK;
+    } else if (rest.bytes > 0) {
+        text_add_bytes(&all, (const char *)map->data, kept);
+        text_add_bytes(&all, rest.data, rest.bytes);
+        st = all.status == STATUS_OK ? file_write_text(env, path, &all) : all.status;
+    } else if (truncate(path, (off_t)kept) != 0) {
+        st = FAIL(env, IO, "cannot shorten '%s': %s", path, strerror(errno));
+    }
 done:
-    sorted_free(&sorted);
+    text_free(&all);
+    text_free(&rest);
     return st;
 }
 
@@ -290,7 +213,7 @@ enum status line_file_cut(struct env *env, const char *path, int64_t step, int64
     if (st == STATUS_OK)
         st = file_map_check(env, path, map.data);
     if (st == STATUS_OK)
-        st = settle(env, path, &map, kept);
+        st = cut(env, path, &map, kept);
     file_map_close(&map);
     return st;
 }
@@ -306,7 +229,7 @@ enum status line_file_set_aside(struct env *env, const char *path)
     TRY(check_link(env, path));
     if (!input_stat(env, path, &info))
         return errno == ENOENT ? STATUS_OK
-                               : FAIL(env, IO, "cannot look at '%s': %s", path,
+                               : FAIL(env, IO, "cannot stat '%s': %s", path,
                                       input_reason(errno, reason, sizeof reason));
     if (info.st_size == 0)
         return STATUS_OK;
@@ -321,7 +244,7 @@ enum status line_file_set_aside(struct env *env, const char *path)
         st = FAIL(env, IO, "cannot rename '%s' to '%s': %s", path, text_string(&aside),
                   strerror(errno));
     else
-        log_info(env, "what was in '%s' is now in '%s'", path, text_string(&aside));
+        log_info(env, "'%s' was renamed to '%s'", path, text_string(&aside));
 done:
     text_free(&aside);
     return st;
@@ -329,8 +252,9 @@ done:
 
 /* --- looking -------------------------------------------------------------------------------- */
 
-/* Does a line begin as every version of metrics.c has begun the record of a step? Others write steps
- * and losses too, but not these keys in this order. One that a killed run has cut off has fewer. */
+/* Does a line begin with the keys that every version of metrics.c has written first in the record of a
+ * step? Other programs write steps and losses too, but not these keys in this order. A record that was
+ * cut off (`cut_off`) has only the first of them. */
 static bool is_step_record(const char *line, size_t bytes, bool cut_off)
 {
     static const char *const keys[] = {"{\"step\":",
@@ -354,7 +278,8 @@ static bool is_step_record(const char *line, size_t bytes, bool cut_off)
     return step_of(line, bytes) >= 0;
 }
 
-/* Is there a record behind a first line that is damaged? One that is JSON tells whose file it is. */
+/* Looks for a record behind a damaged first line. A first line that is JSON decides: the file is not
+ * ours. */
 static enum status find_record(struct env *env, const struct file_map *map, bool *found)
 {
     const char *data = (const char *)map->data;

@@ -1,8 +1,8 @@
-/* metrics -- what a run writes while it goes: metrics.jsonl, samples.jsonl, TensorBoard events.
+/* metrics -- the records of a run: metrics.jsonl, samples.jsonl, TensorBoard events.
  *
- * Each record is one write; a crash loses none and a reader sees whole lines. After creation a
- * step's record allocates nothing. A record that cannot be written, on a disk that is full, is lost with a
- * loud line, and the run goes on: the next one is tried again. Each file's losses are counted apart.
+ * Each record is one write: a crash loses none, and a reader sees whole lines. After creation the record
+ * of a step allocates nothing. A record that cannot be written, on a full disk, is lost with a warning,
+ * and the run continues. Lost records are counted per file.
  */
 #ifndef TRAIN_METRICS_H
 #define TRAIN_METRICS_H
@@ -10,12 +10,11 @@
 
 struct metrics;
 
-/* Open the three files in `folder`; lines of steps after `step` are dropped, since the run will write
- * them again, lines that are damaged are moved to FILE.damaged with a warning, and another names steps
- * up to it that have no record there. `sampled` is the last step up to it after which a text sample was
- * due, 0 = none was: where samples.jsonl is not there, that is said. All lines of an earlier run that
- * left no checkpoint are set aside. `config_yaml` is shown in TensorBoard. A sample has about
- * `sample_bytes` bytes. */
+/* Open the three files in `folder`. Records of steps after `step` are dropped, since the run will write
+ * them again; a warning names earlier steps without a record. `sampled` is the last step up to `step`
+ * after which a text sample was due (0 = none): if samples.jsonl is missing then, a warning is logged.
+ * The files of an earlier run without a checkpoint are renamed. `config_yaml` is shown in TensorBoard. A
+ * sample has about `sample_bytes` bytes. */
 enum status metrics_create(struct env *env, const char *folder, int64_t step, int64_t sampled,
                            const char *config_yaml, size_t sample_bytes, struct metrics **metrics);
 void metrics_destroy(struct metrics *metrics); /* NULL is fine */

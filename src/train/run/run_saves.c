@@ -1,4 +1,3 @@
-/* run_saves -- see the header. */
 #include "train/run/run_saves.h"
 #include <inttypes.h>
 #include <stdio.h>
