@@ -272,7 +272,8 @@ void block_column_weight(struct unit_run *run, const struct block_buffers *b,
                          const struct column *c)
 {
     region_await(&b->region, REGION_AGAIN);
-    ops_linear_dw(run->ops, run->stream, c->l, b->rows, c->full, c->dy, false, c->dw, c->dbias);
+    ops_linear_dw(run->ops, run->stream, c->l, b->rows,
+                  &(struct linear_dw){.x = c->full, .dy = c->dy, .dw = c->dw, .dbias = c->dbias});
 }
 
 void *block_column_backward(struct unit_run *run, const struct block_buffers *b,
@@ -340,8 +341,14 @@ void block_attend_cached(const struct block *k, struct unit_run *run, const stru
     size_t half = cache_half(k, run->ops, run->shape.batch, run->cache_tokens);
     if (k->rope)
         ops_rope(run->ops, run->stream, a, k->rope, run->past, false, b->qkv);
-    ops_attention_cached(run->ops, run->stream, a, run->past, run->cache_tokens, b->qkv, run->cache,
-                         (char *)run->cache + half, b->attn, b->scratch);
+    ops_attention_cached(run->ops, run->stream, a,
+                         &(struct attention_cached){.past = run->past,
+                                                    .room = run->cache_tokens,
+                                                    .qkv = b->qkv,
+                                                    .cache_k = run->cache,
+                                                    .cache_v = (char *)run->cache + half,
+                                                    .out = b->attn,
+                                                    .scratch = b->scratch});
 }
 
 void *block_attend_backward(const struct block *k, struct unit_run *run,
@@ -350,8 +357,15 @@ void *block_attend_backward(const struct block *k, struct unit_run *run,
     struct attention a = attention_of(k, run->shape);
     bool parts = run->pass == PASS_BACKWARD_INPUT;
     void *d_qkv = parts ? b->d_wide : b->act;
-    ops_attention_backward(run->ops, run->stream, a, k->rope, b->qkv, b->attn, b->lse, b->d_attn,
-                           d_qkv, dbias, b->scratch);
+    ops_attention_backward(run->ops, run->stream, a,
+                           &(struct attention_backward){.rope = k->rope,
+                                                        .qkv = b->qkv,
+                                                        .out = b->attn,
+                                                        .lse = b->lse,
+                                                        .dout = b->d_attn,
+                                                        .dqkv = d_qkv,
+                                                        .dbias = dbias,
+                                                        .scratch = b->scratch});
     if (!parts)
         return d_qkv;
     device_copy(run->stream, b->qkv, d_qkv,

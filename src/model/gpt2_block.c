@@ -17,10 +17,19 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     struct stream *s = run->stream;
     const void *const *w = run->params;
     block_row_linear(run, b, k->proj, b->attn, w[PROJ_W], w[PROJ_B], b->act);
-    ops_add_norm(o, s, k->norm, b->own, b->sum1, b->act, w[LN2_W], w[LN2_B], b->sum2, b->normed2,
-                 b->mean2, b->rstd2);
+    ops_add_norm(o, s, k->norm, b->own,
+                 &(struct add_norm){.residual = b->sum1,
+                                    .branch = b->act,
+                                    .weight = w[LN2_W],
+                                    .bias = w[LN2_B],
+                                    .sum = b->sum2,
+                                    .y = b->normed2,
+                                    .mean = b->mean2,
+                                    .rstd = b->rstd2});
     const void *x = region_enter(&b->region, b->own, b->normed2, b->full2);
-    ops_linear_gelu(o, s, k->up, b->rows, x, w[FC_W], w[FC_B], b->pre, b->act);
+    ops_linear_gelu(
+        o, s, k->up, b->rows,
+        &(struct linear_gelu){.x = x, .w = w[FC_W], .bias = w[FC_B], .pre = b->pre, .y = b->act});
 }
 
 static void forward(const struct unit *unit, struct unit_run *run,
@@ -32,8 +41,15 @@ static void forward(const struct unit *unit, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_add_norm(o, s, k->norm, b.own, run->residual, run->pending, w[LN1_W], w[LN1_B], b.sum1,
-                 b.normed1, b.mean1, b.rstd1);
+    ops_add_norm(o, s, k->norm, b.own,
+                 &(struct add_norm){.residual = run->residual,
+                                    .branch = run->pending,
+                                    .weight = w[LN1_W],
+                                    .bias = w[LN1_B],
+                                    .sum = b.sum1,
+                                    .y = b.normed1,
+                                    .mean = b.mean1,
+                                    .rstd = b.rstd1});
     const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
     attend(k, run, &b);
@@ -61,24 +77,43 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     if (run->rebuild > KEEP_UNLESS_FULL) {
-        ops_norm_apply(o, s, k->norm, b.own, b.sum1, w[LN1_W], w[LN1_B], b.mean1, b.rstd1,
-                       b.normed1);
+        ops_norm_apply(o, s, k->norm, b.own,
+                       &(struct norm_apply){.sum = b.sum1,
+                                            .weight = w[LN1_W],
+                                            .bias = w[LN1_B],
+                                            .mean = b.mean1,
+                                            .rstd = b.rstd1,
+                                            .y = b.normed1});
         block_gather_normed1(&b);
-        ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[LN2_W], w[LN2_B], b.mean2, b.rstd2,
-                       b.normed2);
+        ops_norm_apply(o, s, k->norm, b.own,
+                       &(struct norm_apply){.sum = b.sum2,
+                                            .weight = w[LN2_W],
+                                            .bias = w[LN2_B],
+                                            .mean = b.mean2,
+                                            .rstd = b.rstd2,
+                                            .y = b.normed2});
         block_gather_normed2(&b);
         if (ops_gelu_remakes(o)) {
             ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
             block_await_normed(&b);
         } else {
             block_await_normed(&b);
-            ops_linear_gelu(o, s, k->up, b.rows, block_all_normed2(&b), w[FC_W], w[FC_B], b.pre,
-                            b.act);
+            ops_linear_gelu(o, s, k->up, b.rows,
+                            &(struct linear_gelu){.x = block_all_normed2(&b),
+                                                  .w = w[FC_W],
+                                                  .bias = w[FC_B],
+                                                  .pre = b.pre,
+                                                  .y = b.act});
         }
         return;
     }
-    ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[LN1_W], w[LN1_B], NULL, b.normed1, b.mean1,
-                 b.rstd1);
+    ops_add_norm(o, s, k->norm, b.own,
+                 &(struct add_norm){.residual = b.sum1,
+                                    .weight = w[LN1_W],
+                                    .bias = w[LN1_B],
+                                    .y = b.normed1,
+                                    .mean = b.mean1,
+                                    .rstd = b.rstd1});
     const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
     block_attend(k, run, &b);
@@ -116,13 +151,29 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     struct column up = {k->up, b.normed2, b.full2, d_pre, w[FC_W], d[FC_W], NULL};
     const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
     block_gather_again(&b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[OUT_W], biases.with_out);
-    ops_linear_dx_dgelu(o, s, k->down, b.rows, dy, w[OUT_W], b.pre, d_pre, d[FC_B]);
+    ops_linear_dw(
+        o, s, k->down, b.rows,
+        &(struct linear_dw){.x = b.act, .dy = dy, .dw = d[OUT_W], .dbias = biases.with_out});
+    ops_linear_dx_dgelu(
+        o, s, k->down, b.rows,
+        &(struct linear_dx_dgelu){
+            .dy = dy, .w = w[OUT_W], .pre = b.pre, .dpre = d_pre, .dbias = d[FC_B]});
     void *d_normed = block_column_backward(run, &b, &up);
     block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
-                      d[LN2_W], d[LN2_B], biases.out, biases.proj, b.scratch);
+    ops_norm_backward(o, s, k->norm, b.own,
+                      &(struct norm_backward){.dy = d_normed,
+                                              .sum = b.sum2,
+                                              .weight = w[LN2_W],
+                                              .mean = b.mean2,
+                                              .rstd = b.rstd2,
+                                              .dsum = g,
+                                              .dsum_out = g,
+                                              .dweight = d[LN2_W],
+                                              .dbias = d[LN2_B],
+                                              .dsum_columns = biases.out,
+                                              .out_columns = biases.proj,
+                                              .scratch = b.scratch});
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
     struct column qkv = {k->qkv, b.normed1, b.full1, NULL /* to come */, w[QKV_W], d[QKV_W], NULL};
@@ -131,11 +182,22 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ_W], b.d_attn);
     qkv.dy = block_attend_backward(k, run, &b, d[QKV_B]);
     d_normed = block_column_backward(run, &b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ_W], biases.with_proj);
+    ops_linear_dw(
+        o, s, k->proj, b.rows,
+        &(struct linear_dw){.x = b.attn, .dy = dy, .dw = d[PROJ_W], .dbias = biases.with_proj});
     block_column_rest(run, &b, &qkv);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
-                      d[LN1_W], d[LN1_B], NULL, NULL, b.scratch);
+    ops_norm_backward(o, s, k->norm, b.own,
+                      &(struct norm_backward){.dy = d_normed,
+                                              .sum = b.sum1,
+                                              .weight = w[LN1_W],
+                                              .mean = b.mean1,
+                                              .rstd = b.rstd1,
+                                              .dsum = g,
+                                              .dsum_out = g,
+                                              .dweight = d[LN1_W],
+                                              .dbias = d[LN1_B],
+                                              .scratch = b.scratch});
 }
 
 /* --- the same in two parts ------------------------------------------------------------------ */
@@ -154,20 +216,44 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     /* MLP: the gradient of pre takes its place. */
     region_keep(&b.region, b.own, g, b.d_out);
     void *d_pre = b.pre;
-    ops_linear_dx_dgelu(o, s, k->down, b.rows, b.d_out, w[OUT_W], b.pre, b.d_wide,
-                        f[FORMED_UP_BIAS]);
+    ops_linear_dx_dgelu(o, s, k->down, b.rows,
+                        &(struct linear_dx_dgelu){.dy = b.d_out,
+                                                  .w = w[OUT_W],
+                                                  .pre = b.pre,
+                                                  .dpre = b.d_wide,
+                                                  .dbias = f[FORMED_UP_BIAS]});
     device_copy(s, d_pre, b.d_wide, (size_t)(b.rows * k->up.out) * dtype_bytes(o->type));
     void *d_normed = block_column_input(run, &b, k->up, d_pre, w[FC_W], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[LN2_W], b.mean2, b.rstd2, g, g,
-                      f[FORMED_NORM2], f[FORMED_BIAS2], biases.out, biases.proj, b.scratch);
+    ops_norm_backward(o, s, k->norm, b.own,
+                      &(struct norm_backward){.dy = d_normed,
+                                              .sum = b.sum2,
+                                              .weight = w[LN2_W],
+                                              .mean = b.mean2,
+                                              .rstd = b.rstd2,
+                                              .dsum = g,
+                                              .dsum_out = g,
+                                              .dweight = f[FORMED_NORM2],
+                                              .dbias = f[FORMED_BIAS2],
+                                              .dsum_columns = biases.out,
+                                              .out_columns = biases.proj,
+                                              .scratch = b.scratch});
 
     /* Attention: the gradient of qkv takes its place. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ_W], b.d_attn);
     void *d_qkv = block_attend_backward(k, run, &b, f[FORMED_QKV_BIAS]);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV_W], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[LN1_W], b.mean1, b.rstd1, g, g,
-                      f[FORMED_NORM1], f[FORMED_BIAS1], NULL, NULL, b.scratch);
+    ops_norm_backward(o, s, k->norm, b.own,
+                      &(struct norm_backward){.dy = d_normed,
+                                              .sum = b.sum1,
+                                              .weight = w[LN1_W],
+                                              .mean = b.mean1,
+                                              .rstd = b.rstd1,
+                                              .dsum = g,
+                                              .dsum_out = g,
+                                              .dweight = f[FORMED_NORM1],
+                                              .dbias = f[FORMED_BIAS1],
+                                              .scratch = b.scratch});
     block_end_input(run, &b);
 }
 
@@ -190,10 +276,14 @@ static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
     struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[FC_W], NULL};
     struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV_W], NULL};
     block_gather_again(&b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[OUT_W], biases.with_out);
+    ops_linear_dw(
+        o, s, k->down, b.rows,
+        &(struct linear_dw){.x = b.act, .dy = b.d_out, .dw = d[OUT_W], .dbias = biases.with_out});
     block_column_weight(run, &b, &up);
     block_gather_again(&b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ_W], biases.with_proj);
+    ops_linear_dw(o, s, k->proj, b.rows,
+                  &(struct linear_dw){
+                      .x = b.attn, .dy = b.d_mid, .dw = d[PROJ_W], .dbias = biases.with_proj});
     block_column_weight(run, &b, &qkv);
     block_hand_over(k, run, &b, formed);
 }

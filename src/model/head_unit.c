@@ -162,9 +162,15 @@ static const void *chunk_normed(const struct head *h, int64_t first, int64_t cou
 {
     struct unit_run *run = h->run;
     void *normed = run->buffers[NORMED], *own = region_own(&h->region, count, normed);
-    ops_add_norm(run->ops, run->stream, h->k->norm, count, row_of(h, run->residual, first),
-                 row_of(h, run->pending, first), h->weight, h->bias, row_of(h, run->room, first),
-                 own, h->mean ? h->mean + first : NULL, h->rstd + first);
+    ops_add_norm(run->ops, run->stream, h->k->norm, count,
+                 &(struct add_norm){.residual = row_of(h, run->residual, first),
+                                    .branch = row_of(h, run->pending, first),
+                                    .weight = h->weight,
+                                    .bias = h->bias,
+                                    .sum = row_of(h, run->room, first),
+                                    .y = own,
+                                    .mean = h->mean ? h->mean + first : NULL,
+                                    .rstd = h->rstd + first});
     return region_enter(&h->region, count, own, normed);
 }
 
@@ -197,8 +203,12 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
     struct unit_run *run = h->run;
     double *parts = run->buffers[PARTS];
     if (!h->region.parallel) {
-        ops_cross_entropy(run->ops, run->stream, rows, k->linear.out, labels, gradient,
-                          run->scalars, logits, losses);
+        ops_cross_entropy(run->ops, run->stream, rows, k->linear.out,
+                          &(struct cross_entropy){.labels = labels,
+                                                  .gradient = gradient,
+                                                  .scalars = run->scalars,
+                                                  .logits = logits,
+                                                  .losses = losses});
         return;
     }
     int64_t part = rows * OPS_LOSS_PART;
@@ -207,8 +217,13 @@ static void chunk_losses(const struct head *h, int64_t rows, const int32_t *labe
                            mine);
     comm_label(run->group, "parts of losses");
     comm_all_gather(run->group, mine, parts, part, DTYPE_F64, run->stream);
-    ops_cross_entropy_join(run->ops, run->stream, rows, k->linear.out, k->first_id, labels,
-                           k->tp_group.size, parts, gradient, run->scalars, logits, losses);
+    ops_cross_entropy_join(run->ops, run->stream, rows, k->linear.out, k->first_id,
+                           k->tp_group.size, parts,
+                           &(struct cross_entropy){.labels = labels,
+                                                   .gradient = gradient,
+                                                   .scalars = run->scalars,
+                                                   .logits = logits,
+                                                   .losses = losses});
 }
 
 /* From the gradient of a chunk's logits: that of the normed rows, and the matrix's. */
@@ -221,8 +236,10 @@ static void chunk_gradients(const struct head *h, int64_t first, int64_t count, 
     void *partial = h->region.sequence ? run->buffers[D_NORMED] : own;
     ops_linear_dx(run->ops, run->stream, h->k->linear, rows, d_logits, h->matrix, partial);
     region_begin_leave(&h->region, count, partial, own);
-    ops_linear_dw(run->ops, run->stream, h->k->linear, rows, normed, d_logits, first > 0,
-                  run->grads[h->matrix_use], NULL);
+    ops_linear_dw(
+        run->ops, run->stream, h->k->linear, rows,
+        &(struct linear_dw){
+            .x = normed, .dy = d_logits, .add = first > 0, .dw = run->grads[h->matrix_use]});
     region_await(&h->region, REGION_STREAM);
 }
 
@@ -250,9 +267,16 @@ static void head_unit_loss(const struct unit *unit, struct unit_run *run)
 {
     struct head h = head_of(unit, run);
     losses(&h, true);
-    ops_norm_backward(run->ops, run->stream, h.k->norm, h.own, run->gradient, run->room, h.weight,
-                      h.mean, h.rstd, NULL, run->gradient, run->grads[0],
-                      h.k->norm_bias ? run->grads[1] : NULL, NULL, NULL, run->buffers[SCRATCH]);
+    ops_norm_backward(run->ops, run->stream, h.k->norm, h.own,
+                      &(struct norm_backward){.dy = run->gradient,
+                                              .sum = run->room,
+                                              .weight = h.weight,
+                                              .mean = h.mean,
+                                              .rstd = h.rstd,
+                                              .dsum_out = run->gradient,
+                                              .dweight = run->grads[0],
+                                              .dbias = h.k->norm_bias ? run->grads[1] : NULL,
+                                              .scratch = run->buffers[SCRATCH]});
 }
 
 static void head_unit_eval(const struct unit *unit, struct unit_run *run)

@@ -17,8 +17,14 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     struct stream *s = run->stream;
     const void *const *w = run->params;
     block_row_linear(run, b, k->proj, b->attn, w[PROJ], NULL, b->act);
-    ops_add_norm(o, s, k->norm, b->own, b->sum1, b->act, w[NORM2], NULL, b->sum2, b->normed2,
-                 b->mean2, b->rstd2);
+    ops_add_norm(o, s, k->norm, b->own,
+                 &(struct add_norm){.residual = b->sum1,
+                                    .branch = b->act,
+                                    .weight = w[NORM2],
+                                    .sum = b->sum2,
+                                    .y = b->normed2,
+                                    .mean = b->mean2,
+                                    .rstd = b->rstd2});
     const void *x = region_enter(&b->region, b->own, b->normed2, b->full2);
     ops_linear(o, s, k->up, b->rows, x, w[GATE_UP], NULL, b->pre);
 }
@@ -49,8 +55,14 @@ static void forward(const struct unit *unit, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_add_norm(o, s, k->norm, b.own, run->residual, run->pending, w[NORM1], NULL, b.sum1,
-                 b.normed1, b.mean1, b.rstd1);
+    ops_add_norm(o, s, k->norm, b.own,
+                 &(struct add_norm){.residual = run->residual,
+                                    .branch = run->pending,
+                                    .weight = w[NORM1],
+                                    .sum = b.sum1,
+                                    .y = b.normed1,
+                                    .mean = b.mean1,
+                                    .rstd = b.rstd1});
     const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     attend(k, run, &b);
@@ -79,16 +91,30 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     if (run->rebuild > KEEP_UNLESS_FULL) {
-        ops_norm_apply(o, s, k->norm, b.own, b.sum1, w[NORM1], NULL, b.mean1, b.rstd1, b.normed1);
+        ops_norm_apply(o, s, k->norm, b.own,
+                       &(struct norm_apply){.sum = b.sum1,
+                                            .weight = w[NORM1],
+                                            .mean = b.mean1,
+                                            .rstd = b.rstd1,
+                                            .y = b.normed1});
         block_gather_normed1(&b);
-        ops_norm_apply(o, s, k->norm, b.own, b.sum2, w[NORM2], NULL, b.mean2, b.rstd2, b.normed2);
+        ops_norm_apply(o, s, k->norm, b.own,
+                       &(struct norm_apply){.sum = b.sum2,
+                                            .weight = w[NORM2],
+                                            .mean = b.mean2,
+                                            .rstd = b.rstd2,
+                                            .y = b.normed2});
         block_gather_normed2(&b);
         make_act_again(k, run, &b);
         block_await_normed(&b);
         return;
     }
-    ops_add_norm(o, s, k->norm, b.own, b.sum1, NULL, w[NORM1], NULL, NULL, b.normed1, b.mean1,
-                 b.rstd1);
+    ops_add_norm(o, s, k->norm, b.own,
+                 &(struct add_norm){.residual = b.sum1,
+                                    .weight = w[NORM1],
+                                    .y = b.normed1,
+                                    .mean = b.mean1,
+                                    .rstd = b.rstd1});
     const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     block_attend(k, run, &b);
@@ -113,12 +139,20 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     ops_linear_dx(o, s, k->down, b.rows, dy, w[DOWN], b.d_act);
     gate_backward(k, run, &b);
     void *d_normed = block_column_backward(run, &b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, dy, false, d[DOWN], NULL);
+    ops_linear_dw(o, s, k->down, b.rows, &(struct linear_dw){.x = b.act, .dy = dy, .dw = d[DOWN]});
     if (!r->sequence)
         block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
-                      d[NORM2], NULL, NULL, NULL, b.scratch);
+    ops_norm_backward(o, s, k->norm, b.own,
+                      &(struct norm_backward){.dy = d_normed,
+                                              .sum = b.sum2,
+                                              .weight = w[NORM2],
+                                              .mean = b.mean2,
+                                              .rstd = b.rstd2,
+                                              .dsum = g,
+                                              .dsum_out = g,
+                                              .dweight = d[NORM2],
+                                              .scratch = b.scratch});
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
     dy = region_begin_enter(r, REGION_STREAM, b.own, g, b.d_rows);
@@ -130,11 +164,19 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ], b.d_attn);
     qkv.dy = block_attend_backward(k, run, &b, NULL);
     d_normed = block_column_backward(run, &b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, dy, false, d[PROJ], NULL);
+    ops_linear_dw(o, s, k->proj, b.rows, &(struct linear_dw){.x = b.attn, .dy = dy, .dw = d[PROJ]});
     block_column_rest(run, &b, &qkv);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
-                      d[NORM1], NULL, NULL, NULL, b.scratch);
+    ops_norm_backward(o, s, k->norm, b.own,
+                      &(struct norm_backward){.dy = d_normed,
+                                              .sum = b.sum1,
+                                              .weight = w[NORM1],
+                                              .mean = b.mean1,
+                                              .rstd = b.rstd1,
+                                              .dsum = g,
+                                              .dsum_out = g,
+                                              .dweight = d[NORM1],
+                                              .scratch = b.scratch});
 }
 
 /* --- the same in two parts ------------------------------------------------------------------ */
@@ -154,16 +196,32 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
     ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], b.d_act);
     gate_backward(k, run, &b);
     void *d_normed = block_column_input(run, &b, k->up, b.pre, w[GATE_UP], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum2, w[NORM2], b.mean2, b.rstd2, g, g,
-                      f[FORMED_NORM2], NULL, NULL, NULL, b.scratch);
+    ops_norm_backward(o, s, k->norm, b.own,
+                      &(struct norm_backward){.dy = d_normed,
+                                              .sum = b.sum2,
+                                              .weight = w[NORM2],
+                                              .mean = b.mean2,
+                                              .rstd = b.rstd2,
+                                              .dsum = g,
+                                              .dsum_out = g,
+                                              .dweight = f[FORMED_NORM2],
+                                              .scratch = b.scratch});
 
     /* Attention: the gradient of qkv takes its place. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ], b.d_attn);
     void *d_qkv = block_attend_backward(k, run, &b, NULL);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own, d_normed, b.sum1, w[NORM1], b.mean1, b.rstd1, g, g,
-                      f[FORMED_NORM1], NULL, NULL, NULL, b.scratch);
+    ops_norm_backward(o, s, k->norm, b.own,
+                      &(struct norm_backward){.dy = d_normed,
+                                              .sum = b.sum1,
+                                              .weight = w[NORM1],
+                                              .mean = b.mean1,
+                                              .rstd = b.rstd1,
+                                              .dsum = g,
+                                              .dsum_out = g,
+                                              .dweight = f[FORMED_NORM1],
+                                              .scratch = b.scratch});
     block_end_input(run, &b);
 }
 
@@ -181,10 +239,12 @@ static void llama_block_weight(const struct unit *unit, struct unit_run *run)
     struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[GATE_UP], NULL};
     struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV], NULL};
     block_gather_again(&b, &up);
-    ops_linear_dw(o, s, k->down, b.rows, b.act, b.d_out, false, d[DOWN], NULL);
+    ops_linear_dw(o, s, k->down, b.rows,
+                  &(struct linear_dw){.x = b.act, .dy = b.d_out, .dw = d[DOWN]});
     block_column_weight(run, &b, &up);
     block_gather_again(&b, &qkv);
-    ops_linear_dw(o, s, k->proj, b.rows, b.attn, b.d_mid, false, d[PROJ], NULL);
+    ops_linear_dw(o, s, k->proj, b.rows,
+                  &(struct linear_dw){.x = b.attn, .dy = b.d_mid, .dw = d[PROJ]});
     block_column_weight(run, &b, &qkv);
     block_hand_over(k, run, &b, formed);
 }

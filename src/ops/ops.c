@@ -150,12 +150,12 @@ void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
 }
 
 void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *x, const void *w, const void *bias, void *pre, void *y)
+                     const struct linear_gelu *a)
 {
     check_linear(l, rows);
-    CHECK(x && w && pre && y);
-    if (ready(ops, stream, CASE("linear_gelu", .rows = rows, .linear = l, .bias = bias != NULL)))
-        ops->backend->linear_gelu(ops, stream, l, rows, x, w, bias, pre, y);
+    CHECK(a->x && a->w && a->pre && a->y);
+    if (ready(ops, stream, CASE("linear_gelu", .rows = rows, .linear = l, .bias = a->bias != NULL)))
+        ops->backend->linear_gelu(ops, stream, l, rows, a);
 }
 
 bool ops_gelu_remakes(const struct ops *ops)
@@ -173,23 +173,24 @@ void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 }
 
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias)
+                         const struct linear_dx_dgelu *a)
 {
     check_linear(l, rows);
-    CHECK(dy && w && pre && dpre);
+    CHECK(a->dy && a->w && a->pre && a->dpre);
     if (ready(ops, stream,
-              CASE("linear_dx_dgelu", .rows = rows, .linear = l, .bias = dbias != NULL)))
-        ops->backend->linear_dx_dgelu(ops, stream, l, rows, dy, w, pre, dpre, dbias);
+              CASE("linear_dx_dgelu", .rows = rows, .linear = l, .bias = a->dbias != NULL)))
+        ops->backend->linear_dx_dgelu(ops, stream, l, rows, a);
 }
 
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                   const void *x, const void *dy, bool add, void *dw, void *dbias)
+                   const struct linear_dw *a)
 {
     check_linear(l, rows);
-    CHECK(x && dy && dw);
-    if (ready(ops, stream,
-              CASE("linear_dw", .rows = rows, .linear = l, .add = add, .bias = dbias != NULL)))
-        ops->backend->linear_dw(ops, stream, l, rows, x, dy, add, dw, dbias);
+    CHECK(a->x && a->dy && a->dw);
+    if (ready(
+            ops, stream,
+            CASE("linear_dw", .rows = rows, .linear = l, .add = a->add, .bias = a->dbias != NULL)))
+        ops->backend->linear_dw(ops, stream, l, rows, a);
 }
 
 /* --- norms ---------------------------------------------------------------------------------- */
@@ -203,46 +204,40 @@ static void check_norm(struct norm n, int64_t rows)
 }
 
 void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                  const void *residual, const void *branch, const void *weight, const void *bias,
-                  void *sum, void *y, float *mean, float *rstd)
+                  const struct add_norm *a)
 {
     check_norm(n, rows);
-    CHECK(residual && weight && y && rstd);
-    CHECK(sum != NULL || branch == NULL);
-    CHECK(mean != NULL || n.kind == NORM_RMS);
+    CHECK(a->residual && a->weight && a->y && a->rstd);
+    CHECK(a->sum != NULL || a->branch == NULL);
+    CHECK(a->mean != NULL || n.kind == NORM_RMS);
     if (ready(ops, stream,
-              CASE("add_norm", .rows = rows, .norm = n, .branch = branch != NULL,
-                   .bias = bias != NULL)))
-        ops->backend->add_norm(ops, stream, n, rows, residual, branch, weight, bias, sum, y, mean,
-                               rstd);
+              CASE("add_norm", .rows = rows, .norm = n, .branch = a->branch != NULL,
+                   .bias = a->bias != NULL)))
+        ops->backend->add_norm(ops, stream, n, rows, a);
 }
 
 void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                    const void *sum, const void *weight, const void *bias, const float *mean,
-                    const float *rstd, void *y)
+                    const struct norm_apply *a)
 {
     check_norm(n, rows);
-    CHECK(sum && weight && rstd && y);
-    CHECK(mean != NULL || n.kind == NORM_RMS);
-    if (ready(ops, stream, CASE("norm_apply", .rows = rows, .norm = n, .bias = bias != NULL)))
-        ops->backend->norm_apply(ops, stream, n, rows, sum, weight, bias, mean, rstd, y);
+    CHECK(a->sum && a->weight && a->rstd && a->y);
+    CHECK(a->mean != NULL || n.kind == NORM_RMS);
+    if (ready(ops, stream, CASE("norm_apply", .rows = rows, .norm = n, .bias = a->bias != NULL)))
+        ops->backend->norm_apply(ops, stream, n, rows, a);
 }
 
 void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                       const void *dy, const void *sum, const void *weight, const float *mean,
-                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *dsum_columns, void *out_columns, void *scratch)
+                       const struct norm_backward *a)
 {
-    bool columns = dsum_columns != NULL;
+    bool columns = a->dsum_columns != NULL;
     check_norm(n, rows);
-    CHECK(dy && sum && weight && rstd && dsum_out && scratch);
-    CHECK(mean != NULL || n.kind == NORM_RMS);
-    CHECK(columns == (out_columns != NULL) && (dsum != NULL || !columns));
+    CHECK(a->dy && a->sum && a->weight && a->rstd && a->dsum_out && a->scratch);
+    CHECK(a->mean != NULL || n.kind == NORM_RMS);
+    CHECK(columns == (a->out_columns != NULL) && (a->dsum != NULL || !columns));
     if (ready(ops, stream,
-              CASE("norm_backward", .rows = rows, .norm = n, .branch = dsum != NULL,
-                   .bias = dbias != NULL, .columns = columns)))
-        ops->backend->norm_backward(ops, stream, n, rows, dy, sum, weight, mean, rstd, dsum,
-                                    dsum_out, dweight, dbias, dsum_columns, out_columns, scratch);
+              CASE("norm_backward", .rows = rows, .norm = n, .branch = a->dsum != NULL,
+                   .bias = a->dbias != NULL, .columns = columns)))
+        ops->backend->norm_backward(ops, stream, n, rows, a);
 }
 
 size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
@@ -339,17 +334,15 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
 }
 
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *dbias, void *scratch)
+                            const struct attention_backward *b)
 {
     check_attention(a);
-    CHECK(!rope || a.head_width % 2 == 0);
-    CHECK(qkv && out && lse && dout && dqkv && scratch);
+    CHECK(!b->rope || a.head_width % 2 == 0);
+    CHECK(b->qkv && b->out && b->lse && b->dout && b->dqkv && b->scratch);
     if (ready(ops, stream,
-              CASE(rope ? "attention_backward_rope" : "attention_backward", .attention = a,
-                   .bias = dbias != NULL)))
-        ops->backend->attention_backward(ops, stream, a, rope, qkv, out, lse, dout, dqkv, dbias,
-                                         scratch);
+              CASE(b->rope ? "attention_backward_rope" : "attention_backward", .attention = a,
+                   .bias = b->dbias != NULL)))
+        ops->backend->attention_backward(ops, stream, a, b);
 }
 
 size_t ops_attention_scratch(const struct ops *ops, struct attention a)
@@ -359,17 +352,18 @@ size_t ops_attention_scratch(const struct ops *ops, struct attention a)
 }
 
 void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                          struct past past, int64_t room, const void *qkv, void *cache_k,
-                          void *cache_v, void *out, void *scratch)
+                          const struct attention_cached *c)
 {
     check_attention(a);
-    CHECK_LE(0, past.count);
-    CHECK_LE(past.count + a.tokens, room);
-    CHECK(qkv && cache_k && cache_v && out && scratch);
-    if (ready(ops, stream,
-              CASE("attention_cached", .attention = a, .past = past.count, .room = room)))
-        ops->backend->attention_cached(ops, stream, a, settled(ops, past), room, qkv, cache_k,
-                                       cache_v, out, scratch);
+    CHECK_LE(0, c->past.count);
+    CHECK_LE(c->past.count + a.tokens, c->room);
+    CHECK(c->qkv && c->cache_k && c->cache_v && c->out && c->scratch);
+    if (!ready(ops, stream,
+               CASE("attention_cached", .attention = a, .past = c->past.count, .room = c->room)))
+        return;
+    struct attention_cached call = *c;
+    call.past = settled(ops, c->past);
+    ops->backend->attention_cached(ops, stream, a, &call);
 }
 
 /* --- embedding and loss --------------------------------------------------------------------- */
@@ -423,19 +417,22 @@ size_t ops_embedding_scratch(const struct ops *ops, struct embedding e)
     return ops->backend->embedding_scratch(ops, e);
 }
 
-void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
-                       void *logits, double *losses)
+static void check_cross_entropy(int64_t rows, int64_t vocab, const struct cross_entropy *a)
 {
     CHECK_LT(0, rows);
     CHECK_LT(0, vocab);
-    CHECK(labels && logits && losses);
-    CHECK(scalars != NULL || !gradient);
+    CHECK(a->labels && a->logits && a->losses);
+    CHECK(a->scalars != NULL || !a->gradient);
+}
+
+void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
+                       const struct cross_entropy *a)
+{
+    check_cross_entropy(rows, vocab, a);
     if (ready(ops, stream,
-              CASE(gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
+              CASE(a->gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
                    .width = vocab)))
-        ops->backend->cross_entropy(ops, stream, rows, vocab, labels, gradient, scalars, logits,
-                                    losses);
+        ops->backend->cross_entropy(ops, stream, rows, vocab, a);
 }
 
 void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
@@ -451,19 +448,15 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
 }
 
 void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
-                            bool gradient, const struct step_scalars *scalars, void *logits,
-                            double *losses)
+                            int64_t first_id, int ranks, const double *parts,
+                            const struct cross_entropy *a)
 {
-    CHECK_LT(0, rows);
-    CHECK_LT(0, vocab);
+    check_cross_entropy(rows, vocab, a);
     CHECK_LE(0, first_id);
     CHECK_LT(0, ranks);
-    CHECK(labels && parts && logits && losses);
-    CHECK(scalars != NULL || !gradient);
+    CHECK(parts);
     if (ready(ops, stream, CASE("cross_entropy_join", .rows = rows, .width = vocab)))
-        ops->backend->cross_entropy_join(ops, stream, rows, vocab, first_id, labels, ranks, parts,
-                                         gradient, scalars, logits, losses);
+        ops->backend->cross_entropy_join(ops, stream, rows, vocab, first_id, ranks, parts, a);
 }
 
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

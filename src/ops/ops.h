@@ -72,21 +72,34 @@ void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
                 const void *x, const void *w, const void *bias /* (out) or NULL */,
                 void *y /* (R, out) */);
 /* pre = x W + b; y = gelu(pre) */
+struct linear_gelu {
+    const void *x, *w; /* (R, in); as for ops_linear */
+    const void *bias;  /* (out) or NULL */
+    void *pre, *y;     /* (R, out) */
+};
 void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *x, const void *w, const void *bias, void *pre, void *y);
+                     const struct linear_gelu *a);
 /* Whether ops_gelu of that pre has the bits of that y. If not, the product alone makes them again. */
 bool ops_gelu_remakes(const struct ops *ops);
 /* dx = dy W^T */
 void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx);
-/* For a layer whose input was gelu(pre): dpre = (dy W^T) * gelu'(pre), (R, in); dbias = column sums
- * of dpre, (in) (NULL: none): the gradient of the bias in pre. */
+/* For a layer whose input was gelu(pre): dpre = (dy W^T) * gelu'(pre). */
+struct linear_dx_dgelu {
+    const void *dy, *w, *pre; /* (R, out); as for ops_linear; (R, in) */
+    void *dpre;               /* (R, in) */
+    void *dbias; /* (in) or NULL: column sums of dpre, the gradient of the bias in pre */
+};
 void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias);
-/* dw = x^T dy in W's own orientation, dbias = column sums of dy (NULL: none). `add` adds to dw and
- * dbias instead: for a unit that goes through its rows in chunks fixed by the shape. */
+                         const struct linear_dx_dgelu *a);
+/* dw = x^T dy in W's own orientation, dbias = column sums of dy. */
+struct linear_dw {
+    const void *x, *dy; /* (R, in), (R, out) */
+    bool add;           /* add to dw and dbias: for a unit that processes its rows in chunks */
+    void *dw, *dbias;   /* W's shape; (out) or NULL */
+};
 void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                   const void *x, const void *dy, bool add, void *dw, void *dbias);
+                   const struct linear_dw *a);
 
 /* --- norms, fused with the residual add ----------------------------------------------------- */
 enum norm_kind { NORM_LAYER, NORM_RMS };
@@ -95,26 +108,42 @@ struct norm {
     int64_t width;
     double eps;
 };
-/* sum = residual + branch (branch NULL: sum = residual); y = norm(sum) * weight + bias. mean and
- * rstd are (R) and are kept for the backward pass (mean is not touched by NORM_RMS). `sum` may be
- * `residual`, and may be NULL when branch is NULL. The bits are those of: add, round to the compute
- * type, norm of the rounded sum. */
+/* sum = residual + branch; y = norm(sum) * weight + bias. The bits are those of: add, round to the
+ * compute type, normalize the rounded sum. */
+struct add_norm {
+    const void *residual; /* (R, C) */
+    const void *branch;   /* (R, C); NULL: sum = residual */
+    const void *weight;   /* (C) */
+    const void *bias;     /* (C) or NULL */
+    void *sum;            /* (R, C); may be `residual`; may be NULL when branch is NULL */
+    void *y;              /* (R, C) */
+    float *mean, *rstd;   /* (R), kept for the backward pass; NORM_RMS does not use `mean` */
+};
 void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                  const void *residual, const void *branch, const void *weight,
-                  const void *bias /* NULL: none */, void *sum, void *y, float *mean, float *rstd);
-/* y again from the kept sum, mean and rstd: the same bits as ops_add_norm gave. */
+                  const struct add_norm *a);
+/* Recompute y from the saved sum, mean and rstd: the same bits as from ops_add_norm. */
+struct norm_apply {
+    const void *sum, *weight, *bias; /* (R, C), (C), (C) or NULL */
+    const float *mean, *rstd;        /* (R) */
+    void *y;                         /* (R, C) */
+};
 void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                    const void *sum, const void *weight, const void *bias, const float *mean,
-                    const float *rstd, void *y);
-/* dsum_out = dsum (NULL: 0) + gradient through the norm; dsum_out may be dsum or dy. dweight and
- * dbias (NULL: none) are summed over fixed blocks of rows in a fixed order, and so are the columns
- * of the gradients that go by (both or neither; NULL: not wanted): dsum_columns (C) of dsum as it
- * was read, out_columns (C) of dsum_out as it is written, which are the gradients of biases that
- * were added there. `scratch` has ops_norm_scratch bytes. */
+                    const struct norm_apply *a);
+/* dsum_out = dsum + gradient through the norm. The column sums dsum_columns and out_columns are the
+ * gradients of biases that were added to `sum` and to its sources; request both or neither. All
+ * sums over rows run over fixed blocks of rows in a fixed order. */
+struct norm_backward {
+    const void *dy, *sum, *weight; /* (R, C), (R, C), (C) */
+    const float *mean, *rstd;      /* (R) */
+    const void *dsum;              /* (R, C) or NULL: 0 */
+    void *dsum_out;                /* (R, C); may be `dsum` or `dy` */
+    void *dweight, *dbias;         /* (C) or NULL */
+    void *dsum_columns;            /* (C) or NULL: column sums of dsum as it was read */
+    void *out_columns;             /* (C) or NULL: column sums of dsum_out as it is written */
+    void *scratch;                 /* ops_norm_scratch bytes */
+};
 void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                       const void *dy, const void *sum, const void *weight, const float *mean,
-                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *dsum_columns, void *out_columns, void *scratch);
+                       const struct norm_backward *a);
 size_t ops_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
 void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *a, const void *b,
              void *sum);
@@ -153,20 +182,34 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
  * softmax's denominator. The T x T matrix never exists. */
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
-/* With `rope`, the table by which qkv was turned (past 0), dq and dk are turned back: dqkv is then
- * the gradient of what ops_rope was given. NULL: it is the gradient of qkv. dbias ((H + 2G) D), NULL:
- * not wanted, are the column sums of dqkv: the gradient of a bias that was added to every row. (A GPU
- * may form them of values that are not rounded yet.) */
+/* Gradient of the attention's qkv. */
+struct attention_backward {
+    const float *rope;     /* the table that rotated qkv, at past 0: dq and dk are rotated back, and
+                              dqkv is the gradient of what ops_rope was given; NULL: no rotation */
+    const void *qkv, *out; /* as for ops_attention */
+    const float *lse;
+    const void *dout; /* (B, T, H D) */
+    void *dqkv;       /* (B, T, (H + 2G) D) */
+    void *dbias;      /* ((H + 2G) D) or NULL: column sums of dqkv, the gradient of a bias that was
+                         added to every row; a GPU may sum values before they are rounded */
+    void *scratch;    /* ops_attention_scratch bytes */
+};
 void ops_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *dbias, void *scratch);
+                            const struct attention_backward *b);
 size_t ops_attention_scratch(const struct ops *ops, struct attention a); /* enough for both */
-/* Decoding: a.tokens new positions after `past` old ones. Their keys and values are put into
- * cache_k and cache_v (B, room, G D) at rows past .. past + T - 1 first; then each attends to all
- * rows up to its own. */
+/* Decoding: a.tokens new positions after `past` earlier ones. Their keys and values are first stored
+ * in the cache, at rows past .. past + T - 1; then each position attends to all rows up to its
+ * own. */
+struct attention_cached {
+    struct past past;
+    int64_t room;            /* rows of the cache for one sequence */
+    const void *qkv;         /* (B, T, (H + 2G) D) */
+    void *cache_k, *cache_v; /* (B, room, G D) */
+    void *out;               /* (B, T, H D) */
+    void *scratch;           /* ops_attention_scratch bytes */
+};
 void ops_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                          struct past past, int64_t room, const void *qkv, void *cache_k,
-                          void *cache_v, void *out, void *scratch);
+                          const struct attention_cached *c);
 
 /* --- embedding and loss --------------------------------------------------------------------- */
 struct embedding {
@@ -189,23 +232,29 @@ void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embed
 size_t ops_embedding_scratch(const struct ops *ops, struct embedding e);
 /* losses[r] = -log softmax(logits[r])[labels[r]], 0 where the label is -1. With `gradient`, logits
  * become (softmax - onehot) * scalars->loss_scale (0 for a row whose label is -1); otherwise they
- * are left alone. */
+ * are not changed. */
+struct cross_entropy {
+    const int32_t *labels; /* (R) */
+    bool gradient;
+    const struct step_scalars *scalars; /* may be NULL without `gradient` */
+    void *logits;                       /* (R, V) */
+    double *losses;                     /* (R) */
+};
 void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
-                       void *logits, double *losses);
-/* The same in two halves, for ranks that have some columns of the logits each: this one's V columns
- * are tokens first_id and on. The first half says what is here: parts (R, 3), for each row the
- * largest logit, the sum of exp(logit - largest), and the label's logit (0 where it is not among
- * these columns). The second joins the parts of all ranks (ranks, R, 3), in rank order: losses as
- * above, the same bits on every rank, and with `gradient` that of these columns in place. */
+                       const struct cross_entropy *a);
+/* The same in two halves, for ranks that hold some columns of the logits each: this rank's V columns
+ * are the tokens from first_id. The first half describes these columns in parts (R, 3): for each row
+ * the largest logit, the sum of exp(logit - largest), and the label's logit (0 where the label is
+ * not among these columns). The second half joins the parts of all ranks, (ranks, R, 3), in rank
+ * order: losses as above, with the same bits on every rank, and with `gradient` that of these
+ * columns, in place. */
 enum { OPS_LOSS_PART = 3 };
 void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                             int64_t first_id, const int32_t *labels, const void *logits,
                             double *parts);
 void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
-                            bool gradient, const struct step_scalars *scalars, void *logits,
-                            double *losses);
+                            int64_t first_id, int ranks, const double *parts,
+                            const struct cross_entropy *a);
 /* *sum = all values as a binary tree over their numbers: pairs of neighbours, then pairs of these;
  * what has no neighbour goes up as it is. 0 of none. */
 void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double *values,

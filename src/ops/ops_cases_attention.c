@@ -81,9 +81,15 @@ OPS_DESCRIBE(attention_backward)
 /* With "table" or without, with "dbias" or without. */
 OPS_RUN(attention_backward)
 {
-    ops_attention_backward(ops, stream, c->attention, ops_at(call, "table"), ops_at(call, "qkv"),
-                           ops_at(call, "out"), ops_at(call, "lse"), ops_at(call, "dout"),
-                           ops_at(call, "dqkv"), ops_at(call, "dbias"), ops_at(call, "scratch"));
+    ops_attention_backward(ops, stream, c->attention,
+                           &(struct attention_backward){.rope = ops_at(call, "table"),
+                                                        OPS_AT(qkv),
+                                                        OPS_AT(out),
+                                                        OPS_AT(lse),
+                                                        OPS_AT(dout),
+                                                        OPS_AT(dqkv),
+                                                        OPS_AT(dbias),
+                                                        OPS_AT(scratch)});
 }
 
 static void add_table(struct ops_call *call, struct attention a)
@@ -144,7 +150,12 @@ OPS_DESCRIBE(attention_cached)
 
 OPS_RUN(attention_cached)
 {
-    ops_attention_cached(ops, stream, c->attention, ops_past(call, c->past), c->room,
-                         ops_at(call, "qkv"), ops_at(call, "cache_k"), ops_at(call, "cache_v"),
-                         ops_at(call, "out"), ops_at(call, "scratch"));
+    ops_attention_cached(ops, stream, c->attention,
+                         &(struct attention_cached){.past = ops_past(call, c->past),
+                                                    .room = c->room,
+                                                    OPS_AT(qkv),
+                                                    OPS_AT(cache_k),
+                                                    OPS_AT(cache_v),
+                                                    OPS_AT(out),
+                                                    OPS_AT(scratch)});
 }

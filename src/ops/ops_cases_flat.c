@@ -68,8 +68,8 @@ OPS_DESCRIBE(cross_entropy)
 
 OPS_RUN(cross_entropy)
 {
-    ops_cross_entropy(ops, stream, c->rows, c->width, ops_at(call, "labels"), false, NULL,
-                      ops_at(call, "logits"), ops_at(call, "losses"));
+    ops_cross_entropy(ops, stream, c->rows, c->width,
+                      &(struct cross_entropy){OPS_AT(labels), OPS_AT(logits), OPS_AT(losses)});
 }
 
 static void add_loss_gradients(struct ops_call *call, const struct ops_case *c)
@@ -93,9 +93,10 @@ OPS_DESCRIBE(cross_entropy_gradient)
 
 OPS_RUN(cross_entropy_gradient)
 {
-    ops_cross_entropy(ops, stream, c->rows, c->width, ops_at(call, "labels"), true,
-                      ops_at(call, "scalars"), ops_at(call, "logits"),
-                      ops_at(call, "losses_again"));
+    ops_cross_entropy(ops, stream, c->rows, c->width,
+                      &(struct cross_entropy){OPS_AT(labels), .gradient = true, OPS_AT(scalars),
+                                              OPS_AT(logits),
+                                              .losses = ops_at(call, "losses_again")});
 }
 
 /* Columns before those of the case, which another rank has. */
@@ -138,8 +139,9 @@ OPS_RUN(cross_entropy_parts)
     ops_cross_entropy_part(ops, stream, c->rows, OTHERS, 0, labels, others, parts);
     ops_cross_entropy_part(ops, stream, c->rows, c->width, OTHERS, labels, logits,
                            parts + c->rows * OPS_LOSS_PART);
-    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, labels, 2, parts, false, NULL,
-                           logits, ops_at(call, "losses"));
+    ops_cross_entropy_join(
+        ops, stream, c->rows, c->width, OTHERS, 2, parts,
+        &(struct cross_entropy){.labels = labels, .logits = logits, OPS_AT(losses)});
 }
 
 OPS_DESCRIBE(cross_entropy_join)
@@ -152,9 +154,10 @@ OPS_DESCRIBE(cross_entropy_join)
 
 OPS_RUN(cross_entropy_join)
 {
-    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, ops_at(call, "labels"), 2,
-                           ops_at(call, "parts"), true, ops_at(call, "scalars"),
-                           ops_at(call, "logits"), ops_at(call, "losses_again"));
+    ops_cross_entropy_join(ops, stream, c->rows, c->width, OTHERS, 2, ops_at(call, "parts"),
+                           &(struct cross_entropy){OPS_AT(labels), .gradient = true,
+                                                   OPS_AT(scalars), OPS_AT(logits),
+                                                   .losses = ops_at(call, "losses_again")});
 }
 
 OPS_DESCRIBE(sum)
@@ -273,11 +276,8 @@ OPS_RUN(adamw)
         {c->count - cut, param + cut, copy != NULL ? copy + skip : NULL, c->to, c->from,
          grad + grad_skip, m + cut, v + cut, 0.5f, 0.0f},
     };
-    struct adamw hyper = {.beta1 = 0.9,
-                          .beta2 = 0.95,
-                          .eps = 1e-8,
-                          .places = ops_at(call, "places"),
-                          .update = OPS_ADAMW_UPDATE};
+    struct adamw hyper = {
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, OPS_AT(places), .update = OPS_ADAMW_UPDATE};
     device_copy(stream, ops_at(call, "segments"), segments, sizeof segments);
     if (hyper.places)
         device_copy(stream, ops_at(call, "places"), ops_adamw_locations,

@@ -62,5 +62,7 @@ void ops_add_past(struct ops_call *call, const struct ops_case *c, int64_t count
 struct past ops_past(const struct ops_call *call, int64_t count);
 /* The data of a tensor; NULL when it is not listed. */
 void *ops_at(const struct ops_call *call, const char *name);
+/* In the initializer of an op's arguments: the field gets the tensor of the same name. */
+#define OPS_AT(name) .name = ops_at(call, #name)
 
 #endif

@@ -23,21 +23,19 @@ struct ops_backend {
 
     void (*linear)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                    const void *, const void *, void *);
-    void (*linear_gelu)(struct ops *, struct stream *, struct linear, int64_t, const void *,
-                        const void *, const void *, void *, void *);
+    void (*linear_gelu)(struct ops *, struct stream *, struct linear, int64_t,
+                        const struct linear_gelu *);
     void (*linear_dx)(struct ops *, struct stream *, struct linear, int64_t, const void *,
                       const void *, void *);
-    void (*linear_dx_dgelu)(struct ops *, struct stream *, struct linear, int64_t, const void *,
-                            const void *, const void *, void *, void *);
-    void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t, const void *,
-                      const void *, bool, void *, void *);
-    void (*add_norm)(struct ops *, struct stream *, struct norm, int64_t, const void *,
-                     const void *, const void *, const void *, void *, void *, float *, float *);
-    void (*norm_apply)(struct ops *, struct stream *, struct norm, int64_t, const void *,
-                       const void *, const void *, const float *, const float *, void *);
-    void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t, const void *,
-                          const void *, const void *, const float *, const float *, const void *,
-                          void *, void *, void *, void *, void *, void *);
+    void (*linear_dx_dgelu)(struct ops *, struct stream *, struct linear, int64_t,
+                            const struct linear_dx_dgelu *);
+    void (*linear_dw)(struct ops *, struct stream *, struct linear, int64_t,
+                      const struct linear_dw *);
+    void (*add_norm)(struct ops *, struct stream *, struct norm, int64_t, const struct add_norm *);
+    void (*norm_apply)(struct ops *, struct stream *, struct norm, int64_t,
+                       const struct norm_apply *);
+    void (*norm_backward)(struct ops *, struct stream *, struct norm, int64_t,
+                          const struct norm_backward *);
     size_t (*norm_scratch)(const struct ops *, struct norm, int64_t);
     void (*add)(struct ops *, struct stream *, int64_t, const void *, const void *, void *);
     void (*gelu)(struct ops *, struct stream *, int64_t, const void *, void *);
@@ -50,26 +48,24 @@ struct ops_backend {
                  void *);
     void (*attention)(struct ops *, struct stream *, struct attention, const void *, void *,
                       float *, void *);
-    void (*attention_backward)(struct ops *, struct stream *, struct attention, const float *,
-                               const void *, const void *, const float *, const void *, void *,
-                               void *, void *);
+    void (*attention_backward)(struct ops *, struct stream *, struct attention,
+                               const struct attention_backward *);
     size_t (*attention_scratch)(const struct ops *, struct attention);
     /* The shape that is computed where tiles reach beyond the given one; NULL: that one. For prices. */
     struct attention (*attention_tiles)(const struct ops *, struct attention);
-    void (*attention_cached)(struct ops *, struct stream *, struct attention, struct past, int64_t,
-                             const void *, void *, void *, void *, void *);
+    void (*attention_cached)(struct ops *, struct stream *, struct attention,
+                             const struct attention_cached *);
     void (*embedding)(struct ops *, struct stream *, struct embedding, const int32_t *,
                       const void *, const void *, struct past, void *);
     void (*embedding_backward)(struct ops *, struct stream *, struct embedding, const int32_t *,
                                const void *, void *, void *, void *);
     size_t (*embedding_scratch)(const struct ops *, struct embedding);
-    void (*cross_entropy)(struct ops *, struct stream *, int64_t, int64_t, const int32_t *, bool,
-                          const struct step_scalars *, void *, double *);
+    void (*cross_entropy)(struct ops *, struct stream *, int64_t, int64_t,
+                          const struct cross_entropy *);
     void (*cross_entropy_part)(struct ops *, struct stream *, int64_t, int64_t, int64_t,
                                const int32_t *, const void *, double *);
-    void (*cross_entropy_join)(struct ops *, struct stream *, int64_t, int64_t, int64_t,
-                               const int32_t *, int, const double *, bool,
-                               const struct step_scalars *, void *, double *);
+    void (*cross_entropy_join)(struct ops *, struct stream *, int64_t, int64_t, int64_t, int,
+                               const double *, const struct cross_entropy *);
     void (*sum)(struct ops *, struct stream *, int64_t, const double *, double *);
     void (*tree_sums)(struct ops *, struct stream *, int64_t, int, const double *, double *);
     void (*cast)(struct ops *, struct stream *, void *, enum dtype, const void *, enum dtype,

@@ -20,13 +20,13 @@ static const struct rough *rough_of(const struct ops *ops)
 }
 
 static void rough_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                              const void *x, const void *w, const void *bias, void *pre, void *y)
+                              const struct linear_gelu *a)
 {
     const struct rough *rough = rough_of(ops);
     rough->rank->products++;
-    rough->real->linear_gelu(ops, stream, l, rows, x, w, bias, pre, y);
+    rough->real->linear_gelu(ops, stream, l, rows, a);
     for (int64_t i = 0; i < rows * l.out; i++) {
-        char *at = (char *)pre + (size_t)i * dtype_bytes(ops->type);
+        char *at = (char *)a->pre + (size_t)i * dtype_bytes(ops->type);
         uint16_t rounded;
         dtype_convert(&rounded, DTYPE_BF16, at, ops->type, 1);
         dtype_convert(at, ops->type, &rounded, DTYPE_BF16, 1);

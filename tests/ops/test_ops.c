@@ -300,8 +300,13 @@ static void test_norm_without_sum(void **state)
     rig_open(&rig, *state, DTYPE_F32, 1);
     for (int i = 0; i < 14; i++)
         x[i] = (float)(i * i % 11), weight[i / 2] = 0.5f * (float)i;
-    ops_add_norm(rig.ops, rig.stream, n, 2, x, NULL, weight, NULL, sum, y, mean, rstd);
-    ops_add_norm(rig.ops, rig.stream, n, 2, x, NULL, weight, NULL, NULL, again, mean, rstd);
+    ops_add_norm(
+        rig.ops, rig.stream, n, 2,
+        &(struct add_norm){
+            .residual = x, .weight = weight, .sum = sum, .y = y, .mean = mean, .rstd = rstd});
+    ops_add_norm(rig.ops, rig.stream, n, 2,
+                 &(struct add_norm){
+                     .residual = x, .weight = weight, .y = again, .mean = mean, .rstd = rstd});
     assert_memory_equal(y, again, sizeof y);
     assert_memory_equal(x, sum, sizeof x);
     rig_close(&rig);
@@ -342,9 +347,15 @@ static void test_decoding(void **state)
     int64_t past = 0;
     for (int i = 0; i < 5; i++) {
         struct attention chunk = {1, chunks[i], H, G, D};
-        ops_attention_cached(rig.ops, rig.stream, chunk, (struct past){past, NULL}, T,
-                             qkv + past * WIDTH, cache_k, cache_v, out + past * H * D,
-                             ops_find_tensor(call, "scratch")->data);
+        ops_attention_cached(
+            rig.ops, rig.stream, chunk,
+            &(struct attention_cached){.past = (struct past){past, NULL},
+                                       .room = T,
+                                       .qkv = qkv + past * WIDTH,
+                                       .cache_k = cache_k,
+                                       .cache_v = cache_v,
+                                       .out = out + past * H * D,
+                                       .scratch = ops_find_tensor(call, "scratch")->data});
         past += chunks[i];
     }
     for (int i = 0; i < T * H * D; i++)

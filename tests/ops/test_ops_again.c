@@ -61,11 +61,14 @@ static void test_linear_gelu(void **state)
     void *x = filled(&rig, ROWS * IN, "x"), *w = filled(&rig, IN * OUT, "w");
     void *bias = filled(&rig, OUT, "bias"), *pre = taken(&rig, ROWS * OUT);
     void *y = taken(&rig, ROWS * OUT), *again = taken(&rig, ROWS * OUT);
-    ops_linear_gelu(rig.ops, rig.stream, l, ROWS, x, w, bias, pre, y);
+    ops_linear_gelu(rig.ops, rig.stream, l, ROWS,
+                    &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = pre, .y = y});
     if (ops_gelu_remakes(rig.ops))
         ops_gelu(rig.ops, rig.stream, ROWS * OUT, pre, again);
     else
-        ops_linear_gelu(rig.ops, rig.stream, l, ROWS, x, w, bias, pre, again);
+        ops_linear_gelu(
+            rig.ops, rig.stream, l, ROWS,
+            &(struct linear_gelu){.x = x, .w = w, .bias = bias, .pre = pre, .y = again});
     same_bits(&rig, y, again, ROWS * OUT);
     void *all[] = {x, w, bias, pre, y, again};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -25,9 +25,11 @@ static void sum_by_product(struct rig *rig, const struct ops_case *c, struct ops
     struct attention a = c->attention;
     struct linear l = {1, (a.heads + 2 * a.kv_heads) * a.head_width, out_in};
     const struct ops_call *call = ops_trial_call(trial);
-    ops_linear_dw(rig->ops, rig->stream, l, a.batch * a.tokens, ops_find_tensor(call, "out")->data,
-                  ops_find_tensor(call, "dqkv")->data, false, ops_find_tensor(call, "qkv")->data,
-                  ops_find_tensor(call, "dbias")->data);
+    ops_linear_dw(rig->ops, rig->stream, l, a.batch * a.tokens,
+                  &(struct linear_dw){.x = ops_find_tensor(call, "out")->data,
+                                      .dy = ops_find_tensor(call, "dqkv")->data,
+                                      .dw = ops_find_tensor(call, "qkv")->data,
+                                      .dbias = ops_find_tensor(call, "dbias")->data});
 }
 
 static void compare(struct rig *rig, const struct ops_case *c, bool out_in)

@@ -12,9 +12,13 @@ static void *at(const struct ops_trial *trial, const char *name)
 /* The two calls, in a trial of the one that turns. */
 static void run_separately(struct rig *rig, const struct ops_case *c, const struct ops_trial *trial)
 {
-    ops_attention_backward(rig->ops, rig->stream, c->attention, NULL, at(trial, "qkv"),
-                           at(trial, "out"), at(trial, "lse"), at(trial, "dout"), at(trial, "dqkv"),
-                           NULL, at(trial, "scratch"));
+    ops_attention_backward(rig->ops, rig->stream, c->attention,
+                           &(struct attention_backward){.qkv = at(trial, "qkv"),
+                                                        .out = at(trial, "out"),
+                                                        .lse = at(trial, "lse"),
+                                                        .dout = at(trial, "dout"),
+                                                        .dqkv = at(trial, "dqkv"),
+                                                        .scratch = at(trial, "scratch")});
     ops_rope(rig->ops, rig->stream, c->attention, at(trial, "table"), (struct past){0}, true,
              at(trial, "dqkv"));
 }

@@ -86,27 +86,23 @@ void cpu_blas_close(struct ops *ops);
 void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                 const void *x, const void *w, const void *bias, void *y);
 void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *x, const void *w, const void *bias, void *pre, void *y);
+                     const struct linear_gelu *a);
 void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx);
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias);
+                         const struct linear_dx_dgelu *a);
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                   const void *x, const void *dy, bool add, void *dw, void *dbias);
+                   const struct linear_dw *a);
 /* sums (width) of the columns of x (rows, width): the bits of cpu_linear_dw's dbias */
 void cpu_column_sums(struct ops *ops, int64_t rows, int64_t width, const float *x, float *sums);
 
 /* cpu_norm.c */
 void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                  const void *residual, const void *branch, const void *weight, const void *bias,
-                  void *sum, void *y, float *mean, float *rstd);
+                  const struct add_norm *a);
 void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                    const void *sum, const void *weight, const void *bias, const float *mean,
-                    const float *rstd, void *y);
+                    const struct norm_apply *a);
 void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, int64_t rows,
-                       const void *dy, const void *sum, const void *weight, const float *mean,
-                       const float *rstd, const void *dsum, void *dsum_out, void *dweight,
-                       void *dbias, void *dsum_columns, void *out_columns, void *scratch);
+                       const struct norm_backward *a);
 size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows);
 
 /* cpu_pointwise.c */
@@ -126,12 +122,10 @@ void cpu_rope(struct ops *ops, struct stream *stream, struct attention a, const 
 void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
                    void *out, float *lse, void *scratch);
 void cpu_attention_backward(struct ops *ops, struct stream *stream, struct attention a,
-                            const float *rope, const void *qkv, const void *out, const float *lse,
-                            const void *dout, void *dqkv, void *dbias, void *scratch);
+                            const struct attention_backward *g);
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a);
 void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attention a,
-                          struct past past, int64_t room, const void *qkv, void *cache_k,
-                          void *cache_v, void *out, void *scratch);
+                          const struct attention_cached *c);
 
 /* cpu_embedding.c */
 void cpu_embedding(struct ops *ops, struct stream *stream, struct embedding e,
@@ -144,15 +138,13 @@ size_t cpu_embedding_scratch(const struct ops *ops, struct embedding e);
 
 /* cpu_loss.c */
 void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
-                       void *logits, double *losses);
+                       const struct cross_entropy *a);
 void cpu_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
                             int64_t first_id, const int32_t *labels, const void *logits,
                             double *parts);
 void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
-                            bool gradient, const struct step_scalars *scalars, void *logits,
-                            double *losses);
+                            int64_t first_id, int ranks, const double *parts,
+                            const struct cross_entropy *a);
 
 /* cpu_flat.c */
 void cpu_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int level,

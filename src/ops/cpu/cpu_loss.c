@@ -33,29 +33,27 @@ static double row_loss(int64_t vocab, int32_t label, bool gradient, float loss_s
     return log(sum) + (double)max - (double)wanted;
 }
 
-static void loss_share(int64_t rows, int64_t vocab, const int32_t *labels, bool gradient,
-                       float loss_scale, float *logits, double *losses)
+static void loss_share(int64_t rows, int64_t vocab, const struct cross_entropy *a)
 {
+    float loss_scale = a->gradient ? a->scalars->loss_scale : 0.0f;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        if (labels[r] >= 0) {
-            losses[r] = row_loss(vocab, labels[r], gradient, loss_scale, logits + r * vocab);
+        float *x = (float *)a->logits + r * vocab; /* (V) */
+        if (a->labels[r] >= 0) {
+            a->losses[r] = row_loss(vocab, a->labels[r], a->gradient, loss_scale, x);
             continue;
         }
-        losses[r] = 0;
-        if (gradient)
-            memset(logits + r * vocab, 0, (size_t)vocab * sizeof(float));
+        a->losses[r] = 0;
+        if (a->gradient)
+            memset(x, 0, (size_t)vocab * sizeof(float));
     }
 }
 
 void cpu_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                       const int32_t *labels, bool gradient, const struct step_scalars *scalars,
-                       void *logits, double *losses)
+                       const struct cross_entropy *a)
 {
     (void)stream;
-    float loss_scale = gradient ? scalars->loss_scale : 0.0f;
-    IN_THREADS(cpu_threads(ops, rows * vocab),
-               loss_share(rows, vocab, labels, gradient, loss_scale, logits, losses));
+    IN_THREADS(cpu_threads(ops, rows * vocab), loss_share(rows, vocab, a));
 }
 
 /* --- in two halves -------------------------------------------------------------------------- */
@@ -110,32 +108,28 @@ static void row_gradient(int64_t vocab, int64_t label, double max, double sum, f
         x[label] -= loss_scale;
 }
 
-static void join_share(int64_t rows, int64_t vocab, int64_t first_id, const int32_t *labels,
-                       int ranks, const double *parts, bool gradient, float loss_scale,
-                       float *logits, double *losses)
+static void join_share(int64_t rows, int64_t vocab, int64_t first_id, int ranks,
+                       const double *parts, const struct cross_entropy *a)
 {
+    float loss_scale = a->gradient ? a->scalars->loss_scale : 0.0f;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         double max, sum;
-        float *x = logits + r * vocab;
+        float *x = (float *)a->logits + r * vocab; /* (V) */
         double loss =
             join_parts(parts + r * OPS_LOSS_PART, rows * OPS_LOSS_PART, ranks, &max, &sum);
-        losses[r] = labels[r] >= 0 ? loss : 0;
-        if (gradient && labels[r] >= 0)
-            row_gradient(vocab, labels[r] - first_id, max, sum, loss_scale, x);
-        else if (gradient)
+        a->losses[r] = a->labels[r] >= 0 ? loss : 0;
+        if (a->gradient && a->labels[r] >= 0)
+            row_gradient(vocab, a->labels[r] - first_id, max, sum, loss_scale, x);
+        else if (a->gradient)
             memset(x, 0, (size_t)vocab * sizeof(float));
     }
 }
 
 void cpu_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows, int64_t vocab,
-                            int64_t first_id, const int32_t *labels, int ranks, const double *parts,
-                            bool gradient, const struct step_scalars *scalars, void *logits,
-                            double *losses)
+                            int64_t first_id, int ranks, const double *parts,
+                            const struct cross_entropy *a)
 {
     (void)stream;
-    float loss_scale = gradient ? scalars->loss_scale : 0.0f;
-    IN_THREADS(cpu_threads(ops, rows * vocab),
-               join_share(rows, vocab, first_id, labels, ranks, parts, gradient, loss_scale, logits,
-                          losses));
+    IN_THREADS(cpu_threads(ops, rows * vocab), join_share(rows, vocab, first_id, ranks, parts, a));
 }

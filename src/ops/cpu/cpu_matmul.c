@@ -219,58 +219,59 @@ void cpu_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
 }
 
 void cpu_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                     const void *x, const void *w, const void *bias, void *pre, void *y)
+                     const struct linear_gelu *a)
 {
     if (rows == 1) {
-        multiply_vector(ops, l, x, w, bias, pre);
-        cpu_gelu(ops, stream, l.out, pre, y);
+        multiply_vector(ops, l, a->x, a->w, a->bias, a->pre);
+        cpu_gelu(ops, stream, l.out, a->pre, a->y);
         return;
     }
     multiply(ops,
              &(struct product){.m = rows,
                                .n = l.out,
                                .k = l.in,
-                               .a = x,
-                               .b = w,
+                               .a = a->x,
+                               .b = a->w,
                                .b_transposed = l.out_in,
-                               .c = pre,
-                               .bias = bias,
-                               .gelu = y},
+                               .c = a->pre,
+                               .bias = a->bias,
+                               .gelu = a->y},
              NULL);
 }
 
 void cpu_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
                    const void *dy, const void *w, void *dx)
 {
-    cpu_linear_dx_dgelu(ops, stream, l, rows, dy, w, NULL, dx, NULL);
+    cpu_linear_dx_dgelu(ops, stream, l, rows,
+                        &(struct linear_dx_dgelu){.dy = dy, .w = w, .dpre = dx});
 }
 
 void cpu_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                         const void *dy, const void *w, const void *pre, void *dpre, void *dbias)
+                         const struct linear_dx_dgelu *a)
 {
     (void)stream;
     multiply(ops,
              &(struct product){.m = rows,
                                .n = l.in,
                                .k = l.out,
-                               .a = dy,
-                               .b = w,
+                               .a = a->dy,
+                               .b = a->w,
                                .b_transposed = !l.out_in,
-                               .c = dpre,
-                               .gelu_pre = pre},
+                               .c = a->dpre,
+                               .gelu_pre = a->pre},
              NULL);
-    if (dbias)
-        cpu_column_sums(ops, rows, l.in, dpre, dbias);
+    if (a->dbias)
+        cpu_column_sums(ops, rows, l.in, a->dpre, a->dbias);
 }
 
 void cpu_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int64_t rows,
-                   const void *x, const void *dy, bool add, void *dw, void *dbias)
+                   const struct linear_dw *a)
 {
     (void)stream;
-    struct product p = {.k = rows, .a_transposed = true, .c = dw, .add = add};
+    struct product p = {.k = rows, .a_transposed = true, .c = a->dw, .add = a->add};
     p.m = l.out_in ? l.out : l.in;
     p.n = l.out_in ? l.in : l.out;
-    p.a = l.out_in ? dy : x;
-    p.b = l.out_in ? x : dy;
-    multiply(ops, &p, &(struct sums){.x = dy, .over_rows = l.out_in, .out = dbias});
+    p.a = l.out_in ? a->dy : a->x;
+    p.b = l.out_in ? a->x : a->dy;
+    multiply(ops, &p, &(struct sums){.x = a->dy, .over_rows = l.out_in, .out = a->dbias});
 }
