@@ -17,16 +17,8 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     struct stream *s = run->stream;
     const void *const *w = run->params;
     block_row_linear(run, b, k->proj, b->attn, w[PROJ_W], w[PROJ_B], b->act);
-    ops_add_norm(o, s, k->norm, b->own,
-                 &(struct add_norm){.residual = b->sum1,
-                                    .branch = b->act,
-                                    .weight = w[LN2_W],
-                                    .bias = w[LN2_B],
-                                    .sum = b->sum2,
-                                    .y = b->normed2,
-                                    .mean = b->mean2,
-                                    .rstd = b->rstd2});
-    const void *x = region_enter(&b->region, b->own, b->normed2, b->full2);
+    block_add_norm(k, run, b, &b->norm2, b->norm1.sum, b->act, w[LN2_W], w[LN2_B]);
+    const void *x = region_enter(&b->region, b->own, b->norm2.normed, b->norm2.full);
     ops_linear_gelu(
         o, s, k->up, b->rows,
         &(struct linear_gelu){.x = x, .w = w[FC_W], .bias = w[FC_B], .pre = b->pre, .y = b->act});
@@ -41,21 +33,13 @@ static void forward(const struct unit *unit, struct unit_run *run,
     struct ops *o = run->ops;
     struct stream *s = run->stream;
     const void *const *w = run->params;
-    ops_add_norm(o, s, k->norm, b.own,
-                 &(struct add_norm){.residual = run->residual,
-                                    .branch = run->pending,
-                                    .weight = w[LN1_W],
-                                    .bias = w[LN1_B],
-                                    .sum = b.sum1,
-                                    .y = b.normed1,
-                                    .mean = b.mean1,
-                                    .rstd = b.rstd1});
-    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    block_add_norm(k, run, &b, &b.norm1, run->residual, run->pending, w[LN1_W], w[LN1_B]);
+    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
     attend(k, run, &b);
     project_and_expand(k, run, &b);
     block_row_linear(run, &b, k->down, b.act, w[OUT_W], w[OUT_B], run->room);
-    run->out_residual = b.sum2;
+    run->out_residual = b.norm2.sum;
     run->out_pending = run->room;
 }
 
@@ -77,21 +61,9 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     if (run->rebuild > KEEP_UNLESS_FULL) {
-        ops_norm_apply(o, s, k->norm, b.own,
-                       &(struct norm_apply){.sum = b.sum1,
-                                            .weight = w[LN1_W],
-                                            .bias = w[LN1_B],
-                                            .mean = b.mean1,
-                                            .rstd = b.rstd1,
-                                            .y = b.normed1});
+        block_norm_again(k, run, &b, &b.norm1, w[LN1_W], w[LN1_B]);
         block_gather_normed1(&b);
-        ops_norm_apply(o, s, k->norm, b.own,
-                       &(struct norm_apply){.sum = b.sum2,
-                                            .weight = w[LN2_W],
-                                            .bias = w[LN2_B],
-                                            .mean = b.mean2,
-                                            .rstd = b.rstd2,
-                                            .y = b.normed2});
+        block_norm_again(k, run, &b, &b.norm2, w[LN2_W], w[LN2_B]);
         block_gather_normed2(&b);
         if (ops_gelu_remakes(o)) {
             ops_gelu(o, s, b.rows * k->up.out, b.pre, b.act);
@@ -107,14 +79,8 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
         }
         return;
     }
-    ops_add_norm(o, s, k->norm, b.own,
-                 &(struct add_norm){.residual = b.sum1,
-                                    .weight = w[LN1_W],
-                                    .bias = w[LN1_B],
-                                    .y = b.normed1,
-                                    .mean = b.mean1,
-                                    .rstd = b.rstd1});
-    const void *x = region_enter(&b.region, b.own, b.normed1, b.full1);
+    block_add_norm(k, run, &b, &b.norm1, b.norm1.sum, NULL, w[LN1_W], w[LN1_B]);
+    const void *x = region_enter(&b.region, b.own, b.norm1.normed, b.norm1.full);
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV_W], w[QKV_B], b.qkv);
     block_attend(k, run, &b);
     project_and_expand(k, run, &b);
@@ -148,7 +114,7 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
 
     /* MLP: the gradient of pre takes act's place, so the last matrix's own cannot wait. */
     void *d_pre = b.act;
-    struct column up = {k->up, b.normed2, b.full2, d_pre, w[FC_W], d[FC_W], NULL};
+    struct column up = {.l = k->up, .input = &b.norm2, .dy = d_pre, .w = w[FC_W], .dw = d[FC_W]};
     const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
     block_gather_again(&b, &up);
     ops_linear_dw(
@@ -161,22 +127,16 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     void *d_normed = block_column_backward(run, &b, &up);
     block_column_rest(run, &b, &up);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own,
-                      &(struct norm_backward){.dy = d_normed,
-                                              .sum = b.sum2,
-                                              .weight = w[LN2_W],
-                                              .mean = b.mean2,
-                                              .rstd = b.rstd2,
-                                              .dsum = g,
-                                              .dsum_out = g,
-                                              .dweight = d[LN2_W],
-                                              .dbias = d[LN2_B],
-                                              .dsum_columns = biases.out,
-                                              .out_columns = biases.proj,
-                                              .scratch = b.scratch});
+    block_norm_backward(k, run, &b, &b.norm2,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = w[LN2_W],
+                                               .dweight = d[LN2_W],
+                                               .dbias = d[LN2_B],
+                                               .dsum_columns = biases.out,
+                                               .out_columns = biases.proj});
 
     /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
-    struct column qkv = {k->qkv, b.normed1, b.full1, NULL /* to come */, w[QKV_W], d[QKV_W], NULL};
+    struct column qkv = {.l = k->qkv, .input = &b.norm1, .w = w[QKV_W], .dw = d[QKV_W]};
     dy = region_enter(r, b.own, g, b.d_rows);
     block_gather_again(&b, &qkv);
     ops_linear_dx(o, s, k->proj, b.rows, dy, w[PROJ_W], b.d_attn);
@@ -187,17 +147,10 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
         &(struct linear_dw){.x = b.attn, .dy = dy, .dw = d[PROJ_W], .dbias = biases.with_proj});
     block_column_rest(run, &b, &qkv);
     region_await(r, REGION_STREAM);
-    ops_norm_backward(o, s, k->norm, b.own,
-                      &(struct norm_backward){.dy = d_normed,
-                                              .sum = b.sum1,
-                                              .weight = w[LN1_W],
-                                              .mean = b.mean1,
-                                              .rstd = b.rstd1,
-                                              .dsum = g,
-                                              .dsum_out = g,
-                                              .dweight = d[LN1_W],
-                                              .dbias = d[LN1_B],
-                                              .scratch = b.scratch});
+    block_norm_backward(
+        k, run, &b, &b.norm1,
+        (struct norm_backward){
+            .dy = d_normed, .weight = w[LN1_W], .dweight = d[LN1_W], .dbias = d[LN1_B]});
 }
 
 /* --- the same in two parts ------------------------------------------------------------------ */
@@ -224,36 +177,24 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
                                                   .dbias = f[FORMED_UP_BIAS]});
     device_copy(s, d_pre, b.d_wide, (size_t)(b.rows * k->up.out) * dtype_bytes(o->type));
     void *d_normed = block_column_input(run, &b, k->up, d_pre, w[FC_W], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own,
-                      &(struct norm_backward){.dy = d_normed,
-                                              .sum = b.sum2,
-                                              .weight = w[LN2_W],
-                                              .mean = b.mean2,
-                                              .rstd = b.rstd2,
-                                              .dsum = g,
-                                              .dsum_out = g,
-                                              .dweight = f[FORMED_NORM2],
-                                              .dbias = f[FORMED_BIAS2],
-                                              .dsum_columns = biases.out,
-                                              .out_columns = biases.proj,
-                                              .scratch = b.scratch});
+    block_norm_backward(k, run, &b, &b.norm2,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = w[LN2_W],
+                                               .dweight = f[FORMED_NORM2],
+                                               .dbias = f[FORMED_BIAS2],
+                                               .dsum_columns = biases.out,
+                                               .out_columns = biases.proj});
 
     /* Attention: the gradient of qkv takes its place. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ_W], b.d_attn);
     void *d_qkv = block_attend_backward(k, run, &b, f[FORMED_QKV_BIAS]);
     d_normed = block_column_input(run, &b, k->qkv, d_qkv, w[QKV_W], b.d_normed);
-    ops_norm_backward(o, s, k->norm, b.own,
-                      &(struct norm_backward){.dy = d_normed,
-                                              .sum = b.sum1,
-                                              .weight = w[LN1_W],
-                                              .mean = b.mean1,
-                                              .rstd = b.rstd1,
-                                              .dsum = g,
-                                              .dsum_out = g,
-                                              .dweight = f[FORMED_NORM1],
-                                              .dbias = f[FORMED_BIAS1],
-                                              .scratch = b.scratch});
+    block_norm_backward(k, run, &b, &b.norm1,
+                        (struct norm_backward){.dy = d_normed,
+                                               .weight = w[LN1_W],
+                                               .dweight = f[FORMED_NORM1],
+                                               .dbias = f[FORMED_BIAS1]});
     block_end_input(run, &b);
 }
 
@@ -273,8 +214,8 @@ static void gpt2_block_weight(const struct unit *unit, struct unit_run *run)
                                       [FORMED_QKV_BIAS] = QKV_B,
                                       [FORMED_OUT_BIAS] = biases.out ? OUT_B : -1,
                                       [FORMED_PROJ_BIAS] = biases.proj ? PROJ_B : -1};
-    struct column up = {k->up, b.normed2, b.full2, b.pre, NULL, d[FC_W], NULL};
-    struct column qkv = {k->qkv, b.normed1, b.full1, b.qkv, NULL, d[QKV_W], NULL};
+    struct column up = {.l = k->up, .input = &b.norm2, .dy = b.pre, .dw = d[FC_W]};
+    struct column qkv = {.l = k->qkv, .input = &b.norm1, .dy = b.qkv, .dw = d[QKV_W]};
     block_gather_again(&b, &up);
     ops_linear_dw(
         o, s, k->down, b.rows,
