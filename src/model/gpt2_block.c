@@ -1,15 +1,15 @@
 /* gpt2_block -- GPT-2's layer: LayerNorm, attention over one fused c_attn, LayerNorm, MLP with
  * GELU; biases everywhere.
  *
- * Matrices are [in][out]. Letters: R rows, N of them this rank's of the stream, C width, F
- * feed-forward width; H heads of width D = C / H.
+ * Matrices are [in][out]. Letters: R rows, N of them this rank's rows of the stream, C width,
+ * F feed-forward width; H heads of width D = C / H.
  */
 #include "model/model_impl.h"
 
 enum { LN1_W, LN1_B, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_W, LN2_B, FC_W, FC_B, OUT_W, OUT_B };
 #define BIT(use) (1u << (use))
 
-/* From attn to act: the second half of the block up to its last matrix. */
+/* From attn to act: the second half of the block without its last matrix. */
 static void project_and_expand(const struct block *k, struct unit_run *run,
                                const struct block_buffers *b)
 {
@@ -86,12 +86,12 @@ static void gpt2_block_rebuild(const struct unit *unit, struct unit_run *run)
     project_and_expand(k, run, &b);
 }
 
-/* The biases of the matrices that add to the stream: their gradients are column sums of the stream's,
- * which the second norm's backward pass reads and writes, and so forms in passing. Where ranks share
- * the rows it sees too few of them, and they come with the gradients of their matrices. */
+/* Where the biases of proj and out get their gradients. These are column sums of the stream's
+ * gradient, which the second norm's backward pass reads and writes, so it can form them at no cost. In
+ * a sequence-parallel run that pass sees only this rank's rows, and ops_linear_dw forms them. */
 struct stream_biases {
-    void *out, *proj;           /* for the norm; NULL: not by it */
-    void *with_out, *with_proj; /* for ops_linear_dw */
+    void *out, *proj;           /* for ops_norm_backward, or NULL */
+    void *with_out, *with_proj; /* for ops_linear_dw, or NULL */
 };
 
 static struct stream_biases stream_biases(const struct region *r, void *out, void *proj)
@@ -109,10 +109,12 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
     const struct region *r = &b.region;
     const void *const *w = run->params;
     void *const *d = run->grads;
-    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    void *g =
+        run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
+                                before it */
     struct stream_biases biases = stream_biases(r, d[OUT_B], d[PROJ_B]);
 
-    /* MLP: the gradient of pre takes act's place, so the last matrix's own cannot wait. */
+    /* MLP. The gradient of pre overwrites act, so the gradient of the last matrix comes first. */
     void *d_pre = b.act;
     struct column up = {.l = k->up, .input = &b.norm2, .dy = d_pre, .w = w[FC_W], .dw = d[FC_W]};
     const void *dy = region_enter(r, b.own, g, b.d_rows); /* (R, C) */
@@ -135,7 +137,7 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
                                                .dsum_columns = biases.out,
                                                .out_columns = biases.proj});
 
-    /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
+    /* Attention. The gradient of attn overwrites norm2.normed, that of qkv overwrites act. */
     struct column qkv = {.l = k->qkv, .input = &b.norm1, .w = w[QKV_W], .dw = d[QKV_W]};
     dy = region_enter(r, b.own, g, b.d_rows);
     block_gather_again(&b, &qkv);
@@ -153,7 +155,7 @@ static void gpt2_block_backward(const struct unit *unit, struct unit_run *run)
             .dy = d_normed, .weight = w[LN1_W], .dweight = d[LN1_W], .dbias = d[LN1_B]});
 }
 
-/* --- the same in two parts ------------------------------------------------------------------ */
+/* --- backward in two halves ----------------------------------------------------------------- */
 
 static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
 {
@@ -163,10 +165,12 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     void *const *f = b.formed;
-    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    void *g =
+        run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
+                                before it */
     struct stream_biases biases = stream_biases(&b.region, f[FORMED_OUT_BIAS], f[FORMED_PROJ_BIAS]);
 
-    /* MLP: the gradient of pre takes its place. */
+    /* MLP. The gradient of pre overwrites pre. */
     region_keep(&b.region, b.own, g, b.d_out);
     void *d_pre = b.pre;
     ops_linear_dx_dgelu(o, s, k->down, b.rows,
@@ -185,7 +189,7 @@ static void gpt2_block_input(const struct unit *unit, struct unit_run *run)
                                                .dsum_columns = biases.out,
                                                .out_columns = biases.proj});
 
-    /* Attention: the gradient of qkv takes its place. */
+    /* Attention. The gradient of qkv overwrites qkv. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ_W], b.d_attn);
     void *d_qkv = block_attend_backward(k, run, &b, f[FORMED_QKV_BIAS]);

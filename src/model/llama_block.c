@@ -1,8 +1,8 @@
 /* llama_block -- Llama's layer: RMSNorm, rotary attention with grouped queries, RMSNorm, SwiGLU.
  *
  * Matrices are [out][in]; q, k and v are one param, and so are gate and up. Letters: R rows, N of
- * them this rank's of the stream, C width, F feed-forward width; H query heads and G key/value heads
- * of width D.
+ * them this rank's rows of the stream, C width, F feed-forward width; H query heads and G key/value
+ * heads of width D.
  */
 #include "model/model_impl.h"
 
@@ -22,16 +22,15 @@ static void project_and_expand(const struct block *k, struct unit_run *run,
     ops_linear(o, s, k->up, b->rows, x, w[GATE_UP], NULL, b->pre);
 }
 
-/* act, for a backward pass that does not form it by itself. */
-static void make_act_again(const struct block *k, struct unit_run *run,
-                           const struct block_buffers *b)
+/* PASS_REBUILD: act, unless the backward pass recomputes it. */
+static void rebuild_act(const struct block *k, struct unit_run *run, const struct block_buffers *b)
 {
     if (!k->remakes_act)
         ops_swiglu(run->ops, run->stream, b->rows, k->down.in, b->pre, b->act);
 }
 
-/* From the gradient of act to that of pre, which takes the place of the values; on the way act again
- * where it was not kept. */
+/* The gradient of pre (R, 2F), which overwrites pre, from that of act; also recomputes act (R, F) if
+ * it was not kept. */
 static void gate_backward(const struct block *k, struct unit_run *run,
                           const struct block_buffers *b)
 {
@@ -81,7 +80,7 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
         block_gather_normed1(&b);
         block_norm_again(k, run, &b, &b.norm2, w[NORM2], NULL);
         block_gather_normed2(&b);
-        make_act_again(k, run, &b);
+        rebuild_act(k, run, &b);
         block_await_normed(&b);
         return;
     }
@@ -90,7 +89,7 @@ static void llama_block_rebuild(const struct unit *unit, struct unit_run *run)
     ops_linear(o, s, k->qkv, b.rows, x, w[QKV], NULL, b.qkv);
     block_attend(k, run, &b);
     project_and_expand(k, run, &b);
-    make_act_again(k, run, &b);
+    rebuild_act(k, run, &b);
 }
 
 static void llama_block_backward(const struct unit *unit, struct unit_run *run)
@@ -102,7 +101,9 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
     const struct region *r = &b.region;
     const void *const *w = run->params;
     void *const *d = run->grads;
-    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    void *g =
+        run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
+                                before it */
 
     struct column up = {
         .l = k->up, .input = &b.norm2, .dy = b.pre, .w = w[GATE_UP], .dw = d[GATE_UP]};
@@ -119,7 +120,7 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
         k, run, &b, &b.norm2,
         (struct norm_backward){.dy = d_normed, .weight = w[NORM2], .dweight = d[NORM2]});
 
-    /* Attention: the gradient of attn goes to normed2's place, that of qkv to act's. */
+    /* Attention. The gradient of attn overwrites norm2.normed, that of qkv overwrites act. */
     dy = region_begin_enter(r, REGION_STREAM, b.own, g, b.d_rows);
     if (r->sequence)
         block_column_rest(run, &b, &up);
@@ -137,7 +138,7 @@ static void llama_block_backward(const struct unit *unit, struct unit_run *run)
         (struct norm_backward){.dy = d_normed, .weight = w[NORM1], .dweight = d[NORM1]});
 }
 
-/* --- the same in two parts ------------------------------------------------------------------ */
+/* --- backward in two halves ----------------------------------------------------------------- */
 
 static void llama_block_input(const struct unit *unit, struct unit_run *run)
 {
@@ -147,9 +148,11 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
     struct stream *s = run->stream;
     const void *const *w = run->params;
     void *const *f = b.formed;
-    void *g = run->gradient; /* (N, C): of the stream, first after the block, then before it */
+    void *g =
+        run->gradient; /* (N, C) of the stream: after the block, then between its halves, at last
+                                before it */
 
-    /* MLP, as above. */
+    /* MLP. The gradient of pre overwrites pre. */
     region_keep(&b.region, b.own, g, b.d_out);
     ops_linear_dx(o, s, k->down, b.rows, b.d_out, w[DOWN], b.d_act);
     gate_backward(k, run, &b);
@@ -158,7 +161,7 @@ static void llama_block_input(const struct unit *unit, struct unit_run *run)
         k, run, &b, &b.norm2,
         (struct norm_backward){.dy = d_normed, .weight = w[NORM2], .dweight = f[FORMED_NORM2]});
 
-    /* Attention: the gradient of qkv takes its place. */
+    /* Attention. The gradient of qkv overwrites qkv. */
     region_keep(&b.region, b.own, g, b.d_mid);
     ops_linear_dx(o, s, k->proj, b.rows, b.d_mid, w[PROJ], b.d_attn);
     void *d_qkv = block_attend_backward(k, run, &b, NULL);

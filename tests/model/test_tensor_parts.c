@@ -153,24 +153,24 @@ static void test_refusals(void **state)
 {
     (void)state;
     struct model_config c = gpt2(), odd = gpt2(), few = gpt2();
-    refused(c, 3, "parallel.tp: 3 ranks cannot share model.heads 4; 2 or 4 could");
-    refused(c, 8, "parallel.tp: 8 ranks cannot share model.heads 4; 4 could");
+    refused(c, 3, "parallel.tp=3 cannot split model.heads=4; try 2 or 4");
+    refused(c, 8, "parallel.tp=8 cannot split model.heads=4; try 4");
     odd.ff = 26;
-    refused(odd, 4, "4 ranks cannot share model.ff 26; 2 could");
+    refused(odd, 4, "parallel.tp=4 cannot split model.ff=26; try 2");
     few.vocab = 3;
-    refused(few, 4, "cannot share model.vocab 3");
+    refused(few, 4, "cannot split model.vocab=3");
     struct model_config three = llama(1);
     three.heads = 12;
     three.kv_heads = 6;
-    refused(three, 4, "4 ranks cannot share model.kv_heads 6; 2 could");
+    refused(three, 4, "parallel.tp=4 cannot split model.kv_heads=6; try 2");
 
     struct fixture f;
     struct model_part part = {.tp = 4, .sequence = true};
     fixture_open(&f);
     assert_int_equal(model_part_check_rows(&f.env, &part, 2, 6), STATUS_OK);
     assert_int_equal(model_part_check_rows(&f.env, &part, 3, 6), STATUS_CONFIG);
-    assert_contains(f.heard.line, "parallel.sequence: 4 ranks cannot share the 18 rows");
-    assert_contains(f.heard.line, "take 2 sequences, a multiple of 4 tokens");
+    assert_contains(f.heard.line, "parallel.sequence: 4 ranks do not divide the 18 rows");
+    assert_contains(f.heard.line, "use 2 sequences, a multiple of 4 tokens");
     part.sequence = false;
     assert_int_equal(model_part_check_rows(&f.env, &part, 3, 6), STATUS_OK);
     fixture_close(&f);
