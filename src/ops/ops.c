@@ -10,7 +10,6 @@
 #include <string.h>
 #include "base/plugin.h"
 #include "ops/ops_impl.h"
-#include "ops/ops_price.h"
 
 /* The back ends, compiled in or in a plugin: the only place that knows their names. Each table begins
  * as ref's. */
@@ -119,8 +118,15 @@ int64_t ops_chunk_logits(const struct ops *ops)
     return ops->backend->chunk_logits;
 }
 
-/* Whether a checked call is to be made; on a dry device it takes its time instead. */
-static bool ready(struct ops *ops, struct stream *stream, const struct ops_case *c)
+void ops_spend(struct ops *ops, struct stream *stream, const struct ops_case *c)
+{
+    if (ops->meter != NULL && !stream_failed(stream))
+        ops->meter->spend(ops, stream, c);
+}
+
+/* Returns true if the back end must run the call. On a dry device the call's time is spent instead,
+ * and on a stream that has failed nothing is done. */
+static bool run_or_spend(struct ops *ops, struct stream *stream, const struct ops_case *c)
 {
     CHECK(stream_device(stream) == ops->device);
     if (!device_is_dry(ops->device))
@@ -145,7 +151,7 @@ void ops_linear(struct ops *ops, struct stream *stream, struct linear l, int64_t
 {
     check_linear(l, rows);
     CHECK(x && w && y);
-    if (ready(ops, stream, CASE("linear", .rows = rows, .linear = l, .bias = bias != NULL)))
+    if (run_or_spend(ops, stream, CASE("linear", .rows = rows, .linear = l, .bias = bias != NULL)))
         ops->backend->linear(ops, stream, l, rows, x, w, bias, y);
 }
 
@@ -154,7 +160,8 @@ void ops_linear_gelu(struct ops *ops, struct stream *stream, struct linear l, in
 {
     check_linear(l, rows);
     CHECK(a->x && a->w && a->pre && a->y);
-    if (ready(ops, stream, CASE("linear_gelu", .rows = rows, .linear = l, .bias = a->bias != NULL)))
+    if (run_or_spend(ops, stream,
+                     CASE("linear_gelu", .rows = rows, .linear = l, .bias = a->bias != NULL)))
         ops->backend->linear_gelu(ops, stream, l, rows, a);
 }
 
@@ -168,7 +175,7 @@ void ops_linear_dx(struct ops *ops, struct stream *stream, struct linear l, int6
 {
     check_linear(l, rows);
     CHECK(dy && w && dx);
-    if (ready(ops, stream, CASE("linear_dx", .rows = rows, .linear = l)))
+    if (run_or_spend(ops, stream, CASE("linear_dx", .rows = rows, .linear = l)))
         ops->backend->linear_dx(ops, stream, l, rows, dy, w, dx);
 }
 
@@ -177,8 +184,8 @@ void ops_linear_dx_dgelu(struct ops *ops, struct stream *stream, struct linear l
 {
     check_linear(l, rows);
     CHECK(a->dy && a->w && a->pre && a->dpre);
-    if (ready(ops, stream,
-              CASE("linear_dx_dgelu", .rows = rows, .linear = l, .bias = a->dbias != NULL)))
+    if (run_or_spend(ops, stream,
+                     CASE("linear_dx_dgelu", .rows = rows, .linear = l, .bias = a->dbias != NULL)))
         ops->backend->linear_dx_dgelu(ops, stream, l, rows, a);
 }
 
@@ -187,7 +194,7 @@ void ops_linear_dw(struct ops *ops, struct stream *stream, struct linear l, int6
 {
     check_linear(l, rows);
     CHECK(a->x && a->dy && a->dw);
-    if (ready(
+    if (run_or_spend(
             ops, stream,
             CASE("linear_dw", .rows = rows, .linear = l, .add = a->add, .bias = a->dbias != NULL)))
         ops->backend->linear_dw(ops, stream, l, rows, a);
@@ -210,9 +217,9 @@ void ops_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t
     CHECK(a->residual && a->weight && a->y && a->rstd);
     CHECK(a->sum != NULL || a->branch == NULL);
     CHECK(a->mean != NULL || n.kind == NORM_RMS);
-    if (ready(ops, stream,
-              CASE("add_norm", .rows = rows, .norm = n, .branch = a->branch != NULL,
-                   .bias = a->bias != NULL)))
+    if (run_or_spend(ops, stream,
+                     CASE("add_norm", .rows = rows, .norm = n, .branch = a->branch != NULL,
+                          .bias = a->bias != NULL)))
         ops->backend->add_norm(ops, stream, n, rows, a);
 }
 
@@ -222,7 +229,8 @@ void ops_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
     check_norm(n, rows);
     CHECK(a->sum && a->weight && a->rstd && a->y);
     CHECK(a->mean != NULL || n.kind == NORM_RMS);
-    if (ready(ops, stream, CASE("norm_apply", .rows = rows, .norm = n, .bias = a->bias != NULL)))
+    if (run_or_spend(ops, stream,
+                     CASE("norm_apply", .rows = rows, .norm = n, .bias = a->bias != NULL)))
         ops->backend->norm_apply(ops, stream, n, rows, a);
 }
 
@@ -234,9 +242,9 @@ void ops_norm_backward(struct ops *ops, struct stream *stream, struct norm n, in
     CHECK(a->dy && a->sum && a->weight && a->rstd && a->dsum_out && a->scratch);
     CHECK(a->mean != NULL || n.kind == NORM_RMS);
     CHECK(columns == (a->out_columns != NULL) && (a->dsum != NULL || !columns));
-    if (ready(ops, stream,
-              CASE("norm_backward", .rows = rows, .norm = n, .branch = a->dsum != NULL,
-                   .bias = a->dbias != NULL, .columns = columns)))
+    if (run_or_spend(ops, stream,
+                     CASE("norm_backward", .rows = rows, .norm = n, .branch = a->dsum != NULL,
+                          .bias = a->dbias != NULL, .columns = columns)))
         ops->backend->norm_backward(ops, stream, n, rows, a);
 }
 
@@ -251,7 +259,7 @@ void ops_add(struct ops *ops, struct stream *stream, int64_t count, const void *
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (a && b && sum));
-    if (count > 0 && ready(ops, stream, CASE("add", .count = count)))
+    if (count > 0 && run_or_spend(ops, stream, CASE("add", .count = count)))
         ops->backend->add(ops, stream, count, a, b, sum);
 }
 
@@ -261,7 +269,7 @@ void ops_gelu(struct ops *ops, struct stream *stream, int64_t count, const void 
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (pre && y));
-    if (count > 0 && ready(ops, stream, CASE("gelu", .count = count)))
+    if (count > 0 && run_or_spend(ops, stream, CASE("gelu", .count = count)))
         ops->backend->gelu(ops, stream, count, pre, y);
 }
 
@@ -270,7 +278,7 @@ void ops_gelu_backward(struct ops *ops, struct stream *stream, int64_t count, co
 {
     CHECK_LE(0, count);
     CHECK(count == 0 || (pre && dy && dpre));
-    if (count > 0 && ready(ops, stream, CASE("gelu_backward", .count = count)))
+    if (count > 0 && run_or_spend(ops, stream, CASE("gelu_backward", .count = count)))
         ops->backend->gelu_backward(ops, stream, count, pre, dy, dpre);
 }
 
@@ -280,7 +288,7 @@ void ops_swiglu(struct ops *ops, struct stream *stream, int64_t rows, int64_t ff
     CHECK_LT(0, rows);
     CHECK_LT(0, ff);
     CHECK(gate_up && y);
-    if (ready(ops, stream, CASE("swiglu", .rows = rows, .width = ff)))
+    if (run_or_spend(ops, stream, CASE("swiglu", .rows = rows, .width = ff)))
         ops->backend->swiglu(ops, stream, rows, ff, gate_up, y);
 }
 
@@ -290,7 +298,8 @@ void ops_swiglu_backward(struct ops *ops, struct stream *stream, int64_t rows, i
     CHECK_LT(0, rows);
     CHECK_LT(0, ff);
     CHECK(gate_up && dy && dgate_up);
-    if (ready(ops, stream, CASE("swiglu_backward", .rows = rows, .width = ff, .act = act != NULL)))
+    if (run_or_spend(ops, stream,
+                     CASE("swiglu_backward", .rows = rows, .width = ff, .act = act != NULL)))
         ops->backend->swiglu_backward(ops, stream, rows, ff, gate_up, dy, dgate_up, act);
 }
 
@@ -319,8 +328,8 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
     CHECK_EQ(a.head_width % 2, 0);
     CHECK_LE(0, past.count);
     CHECK(table && qkv);
-    if (ready(ops, stream,
-              CASE(inverse ? "rope_inverse" : "rope", .attention = a, .first = past.count)))
+    if (run_or_spend(ops, stream,
+                     CASE(inverse ? "rope_inverse" : "rope", .attention = a, .first = past.count)))
         ops->backend->rope(ops, stream, a, table, settled(ops, past), inverse, qkv);
 }
 
@@ -329,7 +338,7 @@ void ops_attention(struct ops *ops, struct stream *stream, struct attention a, c
 {
     check_attention(a);
     CHECK(qkv && out && lse && scratch);
-    if (ready(ops, stream, CASE("attention", .attention = a)))
+    if (run_or_spend(ops, stream, CASE("attention", .attention = a)))
         ops->backend->attention(ops, stream, a, qkv, out, lse, scratch);
 }
 
@@ -339,9 +348,9 @@ void ops_attention_backward(struct ops *ops, struct stream *stream, struct atten
     check_attention(a);
     CHECK(!b->rope || a.head_width % 2 == 0);
     CHECK(b->qkv && b->out && b->lse && b->dout && b->dqkv && b->scratch);
-    if (ready(ops, stream,
-              CASE(b->rope ? "attention_backward_rope" : "attention_backward", .attention = a,
-                   .bias = b->dbias != NULL)))
+    if (run_or_spend(ops, stream,
+                     CASE(b->rope ? "attention_backward_rope" : "attention_backward",
+                          .attention = a, .bias = b->dbias != NULL)))
         ops->backend->attention_backward(ops, stream, a, b);
 }
 
@@ -358,8 +367,9 @@ void ops_attention_cached(struct ops *ops, struct stream *stream, struct attenti
     CHECK_LE(0, c->past.count);
     CHECK_LE(c->past.count + a.tokens, c->room);
     CHECK(c->qkv && c->cache_k && c->cache_v && c->out && c->scratch);
-    if (!ready(ops, stream,
-               CASE("attention_cached", .attention = a, .past = c->past.count, .room = c->room)))
+    if (!run_or_spend(
+            ops, stream,
+            CASE("attention_cached", .attention = a, .past = c->past.count, .room = c->room)))
         return;
     struct attention_cached call = *c;
     call.past = settled(ops, c->past);
@@ -395,7 +405,8 @@ void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
     CHECK_LE(0, past.count);
     if (wpe != NULL)
         CHECK_LE(past.count + e.tokens, e.positions);
-    if (ready(ops, stream, CASE("embedding", .embedding = positioned(e, wpe), .first = past.count)))
+    if (run_or_spend(ops, stream,
+                     CASE("embedding", .embedding = positioned(e, wpe), .first = past.count)))
         ops->backend->embedding(ops, stream, e, tokens, wte, wpe, settled(ops, past), out);
 }
 
@@ -407,7 +418,7 @@ void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embed
     CHECK(tokens && dout && dwte && scratch);
     if (dwpe != NULL)
         CHECK_LE(e.tokens, e.positions);
-    if (ready(ops, stream, CASE("embedding_backward", .embedding = positioned(e, dwpe))))
+    if (run_or_spend(ops, stream, CASE("embedding_backward", .embedding = positioned(e, dwpe))))
         ops->backend->embedding_backward(ops, stream, e, tokens, dout, dwte, dwpe, scratch);
 }
 
@@ -429,9 +440,9 @@ void ops_cross_entropy(struct ops *ops, struct stream *stream, int64_t rows, int
                        const struct cross_entropy *a)
 {
     check_cross_entropy(rows, vocab, a);
-    if (ready(ops, stream,
-              CASE(a->gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
-                   .width = vocab)))
+    if (run_or_spend(ops, stream,
+                     CASE(a->gradient ? "cross_entropy_gradient" : "cross_entropy", .rows = rows,
+                          .width = vocab)))
         ops->backend->cross_entropy(ops, stream, rows, vocab, a);
 }
 
@@ -443,7 +454,7 @@ void ops_cross_entropy_part(struct ops *ops, struct stream *stream, int64_t rows
     CHECK_LT(0, vocab);
     CHECK_LE(0, first_id);
     CHECK(labels && logits && parts);
-    if (ready(ops, stream, CASE("cross_entropy_part", .rows = rows, .width = vocab)))
+    if (run_or_spend(ops, stream, CASE("cross_entropy_part", .rows = rows, .width = vocab)))
         ops->backend->cross_entropy_part(ops, stream, rows, vocab, first_id, labels, logits, parts);
 }
 
@@ -455,7 +466,7 @@ void ops_cross_entropy_join(struct ops *ops, struct stream *stream, int64_t rows
     CHECK_LE(0, first_id);
     CHECK_LT(0, ranks);
     CHECK(parts);
-    if (ready(ops, stream, CASE("cross_entropy_join", .rows = rows, .width = vocab)))
+    if (run_or_spend(ops, stream, CASE("cross_entropy_join", .rows = rows, .width = vocab)))
         ops->backend->cross_entropy_join(ops, stream, rows, vocab, first_id, ranks, parts, a);
 }
 
@@ -464,7 +475,7 @@ void ops_sum(struct ops *ops, struct stream *stream, int64_t count, const double
 {
     CHECK_LE(0, count);
     CHECK((count == 0 || values) && sum);
-    if (ready(ops, stream, CASE("sum", .count = count)))
+    if (run_or_spend(ops, stream, CASE("sum", .count = count)))
         ops->backend->sum(ops, stream, count, values, sum);
 }
 
@@ -475,7 +486,7 @@ void ops_tree_sums(struct ops *ops, struct stream *stream, int64_t count, int le
     CHECK(level >= 0 && level < 63);
     CHECK_EQ(count & (((int64_t)1 << level) - 1), 0);
     CHECK(count == 0 || (values && sums));
-    if (count > 0 && ready(ops, stream, CASE("tree_sums", .count = count, .level = level)))
+    if (count > 0 && run_or_spend(ops, stream, CASE("tree_sums", .count = count, .level = level)))
         ops->backend->tree_sums(ops, stream, count, level, values, sums);
 }
 
@@ -488,7 +499,7 @@ void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
     CHECK(is_real(dst_type) && is_real(src_type));
     CHECK(count == 0 || (dst && src));
     if (count > 0 &&
-        ready(ops, stream, CASE("cast", .count = count, .from = src_type, .to = dst_type)))
+        run_or_spend(ops, stream, CASE("cast", .count = count, .from = src_type, .to = dst_type)))
         ops->backend->cast(ops, stream, dst, dst_type, src, src_type, count);
 }
 
@@ -508,7 +519,8 @@ void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
         total += ranges[i].count;
         CHECK(ranges[i].count == 0 || (ranges[i].x && ranges[i].sums));
     }
-    if (range_count > 0 && ready(ops, stream, CASE("square_sums", .count = total, .from = type)))
+    if (range_count > 0 &&
+        run_or_spend(ops, stream, CASE("square_sums", .count = total, .from = type)))
         ops->backend->square_sums(ops, stream, type, ranges, range_count);
 }
 
@@ -518,7 +530,7 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
     CHECK_LE(0, count);
     CHECK(is_single(type));
     CHECK((count == 0 || x) && first);
-    if (ready(ops, stream, CASE("find_nonfinite", .count = count, .from = type, .bad = -1)))
+    if (run_or_spend(ops, stream, CASE("find_nonfinite", .count = count, .from = type, .bad = -1)))
         ops->backend->find_nonfinite(ops, stream, type, x, count, first);
 }
 

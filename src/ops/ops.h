@@ -21,6 +21,7 @@
 #include "device/device.h"
 
 struct ops_backend;
+struct ops_case;
 struct ops_meter;
 
 struct ops {
@@ -32,8 +33,7 @@ struct ops {
     void *state;           /* the back end's own */
     void *workspace;       /* device memory for its libraries, NULL where they need none */
     struct ops_meter
-        *meter; /* borrowed: on a dry device, what calls take (ops_price.h); NULL: no time
-                              */
+        *meter; /* borrowed; on a dry device, the time of calls (ops_price.h); NULL: 0 */
 };
 
 /* `backend` "ref" (f32 or f64), "cpu" (f32) or "cuda" (f32, bf16, f16). The caller destroys *ops. */
@@ -45,7 +45,11 @@ void ops_destroy(struct ops *ops);
  * backward pass may add by atomics. The others have nothing faster. Memory stays what it is. */
 void ops_be_fast(struct ops *ops);
 
-/* Logits that a head should have at once on this back end. */
+/* On a dry device with a meter, add the price of a call to the stream's clock. The ops themselves do
+ * this. */
+void ops_spend(struct ops *ops, struct stream *stream, const struct ops_case *c);
+
+/* How many logits a head should compute at a time on this back end. */
 int64_t ops_chunk_logits(const struct ops *ops);
 
 /* Elements of a flat range are worked on in whole blocks of this many: slices of shards start at
@@ -315,10 +319,37 @@ struct adamw_segment {
     float *m, *v;
     float lr_mul, decay; /* decay: weight_decay * wd_mul */
 };
-/* `scalars` and `segments` lie in device memory. On a dry device, where they cannot be read, it takes
- * no time: see ops_spend. */
+/* `scalars` and `segments` lie in device memory. On a dry device they cannot be read, so the
+ * call takes no time: the caller describes the update to ops_spend. */
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
                const struct step_scalars *scalars, const struct adamw_segment *segments,
                int segment_count);
+
+/* --- calls described -------------------------------------------------------------------------- */
+
+/* A call as the name of an op and a shape, for prices, tests and benchmarks. Only the fields that
+ * the op reads are set. */
+struct ops_case {
+    const char *op; /* "linear_dw" */
+    int64_t rows;   /* linear, norm, swiglu, cross_entropy */
+    struct linear linear;
+    struct norm norm;
+    struct attention attention; /* rope, attention */
+    struct embedding embedding;
+    int64_t count;          /* add, gelu, flat ranges */
+    int64_t width;          /* swiglu: F; cross_entropy: V */
+    int64_t first;          /* rope, embedding */
+    int64_t past, room;     /* attention_cached */
+    bool at;                /* rope, embedding, attention_cached: past is read from device memory */
+    int level;              /* tree_sums: each sum is over 1 << level values */
+    int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
+    enum dtype from, to;    /* cast; adamw: gradient and copy, F32 = no copy; square_sums,
+                               find_nonfinite: `from` */
+    bool bias, branch, add; /* linear, norm: whether there is one; linear_dw: add to dw;
+                               attention_backward: bias = column sums */
+    bool act;               /* swiglu_backward: also recompute y */
+    bool columns;           /* norm_backward: column sums of dsum and dsum_out */
+    bool random;            /* adamw: the copy is rounded stochastically */
+};
 
 #endif

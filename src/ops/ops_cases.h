@@ -9,30 +9,6 @@
 #define OPS_OPS_CASES_H
 #include "ops/ops.h"
 
-/* An op by name and a shape; only the fields that the op reads need be set. */
-struct ops_case {
-    const char *op; /* "linear_dw" */
-    int64_t rows;   /* linear, norm, swiglu, cross_entropy */
-    struct linear linear;
-    struct norm norm;
-    struct attention attention; /* rope, attention */
-    struct embedding embedding;
-    int64_t count;          /* add, gelu, flat ranges */
-    int64_t width;          /* swiglu: F; cross_entropy: V */
-    int64_t first;          /* rope, embedding */
-    int64_t past, room;     /* attention_cached */
-    bool at;                /* rope, embedding, attention_cached: past is read from device memory */
-    int level;              /* tree_sums: each is over 1 << level values */
-    int64_t bad;            /* find_nonfinite: index of an infinity, NaN after it; -1: all finite */
-    enum dtype from, to;    /* cast; adamw: gradient and copy, F32 = no copy; square_sums,
-                               find_nonfinite: `from` */
-    bool bias, branch, add; /* linear, norm: is there one; linear_dw: add to dw; attention_backward:
-                               column sums are wanted */
-    bool act;               /* swiglu_backward: y again */
-    bool columns;           /* norm_backward: column sums of dsum and dsum_out */
-    bool random;            /* adamw: the copy is rounded at random */
-};
-
 enum ops_role { OPS_IN, OPS_OUT, OPS_IN_OUT, OPS_SCRATCH };
 
 /* How an input is drawn. All values are floats, so that every compute type sees the same. */

@@ -78,6 +78,11 @@ struct ops_backend {
                   const struct adamw_segment *, int);
 };
 
+/* What the faces know of a meter (ops_price.c). */
+struct ops_meter {
+    void (*spend)(struct ops *ops, struct stream *stream, const struct ops_case *c);
+};
+
 /* For back ends on the host, which can read the table: CHECKs one segment. */
 void ops_check_segment(const struct adamw_segment *segment);
 /* Is the copy of a segment rounded at random? */
