@@ -1,9 +1,9 @@
 /* ops -- the faces: back ends by name, argument checks, and the call into the table.
  *
- * A face checks what is cheap to check (shapes, missing pointers, the stream's device) even on a
- * dry device, so that `sifr plan` finds a wrong shape too; then it does nothing on a stream that has
- * failed, and on a dry device it only takes time, if there is a meter. Values (tokens, labels) are for
- * the back ends to check.
+ * A face checks what is cheap to check (shapes, missing pointers, the stream's device), also on a
+ * dry device, so that `sifr plan` detects a wrong shape too. It then does nothing on a stream that
+ * has failed, and on a dry device it only spends time if there is a meter. Back ends check values
+ * (tokens, labels).
  */
 #include "ops/ops.h"
 #include <stdio.h>
@@ -11,12 +11,11 @@
 #include "base/plugin.h"
 #include "ops/ops_impl.h"
 
-/* The back ends, compiled in or in a plugin: the only place that knows their names. Each table begins
- * as ref's. */
+/* The back ends, compiled in or in a plugin. Each table starts as a copy of ref's. */
 static const struct {
     const char *name;
-    ops_fill_fn *fill; /* NULL: ref itself, or in the plugin of that name */
-    const char *entry;
+    ops_fill_fn *fill; /* NULL: ref itself, or from the plugin of that name */
+    const char *entry; /* of the plugin, or NULL */
 } backends[] = {
     {"ref", NULL, NULL},
     {"cpu", ops_cpu_fill, NULL},
@@ -38,7 +37,7 @@ static enum status fail_unknown(struct env *env, const char *name)
                                  backends[i].name);
         CHECK_LT(used, sizeof known);
     }
-    return FAIL(env, CONFIG, "there are no ops '%s'; there are: %s", name, known);
+    return FAIL(env, CONFIG, "unknown ops back end '%s'; use one of: %s", name, known);
 }
 
 static bool is_real(enum dtype type)
@@ -61,7 +60,7 @@ static enum status fill_table(struct env *env, const char *name, enum dtype type
     if (fill != NULL)
         fill(table);
     if (!table->supports(type))
-        return FAIL(env, CONFIG, "ops '%s' do not compute in %s", name, dtype_name(type));
+        return FAIL(env, CONFIG, "ops back end '%s' does not support %s", name, dtype_name(type));
     return STATUS_OK;
 }
 
@@ -69,8 +68,8 @@ static enum status check_device(const struct device *device, const struct ops_ba
 {
     if (device_is_dry(device) || device_on_host(device) == table->on_host)
         return STATUS_OK;
-    return FAIL(device_env(device), CONFIG, "ops '%s' do not run on the device '%s'", table->name,
-                device_backend(device));
+    return FAIL(device_env(device), CONFIG, "ops back end '%s' does not run on the device '%s'",
+                table->name, device_backend(device));
 }
 
 enum status ops_create(struct device *device, const char *backend, enum dtype type,
@@ -315,8 +314,8 @@ static void check_attention(struct attention a)
     CHECK_EQ(a.heads % a.kv_heads, 0);
 }
 
-/* The host reads for the back ends of the host, which do at once what they are told. */
-static struct past settled(const struct ops *ops, struct past past)
+/* Host back ends run immediately, so the value in memory is read here. */
+static struct past resolve_past(const struct ops *ops, struct past past)
 {
     return past.at && device_on_host(ops->device) ? (struct past){.count = *past.at} : past;
 }
@@ -330,7 +329,7 @@ void ops_rope(struct ops *ops, struct stream *stream, struct attention a, const 
     CHECK(table && qkv);
     if (run_or_spend(ops, stream,
                      CASE(inverse ? "rope_inverse" : "rope", .attention = a, .first = past.count)))
-        ops->backend->rope(ops, stream, a, table, settled(ops, past), inverse, qkv);
+        ops->backend->rope(ops, stream, a, table, resolve_past(ops, past), inverse, qkv);
 }
 
 void ops_attention(struct ops *ops, struct stream *stream, struct attention a, const void *qkv,
@@ -372,7 +371,7 @@ void ops_attention_cached(struct ops *ops, struct stream *stream, struct attenti
             CASE("attention_cached", .attention = a, .past = c->past.count, .room = c->room)))
         return;
     struct attention_cached call = *c;
-    call.past = settled(ops, c->past);
+    call.past = resolve_past(ops, c->past);
     ops->backend->attention_cached(ops, stream, a, &call);
 }
 
@@ -389,8 +388,8 @@ static void check_embedding(struct embedding e)
     CHECK(e.id_count == 0 ? e.first_id == 0 : e.first_id + e.vocab <= e.id_count);
 }
 
-/* As a case has it: without a table there are no positions. */
-static struct embedding positioned(struct embedding e, const void *wpe)
+/* The shape for a case: without wpe there are no positions. */
+static struct embedding case_embedding(struct embedding e, const void *wpe)
 {
     e.positions = wpe != NULL ? e.positions : 0;
     return e;
@@ -406,8 +405,8 @@ void ops_embedding(struct ops *ops, struct stream *stream, struct embedding e,
     if (wpe != NULL)
         CHECK_LE(past.count + e.tokens, e.positions);
     if (run_or_spend(ops, stream,
-                     CASE("embedding", .embedding = positioned(e, wpe), .first = past.count)))
-        ops->backend->embedding(ops, stream, e, tokens, wte, wpe, settled(ops, past), out);
+                     CASE("embedding", .embedding = case_embedding(e, wpe), .first = past.count)))
+        ops->backend->embedding(ops, stream, e, tokens, wte, wpe, resolve_past(ops, past), out);
 }
 
 void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embedding e,
@@ -418,7 +417,7 @@ void ops_embedding_backward(struct ops *ops, struct stream *stream, struct embed
     CHECK(tokens && dout && dwte && scratch);
     if (dwpe != NULL)
         CHECK_LE(e.tokens, e.positions);
-    if (run_or_spend(ops, stream, CASE("embedding_backward", .embedding = positioned(e, dwpe))))
+    if (run_or_spend(ops, stream, CASE("embedding_backward", .embedding = case_embedding(e, dwpe))))
         ops->backend->embedding_backward(ops, stream, e, tokens, dout, dwte, dwpe, scratch);
 }
 
@@ -503,7 +502,7 @@ void ops_cast(struct ops *ops, struct stream *stream, void *dst, enum dtype dst_
         ops->backend->cast(ops, stream, dst, dst_type, src, src_type, count);
 }
 
-static bool is_single(enum dtype type) /* no wider than f32 */
+static bool is_f32_or_narrower(enum dtype type)
 {
     return is_real(type) && type != DTYPE_F64;
 }
@@ -513,7 +512,7 @@ void ops_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
 {
     int64_t total = 0;
     CHECK_LE(0, range_count);
-    CHECK(is_single(type));
+    CHECK(is_f32_or_narrower(type));
     for (int i = 0; i < range_count; i++) {
         CHECK_LE(0, ranges[i].count);
         total += ranges[i].count;
@@ -528,7 +527,7 @@ void ops_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type,
                         int64_t count, int64_t *first)
 {
     CHECK_LE(0, count);
-    CHECK(is_single(type));
+    CHECK(is_f32_or_narrower(type));
     CHECK((count == 0 || x) && first);
     if (run_or_spend(ops, stream, CASE("find_nonfinite", .count = count, .from = type, .bad = -1)))
         ops->backend->find_nonfinite(ops, stream, type, x, count, first);
@@ -539,7 +538,7 @@ void ops_check_segment(const struct adamw_segment *segment)
     CHECK_LE(0, segment->count);
     CHECK(segment->count == 0 || (segment->param && segment->grad && segment->m && segment->v));
     CHECK(segment->copy == NULL || is_real(segment->copy_type));
-    CHECK(is_single(segment->grad_type));
+    CHECK(is_f32_or_narrower(segment->grad_type));
 }
 
 void ops_adamw(struct ops *ops, struct stream *stream, struct adamw hyper,
