@@ -41,7 +41,7 @@ OPS_RUN(rope_inverse)
              ops_at(call, "dqkv"));
 }
 
-/* Of one of the two products of the forward pass, above the diagonal not counted. */
+/* Operations of one of the two products of the forward pass, without those above the diagonal. */
 static double attention_flops(struct attention a)
 {
     double tokens = (double)a.tokens;
@@ -75,10 +75,10 @@ OPS_DESCRIBE(attention_backward)
     if (c->bias)
         ops_add_tensor(call, "dbias", OPS_OUT, ops->type, qkv_count(a) / (a.batch * a.tokens));
     ops_add_scratch(call, ops_attention_scratch(ops, a));
-    call->flops = 5 * attention_flops(a); /* scores again, dv, dP, dq, dk */
+    call->flops = 5 * attention_flops(a); /* recomputed scores, dv, dP, dq, dk */
 }
 
-/* With "table" or without, with "dbias" or without. */
+/* "table" and "dbias" are optional. */
 OPS_RUN(attention_backward)
 {
     ops_attention_backward(ops, stream, c->attention,
@@ -97,8 +97,7 @@ static void add_table(struct ops_call *call, struct attention a)
     ops_add_tensor(call, "table", OPS_IN, DTYPE_F32, a.tokens * a.head_width)->draw = OPS_ANGLES;
 }
 
-/* raw turned, then attention: no op of its own, but what attention_backward_rope is the gradient
- * of. */
+/* Rotation of raw, then attention: not an op, but attention_backward_rope is its gradient. */
 OPS_DESCRIBE(rope_attention)
 {
     struct attention a = c->attention;

@@ -76,7 +76,7 @@ static void add_loss_gradients(struct ops_call *call, const struct ops_case *c)
 {
     ops_add_tensor(call, "scalars", OPS_IN, DTYPE_F32, sizeof(struct step_scalars) / sizeof(float))
         ->draw = OPS_SCALARS;
-    /* Not an argument: says what the gradient of each loss is. */
+    /* Not an argument: the gradient of each loss, for finite differences. */
     struct ops_tensor *dlosses = ops_add_tensor(call, "dlosses", OPS_IN, DTYPE_F64, c->rows);
     dlosses->draw = OPS_CONSTANT;
     dlosses->center = (double)OPS_LOSS_SCALE;
@@ -99,7 +99,7 @@ OPS_RUN(cross_entropy_gradient)
                                               .losses = ops_at(call, "losses_again")});
 }
 
-/* Columns before those of the case, which another rank has. */
+/* Columns of another rank, before those of the case. */
 enum { OTHERS = 5 };
 
 static void add_split_inputs(struct ops_call *call, const struct ops_case *c, enum ops_role role,
@@ -121,8 +121,8 @@ OPS_RUN(cross_entropy_part)
                            ops_at(call, "logits"), ops_at(call, "parts"));
 }
 
-/* Both halves on two ranks: no op of its own, but what cross_entropy_join goes on with. Rank 0 has
- * the other columns. */
+/* Both halves on two ranks: not an op, but the forward op of cross_entropy_join. Rank 0 has the other
+ * columns. */
 OPS_DESCRIBE(cross_entropy_parts)
 {
     add_split_inputs(call, c, OPS_IN, ops->type);
@@ -208,7 +208,8 @@ OPS_DESCRIBE(square_sums)
     call->flops = 2 * (double)c->count;
 }
 
-/* Ranges of 1, 2, 4, ... blocks and the rest: more than one launch takes, where there is enough. */
+/* Ranges of 1, 2, 4, ... blocks and the rest: with enough elements, more ranges than one kernel launch
+ * takes. */
 OPS_RUN(square_sums)
 {
     enum { MOST = 40 };
@@ -239,8 +240,8 @@ OPS_RUN(find_nonfinite)
     ops_find_nonfinite(ops, stream, c->from, ops_at(call, "x"), c->count, ops_at(call, "first"));
 }
 
-/* All of a tensor, from a multiple of four on; runs of an odd length, which share blocks of random
- * bits. */
+/* A whole tensor that starts at a multiple of four; and runs of odd length, which share blocks of
+ * random bits. */
 const struct adamw_location ops_adamw_locations[2] = {
     {0x243f6a8885a308d3u, 1020, INT64_MAX, 0, 0},
     {0x13198a2e03707344u, 3, 101, 203, 5},
@@ -263,8 +264,8 @@ OPS_DESCRIBE(adamw)
     call->flops = 16 * (double)c->count;
 }
 
-/* Two segments with unequal factors, cut at a multiple of the block; their tables are made before
- * the call. */
+/* Two segments with different factors, split at a multiple of the block. Their tables are written
+ * before the call. */
 OPS_RUN(adamw)
 {
     int64_t cut = c->count / 2 / OPS_BLOCK * OPS_BLOCK;

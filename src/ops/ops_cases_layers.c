@@ -59,7 +59,7 @@ OPS_RUN(linear_dx)
                   ops_at(call, "dx"));
 }
 
-/* y = gelu(pre) W: no op of its own, but what linear_dx_dgelu is the gradient of. */
+/* y = gelu(pre) W: not an op, but linear_dx_dgelu is its gradient. */
 OPS_DESCRIBE(gelu_linear)
 {
     struct linear l = c->linear;

@@ -1,10 +1,9 @@
-/* ref_attention -- template: rotary embedding and causal attention for one REAL. Included by
- * ref.c.
+/* ref_attention -- template: rotary embedding and causal attention for one REAL, included by ref.c.
  *
- * A row of qkv is (H + 2G) D wide: H query heads, G key heads, G value heads. The forward pass
- * goes over the keys twice a query (largest score, then weights and output), so no row of scores
- * is kept. The backward pass forms one row of probabilities at a time again from q and k, and
- * needs neither `out` nor `lse` (which is rounded to float).
+ * A row of qkv has (H + 2G) D elements: H query heads, G key heads, G value heads. The forward pass
+ * reads the keys twice for each query (largest score; weights and output), so no row of scores is
+ * stored. The backward pass recomputes one row of probabilities at a time from q and k, and needs
+ * neither `out` nor `lse`, which is rounded to float.
  */
 
 static double REF(dot)(const REAL *a, const REAL *b, int64_t width)
@@ -39,25 +38,25 @@ static void REF(rope)(struct ops *ops, struct stream *stream, struct attention a
 }
 
 /* One query q (D) over `count` keys and values, rows `stride` apart; out (D). Returns the log of
- * the softmax's denominator. The width is done in slices so that the sums fit on the stack. */
+ * the softmax's denominator. The width is processed in parts so that the sums fit on the stack. */
 static double REF(attend)(const REAL *q, const REAL *keys, const REAL *values, int64_t stride,
                           int64_t count, int64_t width, REAL *out)
 {
-    enum { SLICE = 64 };
+    enum { PART = 64 };
     double scale = 1 / sqrt((double)width), largest = -INFINITY, denominator = 0;
     for (int64_t j = 0; j < count; j++)
         largest = fmax(largest, scale * REF(dot)(q, keys + j * stride, width));
-    for (int64_t first = 0; first < width; first += SLICE) {
-        int64_t slice = first + SLICE < width ? SLICE : width - first;
-        double sums[SLICE] = {0};
+    for (int64_t first = 0; first < width; first += PART) {
+        int64_t part = first + PART < width ? PART : width - first;
+        double sums[PART] = {0};
         denominator = 0;
         for (int64_t j = 0; j < count; j++) {
             double p = exp(scale * REF(dot)(q, keys + j * stride, width) - largest);
             denominator += p;
-            for (int64_t d = 0; d < slice; d++)
+            for (int64_t d = 0; d < part; d++)
                 sums[d] += p * GET(values[j * stride + first + d]);
         }
-        for (int64_t d = 0; d < slice; d++)
+        for (int64_t d = 0; d < part; d++)
             out[first + d] = PUT(sums[d] / denominator);
     }
     return largest + log(denominator);

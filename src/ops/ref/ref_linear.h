@@ -1,10 +1,9 @@
-/* ref_linear -- template: linear layers and activations for one REAL. Included by ref.c, once a
- * type.
+/* ref_linear -- template: linear layers and activations for one REAL, included by ref.c.
  *
- * R rows, I inputs, O outputs. Every sum is a double and is rounded to REAL once (GET and PUT: ref.c).
+ * Letters: R rows, I inputs, O outputs. Every sum is a double and is rounded to REAL once.
  */
 
-/* The element of W that joins input i with output o. */
+/* Index of the element of W that connects input i with output o. */
 static int64_t REF(weight)(struct linear l, int64_t i, int64_t o)
 {
     return l.out_in ? o * l.in + i : i * l.out + o;
@@ -65,7 +64,7 @@ static void REF(linear_dx)(struct ops *ops, struct stream *stream, struct linear
     }
 }
 
-/* sums[c] (+)= the sum of x[r][c] over the rows */
+/* sums[c] (+)= sum over r of x[r][c] */
 static void REF(column_sums)(int64_t rows, int64_t columns, const REAL *x, bool add, REAL *sums)
 {
     for (int64_t c = 0; c < columns; c++) {

@@ -1,6 +1,5 @@
-/* ref_loss -- template: embedding and softmax cross-entropy, the two ends of a model, for one
- * REAL. Included by ref.c. Tokens and labels outside the vocabulary are a broken invariant: the
- * loader has refused them before. */
+/* ref_loss -- template: embedding and softmax cross-entropy for one REAL, included by ref.c. Tokens
+ * and labels outside the vocabulary are a bug: the loader has rejected them before. */
 
 static void REF(embedding)(struct ops *ops, struct stream *stream, struct embedding e,
                            const int32_t *tokens, const void *wte_, const void *wpe_,

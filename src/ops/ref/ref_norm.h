@@ -1,13 +1,12 @@
-/* ref_norm -- template: LayerNorm and RMSNorm with the residual add, for one REAL. Included by
- * ref.c.
+/* ref_norm -- template: LayerNorm and RMSNorm with the residual add for one REAL, included by ref.c.
  *
- * The statistics handed from forward to backward are float by contract. Up to f32 they are rounded
- * first and then used, by forward and backward alike, so that y can be made again with the same
- * bits. In f64 that rounding would limit what finite differences can show, so there the kept ones
- * are written but never read: each use works them out again from the sum.
+ * The statistics that forward saves for backward are float by contract. Up to f32, both use the
+ * rounded values, so that y can be recomputed with the same bits. In f64 this rounding would limit
+ * the precision of finite differences, so there the saved values are never read: each use computes
+ * them again from the sum.
  */
 
-/* Of one row x (C). Biased variance; for RMSNorm the mean is taken as 0. */
+/* Statistics of one row x (C). The variance is biased; for RMSNorm the mean is 0. */
 static struct ref_statistics REF(measure)(struct norm n, const REAL *x)
 {
     double mean = 0, squares = 0;
@@ -24,7 +23,7 @@ static struct ref_statistics REF(measure)(struct norm n, const REAL *x)
     return (struct ref_statistics){mean, rstd};
 }
 
-/* Those of row r: kept ones up to f32, worked out again in f64. */
+/* Statistics of row r for backward: the saved ones up to f32, recomputed in f64. */
 static struct ref_statistics REF(recall)(struct norm n, int64_t r, const REAL *x, const float *mean,
                                          const float *rstd)
 {
@@ -71,8 +70,8 @@ static void REF(norm_apply)(struct ops *ops, struct stream *stream, struct norm 
     }
 }
 
-/* Row r: adds to dweight and dbias (C), and writes dsum_out = dsum + gradient, which may be in the
- * place of dsum or dy. */
+/* Row r: adds to dweight and dbias (C), and writes dsum_out = dsum + gradient, which may overwrite
+ * dsum or dy. */
 static void REF(norm_row_backward)(struct norm n, int64_t r, const struct norm_backward *a,
                                    double *dweight, double *dbias)
 {
