@@ -1,10 +1,9 @@
-/* cpu_attention -- causal attention in blocks: the T x T matrix exists 64 queries by 256 keys at a
+/* cpu_attention -- causal attention in blocks: of the T x T matrix, 64 queries by 256 keys exist at a
  * time.
  *
- * Products are single-threaded sgemm calls straight on the packed qkv (strides, no copies); the
- * block of scores lies in the thread's own scratch and stays in its second cache. Keys after a
- * block's last query are never touched; inside the block on the diagonal scores that must not be
- * seen become zeros after the exp.
+ * Products are single-threaded sgemm calls directly on the packed qkv (strides, no copies). The block
+ * of scores is in the thread's own scratch and stays in its L2 cache. Keys after a block's last query
+ * are never read; in the block on the diagonal, masked scores become zeros after the exp.
  *
  *   forward   per (batch, head, query block), over key blocks: S = scale Q K^T; running maximum m
  *             and sum l of each row; P = exp(S - m); O = O exp(m_old - m) + P V; at the end O / l
@@ -25,7 +24,7 @@
 
 #define QUERIES 64
 #define KEYS    256
-/* Of a row of scores: room for a whole vector behind the last key, and no power of two */
+/* Of a row of scores: room for a whole vector after the last key, and not a power of two */
 #define STRIDE (KEYS + 16)
 
 size_t cpu_attention_scratch(const struct ops *ops, struct attention a)
@@ -44,7 +43,7 @@ struct head {
     int64_t width, tokens, past;
     float scale;
     const float *q, *k, *v;
-    int64_t q_stride, kv_stride; /* floats from a row to the next */
+    int64_t q_stride, kv_stride; /* floats between the starts of two rows */
     float *out;
     int64_t out_stride;
     float *lse; /* (T) or NULL */
@@ -102,7 +101,7 @@ static void scale_row(int64_t n, float factor, float *x)
         x[i] *= factor;
 }
 
-/* Scores become exp(S - m); m, l and the rows of out so far follow the new maxima. */
+/* Scores become exp(S - m); m, l and the rows of out so far are rescaled to the new maxima. */
 static void soften(const struct head *h, int64_t t0, int64_t rows, int64_t k0, int64_t keys,
                    float *s, float *m, float *l)
 {
@@ -167,8 +166,8 @@ static struct head packed_head(struct attention a, int64_t b, int64_t head, cons
     };
 }
 
-static void forward_share(struct attention a, const float *qkv, float *out, float *lse,
-                          void *scratch, int64_t *next)
+static void forward_thread(struct attention a, const float *qkv, float *out, float *lse,
+                           void *scratch, int64_t *next)
 {
     int64_t blocks = ceil_div(a.tokens, QUERIES), out_width = a.heads * a.head_width;
     float *s = thread_scratch(scratch);
@@ -178,7 +177,7 @@ static void forward_share(struct attention a, const float *qkv, float *out, floa
         h.out = out + b * a.tokens * out_width + head * a.head_width;
         h.out_stride = out_width;
         h.lse = lse + (b * a.heads + head) * a.tokens;
-        forward_block(&h, (blocks - 1 - chunk % blocks) * QUERIES, s); /* the long ones first */
+        forward_block(&h, (blocks - 1 - chunk % blocks) * QUERIES, s); /* longest first */
     }
 }
 
@@ -187,7 +186,7 @@ void cpu_attention(struct ops *ops, struct stream *stream, struct attention a, c
 {
     (void)stream;
     int64_t next = 0;
-    IN_THREADS(ops->threads, forward_share(a, qkv, out, lse, scratch, &next));
+    IN_THREADS(ops->threads, forward_thread(a, qkv, out, lse, scratch, &next));
 }
 
 /* --- backward ------------------------------------------------------------------------------------ */
@@ -198,8 +197,8 @@ struct head_gradient {
 };
 
 /* S becomes P = exp(S - lse), dP becomes dS = P (dP - delta); both are 0 where the query does not
- * see the key. A row is worked on in whole vectors: what is beyond its end is scratch, and is
- * cleared or not looked at. */
+ * see the key. A row is processed in whole vectors: the elements after its end are scratch, which is
+ * cleared or never read. */
 static void score_gradients(const struct head *h, int64_t t0, int64_t rows, int64_t k0,
                             int64_t keys, const float *delta, float *s, float *dp)
 {
@@ -271,7 +270,7 @@ static void backward_head(struct attention a, int64_t b, int64_t head,
         backward_block(&h, &g, t0, s, s + QUERIES * STRIDE);
 }
 
-static void backward_share(struct attention a, const struct attention_backward *all, int64_t *next)
+static void backward_thread(struct attention a, const struct attention_backward *all, int64_t *next)
 {
     int64_t group = a.heads / a.kv_heads;
     float *s = thread_scratch(all->scratch);
@@ -286,7 +285,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
                             const struct attention_backward *g)
 {
     int64_t next = 0;
-    IN_THREADS(ops->threads, backward_share(a, g, &next));
+    IN_THREADS(ops->threads, backward_thread(a, g, &next));
     if (g->rope)
         cpu_rope(ops, stream, a, g->rope, (struct past){0}, true, g->dqkv);
     if (g->dbias)
@@ -296,7 +295,7 @@ void cpu_attention_backward(struct ops *ops, struct stream *stream, struct atten
 
 /* --- decoding ------------------------------------------------------------------------------------ */
 
-static void keep_share(struct attention a, const struct attention_cached *c)
+static void keep_thread(struct attention a, const struct attention_cached *c)
 {
     float *cache_k = c->cache_k, *cache_v = c->cache_v; /* (B, room, G D) */
     int64_t kv_width = a.kv_heads * a.head_width, q_width = a.heads * a.head_width;
@@ -309,12 +308,12 @@ static void keep_share(struct attention a, const struct attention_cached *c)
     }
 }
 
-static void cached_share(struct attention a, const struct attention_cached *c, int64_t *next)
+static void cached_thread(struct attention a, const struct attention_cached *c, int64_t *next)
 {
     int64_t kv_width = a.kv_heads * a.head_width, out_width = a.heads * a.head_width;
     int64_t blocks = ceil_div(a.tokens, QUERIES);
     float *s = thread_scratch(c->scratch);
-    keep_share(a, c); /* ends with a barrier: all rows are in the cache when it returns */
+    keep_thread(a, c); /* ends with a barrier: all rows are in the cache when it returns */
     for (int64_t chunk; (chunk = next_chunk(next)) < a.batch * a.heads * blocks;) {
         int64_t b = chunk / blocks / a.heads, head = chunk / blocks % a.heads;
         int64_t kv = head / (a.heads / a.kv_heads);
@@ -337,5 +336,5 @@ void cpu_attention_cached(struct ops *ops, struct stream *stream, struct attenti
     int64_t seen = c->past.count + a.tokens, next = 0;
     int64_t work = a.batch * a.tokens * seen * a.heads * a.head_width;
     IN_THREADS(a.tokens == 1 ? cpu_threads_of_token(ops, work) : cpu_threads(ops, work),
-               cached_share(a, c, &next));
+               cached_thread(a, c, &next));
 }

@@ -1,16 +1,17 @@
-/* cpu_impl -- what the files of the cpu back end share: how work is cut and run by a team, and its
+/* cpu_impl -- what the files of the cpu back end share: how work is divided among threads, and the
  * slots.
  *
- * Work is cut by the shape alone; which thread does a piece never shows in the bits. An op's slot
- * says IN_THREADS(threads, share(...)): every thread of the team calls `share`, which takes its part
- * of the pieces, by `omp for` with a static schedule or, where pieces differ, by next_chunk.
+ * The shape alone decides how work is divided into chunks, so the bits do not depend on which thread
+ * computes a chunk. An op's slot calls IN_THREADS(threads, x_thread(...)): every thread calls
+ * x_thread, which does its part of the chunks, by `omp for` with a static schedule or, where chunks
+ * take unequal times, by next_chunk.
  */
 #ifndef OPS_CPU_CPU_IMPL_H
 #define OPS_CPU_CPU_IMPL_H
 #include <omp.h>
 #include "ops/ops_impl.h"
 
-/* Elements of a flat range given to a thread at a time; a multiple of OPS_BLOCK */
+/* Elements of a flat range that a thread takes at a time; a multiple of OPS_BLOCK */
 #define FLAT_CHUNK 16384
 
 static inline int64_t min64(int64_t a, int64_t b)
@@ -37,24 +38,25 @@ static inline float of_bits(uint32_t bits)
     return f;
 }
 
-/* How many threads for work over `elements` values: waking a team costs more than a few thousand
- * of them. Always one or all: the OpenMP library ends threads that a smaller team leaves out. */
+/* The number of threads for work on `elements` values: waking the threads costs more than a few
+ * thousand values. Always one or all: the OpenMP library ends threads that a smaller team leaves
+ * out. */
 static inline int cpu_threads(const struct ops *ops, int64_t elements)
 {
     return elements < 8192 ? 1 : ops->threads;
 }
 
-/* The same for one token, where a step is a chain of short calls: a team pays from some 100 us of one
- * thread on. A program that has just begun may have two threads on one processor for many of them, each
- * waiting for the other. */
+/* The same for one token in decoding, where a step is a chain of short calls: threads pay off from about
+ * 100 us of work on one thread. Just after the start of a program two threads may sit on one processor
+ * for many calls, each waiting for the other. */
 static inline int cpu_threads_of_token(const struct ops *ops, int64_t elements)
 {
     return elements < 512 * 1024 ? 1 : ops->threads;
 }
 
-/* Each thread of the team makes the call. The size is named, because BLAS libraries built on OpenMP
- * change the default; the default inside is one, because such a BLAS would start a team of its own
- * under a thread that is alone. One thread makes no region at all: that would take memory. */
+/* Each of `threads` threads makes the call. The number is explicit, because BLAS libraries built on
+ * OpenMP change the default. Inside, the default is one, because such a BLAS would otherwise start
+ * threads of its own. With one thread there is no parallel region: that would allocate memory. */
 #define IN_THREADS(threads, call)                              \
     do {                                                       \
         int thread_count_ = (threads);                         \
@@ -72,13 +74,13 @@ static inline int cpu_threads_of_token(const struct ops *ops, int64_t elements)
         }                                                      \
     } while (0)
 
-/* The next piece of work that no thread has taken; *next starts at 0. */
+/* The next chunk that no thread has taken; *next starts at 0. */
 static inline int64_t next_chunk(int64_t *next)
 {
     return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
 }
 
-/* cpu_blas.c: memory that libraries need, before the first op */
+/* cpu_blas.c: reserve the memory that libraries need, before the first op */
 enum status cpu_blas_open(struct ops *ops);
 void cpu_blas_close(struct ops *ops);
 
@@ -155,8 +157,8 @@ void cpu_square_sums(struct ops *ops, struct stream *stream, enum dtype type,
                      const struct square_range *ranges, int range_count);
 void cpu_find_nonfinite(struct ops *ops, struct stream *stream, enum dtype type, const void *x,
                         int64_t count, int64_t *first);
-/* cpu_round.c: copy = param rounded at random to a 16-bit type, n elements from `first` on of their
- * segment. */
+/* cpu_round.c: copy = param rounded stochastically to a 16-bit type; n elements of a segment, starting
+ * at its element `first`. */
 void cpu_round(const struct adamw_location *location, int64_t update, int64_t first, int64_t n,
                const float *param, enum dtype type, uint16_t *copy);
 

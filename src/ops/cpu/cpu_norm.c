@@ -1,14 +1,14 @@
 /* cpu_norm -- LayerNorm and RMSNorm, fused with the residual add, and their backward pass.
  *
- * A row is added, summed and normalised while it is in the first cache. Row sums are those of
+ * A row is added, summed and normalized while it is in the L1 cache. Row sums are those of
  * cpu_vector.h. The gradients of weight and bias are summed over blocks of rows into scratch, one
- * partial pair a block, and the partials are added in order: the cut is a function of the number of
- * rows only.
+ * pair of partial sums for each block, and the partial sums are added in order. The blocks depend only
+ * on the number of rows.
  */
 #include "ops/cpu/cpu_impl.h"
 #include "ops/cpu/cpu_vector.h"
 
-/* Row blocks at most: many threads have work, and the partials stay few */
+/* Maximum number of row blocks: enough work for many threads, few partial sums */
 #define NORM_BLOCKS 64
 
 static int64_t block_rows(int64_t rows)
@@ -23,8 +23,8 @@ size_t cpu_norm_scratch(const struct ops *ops, struct norm n, int64_t rows)
     return (size_t)(ceil_div(rows, block_rows(rows)) * 2 * n.width) * sizeof(float);
 }
 
-/* y = (x - mean) rstd weight + bias: one expression for the first time and for recomputation */
-static void normalise(int64_t width, const float *x, float mean, float rstd, const float *weight,
+/* y = (x - mean) rstd weight + bias: the same expression in the forward pass and in recomputation */
+static void normalize(int64_t width, const float *x, float mean, float rstd, const float *weight,
                       const float *bias, float *y)
 {
     if (bias)
@@ -41,7 +41,7 @@ static void add_row(int64_t width, const float *a, const float *b, float *sum)
         sum[c] = a[c] + b[c];
 }
 
-static void add_norm_share(struct norm n, int64_t rows, const struct add_norm *a)
+static void add_norm_thread(struct norm n, int64_t rows, const struct add_norm *a)
 {
     const float *residual = a->residual, *branch = a->branch; /* (R, C) */
     float *sum = a->sum, *y = a->y;                           /* (R, C) */
@@ -62,7 +62,7 @@ static void add_norm_share(struct norm n, int64_t rows, const struct add_norm *a
         }
         double variance = (double)v_row_squares(x, center, n.width) / (double)n.width;
         a->rstd[r] = (float)(1.0 / sqrt(variance + n.eps));
-        normalise(n.width, x, center, a->rstd[r], a->weight, a->bias, y + at);
+        normalize(n.width, x, center, a->rstd[r], a->weight, a->bias, y + at);
     }
 }
 
@@ -70,16 +70,16 @@ void cpu_add_norm(struct ops *ops, struct stream *stream, struct norm n, int64_t
                   const struct add_norm *a)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, rows * n.width), add_norm_share(n, rows, a));
+    IN_THREADS(cpu_threads(ops, rows * n.width), add_norm_thread(n, rows, a));
 }
 
-static void apply_share(struct norm n, int64_t rows, const struct norm_apply *a)
+static void apply_thread(struct norm n, int64_t rows, const struct norm_apply *a)
 {
     const float *sum = a->sum; /* (R, C) */
     float *y = a->y;           /* (R, C) */
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++)
-        normalise(n.width, sum + r * n.width, n.kind == NORM_LAYER ? a->mean[r] : 0.0f, a->rstd[r],
+        normalize(n.width, sum + r * n.width, n.kind == NORM_LAYER ? a->mean[r] : 0.0f, a->rstd[r],
                   a->weight, a->bias, y + r * n.width);
 }
 
@@ -87,7 +87,7 @@ void cpu_norm_apply(struct ops *ops, struct stream *stream, struct norm n, int64
                     const struct norm_apply *a)
 {
     (void)stream;
-    IN_THREADS(cpu_threads(ops, rows * n.width), apply_share(n, rows, a));
+    IN_THREADS(cpu_threads(ops, rows * n.width), apply_thread(n, rows, a));
 }
 
 /* One row of the backward pass: g = dy weight, xhat = (x - mean) rstd */
@@ -154,8 +154,8 @@ static void row_gradient(const struct row *row, const float *dsum, float *dx)
 }
 
 /* partials (blocks, 2, C): each block's sums of dweight and dbias */
-static void backward_share(struct norm n, int64_t rows, const struct norm_backward *a,
-                           float *partials)
+static void backward_thread(struct norm n, int64_t rows, const struct norm_backward *a,
+                            float *partials)
 {
     const float *dy = a->dy, *x = a->sum, *dsum = a->dsum; /* (R, C), dsum or NULL */
     float *dsum_out = a->dsum_out;                         /* (R, C) */
@@ -192,7 +192,7 @@ void cpu_norm_backward(struct ops *ops, struct stream *stream, struct norm n, in
     float *partials = a->scratch;
     if (a->dsum_columns)
         cpu_column_sums(ops, rows, n.width, a->dsum, a->dsum_columns);
-    IN_THREADS(cpu_threads(ops, rows * n.width), backward_share(n, rows, a, partials));
+    IN_THREADS(cpu_threads(ops, rows * n.width), backward_thread(n, rows, a, partials));
     sum_partials(blocks, n.width, partials, a->dweight);
     if (a->dbias)
         sum_partials(blocks, n.width, partials + n.width, a->dbias);
