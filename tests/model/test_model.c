@@ -107,7 +107,7 @@ static void test_llama_graph(void **state)
     close_place(&p);
 }
 
-/* The counts that the names of the presets promise. */
+/* Parameter counts match the names of the presets. */
 static void test_preset_counts(void **state)
 {
     (void)state;
@@ -204,7 +204,7 @@ static void test_every_allocation_may_fail(void **state)
     close_place(&p);
 }
 
-/* The blocks' buffers in units of R C: what a plan of memory counts on. */
+/* The blocks' buffers in units of R C, on which memory plans rely. */
 static void test_activation_bytes(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Presets under keys, what is derived, and what is refused with which words. */
+/* Presets and keys, derived sizes, and error messages. */
 #include "base/fixture.h"
 #include "model/model.h"
 #include "model/model_presets.h"
@@ -102,7 +102,7 @@ static void test_keys_over_preset(void **state)
     assert_int_equal(c.config.kv_heads, 8);
     done(&c);
 
-    /* Another architecture keeps the plain sizes and derives what is its own. */
+    /* Another architecture keeps the common sizes of the preset and derives its own. */
     resolved(&c, "preset=tiny arch=llama");
     assert_int_equal(c.config.arch, MODEL_LLAMA);
     assert_int_equal(c.config.ff, 512); /* 8/3 of 128 is 341.3, up to a multiple of 256 */
@@ -155,7 +155,7 @@ static void test_refused(void **state)
             "model.rope_low: 5 must be above 0 and below model.rope_high 4");
 }
 
-/* Out of range where it is given: the table refuses it with its key. */
+/* Values out of range: the option table rejects them and names the key. */
 static void test_negative_sizes(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void test_negative_sizes(void **state)
     done(&c);
 }
 
-/* What a file may hold: model_check refuses it by itself. */
+/* Values from a file: model_check rejects them without the option table. */
 static void test_check(void **state)
 {
     (void)state;

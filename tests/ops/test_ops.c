@@ -1,5 +1,5 @@
-/* Ops are made by name, refuse what they do not have, do nothing on a failed stream or a dry
- * device, and keep the promises of ops.h that no single case shows. */
+/* Ops are created by name, reject what they do not support, do nothing on a failed stream or a dry
+ * device, and keep the contracts of ops.h that no single case covers. */
 #include <math.h>
 #include "base/plugin.h"
 #include "base/rng.h"
@@ -74,7 +74,7 @@ static void test_failed_stream(void **state)
     rig_close(&rig);
 }
 
-/* On a dry device everything is counted and nothing is touched. */
+/* On a dry device everything is counted and no memory is touched. */
 static void test_dry(void **state)
 {
     (void)state;
@@ -102,7 +102,7 @@ static void test_dry(void **state)
     env_destroy(&env);
 }
 
-/* Without a GPU: the plugin's table is whole and plans on a dry device; it is refused elsewhere. */
+/* Without a GPU: the plugin's table is complete and works on a dry device; other devices reject it. */
 static void test_cuda(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void test_cuda(void **state)
     for (int t = 0; there && t < 3; t++) {
         assert_ok(ops_create(dry, "cuda", types[t], &ops));
         assert_true(ops_chunk_logits(ops) > 0);
-        for (int i = 0; i < OP_SHAPE_COUNT; i++) { /* scratch is asked for */
+        for (int i = 0; i < OP_SHAPE_COUNT; i++) { /* computes scratch sizes */
             struct ops_call call = {.count = 0};
             ops_find_op(op_shapes[i].op)->describe(ops, &op_shapes[i], &call);
             assert_true(call.count > 0);
@@ -154,7 +154,7 @@ static void test_empty_ranges(void **state)
     rig_close(&rig);
 }
 
-/* A sum is a tree: in the order of the numbers the ones would be lost. */
+/* A sum is a tree: added in sequence, the ones would be lost. */
 static void test_sum_is_a_tree(void **state)
 {
     struct rig rig;
@@ -169,7 +169,7 @@ static void test_sum_is_a_tree(void **state)
     rig_close(&rig);
 }
 
-/* The 16-bit copy is the master rounded to nearest, to the bit. */
+/* The 16-bit copy has exactly the bits of the master rounded to nearest. */
 static void test_adamw_copy(void **state)
 {
     struct rig rig;
@@ -185,7 +185,7 @@ static void test_adamw_copy(void **state)
     rig_close(&rig);
 }
 
-/* Rounded at random it has the bits of the definition, whatever the segments are of their tensors. */
+/* With stochastic rounding it has the bits of the definition, for any segments of a tensor. */
 static void check_random_copy(const char *backend, enum dtype type)
 {
     enum { COUNT = 5000, CUT = COUNT / 2 / OPS_BLOCK * OPS_BLOCK };
@@ -219,8 +219,8 @@ static void test_adamw_random_copy(void **state)
     check_random_copy(*state, DTYPE_F16);
 }
 
-/* A parameter between two numbers of bf16 that nothing moves: the mean of its copies is itself, where
- * nearest would always be off. */
+/* A constant parameter between two bf16 numbers: the mean of its copies is the parameter, while rounding
+ * to nearest would always be off. */
 static void test_adamw_random_mean(void **state)
 {
     enum { COUNT = 1000, UPDATES = 100 };
@@ -252,7 +252,7 @@ static void test_adamw_random_mean(void **state)
     rig_close(&rig);
 }
 
-/* Sums of squares of 16-bit values have the bits of those of the same values in f32. */
+/* Sums of squares of 16-bit values have the same bits as those of the same values in f32. */
 static void test_squares_of_16_bits(void **state)
 {
     enum { COUNT = 1000, BLOCKS = (COUNT + OPS_BLOCK - 1) / OPS_BLOCK };
@@ -272,7 +272,7 @@ static void test_squares_of_16_bits(void **state)
     rig_close(&rig);
 }
 
-/* AdamW by hand: from m = v = 0 the first step is lr (sign g + decay p), whatever the gradient. */
+/* AdamW by hand: from m = v = 0 the first step is lr (sign g + decay p) for any gradient. */
 static void test_adamw_first_step(void **state)
 {
     struct rig rig;
@@ -291,7 +291,7 @@ static void test_adamw_first_step(void **state)
     rig_close(&rig);
 }
 
-/* Norm without a place for the sum gives the y of norm with one. */
+/* A norm that does not store the sum gives the same y as one that does. */
 static void test_norm_without_sum(void **state)
 {
     struct rig rig;
@@ -312,7 +312,7 @@ static void test_norm_without_sum(void **state)
     rig_close(&rig);
 }
 
-/* The activation that the backward pass makes again has the bits of the forward pass. */
+/* The activation that the backward pass recomputes has the bits of the forward pass. */
 static void test_swiglu_again(void **state)
 {
     enum { ROWS = 5, FF = 37 };
@@ -329,7 +329,7 @@ static void test_swiglu_again(void **state)
     rig_close(&rig);
 }
 
-/* Decoding a sequence piece by piece gives what attention over the whole gives. */
+/* Decoding a sequence in chunks gives the result of attention over the whole sequence. */
 static void test_decoding(void **state)
 {
     enum { T = 23, H = 4, G = 2, D = 10, WIDTH = (H + 2 * G) * D };

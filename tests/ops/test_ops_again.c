@@ -1,7 +1,7 @@
-/* test_ops_again -- what is made again from what was kept has the bits that it had: the output of a
- * linear layer with GELU, by ops_gelu where ops_gelu_remakes says so, else by the product.
+/* test_ops_again -- a recomputed output of a linear layer with GELU has its original bits, by ops_gelu if
+ * ops_gelu_remakes, else by the product.
  *
- * Without arguments on the CPU; `test_ops_again cuda` on a GPU, 77 = there is none. */
+ * Without arguments on the CPU; `test_ops_again cuda` on a GPU, exit status 77 = no GPU. */
 #include "gpu.h"
 #include "base/rng.h"
 #include "ops/op_rig.h"
@@ -21,7 +21,7 @@ static void *taken(struct rig *rig, int64_t count)
     return memory;
 }
 
-/* Numbers from -1 to 1, other ones for every name. */
+/* Numbers from -1 to 1, different for every name. */
 static void *filled(struct rig *rig, int64_t count, const char *name)
 {
     struct rng rng = rng_stream(3, name);

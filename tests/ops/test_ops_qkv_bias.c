@@ -1,6 +1,5 @@
-/* On the host, the column sums that attention's backward pass forms of dqkv have the bits of what
- * ops_linear_dw gives as the bias's gradient, and dqkv has those without. (A GPU may sum before it
- * rounds.) */
+/* On the host, the column sums of dqkv from attention's backward pass have the bits of the bias gradient
+ * from ops_linear_dw, and requesting them does not change dqkv. (A GPU may sum before it rounds.) */
 #include "ops/op_rig.h"
 #include "ops/op_shapes.h"
 
@@ -18,7 +17,7 @@ static bool same_tensor(struct ops_trial *a, struct ops_trial *b, const char *na
                   (size_t)t->count * dtype_bytes(t->type)) == 0;
 }
 
-/* dbias of a product with dqkv as dy, over the same call's tensors: dw goes to qkv's place. */
+/* dbias of a product with dqkv as dy, on the same call's tensors: dw overwrites qkv. */
 static void sum_by_product(struct rig *rig, const struct ops_case *c, struct ops_trial *trial,
                            bool out_in)
 {
